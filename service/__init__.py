@@ -1,0 +1,1 @@
+"""Levserve: an OpenAI-compatible inference service for fine-tuned models, on JAX."""

@@ -1,0 +1,1 @@
+"""Bytes in a bucket to weights on the device."""

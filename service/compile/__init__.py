@@ -1,0 +1,1 @@
+"""Any function and its shapes to executables, ahead of traffic. Knows no engine."""

@@ -1,0 +1,1 @@
+"""The hardware: its memory, and how arrays are laid over it."""

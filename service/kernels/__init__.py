@@ -1,0 +1,1 @@
+"""Attention over pages: one signature, one file per platform."""

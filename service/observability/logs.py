@@ -1,0 +1,70 @@
+"""One JSON object a line on stdout with Cloud Logging's keys; readable lines on a terminal.
+
+Prompts, completions and keys are never logged.
+Source: https://cloud.google.com/logging/docs/structured-logging (severity, message, time, logging.googleapis.com/trace)
+"""
+
+import logging
+import sys
+import time
+from contextvars import ContextVar
+from typing import Any, Literal, TextIO, override
+
+from pythonjsonlogger.json import JsonFormatter
+
+# The trace of the request being answered, as Cloud Run sends it: `projects/PROJECT/traces/ID` or the bare id.
+current_trace: ContextVar[str | None] = ContextVar("current_trace", default=None)
+
+# Log records carry their facts as `extra` fields; these are the record's own attributes, which are not facts.
+_RECORD_ATTRIBUTES = frozenset(vars(logging.makeLogRecord({}))) | {
+    "message",
+    "asctime",
+    "taskName",
+    "color_message",
+}
+
+
+class CloudJsonFormatter(JsonFormatter):
+    """One line of JSON per record, under the names that Cloud Logging reads."""
+
+    @override
+    def add_fields(self, log_data: dict[str, Any], record: logging.LogRecord, message_dict: dict[str, Any]) -> None:
+        super().add_fields(log_data, record, message_dict)
+        log_data["severity"] = record.levelname
+        log_data["time"] = self.formatTime(record, "%Y-%m-%dT%H:%M:%S") + f".{int(record.msecs):03d}Z"
+        log_data["logger"] = record.name
+        log_data.pop("color_message", None)
+        log_data.pop("taskName", None)
+        if (trace := current_trace.get()) is not None:
+            log_data["logging.googleapis.com/trace"] = trace
+
+
+class TerminalFormatter(logging.Formatter):
+    """`12:00:01 INFO  message  key=value`, for people."""
+
+    @override
+    def format(self, record: logging.LogRecord) -> str:
+        facts = {k: v for k, v in vars(record).items() if k not in _RECORD_ATTRIBUTES}
+        shown = "".join(f"  {key}={_short(value)}" for key, value in facts.items())
+        line = f"{self.formatTime(record, '%H:%M:%S')} {record.levelname:<7} {record.getMessage()}{shown}"
+        return f"{line}\n{self.formatException(record.exc_info)}" if record.exc_info else line
+
+
+def _short(value: Any) -> str:
+    return f"{value:.3g}" if isinstance(value, float) else str(value)
+
+
+def configure_logging(level: str, log_format: Literal["auto", "json", "text"], stream: TextIO = sys.stdout) -> None:
+    """Send every record of this process, uvicorn's too, to `stream` in one format."""
+    is_text = log_format == "text" or (log_format == "auto" and stream.isatty())
+    handler = logging.StreamHandler(stream)
+    if is_text:
+        handler.setFormatter(TerminalFormatter())
+    else:
+        formatter = CloudJsonFormatter("%(message)s")
+        formatter.converter = time.gmtime
+        handler.setFormatter(formatter)
+    logging.basicConfig(level=level, handlers=[handler], force=True)
+    # Libraries log each HTTP call or compilation at INFO; an operator asked for ours.
+    for noisy in ("httpx", "urllib3", "google", "filelock", "jax", "jaxlib", "absl", "asyncio"):
+        logging.getLogger(noisy).setLevel(max(logging.WARNING, logging.getLevelName(level)))
