@@ -1,7 +1,7 @@
 """Every knob of the service, as twelve-factor settings.
 
-A setting is an environment variable (its name in capitals), a `serve` flag (`--max-model-len`), a line of `.env`, and a
-key of the YAML file given with `--config`; an earlier one of these wins over a later one, flags before all. `.env.example`
+A setting is a `serve` flag (`--max-model-len`), an environment variable (its name in capitals), a line of `.env`, and
+a key of the YAML file given with `--config`; where several of them speak, the first in this order wins. `.env.example`
 and the table in README.md are kept equal to this file by a test.
 """
 

@@ -1,0 +1,53 @@
+"""Functions and their shapes to executables, in parallel, before there is any data."""
+
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+
+# Tracing and lowering a deep model recurses deeply; a thread's default stack overflows silently.
+STACK_BYTES = 64 * 1024 * 1024
+
+
+@dataclass(frozen=True)
+class Program:
+    """One function at one set of shapes."""
+
+    name: str
+    function: Callable[..., Any]
+    shapes: tuple[Any, ...]  # one pytree of jax.ShapeDtypeStruct per argument
+    donated: tuple[int, ...] = ()  # arguments whose memory the results may reuse
+
+
+@dataclass(frozen=True)
+class Compiled:
+    """An executable and what making it took."""
+
+    executable: jax.stages.Compiled
+    seconds: float
+
+
+def compile_programs(
+    programs: Sequence[Program], *, num_threads: int, on_compiled: Callable[[str], None] = lambda name: None
+) -> Mapping[str, Compiled]:
+    """Lower and compile every program; `on_compiled` is told each name, from any thread, as it is done."""
+
+    def compile_one(program: Program) -> Compiled:
+        started = time.perf_counter()
+        traced = jax.jit(program.function, donate_argnums=program.donated).trace(*program.shapes)
+        compiled = Compiled(traced.lower().compile(), time.perf_counter() - started)
+        on_compiled(program.name)
+        return compiled
+
+    # The stack size holds for threads started after it is set; the pool starts its threads within this block.
+    previous = threading.stack_size(STACK_BYTES)
+    try:
+        with ThreadPoolExecutor(num_threads, thread_name_prefix="compile") as pool:
+            results = list(pool.map(compile_one, programs))
+    finally:
+        threading.stack_size(previous)
+    return {program.name: result for program, result in zip(programs, results, strict=True)}

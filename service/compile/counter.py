@@ -1,0 +1,43 @@
+"""How often this process traced and compiled; after ready both must stand still."""
+
+import threading
+from collections import Counter
+from collections.abc import Callable
+
+import jax.monitoring
+
+# Source: jax/_src/dispatch.py, the names of the events that each tracing and each backend compilation records.
+TRACE_EVENT = "/jax/core/compile/jaxpr_trace_duration"
+COMPILE_EVENT = "/jax/core/compile/backend_compile_duration"
+
+
+class CompileCounter:
+    """Counts from its making on; `on_compile` is called for each compilation, from the thread that compiles."""
+
+    def __init__(self, on_compile: Callable[[], None] = lambda: None) -> None:
+        self._lock = threading.Lock()
+        self._counts: Counter[str] = Counter()
+        self._on_compile = on_compile
+        jax.monitoring.register_event_duration_secs_listener(self._count)
+
+    @property
+    def num_traces(self) -> int:
+        """Functions traced since the counter was made."""
+        return self._counts[TRACE_EVENT]
+
+    @property
+    def num_compiles(self) -> int:
+        """XLA compilations since the counter was made."""
+        return self._counts[COMPILE_EVENT]
+
+    def close(self) -> None:
+        """Stop counting."""
+        jax.monitoring.unregister_event_duration_listener(self._count)
+
+    def _count(self, event: str, duration_secs: float, **labels: str | int) -> None:
+        if event not in (TRACE_EVENT, COMPILE_EVENT):
+            return
+        with self._lock:
+            self._counts[event] += 1
+        if event == COMPILE_EVENT:
+            self._on_compile()

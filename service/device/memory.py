@@ -1,0 +1,32 @@
+"""How many bytes the device has, and how many KV pages fit: computed from the configuration, never profiled.
+
+The same start on the same kind of device gives the same number of pages.
+"""
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Protocol
+
+# Where a container's memory limit stands.
+# Source: Linux, Documentation/admin-guide/cgroup-v2.rst and cgroup-v1/memory.rst
+_CGROUP_LIMITS = (Path("/sys/fs/cgroup/memory.max"), Path("/sys/fs/cgroup/memory/memory.limit_in_bytes"))
+
+
+class Device(Protocol):
+    """What is asked of a `jax.Device`, which jax names no type for."""
+
+    platform: str
+
+    def memory_stats(self) -> Mapping[str, int] | None:
+        """Return the allocator's figures, where it keeps any."""
+        ...
+
+
+def device_memory_bytes(device: Device) -> int:
+    """Return the memory that programs on the device may use: an accelerator's own, or the host's or container's."""
+    if device.platform != "cpu" and (stats := device.memory_stats()):
+        return int(stats["bytes_limit"])
+    host_bytes = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    limits = [int(text) for path in _CGROUP_LIMITS if path.is_file() and (text := path.read_text().strip()).isdigit()]
+    return min([host_bytes, *limits])

@@ -1,0 +1,108 @@
+"""The facade: submit a request, read its stream. Two threads, two hops, and no lock between them.
+
+event loop thread                      device thread (`loop`)
+submit ── inbox ──────────────────────> take, plan, dispatch, commit
+stream <── call_soon_threadsafe ─────── deliver
+"""
+
+import asyncio
+import logging
+import threading
+import time
+
+from service.engine.loop import Abort, Loop, StepRunner, Stop, Submission
+from service.engine.request import Request
+from service.engine.scheduler import Scheduler
+from service.engine.shapes import EngineShapes
+from service.engine.stream import TokenStream
+from service.errors import Draining, EngineStopped, Overloaded
+from service.observability.metrics import Metrics
+
+logger = logging.getLogger(__name__)
+
+
+class Engine:
+    """Continues token ids. Made with a loaded runner; `start` it before the first `submit`."""
+
+    def __init__(self, runner: StepRunner, shapes: EngineShapes, metrics: Metrics, *, max_requests: int) -> None:
+        """Put an engine together.
+
+        Args:
+            runner: the device side.
+            shapes: the sizes that the runner was compiled for.
+            metrics: where to count.
+            max_requests: how many requests may be open at once, waiting ones included.
+        """
+        self.shapes = shapes
+        self._max_requests = max_requests
+        self._scheduler = Scheduler(
+            num_slots=shapes.num_slots,
+            num_pages=shapes.num_pages,
+            page_size=shapes.page_size,
+            max_prefill_tokens=max(shapes.prefill_grid.sizes["num_tokens"]),
+        )
+        self._loop = Loop(self._scheduler, runner, metrics)
+        self._thread = threading.Thread(target=self._run, name="device", daemon=True)
+        self._streams: dict[str, TokenStream] = {}
+        self._is_draining = False
+
+    @property
+    def is_live(self) -> bool:
+        """Whether the device thread is at work."""
+        return self._thread.is_alive() and self._loop.error is None
+
+    @property
+    def num_open(self) -> int:
+        """Requests that are not yet finished."""
+        return len(self._streams)
+
+    def start(self) -> None:
+        """Start the device thread."""
+        self._thread.start()
+
+    def submit(self, request: Request) -> TokenStream:
+        """Take a request; called on the event loop that will read the stream.
+
+        Raises:
+            Overloaded: as many requests as may be are open.
+            Draining: the engine takes no more.
+            EngineStopped: the device thread has ended.
+        """
+        if not self.is_live:
+            raise EngineStopped("The engine has stopped; this instance is about to be replaced. Try again.")
+        if self._is_draining:
+            raise Draining
+        if len(self._streams) >= self._max_requests:
+            raise Overloaded(running=len(self._streams), limit=self._max_requests)
+        assert request.id not in self._streams, "request ids are unique"
+        stream = TokenStream(
+            asyncio.get_running_loop(),
+            abort=lambda: self._loop.inbox.put(Abort(request.id)),
+            on_over=lambda: self._streams.pop(request.id, None),
+        )
+        self._streams[request.id] = stream
+        self._loop.inbox.put(Submission(request, stream, time.perf_counter()))
+        return stream
+
+    async def drain(self, timeout_s: float) -> bool:
+        """Take no more requests and wait until the open ones are finished.
+
+        Returns:
+            Whether all of them finished within the time; those that did not are still open.
+        """
+        self._is_draining = True
+        deadline_s = time.monotonic() + timeout_s
+        while self._streams and self.is_live and time.monotonic() < deadline_s:
+            await asyncio.sleep(0.02)
+        return not self._streams
+
+    def stop(self) -> None:
+        """End the device thread; what is still open gets an error."""
+        self._loop.inbox.put(Stop())
+        self._thread.join()
+
+    def _run(self) -> None:
+        try:
+            self._loop.run()
+        except Exception:
+            logger.critical("The device thread failed; every open request was told so.", exc_info=True)

@@ -1,0 +1,178 @@
+"""The device thread: take, plan, dispatch, commit, deliver.
+
+A step is dispatched before the previous one is read, so the device is at work while Python is.
+"""
+
+import queue
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Protocol
+
+from service.engine.request import FinishReason, Request, TokenEvent
+from service.engine.scheduler import Plan, Scheduler
+from service.engine.sequence import Sequence
+from service.engine.stream import TokenStream
+from service.errors import EngineError
+from service.observability.metrics import Metrics
+
+
+class StepResult(Protocol):
+    """A step under way."""
+
+    def read(self) -> "IntRow":
+        """Wait for the step and return one token per row."""
+        ...
+
+
+class IntRow(Protocol):
+    """One integer per row, as numpy gives it."""
+
+    def tolist(self) -> list[int]:
+        """Return plain integers."""
+        ...
+
+
+class StepRunner(Protocol):
+    """What the loop asks of the device."""
+
+    def dispatch(self, plan: Plan) -> StepResult:
+        """Start a step and return at once."""
+        ...
+
+
+@dataclass(slots=True)
+class Submission:
+    """A request on its way in, and its clocks."""
+
+    request: Request
+    stream: TokenStream
+    submitted_s: float
+    last_token_s: float | None = None  # None until the first token
+
+
+@dataclass(frozen=True, slots=True)
+class Abort:
+    """A client's wish to stop a request."""
+
+    request_id: str
+
+
+class Stop:
+    """The end of the device thread."""
+
+
+Message = Submission | Abort | Stop
+
+
+class Loop:
+    """Runs on the device thread and owns the scheduler; the inbox is its only door."""
+
+    def __init__(self, scheduler: Scheduler, runner: StepRunner, metrics: Metrics) -> None:
+        self.inbox: queue.SimpleQueue[Message] = queue.SimpleQueue()
+        self.error: EngineError | None = None  # set once, when the loop has failed
+        self._scheduler = scheduler
+        self._runner = runner
+        self._metrics = metrics
+        self._open: dict[str, tuple[Sequence, Submission]] = {}
+        self._is_stopping = False
+
+    def run(self) -> None:
+        """Run until told to stop; a failure is told to every open stream and kept in `error`."""
+        try:
+            under_way: tuple[Plan, StepResult] | None = None
+            while not self._is_stopping:
+                self._take(can_wait=under_way is None and self._scheduler.is_idle)
+                plan = self._scheduler.plan()
+                dispatched = (plan, self._runner.dispatch(plan)) if plan is not None else None
+                if under_way is not None:
+                    done, result = under_way
+                    self._deliver(self._scheduler.commit(done, result.read().tolist()))
+                under_way = dispatched
+                self._measure(plan)
+            self._fail(EngineError("the engine was stopped"))
+        except Exception as error:
+            self._fail(EngineError(f"the device thread failed: {type(error).__name__}"), cause=error)
+            raise
+
+    def _take(self, *, can_wait: bool) -> None:
+        """Empty the inbox; with nothing else to do, wait for the next message."""
+        if can_wait:
+            self._scheduler.check_integrity()
+            self._accept(self.inbox.get())
+        while True:
+            try:
+                self._accept(self.inbox.get_nowait())
+            except queue.Empty:
+                return
+
+    def _accept(self, message: Message) -> None:
+        match message:
+            case Submission():
+                sequence = self._scheduler.add(message.request)
+                self._open[message.request.id] = (sequence, message)
+            case Abort():
+                if (entry := self._open.pop(message.request_id, None)) is not None:
+                    self._scheduler.abort(entry[0])
+                    self._metrics.request_success.labels(FinishReason.ABORT).inc()
+            case Stop():
+                self._is_stopping = True
+
+    def _deliver(self, events: list[tuple[Sequence, TokenEvent]]) -> None:
+        """Tell each stream its event: one wake-up of each event loop, however many streams."""
+        now_s = time.perf_counter()
+        by_loop: dict[object, list[tuple[TokenStream, TokenEvent | EngineError]]] = {}
+        for sequence, event in events:
+            _, submission = self._open[sequence.request.id]
+            self._measure_event(submission, event, now_s)
+            by_loop.setdefault(submission.stream.loop, []).append((submission.stream, event))
+            if event.finish_reason is not None:
+                del self._open[sequence.request.id]
+        for deliveries in by_loop.values():
+            _hand_over(deliveries)
+
+    def _fail(self, error: EngineError, cause: Exception | None = None) -> None:
+        error.__cause__ = cause
+        self.error = error
+        submissions = [submission for _, submission in self._open.values()]
+        while not self.inbox.empty():
+            message = self.inbox.get_nowait()
+            if isinstance(message, Submission):
+                submissions.append(message)
+        for submission in submissions:
+            _hand_over([(submission.stream, error)])
+        self._open.clear()
+
+    def _measure(self, plan: Plan | None) -> None:
+        scheduler, metrics = self._scheduler, self._metrics
+        metrics.num_requests_running.set(scheduler.num_running)
+        metrics.num_requests_waiting.set(scheduler.num_waiting)
+        metrics.kv_cache_usage_perc.set(1 - scheduler.pages.num_free / scheduler.pages.num_pages)
+        if plan is not None:
+            metrics.engine_steps.labels(plan.kind).inc()
+            metrics.prompt_tokens.inc(sum(len(row.token_ids) for row in plan.rows))
+
+    def _measure_event(self, submission: Submission, event: TokenEvent, now_s: float) -> None:
+        metrics = self._metrics
+        metrics.generation_tokens.inc(len(event.token_ids))
+        if submission.last_token_s is None:
+            metrics.time_to_first_token_seconds.observe(now_s - submission.submitted_s)
+        else:
+            metrics.inter_token_latency_seconds.observe(now_s - submission.last_token_s)
+        submission.last_token_s = now_s
+        if event.finish_reason is not None:
+            metrics.e2e_request_latency_seconds.observe(now_s - submission.submitted_s)
+            metrics.request_success.labels(event.finish_reason).inc()
+
+
+def _hand_over(deliveries: list[tuple[TokenStream, TokenEvent | EngineError]]) -> None:
+    def put_all() -> None:
+        for stream, event in deliveries:
+            stream.put(event)
+
+    put_on: Callable[[Callable[[], None]], object] = deliveries[0][0].loop.call_soon_threadsafe
+    try:
+        put_on(put_all)
+    except RuntimeError:  # the event loop is closed: its clients are gone, and nobody waits for these events
+        for stream, _ in deliveries:
+            stream.abort()

@@ -1,0 +1,50 @@
+"""One running continuation of a request: how far it is, and what it holds.
+
+The numbers run ahead of each other, because steps are planned before earlier ones are read:
+
+    prompt_len + max_tokens >= prompt_len + num_planned >= prompt_len + len(output_ids)
+
+`num_cached` and `num_planned` count what is done or under way on the device; `output_ids` is what the host has read.
+"""
+
+from dataclasses import dataclass, field
+
+from service.engine.request import FinishReason, Request
+
+
+@dataclass(slots=True, eq=False)
+class Sequence:
+    """The scheduler's view of one continuation; only the device thread touches it."""
+
+    request: Request
+    slot: int = -1  # -1 while it waits
+    pages: list[int] = field(default_factory=list)  # in the order of positions
+    num_cached: int = 0
+    num_planned: int = 0
+    output_ids: list[int] = field(default_factory=list)
+    finish_reason: FinishReason | None = None
+
+    @property
+    def prompt_len(self) -> int:
+        """Tokens of the prompt."""
+        return len(self.request.prompt_ids)
+
+    @property
+    def max_positions(self) -> int:
+        """The most positions that the sequence writes: the last token is sampled, never cached."""
+        return self.prompt_len + self.request.max_tokens - 1
+
+    @property
+    def is_prefilling(self) -> bool:
+        """Whether some of the prompt is not yet cached."""
+        return self.num_cached < self.prompt_len
+
+    @property
+    def can_decode(self) -> bool:
+        """Whether one more token may be planned: the first one comes out of the prefill."""
+        return not self.is_prefilling and 0 < self.num_planned < self.request.max_tokens
+
+    @property
+    def is_finished(self) -> bool:
+        """Whether nothing more will come of it."""
+        return self.finish_reason is not None

@@ -1,0 +1,159 @@
+"""The forward pass that Llama and its descendants share, over Haliax axes.
+
+Two layouts differ from a checkpoint, because both run faster: weights are stored `[in, out]`, and what multiplies the
+same input lies in one array (query, key and value; gate and up). Query, key and value are joined *within* each
+key-value head, so that splitting that axis over devices splits all three alike.
+"""
+
+from dataclasses import dataclass
+
+import haliax as hax
+import haliax.nn as hnn
+import jax
+import jax.numpy as jnp
+from haliax import Axis, NamedArray
+from jaxtyping import Array, DTypeLike, Float
+
+from service.kernels.paged_attention import KVPages, paged_attention
+from service.kernels.paging import Paging
+from service.models.config import DecoderConfig
+from service.models.decoder_weights import decoder_weight_specs
+from service.models.interface import CacheLayout, StepBatch, Weights, WeightSpec
+
+Seq, Token, Half = "seq", "token", "half_head_dim"
+
+
+@dataclass(frozen=True)
+class Decoder:
+    """A decoder of one geometry, in one dtype; a `PagedDecoder`."""
+
+    config: DecoderConfig
+    dtype: DTypeLike = jnp.float32  # of weights, activations and cache
+
+    @property
+    def vocab_size(self) -> int:
+        """How many token ids there are."""
+        return self.config.vocab_size
+
+    @property
+    def context_len(self) -> int:
+        """The longest sequence, in tokens, that the model was made for."""
+        return self.config.context_len
+
+    def weight_specs(self) -> tuple[WeightSpec, ...]:
+        """Name every weight array."""
+        return decoder_weight_specs(self.config)
+
+    def initial_cache(self, layout: CacheLayout) -> tuple[KVPages, ...]:
+        """Return one `KVPages` a layer, of zeros."""
+        config = self.config
+        shape = (layout.num_pages, config.num_kv_heads, layout.page_size, config.head_dim)
+        return tuple(
+            KVPages(keys=jnp.zeros(shape, self.dtype), values=jnp.zeros(shape, self.dtype))
+            for _ in range(config.num_layers)
+        )
+
+    def decode(
+        self, weights: Weights, cache: tuple[KVPages, ...], batch: StepBatch
+    ) -> tuple[Float[Array, "seq token hidden"], tuple[KVPages, ...]]:
+        """Run the tokens of one step; the cache now holds their keys and values."""
+        named = self._named(weights)
+        num_seqs, width = batch.token_ids.shape
+        token_ids = hax.named(batch.token_ids, (Axis(Seq, num_seqs), Axis(Token, width)))
+        with jax.named_scope("embed"):
+            hidden = named["embed"].take("vocab", token_ids)
+        rotation = self._rotation(batch)
+        new_cache = []
+        for layer, pages in enumerate(cache):
+            attended, new_pages = self._attention(named, hidden, pages, batch.paging, rotation, layer=layer)
+            hidden = hidden + attended
+            hidden = hidden + self._mlp(named, hidden, layer=layer)
+            new_cache.append(new_pages)
+        normed = self._rms_norm(hidden, named["final_norm"], "embed")
+        return normed.rearrange((Seq, Token, "embed")).array, tuple(new_cache)
+
+    def logits(self, weights: Weights, hidden: Float[Array, "sample hidden"]) -> Float[Array, "sample vocab"]:
+        """Turn hidden states into float32 scores over the vocabulary."""
+        named = self._named(weights)
+        unembed = named["embed" if self.config.has_tied_embeddings else "unembed"]
+        states = hax.named(hidden, ("sample", "embed"))
+        with jax.named_scope("unembed"):
+            scores = hax.dot(states, unembed, axis="embed", preferred_element_type=jnp.float32)
+        return scores.rearrange(("sample", "vocab")).array
+
+    def _named(self, weights: Weights) -> dict[str, NamedArray]:
+        return {spec.name: hax.named(weights[spec.name], spec.axes) for spec in self.weight_specs()}
+
+    def _rms_norm(self, x: NamedArray, scale: NamedArray, axis: str) -> NamedArray:
+        """Divide by the root mean square over `axis`, in float32. Source: Zhang & Sennrich 2019, arXiv:1910.07467."""
+        wide = x.astype(jnp.float32)
+        inverse = hax.rsqrt(hax.mean(hax.square(wide), axis) + self.config.norm_eps)
+        return (wide * inverse).astype(x.dtype) * scale
+
+    def _rotation(self, batch: StepBatch) -> tuple[NamedArray, NamedArray]:
+        """Return cosine and sine of each token's angles, [seq, token, half_head_dim]."""
+        rope = self.config.rope
+        positions = batch.paging.positions(batch.token_ids.shape[1]).astype(jnp.float32)
+        angles = hax.named(positions[..., None] * rope.inverse_frequencies(), (Seq, Token, Half))
+        cosine, sine = hax.cos(angles) * rope.attention_factor, hax.sin(angles) * rope.attention_factor
+        return cosine.astype(self.dtype), sine.astype(self.dtype)
+
+    def _attention(
+        self,
+        named: dict[str, NamedArray],
+        hidden: NamedArray,
+        pages: KVPages,
+        paging: Paging,
+        rotation: tuple[NamedArray, NamedArray],
+        *,
+        layer: int,
+    ) -> tuple[NamedArray, KVPages]:
+        config, prefix = self.config, f"layers.{layer}."
+        x = self._rms_norm(hidden, named[prefix + "attention_norm"], "embed")
+        with jax.named_scope("qkv"):
+            qkv = hax.dot(x, named[prefix + "qkv"], axis="embed")
+            if config.has_qkv_bias:
+                qkv = qkv + named[prefix + "qkv_bias"]
+        query = qkv.slice("qkv_group", "group", start=0, length=config.group_size)
+        key, value = qkv["qkv_group", config.group_size], qkv["qkv_group", config.group_size + 1]
+        if config.has_qk_norm:
+            query = self._rms_norm(query, named[prefix + "query_norm"], "head_dim")
+            key = self._rms_norm(key, named[prefix + "key_norm"], "head_dim")
+        with jax.named_scope("rope"):
+            query, key = _rotate(query, *rotation), _rotate(key, *rotation)
+        attended, pages = paged_attention(
+            query.rearrange((Seq, Token, "kv_head", "group", "head_dim")).array,
+            key.rearrange((Seq, Token, "kv_head", "head_dim")).array,
+            value.rearrange((Seq, Token, "kv_head", "head_dim")).array,
+            pages,
+            paging,
+            scale=config.head_dim**-0.5,
+            sliding_window=config.sliding_window(layer),
+        )
+        merged = hax.named(attended, (Seq, Token, "kv_head", "group", "head_dim"))
+        with jax.named_scope("output"):
+            out = hax.dot(merged, named[prefix + "output"], axis=("kv_head", "group", "head_dim"))
+        if config.has_output_bias:
+            out = out + named[prefix + "output_bias"]
+        return out, pages
+
+    def _mlp(self, named: dict[str, NamedArray], hidden: NamedArray, *, layer: int) -> NamedArray:
+        """Gate, up, down. Source: Shazeer 2020, arXiv:2002.05202 (SwiGLU)."""
+        prefix = f"layers.{layer}."
+        x = self._rms_norm(hidden, named[prefix + "mlp_norm"], "embed")
+        with jax.named_scope("mlp"):
+            gate_up = hax.dot(x, named[prefix + "gate_up"], axis="embed")
+            if self.config.has_mlp_bias:
+                gate_up = gate_up + named[prefix + "gate_up_bias"]
+            active = hnn.silu(gate_up["gate_up", 0]) * gate_up["gate_up", 1]
+            down = hax.dot(active, named[prefix + "down"], axis="mlp")
+        return down + named[prefix + "down_bias"] if self.config.has_mlp_bias else down
+
+
+def _rotate(x: NamedArray, cosine: NamedArray, sine: NamedArray) -> NamedArray:
+    """Turn each pair (i, i + head_dim / 2) by its angle, as Hugging Face pairs them."""
+    half = x.resolve_axis("head_dim").size // 2
+    first = x.slice("head_dim", Half, start=0, length=half)
+    second = x.slice("head_dim", Half, start=half, length=half)
+    turned = (first * cosine - second * sine, second * cosine + first * sine)
+    return hax.concatenate("head_dim", [part.rename({Half: "head_dim"}) for part in turned])

@@ -1,0 +1,96 @@
+"""How each weight of a decoder is made from a checkpoint's tensors, under Hugging Face's names.
+
+Source: transformers `models/llama/modeling_llama.py` (parameter names; a linear layer stores [out, in]).
+"""
+
+from service.models.config import DecoderConfig
+from service.models.interface import TensorSource, WeightSpec
+
+
+def decoder_weight_specs(config: DecoderConfig) -> tuple[WeightSpec, ...]:
+    """Name every weight array of a decoder, in the order of use."""
+    embed, vocab = config.hidden_size, config.vocab_size
+    specs = [_plain("embed", ("vocab", "embed"), (vocab, embed), "model.embed_tokens.weight")]
+    for layer in range(config.num_layers):
+        specs += _attention(config, layer) + _mlp(config, layer)
+    specs.append(_plain("final_norm", ("embed",), (embed,), "model.norm.weight"))
+    if not config.has_tied_embeddings:
+        specs.append(_plain("unembed", ("vocab", "embed"), (vocab, embed), "lm_head.weight"))
+    return tuple(specs)
+
+
+def _attention(config: DecoderConfig, layer: int) -> list[WeightSpec]:
+    embed, heads, dim = config.hidden_size, config.num_kv_heads, config.head_dim
+    ours, theirs = f"layers.{layer}.", f"model.layers.{layer}."
+    specs = [
+        _plain(ours + "attention_norm", ("embed",), (embed,), theirs + "input_layernorm.weight"),
+        WeightSpec(
+            ours + "qkv",
+            ("embed", "kv_head", "qkv_group", "head_dim"),
+            (embed, heads, config.group_size + 2, dim),
+            tuple(
+                TensorSource(
+                    f"{theirs}self_attn.{name}_proj.weight",
+                    shape=(heads * members * dim, embed),
+                    view=(embed, heads, members, dim),
+                    is_transposed=True,
+                )
+                for name, members in (("q", config.group_size), ("k", 1), ("v", 1))
+            ),
+            concat_axis=2,
+        ),
+        WeightSpec(
+            ours + "output",
+            ("kv_head", "group", "head_dim", "embed"),
+            (heads, config.group_size, dim, embed),
+            (
+                TensorSource(
+                    theirs + "self_attn.o_proj.weight",
+                    shape=(embed, config.num_heads * dim),
+                    view=(heads, config.group_size, dim, embed),
+                    is_transposed=True,
+                ),
+            ),
+        ),
+    ]
+    if config.has_qkv_bias:
+        sources = tuple(
+            TensorSource(
+                f"{theirs}self_attn.{name}_proj.bias", shape=(heads * members * dim,), view=(heads, members, dim)
+            )
+            for name, members in (("q", config.group_size), ("k", 1), ("v", 1))
+        )
+        shape = (heads, config.group_size + 2, dim)
+        specs.append(WeightSpec(ours + "qkv_bias", ("kv_head", "qkv_group", "head_dim"), shape, sources, concat_axis=1))
+    if config.has_output_bias:
+        specs.append(_plain(ours + "output_bias", ("embed",), (embed,), theirs + "self_attn.o_proj.bias"))
+    if config.has_qk_norm:
+        specs.append(_plain(ours + "query_norm", ("head_dim",), (dim,), theirs + "self_attn.q_norm.weight"))
+        specs.append(_plain(ours + "key_norm", ("head_dim",), (dim,), theirs + "self_attn.k_norm.weight"))
+    return specs
+
+
+def _mlp(config: DecoderConfig, layer: int) -> list[WeightSpec]:
+    embed, mlp = config.hidden_size, config.mlp_size
+    ours, theirs = f"layers.{layer}.", f"model.layers.{layer}."
+    gate_up = tuple(
+        TensorSource(f"{theirs}mlp.{name}_proj.weight", shape=(mlp, embed), view=(embed, 1, mlp), is_transposed=True)
+        for name in ("gate", "up")
+    )
+    down = TensorSource(theirs + "mlp.down_proj.weight", shape=(embed, mlp), view=(mlp, embed), is_transposed=True)
+    specs = [
+        _plain(ours + "mlp_norm", ("embed",), (embed,), theirs + "post_attention_layernorm.weight"),
+        WeightSpec(ours + "gate_up", ("embed", "gate_up", "mlp"), (embed, 2, mlp), gate_up, concat_axis=1),
+        WeightSpec(ours + "down", ("mlp", "embed"), (mlp, embed), (down,)),
+    ]
+    if config.has_mlp_bias:
+        biases = tuple(
+            TensorSource(f"{theirs}mlp.{name}_proj.bias", shape=(mlp,), view=(1, mlp)) for name in ("gate", "up")
+        )
+        specs.append(WeightSpec(ours + "gate_up_bias", ("gate_up", "mlp"), (2, mlp), biases))
+        specs.append(_plain(ours + "down_bias", ("embed",), (embed,), theirs + "mlp.down_proj.bias"))
+    return specs
+
+
+def _plain(name: str, axes: tuple[str, ...], shape: tuple[int, ...], tensor: str) -> WeightSpec:
+    return WeightSpec(name, axes, shape, (TensorSource(tensor, shape=shape, view=shape),))

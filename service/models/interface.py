@@ -1,0 +1,87 @@
+"""What a model must offer to be served, and what it is given.
+
+A model is a pure description: it names its weights, shapes its cache, and traces one forward pass. The engine calls it
+with opaque pytrees and never looks inside.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, NamedTuple, Protocol
+
+import jax
+from jaxtyping import Array, Float, Int
+
+from service.kernels.paging import Paging
+
+Weights = Mapping[str, jax.Array]  # by WeightSpec.name
+Cache = Any  # a pytree of arrays; its leaves are the model's affair
+
+
+@dataclass(frozen=True)
+class CacheLayout:
+    """How much cache there is."""
+
+    num_pages: int
+    page_size: int  # token positions of one page
+    num_slots: int
+
+
+class StepBatch(NamedTuple):
+    """The tokens of one step, padded to a bucket."""
+
+    token_ids: Int[Array, "seq token"]
+    paging: Paging
+    slots: Int[Array, " seq"]  # the slot of each row; a padded row has `num_slots`, which is no slot
+
+
+@dataclass(frozen=True)
+class TensorSource:
+    """One tensor of a checkpoint, under Hugging Face's names, and how it is turned before use."""
+
+    name: str
+    shape: tuple[int, ...]  # as it is stored
+    view: tuple[int, ...]  # as it is served, before concatenation
+    is_transposed: bool = False  # stored [out, in], served [in, out]
+
+
+@dataclass(frozen=True)
+class WeightSpec:
+    """One array on the device: its shape, the names of its axes, and the tensors that it is made of."""
+
+    name: str
+    axes: tuple[str, ...]  # Haliax axis names; sharding follows them
+    shape: tuple[int, ...]
+    sources: tuple[TensorSource, ...]
+    concat_axis: int = 0  # where the sources are joined, if there are several
+
+
+class PagedDecoder(Protocol):
+    """A causal language model whose cache lies in pages."""
+
+    @property
+    def vocab_size(self) -> int:
+        """How many token ids there are; logits have this width."""
+        ...
+
+    @property
+    def context_len(self) -> int:
+        """The longest sequence, in tokens, that the model was made for."""
+        ...
+
+    def weight_specs(self) -> tuple[WeightSpec, ...]:
+        """Name every weight array; known from the configuration alone."""
+        ...
+
+    def initial_cache(self, layout: CacheLayout) -> Cache:
+        """Return an empty cache; traced for its shapes and compiled, never called for big arrays on the host."""
+        ...
+
+    def decode(
+        self, weights: Weights, cache: Cache, batch: StepBatch
+    ) -> tuple[Float[Array, "seq token hidden"], Cache]:
+        """Run the tokens of one step and return their last hidden states; the cache now holds them."""
+        ...
+
+    def logits(self, weights: Weights, hidden: Float[Array, "sample hidden"]) -> Float[Array, "sample vocab"]:
+        """Turn hidden states into float32 scores over the vocabulary."""
+        ...
