@@ -8,7 +8,7 @@ and the table in README.md are kept equal to this file by a test.
 import difflib
 import os
 from pathlib import Path
-from typing import Any, Literal, Self
+from typing import Any, Literal
 
 from pydantic import Field, SecretStr, ValidationError, model_validator
 from pydantic_settings import (
@@ -130,7 +130,7 @@ class Settings(BaseSettings):
         return init_settings, env_settings, dotenv_settings, YamlConfigSettingsSource(settings_cls)
 
     @model_validator(mode="after")
-    def _settings_agree(self) -> Self:
+    def _settings_agree(self) -> "Settings":
         if self.model_uri and self.gcs_bucket:
             raise SettingsError("MODEL_URI", "contradicts GCS_BUCKET; set one of the two.")
         if self.gcs_bucket and not self.model_name:

@@ -7,7 +7,7 @@ linear (Chen et al. 2023, arXiv:2306.15595), llama3 (Llama 3.1 release), yarn (P
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Self
+from typing import Any
 
 import numpy as np
 from jaxtyping import Float
@@ -34,7 +34,7 @@ class RopeConfig:
     has_truncated_range: bool = True  # yarn: the range's ends are rounded to whole dimensions
 
     @classmethod
-    def from_hub(cls, uri: str, values: Mapping[str, Any], *, head_dim: int, context_len: int) -> Self:
+    def from_hub(cls, uri: str, values: Mapping[str, Any], *, head_dim: int, context_len: int) -> "RopeConfig":
         """Read either spelling of the configuration: `rope_parameters`, or `rope_theta` with `rope_scaling`.
 
         Raises:

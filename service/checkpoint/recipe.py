@@ -1,0 +1,89 @@
+"""From a checkpoint's tensors to the arrays that the executables take: transpose, reshape, join, cast, place."""
+
+from collections.abc import Callable, Iterable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+
+import jax
+import numpy as np
+
+from service.errors import MalformedCheckpoint
+from service.models.interface import TensorSource, WeightSpec
+
+# Numpy copies and casts without holding Python's lock, so a few threads hide the disk behind the memory.
+NUM_THREADS = 4
+# Old checkpoints carry tables that every reader computes anew.
+_COMPUTED_SUFFIXES = (".rotary_emb.inv_freq",)
+
+
+def weight_shapes(specs: Iterable[WeightSpec], dtype: np.dtype) -> dict[str, jax.ShapeDtypeStruct]:
+    """Return every weight's shape, by name, for lowering ahead of the weights."""
+    return {spec.name: jax.ShapeDtypeStruct(spec.shape, dtype) for spec in specs}
+
+
+def check_tensors(uri: str, specs: Iterable[WeightSpec], shapes: Mapping[str, tuple[int, ...]]) -> None:
+    """Check, before any byte is moved, that a checkpoint holds what a model is made of, and nothing else.
+
+    Args:
+        uri: the checkpoint's address, for messages.
+        specs: what the model is made of.
+        shapes: the shape of each tensor that is there.
+
+    Raises:
+        MalformedCheckpoint: a tensor is missing, has another shape, or has no place in the model.
+    """
+    sources = {source.name: source for spec in specs for source in spec.sources}
+    for name, source in sources.items():
+        if name not in shapes:
+            raise MalformedCheckpoint(uri, name, f"is missing. config.json asks for it in shape {list(source.shape)}.")
+        if shapes[name] != source.shape:
+            raise MalformedCheckpoint(
+                uri, name, f"has shape {list(shapes[name])}; config.json makes it {list(source.shape)}."
+            )
+    spare = [name for name in shapes if name not in sources and not name.endswith(_COMPUTED_SUFFIXES)]
+    # With tied embeddings some writers store the same table twice; the embedding is the one that counts.
+    spare = [name for name in spare if not (name == "lm_head.weight" and _is_tied(sources))]
+    if spare:
+        raise MalformedCheckpoint(
+            uri,
+            spare[0],
+            f"{len(spare)} tensors such as this one have no place in the model that config.json describes, "
+            "so the answers would be wrong. Check model_type and the bias, norm and layer settings there.",
+        )
+
+
+def load_weights(
+    specs: Iterable[WeightSpec],
+    tensors: Mapping[str, np.ndarray],
+    dtype: np.dtype,
+    *,
+    device: jax.Device,
+    on_bytes: Callable[[int], None] = lambda num_bytes: None,
+) -> dict[str, jax.Array]:
+    """Make every weight and place it on the device.
+
+    Args:
+        specs: what to make; `check_tensors` has accepted it.
+        tensors: the checkpoint's tensors, read as they are asked for.
+        dtype: what to cast to.
+        device: where to place the weights.
+        on_bytes: told, from any thread, how many bytes of the device were just filled.
+    """
+
+    def load_one(spec: WeightSpec) -> tuple[str, jax.Array]:
+        parts = [_view(source, tensors[source.name], dtype) for source in spec.sources]
+        joined = np.concatenate(parts, axis=spec.concat_axis) if len(parts) > 1 else parts[0]
+        placed = jax.device_put(np.ascontiguousarray(joined), device)
+        on_bytes(placed.nbytes)
+        return spec.name, placed
+
+    with ThreadPoolExecutor(NUM_THREADS, thread_name_prefix="weights") as pool:
+        return dict(pool.map(load_one, specs))
+
+
+def _view(source: TensorSource, tensor: np.ndarray, dtype: np.dtype) -> np.ndarray:
+    turned = tensor.T if source.is_transposed else tensor
+    return np.asarray(turned).astype(dtype, copy=False).reshape(source.view)
+
+
+def _is_tied(sources: Mapping[str, TensorSource]) -> bool:
+    return "lm_head.weight" not in sources

@@ -1,0 +1,65 @@
+"""Our logits equal transformers' for every family and variant, however the tokens are fed."""
+
+import json
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from safetensors.numpy import save_file
+
+from service.checkpoint.recipe import check_tensors, load_weights
+from service.checkpoint.safetensors import TensorFiles
+from service.kernels.paging import Paging
+from service.models.decoder import Decoder
+from service.models.interface import CacheLayout, StepBatch
+from service.models.registry import read_config
+from tests.parity.cases import CASES, Case
+from tests.tolerances import SAME_MODEL_ATOL, SAME_TOKENS_OTHER_STEPS_ATOL
+
+PAGE_SIZE = 4
+# In no order and not from the first on, so that a page's number and its position differ.
+PAGES = np.random.RandomState(3).permutation(16)[:12].astype(np.int32)
+
+
+def load(case: Case, tmp_path) -> tuple[Decoder, dict[str, jax.Array]]:
+    save_file(case.tensors(), tmp_path / "model.safetensors")
+    model = Decoder(read_config("test", json.loads(json.dumps(case.hub_config))))
+    tensors = TensorFiles("test", [tmp_path / "model.safetensors"])
+    check_tensors("test", model.weight_specs(), {name: e.shape for name, e in tensors.entries.items()})
+    return model, load_weights(model.weight_specs(), tensors, np.dtype(np.float32), device=jax.devices()[0])
+
+
+def logits_by_chunk(model: Decoder, weights: dict[str, jax.Array], token_ids: np.ndarray, chunk: int) -> np.ndarray:
+    """Feed the tokens in chunks through the pages and return the logits of every position."""
+    cache = model.initial_cache(CacheLayout(num_pages=16, page_size=PAGE_SIZE, num_slots=2))
+    decode = jax.jit(model.decode)
+    rows = []
+    for start in range(0, len(token_ids), chunk):
+        part = token_ids[start : start + chunk]
+        padded = np.zeros((1, chunk), np.int32)
+        padded[0, : len(part)] = part
+        paging = Paging(jnp.array([start]), jnp.array([len(part)]), jnp.asarray(PAGES[None]))
+        hidden, cache = decode(weights, cache, StepBatch(jnp.asarray(padded), paging, jnp.array([0])))
+        rows.append(model.logits(weights, hidden[0, : len(part)]))
+    return np.concatenate(rows)
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
+def test_logits_equal_transformers_and_do_not_depend_on_the_chunks(case, tmp_path):
+    model, weights = load(case, tmp_path)
+    whole = logits_by_chunk(model, weights, case.token_ids, len(case.token_ids))
+
+    np.testing.assert_allclose(whole, np.load(case.reference_path)["logits"], atol=SAME_MODEL_ATOL, rtol=0)
+    for chunk in (7, 1):
+        in_chunks = logits_by_chunk(model, weights, case.token_ids, chunk)
+        np.testing.assert_allclose(in_chunks, whole, atol=SAME_TOKENS_OTHER_STEPS_ATOL, rtol=0)
+
+
+def test_both_spellings_of_the_rope_configuration_are_one():
+    case = next(c for c in CASES if c.name == "llama_llama3")
+    parameters = dict(case.hub_config["rope_parameters"])
+    theta = parameters.pop("rope_theta")
+    legacy = {k: v for k, v in case.hub_config.items() if k != "rope_parameters"}
+    legacy |= {"rope_theta": theta, "rope_scaling": parameters}
+    assert read_config("test", legacy) == read_config("test", case.hub_config)
