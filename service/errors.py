@@ -5,13 +5,16 @@
     │   ├── InvalidParameter               (param)
     │   ├── UnsupportedParameter           (param) in OpenAI's interface, not in ours yet
     │   ├── UnknownParameter               (param) in nobody's interface
+    │   ├── MissingParameter               (param)
     │   ├── ContextLengthExceeded          (prompt_tokens, max_tokens, limit_tokens)
     │   ├── InvalidApiKey              401
     │   ├── UnknownRoute               404
     │   ├── UnknownModel               404 (model, served)
     │   ├── MethodNotAllowed           405
+    │   ├── BodyTooSlow                408 (limit_s)
     │   ├── BodyTooLarge               413 (limit_bytes)
     │   ├── UnsupportedMediaType       415
+    │   ├── ClientGone                 499 nobody reads the answer
     │   ├── Overloaded                 429 (running, limit, retry_after_s)
     │   ├── NotReady                   503 (phase, retry_after_s)
     │   ├── Draining                   503
@@ -83,15 +86,27 @@ class UnknownParameter(RequestError):
         super().__init__(f"Unknown parameter: '{param}'.", param=param)
 
 
+class MissingParameter(RequestError):
+    """A field that must be there is not."""
+
+    code = "missing_required_parameter"
+
+    def __init__(self, param: str) -> None:
+        super().__init__(f"Missing required parameter: '{param}'.", param=param)
+
+
 class ContextLengthExceeded(RequestError):
     """The prompt and what it asks for do not fit into the model's context."""
 
     code = "context_length_exceeded"
 
-    def __init__(self, *, prompt_tokens: int, max_tokens: int, limit_tokens: int, param: str) -> None:
+    def __init__(
+        self, *, prompt_tokens: int, max_tokens: int, limit_tokens: int, param: str, is_estimate: bool = False
+    ) -> None:
         super().__init__(
             f"This model's maximum context length is {limit_tokens} tokens. However, you requested "
-            f"{prompt_tokens + max_tokens} tokens ({prompt_tokens} in the prompt, {max_tokens} in the completion). "
+            f"{'at least ' if is_estimate else ''}{prompt_tokens + max_tokens} tokens "
+            f"({prompt_tokens} in the prompt, {max_tokens} in the completion). "
             "Shorten the prompt or ask for fewer tokens.",
             param=param,
         )
@@ -138,6 +153,17 @@ class MethodNotAllowed(RequestError):
     code = "method_not_allowed"
 
 
+class BodyTooSlow(RequestError):
+    """The request's body did not arrive in time."""
+
+    status = 408
+    code = "request_timeout"
+
+    def __init__(self, limit_s: float) -> None:
+        super().__init__(f"The request's body did not arrive within {limit_s:g} s.")
+        self.limit_s = limit_s
+
+
 class BodyTooLarge(RequestError):
     """The request's body is over the limit."""
 
@@ -154,6 +180,16 @@ class UnsupportedMediaType(RequestError):
 
     status = 415
     code = "unsupported_media_type"
+
+
+class ClientGone(RequestError):
+    """The client closed the connection, so the work for it stops; the status is for the log."""
+
+    status = 499
+    code = "client_closed_request"
+
+    def __init__(self) -> None:
+        super().__init__("The client closed the connection.")
 
 
 class Overloaded(RequestError):
@@ -234,10 +270,12 @@ class SettingsError(StartError):
 
 
 class PortInUse(StartError):
-    """Another process listens where we should."""
+    """We may not listen where we should; as a rule because another process does."""
 
-    def __init__(self, host: str, port: int) -> None:
-        super().__init__(f"port {port} on {host} is in use. Stop the other process or set PORT to a free one.")
+    def __init__(self, host: str, port: int, cause: str) -> None:
+        super().__init__(
+            f"cannot listen on {host} port {port}: {cause}. Stop what uses it, or set PORT (or HOST) to a free one."
+        )
         self.host = host
         self.port = port
 

@@ -81,8 +81,8 @@ class Settings(BaseSettings):
     page_size: int = Field(default=16, ge=1, le=1024)
     """Token positions of one KV page."""
 
-    device_memory_fraction: float = Field(default=0.9, gt=0, le=1)
-    """The share of the device's memory that weights, KV pages and work space may take together."""
+    device_memory_fraction: float | None = Field(default=None, gt=0, le=1)
+    """The share of the device's memory for weights, KV pages and work space. Unset: 0.9; on a CPU, 0.5."""
 
     max_concurrent_requests: int = Field(default=64, ge=1)
     """Requests held at once, running and waiting; one more is answered 429."""
@@ -116,6 +116,9 @@ class Settings(BaseSettings):
 
     log_format: Literal["auto", "json", "text"] = "auto"
     """`json` for Cloud Logging, `text` for people; `auto`: text on a terminal."""
+
+    google_cloud_project: str | None = None
+    """The project that the service runs in; with it a log line's trace is a link in Cloud Logging."""
 
     @classmethod
     def settings_customise_sources(

@@ -56,7 +56,7 @@ def load_weights(
     tensors: Mapping[str, np.ndarray],
     dtype: np.dtype,
     *,
-    device: jax.Device,
+    sharding: jax.sharding.Sharding,
     on_bytes: Callable[[int], None] = lambda num_bytes: None,
 ) -> dict[str, jax.Array]:
     """Make every weight and place it on the device.
@@ -65,14 +65,14 @@ def load_weights(
         specs: what to make; `check_tensors` has accepted it.
         tensors: the checkpoint's tensors, read as they are asked for.
         dtype: what to cast to.
-        device: where to place the weights.
+        sharding: where to place the weights.
         on_bytes: told, from any thread, how many bytes of the device were just filled.
     """
 
     def load_one(spec: WeightSpec) -> tuple[str, jax.Array]:
         parts = [_view(source, tensors[source.name], dtype) for source in spec.sources]
         joined = np.concatenate(parts, axis=spec.concat_axis) if len(parts) > 1 else parts[0]
-        placed = jax.device_put(np.ascontiguousarray(joined), device)
+        placed = jax.device_put(np.ascontiguousarray(joined), sharding)
         on_bytes(placed.nbytes)
         return spec.name, placed
 

@@ -16,7 +16,7 @@ _CGROUP_LIMITS = (Path("/sys/fs/cgroup/memory.max"), Path("/sys/fs/cgroup/memory
 class Device(Protocol):
     """What is asked of a `jax.Device`, which jax names no type for."""
 
-    platform: str
+    platform: str  # cpu, gpu, tpu
 
     def memory_stats(self) -> Mapping[str, int] | None:
         """Return the allocator's figures, where it keeps any."""

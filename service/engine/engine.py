@@ -9,6 +9,7 @@ import asyncio
 import logging
 import threading
 import time
+from collections.abc import Callable
 
 from service.engine.loop import Abort, Loop, StepRunner, Stop, Submission
 from service.engine.request import Request
@@ -24,7 +25,15 @@ logger = logging.getLogger(__name__)
 class Engine:
     """Continues token ids. Made with a loaded runner; `start` it before the first `submit`."""
 
-    def __init__(self, runner: StepRunner, shapes: EngineShapes, metrics: Metrics, *, max_requests: int) -> None:
+    def __init__(
+        self,
+        runner: StepRunner,
+        shapes: EngineShapes,
+        metrics: Metrics,
+        *,
+        max_requests: int,
+        on_failure: Callable[[], None] = lambda: None,
+    ) -> None:
         """Put an engine together.
 
         Args:
@@ -32,9 +41,11 @@ class Engine:
             shapes: the sizes that the runner was compiled for.
             metrics: where to count.
             max_requests: how many requests may be open at once, waiting ones included.
+            on_failure: called from the device thread when that has failed; the process should end then.
         """
         self.shapes = shapes
         self._max_requests = max_requests
+        self._on_failure = on_failure
         self._scheduler = Scheduler(
             num_slots=shapes.num_slots,
             num_pages=shapes.num_pages,
@@ -106,3 +117,4 @@ class Engine:
             self._loop.run()
         except Exception:
             logger.critical("The device thread failed; every open request was told so.", exc_info=True)
+            self._on_failure()

@@ -31,7 +31,9 @@ class StepResult(NamedTuple):
 INITIAL_STATE = "initial-state"
 
 
-def engine_programs(model: PagedDecoder, shapes: EngineShapes, weight_shapes: Weights) -> list[Program]:
+def engine_programs(
+    model: PagedDecoder, shapes: EngineShapes, weight_shapes: Mapping[str, jax.ShapeDtypeStruct]
+) -> list[Program]:
     """Return all that a runner of these shapes can be asked for."""
     make_state = functools.partial(initial_state, model, shapes)
     state_shapes = jax.eval_shape(make_state)

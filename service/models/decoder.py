@@ -11,8 +11,9 @@ import haliax as hax
 import haliax.nn as hnn
 import jax
 import jax.numpy as jnp
+import numpy as np
 from haliax import Axis, NamedArray
-from jaxtyping import Array, DTypeLike, Float
+from jaxtyping import Array, Float
 
 from service.kernels.paged_attention import KVPages, paged_attention
 from service.kernels.paging import Paging
@@ -21,6 +22,7 @@ from service.models.decoder_weights import decoder_weight_specs
 from service.models.interface import CacheLayout, StepBatch, Weights, WeightSpec
 
 Seq, Token, Half = "seq", "token", "half_head_dim"
+FLOAT32 = np.dtype(np.float32)
 
 
 @dataclass(frozen=True)
@@ -28,7 +30,7 @@ class Decoder:
     """A decoder of one geometry, in one dtype; a `PagedDecoder`."""
 
     config: DecoderConfig
-    dtype: DTypeLike = jnp.float32  # of weights, activations and cache
+    dtype: np.dtype = FLOAT32  # of weights, activations and cache
 
     @property
     def vocab_size(self) -> int:

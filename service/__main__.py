@@ -1,0 +1,5 @@
+"""`python -m service` is `levserve`."""
+
+from service.cli import main
+
+main()

@@ -1,0 +1,105 @@
+"""What a listing holds: a Hugging Face snapshot, a Levanter run or one of its steps; told by names alone."""
+
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from service.checkpoint.manifest import ObjectInfo
+from service.errors import AmbiguousCheckpoint, CheckpointNotFound, PickledWeights
+
+PICKLE_SUFFIXES = (".bin", ".pt", ".pth", ".pkl", ".pickle", ".ckpt")
+TOKENIZER_FILES = (
+    "tokenizer.json",
+    "tokenizer_config.json",
+    "special_tokens_map.json",
+    "chat_template.jinja",
+    "chat_template.json",
+    "generation_config.json",
+    "tokenizer.model",
+)
+# Levanter writes it last, so a step that has it is complete.
+STEP_MARKER = "metadata.json"
+INDEX = "model.safetensors.index.json"
+_STEP_FOLDER = re.compile(r"step-(\d+)")
+
+
+@dataclass(frozen=True)
+class SafetensorsLayout:
+    """A Hugging Face snapshot: weights as safetensors at the top."""
+
+    weights: tuple[ObjectInfo, ...]
+
+
+@dataclass(frozen=True)
+class LevanterLayout:
+    """One complete step of a Levanter run."""
+
+    step: int | None  # None where the address names the step itself by another name than step-N
+    folder: str  # relative to the location, with a slash at its end; empty if the address names the step
+    weights: tuple[ObjectInfo, ...]
+
+
+Layout = SafetensorsLayout | LevanterLayout
+
+
+def recognise(uri: str, objects: Sequence[ObjectInfo]) -> Layout:
+    """Tell what kind of checkpoint lies at a place.
+
+    Raises:
+        PickledWeights: the weights are there as pickles only.
+        AmbiguousCheckpoint: both kinds are there.
+        CheckpointNotFound: neither kind is, or no Levanter step is complete.
+    """
+    top = [info for info in objects if "/" not in info.name]
+    safetensors = tuple(info for info in top if info.name.endswith(".safetensors"))
+    levanter = _levanter(uri, objects)
+    if safetensors and levanter:
+        raise AmbiguousCheckpoint(
+            uri,
+            f"holds safetensors ({safetensors[0].name}) and a Levanter checkpoint ({levanter.folder or STEP_MARKER}). "
+            "Set MODEL_URI to the step's own folder, or move one of them.",
+        )
+    if levanter:
+        return levanter
+    if safetensors:
+        return SafetensorsLayout(safetensors)
+    raise _nothing_found(uri, objects, top)
+
+
+def named(objects: Iterable[ObjectInfo], names: Iterable[str], folder: str = "") -> tuple[ObjectInfo, ...]:
+    """Return those of `names` that lie in a folder."""
+    wanted = {folder + name for name in names}
+    return tuple(info for info in objects if info.name in wanted)
+
+
+def _levanter(uri: str, objects: Sequence[ObjectInfo]) -> LevanterLayout | None:
+    names = {info.name for info in objects}
+    if STEP_MARKER in names and ("manifest.ocdbt" in names or any(name.startswith("model/") for name in names)):
+        match = _STEP_FOLDER.fullmatch(uri.rstrip("/").rsplit("/", 1)[-1])
+        return LevanterLayout(int(match[1]) if match else None, "", tuple(objects))
+    steps = {int(match[1]) for name in names if (match := _STEP_FOLDER.match(name)) and "/" in name}
+    complete = {step for step in steps if f"step-{step}/{STEP_MARKER}" in names}
+    if steps and not complete:
+        raise CheckpointNotFound(
+            uri,
+            f"holds {len(steps)} Levanter steps and none is complete (each lacks {STEP_MARKER}, which Levanter writes "
+            "last). Wait for the save to finish, or choose another run.",
+        )
+    if not complete:
+        return None
+    folder = f"step-{max(complete)}/"
+    return LevanterLayout(max(complete), folder, tuple(info for info in objects if info.name.startswith(folder)))
+
+
+def _nothing_found(
+    uri: str, objects: Sequence[ObjectInfo], top: Sequence[ObjectInfo]
+) -> CheckpointNotFound | PickledWeights:
+    pickles = [info.name for info in top if info.name.endswith(PICKLE_SUFFIXES)]
+    if pickles:
+        return PickledWeights(uri, pickles)
+    deeper = sorted({info.name.rsplit("/", 1)[0] for info in objects if info.name.endswith(".safetensors")})
+    hint = f" There are safetensors below it, in {deeper[0]!r}: set MODEL_URI to that folder." if deeper else ""
+    shown = ", ".join(info.name for info in objects[:3])
+    return CheckpointNotFound(
+        uri, f"holds no *.safetensors and no Levanter step-N with {STEP_MARKER}; it has {shown}, ….{hint}"
+    )

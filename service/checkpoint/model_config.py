@@ -1,0 +1,64 @@
+"""A model's configuration, from a Hugging Face `config.json` or the `model:` part of a Levanter YAML, as the former."""
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+from service.errors import MalformedCheckpoint, UnsupportedModel
+
+CONFIG_JSON = "config.json"
+YAML_SUFFIXES = (".yaml", ".yml")
+
+
+def parse_json_object(uri: str, name: str, data: bytes) -> dict[str, Any]:
+    """Read a JSON file whose top is an object.
+
+    Raises:
+        MalformedCheckpoint: it is none.
+    """
+    try:
+        values = json.loads(data)
+    except (ValueError, RecursionError) as error:
+        raise MalformedCheckpoint(uri, name, "is no JSON.") from error
+    if not isinstance(values, dict):
+        raise MalformedCheckpoint(uri, name, "is no JSON object.")
+    return values
+
+
+def parse_levanter_yaml(uri: str, name: str, data: bytes, *, vocab_size: int) -> dict[str, Any] | None:
+    """Turn a Levanter configuration into what a `config.json` would hold; None if it has no `model:` part.
+
+    Args:
+        uri: where the file came from, for messages.
+        name: the file's name, for messages.
+        data: the file: a training configuration, or its `model:` part alone.
+        vocab_size: how many token ids the checkpoint has; Levanter takes them from the tokenizer.
+
+    Raises:
+        MalformedCheckpoint: it is no YAML, or Levanter refuses it.
+        UnsupportedModel: Levanter cannot express the model as a Hugging Face one.
+    """
+    import yaml
+
+    try:
+        values = yaml.safe_load(data)
+    except (yaml.YAMLError, RecursionError) as error:
+        raise MalformedCheckpoint(uri, name, "is no YAML.") from error
+    model = values.get("model", values) if isinstance(values, Mapping) else None
+    if not isinstance(model, Mapping) or "type" not in model:
+        return None
+    from service.checkpoint import levanter
+
+    try:
+        config = levanter.decode_config(dict(model))
+    except Exception as error:  # draccus raises many kinds, all for what the file says
+        raise MalformedCheckpoint(uri, name, f"Levanter refuses it: {_first_line(error)}") from error
+    try:
+        return levanter.hub_values(config, vocab_size)
+    except (NotImplementedError, ValueError, AttributeError) as error:
+        raise UnsupportedModel(uri, f"{name}: {_first_line(error)}") from error
+
+
+def _first_line(error: Exception) -> str:
+    lines = str(error).splitlines()
+    return lines[0] if lines else type(error).__name__
