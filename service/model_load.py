@@ -207,7 +207,7 @@ def _load_text(
 
 
 async def _first_token(engine: Engine) -> None:
-    request = Request(id="warm", prompt_ids=(0,), max_tokens=1, sampling=Sampling(temperature=0))
+    request = Request(id="warm", prompt_ids=(0,), max_tokens=1, sampling=Sampling(temperature=0.0))
     async for _ in engine.submit(request):
         pass
 

@@ -6,13 +6,14 @@ The same start on the same kind of device gives the same number of pages.
 import os
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 # Where a container's memory limit stands.
 # Source: Linux, Documentation/admin-guide/cgroup-v2.rst and cgroup-v1/memory.rst
 _CGROUP_LIMITS = (Path("/sys/fs/cgroup/memory.max"), Path("/sys/fs/cgroup/memory/memory.limit_in_bytes"))
 
 
+@runtime_checkable
 class Device(Protocol):
     """What is asked of a `jax.Device`, which jax names no type for."""
 

@@ -79,8 +79,7 @@ class Engine:
             Draining: the engine takes no more.
             EngineStopped: the device thread has ended.
         """
-        if not self.is_live:
-            raise EngineStopped("The engine has stopped; this instance is about to be replaced. Try again.")
+        self._check_live()
         if self._is_draining:
             raise Draining
         if len(self._streams) >= self._max_requests:
@@ -91,8 +90,10 @@ class Engine:
             abort=lambda: self._loop.inbox.put(Abort(request.id)),
             on_over=lambda: self._streams.pop(request.id, None),
         )
-        self._streams[request.id] = stream
         self._loop.inbox.put(Submission(request, stream, time.perf_counter()))
+        # A loop that failed just now may have emptied its inbox for the last time before this message came.
+        self._check_live()
+        self._streams[request.id] = stream
         return stream
 
     async def drain(self, timeout_s: float) -> bool:
@@ -111,6 +112,10 @@ class Engine:
         """End the device thread; what is still open gets an error."""
         self._loop.inbox.put(Stop())
         self._thread.join()
+
+    def _check_live(self) -> None:
+        if not self.is_live:
+            raise EngineStopped("The engine has stopped; this instance is about to be replaced. Try again.")
 
     def _run(self) -> None:
         try:

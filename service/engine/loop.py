@@ -7,7 +7,7 @@ import queue
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 from service.engine.request import FinishReason, Request, TokenEvent
 from service.engine.scheduler import Plan, Scheduler
@@ -17,6 +17,7 @@ from service.errors import EngineError
 from service.observability.metrics import Metrics
 
 
+@runtime_checkable
 class StepResult(Protocol):
     """A step under way."""
 
@@ -25,6 +26,7 @@ class StepResult(Protocol):
         ...
 
 
+@runtime_checkable
 class IntRow(Protocol):
     """One integer per row, as numpy gives it."""
 
@@ -33,6 +35,7 @@ class IntRow(Protocol):
         ...
 
 
+@runtime_checkable
 class StepRunner(Protocol):
     """What the loop asks of the device."""
 

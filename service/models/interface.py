@@ -6,7 +6,7 @@ with opaque pytrees and never looks inside.
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import jax
 from jaxtyping import Array, Float, Int
@@ -55,6 +55,7 @@ class WeightSpec:
     concat_axis: int = 0  # where the sources are joined, if there are several
 
 
+@runtime_checkable
 class PagedDecoder(Protocol):
     """A causal language model whose cache lies in pages."""
 

@@ -1,0 +1,43 @@
+# `make serve` and `make test` need nothing before them: uv, Python 3.12 and all packages come by themselves.
+UV := .tools/uv/bin/uv
+RUN := $(UV) run --no-sync
+.DEFAULT_GOAL := help
+.PHONY: help serve test check fix demo-model image
+
+help: ## Show this list
+	@sed -n 's/^\([a-z-]*\):.*## /  make \1\t/p' Makefile | expand -t 20
+
+serve: .venv/serve ## Serve the demo model on :8080; settings are environment variables (MODEL_URI=…)
+	@$(RUN) levserve serve
+
+test: .venv/dev ## Run all tests
+	$(RUN) pytest
+
+check: .venv/dev ## Check format, lint, types, import rules and Terraform
+	$(RUN) ruff format --check .
+	$(RUN) ruff check .
+	$(RUN) pyright
+	$(RUN) lint-imports
+	$(RUN) python scripts/check_terraform.py
+
+fix: .venv/dev ## Format and mend what can be mended
+	$(RUN) ruff format .
+	$(RUN) ruff check --fix .
+
+demo-model: .venv/dev ## Train the demo model again with Levanter (a few CPU minutes)
+	$(RUN) python -m examples.demo_model.train
+
+image: ## Build the container image (needs Docker)
+	docker build -t levserve .
+
+$(UV): scripts/install_uv.sh
+	@sh scripts/install_uv.sh .tools/uv && touch $@
+
+# Each stamp is newer than the lock once its packages are there. Neither takes away what the other brought.
+.venv/serve: $(UV) pyproject.toml uv.lock
+	$(UV) sync --frozen --no-default-groups --inexact
+	@touch $@
+
+.venv/dev: $(UV) pyproject.toml uv.lock
+	$(UV) sync --frozen --all-groups --extra levanter --extra hub --inexact
+	@touch $@ .venv/serve

@@ -1,0 +1,145 @@
+"""The facade and the device thread, over real steps."""
+
+import asyncio
+import time
+
+import pytest
+
+from service.engine.engine import Engine
+from service.engine.request import FinishReason, Request, Sampling
+from service.errors import Draining, EngineError, EngineStopped, Overloaded
+from service.observability.metrics import Metrics
+from tests.engine.conftest import SHAPES
+
+GREEDY = Sampling(temperature=0.0)
+
+
+async def read(stream) -> tuple[list[int], FinishReason | None]:
+    token_ids, reason = [], None
+    async for event in stream:
+        token_ids += event.token_ids
+        reason = event.finish_reason
+    return token_ids, reason
+
+
+def submit(engine, name: str, prompt=(2, 3), max_tokens=10, **options):
+    return engine.submit(Request(name, tuple(prompt), max_tokens, **{"sampling": GREEDY} | options))
+
+
+def test_requests_beyond_the_slots_all_get_their_own_text(engine, model):
+    async def main():
+        prompts = [tuple(range(i + 1, i + 2 + i % 20)) for i in range(30)]
+        streams = [submit(engine, str(i), prompt) for i, prompt in enumerate(prompts)]
+        outputs = await asyncio.gather(*(read(stream) for stream in streams))
+        assert outputs == [(model.expected(prompt, 10), FinishReason.LENGTH) for prompt in prompts]
+
+    asyncio.run(main())
+    assert engine.num_open == 0
+
+
+def test_a_second_request_joins_while_the_first_runs(engine, model):
+    async def main():
+        first = submit(engine, "first", max_tokens=40)
+        iterator = aiter(first)
+        await anext(iterator)
+        second = await read(submit(engine, "second", max_tokens=3))
+        assert second[0] == model.expected((2, 3), 3)
+        remaining = [event async for event in iterator]
+        assert remaining[-1].finish_reason is FinishReason.LENGTH
+        assert len(remaining) == 39
+
+    asyncio.run(main())
+
+
+def test_an_abort_frees_what_the_request_held(engine):
+    async def main():
+        stream = submit(engine, "a", max_tokens=40)
+        await anext(aiter(stream))
+        stream.abort()
+        stream.abort()
+        assert [event async for event in stream] == []
+        while engine._scheduler.pages.num_free < SHAPES.num_pages:
+            await asyncio.sleep(0.001)
+
+    asyncio.run(asyncio.wait_for(main(), 5))
+
+
+def test_one_request_too_many_is_refused_with_the_limit(runner):
+    engine = Engine(runner, SHAPES, Metrics(), max_requests=2)
+    engine.start()
+
+    async def main():
+        streams = [submit(engine, str(i)) for i in range(2)]
+        with pytest.raises(Overloaded) as refusal:
+            submit(engine, "third")
+        assert (refusal.value.running, refusal.value.limit) == (2, 2)
+        await asyncio.gather(*(read(stream) for stream in streams))
+        await read(submit(engine, "later"))
+
+    asyncio.run(main())
+    engine.stop()
+
+
+def test_a_drain_lets_running_requests_finish_and_takes_no_new_ones(engine, model):
+    async def main():
+        reading = asyncio.create_task(read(submit(engine, "a", max_tokens=30)))
+        await asyncio.sleep(0)
+        draining = asyncio.create_task(engine.drain(5))
+        await asyncio.sleep(0)
+        with pytest.raises(Draining):
+            submit(engine, "late")
+        assert await draining
+        assert (await reading)[0] == model.expected((2, 3), 30)
+
+    asyncio.run(main())
+
+
+class FailingRunner:
+    """A device that fails at one step."""
+
+    def __init__(self, runner, failing_step: int) -> None:
+        self._runner, self._left = runner, failing_step
+
+    def dispatch(self, plan):
+        self._left -= 1
+        if self._left < 0:
+            raise RuntimeError("device lost")
+        return self._runner.dispatch(plan)
+
+
+def test_a_failure_of_the_device_reaches_every_open_stream_and_is_told_once(runner, caplog):
+    failures = []
+    engine = Engine(
+        FailingRunner(runner, 5), SHAPES, Metrics(), max_requests=9, on_failure=lambda: failures.append(time.time())
+    )
+    engine.start()
+
+    async def main():
+        streams = [submit(engine, str(i), max_tokens=30) for i in range(5)]
+        for outcome in await asyncio.gather(*(read(s) for s in streams), return_exceptions=True):
+            assert isinstance(outcome, EngineError)
+        with pytest.raises(EngineStopped):
+            submit(engine, "late")
+
+    asyncio.run(asyncio.wait_for(main(), 10))
+    engine.stop()
+    assert len(failures) == 1
+    assert not engine.is_live
+
+
+def test_the_metrics_count_what_happened(runner):
+    metrics = Metrics()
+    engine = Engine(runner, SHAPES, metrics, max_requests=9)
+    engine.start()
+
+    async def main():
+        await read(submit(engine, "a", prompt=range(1, 12), max_tokens=5))
+
+    asyncio.run(main())
+    engine.stop()
+    values = {sample.name: sample.value for family in metrics.registry.collect() for sample in family.samples}
+    assert values["levserve_prompt_tokens_total"] == 11
+    assert values["levserve_generation_tokens_total"] == 5
+    assert values["levserve_time_to_first_token_seconds_count"] == 1
+    assert values["levserve_inter_token_latency_seconds_count"] == 4
+    assert values["levserve_request_success_total"] == 1
