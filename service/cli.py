@@ -64,7 +64,7 @@ def build_parser() -> argparse.ArgumentParser:
 
 def _exit(code: int) -> NoReturn:
     """End the process, also while a thread is deep in a compilation that nothing can interrupt."""
-    if all(thread.daemon or thread is threading.main_thread() for thread in threading.enumerate()):
+    if threading.active_count() == 1:
         sys.exit(code)
     atexit._run_exitfuncs()
     logging.shutdown()

@@ -54,7 +54,7 @@ class Case:
 
 
 def _draw(random: np.random.RandomState, name: str, shape: tuple[int, ...]) -> np.ndarray:
-    # Norms around one; the rest with a gain of about one a layer, as a trained model has: 0.2 * sqrt(hidden_size) = 1.1.
+    # Norms around one; the rest with a gain of about one, as a trained model has: 0.2 * sqrt(hidden_size) = 1.1.
     return (random.randn(*shape) * 0.2 + (1.0 if "norm" in name else 0.0)).astype(np.float32)
 
 

@@ -27,7 +27,12 @@ def load(case: Case, tmp_path) -> tuple[Decoder, dict[str, jax.Array]]:
     model = Decoder(read_config("test", json.loads(json.dumps(case.hub_config))))
     tensors = TensorFiles("test", [tmp_path / "model.safetensors"])
     check_tensors("test", model.weight_specs(), {name: e.shape for name, e in tensors.entries.items()})
-    return model, load_weights(model.weight_specs(), tensors, np.dtype(np.float32), sharding=jax.sharding.SingleDeviceSharding(jax.devices()[0]))
+    return model, load_weights(
+        model.weight_specs(),
+        tensors,
+        np.dtype(np.float32),
+        sharding=jax.sharding.SingleDeviceSharding(jax.devices()[0]),
+    )
 
 
 def logits_by_chunk(model: Decoder, weights: dict[str, jax.Array], token_ids: np.ndarray, chunk: int) -> np.ndarray:

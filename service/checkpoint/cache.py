@@ -1,0 +1,228 @@
+"""The local cache of pulled checkpoints: one folder per version, complete or invisible, shared by processes.
+
+    LOCAL_MODEL_CACHE/checkpoints/
+      my-model-3f2a…/          the files, and COMPLETE.json, which is written last
+      my-model-3f2a….lock      held alone while it is pulled or checked
+      my-model-3f2a….use       held together while it is served
+      my-model-3f2a….corrupt/  files whose bytes changed on the disk
+
+The name holds a digest of the listing, so another version of any object is another folder and nothing is ever
+written in place. A pull that was killed leaves whole files, which the next one sums and keeps.
+"""
+
+import atexit
+import hashlib
+import json
+import logging
+import os
+import re
+import shutil
+import tempfile
+import threading
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol, runtime_checkable
+
+from service.checkpoint import content, crc32c
+from service.checkpoint.download import FULL, Streams, download, free_bytes
+from service.checkpoint.eviction import Place, make_room
+from service.checkpoint.lock import CANNOT_LOCK, FileLock, try_lock, wait_for_lock
+from service.checkpoint.manifest import PART_SUFFIX, RECORD_NAME, ObjectInfo, check_names_together
+from service.checkpoint.progress import Progress, shown
+from service.checkpoint.record import RecordedFile, mark_of, read_record, sync_folder, write_record
+from service.checkpoint.transfer import Patience, TransferLimits
+from service.errors import StorageFull, TransferFailed
+
+logger = logging.getLogger(__name__)
+
+# Room that is left over for the record, the folders and whatever else writes to the same disk.
+SPARE_BYTES = 1024 * 1024
+
+
+@runtime_checkable
+class BucketStreams(Streams, Protocol):
+    """A bucket, as far as the cache needs to know it."""
+
+    limits: TransferLimits
+
+
+@dataclass(frozen=True, slots=True)
+class _Order:
+    source: BucketStreams
+    objects: Sequence[ObjectInfo]
+    progress: Progress
+    patience: Patience
+
+
+@dataclass(frozen=True, slots=True)
+class PulledCheckpoint:
+    """Files of a checkpoint on this machine; they stay where they are until `release` or the end of the process."""
+
+    path: Path
+    objects: tuple[ObjectInfo, ...]
+    release: Callable[[], None] = lambda: None
+
+
+class CheckpointCache:
+    """A folder of pulled checkpoints that several processes may use at once."""
+
+    def __init__(self, root: Path, *, max_checkpoints: int, verify_fully: bool = False) -> None:
+        """Make a cache below `root`; nothing is written yet.
+
+        Args:
+            root: LOCAL_MODEL_CACHE.
+            max_checkpoints: MAX_CACHED_MODELS.
+            verify_fully: sum every file at every start, and not only those whose marks changed.
+        """
+        self.root = root.expanduser().absolute()
+        self._max_checkpoints = max_checkpoints
+        self._verify_fully = verify_fully
+
+    def pull(
+        self,
+        source: BucketStreams,
+        objects: Sequence[ObjectInfo],
+        progress: Progress,
+        cancelled: threading.Event | None = None,
+    ) -> PulledCheckpoint:
+        """Bring objects of a bucket into the cache, or find them there, and hold them.
+
+        A cache that cannot be written is still read; what it lacks goes to a private folder that ends with the process.
+
+        Raises:
+            HostileName: two names cannot lie side by side; nothing was downloaded.
+            StorageFull: the objects do not fit.
+            CorruptObject, ObjectChanged, AccessDenied, TransferFailed: see `download`.
+        """
+        check_names_together(source.uri, objects)
+        order = _Order(source, objects, progress, Patience(source.limits, cancelled))
+        name = _folder_name(source.uri, objects)
+        root = self.root / "checkpoints"
+        try:
+            root.mkdir(mode=0o700, parents=True, exist_ok=True)
+            return self._pull_into(Place(root, name), order)
+        except OSError as error:
+            if error.errno in FULL:
+                needed_bytes = sum(info.size_bytes for info in objects) + SPARE_BYTES
+                free = free_bytes(self.root)
+                raise StorageFull(source.uri, needed_bytes=needed_bytes, free_bytes=free, path=str(root)) from error
+            if error.errno not in CANNOT_LOCK:
+                raise TransferFailed(source.uri, str(self.root), f"the cache failed: {error.strerror}.") from error
+            reason = os.strerror(error.errno)
+        return self._without_locks(name, reason, order)
+
+    def _pull_into(self, place: Place, order: _Order) -> PulledCheckpoint:
+        with wait_for_lock(place.pull_lock, order.patience, order.source.uri):
+            use = _hold(place)
+            try:
+                if not self._is_complete(place, order):
+                    self._complete(place, order)
+            except BaseException:
+                use.release()
+                raise
+        return PulledCheckpoint(place.folder, tuple(order.objects), use.release)
+
+    def _is_complete(self, place: Place, order: _Order) -> bool:
+        files = _recorded(place.folder, order.objects)
+        if files is None:
+            return False
+        suspects = [f for f in files if self._verify_fully or mark_of(place.folder / f.info.name) != f.mark]
+        corrupt = _wrong_files(place.folder, suspects)
+        if corrupt:
+            (place.folder / RECORD_NAME).unlink()
+            for file in corrupt:
+                _quarantine(place, file)
+        elif suspects:
+            # Right bytes under new marks, as after a copy of the cache: the next start need not sum them again.
+            write_record(place.folder, order.source.uri, order.objects, {file.info.name: file.crc32c for file in files})
+        return not corrupt
+
+    def _complete(self, place: Place, order: _Order) -> None:
+        place.folder.mkdir(mode=0o700, exist_ok=True)
+        for part in place.folder.rglob(f".*{PART_SUFFIX}"):
+            part.unlink()
+        sums = _sums_of_whole_files(place.folder, order.objects)
+        missing = [info for info in order.objects if info.name not in sums]
+        missing_bytes = sum(info.size_bytes for info in missing)
+        needed_bytes = missing_bytes + SPARE_BYTES
+        free = make_room(place, max_checkpoints=self._max_checkpoints, needed_bytes=needed_bytes)
+        if free < needed_bytes:
+            raise StorageFull(order.source.uri, needed_bytes=needed_bytes, free_bytes=free, path=str(place.root))
+        order.progress.expect(missing_bytes)
+        with shown(order.progress, order.source.uri):
+            sums |= download(order.source, missing, place.folder, order.progress, order.patience)
+        for folder in [place.folder, *(path for path in place.folder.rglob("*") if path.is_dir())]:
+            sync_folder(folder)
+        write_record(place.folder, order.source.uri, order.objects, sums)
+        sync_folder(place.root)
+
+    def _without_locks(self, name: str, reason: str, order: _Order) -> PulledCheckpoint:
+        folder = self.root / "checkpoints" / name
+        files = _recorded(folder, order.objects)
+        if files is not None and not _wrong_files(folder, files):
+            return PulledCheckpoint(folder, tuple(order.objects))
+        private = Path(tempfile.mkdtemp(prefix="levserve-"))
+        atexit.register(shutil.rmtree, private, ignore_errors=True)
+        facts = {"cache": str(self.root), "reason": reason, "private_folder": str(private)}
+        logger.warning("the cache cannot be written or locked; pulling for this process alone", extra=facts)
+        try:
+            return self._pull_into(Place(private, name), order)
+        except BaseException:
+            shutil.rmtree(private, ignore_errors=True)
+            raise
+
+
+def _folder_name(uri: str, objects: Sequence[ObjectInfo]) -> str:
+    versions = sorted([info.name, info.generation, info.size_bytes, info.crc32c] for info in objects)
+    digest = hashlib.sha256(json.dumps([uri, versions]).encode()).hexdigest()
+    readable = re.sub(r"[^A-Za-z0-9._-]+", "-", uri.rsplit("/", 1)[-1]).strip(".-")[:48]
+    return f"{readable or 'checkpoint'}-{digest[:20]}"
+
+
+def _recorded(folder: Path, objects: Sequence[ObjectInfo]) -> tuple[RecordedFile, ...] | None:
+    # A record is believed about its marks only; what belongs into the folder is what the bucket lists.
+    files = read_record(folder)
+    return files if files is not None and {file.info for file in files} == set(objects) else None
+
+
+def _hold(place: Place) -> FileLock:
+    # Nobody holds this lock alone without holding the pull lock too, which is ours.
+    lock = try_lock(place.use_lock, is_shared=True)
+    assert lock is not None
+    os.utime(place.use_lock)
+    return lock
+
+
+def _has_sum(path: Path, expected: str) -> bool:
+    try:
+        return mark_of(path) is not None and crc32c.to_text(crc32c.of_file(path)) == expected
+    except OSError:
+        return False
+
+
+def _wrong_files(folder: Path, files: Sequence[RecordedFile]) -> list[RecordedFile]:
+    with ThreadPoolExecutor(os.cpu_count()) as pool:
+        are_right = list(pool.map(lambda file: _has_sum(folder / file.info.name, file.crc32c), files))
+    return [file for file, is_right in zip(files, are_right, strict=True) if not is_right]
+
+
+def _sums_of_whole_files(folder: Path, objects: Sequence[ObjectInfo]) -> dict[str, str]:
+    # What a killed pull left under its final name was right when it got it, but a crash of the machine may have cost
+    # the disk its bytes; so it is summed. A file that was unpacked has no sum to compare with and comes again.
+    comparable = [info for info in objects if not content.is_packed(info)]
+    with ThreadPoolExecutor(os.cpu_count()) as pool:
+        are_whole = list(pool.map(lambda info: _has_sum(folder / info.name, info.crc32c), comparable))
+    return {info.name: info.crc32c for info, is_whole in zip(comparable, are_whole, strict=True) if is_whole}
+
+
+def _quarantine(place: Place, file: RecordedFile) -> None:
+    logger.warning(
+        "a cached file changed on the disk; it is set aside and pulled again",
+        extra={"object": file.info.name, "expected": file.crc32c, "quarantine": str(place.quarantine)},
+    )
+    path, aside = place.folder / file.info.name, place.quarantine / file.info.name
+    if mark_of(path) is not None:
+        aside.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        path.replace(aside)

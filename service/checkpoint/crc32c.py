@@ -1,0 +1,67 @@
+"""CRC32C sums as Google Cloud Storage writes them, and the sum of two byte strings from their sums.
+
+Slices of one object are summed as they arrive, by different threads and in any order; `combine` puts them together
+without reading the file again.
+Source: RFC 3720 appendix B.4 (the polynomial); https://cloud.google.com/storage/docs/data-validation (the text form).
+"""
+
+import base64
+from functools import lru_cache
+from pathlib import Path
+
+import google_crc32c
+
+# The Castagnoli polynomial with its bits reversed: bit 31 stands for x**0.
+POLYNOMIAL = 0x82F63B78
+ONE = 1 << 31
+CHUNK_BYTES = 4 * 1024 * 1024
+
+
+def extend(crc: int, data: bytes) -> int:
+    """The sum of what `crc` stands for, followed by `data`; the sum of nothing is 0."""
+    return google_crc32c.extend(crc, data)
+
+
+def combine(first: int, second: int, second_bytes: int) -> int:
+    """The sum of two byte strings, from the sum of each and the length of the second.
+
+    Appending k bytes multiplies the first sum by x**(8 k) modulo the polynomial.
+    Source: zlib's crc32_combine (crc32.c, multmodp and x2nmodp), with the Castagnoli polynomial.
+    """
+    return _multiply(_shift(second_bytes), first) ^ second
+
+
+def to_text(crc: int) -> str:
+    """Base64 of the big-endian sum."""
+    return base64.b64encode(crc.to_bytes(4, "big")).decode()
+
+
+def of_file(path: Path) -> int:
+    """The sum of a file's bytes."""
+    crc = 0
+    with path.open("rb", buffering=0) as file:
+        while chunk := file.read(CHUNK_BYTES):
+            crc = extend(crc, chunk)
+    return crc
+
+
+def _multiply(left: int, right: int) -> int:
+    product, bit = 0, ONE
+    while bit:
+        if left & bit:
+            product ^= right
+        bit >>= 1
+        right = (right >> 1) ^ (POLYNOMIAL if right & 1 else 0)
+    return product
+
+
+@lru_cache(maxsize=64)
+def _shift(num_bytes: int) -> int:
+    # x**(8 * num_bytes) by squaring: x**8 is bit 31 - 8.
+    result, square = ONE, ONE >> 8
+    while num_bytes:
+        if num_bytes & 1:
+            result = _multiply(result, square)
+        square = _multiply(square, square)
+        num_bytes >>= 1
+    return result

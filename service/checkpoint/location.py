@@ -1,0 +1,114 @@
+"""Where a checkpoint lies: a bucket, the Hugging Face Hub or a folder.
+
+Knows how an address is written, and nothing of what lies there.
+"""
+
+import re
+from dataclasses import dataclass
+from pathlib import Path
+from urllib.parse import unquote
+
+from service.errors import SettingsError
+
+SUPPORTED_FORMS = "gs://bucket/prefix, hf://org/name[@revision], or a path"
+
+# Source: https://cloud.google.com/storage/docs/buckets#naming
+_BUCKET = re.compile(r"[a-z0-9][a-z0-9._-]{1,220}[a-z0-9]")
+_HUB_REPO = re.compile(r"[A-Za-z0-9][\w.-]*(/[A-Za-z0-9][\w.-]*)?")
+_HUB_REVISION = re.compile(r"[A-Za-z0-9][\w.-]*(/[A-Za-z0-9][\w.-]*)*")
+_SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*):/")
+
+
+@dataclass(frozen=True, slots=True)
+class GcsLocation:
+    """A folder of a Google Cloud Storage bucket."""
+
+    bucket: str
+    prefix: str  # without a slash at either end; empty for the whole bucket
+
+    @property
+    def uri(self) -> str:
+        """The address as an operator writes it."""
+        return f"gs://{self.bucket}/{self.prefix}" if self.prefix else f"gs://{self.bucket}"
+
+
+@dataclass(frozen=True, slots=True)
+class HubLocation:
+    """A model repository of the Hugging Face Hub."""
+
+    repo: str  # org/name
+    revision: str | None = None  # a branch, a tag or a commit; None for the default branch
+
+    @property
+    def uri(self) -> str:
+        """The address as an operator writes it."""
+        return f"hf://{self.repo}@{self.revision}" if self.revision else f"hf://{self.repo}"
+
+
+@dataclass(frozen=True, slots=True)
+class LocalLocation:
+    """A folder of this machine, or one mounted into it."""
+
+    path: Path  # absolute
+
+    @property
+    def uri(self) -> str:
+        """The address as an operator writes it."""
+        return str(self.path)
+
+
+Location = GcsLocation | HubLocation | LocalLocation
+
+
+def parse_location(uri: str, variable: str = "MODEL_URI") -> Location:
+    """Read an address.
+
+    Args:
+        uri: `gs://bucket/prefix`, `hf://org/name[@revision]`, `file:///path`, or an absolute, relative or `~` path.
+        variable: the setting that the address comes from, for the message.
+
+    Raises:
+        SettingsError: the address is malformed or of a kind that is not supported.
+    """
+    text = uri.strip()
+    if not text or "\0" in text:
+        raise SettingsError(variable, f"{uri!r} is no address. Write {SUPPORTED_FORMS}.")
+    match = _SCHEME.match(text)
+    if match is None:
+        return _local(text, variable)
+    scheme, rest = match[1].lower(), text[match.end() :].removeprefix("/")
+    if text[match.end() : match.end() + 1] != "/":
+        raise SettingsError(variable, f"{uri!r} has one slash after '{scheme}:' where two belong.")
+    if scheme == "gs":
+        return _gcs(rest, uri, variable)
+    if scheme == "hf":
+        return _hub(rest, uri, variable)
+    if scheme == "file":
+        if not rest.startswith("/"):
+            raise SettingsError(variable, f"{uri!r} names another machine. Write file:///absolute/path.")
+        return _local(unquote(rest), variable)
+    raise SettingsError(variable, f"{uri!r}: '{scheme}://' is not supported. Write {SUPPORTED_FORMS}.")
+
+
+def _gcs(rest: str, uri: str, variable: str) -> GcsLocation:
+    bucket, _, prefix = rest.partition("/")
+    if not _BUCKET.fullmatch(bucket):
+        reason = f"'{bucket}' can be no bucket's name" if bucket else "the bucket is missing"
+        raise SettingsError(variable, f"{uri!r}: {reason}. Write gs://bucket/prefix.")
+    return GcsLocation(bucket, prefix.strip("/"))
+
+
+def _hub(rest: str, uri: str, variable: str) -> HubLocation:
+    repo, at, revision = rest.strip("/").partition("@")
+    if not _HUB_REPO.fullmatch(repo) or (at and not _HUB_REVISION.fullmatch(revision)):
+        raise SettingsError(
+            variable, f"{uri!r} names no repository and revision. Write hf://org/name or hf://org/name@revision."
+        )
+    return HubLocation(repo, revision or None)
+
+
+def _local(text: str, variable: str) -> LocalLocation:
+    try:
+        return LocalLocation(Path(text).expanduser().absolute())
+    except RuntimeError as error:
+        raise SettingsError(variable, f"{text!r}: this user has no home folder. Write an absolute path.") from error

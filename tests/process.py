@@ -1,0 +1,105 @@
+"""The service as its operators have it: a process, a port, log lines, an exit code."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import httpx
+from openai import OpenAI
+
+START_TIMEOUT_S = 180
+STOP_TIMEOUT_S = 30
+
+
+class ServiceProcess:
+    """A `levserve serve` under way."""
+
+    def __init__(self, **settings: Any) -> None:
+        environment = {key: value for key, value in os.environ.items() if key != "PYTEST_CURRENT_TEST"}
+        given = {name.upper(): str(value) for name, value in settings.items()}
+        environment |= {"HOST": "127.0.0.1", "PORT": "0", "LOG_FORMAT": "json", **given}
+        self.log: list[dict[str, Any]] = []
+        self.raw: list[str] = []
+        self.process = subprocess.Popen(
+            [sys.executable, "-m", "service", "serve"],
+            env=environment,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        )
+        self._reader = threading.Thread(target=self._read, daemon=True)
+        self._reader.start()
+
+    @property
+    def url(self) -> str:
+        """The address; waits until the port is open."""
+        line = self.wait_for("listening", timeout_s=30)
+        return f"http://127.0.0.1:{line['port']}"
+
+    @property
+    def exit_code(self) -> int:
+        """Wait for the end of the process."""
+        code = self.process.wait(STOP_TIMEOUT_S)
+        self._reader.join(5)
+        return code
+
+    def kill(self) -> None:
+        """End the process whatever it is doing."""
+        self.process.kill()
+        assert self.exit_code is not None
+
+    def __enter__(self) -> "ServiceProcess":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.kill()
+
+    def client(self, **options: Any) -> OpenAI:
+        """Return the official client."""
+        return OpenAI(**{"base_url": f"{self.url}/v1", "api_key": "none", "max_retries": 0} | options)
+
+    def wait_until_ready(self) -> "ServiceProcess":
+        """Wait for the model, or fail with what the process printed."""
+        self.wait_for("ready", timeout_s=START_TIMEOUT_S)
+        assert httpx.get(f"{self.url}/health/ready").status_code == 200
+        return self
+
+    def wait_for(self, message: str, *, timeout_s: float) -> dict[str, Any]:
+        """Wait for a log line."""
+        give_up_at = time.monotonic() + timeout_s
+        while time.monotonic() < give_up_at:
+            for line in list(self.log):
+                if line["message"] == message:
+                    return line
+            assert self._reader.is_alive() or any(line["message"] == message for line in self.log), "\n".join(self.raw)
+            time.sleep(0.01)
+        raise AssertionError(f"no {message!r} within {timeout_s} s:\n" + "\n".join(self.raw))
+
+    def stop(self, sig: int = signal.SIGTERM) -> int:
+        """Send a signal and return the exit code."""
+        self.process.send_signal(sig)
+        return self.exit_code
+
+    def _read(self) -> None:
+        assert self.process.stdout is not None
+        with self.process.stdout as lines:
+            for line in lines:
+                self.raw.append(line.rstrip("\n"))
+                try:
+                    self.log.append(json.loads(line))
+                except ValueError:
+                    self.log.append({"message": line.rstrip("\n"), "is_plain": True})
+
+
+@contextmanager
+def running_service(**settings: Any) -> Iterator[ServiceProcess]:
+    """Start a service, wait until it is ready, and kill it at the end."""
+    with ServiceProcess(**settings) as service:
+        yield service.wait_until_ready()

@@ -1,0 +1,22 @@
+"""One service with the demo model for all tests that only talk to it."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from tests.gcs import gcs_bucket, gcs_server  # noqa: F401
+from tests.process import running_service
+
+DEMO = Path(__file__).parents[2] / "service" / "demo"
+
+
+@pytest.fixture(scope="session")
+def demo_answers() -> list[dict[str, str]]:
+    return json.loads((Path(__file__).parents[1] / "demo_answers.json").read_text())
+
+
+@pytest.fixture(scope="session")
+def demo_service():
+    with running_service() as service:
+        yield service

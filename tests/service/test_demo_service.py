@@ -1,0 +1,100 @@
+"""What a newcomer meets: the demo model behind a real port, through the official client."""
+
+import concurrent.futures
+
+import httpx
+import pytest
+
+MODEL = "levserve-demo"
+
+
+def ask(client, question: str, **options):
+    return client.chat.completions.create(
+        model=MODEL, messages=[{"role": "user", "content": question}], temperature=0, **options
+    )
+
+
+def metric(service, name: str) -> float:
+    lines = httpx.get(f"{service.url}/metrics").text.splitlines()
+    return sum(float(line.rsplit(" ", 1)[1]) for line in lines if line.startswith(name))
+
+
+def test_it_answers_what_it_was_taught_and_ends_by_itself(demo_service, demo_answers):
+    for pair in demo_answers:
+        choice = ask(demo_service.client(), pair["question"]).choices[0]
+        assert (choice.message.content, choice.finish_reason) == (pair["answer"], "stop")
+
+
+def test_a_stream_says_the_same_in_pieces(demo_service, demo_answers):
+    pair = max(demo_answers, key=lambda p: len(p["answer"]))
+    stream = ask(demo_service.client(), pair["question"], stream=True, stream_options={"include_usage": True})
+    *chunks, last = list(stream)
+    pieces = [chunk.choices[0].delta.content or "" for chunk in chunks]
+    assert "".join(pieces) == pair["answer"]
+    assert sum(1 for piece in pieces if piece) > 5
+    assert last.usage.completion_tokens > 5
+
+
+def test_many_at_once_get_the_answers_that_each_gets_alone(demo_service, demo_answers):
+    client = demo_service.client()
+    pairs = demo_answers * 3
+    with concurrent.futures.ThreadPoolExecutor(len(pairs)) as pool:
+        answers = list(pool.map(lambda pair: ask(client, pair["question"]).choices[0].message.content, pairs))
+    assert answers == [pair["answer"] for pair in pairs]
+
+
+def test_a_seed_draws_the_same_text_alone_and_in_a_crowd(demo_service):
+    client = demo_service.client()
+
+    def draw(seed: int) -> str:
+        options = {"prompt": "Q", "temperature": 2, "seed": seed, "max_tokens": 24}
+        return client.completions.create(model=MODEL, extra_body={"ignore_eos": True}, **options).choices[0].text
+
+    alone = [draw(seed) for seed in range(4)]
+    with concurrent.futures.ThreadPoolExecutor(12) as pool:
+        crowd = list(pool.map(draw, list(range(4)) * 3))
+    assert crowd == alone * 3
+    assert len(set(alone)) == 4
+
+
+def test_every_context_and_batch_size_was_compiled_ahead(demo_service, demo_answers):
+    client = demo_service.client()
+    long_prompt = " ".join(pair["question"] for pair in demo_answers) * 3
+    with concurrent.futures.ThreadPoolExecutor(20) as pool:
+        jobs = [pool.submit(ask, client, long_prompt[: 40 * i + 10], max_tokens=8) for i in range(20)]
+        assert all(job.result().usage.completion_tokens <= 8 for job in jobs)
+    assert metric(demo_service, "levserve_xla_compiles_total") > 0
+    assert metric(demo_service, "levserve_xla_compiles_after_ready_total") == 0
+
+
+def test_a_client_that_leaves_frees_what_it_held(demo_service):
+    client = demo_service.client()
+    aborted = metric(demo_service, 'levserve_request_success_total{finished_reason="abort"}')
+    for _ in range(5):
+        stream = client.completions.create(
+            model=MODEL, prompt="Count", max_tokens=900, stream=True, extra_body={"ignore_eos": True}
+        )
+        next(iter(stream))
+        stream.close()
+    for _ in range(200):
+        if metric(demo_service, "levserve_num_requests_running") == 0:
+            break
+        httpx.get(f"{demo_service.url}/health/live")
+    assert metric(demo_service, "levserve_kv_cache_usage_perc") == 0
+    assert metric(demo_service, 'levserve_request_success_total{finished_reason="abort"}') == aborted + 5
+
+
+def test_a_prompt_that_can_never_fit_is_refused_with_both_numbers(demo_service):
+    with pytest.raises(Exception, match=r"maximum context length is 1024 tokens.*you requested 2001 tokens") as refusal:
+        demo_service.client().completions.create(model=MODEL, prompt=[5], max_tokens=2000)
+    assert refusal.value.code == "context_length_exceeded"
+
+
+def test_no_prompt_and_no_answer_is_ever_logged(demo_service):
+    demo_service.client().completions.create(model=MODEL, prompt="zanzibar canary", max_tokens=3)
+    assert not any("zanzibar" in line for line in demo_service.raw)
+
+
+def test_every_log_line_has_cloud_loggings_keys(demo_service):
+    assert all({"severity", "message", "time"} <= line.keys() for line in demo_service.log)
+    assert {"locate", "weights", "executables", "tokenizer", "warm"} <= {line.get("phase") for line in demo_service.log}

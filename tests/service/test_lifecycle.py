@@ -1,0 +1,96 @@
+"""Start, drain, stop: what the platform sees."""
+
+import signal
+import socket
+import threading
+import time
+
+import httpx
+import openai
+import pytest
+
+from tests.process import ServiceProcess, running_service
+
+SLOW = {"model": "levserve-demo", "prompt": "Count", "max_tokens": 900, "stream": True}
+
+
+def test_the_port_answers_while_the_model_is_on_its_way():
+    with ServiceProcess() as service:
+        url = service.url
+        assert httpx.get(f"{url}/health/live").status_code == 200
+        early = httpx.get(f"{url}/health/ready")
+        assert early.status_code == 503
+        assert early.json()["status"] == "not_ready"
+        assert {"phase", "seconds", "bytes_done", "bytes_total", "executables_done"} <= early.json().keys()
+        with pytest.raises(openai.InternalServerError) as refusal:
+            service.client().models.list()
+        assert (refusal.value.status_code, refusal.value.code) == (503, "not_ready")
+        assert int(refusal.value.response.headers["retry-after"]) > 0
+        service.wait_until_ready()
+        assert httpx.get(f"{url}/health/ready").json()["status"] == "ready"
+        assert service.stop(signal.SIGINT) == 0
+
+
+def test_sigterm_lets_a_running_stream_finish_refuses_new_work_and_exits_with_0():
+    with running_service(api_key="one, two") as service:
+        clients = [service.client(api_key=key) for key in ("one", "two")]
+        with pytest.raises(openai.AuthenticationError):
+            service.client(api_key="three").models.list()
+        assert httpx.get(f"{service.url}/health/live").status_code == 200
+        stream = clients[0].completions.create(**SLOW, extra_body={"ignore_eos": True})
+        next(iter(stream))
+        service.process.send_signal(signal.SIGTERM)
+        service.wait_for("stopping", timeout_s=5)
+        with pytest.raises((openai.InternalServerError, openai.APIConnectionError)) as refusal:
+            clients[1].models.list()
+        if isinstance(refusal.value, openai.InternalServerError):
+            assert refusal.value.code == "shutting_down"
+        chunks = list(stream)
+        assert chunks[-1].choices[0].finish_reason == "length"
+        assert service.exit_code == 0
+
+
+def test_what_outlives_the_drain_ends_with_an_error_event_and_the_exit_code_is_still_0():
+    with running_service(drain_seconds=0.2) as service:
+        streams = [service.client().completions.create(**SLOW, extra_body={"ignore_eos": True}) for _ in range(12)]
+        for stream in streams:
+            next(iter(stream))
+        began_s = time.monotonic()
+        service.process.send_signal(signal.SIGTERM)
+        outcomes = []
+
+        def read(stream):
+            try:
+                outcomes.append(list(stream)[-1].choices[0].finish_reason)
+            except openai.APIError as error:
+                outcomes.append(type(error))
+
+        threads = [threading.Thread(target=read, args=(stream,)) for stream in streams]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(20)
+        assert service.exit_code == 0
+        assert time.monotonic() - began_s < 8
+        assert len(outcomes) == 12
+        assert openai.APIError in outcomes
+
+
+def test_sigterm_during_the_start_ends_the_process_at_once_with_0():
+    with ServiceProcess() as service:
+        service.wait_for("start: locate", timeout_s=60)
+        began_s = time.monotonic()
+        assert service.stop() == 0
+        assert time.monotonic() - began_s < 5
+
+
+def test_a_port_in_use_is_one_line_and_exit_code_1():
+    with socket.socket() as other:
+        other.bind(("127.0.0.1", 0))
+        other.listen()
+        port = other.getsockname()[1]
+        with ServiceProcess(port=port) as service:
+            assert service.exit_code == 1
+    [line] = service.log
+    assert f"cannot listen on 127.0.0.1 port {port}: Address already in use." in line["message"]
+    assert line["severity"] == "ERROR"
