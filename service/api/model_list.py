@@ -1,0 +1,38 @@
+"""GET /v1/models and /v1/models/{id}.
+
+Source: https://platform.openai.com/docs/api-reference/models; `max_model_len` is vLLM's.
+"""
+
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Depends
+from fastapi.responses import JSONResponse, Response
+
+from service.api.dependencies import ServedModel, check_name, served_model
+
+router = APIRouter()
+
+OWNER = "levserve"
+
+
+@router.get("/v1/models")
+async def list_models(model: Annotated[ServedModel, Depends(served_model)]) -> Response:
+    """List what can be asked; 503 until it can."""
+    return JSONResponse({"object": "list", "data": [_document(model)]})
+
+
+@router.get("/v1/models/{model_id:path}")
+async def retrieve_model(model_id: str, model: Annotated[ServedModel, Depends(served_model)]) -> Response:
+    """Describe one model; its id may contain slashes."""
+    check_name(model_id, model)
+    return JSONResponse(_document(model))
+
+
+def _document(model: ServedModel) -> dict[str, Any]:
+    return {
+        "id": model.name,
+        "object": "model",
+        "created": model.created,
+        "owned_by": OWNER,
+        "max_model_len": model.max_model_len,
+    }

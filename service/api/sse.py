@@ -1,0 +1,69 @@
+"""Server-sent events: one JSON object each, then `[DONE]`; an error is the last event and has no `[DONE]` after it.
+
+The response begins with the first event, so what fails before it still has a status of its own.
+Source: https://platform.openai.com/docs/api-reference/chat-streaming, https://html.spec.whatwg.org/multipage/server-sent-events.html
+"""
+
+import json
+from collections.abc import AsyncIterator
+from typing import Any, override
+
+from starlette.responses import StreamingResponse
+from starlette.types import Receive, Scope, Send
+
+from service.api.disconnect import unless_disconnected
+from service.api.failures import failure_of
+from service.api.generation import Generation
+from service.errors import ClientGone, DeadlineExceeded
+
+DONE = b"data: [DONE]\n\n"
+# Proxies may neither keep the answer nor hold it back to compress it.
+HEADERS = {"cache-control": "no-store", "x-accel-buffering": "no"}
+
+
+def frame(document: dict[str, Any]) -> bytes:
+    """Return one event; JSON escapes line ends, so the event is one line."""
+    return b"data: " + json.dumps(document, ensure_ascii=False, separators=(",", ":")).encode() + b"\n\n"
+
+
+class EventStream(StreamingResponse):
+    """Sends a generation as it runs, and stops it when the client goes away."""
+
+    def __init__(self, generation: Generation, documents: AsyncIterator[dict[str, Any]]) -> None:
+        super().__init__((), headers=HEADERS, media_type="text/event-stream")
+        self._generation = generation
+        self._documents = documents
+        self._has_begun = False
+
+    @override
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        try:
+            with self._generation:
+                await unless_disconnected(receive, self._send_all(scope, send))
+        except ClientGone:
+            if not self._has_begun:
+                raise
+            # The stream stays without its end, so the server closes the connection.
+
+    async def _send_all(self, scope: Scope, send: Send) -> None:
+        content = frame(await anext(self._documents))
+        self._has_begun = True
+        await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
+        try:
+            await self._send(send, content)
+            async for document in self._documents:
+                await self._send(send, frame(document))
+            content = DONE
+        except ClientGone:
+            raise
+        except Exception as error:  # the status is sent, so the error goes where the text went
+            content = frame(failure_of(error, scope).body)
+        await self._send(send, content, is_last=True)
+
+    async def _send(self, send: Send, content: bytes, *, is_last: bool = False) -> None:
+        """Send a part; a client that does not read before the request's time is over counts as gone."""
+        message = {"type": "http.response.body", "body": content, "more_body": not is_last}
+        try:
+            await self._generation.deadline.within(send(message))
+        except DeadlineExceeded:
+            raise ClientGone from None

@@ -1,0 +1,138 @@
+"""An engine that says what the test wrote, a start that is where the test wants it, and an app around them."""
+
+import asyncio
+
+import httpx
+
+from service.api.application import create_api
+from service.api.dependencies import ServedModel
+from service.engine.request import FinishReason, TokenEvent
+from service.observability.metrics import Metrics
+from service.text.chat_template import ChatTemplate
+from service.text.tokenizer import GenerationDefaults, Tokenizer
+from tests.text.small_tokenizers import byte_level
+
+MODEL = "org/small-chat"
+MAX_MODEL_LEN = 256
+TOKENIZER = Tokenizer(byte_level(adds_begin=True), special_tokens={"bos_token": "<|begin|>"})
+END = TOKENIZER.backend.token_to_id("<|end|>")
+TEMPLATE = ChatTemplate(
+    "{% for m in messages %}{% if m.role == 'user' and m.content == 'refuse' %}{{ raise_exception('no such thing') }}"
+    "{% endif %}<|turn|>{{ m.role }}:{{ m.content }}{% endfor %}<|turn|>assistant:",
+    TOKENIZER.special_tokens,
+)
+STALL = object()
+
+
+def tokens(text):
+    return TOKENIZER.encode(text, add_special_tokens=False)
+
+
+class ScriptedStream:
+    def __init__(self, request, script, pace_s):
+        self.request = request
+        self.pace_s = pace_s
+        self.is_aborted = False
+        self.num_events = 0
+        self._script = script
+
+    async def __aiter__(self):
+        num_tokens = 0
+        for step in self._script:
+            await asyncio.sleep(self.pace_s)
+            if step is STALL:
+                await asyncio.Event().wait()
+            if isinstance(step, Exception):
+                raise step
+            if isinstance(step, FinishReason):
+                yield TokenEvent((), step)
+                return
+            ids = (step,) if isinstance(step, int) else tuple(step)
+            num_tokens += len(ids)
+            self.num_events += 1
+            is_full = num_tokens >= self.request.max_tokens
+            yield TokenEvent(ids, FinishReason.LENGTH if is_full else None)
+            if is_full:
+                return
+
+    def abort(self):
+        self.is_aborted = True
+
+
+class ScriptedEngine:
+    """Each request gets the same script: token ids, a finish reason, an exception to raise, or STALL."""
+
+    def __init__(self, script):
+        self.script = script
+        self.refusal = None
+        self.pace_s = 0  # seconds before each event
+        self.streams = []
+
+    def submit(self, request):
+        if self.refusal is not None:
+            raise self.refusal
+        self.streams.append(ScriptedStream(request, self.script, self.pace_s))
+        return self.streams[-1]
+
+    @property
+    def last(self):
+        return self.streams[-1]
+
+
+class ScriptedReadiness:
+    def __init__(self, model):
+        self.model = model
+        self.error = None
+        self.is_live = True
+
+    @property
+    def is_ready(self):
+        return self.error is None
+
+    def progress(self):
+        return {"phase": "weights", "bytes": 12}
+
+    def served_model(self):
+        if self.error is not None:
+            raise self.error
+        return self.model
+
+
+def model_of(engine, **changes):
+    facts = {
+        "name": MODEL,
+        "created": 1_700_000_000,
+        "engine": engine,
+        "tokenizer": TOKENIZER,
+        "chat_template": TEMPLATE,
+        "max_model_len": MAX_MODEL_LEN,
+        "vocab_size": TOKENIZER.vocab_size,
+        "defaults": GenerationDefaults(),
+        "stop_ids": frozenset({END}),
+    }
+    return ServedModel(**(facts | changes))
+
+
+class Service:
+    """The app, with handles on what stands behind it."""
+
+    def __init__(self, script=None, *, model=None, **settings):
+        self.engine = ScriptedEngine([*tokens("Hello world"), FinishReason.STOP] if script is None else script)
+        self.readiness = ScriptedReadiness(model_of(self.engine, **(model or {})))
+        self.metrics = Metrics()
+        self.app = create_api(self.readiness, self.metrics, **settings)
+
+    def client(self, **options):
+        transport = httpx.ASGITransport(self.app, raise_app_exceptions=True)
+        return httpx.AsyncClient(transport=transport, base_url="http://test", **options)
+
+    async def post(self, path, body=None, **options):
+        async with self.client() as client:
+            return await client.post(path, json=body, **options)
+
+    async def chat(self, content="hi", **fields):
+        messages = [{"role": "user", "content": content}]
+        return await self.post("/v1/chat/completions", {"model": MODEL, "messages": messages} | fields)
+
+    async def complete(self, prompt="Once", **fields):
+        return await self.post("/v1/completions", {"model": MODEL, "prompt": prompt} | fields)

@@ -1,0 +1,81 @@
+"""What is open, what is closed, and what a route that does not exist answers."""
+
+import pytest
+from fastapi.routing import APIRoute
+
+from service.api.auth import OPEN_PATHS
+from tests.api.scripted_engine import Service
+
+pytestmark = pytest.mark.anyio
+
+METHODS = ("GET", "POST", "PUT", "PATCH", "DELETE", "HEAD", "OPTIONS", "TRACE")
+ROUTES = {
+    "/health",
+    "/health/live",
+    "/health/ready",
+    "/healthz",
+    "/metrics",
+    "/v1/chat/completions",
+    "/v1/completions",
+    "/v1/models",
+    "/v1/models/{model_id:path}",
+}
+
+
+def paths(app):
+    return {route.path for route in _flat(app.routes)}
+
+
+def _flat(routes):
+    for route in routes:
+        if isinstance(route, APIRoute):
+            yield route
+        else:
+            yield from _flat(getattr(route, "routes", None) or route.original_router.routes)
+
+
+def variants(path):
+    return [path, f"/{path}", f"{path}/", path.upper(), f"{path}%20", f"{path}//", f"/x/..{path}", f"{path};a=b"]
+
+
+async def test_the_routes_are_these():
+    assert paths(Service().app) == ROUTES
+
+
+async def test_nothing_but_health_is_open_by_any_method_or_spelling():
+    service = Service(api_keys=("key",))
+    async with service.client() as client:
+        for path in sorted(ROUTES - OPEN_PATHS | {"/docs", "/openapi.json", "/redoc", "/admin/stats", "/"}):
+            for variant in variants(path.replace("{model_id:path}", "org/small-chat")):
+                for method in METHODS:
+                    response = await client.request(method, f"http://test{variant}")
+                    assert response.status_code in (401, 404, 405), (method, variant, response.status_code)
+    assert not service.engine.streams
+
+
+async def test_a_spelling_of_health_is_not_health():
+    service = Service(api_keys=("key",))
+    async with service.client() as client:
+        for path in ("//health", "/health/", "/HEALTH", "/health/../v1/models", "/health;x"):
+            assert (await client.get(f"http://test{path}")).status_code in (401, 404)
+
+
+@pytest.mark.parametrize("path", ["/", "/docs", "/openapi.json", "/v1", "/v1/embeddings", "/v1/models-x"])
+async def test_a_route_that_is_not_there_is_a_404_in_openais_shape(path):
+    async with Service().client() as client:
+        response = await client.get(path)
+    assert response.status_code == 404
+    assert response.json()["error"]["code"] == "unknown_url"
+
+
+async def test_a_wrong_method_is_a_405_that_names_the_right_one():
+    async with Service().client() as client:
+        response = await client.get("/v1/chat/completions")
+    assert (response.status_code, response.headers["allow"]) == (405, "POST")
+    assert response.json()["error"]["code"] == "method_not_allowed"
+
+
+async def test_no_origin_is_allowed():
+    async with Service().client() as client:
+        response = await client.get("/v1/models", headers={"origin": "https://evil.example"})
+    assert not [name for name in response.headers if name.startswith("access-control")]

@@ -1,0 +1,130 @@
+import asyncio
+import json
+import time
+
+import pytest
+
+from service.text.tokenizer import GenerationDefaults
+from tests.api.scripted_engine import MAX_MODEL_LEN, TOKENIZER, Service, tokens
+
+pytestmark = pytest.mark.anyio
+
+
+async def refusal(prompt, **fields):
+    response = await Service().complete(prompt, **fields)
+    assert response.status_code == 400, response.text
+    return response.json()["error"]
+
+
+async def test_a_text_is_continued_in_openais_shape():
+    service = Service()
+    answer = (await service.complete("Once")).json()
+    assert answer["object"] == "text_completion"
+    assert answer["id"].startswith("cmpl-")
+    assert answer["choices"] == [{"index": 0, "text": "Hello world", "logprobs": None, "finish_reason": "stop"}]
+    begin = TOKENIZER.backend.token_to_id("<|begin|>")
+    assert service.engine.last.request.prompt_ids == (begin, *tokens("Once"))
+    assert service.engine.last.request.max_tokens == 16
+
+
+@pytest.mark.parametrize("prompt", [[5, 6, 7], [[5, 6, 7]]])
+async def test_token_ids_are_taken_as_they_are(prompt):
+    service = Service()
+    assert (await service.complete(prompt)).status_code == 200
+    assert service.engine.last.request.prompt_ids == (5, 6, 7)
+
+
+async def test_a_list_of_one_text_is_a_text():
+    assert (await Service().complete(["Once"])).status_code == 200
+
+
+@pytest.mark.parametrize(
+    ("prompt", "param"),
+    [
+        ([], "prompt"),
+        ([[]], "prompt"),
+        (["a", "b"], "prompt"),
+        ([[1], [2]], "prompt"),
+        ([-1], "prompt[0]"),
+        ([1, TOKENIZER.vocab_size], "prompt[1]"),
+        ([1, 2**32], "prompt[1]"),
+        ([1, True], "prompt[1]"),
+        ([1, 2.0], "prompt[1]"),
+        ([1, "a"], "prompt[1]"),
+        ([[1, [2]]], "prompt[1]"),
+        ([[[1]]], "prompt[0]"),
+        (7, "prompt"),
+        ({"a": 1}, "prompt"),
+        (None, "prompt"),
+    ],
+)
+async def test_what_is_no_prompt_is_refused_by_place(prompt, param):
+    assert (await refusal(prompt))["param"] == param
+
+
+async def test_an_empty_text_is_the_beginning_alone():
+    service = Service()
+    await service.complete("")
+    assert service.engine.last.request.prompt_ids == (TOKENIZER.backend.token_to_id("<|begin|>"),)
+
+
+async def test_a_text_of_megabytes_is_refused_unread():
+    assert (await refusal("a" * 3_000_000))["code"] == "context_length_exceeded"
+
+
+async def test_a_prompt_that_fills_the_context_is_refused():
+    error = await refusal([5] * MAX_MODEL_LEN)
+    assert (error["code"], error["param"]) == ("context_length_exceeded", "prompt")
+
+
+async def test_the_last_token_of_the_context_can_be_asked_for():
+    service = Service()
+    await service.complete([5] * (MAX_MODEL_LEN - 1), max_tokens=1)
+    assert service.engine.last.request.max_tokens == 1
+
+
+async def test_a_stream_carries_text_ids_and_usage():
+    service = Service()
+    fields = {"stream": True, "stream_options": {"include_usage": True}, "return_token_ids": True}
+    response = await service.complete([5, 6], **fields)
+    assert response.headers["cache-control"] == "no-store"
+    assert response.headers["x-accel-buffering"] == "no"
+    frames = [frame[6:] for frame in response.text.split("\n\n") if frame]
+    assert frames.pop() == "[DONE]"
+    got = [json.loads(frame) for frame in frames]
+    choices = [choice for event in got for choice in event["choices"]]
+    assert choices[0]["prompt_token_ids"] == [5, 6]
+    assert all("prompt_token_ids" not in choice for choice in choices[1:])
+    assert [i for choice in choices for i in choice.get("token_ids", [])] == tokens("Hello world")
+    assert "".join(choice["text"] for choice in choices) == "Hello world"
+    assert got[-1]["usage"]["prompt_tokens"] == 2
+
+
+@pytest.mark.parametrize(
+    ("fields", "operator", "author", "expected"),
+    [
+        ({"temperature": 0, "top_p": 0.5}, 0.7, GenerationDefaults(0.6, 0.9), (0.0, 0.5)),
+        ({}, 0.7, GenerationDefaults(0.6, 0.9), (0.7, 0.9)),
+        ({}, 0.0, GenerationDefaults(0.6), (0.0, 1.0)),
+        ({}, None, GenerationDefaults(0.6), (0.6, 1.0)),
+        ({}, None, GenerationDefaults(), (1.0, 1.0)),
+    ],
+)
+async def test_sampling_is_the_requests_else_the_operators_else_the_authors(fields, operator, author, expected):
+    service = Service(model={"defaults": author}, default_temperature=operator)
+    await service.complete(**fields)
+    sampling = service.engine.last.request.sampling
+    assert (sampling.temperature, sampling.top_p) == expected
+
+
+async def test_a_long_prompt_does_not_hold_up_the_other_requests():
+    service = Service(model={"max_model_len": 10**7})
+    request = asyncio.ensure_future(service.complete("a" * 2_000_000, max_tokens=1))
+    begin = last = time.perf_counter()
+    longest = 0.0
+    while not request.done():
+        await asyncio.sleep(0.001)
+        now = time.perf_counter()
+        longest, last = max(longest, now - last), now
+    assert (await request).status_code == 200
+    assert longest < 0.5 * (last - begin)

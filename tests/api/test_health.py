@@ -1,0 +1,50 @@
+import pytest
+
+from service.errors import NotReady
+from tests.api.scripted_engine import Service
+
+pytestmark = pytest.mark.anyio
+
+
+async def get(service, path):
+    async with service.client() as client:
+        return await client.get(path)
+
+
+@pytest.mark.parametrize("path", ["/health", "/health/ready", "/healthz"])
+async def test_ready_tells_how_far_the_start_is(path):
+    service = Service()
+    response = await get(service, path)
+    assert (response.status_code, response.json()["status"]) == (200, "ready")
+    service.readiness.error = NotReady("weights")
+    response = await get(service, path)
+    assert response.status_code == 503
+    assert response.json() == {"status": "not_ready", "phase": "weights", "bytes": 12}
+    assert response.headers["retry-after"]
+
+
+async def test_live_is_true_during_the_start_and_false_when_the_engine_is_gone():
+    service = Service()
+    service.readiness.error = NotReady("weights")
+    assert (await get(service, "/health/live")).status_code == 200
+    service.readiness.is_live = False
+    assert (await get(service, "/health/live")).status_code == 503
+
+
+@pytest.mark.parametrize("path", ["/v1/models", "/v1/models/x"])
+async def test_there_is_no_model_before_it_is_ready(path):
+    service = Service()
+    service.readiness.error = NotReady("weights, 12 bytes of 24", retry_after_s=3)
+    response = await get(service, path)
+    assert (response.status_code, response.headers["retry-after"]) == (503, "3")
+    assert response.json()["error"]["code"] == "not_ready"
+    assert (await service.chat()).status_code == 503
+
+
+async def test_metrics_count_answers_by_route_and_status():
+    service = Service()
+    await service.chat()
+    await service.post("/v1/none")
+    text = (await get(service, "/metrics")).text
+    assert 'levserve_http_responses_total{route="/v1/chat/completions",status="200"} 1.0' in text
+    assert 'levserve_http_responses_total{route="unmatched",status="' in text

@@ -1,0 +1,81 @@
+import json
+
+import pytest
+
+from service.errors import InvalidParameter, MalformedCheckpoint
+from service.text.chat_template import ChatTemplate
+
+CHATML = """{%- for message in messages %}
+    {{- '<|im_start|>' + message['role'] + '\\n' + message['content'] + '<|im_end|>' + '\\n' }}
+{%- endfor %}
+{%- if add_generation_prompt %}{{- '<|im_start|>assistant\\n' }}{%- endif %}"""
+USER = [{"role": "user", "content": "hi"}]
+
+
+def render(source, messages=USER, special_tokens=None, **arguments):
+    return ChatTemplate(source, special_tokens or {}).render(messages, **arguments)
+
+
+def test_a_conversation_becomes_the_prompt_of_the_template():
+    messages = [{"role": "system", "content": "Be brief."}, *USER]
+    assert render(CHATML, messages) == (
+        "<|im_start|>system\nBe brief.<|im_end|>\n<|im_start|>user\nhi<|im_end|>\n<|im_start|>assistant\n"
+    )
+    assert not render(CHATML, add_generation_prompt=False).endswith("assistant\n")
+
+
+def test_what_transformers_gives_a_template_is_there():
+    assert render("{{ bos_token }}{{ eos_token }}", special_tokens={"bos_token": "<s>"}) == "<s>"
+    assert render("{{ messages | tojson }}", [{"role": "user", "content": "<é>"}]) == (
+        '[{"role": "user", "content": "<é>"}]'
+    )
+    assert render("{{ messages[0] | tojson(indent=1, sort_keys=True) }}").startswith('{\n "content"')
+    assert len(render("{{ strftime_now('%Y-%m-%d') }}")) == 10
+    assert render("{% for i in range(9) %}{% if i == 2 %}{% break %}{% endif %}{{ i }}{% endfor %}") == "01"
+    assert render("{% generation %}{{ messages[0].content }}{% endgeneration %}!") == "hi!"
+    assert render("{% if tools is none and not documents %}none{% endif %}") == "none"
+    assert render("{{ range(3) | list }}{{ range(1, 9, 4)[1] }}{{ '%s-%d' % ('a', 1) }}{{ 2 ** 3 * 2 }}") == (
+        "[0, 1, 2]5a-116"
+    )
+
+
+def test_blocks_leave_no_blank_lines():
+    assert render("{% if true %}\n  {% if true %}\nx\n  {% endif %}\n{% endif %}") == "x\n"
+
+
+def test_a_template_that_refuses_says_why_to_the_client():
+    with pytest.raises(InvalidParameter, match="roles must alternate") as caught:
+        render("{{ raise_exception('roles must alternate') }}")
+    assert caught.value.param == "messages"
+
+
+def test_a_template_that_does_not_compile_stops_the_start():
+    with pytest.raises(MalformedCheckpoint, match=r"chat_template\.jinja: line 2 of"):
+        ChatTemplate("x\n{% for %}", {})
+    with pytest.raises(MalformedCheckpoint, match="nested too deeply"):
+        ChatTemplate("{{" + "(" * 5000 + "1" + ")" * 5000 + "}}", {})
+
+
+def write(folder, name, content):
+    (folder / name).write_text(content if isinstance(content, str) else json.dumps(content))
+
+
+def test_the_file_of_its_own_wins_over_the_tokenizers_configuration(tmp_path):
+    assert ChatTemplate.load(tmp_path, {}) is None
+    write(tmp_path, "tokenizer_config.json", {"chat_template": "config"})
+    assert ChatTemplate.load(tmp_path, {}).render(USER) == "config"
+    write(tmp_path, "chat_template.jinja", "own")
+    assert ChatTemplate.load(tmp_path, {}).render(USER) == "own"
+
+
+def test_of_several_named_templates_the_default_is_taken(tmp_path):
+    named = [{"name": "tool_use", "template": "tools"}, {"name": "default", "template": "plain"}]
+    write(tmp_path, "tokenizer_config.json", {"chat_template": named})
+    assert ChatTemplate.load(tmp_path, {}).render(USER) == "plain"
+
+
+@pytest.mark.parametrize("stated", [7, [], [{"name": "a", "template": "x"}, {"name": "b", "template": "y"}], "{{"])
+def test_a_broken_template_of_a_checkpoint_names_its_file(tmp_path, stated):
+    write(tmp_path, "tokenizer_config.json", {"chat_template": stated})
+    with pytest.raises(MalformedCheckpoint, match=r"gs://b/m: tokenizer_config\.json"):
+        ChatTemplate.load(tmp_path, {}, "gs://b/m")

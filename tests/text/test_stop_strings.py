@@ -1,0 +1,62 @@
+from hypothesis import given
+from hypothesis import strategies as st
+
+from service.text.stop_strings import StopStrings
+
+stop_lists = st.lists(st.text("abc", min_size=1, max_size=5), min_size=0, max_size=4)
+
+
+def cut(text, stops):
+    """What is left of a text that comes character by character, searched as a whole each time."""
+    for end in range(1, len(text) + 1):
+        ending = [stop for stop in stops if text[:end].endswith(stop)]
+        if ending:
+            return text[: end - max(map(len, ending))], True
+    return text, False
+
+
+def run(pieces, stops):
+    cutter = StopStrings(stops)
+    sent = ""
+    for piece in pieces:
+        text, is_stopped = cutter.push(piece)
+        sent += text
+        if is_stopped:
+            return sent, True
+    return sent + cutter.flush(), False
+
+
+@given(pieces=st.lists(st.text("abc", max_size=4), max_size=10), stops=stop_lists)
+def test_the_cut_does_not_depend_on_the_pieces(pieces, stops):
+    assert run(pieces, stops) == cut("".join(pieces), stops)
+
+
+@given(text=st.text("abc", max_size=20), stops=stop_lists)
+def test_nothing_sent_is_ever_taken_back(text, stops):
+    cutter = StopStrings(stops)
+    sent = ""
+    for character in text:
+        piece, is_stopped = cutter.push(character)
+        sent += piece
+        assert cut(text, stops)[0].startswith(sent)
+        if is_stopped:
+            return
+
+
+def test_a_possible_beginning_is_held_back_and_no_more():
+    cutter = StopStrings(["###"])
+    assert cutter.push("a#") == ("a", False)
+    assert cutter.push("#b") == ("##b", False)
+    assert cutter.push("##") == ("", False)
+    assert cutter.flush() == "##"
+    assert cutter.flush() == ""
+
+
+def test_a_stop_string_across_pieces_is_cut_with_all_that_follows():
+    cutter = StopStrings(["\n\nUser:"])
+    assert cutter.push("Yes.\n") == ("Yes.", False)
+    assert cutter.push("\nUser: more") == ("", True)
+
+
+def test_text_without_stop_strings_is_not_held():
+    assert StopStrings([]).push("text") == ("text", False)
