@@ -35,7 +35,7 @@ def require_levanter(uri: str) -> None:
     except ImportError as error:
         raise MissingFile(
             uri,
-            "is a Levanter checkpoint, and Levanter is not installed here. Install it: pip install 'levserve[levanter]'.",
+            "is a Levanter checkpoint, and Levanter is not installed here: pip install 'levserve[levanter]'.",
         ) from error
     logging.getLogger("levanter").setLevel(logging.WARNING)
 

@@ -93,7 +93,9 @@ def locate(
     else:
         tokenizer_places = places
     tokenizer = _tokenizer(source.uri, tokenizer_places)
-    weights = layout.weights if isinstance(layout, LevanterLayout) else _snapshot_files(source, objects, layout)
+    weights = layout.weights
+    if isinstance(layout, SafetensorsLayout):
+        layout, weights = _choose_weights(source, objects, layout)
     if tokenizer.source is source:  # one place: one pull, one folder of the cache
         weights = tuple(dict.fromkeys((*weights, *tokenizer.objects)))
         tokenizer = Group(source, weights, tokenizer.folder)
@@ -197,17 +199,26 @@ def _tokenizer(uri: str, places: Sequence[_Place]) -> Group:
     )
 
 
-def _snapshot_files(source: Source, objects: Sequence[ObjectInfo], layout: SafetensorsLayout) -> tuple[ObjectInfo, ...]:
-    """Return what a Hugging Face snapshot needs, and check that its index and its files agree."""
+def _choose_weights(
+    source: Source, objects: Sequence[ObjectInfo], layout: SafetensorsLayout
+) -> tuple[SafetensorsLayout, tuple[ObjectInfo, ...]]:
+    """Return those safetensors that hold the model, and all files that a Hugging Face snapshot needs.
+
+    Some publish the weights twice, under the standard names and under their own (`consolidated.safetensors`): the
+    index decides, and without one the standard name.
+    """
     index = named(objects, [INDEX])
     if not index:
-        return (*layout.weights, *named(objects, [CONFIG_JSON]))
+        chosen = named(layout.weights, ["model.safetensors"]) or layout.weights
+        return SafetensorsLayout(chosen), (*chosen, *named(objects, [CONFIG_JSON]))
     weight_map = parse_json_object(source.uri, INDEX, source.read(index[0])).get("weight_map")
     if not isinstance(weight_map, dict) or not all(isinstance(name, str) for name in weight_map.values()):
         raise MalformedCheckpoint(source.uri, INDEX, "has no weight_map of names.")
-    missing = sorted(set(weight_map.values()) - {info.name for info in layout.weights})
+    names = set(weight_map.values())
+    missing = sorted(names - {info.name for info in layout.weights})
     if missing:
         raise MissingFile(
             source.uri, f"{INDEX} names {missing[0]!r}, which is not there ({len(missing)} in all). Upload it again."
         )
-    return (*layout.weights, *named(objects, [CONFIG_JSON, INDEX]))
+    chosen = named(layout.weights, names)
+    return SafetensorsLayout(chosen), (*chosen, *named(objects, [CONFIG_JSON, INDEX]))
