@@ -23,6 +23,7 @@ check: .venv/dev ## Check format, lint, types, import rules and Terraform
 fix: .venv/dev ## Format and mend what can be mended
 	$(RUN) ruff format .
 	$(RUN) ruff check --fix .
+	$(RUN) python -m scripts.document_settings
 
 demo-model: .venv/dev ## Train the demo model again with Levanter (a few CPU minutes)
 	$(RUN) python -m examples.demo_model.train
@@ -39,5 +40,5 @@ $(UV): scripts/install_uv.sh
 	@touch $@
 
 .venv/dev: $(UV) pyproject.toml uv.lock
-	$(UV) sync --frozen --all-groups --extra levanter --extra hub --inexact
+	$(UV) sync --frozen --all-groups --extra levanter --inexact
 	@touch $@ .venv/serve

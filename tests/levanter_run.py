@@ -1,0 +1,32 @@
+"""Writes a checkpoint the way Levanter does: any Hugging Face weights as a `step-N` of a run."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+
+def build_model(hub_config: Mapping[str, Any], tensors: Mapping[str, np.ndarray]) -> Any:
+    """Return Levanter's own model with these weights."""
+    import equinox
+    import jax
+    import jax.numpy as jnp
+    from haliax import Axis
+    from haliax.state_dict import from_torch_compatible_state_dict
+
+    from service.checkpoint.levanter import levanter_config
+
+    config = levanter_config(hub_config)
+    vocab = Axis("vocab", int(hub_config["vocab_size"]))
+    shapes = equinox.filter_eval_shape(config.build, vocab, key=jax.random.PRNGKey(0))
+    return from_torch_compatible_state_dict(shapes, {name: jnp.asarray(array) for name, array in tensors.items()})
+
+
+def save_step(run: Path, step: int, hub_config: Mapping[str, Any], tensors: Mapping[str, np.ndarray]) -> Path:
+    """Save the weights as one step of a run, through Levanter's own writer."""
+    from levanter.checkpoint import save_checkpoint
+
+    path = run / f"step-{step}"
+    save_checkpoint({"model": build_model(hub_config, tensors)}, step, str(path), is_temporary=False)
+    return path
