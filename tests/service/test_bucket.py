@@ -5,8 +5,9 @@ import shutil
 
 import numpy as np
 import pytest
-from safetensors.numpy import load_file, save_file
+from safetensors.numpy import save_file
 
+from service.checkpoint.safetensors import TensorFiles
 from tests.fault_proxy import Fault
 from tests.process import ServiceProcess, running_service
 from tests.service.conftest import DEMO
@@ -27,10 +28,15 @@ def answers_of(service, demo_answers) -> list[str | None]:
     ]
 
 
+def demo_tensors() -> dict[str, np.ndarray]:
+    files = TensorFiles("demo", [DEMO / "model.safetensors"])
+    return {name: np.array(files[name]) for name in files}
+
+
 def shard(folder) -> None:
     """Write the demo model as two files and an index."""
     shutil.copytree(DEMO, folder)
-    tensors = load_file(folder / "model.safetensors")
+    tensors = demo_tensors()
     (folder / "model.safetensors").unlink()
     weight_map = {}
     for index, names in enumerate(np.array_split(sorted(tensors), 2), start=1):
@@ -51,7 +57,7 @@ def test_a_checkpoint_in_a_bucket_gives_the_text_that_it_gives_from_disk(tmp_pat
 
         folder.mkdir()
         config = json.loads((DEMO / "config.json").read_text())
-        weights = {name: t.astype(np.float32) for name, t in load_file(DEMO / "model.safetensors").items()}
+        weights = {name: t.astype(np.float32) for name, t in demo_tensors().items()}
         save_step(folder, 20, config, weights)
         # An older step and one that was never finished, neither of which may be taken.
         save_step(folder, 10, config, {name: t * 0 for name, t in weights.items()})
