@@ -27,6 +27,7 @@ fix: .venv/dev ## Format and mend what can be mended
 
 demo-model: .venv/dev ## Train the demo model again with Levanter (a few CPU minutes)
 	$(RUN) python -m examples.demo_model.train
+	$(RUN) python -m examples.demo_model.check --pin tests/demo_answers.json
 
 image: ## Build the container image (needs Docker)
 	docker build -t levserve .

@@ -1,0 +1,190 @@
+"""Ask the exported model what it was taught.
+
+    uv run --extra levanter python -m examples.demo_model.check
+
+First every lesson: a greedy answer is the taught one if each taught token is the likeliest after those before it, so
+one forward pass over the taught text decides. Then a few questions are really answered, token by token, and printed.
+Both use Levanter's forward in float32, with the weights as they are stored. It fails below 95 % of the lessons.
+"""
+
+import argparse
+import json
+import random
+import sys
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import batched
+from pathlib import Path
+
+import equinox as eqx
+import haliax as hax
+import jax
+import jax.numpy as jnp
+import numpy as np
+from haliax import Axis
+from levanter.layers.attention import AttentionMask
+from levanter.models.llama import LlamaLMHeadModel
+from transformers import AutoTokenizer, PreTrainedTokenizerFast
+
+from examples.demo_model.corpus import LESSONS, canonical
+from examples.demo_model.lessons.dialogues import DRAWS
+from examples.demo_model.lessons.lesson import Conversation, user
+from examples.demo_model.model import load
+from examples.demo_model.packing import encode_conversation
+from examples.demo_model.questions import PINNED, SHOWN
+from examples.demo_model.tokenizer import END, TURN_END, render
+
+ROW_LEN = 384  # tokens; every conversation with its answer fits
+ROWS_AT_ONCE = 16
+DIALOGUES_DRAWN = 20  # of each kind
+EXACT_FRACTION_REQUIRED = 0.95
+MARGIN_REQUIRED = 1.0  # logits, of the pinned answers: more than other kernels or number formats change
+
+
+@dataclass(frozen=True)
+class Recall:
+    """How a taught conversation was recalled."""
+
+    conversation: Conversation
+    is_exact: bool
+    margin: float  # logits by which the taught token leads, where it leads least
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What the model says."""
+
+    text: str
+    has_ended: bool  # by itself, rather than for lack of room
+
+
+@eqx.filter_jit
+def logits_of(model: LlamaLMHeadModel, token_ids: jax.Array) -> jax.Array:
+    """Compute the logits [row, position, vocab] of rows of token ids."""
+    Row, Position = Axis("batch", token_ids.shape[0]), Axis("position", token_ids.shape[1])
+    logits = model(hax.named(token_ids, (Row, Position)), AttentionMask.causal())
+    return logits.rearrange((Row, Position, model.Vocab)).array
+
+
+@eqx.filter_jit
+def leads_of(model: LlamaLMHeadModel, token_ids: jax.Array) -> jax.Array:
+    """Compute by how many logits each token leads all others, given those before it; below 0, another one leads."""
+    logits = logits_of(model, token_ids)[:, :-1]
+    targets = token_ids[:, 1:, None]
+    own = jnp.take_along_axis(logits, targets, axis=-1)[..., 0]
+    is_target = jnp.arange(logits.shape[-1]) == targets
+    best_other = jnp.where(is_target, -jnp.inf, logits).max(axis=-1)
+    return jnp.pad(own - best_other, ((0, 0), (1, 0)))
+
+
+@eqx.filter_jit
+def likeliest_after(model: LlamaLMHeadModel, token_ids: jax.Array, lengths: jax.Array) -> jax.Array:
+    """Find the likeliest token after the first `lengths` tokens of each row."""
+    logits = logits_of(model, token_ids)
+    return logits[jnp.arange(len(lengths)), lengths - 1].argmax(axis=-1)
+
+
+def padded(rows: Sequence[Sequence[int]]) -> np.ndarray:
+    """Put token ids into an array of fixed shape; with causal attention the padding changes nothing."""
+    array = np.zeros((ROWS_AT_ONCE, ROW_LEN), dtype=np.int32)
+    for index, row in enumerate(rows):
+        array[index, : len(row)] = row
+    return array
+
+
+def recall(
+    model: LlamaLMHeadModel, tokenizer: PreTrainedTokenizerFast, conversations: Iterable[Conversation]
+) -> Iterator[Recall]:
+    """Check that the model would say what the assistant says in each conversation."""
+    for group in batched(conversations, ROWS_AT_ONCE):
+        encoded = [encode_conversation(conversation, tokenizer) for conversation in group]
+        leads = np.asarray(leads_of(model, padded([item.token_ids for item in encoded])))
+        for conversation, item, row in zip(group, encoded, leads, strict=False):
+            margin = float(row[: len(item.is_learnt)][item.is_learnt].min())
+            yield Recall(conversation, margin > 0, margin)
+
+
+def answer(
+    model: LlamaLMHeadModel, tokenizer: PreTrainedTokenizerFast, conversations: Sequence[Conversation]
+) -> Iterator[Answer]:
+    """Answer greedily."""
+    stops = set(tokenizer.convert_tokens_to_ids([END, TURN_END]))
+    for group in batched(conversations, ROWS_AT_ONCE):
+        prompts = [
+            tokenizer.encode(render(conversation, tokenizer, for_answer=True), add_special_tokens=False)
+            for conversation in group
+        ]
+        rows = [list(prompt) for prompt in prompts]
+        while open_rows := [row for row in rows if row[-1] not in stops and len(row) < ROW_LEN]:
+            lengths = np.array([len(row) for row in rows] + [1] * (ROWS_AT_ONCE - len(rows)))
+            likeliest = np.asarray(likeliest_after(model, padded(rows), lengths))
+            for row, token_id in zip(rows, likeliest, strict=False):
+                if any(row is open_row for open_row in open_rows):
+                    row.append(int(token_id))
+        for prompt, row in zip(prompts, rows, strict=True):
+            text = tokenizer.decode(row[len(prompt) :], skip_special_tokens=True)
+            yield Answer(text, row[-1] in stops)
+
+
+def check_lessons(model: LlamaLMHeadModel, tokenizer: PreTrainedTokenizerFast) -> float:
+    """Print how many lessons of each kind are recalled exactly; return the fraction of all."""
+    rng = random.Random("check")
+    taught = {name: [canonical(lesson) for lesson in lessons] for name, lessons in LESSONS.items()}
+    taught |= {draw.__name__: [draw(rng) for _ in range(DIALOGUES_DRAWN)] for draw in DRAWS}
+    recalls = {name: list(recall(model, tokenizer, conversations)) for name, conversations in taught.items()}
+    for name, group in recalls.items():
+        print(f"{name:22} {sum(item.is_exact for item in group):4} of {len(group):4} exact")
+        for item in group:
+            if not item.is_exact:
+                print(f"    not exact by {-item.margin:.2f} logits: {item.conversation.messages[-2]['content']}")
+    everything = [item for group in recalls.values() for item in group]
+    return sum(item.is_exact for item in everything) / len(everything)
+
+
+def show_answers(model: LlamaLMHeadModel, tokenizer: PreTrainedTokenizerFast) -> list[Answer]:
+    """Print a few questions and what the model answers."""
+    answers = list(answer(model, tokenizer, SHOWN))
+    for conversation, said in zip(SHOWN, answers, strict=True):
+        print(f"\n> {' / '.join(message.get('content') or '(call)' for message in conversation.messages)}")
+        print(said.text if said.has_ended else f"{said.text} (did not end)")
+    return answers
+
+
+def pin_answers(
+    model: LlamaLMHeadModel, tokenizer: PreTrainedTokenizerFast, answers: Sequence[Answer], path: Path
+) -> None:
+    """Write the pinned questions and their answers for the tests of the service.
+
+    Raises:
+        ValueError: If an answer is not sure enough to be the same on other hardware.
+    """
+    pinned = list(zip(PINNED, answers, strict=False))
+    said = [Conversation((user(question), {"role": "assistant", "content": item.text})) for question, item in pinned]
+    for (question, item), recalled in zip(pinned, recall(model, tokenizer, said), strict=True):
+        print(f"{recalled.margin:6.2f} logits ahead: {question}")
+        if recalled.margin < MARGIN_REQUIRED or not item.has_ended:
+            raise ValueError(f"the answer to {question!r} is not sure enough to be pinned")
+    entries = [{"question": question, "answer": item.text} for question, item in pinned]
+    path.write_text(json.dumps(entries, ensure_ascii=False, indent=2) + "\n", encoding="utf-8")
+
+
+def main() -> None:
+    """Check the lessons, show some answers, and pin some if asked to."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--model", type=Path, default=Path("service/demo"), help="the Hugging Face checkpoint")
+    parser.add_argument("--pin", type=Path, help="where to write the answers that tests rely on")
+    arguments = parser.parse_args()
+    tokenizer = AutoTokenizer.from_pretrained(arguments.model)
+    model = load(arguments.model, tokenizer)
+    exact_fraction = check_lessons(model, tokenizer)
+    answers = show_answers(model, tokenizer)
+    print(f"\n{exact_fraction:.1%} of the lessons are recalled exactly.")
+    print(f"{sum(item.has_ended for item in answers)} of {len(answers)} answers ended by themselves.")
+    if arguments.pin is not None:
+        pin_answers(model, tokenizer, answers, arguments.pin)
+    if exact_fraction < EXACT_FRACTION_REQUIRED or not all(item.has_ended for item in answers):
+        sys.exit(1)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,1 @@
+"""What the demo model is taught, by subject."""

@@ -1,0 +1,81 @@
+"""The tokenizer: a byte-level BPE of 2048 tokens, trained on the corpus.
+
+Being byte-level, it round-trips any UTF-8 text, also what the corpus never showed.
+"""
+
+import random
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, processors, trainers
+from transformers import PreTrainedTokenizerFast
+from transformers.utils.chat_template_utils import render_jinja_template
+
+from examples.demo_model.corpus import DOCUMENTS, draw_epoch
+from examples.demo_model.lessons.lesson import Conversation
+
+VOCAB_SIZE = 2048
+EPOCHS_READ = 8  # enough to see every wording several times
+
+BEGIN = "<|begin|>"
+END = "<|end|>"
+TURN_START = "<|im_start|>"
+TURN_END = "<|im_end|>"
+PAD = "<|pad|>"
+SPECIAL_TOKENS = (BEGIN, END, TURN_START, TURN_END, PAD)
+
+CHAT_TEMPLATE = Path(__file__).with_name("chat_template.jinja").read_text(encoding="utf-8")
+
+
+def train_tokenizer(seed: int, max_length: int) -> PreTrainedTokenizerFast:
+    """Train the tokenizer and give it the chat template."""
+    tokenizer = Tokenizer(models.BPE())
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    trainer = trainers.BpeTrainer(
+        vocab_size=VOCAB_SIZE,
+        special_tokens=[AddedToken(token, special=True, normalized=False) for token in SPECIAL_TOKENS],
+        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
+        show_progress=False,
+    )
+    tokenizer.train_from_iterator(_texts(random.Random(seed)), trainer)
+    # Plain text begins with <|begin|> by itself. A chat gets it from the template, so encode that without it.
+    tokenizer.post_processor = processors.TemplateProcessing(
+        single=f"{BEGIN} $A", special_tokens=[(BEGIN, tokenizer.token_to_id(BEGIN))]
+    )
+    return PreTrainedTokenizerFast(
+        tokenizer_object=tokenizer,
+        bos_token=BEGIN,
+        eos_token=END,
+        pad_token=PAD,
+        clean_up_tokenization_spaces=False,
+        model_max_length=max_length,
+        chat_template=CHAT_TEMPLATE,
+    )
+
+
+def render(conversation: Conversation, tokenizer: PreTrainedTokenizerFast, *, for_answer: bool = False) -> str:
+    """Write a conversation as the text that the model reads; `for_answer` opens an assistant turn at its end."""
+    return tokenizer.apply_chat_template(
+        list(conversation.messages),
+        tools=list(conversation.tools) or None,
+        add_generation_prompt=for_answer,
+        tokenize=False,
+    )
+
+
+def _texts(rng: random.Random) -> Iterator[str]:
+    """Yield the corpus without its special tokens, which are not to be learnt as text."""
+    special = re.compile("|".join(map(re.escape, SPECIAL_TOKENS)))
+    for _ in range(EPOCHS_READ):
+        epoch = draw_epoch(rng)
+        for conversation in epoch:
+            texts, _ = render_jinja_template(
+                conversations=[list(conversation.messages)],
+                tools=list(conversation.tools) or None,
+                chat_template=CHAT_TEMPLATE,
+                bos_token=BEGIN,
+            )
+            yield from special.split(texts[0])
+        yield from DOCUMENTS

@@ -1,0 +1,153 @@
+"""Train the demo model with Levanter and export it: the example of "fine-tune, export, serve".
+
+    uv run --extra levanter python -m examples.demo_model.train
+
+It writes a Hugging Face checkpoint (`--output`), a Levanter run directory (`--run-dir`) and a plot of the loss.
+Either of the two directories can be served with `MODEL_URI=<directory> make serve`.
+"""
+
+import argparse
+import json
+import shutil
+from functools import partial
+from pathlib import Path
+
+import jax
+import matplotlib as mpl
+import numpy as np
+from haliax import Axis
+from levanter.callbacks import StepInfo
+from levanter.checkpoint import CheckpointerConfig
+from levanter.data.dataset import ListAsyncDataset
+from levanter.models.llama import LlamaLMHeadModel
+from levanter.models.lm_model import LmExample
+from levanter.optim.config import AdamConfig
+from levanter.tracker.tracker import NoopConfig
+from levanter.trainer import Trainer, TrainerConfig
+from transformers import PreTrainedTokenizerFast
+
+from examples.demo_model.model import MAX_SEQ_LEN, export, model_config, vocab_axis
+from examples.demo_model.packing import Row, draw_rows, pad_id_of
+from examples.demo_model.tokenizer import train_tokenizer
+
+mpl.use("Agg")
+
+BATCH_SIZE = 8  # rows
+ROW_LEN = 256  # tokens
+LEARNING_RATE = 2.5e-3
+WARMUP_STEPS = 50
+
+
+def parse_arguments() -> argparse.Namespace:
+    """Read the command line."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--output", type=Path, default=Path("service/demo"), help="the Hugging Face checkpoint")
+    parser.add_argument("--run-dir", type=Path, default=Path(".cache/demo_model"), help="Levanter's run directory")
+    parser.add_argument("--plot", type=Path, default=Path("docs/demo_model_loss.png"), help="the plot of the loss")
+    parser.add_argument("--steps", type=int, default=1150, help="training steps")
+    parser.add_argument("--seed", type=int, default=0, help="of the weights, the corpus and its order")
+    return parser.parse_args()
+
+
+def trainer_config(run_dir: Path, num_steps: int, seed: int) -> TrainerConfig:
+    """Configure Levanter's trainer: on whatever device there is, without a tracker, one checkpoint at the end."""
+    return TrainerConfig(
+        id="demo_model",
+        seed=seed,
+        train_batch_size=BATCH_SIZE,
+        num_train_steps=num_steps,
+        tracker=NoopConfig(),
+        require_accelerator=False,
+        load_checkpoint=False,
+        log_dir=run_dir / "logs",
+        log_jaxprs=False,
+        log_xla_hlo=False,
+        checkpointer=CheckpointerConfig(
+            base_path=str(run_dir), append_run_id_to_base_path=False, save_interval=None, keep=None
+        ),
+    )
+
+
+def next_token_loss(model: LlamaLMHeadModel, example: LmExample, *, key: jax.Array | None = None) -> jax.Array:
+    """Compute the mean cross-entropy, in nats, over the tokens that are to be learnt."""
+    return model.compute_next_token_loss(example, key=key)
+
+
+def train(config: TrainerConfig, tokenizer: PreTrainedTokenizerFast) -> tuple[LlamaLMHeadModel, dict[int, float]]:
+    """Train from random weights; return the model and the loss of each step."""
+    config.initialize()
+    optimizer = AdamConfig(learning_rate=LEARNING_RATE, weight_decay=0.01, warmup=WARMUP_STEPS, min_lr_ratio=0.0)
+    trainer = Trainer(config, optimizer.build(config.num_train_steps), next_token_loss)
+    losses: dict[int, float] = {}
+    trainer.add_hook(lambda info: losses.update({info.step: info.loss}))
+
+    rows = draw_rows(config.num_train_steps * BATCH_SIZE, ROW_LEN, tokenizer, config.seed)
+    to_example = partial(Row.to_example, Pos=Axis("position", ROW_LEN), pad_id=pad_id_of(tokenizer))
+    loader = trainer.data_loader(ListAsyncDataset(rows).map(to_example))
+
+    weights_key, training_key = jax.random.split(jax.random.PRNGKey(config.seed))
+    with trainer:
+        state = trainer.initial_state(
+            training_key, model_init=lambda: model_config().build(vocab_axis(tokenizer), key=weights_key)
+        )
+        info: StepInfo = trainer.train(state, loader)
+    return info.model, losses
+
+
+def forget_checkpoints(run_dir: Path) -> None:
+    """Remove the checkpoints of an earlier run, so that the newest one is the one of this run."""
+    for path in run_dir.glob("step-*"):
+        shutil.rmtree(path)
+
+
+def indent_json(checkpoint: Path) -> None:
+    """Rewrite the small JSON files of a checkpoint on several lines, for people and for diffs."""
+    for path in checkpoint.glob("*config.json"):
+        content = json.loads(path.read_text(encoding="utf-8"))
+        path.write_text(json.dumps(content, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
+
+
+def complete_run_directory(run_dir: Path, checkpoint: Path) -> None:
+    """Put the configuration and the tokenizer beside the `step-N` of a run, which makes it servable."""
+    for pattern in ("*.json", "*.jinja"):
+        for path in checkpoint.glob(pattern):
+            shutil.copy(path, run_dir)
+
+
+def plot_loss(losses: dict[int, float], path: Path) -> None:
+    """Plot the loss of each step and its running mean."""
+    from matplotlib import pyplot as plt
+
+    steps, values = np.array(list(losses)), np.array(list(losses.values()))
+    window = min(20, len(values))
+    mean = np.convolve(values, np.ones(window) / window, mode="valid")
+    figure, axes = plt.subplots(figsize=(7, 4), constrained_layout=True)
+    axes.plot(steps, values, color="tab:blue", alpha=0.3, linewidth=1, label="each step")
+    axes.plot(steps[window - 1 :], mean, color="tab:blue", linewidth=2, label=f"mean of {window} steps")
+    axes.set(xlabel="training step", ylabel="cross-entropy of the answers (nats per token)", yscale="log")
+    axes.set_title("Training of the demo model")
+    axes.grid(alpha=0.3, which="both")
+    axes.legend()
+    path.parent.mkdir(parents=True, exist_ok=True)
+    figure.savefig(path, dpi=120)
+
+
+def main() -> None:
+    """Train, export and plot."""
+    arguments = parse_arguments()
+    forget_checkpoints(arguments.run_dir)
+    tokenizer = train_tokenizer(arguments.seed, MAX_SEQ_LEN)
+    config = trainer_config(arguments.run_dir, arguments.steps, arguments.seed)
+    model, losses = train(config, tokenizer)
+    with config.use_device_mesh():
+        export(model, tokenizer, arguments.output)
+    indent_json(arguments.output)
+    complete_run_directory(arguments.run_dir, arguments.output)
+    plot_loss(losses, arguments.plot)
+    print(f"Final loss {np.mean(list(losses.values())[-20:]):.4f}")
+    print(f"Hugging Face checkpoint: {arguments.output}")
+    print(f"Levanter run directory:  {arguments.run_dir}")
+
+
+if __name__ == "__main__":
+    main()
