@@ -6,7 +6,8 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
-from service.models.interface import CacheLayout, StepBatch, Weights, WeightSpec
+from service.kernels.paging import CacheLayout
+from service.models.interface import StepBatch, Weights, WeightSpec
 
 
 class TokenPages(NamedTuple):

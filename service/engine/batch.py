@@ -42,16 +42,23 @@ def choose_bucket(plan: Plan, shapes: EngineShapes) -> Bucket:
     """Return the smallest compiled shape that holds a plan."""
     grid = shapes.prefill_grid if plan.kind is StepKind.PREFILL else shapes.decode_grid
     return grid.smallest(
-        num_seqs=len(plan.rows),
+        num_seqs=max(row_indices(plan)) + 1,
         num_tokens=max(max(len(row.token_ids), 1) for row in plan.rows),
         num_pages=max(shapes.pages_for(row.start + max(len(row.token_ids), 1)) for row in plan.rows),
     )
 
 
+def row_indices(plan: Plan) -> list[int]:
+    """Return where each row of a plan lies in the arrays: in a decode at its slot, in a prefill one after the other."""
+    if plan.kind is StepKind.DECODE:
+        return [row.sequence.slot for row in plan.rows]
+    return list(range(len(plan.rows)))
+
+
 def pack(plan: Plan, bucket: Bucket, shapes: EngineShapes) -> StepInputs:
     """Lay a plan out in the arrays of a bucket."""
     inputs = empty_inputs(bucket, shapes)
-    for index, row in enumerate(plan.rows):
+    for index, row in zip(row_indices(plan), plan.rows, strict=True):
         sampling = row.sequence.request.sampling
         inputs.token_ids[index, : len(row.token_ids)] = row.token_ids
         inputs.start[index] = row.start

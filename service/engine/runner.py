@@ -10,7 +10,7 @@ from jaxtyping import Int
 
 from service.compile.aot import Program
 from service.compile.buckets import Bucket, bucket_name
-from service.engine.batch import choose_bucket, empty_inputs, pack
+from service.engine.batch import choose_bucket, empty_inputs, pack, row_indices
 from service.engine.scheduler import Plan, StepKind
 from service.engine.shapes import EngineShapes
 from service.engine.step import DeviceState, initial_state, input_shapes, run_step
@@ -21,11 +21,11 @@ class StepResult(NamedTuple):
     """A step that may still be under way."""
 
     token_ids: jax.Array  # [seq], padded to the bucket
-    num_rows: int
+    indices: list[int]  # where each row of the plan lies
 
     def read(self) -> Int[np.ndarray, " seq"]:
         """Wait for the step and return one token per row."""
-        return np.asarray(self.token_ids)[: self.num_rows]
+        return np.asarray(self.token_ids)[self.indices]
 
 
 INITIAL_STATE = "initial-state"
@@ -65,7 +65,7 @@ class Runner:
         bucket = choose_bucket(plan, self.shapes)
         executable = self._executables[bucket_name(plan.kind, bucket)]
         self._state, token_ids = executable(self._weights, self._state, pack(plan, bucket, self.shapes))
-        return StepResult(token_ids, len(plan.rows))
+        return StepResult(token_ids, row_indices(plan))
 
     def warm(self) -> None:
         """Run every executable once on padding, and wait; the first call of one loads it onto the device."""

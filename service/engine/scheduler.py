@@ -12,6 +12,7 @@ from collections import deque
 from collections.abc import Sequence as Rows
 from dataclasses import dataclass
 from enum import StrEnum
+from heapq import heappop, heappush
 
 from service.engine.pages import PagePool
 from service.engine.request import FinishReason, Request, TokenEvent
@@ -50,7 +51,7 @@ class Scheduler:
         self.pages = PagePool(num_pages)
         self._page_size = page_size
         self._max_prefill_tokens = max_prefill_tokens
-        self._free_slots = list(range(num_slots - 1, -1, -1))
+        self._free_slots = list(range(num_slots))  # a heap
         self._waiting: deque[Sequence] = deque()
         self._running: list[Sequence] = []  # in the order of admission
         self._last_kind = StepKind.DECODE
@@ -118,7 +119,8 @@ class Scheduler:
         # A sequence gets all the pages that it can ever need, so that none runs out of them half-way.
         while self._waiting and self._free_slots and self.pages.can_allocate(self._pages_needed(self._waiting[0])):
             sequence = self._waiting.popleft()
-            sequence.slot = self._free_slots.pop()
+            # The lowest slot that is free: decode steps are cut at the highest one in use.
+            sequence.slot = heappop(self._free_slots)
             sequence.pages = self.pages.allocate(self._pages_needed(sequence))
             self._running.append(sequence)
 
@@ -151,7 +153,7 @@ class Scheduler:
             self._waiting.remove(sequence)
             return
         self._running.remove(sequence)
-        self._free_slots.append(sequence.slot)
+        heappush(self._free_slots, sequence.slot)
         self.pages.free(sequence.pages)
         sequence.pages = []
 

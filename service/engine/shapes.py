@@ -4,10 +4,9 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from service.compile.buckets import BucketGrid, geometric_sizes
-from service.models.interface import CacheLayout
+from service.kernels.paging import CacheLayout
 
 # Coarse on purpose: each size multiplies the number of executables, and a padded row or page costs less than a compile.
-SEQS_FACTOR = 4
 TOKENS_FACTOR = 4
 CONTEXT_FACTOR = 4
 SMALLEST_CONTEXT = 256  # tokens
@@ -27,7 +26,12 @@ class EngineShapes:
     @property
     def layout(self) -> CacheLayout:
         """How much cache a model shall lay out."""
-        return CacheLayout(self.num_pages, self.page_size, self.num_slots)
+        return CacheLayout(
+            num_pages=self.num_pages,
+            page_size=self.page_size,
+            slot_sizes=self.decode_grid.sizes["num_seqs"],
+            context_sizes=tuple(num_pages * self.page_size for num_pages in self._page_sizes),
+        )
 
     def pages_for(self, num_tokens: int) -> int:
         """Return how many pages hold so many tokens."""
@@ -50,10 +54,19 @@ class EngineShapes:
         """Many sequences, one token each."""
         return BucketGrid(
             {
-                "num_seqs": geometric_sizes(1, self.num_slots, factor=SEQS_FACTOR),
+                "num_seqs": self._slot_sizes,
                 "num_tokens": (1,),
                 "num_pages": self._page_sizes,
             }
+        )
+
+    @cached_property
+    def _slot_sizes(self) -> tuple[int, ...]:
+        # One alone must not pay for a neighbour; from four on a step costs little more for twice the rows.
+        return (
+            (1, *geometric_sizes(4, self.num_slots, factor=2))
+            if self.num_slots > 4
+            else tuple(sorted({1, self.num_slots}))
         )
 
     @cached_property

@@ -43,8 +43,8 @@ def run_step(
     token_ids = rows.token_ids
     if kind is StepKind.DECODE:
         token_ids = state.last_token_ids.at[rows.slots].get(mode="clip")[:, None]
-    paging = Paging(rows.start, rows.num_tokens, rows.page_table)
-    hidden, cache = model.decode(weights, state.cache, StepBatch(token_ids, paging, rows.slots))
+    paging = Paging(rows.start, rows.num_tokens, rows.page_table, rows.slots)
+    hidden, cache = model.decode(weights, state.cache, StepBatch(token_ids, paging))
     last = jnp.maximum(rows.num_tokens - 1, 0)[:, None, None]
     logits = model.logits(weights, jnp.take_along_axis(hidden, last, axis=1)[:, 0])
     with jax.named_scope("sample"):

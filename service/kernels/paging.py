@@ -1,23 +1,44 @@
 """Where the tokens of one step lie: the indices that every attention kernel reads.
 
-    sequence row:   | tokens already in pages | tokens of this step | padding |
-    position:       0                      start       start + num_tokens
+    sequence row:   | tokens already cached | tokens of this step | padding |
+    position:       0                       start       start + num_tokens
 
-A position `p` of row `s` lies in page `page_table[s, p // page_size]` at offset `p % page_size`.
+A kernel that keeps its cache in pages finds position `p` of row `s` at offset `p % page_size` of the page
+`page_table[s, p // page_size]`; one that keeps a row per slot finds it in row `slots[s]`.
+
+A step of one token a row is a decode step, and in a decode step row `i` is slot `i`: what a kernel keeps by slot is
+then read in place.
 """
 
+from dataclasses import dataclass
 from typing import NamedTuple
 
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Int
 
 
-class Paging(NamedTuple):
-    """The rows of a step and their pages. A padded row has `num_tokens` 0."""
+@dataclass(frozen=True)
+class CacheLayout:
+    """How much cache there is, and which parts of it a step may be about."""
 
-    start: Int[Array, " seq"]  # tokens of the row that earlier steps put into pages
+    num_pages: int
+    page_size: int  # token positions of one page
+    slot_sizes: tuple[int, ...]  # how many slots, from the first on, a decode step may be about; the last: all
+    context_sizes: tuple[int, ...]  # how many positions, from the first on, a step may be about; the last: all
+
+    @property
+    def num_slots(self) -> int:
+        """All slots."""
+        return self.slot_sizes[-1]
+
+
+class Paging(NamedTuple):
+    """The rows of a step and where they lie. A padded row has `num_tokens` 0."""
+
+    start: Int[Array, " seq"]  # tokens of the row that earlier steps have cached
     num_tokens: Int[Array, " seq"]  # tokens of the row in this step; the rest of the row is padding
     page_table: Int[Array, "seq page"]  # page ids in the order of positions; entries past the end are never read
+    slots: Int[Array, " seq"]  # a padded row has `num_slots`, which is no slot
 
     def positions(self, width: int) -> Int[Array, "seq token"]:
         """Return the position of each of `width` tokens of each row."""

@@ -1,15 +1,81 @@
 """Attention over pages, slow and obviously right: the oracle of every other kernel."""
 
-import jax.numpy as jnp
-from jaxtyping import Array, Float
+from dataclasses import dataclass
+from typing import NamedTuple
 
-from service.kernels.paging import Paging
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Bool, DTypeLike, Float, Int
+
+from service.kernels.paging import CacheLayout, Paging
 
 # Finite, so that a padded row, where every position is masked, stays free of NaN.
 MASKED_SCORE = -1e30
 
 
-def write_pages(
+class KVPages(NamedTuple):
+    """The keys and values of one layer, page by page."""
+
+    keys: Float[Array, "page kv_head position head_dim"]
+    values: Float[Array, "page kv_head position head_dim"]
+
+
+@dataclass(frozen=True)
+class PagedReference:
+    """An `AttentionKernel` that gathers each row's pages into one context."""
+
+    def initial_cache(self, layout: CacheLayout, *, num_kv_heads: int, head_dim: int, dtype: DTypeLike) -> KVPages:
+        """Return empty pages."""
+        shape = (layout.num_pages, num_kv_heads, layout.page_size, head_dim)
+        return KVPages(keys=jnp.zeros(shape, dtype), values=jnp.zeros(shape, dtype))
+
+    def attend(
+        self,
+        query: Float[Array, "seq token kv_head group head_dim"],
+        new_keys: Float[Array, "seq token kv_head head_dim"],
+        new_values: Float[Array, "seq token kv_head head_dim"],
+        cache: KVPages,
+        paging: Paging,
+        *,
+        scale: float,
+        sliding_window: int | None = None,
+        soft_cap: float | None = None,
+    ) -> tuple[Float[Array, "seq token kv_head group head_dim"], KVPages]:
+        """Write the new tokens into their pages, gather, attend.
+
+        Source: Vaswani et al. 2017, arXiv:1706.03762, section 3.2.1; grouped heads: Ainslie et al. 2023,
+        arXiv:2305.13245; soft cap: Gemma Team 2024, arXiv:2408.00118.
+        """
+        with jax.named_scope("cache_update"):
+            cache = KVPages(_write(cache.keys, new_keys, paging), _write(cache.values, new_values, paging))
+        with jax.named_scope("attention"):
+            keys, values = _read(cache.keys, paging), _read(cache.values, paging)
+            scores = jnp.einsum("stkgd,skcd->skgtc", query, keys, preferred_element_type=jnp.float32) * scale
+            if soft_cap is not None:
+                scores = soft_cap * jnp.tanh(scores / soft_cap)
+            query_positions = paging.positions(query.shape[1])[:, :, None]
+            key_positions = jnp.arange(keys.shape[2], dtype=jnp.int32)
+            scores = jnp.where(
+                is_visible(query_positions, key_positions, sliding_window)[:, None, None], scores, MASKED_SCORE
+            )
+            weights = jax.nn.softmax(scores, axis=-1)
+            return jnp.einsum("skgtc,skcd->stkgd", weights.astype(values.dtype), values), cache
+
+
+def is_visible(
+    query_positions: Int[Array, "*rows 1"], key_positions: Int[Array, " context"], sliding_window: int | None
+) -> Bool[Array, "*rows context"]:
+    """Tell which positions a token sees: its own, those before it, and of these only what its window holds.
+
+    Source: sliding window: Jiang et al. 2023, arXiv:2310.06825.
+    """
+    visible = key_positions <= query_positions
+    if sliding_window is not None:
+        visible &= key_positions > query_positions - sliding_window
+    return visible
+
+
+def _write(
     pages: Float[Array, "page kv_head position head_dim"],
     new: Float[Array, "seq token kv_head head_dim"],
     paging: Paging,
@@ -20,39 +86,10 @@ def write_pages(
     return pages.at[page_ids, :, offsets].set(new.astype(pages.dtype), mode="drop")
 
 
-def read_pages(
+def _read(
     pages: Float[Array, "page kv_head position head_dim"], paging: Paging
 ) -> Float[Array, "seq kv_head context head_dim"]:
     """Gather each row's pages into one context, padded to the width of the page table."""
     gathered = pages[paging.page_table]  # [seq, page, kv_head, position, head_dim]
     by_head = jnp.moveaxis(gathered, 2, 1)
     return by_head.reshape(*by_head.shape[:2], -1, pages.shape[-1])
-
-
-def attend(
-    query: Float[Array, "seq token kv_head group head_dim"],
-    keys: Float[Array, "seq kv_head context head_dim"],
-    values: Float[Array, "seq kv_head context head_dim"],
-    paging: Paging,
-    *,
-    scale: float,
-    sliding_window: int | None,
-    soft_cap: float | None,
-) -> Float[Array, "seq token kv_head group head_dim"]:
-    """Attend causally from each token to the positions up to its own.
-
-    Source: Vaswani et al. 2017, arXiv:1706.03762, section 3.2.1; grouped heads: Ainslie et al. 2023, arXiv:2305.13245;
-    sliding window: Jiang et al. 2023, arXiv:2310.06825; soft cap: Gemma Team 2024, arXiv:2408.00118.
-    """
-    scores = jnp.einsum("stkgd,skcd->skgtc", query, keys, preferred_element_type=jnp.float32) * scale
-    if soft_cap is not None:
-        scores = soft_cap * jnp.tanh(scores / soft_cap)
-    query_positions = paging.positions(query.shape[1])[:, :, None]
-    key_positions = jnp.arange(keys.shape[2], dtype=jnp.int32)[None, None, :]
-    is_visible = key_positions <= query_positions
-    if sliding_window is not None:
-        is_visible &= key_positions > query_positions - sliding_window
-    scores = jnp.where(is_visible[:, None, None], scores, MASKED_SCORE)
-    weights = jnp.exp(scores - jnp.max(scores, axis=-1, keepdims=True))
-    weights = weights / jnp.sum(weights, axis=-1, keepdims=True)
-    return jnp.einsum("skgtc,skcd->stkgd", weights.astype(values.dtype), values)

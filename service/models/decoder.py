@@ -15,14 +15,16 @@ import numpy as np
 from haliax import Axis, NamedArray
 from jaxtyping import Array, Float
 
-from service.kernels.paged_attention import KVPages, paged_attention
-from service.kernels.paging import Paging
+from service.kernels.attention import AttentionKernel, LayerCache
+from service.kernels.paging import CacheLayout, Paging
+from service.kernels.reference import PagedReference
 from service.models.config import DecoderConfig
 from service.models.decoder_weights import decoder_weight_specs
-from service.models.interface import CacheLayout, StepBatch, Weights, WeightSpec
+from service.models.interface import StepBatch, Weights, WeightSpec
 
 Seq, Token, Half = "seq", "token", "half_head_dim"
 FLOAT32 = np.dtype(np.float32)
+REFERENCE = PagedReference()
 
 
 @dataclass(frozen=True)
@@ -31,6 +33,7 @@ class Decoder:
 
     config: DecoderConfig
     dtype: np.dtype = FLOAT32  # of weights, activations and cache
+    kernel: AttentionKernel = REFERENCE
 
     @property
     def vocab_size(self) -> int:
@@ -46,18 +49,19 @@ class Decoder:
         """Name every weight array."""
         return decoder_weight_specs(self.config)
 
-    def initial_cache(self, layout: CacheLayout) -> tuple[KVPages, ...]:
-        """Return one `KVPages` a layer, of zeros."""
+    def initial_cache(self, layout: CacheLayout) -> tuple[LayerCache, ...]:
+        """Return an empty cache per layer."""
         config = self.config
-        shape = (layout.num_pages, config.num_kv_heads, layout.page_size, config.head_dim)
         return tuple(
-            KVPages(keys=jnp.zeros(shape, self.dtype), values=jnp.zeros(shape, self.dtype))
+            self.kernel.initial_cache(
+                layout, num_kv_heads=config.num_kv_heads, head_dim=config.head_dim, dtype=self.dtype
+            )
             for _ in range(config.num_layers)
         )
 
     def decode(
-        self, weights: Weights, cache: tuple[KVPages, ...], batch: StepBatch
-    ) -> tuple[Float[Array, "seq token hidden"], tuple[KVPages, ...]]:
+        self, weights: Weights, cache: tuple[LayerCache, ...], batch: StepBatch
+    ) -> tuple[Float[Array, "seq token hidden"], tuple[LayerCache, ...]]:
         """Run the tokens of one step; the cache now holds their keys and values."""
         named = self._named(weights)
         num_seqs, width = batch.token_ids.shape
@@ -66,11 +70,11 @@ class Decoder:
             hidden = named["embed"].take("vocab", token_ids)
         rotation = self._rotation(batch)
         new_cache = []
-        for layer, pages in enumerate(cache):
-            attended, new_pages = self._attention(named, hidden, pages, batch.paging, rotation, layer=layer)
+        for layer, layer_cache in enumerate(cache):
+            attended, new_layer_cache = self._attention(named, hidden, layer_cache, batch.paging, rotation, layer=layer)
             hidden = hidden + attended
             hidden = hidden + self._mlp(named, hidden, layer=layer)
-            new_cache.append(new_pages)
+            new_cache.append(new_layer_cache)
         normed = self._rms_norm(hidden, named["final_norm"], "embed")
         return normed.rearrange((Seq, Token, "embed")).array, tuple(new_cache)
 
@@ -104,12 +108,12 @@ class Decoder:
         self,
         named: dict[str, NamedArray],
         hidden: NamedArray,
-        pages: KVPages,
+        cache: LayerCache,
         paging: Paging,
         rotation: tuple[NamedArray, NamedArray],
         *,
         layer: int,
-    ) -> tuple[NamedArray, KVPages]:
+    ) -> tuple[NamedArray, LayerCache]:
         config, prefix = self.config, f"layers.{layer}."
         x = self._rms_norm(hidden, named[prefix + "attention_norm"], "embed")
         with jax.named_scope("qkv"):
@@ -123,11 +127,11 @@ class Decoder:
             key = self._rms_norm(key, named[prefix + "key_norm"], "head_dim")
         with jax.named_scope("rope"):
             query, key = _rotate(query, *rotation), _rotate(key, *rotation)
-        attended, pages = paged_attention(
+        attended, cache = self.kernel.attend(
             query.rearrange((Seq, Token, "kv_head", "group", "head_dim")).array,
             key.rearrange((Seq, Token, "kv_head", "head_dim")).array,
             value.rearrange((Seq, Token, "kv_head", "head_dim")).array,
-            pages,
+            cache,
             paging,
             scale=config.head_dim**-0.5,
             sliding_window=config.sliding_window(layer),
@@ -137,7 +141,7 @@ class Decoder:
             out = hax.dot(merged, named[prefix + "output"], axis=("kv_head", "group", "head_dim"))
         if config.has_output_bias:
             out = out + named[prefix + "output_bias"]
-        return out, pages
+        return out, cache
 
     def _mlp(self, named: dict[str, NamedArray], hidden: NamedArray, *, layer: int) -> NamedArray:
         """Gate, up, down. Source: Shazeer 2020, arXiv:2002.05202 (SwiGLU)."""

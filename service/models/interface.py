@@ -11,19 +11,10 @@ from typing import Any, NamedTuple, Protocol, runtime_checkable
 import jax
 from jaxtyping import Array, Float, Int
 
-from service.kernels.paging import Paging
+from service.kernels.paging import CacheLayout, Paging
 
 Weights = Mapping[str, jax.Array]  # by WeightSpec.name
 Cache = Any  # a pytree of arrays; its leaves are the model's affair
-
-
-@dataclass(frozen=True)
-class CacheLayout:
-    """How much cache there is."""
-
-    num_pages: int
-    page_size: int  # token positions of one page
-    num_slots: int
 
 
 class StepBatch(NamedTuple):
@@ -31,7 +22,6 @@ class StepBatch(NamedTuple):
 
     token_ids: Int[Array, "seq token"]
     paging: Paging
-    slots: Int[Array, " seq"]  # the slot of each row; a padded row has `num_slots`, which is no slot
 
 
 @dataclass(frozen=True)

@@ -10,9 +10,12 @@ from safetensors.numpy import save_file
 
 from service.checkpoint.recipe import check_tensors, load_weights
 from service.checkpoint.safetensors import TensorFiles
-from service.kernels.paging import Paging
+from service.kernels.attention import AttentionKernel
+from service.kernels.cpu import RowAttention
+from service.kernels.paging import CacheLayout, Paging
+from service.kernels.reference import PagedReference
 from service.models.decoder import Decoder
-from service.models.interface import CacheLayout, StepBatch
+from service.models.interface import StepBatch
 from service.models.registry import read_config
 from tests.parity.cases import CASES, Case
 from tests.tolerances import SAME_MODEL_ATOL, SAME_TOKENS_OTHER_STEPS_ATOL
@@ -20,11 +23,12 @@ from tests.tolerances import SAME_MODEL_ATOL, SAME_TOKENS_OTHER_STEPS_ATOL
 PAGE_SIZE = 4
 # In no order and not from the first on, so that a page's number and its position differ.
 PAGES = np.random.RandomState(3).permutation(16)[:12].astype(np.int32)
+LAYOUT = CacheLayout(num_pages=16, page_size=PAGE_SIZE, slot_sizes=(1, 2), context_sizes=(16, 48))
 
 
-def load(case: Case, tmp_path) -> tuple[Decoder, dict[str, jax.Array]]:
+def load(case: Case, kernel: AttentionKernel, tmp_path) -> tuple[Decoder, dict[str, jax.Array]]:
     save_file(case.tensors(), tmp_path / "model.safetensors")
-    model = Decoder(read_config("test", json.loads(json.dumps(case.hub_config))))
+    model = Decoder(read_config("test", json.loads(json.dumps(case.hub_config))), kernel=kernel)
     tensors = TensorFiles("test", [tmp_path / "model.safetensors"])
     check_tensors("test", model.weight_specs(), {name: e.shape for name, e in tensors.entries.items()})
     return model, load_weights(
@@ -37,27 +41,32 @@ def load(case: Case, tmp_path) -> tuple[Decoder, dict[str, jax.Array]]:
 
 def logits_by_chunk(model: Decoder, weights: dict[str, jax.Array], token_ids: np.ndarray, chunk: int) -> np.ndarray:
     """Feed the tokens in chunks through the pages and return the logits of every position."""
-    cache = model.initial_cache(CacheLayout(num_pages=16, page_size=PAGE_SIZE, num_slots=2))
-    decode = jax.jit(model.decode)
+    cache = model.initial_cache(LAYOUT)
+
+    @jax.jit
+    def step(cache, batch):
+        hidden, cache = model.decode(weights, cache, batch)
+        return model.logits(weights, hidden[0]), cache
+
     rows = []
     for start in range(0, len(token_ids), chunk):
         part = token_ids[start : start + chunk]
         padded = np.zeros((1, chunk), np.int32)
         padded[0, : len(part)] = part
-        paging = Paging(jnp.array([start]), jnp.array([len(part)]), jnp.asarray(PAGES[None]))
-        hidden, cache = decode(weights, cache, StepBatch(jnp.asarray(padded), paging, jnp.array([0])))
-        rows.append(model.logits(weights, hidden[0, : len(part)]))
+        paging = Paging(jnp.array([start]), jnp.array([len(part)]), jnp.asarray(PAGES[None]), jnp.array([0]))
+        logits, cache = step(cache, StepBatch(jnp.asarray(padded), paging))
+        rows.append(logits[: len(part)])
     return np.concatenate(rows)
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
-def test_logits_equal_transformers_and_do_not_depend_on_the_chunks(case, tmp_path):
-    model, weights = load(case, tmp_path)
+def test_logits_equal_transformers_and_depend_neither_on_the_chunks_nor_on_the_kernel(case, tmp_path):
+    model, weights = load(case, PagedReference(), tmp_path)
     whole = logits_by_chunk(model, weights, case.token_ids, len(case.token_ids))
-
     np.testing.assert_allclose(whole, np.load(case.reference_path)["logits"], atol=SAME_MODEL_ATOL, rtol=0)
-    for chunk in (7, 1):
-        in_chunks = logits_by_chunk(model, weights, case.token_ids, chunk)
+
+    for kernel, chunk in ((PagedReference(), 1), (RowAttention(LAYOUT), 7), (RowAttention(LAYOUT), 1)):
+        in_chunks = logits_by_chunk(Decoder(model.config, kernel=kernel), weights, case.token_ids, chunk)
         np.testing.assert_allclose(in_chunks, whole, atol=SAME_TOKENS_OTHER_STEPS_ATOL, rtol=0)
 
 

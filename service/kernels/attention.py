@@ -1,0 +1,47 @@
+"""Attention over a cache: the one signature that models call, and which kernel answers.
+
+The cache of a layer is the kernel's own affair: pages, or a row per slot. A model hands it back and forth unopened.
+"""
+
+from typing import Any, Protocol, runtime_checkable
+
+from jaxtyping import Array, DTypeLike, Float
+
+from service.kernels.paging import CacheLayout, Paging
+
+LayerCache = Any  # a pytree of arrays
+
+
+@runtime_checkable
+class AttentionKernel(Protocol):
+    """Causal attention with grouped heads over what earlier steps have cached."""
+
+    def initial_cache(self, layout: CacheLayout, *, num_kv_heads: int, head_dim: int, dtype: DTypeLike) -> LayerCache:
+        """Return the empty cache of one layer."""
+        ...
+
+    def attend(
+        self,
+        query: Float[Array, "seq token kv_head group head_dim"],
+        new_keys: Float[Array, "seq token kv_head head_dim"],
+        new_values: Float[Array, "seq token kv_head head_dim"],
+        cache: LayerCache,
+        paging: Paging,
+        *,
+        scale: float,  # multiplies the scores, as a rule head_dim ** -0.5
+        sliding_window: int | None = None,  # positions seen, the token's own included; None sees all
+        soft_cap: float | None = None,  # scores are squeezed into (-soft_cap, soft_cap)
+    ) -> tuple[Float[Array, "seq token kv_head group head_dim"], LayerCache]:
+        """Cache the new tokens' keys and values, and attend from each token to the positions up to its own."""
+        ...
+
+
+def choose_kernel(platform: str, layout: CacheLayout) -> AttentionKernel:
+    """Return the kernel for a platform (`cpu`, `gpu`, `tpu`)."""
+    if platform == "cpu":
+        from service.kernels.cpu import RowAttention
+
+        return RowAttention(layout)
+    from service.kernels.reference import PagedReference
+
+    return PagedReference()

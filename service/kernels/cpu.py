@@ -1,0 +1,256 @@
+"""Attention on a CPU: a row of positions per slot, cut into blocks so that no step copies what it does not need.
+
+XLA on a CPU copies every gathered or sliced operand before it multiplies, which costs more than the multiplication. So
+nothing is gathered or sliced: the cache of a layer is cut exactly where steps are cut, and a step reads whole blocks.
+
+                 positions 0..255      256..1023         1024..4095
+    slot  0      block [0][0]          block [0][1]      block [0][2]         decode of slot 0, context up to 1024:
+    slots 1..3   block [1][0]          block [1][1]      block [1][2]         blocks [0][0] and [0][1], in place
+    slots 4..15  block [2][0]          block [2][1]      block [2][2]
+
+Keys lie with positions innermost, values with dimensions innermost: both products then run along memory.
+"""
+
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, DTypeLike, Float, Int
+
+from service.kernels.paging import CacheLayout, Paging
+from service.kernels.reference import MASKED_SCORE, is_visible
+
+Keys = Float[Array, "slot kv_head head_dim position"]
+Values = Float[Array, "slot kv_head position head_dim"]
+
+
+class Block(NamedTuple):
+    """The keys and values of some slots at some positions."""
+
+    keys: Keys
+    values: Values
+
+
+RowCache = tuple[tuple[Block, ...], ...]  # [slot group][context block]
+
+
+@dataclass(frozen=True)
+class RowAttention:
+    """An `AttentionKernel` that keeps a row of positions per slot."""
+
+    layout: CacheLayout
+
+    def initial_cache(self, layout: CacheLayout, *, num_kv_heads: int, head_dim: int, dtype: DTypeLike) -> RowCache:
+        """Return empty rows."""
+
+        def empty(num_slots: int, num_positions: int) -> Block:
+            shape = (num_slots, num_kv_heads)
+            keys = jnp.zeros((*shape, head_dim, num_positions), dtype)
+            return Block(keys, jnp.zeros((*shape, num_positions, head_dim), dtype))
+
+        return tuple(
+            tuple(empty(last - first, end - begin) for begin, end in _spans(layout.context_sizes))
+            for first, last in _spans(layout.slot_sizes)
+        )
+
+    def attend(
+        self,
+        query: Float[Array, "seq token kv_head group head_dim"],
+        new_keys: Float[Array, "seq token kv_head head_dim"],
+        new_values: Float[Array, "seq token kv_head head_dim"],
+        cache: RowCache,
+        paging: Paging,
+        *,
+        scale: float,
+        sliding_window: int | None = None,
+        soft_cap: float | None = None,
+    ) -> tuple[Float[Array, "seq token kv_head group head_dim"], RowCache]:
+        """Write the new tokens into their rows and attend over whole blocks."""
+        softmax = _MaskedSoftmax(scale, sliding_window, soft_cap)
+        if query.shape[1] == 1:
+            return self._decode(query, new_keys, new_values, cache, paging, softmax=softmax)
+        return self._prefill(query, new_keys, new_values, cache, paging, softmax=softmax)
+
+    def _decode(
+        self,
+        query: Float[Array, "seq 1 kv_head group head_dim"],
+        new_keys: Float[Array, "seq 1 kv_head head_dim"],
+        new_values: Float[Array, "seq 1 kv_head head_dim"],
+        cache: RowCache,
+        paging: Paging,
+        *,
+        softmax: "_MaskedSoftmax",
+    ) -> tuple[Float[Array, "seq 1 kv_head group head_dim"], RowCache]:
+        """Row `i` is slot `i`, so each group of slots meets its rows in place."""
+        groups, attended = list(cache), []
+        positions = jnp.where(paging.num_tokens > 0, paging.start, -1)
+        spans = self._touched(paging)
+        for index, (first, last) in enumerate(_spans(self.layout.slot_sizes)):
+            if first >= query.shape[0]:
+                break
+            rows = slice(first, last)
+            blocks = list(cache[index])
+            scores = []
+            for number, (begin, end) in enumerate(spans):
+                with jax.named_scope("cache_update"):
+                    blocks[number] = _write_column(
+                        blocks[number], new_keys[rows, 0], new_values[rows, 0], positions[rows] - begin, end - begin
+                    )
+                scores.append(_scores("skgd,skdc->skgc", query[rows, 0], blocks[number].keys))
+            with jax.named_scope("attention"):
+                weights = softmax(scores, positions[rows, None, None, None])
+                parts = [
+                    jnp.einsum("skgc,skcd->skgd", weights[..., begin:end], blocks[number].values)
+                    for number, (begin, end) in enumerate(spans)
+                ]
+            attended.append(sum(parts[1:], parts[0]))
+            groups[index] = tuple(blocks)
+        return jnp.concatenate(attended)[:, None], tuple(groups)
+
+    def _prefill(
+        self,
+        query: Float[Array, "seq token kv_head group head_dim"],
+        new_keys: Float[Array, "seq token kv_head head_dim"],
+        new_values: Float[Array, "seq token kv_head head_dim"],
+        cache: RowCache,
+        paging: Paging,
+        *,
+        softmax: "_MaskedSoftmax",
+    ) -> tuple[Float[Array, "seq token kv_head group head_dim"], RowCache]:
+        """Rows are few and their slots known only on the device: each is found among the groups, chunk by chunk."""
+        attended = []
+        for row in range(query.shape[0]):
+            fresh = _Chunk(
+                keys=jnp.transpose(new_keys[row], (1, 2, 0)),
+                values=jnp.transpose(new_values[row], (1, 0, 2)),
+                start=paging.start[row],
+                slot=jnp.where(paging.num_tokens[row] > 0, paging.slots[row], self.layout.num_slots),
+            )
+            groups = [list(blocks) for blocks in cache]
+            spans = self._touched(paging)
+            with jax.named_scope("cache_update"):
+                contexts = [self._write_chunk(groups, number, span, fresh) for number, span in enumerate(spans)]
+            with jax.named_scope("attention"):
+                scores = [_scores("tkgd,kdc->kgtc", query[row], block.keys) for block in contexts]
+                weights = softmax(scores, paging.positions(query.shape[1])[row, :, None])
+                parts = [
+                    jnp.einsum("kgtc,kcd->tkgd", weights[..., begin:end], block.values)
+                    for (begin, end), block in zip(spans, contexts, strict=True)
+                ]
+            attended.append(sum(parts[1:], parts[0]))
+            cache = tuple(tuple(blocks) for blocks in groups)
+        return jnp.stack(attended), cache
+
+    def _write_chunk(
+        self, groups: list[list[Block]], number: int, span: tuple[int, int], chunk: "_Chunk"
+    ) -> "RowBlock":
+        """Put a chunk into the block of its slot's group, and return that slot's part of the block."""
+        begin, _ = span
+        context = None
+        for index, (first, last) in enumerate(_spans(self.layout.slot_sizes)):
+            block = groups[index][number]
+            is_here = (chunk.slot >= first) & (chunk.slot < last)
+            slot = jnp.clip(chunk.slot - first, 0, last - first - 1)
+            keys = _write_window(block.keys, chunk.keys, slot, chunk.start - begin, is_here, axis=3)
+            values = _write_window(block.values, chunk.values, slot, chunk.start - begin, is_here, axis=2)
+            groups[index][number] = Block(keys, values)
+            row = RowBlock(_row_of(keys, slot), _row_of(values, slot))
+            context = row if context is None else jax.tree.map(lambda a, b, h=is_here: jnp.where(h, a, b), row, context)
+        assert context is not None, "a layout has at least one group of slots"
+        return context
+
+    def _touched(self, paging: Paging) -> list[tuple[int, int]]:
+        """Return the context blocks that a step of this page table's width can reach."""
+        reach = paging.page_table.shape[1] * self.layout.page_size
+        return [span for span in _spans(self.layout.context_sizes) if span[0] < reach]
+
+
+class RowBlock(NamedTuple):
+    """One slot's part of a block."""
+
+    keys: Float[Array, "kv_head head_dim position"]
+    values: Float[Array, "kv_head position head_dim"]
+
+
+class _Chunk(NamedTuple):
+    keys: Float[Array, "kv_head head_dim token"]
+    values: Float[Array, "kv_head token head_dim"]
+    start: Int[Array, ""]
+    slot: Int[Array, ""]
+
+
+@dataclass(frozen=True)
+class _MaskedSoftmax:
+    scale: float
+    sliding_window: int | None
+    soft_cap: float | None
+
+    def __call__(
+        self, scores: list[Float[Array, "... _"]], positions: Int[Array, "... 1"]
+    ) -> Float[Array, "... context"]:
+        joined = jnp.concatenate(scores, axis=-1) * self.scale
+        if self.soft_cap is not None:
+            joined = self.soft_cap * jnp.tanh(joined / self.soft_cap)
+        key_positions = jnp.arange(joined.shape[-1], dtype=jnp.int32)
+        visible = is_visible(positions, key_positions, self.sliding_window)
+        return jax.nn.softmax(jnp.where(visible, joined, MASKED_SCORE), axis=-1)
+
+
+def _scores(equation: str, query: Float[Array, "..."], keys: Float[Array, "..."]) -> Float[Array, "..."]:
+    return jnp.einsum(equation, query, keys, preferred_element_type=jnp.float32)
+
+
+def _write_column(
+    block: Block,
+    keys: Float[Array, "slot kv_head head_dim"],
+    values: Float[Array, "slot kv_head head_dim"],
+    positions: Int[Array, " slot"],
+    size: int,
+) -> Block:
+    """Write one token per slot; a position outside the block is dropped."""
+    rows = jnp.arange(keys.shape[0], dtype=jnp.int32)
+    inside = jnp.where((positions >= 0) & (positions < size), positions, size)
+    return Block(
+        block.keys.at[rows, :, :, inside].set(keys.astype(block.keys.dtype), mode="drop"),
+        block.values.at[rows, :, inside].set(values.astype(block.values.dtype), mode="drop"),
+    )
+
+
+def _write_window(
+    block: Float[Array, "slot a b c"],
+    chunk: Float[Array, "a p q"],
+    slot: Int[Array, ""],
+    start: Int[Array, ""],
+    is_here: Array,
+    *,
+    axis: int,
+) -> Float[Array, "slot a b c"]:
+    """Write a run of tokens into one slot's row, as far as it lies within the block.
+
+    A window as long as the run is read, mixed and written back, so the cost does not depend on the block's size.
+    What the run's padding overwrites lies behind its last token, where nothing is read before it is written again.
+    """
+    width, size = chunk.shape[axis - 1], block.shape[axis]
+    length = min(width, size)
+    window_start = jnp.clip(start, 0, size - length)
+    offsets = tuple(slot if a == 0 else (window_start if a == axis else 0) for a in range(4))
+    extent = tuple(1 if a == 0 else (length if a == axis else block.shape[a]) for a in range(4))
+    old = jax.lax.dynamic_slice(block, offsets, extent)
+    # Token t of the run belongs to position start + t: read it from a run that is padded on both sides.
+    padding = [(width, width) if a == axis - 1 else (0, 0) for a in range(3)]
+    shift = jnp.clip(window_start - start + width, 0, 3 * width - length)
+    run = jax.lax.dynamic_slice_in_dim(jnp.pad(chunk, padding), shift, length, axis - 1)[None]
+    positions = window_start + jnp.arange(length, dtype=jnp.int32)
+    is_new = is_here & (positions >= start) & (positions < start + width)
+    is_new = is_new.reshape([-1 if a == axis else 1 for a in range(4)])
+    return jax.lax.dynamic_update_slice(block, jnp.where(is_new, run.astype(block.dtype), old), offsets)
+
+
+def _row_of(block: Float[Array, "slot a b c"], slot: Int[Array, ""]) -> Float[Array, "a b c"]:
+    return jax.lax.dynamic_index_in_dim(block, slot, 0, keepdims=False)
+
+
+def _spans(sizes: tuple[int, ...]) -> list[tuple[int, int]]:
+    return list(pairwise((0, *sizes)))

@@ -1,0 +1,85 @@
+"""Every kernel gives what the reference gives, over any order of prefill and decode steps of any slots."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from service.kernels.cpu import RowAttention
+from service.kernels.paging import CacheLayout, Paging
+from service.kernels.reference import PagedReference
+from tests.tolerances import SAME_ATTENTION_ATOL
+
+LAYOUT = CacheLayout(num_pages=48, page_size=4, slot_sizes=(1, 3, 5), context_sizes=(8, 20, 36))
+NUM_KV_HEADS, GROUP, HEAD_DIM = 2, 3, 8
+PAGES_PER_SLOT = LAYOUT.context_sizes[-1] // LAYOUT.page_size
+CHUNKS = (4, 12)
+
+KERNELS = {"rows": RowAttention(LAYOUT)}
+VARIANTS = {
+    "plain": {},
+    "window": {"sliding_window": 6},
+    "soft cap": {"soft_cap": 2.0},
+    "window of one": {"sliding_window": 1},
+}
+
+
+class Both:
+    """A kernel and the reference, fed alike."""
+
+    def __init__(self, kernel, options):
+        self.kernels = (PagedReference(), kernel)
+        self.caches = [
+            k.initial_cache(LAYOUT, num_kv_heads=NUM_KV_HEADS, head_dim=HEAD_DIM, dtype=jnp.float32)
+            for k in self.kernels
+        ]
+        self.attend = [
+            jax.jit(lambda q, n, v, c, p, k=k: k.attend(q, n, v, c, p, scale=0.3, **options)) for k in self.kernels
+        ]
+        self.random = np.random.RandomState(5)
+        self.lengths = [0] * LAYOUT.num_slots
+        # A slot's pages in no order, so that a mistake in either index shows.
+        self.pages = self.random.permutation(LAYOUT.num_pages)[: LAYOUT.num_slots * PAGES_PER_SLOT]
+        self.pages = self.pages.reshape(LAYOUT.num_slots, PAGES_PER_SLOT)
+
+    def step(self, width: int, rows: dict[int, tuple[int, int]], num_rows: int) -> None:
+        """Run one step; `rows` says for a row its slot and its number of tokens."""
+        start, num_tokens = np.zeros(num_rows, np.int32), np.zeros(num_rows, np.int32)
+        slots = np.full(num_rows, LAYOUT.num_slots, np.int32)
+        reach = max(self.lengths[slot] + count for slot, count in rows.values())
+        context = next(size for size in LAYOUT.context_sizes if size >= reach)
+        table = np.zeros((num_rows, context // LAYOUT.page_size), np.int32)
+        for row, (slot, count) in rows.items():
+            start[row], num_tokens[row], slots[row] = self.lengths[slot], count, slot
+            table[row] = self.pages[slot, : table.shape[1]]
+            self.lengths[slot] += count
+        paging = Paging(*(jnp.asarray(a) for a in (start, num_tokens, table, slots)))
+        draw = lambda *shape: jnp.asarray(self.random.randn(num_rows, width, *shape), jnp.float32)  # noqa: E731
+        query = draw(NUM_KV_HEADS, GROUP, HEAD_DIM)
+        keys, values = draw(NUM_KV_HEADS, HEAD_DIM), draw(NUM_KV_HEADS, HEAD_DIM)
+        outputs = []
+        for index, attend in enumerate(self.attend):
+            output, self.caches[index] = attend(query, keys, values, self.caches[index], paging)
+            outputs.append(np.asarray(output))
+        is_token = np.asarray(paging.is_token(width))
+        np.testing.assert_allclose(outputs[1][is_token], outputs[0][is_token], atol=SAME_ATTENTION_ATOL, rtol=0)
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+@pytest.mark.parametrize("name", KERNELS)
+def test_a_kernel_gives_what_the_reference_gives(name, variant):
+    both = Both(KERNELS[name], VARIANTS[variant])
+    for _ in range(60):
+        if both.random.rand() < 0.4:
+            width = int(both.random.choice(CHUNKS))
+            slot = both.random.randint(LAYOUT.num_slots)
+            if both.lengths[slot] + width > LAYOUT.context_sizes[-1]:
+                both.lengths[slot] = 0  # the next owner of the slot; what the last one left must not show
+            both.step(width, {0: (slot, both.random.randint(1, width + 1))}, num_rows=1)
+        else:
+            num_rows = int(both.random.choice(LAYOUT.slot_sizes))
+            active = [s for s in range(num_rows) if both.random.rand() < 0.7] or [0]
+            for slot in active:
+                if both.lengths[slot] >= LAYOUT.context_sizes[-1]:
+                    both.lengths[slot] = 0
+            both.step(1, {slot: (slot, 1) for slot in active}, num_rows=num_rows)
