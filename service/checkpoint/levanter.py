@@ -89,7 +89,7 @@ def read_tensors(uri: str, step_path: Path, hub_config: Mapping[str, Any]) -> di
     manifest = step_path / "manifest.json"
     stored = stored_vocab_size(manifest.read_bytes()) if manifest.is_file() else None
     vocab = Axis("vocab", stored or int(hub_config["vocab_size"]))
-    config = _levanter_config(hub_config)
+    config = levanter_config(hub_config)
     with jax.default_device(jax.local_devices(backend="cpu")[0]), jax.set_mesh(_one_device_mesh()):
         shapes = equinox.filter_eval_shape(config.build, vocab, key=jax.random.PRNGKey(0))
         try:
@@ -103,7 +103,8 @@ def read_tensors(uri: str, step_path: Path, hub_config: Mapping[str, Any]) -> di
     }
 
 
-def _levanter_config(hub_config: Mapping[str, Any]) -> Any:
+def levanter_config(hub_config: Mapping[str, Any]) -> Any:
+    """Return Levanter's configuration of what a `config.json` describes."""
     from importlib import import_module
 
     from transformers import AutoConfig
@@ -113,12 +114,8 @@ def _levanter_config(hub_config: Mapping[str, Any]) -> Any:
     config = getattr(import_module(module), name).from_hf_config(
         AutoConfig.for_model(hub_config["model_type"], **given)
     )
-    # Levanter's conversion passes over these two, which change the shapes that are stored.
-    return dataclasses.replace(
-        config,
-        head_dim=hub_config.get("head_dim") or config.head_dim,
-        use_bias=bool(hub_config.get("attention_bias")) or config.use_bias,
-    )
+    # Levanter's conversion passes over the head's size, which changes the shapes that are stored.
+    return dataclasses.replace(config, head_dim=hub_config.get("head_dim") or config.head_dim)
 
 
 def _one_device_mesh() -> Any:
