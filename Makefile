@@ -13,12 +13,12 @@ serve: .venv/serve ## Serve the demo model on :8080; settings are environment va
 test: .venv/dev ## Run all tests
 	$(RUN) pytest
 
-check: .venv/dev ## Check format, lint, types, import rules and Terraform
+check: .venv/dev ## Check format, lint, types, import rules and deployment
 	$(RUN) ruff format --check .
 	$(RUN) ruff check .
 	$(RUN) pyright
 	$(RUN) lint-imports
-	$(RUN) python scripts/check_terraform.py
+	$(RUN) python scripts/check_deployment.py
 
 fix: .venv/dev ## Format and mend what can be mended
 	$(RUN) ruff format .

@@ -1,0 +1,149 @@
+"""Checks what deploys the service: Terraform, the Dockerfile, the build, every gcloud line that we tell people to type.
+
+Each check says what it did not do and why; a tool that is absent is no failure.
+"""
+
+import json
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import yaml
+
+REPOSITORY = Path(__file__).resolve().parent.parent
+DOCKERFILE = REPOSITORY / "Dockerfile"
+CLOUD_BUILD = REPOSITORY / "cloudbuild.yaml"
+WORKFLOW = REPOSITORY / "examples" / "github_actions" / "smoke.yml"
+DOCUMENTS = ("README.md", "docs/*.md", "terraform/README.md", "CONTRIBUTING.md")
+
+GCLOUD = re.compile(r"(?<![\w./-])gcloud(?= +[a-z])")
+FENCE = re.compile(r"^ *```(?:bash|sh|shell|console) *\n(.*?)^ *```", re.MULTILINE | re.DOTALL)
+TERRAFORM_STRING = re.compile(r'"(gcloud (?:[^"\\]|\\.)*)"')
+# What stands for a value: $(command), ${name}, $name, and Terraform's ${…}.
+PLACEHOLDER = re.compile(r"\$\([^()]*\)|\$\{[^{}]*\}|\$\w+")
+
+
+def main() -> int:
+    """Run all checks; 0 if none fails."""
+    failed = (
+        subprocess.run([sys.executable, str(REPOSITORY / "scripts" / "check_terraform.py")], check=False).returncode
+        != 0
+    )
+    checks = [
+        check_dockerfile(),
+        check_schema(CLOUD_BUILD, "cloudbuild"),
+        check_schema(WORKFLOW, "github-workflows"),
+        check_gcloud_lines(),
+    ]
+    return int(failed or not all(checks))
+
+
+def check_dockerfile() -> bool:
+    """Lint the Dockerfile."""
+    hadolint = tool("hadolint")
+    if not DOCKERFILE.is_file() or hadolint is None:
+        print("hadolint: " + ("not installed" if DOCKERFILE.is_file() else "there is no Dockerfile") + ": skipped")
+        return True
+    return passed("hadolint Dockerfile", [hadolint, "--failure-threshold", "warning", str(DOCKERFILE)])
+
+
+def check_schema(document: Path, schema: str) -> bool:
+    """Hold a YAML file against a published schema, which comes with the tool."""
+    checker = tool("check-jsonschema")
+    if checker is None:
+        print(f"check-jsonschema: not installed: {document.name} is not checked")
+        return True
+    return passed(f"schema of {document.name}", [checker, "--builtin-schema", f"vendor.{schema}", str(document)])
+
+
+def check_gcloud_lines() -> bool:
+    """Lint every gcloud command of the documents, the build and the Terraform outputs."""
+    lines = list(gcloud_lines())
+    gcloud = shutil.which("gcloud")
+    if gcloud is None:
+        print(f"gcloud: not installed: {len(lines)} command lines are not checked")
+        return True
+    with tempfile.NamedTemporaryFile("w", suffix=".json") as file:
+        json.dump([{"command_string": command} for command in dict.fromkeys(command for _, command in lines)], file)
+        file.flush()
+        linted = subprocess.run(
+            [gcloud, "meta", "lint-gcloud-commands", f"--commands-file={file.name}"],
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+    if linted.returncode:
+        print(f"gcloud: cannot lint:\n{linted.stderr}")
+        return False
+    wrong = [verdict for verdict in json.loads(linted.stdout) if not verdict["success"]]
+    for verdict in wrong:
+        print(f"gcloud: {verdict['command_string']}\n  {verdict['error_message']}")
+    for file_name in sorted({source for source, _ in lines}):
+        print(f"gcloud: {sum(source == file_name for source, _ in lines)} command lines of {file_name} linted")
+    return not wrong
+
+
+def gcloud_lines() -> Iterator[tuple[str, str]]:
+    """Yield (file, command) for every gcloud command that a person or a build would run."""
+    for pattern in DOCUMENTS:
+        for document in sorted(REPOSITORY.glob(pattern)):
+            for block in FENCE.findall(document.read_text()):
+                yield from ((str(document.relative_to(REPOSITORY)), command) for command in commands_of(block))
+    for step in yaml.safe_load(CLOUD_BUILD.read_text())["steps"]:
+        yield from ((CLOUD_BUILD.name, command) for command in commands_of(step.get("script", "")))
+    for outputs in sorted(REPOSITORY.glob("terraform/*/outputs.tf")):
+        for text in TERRAFORM_STRING.findall(outputs.read_text()):
+            yield from (
+                (str(outputs.relative_to(REPOSITORY)), command) for command in commands_of(text.replace('\\"', '"'))
+            )
+
+
+def commands_of(script: str) -> Iterator[str]:
+    """Yield the gcloud commands of a shell script, each on one line, with `x` for whatever the shell would fill in."""
+    script = re.sub(r" *\\\n\s*", " ", script)
+    for line in script.splitlines():
+        if line.lstrip().startswith("#"):
+            continue
+        for match in GCLOUD.finditer(line):
+            is_quoted = (
+                line[: match.start()].replace("$(", "").count('"') % 2 == 1 and "$(" not in line[: match.start()][-3:]
+            )
+            yield PLACEHOLDER.sub("x", _until_end(PLACEHOLDER.sub("x", line[match.start() :]), is_quoted)).strip()
+
+
+def _until_end(text: str, is_quoted: bool) -> str:
+    """Cut after the command: at an operator of the shell, a closing bracket, or the quote around the command."""
+    quote = ""
+    for index, character in enumerate(text):
+        if quote:
+            quote = "" if character == quote else quote
+        elif character == '"' and is_quoted:
+            return text[:index]
+        elif character in "\"'":
+            quote = character
+        elif character in ")|;&>#" or text[index:].startswith(" <"):
+            return text[:index]
+    return text
+
+
+def tool(name: str) -> str | None:
+    """Find a tool beside this Python, else on the path."""
+    beside = Path(sys.executable).parent / name
+    return str(beside) if beside.is_file() else shutil.which(name)
+
+
+def passed(title: str, command: Sequence[str]) -> bool:
+    """Run a command and say how it went."""
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    print(f"{title}: {'ok' if done.returncode == 0 else 'failed'}")
+    if done.returncode:
+        print(done.stdout + done.stderr)
+    return done.returncode == 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

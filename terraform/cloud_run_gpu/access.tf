@@ -1,0 +1,41 @@
+# Who may call the service, and which keys it may read. Nobody is let in by default but the deploy identity's smoke
+# test.
+
+locals {
+  callers = merge(
+    { for member in var.invokers : member => member },
+    { deploy = "serviceAccount:${var.deploy_account_email}" },
+    var.public_access_enabled ? { public = "allUsers" } : {},
+    local.has_uptime_check ? { uptime = "serviceAccount:service-${data.google_project.main.number}@gcp-sa-monitoring-notification.iam.gserviceaccount.com" } : {},
+  )
+}
+
+data "google_project" "main" {
+  project_id = var.project_id
+}
+
+resource "google_cloud_run_v2_service_iam_member" "invoker" {
+  for_each = local.callers
+
+  name     = google_cloud_run_v2_service.main.name
+  location = var.region
+  role     = "roles/run.invoker"
+  member   = each.value
+}
+
+resource "google_secret_manager_secret_iam_member" "serve_reads_keys" {
+  for_each = toset(values(var.secret_env))
+
+  secret_id = each.key
+  role      = "roles/secretmanager.secretAccessor"
+  member    = "serviceAccount:${var.serve_account_email}"
+}
+
+# The smoke test of a deployment knocks with the key.
+resource "google_secret_manager_secret_iam_member" "deploy_reads_key" {
+  for_each = toset([for name, secret in var.secret_env : secret if name == "API_KEY"])
+
+  secret_id = each.key
+  role      = "roles/secretmanager.secretAccessor"
+  member    = "serviceAccount:${var.deploy_account_email}"
+}

@@ -1,0 +1,232 @@
+# The service, and the job that compiles for it.
+#
+# Terraform owns the shape; `gcloud run` and Cloud Build own which image runs and which revision gets traffic. That is
+# why both resources ignore the image and the traffic below: neither side undoes the other.
+
+resource "google_cloud_run_v2_service" "main" {
+  name                 = var.service_name
+  location             = var.region
+  description          = "Levserve: ${var.model_uri}"
+  ingress              = var.ingress
+  invoker_iam_disabled = false
+  deletion_protection  = var.deletion_protection_enabled
+  launch_stage         = var.model_cache == "disk" ? "BETA" : "GA"
+
+  # On the service, not on the revision: a revision under test keeps no instance of its own.
+  scaling {
+    min_instance_count = var.min_instances
+  }
+
+  template {
+    service_account                  = var.serve_account_email
+    execution_environment            = "EXECUTION_ENVIRONMENT_GEN2"
+    timeout                          = "${min(3600, var.request_timeout_s + local.startup_budget_s)}s"
+    max_instance_request_concurrency = local.concurrency
+    gpu_zonal_redundancy_disabled    = local.has_gpu ? !var.gpu_zonal_redundancy_enabled : null
+
+    scaling {
+      max_instance_count = var.max_instances
+    }
+
+    dynamic "node_selector" {
+      for_each = local.has_gpu ? [var.gpu_type] : []
+      content {
+        accelerator = node_selector.value
+      }
+    }
+
+    vpc_access {
+      egress = "ALL_TRAFFIC"
+      network_interfaces {
+        network    = var.network
+        subnetwork = var.subnetwork
+      }
+    }
+
+    dynamic "volumes" {
+      for_each = var.model_cache == "none" ? [] : [var.model_cache]
+      content {
+        name = "cache"
+        empty_dir {
+          medium     = upper(volumes.value)
+          size_limit = "${var.cache_gib}Gi"
+        }
+      }
+    }
+
+    containers {
+      name  = "levserve"
+      image = var.image
+      args  = ["serve"]
+
+      ports {
+        name           = "http1"
+        container_port = 8080
+      }
+
+      resources {
+        limits = merge(
+          { cpu = tostring(var.cpu), memory = "${var.memory_gib}Gi" },
+          local.has_gpu ? { "nvidia.com/gpu" = "1" } : {},
+        )
+        cpu_idle          = false # a GPU needs CPU that is always there, and the drain does too
+        startup_cpu_boost = var.startup_cpu_boost_enabled
+      }
+
+      # Ready means that a real token was produced; the default probe would pass as soon as the port is open.
+      startup_probe {
+        period_seconds    = local.startup_period_s
+        timeout_seconds   = 5
+        failure_threshold = ceil(local.startup_budget_s / local.startup_period_s)
+        http_get {
+          path = "/health/ready"
+          port = 8080
+        }
+      }
+
+      liveness_probe {
+        period_seconds    = 30
+        timeout_seconds   = 10
+        failure_threshold = 3
+        http_get {
+          path = "/health/live"
+          port = 8080
+        }
+      }
+
+      dynamic "env" {
+        for_each = local.env
+        content {
+          name  = env.key
+          value = env.value
+        }
+      }
+
+      dynamic "env" {
+        for_each = var.secret_env
+        content {
+          name = env.key
+          value_source {
+            secret_key_ref {
+              secret  = env.value
+              version = "latest"
+            }
+          }
+        }
+      }
+
+      dynamic "volume_mounts" {
+        for_each = var.model_cache == "none" ? [] : [local.cache_path]
+        content {
+          name       = "cache"
+          mount_path = volume_mounts.value
+        }
+      }
+    }
+
+    # Scrapes localhost:8080/metrics every 30 s, which is what it does without a configuration.
+    dynamic "containers" {
+      for_each = var.metrics_sidecar_enabled ? [var.metrics_sidecar_image] : []
+      content {
+        name       = "metrics"
+        image      = containers.value
+        depends_on = ["levserve"]
+        resources {
+          limits   = { cpu = tostring(local.sidecar_cpu), memory = "${local.sidecar_memory_gib}Gi" }
+          cpu_idle = false
+        }
+      }
+    }
+  }
+
+  timeouts {
+    create = "45m" # the default of 20 minutes is shorter than a start may be
+    update = "45m"
+  }
+
+  lifecycle {
+    ignore_changes = [
+      client,
+      client_version,
+      traffic,
+      template[0].containers[0].image,
+      template[0].labels, # gcloud marks each deployment there
+    ]
+  }
+
+  depends_on = [
+    google_cloud_run_v2_job.prewarm,
+    google_secret_manager_secret_iam_member.serve_reads_keys,
+  ]
+}
+
+# The same image, settings and GPU as the service: a bundle fits only what it was compiled for.
+resource "google_cloud_run_v2_job" "prewarm" {
+  name                = "${var.service_name}-prewarm"
+  location            = var.region
+  deletion_protection = false
+  launch_stage        = "GA"
+  run_execution_token = var.prewarm_on_apply ? substr(sha256(jsonencode([var.image, var.gpu_type, local.env])), 0, 8) : null
+
+  template {
+    task_count = 1
+
+    template {
+      service_account               = var.prewarm_account_email
+      execution_environment         = "EXECUTION_ENVIRONMENT_GEN2"
+      timeout                       = "3600s"
+      max_retries                   = 1
+      gpu_zonal_redundancy_disabled = local.has_gpu ? true : null
+
+      dynamic "node_selector" {
+        for_each = local.has_gpu ? [var.gpu_type] : []
+        content {
+          accelerator = node_selector.value
+        }
+      }
+
+      vpc_access {
+        egress = "ALL_TRAFFIC"
+        network_interfaces {
+          network    = var.network
+          subnetwork = var.subnetwork
+        }
+      }
+
+      containers {
+        name  = "prewarm"
+        image = var.image
+        args  = ["prewarm", var.model_uri]
+
+        resources {
+          limits = merge(
+            { cpu = tostring(var.cpu), memory = "${var.memory_gib}Gi" },
+            local.has_gpu ? { "nvidia.com/gpu" = "1" } : {},
+          )
+        }
+
+        dynamic "env" {
+          for_each = { for name, value in local.env : name => value if name != "LOCAL_MODEL_CACHE" }
+          content {
+            name  = env.key
+            value = env.value
+          }
+        }
+      }
+    }
+  }
+
+  timeouts {
+    create = "75m"
+    update = "75m"
+  }
+
+  lifecycle {
+    ignore_changes = [
+      client,
+      client_version,
+      template[0].labels,
+      template[0].template[0].containers[0].image,
+    ]
+  }
+}

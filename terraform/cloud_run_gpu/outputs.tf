@@ -1,0 +1,33 @@
+locals {
+  key_secret = lookup(var.secret_env, "API_KEY", null)
+  smoke_flags = compact([
+    var.public_access_enabled ? "" : "--identity-token auto",
+    local.key_secret == null ? "" : "--api-key \"$(gcloud secrets versions access latest --secret=${coalesce(local.key_secret, "-")} --project=${var.project_id} | cut -d, -f1)\"",
+    "--timeout ${local.startup_budget_s}",
+  ])
+}
+
+output "logs_command" {
+  description = "The last log lines of the service."
+  value       = "gcloud run services logs read ${var.service_name} --region=${var.region} --project=${var.project_id} --limit=100"
+}
+
+output "prewarm_command" {
+  description = "Compiles and writes the bundle again, for example after a new image."
+  value       = "gcloud run jobs execute ${google_cloud_run_v2_job.prewarm.name} --region=${var.region} --project=${var.project_id} --wait"
+}
+
+output "rollback_command" {
+  description = "Gives all traffic to an earlier revision; `gcloud run revisions list` names them."
+  value       = "gcloud run services update-traffic ${var.service_name} --region=${var.region} --project=${var.project_id} --to-revisions=REVISION=100"
+}
+
+output "smoke_command" {
+  description = "Tests the deployed service from outside, with patience for a cold start."
+  value       = "levserve smoke ${google_cloud_run_v2_service.main.uri} ${join(" ", local.smoke_flags)}"
+}
+
+output "url" {
+  description = "The service's address; the OpenAI SDK takes it with /v1 at the end."
+  value       = google_cloud_run_v2_service.main.uri
+}

@@ -1,0 +1,352 @@
+mock_provider "google" {
+  mock_data "google_project" {
+    defaults = { number = "123456789012" }
+  }
+}
+
+variables {
+  project_id            = "my-project"
+  model_bucket_name     = "my-project-models"
+  bundle_bucket_name    = "my-project-bundles"
+  model_uri             = "gs://my-project-models/my-8b"
+  image                 = "us-central1-docker.pkg.dev/my-project/levserve/levserve:1.0-cuda12"
+  network               = "levserve"
+  subnetwork            = "levserve-us-central1"
+  serve_account_email   = "levserve-serve@my-project.iam.gserviceaccount.com"
+  prewarm_account_email = "levserve-prewarm@my-project.iam.gserviceaccount.com"
+  deploy_account_email  = "levserve-deploy@my-project.iam.gserviceaccount.com"
+}
+
+run "a_start_with_a_gpu_has_half_an_hour" {
+  command = plan
+
+  assert {
+    condition = (google_cloud_run_v2_service.main.template[0].containers[0].startup_probe[0].failure_threshold
+    * google_cloud_run_v2_service.main.template[0].containers[0].startup_probe[0].period_seconds == 1800)
+    error_message = "The startup probe must wait as long as Cloud Run allows with a GPU."
+  }
+
+  assert {
+    condition     = google_cloud_run_v2_service.main.template[0].containers[0].startup_probe[0].http_get[0].path == "/health/ready"
+    error_message = "Started means ready: a real token was produced."
+  }
+
+  assert {
+    condition     = google_cloud_run_v2_service.main.template[0].containers[0].liveness_probe[0].http_get[0].path == "/health/live"
+    error_message = "The liveness probe must not ask whether the model is loaded."
+  }
+
+  assert {
+    condition     = tonumber(local.env["PULL_TIMEOUT"]) < 1800
+    error_message = "A pull that hangs must fail with its own message before the probe gives up."
+  }
+
+  assert {
+    condition     = google_cloud_run_v2_service.main.timeouts.create == "45m" && google_cloud_run_v2_service.main.timeouts.update == "45m"
+    error_message = "Terraform must wait longer than a start may take."
+  }
+}
+
+run "a_start_without_a_gpu_has_four_minutes" {
+  command = plan
+  variables {
+    gpu_type   = "none"
+    cpu        = 4
+    memory_gib = 8
+  }
+
+  assert {
+    condition = (google_cloud_run_v2_service.main.template[0].containers[0].startup_probe[0].failure_threshold
+    * google_cloud_run_v2_service.main.template[0].containers[0].startup_probe[0].period_seconds == 240)
+    error_message = "Without a GPU Cloud Run allows 240 s."
+  }
+
+  assert {
+    condition     = length(google_cloud_run_v2_service.main.template[0].node_selector) == 0
+    error_message = "Without a GPU there is no accelerator to select."
+  }
+
+  assert {
+    condition     = !contains(keys(google_cloud_run_v2_service.main.template[0].containers[0].resources[0].limits), "nvidia.com/gpu")
+    error_message = "Without a GPU none may be asked for."
+  }
+}
+
+run "an_l4_gets_at_least_its_shape" {
+  command = plan
+
+  assert {
+    condition = (tonumber(google_cloud_run_v2_service.main.template[0].containers[0].resources[0].limits["cpu"]) >= 4
+    && tonumber(trimsuffix(google_cloud_run_v2_service.main.template[0].containers[0].resources[0].limits["memory"], "Gi")) >= 16)
+    error_message = "An L4 needs 4 vCPU and 16 GiB."
+  }
+
+  assert {
+    condition = (google_cloud_run_v2_service.main.template[0].node_selector[0].accelerator == "nvidia-l4"
+    && google_cloud_run_v2_service.main.template[0].containers[0].resources[0].limits["nvidia.com/gpu"] == "1")
+    error_message = "There must be one L4."
+  }
+
+  assert {
+    condition     = google_cloud_run_v2_service.main.template[0].containers[0].resources[0].cpu_idle == false
+    error_message = "A GPU needs instance-based billing."
+  }
+
+  assert {
+    condition     = google_cloud_run_v2_service.main.template[0].gpu_zonal_redundancy_disabled
+    error_message = "A fresh project's quota covers GPUs without zonal redundancy only."
+  }
+}
+
+run "an_rtx_pro_6000_gets_at_least_its_shape" {
+  command = plan
+  variables {
+    gpu_type   = "nvidia-rtx-pro-6000"
+    cpu        = 20
+    memory_gib = 80
+  }
+
+  assert {
+    condition = (google_cloud_run_v2_service.main.template[0].containers[0].resources[0].limits["cpu"] == "20"
+    && google_cloud_run_v2_service.main.template[0].containers[0].resources[0].limits["memory"] == "80Gi")
+    error_message = "An RTX PRO 6000 needs 20 vCPU and 80 GiB."
+  }
+}
+
+run "nobody_is_let_in_by_default" {
+  command = plan
+
+  assert {
+    condition     = [for grant in google_cloud_run_v2_service_iam_member.invoker : grant.member] == ["serviceAccount:levserve-deploy@my-project.iam.gserviceaccount.com"]
+    error_message = "By default only the smoke test of a deployment may call the service."
+  }
+
+  assert {
+    condition     = google_cloud_run_v2_service.main.invoker_iam_disabled == false
+    error_message = "The invoker check must be on."
+  }
+}
+
+run "the_public_is_let_in_with_a_key_only" {
+  command = plan
+  variables {
+    public_access_enabled = true
+    secret_env            = { API_KEY = "levserve-api-key" }
+  }
+
+  assert {
+    condition     = contains([for grant in google_cloud_run_v2_service_iam_member.invoker : grant.member], "allUsers")
+    error_message = "public_access_enabled must let everyone in."
+  }
+
+  assert {
+    condition     = strcontains(output.prewarm_command, "levserve-prewarm") && google_secret_manager_secret_iam_member.serve_reads_keys["levserve-api-key"].role == "roles/secretmanager.secretAccessor"
+    error_message = "The serving identity must be able to read the key."
+  }
+}
+
+run "no_key_is_in_plain_text" {
+  command = plan
+  variables {
+    secret_env = { API_KEY = "levserve-api-key" }
+  }
+
+  assert {
+    condition = one([for variable in google_cloud_run_v2_service.main.template[0].containers[0].env :
+    variable.value_source[0].secret_key_ref[0].secret if variable.name == "API_KEY" && variable.value == null]) == "levserve-api-key"
+    error_message = "A key must come from Secret Manager."
+  }
+
+  assert {
+    condition     = !contains([for variable in google_cloud_run_v2_job.prewarm.template[0].template[0].containers[0].env : variable.name], "API_KEY")
+    error_message = "The prewarm job needs no key."
+  }
+}
+
+run "concurrency_follows_the_slots" {
+  command = plan
+  variables {
+    slots = 24
+  }
+
+  assert {
+    condition = (google_cloud_run_v2_service.main.template[0].max_instance_request_concurrency == 48
+    && local.env["MAX_NUM_SEQS"] == "24" && local.env["MAX_CONCURRENT_REQUESTS"] == "48")
+    error_message = "Cloud Run must send as many requests as run and wait, no more."
+  }
+}
+
+run "it_scales_to_zero_and_within_the_first_quota" {
+  command = plan
+
+  assert {
+    condition     = google_cloud_run_v2_service.main.scaling[0].min_instance_count == 0
+    error_message = "The default must scale to zero."
+  }
+
+  assert {
+    condition     = google_cloud_run_v2_service.main.template[0].scaling[0].max_instance_count == 2
+    error_message = "Two instances leave one of the first three GPUs for the next revision."
+  }
+
+  assert {
+    condition     = length(google_monitoring_uptime_check_config.main) == 0
+    error_message = "An uptime check would keep a service that scales to zero awake."
+  }
+}
+
+run "an_instance_that_is_always_ready_is_checked_from_outside" {
+  command = plan
+  variables {
+    min_instances = 1
+  }
+
+  assert {
+    condition     = google_monitoring_uptime_check_config.main[0].http_check[0].path == "/health/ready"
+    error_message = "The uptime check must ask for readiness."
+  }
+
+  assert {
+    condition     = contains([for grant in google_cloud_run_v2_service_iam_member.invoker : grant.member], "serviceAccount:service-123456789012@gcp-sa-monitoring-notification.iam.gserviceaccount.com")
+    error_message = "The uptime check must be allowed to call the service."
+  }
+
+  assert {
+    condition     = contains(keys(google_monitoring_alert_policy.main), "uptime")
+    error_message = "A failing uptime check must alert."
+  }
+}
+
+run "weights_are_streamed_by_default" {
+  command = plan
+
+  assert {
+    condition     = local.env["MODEL_STREAM"] == "true" && !contains(keys(local.env), "LOCAL_MODEL_CACHE")
+    error_message = "Without a cache weights must go straight to the device: the file system is memory."
+  }
+
+  assert {
+    condition     = length(google_cloud_run_v2_service.main.template[0].volumes) == 0
+    error_message = "There must be no volume."
+  }
+
+  assert {
+    condition     = google_cloud_run_v2_service.main.template[0].vpc_access[0].egress == "ALL_TRAFFIC"
+    error_message = "Weights must come over the subnet with Private Google Access."
+  }
+}
+
+run "a_disk_keeps_the_checkpoint" {
+  command = plan
+  variables {
+    model_cache = "disk"
+    cache_gib   = 30
+  }
+
+  assert {
+    condition = (google_cloud_run_v2_service.main.template[0].volumes[0].empty_dir[0].medium == "DISK"
+      && google_cloud_run_v2_service.main.template[0].volumes[0].empty_dir[0].size_limit == "30Gi"
+    && google_cloud_run_v2_service.main.template[0].containers[0].volume_mounts[0].mount_path == local.env["LOCAL_MODEL_CACHE"])
+    error_message = "The cache must lie on the ephemeral disk."
+  }
+
+  assert {
+    condition     = google_cloud_run_v2_service.main.launch_stage == "BETA"
+    error_message = "Ephemeral disks are in Preview."
+  }
+}
+
+run "memory_keeps_the_checkpoint" {
+  command = plan
+  variables {
+    model_cache = "memory"
+    cache_gib   = 20
+  }
+
+  assert {
+    condition = (google_cloud_run_v2_service.main.template[0].volumes[0].empty_dir[0].medium == "MEMORY"
+    && google_cloud_run_v2_service.main.launch_stage == "GA")
+    error_message = "The cache must lie in memory."
+  }
+}
+
+run "the_job_compiles_for_the_services_accelerator" {
+  command = plan
+
+  assert {
+    condition = (google_cloud_run_v2_job.prewarm.template[0].template[0].node_selector[0].accelerator == "nvidia-l4"
+    && google_cloud_run_v2_job.prewarm.template[0].template[0].containers[0].args == tolist(["prewarm", "gs://my-project-models/my-8b"]))
+    error_message = "A bundle fits only the GPU that it was compiled on."
+  }
+
+  assert {
+    condition     = google_cloud_run_v2_job.prewarm.template[0].template[0].service_account == "levserve-prewarm@my-project.iam.gserviceaccount.com"
+    error_message = "The job must run as the only identity that writes bundles."
+  }
+
+  assert {
+    condition     = google_cloud_run_v2_service.main.template[0].service_account == "levserve-serve@my-project.iam.gserviceaccount.com"
+    error_message = "The service must not run as the prewarm identity."
+  }
+
+  assert {
+    condition     = local.env["BUNDLE_URI"] == "gs://my-project-bundles/levserve"
+    error_message = "Bundles must lie in the bundle bucket."
+  }
+}
+
+run "the_service_is_hard_to_delete" {
+  command = plan
+
+  assert {
+    condition     = google_cloud_run_v2_service.main.deletion_protection
+    error_message = "A destroy must be refused by default."
+  }
+}
+
+run "alerts_cover_what_the_platform_sees" {
+  command = plan
+
+  assert {
+    condition     = toset(keys(google_monitoring_alert_policy.main)) == toset(["errors_5xx", "no_ready_instance", "queue", "slow_start"])
+    error_message = "Without the sidecar there must be four alerts."
+  }
+}
+
+run "the_sidecar_adds_what_the_engine_sees" {
+  command = plan
+  variables {
+    cpu                     = 6
+    memory_gib              = 30
+    metrics_sidecar_enabled = true
+  }
+
+  assert {
+    condition     = strcontains(google_monitoring_alert_policy.main["kv_cache_full"].conditions[0].condition_prometheus_query_language[0].query, "levserve_kv_cache_usage_perc")
+    error_message = "Full KV pages must alert."
+  }
+
+  assert {
+    condition     = length(google_cloud_run_v2_service.main.template[0].containers) == 2 && length(jsondecode(google_monitoring_dashboard.main.dashboard_json).mosaicLayout.tiles) == 13
+    error_message = "There must be a sidecar, and charts of what it brings."
+  }
+}
+
+run "the_smoke_command_can_be_copied" {
+  command = apply
+
+  override_resource {
+    target = google_cloud_run_v2_service.main
+    values = { uri = "https://levserve-abc-uc.a.run.app" }
+  }
+
+  assert {
+    condition     = output.smoke_command == "levserve smoke https://levserve-abc-uc.a.run.app --identity-token auto --timeout 1800"
+    error_message = "It must be a command to copy."
+  }
+
+  assert {
+    condition     = output.url == "https://levserve-abc-uc.a.run.app"
+    error_message = "The address must be printed."
+  }
+}

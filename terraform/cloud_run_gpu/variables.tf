@@ -1,0 +1,419 @@
+variable "alert_start_s" {
+  description = "Seconds that a start may take (95th percentile) before an alert."
+  type        = number
+  default     = 120
+
+  validation {
+    condition     = var.alert_start_s > 0 && var.alert_start_s <= 1800
+    error_message = "alert_start_s must be between 1 and 1800: no start lasts longer than Cloud Run's limit."
+  }
+}
+
+variable "bundle_bucket_name" {
+  description = "The bundle bucket of the foundation root."
+  type        = string
+  default     = ""
+
+  validation {
+    condition     = can(regex("^[a-z0-9][a-z0-9._-]{1,61}[a-z0-9]$", var.bundle_bucket_name))
+    error_message = "The bundle bucket has no valid name: set bundle_bucket_name to the foundation root's, without gs://."
+  }
+}
+
+variable "cache_gib" {
+  description = "Size of the cache volume where model_cache is \"disk\" or \"memory\": the checkpoint and a little more."
+  type        = number
+  default     = 20
+
+  validation {
+    condition     = var.cache_gib >= 1 && var.cache_gib == floor(var.cache_gib)
+    error_message = "cache_gib must be a whole number of at least 1."
+  }
+
+  validation {
+    condition     = var.model_cache != "disk" || var.cache_gib >= 10
+    error_message = "An ephemeral disk has at least 10 GiB: raise cache_gib, or choose model_cache = \"memory\"."
+  }
+
+  validation {
+    condition     = var.model_cache != "memory" || var.cache_gib + 8 <= var.memory_gib
+    error_message = "A cache in memory counts against memory_gib, and the service needs 8 GiB besides: lower cache_gib, raise memory_gib, or choose model_cache = \"none\"."
+  }
+}
+
+variable "cpu" {
+  description = "Number of vCPUs of the service's container."
+  type        = number
+  default     = 8
+
+  validation {
+    condition     = var.cpu >= local.gpu_shape.min_cpu
+    error_message = "Too few vCPUs: with nvidia-l4 cpu must be at least 4 (8 is better), with nvidia-rtx-pro-6000 at least 20, without a GPU at least 1."
+  }
+
+  validation {
+    condition     = local.gpu_shape.max_cpu == null ? true : var.cpu + (var.metrics_sidecar_enabled ? local.sidecar_cpu : 0) <= local.gpu_shape.max_cpu
+    error_message = "Too many vCPUs: except with nvidia-rtx-pro-6000 an instance has at most 8, of which the metrics sidecar takes 1."
+  }
+
+  validation {
+    condition     = var.cpu == floor(var.cpu)
+    error_message = "cpu must be a whole number."
+  }
+}
+
+variable "deletion_protection_enabled" {
+  description = "Whether a destroy, or a change that replaces the service, is refused."
+  type        = bool
+  default     = true
+}
+
+variable "deploy_account_email" {
+  description = "The deploy identity of the foundation root; it may call the service, for the smoke test."
+  type        = string
+
+  validation {
+    condition     = can(regex("^[^@ ]+@[^@ ]+\\.gserviceaccount\\.com$", var.deploy_account_email))
+    error_message = "deploy_account_email must be a service account's email; take it from the foundation root's cloud_run_tfvars."
+  }
+}
+
+variable "dtype" {
+  description = "DTYPE: the type of weights and activations."
+  type        = string
+  default     = "auto"
+
+  validation {
+    condition     = contains(["auto", "bfloat16", "float16", "float32"], var.dtype)
+    error_message = "dtype must be auto, bfloat16, float16 or float32."
+  }
+}
+
+variable "env" {
+  description = "More settings of the service as environment variables, for example { LOG_LEVEL = \"DEBUG\" }. Never a key."
+  type        = map(string)
+  default     = {}
+
+  validation {
+    condition     = alltrue([for name in keys(var.env) : can(regex("^[A-Z][A-Z0-9_]*$", name))])
+    error_message = "env holds environment variables: their names are capitals, digits and '_'."
+  }
+
+  validation {
+    condition     = alltrue([for name in keys(var.env) : !can(regex("(^|_)(KEY|TOKEN|SECRET|PASSWORD)$", name))])
+    error_message = "env is readable by all who see the project: put keys into Secret Manager and name the secret in secret_env."
+  }
+
+  validation {
+    condition     = length(setintersection(keys(var.env), keys(local.settings_env))) == 0 && !contains(keys(var.env), "PORT")
+    error_message = "env repeats what another variable of this root decides (such as MAX_NUM_SEQS: slots), or PORT, which Cloud Run sets. Use that variable."
+  }
+}
+
+variable "gpu_type" {
+  description = "The GPU: nvidia-l4 (24 GB), nvidia-rtx-pro-6000 (96 GB) or none."
+  type        = string
+  default     = "nvidia-l4"
+
+  validation {
+    condition     = contains(["nvidia-l4", "nvidia-rtx-pro-6000", "none"], var.gpu_type)
+    error_message = "gpu_type must be \"nvidia-l4\", \"nvidia-rtx-pro-6000\" or \"none\": Cloud Run offers no other."
+  }
+}
+
+variable "gpu_zonal_redundancy_enabled" {
+  description = "Whether capacity is held for a zone's failure: about half as dear again, and a fresh project's quota of 3 GPUs does not cover it."
+  type        = bool
+  default     = false
+}
+
+variable "image" {
+  description = "The image with tag or digest. Later deployments by gcloud or Cloud Build may change it: this root does not change it back."
+  type        = string
+
+  validation {
+    condition     = can(regex("^[a-z0-9.-]+/[a-zA-Z0-9_./-]+(:[a-zA-Z0-9_.-]+|@sha256:[0-9a-f]{64})$", var.image)) && !endswith(var.image, ":latest")
+    error_message = "image must name a registry, an image and a tag or digest that stays what it is (not \":latest\"), such as us-central1-docker.pkg.dev/PROJECT/levserve/levserve:1.0-cuda12."
+  }
+}
+
+variable "ingress" {
+  description = "From where the service can be reached at all: all, internal, or internal and a load balancer. Who may call it is another matter: invokers."
+  type        = string
+  default     = "INGRESS_TRAFFIC_ALL"
+
+  validation {
+    condition     = contains(["INGRESS_TRAFFIC_ALL", "INGRESS_TRAFFIC_INTERNAL_ONLY", "INGRESS_TRAFFIC_INTERNAL_LOAD_BALANCER"], var.ingress)
+    error_message = "ingress must be INGRESS_TRAFFIC_ALL, INGRESS_TRAFFIC_INTERNAL_ONLY or INGRESS_TRAFFIC_INTERNAL_LOAD_BALANCER."
+  }
+}
+
+variable "invokers" {
+  description = "IAM members who may call the service, for example [\"group:app@example.com\"]. Empty: only the deploy identity."
+  type        = list(string)
+  default     = []
+
+  validation {
+    condition     = length(setintersection(var.invokers, ["allUsers", "allAuthenticatedUsers"])) == 0
+    error_message = "invokers names people and services. To open the service to everyone with a key, set public_access_enabled."
+  }
+}
+
+variable "max_instances" {
+  description = "Most instances of one revision. A fresh project has 3 GPUs: 2 leave one for the next revision's smoke test."
+  type        = number
+  default     = 2
+
+  validation {
+    condition     = var.max_instances >= 1 && var.max_instances == floor(var.max_instances)
+    error_message = "max_instances must be a whole number of at least 1."
+  }
+}
+
+variable "max_model_len" {
+  description = "MAX_MODEL_LEN: tokens of context. Null: the model's own, as far as memory reaches."
+  type        = number
+  default     = null
+
+  validation {
+    condition     = var.max_model_len == null ? true : var.max_model_len >= 16
+    error_message = "max_model_len must be at least 16 tokens."
+  }
+}
+
+variable "memory_gib" {
+  description = "Memory of the service's container."
+  type        = number
+  default     = 32
+
+  validation {
+    condition     = var.memory_gib >= local.gpu_shape.min_memory_gib
+    error_message = "Too little memory: with nvidia-l4 memory_gib must be at least 16 (32 is better), with nvidia-rtx-pro-6000 at least 80, without a GPU at least 2."
+  }
+
+  validation {
+    condition     = local.gpu_shape.max_memory_gib == null ? true : var.memory_gib + (var.metrics_sidecar_enabled ? local.sidecar_memory_gib : 0) <= local.gpu_shape.max_memory_gib
+    error_message = "Too much memory: except with nvidia-rtx-pro-6000 an instance has at most 32 GiB, of which the metrics sidecar takes 1."
+  }
+}
+
+variable "metrics_sidecar_enabled" {
+  description = "Whether a Managed Prometheus sidecar carries /metrics to Cloud Monitoring. It takes 1 vCPU and 1 GiB of the instance; without it there are no alerts on KV pages and slots."
+  type        = bool
+  default     = false
+
+  validation {
+    condition     = !var.metrics_sidecar_enabled || !contains(keys(var.secret_env), "API_KEY")
+    error_message = "With API_KEY set /metrics asks for the key, which the sidecar cannot send: protect the service by IAM alone, or set metrics_sidecar_enabled = false."
+  }
+}
+
+variable "metrics_sidecar_image" {
+  description = "The sidecar's image."
+  type        = string
+  default     = "us-docker.pkg.dev/cloud-ops-agents-artifacts/cloud-run-gmp-sidecar/cloud-run-gmp-sidecar:1.2.0"
+}
+
+variable "min_instances" {
+  description = "Instances that are always ready, billed in full. 0 scales to zero."
+  type        = number
+  default     = 0
+
+  validation {
+    condition     = var.min_instances >= 0 && var.min_instances <= var.max_instances && var.min_instances == floor(var.min_instances)
+    error_message = "min_instances must be a whole number from 0 to max_instances."
+  }
+}
+
+variable "model_bucket_name" {
+  description = "The model bucket of the foundation root."
+  type        = string
+  default     = ""
+
+  validation {
+    condition     = can(regex("^[a-z0-9][a-z0-9._-]{1,61}[a-z0-9]$", var.model_bucket_name))
+    error_message = "The model bucket has no valid name: set model_bucket_name to the foundation root's, without gs://."
+  }
+}
+
+variable "model_cache" {
+  description = "Where a pulled checkpoint lies: \"none\" streams it from the bucket to the GPU; \"disk\" is an ephemeral disk (Preview, billed by size); \"memory\" counts against memory_gib."
+  type        = string
+  default     = "none"
+
+  validation {
+    condition     = contains(["none", "disk", "memory"], var.model_cache)
+    error_message = "model_cache must be \"none\", \"disk\" or \"memory\"."
+  }
+}
+
+variable "model_name" {
+  description = "MODEL_NAME: what clients send as `model`. Null: the last part of model_uri."
+  type        = string
+  default     = null
+}
+
+variable "model_uri" {
+  description = "MODEL_URI: the checkpoint in the model bucket, for example gs://my-project-models/my-model."
+  type        = string
+
+  validation {
+    condition     = startswith(var.model_uri, "gs://${var.model_bucket_name}/") && length(var.model_uri) > length("gs://${var.model_bucket_name}/")
+    error_message = "model_uri must be gs://MODEL_BUCKET_NAME/FOLDER: the service may read that bucket only, and has no way to the internet."
+  }
+}
+
+variable "network" {
+  description = "The network of the foundation root."
+  type        = string
+}
+
+variable "notification_channels" {
+  description = "Who is told of alerts: ids such as projects/PROJECT/notificationChannels/NUMBER."
+  type        = list(string)
+  default     = []
+
+  validation {
+    condition     = alltrue([for id in var.notification_channels : can(regex("^projects/[^/]+/notificationChannels/[^/]+$", id))])
+    error_message = "notification_channels must be ids such as projects/PROJECT/notificationChannels/NUMBER."
+  }
+}
+
+variable "prewarm_account_email" {
+  description = "The prewarm identity of the foundation root."
+  type        = string
+
+  validation {
+    condition     = can(regex("^[^@ ]+@[^@ ]+\\.gserviceaccount\\.com$", var.prewarm_account_email))
+    error_message = "prewarm_account_email must be a service account's email; take it from the foundation root's cloud_run_tfvars."
+  }
+
+  validation {
+    condition     = var.prewarm_account_email != var.serve_account_email
+    error_message = "prewarm_account_email and serve_account_email are the same: a served request could then reach an identity that writes native code."
+  }
+}
+
+variable "prewarm_on_apply" {
+  description = "Whether an apply that changes what is compiled first runs the prewarm job and waits for it."
+  type        = bool
+  default     = true
+}
+
+variable "project_id" {
+  description = "The Google Cloud project."
+  type        = string
+
+  validation {
+    condition     = can(regex("^[a-z][a-z0-9-]{4,28}[a-z0-9]$", var.project_id))
+    error_message = "project_id must be a project's id (6 to 30 of a-z, 0-9 and '-'), neither its name nor its number."
+  }
+}
+
+variable "public_access_enabled" {
+  description = "Whether everyone may call the service. Then only API_KEY protects it."
+  type        = bool
+  default     = false
+
+  validation {
+    condition     = !var.public_access_enabled || contains(keys(var.secret_env), "API_KEY")
+    error_message = "A public service without a key serves everyone at your cost: name a secret for API_KEY in secret_env."
+  }
+}
+
+variable "region" {
+  description = "The region, the same as the foundation root's."
+  type        = string
+  default     = "us-central1"
+
+  validation {
+    condition     = can(regex("^[a-z]+-[a-z]+[0-9]+$", var.region))
+    error_message = "region must be a region such as \"us-central1\", not a zone."
+  }
+}
+
+variable "request_timeout_s" {
+  description = "REQUEST_TIMEOUT: seconds that one request may take. Cloud Run waits longer, for a cold start before it."
+  type        = number
+  default     = 300
+
+  validation {
+    condition     = var.request_timeout_s >= 1 && var.request_timeout_s <= 3600
+    error_message = "request_timeout_s must be between 1 and 3600: Cloud Run cuts every request after 3600 s."
+  }
+}
+
+variable "secret_env" {
+  description = "Settings that are keys: environment variable to the name of a secret in Secret Manager, for example { API_KEY = \"levserve-api-key\" }."
+  type        = map(string)
+  default     = {}
+
+  validation {
+    condition     = alltrue([for secret in values(var.secret_env) : can(regex("^[a-zA-Z0-9_-]{1,255}$", secret))])
+    error_message = "secret_env holds names of secrets in Secret Manager (letters, digits, '-' and '_'), not the keys themselves."
+  }
+
+  validation {
+    condition     = length(setintersection(keys(var.secret_env), keys(local.settings_env))) == 0
+    error_message = "secret_env repeats a setting that another variable of this root decides."
+  }
+}
+
+variable "serve_account_email" {
+  description = "The serving identity of the foundation root."
+  type        = string
+
+  validation {
+    condition     = can(regex("^[^@ ]+@[^@ ]+\\.gserviceaccount\\.com$", var.serve_account_email))
+    error_message = "serve_account_email must be a service account's email; take it from the foundation root's cloud_run_tfvars."
+  }
+}
+
+variable "service_name" {
+  description = "Name of the Cloud Run service; the prewarm job is NAME-prewarm."
+  type        = string
+  default     = "levserve"
+
+  validation {
+    condition     = can(regex("^[a-z][a-z0-9-]{0,30}[a-z0-9]$", var.service_name))
+    error_message = "service_name must be 2 to 32 of a-z, 0-9 and '-', starting with a letter: a tag's address has to fit it into one DNS label."
+  }
+}
+
+variable "slots" {
+  description = "MAX_NUM_SEQS: sequences that run at once on an instance. As many more may wait, and Cloud Run's concurrency is the sum."
+  type        = number
+  default     = 16
+
+  validation {
+    condition     = var.slots >= 1 && var.slots <= 500 && var.slots == floor(var.slots)
+    error_message = "slots must be a whole number from 1 to 500: Cloud Run sends an instance at most 1000 requests at once, half running and half waiting."
+  }
+}
+
+variable "startup_budget_s" {
+  description = "Seconds that a start may take before the instance is given up. Null: the most that Cloud Run allows."
+  type        = number
+  default     = null
+
+  validation {
+    condition     = var.startup_budget_s == null ? true : var.startup_budget_s <= local.max_startup_budget_s
+    error_message = "startup_budget_s is over Cloud Run's limit: 1800 s with a GPU, 240 s without."
+  }
+
+  validation {
+    condition     = var.startup_budget_s == null ? true : var.startup_budget_s >= 60 && var.startup_budget_s % 10 == 0
+    error_message = "startup_budget_s must be at least 60 and a multiple of the probe's 10 s."
+  }
+}
+
+variable "startup_cpu_boost_enabled" {
+  description = "Whether Cloud Run adds CPU during the start. One team measured it slower on the 20-vCPU shape: measure."
+  type        = bool
+  default     = true
+}
+
+variable "subnetwork" {
+  description = "The subnet of the foundation root, with Private Google Access."
+  type        = string
+}

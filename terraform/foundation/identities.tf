@@ -1,0 +1,53 @@
+# One service account for each thing that acts; each can do what its line says and no more.
+
+locals {
+  identities = {
+    serve   = "Runs the service: reads checkpoints and bundles, writes metrics."
+    prewarm = "Compiles: reads checkpoints, and is the only one to write bundles."
+    deploy  = "Cloud Build: pushes images, runs the prewarm job, deploys revisions."
+    node    = "GKE nodes: pull images, write logs and metrics."
+  }
+  # Known before the accounts exist, so that a plan shows who gets what.
+  emails = { for key, account in google_service_account.main : key => "${account.account_id}@${var.project_id}.iam.gserviceaccount.com" }
+  project_roles = {
+    "serve/metrics"  = { identity = "serve", role = "roles/monitoring.metricWriter" }
+    "deploy/run"     = { identity = "deploy", role = "roles/run.developer" }
+    "deploy/logs"    = { identity = "deploy", role = "roles/logging.logWriter" }
+    "node/node"      = { identity = "node", role = "roles/container.defaultNodeServiceAccount" }
+    "node/artifacts" = { identity = "node", role = "roles/artifactregistry.reader" }
+  }
+}
+
+resource "google_service_account" "main" {
+  for_each = local.identities
+
+  account_id   = "${var.name}-${each.key}"
+  display_name = "${var.name} ${each.key}"
+  description  = each.value
+
+  depends_on = [google_project_service.main]
+}
+
+resource "google_project_iam_member" "main" {
+  for_each = local.project_roles
+
+  project = var.project_id
+  role    = each.value.role
+  member  = "serviceAccount:${local.emails[each.value.identity]}"
+}
+
+# A deployment says as whom the revision and the job run.
+resource "google_service_account_iam_member" "deploy_acts_as" {
+  for_each = toset(["serve", "prewarm"])
+
+  service_account_id = google_service_account.main[each.key].name
+  role               = "roles/iam.serviceAccountUser"
+  member             = "serviceAccount:${local.emails["deploy"]}"
+}
+
+# The smoke test's ID token.
+resource "google_service_account_iam_member" "deploy_makes_its_own_id_token" {
+  service_account_id = google_service_account.main["deploy"].name
+  role               = "roles/iam.serviceAccountOpenIdTokenCreator"
+  member             = "serviceAccount:${local.emails["deploy"]}"
+}

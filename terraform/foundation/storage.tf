@@ -1,0 +1,123 @@
+# Two buckets with different trust: checkpoints are data, bundles are native code that every instance will run.
+
+resource "google_storage_bucket" "models" {
+  name                        = var.model_bucket_name
+  location                    = var.region
+  storage_class               = "STANDARD"
+  uniform_bucket_level_access = true
+  public_access_prevention    = "enforced"
+  force_destroy               = false
+
+  versioning {
+    enabled = true # a start pins the generations that it reads, so a file replaced meanwhile must stay readable
+  }
+
+  lifecycle_rule {
+    condition {
+      days_since_noncurrent_time = var.noncurrent_days
+      with_state                 = "ARCHIVED"
+    }
+    action {
+      type = "Delete"
+    }
+  }
+
+  lifecycle_rule {
+    condition {
+      age = 7
+    }
+    action {
+      type = "AbortIncompleteMultipartUpload"
+    }
+  }
+
+  lifecycle {
+    prevent_destroy = true
+  }
+
+  depends_on = [google_project_service.main]
+}
+
+resource "google_storage_bucket" "bundles" {
+  name                        = var.bundle_bucket_name
+  location                    = var.region
+  storage_class               = "STANDARD"
+  uniform_bucket_level_access = true
+  public_access_prevention    = "enforced"
+  force_destroy               = false
+
+  versioning {
+    enabled = true
+  }
+
+  lifecycle_rule {
+    condition {
+      days_since_noncurrent_time = var.noncurrent_days
+      with_state                 = "ARCHIVED"
+    }
+    action {
+      type = "Delete"
+    }
+  }
+
+  lifecycle {
+    prevent_destroy = true
+  }
+
+  depends_on = [google_project_service.main]
+}
+
+# What `gcloud builds submit` uploads; nothing of value.
+resource "google_storage_bucket" "build_sources" {
+  name                        = "${var.project_id}-${var.name}-build"
+  location                    = var.region
+  uniform_bucket_level_access = true
+  public_access_prevention    = "enforced"
+  force_destroy               = true
+
+  lifecycle_rule {
+    condition {
+      age = 7
+    }
+    action {
+      type = "Delete"
+    }
+  }
+
+  depends_on = [google_project_service.main]
+}
+
+resource "google_storage_bucket_iam_member" "models_read" {
+  for_each = toset(["serve", "prewarm"])
+
+  bucket = google_storage_bucket.models.name
+  role   = "roles/storage.objectViewer"
+  member = "serviceAccount:${local.emails[each.key]}"
+}
+
+resource "google_storage_bucket_iam_member" "models_write" {
+  for_each = toset(var.model_writers)
+
+  bucket = google_storage_bucket.models.name
+  role   = "roles/storage.objectUser"
+  member = each.key
+}
+
+resource "google_storage_bucket_iam_member" "bundles_read" {
+  bucket = google_storage_bucket.bundles.name
+  role   = "roles/storage.objectViewer"
+  member = "serviceAccount:${local.emails["serve"]}"
+}
+
+# The only grant of this repository that can write a bundle.
+resource "google_storage_bucket_iam_member" "bundles_write" {
+  bucket = google_storage_bucket.bundles.name
+  role   = "roles/storage.objectUser"
+  member = "serviceAccount:${local.emails["prewarm"]}"
+}
+
+resource "google_storage_bucket_iam_member" "build_sources_read" {
+  bucket = google_storage_bucket.build_sources.name
+  role   = "roles/storage.objectViewer"
+  member = "serviceAccount:${local.emails["deploy"]}"
+}

@@ -1,0 +1,112 @@
+variable "bundle_bucket_name" {
+  description = "Name of the bucket for bundles (compiled executables). Bundles are native code: only the prewarm identity may write them."
+  type        = string
+  default     = ""
+
+  validation {
+    condition     = var.bundle_bucket_name != ""
+    error_message = "The bundle bucket has no name: set bundle_bucket_name, for example \"my-project-levserve-bundles\"."
+  }
+
+  validation {
+    condition     = var.bundle_bucket_name == "" || can(regex("^[a-z0-9][a-z0-9._-]{1,61}[a-z0-9]$", var.bundle_bucket_name))
+    error_message = "bundle_bucket_name must be a bucket's name alone: 3 to 63 of a-z, 0-9, '-', '_' and '.', without gs:// and without a folder."
+  }
+
+  validation {
+    condition     = var.bundle_bucket_name != var.model_bucket_name || var.bundle_bucket_name == ""
+    error_message = "bundle_bucket_name and model_bucket_name are the same bucket: whoever may upload a model could then plant native code. Give bundles a bucket of their own."
+  }
+}
+
+variable "images_kept" {
+  description = "How many of the newest images of each name the registry keeps, whatever their age."
+  type        = number
+  default     = 5
+
+  validation {
+    condition     = var.images_kept >= 2 && var.images_kept == floor(var.images_kept)
+    error_message = "images_kept must be a whole number of at least 2: the image in service and the one to roll back to."
+  }
+}
+
+variable "model_bucket_name" {
+  description = "Name of the bucket for checkpoints."
+  type        = string
+  default     = ""
+
+  validation {
+    condition     = var.model_bucket_name != ""
+    error_message = "The model bucket has no name: set model_bucket_name, for example \"my-project-levserve-models\"."
+  }
+
+  validation {
+    condition     = var.model_bucket_name == "" || can(regex("^[a-z0-9][a-z0-9._-]{1,61}[a-z0-9]$", var.model_bucket_name))
+    error_message = "model_bucket_name must be a bucket's name alone: 3 to 63 of a-z, 0-9, '-', '_' and '.', without gs:// and without a folder."
+  }
+}
+
+variable "model_writers" {
+  description = "IAM members who may upload checkpoints, for example [\"group:ml@example.com\"]. A training job's service account belongs here."
+  type        = list(string)
+  default     = []
+
+  validation {
+    condition     = alltrue([for m in var.model_writers : !contains(["allUsers", "allAuthenticatedUsers"], m) && can(regex("^[a-zA-Z]+:", m))])
+    error_message = "model_writers must be IAM members such as \"group:ml@example.com\"; allUsers and allAuthenticatedUsers may not write models."
+  }
+}
+
+variable "name" {
+  description = "Prefix of all that this root makes: network, registry, service accounts."
+  type        = string
+  default     = "levserve"
+
+  validation {
+    condition     = can(regex("^[a-z][a-z0-9-]{1,20}[a-z0-9]$", var.name))
+    error_message = "name must be 3 to 22 of a-z, 0-9 and '-', starting with a letter: service accounts allow no more than 30 with their suffix."
+  }
+}
+
+variable "noncurrent_days" {
+  description = "Days that a replaced or deleted checkpoint file can still be restored."
+  type        = number
+  default     = 7
+
+  validation {
+    condition     = var.noncurrent_days >= 1
+    error_message = "noncurrent_days must be at least 1, or an overwritten checkpoint is gone at once."
+  }
+}
+
+variable "project_id" {
+  description = "The Google Cloud project."
+  type        = string
+
+  validation {
+    condition     = can(regex("^[a-z][a-z0-9-]{4,28}[a-z0-9]$", var.project_id))
+    error_message = "project_id must be a project's id (6 to 30 of a-z, 0-9 and '-'), neither its name nor its number."
+  }
+}
+
+variable "region" {
+  description = "Region of the buckets, the registry and the network: the region where the accelerators are, so that weights never cross regions."
+  type        = string
+  default     = "us-central1"
+
+  validation {
+    condition     = can(regex("^[a-z]+-[a-z]+[0-9]+$", var.region))
+    error_message = "region must be a region such as \"us-central1\", not a zone and not a multi-region."
+  }
+}
+
+variable "subnet_cidr" {
+  description = "Address range of the subnet. Cloud Run's direct egress takes up to twice as many addresses as instances."
+  type        = string
+  default     = "10.8.0.0/20"
+
+  validation {
+    condition     = can(cidrhost(var.subnet_cidr, 0)) && try(tonumber(split("/", var.subnet_cidr)[1]) <= 26, false)
+    error_message = "subnet_cidr must be an address range of /26 or larger, such as \"10.8.0.0/20\": direct egress refuses smaller subnets."
+  }
+}

@@ -1,0 +1,86 @@
+# Two pools: a small one for the system, and TPUs.
+
+resource "google_container_node_pool" "system" {
+  name     = "system"
+  cluster  = google_container_cluster.main.id
+  location = var.region
+
+  autoscaling {
+    total_min_node_count = 1
+    total_max_node_count = 3
+    location_policy      = "ANY"
+  }
+
+  node_config {
+    machine_type    = "e2-standard-4"
+    service_account = var.node_account_email
+    oauth_scopes    = ["https://www.googleapis.com/auth/cloud-platform"]
+
+    workload_metadata_config {
+      mode = "GKE_METADATA"
+    }
+  }
+
+  lifecycle {
+    ignore_changes = [initial_node_count]
+  }
+}
+
+resource "google_container_node_pool" "tpu" {
+  name           = "tpu"
+  cluster        = google_container_cluster.main.id
+  location       = var.region
+  node_locations = [var.zone]
+
+  # One VM is one slice: no placement_policy. A slice of several VMs has one, with tpu_topology, and node_count =
+  # num_hosts.
+  initial_node_count = 0
+
+  autoscaling {
+    total_min_node_count = 0
+    total_max_node_count = local.num_hosts * (var.max_replicas + (var.prewarm_on_apply ? 1 : 0))
+    location_policy      = "ANY"
+  }
+
+  management {
+    auto_repair  = var.capacity != "flex_start" # GKE refuses repair where a node is lent for a time
+    auto_upgrade = true
+  }
+
+  # There is no spare TPU to surge to.
+  upgrade_settings {
+    max_surge       = 0
+    max_unavailable = 1
+  }
+
+  node_config {
+    machine_type     = var.tpu_machine_type
+    disk_size_gb     = var.node_disk_gib
+    disk_type        = var.node_disk_type
+    service_account  = var.node_account_email
+    oauth_scopes     = ["https://www.googleapis.com/auth/cloud-platform"]
+    spot             = var.capacity == "spot"
+    flex_start       = var.capacity == "flex_start"
+    max_run_duration = var.capacity == "flex_start" ? "604800s" : null # 7 days, the most there is
+
+    # Stated in every case: without it a pool may eat someone else's reservation.
+    reservation_affinity {
+      consume_reservation_type = var.capacity == "reservation" ? "SPECIFIC_RESERVATION" : "NO_RESERVATION"
+      key                      = var.capacity == "reservation" ? "compute.googleapis.com/reservation-name" : null
+      values                   = var.capacity == "reservation" ? [var.reservation_name] : null
+    }
+
+    # Streams the image: a pod starts before all of it is there.
+    gcfs_config {
+      enabled = true
+    }
+
+    workload_metadata_config {
+      mode = "GKE_METADATA"
+    }
+  }
+
+  lifecycle {
+    ignore_changes = [initial_node_count]
+  }
+}

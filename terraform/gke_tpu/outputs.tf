@@ -1,0 +1,41 @@
+locals {
+  # In the pod, so that the key stays where it is; only the first of several.
+  smoke_flags = "--timeout ${var.startup_budget_s}${local.key_secret == null ? "" : " --api-key \"$${API_KEY%%,*}\""}"
+  urls = {
+    external = "https://${coalesce(var.hostname, "-")}"
+    internal = "http://${var.service_name}.${var.namespace}.svc.cluster.local"
+    none     = "http://${var.service_name}.${var.namespace}.svc.cluster.local"
+  }
+}
+
+output "adapter_command" {
+  description = "Installs what lets the autoscaler read Cloud Monitoring, once for the cluster."
+  value       = "kubectl apply --filename=https://raw.githubusercontent.com/GoogleCloudPlatform/k8s-stackdriver/master/custom-metrics-stackdriver-adapter/deploy/production/adapter_new_resource_model.yaml"
+}
+
+output "credentials_command" {
+  description = "Points kubectl at the cluster."
+  value       = "gcloud container clusters get-credentials ${var.cluster_name} --location=${var.region} --project=${var.project_id} --dns-endpoint"
+}
+
+output "gateway_address" {
+  description = "Where the external gateway's DNS name must point, or the command that tells the internal gateway's address."
+  value = (var.gateway == "external" ? one(google_compute_global_address.gateway[*].address)
+  : "kubectl get gateway ${var.service_name} --namespace=${var.namespace} --output=jsonpath={.status.addresses[0].value}")
+}
+
+output "rollback_command" {
+  description = "Goes back to the pods before the last change; put the old image back in the tfvars too."
+  value       = "kubectl rollout undo deployment/${var.service_name} --namespace=${var.namespace}"
+}
+
+output "smoke_command" {
+  description = "Tests the service: from outside if it can be reached there (with the key in API_KEY), else from its own pod."
+  value = (var.gateway == "external" ? "levserve smoke ${local.urls.external} ${local.smoke_flags}"
+  : "kubectl exec deployment/${var.service_name} --namespace=${var.namespace} -- bash -c 'levserve smoke ${local.urls[var.gateway]} ${local.smoke_flags}'")
+}
+
+output "url" {
+  description = "The service's address; the OpenAI SDK takes it with /v1 at the end. Without an external gateway it holds inside the cluster."
+  value       = local.urls[var.gateway]
+}

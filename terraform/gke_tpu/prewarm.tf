@@ -1,0 +1,70 @@
+# Compiles for this TPU before the service starts on it. A Kubernetes job cannot be changed: another image or another
+# setting is another job, by the hash in its name.
+
+resource "kubernetes_job_v1" "prewarm" {
+  count = var.prewarm_on_apply ? 1 : 0
+
+  metadata {
+    name      = "${var.service_name}-prewarm-${substr(sha256(jsonencode([var.image, var.tpu_machine_type, var.tpu_topology, local.env])), 0, 8)}"
+    namespace = kubernetes_namespace_v1.main.metadata[0].name
+    labels    = { app = "${var.service_name}-prewarm" }
+  }
+
+  spec {
+    backoff_limit = 1
+
+    template {
+      metadata {
+        labels = { app = "${var.service_name}-prewarm" }
+      }
+
+      spec {
+        service_account_name            = kubernetes_service_account_v1.main["prewarm"].metadata[0].name
+        automount_service_account_token = false
+        restart_policy                  = "Never"
+
+        node_selector = {
+          "cloud.google.com/gke-tpu-accelerator" = local.tpu.accelerator
+          "cloud.google.com/gke-tpu-topology"    = var.tpu_topology
+        }
+
+        toleration {
+          key      = "google.com/tpu"
+          operator = "Exists"
+        }
+
+        container {
+          name  = "prewarm"
+          image = var.image
+          args  = ["prewarm", var.model_uri]
+
+          resources {
+            requests = { "google.com/tpu" = tostring(local.chips) }
+            limits   = { "google.com/tpu" = tostring(local.chips) }
+          }
+
+          security_context {
+            allow_privilege_escalation = false
+          }
+
+          dynamic "env" {
+            for_each = { for name, value in local.env : name => value if name != "LOCAL_MODEL_CACHE" }
+            content {
+              name  = env.key
+              value = env.value
+            }
+          }
+        }
+      }
+    }
+  }
+
+  wait_for_completion = var.capacity != "flex_start" # there capacity may come tomorrow
+
+  timeouts {
+    create = "90m"
+    update = "90m"
+  }
+
+  depends_on = [google_container_node_pool.tpu, google_service_account_iam_member.pods_act_as]
+}

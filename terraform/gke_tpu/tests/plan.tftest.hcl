@@ -1,0 +1,296 @@
+mock_provider "google" {
+  mock_data "google_project" {
+    defaults = { number = "123456789012" }
+  }
+}
+
+mock_provider "kubernetes" {}
+
+mock_provider "helm" {}
+
+variables {
+  project_id            = "my-project"
+  zone                  = "us-central1-a"
+  model_bucket_name     = "my-project-models"
+  bundle_bucket_name    = "my-project-bundles"
+  model_uri             = "gs://my-project-models/my-8b"
+  image                 = "us-central1-docker.pkg.dev/my-project/levserve/levserve:1.0-tpu"
+  network               = "levserve"
+  subnetwork            = "levserve-us-central1"
+  tpu_machine_type      = "ct5lp-hightpu-1t"
+  tpu_topology          = "1x1"
+  serve_account_email   = "levserve-serve@my-project.iam.gserviceaccount.com"
+  prewarm_account_email = "levserve-prewarm@my-project.iam.gserviceaccount.com"
+  node_account_email    = "levserve-node@my-project.iam.gserviceaccount.com"
+}
+
+run "one_chip_of_v5e" {
+  command = plan
+
+  assert {
+    condition = (kubernetes_deployment_v1.main.spec[0].template[0].spec[0].node_selector["cloud.google.com/gke-tpu-accelerator"] == "tpu-v5-lite-podslice"
+    && kubernetes_deployment_v1.main.spec[0].template[0].spec[0].node_selector["cloud.google.com/gke-tpu-topology"] == "1x1")
+    error_message = "The pod must ask for a v5e of one chip."
+  }
+
+  assert {
+    condition = (kubernetes_deployment_v1.main.spec[0].template[0].spec[0].container[0].resources[0].limits["google.com/tpu"] == "1"
+    && kubernetes_deployment_v1.main.spec[0].template[0].spec[0].container[0].resources[0].requests["google.com/tpu"] == "1")
+    error_message = "Chips asked for and allowed must be the machine's."
+  }
+
+  assert {
+    condition     = google_container_node_pool.tpu.node_config[0].machine_type == "ct5lp-hightpu-1t" && length(google_container_node_pool.tpu.placement_policy) == 0
+    error_message = "A slice of one machine has no placement policy."
+  }
+}
+
+run "four_chips_of_v6e" {
+  command = plan
+  variables {
+    tpu_machine_type = "ct6e-standard-4t"
+    tpu_topology     = "2x2"
+  }
+
+  assert {
+    condition = (kubernetes_deployment_v1.main.spec[0].template[0].spec[0].node_selector["cloud.google.com/gke-tpu-accelerator"] == "tpu-v6e-slice"
+    && kubernetes_deployment_v1.main.spec[0].template[0].spec[0].container[0].resources[0].limits["google.com/tpu"] == "4")
+    error_message = "The pod must ask for four chips of v6e."
+  }
+}
+
+run "eight_chips_of_v6e" {
+  command = plan
+  variables {
+    tpu_machine_type = "ct6e-standard-8t"
+    tpu_topology     = "2x4"
+  }
+
+  assert {
+    condition     = kubernetes_deployment_v1.main.spec[0].template[0].spec[0].container[0].resources[0].limits["google.com/tpu"] == "8"
+    error_message = "The pod must ask for eight chips."
+  }
+}
+
+run "four_chips_of_7x" {
+  command = plan
+  variables {
+    tpu_machine_type = "tpu7x-standard-4t"
+    tpu_topology     = "2x2x1"
+  }
+
+  assert {
+    condition     = kubernetes_deployment_v1.main.spec[0].template[0].spec[0].node_selector["cloud.google.com/gke-tpu-accelerator"] == "tpu7x"
+    error_message = "The pod must ask for 7x."
+  }
+}
+
+run "probes_ask_what_they_mean" {
+  command = plan
+
+  assert {
+    condition = (kubernetes_deployment_v1.main.spec[0].template[0].spec[0].container[0].startup_probe[0].http_get[0].path == "/health/ready"
+      && kubernetes_deployment_v1.main.spec[0].template[0].spec[0].container[0].readiness_probe[0].http_get[0].path == "/health/ready"
+    && kubernetes_deployment_v1.main.spec[0].template[0].spec[0].container[0].liveness_probe[0].http_get[0].path == "/health/live")
+    error_message = "Started and ready mean that a token was produced; alive means that the process should go on."
+  }
+
+  assert {
+    condition = (kubernetes_deployment_v1.main.spec[0].template[0].spec[0].container[0].startup_probe[0].failure_threshold
+    * kubernetes_deployment_v1.main.spec[0].template[0].spec[0].container[0].startup_probe[0].period_seconds == 3600)
+    error_message = "Compiling for a TPU without a bundle must have an hour."
+  }
+
+  assert {
+    condition     = kubernetes_deployment_v1.main.spec[0].template[0].spec[0].termination_grace_period_seconds > tonumber(local.env["DRAIN_SECONDS"]) + local.deregister_s
+    error_message = "A pod must not be killed while it drains."
+  }
+}
+
+run "no_reservation_is_eaten_by_chance" {
+  command = plan
+
+  assert {
+    condition     = google_container_node_pool.tpu.node_config[0].reservation_affinity[0].consume_reservation_type == "NO_RESERVATION"
+    error_message = "On-demand TPUs must not come from a reservation."
+  }
+}
+
+run "spot_tpus" {
+  command = plan
+  variables {
+    capacity = "spot"
+  }
+
+  assert {
+    condition     = google_container_node_pool.tpu.node_config[0].spot && local.env["DRAIN_SECONDS"] == "8"
+    error_message = "Spot pods have little time to drain."
+  }
+}
+
+run "tpus_that_are_waited_for" {
+  command = plan
+  variables {
+    capacity = "flex_start"
+  }
+
+  assert {
+    condition = (google_container_node_pool.tpu.node_config[0].flex_start && google_container_node_pool.tpu.node_config[0].max_run_duration == "604800s"
+    && google_container_node_pool.tpu.management[0].auto_repair == false)
+    error_message = "Flex start lends nodes for at most 7 days and repairs none."
+  }
+
+  assert {
+    condition     = !kubernetes_deployment_v1.main.wait_for_rollout && !kubernetes_job_v1.prewarm[0].wait_for_completion
+    error_message = "An apply must not wait for capacity that may come tomorrow."
+  }
+}
+
+run "reserved_tpus" {
+  command = plan
+  variables {
+    capacity         = "reservation"
+    reservation_name = "my-reservation"
+  }
+
+  assert {
+    condition     = google_container_node_pool.tpu.node_config[0].reservation_affinity[0].values == toset(["my-reservation"])
+    error_message = "The pool must take the named reservation."
+  }
+}
+
+run "it_scales_on_our_queue" {
+  command = plan
+  variables {
+    max_replicas = 4
+  }
+
+  assert {
+    condition     = kubernetes_horizontal_pod_autoscaler_v2.main.spec[0].metric[0].pods[0].metric[0].name == "prometheus.googleapis.com|levserve_num_requests_waiting|gauge"
+    error_message = "Replicas must follow the queue."
+  }
+
+  assert {
+    condition     = google_container_node_pool.tpu.autoscaling[0].total_max_node_count == 5 && google_container_node_pool.tpu.autoscaling[0].total_min_node_count == 0
+    error_message = "There must be a machine for each replica and one to prewarm on, and none when nothing runs."
+  }
+
+  assert {
+    condition     = kubernetes_pod_disruption_budget_v1.main.spec[0].max_unavailable == "1"
+    error_message = "Drains must take one pod at a time."
+  }
+}
+
+run "pods_act_as_separate_identities_without_key_files" {
+  command = plan
+
+  assert {
+    condition = (kubernetes_deployment_v1.main.spec[0].template[0].spec[0].service_account_name == "levserve-serve"
+    && kubernetes_job_v1.prewarm[0].spec[0].template[0].spec[0].service_account_name == "levserve-prewarm")
+    error_message = "The service must not run as the identity that writes bundles."
+  }
+
+  assert {
+    condition     = google_service_account_iam_member.pods_act_as["serve"].member == "serviceAccount:my-project.svc.id.goog[levserve/levserve-serve]"
+    error_message = "Workload Identity must tie the pod to its Google account."
+  }
+
+  assert {
+    condition     = google_container_node_pool.tpu.node_config[0].workload_metadata_config[0].mode == "GKE_METADATA"
+    error_message = "Pods must not reach the node's identity."
+  }
+}
+
+run "no_public_access_by_default" {
+  command = plan
+
+  assert {
+    condition     = local.gateway.spec.gatewayClassName == "gke-l7-rilb" && length(google_compute_global_address.gateway) == 0
+    error_message = "The default gateway must be internal."
+  }
+
+  assert {
+    condition     = kubernetes_service_v1.main.spec[0].type == "ClusterIP"
+    error_message = "The Service must not have an address of its own."
+  }
+
+  assert {
+    condition     = google_container_cluster.main.private_cluster_config[0].enable_private_nodes && !google_container_cluster.main.control_plane_endpoints_config[0].ip_endpoints_config[0].enabled
+    error_message = "Neither nodes nor the control plane may have an address on the internet."
+  }
+}
+
+run "the_internet_comes_in_over_tls_with_a_key" {
+  command = plan
+  variables {
+    gateway         = "external"
+    hostname        = "llm.example.com"
+    certificate_map = "my-map"
+    secret_env      = { API_KEY = "levserve-api-key" }
+  }
+
+  assert {
+    condition     = local.gateway.spec.listeners[0].protocol == "HTTPS" && local.gateway.metadata.annotations["networking.gke.io/certmap"] == "my-map"
+    error_message = "An external gateway must speak TLS."
+  }
+
+  assert {
+    condition = one([for variable in kubernetes_deployment_v1.main.spec[0].template[0].spec[0].container[0].env :
+    variable.value_from[0].secret_key_ref[0].name if variable.name == "API_KEY" && try(length(variable.value), 0) == 0]) == "levserve-api-key"
+    error_message = "The key must come from a secret."
+  }
+
+  assert {
+    condition     = length([for manifest in local.manifests : manifest if manifest.kind == "RoleBinding"]) == 1 && local.pod_monitoring.spec.endpoints[0].authorization.credentials.secret.name == "levserve-api-key"
+    error_message = "The metrics collector must know the key, and may read it."
+  }
+
+  assert {
+    condition     = google_monitoring_uptime_check_config.main[0].monitored_resource[0].labels["host"] == "llm.example.com"
+    error_message = "What is public must be checked from outside."
+  }
+}
+
+run "long_answers_are_not_cut" {
+  command = plan
+
+  assert {
+    condition     = local.backend_policy.spec.default.timeoutSec > tonumber(local.env["REQUEST_TIMEOUT"])
+    error_message = "The load balancer must wait longer than the service."
+  }
+}
+
+run "the_cluster_is_hard_to_delete" {
+  command = plan
+
+  assert {
+    condition     = google_container_cluster.main.deletion_protection
+    error_message = "A destroy must be refused by default."
+  }
+}
+
+run "everything_is_scraped_and_alerts" {
+  command = plan
+
+  assert {
+    condition     = local.manifests[0].kind == "PodMonitoring" && google_container_cluster.main.monitoring_config[0].managed_prometheus[0].enabled
+    error_message = "Managed Prometheus must scrape the pods."
+  }
+
+  assert {
+    condition     = toset(keys(google_monitoring_alert_policy.main)) == toset(["errors_5xx", "kv_cache_full", "no_ready_instance", "queue", "slow_start"])
+    error_message = "There must be five alerts."
+  }
+}
+
+run "the_smoke_command_leaves_the_key_in_the_pod" {
+  command = plan
+  variables {
+    secret_env = { API_KEY = "levserve-api-key" }
+  }
+
+  assert {
+    condition     = output.smoke_command == "kubectl exec deployment/levserve --namespace=levserve -- bash -c 'levserve smoke http://levserve.levserve.svc.cluster.local --timeout 3600 --api-key \"$${API_KEY%%,*}\"'"
+    error_message = "It must be a command to copy."
+  }
+}

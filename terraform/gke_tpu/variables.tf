@@ -1,0 +1,471 @@
+variable "alert_start_s" {
+  description = "Seconds that a start may take (95th percentile) before an alert."
+  type        = number
+  default     = 300
+
+  validation {
+    condition     = var.alert_start_s > 0
+    error_message = "alert_start_s must be more than 0."
+  }
+}
+
+variable "bundle_bucket_name" {
+  description = "The bundle bucket of the foundation root."
+  type        = string
+  default     = ""
+
+  validation {
+    condition     = can(regex("^[a-z0-9][a-z0-9._-]{1,61}[a-z0-9]$", var.bundle_bucket_name))
+    error_message = "The bundle bucket has no valid name: set bundle_bucket_name to the foundation root's, without gs://."
+  }
+}
+
+variable "cache_gib" {
+  description = "Size of the cache where model_cache is \"disk\" or \"memory\": the checkpoint and a little more."
+  type        = number
+  default     = 40
+
+  validation {
+    condition     = var.cache_gib >= 1 && var.cache_gib == floor(var.cache_gib)
+    error_message = "cache_gib must be a whole number of at least 1."
+  }
+
+  validation {
+    condition     = var.model_cache != "disk" || var.cache_gib + 40 <= var.node_disk_gib
+    error_message = "The cache does not fit on the node's disk beside the image and the system (40 GiB): raise node_disk_gib or lower cache_gib."
+  }
+}
+
+variable "capacity" {
+  description = "How TPUs are had: \"on_demand\", \"spot\" (cheap, taken away at any time), \"flex_start\" (waits for capacity, up to 7 days of use) or \"reservation\"."
+  type        = string
+  default     = "on_demand"
+
+  validation {
+    condition     = contains(["on_demand", "spot", "flex_start", "reservation"], var.capacity)
+    error_message = "capacity must be on_demand, spot, flex_start or reservation."
+  }
+}
+
+variable "certificate_map" {
+  description = "Certificate Manager's certificate map for the external gateway."
+  type        = string
+  default     = null
+}
+
+variable "cluster_name" {
+  description = "Name of the cluster."
+  type        = string
+  default     = "levserve"
+
+  validation {
+    condition     = can(regex("^[a-z][a-z0-9-]{0,38}[a-z0-9]$", var.cluster_name))
+    error_message = "cluster_name must be 2 to 40 of a-z, 0-9 and '-', starting with a letter."
+  }
+}
+
+variable "deletion_protection_enabled" {
+  description = "Whether a destroy, or a change that replaces the cluster, is refused."
+  type        = bool
+  default     = true
+}
+
+variable "drain_s" {
+  description = "DRAIN_SECONDS: seconds that running requests get when a pod ends. Null: 30, and 8 on spot."
+  type        = number
+  default     = null
+
+  validation {
+    condition     = var.drain_s == null ? true : var.drain_s >= 0 && var.drain_s <= 600
+    error_message = "drain_s must be between 0 and 600."
+  }
+
+  validation {
+    condition     = var.drain_s == null || var.capacity != "spot" ? true : var.drain_s <= 10
+    error_message = "A spot TPU is taken away 30 s after its warning, of which pods get 15: drain_s must be at most 10 there."
+  }
+}
+
+variable "dtype" {
+  description = "DTYPE: the type of weights and activations."
+  type        = string
+  default     = "auto"
+
+  validation {
+    condition     = contains(["auto", "bfloat16", "float16", "float32"], var.dtype)
+    error_message = "dtype must be auto, bfloat16, float16 or float32."
+  }
+}
+
+variable "env" {
+  description = "More settings of the service as environment variables, for example { LOG_LEVEL = \"DEBUG\" }. Never a key."
+  type        = map(string)
+  default     = {}
+
+  validation {
+    condition     = alltrue([for name in keys(var.env) : can(regex("^[A-Z][A-Z0-9_]*$", name))])
+    error_message = "env holds environment variables: their names are capitals, digits and '_'."
+  }
+
+  validation {
+    condition     = alltrue([for name in keys(var.env) : !can(regex("(^|_)(KEY|TOKEN|SECRET|PASSWORD)$", name))])
+    error_message = "env is readable by all who see the cluster: put keys into a Kubernetes secret and name it in secret_env."
+  }
+
+  validation {
+    condition     = length(setintersection(keys(var.env), keys(local.settings_env))) == 0
+    error_message = "env repeats what another variable of this root decides (such as MAX_NUM_SEQS: slots). Use that variable."
+  }
+}
+
+variable "gateway" {
+  description = "How the service is reached: \"internal\" from the network only, \"external\" from the internet over TLS, \"none\" from inside the cluster only."
+  type        = string
+  default     = "internal"
+
+  validation {
+    condition     = contains(["internal", "external", "none"], var.gateway)
+    error_message = "gateway must be internal, external or none."
+  }
+
+  validation {
+    condition     = var.gateway != "external" || contains(keys(var.secret_env), "API_KEY")
+    error_message = "An external gateway without a key serves everyone at your cost: name a Kubernetes secret for API_KEY in secret_env."
+  }
+
+  validation {
+    condition     = var.gateway != "external" || var.hostname != null && var.certificate_map != null
+    error_message = "An external gateway speaks TLS: set hostname and certificate_map."
+  }
+}
+
+variable "hostname" {
+  description = "DNS name of the external gateway; point it at the output gateway_address."
+  type        = string
+  default     = null
+}
+
+variable "image" {
+  description = "The TPU image with tag or digest."
+  type        = string
+
+  validation {
+    condition     = can(regex("^[a-z0-9.-]+/[a-zA-Z0-9_./-]+(:[a-zA-Z0-9_.-]+|@sha256:[0-9a-f]{64})$", var.image)) && !endswith(var.image, ":latest")
+    error_message = "image must name a registry, an image and a tag or digest that stays what it is (not \":latest\"), such as us-central1-docker.pkg.dev/PROJECT/levserve/levserve:1.0-tpu."
+  }
+}
+
+variable "max_model_len" {
+  description = "MAX_MODEL_LEN: tokens of context. Null: the model's own, as far as memory reaches."
+  type        = number
+  default     = null
+
+  validation {
+    condition     = var.max_model_len == null ? true : var.max_model_len >= 16
+    error_message = "max_model_len must be at least 16 tokens."
+  }
+}
+
+variable "max_replicas" {
+  description = "Most replicas, each on a TPU VM of its own. The node pool has room for one more, in which a new image is prewarmed."
+  type        = number
+  default     = 1
+
+  validation {
+    condition     = var.max_replicas >= 1 && var.max_replicas == floor(var.max_replicas)
+    error_message = "max_replicas must be a whole number of at least 1."
+  }
+}
+
+variable "min_replicas" {
+  description = "Replicas that always run. A horizontal autoscaler cannot go to 0."
+  type        = number
+  default     = 1
+
+  validation {
+    condition     = var.min_replicas >= 1 && var.min_replicas <= var.max_replicas && var.min_replicas == floor(var.min_replicas)
+    error_message = "min_replicas must be a whole number from 1 to max_replicas."
+  }
+}
+
+variable "model_bucket_name" {
+  description = "The model bucket of the foundation root."
+  type        = string
+  default     = ""
+
+  validation {
+    condition     = can(regex("^[a-z0-9][a-z0-9._-]{1,61}[a-z0-9]$", var.model_bucket_name))
+    error_message = "The model bucket has no valid name: set model_bucket_name to the foundation root's, without gs://."
+  }
+}
+
+variable "model_cache" {
+  description = "Where a pulled checkpoint lies: \"none\" streams it from the bucket to the TPU; \"disk\" is the node's disk; \"memory\" is the node's memory."
+  type        = string
+  default     = "none"
+
+  validation {
+    condition     = contains(["none", "disk", "memory"], var.model_cache)
+    error_message = "model_cache must be \"none\", \"disk\" or \"memory\"."
+  }
+}
+
+variable "model_name" {
+  description = "MODEL_NAME: what clients send as `model`. Null: the last part of model_uri."
+  type        = string
+  default     = null
+}
+
+variable "model_uri" {
+  description = "MODEL_URI: the checkpoint in the model bucket, for example gs://my-project-models/my-model."
+  type        = string
+
+  validation {
+    condition     = startswith(var.model_uri, "gs://${var.model_bucket_name}/") && length(var.model_uri) > length("gs://${var.model_bucket_name}/")
+    error_message = "model_uri must be gs://MODEL_BUCKET_NAME/FOLDER: the service may read that bucket only, and its nodes have no way to the internet."
+  }
+}
+
+variable "namespace" {
+  description = "Kubernetes namespace of the service."
+  type        = string
+  default     = "levserve"
+
+  validation {
+    condition     = can(regex("^[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?$", var.namespace)) && !contains(["default", "kube-system"], var.namespace)
+    error_message = "namespace must be a Kubernetes name (a-z, 0-9 and '-') of its own, neither default nor kube-system."
+  }
+}
+
+variable "network" {
+  description = "The network of the foundation root."
+  type        = string
+}
+
+variable "node_account_email" {
+  description = "The identity of the nodes, from the foundation root."
+  type        = string
+
+  validation {
+    condition     = can(regex("^[^@ ]+@[^@ ]+\\.gserviceaccount\\.com$", var.node_account_email))
+    error_message = "node_account_email must be a service account's email; take it from the foundation root's gke_tfvars."
+  }
+}
+
+variable "node_disk_gib" {
+  description = "Size of a TPU node's boot disk."
+  type        = number
+  default     = 100
+
+  validation {
+    condition     = var.node_disk_gib >= 50
+    error_message = "node_disk_gib must be at least 50: the image alone takes several GiB."
+  }
+}
+
+variable "node_disk_type" {
+  description = "Type of a TPU node's boot disk. Null: GKE's default for the machine."
+  type        = string
+  default     = null
+}
+
+variable "notification_channels" {
+  description = "Who is told of alerts: ids such as projects/PROJECT/notificationChannels/NUMBER."
+  type        = list(string)
+  default     = []
+
+  validation {
+    condition     = alltrue([for id in var.notification_channels : can(regex("^projects/[^/]+/notificationChannels/[^/]+$", id))])
+    error_message = "notification_channels must be ids such as projects/PROJECT/notificationChannels/NUMBER."
+  }
+}
+
+variable "prewarm_account_email" {
+  description = "The prewarm identity of the foundation root."
+  type        = string
+
+  validation {
+    condition     = can(regex("^[^@ ]+@[^@ ]+\\.gserviceaccount\\.com$", var.prewarm_account_email))
+    error_message = "prewarm_account_email must be a service account's email; take it from the foundation root's gke_tfvars."
+  }
+
+  validation {
+    condition     = var.prewarm_account_email != var.serve_account_email
+    error_message = "prewarm_account_email and serve_account_email are the same: a served request could then reach an identity that writes native code."
+  }
+}
+
+variable "prewarm_on_apply" {
+  description = "Whether an apply that changes what is compiled first runs the prewarm job and waits for it."
+  type        = bool
+  default     = true
+}
+
+variable "project_id" {
+  description = "The Google Cloud project."
+  type        = string
+
+  validation {
+    condition     = can(regex("^[a-z][a-z0-9-]{4,28}[a-z0-9]$", var.project_id))
+    error_message = "project_id must be a project's id (6 to 30 of a-z, 0-9 and '-'), neither its name nor its number."
+  }
+}
+
+variable "proxy_subnet_cidr" {
+  description = "Address range of the internal gateway's proxies; must not overlap the foundation root's subnet_cidr."
+  type        = string
+  default     = "10.9.0.0/23"
+
+  validation {
+    condition     = can(cidrhost(var.proxy_subnet_cidr, 0)) && try(tonumber(split("/", var.proxy_subnet_cidr)[1]) <= 26, false)
+    error_message = "proxy_subnet_cidr must be an address range of /26 or larger, such as \"10.9.0.0/23\"."
+  }
+}
+
+variable "region" {
+  description = "The region, the same as the foundation root's."
+  type        = string
+  default     = "us-central1"
+
+  validation {
+    condition     = can(regex("^[a-z]+-[a-z]+[0-9]+$", var.region))
+    error_message = "region must be a region such as \"us-central1\", not a zone: that is variable zone."
+  }
+}
+
+variable "request_timeout_s" {
+  description = "REQUEST_TIMEOUT: seconds that one request may take. The gateway waits a little longer."
+  type        = number
+  default     = 300
+
+  validation {
+    condition     = var.request_timeout_s >= 1 && var.request_timeout_s <= 86400
+    error_message = "request_timeout_s must be between 1 and 86400."
+  }
+}
+
+variable "reservation_name" {
+  description = "The reservation, where capacity is \"reservation\"."
+  type        = string
+  default     = null
+
+  validation {
+    condition     = (var.reservation_name != null) == (var.capacity == "reservation")
+    error_message = "reservation_name belongs to capacity = \"reservation\": set both or neither."
+  }
+}
+
+variable "secret_env" {
+  description = "Settings that are keys: environment variable to the name of a Kubernetes secret that has a key of the same name, for example { API_KEY = \"levserve-api-key\" }."
+  type        = map(string)
+  default     = {}
+
+  validation {
+    condition     = alltrue([for secret in values(var.secret_env) : can(regex("^[a-z0-9]([a-z0-9.-]{0,251}[a-z0-9])?$", secret))])
+    error_message = "secret_env holds names of Kubernetes secrets (a-z, 0-9, '-' and '.'), not the keys themselves."
+  }
+
+  validation {
+    condition     = length(setintersection(keys(var.secret_env), keys(local.settings_env))) == 0
+    error_message = "secret_env repeats a setting that another variable of this root decides."
+  }
+}
+
+variable "serve_account_email" {
+  description = "The serving identity of the foundation root."
+  type        = string
+
+  validation {
+    condition     = can(regex("^[^@ ]+@[^@ ]+\\.gserviceaccount\\.com$", var.serve_account_email))
+    error_message = "serve_account_email must be a service account's email; take it from the foundation root's gke_tfvars."
+  }
+}
+
+variable "service_name" {
+  description = "Name of the Deployment, its Service and what belongs to them."
+  type        = string
+  default     = "levserve"
+
+  validation {
+    condition     = can(regex("^[a-z][a-z0-9-]{0,38}[a-z0-9]$", var.service_name))
+    error_message = "service_name must be 2 to 40 of a-z, 0-9 and '-', starting with a letter."
+  }
+}
+
+variable "slots" {
+  description = "MAX_NUM_SEQS: sequences that run at once in a pod. As many more may wait."
+  type        = number
+  default     = 32
+
+  validation {
+    condition     = var.slots >= 1 && var.slots <= 1024 && var.slots == floor(var.slots)
+    error_message = "slots must be a whole number from 1 to 1024."
+  }
+}
+
+variable "startup_budget_s" {
+  description = "Seconds that a start may take before the pod is restarted. Compiling for a TPU without a bundle is slow."
+  type        = number
+  default     = 3600
+
+  validation {
+    condition     = var.startup_budget_s >= 60 && var.startup_budget_s <= 7200 && var.startup_budget_s % 10 == 0
+    error_message = "startup_budget_s must be from 60 to 7200 and a multiple of the probe's 10 s: a start that takes over two hours hangs."
+  }
+}
+
+variable "subnetwork" {
+  description = "The subnet of the foundation root, with Private Google Access."
+  type        = string
+}
+
+variable "tpu_machine_type" {
+  description = "The TPU VM: ct5lp-hightpu-1t, -4t or -8t (v5e), ct6e-standard-1t, -4t or -8t (v6e), tpu7x-standard-4t (7x)."
+  type        = string
+
+  validation {
+    condition     = contains(keys(local.tpu_machines), var.tpu_machine_type)
+    error_message = "tpu_machine_type must be one of ${join(", ", keys(local.tpu_machines))}."
+  }
+}
+
+variable "tpu_topology" {
+  description = "How the chips are connected: 1x1 for one chip, 2x2 (7x: 2x2x1) for four, 2x4 for eight."
+  type        = string
+
+  validation {
+    condition     = !contains(keys(local.tpu_machines), var.tpu_machine_type) || contains(keys(local.tpu.topologies), var.tpu_topology)
+    error_message = "${var.tpu_machine_type} does not form the topology ${var.tpu_topology}, but ${join(", ", keys(local.tpu.topologies))}."
+  }
+
+  validation {
+    condition     = lookup(local.tpu.topologies, var.tpu_topology, 1) == 1
+    error_message = "The topology ${var.tpu_topology} of ${var.tpu_machine_type} spans several VMs, and this root serves from one. For eight chips take an -8t machine with 2x4."
+  }
+}
+
+variable "waiting_requests_per_replica" {
+  description = "The autoscaler adds a replica when more requests than this wait in each, on average."
+  type        = number
+  default     = 10
+
+  validation {
+    condition     = var.waiting_requests_per_replica >= 1 && var.waiting_requests_per_replica == floor(var.waiting_requests_per_replica)
+    error_message = "waiting_requests_per_replica must be a whole number of at least 1."
+  }
+
+  validation {
+    condition     = var.waiting_requests_per_replica < var.slots
+    error_message = "waiting_requests_per_replica must be below slots: a replica holds no more waiting requests than that, and the autoscaler would never act."
+  }
+}
+
+variable "zone" {
+  description = "Zone of the TPUs, for example us-central1-a."
+  type        = string
+
+  validation {
+    condition     = can(regex("^${var.region}-[a-z]$", var.zone))
+    error_message = "zone must be a zone of region, such as \"us-central1-a\" in us-central1."
+  }
+}

@@ -1,0 +1,193 @@
+# One pod is one TPU VM with all its chips. A slice of several VMs would be a LeaderWorkerSet with this same pod
+# template.
+
+locals {
+  pod_labels = { app = var.service_name }
+  port       = 8080
+  # Endpoints forget a pod a moment after it was told to end; until then it still takes requests.
+  deregister_s = 5
+}
+
+resource "kubernetes_deployment_v1" "main" {
+  metadata {
+    name      = var.service_name
+    namespace = kubernetes_namespace_v1.main.metadata[0].name
+    labels    = local.pod_labels
+  }
+
+  spec {
+    replicas                  = var.min_replicas
+    progress_deadline_seconds = var.startup_budget_s + 1800 # and the time to get a TPU
+
+    selector {
+      match_labels = local.pod_labels
+    }
+
+    # A rollout goes pod by pod and takes the TPU of the one before: there is none to spare. With one replica that is a
+    # gap as long as a warm start.
+    strategy {
+      type = "RollingUpdate"
+      rolling_update {
+        max_surge       = "0"
+        max_unavailable = "1"
+      }
+    }
+
+    template {
+      metadata {
+        labels = local.pod_labels
+      }
+
+      spec {
+        service_account_name             = kubernetes_service_account_v1.main["serve"].metadata[0].name
+        automount_service_account_token  = false
+        enable_service_links             = false # else LEVSERVE_PORT and the like appear among the settings
+        termination_grace_period_seconds = local.deregister_s + local.drain_s + 5
+
+        node_selector = {
+          "cloud.google.com/gke-tpu-accelerator" = local.tpu.accelerator
+          "cloud.google.com/gke-tpu-topology"    = var.tpu_topology
+        }
+
+        toleration {
+          key      = "google.com/tpu"
+          operator = "Exists"
+        }
+
+        container {
+          name  = "levserve"
+          image = var.image
+          args  = ["serve"]
+
+          port {
+            name           = "http"
+            container_port = local.port
+          }
+
+          resources {
+            requests = { "google.com/tpu" = tostring(local.chips) }
+            limits   = { "google.com/tpu" = tostring(local.chips) }
+          }
+
+          security_context {
+            allow_privilege_escalation = false
+          }
+
+          startup_probe {
+            period_seconds    = 10
+            timeout_seconds   = 5
+            failure_threshold = ceil(var.startup_budget_s / 10)
+            http_get {
+              path = "/health/ready"
+              port = "http"
+            }
+          }
+
+          readiness_probe {
+            period_seconds    = 5
+            timeout_seconds   = 5
+            failure_threshold = 2
+            http_get {
+              path = "/health/ready"
+              port = "http"
+            }
+          }
+
+          liveness_probe {
+            period_seconds    = 30
+            timeout_seconds   = 10
+            failure_threshold = 3
+            http_get {
+              path = "/health/live"
+              port = "http"
+            }
+          }
+
+          lifecycle {
+            pre_stop {
+              exec {
+                command = ["sleep", tostring(local.deregister_s)]
+              }
+            }
+          }
+
+          dynamic "env" {
+            for_each = local.env
+            content {
+              name  = env.key
+              value = env.value
+            }
+          }
+
+          dynamic "env" {
+            for_each = var.secret_env
+            content {
+              name = env.key
+              value_from {
+                secret_key_ref {
+                  name = env.value
+                  key  = env.key
+                }
+              }
+            }
+          }
+
+          dynamic "volume_mount" {
+            for_each = var.model_cache == "none" ? [] : [local.cache_path]
+            content {
+              name       = "cache"
+              mount_path = volume_mount.value
+            }
+          }
+        }
+
+        dynamic "volume" {
+          for_each = var.model_cache == "none" ? [] : [var.model_cache]
+          content {
+            name = "cache"
+            empty_dir {
+              medium     = volume.value == "memory" ? "Memory" : ""
+              size_limit = "${var.cache_gib}Gi"
+            }
+          }
+        }
+      }
+    }
+  }
+
+  wait_for_rollout = var.capacity != "flex_start"
+
+  timeouts {
+    create = "150m"
+    update = "150m"
+  }
+
+  lifecycle {
+    ignore_changes = [spec[0].replicas] # the autoscaler's
+  }
+
+  depends_on = [
+    google_container_node_pool.tpu,
+    google_service_account_iam_member.pods_act_as,
+    kubernetes_job_v1.prewarm,
+  ]
+}
+
+resource "kubernetes_service_v1" "main" {
+  metadata {
+    name      = var.service_name
+    namespace = kubernetes_namespace_v1.main.metadata[0].name
+    labels    = local.pod_labels
+  }
+
+  spec {
+    type     = "ClusterIP"
+    selector = local.pod_labels
+
+    port {
+      name        = "http"
+      port        = 80
+      target_port = "http"
+    }
+  }
+}

@@ -1,0 +1,59 @@
+"""What Terraform, the documents and the examples set exists in `settings.py`."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+from scripts.check_deployment import FENCE
+from service.settings import Settings
+
+ROOT = Path(__file__).parents[2]
+KNOWN = {name.upper() for name in Settings.model_fields}
+ENVIRONMENTS = sorted((ROOT / "terraform").glob("*/environment.tf"))
+# Where people are told to set something: `--update-secrets=A=name:latest`, `--env A=b`, and a file of settings.
+GCLOUD_VARIABLES = re.compile(r"--(?:set|update)-(?:env-vars|secrets)=\"?(\S+)")
+SETTINGS_FILE = re.compile(r"^cat > settings\.yaml <<END\n(.*?)^END", re.MULTILINE | re.DOTALL)
+OF_GOOGLE = {"GOOGLE_APPLICATION_CREDENTIALS"}  # Google's libraries read it, not we
+DOCKER_VARIABLES = re.compile(r"(?:--env|-e)[ =]\"?([A-Z][A-Z0-9_]*)=")
+
+
+def names_in_map(text: str, name: str) -> set[str]:
+    """The keys of the HCL map that is assigned to `name`."""
+    found = re.search(rf"^ *{name} *= *\{{(.*?)\}}$", text, re.MULTILINE | re.DOTALL)
+    return set(re.findall(r"\b([A-Z][A-Z0-9_]+) *=", re.sub(r"#.*", "", found[1]))) if found else set()
+
+
+def test_both_platforms_say_their_environment():
+    assert [path.parent.name for path in ENVIRONMENTS] == ["cloud_run_gpu", "gke_tpu"]
+
+
+@pytest.mark.parametrize("path", ENVIRONMENTS, ids=lambda path: path.parent.name)
+def test_every_variable_that_terraform_sets_is_a_setting(path):
+    names = names_in_map(path.read_text(), "settings_env")
+    assert {"MODEL_URI", "BUNDLE_URI", "MAX_NUM_SEQS"} <= names
+    assert names - KNOWN == set()
+
+
+@pytest.mark.parametrize("path", ENVIRONMENTS, ids=lambda path: path.parent.name)
+def test_terraform_sets_variables_in_one_place_only(path):
+    for other in path.parent.glob("*.tf"):
+        assert other == path or not re.search(r"^ *name *= *\"[A-Z][A-Z0-9_]+\"", other.read_text(), re.MULTILINE), (
+            other.name
+        )
+
+
+def test_every_variable_of_an_example_is_a_setting():
+    for path in (ROOT / "terraform").glob("*/examples/*.tfvars"):
+        text = path.read_text()
+        assert (names_in_map(text, "env") | names_in_map(text, "secret_env")) - KNOWN == set(), path.name
+
+
+def test_every_variable_that_the_documents_set_is_a_setting():
+    text = "\n".join(block for path in (ROOT / "docs").glob("*.md") for block in FENCE.findall(path.read_text()))
+    names = {pair.split("=")[0] for group in GCLOUD_VARIABLES.findall(text) for pair in group.split(",")}
+    names |= set(DOCKER_VARIABLES.findall(text))
+    for settings in SETTINGS_FILE.findall(text):
+        names |= {line.split(":")[0] for line in settings.splitlines()}
+    assert {"MODEL_URI", "MAX_NUM_SEQS", "API_KEY"} <= names
+    assert names - KNOWN - OF_GOOGLE == set()

@@ -1,0 +1,163 @@
+"""Terraform: what `terraform test` cannot see. The plans themselves are tested by scripts/check_terraform.py."""
+
+import re
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from service.observability.metrics import Metrics
+from service.startup import Phase
+
+ROOT = Path(__file__).parents[2]
+ROOTS = sorted(path.parent for path in (ROOT / "terraform").glob("*/versions.tf"))
+VARIABLE = re.compile(r'^variable "(\w+)" \{\n(.*?)^\}', re.MULTILINE | re.DOTALL)
+RESOURCE = re.compile(r'^resource "(\w+)" "(\w+)" \{\n(.*?)^\}', re.MULTILINE | re.DOTALL)
+
+each_root = pytest.mark.parametrize("root", ROOTS, ids=lambda root: root.name)
+
+
+def text_of(root: Path) -> str:
+    return "\n".join(path.read_text() for path in sorted(root.glob("*.tf")))
+
+
+def resources_of(kind: str) -> dict[str, str]:
+    """The bodies of all resources of a kind, by root and name."""
+    return {
+        f"{root.name}/{name}": body for root in ROOTS for k, name, body in RESOURCE.findall(text_of(root)) if k == kind
+    }
+
+
+def test_there_are_three_roots():
+    assert [root.name for root in ROOTS] == ["cloud_run_gpu", "foundation", "gke_tpu"]
+
+
+def test_files_are_formatted():
+    if shutil.which("terraform") is None:
+        pytest.skip("terraform is not installed")
+    done = subprocess.run(
+        ["terraform", "fmt", "-check", "-recursive", ROOT / "terraform"], check=False, capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stdout
+
+
+@each_root
+def test_variables_are_typed_described_and_in_order(root):
+    variables = VARIABLE.findall((root / "variables.tf").read_text())
+    assert [name for name, _ in variables] == sorted(name for name, _ in variables)
+    for name, body in variables:
+        assert "  type " in body, name
+        assert re.search(r'  description = "[A-Z].+[.?]"', body), name
+
+
+@each_root
+def test_a_refusal_is_a_sentence(root):
+    for message in re.findall(r'error_message = "(.+)"$', (root / "variables.tf").read_text(), re.MULTILINE):
+        assert message.endswith("."), message
+        assert message.count(" ") >= 4, message
+
+
+@each_root
+def test_booleans_are_positive(root):
+    for name, body in VARIABLE.findall((root / "variables.tf").read_text()):
+        if re.search(r"type += bool", body):
+            assert not re.search(r"(^|_)(no|not|disable|disabled|skip)(_|$)", name), name
+
+
+@each_root
+def test_every_root_has_tests_and_says_what_it_gives(root):
+    assert list(root.glob("tests/*.tftest.hcl"))
+    for name, body in re.findall(
+        r'^output "(\w+)" \{\n(.*?)^\}', (root / "outputs.tf").read_text(), re.MULTILINE | re.DOTALL
+    ):
+        assert "  description = " in body, name
+
+
+def test_data_cannot_be_destroyed():
+    buckets = resources_of("google_storage_bucket")
+    assert {"foundation/models", "foundation/bundles"} <= buckets.keys()
+    for name in ("foundation/models", "foundation/bundles"):
+        assert "prevent_destroy = true" in buckets[name]
+
+
+def test_one_grant_alone_writes_bundles():
+    grants = resources_of("google_storage_bucket_iam_member")
+    on_bundles = {name: body for name, body in grants.items() if "google_storage_bucket.bundles" in body}
+    assert {name: re.search(r'role += "(.+)"', body)[1] for name, body in on_bundles.items()} == {
+        "foundation/bundles_read": "roles/storage.objectViewer",
+        "foundation/bundles_write": "roles/storage.objectUser",
+    }
+    assert 'local.emails["prewarm"]' in on_bundles["foundation/bundles_write"]
+
+
+def test_the_public_is_named_in_one_place():
+    places = [
+        path
+        for path in (ROOT / "terraform").glob("*/*.tf")
+        if "allUsers" in path.read_text() and path.name != "variables.tf"
+    ]
+    assert [path.relative_to(ROOT / "terraform").as_posix() for path in places] == ["cloud_run_gpu/access.tf"]
+
+
+def test_no_resource_holds_a_secrets_value():
+    for root in ROOTS:
+        assert not re.search(r"google_secret_manager_secret_version|kubernetes_secret_v1|secret_data", text_of(root)), (
+            root.name
+        )
+
+
+def test_gcloud_and_terraform_do_not_fight():
+    (service,) = resources_of("google_cloud_run_v2_service").values()
+    ignored = re.search(r"ignore_changes = \[(.*?)\n    \]", service, re.DOTALL)[1]
+    for field in ("client", "client_version", "traffic", "template[0].containers[0].image", "template[0].labels"):
+        assert re.search(rf"^ *{re.escape(field)},", ignored, re.MULTILINE), field
+
+
+@each_root
+def test_every_series_that_is_charted_or_alerts_exists(root):
+    exposition = Metrics().exposition().decode()
+    exported = set(re.findall(r"^# TYPE (levserve_\w+)", exposition, re.MULTILINE))
+    used = {re.sub(r"_bucket$", "", name) for name in re.findall(r"(?<!user_)\blevserve_\w+", text_of(root))}
+    assert used - exported == set()
+
+
+@each_root
+def test_every_log_metric_that_is_charted_is_made_by_the_foundation(root):
+    made = {
+        name.replace("/", "_")
+        for name in re.findall(r'name += "(levserve/\w+)"', text_of(ROOT / "terraform" / "foundation"))
+    }
+    used = {re.sub(r"_bucket$", "", name) for name in re.findall(r"user_(levserve_\w+)", text_of(root))}
+    assert used <= made == {"levserve_start_seconds", "levserve_start_phase_seconds"}
+
+
+def test_the_log_metric_matches_what_a_start_logs(caplog):
+    from service.startup import Startup
+
+    caplog.set_level("INFO", "service.startup")
+    startup = Startup(Metrics())
+    for phase in Phase:
+        with startup.phase(phase):
+            pass
+    startup.finish()
+    *phases, ready = caplog.records
+    assert [record.message for record in phases] == [f"start: {phase}" for phase in Phase]
+    assert [record.phase for record in phases] == [str(phase) for phase in Phase]
+    assert ready.message == "ready"
+    assert all(record.seconds >= 0 for record in caplog.records)
+    filters = re.findall(
+        r"filter += \"(.+)\"$", (ROOT / "terraform/foundation/monitoring.tf").read_text(), re.MULTILINE
+    )
+    assert any(r"jsonPayload.message=~\"^start: \"" in text for text in filters)
+    assert any(r"jsonPayload.message=\"ready\"" in text for text in filters)
+
+
+@pytest.mark.parametrize("path", ["/health/ready", "/health/live"])
+def test_the_probes_ask_routes_that_exist(path):
+    from service.api.health import router
+
+    assert path in {route.path for route in router.routes}
+    probed = set(re.findall(r'path = "(/health/\w+)"', "\n".join(map(text_of, ROOTS))))
+    assert path in probed
+    assert probed <= {"/health/ready", "/health/live"}
