@@ -1,29 +1,31 @@
 """The composition root: opens the port, loads the model behind it, serves, drains.
 
-The port is open before jax is imported, so a platform sees a live process within a second; what takes time happens on a
-thread of its own, and `/health/ready` tells how far it is.
+The port is open before jax and FastAPI are imported, so a platform sees a live process within a second; what takes time
+happens on threads of its own, and `/health/ready` tells how far it is.
 """
 
 import asyncio
 import contextlib
+import gc
 import logging
 import signal
 import socket
 import threading
 from collections.abc import Callable
+from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Any, override
 
 import uvicorn
 
-from service.api.application import create_api
-from service.api.dependencies import ServedModel
 from service.errors import Draining, EngineStopped, NotReady, PortInUse
+from service.front import Asgi, Front
 from service.observability.metrics import Metrics
 from service.settings import Settings
-from service.startup import Startup
+from service.startup import Phase, Startup
 
 if TYPE_CHECKING:
+    from service.api.dependencies import ServedModel
     from service.model_load import LoadedModel
 
 logger = logging.getLogger(__name__)
@@ -37,13 +39,15 @@ CLOSE_CONNECTIONS_S = 1
 class Service:
     """One process: a start under way, then a model, then a drain. The API's `Readiness`."""
 
-    def __init__(self, settings: Settings) -> None:
+    def __init__(self, settings: Settings, picture: Path | None = None) -> None:
         self.settings = settings
         self.metrics = Metrics()
         self.startup = Startup(self.metrics)
         self.loaded: LoadedModel | None = None
+        self.api: Asgi | None = None
         self.error: BaseException | None = None  # why the process must end
         self.is_draining = False
+        self._picture = picture
         self._on_error = lambda: None
         self._loading = threading.Thread(target=self._load, name="load", daemon=True)
 
@@ -55,7 +59,12 @@ class Service:
     @property
     def is_ready(self) -> bool:
         """Whether a request would be taken now."""
-        return self.loaded is not None and self.error is None and not self.is_draining
+        return self.startup.is_ready and self.error is None and not self.is_draining
+
+    @property
+    def is_undecided(self) -> bool:
+        """Whether nobody knows yet if requests will be answered."""
+        return self.loaded is None and self.error is None and not self.is_draining
 
     @property
     def is_loading(self) -> bool:
@@ -66,7 +75,15 @@ class Service:
         """Return how far the start is, as JSON."""
         return self.startup.progress()
 
-    def served_model(self) -> ServedModel:
+    def summary(self) -> str:
+        """Return how far the start is, in one phrase."""
+        return self.startup.summary()
+
+    def stats(self) -> dict[str, Any]:
+        """Return the start's timeline and what came of it, as JSON."""
+        return {"is_ready": self.is_ready, **self.startup.report()}
+
+    def served_model(self) -> "ServedModel":
         """Return the model that answers.
 
         Raises:
@@ -96,12 +113,46 @@ class Service:
 
     def _load(self) -> None:
         try:
-            from service.model_load import load_model
+            with self.startup.phase(Phase.IMPORT, "checkpoint"):
+                from service.model_load import ModelLoad
 
-            self.loaded = load_model(self.settings, self.startup, self.metrics, self._engine_failed)
+            load = ModelLoad(self.settings, self.startup, self.metrics, self._engine_failed)
+            loaded = load.run(beside=self._import_api)
+            self.loaded = loaded
+            # What was imported and loaded stays; the collector need not look at it again.
+            gc.freeze()
+            gc.enable()
+            loaded.complete()
+            self._draw()
         except BaseException as error:  # whatever it is, the process must end and say so
             self.error = error
             self._on_error()
+
+    def _draw(self) -> None:
+        if self._picture is not None:
+            from service.timeline import draw
+
+            try:
+                draw(self.startup, self._picture, f"levserve serve {self.settings.checkpoint_uri or '(demo model)'}")
+            except OSError as error:  # the service answers all the same
+                logger.warning("the picture was not written", extra={"reason": str(error)})
+            else:
+                logger.info("drew the start", extra={"file": str(self._picture)})
+
+    def _import_api(self) -> None:
+        with self.startup.phase(Phase.IMPORT, "api"):
+            from service.api.application import create_api
+
+            self.api = create_api(
+                self,
+                self.metrics,
+                api_keys=self.settings.api_keys,
+                request_timeout_s=self.settings.request_timeout,
+                default_max_tokens=self.settings.default_max_tokens,
+                default_temperature=self.settings.default_temperature,
+                max_body_bytes=self.settings.max_body_bytes,
+                project_id=self.settings.google_cloud_project,
+            )
 
     def _engine_failed(self) -> None:
         self.error = EngineStopped("the device thread failed; see the log above")
@@ -117,6 +168,12 @@ class Server(uvicorn.Server):
         self._draining: asyncio.Task[None] | None = None
 
     @override
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().startup(sockets)
+        # Not before the port answers: the imports would keep the event loop from starting.
+        self._service.start(on_error=self._stop)
+
+    @override
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
         if self._draining is not None:
             self.should_exit = self.force_exit = True
@@ -124,32 +181,36 @@ class Server(uvicorn.Server):
         logger.info("stopping", extra={"signal": signal.Signals(sig).name})
         self._draining = asyncio.get_running_loop().create_task(self._drain())
 
+    def _stop(self) -> None:
+        self.should_exit = True
+
     async def _drain(self) -> None:
         await self._service.drain()
         self.should_exit = True
 
 
-def serve(settings: Settings) -> None:
+def serve(settings: Settings, picture: Path | None = None) -> None:
     """Serve until told to stop.
+
+    Args:
+        settings: what to serve and how.
+        picture: where to draw the start's timeline, if anywhere.
 
     Raises:
         StartError: the service cannot start.
         EngineStopped: the engine died, so that the platform must start another process.
     """
-    service = Service(settings)
+    service = Service(settings, picture)
     listener = bind(settings.host, settings.port)
-    api = create_api(
+    front = Front(
         service,
         service.metrics,
-        api_keys=settings.api_keys,
-        request_timeout_s=settings.request_timeout,
-        default_max_tokens=settings.default_max_tokens,
-        default_temperature=settings.default_temperature,
-        max_body_bytes=settings.max_body_bytes,
-        project_id=settings.google_cloud_project,
+        admin_keys=settings.admin_api_keys,
+        max_waiting=settings.max_concurrent_requests if settings.early_requests == "wait" else 0,
+        wait_s=settings.request_timeout,
     )
     config = uvicorn.Config(
-        api,
+        front,
         http="h11",  # httptools has no limit on headers
         h11_max_incomplete_event_size=MAX_HEADER_BYTES,
         ws="none",
@@ -163,10 +224,6 @@ def serve(settings: Settings) -> None:
     host, port = listener.getsockname()[:2]
     logger.info("listening", extra={"host": host, "port": port})
 
-    def stop_server() -> None:
-        server.should_exit = True
-
-    service.start(on_error=stop_server)
     with contextlib.closing(listener):
         asyncio.run(server.serve(sockets=[listener]))
     if service.error is not None:
@@ -184,6 +241,7 @@ def bind(host: str, port: int) -> socket.socket:
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
         listener.bind((host, port))
+        listener.listen()  # who connects from now on waits for the event loop and is not refused
     except OSError as error:
         listener.close()
         raise PortInUse(host, port, error.strerror or str(error)) from error

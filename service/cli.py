@@ -1,7 +1,8 @@
-"""The command line: `levserve serve`. Every setting is a flag; errors are one line and an exit code."""
+"""The command line, `levserve COMMAND`. Every setting is a flag; errors are one line and an exit code."""
 
 import argparse
 import atexit
+import gc
 import logging
 import os
 import sys
@@ -10,30 +11,31 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NoReturn
 
-from service.errors import ServiceError
+from service.errors import ServiceError, SettingsError
 from service.observability.logs import configure_logging
 from service.settings import Settings, load_settings
 
 logger = logging.getLogger(__name__)
 
+PICTURE_SUFFIXES = (".png", ".svg", ".pdf")
+
 
 def main(arguments: Sequence[str] | None = None) -> NoReturn:
     """Run a command and exit: 0 after a clean stop, 1 on an error, 2 on a wrong flag."""
+    # What is imported stays, so looking for garbage in it only delays the start; `app` switches it on again.
+    gc.disable()
     parser = build_parser()
     flags = vars(parser.parse_args(arguments))
-    flags.pop("command")
     configure_logging("INFO", flags.get("log_format") or "auto")
     code = 0
     level = "INFO"
     try:
         settings = load_settings(
-            {name: value for name, value in flags.items() if name != "config"}, flags.get("config")
+            {name: value for name, value in flags.items() if name in Settings.model_fields}, flags.get("config")
         )
         level = settings.log_level
         configure_logging(settings.log_level, settings.log_format)
-        from service.app import serve
-
-        serve(settings)
+        code = _run(flags, settings)
     except ServiceError as error:
         logger.error("%s", error, exc_info=level == "DEBUG")
         code = 1
@@ -44,7 +46,7 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
 
 
 def build_parser() -> argparse.ArgumentParser:
-    """Return the parser: one command so far, with a flag for each setting."""
+    """Return the parser: the commands, each with a flag for every setting."""
     parser = argparse.ArgumentParser(
         prog="levserve", description="An OpenAI-compatible inference service for fine-tuned models, on JAX."
     )
@@ -55,11 +57,60 @@ def build_parser() -> argparse.ArgumentParser:
         description="Serve a checkpoint. Each flag is also an environment variable, its name in capitals.",
         argument_default=argparse.SUPPRESS,
     )
-    serve.add_argument("--config", type=Path, metavar="FILE", help="a YAML file of settings")
-    for name, field in Settings.model_fields.items():
-        text = " ".join((field.description or "").replace("%", "%%").replace("`", "").split())
-        serve.add_argument(f"--{name.replace('_', '-')}", metavar="VALUE", help=text)
+    serve.add_argument(
+        "--profile-start",
+        type=Path,
+        metavar="FILE.png",
+        help="draw the start's timeline once it is ready (.png, .svg or .pdf; needs matplotlib)",
+    )
+    _add_settings(serve)
+    prewarm = commands.add_parser(
+        "prewarm",
+        help="make a checkpoint's bundle ahead of traffic",
+        description="Compile a checkpoint's executables on this accelerator and keep them as a bundle, so that a start "
+        "compiles nothing. Each flag is also an environment variable, its name in capitals.",
+        argument_default=argparse.SUPPRESS,
+    )
+    prewarm.add_argument("model_uri", nargs="?", metavar="MODEL_URI", help="the checkpoint, as for serve")
+    prewarm.add_argument(
+        "--check", action="store_true", help="compile nothing; exit with 0 if a start would find its bundle, else 1"
+    )
+    _add_settings(prewarm, without="model_uri")
     return parser
+
+
+def _add_settings(parser: argparse.ArgumentParser, without: str = "") -> None:
+    parser.add_argument("--config", type=Path, metavar="FILE", help="a YAML file of settings")
+    for name, field in Settings.model_fields.items():
+        if name != without:
+            text = " ".join((field.description or "").replace("%", "%%").replace("`", "").split())
+            parser.add_argument(f"--{name.replace('_', '-')}", metavar="VALUE", help=text)
+
+
+def _run(flags: dict[str, object], settings: Settings) -> int:
+    if flags["command"] == "prewarm":
+        from service.prewarm import check, prewarm
+
+        return check(settings) if flags.get("check") else prewarm(settings)
+    from service.app import serve
+
+    picture = flags.get("profile_start")
+    if isinstance(picture, Path):
+        _check_picture(picture)
+    serve(settings, picture if isinstance(picture, Path) else None)
+    return 0
+
+
+def _check_picture(path: Path) -> None:
+    """Refuse a picture that could not be drawn, before the start rather than after it."""
+    from importlib.util import find_spec
+
+    if path.suffix not in PICTURE_SUFFIXES:
+        raise SettingsError("--profile-start", f"{path} ends with none of {', '.join(PICTURE_SUFFIXES)}.")
+    if not path.parent.is_dir():
+        raise SettingsError("--profile-start", f"there is no folder {path.parent}.")
+    if find_spec("matplotlib") is None:
+        raise SettingsError("--profile-start", "matplotlib draws the picture. Install it: pip install matplotlib.")
 
 
 def _exit(code: int) -> NoReturn:

@@ -22,6 +22,9 @@ from service.errors import SettingsError
 
 # A variable this close to one of ours is taken for a misspelling: MODEL_URL, MAX_MODEL_LENGTH, API_KEYS.
 MISSPELLING_RATIO = 0.85
+COMPILER_VARIABLES = frozenset({"XLA_FLAGS", "LIBTPU_INIT_ARGS", "TF_XLA_FLAGS", "NVIDIA_TF32_OVERRIDE"})
+# These choose a device, or what is logged; the device is known by itself.
+HARMLESS_JAX_VARIABLES = frozenset({"JAX_PLATFORMS", "JAX_LOG_COMPILES", "JAX_LOGGING_LEVEL"})
 
 
 class Settings(BaseSettings):
@@ -63,8 +66,18 @@ class Settings(BaseSettings):
     max_cached_models: int = Field(default=2, ge=1)
     """How many pulled checkpoints LOCAL_MODEL_CACHE keeps; the least recently used go first, never one in use."""
 
+    model_stream: bool = False
+    """Send weights straight to the device and keep no files. For Cloud Run, whose file system is memory."""
+
+    stream_staging_bytes: int = Field(default=512 * 1024 * 1024, ge=64 * 1024 * 1024)
+    """The host's memory that loading may take beside the weights; a single larger weight goes through alone."""
+
     pull_timeout: float = Field(default=1500, gt=0)
     """Seconds that pulling a checkpoint may take in all; below Cloud Run's GPU start limit of 1800 s."""
+
+    bundle_uri: str | None = None
+    """Where bundles, the compiled executables, are shared: `gs://…` or a path; `sibling` is `.levserve-bundles` beside
+    the checkpoint. They are native code: only who may change the image should write there. Unset: LOCAL_MODEL_CACHE."""
 
     dtype: Literal["auto", "bfloat16", "float16", "float32"] = "auto"
     """The type of weights and activations. `auto`: float32 on a CPU, else what the checkpoint was saved in."""
@@ -87,6 +100,9 @@ class Settings(BaseSettings):
     max_concurrent_requests: int = Field(default=64, ge=1)
     """Requests held at once, running and waiting; one more is answered 429."""
 
+    early_requests: Literal["refuse", "wait"] = "refuse"
+    """What happens to a request that comes before the model is there: 503 with Retry-After, or it waits its turn."""
+
     request_timeout: float = Field(default=300, gt=0)
     """Seconds that one request may take in all, waiting included."""
 
@@ -101,6 +117,9 @@ class Settings(BaseSettings):
 
     api_key: SecretStr | None = None
     """Keys that open all routes but health, separated by commas. Unset: no key is asked for."""
+
+    admin_api_key: SecretStr | None = None
+    """The key that opens /admin/stats, sent as `Authorization: Bearer …`. Unset: there is no such route."""
 
     drain_seconds: float = Field(default=8, ge=0)
     """Seconds that running requests get to finish after SIGTERM. Cloud Run kills after 10."""
@@ -165,9 +184,27 @@ class Settings(BaseSettings):
     @property
     def api_keys(self) -> tuple[str, ...]:
         """The keys of API_KEY, one by one; empty means that no key is asked for."""
-        if self.api_key is None:
-            return ()
-        return tuple(key for part in self.api_key.get_secret_value().split(",") if (key := part.strip()))
+        return _keys(self.api_key)
+
+    @property
+    def admin_api_keys(self) -> tuple[str, ...]:
+        """The keys of ADMIN_API_KEY, one by one; empty means that /admin is closed."""
+        return _keys(self.admin_api_key)
+
+
+def _keys(secret: SecretStr | None) -> tuple[str, ...]:
+    if secret is None:
+        return ()
+    return tuple(key for part in secret.get_secret_value().split(",") if (key := part.strip()))
+
+
+def compiler_variables() -> dict[str, str]:
+    """Return the variables that jax and XLA read by themselves and that can change what is compiled."""
+    return {
+        name: value
+        for name, value in sorted(os.environ.items())
+        if name in COMPILER_VARIABLES or (name.startswith("JAX_") and name not in HARMLESS_JAX_VARIABLES)
+    }
 
 
 def load_settings(flags: dict[str, Any], config_path: Path | None = None) -> Settings:
@@ -212,5 +249,5 @@ def _settings_error(error: ValidationError) -> SettingsError:
         return SettingsError(
             variable, "is no setting of Levserve." + (f" Did you mean {match[0].upper()}?" if match else "")
         )
-    given = "" if variable == "API_KEY" else f" (it is {first['input']!r})"
+    given = "" if variable.endswith("API_KEY") else f" (it is {first['input']!r})"
     return SettingsError(variable, f"{first['msg']}{given}.")

@@ -6,7 +6,7 @@ from fastapi import APIRouter, Depends
 from fastapi.responses import JSONResponse, Response
 
 from service.api.dependencies import ApiContext, context_of
-from service.api.failures import RETRY_AFTER_S
+from service.api.probes import Answer, live_answer, ready_answer
 from service.observability.metrics import CONTENT_TYPE
 
 router = APIRouter()
@@ -15,8 +15,7 @@ router = APIRouter()
 @router.get("/health/live")
 async def live(context: Annotated[ApiContext, Depends(context_of)]) -> Response:
     """Tell whether this process should go on; 503 asks for a restart."""
-    is_live = context.readiness.is_live
-    return JSONResponse({"status": "live" if is_live else "dead"}, 200 if is_live else 503)
+    return _response(live_answer(context.readiness))
 
 
 @router.get("/health/ready")
@@ -24,13 +23,14 @@ async def live(context: Annotated[ApiContext, Depends(context_of)]) -> Response:
 @router.get("/healthz")
 async def ready(context: Annotated[ApiContext, Depends(context_of)]) -> Response:
     """Tell whether requests would be answered now, and how far the start is; 503 until a real token was produced."""
-    progress = context.readiness.progress()
-    if context.readiness.is_ready:
-        return JSONResponse({"status": "ready"} | progress)
-    return JSONResponse({"status": "not_ready"} | progress, 503, {"retry-after": str(RETRY_AFTER_S)})
+    return _response(ready_answer(context.readiness))
 
 
 @router.get("/metrics")
 async def metrics(context: Annotated[ApiContext, Depends(context_of)]) -> Response:
     """Return all series in Prometheus' text format; a key is needed if API_KEY is set."""
     return Response(context.metrics.exposition(), media_type=CONTENT_TYPE)
+
+
+def _response(answer: Answer) -> Response:
+    return JSONResponse(answer.body, answer.status, answer.headers)

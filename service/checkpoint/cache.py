@@ -20,19 +20,20 @@ import shutil
 import tempfile
 import threading
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol, runtime_checkable
 
-from service.checkpoint import content, crc32c
-from service.checkpoint.download import FULL, Streams, download, free_bytes
+from service.checkpoint.download import Bring, download
 from service.checkpoint.eviction import Place, make_room
 from service.checkpoint.lock import CANNOT_LOCK, FileLock, try_lock, wait_for_lock
 from service.checkpoint.manifest import PART_SUFFIX, RECORD_NAME, ObjectInfo, check_names_together
+from service.checkpoint.object_fetch import ByteRanges
+from service.checkpoint.part_file import FULL, free_bytes
 from service.checkpoint.progress import Progress, shown
-from service.checkpoint.record import RecordedFile, mark_of, read_record, sync_folder, write_record
+from service.checkpoint.record import RecordedFile, mark_of, sync_folder, write_record
 from service.checkpoint.transfer import Patience, TransferLimits
+from service.checkpoint.verification import recorded, sums_of_whole_files, wrong_files
 from service.errors import StorageFull, TransferFailed
 
 logger = logging.getLogger(__name__)
@@ -42,7 +43,7 @@ SPARE_BYTES = 1024 * 1024
 
 
 @runtime_checkable
-class BucketStreams(Streams, Protocol):
+class Bucket(ByteRanges, Protocol):
     """A bucket, as far as the cache needs to know it."""
 
     limits: TransferLimits
@@ -50,10 +51,11 @@ class BucketStreams(Streams, Protocol):
 
 @dataclass(frozen=True, slots=True)
 class _Order:
-    source: BucketStreams
+    source: Bucket
     objects: Sequence[ObjectInfo]
     progress: Progress
     patience: Patience
+    bring: Bring = download
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +65,14 @@ class PulledCheckpoint:
     path: Path
     objects: tuple[ObjectInfo, ...]
     release: Callable[[], None] = lambda: None
+
+
+class CacheUnusable(Exception):
+    """The cache lacks the checkpoint and can be neither written nor locked."""
+
+    def __init__(self, reason: str) -> None:
+        super().__init__(reason)
+        self.reason = reason
 
 
 class CheckpointCache:
@@ -82,7 +92,7 @@ class CheckpointCache:
 
     def pull(
         self,
-        source: BucketStreams,
+        source: Bucket,
         objects: Sequence[ObjectInfo],
         progress: Progress,
         cancelled: threading.Event | None = None,
@@ -96,13 +106,55 @@ class CheckpointCache:
             StorageFull: the objects do not fit.
             CorruptObject, ObjectChanged, AccessDenied, TransferFailed: see `download`.
         """
-        check_names_together(source.uri, objects)
         order = _Order(source, objects, progress, Patience(source.limits, cancelled))
-        name = _folder_name(source.uri, objects)
+        try:
+            return self._fill(order)
+        except CacheUnusable as error:
+            return self._pull_privately(error.reason, order)
+
+    def fill(
+        self, source: Bucket, objects: Sequence[ObjectInfo], progress: Progress, patience: Patience, bring: Bring
+    ) -> PulledCheckpoint:
+        """Find objects in the cache, or have `bring` put what is missing there, and hold them.
+
+        Args:
+            source: where the objects lie.
+            objects: what belongs together.
+            progress: told what comes.
+            patience: how long it may take, the waiting for another process included.
+            bring: called, with the checkpoint locked, for what is not in the folder whole and right.
+
+        Raises:
+            CacheUnusable: the cache lacks the objects and cannot be written or locked.
+            StorageFull: the objects do not fit.
+            CheckpointError: whatever `bring` raises.
+        """
+        return self._fill(_Order(source, objects, progress, patience, bring))
+
+    def find(self, source: Bucket, objects: Sequence[ObjectInfo]) -> PulledCheckpoint | None:
+        """Hold objects that are in the cache already, by the look of their files; None if they are not, or in doubt."""
+        place = Place(self.root / "checkpoints", _folder_name(source.uri, objects))
+        if not _is_recorded_and_marked(place, objects):
+            return None
+        try:
+            use = try_lock(place.use_lock, is_shared=True)
+        except OSError:
+            return None
+        if use is None:  # another process is about to evict it
+            return None
+        if not _is_recorded_and_marked(place, objects):
+            use.release()
+            return None
+        return PulledCheckpoint(place.folder, tuple(objects), use.release)
+
+    def _fill(self, order: _Order) -> PulledCheckpoint:
+        source, objects = order.source, order.objects
+        check_names_together(source.uri, objects)
         root = self.root / "checkpoints"
+        place = Place(root, _folder_name(source.uri, objects))
         try:
             root.mkdir(mode=0o700, parents=True, exist_ok=True)
-            return self._pull_into(Place(root, name), order)
+            return self._pull_into(place, order)
         except OSError as error:
             if error.errno in FULL:
                 needed_bytes = sum(info.size_bytes for info in objects) + SPARE_BYTES
@@ -111,7 +163,10 @@ class CheckpointCache:
             if error.errno not in CANNOT_LOCK:
                 raise TransferFailed(source.uri, str(self.root), f"the cache failed: {error.strerror}.") from error
             reason = os.strerror(error.errno)
-        return self._without_locks(name, reason, order)
+        files = recorded(place.folder, objects)
+        if files is None or wrong_files(place.folder, files):
+            raise CacheUnusable(reason)
+        return PulledCheckpoint(place.folder, tuple(objects))
 
     def _pull_into(self, place: Place, order: _Order) -> PulledCheckpoint:
         with wait_for_lock(place.pull_lock, order.patience, order.source.uri):
@@ -125,11 +180,11 @@ class CheckpointCache:
         return PulledCheckpoint(place.folder, tuple(order.objects), use.release)
 
     def _is_complete(self, place: Place, order: _Order) -> bool:
-        files = _recorded(place.folder, order.objects)
+        files = recorded(place.folder, order.objects)
         if files is None:
             return False
         suspects = [f for f in files if self._verify_fully or mark_of(place.folder / f.info.name) != f.mark]
-        corrupt = _wrong_files(place.folder, suspects)
+        corrupt = wrong_files(place.folder, suspects)
         if corrupt:
             (place.folder / RECORD_NAME).unlink()
             for file in corrupt:
@@ -143,7 +198,7 @@ class CheckpointCache:
         place.folder.mkdir(mode=0o700, exist_ok=True)
         for part in place.folder.rglob(f".*{PART_SUFFIX}"):
             part.unlink()
-        sums = _sums_of_whole_files(place.folder, order.objects)
+        sums = sums_of_whole_files(place.folder, order.objects)
         missing = [info for info in order.objects if info.name not in sums]
         missing_bytes = sum(info.size_bytes for info in missing)
         needed_bytes = missing_bytes + SPARE_BYTES
@@ -152,26 +207,28 @@ class CheckpointCache:
             raise StorageFull(order.source.uri, needed_bytes=needed_bytes, free_bytes=free, path=str(place.root))
         order.progress.expect(missing_bytes)
         with shown(order.progress, order.source.uri):
-            sums |= download(order.source, missing, place.folder, order.progress, order.patience)
+            sums |= order.bring(order.source, missing, place.folder, order.progress, order.patience)
         for folder in [place.folder, *(path for path in place.folder.rglob("*") if path.is_dir())]:
             sync_folder(folder)
         write_record(place.folder, order.source.uri, order.objects, sums)
         sync_folder(place.root)
 
-    def _without_locks(self, name: str, reason: str, order: _Order) -> PulledCheckpoint:
-        folder = self.root / "checkpoints" / name
-        files = _recorded(folder, order.objects)
-        if files is not None and not _wrong_files(folder, files):
-            return PulledCheckpoint(folder, tuple(order.objects))
-        private = Path(tempfile.mkdtemp(prefix="levserve-"))
-        atexit.register(shutil.rmtree, private, ignore_errors=True)
+    def _pull_privately(self, reason: str, order: _Order) -> PulledCheckpoint:
+        private = private_folder()
         facts = {"cache": str(self.root), "reason": reason, "private_folder": str(private)}
         logger.warning("the cache cannot be written or locked; pulling for this process alone", extra=facts)
         try:
-            return self._pull_into(Place(private, name), order)
+            return self._pull_into(Place(private, _folder_name(order.source.uri, order.objects)), order)
         except BaseException:
             shutil.rmtree(private, ignore_errors=True)
             raise
+
+
+def private_folder() -> Path:
+    """Make a folder that nobody else may read and that ends with the process."""
+    folder = Path(tempfile.mkdtemp(prefix="levserve-"))
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    return folder
 
 
 def _folder_name(uri: str, objects: Sequence[ObjectInfo]) -> str:
@@ -181,10 +238,9 @@ def _folder_name(uri: str, objects: Sequence[ObjectInfo]) -> str:
     return f"{readable or 'checkpoint'}-{digest[:20]}"
 
 
-def _recorded(folder: Path, objects: Sequence[ObjectInfo]) -> tuple[RecordedFile, ...] | None:
-    # A record is believed about its marks only; what belongs into the folder is what the bucket lists.
-    files = read_record(folder)
-    return files if files is not None and {file.info for file in files} == set(objects) else None
+def _is_recorded_and_marked(place: Place, objects: Sequence[ObjectInfo]) -> bool:
+    files = recorded(place.folder, objects)
+    return files is not None and all(mark_of(place.folder / file.info.name) == file.mark for file in files)
 
 
 def _hold(place: Place) -> FileLock:
@@ -193,28 +249,6 @@ def _hold(place: Place) -> FileLock:
     assert lock is not None
     os.utime(place.use_lock)
     return lock
-
-
-def _has_sum(path: Path, expected: str) -> bool:
-    try:
-        return mark_of(path) is not None and crc32c.to_text(crc32c.of_file(path)) == expected
-    except OSError:
-        return False
-
-
-def _wrong_files(folder: Path, files: Sequence[RecordedFile]) -> list[RecordedFile]:
-    with ThreadPoolExecutor(os.cpu_count()) as pool:
-        are_right = list(pool.map(lambda file: _has_sum(folder / file.info.name, file.crc32c), files))
-    return [file for file, is_right in zip(files, are_right, strict=True) if not is_right]
-
-
-def _sums_of_whole_files(folder: Path, objects: Sequence[ObjectInfo]) -> dict[str, str]:
-    # What a killed pull left under its final name was right when it got it, but a crash of the machine may have cost
-    # the disk its bytes; so it is summed. A file that was unpacked has no sum to compare with and comes again.
-    comparable = [info for info in objects if not content.is_packed(info)]
-    with ThreadPoolExecutor(os.cpu_count()) as pool:
-        are_whole = list(pool.map(lambda info: _has_sum(folder / info.name, info.crc32c), comparable))
-    return {info.name: info.crc32c for info, is_whole in zip(comparable, are_whole, strict=True) if is_whole}
 
 
 def _quarantine(place: Place, file: RecordedFile) -> None:

@@ -8,8 +8,10 @@ Source: RFC 3720 appendix B.4 (the polynomial); https://cloud.google.com/storage
 import base64
 from functools import lru_cache
 from pathlib import Path
+from typing import cast
 
 import google_crc32c
+import numpy as np
 
 # The Castagnoli polynomial with its bits reversed: bit 31 stands for x**0.
 POLYNOMIAL = 0x82F63B78
@@ -17,9 +19,10 @@ ONE = 1 << 31
 CHUNK_BYTES = 4 * 1024 * 1024
 
 
-def extend(crc: int, data: bytes) -> int:
+def extend(crc: int, data: bytes | np.ndarray) -> int:
     """The sum of what `crc` stands for, followed by `data`; the sum of nothing is 0."""
-    return google_crc32c.extend(crc, data)
+    # Any contiguous buffer of bytes will do, though the library's annotation does not say so.
+    return google_crc32c.extend(crc, cast(bytes, data))
 
 
 def combine(first: int, second: int, second_bytes: int) -> int:

@@ -12,8 +12,8 @@ from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from service.checkpoint.download import free_bytes
 from service.checkpoint.lock import try_lock
+from service.checkpoint.part_file import free_bytes
 
 logger = logging.getLogger(__name__)
 

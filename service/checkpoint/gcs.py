@@ -5,24 +5,24 @@ a mix of old and new bytes; every byte is summed and compared with the sum in th
 Source: https://cloud.google.com/storage/docs/json_api/v1/objects (list, get, alt=media)
 """
 
+import json
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 from urllib.parse import quote
-
-import requests
 
 from service.checkpoint import crc32c
 from service.checkpoint.cache import CheckpointCache, PulledCheckpoint
 from service.checkpoint.content import decoded
 from service.checkpoint.gcs_transport import GcsTransport
+from service.checkpoint.keep_alive import Answer
 from service.checkpoint.location import GcsLocation
 from service.checkpoint.manifest import ObjectInfo, check_name
 from service.checkpoint.progress import Progress
 from service.checkpoint.transfer import Patience, ThroughputWatchdog, TransferLimits, TransientFault
 from service.errors import CheckpointNotFound, CorruptObject, MalformedCheckpoint, ObjectChanged, TransferFailed
 
-CHUNK_BYTES = 1024 * 1024
+MAX_LISTING_BYTES = 64 * 1024 * 1024  # of one page of a thousand objects
 MAX_READ_BYTES = 256 * 1024 * 1024
 LIST_FIELDS = "nextPageToken,items(name,size,crc32c,generation,contentEncoding)"
 
@@ -86,7 +86,11 @@ class GcsSource:
         patience = Patience(self.limits)
 
         def attempt() -> bytes:
-            return b"".join(self.stream(info, 0, info.size_bytes, patience))
+            data = bytearray(info.size_bytes)
+            rooms = [memoryview(data)]
+            for num_bytes in self.stream(info, 0, len(data), lambda: rooms[-1], patience):
+                rooms.append(rooms[-1][num_bytes:])
+            return bytes(data)
 
         actual = ""
         for _ in range(2):
@@ -96,8 +100,10 @@ class GcsSource:
                 return decoded(self.uri, info, data)
         raise CorruptObject(self.uri, info.name, expected=info.crc32c, actual=actual)
 
-    def stream(self, info: ObjectInfo, start: int, length: int, patience: Patience) -> Iterator[bytes]:
-        """Read `length` bytes of an object from byte `start`, as they arrive and as they are stored; once, unchecked.
+    def stream(
+        self, info: ObjectInfo, start: int, length: int, room: Callable[[], memoryview], patience: Patience
+    ) -> Iterator[int]:
+        """Read `length` bytes of an object from byte `start`, as they are stored; once, unchecked. See `ByteRanges`.
 
         Raises:
             TransientFault: the body stopped, broke off or trickled; what came before is right as far as it goes.
@@ -110,18 +116,18 @@ class GcsSource:
         params = {"alt": "media", "generation": info.generation}
         # Asking for gzip gets an object that is stored with gzip as it is stored, which is what its sum is of.
         headers = {"Range": f"bytes={start}-{start + length - 1}", "Accept-Encoding": "gzip"}
-        with self._transport.get(path, params, headers, (info.name, info.generation)) as response:
-            self._check_is_asked_for(response, info, start, length)
+        with self._transport.get(path, params, headers, (info.name, info.generation)) as answer:
+            self._check_is_asked_for(answer, info, start, length)
             watchdog = ThroughputWatchdog(self.limits)
             left_bytes = length
             while left_bytes:
                 patience.check(self.uri, info.name)
-                chunk = response.raw.read1(min(left_bytes, CHUNK_BYTES), decode_content=False)
-                if not chunk:
+                num_bytes = answer.read_into(room()[:left_bytes])
+                if not num_bytes:
                     raise TransientFault("the body ended early")
-                watchdog.add(len(chunk))
-                left_bytes -= len(chunk)
-                yield chunk
+                watchdog.add(num_bytes)
+                left_bytes -= num_bytes
+                yield num_bytes
 
     def pull(
         self,
@@ -137,9 +143,9 @@ class GcsSource:
         params: dict[str, str | int] = {"prefix": self._prefix, "fields": LIST_FIELDS, "maxResults": 1000}
         if token:
             params["pageToken"] = token
-        with self._transport.get("o", params, {}) as response:
+        with self._transport.get("o", params, {}) as answer:
             try:
-                return response.json()
+                return json.loads(answer.read(MAX_LISTING_BYTES))
             except ValueError as error:
                 raise TransientFault("the listing is no JSON") from error
 
@@ -156,13 +162,13 @@ class GcsSource:
             content_encoding=item.get("contentEncoding", ""),
         )
 
-    def _check_is_asked_for(self, response: requests.Response, info: ObjectInfo, start: int, length: int) -> None:
-        generation = response.headers.get("X-Goog-Generation")
+    def _check_is_asked_for(self, answer: Answer, info: ObjectInfo, start: int, length: int) -> None:
+        generation = answer.headers.get("X-Goog-Generation")
         if generation is not None and generation != str(info.generation):
             raise ObjectChanged(self.uri, info.name, info.generation)
-        if response.status_code == 206:
-            came = response.headers.get("Content-Range", "")
+        if answer.status == 206:
+            came = answer.headers.get("Content-Range", "")
             if came != f"bytes {start}-{start + length - 1}/{info.size_bytes}":
                 raise TransientFault(f"another range came than was asked for ({came[:60]!r})")
-        elif start != 0 or length != info.size_bytes or response.headers.get("Content-Length") != str(length):
+        elif start != 0 or length != info.size_bytes or answer.headers.get("Content-Length") != str(length):
             raise TransientFault("the whole object came where a range was asked for")

@@ -1,31 +1,34 @@
 """HTTP to Google Cloud Storage's JSON API: credentials, time-outs, and what each failure means.
 
 The client library is not used for it: its ranged reads check no sum and its time-outs watch no throughput, and its
-import takes longer than reading a configuration.
+import takes longer than reading a configuration. Neither is `requests`, except by the library that gets tokens.
 Source: https://cloud.google.com/storage/docs/json_api/v1/status-codes
 """
 
 import contextlib
+import http.client
+import json
 import re
+import ssl
+import threading
 import time
 from collections.abc import Iterator, Mapping
 from email.utils import parsedate_to_datetime
-from urllib.parse import quote
+from typing import Any
+from urllib.parse import quote, urlencode
 
 import google.auth
-import requests
-import urllib3
 from google.auth.exceptions import DefaultCredentialsError, GoogleAuthError, TransportError
-from google.auth.transport.requests import AuthorizedSession
-from requests.adapters import HTTPAdapter
 
+from service.checkpoint.keep_alive import Answer, KeepAlive
 from service.checkpoint.location import GcsLocation
 from service.checkpoint.transfer import TransferLimits, TransientFault
 from service.errors import AccessDenied, CheckpointError, CheckpointNotFound, ObjectChanged, TransferFailed
 
 ENDPOINT = "https://storage.googleapis.com"
 READ_ONLY_SCOPE = "https://www.googleapis.com/auth/devstorage.read_only"
-BROKEN_CONNECTION = (requests.RequestException, urllib3.exceptions.HTTPError, TransportError)
+BROKEN_CONNECTION = (OSError, http.client.HTTPException, TransportError)
+MAX_MESSAGE_BYTES = 64 * 1024
 TRANSIENT_STATUSES = frozenset({408, 429, 500, 502, 503, 504})
 
 
@@ -39,18 +42,21 @@ class GcsTransport:
             AccessDenied: there are no credentials, with how to get some.
         """
         self._location = location
-        self._timeouts_s = (limits.connect_timeout_s, limits.read_timeout_s)
         self._account = ""
         self._endpoint = _with_scheme(emulator_host) if emulator_host else ENDPOINT
-        self._session = requests.Session() if emulator_host else self._authorized_session()
-        # An emulator is on this machine or beside it, and must not be looked for behind a proxy.
-        self._session.trust_env = not emulator_host
-        adapter = HTTPAdapter(pool_connections=1, pool_maxsize=limits.num_workers)
-        self._session.mount(self._endpoint, adapter)
+        self._credentials = None if emulator_host else self._find_credentials()
+        self._token_lock = threading.Lock()
+        self._connections = KeepAlive(
+            self._endpoint,
+            connect_timeout_s=limits.connect_timeout_s,
+            read_timeout_s=limits.read_timeout_s,
+            # An emulator is on this machine or beside it, and must not be looked for behind a proxy.
+            is_proxy_allowed=not emulator_host,
+        )
 
     def close(self) -> None:
         """Close the connections."""
-        self._session.close()
+        self._connections.close()
 
     @contextlib.contextmanager
     def get(
@@ -59,7 +65,7 @@ class GcsTransport:
         params: Mapping[str, str | int],
         headers: Mapping[str, str],
         version: tuple[str, int] | None = None,
-    ) -> Iterator[requests.Response]:
+    ) -> Iterator[Answer]:
         """Send one GET below the bucket; the body is not read yet.
 
         Args:
@@ -75,21 +81,30 @@ class GcsTransport:
             ObjectChanged: 404, 412 or 416 of an object: that version is gone.
             TransferFailed: any other status.
         """
-        url = f"{self._endpoint}/storage/v1/b/{quote(self._location.bucket, safe='')}/{path}"
-        with (
-            self._faults_named(),
-            self._session.get(
-                url,
-                params=dict(params),
-                headers=dict(headers),
-                timeout=self._timeouts_s,
-                stream=True,
-                allow_redirects=False,
-            ) as response,
-        ):
-            if response.status_code not in (200, 206):
-                raise self._refusal(response, version)
-            yield response
+        target = f"/storage/v1/b/{quote(self._location.bucket, safe='')}/{path}?{urlencode(params)}"
+        with self._faults_named(), contextlib.ExitStack() as opened:
+            authorized = self._authorized(target, headers)
+            answer = opened.enter_context(self._connections.get(target, authorized))
+            if answer.status == 401 and self._credentials is not None:
+                opened.close()
+                authorized = self._authorized(target, headers, is_refused=True)
+                answer = opened.enter_context(self._connections.get(target, authorized))
+            if answer.status not in (200, 206):
+                raise self._refusal(answer, version)
+            yield answer
+
+    def _authorized(self, target: str, headers: Mapping[str, str], *, is_refused: bool = False) -> dict[str, str]:
+        """Add an access token; another one if the last was refused."""
+        if self._credentials is None:
+            return dict(headers)
+        from google.auth.transport.requests import Request
+
+        added = dict(headers)
+        with self._token_lock:
+            if is_refused:
+                self._credentials.refresh(Request())
+            self._credentials.before_request(Request(), "GET", self._endpoint + target, added)
+        return added
 
     @contextlib.contextmanager
     def _faults_named(self) -> Iterator[None]:
@@ -102,7 +117,7 @@ class GcsTransport:
                 raise TransientFault("no access token came") from error
             raise self._denied(f"the credentials were not accepted ({type(error).__name__})") from error
 
-    def _authorized_session(self) -> requests.Session:
+    def _find_credentials(self) -> Any:
         try:
             credentials, _ = google.auth.default(scopes=[READ_ONLY_SCOPE])
         except DefaultCredentialsError as error:
@@ -113,22 +128,20 @@ class GcsTransport:
                 "GOOGLE_APPLICATION_CREDENTIALS to a key file; on Cloud Run and GKE give the service an account.",
             ) from error
         self._account = str(getattr(credentials, "service_account_email", ""))
-        return AuthorizedSession(credentials)
+        return credentials
 
-    def _refusal(self, response: requests.Response, version: tuple[str, int] | None) -> Exception:
-        status = response.status_code
+    def _refusal(self, answer: Answer, version: tuple[str, int] | None) -> Exception:
+        status = answer.status
         if status in TRANSIENT_STATUSES:
-            return TransientFault(f"HTTP {status}", _retry_after_s(response.headers.get("Retry-After")))
+            return TransientFault(f"HTTP {status}", _retry_after_s(answer.headers.get("Retry-After")))
         if status in (401, 403):
             permission = "storage.objects.get" if version else "storage.objects.list"
-            return self._denied(f"HTTP {status}, {permission} is not allowed{_said(response)}")
+            return self._denied(f"HTTP {status}, {permission} is not allowed{_said(answer)}")
         if status == 404 and version is None:
             return CheckpointNotFound(self._location.uri, f"there is no bucket {self._location.bucket!r}.")
         if status in (404, 412, 416) and version is not None:
             return ObjectChanged(self._location.uri, *version)
-        return TransferFailed(
-            self._location.uri, version[0] if version else "listing", f"HTTP {status}{_said(response)}"
-        )
+        return TransferFailed(self._location.uri, version[0] if version else "listing", f"HTTP {status}{_said(answer)}")
 
     def _denied(self, reason: str) -> CheckpointError:
         account = self._account if "@" in self._account else "ACCOUNT"
@@ -145,18 +158,18 @@ def _with_scheme(host: str) -> str:
 
 
 def _reason(error: Exception) -> str:
-    # The library's own text holds the whole address, and its query may hold more than an operator should read.
-    if isinstance(error, requests.Timeout | urllib3.exceptions.TimeoutError):
+    # An error's own text may hold the whole address, and its query may hold more than an operator should read.
+    if isinstance(error, TimeoutError):
         return "no bytes came in time"
-    if isinstance(error, requests.exceptions.SSLError | urllib3.exceptions.SSLError):
+    if isinstance(error, ssl.SSLError):
         return "the TLS handshake failed"
     return f"the connection broke ({type(error).__name__})"
 
 
-def _said(response: requests.Response) -> str:
+def _said(answer: Answer) -> str:
     # One short line of the server's own words: they name the account and the permission, never a token.
     try:
-        message = str(response.json()["error"]["message"])
+        message = str(json.loads(answer.read(MAX_MESSAGE_BYTES))["error"]["message"])
     except (ValueError, KeyError, TypeError, *BROKEN_CONNECTION):
         return ""
     return f" ({_plain(message)})" if message else ""

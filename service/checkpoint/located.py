@@ -96,9 +96,8 @@ def locate(
     weights = layout.weights
     if isinstance(layout, SafetensorsLayout):
         layout, weights = _choose_weights(source, objects, layout)
-    if tokenizer.source is source:  # one place: one pull, one folder of the cache
+    if tokenizer.source is source:  # one place: one folder of the cache
         weights = tuple(dict.fromkeys((*weights, *tokenizer.objects)))
-        tokenizer = Group(source, weights, tokenizer.folder)
     return LocatedCheckpoint(source.uri, layout, hub_config, Group(source, weights, places[0].folder), tokenizer)
 
 

@@ -1,11 +1,12 @@
 """From a checkpoint's tensors to the arrays that the executables take: transpose, reshape, join, cast, place."""
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 
 import jax
 import numpy as np
 
+from service.checkpoint.assembly import Assembly
 from service.errors import MalformedCheckpoint
 from service.models.interface import TensorSource, WeightSpec
 
@@ -57,32 +58,27 @@ def load_weights(
     dtype: np.dtype,
     *,
     sharding: jax.sharding.Sharding,
-    on_bytes: Callable[[int], None] = lambda num_bytes: None,
 ) -> dict[str, jax.Array]:
-    """Make every weight and place it on the device.
+    """Make every weight from tensors that are on this machine, and place it on the device.
 
     Args:
         specs: what to make; `check_tensors` has accepted it.
         tensors: the checkpoint's tensors, read as they are asked for.
         dtype: what to cast to.
         sharding: where to place the weights.
-        on_bytes: told, from any thread, how many bytes of the device were just filled.
     """
+    all_specs = tuple(specs)
+    assembly = Assembly(all_specs, dtype, sharding)
 
-    def load_one(spec: WeightSpec) -> tuple[str, jax.Array]:
-        parts = [_view(source, tensors[source.name], dtype) for source in spec.sources]
-        joined = np.concatenate(parts, axis=spec.concat_axis) if len(parts) > 1 else parts[0]
-        placed = jax.device_put(np.ascontiguousarray(joined), sharding)
-        on_bytes(placed.nbytes)
-        return spec.name, placed
+    def load_one(name: str) -> None:
+        assembly.opening_bytes([name])
+        assembly.write(name, 0, np.ascontiguousarray(tensors[name]).reshape(-1))
 
+    # Each tensor once: one that two weights share is written to both.
+    names = dict.fromkeys(source.name for spec in all_specs for source in spec.sources)
     with ThreadPoolExecutor(NUM_THREADS, thread_name_prefix="weights") as pool:
-        return dict(pool.map(load_one, specs))
-
-
-def _view(source: TensorSource, tensor: np.ndarray, dtype: np.dtype) -> np.ndarray:
-    turned = tensor.T if source.is_transposed else tensor
-    return np.asarray(turned).astype(dtype, copy=False).reshape(source.view)
+        list(pool.map(load_one, names))
+    return assembly.weights()
 
 
 def _is_tied(sources: Mapping[str, TensorSource]) -> bool:

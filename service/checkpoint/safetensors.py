@@ -6,7 +6,7 @@ Source: https://github.com/huggingface/safetensors#format (u64 header length, JS
 import json
 import math
 import struct
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -19,85 +19,133 @@ from service.errors import MalformedCheckpoint
 DTYPES = {"F32": np.dtype(np.float32), "F16": np.dtype(np.float16), "BF16": np.dtype(ml_dtypes.bfloat16)}
 # The library's own bound; a header this long names millions of tensors.
 MAX_HEADER_BYTES = 100_000_000
+PREFIX_BYTES = 8  # the header's length
 
 
 @dataclass(frozen=True)
 class TensorEntry:
     """Where one tensor lies."""
 
-    file: Path
+    file: str
     dtype_name: str  # as the header spells it: "BF16"
     shape: tuple[int, ...]
     begin: int  # byte in the file
     end: int
 
 
-def read_entries(uri: str, file: Path) -> dict[str, TensorEntry]:
-    """Read one file's header.
+def header_size(uri: str, file: str, start: bytes, size_bytes: int) -> int:
+    """Return how many bytes of a file come before its first tensor.
 
     Args:
         uri: the checkpoint's address, for messages.
-        file: a `.safetensors` file.
+        file: the file's name, for messages.
+        start: the file's first bytes, eight at least if it has so many.
+        size_bytes: the file's size.
+
+    Raises:
+        MalformedCheckpoint: the header would be longer than the file, or than any header is.
+    """
+    if len(start) < PREFIX_BYTES:
+        raise MalformedCheckpoint(uri, file, f"has {size_bytes} bytes, too few for a safetensors header.")
+    (header_bytes,) = struct.unpack("<Q", start[:PREFIX_BYTES])
+    if header_bytes > min(MAX_HEADER_BYTES, size_bytes - PREFIX_BYTES):
+        raise MalformedCheckpoint(
+            uri,
+            file,
+            f"claims a header of {header_bytes} bytes; the file has {size_bytes}. It is cut or no safetensors.",
+        )
+    return PREFIX_BYTES + header_bytes
+
+
+def parse_header(uri: str, file: str, header: bytes, size_bytes: int) -> dict[str, TensorEntry]:
+    """Read a file's header, its length included, and check it against the file's size.
 
     Raises:
         MalformedCheckpoint: the header does not describe the bytes that follow it.
     """
-    size = file.stat().st_size
-    with file.open("rb") as stream:
-        prefix = stream.read(8)
-        if len(prefix) < 8:
-            raise MalformedCheckpoint(uri, file.name, f"has {size} bytes, too few for a safetensors header.")
-        (header_bytes,) = struct.unpack("<Q", prefix)
-        if header_bytes > min(MAX_HEADER_BYTES, size - 8):
-            raise MalformedCheckpoint(
-                uri,
-                file.name,
-                f"claims a header of {header_bytes} bytes; the file has {size}. It is cut or no safetensors.",
-            )
-        try:
-            header = json.loads(stream.read(header_bytes))
-        except (ValueError, RecursionError) as error:
-            raise MalformedCheckpoint(uri, file.name, "the header is no JSON.") from error
-    if not isinstance(header, dict):
-        raise MalformedCheckpoint(uri, file.name, "the header is no JSON object.")
-    header.pop("__metadata__", None)
-    start = 8 + header_bytes
-    entries = {name: _entry(uri, file, name, value, start) for name, value in header.items()}
-    _check_layout(uri, file, list(entries.values()), start, size)
+    try:
+        values = json.loads(header[PREFIX_BYTES:])
+    except (ValueError, RecursionError) as error:
+        raise MalformedCheckpoint(uri, file, "the header is no JSON.") from error
+    if not isinstance(values, dict):
+        raise MalformedCheckpoint(uri, file, "the header is no JSON object.")
+    values.pop("__metadata__", None)
+    entries = {name: _entry(uri, file, name, value, len(header)) for name, value in values.items()}
+    _check_layout(uri, file, list(entries.values()), len(header), size_bytes)
     return entries
 
 
-def _entry(uri: str, file: Path, name: str, value: Any, start: int) -> TensorEntry:
+def read_entries(uri: str, path: Path) -> dict[str, TensorEntry]:
+    """Read the header of a file on this machine.
+
+    Raises:
+        MalformedCheckpoint: the header does not describe the bytes that follow it.
+    """
+    size_bytes = path.stat().st_size
+    with path.open("rb") as stream:
+        start = stream.read(PREFIX_BYTES)
+        header = start + stream.read(header_size(uri, path.name, start, size_bytes) - PREFIX_BYTES)
+    return parse_header(uri, path.name, header, size_bytes)
+
+
+def merged(uri: str, parts: Iterable[Mapping[str, TensorEntry]]) -> dict[str, TensorEntry]:
+    """Put the tensors of several files under one roof.
+
+    Raises:
+        MalformedCheckpoint: two files hold a tensor of one name.
+    """
+    entries: dict[str, TensorEntry] = {}
+    for part in parts:
+        for name, entry in part.items():
+            if name in entries:
+                raise MalformedCheckpoint(uri, entry.file, f"{name!r} is in {entries[name].file} too.")
+            entries[name] = entry
+    return entries
+
+
+def stored_dtype(uri: str, name: str, entry: TensorEntry) -> np.dtype:
+    """Return a tensor's type.
+
+    Raises:
+        MalformedCheckpoint: it is one that is not served.
+    """
+    dtype = DTYPES.get(entry.dtype_name)
+    if dtype is None:
+        raise MalformedCheckpoint(uri, entry.file, f"{name!r} is {entry.dtype_name}; served are {', '.join(DTYPES)}.")
+    return dtype
+
+
+def _entry(uri: str, file: str, name: str, value: Any, start: int) -> TensorEntry:
     try:
         begin, end = value["data_offsets"]
         entry = TensorEntry(file, str(value["dtype"]), tuple(value["shape"]), start + begin, start + end)
-        numbers_are_whole = all(isinstance(n, int) and n >= 0 for n in (*entry.shape, begin, end))
+        numbers_are_whole = all(type(n) is int and n >= 0 for n in (*entry.shape, begin, end))
     except (TypeError, KeyError, ValueError) as error:
-        raise MalformedCheckpoint(uri, file.name, f"the header's entry for {name!r} is malformed.") from error
+        raise MalformedCheckpoint(uri, file, f"the header's entry for {name!r} is malformed.") from error
     if not numbers_are_whole or begin > end:
-        raise MalformedCheckpoint(uri, file.name, f"the header's entry for {name!r} has impossible numbers.")
+        raise MalformedCheckpoint(uri, file, f"the header's entry for {name!r} has impossible numbers.")
     dtype = DTYPES.get(entry.dtype_name)
     needed = math.prod(entry.shape) * dtype.itemsize if dtype else None
     if needed is not None and needed != end - begin:
         raise MalformedCheckpoint(
             uri,
-            file.name,
+            file,
             f"{name!r} of shape {list(entry.shape)} in {entry.dtype_name} needs {needed} bytes; "
             f"the header gives it {end - begin}.",
         )
     return entry
 
 
-def _check_layout(uri: str, file: Path, entries: Sequence[TensorEntry], start: int, size: int) -> None:
+def _check_layout(uri: str, file: str, entries: Sequence[TensorEntry], start: int, size: int) -> None:
     """Check that the tensors fill the file without gap or overlap, as the format demands."""
     position = start
     for entry in sorted(entries, key=lambda e: (e.begin, e.end)):
         if entry.begin != position:
-            raise MalformedCheckpoint(uri, file.name, f"the header's offsets leave a gap or overlap at {entry.begin}.")
+            raise MalformedCheckpoint(uri, file, f"the header's offsets leave a gap or overlap at {entry.begin}.")
         position = entry.end
     if position != size:
         raise MalformedCheckpoint(
-            uri, file.name, f"the header describes {position} bytes; the file has {size}. It is cut, or lies."
+            uri, file, f"the header describes {position} bytes; the file has {size}. It is cut, or lies."
         )
 
 
@@ -111,23 +159,15 @@ class TensorFiles(Mapping[str, np.ndarray]):
             MalformedCheckpoint: a header lies, or two files hold a tensor of one name.
         """
         self._uri = uri
-        self.entries: dict[str, TensorEntry] = {}
-        for file in files:
-            for name, entry in read_entries(uri, file).items():
-                if name in self.entries:
-                    raise MalformedCheckpoint(uri, file.name, f"{name!r} is in {self.entries[name].file.name} too.")
-                self.entries[name] = entry
+        self._paths = {file.name: file for file in files}
+        self.entries = merged(uri, [read_entries(uri, file) for file in files])
 
     def __getitem__(self, name: str) -> np.ndarray:
         entry = self.entries[name]
-        dtype = DTYPES.get(entry.dtype_name)
-        if dtype is None:
-            raise MalformedCheckpoint(
-                self._uri, entry.file.name, f"{name!r} is {entry.dtype_name}; served are {', '.join(DTYPES)}."
-            )
+        dtype = stored_dtype(self._uri, name, entry)
         if not math.prod(entry.shape):
             return np.zeros(entry.shape, dtype)
-        return np.memmap(entry.file, dtype, "r", offset=entry.begin, shape=entry.shape)
+        return np.memmap(self._paths[entry.file], dtype, "r", offset=entry.begin, shape=entry.shape)
 
     def __iter__(self):  # noqa: ANN204 - Mapping's own
         return iter(self.entries)

@@ -4,10 +4,11 @@ Knows nothing of buckets: whoever reads bytes raises `TransientFault` for what m
 """
 
 import logging
+import os
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import tenacity
 
@@ -27,7 +28,8 @@ class TransferLimits:
     max_wait_s: float = 10.0  # between two attempts, unless the server asks for more
     min_bytes_per_s: int = 16 * 1024  # of one body, over `slow_window_s`; below it the connection is given up
     slow_window_s: float = 30.0
-    num_workers: int = 16  # one stream brings 50 to 100 MB/s, a machine's link 1 to 10 GB/s
+    # One stream brings 50 to 100 MB/s, a machine's link 1 to 10 GB/s; more threads than a few a core hinder each other.
+    num_workers: int = field(default_factory=lambda: min(16, 4 * (os.cpu_count() or 1)))
     slice_bytes: int = 16 * 1024 * 1024
 
 

@@ -32,15 +32,18 @@ class Compiled:
 
 
 def compile_programs(
-    programs: Sequence[Program], *, num_threads: int, on_compiled: Callable[[str], None] = lambda name: None
+    programs: Sequence[Program],
+    *,
+    num_threads: int,
+    on_compiled: Callable[[str, float], None] = lambda name, seconds: None,
 ) -> Mapping[str, Compiled]:
-    """Lower and compile every program; `on_compiled` is told each name, from any thread, as it is done."""
+    """Lower and compile every program; `on_compiled` is told name and seconds of each, from any thread."""
 
     def compile_one(program: Program) -> Compiled:
         started = time.perf_counter()
         traced = jax.jit(program.function, donate_argnums=program.donated).trace(*program.shapes)
         compiled = Compiled(traced.lower().compile(), time.perf_counter() - started)
-        on_compiled(program.name)
+        on_compiled(program.name, compiled.seconds)
         return compiled
 
     # The stack size holds for threads started after it is set; the pool starts its threads within this block.

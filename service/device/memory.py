@@ -6,7 +6,7 @@ The same start on the same kind of device gives the same number of pages.
 import os
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Protocol, runtime_checkable
+from typing import Any, Protocol, runtime_checkable
 
 # Where a container's memory limit stands.
 # Source: Linux, Documentation/admin-guide/cgroup-v2.rst and cgroup-v1/memory.rst
@@ -18,6 +18,8 @@ class Device(Protocol):
     """What is asked of a `jax.Device`, which jax names no type for."""
 
     platform: str  # cpu, gpu, tpu
+    device_kind: str
+    client: Any  # the backend that it belongs to
 
     def memory_stats(self) -> Mapping[str, int] | None:
         """Return the allocator's figures, where it keeps any."""

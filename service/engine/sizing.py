@@ -1,22 +1,35 @@
-"""How many pages and how much context: from the configuration and the device's memory, before any weight is there."""
+"""How many pages and how much context: from the configuration and the device's memory, before any weight is there.
+
+Plain numbers, so that a warm start needs no model and traces nothing.
+"""
 
 import math
-
-import jax
+from dataclasses import dataclass
 
 from service.engine.shapes import EngineShapes
 from service.errors import DoesNotFit, SettingsError
-from service.models.interface import CacheLayout, PagedDecoder
 
 # A context shorter than this serves nobody; rather refuse to start.
 SMALLEST_CONTEXT = 256  # tokens
+# Pages are counted in steps of about 3 %, so that two machines of one kind whose free memory differs a little get the
+# same shapes, and so the same executables.
+COUNT_BITS = 5
+
+
+@dataclass(frozen=True)
+class ModelSize:
+    """What of a model decides how much of it fits."""
+
+    context_len: int  # tokens that the model was made for
+    vocab_size: int
+    weights_bytes: int
+    kv_bytes_per_token: int  # keys and values of one token position, all layers
 
 
 def fit_engine(
-    model: PagedDecoder,
+    model: ModelSize,
     *,
     memory_bytes: int,
-    weights_bytes: int,
     max_num_seqs: int,
     page_size: int,
     max_prefill_tokens: int,
@@ -25,9 +38,8 @@ def fit_engine(
     """Choose the engine's sizes.
 
     Args:
-        model: for the bytes of a page and the longest context.
+        model: what has to fit.
         memory_bytes: what weights, pages and work space may take together.
-        weights_bytes: what the weights take.
         max_num_seqs: slots.
         page_size: token positions of a page.
         max_prefill_tokens: tokens of one prefill step.
@@ -42,8 +54,9 @@ def fit_engine(
             "MAX_MODEL_LEN", f"is {max_model_len} tokens; the model was made for {model.context_len} at most."
         )
     context = max_model_len or model.context_len
-    page_bytes = _page_bytes(model, page_size)
-    free_bytes = memory_bytes - weights_bytes - _work_bytes(model, max_num_seqs, max_prefill_tokens)
+    page_bytes = model.kv_bytes_per_token * page_size
+    work_bytes = _work_bytes(model.vocab_size, max_num_seqs, max_prefill_tokens)
+    free_bytes = memory_bytes - model.weights_bytes - work_bytes
     num_pages = max(free_bytes, 0) // page_bytes
     shortest = min(context if max_model_len else SMALLEST_CONTEXT, context)
     if num_pages * page_size < shortest:
@@ -52,6 +65,7 @@ def fit_engine(
             available_bytes=memory_bytes,
             remedy="Set MAX_MODEL_LEN or MAX_NUM_SEQS lower, DTYPE to bfloat16, or take a larger device.",
         )
+    num_pages = max(_round_down(num_pages), math.ceil(shortest / page_size))
     context = min(context, num_pages * page_size)
     pages_in_use = max_num_seqs * math.ceil(context / page_size)  # more would never be written
     return EngineShapes(
@@ -63,15 +77,15 @@ def fit_engine(
     )
 
 
-def _page_bytes(model: PagedDecoder, page_size: int) -> int:
-    one_page = jax.eval_shape(lambda: model.initial_cache(CacheLayout(num_pages=1, page_size=page_size, num_slots=1)))
-    return sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(one_page))
+def _round_down(count: int) -> int:
+    dropped_bits = max(count.bit_length() - COUNT_BITS, 0)
+    return count >> dropped_bits << dropped_bits
 
 
-def _work_bytes(model: PagedDecoder, max_num_seqs: int, max_prefill_tokens: int) -> int:
+def _work_bytes(vocab_size: int, max_num_seqs: int, max_prefill_tokens: int) -> int:
     return (
         4  # float32
-        * model.vocab_size
+        * vocab_size
         * (max_num_seqs + 1)  # logits of a decode step, and of a prefill step's last token
         * 4  # the logits, and what sorting and masking them takes
     ) + (

@@ -35,6 +35,10 @@ class DecoderConfig:
         """Query heads per key-value head."""
         return self.num_heads // self.num_kv_heads
 
+    def kv_bytes_per_token(self, itemsize_bytes: int) -> int:
+        """Return what the keys and values of one token position take in all layers together."""
+        return 2 * self.num_layers * self.num_kv_heads * self.head_dim * itemsize_bytes
+
     def sliding_window(self, layer: int) -> int | None:
         """Return the window of one layer in tokens, or None."""
         return self.sliding_windows[layer] if self.sliding_windows else None

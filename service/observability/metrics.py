@@ -42,6 +42,7 @@ class Metrics:
         self.engine_steps = self._counter("engine_steps", "Device steps by kind.", "kind")
         self.xla_compiles = self._counter("xla_compiles", "XLA compilations in this process.")
         self.xla_compiles_after_ready = self._counter("xla_compiles_after_ready", "The same, after ready: must stay 0.")
+        self.bundle_load = self._counter("bundle_load", "Bundles looked for: hit, miss, corrupt, stale.", "outcome")
         self.time_to_first_token_seconds = self._histogram("time_to_first_token_seconds", "Submit to first token.")
         self.inter_token_latency_seconds = self._histogram("inter_token_latency_seconds", "Token to next token.")
         self.e2e_request_latency_seconds = self._histogram("e2e_request_latency_seconds", "Submit to last token.")

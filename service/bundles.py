@@ -1,0 +1,175 @@
+"""Where bundles are looked for and kept: this machine's cache first, then the place that instances share.
+
+Whatever is wrong with a bundle or its place is a log line, a count and a recompile; it never stops a start.
+"""
+
+import logging
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+import service
+from service.bundle_location import shared_location
+from service.checkpoint.location import LocalLocation
+from service.compile.buckets import bucket_name
+from service.compile.bundle import MANIFEST_NAME, Bundle, BundleRefused, Manifest, check_names, inputs_of
+from service.compile.bundle_key import BundleKey, machine_inputs, source_digest
+from service.compile.bundle_store import BundleFolder, BundlePlace
+from service.device.memory import Device
+from service.engine.runner import INITIAL_STATE
+from service.engine.scheduler import StepKind
+from service.engine.shapes import EngineShapes
+from service.errors import ServiceError
+from service.models.config import DecoderConfig
+from service.observability.metrics import Metrics
+from service.settings import Settings
+
+logger = logging.getLogger(__name__)
+
+# What a step is traced from. A change in any of these files makes another bundle.
+TRACED_SOURCES = (
+    "compile/aot.py",
+    "compile/buckets.py",
+    "engine/batch.py",
+    "engine/runner.py",
+    "engine/sampler.py",
+    "engine/shapes.py",
+    "engine/step.py",
+    "kernels",
+    "models",
+)
+# Files are small and their places far away, so reading waits rather than works.
+NUM_READERS = 8
+
+
+def bundle_key(config: DecoderConfig, dtype: np.dtype, shapes: EngineShapes, devices: Sequence[Device]) -> BundleKey:
+    """Return the key of the bundle that an engine needs; which kernels it uses follows from platform and source."""
+    root = Path(service.__file__).parent
+    inputs = {
+        "model": asdict(config),
+        "dtype": dtype.name,
+        "shapes": asdict(shapes),
+        "source": source_digest(root, TRACED_SOURCES),
+        **machine_inputs(devices),
+    }
+    inputs["model"]["sliding_windows"] = list(config.sliding_windows)
+    return BundleKey(inputs)
+
+
+def executable_names(shapes: EngineShapes) -> list[str]:
+    """Name all executables of an engine, those of the first short request at the front."""
+    prefills = [bucket_name(StepKind.PREFILL, bucket) for bucket in shapes.prefill_grid]
+    decodes = [bucket_name(StepKind.DECODE, bucket) for bucket in shapes.decode_grid]
+    return [INITIAL_STATE, prefills[0], decodes[0], *prefills[1:], *decodes[1:]]
+
+
+class Bundles:
+    """The places, in the order in which they are asked."""
+
+    def __init__(self, places: Sequence[BundlePlace], metrics: Metrics) -> None:
+        self.places = places
+        self.outcome = "miss"  # of the last `find`
+        self._metrics = metrics
+
+    @classmethod
+    def of_settings(cls, settings: Settings, checkpoint_uri: str, metrics: Metrics) -> "Bundles":
+        """Return the places that the settings name.
+
+        Raises:
+            SettingsError: BUNDLE_URI is malformed.
+        """
+        local = BundleFolder(settings.local_model_cache.expanduser().absolute() / "bundles")
+        shared = _shared_place(settings, checkpoint_uri)
+        return cls([local, shared] if shared else [local], metrics)
+
+    def find(self, key: BundleKey, names: Sequence[str]) -> Bundle | None:
+        """Look for a bundle with these executables; None means that they have to be compiled."""
+        self.outcome = "miss"
+        for place in self.places:
+            try:
+                bundle = _read(place, key, names)
+            except BundleRefused as refusal:
+                self.outcome = refusal.outcome
+                logger.warning("%s; compiling instead", refusal, extra={"outcome": refusal.outcome})
+                self._discard(place, key)
+            except (OSError, ServiceError) as error:
+                logger.warning("no bundle could be read; compiling instead", extra=_facts(place, error))
+            else:
+                if bundle is not None:
+                    self.outcome = "hit"
+                    self._count()
+                    return bundle
+        self._count()
+        self._explain_miss(key)
+        return None
+
+    def keep(self, bundle: Bundle) -> list[str]:
+        """Store a bundle wherever it is not yet; return the places that took it."""
+        kept = []
+        for place in self.places:
+            try:
+                if place.write(bundle.manifest.key, bundle.files()):
+                    kept.append(place.uri)
+            except (OSError, ServiceError) as error:
+                logger.warning("the bundle was not kept here for other starts", extra=_facts(place, error))
+        if kept:
+            facts = {"key": bundle.manifest.key, "places": kept, "bundle_bytes": bundle.size_bytes}
+            logger.info("bundle kept", extra=facts)
+        return kept
+
+    def close(self) -> None:
+        """Close what is open to the places; nothing will be looked for or kept any more."""
+        for place in self.places:
+            place.close()
+
+    def _count(self) -> None:
+        self._metrics.bundle_load.labels(self.outcome).inc()
+
+    def _discard(self, place: BundlePlace, key: BundleKey) -> None:
+        try:
+            place.discard(key.digest)
+        except (OSError, ServiceError) as error:
+            logger.warning("the unusable bundle cannot be taken away", extra=_facts(place, error))
+
+    def _explain_miss(self, key: BundleKey) -> None:
+        """Say in what the most similar bundle of this machine differs; why a start is cold is the first question."""
+        local = self.places[0]
+        if self.outcome != "miss" or not isinstance(local, BundleFolder):
+            return
+        found = [key.differences(inputs) for data in local.manifests() if (inputs := inputs_of(data)) is not None]
+        facts = {"nearest_differs_in": min(found, key=len)} if found else {}
+        logger.info("no bundle for this start yet", extra={"key": key.digest, **facts})
+
+
+def _read(place: BundlePlace, key: BundleKey, names: Sequence[str]) -> Bundle | None:
+    data = place.read(key.digest, MANIFEST_NAME)
+    if data is None:
+        return None
+    manifest = Manifest.parse(place.uri, data, key)
+    check_names(place.uri, manifest, names)
+
+    def read_one(name: str) -> bytes:
+        return manifest.check(place.uri, name, place.read(key.digest, manifest.executables[name].file))
+
+    with ThreadPoolExecutor(NUM_READERS, thread_name_prefix="bundle") as pool:
+        return Bundle(manifest, dict(zip(names, pool.map(read_one, names), strict=True)))
+
+
+def _shared_place(settings: Settings, checkpoint_uri: str) -> BundlePlace | None:
+    location = shared_location(settings.bundle_uri, checkpoint_uri)
+    if location is None:
+        return None
+    if isinstance(location, LocalLocation):
+        return BundleFolder(location.path, is_private=False)
+    from service.checkpoint.gcs_bundle import BundleBucket
+
+    return BundleBucket(location, emulator_host=settings.storage_emulator_host)
+
+
+def _facts(place: BundlePlace, error: Exception) -> dict[str, Any]:
+    reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
+    return {"place": place.uri, "reason": reason}

@@ -1,0 +1,208 @@
+"""From a located checkpoint to weights on the device and a tokenizer's files, by the shortest way there is.
+
+A Hugging Face snapshot in a bucket streams: its bytes become weights and, where there is a cache, files beside at the
+same time. A snapshot on this machine, or whole in the cache, is read from its files the same way. A Levanter checkpoint
+is pulled first and read from the copy whose bytes were checked.
+"""
+
+import logging
+import shutil
+import threading
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import jax
+import numpy as np
+
+from service.checkpoint import content, levanter
+from service.checkpoint.cache import Bucket, CacheUnusable, CheckpointCache, PulledCheckpoint, private_folder
+from service.checkpoint.download import download
+from service.checkpoint.file_ranges import FileRanges
+from service.checkpoint.header import Origin
+from service.checkpoint.layout import LevanterLayout
+from service.checkpoint.local import LocalSource
+from service.checkpoint.located import LocatedCheckpoint
+from service.checkpoint.manifest import ObjectInfo
+from service.checkpoint.object_fetch import ByteRanges
+from service.checkpoint.part_file import PartFile
+from service.checkpoint.progress import Progress, shown
+from service.checkpoint.recipe import check_tensors, load_weights
+from service.checkpoint.transfer import Patience, TransferLimits
+from service.checkpoint.weight_stream import StreamedWeights, WeightOrder, stream_weights
+from service.errors import StorageFull, TransferFailed
+from service.models.interface import WeightSpec
+
+logger = logging.getLogger(__name__)
+
+# A disk needs few readers, and each more is a buffer more.
+FILE_LIMITS = TransferLimits(num_workers=4, slice_bytes=8 * 1024 * 1024)
+
+
+@dataclass(frozen=True)
+class LoadedWeights:
+    """Weights on the device; the cache keeps the files they came from until `release` or the end of the process."""
+
+    weights: dict[str, jax.Array]
+    release: Callable[[], None] = lambda: None
+
+
+def load_checkpoint(
+    located: LocatedCheckpoint,
+    specs: Sequence[WeightSpec],
+    dtype: np.dtype,
+    *,
+    sharding: jax.sharding.Sharding,
+    cache: CheckpointCache | None,
+    progress: Progress,
+    max_staging_bytes: int,
+    cancelled: threading.Event | None = None,
+) -> LoadedWeights:
+    """Bring a checkpoint's weights to the device.
+
+    Args:
+        located: which checkpoint.
+        specs: what the model is made of.
+        dtype: what to cast to.
+        sharding: where to place the weights.
+        cache: where the files are kept for the next start; None: nothing is kept (MODEL_STREAM).
+        progress: told what is expected and what comes.
+        max_staging_bytes: how much of the host's memory may be in use besides the weights.
+        cancelled: set by whoever wants it to stop.
+
+    Raises:
+        CheckpointError: the bytes did not come whole, or are not what their headers or the configuration say.
+    """
+    order = WeightOrder(located.uri, tuple(specs), dtype, sharding, max_staging_bytes)
+    weights, source = located.layout.weights, located.weights.source
+    if isinstance(located.layout, LevanterLayout):
+        return _from_levanter(located, order, cache, progress, cancelled)
+    if isinstance(source, Bucket) and not any(content.is_packed(info) for info in weights):
+        return _BucketLoad(located, source, order, progress).load(cache, cancelled)
+    pulled = source.pull(located.weights.objects, cache or _private_cache(), progress, cancelled)
+    # What was pulled has been counted already; what lies here is counted as it is read.
+    counted = progress if isinstance(source, LocalSource) else Progress()
+    return _from_files(pulled, order, weights, counted, cancelled)
+
+
+def pull_tokenizer(located: LocatedCheckpoint, cache: CheckpointCache | None, progress: Progress) -> PulledCheckpoint:
+    """Bring the tokenizer's files to this machine, without waiting for the weights; `path` is their folder.
+
+    Files of a bucket that are not in the cache yet are read into a private folder that ends with the process: those
+    that belong to the weights' folder of the cache get there with the weights.
+
+    Raises:
+        CheckpointError: they did not come whole.
+    """
+    group = located.tokenizer
+    if not isinstance(group.source, Bucket):
+        pulled = group.source.pull(group.objects, cache or _private_cache(), progress)
+        return replace(pulled, path=pulled.path / group.folder)
+    if cache is not None and group.source is located.weights.source:
+        kept = cache.find(group.source, located.weights.objects)
+        if kept is not None:
+            return replace(kept, path=kept.path / group.folder)
+    folder = private_folder()
+    for info in group.objects:
+        data = group.source.read(info)
+        (folder / info.name.removeprefix(group.folder)).write_bytes(data)
+    return PulledCheckpoint(folder, group.objects)
+
+
+class _BucketLoad:
+    """Streams a snapshot from a bucket: into the cache as well, or past it."""
+
+    def __init__(self, located: LocatedCheckpoint, source: Bucket, order: WeightOrder, progress: Progress) -> None:
+        self._located, self._source, self._order, self._progress = located, source, order, progress
+        self._streamed: StreamedWeights | None = None
+
+    def load(self, cache: CheckpointCache | None, cancelled: threading.Event | None) -> LoadedWeights:
+        """Load, keeping the files if there is a cache that can."""
+        pulled = None if cache is None else self._keep(cache, cancelled)
+        if self._streamed is not None:
+            return LoadedWeights(self._streamed.weights, pulled.release if pulled is not None else lambda: None)
+        if pulled is not None:  # all of it was in the cache
+            return _from_files(pulled, self._order, self._located.layout.weights, self._progress, cancelled)
+        self._progress.expect(sum(info.size_bytes for info in self._located.layout.weights))
+        with shown(self._progress, self._source.uri):
+            patience = Patience(self._source.limits, cancelled)
+            origins = [Origin(self._source, info) for info in self._located.layout.weights]
+            return LoadedWeights(stream_weights(self._order, origins, self._progress, patience).weights)
+
+    def _keep(self, cache: CheckpointCache, cancelled: threading.Event | None) -> PulledCheckpoint | None:
+        patience = Patience(self._source.limits, cancelled)
+        try:
+            return cache.fill(self._source, self._located.weights.objects, self._progress, patience, self._bring)
+        except (CacheUnusable, StorageFull, TransferFailed) as error:
+            # A disk that is full or fails must not keep a model from being served.
+            if self._streamed is None and isinstance(error, TransferFailed):
+                raise
+            facts = {"cache": str(cache.root), "reason": str(error)}
+            logger.warning("the cache cannot keep the checkpoint; its weights stream past it", extra=facts)
+            return None
+
+    def _bring(
+        self, bucket: ByteRanges, missing: Sequence[ObjectInfo], folder: Path, progress: Progress, patience: Patience
+    ) -> dict[str, str]:
+        weights = self._located.layout.weights
+
+        def part_of(info: ObjectInfo) -> PartFile | None:
+            return PartFile(bucket.uri, info, folder) if info in missing else None
+
+        sums = download(bucket, [info for info in missing if info not in weights], folder, progress, patience)
+        with FileRanges(bucket.uri, folder) as files:  # for what an earlier, interrupted pull left
+            origins = [Origin(bucket if info in missing else files, info) for info in weights]
+            self._streamed = stream_weights(self._order, origins, progress, patience, part_of=part_of)
+        if self._streamed.part_error is not None:
+            raise self._streamed.part_error
+        return sums | self._streamed.file_sums
+
+
+def _from_files(
+    pulled: PulledCheckpoint,
+    order: WeightOrder,
+    weights: Sequence[ObjectInfo],
+    progress: Progress,
+    cancelled: threading.Event | None,
+) -> LoadedWeights:
+    # Whoever pulled the files has summed them, and a folder of this machine is believed.
+    objects = [replace(info, crc32c="", size_bytes=_file_size(pulled.path, info)) for info in weights]
+    progress.expect(sum(info.size_bytes for info in objects))
+    try:
+        with FileRanges(order.uri, pulled.path) as files:
+            origins = [Origin(files, info) for info in objects]
+            streamed = stream_weights(order, origins, progress, Patience(FILE_LIMITS, cancelled))
+    except BaseException:
+        pulled.release()
+        raise
+    return LoadedWeights(streamed.weights, pulled.release)
+
+
+def _file_size(folder: Path, info: ObjectInfo) -> int:
+    # An object that is stored with gzip is larger as a file.
+    return (folder / info.name).stat().st_size if content.is_packed(info) else info.size_bytes
+
+
+def _from_levanter(
+    located: LocatedCheckpoint,
+    order: WeightOrder,
+    cache: CheckpointCache | None,
+    progress: Progress,
+    cancelled: threading.Event | None,
+) -> LoadedWeights:
+    group = located.weights
+    pulled = group.source.pull(group.objects, cache or _private_cache(), progress, cancelled)
+    try:
+        tensors = levanter.read_tensors(located.uri, pulled.path / group.folder, located.hub_config)
+        check_tensors(located.uri, order.specs, {name: tensor.shape for name, tensor in tensors.items()})
+        weights = load_weights(order.specs, tensors, order.dtype, sharding=order.sharding)
+    except BaseException:
+        pulled.release()
+        raise
+    if cache is None and isinstance(group.source, Bucket):
+        shutil.rmtree(pulled.path, ignore_errors=True)  # it may be memory
+    return LoadedWeights(weights, pulled.release)
+
+
+def _private_cache() -> CheckpointCache:
+    return CheckpointCache(private_folder(), max_checkpoints=1)

@@ -1,0 +1,97 @@
+"""What a bundle depends on: all that can change the native code in it. Starts share one only if all of it agrees."""
+
+import hashlib
+import json
+import os
+import platform
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+import jax
+
+from service.device.memory import Device
+from service.settings import compiler_variables
+
+# Configuration of jax that changes what is traced or compiled.
+JAX_OPTIONS = (
+    "jax_enable_x64",
+    "jax_default_matmul_precision",
+    "jax_default_prng_impl",
+    "jax_numpy_dtype_promotion",
+    "jax_threefry_partitionable",
+    "jax_default_dtype_bits",
+)
+# Packages that trace or compile, or whose objects are pickled.
+PACKAGES = ("jax", "jaxlib", "numpy", "marin-haliax", "jax-cuda12-plugin", "jax-cuda13-plugin", "libtpu")
+CPU_INFO = Path("/proc/cpuinfo")
+
+
+@dataclass(frozen=True)
+class BundleKey:
+    """The inputs, readable, and one name for all of them."""
+
+    inputs: Mapping[str, Any]  # plain JSON
+
+    @cached_property
+    def digest(self) -> str:
+        """The name of the bundle."""
+        text = json.dumps(self.inputs, sort_keys=True, separators=(",", ":"))
+        return hashlib.sha256(text.encode()).hexdigest()[:40]
+
+    def differences(self, other: Mapping[str, Any]) -> list[str]:
+        """Name the inputs in which another bundle differs, for a message about a miss."""
+        names = sorted({*self.inputs, *other})
+        return [name for name in names if self.inputs.get(name) != other.get(name)]
+
+
+def machine_inputs(devices: Sequence[Device]) -> dict[str, Any]:
+    """Return what this machine and its packages put into a key."""
+    first = devices[0]
+    inputs = {
+        "python": ".".join(platform.python_version_tuple()[:2]),  # the form of pickles
+        "packages": {name: found for name in PACKAGES if (found := _version(name))},
+        "variables": compiler_variables(),
+        "jax_options": {name: str(jax.config.values.get(name)) for name in JAX_OPTIONS},
+        "platform": first.platform,
+        "platform_version": first.client.platform_version,
+        "device_kind": first.device_kind,
+        "num_devices": len(devices),
+    }
+    if first.platform == "cpu":
+        inputs |= {"cpu_features": _cpu_features(), "num_cpus": len(os.sched_getaffinity(0))}
+    return inputs
+
+
+def source_digest(root: Path, names: Iterable[str]) -> str:
+    """Return one digest of Python files; a folder stands for all below it."""
+    digest = hashlib.sha256()
+    for name in names:
+        path = root / name
+        for file in sorted(path.rglob("*.py")) if path.is_dir() else [path]:
+            digest.update(f"{file.relative_to(root).as_posix()}\0".encode())
+            digest.update(hashlib.sha256(file.read_bytes()).digest())
+    return digest.hexdigest()
+
+
+def _version(package: str) -> str | None:
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return None
+
+
+def _cpu_features() -> str:
+    """Return the instruction sets that the compiler may use. Source: proc(5); `flags` on x86, `Features` on Arm."""
+    try:
+        lines = CPU_INFO.read_text().splitlines()
+    except OSError:
+        return platform.processor() or platform.machine()
+    for line in lines:
+        name, _, value = line.partition(":")
+        if name.strip() in ("flags", "Features"):
+            return " ".join(sorted(value.split()))
+    return platform.machine()

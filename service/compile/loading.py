@@ -1,0 +1,63 @@
+"""Executables that come one by one, in the background; who asks for one that is not there yet waits for that one."""
+
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import override
+
+import jax
+
+
+class LoadingExecutables(Mapping[str, jax.stages.Compiled]):
+    """A mapping from names to executables whose values may still be on their way."""
+
+    def __init__(self, names: Sequence[str], load: Callable[[str], jax.stages.Compiled], *, num_threads: int) -> None:
+        """Begin to load.
+
+        Args:
+            names: of all executables, those that are needed first at the front.
+            load: brings one, on any thread.
+            num_threads: how many are loaded at once.
+        """
+        self._load = load
+        self._lock = threading.Lock()
+        self._pool = ThreadPoolExecutor(num_threads, thread_name_prefix="executables")
+        self._futures: dict[str, Future[jax.stages.Compiled]] = {n: self._pool.submit(load, n) for n in names}
+        self._pool.shutdown(wait=False)
+
+    @override
+    def __getitem__(self, name: str) -> jax.stages.Compiled:
+        """Return an executable; one that nobody has begun to load is loaded here and now.
+
+        Raises:
+            Exception: what loading it raised.
+        """
+        with self._lock:
+            future = self._futures[name]
+            is_ours = future.cancel()  # false for one that is there or under way
+            if is_ours:
+                future = self._futures[name] = Future()
+                future.set_running_or_notify_cancel()  # from here on nobody overtakes it
+        if is_ours:
+            try:
+                future.set_result(self._load(name))
+            except BaseException as error:
+                future.set_exception(error)
+        return future.result()
+
+    @override
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._futures)
+
+    @override
+    def __len__(self) -> int:
+        return len(self._futures)
+
+    def wait(self) -> None:
+        """Wait for all.
+
+        Raises:
+            Exception: what loading any of them raised.
+        """
+        for name in self._futures:
+            self[name]

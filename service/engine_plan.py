@@ -1,0 +1,88 @@
+"""What will be served and in which sizes: from a located checkpoint, a device and the settings. No weight, no trace."""
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+
+from service.checkpoint.located import LocatedCheckpoint
+from service.compile.bundle_key import BundleKey
+from service.device.memory import Device, device_memory_bytes
+from service.engine.shapes import EngineShapes
+from service.engine.sizing import ModelSize, fit_engine
+from service.models.config import DecoderConfig
+from service.models.decoder_weights import decoder_weight_specs
+from service.models.interface import PagedDecoder, WeightSpec
+from service.models.registry import read_config
+from service.settings import Settings
+
+# On a CPU the device's memory is everybody's; on an accelerator it is ours.
+CPU_MEMORY_FRACTION = 0.5
+ACCELERATOR_MEMORY_FRACTION = 0.9
+
+
+@dataclass(frozen=True)
+class EnginePlan:
+    """Everything about an engine that is known before its weights."""
+
+    config: DecoderConfig
+    dtype: np.dtype
+    shapes: EngineShapes
+    specs: tuple[WeightSpec, ...]
+    device: Device
+    key: BundleKey
+
+    @property
+    def weights_bytes(self) -> int:
+        """What the weights take on the device."""
+        return _weights_bytes(self.specs, self.dtype)
+
+    def model(self) -> PagedDecoder:
+        """Return the model to trace; imports Haliax, so only a start without a bundle asks."""
+        from service.models.decoder import Decoder
+
+        return Decoder(self.config, self.dtype)
+
+
+def plan_engine(settings: Settings, located: LocatedCheckpoint, device: Device) -> EnginePlan:
+    """Choose dtype and sizes, and name the bundle that they need.
+
+    Raises:
+        UnsupportedModel: the family, or a feature of this model, is not served.
+        SettingsError: the operator asks for more context than the model was made for.
+        DoesNotFit: the device is too small.
+    """
+    from service.bundles import bundle_key
+
+    config = read_config(located.uri, located.hub_config)
+    dtype = _choose_dtype(settings, located, device.platform)
+    specs = decoder_weight_specs(config)
+    default_fraction = CPU_MEMORY_FRACTION if device.platform == "cpu" else ACCELERATOR_MEMORY_FRACTION
+    fraction = settings.device_memory_fraction or default_fraction
+    shapes = fit_engine(
+        ModelSize(
+            context_len=config.context_len,
+            vocab_size=config.vocab_size,
+            weights_bytes=_weights_bytes(specs, dtype),
+            kv_bytes_per_token=config.kv_bytes_per_token(dtype.itemsize),
+        ),
+        memory_bytes=int(device_memory_bytes(device) * fraction),
+        max_num_seqs=settings.max_num_seqs,
+        page_size=settings.page_size,
+        max_prefill_tokens=settings.max_prefill_tokens,
+        max_model_len=settings.max_model_len,
+    )
+    return EnginePlan(config, dtype, shapes, specs, device, bundle_key(config, dtype, shapes, [device]))
+
+
+def _choose_dtype(settings: Settings, located: LocatedCheckpoint, platform: str) -> np.dtype:
+    """Return what to compute in: `auto` is float32 on a CPU, where narrower types are emulated, else as saved."""
+    import jax.numpy as jnp
+
+    saved = located.hub_config.get("dtype") or located.hub_config.get("torch_dtype") or "bfloat16"
+    chosen = settings.dtype if settings.dtype != "auto" else ("float32" if platform == "cpu" else str(saved))
+    return np.dtype(jnp.dtype(chosen))
+
+
+def _weights_bytes(specs: tuple[WeightSpec, ...], dtype: np.dtype) -> int:
+    return sum(math.prod(spec.shape) for spec in specs) * dtype.itemsize

@@ -1,0 +1,105 @@
+"""`levserve prewarm`: a bundle ahead of traffic, made on the kind of machine that will serve.
+
+Needs the checkpoint's configuration, not its weights, so it is over as soon as the compiler is; but a Levanter
+checkpoint's weights are converted too, so that no later start imports Levanter.
+"""
+
+import contextlib
+import json
+import logging
+import sys
+from dataclasses import dataclass
+
+from service.bundles import Bundles, executable_names
+from service.checkpoint.located import LocatedCheckpoint
+from service.compile.bundle import Bundle
+from service.conversions import keep_conversion
+from service.engine_plan import EnginePlan, plan_engine
+from service.executables import compile_all
+from service.observability.metrics import Metrics
+from service.settings import Settings
+from service.start_parts import StartParts
+from service.starting_point import checkpoint_uri, find_device, locate_checkpoint, opener
+from service.startup import Startup
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class _Goal:
+    located: LocatedCheckpoint
+    plan: EnginePlan
+    bundles: Bundles
+    startup: Startup
+
+
+def check(settings: Settings) -> int:
+    """Say whether a start would find its bundle; return the exit code, 0 for yes."""
+    goal = _plan(settings)
+    names = executable_names(goal.plan.shapes)
+    with contextlib.closing(goal.bundles):
+        bundle = goal.bundles.find(goal.plan.key, names)
+    facts = {"outcome": goal.bundles.outcome, "key": goal.plan.key.digest, "executables": len(names)}
+    _say({**facts, "places": [place.uri for place in goal.bundles.places]})
+    return 0 if bundle is not None else 1
+
+
+def prewarm(settings: Settings) -> int:
+    """Make the bundle unless it is there, and print what was made; return the exit code, 0 if a place has it.
+
+    Raises:
+        StartError: the checkpoint cannot be served.
+    """
+    goal = _plan(settings)
+    names = executable_names(goal.plan.shapes)
+    with contextlib.closing(goal.bundles):
+        found = goal.bundles.find(goal.plan.key, names)
+        bundle = found or compile_all(goal.plan, goal.startup).to_bundle(goal.plan, goal.startup)
+        kept = goal.bundles.keep(bundle)
+    converted = keep_conversion(settings, goal.located, checkpoint_uri(settings), opener(settings))
+    _print(bundle, is_made=found is None)
+    _say(
+        {
+            "outcome": "made" if found is None else "already there",
+            "key": goal.plan.key.digest,
+            "executables": len(names),
+            "bundle_bytes": bundle.size_bytes,
+            "places": kept,
+            "converted_weights": converted,
+            "seconds": round(goal.startup.elapsed_s(), 3),
+        }
+    )
+    return 0 if kept or found is not None else 1
+
+
+def _plan(settings: Settings) -> _Goal:
+    metrics = Metrics()
+    startup = Startup(metrics)
+    parts = StartParts()
+    device = parts.begin("device", lambda: find_device(startup, metrics)[0])
+    located = parts.begin("locate", lambda: locate_checkpoint(settings, startup))
+    parts.wait_for(device, located)
+    plan = plan_engine(settings, located.result(), device.result())
+    return _Goal(located.result(), plan, Bundles.of_settings(settings, located.result().uri, metrics), startup)
+
+
+def _print(bundle: Bundle, *, is_made: bool) -> None:
+    """Show the executables: a table for people, a line of JSON each for programs."""
+    files = bundle.manifest.executables
+    if not sys.stdout.isatty():
+        for name, file in files.items():
+            facts = {"executable": name, "bytes": file.size_bytes, "compile_seconds": file.compile_seconds}
+            sys.stdout.write(json.dumps(facts) + "\n")
+        return
+    width = max(len(name) for name in files)
+    sys.stdout.write(f"{'executable':{width}}  {'bytes':>12}  {'compiled in' if is_made else 'was compiled in':>15}\n")
+    for name, file in files.items():
+        sys.stdout.write(f"{name:{width}}  {file.size_bytes:12,}  {file.compile_seconds:13.2f} s\n")
+
+
+def _say(facts: dict[str, object]) -> None:
+    if sys.stdout.isatty():
+        sys.stdout.write("".join(f"{name:>12}: {value}\n" for name, value in facts.items()))
+    else:
+        sys.stdout.write(json.dumps(facts) + "\n")
+    sys.stdout.flush()

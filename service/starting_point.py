@@ -1,0 +1,72 @@
+"""What every start begins with, to serve as to prewarm: the device, and the checkpoint; neither needs the other."""
+
+import logging
+from importlib.resources import files
+from typing import TYPE_CHECKING
+
+from service.checkpoint.located import LocatedCheckpoint, OpenSource, locate
+from service.checkpoint.source import open_source
+from service.checkpoint.transfer import TransferLimits
+from service.conversions import find_conversion
+from service.device.memory import Device
+from service.observability.metrics import Metrics
+from service.settings import Settings
+from service.startup import Phase, Startup
+
+if TYPE_CHECKING:
+    from service.compile.counter import CompileCounter
+
+logger = logging.getLogger(__name__)
+
+
+def checkpoint_uri(settings: Settings) -> str:
+    """Return the address of what is served; the demo model's if none is given."""
+    return settings.checkpoint_uri or str(files("service") / "demo")
+
+
+def find_device(startup: Startup, metrics: Metrics) -> "tuple[Device, CompileCounter]":
+    """Import jax, begin to count its compilations, and find the device."""
+    with startup.phase(Phase.IMPORT, "jax") as facts:
+        from service.compile.counter import CompileCounter
+
+        compiles = CompileCounter(lambda: _count_compile(startup, metrics))
+        import jax
+
+        device = jax.devices()[0]
+        facts["device"] = device.device_kind
+    return device, compiles
+
+
+def opener(settings: Settings) -> OpenSource:
+    """Return what opens an address, with the cache and the emulator of the settings."""
+    return lambda location: open_source(
+        location,
+        cache_root=settings.local_model_cache,
+        emulator_host=settings.storage_emulator_host,
+        limits=TransferLimits(deadline_s=settings.pull_timeout),
+    )
+
+
+def locate_checkpoint(settings: Settings, startup: Startup) -> LocatedCheckpoint:
+    """List the checkpoint once, pin every object's version, and read its configuration.
+
+    Raises:
+        CheckpointError: something is missing, ambiguous or malformed.
+        SettingsError: an address is malformed.
+    """
+    with startup.phase(Phase.LOCATE) as facts:
+        uri, config_uri, tokenizer_uri = checkpoint_uri(settings), settings.model_config_uri, settings.tokenizer_uri
+        if (
+            converted := find_conversion(settings, uri, opener(settings))
+        ) is not None:  # it has its configuration and tokenizer beside it
+            uri, config_uri, tokenizer_uri = converted, None, None
+        located = locate(uri, opener(settings), model_config_uri=config_uri, tokenizer_uri=tokenizer_uri)
+        facts |= {"uri": located.uri, "model_type": located.hub_config.get("model_type")}
+    return located
+
+
+def _count_compile(startup: Startup, metrics: Metrics) -> None:
+    metrics.xla_compiles.inc()
+    if startup.is_ready:
+        metrics.xla_compiles_after_ready.inc()
+        logger.warning("XLA compiled after ready: a shape was missed ahead of time")

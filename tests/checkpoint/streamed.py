@@ -1,0 +1,116 @@
+"""A tiny Llama in two safetensors objects of a bucket, what its weights must be, and a quick way to load them."""
+
+import json
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import jax
+import ml_dtypes
+import numpy as np
+from safetensors.numpy import save
+
+from service.checkpoint.cache import CheckpointCache
+from service.checkpoint.gcs import GcsSource
+from service.checkpoint.loading import LoadedWeights, load_checkpoint
+from service.checkpoint.located import LocatedCheckpoint, locate
+from service.checkpoint.progress import Progress
+from service.models.decoder_weights import decoder_weight_specs
+from service.models.interface import WeightSpec
+from service.models.registry import read_config
+from tests.checkpoint.conftest import quick_limits
+
+SLICE_BYTES = 32 * 1024
+CONFIG = {
+    "model_type": "llama",
+    "architectures": ["LlamaForCausalLM"],
+    "hidden_act": "silu",
+    "hidden_size": 64,
+    "intermediate_size": 160,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "vocab_size": 300,
+    "max_position_embeddings": 128,
+    "rms_norm_eps": 1e-5,
+    "rope_theta": 10000.0,
+    "tie_word_embeddings": True,
+    "dtype": "bfloat16",
+}
+SPECS: tuple[WeightSpec, ...] = decoder_weight_specs(read_config("test", CONFIG))
+SHARDS = ("model-00001-of-00002.safetensors", "model-00002-of-00002.safetensors")
+STAGING_BYTES = 64 * 1024 * 1024
+DTYPE = np.dtype(np.float32)
+
+
+def tensors() -> dict[str, np.ndarray]:
+    random = np.random.default_rng(0)
+    sources = sorted((s for spec in SPECS for s in spec.sources), key=lambda source: source.name)
+    return {s.name: random.standard_normal(s.shape).astype(ml_dtypes.bfloat16) for s in sources}
+
+
+def made_at_once(spec: WeightSpec, stored: dict[str, np.ndarray], dtype: np.dtype) -> np.ndarray:
+    """The weight as numpy makes it of whole tensors."""
+    parts = []
+    for source in spec.sources:
+        tensor = stored[source.name]
+        parts.append((tensor.T if source.is_transposed else tensor).astype(dtype).reshape(source.view))
+    return np.concatenate(parts, axis=spec.concat_axis)
+
+
+TENSORS = tensors()
+# Cut in the middle of a layer, so that one weight is made of tensors of both objects.
+_NAMES = list(TENSORS)
+_CUT = _NAMES.index("model.layers.1.self_attn.k_proj.weight") + 1
+OBJECTS = {
+    "config.json": json.dumps(CONFIG).encode(),
+    "tokenizer.json": b"{}",
+    SHARDS[0]: save({name: TENSORS[name] for name in _NAMES[:_CUT]}),
+    SHARDS[1]: save({name: TENSORS[name] for name in _NAMES[_CUT:]}),
+}
+
+
+def same_weights(loaded: LoadedWeights) -> bool:
+    return list(loaded.weights) == [spec.name for spec in SPECS] and all(
+        np.array_equal(loaded.weights[spec.name], made_at_once(spec, TENSORS, DTYPE)) for spec in SPECS
+    )
+
+
+@dataclass
+class Loader:
+    """Loads the checkpoint below one prefix; `root` is the cache."""
+
+    endpoint: str
+    bucket_name: str
+    root: Path
+    prefix: str = "llama"
+    progress: Progress = field(default_factory=Progress)
+
+    def locate(self, **limits) -> LocatedCheckpoint:
+        values = quick_limits(**({"slice_bytes": SLICE_BYTES} | limits))
+        return locate(
+            f"gs://{self.bucket_name}/{self.prefix}",
+            lambda location: GcsSource(location, emulator_host=self.endpoint, limits=values),
+        )
+
+    def cache(self) -> CheckpointCache:
+        return CheckpointCache(self.root, max_checkpoints=2)
+
+    def load(
+        self, *, is_cached: bool = True, before_load: Callable[[], None] = lambda: None, cancelled=None, **limits
+    ) -> LoadedWeights:
+        located = self.locate(**limits)
+        before_load()
+        return load_checkpoint(
+            located,
+            SPECS,
+            DTYPE,
+            sharding=jax.sharding.SingleDeviceSharding(jax.devices()[0]),
+            cache=self.cache() if is_cached else None,
+            progress=self.progress,
+            max_staging_bytes=STAGING_BYTES,
+            cancelled=cancelled,
+        )
+
+    def visible(self) -> list[Path]:
+        return [record.parent for record in self.root.glob("checkpoints/*/COMPLETE.json")]

@@ -1,0 +1,87 @@
+"""Several processes that load through one cache, some of them killed: right weights, and nothing fetched twice."""
+
+import random
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.checkpoint.conftest import contents
+from tests.checkpoint.streamed import OBJECTS, Loader, same_weights
+from tests.checkpoint.test_processes import REPOSITORY, finished, kill, wait_until
+from tests.fault_proxy import Fault
+from tests.gcs import GcsBucket
+
+SLOWLY = Fault("safetensors.*alt=media", times=1000, bytes_per_s=150_000)  # a second for all, two slices at a time
+
+Start = Callable[..., subprocess.Popen[str]]
+
+
+@pytest.fixture
+def loader(gcs_bucket: GcsBucket, tmp_path: Path) -> Loader:
+    for name, data in OBJECTS.items():
+        gcs_bucket.upload(f"llama/{name}", data)
+    return Loader(gcs_bucket.endpoint, gcs_bucket.name, tmp_path / "cache")
+
+
+@pytest.fixture
+def start(loader: Loader) -> Iterator[Start]:
+    """Start a process that loads and holds; all are killed in the end."""
+    processes = []
+
+    def start_one(module: str = "tests.checkpoint.load_process", *prefix: str) -> subprocess.Popen[str]:
+        command = [sys.executable, "-m", module, loader.endpoint, loader.bucket_name, *prefix, str(loader.root)]
+        process = subprocess.Popen(
+            command, cwd=REPOSITORY, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, encoding="utf-8"
+        )
+        processes.append(process)
+        return process
+
+    yield start_one
+    for process in processes:
+        process.kill()
+        process.communicate()
+
+
+def verdict(process: subprocess.Popen[str]) -> str:
+    assert process.stdout is not None
+    return next((line.strip() for line in process.stdout if line.strip() in ("right", "wrong")), "nothing")
+
+
+def test_two_processes_and_one_is_killed(loader: Loader, gcs_bucket: GcsBucket, start: Start):
+    gcs_bucket.faults([SLOWLY])
+    first = start()
+    wait_until(lambda: len(gcs_bucket.requests("safetensors.*alt=media")) >= 5)
+    second = start()
+    kill(first)
+    assert verdict(second) == "right"
+    assert contents(loader.visible()[0]) == OBJECTS
+
+
+def test_eight_processes_that_load_or_pull_and_one_is_killed(loader: Loader, gcs_bucket: GcsBucket, start: Start):
+    gcs_bucket.faults([SLOWLY])
+    pulling = [start("tests.checkpoint.pull_process", "llama") for _ in range(6)]
+    loading = [start(), start()]
+    wait_until(lambda: len(gcs_bucket.requests("safetensors.*alt=media")) >= 2)
+    # Whichever it is: one that was waiting takes over from one that was fetching.
+    kill(pulling.pop(0))
+    assert [verdict(process) for process in loading] == ["right"] * 2
+    assert {finished(process) for process in pulling} == set(loader.visible())
+    assert contents(loader.visible()[0]) == OBJECTS
+
+
+def test_killed_at_random_moments_it_ends_with_the_right_weights(loader: Loader, gcs_bucket: GcsBucket, start: Start):
+    for _ in range(2):
+        gcs_bucket.faults([SLOWLY])
+        process = start()
+        wait_until(lambda: gcs_bucket.requests("safetensors.*alt=media") or loader.visible())
+        time.sleep(random.random() * 0.8)
+        kill(process)
+        assert all(contents(folder) == OBJECTS for folder in loader.visible())
+    gcs_bucket.faults([])
+    assert same_weights(loader.load())
+    assert contents(loader.visible()[0]) == OBJECTS
+    assert not list(loader.root.rglob("*.part"))

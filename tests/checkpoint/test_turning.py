@@ -1,0 +1,58 @@
+"""A weight made of pieces is the weight that numpy makes of whole tensors."""
+
+import ml_dtypes
+import numpy as np
+import pytest
+
+from service.checkpoint.turning import TensorPlace
+from service.models.interface import TensorSource, WeightSpec
+from tests.checkpoint.streamed import made_at_once
+
+BF16 = np.dtype(ml_dtypes.bfloat16)
+QKV = WeightSpec(
+    "qkv",
+    ("embed", "kv_head", "qkv_group", "head_dim"),
+    (24, 2, 5, 4),
+    tuple(
+        TensorSource(name, shape=(2 * members * 4, 24), view=(24, 2, members, 4), is_transposed=True)
+        for name, members in (("q", 3), ("k", 1), ("v", 1))
+    ),
+    concat_axis=2,
+)
+CASES = {
+    "plain": WeightSpec("w", ("a", "b"), (7, 5), (TensorSource("t", (7, 5), (7, 5)),)),
+    "turned": WeightSpec("w", ("a", "b"), (300, 5), (TensorSource("t", (5, 300), (300, 5), is_transposed=True),)),
+    "turned, long rows": WeightSpec("w", ("a", "b"), (512, 70), (TensorSource("t", (70, 512), (512, 70), True),)),
+    "joined in the middle": QKV,
+    "joined, not turned": WeightSpec(
+        "bias",
+        ("a", "b", "c"),
+        (3, 4, 2),
+        (TensorSource("q", (18,), (3, 3, 2)), TensorSource("k", (6,), (3, 1, 2))),
+        concat_axis=1,
+    ),
+    "joined along what the columns became": WeightSpec(
+        "w",
+        ("a", "b", "c"),
+        (4, 10, 6),
+        (TensorSource("p", (6, 28), (4, 7, 6), True), TensorSource("q", (6, 12), (4, 3, 6), True)),
+        concat_axis=1,
+    ),
+}
+
+
+@pytest.mark.parametrize("stored", [np.dtype(np.float32), BF16, np.dtype(np.float16)], ids=lambda dtype: dtype.name)
+@pytest.mark.parametrize("served", [np.dtype(np.float32), BF16], ids=lambda dtype: dtype.name)
+@pytest.mark.parametrize("spec", CASES.values(), ids=CASES)
+def test_pieces_in_any_order_make_the_weight(spec: WeightSpec, stored: np.dtype, served: np.dtype):
+    random = np.random.default_rng(0)
+    tensors = {s.name: random.standard_normal(s.shape).astype(stored) for s in spec.sources}
+    weight = np.zeros(spec.shape, served)
+    for index, source in enumerate(spec.sources):
+        values = tensors[source.name].reshape(-1)
+        unit = source.shape[-1] if source.is_transposed else 1
+        starts = list(range(0, values.size, 3 * unit))
+        random.shuffle(starts)
+        for start in starts:
+            TensorPlace(spec, index, weight).write(start, values[start : start + 3 * unit])
+    np.testing.assert_array_equal(weight, made_at_once(spec, tensors, served))

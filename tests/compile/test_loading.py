@@ -1,0 +1,61 @@
+import threading
+
+import pytest
+
+from service.compile.loading import LoadingExecutables
+
+
+def fake_executable(name):
+    import jax
+
+    return jax.jit(lambda: 1).lower().compile() if name else None
+
+
+def test_one_that_is_asked_for_is_loaded_before_those_that_wait():
+    gate, loaded = threading.Event(), []
+
+    def load(name):
+        if name == "first":
+            gate.wait(10)
+        loaded.append(name)
+        return fake_executable(name)
+
+    executables = LoadingExecutables(["first", "second", "third"], load, num_threads=1)
+    executables["third"]
+    assert loaded == ["third"]
+    gate.set()
+    executables.wait()
+    assert sorted(loaded) == ["first", "second", "third"]
+    assert list(executables) == ["first", "second", "third"]
+
+
+def test_a_failure_reaches_whoever_asks_and_whoever_waits():
+    def load(name):
+        raise RuntimeError(name)
+
+    executables = LoadingExecutables(["a", "b"], load, num_threads=2)
+    with pytest.raises(RuntimeError, match="b"):
+        executables["b"]
+    with pytest.raises(RuntimeError, match="a"):
+        executables.wait()
+    with pytest.raises(KeyError):
+        executables["c"]
+
+
+def test_many_threads_that_ask_for_one_get_the_same():
+    num_loads = []
+
+    def load(name):
+        num_loads.append(name)
+        return fake_executable(name)
+
+    executables = LoadingExecutables(list("abcdefgh"), load, num_threads=2)
+    results = []
+    threads = [threading.Thread(target=lambda: results.append(executables["h"])) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    executables.wait()
+    assert len({id(result) for result in results}) == 1
+    assert sorted(num_loads) == list("abcdefgh")
