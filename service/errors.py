@@ -20,6 +20,7 @@
     │   ├── Draining                   503
     │   └── DeadlineExceeded           504 (limit_s)
     ├── EngineError                    500 server_error
+    │   ├── BrokenScores                   one sequence's scores are no numbers
     │   └── EngineStopped              503 the device thread is gone
     └── StartError                     stops the start: one line, exit code 1
         ├── SettingsError                  (variable)
@@ -248,6 +249,18 @@ class EngineError(ServiceError):
     status: int = 500
     type = "server_error"
     code = "engine_error"
+
+
+class BrokenScores(EngineError):
+    """The model's scores for one sequence are no numbers; its neighbours go on."""
+
+    code = "broken_scores"
+
+    def __init__(self) -> None:
+        super().__init__(
+            "The model's scores for the next token are NaN or infinite, so none can be chosen. This ends this request "
+            "only. The checkpoint's weights or the DTYPE may be at fault; a different prompt may work."
+        )
 
 
 class EngineStopped(EngineError):

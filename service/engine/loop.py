@@ -9,11 +9,11 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
 
-from service.engine.request import FinishReason, Request, TokenEvent
+from service.engine.request import FinishReason, Request, StepLogprobs, TokenEvent
 from service.engine.scheduler import Plan, Scheduler
 from service.engine.sequence import Sequence
 from service.engine.stream import TokenStream
-from service.errors import EngineError
+from service.errors import BrokenScores, EngineError
 from service.observability.metrics import Metrics
 
 
@@ -22,7 +22,11 @@ class StepResult(Protocol):
     """A step under way."""
 
     def read(self) -> "IntRow":
-        """Wait for the step and return one token per row."""
+        """Wait for the step and return one token per row; -1 for one whose scores are no numbers."""
+        ...
+
+    def read_logprobs(self) -> StepLogprobs | None:
+        """Return the log-probabilities that were asked for, if any were."""
         ...
 
 
@@ -90,7 +94,8 @@ class Loop:
                 dispatched = (plan, self._runner.dispatch(plan)) if plan is not None else None
                 if under_way is not None:
                     done, result = under_way
-                    self._deliver(self._scheduler.commit(done, result.read().tolist()))
+                    token_ids = result.read().tolist()
+                    self._deliver(self._scheduler.commit(done, token_ids, result.read_logprobs()))
                 under_way = dispatched
                 self._measure(plan)
             self._fail(EngineError("the engine was stopped"))
@@ -128,7 +133,8 @@ class Loop:
         for sequence, event in events:
             _, submission = self._open[sequence.request.id]
             self._measure_event(submission, event, now_s)
-            by_loop.setdefault(submission.stream.loop, []).append((submission.stream, event))
+            told = BrokenScores() if event.finish_reason is FinishReason.ERROR else event
+            by_loop.setdefault(submission.stream.loop, []).append((submission.stream, told))
             if event.finish_reason is not None:
                 del self._open[sequence.request.id]
         for deliveries in by_loop.values():

@@ -10,25 +10,53 @@ from jaxtyping import Int
 
 from service.compile.aot import Program
 from service.compile.buckets import Bucket, bucket_name
-from service.engine.batch import choose_bucket, empty_inputs, pack, row_indices
-from service.engine.scheduler import Plan, StepKind
+from service.engine.batch import all_allowed, choose_bucket, empty_inputs, pack, row_indices
+from service.engine.logprobs import unpack_logprobs
+from service.engine.request import StepLogprobs, TokenLogprobs
+from service.engine.sampler import count_tokens
+from service.engine.scheduler import Plan, PlannedRow, StepKind
 from service.engine.shapes import EngineShapes
-from service.engine.step import DeviceState, initial_state, input_shapes, run_step
+from service.engine.step import DeviceState, StepOutputs, initial_state, input_shapes, run_step
 from service.models.interface import PagedDecoder, Weights
 
 
 class StepResult(NamedTuple):
     """A step that may still be under way."""
 
-    token_ids: jax.Array  # [seq], padded to the bucket
+    outputs: StepOutputs
+    plan: Plan
     indices: list[int]  # where each row of the plan lies
 
     def read(self) -> Int[np.ndarray, " seq"]:
-        """Wait for the step and return one token per row."""
-        return np.asarray(self.token_ids)[self.indices]
+        """Wait for the step and return one token per row; -1 for one whose scores are no numbers."""
+        return np.asarray(self.outputs.sampled.token_ids)[self.indices]
+
+    def read_logprobs(self) -> StepLogprobs | None:
+        """Return the log-probabilities that were asked for; without any, nothing is copied from the device."""
+        requests = [row.sequence.request for row in self.plan.rows]
+        if all(r.sampling.num_logprobs is None and r.num_prompt_logprobs is None for r in requests):
+            return None
+        packed = np.asarray(self.outputs.sampled.logprobs)
+        nums = [r.sampling.num_logprobs for r in requests]
+        return StepLogprobs(
+            tokens=tuple(
+                None if num is None else unpack_logprobs(packed[index], num)
+                for index, num in zip(self.indices, nums, strict=True)
+            ),
+            prompts=tuple(self._prompt_logprobs(i, row) for i, row in zip(self.indices, self.plan.rows, strict=True)),
+        )
+
+    def _prompt_logprobs(self, index: int, row: PlannedRow) -> tuple[TokenLogprobs, ...]:
+        request = row.sequence.request
+        if request.num_prompt_logprobs is None or self.outputs.prompt_logprobs is None:
+            return ()
+        packed = np.asarray(self.outputs.prompt_logprobs)[index]
+        num_targets = min(len(row.token_ids), len(request.prompt_ids) - 1 - row.start)
+        return tuple(unpack_logprobs(packed[i], request.num_prompt_logprobs) for i in range(num_targets))
 
 
 INITIAL_STATE = "initial-state"
+COUNT_TOKENS = "count-tokens"
 
 
 def engine_programs(
@@ -39,11 +67,12 @@ def engine_programs(
     state_shapes = jax.eval_shape(make_state)
     return [
         Program(INITIAL_STATE, make_state, shapes=()),
+        Program(COUNT_TOKENS, count_tokens, (state_shapes.token_counts, *_count_shapes(shapes)), donated=(0,)),
         *(
             Program(
                 name=bucket_name(kind, bucket),
                 function=functools.partial(run_step, model, kind),
-                shapes=(weight_shapes, state_shapes, input_shapes(bucket, shapes)),
+                shapes=(weight_shapes, state_shapes, input_shapes(kind, bucket, shapes, model.vocab_size)),
                 donated=(1,),
             )
             for kind, bucket in _all_buckets(shapes)
@@ -59,20 +88,54 @@ class Runner:
         self._weights = weights
         self._executables = executables
         self._state: DeviceState = executables[INITIAL_STATE]()
+        vocab_size = self._state.token_counts.shape[1]
+        # On the device already, so that a step without a restriction carries no words.
+        self._all_allowed = {
+            num_seqs: jax.device_put(all_allowed(num_seqs, vocab_size))
+            for num_seqs in {bucket["num_seqs"] for _, bucket in _all_buckets(shapes)}
+        }
 
     def dispatch(self, plan: Plan) -> StepResult:
         """Start a plan's step and return at once."""
         bucket = choose_bucket(plan, self.shapes)
         executable = self._executables[bucket_name(plan.kind, bucket)]
-        self._state, token_ids = executable(self._weights, self._state, pack(plan, bucket, self.shapes))
-        return StepResult(token_ids, row_indices(plan))
+        for row in plan.rows:
+            if plan.kind is StepKind.PREFILL and row.is_sampled and row.sequence.request.sampling.has_penalties:
+                self._count_tokens(row)
+        inputs = pack(plan, bucket, self.shapes, self._all_allowed[bucket["num_seqs"]])
+        self._state, outputs = executable(self._weights, self._state, inputs)
+        return StepResult(outputs, plan, row_indices(plan))
 
     def warm(self) -> None:
         """Run every executable once on padding, and wait; the first call of one loads it onto the device."""
         for kind, bucket in _all_buckets(self.shapes):
             executable = self._executables[bucket_name(kind, bucket)]
-            self._state, token_ids = executable(self._weights, self._state, empty_inputs(bucket, self.shapes))
-            token_ids.block_until_ready()
+            inputs = empty_inputs(kind, bucket, self.shapes, self._all_allowed[bucket["num_seqs"]])
+            self._state, outputs = executable(self._weights, self._state, inputs)
+            jax.block_until_ready(outputs)
+        self._dispatch_count(self.shapes.num_slots, (), prompt_len=0)
+
+    def _count_tokens(self, row: PlannedRow) -> None:
+        """Count a sequence's tokens anew just before it draws its first one in this slot.
+
+        So the counts are right whoever had the slot before, however the prompt was cut into chunks, and whatever part
+        of it was found in a cache or had come out of the sequence before it lost its slot.
+        """
+        sequence = row.sequence
+        token_ids = (*sequence.request.prompt_ids, *sequence.output_ids)
+        self._dispatch_count(sequence.slot, token_ids, prompt_len=sequence.prompt_len)
+
+    def _dispatch_count(self, slot: int, token_ids: tuple[int, ...], *, prompt_len: int) -> None:
+        padded = np.zeros(self.shapes.max_context, np.int32)
+        padded[: len(token_ids)] = token_ids
+        numbers = (np.int32(slot), padded, np.int32(prompt_len), np.int32(len(token_ids)))
+        counts = self._executables[COUNT_TOKENS](self._state.token_counts, *numbers)
+        self._state = self._state._replace(token_counts=counts)
+
+
+def _count_shapes(shapes: EngineShapes) -> tuple[jax.ShapeDtypeStruct, ...]:
+    number = jax.ShapeDtypeStruct((), np.int32)
+    return (number, jax.ShapeDtypeStruct((shapes.max_context,), np.int32), number, number)
 
 
 def _all_buckets(shapes: EngineShapes) -> list[tuple[StepKind, Bucket]]:

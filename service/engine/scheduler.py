@@ -15,7 +15,7 @@ from enum import StrEnum
 from heapq import heappop, heappush
 
 from service.engine.pages import PagePool
-from service.engine.request import FinishReason, Request, TokenEvent
+from service.engine.request import FinishReason, Request, StepLogprobs, TokenEvent, TokenLogprobs
 from service.engine.sequence import Sequence
 
 
@@ -97,12 +97,20 @@ class Scheduler:
         self._last_kind = plan.kind
         return plan
 
-    def commit(self, plan: Plan, token_ids: Rows[int]) -> list[tuple[Sequence, TokenEvent]]:
-        """Take the tokens that a step brought, one per row, and return what is to be told to whom."""
+    def commit(
+        self, plan: Plan, token_ids: Rows[int], logprobs: StepLogprobs | None = None
+    ) -> list[tuple[Sequence, TokenEvent]]:
+        """Take the tokens that a step brought, one per row, and return what is to be told to whom.
+
+        A negative token id says that the row's scores are no numbers: it ends that sequence alone.
+        """
         events = []
-        for row, token_id in zip(plan.rows, token_ids, strict=True):
+        for index, (row, token_id) in enumerate(zip(plan.rows, token_ids, strict=True)):
+            if logprobs is not None and logprobs.prompts[index]:
+                row.sequence.keep_prompt_logprobs(row.start, logprobs.prompts[index])
             if row.is_sampled and not row.sequence.is_finished:
-                events.append((row.sequence, self._commit_token(row.sequence, token_id)))
+                token_logprobs = None if logprobs is None else logprobs.tokens[index]
+                events.append((row.sequence, self._commit_token(row.sequence, token_id, token_logprobs)))
         return events
 
     def check_integrity(self) -> None:
@@ -138,14 +146,19 @@ class Scheduler:
         sequence.num_planned += 1
         return row
 
-    def _commit_token(self, sequence: Sequence, token_id: int) -> TokenEvent:
+    def _commit_token(self, sequence: Sequence, token_id: int, logprobs: TokenLogprobs | None) -> TokenEvent:
+        if token_id < 0:
+            self._finish(sequence, FinishReason.ERROR)
+            return TokenEvent((), FinishReason.ERROR)
+        of_prompt = () if sequence.output_ids else tuple(sequence.prompt_logprobs)
         if token_id in sequence.request.stop_ids:
             self._finish(sequence, FinishReason.STOP)
-            return TokenEvent((), FinishReason.STOP)
+            return TokenEvent((), FinishReason.STOP, prompt_logprobs=of_prompt)
         sequence.output_ids.append(token_id)
         if len(sequence.output_ids) == sequence.request.max_tokens:
             self._finish(sequence, FinishReason.LENGTH)
-        return TokenEvent((token_id,), sequence.finish_reason)
+        of_token = () if logprobs is None else (logprobs,)
+        return TokenEvent((token_id,), sequence.finish_reason, of_token, of_prompt)
 
     def _finish(self, sequence: Sequence, reason: FinishReason) -> None:
         sequence.finish_reason = reason

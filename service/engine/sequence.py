@@ -9,7 +9,10 @@ The numbers run ahead of each other, because steps are planned before earlier on
 
 from dataclasses import dataclass, field
 
-from service.engine.request import FinishReason, Request
+import numpy as np
+from jaxtyping import UInt
+
+from service.engine.request import FinishReason, Request, TokenLogprobs
 
 
 @dataclass(slots=True, eq=False)
@@ -23,6 +26,8 @@ class Sequence:
     num_planned: int = 0
     output_ids: list[int] = field(default_factory=list)
     finish_reason: FinishReason | None = None
+    allowed_words: UInt[np.ndarray, " word"] | None = None  # a bit a token: which may come next; None for all
+    prompt_logprobs: list[TokenLogprobs | None] = field(default_factory=list)  # by position, if the request asks
 
     @property
     def prompt_len(self) -> int:
@@ -43,6 +48,12 @@ class Sequence:
     def can_decode(self) -> bool:
         """Whether one more token may be planned: the first one comes out of the prefill."""
         return not self.is_prefilling and 0 < self.num_planned < self.request.max_tokens
+
+    def keep_prompt_logprobs(self, start: int, logprobs: tuple[TokenLogprobs, ...]) -> None:
+        """Take those of the tokens after `start`; a chunk that runs again brings the same ones again."""
+        if not self.prompt_logprobs:
+            self.prompt_logprobs = [None] * self.prompt_len
+        self.prompt_logprobs[start + 1 : start + 1 + len(logprobs)] = logprobs
 
     @property
     def is_finished(self) -> bool:

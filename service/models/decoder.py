@@ -127,6 +127,7 @@ class Decoder:
             key = self._rms_norm(key, named[prefix + "key_norm"], "head_dim")
         with jax.named_scope("rope"):
             query, key = _rotate(query, *rotation), _rotate(key, *rotation)
+        key, value = _with_faults_in_keys(key, value)
         attended, cache = self.kernel.attend(
             query.rearrange((Seq, Token, "kv_head", "group", "head_dim")).array,
             key.rearrange((Seq, Token, "kv_head", "head_dim")).array,
@@ -154,6 +155,17 @@ class Decoder:
             active = hnn.silu(gate_up["gate_up", 0]) * gate_up["gate_up", 1]
             down = hax.dot(active, named[prefix + "down"], axis="mlp")
         return down + named[prefix + "down_bias"] if self.config.has_mlp_bias else down
+
+
+def _with_faults_in_keys(key: NamedArray, value: NamedArray) -> tuple[NamedArray, NamedArray]:
+    """Tell of a value that is no number by its key instead.
+
+    Attention hides a position by its score, which takes any key out of the sum; but a hidden value is multiplied by
+    zero, and zero times NaN is NaN. So a NaN in a key fails all that see it, and in a value also strangers: whoever
+    gets its page later.
+    """
+    is_number = hax.isfinite(value)
+    return hax.where(hax.all(is_number, "head_dim"), key, jnp.nan), hax.where(is_number, value, 0)
 
 
 def _rotate(x: NamedArray, cosine: NamedArray, sine: NamedArray) -> NamedArray:
