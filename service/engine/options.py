@@ -90,7 +90,8 @@ def pack_options(requests: Sequence[Request], num_rows: int) -> Options:
         sampling = request.sampling
         numbers[row] = _numbers(sampling)
         integers[row] = _integers(request)
-        stop_ids[row, : len(request.stop_ids)] = sorted(request.stop_ids)
+        if sampling.min_tokens:
+            stop_ids[row, : len(request.stop_ids)] = sorted(request.stop_ids)
         bias_ids[row, : len(sampling.logit_bias)] = list(sampling.logit_bias)
         biases[row, : len(sampling.logit_bias)] = list(sampling.logit_bias.values())
     return Options(numbers, integers, stop_ids, bias_ids, biases)

@@ -49,7 +49,7 @@ class Request:
     prompt_ids: tuple[int, ...]  # at least one, each in [0, vocabulary)
     max_tokens: int  # at least 1; prompt and completion together fit the context
     sampling: Sampling = field(default_factory=Sampling)
-    stop_ids: frozenset[int] = frozenset()  # tokens that end the sequence, MAX_STOP_IDS at most
+    stop_ids: frozenset[int] = frozenset()  # tokens that end the sequence; with min_tokens, MAX_STOP_IDS at most
     num_prompt_logprobs: int | None = None  # [0, MAX_LOGPROBS], as num_logprobs, for each token of the prompt
 
 

@@ -15,7 +15,7 @@ from service.engine.sampler import BROKEN
 from service.engine.shapes import EngineShapes
 from service.errors import BrokenScores
 from service.observability.metrics import Metrics
-from tests.engine.sampling_reference import adjusted, distribution, log_softmax
+from tests.engine.sampling_reference import adjusted, log_softmax
 from tests.fakes import HandCountedModel
 from tests.tolerances import SAME_LOGPROB_ATOL
 
