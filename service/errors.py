@@ -256,12 +256,6 @@ class BrokenScores(EngineError):
 
     code = "broken_scores"
 
-    def __init__(self) -> None:
-        super().__init__(
-            "The model's scores for the next token are NaN or infinite, so none can be chosen. This ends this request "
-            "only. The checkpoint's weights or the DTYPE may be at fault; a different prompt may work."
-        )
-
 
 class EngineStopped(EngineError):
     """The device thread has ended; its cause is chained."""
@@ -367,11 +361,8 @@ class CorruptObject(CheckpointError):
     """The bytes that came are not the bytes that were stored."""
 
     def __init__(self, uri: str, name: str, *, expected: str, actual: str) -> None:
-        super().__init__(
-            uri,
-            f"{name}: crc32c is {actual}, the bucket says {expected}, twice in a row. "
-            "Nothing was kept. Try again; if it stays, upload the object anew.",
-        )
+        cause = f"{name}: crc32c is {actual}, the bucket says {expected}, twice in a row."
+        super().__init__(uri, f"{cause} Nothing was kept. Try again; if it stays, upload the object anew.")
         self.name = name
         self.expected = expected
         self.actual = actual
@@ -381,11 +372,8 @@ class ObjectChanged(CheckpointError):
     """An object was overwritten or deleted while the checkpoint was being pulled."""
 
     def __init__(self, uri: str, name: str, generation: int) -> None:
-        super().__init__(
-            uri,
-            f"{name} was overwritten or deleted while it was being pulled (generation {generation} is gone). "
-            "Nothing was kept. Start again when the upload is complete.",
-        )
+        cause = f"{name} was overwritten or deleted while it was being pulled (generation {generation} is gone)."
+        super().__init__(uri, f"{cause} Nothing was kept. Start again when the upload is complete.")
         self.name = name
         self.generation = generation
 

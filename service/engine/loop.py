@@ -16,6 +16,11 @@ from service.engine.stream import TokenStream
 from service.errors import BrokenScores, EngineError
 from service.observability.metrics import Metrics
 
+BROKEN_SCORES = (
+    "The model's scores for the next token are NaN or infinite, so none can be chosen. This ends this request only. "
+    "The checkpoint's weights or the DTYPE may be at fault; another prompt may work."
+)
+
 
 @runtime_checkable
 class StepResult(Protocol):
@@ -133,7 +138,7 @@ class Loop:
         for sequence, event in events:
             _, submission = self._open[sequence.request.id]
             self._measure_event(submission, event, now_s)
-            told = BrokenScores() if event.finish_reason is FinishReason.ERROR else event
+            told = BrokenScores(BROKEN_SCORES) if event.finish_reason is FinishReason.ERROR else event
             by_loop.setdefault(submission.stream.loop, []).append((submission.stream, told))
             if event.finish_reason is not None:
                 del self._open[sequence.request.id]

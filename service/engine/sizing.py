@@ -4,6 +4,7 @@ import math
 
 import jax
 
+from service.engine.logprobs import PROMPT_SLICE_TOKENS
 from service.engine.shapes import EngineShapes
 from service.errors import DoesNotFit, SettingsError
 from service.models.interface import CacheLayout, PagedDecoder
@@ -64,7 +65,8 @@ def fit_engine(
 
 
 def _page_bytes(model: PagedDecoder, page_size: int) -> int:
-    one_page = jax.eval_shape(lambda: model.initial_cache(CacheLayout(num_pages=1, page_size=page_size, num_slots=1)))
+    layout = CacheLayout(num_pages=1, page_size=page_size, slot_sizes=(1,), context_sizes=(page_size,))
+    one_page = jax.eval_shape(lambda: model.initial_cache(layout))
     return sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(one_page))
 
 
@@ -72,8 +74,8 @@ def _work_bytes(model: PagedDecoder, max_num_seqs: int, max_prefill_tokens: int)
     return (
         4  # float32
         * model.vocab_size
-        * (max_num_seqs + 1)  # logits of a decode step, and of a prefill step's last token
-        * 4  # the logits, and what sorting and masking them takes
+        * (max_num_seqs + PROMPT_SLICE_TOKENS)  # logits of a decode step, and of a slice of a prompt
+        * 5  # the logits, what drawing makes of them, and the counts of tokens
     ) + (
         64
         * 1024  # activations of one token, generously: 16 arrays of 1024 float32
