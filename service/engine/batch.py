@@ -1,12 +1,13 @@
 """A plan as the padded arrays of one bucket."""
 
+from collections.abc import Iterator
 from typing import NamedTuple
 
 import numpy as np
 from jaxtyping import Float, Int, UInt
 
 from service.compile.buckets import Bucket
-from service.engine.scheduler import Plan, StepKind
+from service.engine.plan import PageCopy, Plan, StepKind
 from service.engine.shapes import EngineShapes
 
 
@@ -21,6 +22,26 @@ class StepInputs(NamedTuple):
     temperature: Float[np.ndarray, " seq"]
     top_p: Float[np.ndarray, " seq"]
     seeds: UInt[np.ndarray, "seq 2"]  # high and low half of each row's seed
+
+
+class CopyInputs(NamedTuple):
+    """What the host sends for one copy between a slot's row and its pages."""
+
+    slot: Int[np.ndarray, ""]
+    first_page: Int[np.ndarray, ""]  # in the order of positions
+    pages: Int[np.ndarray, " page"]  # an id of `num_pages` is no page
+
+
+def pack_copy(copy: PageCopy, shapes: EngineShapes) -> Iterator[CopyInputs]:
+    """Cut a copy into those sizes that were compiled."""
+    done = 0
+    while done < len(copy.pages):
+        left = len(copy.pages) - done
+        size = next((size for size in shapes.copy_sizes if size >= left), shapes.copy_sizes[-1])
+        pages = np.full(size, shapes.num_pages, np.int32)
+        pages[: min(left, size)] = copy.pages[done : done + size]
+        yield CopyInputs(np.int32(copy.slot), np.int32(copy.first_page + done), pages)
+        done += size
 
 
 def empty_inputs(bucket: Bucket, shapes: EngineShapes) -> StepInputs:
@@ -43,15 +64,15 @@ def choose_bucket(plan: Plan, shapes: EngineShapes) -> Bucket:
     grid = shapes.prefill_grid if plan.kind is StepKind.PREFILL else shapes.decode_grid
     return grid.smallest(
         num_seqs=max(row_indices(plan)) + 1,
-        num_tokens=max(max(len(row.token_ids), 1) for row in plan.rows),
-        num_pages=max(shapes.pages_for(row.start + max(len(row.token_ids), 1)) for row in plan.rows),
+        num_tokens=max(row.num_tokens for row in plan.rows),
+        num_pages=max(shapes.pages_for(row.start + row.num_tokens) for row in plan.rows),
     )
 
 
 def row_indices(plan: Plan) -> list[int]:
     """Return where each row of a plan lies in the arrays: in a decode at its slot, in a prefill one after the other."""
     if plan.kind is StepKind.DECODE:
-        return [row.sequence.slot for row in plan.rows]
+        return [row.slot for row in plan.rows]
     return list(range(len(plan.rows)))
 
 
@@ -62,11 +83,11 @@ def pack(plan: Plan, bucket: Bucket, shapes: EngineShapes) -> StepInputs:
         sampling = row.sequence.request.sampling
         inputs.token_ids[index, : len(row.token_ids)] = row.token_ids
         inputs.start[index] = row.start
-        inputs.num_tokens[index] = max(len(row.token_ids), 1)
+        inputs.num_tokens[index] = row.num_tokens
         # A sequence owns its pages to the end; this step reads only as far as it has come.
         pages = row.sequence.pages[: bucket["num_pages"]]
         inputs.page_table[index, : len(pages)] = pages
-        inputs.slots[index] = row.sequence.slot
+        inputs.slots[index] = row.slot
         inputs.temperature[index] = sampling.temperature
         inputs.top_p[index] = sampling.top_p
         inputs.seeds[index] = divmod(sampling.seed, 1 << 32)

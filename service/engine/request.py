@@ -30,6 +30,8 @@ class Request:
     max_tokens: int  # at least 1; prompt and completion together fit the context
     sampling: Sampling = field(default_factory=Sampling)
     stop_ids: frozenset[int] = frozenset()  # tokens that end the sequence; empty to ignore the end of text
+    priority: int = 0  # the lower, the sooner; among equals the first to arrive
+    cache_salt: bytes = b""  # only requests of the same salt find each other's prefixes
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,3 +40,4 @@ class TokenEvent:
 
     token_ids: tuple[int, ...]  # new tokens, without the stop token; empty only when finished
     finish_reason: FinishReason | None = None  # set on the last event
+    num_found: int = 0  # on the first event: prompt tokens that were found in the prefix cache

@@ -10,9 +10,9 @@ import jax.numpy as jnp
 from jaxtyping import Array, Int
 
 from service.compile.buckets import Bucket
-from service.engine.batch import StepInputs, empty_inputs
+from service.engine.batch import CopyInputs, StepInputs, empty_inputs
+from service.engine.plan import StepKind
 from service.engine.sampler import sample
-from service.engine.scheduler import StepKind
 from service.engine.shapes import EngineShapes
 from service.kernels.paging import Paging
 from service.models.interface import Cache, PagedDecoder, StepBatch, Weights
@@ -33,6 +33,16 @@ def initial_state(model: PagedDecoder, shapes: EngineShapes) -> DeviceState:
 def input_shapes(bucket: Bucket, shapes: EngineShapes) -> StepInputs:
     """Return a bucket's inputs as shapes."""
     return jax.tree.map(lambda a: jax.ShapeDtypeStruct(a.shape, a.dtype), empty_inputs(bucket, shapes))
+
+
+def save_pages(model: PagedDecoder, state: DeviceState, copy: CopyInputs) -> DeviceState:
+    """Copy neighbouring pages out of a slot's row, for others to find."""
+    return state._replace(cache=model.save_pages(state.cache, *jax.tree.map(jnp.asarray, copy)))
+
+
+def restore_pages(model: PagedDecoder, state: DeviceState, copy: CopyInputs) -> DeviceState:
+    """Copy pages that were found into a slot's row."""
+    return state._replace(cache=model.restore_pages(state.cache, *jax.tree.map(jnp.asarray, copy)))
 
 
 def run_step(
