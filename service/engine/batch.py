@@ -1,5 +1,6 @@
 """A plan as the padded arrays of one bucket."""
 
+from collections.abc import Iterator
 from typing import NamedTuple
 
 import numpy as np
@@ -7,7 +8,7 @@ from jaxtyping import Array, Int, UInt
 
 from service.compile.buckets import Bucket
 from service.engine.options import ALL_ALLOWED, WORD_BITS, Options, pack_options
-from service.engine.scheduler import Plan, StepKind
+from service.engine.plan import PageCopy, Plan, StepKind
 from service.engine.shapes import EngineShapes
 
 
@@ -28,6 +29,26 @@ class StepInputs(NamedTuple):
     slots: Int[np.ndarray, " seq"]
     allowed_words: UInt[Array | np.ndarray, "seq word"]  # one bit a token, the lowest first: which may come
     prefill: PrefillInputs | None
+
+
+class CopyInputs(NamedTuple):
+    """What the host sends for one copy between a slot's row and its pages."""
+
+    slot: Int[np.ndarray, ""]
+    first_page: Int[np.ndarray, ""]  # in the order of positions
+    pages: Int[np.ndarray, " page"]  # an id of `num_pages` is no page
+
+
+def pack_copy(copy: PageCopy, shapes: EngineShapes) -> Iterator[CopyInputs]:
+    """Cut a copy into those sizes that were compiled."""
+    done = 0
+    while done < len(copy.pages):
+        left = len(copy.pages) - done
+        size = next((size for size in shapes.copy_sizes if size >= left), shapes.copy_sizes[-1])
+        pages = np.full(size, shapes.num_pages, np.int32)
+        pages[: min(left, size)] = copy.pages[done : done + size]
+        yield CopyInputs(np.int32(copy.slot), np.int32(copy.first_page + done), pages)
+        done += size
 
 
 def all_allowed(num_seqs: int, vocab_size: int) -> UInt[np.ndarray, "seq word"]:
@@ -61,15 +82,15 @@ def choose_bucket(plan: Plan, shapes: EngineShapes) -> Bucket:
     grid = shapes.prefill_grid if plan.kind is StepKind.PREFILL else shapes.decode_grid
     return grid.smallest(
         num_seqs=max(row_indices(plan)) + 1,
-        num_tokens=max(max(len(row.token_ids), 1) for row in plan.rows),
-        num_pages=max(shapes.pages_for(row.start + max(len(row.token_ids), 1)) for row in plan.rows),
+        num_tokens=max(row.num_tokens for row in plan.rows),
+        num_pages=max(shapes.pages_for(row.start + row.num_tokens) for row in plan.rows),
     )
 
 
 def row_indices(plan: Plan) -> list[int]:
     """Return where each row of a plan lies in the arrays: in a decode at its slot, in a prefill one after the other."""
     if plan.kind is StepKind.DECODE:
-        return [row.sequence.slot for row in plan.rows]
+        return [row.slot for row in plan.rows]
     return list(range(len(plan.rows)))
 
 
@@ -87,11 +108,11 @@ def pack(plan: Plan, bucket: Bucket, shapes: EngineShapes, everything_allowed: U
     for index, row in zip(indices, plan.rows, strict=True):
         inputs.token_ids[index, : len(row.token_ids)] = row.token_ids
         inputs.start[index] = row.start
-        inputs.num_tokens[index] = max(len(row.token_ids), 1)
+        inputs.num_tokens[index] = row.num_tokens
         # A sequence owns its pages to the end; this step reads only as far as it has come.
         pages = row.sequence.pages[: bucket["num_pages"]]
         inputs.page_table[index, : len(pages)] = pages
-        inputs.slots[index] = row.sequence.slot
+        inputs.slots[index] = row.slot
     if plan.kind is StepKind.PREFILL:
         return inputs._replace(prefill=_pack_prefill(plan, bucket))
     return inputs

@@ -50,6 +50,8 @@ class Request:
     max_tokens: int  # at least 1; prompt and completion together fit the context
     sampling: Sampling = field(default_factory=Sampling)
     stop_ids: frozenset[int] = frozenset()  # tokens that end the sequence; with min_tokens, MAX_STOP_IDS at most
+    priority: int = 0  # the lower, the sooner; among equals the first to arrive
+    cache_salt: bytes = b""  # only requests of the same salt find each other's prefixes
     num_prompt_logprobs: int | None = None  # [0, MAX_LOGPROBS], as num_logprobs, for each token of the prompt
 
 
@@ -75,5 +77,6 @@ class TokenEvent:
 
     token_ids: tuple[int, ...]  # new tokens, without the stop token; empty only when finished
     finish_reason: FinishReason | None = None  # set on the last event
+    num_found: int = 0  # on the first event: prompt tokens that were found in the prefix cache
     logprobs: tuple[TokenLogprobs, ...] = ()  # one for each of the tokens, if the request asked
     prompt_logprobs: tuple[TokenLogprobs | None, ...] = ()  # on the first event, if it asked; the first token has none

@@ -1,7 +1,7 @@
 """Holds weights, device state and executables; dispatches steps without waiting for them."""
 
 import functools
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 import jax
@@ -10,13 +10,21 @@ from jaxtyping import Int
 
 from service.compile.aot import Program
 from service.compile.buckets import Bucket, bucket_name
-from service.engine.batch import all_allowed, choose_bucket, empty_inputs, pack, row_indices
+from service.engine.batch import CopyInputs, all_allowed, choose_bucket, empty_inputs, pack, pack_copy, row_indices
 from service.engine.logprobs import unpack_logprobs
+from service.engine.plan import CopyKind, PageCopy, Plan, PlannedRow, StepKind
 from service.engine.request import StepLogprobs, TokenLogprobs
 from service.engine.sampler import count_tokens
-from service.engine.scheduler import Plan, PlannedRow, StepKind
 from service.engine.shapes import EngineShapes
-from service.engine.step import DeviceState, StepOutputs, initial_state, input_shapes, run_step
+from service.engine.step import (
+    DeviceState,
+    StepOutputs,
+    initial_state,
+    input_shapes,
+    restore_pages,
+    run_step,
+    save_pages,
+)
 from service.models.interface import PagedDecoder, Weights
 
 
@@ -77,6 +85,7 @@ def engine_programs(
             )
             for kind, bucket in _all_buckets(shapes)
         ),
+        *(_copy_programs(model, shapes, state_shapes) if model.keeps_rows else ()),
     ]
 
 
@@ -87,6 +96,7 @@ class Runner:
         self.shapes = shapes
         self._weights = weights
         self._executables = executables
+        self._keeps_rows = _copy_name(CopyKind.SAVE, shapes.copy_sizes[0]) in executables
         self._state: DeviceState = executables[INITIAL_STATE]()
         vocab_size = self._state.token_counts.shape[1]
         # On the device already, so that a step without a restriction carries no words.
@@ -106,6 +116,13 @@ class Runner:
         self._state, outputs = executable(self._weights, self._state, inputs)
         return StepResult(outputs, plan, row_indices(plan))
 
+    def copy_pages(self, copies: Sequence[PageCopy]) -> None:
+        """Start copies between slots' rows and pages; a kernel that reads pages in place needs none."""
+        if self._keeps_rows:
+            for copy in copies:
+                for inputs in pack_copy(copy, self.shapes):
+                    self._state = self._executables[_copy_name(copy.kind, len(inputs.pages))](self._state, inputs)
+
     def warm(self) -> None:
         """Run every executable once on padding, and wait; the first call of one loads it onto the device."""
         for kind, bucket in _all_buckets(self.shapes):
@@ -114,6 +131,13 @@ class Runner:
             self._state, outputs = executable(self._weights, self._state, inputs)
             jax.block_until_ready(outputs)
         self._dispatch_count(self.shapes.num_slots, (), prompt_len=0)
+        self.copy_pages(
+            [
+                PageCopy(kind, 0, 0, (self.shapes.num_pages,) * size)
+                for kind in CopyKind
+                for size in self.shapes.copy_sizes
+            ]
+        )
 
     def _count_tokens(self, row: PlannedRow) -> None:
         """Count a sequence's tokens anew just before it draws its first one in this slot.
@@ -121,9 +145,8 @@ class Runner:
         So the counts are right whoever had the slot before, however the prompt was cut into chunks, and whatever part
         of it was found in a cache or had come out of the sequence before it lost its slot.
         """
-        sequence = row.sequence
-        token_ids = (*sequence.request.prompt_ids, *sequence.output_ids)
-        self._dispatch_count(sequence.slot, token_ids, prompt_len=sequence.prompt_len)
+        token_ids = row.sequence.known_ids[: row.start + row.num_tokens]
+        self._dispatch_count(row.slot, token_ids, prompt_len=row.sequence.prompt_len)
 
     def _dispatch_count(self, slot: int, token_ids: tuple[int, ...], *, prompt_len: int) -> None:
         padded = np.zeros(self.shapes.max_context, np.int32)
@@ -136,6 +159,25 @@ class Runner:
 def _count_shapes(shapes: EngineShapes) -> tuple[jax.ShapeDtypeStruct, ...]:
     number = jax.ShapeDtypeStruct((), np.int32)
     return (number, jax.ShapeDtypeStruct((shapes.max_context,), np.int32), number, number)
+
+
+def _copy_programs(model: PagedDecoder, shapes: EngineShapes, state_shapes: DeviceState) -> list[Program]:
+    functions = {CopyKind.SAVE: save_pages, CopyKind.RESTORE: restore_pages}
+    scalar = jax.ShapeDtypeStruct((), np.int32)
+    return [
+        Program(
+            name=_copy_name(kind, size),
+            function=functools.partial(function, model),
+            shapes=(state_shapes, CopyInputs(scalar, scalar, jax.ShapeDtypeStruct((size,), np.int32))),
+            donated=(0,),
+        )
+        for kind, function in functions.items()
+        for size in shapes.copy_sizes
+    ]
+
+
+def _copy_name(kind: CopyKind, num_pages: int) -> str:
+    return f"{kind}-pages{num_pages}"
 
 
 def _all_buckets(shapes: EngineShapes) -> list[tuple[StepKind, Bucket]]:

@@ -11,11 +11,11 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
 from service.compile.buckets import Bucket
-from service.engine.batch import PrefillInputs, StepInputs, all_allowed, empty_inputs
+from service.engine.batch import CopyInputs, PrefillInputs, StepInputs, all_allowed, empty_inputs
 from service.engine.logprobs import PACKED_LOGPROBS, pack_prompt_logprobs
 from service.engine.options import Integer, Options, pack_options
+from service.engine.plan import StepKind
 from service.engine.sampler import Rows, SampledRows, sample
-from service.engine.scheduler import StepKind
 from service.engine.shapes import EngineShapes
 from service.kernels.paging import Paging
 from service.models.interface import Cache, PagedDecoder, StepBatch, Weights
@@ -52,6 +52,16 @@ def input_shapes(kind: StepKind, bucket: Bucket, shapes: EngineShapes, vocab_siz
     """Return a bucket's inputs as shapes."""
     inputs = empty_inputs(kind, bucket, shapes, all_allowed(bucket["num_seqs"], vocab_size))
     return jax.tree.map(lambda a: jax.ShapeDtypeStruct(a.shape, a.dtype), inputs)
+
+
+def save_pages(model: PagedDecoder, state: DeviceState, copy: CopyInputs) -> DeviceState:
+    """Copy neighbouring pages out of a slot's row, for others to find."""
+    return state._replace(cache=model.save_pages(state.cache, *jax.tree.map(jnp.asarray, copy)))
+
+
+def restore_pages(model: PagedDecoder, state: DeviceState, copy: CopyInputs) -> DeviceState:
+    """Copy pages that were found into a slot's row."""
+    return state._replace(cache=model.restore_pages(state.cache, *jax.tree.map(jnp.asarray, copy)))
 
 
 def run_step(

@@ -13,7 +13,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from haliax import Axis, NamedArray
-from jaxtyping import Array, Float
+from jaxtyping import Array, Float, Int
 
 from service.kernels.attention import AttentionKernel, LayerCache
 from service.kernels.paging import CacheLayout, Paging
@@ -77,6 +77,31 @@ class Decoder:
             new_cache.append(new_layer_cache)
         normed = self._rms_norm(hidden, named["final_norm"], "embed")
         return normed.rearrange((Seq, Token, "embed")).array, tuple(new_cache)
+
+    @property
+    def keeps_rows(self) -> bool:
+        """Whether the kernel keeps a row per slot."""
+        return self.kernel.keeps_rows
+
+    def save_pages(
+        self,
+        cache: tuple[LayerCache, ...],
+        slot: Int[Array, ""],
+        first_page: Int[Array, ""],
+        pages: Int[Array, " page"],
+    ) -> tuple[LayerCache, ...]:
+        """Copy neighbouring pages out of a slot's row, in every layer."""
+        return tuple(self.kernel.save(layer_cache, slot, first_page, pages) for layer_cache in cache)
+
+    def restore_pages(
+        self,
+        cache: tuple[LayerCache, ...],
+        slot: Int[Array, ""],
+        first_page: Int[Array, ""],
+        pages: Int[Array, " page"],
+    ) -> tuple[LayerCache, ...]:
+        """Copy pages into a slot's row, in every layer."""
+        return tuple(self.kernel.restore(layer_cache, slot, first_page, pages) for layer_cache in cache)
 
     def logits(self, weights: Weights, hidden: Float[Array, "sample hidden"]) -> Float[Array, "sample vocab"]:
         """Turn hidden states into float32 scores over the vocabulary."""

@@ -12,6 +12,7 @@ from service.engine.engine import Engine
 from service.engine.request import FinishReason, Request, Sampling
 from service.engine.runner import Runner, engine_programs
 from service.engine.sampler import BROKEN
+from service.engine.scheduler import Scheduler
 from service.engine.shapes import EngineShapes
 from service.errors import BrokenScores
 from service.observability.metrics import Metrics
@@ -193,8 +194,6 @@ def test_broken_scores_end_their_sequence_alone_and_the_engine_goes_on(scored, s
 
 def test_only_allowed_tokens_come(scored, scored_runner):
     """The mask is the scheduler's to set, step by step; here it stays the same."""
-    from service.engine.scheduler import Scheduler
-
     scheduler = Scheduler(num_slots=2, num_pages=24, page_size=4, max_prefill_tokens=8)
     masked = scheduler.add(Request("masked", (1, 2), 6, Sampling(temperature=0.0)))
     free = scheduler.add(Request("free", (1, 2), 6, Sampling(temperature=0.0)))
@@ -212,9 +211,65 @@ def test_only_allowed_tokens_come(scored, scored_runner):
     assert free.output_ids == greedy(scored, free.request)
 
 
-def test_a_broken_row_is_no_token(scored, scored_runner):
-    from service.engine.scheduler import Scheduler
+def run_pipelined(scheduler, runner):
+    """Run until all is done, each step dispatched before the one before it is read."""
+    under_way = None
+    while under_way is not None or not scheduler.is_idle:
+        plan = scheduler.plan()
+        runner.copy_pages(scheduler.take_copies())
+        dispatched = (plan, runner.dispatch(plan)) if plan else None
+        if under_way is not None:
+            done, result = under_way
+            scheduler.commit(done, result.read().tolist(), result.read_logprobs())
+        under_way = dispatched
 
+
+def test_a_sequence_that_lost_its_slot_goes_on_with_the_same_draws_and_the_same_penalties(scored, scored_runner):
+    options = [
+        Sampling(temperature=0.0, frequency_penalty=0.8, presence_penalty=0.4, repetition_penalty=1.3),
+        Sampling(seed=4, top_p=0.9, frequency_penalty=1.1, min_tokens=10),
+    ]
+    requests = [Request(str(i), (i, 2, 5), 24, sampling) for i, sampling in enumerate(options)]
+    outputs, preemptions = [], []
+    for num_pages, groups in ((24, [[r] for r in requests]), (8, [requests])):
+        for group in groups:
+            scheduler = Scheduler(num_slots=2, num_pages=num_pages, page_size=4, max_prefill_tokens=8)
+            sequences = [scheduler.add(request) for request in group]
+            run_pipelined(scheduler, scored_runner)
+            assert [sequence.finish_reason for sequence in sequences] == [FinishReason.LENGTH] * len(group)
+            outputs += [sequence.output_ids for sequence in sequences]
+            preemptions.append(scheduler.num_preemptions)
+    assert preemptions[:2] == [0, 0]
+    assert preemptions[2] > 0
+    assert outputs[:2] == outputs[2:]
+    assert outputs[0] == greedy(scored, requests[0])
+
+
+def test_penalties_and_prompt_logprobs_look_through_a_prefix_that_was_found(scored, scored_runner):
+    scheduler = Scheduler(num_slots=2, num_pages=24, page_size=4, max_prefill_tokens=8)
+    prompt = tuple(i % 9 + 1 for i in range(18))
+    scheduler.add(Request("first", prompt, 2, Sampling(temperature=0.0)))
+    run_pipelined(scheduler, scored_runner)
+    penalized = scheduler.add(Request("second", prompt, 12, PENALIZED))
+    run_pipelined(scheduler, scored_runner)
+    assert penalized.num_found > 0
+    assert penalized.output_ids == greedy(scored, penalized.request)
+    asking = scheduler.add(Request("third", prompt, 2, Sampling(temperature=0.0), num_prompt_logprobs=0))
+    run_pipelined(scheduler, scored_runner)
+    assert [entry is None for entry in asking.prompt_logprobs] == [True] + [False] * 17
+
+
+def test_nobody_finds_the_pages_of_a_sequence_whose_scores_broke(scored_runner):
+    scheduler = Scheduler(num_slots=2, num_pages=24, page_size=4, max_prefill_tokens=8)
+    prompt = (1,) * 12 + (BREAKING_SUM + VOCAB - 12,)
+    for name in ("first", "again"):
+        sequence = scheduler.add(Request(name, prompt, 2, Sampling(temperature=0.0)))
+        run_pipelined(scheduler, scored_runner)
+        assert (sequence.finish_reason, sequence.num_found) == (FinishReason.ERROR, 0)
+        scheduler.check_integrity()
+
+
+def test_a_broken_row_is_no_token(scored, scored_runner):
     scheduler = Scheduler(num_slots=2, num_pages=24, page_size=4, max_prefill_tokens=8)
     sequence = scheduler.add(Request("a", (6, 7), 6))
     plan = scheduler.plan()
