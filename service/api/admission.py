@@ -69,7 +69,9 @@ def start(
             own = replace(sampling, seed=body.seed_of(index, drawn_seed))
             request_id = f"{answer_id}-{len(requests)}"
             prompt = tuple(prompt_ids)
-            requests.append(Request(request_id, prompt, max_tokens, own, stop_ids, num_prompt_logprobs))
+            requests.append(
+                Request(request_id, prompt, max_tokens, own, stop_ids, num_prompt_logprobs=num_prompt_logprobs)
+            )
     return Choices(exchange, answer_id, requests, body.stop, per_prompt=body.n)
 
 
