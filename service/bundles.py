@@ -15,13 +15,10 @@ import numpy as np
 import service
 from service.bundle_location import shared_location
 from service.checkpoint.location import LocalLocation
-from service.compile.buckets import bucket_name
 from service.compile.bundle import MANIFEST_NAME, Bundle, BundleRefused, Manifest, check_names, inputs_of
 from service.compile.bundle_key import BundleKey, machine_inputs, source_digest
 from service.compile.bundle_store import BundleFolder, BundlePlace
 from service.device.memory import Device
-from service.engine.runner import INITIAL_STATE
-from service.engine.scheduler import StepKind
 from service.engine.shapes import EngineShapes
 from service.errors import ServiceError
 from service.models.config import DecoderConfig
@@ -35,6 +32,9 @@ TRACED_SOURCES = (
     "compile/aot.py",
     "compile/buckets.py",
     "engine/batch.py",
+    "engine/drawing.py",
+    "engine/logprobs.py",
+    "engine/options.py",
     "engine/runner.py",
     "engine/sampler.py",
     "engine/shapes.py",
@@ -58,13 +58,6 @@ def bundle_key(config: DecoderConfig, dtype: np.dtype, shapes: EngineShapes, dev
     }
     inputs["model"]["sliding_windows"] = list(config.sliding_windows)
     return BundleKey(inputs)
-
-
-def executable_names(shapes: EngineShapes) -> list[str]:
-    """Name all executables of an engine, those of the first short request at the front."""
-    prefills = [bucket_name(StepKind.PREFILL, bucket) for bucket in shapes.prefill_grid]
-    decodes = [bucket_name(StepKind.DECODE, bucket) for bucket in shapes.decode_grid]
-    return [INITIAL_STATE, prefills[0], decodes[0], *prefills[1:], *decodes[1:]]
 
 
 class Bundles:

@@ -10,6 +10,7 @@ from service.compile.bundle_key import BundleKey
 from service.device.memory import Device, device_memory_bytes
 from service.engine.shapes import EngineShapes
 from service.engine.sizing import ModelSize, fit_engine
+from service.kernels.attention import keeps_rows
 from service.models.config import DecoderConfig
 from service.models.decoder_weights import decoder_weight_specs
 from service.models.interface import PagedDecoder, WeightSpec
@@ -39,9 +40,10 @@ class EnginePlan:
 
     def model(self) -> PagedDecoder:
         """Return the model to trace; imports Haliax, so only a start without a bundle asks."""
+        from service.kernels.attention import choose_kernel
         from service.models.decoder import Decoder
 
-        return Decoder(self.config, self.dtype)
+        return Decoder(self.config, self.dtype, choose_kernel(self.device.platform, self.shapes.layout))
 
 
 def plan_engine(settings: Settings, located: LocatedCheckpoint, device: Device) -> EnginePlan:
@@ -65,6 +67,7 @@ def plan_engine(settings: Settings, located: LocatedCheckpoint, device: Device) 
             vocab_size=config.vocab_size,
             weights_bytes=_weights_bytes(specs, dtype),
             kv_bytes_per_token=config.kv_bytes_per_token(dtype.itemsize),
+            keeps_rows=keeps_rows(device.platform),
         ),
         memory_bytes=int(device_memory_bytes(device) * fraction),
         max_num_seqs=settings.max_num_seqs,

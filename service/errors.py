@@ -20,6 +20,7 @@
     │   ├── Draining                   503
     │   └── DeadlineExceeded           504 (limit_s)
     ├── EngineError                    500 server_error
+    │   ├── BrokenScores                   one sequence's scores are no numbers
     │   └── EngineStopped              503 the device thread is gone
     └── StartError                     stops the start: one line, exit code 1
         ├── SettingsError                  (variable)
@@ -250,6 +251,12 @@ class EngineError(ServiceError):
     code = "engine_error"
 
 
+class BrokenScores(EngineError):
+    """The model's scores for one sequence are no numbers; its neighbours go on."""
+
+    code = "broken_scores"
+
+
 class EngineStopped(EngineError):
     """The device thread has ended; its cause is chained."""
 
@@ -354,11 +361,8 @@ class CorruptObject(CheckpointError):
     """The bytes that came are not the bytes that were stored."""
 
     def __init__(self, uri: str, name: str, *, expected: str, actual: str) -> None:
-        super().__init__(
-            uri,
-            f"{name}: crc32c is {actual}, the bucket says {expected}, twice in a row. "
-            "Nothing was kept. Try again; if it stays, upload the object anew.",
-        )
+        cause = f"{name}: crc32c is {actual}, the bucket says {expected}, twice in a row."
+        super().__init__(uri, f"{cause} Nothing was kept. Try again; if it stays, upload the object anew.")
         self.name = name
         self.expected = expected
         self.actual = actual
@@ -368,11 +372,8 @@ class ObjectChanged(CheckpointError):
     """An object was overwritten or deleted while the checkpoint was being pulled."""
 
     def __init__(self, uri: str, name: str, generation: int) -> None:
-        super().__init__(
-            uri,
-            f"{name} was overwritten or deleted while it was being pulled (generation {generation} is gone). "
-            "Nothing was kept. Start again when the upload is complete.",
-        )
+        cause = f"{name} was overwritten or deleted while it was being pulled (generation {generation} is gone)."
+        super().__init__(uri, f"{cause} Nothing was kept. Start again when the upload is complete.")
         self.name = name
         self.generation = generation
 

@@ -9,13 +9,14 @@ from dataclasses import asdict, dataclass, field
 
 import jax
 
-from service.bundles import Bundles, executable_names
+from service.bundles import Bundles
 from service.checkpoint.recipe import weight_shapes
 from service.compile.aot import Compiled, compile_programs
 from service.compile.bundle import Bundle, load_executable, make_bundle
 from service.compile.loading import LoadingExecutables
-from service.engine.runner import engine_programs
+from service.engine.runner import engine_programs, program_names
 from service.engine_plan import EnginePlan
+from service.kernels.attention import keeps_rows
 from service.startup import Phase, Startup
 
 logger = logging.getLogger(__name__)
@@ -53,7 +54,7 @@ def obtain(
         startup: told how far it is.
         on_usable: called as soon as executables can be asked for, before the last of a bundle is there.
     """
-    names = executable_names(plan.shapes)
+    names = program_names(plan.shapes, keeps_rows=keeps_rows(plan.device.platform))
     startup.count_executables(0, len(names))
     with startup.phase(Phase.EXECUTABLES) as facts:
         with startup.part(Phase.EXECUTABLES, "find bundle"):

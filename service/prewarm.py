@@ -10,12 +10,14 @@ import logging
 import sys
 from dataclasses import dataclass
 
-from service.bundles import Bundles, executable_names
+from service.bundles import Bundles
 from service.checkpoint.located import LocatedCheckpoint
 from service.compile.bundle import Bundle
 from service.conversions import keep_conversion
+from service.engine.runner import program_names
 from service.engine_plan import EnginePlan, plan_engine
 from service.executables import compile_all
+from service.kernels.attention import keeps_rows
 from service.observability.metrics import Metrics
 from service.settings import Settings
 from service.start_parts import StartParts
@@ -36,7 +38,7 @@ class _Goal:
 def check(settings: Settings) -> int:
     """Say whether a start would find its bundle; return the exit code, 0 for yes."""
     goal = _plan(settings)
-    names = executable_names(goal.plan.shapes)
+    names = program_names(goal.plan.shapes, keeps_rows=keeps_rows(goal.plan.device.platform))
     with contextlib.closing(goal.bundles):
         bundle = goal.bundles.find(goal.plan.key, names)
     facts = {"outcome": goal.bundles.outcome, "key": goal.plan.key.digest, "executables": len(names)}
@@ -51,7 +53,7 @@ def prewarm(settings: Settings) -> int:
         StartError: the checkpoint cannot be served.
     """
     goal = _plan(settings)
-    names = executable_names(goal.plan.shapes)
+    names = program_names(goal.plan.shapes, keeps_rows=keeps_rows(goal.plan.device.platform))
     with contextlib.closing(goal.bundles):
         found = goal.bundles.find(goal.plan.key, names)
         bundle = found or compile_all(goal.plan, goal.startup).to_bundle(goal.plan, goal.startup)

@@ -24,6 +24,7 @@ class HandCountedModel:
     """
 
     context_len = 4096
+    keeps_rows = False
 
     def __init__(self, vocab_size: int = 97) -> None:
         self.vocab_size = vocab_size
@@ -55,5 +56,61 @@ class HandCountedModel:
         sums = jnp.sum(jnp.where(is_seen, context[:, None, :], 0), axis=-1)
         return sums[..., None].astype(jnp.float32), TokenPages(pages)
 
+    def save_pages(self, cache, slot, first_page, pages):
+        return cache
+
+    def restore_pages(self, cache, slot, first_page, pages):
+        return cache
+
     def logits(self, weights: Weights, hidden: Float[Array, "sample hidden"]) -> Float[Array, "sample vocab"]:
         return jax.nn.one_hot(hidden[:, 0].astype(jnp.int32) % self.vocab_size, self.vocab_size) * 10
+
+
+class TokenRows(NamedTuple):
+    """A cache that holds the token ids in a row per slot, and pages beside the rows."""
+
+    rows: Int[Array, "slot position"]
+    pages: Int[Array, "page position"]
+
+
+class HandCountedRows(HandCountedModel):
+    """The same continuation, read back from a slot's row: a page that is not saved or restored rightly shows."""
+
+    keeps_rows = True
+
+    def initial_cache(self, layout: CacheLayout) -> TokenRows:
+        return TokenRows(
+            jnp.full((layout.num_slots, layout.context_sizes[-1]), 41, jnp.int32),
+            jnp.full((layout.num_pages, layout.page_size), 43, jnp.int32),
+        )
+
+    def decode(self, weights, cache, batch):
+        width = batch.token_ids.shape[1]
+        positions = batch.paging.positions(width)
+        # A token of padding goes to no slot.
+        slots = jnp.where(batch.paging.is_token(width), batch.paging.slots[:, None], cache.rows.shape[0])
+        rows = cache.rows.at[slots, positions].set(batch.token_ids, mode="drop")
+        context = rows.at[batch.paging.slots].get(mode="clip")
+        is_seen = jnp.arange(context.shape[1])[None, None, :] <= positions[:, :, None]
+        sums = jnp.sum(jnp.where(is_seen, context[:, None, :], 0), axis=-1)
+        return sums[..., None].astype(jnp.float32), cache._replace(rows=rows)
+
+    def save_pages(self, cache, slot, first_page, pages):
+        return cache._replace(
+            pages=cache.pages.at[pages].set(self._window(cache, slot, first_page, pages), mode="drop")
+        )
+
+    def restore_pages(self, cache, slot, first_page, pages):
+        positions = self._positions(cache, first_page, pages)
+        positions = jnp.where((pages < cache.pages.shape[0])[:, None], positions, cache.rows.shape[1])
+        return cache._replace(
+            rows=cache.rows.at[slot, positions].set(cache.pages.at[pages].get(mode="clip"), mode="drop")
+        )
+
+    def _window(self, cache, slot, first_page, pages):
+        return cache.rows.at[slot, self._positions(cache, first_page, pages)].get(mode="clip")
+
+    def _positions(self, cache, first_page, pages):
+        page_size = cache.pages.shape[1]
+        first = (first_page + jnp.arange(len(pages)))[:, None] * page_size
+        return first + jnp.arange(page_size)[None, :]

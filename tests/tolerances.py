@@ -8,3 +8,6 @@ SAME_TOKENS_OTHER_STEPS_ATOL = 1e-5
 
 # One attention in two layouts: the same float32 products in another order, values of standard deviation 1.
 SAME_ATTENTION_ATOL = 2e-6
+
+# A log-probability in float32 against float64: scores up to 20, sums of 50 terms.
+SAME_LOGPROB_ATOL = 5e-6

@@ -3,13 +3,15 @@
 import secrets
 import uuid
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 import anyio.to_thread
 
+from service.api.choices import Choices
 from service.api.dependencies import ApiContext, Exchange, ServedModel
-from service.api.generation import Generation, token_budget
-from service.api.schema import INT64_MAX, GenerationRequest
-from service.engine.request import Request, Sampling
+from service.api.generation import token_budget
+from service.api.schema import GenerationRequest
+from service.engine.request import MAX_STOP_IDS, Request, Sampling
 from service.errors import InvalidParameter
 
 MAX_LOGGED_CHARS = 128
@@ -29,50 +31,93 @@ async def off_the_loop[T](exchange: Exchange, work: Callable[[], T]) -> T:
 def start(
     exchange: Exchange,
     body: GenerationRequest,
-    prompt_ids: Sequence[int],
+    prompts: Sequence[Sequence[int]],
     *,
     prefix: str,
     param: str,
     default_max_tokens: int | None,
-) -> Generation:
-    """Submit a request to the engine.
+    num_prompt_logprobs: int | None = None,
+) -> Choices:
+    """Submit the sequences of a request to the engine.
 
     Args:
         exchange: whom to answer.
         body: what was asked.
-        prompt_ids: the prompt.
+        prompts: what to continue; each `body.n` times.
         prefix: of the id, `chatcmpl` or `cmpl`.
-        param: the field that the prompt came from.
+        param: the field that the prompts came from.
         default_max_tokens: when neither the request nor DEFAULT_MAX_TOKENS says; None for the rest of the context.
+        num_prompt_logprobs: how many alternatives to tell for each token of a prompt; None for nothing.
 
     Raises:
-        InvalidParameter: the prompt is empty.
+        InvalidParameter: a prompt is empty, or a field does not suit the model or the prompt.
         ContextLengthExceeded: the context has no room for what was asked.
-        Overloaded, Draining, EngineStopped: the engine takes no request now.
+        Overloaded, Draining, EngineStopped: the engine does not take all of it now.
     """
-    if not prompt_ids:
-        raise InvalidParameter(f"Invalid '{param}': it has no token.", param=param)
+    model = exchange.model
+    body.refuse_unknown_tokens(model.vocab_size)
     if body.user is not None:
         exchange.facts["user"] = "".join(c if c.isprintable() else "?" for c in body.user[:MAX_LOGGED_CHARS])
+    answer_id = f"{prefix}-{uuid.uuid4().hex}"
+    stop_ids = _stop_ids(body, model)
+    sampling = _sampling(body, model, exchange.context)
+    drawn_seed = secrets.randbits(63)
+    requests: list[Request] = []
+    for prompt_ids in prompts:
+        max_tokens = _max_tokens(exchange, body, prompt_ids, param, default_max_tokens)
+        for index in range(body.n):
+            own = replace(sampling, seed=body.seed_of(index, drawn_seed))
+            request_id = f"{answer_id}-{len(requests)}"
+            prompt = tuple(prompt_ids)
+            requests.append(
+                Request(request_id, prompt, max_tokens, own, stop_ids, num_prompt_logprobs=num_prompt_logprobs)
+            )
+    return Choices(exchange, answer_id, requests, body.stop, per_prompt=body.n)
+
+
+def _max_tokens(
+    exchange: Exchange, body: GenerationRequest, prompt_ids: Sequence[int], param: str, default: int | None
+) -> int:
+    if not prompt_ids:
+        raise InvalidParameter(f"Invalid '{param}': it has no token.", param=param)
     max_tokens = token_budget(
         prompt_tokens=len(prompt_ids),
         asked=body.asked_max_tokens,
-        default=exchange.context.default_max_tokens or default_max_tokens,
+        default=exchange.context.default_max_tokens or default,
         limit_tokens=exchange.model.max_model_len,
         param=param,
     )
-    stop_ids = frozenset[int]() if body.ignore_eos else exchange.model.stop_ids
-    sampling = _sampling(body, exchange.model, exchange.context)
-    request = Request(f"{prefix}-{uuid.uuid4().hex}", tuple(prompt_ids), max_tokens, sampling, stop_ids)
-    return Generation(exchange, request, body.stop)
+    if body.min_tokens > max_tokens:
+        message = f"'min_tokens' is {body.min_tokens}, but the completion has {max_tokens} tokens at most."
+        raise InvalidParameter(message, param="min_tokens")
+    return max_tokens
+
+
+def _stop_ids(body: GenerationRequest, model: ServedModel) -> frozenset[int]:
+    own = frozenset[int]() if body.ignore_eos else model.stop_ids
+    stop_ids = own | frozenset(body.stop_token_ids)
+    if body.min_tokens and len(stop_ids) > MAX_STOP_IDS:
+        message = f"'min_tokens' can hold back {MAX_STOP_IDS} stop tokens; this request has {len(stop_ids)}."
+        raise InvalidParameter(message, param="min_tokens")
+    return stop_ids
 
 
 def _sampling(body: GenerationRequest, model: ServedModel, context: ApiContext) -> Sampling:
     """Return the request's own wishes, else the operator's, else the checkpoint's, else OpenAI's."""
-    temperatures = (body.temperature, context.default_temperature, model.defaults.temperature, 1.0)
-    top_ps = (body.top_p, model.defaults.top_p, 1.0)
+    author = model.defaults
     return Sampling(
-        temperature=float(next(value for value in temperatures if value is not None)),
-        top_p=float(next(value for value in top_ps if value is not None)),
-        seed=secrets.randbits(63) if body.seed is None else body.seed & INT64_MAX,
+        temperature=float(_first(body.temperature, context.default_temperature, author.temperature, 1.0)),
+        top_p=float(_first(body.top_p, author.top_p, 1.0)),
+        top_k=max(0, int(_first(body.top_k, author.top_k, 0))),
+        min_p=float(_first(body.min_p, author.min_p, 0.0)),
+        repetition_penalty=float(_first(body.repetition_penalty, author.repetition_penalty, 1.0)),
+        presence_penalty=float(body.presence_penalty),
+        frequency_penalty=float(body.frequency_penalty),
+        logit_bias=body.logit_bias,
+        min_tokens=body.min_tokens,
+        num_logprobs=body.num_logprobs,
     )
+
+
+def _first[T](*wishes: T | None) -> T:
+    return next(wish for wish in wishes if wish is not None)

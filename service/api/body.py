@@ -11,8 +11,9 @@ from pydantic import ValidationError
 from pydantic_core import ErrorDetails, from_json
 from starlette.requests import ClientDisconnect
 
-from service.api.schema import GenerationRequest, WireObject
+from service.api.schema import GenerationRequest
 from service.api.unsupported_fields import is_neutral
+from service.api.wire import WireObject
 from service.errors import (
     ClientGone,
     InvalidParameter,

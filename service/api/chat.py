@@ -9,13 +9,16 @@ from fastapi.responses import JSONResponse, Response
 
 from service.api.admission import off_the_loop, start
 from service.api.body import json_body
+from service.api.choices import Choices
 from service.api.conversation import conversation
 from service.api.dependencies import Exchange, ServedModel, check_name, exchange_of
 from service.api.disconnect import unless_disconnected
-from service.api.generation import Generation, collect
+from service.api.generation import Piece
+from service.api.logprobs import chat_logprobs
 from service.api.schema import ChatCompletionRequest
 from service.api.sse import EventStream
 from service.errors import InvalidParameter
+from service.text.tokenizer import Tokenizer
 
 router = APIRouter()
 
@@ -27,25 +30,40 @@ async def create_chat_completion(
 ) -> Response:
     """Answer a conversation.
 
-    Deviations: one choice of text only (`unsupported_fields` lists what is refused); without a limit the answer may
-    fill the context; `completion_tokens` leaves out the stop token; a stream begins with the first token.
+    Deviations: text only (`unsupported_fields` lists what is refused); `n` is 8 at most; without a limit the answer
+    may fill the context; `completion_tokens` and `logprobs` leave out the stop token; a stream begins with the first
+    token; log-probabilities are the model's own, before temperature, bias and penalties.
 
     Source: https://platform.openai.com/docs/api-reference/chat/create
     """
     check_name(body.model, exchange.model)
     prompt_ids = await off_the_loop(exchange, lambda: _prompt_ids(body, exchange.model))
-    generation = start(exchange, body, prompt_ids, prefix="chatcmpl", param="messages", default_max_tokens=None)
+    choices = start(exchange, body, [prompt_ids], prefix="chatcmpl", param="messages", default_max_tokens=None)
+    tokenizer = exchange.model.tokenizer
     if body.stream:
-        return EventStream(generation, _chunks(generation, body))
-    with generation:
-        text, token_ids, finish_reason = await unless_disconnected(exchange.receive, collect(generation))
-    message = {"role": "assistant", "content": text, "refusal": None}
-    choice = {"index": 0, "message": message, "logprobs": None, "finish_reason": finish_reason}
-    answer = _head(generation, body, "chat.completion") | {"choices": [choice], "usage": generation.usage()}
+        return EventStream(choices, _chunks(choices, body, tokenizer))
+    with choices:
+        collected = await unless_disconnected(exchange.receive, choices.collect())
+    answer = _head(choices, body, "chat.completion") | {
+        "choices": [_choice(index, pieces, body, tokenizer) for index, pieces in enumerate(collected)],
+        "usage": choices.usage(),
+    }
     if body.return_token_ids:
-        choice["token_ids"] = token_ids
-        answer["prompt_token_ids"] = list(generation.request.prompt_ids)
+        answer["prompt_token_ids"] = prompt_ids
     return JSONResponse(answer)
+
+
+def _choice(index: int, pieces: list[Piece], body: ChatCompletionRequest, tokenizer: Tokenizer) -> dict[str, Any]:
+    content = "".join(piece.text for piece in pieces)
+    choice: dict[str, Any] = {
+        "index": index,
+        "message": {"role": "assistant", "content": content, "refusal": None},
+        "logprobs": chat_logprobs(tokenizer, pieces) if body.logprobs else None,
+        "finish_reason": str(pieces[-1].finish_reason),
+    }
+    if body.return_token_ids:
+        choice["token_ids"] = [token_id for piece in pieces for token_id in piece.token_ids]
+    return choice
 
 
 def _prompt_ids(body: ChatCompletionRequest, model: ServedModel) -> list[int]:
@@ -60,31 +78,34 @@ def _prompt_ids(body: ChatCompletionRequest, model: ServedModel) -> list[int]:
     return model.tokenizer.encode(text, add_special_tokens=False, param="messages", limit_tokens=model.max_model_len)
 
 
-def _head(generation: Generation, body: ChatCompletionRequest, kind: str) -> dict[str, Any]:
-    return {"id": generation.request.id, "object": kind, "created": int(time.time()), "model": body.model}
+def _head(choices: Choices, body: ChatCompletionRequest, kind: str) -> dict[str, Any]:
+    return {"id": choices.id, "object": kind, "created": int(time.time()), "model": body.model}
 
 
-async def _chunks(generation: Generation, body: ChatCompletionRequest) -> AsyncIterator[dict[str, Any]]:
-    """Yield the role, the text as it comes, the reason of the end, and the usage if it was asked for."""
-    head = _head(generation, body, "chat.completion.chunk")
+async def _chunks(choices: Choices, body: ChatCompletionRequest, tokenizer: Tokenizer) -> AsyncIterator[dict[str, Any]]:
+    """Yield of each choice the role, the text as it comes and the reason of the end; then the usage, if asked for."""
+    head = _head(choices, body, "chat.completion.chunk")
     usage = {"usage": None} if body.includes_usage else {}
 
-    def chunk(delta: dict[str, str], finish_reason: str | None = None, **extensions: Any) -> dict[str, Any]:
-        choice = {"index": 0, "delta": delta, "logprobs": None, "finish_reason": finish_reason, **extensions}
+    def chunk(index: int, delta: dict[str, str], **facts: Any) -> dict[str, Any]:
+        choice = {"index": index, "delta": delta, "logprobs": None, "finish_reason": None, **facts}
         return {**head, "choices": [choice], **usage}
 
-    is_first = True
-    async for piece in generation.pieces():
-        if is_first:
-            is_first = False
-            ids = {"prompt_token_ids": list(generation.request.prompt_ids)} if body.return_token_ids else {}
-            yield chunk({"role": "assistant", "content": ""}) | ids
+    begun: set[int] = set()
+    async for index, piece in choices.pieces():
+        if index not in begun:
+            ids = {"prompt_token_ids": list(choices.prompt_ids(index))} if body.return_token_ids and not begun else {}
+            begun.add(index)
+            yield chunk(index, {"role": "assistant", "content": ""}) | ids
+        facts: dict[str, Any] = {}
         if body.return_token_ids:
-            if piece.text or piece.token_ids:
-                yield chunk({"content": piece.text}, token_ids=list(piece.token_ids))
-        elif piece.text:
-            yield chunk({"content": piece.text})
+            facts["token_ids"] = list(piece.token_ids)
+        if body.logprobs and piece.token_ids:
+            facts["logprobs"] = chat_logprobs(tokenizer, [piece])
+        # A token that completes no character yet is told of only where tokens are asked for.
+        if piece.text or (facts and piece.token_ids):
+            yield chunk(index, {"content": piece.text}, **facts)
         if piece.finish_reason is not None:
-            yield chunk({}, str(piece.finish_reason))
+            yield chunk(index, {}, finish_reason=str(piece.finish_reason))
     if body.includes_usage:
-        yield {**head, "choices": [], "usage": generation.usage()}
+        yield {**head, "choices": [], "usage": choices.usage()}

@@ -1,7 +1,8 @@
 """POST /v1/completions."""
 
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
+from dataclasses import replace
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Depends
@@ -9,9 +10,11 @@ from fastapi.responses import JSONResponse, Response
 
 from service.api.admission import off_the_loop, start
 from service.api.body import json_body
+from service.api.choices import Choices
+from service.api.completion_writer import CompletionWriter
 from service.api.dependencies import Exchange, ServedModel, check_name, exchange_of
 from service.api.disconnect import unless_disconnected
-from service.api.generation import Generation, collect
+from service.api.generation import Piece
 from service.api.schema import CompletionRequest
 from service.api.sse import EventStream
 from service.errors import InvalidParameter
@@ -30,59 +33,71 @@ async def create_completion(
 ) -> Response:
     """Continue a text.
 
-    Deviations: `prompt` is required, and is one text or one list of token ids; one choice only (`unsupported_fields`
-    lists what is refused); `completion_tokens` leaves out the stop token; a stream begins with the first token.
+    Deviations: `prompt` is required; `n` times the number of prompts is 64 at most; `best_of` must equal `n`;
+    `logprobs` may be 20, and are the model's own, before temperature, bias and penalties; `completion_tokens` and
+    `logprobs` leave out the stop token; a stream begins with the first token. What is refused stands in
+    `unsupported_fields`.
 
     Source: https://platform.openai.com/docs/api-reference/completions/create
     """
     check_name(body.model, exchange.model)
-    if isinstance(body.prompt, str) and len(body.prompt) > SHORT_PROMPT_CHARS:
-        prompt_ids = await off_the_loop(exchange, lambda: _prompt_ids(body, exchange.model))
+    if sum(len(prompt) for prompt in body.prompt if isinstance(prompt, str)) > SHORT_PROMPT_CHARS:
+        prompts = await off_the_loop(exchange, lambda: _encode_all(body, exchange.model))
     else:
-        prompt_ids = _prompt_ids(body, exchange.model)
-    generation = start(exchange, body, prompt_ids, prefix="cmpl", param="prompt", default_max_tokens=DEFAULT_MAX_TOKENS)
-    head = {
-        "id": generation.request.id,
-        "object": "text_completion",
-        "created": int(time.time()),
-        "model": body.model,
-    }
+        prompts = _encode_all(body, exchange.model)
+    choices = start(
+        exchange,
+        body,
+        prompts,
+        prefix="cmpl",
+        param="prompt",
+        default_max_tokens=DEFAULT_MAX_TOKENS,
+        num_prompt_logprobs=body.logprobs if body.echo else None,
+    )
+    head = {"id": choices.id, "object": "text_completion", "created": int(time.time()), "model": body.model}
+    writers = [
+        CompletionWriter(index, body, prompt_ids, exchange.model.tokenizer)
+        for index, prompt_ids in enumerate(ids for ids in prompts for _ in range(body.n))
+    ]
     if body.stream:
-        return EventStream(generation, _chunks(generation, body, head))
-    with generation:
-        text, token_ids, finish_reason = await unless_disconnected(exchange.receive, collect(generation))
-    ids = {"prompt_token_ids": list(prompt_ids), "token_ids": token_ids} if body.return_token_ids else {}
-    return JSONResponse({**head, "choices": [_choice(text, finish_reason) | ids], "usage": generation.usage()})
+        return EventStream(choices, _chunks(choices, writers, body, head))
+    with choices:
+        collected = await unless_disconnected(exchange.receive, choices.collect())
+    written = [writer.write(pieces) for writer, pieces in zip(writers, collected, strict=True)]
+    return JSONResponse({**head, "choices": written, "usage": choices.usage()})
 
 
-def _prompt_ids(body: CompletionRequest, model: ServedModel) -> list[int]:
-    if isinstance(body.prompt, str):
-        return model.tokenizer.encode(body.prompt, add_special_tokens=True, limit_tokens=model.max_model_len)
-    for i, token_id in enumerate(body.prompt):
+def _encode_all(body: CompletionRequest, model: ServedModel) -> list[list[int]]:
+    if len(body.prompt) == 1:
+        return [_encode(body.prompt[0], model, "prompt")]
+    return [_encode(prompt, model, f"prompt[{i}]") for i, prompt in enumerate(body.prompt)]
+
+
+def _encode(prompt: str | tuple[int, ...], model: ServedModel, param: str) -> list[int]:
+    if isinstance(prompt, str):
+        limit_tokens = model.max_model_len
+        return model.tokenizer.encode(prompt, add_special_tokens=True, param=param, limit_tokens=limit_tokens)
+    for i, token_id in enumerate(prompt):
         if not 0 <= token_id < model.vocab_size:
             raise InvalidParameter(
-                f"Invalid 'prompt[{i}]': a token id is at least 0 and less than {model.vocab_size}.",
-                param=f"prompt[{i}]",
+                f"Invalid '{param}[{i}]': a token id is at least 0 and less than {model.vocab_size}.",
+                param=f"{param}[{i}]",
             )
-    return list(body.prompt)
-
-
-def _choice(text: str, finish_reason: str | None) -> dict[str, Any]:
-    return {"index": 0, "text": text, "logprobs": None, "finish_reason": finish_reason}
+    return list(prompt)
 
 
 async def _chunks(
-    generation: Generation, body: CompletionRequest, head: dict[str, Any]
+    choices: Choices, writers: Sequence[CompletionWriter], body: CompletionRequest, head: dict[str, Any]
 ) -> AsyncIterator[dict[str, Any]]:
     """Yield the text as it comes, the reason of the end, and the usage if it was asked for."""
     usage = {"usage": None} if body.includes_usage else {}
-    prompt_ids = {"prompt_token_ids": list(generation.request.prompt_ids)} if body.return_token_ids else {}
-    async for piece in generation.pieces():
-        ids = {**prompt_ids, "token_ids": list(piece.token_ids)} if body.return_token_ids else {}
-        if piece.text or (ids and piece.token_ids):
-            prompt_ids = {}
-            yield {**head, "choices": [_choice(piece.text, None) | ids], **usage}
+    tells_tokens = body.return_token_ids or body.logprobs is not None
+    async for index, piece in choices.pieces():
+        # A token that completes no character yet is told of only where tokens are asked for.
+        if piece.text or (tells_tokens and piece.token_ids):
+            yield {**head, "choices": [writers[index].write([replace(piece, finish_reason=None)])], **usage}
         if piece.finish_reason is not None:
-            yield {**head, "choices": [_choice("", str(piece.finish_reason)) | prompt_ids], **usage}
+            end = Piece("", (), piece.finish_reason)
+            yield {**head, "choices": [writers[index].write([end])], **usage}
     if body.includes_usage:
-        yield {**head, "choices": [], "usage": generation.usage()}
+        yield {**head, "choices": [], "usage": choices.usage()}

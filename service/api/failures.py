@@ -12,7 +12,7 @@ from fastapi.responses import JSONResponse
 from starlette.exceptions import HTTPException
 from starlette.types import Receive, Scope, Send
 
-from service.errors import EngineError, EngineStopped, MethodNotAllowed, RequestError, UnknownRoute
+from service.errors import BrokenScores, EngineError, EngineStopped, MethodNotAllowed, RequestError, UnknownRoute
 
 logger = logging.getLogger(__name__)
 
@@ -75,6 +75,8 @@ def _our_fault(error: Exception, request_id: str) -> tuple[int, tuple[str, str, 
     if isinstance(error, EngineStopped):
         message = f"The engine has stopped; this instance is being replaced. Request id: {request_id}."
         return error.status, (message, error.type, None, error.code)
+    if isinstance(error, BrokenScores):
+        return error.status, (f"{error} Request id: {request_id}.", error.type, None, error.code)
     if isinstance(error, EngineError):
         return error.status, (f"The engine failed. Request id: {request_id}.", error.type, None, error.code)
     return 500, (f"The server had an error. Request id: {request_id}.", "server_error", None, "internal_error")

@@ -7,13 +7,17 @@ Source: https://platform.openai.com/docs/api-reference/chat/create, .../completi
 
 from typing import Annotated, Any, ClassVar, Literal
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, PlainValidator
+from pydantic import BeforeValidator, Field, PlainValidator
 
 from service.api import unsupported_fields
+from service.api.sampling_fields import INT64_MAX, MAX_CHOICES, SamplingFields
 from service.api.unsupported_fields import NeutralValues
-from service.errors import InvalidParameter, UnsupportedParameter
+from service.api.wire import WireObject
+from service.engine.request import MAX_LOGPROBS
+from service.errors import InvalidParameter
 
-INT64_MAX = 2**63 - 1
+MAX_PROMPTS = 64
+MAX_SEQUENCES = 64  # prompts times choices
 MAX_STOP_STRINGS = 4
 MAX_STOP_CHARS = 1024
 MAX_NAME_CHARS = 512
@@ -27,34 +31,31 @@ def _as_parts(value: Any) -> Any:
     return [{"type": "text", "text": value}] if isinstance(value, str) else value
 
 
-def _one_prompt(value: Any) -> str | tuple[int, ...]:
-    """Take one text or one list of token ids, also as a list of one.
+def _prompts(value: Any) -> tuple[str | tuple[int, ...], ...]:
+    """Take one text or one list of token ids, or a list of these.
 
     Raises:
-        UnsupportedParameter: there are several prompts.
-        InvalidParameter: it is neither.
+        InvalidParameter: it is neither, or there are too many.
     """
-    if isinstance(value, list) and value and isinstance(value[0], str | list):
-        if len(value) > 1:
-            raise UnsupportedParameter("prompt", "send one prompt in each request.")
-        value = value[0]
+    if not (isinstance(value, list) and value and isinstance(value[0], str | list)):
+        return (_prompt(value, "prompt"),)
+    if len(value) > MAX_PROMPTS:
+        message = f"Invalid 'prompt': {len(value)} prompts are over the limit of {MAX_PROMPTS}."
+        raise InvalidParameter(message, param="prompt")
+    if len(value) == 1:
+        return (_prompt(value[0], "prompt"),)
+    return tuple(_prompt(prompt, f"prompt[{i}]") for i, prompt in enumerate(value))
+
+
+def _prompt(value: Any, param: str) -> str | tuple[int, ...]:
     if isinstance(value, str):
         return value
     if not isinstance(value, list):
-        raise InvalidParameter("Invalid 'prompt': it must be a text or a list of token ids.", param="prompt")
+        raise InvalidParameter(f"Invalid '{param}': it must be a text or a list of token ids.", param=param)
     for i, token_id in enumerate(value):
         if type(token_id) is not int:
-            raise InvalidParameter(f"Invalid 'prompt[{i}]': it must be a token id.", param=f"prompt[{i}]")
+            raise InvalidParameter(f"Invalid '{param}[{i}]': it must be a token id.", param=f"{param}[{i}]")
     return tuple(value)
-
-
-class WireObject(BaseModel):
-    """A JSON object whose every field is known."""
-
-    model_config = ConfigDict(strict=True, extra="forbid", frozen=True)
-
-    neutral_values: ClassVar[NeutralValues] = {}
-    nested: ClassVar[dict[str, "type[WireObject]"]] = {}
 
 
 class StreamOptions(WireObject):
@@ -65,25 +66,21 @@ class StreamOptions(WireObject):
     include_usage: bool = False
 
 
-class GenerationRequest(WireObject):
+class GenerationRequest(SamplingFields):
     """What chats and completions have in common."""
 
     nested: ClassVar[dict[str, type[WireObject]]] = {"stream_options": StreamOptions}
 
     model: str = Field(max_length=MAX_NAME_CHARS)
-    temperature: float | None = Field(default=None, ge=0, le=2, allow_inf_nan=False)
-    top_p: float | None = Field(default=None, gt=0, le=1, allow_inf_nan=False)
-    seed: int | None = Field(default=None, ge=-(2**63), le=INT64_MAX)
     max_tokens: int | None = Field(default=None, ge=1, le=INT64_MAX)
     stop: Annotated[
         list[Annotated[str, Field(min_length=1, max_length=MAX_STOP_CHARS)]],
         Field(max_length=MAX_STOP_STRINGS, fail_fast=True),
         BeforeValidator(_as_list),
-    ] = []
+    ] = Field(default_factory=list)
     stream: bool = False
     stream_options: StreamOptions | None = None
     user: str | None = Field(default=None, max_length=MAX_NAME_CHARS)
-    ignore_eos: bool = False  # vLLM's: go on after the end of text
     return_token_ids: bool = False  # vLLM's: the token ids of prompt and completion beside the text
 
     @property
@@ -95,6 +92,11 @@ class GenerationRequest(WireObject):
     def asked_max_tokens(self) -> tuple[int | None, str]:
         """The completion's limit, if one was given, and the field that gave it."""
         return self.max_tokens, "max_tokens"
+
+    @property
+    def num_logprobs(self) -> int | None:
+        """How many alternatives are told for each token, 0 for its own log-probability alone; None for nothing."""
+        raise NotImplementedError
 
     def refuse_contradictions(self) -> None:
         """Check fields against each other.
@@ -111,7 +113,28 @@ class CompletionRequest(GenerationRequest):
 
     neutral_values: ClassVar[NeutralValues] = unsupported_fields.COMPLETIONS
 
-    prompt: Annotated[str | tuple[int, ...], PlainValidator(_one_prompt)]
+    prompt: Annotated[tuple[str | tuple[int, ...], ...], PlainValidator(_prompts)]
+    logprobs: int | None = Field(default=None, ge=0, le=MAX_LOGPROBS)  # OpenAI allows 5
+    echo: bool = False
+    best_of: int | None = Field(default=None, ge=1, le=MAX_CHOICES)
+
+    @property
+    def num_logprobs(self) -> int | None:
+        """How many alternatives are told for each token, 0 for its own log-probability alone; None for nothing."""
+        return self.logprobs
+
+    def refuse_contradictions(self) -> None:
+        """Check fields against each other.
+
+        Raises:
+            InvalidParameter: two fields contradict.
+        """
+        super().refuse_contradictions()
+        if self.best_of not in (None, self.n):
+            raise InvalidParameter("'best_of' must equal 'n': all sequences are returned.", param="best_of")
+        if len(self.prompt) * self.n > MAX_SEQUENCES:
+            message = f"{len(self.prompt)} prompts times n = {self.n} are over the limit of {MAX_SEQUENCES} sequences."
+            raise InvalidParameter(message, param="n")
 
 
 class TextPart(WireObject):
@@ -156,6 +179,8 @@ class ChatCompletionRequest(GenerationRequest):
 
     messages: Annotated[list[Message], Field(min_length=1, fail_fast=True)]
     max_completion_tokens: int | None = Field(default=None, ge=1, le=INT64_MAX)
+    logprobs: bool = False
+    top_logprobs: int = Field(default=0, ge=0, le=MAX_LOGPROBS)
 
     @property
     def asked_max_tokens(self) -> tuple[int | None, str]:
@@ -164,6 +189,11 @@ class ChatCompletionRequest(GenerationRequest):
             return self.max_completion_tokens, "max_completion_tokens"
         return self.max_tokens, "max_tokens"
 
+    @property
+    def num_logprobs(self) -> int | None:
+        """How many alternatives are told for each token, 0 for its own log-probability alone; None for nothing."""
+        return self.top_logprobs if self.logprobs else None
+
     def refuse_contradictions(self) -> None:
         """Check fields against each other.
 
@@ -171,5 +201,7 @@ class ChatCompletionRequest(GenerationRequest):
             InvalidParameter: two fields contradict.
         """
         super().refuse_contradictions()
+        if self.top_logprobs and not self.logprobs:
+            raise InvalidParameter("'top_logprobs' needs 'logprobs' to be true.", param="top_logprobs")
         if self.max_tokens is not None and self.max_completion_tokens not in (None, self.max_tokens):
             raise InvalidParameter("'max_tokens' contradicts 'max_completion_tokens'; send one.", param="max_tokens")

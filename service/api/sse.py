@@ -11,9 +11,9 @@ from typing import Any, override
 from starlette.responses import StreamingResponse
 from starlette.types import Receive, Scope, Send
 
+from service.api.choices import Choices
 from service.api.disconnect import unless_disconnected
 from service.api.failures import failure_of
-from service.api.generation import Generation
 from service.errors import ClientGone, DeadlineExceeded
 
 DONE = b"data: [DONE]\n\n"
@@ -27,18 +27,18 @@ def frame(document: dict[str, Any]) -> bytes:
 
 
 class EventStream(StreamingResponse):
-    """Sends a generation as it runs, and stops it when the client goes away."""
+    """Sends choices as they come, and stops them when the client goes away."""
 
-    def __init__(self, generation: Generation, documents: AsyncIterator[dict[str, Any]]) -> None:
+    def __init__(self, choices: Choices, documents: AsyncIterator[dict[str, Any]]) -> None:
         super().__init__((), headers=HEADERS, media_type="text/event-stream")
-        self._generation = generation
+        self._choices = choices
         self._documents = documents
         self._has_begun = False
 
     @override
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         try:
-            with self._generation:
+            with self._choices:
                 await unless_disconnected(receive, self._send_all(scope, send))
         except ClientGone:
             if not self._has_begun:
@@ -64,6 +64,6 @@ class EventStream(StreamingResponse):
         """Send a part; a client that does not read before the request's time is over counts as gone."""
         message = {"type": "http.response.body", "body": content, "more_body": not is_last}
         try:
-            await self._generation.deadline.within(send(message))
+            await self._choices.deadline.within(send(message))
         except DeadlineExceeded:
             raise ClientGone from None

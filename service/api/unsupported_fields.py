@@ -10,7 +10,6 @@ from typing import Any
 
 NeutralValues = Mapping[str, tuple[Any, ...]]
 
-_ZERO = (0, 0.0)
 _ONE = (1, 1.0)
 
 _VLLM: NeutralValues = {
@@ -28,33 +27,20 @@ _VLLM: NeutralValues = {
     "kv_transfer_params": (),
     "length_penalty": _ONE,
     "logits_processors": ([],),
-    "min_p": _ZERO,
-    "min_tokens": (0,),
     "priority": (0,),
     "prompt_logprobs": (),
-    "repetition_penalty": _ONE,
     "request_id": (),
     "return_tokens_as_token_ids": (False,),
     "skip_special_tokens": (True,),
     "spaces_between_special_tokens": (True,),
-    "stop_token_ids": ([],),
     "structured_outputs": (),
-    "top_k": (0, -1),
     "truncate_prompt_tokens": (),
     "use_beam_search": (False,),
     "vllm_xargs": ({},),
 }
 
-_BOTH: NeutralValues = {
-    "frequency_penalty": _ZERO,
-    "logit_bias": ({},),
-    "n": (1,),
-    "presence_penalty": _ZERO,
-    **_VLLM,
-}
-
 CHAT: NeutralValues = {
-    **_BOTH,
+    **_VLLM,
     "add_generation_prompt": (True,),
     "add_special_tokens": (False,),
     "audio": (),
@@ -66,7 +52,6 @@ CHAT: NeutralValues = {
     "function_call": ("none",),
     "functions": ([],),
     "include_reasoning": (True,),
-    "logprobs": (False,),
     "metadata": ({},),
     "mm_processor_kwargs": (),
     "modalities": (["text"],),
@@ -83,17 +68,13 @@ CHAT: NeutralValues = {
     "store": (False,),
     "tool_choice": ("none",),
     "tools": ([],),
-    "top_logprobs": (0,),
     "verbosity": (),
     "web_search_options": (),
 }
 
 COMPLETIONS: NeutralValues = {
-    **_BOTH,
+    **_VLLM,
     "add_special_tokens": (True,),
-    "best_of": (1,),
-    "echo": (False,),
-    "logprobs": (),
     "prompt_embeds": (),
     "response_format": ({"type": "text"},),
     "suffix": ("",),

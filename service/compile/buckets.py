@@ -1,12 +1,8 @@
-"""The grid of padded shapes that are compiled, and the smallest one that fits.
+"""The padded shapes that are compiled, and the smallest one that fits; does not know what the dimensions mean."""
 
-A grid is the product of a few sizes along named dimensions; it does not know what the dimensions mean.
-"""
-
-from bisect import bisect_left
+import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from itertools import product
 
 Bucket = Mapping[str, int]  # dimension to size
 
@@ -25,27 +21,23 @@ def geometric_sizes(smallest: int, largest: int, *, factor: int) -> tuple[int, .
 class BucketGrid:
     """All buckets of one kind of step."""
 
-    sizes: Mapping[str, tuple[int, ...]]  # dimension to its sizes, ascending
+    buckets: tuple[Bucket, ...]
 
     def __iter__(self) -> Iterator[Bucket]:
-        for combination in product(*self.sizes.values()):
-            yield dict(zip(self.sizes, combination, strict=True))
+        return iter(self.buckets)
 
     def smallest(self, **needed: int) -> Bucket:
-        """Return the smallest bucket that holds the needed size along every dimension.
+        """Return the bucket that holds the needed size along every dimension with the least padding in all.
 
         Raises:
-            ValueError: the need is larger than the largest bucket, which is a fault of the caller's bounds.
+            ValueError: no bucket holds it, which is a fault of the caller's bounds.
         """
-        bucket = {}
-        for dimension, sizes in self.sizes.items():
-            index = bisect_left(sizes, needed[dimension])
-            if index == len(sizes):
-                raise ValueError(f"{dimension} = {needed[dimension]} is over the largest bucket, {sizes[-1]}")
-            bucket[dimension] = sizes[index]
-        return bucket
+        fitting = [b for b in self.buckets if all(b[dimension] >= size for dimension, size in needed.items())]
+        if not fitting:
+            raise ValueError(f"no bucket holds {needed}")
+        return min(fitting, key=lambda bucket: math.prod(bucket.values()))
 
 
 def bucket_name(kind: str, bucket: Bucket) -> str:
-    """Name a bucket for logs and files: `decode-seqs16-pages64`."""
+    """Name a bucket for logs and files: `decode-seqs16-tokens1-pages64`."""
     return "-".join([kind, *(f"{dimension.removeprefix('num_')}{size}" for dimension, size in bucket.items())])

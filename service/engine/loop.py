@@ -5,16 +5,22 @@ A step is dispatched before the previous one is read, so the device is at work w
 
 import queue
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
 
-from service.engine.request import FinishReason, Request, TokenEvent
-from service.engine.scheduler import Plan, Scheduler
-from service.engine.sequence import Sequence
+from service.engine.plan import PageCopy, Plan
+from service.engine.request import FinishReason, Request, StepLogprobs, TokenEvent
+from service.engine.scheduler import Scheduler
+from service.engine.sequence import Sequence as RunningSequence
 from service.engine.stream import TokenStream
-from service.errors import EngineError
+from service.errors import BrokenScores, EngineError
 from service.observability.metrics import Metrics
+
+BROKEN_SCORES = (
+    "The model's scores for the next token are NaN or infinite, so none can be chosen. This ends this request only. "
+    "The checkpoint's weights or the DTYPE may be at fault; another prompt may work."
+)
 
 
 @runtime_checkable
@@ -22,7 +28,11 @@ class StepResult(Protocol):
     """A step under way."""
 
     def read(self) -> "IntRow":
-        """Wait for the step and return one token per row."""
+        """Wait for the step and return one token per row; -1 for one whose scores are no numbers."""
+        ...
+
+    def read_logprobs(self) -> StepLogprobs | None:
+        """Return the log-probabilities that were asked for, if any were."""
         ...
 
 
@@ -38,6 +48,10 @@ class IntRow(Protocol):
 @runtime_checkable
 class StepRunner(Protocol):
     """What the loop asks of the device."""
+
+    def copy_pages(self, copies: Sequence[PageCopy]) -> None:
+        """Start copies between rows and pages, where the kernel keeps rows."""
+        ...
 
     def dispatch(self, plan: Plan) -> StepResult:
         """Start a step and return at once."""
@@ -77,7 +91,7 @@ class Loop:
         self._scheduler = scheduler
         self._runner = runner
         self._metrics = metrics
-        self._open: dict[str, tuple[Sequence, Submission]] = {}
+        self._open: dict[str, tuple[RunningSequence, Submission]] = {}
         self._is_stopping = False
 
     def run(self) -> None:
@@ -87,10 +101,12 @@ class Loop:
             while not self._is_stopping:
                 self._take(can_wait=under_way is None and self._scheduler.is_idle)
                 plan = self._scheduler.plan()
+                self._runner.copy_pages(self._scheduler.take_copies())
                 dispatched = (plan, self._runner.dispatch(plan)) if plan is not None else None
                 if under_way is not None:
                     done, result = under_way
-                    self._deliver(self._scheduler.commit(done, result.read().tolist()))
+                    token_ids = result.read().tolist()
+                    self._deliver(self._scheduler.commit(done, token_ids, result.read_logprobs()))
                 under_way = dispatched
                 self._measure(plan)
             self._fail(EngineError("the engine was stopped"))
@@ -121,14 +137,15 @@ class Loop:
             case Stop():
                 self._is_stopping = True
 
-    def _deliver(self, events: list[tuple[Sequence, TokenEvent]]) -> None:
+    def _deliver(self, events: list[tuple[RunningSequence, TokenEvent]]) -> None:
         """Tell each stream its event: one wake-up of each event loop, however many streams."""
         now_s = time.perf_counter()
         by_loop: dict[object, list[tuple[TokenStream, TokenEvent | EngineError]]] = {}
         for sequence, event in events:
             _, submission = self._open[sequence.request.id]
             self._measure_event(submission, event, now_s)
-            by_loop.setdefault(submission.stream.loop, []).append((submission.stream, event))
+            told = BrokenScores(BROKEN_SCORES) if event.finish_reason is FinishReason.ERROR else event
+            by_loop.setdefault(submission.stream.loop, []).append((submission.stream, told))
             if event.finish_reason is not None:
                 del self._open[sequence.request.id]
         for deliveries in by_loop.values():
@@ -150,7 +167,7 @@ class Loop:
         scheduler, metrics = self._scheduler, self._metrics
         metrics.num_requests_running.set(scheduler.num_running)
         metrics.num_requests_waiting.set(scheduler.num_waiting)
-        metrics.kv_cache_usage_perc.set(1 - scheduler.pages.num_free / scheduler.pages.num_pages)
+        metrics.kv_cache_usage_perc.set(1 - scheduler.pages.num_available / scheduler.pages.num_pages)
         if plan is not None:
             metrics.engine_steps.labels(plan.kind).inc()
             metrics.prompt_tokens.inc(sum(len(row.token_ids) for row in plan.rows))

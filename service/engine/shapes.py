@@ -4,13 +4,15 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from service.compile.buckets import BucketGrid, geometric_sizes
+from service.engine.scheduler import PREFILL_ROWS
 from service.kernels.paging import CacheLayout
 
 # Coarse on purpose: each size multiplies the number of executables, and a padded row or page costs less than a compile.
-TOKENS_FACTOR = 4
 CONTEXT_FACTOR = 4
 SMALLEST_CONTEXT = 256  # tokens
 SMALLEST_CHUNK = 16  # tokens
+COPY_FACTOR = 4
+SMALLEST_COPY, LARGEST_COPY = 4, 64  # pages
 
 
 @dataclass(frozen=True)
@@ -29,7 +31,7 @@ class EngineShapes:
         return CacheLayout(
             num_pages=self.num_pages,
             page_size=self.page_size,
-            slot_sizes=self.decode_grid.sizes["num_seqs"],
+            slot_sizes=self._slot_sizes,
             context_sizes=tuple(num_pages * self.page_size for num_pages in self._page_sizes),
         )
 
@@ -39,35 +41,45 @@ class EngineShapes:
 
     @cached_property
     def prefill_grid(self) -> BucketGrid:
-        """One sequence, a chunk of its prompt."""
-        chunk = min(self.max_prefill_tokens, self.max_context)
-        return BucketGrid(
-            {
-                "num_seqs": (1,),
-                "num_tokens": geometric_sizes(min(SMALLEST_CHUNK, chunk), chunk, factor=TOKENS_FACTOR),
-                "num_pages": self._page_sizes,
-            }
-        )
+        """A chunk of one prompt, of several lengths, or of several prompts at once, together as long as the longest."""
+        alone = [(1, size) for size in self._chunk_sizes]
+        # A cut into more rows is used only where half as many would not do for all that wait.
+        together = [(rows, self.max_prefill_tokens // rows) for rows in PREFILL_ROWS[1:] if rows // 2 < self.num_slots]
+        return self._grid([*alone, *together])
 
     @cached_property
     def decode_grid(self) -> BucketGrid:
         """Many sequences, one token each."""
+        return self._grid([(size, 1) for size in self._slot_sizes])
+
+    @property
+    def copy_sizes(self) -> tuple[int, ...]:
+        """How many pages one copy between row and pages may be about."""
+        return geometric_sizes(SMALLEST_COPY, LARGEST_COPY, factor=COPY_FACTOR)
+
+    def _grid(self, rows_and_tokens: list[tuple[int, int]]) -> BucketGrid:
         return BucketGrid(
-            {
-                "num_seqs": self._slot_sizes,
-                "num_tokens": (1,),
-                "num_pages": self._page_sizes,
-            }
+            tuple(
+                {"num_seqs": num_seqs, "num_tokens": num_tokens, "num_pages": num_pages}
+                for num_seqs, num_tokens in rows_and_tokens
+                for num_pages in self._page_sizes
+            )
         )
+
+    @cached_property
+    def _chunk_sizes(self) -> tuple[int, ...]:
+        # Halving at the top, where padding costs most, and quartering below.
+        largest = self.max_prefill_tokens
+        if largest <= 2 * SMALLEST_CHUNK:
+            return (largest,)
+        return (*geometric_sizes(SMALLEST_CHUNK, largest // 2, factor=4), largest)
 
     @cached_property
     def _slot_sizes(self) -> tuple[int, ...]:
         # One alone must not pay for a neighbour; from four on a step costs little more for twice the rows.
-        return (
-            (1, *geometric_sizes(4, self.num_slots, factor=2))
-            if self.num_slots > 4
-            else tuple(sorted({1, self.num_slots}))
-        )
+        if self.num_slots <= 4:
+            return tuple(sorted({1, self.num_slots}))
+        return (1, *geometric_sizes(4, self.num_slots, factor=2))
 
     @cached_property
     def _page_sizes(self) -> tuple[int, ...]:

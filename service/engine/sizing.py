@@ -6,6 +6,7 @@ Plain numbers, so that a warm start needs no model and traces nothing.
 import math
 from dataclasses import dataclass
 
+from service.engine.logprobs import PROMPT_SLICE_TOKENS
 from service.engine.shapes import EngineShapes
 from service.errors import DoesNotFit, SettingsError
 
@@ -24,6 +25,7 @@ class ModelSize:
     vocab_size: int
     weights_bytes: int
     kv_bytes_per_token: int  # keys and values of one token position, all layers
+    keeps_rows: bool = False  # whether the kernel keeps a row per slot, and pages as copies beside the rows
 
 
 def fit_engine(
@@ -54,19 +56,22 @@ def fit_engine(
             "MAX_MODEL_LEN", f"is {max_model_len} tokens; the model was made for {model.context_len} at most."
         )
     context = max_model_len or model.context_len
-    page_bytes = model.kv_bytes_per_token * page_size
+    page_bytes = model.kv_bytes_per_token * page_size * (2 if model.keeps_rows else 1)
+    # Pages go to whoever needs them; a row is one slot's, used or not.
+    num_shares = max_num_seqs if model.keeps_rows else 1
     work_bytes = _work_bytes(model.vocab_size, max_num_seqs, max_prefill_tokens)
     free_bytes = memory_bytes - model.weights_bytes - work_bytes
     num_pages = max(free_bytes, 0) // page_bytes
     shortest = min(context if max_model_len else SMALLEST_CONTEXT, context)
-    if num_pages * page_size < shortest:
+    fewest_pages = num_shares * math.ceil(shortest / page_size)
+    if num_pages < fewest_pages:
         raise DoesNotFit(
-            needed_bytes=memory_bytes - free_bytes + math.ceil(shortest / page_size) * page_bytes,
+            needed_bytes=memory_bytes - free_bytes + fewest_pages * page_bytes,
             available_bytes=memory_bytes,
             remedy="Set MAX_MODEL_LEN or MAX_NUM_SEQS lower, DTYPE to bfloat16, or take a larger device.",
         )
-    num_pages = max(_round_down(num_pages), math.ceil(shortest / page_size))
-    context = min(context, num_pages * page_size)
+    num_pages = max(_round_down(num_pages), fewest_pages)
+    context = min(context, num_pages // num_shares * page_size)
     pages_in_use = max_num_seqs * math.ceil(context / page_size)  # more would never be written
     return EngineShapes(
         num_slots=max_num_seqs,
@@ -86,8 +91,8 @@ def _work_bytes(vocab_size: int, max_num_seqs: int, max_prefill_tokens: int) -> 
     return (
         4  # float32
         * vocab_size
-        * (max_num_seqs + 1)  # logits of a decode step, and of a prefill step's last token
-        * 4  # the logits, and what sorting and masking them takes
+        * (max_num_seqs + PROMPT_SLICE_TOKENS)  # logits of a decode step, and of a slice of a prompt
+        * 5  # the logits, what drawing makes of them, and the counts of tokens
     ) + (
         64
         * 1024  # activations of one token, generously: 16 arrays of 1024 float32

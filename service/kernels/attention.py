@@ -3,9 +3,9 @@
 The cache of a layer is the kernel's own affair: pages, or a row per slot. A model hands it back and forth unopened.
 """
 
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, ClassVar, Protocol, runtime_checkable
 
-from jaxtyping import Array, DTypeLike, Float
+from jaxtyping import Array, DTypeLike, Float, Int
 
 from service.kernels.paging import CacheLayout, Paging
 
@@ -15,6 +15,8 @@ LayerCache = Any  # a pytree of arrays
 @runtime_checkable
 class AttentionKernel(Protocol):
     """Causal attention with grouped heads over what earlier steps have cached."""
+
+    keeps_rows: ClassVar[bool]  # whether pages must be copied to and from a slot's row; else they are read in place
 
     def initial_cache(self, layout: CacheLayout, *, num_kv_heads: int, head_dim: int, dtype: DTypeLike) -> LayerCache:
         """Return the empty cache of one layer."""
@@ -35,10 +37,27 @@ class AttentionKernel(Protocol):
         """Cache the new tokens' keys and values, and attend from each token to the positions up to its own."""
         ...
 
+    def save(
+        self, cache: LayerCache, slot: Int[Array, ""], first_page: Int[Array, ""], pages: Int[Array, " page"]
+    ) -> LayerCache:
+        """Copy neighbouring pages out of a slot's row; an id of `num_pages` is no page. Only if it keeps rows."""
+        ...
+
+    def restore(
+        self, cache: LayerCache, slot: Int[Array, ""], first_page: Int[Array, ""], pages: Int[Array, " page"]
+    ) -> LayerCache:
+        """Copy pages into a slot's row. Only if it keeps rows."""
+        ...
+
+
+def keeps_rows(platform: str) -> bool:
+    """Tell whether a platform's kernel keeps a row per slot; known before there is a layout."""
+    return platform == "cpu"
+
 
 def choose_kernel(platform: str, layout: CacheLayout) -> AttentionKernel:
     """Return the kernel for a platform (`cpu`, `gpu`, `tpu`)."""
-    if platform == "cpu":
+    if keeps_rows(platform):
         from service.kernels.cpu import RowAttention
 
         return RowAttention(layout)

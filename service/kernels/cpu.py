@@ -8,12 +8,13 @@ nothing is gathered or sliced: the cache of a layer is cut exactly where steps a
     slots 1..3   block [1][0]          block [1][1]      block [1][2]         blocks [0][0] and [0][1], in place
     slots 4..15  block [2][0]          block [2][1]      block [2][2]
 
-Keys lie with positions innermost, values with dimensions innermost: both products then run along memory.
+Keys lie with positions innermost, values with dimensions innermost: both products then run along memory. Pages, which
+others may find, are copies beside the rows.
 """
 
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import NamedTuple
+from typing import ClassVar, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -33,7 +34,15 @@ class Block(NamedTuple):
     values: Values
 
 
-RowCache = tuple[tuple[Block, ...], ...]  # [slot group][context block]
+Rows = tuple[tuple[Block, ...], ...]  # [slot group][context block]
+
+
+class RowCache(NamedTuple):
+    """The rows of one layer, and the pages beside them."""
+
+    rows: Rows
+    page_keys: Float[Array, "page kv_head head_dim position"]
+    page_values: Float[Array, "page kv_head position head_dim"]
 
 
 @dataclass(frozen=True)
@@ -42,18 +51,20 @@ class RowAttention:
 
     layout: CacheLayout
 
+    keeps_rows: ClassVar[bool] = True
+
     def initial_cache(self, layout: CacheLayout, *, num_kv_heads: int, head_dim: int, dtype: DTypeLike) -> RowCache:
-        """Return empty rows."""
+        """Return empty rows and pages."""
 
-        def empty(num_slots: int, num_positions: int) -> Block:
-            shape = (num_slots, num_kv_heads)
-            keys = jnp.zeros((*shape, head_dim, num_positions), dtype)
-            return Block(keys, jnp.zeros((*shape, num_positions, head_dim), dtype))
+        def empty(number: int, num_positions: int) -> Block:
+            keys = jnp.zeros((number, num_kv_heads, head_dim, num_positions), dtype)
+            return Block(keys, jnp.zeros((number, num_kv_heads, num_positions, head_dim), dtype))
 
-        return tuple(
+        rows = tuple(
             tuple(empty(last - first, end - begin) for begin, end in _spans(layout.context_sizes))
             for first, last in _spans(layout.slot_sizes)
         )
+        return RowCache(rows, *empty(layout.num_pages, layout.page_size))
 
     def attend(
         self,
@@ -69,20 +80,49 @@ class RowAttention:
     ) -> tuple[Float[Array, "seq token kv_head group head_dim"], RowCache]:
         """Write the new tokens into their rows and attend over whole blocks."""
         softmax = _MaskedSoftmax(scale, sliding_window, soft_cap)
-        if query.shape[1] == 1:
-            return self._decode(query, new_keys, new_values, cache, paging, softmax=softmax)
-        return self._prefill(query, new_keys, new_values, cache, paging, softmax=softmax)
+        run = self._decode if query.shape[1] == 1 else self._prefill
+        attended, rows = run(query, new_keys, new_values, cache.rows, paging, softmax=softmax)
+        return attended, cache._replace(rows=rows)
+
+    def save(
+        self, cache: RowCache, slot: Int[Array, ""], first_page: Int[Array, ""], pages: Int[Array, " page"]
+    ) -> RowCache:
+        """Copy neighbouring pages out of a slot's row."""
+        run = self._read_row(cache.rows, slot, first_page * self.layout.page_size, len(pages) * self.layout.page_size)
+        keys = run.keys.reshape(*run.keys.shape[:2], len(pages), -1)
+        values = run.values.reshape(run.values.shape[0], len(pages), -1, run.values.shape[-1])
+        return cache._replace(
+            page_keys=cache.page_keys.at[pages].set(jnp.moveaxis(keys, 2, 0), mode="drop"),
+            page_values=cache.page_values.at[pages].set(jnp.moveaxis(values, 1, 0), mode="drop"),
+        )
+
+    def restore(
+        self, cache: RowCache, slot: Int[Array, ""], first_page: Int[Array, ""], pages: Int[Array, " page"]
+    ) -> RowCache:
+        """Copy pages into a slot's row; what an absent page puts there is written again before it is read."""
+        keys = jnp.moveaxis(cache.page_keys.at[pages].get(mode="clip"), 0, 2)
+        values = jnp.moveaxis(cache.page_values.at[pages].get(mode="clip"), 0, 1)
+        run = _Run(
+            keys=keys.reshape(*keys.shape[:2], -1),
+            values=values.reshape(values.shape[0], -1, values.shape[-1]),
+            start=first_page * self.layout.page_size,
+            slot=slot,
+        )
+        groups = [list(blocks) for blocks in cache.rows]
+        for number, span in enumerate(_spans(self.layout.context_sizes)):
+            self._write_run(groups, number, span, run)
+        return cache._replace(rows=tuple(tuple(blocks) for blocks in groups))
 
     def _decode(
         self,
         query: Float[Array, "seq 1 kv_head group head_dim"],
         new_keys: Float[Array, "seq 1 kv_head head_dim"],
         new_values: Float[Array, "seq 1 kv_head head_dim"],
-        cache: RowCache,
+        cache: Rows,
         paging: Paging,
         *,
         softmax: "_MaskedSoftmax",
-    ) -> tuple[Float[Array, "seq 1 kv_head group head_dim"], RowCache]:
+    ) -> tuple[Float[Array, "seq 1 kv_head group head_dim"], Rows]:
         """Row `i` is slot `i`, so each group of slots meets its rows in place."""
         groups, attended = list(cache), []
         positions = jnp.where(paging.num_tokens > 0, paging.start, -1)
@@ -114,15 +154,15 @@ class RowAttention:
         query: Float[Array, "seq token kv_head group head_dim"],
         new_keys: Float[Array, "seq token kv_head head_dim"],
         new_values: Float[Array, "seq token kv_head head_dim"],
-        cache: RowCache,
+        cache: Rows,
         paging: Paging,
         *,
         softmax: "_MaskedSoftmax",
-    ) -> tuple[Float[Array, "seq token kv_head group head_dim"], RowCache]:
+    ) -> tuple[Float[Array, "seq token kv_head group head_dim"], Rows]:
         """Rows are few and their slots known only on the device: each is found among the groups, chunk by chunk."""
         attended = []
         for row in range(query.shape[0]):
-            fresh = _Chunk(
+            run = _Run(
                 keys=jnp.transpose(new_keys[row], (1, 2, 0)),
                 values=jnp.transpose(new_values[row], (1, 0, 2)),
                 start=paging.start[row],
@@ -131,7 +171,7 @@ class RowAttention:
             groups = [list(blocks) for blocks in cache]
             spans = self._touched(paging)
             with jax.named_scope("cache_update"):
-                contexts = [self._write_chunk(groups, number, span, fresh) for number, span in enumerate(spans)]
+                contexts = [self._write_run(groups, number, span, run) for number, span in enumerate(spans)]
             with jax.named_scope("attention"):
                 scores = [_scores("tkgd,kdc->kgtc", query[row], block.keys) for block in contexts]
                 weights = softmax(scores, paging.positions(query.shape[1])[row, :, None])
@@ -143,23 +183,40 @@ class RowAttention:
             cache = tuple(tuple(blocks) for blocks in groups)
         return jnp.stack(attended), cache
 
-    def _write_chunk(
-        self, groups: list[list[Block]], number: int, span: tuple[int, int], chunk: "_Chunk"
-    ) -> "RowBlock":
-        """Put a chunk into the block of its slot's group, and return that slot's part of the block."""
+    def _write_run(self, groups: list[list[Block]], number: int, span: tuple[int, int], run: "_Run") -> "RowBlock":
+        """Put a run of tokens into the block of its slot's group, and return that slot's part of the block."""
         begin, _ = span
         context = None
         for index, (first, last) in enumerate(_spans(self.layout.slot_sizes)):
             block = groups[index][number]
-            is_here = (chunk.slot >= first) & (chunk.slot < last)
-            slot = jnp.clip(chunk.slot - first, 0, last - first - 1)
-            keys = _write_window(block.keys, chunk.keys, slot, chunk.start - begin, is_here, axis=3)
-            values = _write_window(block.values, chunk.values, slot, chunk.start - begin, is_here, axis=2)
+            is_here = (run.slot >= first) & (run.slot < last)
+            slot = jnp.clip(run.slot - first, 0, last - first - 1)
+            keys = _write_window(block.keys, run.keys, slot, run.start - begin, is_here, axis=3)
+            values = _write_window(block.values, run.values, slot, run.start - begin, is_here, axis=2)
             groups[index][number] = Block(keys, values)
             row = RowBlock(_row_of(keys, slot), _row_of(values, slot))
-            context = row if context is None else jax.tree.map(lambda a, b, h=is_here: jnp.where(h, a, b), row, context)
+            context = row if context is None else _choose(is_here, row, context)
         assert context is not None, "a layout has at least one group of slots"
         return context
+
+    def _read_row(self, rows: Rows, slot: Int[Array, ""], start: Int[Array, ""], length: int) -> "RowBlock":
+        """Return a run of positions of one slot; what lies past the row's end is not meant."""
+        parts = []
+        for number in range(len(self.layout.context_sizes)):
+            part = None
+            for index, (first, last) in enumerate(_spans(self.layout.slot_sizes)):
+                local = jnp.clip(slot - first, 0, last - first - 1)
+                block = rows[index][number]
+                row = RowBlock(_row_of(block.keys, local), _row_of(block.values, local))
+                part = row if part is None else _choose((slot >= first) & (slot < last), row, part)
+            parts.append(part)
+        keys = jnp.concatenate([part.keys for part in parts], axis=2)
+        values = jnp.concatenate([part.values for part in parts], axis=1)
+        # A run may reach past the end by what pads it; reading from a longer row keeps it in its place.
+        keys, values = jnp.pad(keys, ((0, 0), (0, 0), (0, length))), jnp.pad(values, ((0, 0), (0, length), (0, 0)))
+        return RowBlock(
+            jax.lax.dynamic_slice_in_dim(keys, start, length, 2), jax.lax.dynamic_slice_in_dim(values, start, length, 1)
+        )
 
     def _touched(self, paging: Paging) -> list[tuple[int, int]]:
         """Return the context blocks that a step of this page table's width can reach."""
@@ -174,7 +231,7 @@ class RowBlock(NamedTuple):
     values: Float[Array, "kv_head position head_dim"]
 
 
-class _Chunk(NamedTuple):
+class _Run(NamedTuple):
     keys: Float[Array, "kv_head head_dim token"]
     values: Float[Array, "kv_head token head_dim"]
     start: Int[Array, ""]
@@ -246,6 +303,10 @@ def _write_window(
     is_new = is_here & (positions >= start) & (positions < start + width)
     is_new = is_new.reshape([-1 if a == axis else 1 for a in range(4)])
     return jax.lax.dynamic_update_slice(block, jnp.where(is_new, run.astype(block.dtype), old), offsets)
+
+
+def _choose(condition: Array, one: RowBlock, other: RowBlock) -> RowBlock:
+    return RowBlock(jnp.where(condition, one.keys, other.keys), jnp.where(condition, one.values, other.values))
 
 
 def _row_of(block: Float[Array, "slot a b c"], slot: Int[Array, ""]) -> Float[Array, "a b c"]:

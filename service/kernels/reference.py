@@ -1,7 +1,7 @@
 """Attention over pages, slow and obviously right: the oracle of every other kernel."""
 
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import ClassVar, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -23,6 +23,8 @@ class KVPages(NamedTuple):
 @dataclass(frozen=True)
 class PagedReference:
     """An `AttentionKernel` that gathers each row's pages into one context."""
+
+    keeps_rows: ClassVar[bool] = False
 
     def initial_cache(self, layout: CacheLayout, *, num_kv_heads: int, head_dim: int, dtype: DTypeLike) -> KVPages:
         """Return empty pages."""
@@ -60,6 +62,18 @@ class PagedReference:
             )
             weights = jax.nn.softmax(scores, axis=-1)
             return jnp.einsum("skgtc,skcd->stkgd", weights.astype(values.dtype), values), cache
+
+    def save(
+        self, cache: KVPages, slot: Int[Array, ""], first_page: Int[Array, ""], pages: Int[Array, " page"]
+    ) -> KVPages:
+        """Nothing is to be copied: pages are read in place."""
+        return cache
+
+    def restore(
+        self, cache: KVPages, slot: Int[Array, ""], first_page: Int[Array, ""], pages: Int[Array, " page"]
+    ) -> KVPages:
+        """Nothing is to be copied: pages are read in place."""
+        return cache
 
 
 def is_visible(

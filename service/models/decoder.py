@@ -13,7 +13,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from haliax import Axis, NamedArray
-from jaxtyping import Array, Float
+from jaxtyping import Array, Float, Int
 
 from service.kernels.attention import AttentionKernel, LayerCache
 from service.kernels.paging import CacheLayout, Paging
@@ -78,6 +78,31 @@ class Decoder:
         normed = self._rms_norm(hidden, named["final_norm"], "embed")
         return normed.rearrange((Seq, Token, "embed")).array, tuple(new_cache)
 
+    @property
+    def keeps_rows(self) -> bool:
+        """Whether the kernel keeps a row per slot."""
+        return self.kernel.keeps_rows
+
+    def save_pages(
+        self,
+        cache: tuple[LayerCache, ...],
+        slot: Int[Array, ""],
+        first_page: Int[Array, ""],
+        pages: Int[Array, " page"],
+    ) -> tuple[LayerCache, ...]:
+        """Copy neighbouring pages out of a slot's row, in every layer."""
+        return tuple(self.kernel.save(layer_cache, slot, first_page, pages) for layer_cache in cache)
+
+    def restore_pages(
+        self,
+        cache: tuple[LayerCache, ...],
+        slot: Int[Array, ""],
+        first_page: Int[Array, ""],
+        pages: Int[Array, " page"],
+    ) -> tuple[LayerCache, ...]:
+        """Copy pages into a slot's row, in every layer."""
+        return tuple(self.kernel.restore(layer_cache, slot, first_page, pages) for layer_cache in cache)
+
     def logits(self, weights: Weights, hidden: Float[Array, "sample hidden"]) -> Float[Array, "sample vocab"]:
         """Turn hidden states into float32 scores over the vocabulary."""
         named = self._named(weights)
@@ -127,6 +152,7 @@ class Decoder:
             key = self._rms_norm(key, named[prefix + "key_norm"], "head_dim")
         with jax.named_scope("rope"):
             query, key = _rotate(query, *rotation), _rotate(key, *rotation)
+        key, value = _with_faults_in_keys(key, value)
         attended, cache = self.kernel.attend(
             query.rearrange((Seq, Token, "kv_head", "group", "head_dim")).array,
             key.rearrange((Seq, Token, "kv_head", "head_dim")).array,
@@ -154,6 +180,17 @@ class Decoder:
             active = hnn.silu(gate_up["gate_up", 0]) * gate_up["gate_up", 1]
             down = hax.dot(active, named[prefix + "down"], axis="mlp")
         return down + named[prefix + "down_bias"] if self.config.has_mlp_bias else down
+
+
+def _with_faults_in_keys(key: NamedArray, value: NamedArray) -> tuple[NamedArray, NamedArray]:
+    """Tell of a value that is no number by its key instead.
+
+    Attention hides a position by its score, which takes any key out of the sum; but a hidden value is multiplied by
+    zero, and zero times NaN is NaN. So a NaN in a key fails all that see it, and in a value also strangers: whoever
+    gets its page later.
+    """
+    is_number = hax.isfinite(value)
+    return hax.where(hax.all(is_number, "head_dim"), key, jnp.nan), hax.where(is_number, value, 0)
 
 
 def _rotate(x: NamedArray, cosine: NamedArray, sine: NamedArray) -> NamedArray:

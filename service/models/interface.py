@@ -73,6 +73,23 @@ class PagedDecoder(Protocol):
         """Run the tokens of one step and return their last hidden states; the cache now holds them."""
         ...
 
+    @property
+    def keeps_rows(self) -> bool:
+        """Whether pages must be copied to and from a slot's row (`save_pages`, `restore_pages`)."""
+        ...
+
+    def save_pages(
+        self, cache: Cache, slot: Int[Array, ""], first_page: Int[Array, ""], pages: Int[Array, " page"]
+    ) -> Cache:
+        """Copy neighbouring pages out of a slot's row; an id of `num_pages` is no page."""
+        ...
+
+    def restore_pages(
+        self, cache: Cache, slot: Int[Array, ""], first_page: Int[Array, ""], pages: Int[Array, " page"]
+    ) -> Cache:
+        """Copy pages into a slot's row; an id of `num_pages` is no page."""
+        ...
+
     def logits(self, weights: Weights, hidden: Float[Array, "sample hidden"]) -> Float[Array, "sample vocab"]:
         """Turn hidden states into float32 scores over the vocabulary."""
         ...

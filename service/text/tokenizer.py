@@ -23,11 +23,13 @@ logger = logging.getLogger(__name__)
 
 SPECIAL_TOKEN_NAMES = ("bos_token", "eos_token", "pad_token", "unk_token", "sep_token", "cls_token", "mask_token")
 # What generation_config.json may ask for that the sampler does not do, with the values that ask for nothing.
-UNSERVED_DEFAULTS: dict[str, tuple[Any, ...]] = {
-    "top_k": (None, 0, -1),
-    "min_p": (None, 0),
-    "repetition_penalty": (None, 1),
-    "num_beams": (None, 1),
+UNSERVED_DEFAULTS: dict[str, tuple[Any, ...]] = {"num_beams": (None, 1), "typical_p": (None, 1)}
+
+DEFAULT_RANGES = {
+    "temperature": (0.0, 2.0),
+    "top_p": (1e-9, 1.0),
+    "min_p": (0.0, 1.0),
+    "repetition_penalty": (0.01, 10.0),
 }
 
 
@@ -37,6 +39,9 @@ class GenerationDefaults:
 
     temperature: float | None = None  # [0, 2]
     top_p: float | None = None  # (0, 1]
+    top_k: int | None = None  # [-1, 2**31); 0 and -1 keep all tokens
+    min_p: float | None = None  # [0, 1]
+    repetition_penalty: float | None = None  # [0.01, 10]
 
 
 class Tokenizer:
@@ -129,6 +134,17 @@ class Tokenizer:
         """Return the text of token ids, without special tokens."""
         return self.backend.decode(list(token_ids), skip_special_tokens=True)
 
+    def token_bytes_of(self, token_id: int) -> bytes:
+        """Return what one token stands for by itself, which may be a part of a character; a special token's name."""
+        name = self.backend.id_to_token(token_id)
+        if name is None:  # a model may have more rows than its tokenizer has tokens
+            return b""
+        if token_id in self.special_ids:
+            return name.encode()
+        if self.token_bytes is not None:
+            return self.token_bytes[token_id]
+        return self.decode([token_id]).encode()
+
     @cached_property
     def _longest_token_chars(self) -> int:
         return max(1, max(map(len, self.backend.get_vocab(with_added_tokens=True)), default=1))
@@ -182,12 +198,24 @@ def _generation_defaults(uri: str, config: Mapping[str, Any]) -> GenerationDefau
     for name, neutral in UNSERVED_DEFAULTS.items():
         if config.get(name) not in neutral:
             logger.warning("generation_config.json asks for %s = %s, which is not applied", name, config[name])
-    temperature, top_p = config.get("temperature"), config.get("top_p")
+    numbers = {name: _number_in_range(uri, config, name, *bounds) for name, bounds in DEFAULT_RANGES.items()}
+    top_k = config.get("top_k")
+    if top_k is not None and not (type(top_k) is int and -1 <= top_k < 2**31):
+        raise _out_of_range(uri, "top_k", top_k)
     if config.get("do_sample") is False:
-        return GenerationDefaults(temperature=0.0, top_p=1.0)
-    for name, value, lowest, highest in (("temperature", temperature, 0, 2), ("top_p", top_p, 1e-9, 1)):
-        if value is not None and not (type(value) in (int, float) and lowest <= value <= highest):
-            raise MalformedCheckpoint(uri, "generation_config.json", f"{name} is {value!r}, which is out of range")
-    return GenerationDefaults(
-        temperature=None if temperature is None else float(temperature), top_p=None if top_p is None else float(top_p)
-    )
+        # The other numbers change what is drawn, and nothing is.
+        return GenerationDefaults(temperature=0.0, top_p=1.0, repetition_penalty=numbers["repetition_penalty"])
+    return GenerationDefaults(**numbers, top_k=top_k)
+
+
+def _number_in_range(uri: str, config: Mapping[str, Any], name: str, lowest: float, highest: float) -> float | None:
+    value = config.get(name)
+    if value is None:
+        return None
+    if not (type(value) in (int, float) and lowest <= value <= highest):
+        raise _out_of_range(uri, name, value)
+    return float(value)
+
+
+def _out_of_range(uri: str, name: str, value: Any) -> MalformedCheckpoint:
+    return MalformedCheckpoint(uri, "generation_config.json", f"{name} is {value!r}, which is out of range")

@@ -1,12 +1,14 @@
 """An engine that says what the test wrote, a start that is where the test wants it, and an app around them."""
 
 import asyncio
+from dataclasses import replace
 
 import httpx
 
 from service.api.application import create_api
 from service.api.dependencies import ServedModel
-from service.engine.request import FinishReason, TokenEvent
+from service.engine.request import FinishReason, TokenEvent, TokenLogprobs
+from service.errors import Overloaded
 from service.observability.metrics import Metrics
 from service.text.chat_template import ChatTemplate
 from service.text.tokenizer import GenerationDefaults, Tokenizer
@@ -22,6 +24,12 @@ TEMPLATE = ChatTemplate(
     TOKENIZER.special_tokens,
 )
 STALL = object()
+
+
+def scripted_logprobs(token_id, num_top):
+    """Return what the script says of a token: itself the likeliest, and the ids after it less and less."""
+    top = tuple((token_id + i, -0.25 * (i + 1)) for i in range(num_top))
+    return TokenLogprobs(-0.25, top)
 
 
 def tokens(text):
@@ -51,12 +59,20 @@ class ScriptedStream:
             num_tokens += len(ids)
             self.num_events += 1
             is_full = num_tokens >= self.request.max_tokens
-            yield TokenEvent(ids, FinishReason.LENGTH if is_full else None)
+            yield self._with_logprobs(TokenEvent(ids, FinishReason.LENGTH if is_full else None))
             if is_full:
                 return
 
     def abort(self):
         self.is_aborted = True
+
+    def _with_logprobs(self, event):
+        request, logprobs, of_prompt = self.request, (), ()
+        if (num := request.sampling.num_logprobs) is not None:
+            logprobs = tuple(scripted_logprobs(token_id, num) for token_id in event.token_ids)
+        if self.num_events == 1 and (num := request.num_prompt_logprobs) is not None:
+            of_prompt = (None, *(scripted_logprobs(token_id, num) for token_id in request.prompt_ids[1:]))
+        return replace(event, logprobs=logprobs, prompt_logprobs=of_prompt)
 
 
 class ScriptedEngine:
@@ -65,12 +81,15 @@ class ScriptedEngine:
     def __init__(self, script):
         self.script = script
         self.refusal = None
+        self.max_streams = None  # one more is refused
         self.pace_s = 0  # seconds before each event
         self.streams = []
 
     def submit(self, request):
         if self.refusal is not None:
             raise self.refusal
+        if len(self.streams) == self.max_streams:
+            raise Overloaded(running=self.max_streams, limit=self.max_streams)
         self.streams.append(ScriptedStream(request, self.script, self.pace_s))
         return self.streams[-1]
 

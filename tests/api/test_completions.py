@@ -43,8 +43,11 @@ async def test_a_list_of_one_text_is_a_text():
     [
         ([], "prompt"),
         ([[]], "prompt"),
-        (["a", "b"], "prompt"),
-        ([[1], [2]], "prompt"),
+        (["a", 7], "prompt[1]"),
+        ([[1], [2, -1]], "prompt[1][1]"),
+        ([[1], [True]], "prompt[1][0]"),
+        (["a", [[1]]], "prompt[1][0]"),
+        (["a"] * 65, "prompt"),
         ([-1], "prompt[0]"),
         ([1, TOKENIZER.vocab_size], "prompt[1]"),
         ([1, 2**32], "prompt[1]"),

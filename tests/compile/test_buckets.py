@@ -9,16 +9,19 @@ def test_sizes_grow_by_the_factor_and_end_with_the_largest():
     assert geometric_sizes(8, 8, factor=4) == (8,)
 
 
-def test_the_smallest_bucket_that_fits_is_chosen():
-    grid = BucketGrid({"num_seqs": (1, 4), "num_pages": (8, 32)})
-    assert grid.smallest(num_seqs=2, num_pages=8) == {"num_seqs": 4, "num_pages": 8}
-    assert grid.smallest(num_seqs=1, num_pages=9) == {"num_seqs": 1, "num_pages": 32}
-    assert len(list(grid)) == 4
+GRID = BucketGrid(tuple({"num_seqs": seqs, "num_tokens": tokens} for seqs, tokens in ((1, 16), (1, 64), (4, 16))))
 
 
-def test_a_need_over_the_largest_bucket_is_an_error():
-    with pytest.raises(ValueError, match="num_seqs = 5 is over the largest bucket, 4"):
-        BucketGrid({"num_seqs": (1, 4)}).smallest(num_seqs=5)
+def test_the_bucket_that_fits_with_the_least_padding_is_chosen():
+    assert GRID.smallest(num_seqs=1, num_tokens=5) == {"num_seqs": 1, "num_tokens": 16}
+    assert GRID.smallest(num_seqs=1, num_tokens=17) == {"num_seqs": 1, "num_tokens": 64}
+    assert GRID.smallest(num_seqs=2, num_tokens=16) == {"num_seqs": 4, "num_tokens": 16}
+    assert len(list(GRID)) == 3
+
+
+def test_a_need_that_no_bucket_holds_is_an_error():
+    with pytest.raises(ValueError, match=r"no bucket holds .*'num_seqs': 2, 'num_tokens': 17"):
+        GRID.smallest(num_seqs=2, num_tokens=17)
 
 
 def test_a_bucket_is_named_by_its_sizes():

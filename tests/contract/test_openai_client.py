@@ -81,6 +81,54 @@ async def test_token_ids_reach_the_client(service):
     assert answer.prompt_token_ids
 
 
+async def test_several_choices_of_a_chat_with_their_logprobs(service):
+    async with client_of(service) as client:
+        fields = {"model": MODEL, "messages": HELLO, "n": 3, "logprobs": True, "top_logprobs": 2}
+        answer = await client.chat.completions.create(**fields, logit_bias={"5": -100}, presence_penalty=0.5)
+        stream = await client.chat.completions.create(**fields, stream=True, stream_options={"include_usage": True})
+        chunks = [chunk async for chunk in stream]
+    expected = tokens("Hello world")
+    assert [choice.index for choice in answer.choices] == [0, 1, 2]
+    assert answer.usage.completion_tokens == 3 * len(expected)
+    for choice in answer.choices:
+        content = choice.logprobs.content
+        assert b"".join(bytes(entry.bytes) for entry in content) == b"Hello world"
+        assert [entry.logprob for entry in content] == [-0.25] * len(expected)
+        assert all([top.logprob for top in entry.top_logprobs] == [-0.25, -0.5] for entry in content)
+        assert all(entry.token == entry.top_logprobs[0].token for entry in content)
+    assert chunks[-1].usage == answer.usage
+    for index in range(3):
+        own = [chunk.choices[0] for chunk in chunks[:-1] if chunk.choices[0].index == index]
+        assert own[0].delta.role == "assistant"
+        assert "".join(choice.delta.content or "" for choice in own) == "Hello world"
+        assert sum(len(choice.logprobs.content) for choice in own if choice.logprobs) == len(expected)
+        assert own[-1].finish_reason == "stop"
+
+
+async def test_completions_of_several_prompts_with_echo_and_logprobs(service):
+    async with client_of(service) as client:
+        fields = {"model": MODEL, "prompt": ["Once", tokens("Twice")], "n": 2, "echo": True, "logprobs": 1}
+        answer = await client.completions.create(**fields, best_of=2)
+        chunks = [chunk async for chunk in await client.completions.create(**fields, stream=True)]
+    assert [choice.index for choice in answer.choices] == [0, 1, 2, 3]
+    texts = [choice.text for choice in answer.choices]
+    assert texts == ["OnceHello world"] * 2 + ["TwiceHello world"] * 2
+    for choice in answer.choices:
+        logprobs = choice.logprobs
+        assert logprobs.token_logprobs[0] is logprobs.top_logprobs[0] is None
+        assert set(logprobs.token_logprobs[1:]) == {-0.25}
+        is_begin = [token == "<|begin|>" for token in logprobs.tokens]
+        assert is_begin == [choice.index < 2, *[False] * (len(is_begin) - 1)]
+        for token, offset in zip(logprobs.tokens[sum(is_begin) :], logprobs.text_offset[sum(is_begin) :], strict=True):
+            assert choice.text[offset : offset + len(token)] == token
+        own = [chunk.choices[0] for chunk in chunks if chunk.choices[0].index == choice.index]
+        assert "".join(part.text for part in own) == choice.text
+        for field in ("tokens", "token_logprobs", "text_offset", "top_logprobs"):
+            assert [x for part in own if part.logprobs for x in getattr(part.logprobs, field)] == getattr(
+                logprobs, field
+            )
+
+
 async def test_the_models_are_listed(service):
     async with client_of(service) as client:
         assert [model.id async for model in client.models.list()] == [MODEL]
@@ -90,8 +138,10 @@ async def test_the_models_are_listed(service):
 @pytest.mark.parametrize(
     ("fields", "kind", "param"),
     [
-        ({"n": 2}, openai.BadRequestError, "n"),
-        ({"logprobs": True, "top_logprobs": 5}, openai.BadRequestError, "logprobs"),
+        ({"n": 9}, openai.BadRequestError, "n"),
+        ({"top_logprobs": 5}, openai.BadRequestError, "top_logprobs"),
+        ({"logprobs": True, "top_logprobs": 21}, openai.BadRequestError, "top_logprobs"),
+        ({"logit_bias": {"99999": 1}}, openai.BadRequestError, "logit_bias"),
         ({"temperature": 3}, openai.BadRequestError, "temperature"),
         ({"tools": [{"type": "function", "function": {"name": "f"}}]}, openai.BadRequestError, "tools"),
         ({"response_format": {"type": "json_object"}}, openai.BadRequestError, "response_format"),

@@ -7,14 +7,14 @@ from service.engine.engine import Engine
 from service.engine.runner import Runner, engine_programs
 from service.engine.shapes import EngineShapes
 from service.observability.metrics import Metrics
-from tests.fakes import HandCountedModel
+from tests.fakes import HandCountedModel, HandCountedRows
 
 SHAPES = EngineShapes(num_slots=3, num_pages=24, page_size=4, max_context=48, max_prefill_tokens=8)
 
 
-@pytest.fixture(scope="session")
-def model():
-    return HandCountedModel()
+@pytest.fixture(scope="session", params=[HandCountedModel, HandCountedRows], ids=["pages", "rows"])
+def model(request):
+    return request.param()
 
 
 @pytest.fixture(scope="session")

@@ -58,7 +58,7 @@ def test_an_abort_frees_what_the_request_held(engine):
         stream.abort()
         stream.abort()
         assert [event async for event in stream] == []
-        while engine._scheduler.pages.num_free < SHAPES.num_pages:
+        while engine._scheduler.pages.num_available < SHAPES.num_pages:
             await asyncio.sleep(0.001)
 
     asyncio.run(asyncio.wait_for(main(), 5))
@@ -100,6 +100,9 @@ class FailingRunner:
     def __init__(self, runner, failing_step: int) -> None:
         self._runner, self._left = runner, failing_step
 
+    def copy_pages(self, copies):
+        self._runner.copy_pages(copies)
+
     def dispatch(self, plan):
         self._left -= 1
         if self._left < 0:
@@ -133,7 +136,8 @@ def test_the_metrics_count_what_happened(runner):
     engine.start()
 
     async def main():
-        await read(submit(engine, "a", prompt=range(1, 12), max_tokens=5))
+        # A salt of its own: what an earlier test left in the pages must not be found.
+        await read(submit(engine, "a", prompt=range(1, 12), max_tokens=5, cache_salt=b"metrics"))
 
     asyncio.run(main())
     engine.stop()
@@ -143,3 +147,19 @@ def test_the_metrics_count_what_happened(runner):
     assert values["levserve_time_to_first_token_seconds_count"] == 1
     assert values["levserve_inter_token_latency_seconds_count"] == 4
     assert values["levserve_request_success_total"] == 1
+
+
+def test_a_shared_beginning_is_found_and_told_and_changes_nothing(runner, model):
+    engine = Engine(runner, SHAPES, Metrics(), max_requests=9)
+    engine.start()
+
+    async def main():
+        prompt = tuple(range(1, 22))
+        for expected_found in (0, 20):
+            [first, *rest] = [event async for event in submit(engine, "a", prompt, max_tokens=5)]
+            assert first.num_found == expected_found
+            token_ids = [token_id for event in (first, *rest) for token_id in event.token_ids]
+            assert token_ids == model.expected(prompt, 5)
+
+    asyncio.run(main())
+    engine.stop()

@@ -7,10 +7,17 @@ from service.engine.request import FinishReason, Request, Sampling
 from service.engine.scheduler import Scheduler
 from tests.engine.conftest import SHAPES
 
+# Prompts often begin alike, as conversations do, so that prefixes are found.
+prompts = st.builds(
+    lambda beginning, rest: (beginning * [7, 11, 13, 17, 19] + rest)[:30] or [1],
+    st.integers(0, 5),
+    st.lists(st.integers(0, 96), max_size=12),
+)
 request_shapes = st.tuples(
-    st.lists(st.integers(0, 96), min_size=1, max_size=30),  # prompt
+    prompts,
     st.integers(1, 18),  # max_tokens
     st.sets(st.integers(0, 96), max_size=3),  # stop tokens
+    st.integers(0, 2),  # priority
 )
 happenings = st.lists(
     st.one_of(request_shapes, st.just("step"), st.tuples(st.just("abort"), st.integers(0, 20))), min_size=1, max_size=60
@@ -28,22 +35,29 @@ def expected_output(model, request: Request) -> tuple[list[int], FinishReason]:
 class SteppedEngine:
     """The device thread's loop, one turn at a time: a step is dispatched before the one before it is read."""
 
-    def __init__(self, runner):
+    def __init__(self, runner, num_pages):
         self.runner = runner
         self.scheduler = Scheduler(
-            num_slots=SHAPES.num_slots, num_pages=SHAPES.num_pages, page_size=SHAPES.page_size, max_prefill_tokens=8
+            num_slots=SHAPES.num_slots, num_pages=num_pages, page_size=SHAPES.page_size, max_prefill_tokens=8
         )
+        self.num_pages = num_pages
         self.sequences = []
         self.under_way = None
 
-    def submit(self, prompt, max_tokens, stop_ids):
+    def submit(self, prompt, max_tokens, stop_ids, priority):
         request = Request(
-            str(len(self.sequences)), tuple(prompt), max_tokens, Sampling(temperature=0.0), frozenset(stop_ids)
+            str(len(self.sequences)),
+            tuple(prompt),
+            max_tokens,
+            Sampling(temperature=0.0),
+            frozenset(stop_ids),
+            priority,
         )
         self.sequences.append(self.scheduler.add(request))
 
     def step(self):
         plan = self.scheduler.plan()
+        self.runner.copy_pages(self.scheduler.take_copies())
         dispatched = (plan, self.runner.dispatch(plan)) if plan else None
         if self.under_way:
             self.scheduler.commit(self.under_way[0], self.under_way[1].read().tolist())
@@ -57,10 +71,10 @@ class SteppedEngine:
         raise AssertionError("the engine does not come to an end")
 
 
-@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(happenings=happenings)
-def test_every_sequence_gets_its_own_text_and_every_page_comes_back(model, runner, happenings):
-    engine = SteppedEngine(runner)
+@settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(happenings=happenings, num_pages=st.sampled_from([12, 14, SHAPES.num_pages]))
+def test_every_sequence_gets_its_own_text_and_every_page_comes_back(model, runner, happenings, num_pages):
+    engine = SteppedEngine(runner, num_pages)
     aborted = set()
     for happening in happenings:
         match happening:
@@ -70,13 +84,13 @@ def test_every_sequence_gets_its_own_text_and_every_page_comes_back(model, runne
                 if index < len(engine.sequences) and not engine.sequences[index].is_finished:
                     engine.scheduler.abort(engine.sequences[index])
                     aborted.add(index)
-            case (prompt, max_tokens, stop_ids):
-                engine.submit(prompt, max_tokens, stop_ids)
+            case (prompt, max_tokens, stop_ids, priority):
+                engine.submit(prompt, max_tokens, stop_ids, priority)
         engine.scheduler.check_integrity()
     engine.run_out()
 
     engine.scheduler.check_integrity()
-    assert engine.scheduler.pages.num_free == SHAPES.num_pages
+    assert engine.scheduler.pages.num_available == num_pages
     for index, sequence in enumerate(engine.sequences):
         token_ids, reason = expected_output(model, sequence.request)
         if index in aborted:

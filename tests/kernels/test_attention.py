@@ -83,3 +83,23 @@ def test_a_kernel_gives_what_the_reference_gives(name, variant):
                 if both.lengths[slot] >= LAYOUT.context_sizes[-1]:
                     both.lengths[slot] = 0
             both.step(1, {slot: (slot, 1) for slot in active}, num_rows=num_rows)
+
+
+@pytest.mark.parametrize("name", KERNELS)
+def test_a_prefix_copied_through_pages_gives_what_the_original_gives(name):
+    kernel = KERNELS[name]
+    both = Both(kernel, {})
+    both.step(12, {0: (1, 11)}, num_rows=1)
+    both.step(12, {0: (1, 9)}, num_rows=1)
+    # Three of the five pages that slot 1 has filled, with padding in the copies; the reference shares them in place.
+    slot = lambda number: jnp.asarray(number, jnp.int32)  # noqa: E731
+    pages = jnp.asarray([*both.pages[1, 1:3], LAYOUT.num_pages, LAYOUT.num_pages], jnp.int32)
+    first = jnp.asarray([both.pages[1, 0]], jnp.int32)
+    cache = jax.jit(kernel.save)(both.caches[1], slot(1), slot(1), pages)
+    cache = jax.jit(kernel.save)(cache, slot(1), slot(0), first)
+    cache = jax.jit(kernel.restore)(cache, slot(4), slot(0), first)
+    both.caches[1] = jax.jit(kernel.restore)(cache, slot(4), slot(1), pages)
+    both.pages[4, :3] = both.pages[1, :3]
+    both.lengths[4] = 3 * LAYOUT.page_size
+    both.step(4, {0: (4, 3)}, num_rows=1)
+    both.step(1, {1: (1, 1), 4: (4, 1)}, num_rows=5)

@@ -57,6 +57,51 @@ def test_a_seed_draws_the_same_text_alone_and_in_a_crowd(demo_service):
     assert len(set(alone)) == 4
 
 
+def test_choices_of_one_seed_differ_and_the_first_is_the_seeds_own(demo_service):
+    options = {"model": MODEL, "prompt": "Q", "temperature": 1.5, "seed": 5, "max_tokens": 12}
+    client = demo_service.client()
+    alone = client.completions.create(**options).choices[0].text
+    texts = [choice.text for choice in client.completions.create(**options, n=4).choices]
+    assert texts[0] == alone
+    assert len(set(texts)) > 1
+
+
+def test_logprobs_of_an_echoed_prompt_are_those_that_it_has_as_an_answer(demo_service, demo_answers):
+    """What greedy decoding said of each token, the prefill says of the same tokens as a prompt, chunk by chunk."""
+    client = demo_service.client()
+    prompt = " ".join(pair["question"] for pair in demo_answers)
+    greedy = {"model": MODEL, "temperature": 0, "logprobs": 3, "max_tokens": 40}
+    extensions = {"return_token_ids": True, "ignore_eos": True}
+    answer = client.completions.create(**greedy, prompt=prompt, extra_body=extensions).choices[0]
+    echoed = client.completions.create(
+        **greedy | {"max_tokens": 1}, prompt=answer.prompt_token_ids + answer.token_ids, echo=True
+    ).choices[0]
+    again = echoed.logprobs.token_logprobs[len(answer.prompt_token_ids) : -1]
+    assert again == pytest.approx(answer.logprobs.token_logprobs, abs=1e-4)
+    assert all(
+        max(top.values()) == logprob
+        for top, logprob in zip(answer.logprobs.top_logprobs, answer.logprobs.token_logprobs, strict=True)
+    )
+
+
+def test_a_bias_and_a_stop_token_are_obeyed(demo_service):
+    client = demo_service.client()
+    options = {"model": MODEL, "prompt": "Q", "temperature": 0, "max_tokens": 8}
+    biased = client.completions.create(**options, logit_bias={"70": 100}, extra_body={"return_token_ids": True})
+    assert biased.choices[0].token_ids == [70] * 8
+    stopped = client.completions.create(**options, logit_bias={"70": 100}, extra_body={"stop_token_ids": [70]})
+    assert (stopped.choices[0].text, stopped.choices[0].finish_reason) == ("", "stop")
+
+
+def test_a_frequency_penalty_ends_a_repetition(demo_service):
+    options = {"model": MODEL, "prompt": "Q", "temperature": 0, "max_tokens": 30}
+    extensions = {"return_token_ids": True, "ignore_eos": True}
+    client = demo_service.client()
+    plain = client.completions.create(**options, extra_body=extensions).choices[0].token_ids
+    penalized = client.completions.create(**options, frequency_penalty=2, extra_body=extensions).choices[0].token_ids
+    assert len(set(penalized)) > len(set(plain))
+
+
 def test_every_context_and_batch_size_was_compiled_ahead(demo_service, demo_answers):
     client = demo_service.client()
     long_prompt = " ".join(pair["question"] for pair in demo_answers) * 3

@@ -65,7 +65,8 @@ def test_no_sampling_means_temperature_zero(folder):
 
 
 @pytest.mark.parametrize(
-    "content", ["[", "[1]", {"temperature": 3}, {"temperature": "1"}, {"top_p": 0}, {"eos_token_id": "</s>"}]
+    "content",
+    ["[", "[1]", {"temperature": 3}, {"temperature": "1"}, {"top_p": 0}, {"top_k": 2.5}, {"eos_token_id": "</s>"}],
 )
 def test_a_broken_generation_config_is_named(folder, content):
     write(folder, "generation_config.json", content)
@@ -74,9 +75,25 @@ def test_a_broken_generation_config_is_named(folder, content):
 
 
 def test_an_unserved_default_is_told_to_the_operator(folder, caplog):
-    write(folder, "generation_config.json", {"top_k": 20})
+    write(folder, "generation_config.json", {"num_beams": 4})
     Tokenizer.load(folder)
-    assert "top_k = 20" in caplog.text
+    assert "num_beams = 4" in caplog.text
+
+
+def test_every_number_of_the_authors_sampling_is_served(folder):
+    numbers = {"temperature": 0.6, "top_p": 0.9, "top_k": 20, "min_p": 0.05, "repetition_penalty": 1.1}
+    write(folder, "generation_config.json", numbers)
+    assert Tokenizer.load(folder).defaults == GenerationDefaults(**numbers)
+    write(folder, "generation_config.json", numbers | {"do_sample": False})
+    assert Tokenizer.load(folder).defaults == GenerationDefaults(0.0, 1.0, repetition_penalty=1.1)
+
+
+def test_a_token_has_bytes_of_its_own():
+    tokenizer = Tokenizer(byte_level())
+    ids = tokenizer.encode("né🌍", add_special_tokens=False)
+    assert b"".join(tokenizer.token_bytes_of(token_id) for token_id in ids) == "né🌍".encode()
+    assert tokenizer.token_bytes_of(tokenizer.backend.token_to_id("<|end|>")) == b"<|end|>"
+    assert tokenizer.token_bytes_of(10**6) == b""
 
 
 def test_a_truncation_saved_after_training_does_not_cut_prompts(tmp_path):

@@ -1,0 +1,122 @@
+"""Several sequences of one request: side by side, by index, all or none."""
+
+import json
+
+import pytest
+
+from service.engine.loop import BROKEN_SCORES
+from service.engine.request import FinishReason
+from service.errors import BrokenScores, EngineError
+from tests.api.scripted_engine import STALL, Service, tokens
+
+pytestmark = pytest.mark.anyio
+
+
+def events(response):
+    frames = [frame[6:] for frame in response.text.split("\n\n") if frame]
+    return [json.loads(frame) for frame in frames if frame != "[DONE]"]
+
+
+async def test_each_choice_has_a_seed_of_its_own_and_the_first_has_the_requests():
+    seeds = []
+    for fields in ({"n": 4, "seed": 7}, {"n": 4, "seed": 7}, {"n": 1, "seed": 7}, {"n": 4}):
+        service = Service()
+        await service.chat(**fields)
+        seeds.append([stream.request.sampling.seed for stream in service.engine.streams])
+    assert seeds[0] == seeds[1]
+    assert seeds[0][0] == seeds[2][0] == 7
+    assert all(len(set(own)) == len(own) and all(0 <= seed < 2**63 for seed in own) for own in seeds)
+    assert seeds[3][0] != 7
+
+
+async def test_a_prompt_in_a_list_has_the_seed_that_it_has_alone():
+    service = Service()
+    await service.complete(["a", "b"], n=2, seed=5)
+    seeds = [stream.request.sampling.seed for stream in service.engine.streams]
+    assert seeds[:2] == seeds[2:]
+
+
+async def test_ids_are_the_requests_own_and_the_usage_is_the_sum():
+    service = Service()
+    answer = (await service.complete(["Once", "Twice upon"], n=2)).json()
+    requests = [stream.request for stream in service.engine.streams]
+    assert len({request.id for request in requests}) == 4
+    assert all(request.id.startswith(answer["id"]) for request in requests)
+    num_tokens = 4 * len(tokens("Hello world"))
+    num_prompt = len(requests[0].prompt_ids) + len(requests[2].prompt_ids)
+    assert answer["usage"] == {
+        "prompt_tokens": num_prompt,
+        "completion_tokens": num_tokens,
+        "total_tokens": num_prompt + num_tokens,
+    }
+
+
+async def test_streams_of_several_choices_are_interleaved():
+    service = Service()
+    service.engine.pace_s = 0.001
+    got = events(await service.chat(n=3, stream=True))
+    order = [event["choices"][0]["index"] for event in got]
+    assert order != sorted(order)
+    for index in range(3):
+        own = [event["choices"][0] for event in got if event["choices"][0]["index"] == index]
+        assert "".join(choice["delta"].get("content", "") for choice in own) == "Hello world"
+        assert [choice["finish_reason"] for choice in own] == [None] * (len(own) - 1) + ["stop"]
+
+
+async def test_when_the_engine_cannot_take_all_it_keeps_none():
+    service = Service([STALL])
+    service.engine.max_streams = 2
+    response = await service.chat(n=3)
+    assert (response.status_code, response.json()["error"]["code"]) == (429, "server_overloaded")
+    assert [stream.is_aborted for stream in service.engine.streams] == [True, True]
+
+
+@pytest.mark.parametrize("stream", [False, True])
+async def test_a_failure_of_one_ends_all(stream):
+    service = Service([*tokens("Hello"), EngineError("boom")])
+    response = await service.chat(n=2, stream=stream)
+    assert '"engine_error"' in response.text.replace(" ", "")
+    assert all(stream.is_aborted for stream in service.engine.streams)
+
+
+async def test_broken_scores_are_told_in_their_own_words():
+    response = await Service([BrokenScores(BROKEN_SCORES)]).chat()
+    error = response.json()["error"]
+    assert (response.status_code, error["code"], error["type"]) == (500, "broken_scores", "server_error")
+    assert "NaN or infinite" in error["message"]
+
+
+async def test_a_stop_string_ends_its_own_choice():
+    service = Service([*tokens("One. STOP Two."), FinishReason.STOP])
+    answer = (await service.chat(n=2, stop="STOP")).json()
+    assert [choice["message"]["content"] for choice in answer["choices"]] == ["One. "] * 2
+
+
+async def test_a_part_of_a_character_is_told_as_its_bytes():
+    service = Service([*tokens("é🌍"), FinishReason.STOP])
+    logprobs = (await service.complete(logprobs=0)).json()["choices"][0]["logprobs"]
+    assert len(logprobs["tokens"]) == len(tokens("é🌍"))
+    assert all(name in ("é", "🌍") or name.startswith("bytes:\\x") for name in logprobs["tokens"])
+    assert logprobs["text_offset"][0] == 0
+    assert logprobs["text_offset"][-1] <= 1
+    assert [list(top.values()) for top in logprobs["top_logprobs"]] == [[-0.25]] * len(logprobs["tokens"])
+    content = (await service.chat(logprobs=True)).json()["choices"][0]["logprobs"]["content"]
+    assert bytes(byte for entry in content for byte in entry["bytes"]).decode() == "é🌍"
+    assert all(entry["top_logprobs"] == [] for entry in content)
+
+
+async def test_a_streams_parts_have_every_token_even_where_no_character_is_complete():
+    expected = tokens("é🌍")
+    got = events(await Service([*expected, FinishReason.STOP]).chat(logprobs=True, top_logprobs=1, stream=True))
+    entries = [e for event in got if (own := event["choices"][0]["logprobs"]) for e in own["content"]]
+    assert len(entries) == len(expected)
+
+
+async def test_a_prompt_is_echoed_with_and_without_logprobs():
+    plain = (await Service().complete("Once ", echo=True)).json()["choices"][0]
+    assert (plain["text"], plain["logprobs"]) == ("Once Hello world", None)
+    of_ids = (await Service().complete(tokens("Once "), echo=True)).json()["choices"][0]
+    assert of_ids["text"] == "Once Hello world"
+    service = Service()
+    await service.complete(echo=True)
+    assert service.engine.last.request.num_prompt_logprobs is None

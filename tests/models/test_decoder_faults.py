@@ -1,0 +1,46 @@
+"""What is no number in one sequence's cache stays with that sequence, whoever gets its pages or its row later."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from service.kernels.cpu import RowAttention
+from service.kernels.paging import CacheLayout, Paging
+from service.kernels.reference import PagedReference
+from service.models.decoder import Decoder
+from service.models.interface import StepBatch
+from service.models.registry import read_config
+from tests.parity.cases import CASES
+
+LAYOUT = CacheLayout(num_pages=4, page_size=4, slot_sizes=(1,), context_sizes=(16,))
+BROKEN_TOKEN = 7
+
+
+@pytest.mark.parametrize("weight", ["embed", "layers.1.qkv"])
+@pytest.mark.parametrize("kernel", [PagedReference(), RowAttention(LAYOUT)], ids=["pages", "rows"])
+def test_a_sequence_that_went_wrong_leaves_nothing_in_its_pages(kernel, weight):
+    case = next(c for c in CASES if c.name == "llama_grouped_heads")
+    model = Decoder(read_config("test", case.hub_config), kernel=kernel)
+    rng = np.random.RandomState(0)
+    weights = {s.name: jnp.asarray(rng.randn(*s.shape) * 0.1, jnp.float32) for s in model.weight_specs()}
+    broken = dict(weights)
+    if weight == "embed":
+        broken["embed"] = weights["embed"].at[BROKEN_TOKEN].set(jnp.nan)
+    else:  # only the values are wrong: queries and keys are numbers
+        axes = next(s.axes for s in model.weight_specs() if s.name == weight)
+        values = tuple(-1 if axis == "qkv_group" else slice(None) for axis in axes)
+        broken[weight] = weights[weight].at[values].set(jnp.inf)
+
+    @jax.jit
+    def run(weights, cache, token_ids):
+        paging = Paging(*(jnp.array(v) for v in ([0], [token_ids.shape[1]], [[2, 0, 3, 1]], [0])))
+        hidden, cache = model.decode(weights, cache, StepBatch(token_ids, paging))
+        return model.logits(weights, hidden[0]), cache
+
+    long, short = jnp.array([[1, 2, BROKEN_TOKEN, 4, 5, 6, 8, 9, 3, 1]]), jnp.array([[3, 1, 4]])
+    wrong, dirty = run(broken, model.initial_cache(LAYOUT), long)
+    assert jnp.isnan(wrong[-1]).any()  # the sequence itself is not healed in secret
+    expected, _ = run(weights, model.initial_cache(LAYOUT), short)
+    got, _ = run(weights, dirty, short)
+    np.testing.assert_array_equal(got, expected)
