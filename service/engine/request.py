@@ -41,3 +41,11 @@ class TokenEvent:
     token_ids: tuple[int, ...]  # new tokens, without the stop token; empty only when finished
     finish_reason: FinishReason | None = None  # set on the last event
     num_found: int = 0  # on the first event: prompt tokens that were found in the prefix cache
+
+
+@dataclass(frozen=True, slots=True)
+class Generation:
+    """What came of one request, for those who wait for the whole."""
+
+    token_ids: tuple[int, ...]
+    finish_reason: FinishReason | None
