@@ -9,10 +9,10 @@ import asyncio
 import logging
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 from service.engine.loop import Abort, Loop, StepRunner, Stop, Submission
-from service.engine.request import Request
+from service.engine.request import Generation, Request
 from service.engine.scheduler import Scheduler
 from service.engine.shapes import EngineShapes
 from service.engine.stream import TokenStream
@@ -95,6 +95,27 @@ class Engine:
         self._check_live()
         self._streams[request.id] = stream
         return stream
+
+    def generate(self, requests: Iterable[Request]) -> list[Generation]:
+        """Run requests to their ends, all at once, and return what came, in their order. For scripts: it blocks.
+
+        Raises:
+            Overloaded: there are more requests than may be open at once.
+            EngineError: the engine failed.
+        """
+
+        async def read(stream: TokenStream) -> Generation:
+            token_ids: list[int] = []
+            reason = None
+            async for event in stream:
+                token_ids += event.token_ids
+                reason = event.finish_reason
+            return Generation(tuple(token_ids), reason)
+
+        async def read_all() -> list[Generation]:
+            return await asyncio.gather(*[read(stream) for stream in [self.submit(request) for request in requests]])
+
+        return asyncio.run(read_all())
 
     async def drain(self, timeout_s: float) -> bool:
         """Take no more requests and wait until the open ones are finished.

@@ -80,3 +80,11 @@ class TokenEvent:
     num_found: int = 0  # on the first event: prompt tokens that were found in the prefix cache
     logprobs: tuple[TokenLogprobs, ...] = ()  # one for each of the tokens, if the request asked
     prompt_logprobs: tuple[TokenLogprobs | None, ...] = ()  # on the first event, if it asked; the first token has none
+
+
+@dataclass(frozen=True, slots=True)
+class Generation:
+    """What came of one request, for those who wait for the whole."""
+
+    token_ids: tuple[int, ...]
+    finish_reason: FinishReason | None

@@ -163,3 +163,11 @@ def test_a_shared_beginning_is_found_and_told_and_changes_nothing(runner, model)
 
     asyncio.run(main())
     engine.stop()
+
+
+def test_a_script_waits_for_the_whole(engine, model):
+    prompts = [(5, 6), (7, 8, 9)]
+    requests = [Request(str(prompt), prompt, 6, GREEDY) for prompt in prompts]
+    results = engine.generate(requests)
+    assert [list(result.token_ids) for result in results] == [model.expected(prompt, 6) for prompt in prompts]
+    assert {result.finish_reason for result in results} == {FinishReason.LENGTH}
