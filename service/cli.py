@@ -1,4 +1,4 @@
-"""The command line: `levserve serve`. Every setting is a flag; errors are one line and an exit code."""
+"""The command line: `levserve serve`, `levserve smoke`. Every setting is a flag; errors are one line, an exit code."""
 
 import argparse
 import atexit
@@ -13,6 +13,8 @@ from typing import NoReturn
 from service.errors import ServiceError
 from service.observability.logs import configure_logging
 from service.settings import Settings, load_settings
+from service.smoke.command import add_parser as add_smoke
+from service.smoke.command import run as run_smoke
 
 logger = logging.getLogger(__name__)
 
@@ -20,7 +22,10 @@ logger = logging.getLogger(__name__)
 def main(arguments: Sequence[str] | None = None) -> NoReturn:
     """Run a command and exit: 0 after a clean stop, 1 on an error, 2 on a wrong flag."""
     parser = build_parser()
-    flags = vars(parser.parse_args(arguments))
+    parsed = parser.parse_args(arguments)
+    if parsed.command == "smoke":
+        sys.exit(run_smoke(parsed))
+    flags = vars(parsed)
     flags.pop("command")
     configure_logging("INFO", flags.get("log_format") or "auto")
     code = 0
@@ -44,7 +49,7 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
 
 
 def build_parser() -> argparse.ArgumentParser:
-    """Return the parser: one command so far, with a flag for each setting."""
+    """Return the parser; `serve` has a flag for each setting."""
     parser = argparse.ArgumentParser(
         prog="levserve", description="An OpenAI-compatible inference service for fine-tuned models, on JAX."
     )
@@ -59,6 +64,7 @@ def build_parser() -> argparse.ArgumentParser:
     for name, field in Settings.model_fields.items():
         text = " ".join((field.description or "").replace("%", "%%").replace("`", "").split())
         serve.add_argument(f"--{name.replace('_', '-')}", metavar="VALUE", help=text)
+    add_smoke(commands)
     return parser
 
 
