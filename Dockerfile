@@ -83,6 +83,8 @@ CMD ["serve"]
 
 
 FROM runtime AS prewarm
+# What Levanter logs runs with wants git, or to be told that there is none.
+ENV GIT_PYTHON_REFRESH=quiet
 COPY --from=prewarm-packages /opt/python /opt/python
 COPY --from=project /opt/levserve /opt/levserve
 
