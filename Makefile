@@ -2,7 +2,7 @@
 UV := .tools/uv/bin/uv
 RUN := $(UV) run --no-sync
 .DEFAULT_GOAL := help
-.PHONY: help serve test check fix demo-model image
+.PHONY: help serve test check fix demo-model image check-image
 
 help: ## Show this list
 	@sed -n 's/^\([a-z-]*\):.*## /  make \1\t/p' Makefile | expand -t 20
@@ -29,8 +29,11 @@ demo-model: .venv/dev ## Train the demo model again with Levanter (a few CPU min
 	$(RUN) python -m examples.demo_model.train
 	$(RUN) python -m examples.demo_model.check --pin tests/demo_answers.json
 
-image: ## Build the container image (needs Docker)
-	docker build -t levserve .
+image: ## Build the container image (needs Docker); ACCELERATOR=cuda12, cuda13 or tpu for other than a CPU
+	docker build --build-arg ACCELERATOR=$(or $(ACCELERATOR),cpu) --tag levserve .
+
+check-image: .venv/serve ## Start the CPU image, smoke-test it, drain it (needs Docker)
+	$(RUN) python scripts/check_image.py levserve
 
 $(UV): scripts/install_uv.sh
 	@sh scripts/install_uv.sh .tools/uv && touch $@

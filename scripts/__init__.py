@@ -1,0 +1,1 @@
+"""Scripts that developers and CI run."""

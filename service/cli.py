@@ -14,6 +14,8 @@ from typing import NoReturn
 from service.errors import ServiceError, SettingsError
 from service.observability.logs import configure_logging
 from service.settings import Settings, load_settings
+from service.smoke.command import add_parser as add_smoke
+from service.smoke.command import run as run_smoke
 
 logger = logging.getLogger(__name__)
 
@@ -25,7 +27,10 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
     # What is imported stays, so looking for garbage in it only delays the start; `app` switches it on again.
     gc.disable()
     parser = build_parser()
-    flags = vars(parser.parse_args(arguments))
+    parsed = parser.parse_args(arguments)
+    if parsed.command == "smoke":
+        sys.exit(run_smoke(parsed))
+    flags = vars(parsed)
     configure_logging("INFO", flags.get("log_format") or "auto")
     code = 0
     level = "INFO"
@@ -76,6 +81,17 @@ def build_parser() -> argparse.ArgumentParser:
         "--check", action="store_true", help="compile nothing; exit with 0 if a start would find its bundle, else 1"
     )
     _add_settings(prewarm, without="model_uri")
+    batch = commands.add_parser(
+        "batch",
+        help="answer a batch file (OpenAI's format) without a port",
+        description="Answer every line of a batch file and write the answers to another. A run that was killed goes on "
+        "where it stopped. Each flag is also an environment variable, its name in capitals.",
+        argument_default=argparse.SUPPRESS,
+    )
+    batch.add_argument("source", type=Path, metavar="IN.jsonl", help="the batch file")
+    batch.add_argument("target", type=Path, metavar="OUT.jsonl", help="where the answers go, once all are there")
+    _add_settings(batch)
+    add_smoke(commands)
     return parser
 
 
@@ -92,6 +108,10 @@ def _run(flags: dict[str, object], settings: Settings) -> int:
         from service.prewarm import check, prewarm
 
         return check(settings) if flags.get("check") else prewarm(settings)
+    if flags["command"] == "batch":
+        from service.offline.command import run_file
+
+        return run_file(settings, Path(str(flags["source"])), Path(str(flags["target"])))
     from service.app import serve
 
     picture = flags.get("profile_start")

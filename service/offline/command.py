@@ -1,0 +1,71 @@
+"""Loads a model and answers a batch file with it: what `levserve batch` runs."""
+
+import asyncio
+import logging
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from service.api.application import create_api
+from service.api.dependencies import ServedModel
+from service.model_load import LoadedModel, ModelLoad
+from service.observability.metrics import Metrics
+from service.offline.batch import Tally, run_batch
+from service.offline.batch_file import Journal, read_lines
+from service.settings import Settings
+from service.startup import Startup
+
+logger = logging.getLogger(__name__)
+
+# No client waits, so a line may take as long as it takes; a day ends one that never does.
+LINE_TIMEOUT_S = 86_400.0
+
+
+@dataclass(frozen=True)
+class _Loaded:
+    """The API's `Readiness` where nothing is on its way."""
+
+    model: ServedModel
+    is_live: bool = True
+    is_ready: bool = True
+
+    def progress(self) -> dict[str, Any]:
+        return {}
+
+    def served_model(self) -> ServedModel:
+        return self.model
+
+
+def run_file(settings: Settings, source: Path, target: Path) -> int:
+    """Answer a batch file; returns the exit code.
+
+    Raises:
+        BatchError: a file is malformed, or cannot be read or written; told before the model is loaded.
+        StartError: the model cannot be loaded.
+        EngineStopped: the engine failed; what was answered is kept for the next run.
+    """
+    for _ in read_lines(source):
+        pass
+    Journal(target).close()
+    metrics = Metrics()
+    loaded = ModelLoad(settings, Startup(metrics), metrics).run()
+    loaded.complete()
+    # The access log has a line a request, which here would be a line a line.
+    logging.getLogger("service.api").setLevel(logging.WARNING)
+    tally = asyncio.run(_answer(settings, loaded, metrics, source, target))
+    loaded.engine.stop()
+    facts = {"lines": tally.num_lines, "refused": tally.num_refused, "tokens": tally.num_tokens}
+    logger.info("batch complete", extra={**facts, "tokens_per_second": round(tally.tokens_per_second, 1)})
+    return 0
+
+
+async def _answer(settings: Settings, loaded: LoadedModel, metrics: Metrics, source: Path, target: Path) -> Tally:
+    api = create_api(
+        _Loaded(loaded.served),
+        metrics,
+        request_timeout_s=LINE_TIMEOUT_S,
+        default_max_tokens=settings.default_max_tokens,
+        default_temperature=settings.default_temperature,
+        max_body_bytes=settings.max_body_bytes,
+    )
+    return await run_batch(api, source, target, concurrency=settings.max_concurrent_requests)

@@ -1,0 +1,171 @@
+"""What a service must do before it takes traffic, one function a check, in the order in which they run."""
+
+import json
+from typing import Any
+from urllib.parse import quote
+
+from service.smoke.client import Credentials, json_of
+from service.smoke.events import FINISH_REASONS, read_stream
+from service.smoke.expectations import expect_error, expect_status, expect_usage, expect_value, take
+from service.smoke.failures import CheckFailed, NotApplicable, Reply
+from service.smoke.latency import check_latency
+from service.smoke.readiness import wait_until_ready
+from service.smoke.report import Finding
+from service.smoke.session import Check, Session
+
+CHAT, COMPLETIONS = "/v1/chat/completions", "/v1/completions"
+MAX_TOKENS = 16
+NO_SUCH_MODEL = "levserve-smoke-no-such-model"
+NO_SUCH_FIELD = "levserve_smoke_no_such_field"
+WRONG_KEY = "levserve-smoke-wrong-key"
+
+
+def check_ready(session: Session) -> Finding:
+    """Wait for the service, however cold it is."""
+    return wait_until_ready(session.client, session.ready_timeout_s, session.tell)
+
+
+def check_models(session: Session) -> Finding:
+    """The list has the model that is wanted, and each model has an address of its own."""
+    reply = session.client.get("/v1/models")
+    expect_status(reply, 200)
+    document = json_of(reply)
+    expect_value(reply, document, "object", ("list",))
+    count = len(take(reply, document, "data", list))
+    served = [take(reply, document, f"data.{i}.id", str) for i in range(count)]
+    if not served:
+        raise CheckFailed("no model is served", reply)
+    if session.wanted_model is not None and session.wanted_model not in served:
+        raise CheckFailed(f"serves {', '.join(served)}, not {session.wanted_model}", reply)
+    session.model = model = session.wanted_model or served[0]
+    one = session.client.get(f"/v1/models/{quote(model)}")
+    expect_status(one, 200)
+    expect_value(one, json_of(one), "id", (model,))
+    length = json_of(one).get("max_model_len")
+    return Finding(", ".join(served) + (f", context of {length} tokens" if length else ""), {"models": served})
+
+
+def check_errors(session: Session) -> Finding:
+    """What is wrong is refused by name, in OpenAI's form."""
+    client, body = session.client, _chat_body(session)
+    expect_error(client.post(CHAT, {**body, "model": NO_SUCH_MODEL}), 404, code="model_not_found")
+    expect_error(client.post(CHAT, {**body, NO_SUCH_FIELD: 1}), 400, param=NO_SUCH_FIELD)
+    expect_error(client.post(CHAT, b'{"model":'), 400)
+    expect_error(client.get("/v1/no-such-route"), 404)
+    return Finding("an unknown model, an unknown field, broken JSON and an unknown route are refused in OpenAI's form")
+
+
+def check_auth(session: Session) -> Finding:
+    """Whoever brings credentials expects that others are kept out."""
+    given = session.client.credentials
+    told = []
+    if given.api_key is not None:
+        wrong = Credentials(WRONG_KEY, given.identity_token)
+        for credentials in (wrong, given.without_key()):
+            reply = session.client.get("/v1/models", credentials=credentials)
+            if reply.status == 200:
+                raise CheckFailed("answers without the key: is API_KEY set on the service?", reply)
+            expect_error(reply, 401)
+        told.append("no key and a wrong key are refused")
+    if given.identity_token is not None:
+        reply = session.client.get("/v1/models", credentials=given.without_identity())
+        if reply.status not in (401, 403):
+            raise CheckFailed("answers without an identity token: may anyone call it?", reply)
+        told.append("a call without an identity is refused")
+    return Finding(" and ".join(told) or "no credentials given, none asked for")
+
+
+def check_chat(session: Session) -> Finding:
+    """A conversation is answered."""
+    reply = session.client.post(CHAT, _chat_body(session))
+    session.takes_messages = _takes_messages(reply)
+    if not session.takes_messages:
+        raise NotApplicable("the model has no chat template, so it takes no messages")
+    expect_status(reply, 200)
+    answer = json_of(reply)
+    expect_value(reply, answer, "object", ("chat.completion",))
+    expect_value(reply, answer, "model", (session.model_name,))
+    expect_value(reply, answer, "choices.0.message.role", ("assistant",))
+    text = take(reply, answer, "choices.0.message.content", str)
+    reason = expect_value(reply, answer, "choices.0.finish_reason", FINISH_REASONS)
+    count = expect_usage(reply, answer, max_tokens=MAX_TOKENS)
+    if not text:
+        raise CheckFailed("the answer is empty", reply)
+    return Finding(f"{_quoted(text)}, {count} tokens, {reason}, {reply.seconds:.2f} s", {"completion_tokens": count})
+
+
+def check_stream(session: Session) -> Finding:
+    """The same comes in pieces, with an end, a reason and the usage."""
+    path, body = (CHAT, _chat_body(session)) if session.takes_messages else (COMPLETIONS, _completion_body(session))
+    streamed = read_stream(session.client, path, body)
+    facts = {"events": streamed.num_events, "completion_tokens": streamed.completion_tokens}
+    detail = f"{_quoted(streamed.text)}, {streamed.completion_tokens} tokens in {streamed.num_events} events"
+    return Finding(f"{detail}, usage, [DONE]", facts)
+
+
+def check_completions(session: Session) -> Finding:
+    """A text is continued; its log-probabilities come with it, or are refused by name."""
+    body = _completion_body(session)
+    reply = session.client.post(COMPLETIONS, {**body, "logprobs": 1})
+    has_logprobs = reply.status != 400
+    if not has_logprobs:
+        expect_error(reply, 400, code="unsupported_parameter", param="logprobs")
+        reply = session.client.post(COMPLETIONS, body)
+    expect_status(reply, 200)
+    answer = json_of(reply)
+    expect_value(reply, answer, "object", ("text_completion",))
+    text = take(reply, answer, "choices.0.text", str)
+    reason = expect_value(reply, answer, "choices.0.finish_reason", FINISH_REASONS)
+    count = expect_usage(reply, answer, max_tokens=MAX_TOKENS)
+    if has_logprobs:
+        _expect_logprobs(reply, answer)
+    told = "log-probabilities" if has_logprobs else "logprobs are refused by name"
+    return Finding(f"{_quoted(text)}, {count} tokens, {reason}, {told}", {"has_logprobs": has_logprobs})
+
+
+ALL_CHECKS = (
+    Check("ready", check_ready, frozenset()),
+    Check("models", check_models),
+    Check("errors", check_errors),
+    Check("auth", check_auth),
+    Check("chat", check_chat, frozenset({"ready", "models"})),
+    Check("stream", check_stream, frozenset({"ready", "models"})),
+    Check("completions", check_completions, frozenset({"ready", "models"})),
+    Check("latency", check_latency, frozenset({"ready", "models", "stream"})),
+)
+
+
+def _chat_body(session: Session) -> dict[str, Any]:
+    messages = [{"role": "user", "content": "Who are you?"}]
+    return {"model": session.model_name, "messages": messages, "max_tokens": MAX_TOKENS, "temperature": 0}
+
+
+def _completion_body(session: Session) -> dict[str, Any]:
+    return {"model": session.model_name, "prompt": "Once upon a time", "max_tokens": MAX_TOKENS, "temperature": 0}
+
+
+def _takes_messages(reply: Reply) -> bool:
+    """Tell a base model by its refusal; it is tested with completions alone."""
+    if reply.status != 400 or b"chat template" not in reply.body:
+        return True
+    expect_error(reply, 400, param="messages")
+    return False
+
+
+def _expect_logprobs(reply: Reply, answer: Any) -> None:
+    """Demand one entry a token in each list.
+
+    Source: https://platform.openai.com/docs/api-reference/completions/object
+    """
+    lists = [
+        take(reply, answer, f"choices.0.logprobs.{name}", list)
+        for name in ("tokens", "token_logprobs", "top_logprobs", "text_offset")
+    ]
+    if len({len(values) for values in lists}) != 1 or not lists[0]:
+        raise CheckFailed(f"the lists of logprobs have {[len(values) for values in lists]} entries", reply)
+    if not all(value is None or (isinstance(value, int | float) and value <= 0) for value in lists[1]):
+        raise CheckFailed("a token's logprob is no number that is at most 0", reply)
+
+
+def _quoted(text: str) -> str:
+    return json.dumps(text if len(text) <= 40 else text[:40] + "…", ensure_ascii=False)

@@ -1,0 +1,39 @@
+"""How fast it answers one client: not a benchmark, but enough to see that a deployment runs on what it should."""
+
+from statistics import median
+
+from service.smoke.events import read_stream
+from service.smoke.report import Finding
+from service.smoke.session import Session
+
+MAX_TOKENS = 32
+SHORTEST_SPAN_S = 0.05  # over less, the rate is that of the network's buffers
+QUESTION = "Count from one to thirty in words."
+
+
+def check_latency(session: Session) -> Finding:
+    """Stream a few answers, one after another, and return the median of each time."""
+    asked = {"model": session.model_name, "max_tokens": MAX_TOKENS, "temperature": 0}
+    if session.takes_messages:
+        path, body = "/v1/chat/completions", {**asked, "messages": [{"role": "user", "content": QUESTION}]}
+    else:
+        path, body = "/v1/completions", {**asked, "prompt": QUESTION}
+    streams = [read_stream(session.client, path, body) for _ in range(session.num_requests)]
+    first_s = median(stream.first_token_s for stream in streams)
+    total_s = median(stream.last_token_s for stream in streams)
+    facts = {
+        "requests": len(streams),
+        "completion_tokens": median(stream.completion_tokens for stream in streams),
+        "first_token_seconds_p50": round(first_s, 4),
+        "total_seconds_p50": round(total_s, 4),
+    }
+    detail = f"median of {len(streams)} streams: first token {first_s * 1e3:.0f} ms, all {total_s * 1e3:.0f} ms"
+    rates = [
+        (stream.completion_tokens - 1) / (stream.last_token_s - stream.first_token_s)
+        for stream in streams
+        if stream.last_token_s - stream.first_token_s > SHORTEST_SPAN_S
+    ]
+    if rates:
+        facts["tokens_per_second_p50"] = round(median(rates), 1)
+        detail += f", {median(rates):.0f} tokens/s"
+    return Finding(detail, facts)

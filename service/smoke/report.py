@@ -1,0 +1,99 @@
+"""What was found, for a terminal or a CI log (one line a check) and for machines (one JSON document)."""
+
+import textwrap
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Any, Literal
+
+from service.smoke.failures import Reply
+
+LABELS = {"passed": "ok", "failed": "FAIL", "skipped": "skip"}
+INDENT = " " * 21
+WIDTH = 120
+
+
+@dataclass(frozen=True)
+class Finding:
+    """What a green check has to tell."""
+
+    detail: str
+    facts: Mapping[str, Any] = field(default_factory=dict)  # the numbers, as plain JSON
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """How one check ended."""
+
+    name: str
+    status: Literal["passed", "failed", "skipped"]
+    detail: str
+    seconds: float
+    facts: Mapping[str, Any] = field(default_factory=dict)
+    request: str | None = None  # of a red check: what was asked
+    http_status: int | None = None
+    request_id: str | None = None
+    answer: str | None = None
+
+    @classmethod
+    def failed(cls, name: str, message: str, seconds: float, reply: Reply | None) -> "Outcome":
+        """Return a red outcome with what the server answered."""
+        if reply is None:
+            return cls(name, "failed", message, seconds)
+        return cls(
+            name,
+            "failed",
+            message,
+            seconds,
+            request=reply.request,
+            http_status=reply.status,
+            request_id=reply.request_id,
+            answer=reply.excerpt or None,
+        )
+
+    def text(self) -> str:
+        """Return the line, with what helps to look further below it if it is red."""
+        lines = [f"  {LABELS[self.status]:<4}  {self.name:<11}  {self.detail}"]
+        if self.request is not None:
+            request_id = "" if self.request_id is None else f", request id {self.request_id}"
+            lines.append(f"{INDENT}{self.request} answered {self.http_status}{request_id}")
+        if self.answer is not None:
+            lines.append(
+                textwrap.indent(textwrap.fill(self.answer, WIDTH - len(INDENT), break_on_hyphens=False), INDENT)
+            )
+        return "\n".join(lines)
+
+
+@dataclass(frozen=True)
+class Report:
+    """All outcomes of one run."""
+
+    url: str
+    model: str | None
+    outcomes: Sequence[Outcome]
+    seconds: float
+
+    @property
+    def is_green(self) -> bool:
+        """Whether the service may take traffic."""
+        return all(outcome.status != "failed" for outcome in self.outcomes)
+
+    def summary(self) -> str:
+        """Return the last line."""
+        counts = {status: sum(outcome.status == status for outcome in self.outcomes) for status in LABELS}
+        told = ", ".join(f"{count} {status}" for status, count in counts.items() if count)
+        return f"{'green' if self.is_green else 'RED'}: {told}, in {self.seconds:.1f} s"
+
+    def as_json(self) -> dict[str, Any]:
+        """Return all of it as plain JSON."""
+        checks = [
+            {name: value for name, value in asdict(outcome).items() if value not in (None, {})}
+            | {"seconds": round(outcome.seconds, 3)}
+            for outcome in self.outcomes
+        ]
+        return {
+            "url": self.url,
+            "model": self.model,
+            "is_green": self.is_green,
+            "seconds": round(self.seconds, 3),
+            "checks": checks,
+        }

@@ -1,0 +1,68 @@
+"""The run: the checks in their order, each only if what it needs was green."""
+
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+
+from service.smoke.client import Client
+from service.smoke.failures import CheckFailed, NotApplicable
+from service.smoke.report import Finding, Outcome, Report
+
+
+@dataclass
+class Session:
+    """One run against one service: what was asked for, and what the checks have learnt so far."""
+
+    client: Client
+    ready_timeout_s: float
+    num_requests: int  # for the latencies
+    wanted_model: str | None = None
+    tell: Callable[[str], None] = lambda _: None  # news for a person who waits
+    model: str | None = None  # set by the check of the models
+    takes_messages: bool = True  # unset by the check of the chat, if the model has no chat template
+    outcomes: list[Outcome] = field(default_factory=list)
+
+    @property
+    def model_name(self) -> str:
+        """The model to ask."""
+        return self.model or self.wanted_model or ""
+
+
+@dataclass(frozen=True)
+class Check:
+    """A check by name."""
+
+    name: str
+    run: Callable[[Session], Finding]
+    needs: frozenset[str] = frozenset({"ready"})
+
+
+def run_checks(session: Session, checks: tuple[Check, ...]) -> Iterator[Outcome]:
+    """Run the checks and yield each outcome as soon as it is known."""
+    red: set[str] = set()
+    for check in checks:
+        missing = sorted(check.needs & red)
+        if missing:
+            outcome = Outcome(check.name, "skipped", f"needs {', '.join(missing)}", 0.0)
+        else:
+            outcome = _run(session, check)
+        if outcome.status == "failed" or missing:
+            red.add(check.name)
+        session.outcomes.append(outcome)
+        yield outcome
+
+
+def report_of(session: Session, seconds: float) -> Report:
+    """Return what the run has found."""
+    return Report(session.client.url, session.model_name or None, tuple(session.outcomes), seconds)
+
+
+def _run(session: Session, check: Check) -> Outcome:
+    began_s = time.monotonic()
+    try:
+        finding = check.run(session)
+    except CheckFailed as error:
+        return Outcome.failed(check.name, error.message, time.monotonic() - began_s, error.reply)
+    except NotApplicable as error:
+        return Outcome(check.name, "skipped", str(error), time.monotonic() - began_s)
+    return Outcome(check.name, "passed", finding.detail, time.monotonic() - began_s, finding.facts)

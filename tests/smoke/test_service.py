@@ -1,0 +1,54 @@
+"""The smoke test against the service itself, as a process."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.process import running_service
+
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.fixture(scope="module")
+def service():
+    with running_service(api_key="s3cret", model_name="demo") as running:
+        yield running
+
+
+def levserve_smoke(*arguments: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "service", "smoke", *arguments]
+    return subprocess.run(command, capture_output=True, text=True, timeout=120, check=False, cwd=ROOT)
+
+
+def test_it_is_green(service):
+    ran = levserve_smoke(service.url, "--api-key", "s3cret", "--model", "demo")
+    assert (ran.returncode, ran.stderr) == (0, ""), ran.stdout
+    assert "green: 8 passed" in ran.stdout
+
+
+def test_a_wrong_key_and_a_wrong_model_are_red(service):
+    ran = levserve_smoke(service.url, "--api-key", "wrong")
+    assert ran.returncode == 1
+    assert "it does not take this key" in ran.stdout
+    ran = levserve_smoke(service.url, "--api-key", "s3cret", "--model", "other")
+    assert ran.returncode == 1
+    assert "serves demo, not other" in ran.stdout
+
+
+def test_pytest_tests_a_deployed_service_check_by_check(service):
+    flags = [f"--url={service.url}", "--api-key=s3cret", "--patience=5"]
+    command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "-q", "tests/smoke/test_deployed.py"]
+    ran = subprocess.run([*command, *flags], capture_output=True, text=True, timeout=120, check=False, cwd=ROOT)
+    assert "8 passed" in ran.stdout, ran.stdout
+    ran = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False, cwd=ROOT)
+    assert "8 deselected" in ran.stdout
+
+
+def test_it_imports_nothing_of_the_server():
+    code = (
+        "import sys; from service.smoke import checks, command, identity; "
+        "assert not {'jax', 'fastapi', 'pydantic', 'numpy'} & sys.modules.keys(), sys.modules.keys()"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True, cwd=ROOT)
