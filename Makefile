@@ -40,9 +40,9 @@ $(UV): scripts/install_uv.sh
 
 # Each stamp is newer than the lock once its packages are there. Neither takes away what the other brought.
 .venv/serve: $(UV) pyproject.toml uv.lock
-	$(UV) sync --frozen --no-default-groups --inexact
+	$(UV) sync --frozen --no-default-groups --inexact --compile-bytecode
 	@touch $@
 
 .venv/dev: $(UV) pyproject.toml uv.lock
-	$(UV) sync --frozen --all-groups --extra levanter --inexact
+	$(UV) sync --frozen --all-groups --extra levanter --inexact --compile-bytecode
 	@touch $@ .venv/serve

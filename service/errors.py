@@ -22,7 +22,6 @@
     ├── EngineError                    500 server_error
     │   ├── BrokenScores                   one sequence's scores are no numbers
     │   └── EngineStopped              503 the device thread is gone
-    ├── BatchError                     a batch file is malformed (path, line)
     └── StartError                     stops the start: one line, exit code 1
         ├── SettingsError                  (variable)
         ├── PortInUse                      (host, port)
@@ -44,7 +43,6 @@ Source: https://platform.openai.com/docs/guides/error-codes
 """
 
 from collections.abc import Sequence
-from pathlib import Path
 
 
 class ServiceError(Exception):
@@ -264,15 +262,6 @@ class EngineStopped(EngineError):
 
     status = 503
     code = "engine_stopped"
-
-
-class BatchError(ServiceError):
-    """A batch file cannot be read, run or written."""
-
-    def __init__(self, path: Path, line: int, reason: str) -> None:
-        super().__init__(f"{path}{f', line {line}' if line else ''}: {reason}")
-        self.path = path
-        self.line = line  # from 1 on; 0 for the file as a whole
 
 
 class StartError(ServiceError):

@@ -70,7 +70,16 @@ def start(
             request_id = f"{answer_id}-{len(requests)}"
             prompt = tuple(prompt_ids)
             requests.append(
-                Request(request_id, prompt, max_tokens, own, stop_ids, num_prompt_logprobs=num_prompt_logprobs)
+                Request(
+                    request_id,
+                    prompt,
+                    max_tokens,
+                    own,
+                    stop_ids,
+                    priority=body.priority,
+                    cache_salt=exchange.cache_salt,
+                    num_prompt_logprobs=num_prompt_logprobs,
+                )
             )
     return Choices(exchange, answer_id, requests, body.stop, per_prompt=body.n)
 

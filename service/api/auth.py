@@ -9,6 +9,7 @@ from collections.abc import Sequence
 
 from starlette.types import ASGIApp, Receive, Scope, Send
 
+from service.api.dependencies import CACHE_SALT
 from service.api.failures import respond
 from service.errors import InvalidApiKey
 
@@ -31,16 +32,18 @@ class KeyCheck:
             return
         if scope["type"] == "http" and self._digests and scope["path"] not in OPEN_PATHS:
             given = [value for name, value in scope["headers"] if name == b"authorization"]
-            if not self._is_allowed(given):
+            key_digest = self._matching_key(given)
+            if key_digest is None:
                 await respond(InvalidApiKey(is_missing=not given), scope, receive, send)
                 return
+            scope[CACHE_SALT] = key_digest
         await self._app(scope, receive, send)
 
-    def _is_allowed(self, given: Sequence[bytes]) -> bool:
+    def _matching_key(self, given: Sequence[bytes]) -> bytes | None:
         """Compare digests, all of them and in constant time, so that the time tells nothing about the keys."""
         if len(given) != 1:
-            return False
+            return None
         scheme, _, key = given[0].partition(b" ")
         digest = hashlib.sha256(key.strip()).digest()
         matches = [hmac.compare_digest(digest, known) for known in self._digests]
-        return scheme.lower() == b"bearer" and any(matches)
+        return digest if scheme.lower() == b"bearer" and any(matches) else None

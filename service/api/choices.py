@@ -6,6 +6,7 @@ index of a choice = number of its prompt * n + number of the continuation
 import asyncio
 from collections.abc import AsyncIterator, Sequence
 from types import TracebackType
+from typing import Any
 
 from service.api.dependencies import Exchange
 from service.api.generation import Generation, Piece
@@ -91,7 +92,7 @@ class Choices:
         """Return the prompt of a choice."""
         return self.generations[index].request.prompt_ids
 
-    def usage(self) -> dict[str, int]:
+    def usage(self) -> dict[str, Any]:
         """Return OpenAI's token counts, as of now: a prompt counts once, however many choices it has."""
         prompt_tokens = sum(len(g.request.prompt_ids) for g in self.generations[:: self._per_prompt])
         completion_tokens = sum(g.num_tokens for g in self.generations)
@@ -99,6 +100,7 @@ class Choices:
             "prompt_tokens": prompt_tokens,
             "completion_tokens": completion_tokens,
             "total_tokens": prompt_tokens + completion_tokens,
+            "prompt_tokens_details": {"cached_tokens": sum(g.num_found for g in self.generations[:: self._per_prompt])},
         }
 
     def _stop(self) -> None:

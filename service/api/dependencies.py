@@ -18,6 +18,9 @@ from service.observability.metrics import Metrics
 from service.text.chat_template import ChatTemplate
 from service.text.tokenizer import GenerationDefaults, Tokenizer
 
+# Where the key check leaves what tells one key's requests from another's.
+CACHE_SALT = "levserve.cache_salt"
+
 # Threads that tokenize and render: they hold a core each, which the device thread needs too.
 MAX_TEXT_THREADS = 4
 
@@ -127,6 +130,7 @@ class Exchange:
     deadline: Deadline
     receive: Receive  # tells when the client goes
     facts: dict[str, Any]  # the fields that the request's log line will have
+    cache_salt: bytes = b""  # requests of one key find each other's prefixes, and nobody else's
 
 
 async def exchange_of(request: HttpRequest) -> Exchange:
@@ -137,4 +141,6 @@ async def exchange_of(request: HttpRequest) -> Exchange:
     """
     context = await context_of(request)
     model = context.readiness.served_model()
-    return Exchange(context, model, Deadline(context.request_timeout_s), request.receive, request.state.facts)
+    deadline = Deadline(context.request_timeout_s)
+    salt = request.scope.get(CACHE_SALT, b"")
+    return Exchange(context, model, deadline, request.receive, request.state.facts, salt)

@@ -31,6 +31,7 @@ class Generation:
     def __init__(self, exchange: Exchange, request: Request, stop: Sequence[str]) -> None:
         self.request = request
         self.num_tokens = 0
+        self.num_found = 0  # prompt tokens that were found in the prefix cache
         self.finish_reason: FinishReason | None = None
         self._deadline = exchange.deadline
         self._detokenizer = detokenizer_for(exchange.model.tokenizer, request.prompt_ids)
@@ -59,6 +60,7 @@ class Generation:
 
     def _piece(self, event: TokenEvent) -> Piece:
         self.num_tokens += len(event.token_ids)
+        self.num_found += event.num_found
         text, is_stopped = self._stop_strings.push(self._detokenizer.push(event.token_ids))
         if is_stopped:
             self._stream.abort()

@@ -81,6 +81,7 @@ class GenerationRequest(SamplingFields):
     stream: bool = False
     stream_options: StreamOptions | None = None
     user: str | None = Field(default=None, max_length=MAX_NAME_CHARS)
+    priority: int = Field(default=0, ge=-1_000_000, le=1_000_000)  # vLLM's: the lower, the sooner
     return_token_ids: bool = False  # vLLM's: the token ids of prompt and completion beside the text
 
     @property

@@ -27,7 +27,6 @@ _VLLM: NeutralValues = {
     "kv_transfer_params": (),
     "length_penalty": _ONE,
     "logits_processors": ([],),
-    "priority": (0,),
     "prompt_logprobs": (),
     "request_id": (),
     "return_tokens_as_token_ids": (False,),

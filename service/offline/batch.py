@@ -16,8 +16,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TextIO
 
-from service.errors import BatchError, EngineStopped
-from service.offline.batch_file import BatchLine, Journal, read_lines
+from service.errors import EngineStopped
+from service.offline.batch_file import BatchError, BatchLine, Journal, read_lines
 
 logger = logging.getLogger(__name__)
 

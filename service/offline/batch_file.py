@@ -16,9 +16,18 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from service.errors import BatchError
+from service.errors import ServiceError
 
 URLS = ("/v1/chat/completions", "/v1/completions")
+
+
+class BatchError(ServiceError):
+    """A batch file cannot be read, run or written."""
+
+    def __init__(self, path: Path, line: int, reason: str) -> None:
+        super().__init__(f"{path}{f', line {line}' if line else ''}: {reason}")
+        self.path = path
+        self.line = line  # from 1 on; 0 for the file as a whole
 
 
 @dataclass(frozen=True, slots=True)

@@ -39,6 +39,7 @@ async def test_a_conversation_is_answered_in_openais_shape():
         "prompt_tokens": len(prompt_ids),
         "completion_tokens": num_tokens,
         "total_tokens": len(prompt_ids) + num_tokens,
+        "prompt_tokens_details": {"cached_tokens": 0},
     }
     assert service.engine.last.request.prompt_ids == tuple(prompt_ids)
     assert service.engine.last.request.stop_ids == {END}

@@ -6,9 +6,9 @@ import json
 
 import pytest
 
-from service.errors import BatchError, EngineStopped
+from service.errors import EngineStopped
 from service.offline.batch import run_batch
-from service.offline.batch_file import read_lines
+from service.offline.batch_file import BatchError, read_lines
 
 
 def write(path, lines) -> None:
