@@ -48,6 +48,7 @@ def test_a_field_that_is_not_served_is_refused_by_name_unless_it_asks_for_nothin
 
 @pytest.mark.parametrize(
     ("field", "value"),
+    [("length_penalty", 1.1), ("use_beam_search", 0), ("tools", [{}])],
 )
 def test_nearly_neutral_is_not_neutral(field, value):
     with pytest.raises(UnsupportedParameter):
