@@ -2,7 +2,7 @@
 UV := .tools/uv/bin/uv
 RUN := $(UV) run --no-sync
 .DEFAULT_GOAL := help
-.PHONY: help serve test check fix demo-model image check-image
+.PHONY: help serve test check fix demo-model bench bench-loading image check-image
 
 help: ## Show this list
 	@sed -n 's/^\([a-z-]*\):.*## /  make \1\t/p' Makefile | expand -t 20
@@ -28,6 +28,12 @@ fix: .venv/dev ## Format and mend what can be mended
 demo-model: .venv/dev ## Train the demo model again with Levanter (a few CPU minutes)
 	$(RUN) python -m examples.demo_model.train
 	$(RUN) python -m examples.demo_model.check --pin tests/demo_answers.json
+
+bench: .venv/dev ## Measure serving side by side with peers, on a quiet machine (half an hour)
+	$(RUN) python -m benchmarks.serving
+
+bench-loading: .venv/dev ## Measure loading from a bucket side by side with other clients
+	$(RUN) python -m benchmarks.loading --work-dir .cache/bench/loading
 
 image: ## Build the container image (needs Docker); ACCELERATOR=cuda12, cuda13 or tpu for other than a CPU
 	docker build --build-arg ACCELERATOR=$(or $(ACCELERATOR),cpu) --tag levserve .

@@ -108,8 +108,16 @@ def test_every_context_and_batch_size_was_compiled_ahead(demo_service, demo_answ
     with concurrent.futures.ThreadPoolExecutor(20) as pool:
         jobs = [pool.submit(ask, client, long_prompt[: 40 * i + 10], max_tokens=8) for i in range(20)]
         assert all(job.result().usage.completion_tokens <= 8 for job in jobs)
-    assert metric(demo_service, "levserve_xla_compiles_total") > 0
     assert metric(demo_service, "levserve_xla_compiles_after_ready_total") == 0
+
+
+def test_a_beginning_that_was_seen_is_found_again_and_changes_nothing(demo_service):
+    client = demo_service.client()
+    messages = [{"role": "system", "content": "You answer briefly. " * 12}, {"role": "user", "content": "Who are you?"}]
+    answers = [client.chat.completions.create(model=MODEL, messages=messages, temperature=0) for _ in range(2)]
+    cached = [answer.usage.prompt_tokens_details.cached_tokens for answer in answers]
+    assert cached[0] < 16 < answers[1].usage.prompt_tokens - 16 <= cached[1]
+    assert answers[0].choices[0].message.content == answers[1].choices[0].message.content
 
 
 def test_a_client_that_leaves_frees_what_it_held(demo_service):

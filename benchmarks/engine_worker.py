@@ -1,0 +1,60 @@
+"""Our engine without HTTP, and its bare compiled steps without the engine; settings are the service's variables.
+
+MODEL_URI=CHECKPOINT python -m benchmarks.engine_worker
+"""
+
+import asyncio
+import time
+from collections.abc import Mapping
+from typing import Any
+
+from benchmarks.bare_steps import BareSteps
+from benchmarks.peers.worker import Generate, run_worker
+from service.engine.engine import Engine
+from service.engine.request import Request, Sampling
+from service.model_load import ModelLoad
+from service.observability.metrics import Metrics
+from service.settings import load_settings
+from service.startup import Startup
+
+GREEDY = Sampling(temperature=0.0)
+
+
+def load() -> tuple[Mapping[str, Generate], dict[str, Any]]:
+    """Load the model as the service does."""
+    import jax
+
+    metrics = Metrics()
+    loaded = ModelLoad(load_settings({}, None), Startup(metrics), metrics).run()
+    loaded.complete()
+
+    def generate(prompts: list[list[int]], output_tokens: int) -> dict[str, Any]:
+        return asyncio.run(_generate(loaded.engine, prompts, output_tokens))
+
+    bare = BareSteps(loaded.engine)
+    return {"generate": generate, "bare": bare.run}, {"jax": jax.__version__, "device": jax.devices()[0].device_kind}
+
+
+async def _generate(engine: Engine, prompts: list[list[int]], output_tokens: int) -> dict[str, Any]:
+    started_s = time.perf_counter()
+    requests = [
+        Request(f"{started_s}-{i}", tuple(prompt), output_tokens, sampling=GREEDY) for i, prompt in enumerate(prompts)
+    ]
+    read = await asyncio.gather(*(_read(engine, request) for request in requests))
+    return {
+        "token_ids": [token_ids for token_ids, _ in read],
+        "token_s": [[time_s - started_s for time_s in times_s] for _, times_s in read],
+    }
+
+
+async def _read(engine: Engine, request: Request) -> tuple[list[int], list[float]]:
+    token_ids: list[int] = []
+    times_s: list[float] = []
+    async for event in engine.submit(request):
+        token_ids += event.token_ids
+        times_s += [time.perf_counter()] * len(event.token_ids)
+    return token_ids, times_s
+
+
+if __name__ == "__main__":
+    run_worker(load)

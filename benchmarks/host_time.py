@@ -1,0 +1,98 @@
+"""The engine thread's own time for one decode step, with a model that costs next to nothing.
+
+    python -m benchmarks.host_time --sequences 64
+
+The CPU time of the device thread between one decode step and the next: planning, packing, dispatch, reading, delivery.
+Waiting for the device costs no CPU time, so it is not in it. What of the fake model's step XLA runs on the same thread
+is in it, so the figure is an upper bound.
+"""
+
+import argparse
+import asyncio
+import itertools
+import json
+import statistics
+import time
+
+from service.compile.aot import compile_programs
+from service.engine.engine import Engine
+from service.engine.loop import StepResult
+from service.engine.request import Request, Sampling
+from service.engine.runner import Runner, engine_programs
+from service.engine.scheduler import Plan, StepKind
+from service.engine.shapes import EngineShapes
+from service.observability.metrics import Metrics
+from tests.fakes import HandCountedModel
+
+PROMPT_TOKENS, CONTEXT_TOKENS = 16, 256
+SKIPPED_STEPS = 10  # at either end of the crowd
+
+
+class ClockedRunner:
+    """A runner that notes the device thread's clocks at each dispatch."""
+
+    def __init__(self, runner: Runner) -> None:
+        self._runner = runner
+        self.marks: list[tuple[StepKind, int, float, float]] = []  # kind, rows, CPU seconds, wall seconds
+
+    def dispatch(self, plan: Plan) -> StepResult:
+        """Note the clocks and pass the plan on."""
+        self.marks.append((plan.kind, len(plan.rows), time.thread_time(), time.perf_counter()))
+        return self._runner.dispatch(plan)
+
+
+def measure(num_sequences: int, num_steps: int) -> dict[str, float]:
+    """Run a crowd of sequences through an engine and return its milliseconds per full decode step."""
+    shapes = EngineShapes(
+        num_slots=num_sequences,
+        num_pages=num_sequences * CONTEXT_TOKENS // 16,
+        page_size=16,
+        max_context=CONTEXT_TOKENS,
+        max_prefill_tokens=PROMPT_TOKENS,
+    )
+    programs = engine_programs(HandCountedModel(), shapes, {})
+    executables = {name: program.executable for name, program in compile_programs(programs, num_threads=2).items()}
+    runner = Runner(shapes, {}, executables)
+    runner.warm()
+    clocked = ClockedRunner(runner)
+    engine = Engine(clocked, shapes, Metrics(), max_requests=num_sequences)
+    engine.start()
+    asyncio.run(_crowd(engine, num_sequences, num_steps + 2 * SKIPPED_STEPS))
+    engine.stop()
+    full = [mark for mark in clocked.marks if mark[:2] == (StepKind.DECODE, num_sequences)]
+    full = full[SKIPPED_STEPS:-SKIPPED_STEPS]
+    pairs = list(itertools.pairwise(full))
+    return {
+        "cpu_ms": 1000 * statistics.median(b[2] - a[2] for a, b in pairs),
+        "wall_ms": 1000 * statistics.median(b[3] - a[3] for a, b in pairs),
+        "steps": len(pairs),
+    }
+
+
+async def _crowd(engine: Engine, num_sequences: int, num_tokens: int) -> None:
+    prompt = tuple(range(1, PROMPT_TOKENS + 1))
+    greedy = Sampling(temperature=0.0)
+    # The first to come wait for the last, so that all run together for the steps that count.
+    requests = [
+        Request(str(i), prompt, num_tokens + 2 * (num_sequences - i), sampling=greedy) for i in range(num_sequences)
+    ]
+    requests = [Request(r.id, prompt, min(r.max_tokens, CONTEXT_TOKENS - PROMPT_TOKENS), greedy) for r in requests]
+    await asyncio.gather(*(_read(engine, request) for request in requests))
+
+
+async def _read(engine: Engine, request: Request) -> None:
+    async for _ in engine.submit(request):
+        pass
+
+
+def main() -> None:
+    """Print the figures as one line of JSON."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
+    parser.add_argument("--sequences", type=int, default=64)
+    parser.add_argument("--steps", type=int, default=60)
+    options = parser.parse_args()
+    print(json.dumps(measure(options.sequences, options.steps)))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,74 @@
+"""The Python environments of the peers: named by a variable, or made under `.cache/bench`, or absent with a reason."""
+
+import os
+import shutil
+import subprocess
+from dataclasses import dataclass, field
+from pathlib import Path
+
+ROOT = Path(__file__).parents[2]
+UV = ROOT / ".tools" / "uv" / "bin" / "uv"
+INSTALL_TIMEOUT_S = 1800  # llama.cpp is compiled for this machine
+
+
+class PeerAbsent(Exception):
+    """A peer cannot be measured here; the message says why."""
+
+
+@dataclass(frozen=True)
+class Environment:
+    """What a peer needs installed."""
+
+    variable: str  # names the interpreter of an environment that is there
+    packages: tuple[str, ...]
+    options: tuple[str, ...] = ()  # of `uv pip install`
+    build: dict[str, str] = field(default_factory=dict)  # environment variables of the installation
+
+    def python(self, folder: Path) -> Path:
+        """Return the interpreter; makes the environment in `folder` if the variable is not set.
+
+        Raises:
+            PeerAbsent: there is none, and it cannot be made.
+        """
+        if given := os.environ.get(self.variable):
+            if not Path(given).exists():
+                raise PeerAbsent(f"{self.variable} names {given}, which is not there")
+            return Path(given)
+        python = folder / "bin" / "python"
+        if not (folder / "complete").exists():
+            self._make(folder, python)
+            (folder / "complete").touch()
+        return python
+
+    def _make(self, folder: Path, python: Path) -> None:
+        uv = str(UV) if UV.exists() else shutil.which("uv")
+        if uv is None:
+            raise PeerAbsent(
+                f"uv is not installed; set {self.variable} to a Python that has {', '.join(self.packages)}"
+            )
+        shutil.rmtree(folder, ignore_errors=True)
+        install = ["pip", "install", "--python", str(python), *self.options, *self.packages]
+        for arguments in (["venv", "--python", "3.12", str(folder)], install):
+            done = subprocess.run(
+                [uv, *arguments],
+                env=os.environ | self.build,
+                timeout=INSTALL_TIMEOUT_S,
+                capture_output=True,
+                text=True,
+                check=False,
+            )
+            if done.returncode != 0:
+                raise PeerAbsent(f"`uv {' '.join(arguments)}` failed: {done.stderr.strip()[-400:]}")
+
+
+LLAMACPP = Environment(
+    variable="LEVSERVE_BENCH_LLAMACPP_PYTHON",
+    packages=("llama-cpp-python==0.3.36", "gguf==0.19.0", "numpy>=2"),
+    options=("--no-binary", "llama-cpp-python"),
+    build={"CMAKE_ARGS": "-DGGML_NATIVE=ON"},
+)
+TRANSFORMERS = Environment(
+    variable="LEVSERVE_BENCH_TRANSFORMERS_PYTHON",
+    packages=("torch==2.13.0", "transformers==5.12.1", "numpy>=2"),
+    options=("--torch-backend", "cpu"),
+)

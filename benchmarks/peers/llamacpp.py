@@ -1,0 +1,93 @@
+"""llama.cpp through llama-cpp-python's low-level API: all sequences in one batched decode, greedy, no HTTP.
+
+    python -m benchmarks.peers.llamacpp CHECKPOINT GGUF
+
+The GGUF file is written from the checkpoint if it is not there.
+"""
+
+import os
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from benchmarks.gguf_export import export_gguf
+from benchmarks.peers.worker import Generate, run_worker
+
+MAX_SEQUENCES = 32
+CONTEXT_TOKENS = 512  # of each sequence
+BATCH_TOKENS = 4096
+
+
+class BatchedContext:
+    """One llama.cpp context that holds many sequences."""
+
+    def __init__(self, path: str, num_threads: int) -> None:
+        import llama_cpp
+
+        self._lib = llama_cpp
+        llama_cpp.llama_backend_init()
+        model_params = llama_cpp.llama_model_default_params()
+        self._model = llama_cpp.llama_model_load_from_file(path.encode(), model_params)
+        params = llama_cpp.llama_context_default_params()
+        params.n_seq_max = MAX_SEQUENCES
+        params.n_ctx = MAX_SEQUENCES * CONTEXT_TOKENS
+        params.n_batch = BATCH_TOKENS
+        params.n_threads = params.n_threads_batch = num_threads
+        self._context = llama_cpp.llama_init_from_model(self._model, params)
+        self._vocab_size = llama_cpp.llama_vocab_n_tokens(llama_cpp.llama_model_get_vocab(self._model))
+        self._batch = llama_cpp.llama_batch_init(BATCH_TOKENS, 0, 1)
+
+    def generate(self, prompts: list[list[int]], output_tokens: int) -> dict[str, Any]:
+        """Continue every prompt by so many tokens."""
+        self._lib.llama_memory_clear(self._lib.llama_get_memory(self._context), False)
+        self._batch.n_tokens = 0
+        rows = []  # of the batch: the last token of each prompt, whose logits are wanted
+        for sequence, prompt in enumerate(prompts):
+            for position, token_id in enumerate(prompt):
+                self._add(token_id, position, sequence, is_sampled=position == len(prompt) - 1)
+            rows.append(self._batch.n_tokens - 1)
+        output = [[token_id] for token_id in self._decode(rows)]
+        for _ in range(output_tokens - 1):
+            self._batch.n_tokens = 0
+            for sequence, (prompt, done) in enumerate(zip(prompts, output, strict=True)):
+                self._add(done[-1], len(prompt) + len(done) - 1, sequence, is_sampled=True)
+            for done, token_id in zip(output, self._decode(range(len(prompts))), strict=True):
+                done.append(token_id)
+        return {"token_ids": output}
+
+    def _add(self, token_id: int, position: int, sequence: int, *, is_sampled: bool) -> None:
+        batch, row = self._batch, self._batch.n_tokens
+        batch.token[row], batch.pos[row] = token_id, position
+        batch.n_seq_id[row], batch.seq_id[row][0] = 1, sequence
+        batch.logits[row] = is_sampled
+        batch.n_tokens += 1
+
+    def _decode(self, rows: Any) -> list[int]:
+        code = self._lib.llama_decode(self._context, self._batch)
+        assert code == 0, f"llama_decode returned {code}"
+        logits = (self._lib.llama_get_logits_ith(self._context, row) for row in rows)
+        return [int(np.ctypeslib.as_array(row, (self._vocab_size,)).argmax()) for row in logits]
+
+
+def load() -> tuple[Mapping[str, Generate], dict[str, Any]]:
+    """Load the checkpoint named on the command line."""
+    import llama_cpp
+
+    checkpoint, gguf = Path(sys.argv[1]), Path(sys.argv[2])
+    if not gguf.exists():
+        export_gguf(checkpoint, gguf)
+    num_threads = os.cpu_count() or 1
+    context = BatchedContext(str(gguf), num_threads)
+    system = llama_cpp.llama_print_system_info().decode().strip()
+    return {"generate": context.generate}, {
+        "llama_cpp_python": llama_cpp.__version__,
+        "threads": num_threads,
+        "system": system,
+    }
+
+
+if __name__ == "__main__":
+    run_worker(load)

@@ -1,0 +1,113 @@
+"""The results as JSON, as Markdown tables and as a picture."""
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from benchmarks.peers.start import NAMES
+from benchmarks.plot import draw
+from benchmarks.summary import median
+
+ROOT = Path(__file__).parents[1]
+RESULTS = ROOT / "benchmarks" / "results"
+PAGES = (ROOT / "README.md", ROOT / "docs" / "benchmarks.md")
+# Source: the targets of the engine, README.md and docs/benchmarks.md.
+TARGETS = {
+    "ratio_vs_levanter": ("served tokens/s ÷ Levanter's server's", {"c1": 20.0, "c8": 12.0, "c32": 12.0}),
+    "ratio_vs_transformers": ("served tokens/s ÷ transformers'", {"c1": 1.5, "c8": 1.4, "c32": 1.3}),
+    "ratio_vs_llamacpp": ("served tokens/s ÷ llama.cpp's", {"c1": 0.9, "c8": 0.9, "c32": 1.0}),
+    "ratio_vs_bare_step": ("served tokens/s ÷ the bare compiled steps'", {"c1": 0.9, "c8": 0.9, "c32": 0.9}),
+}
+SINGLE_TARGETS = {
+    "ratio_prefill_vs_llamacpp": ("prefill tokens/s ÷ llama.cpp's", "≥", 0.9),
+    "ratio_late_ttft": ("time to first token, late with 16 streams running ÷ (alone + 3 decode steps)", "≤", 1.0),
+    "ratio_shared_prefix_ttft": ("time to first token, 1,000 tokens shared ÷ the first request's", "≤", 0.2),
+    "host_ms_per_step_64": ("engine thread's time per decode step of 64 sequences, ms", "≤", 1.5),
+}
+
+
+def write_report(results: dict[str, Any], folder: Path) -> None:
+    """Write all three and print the tables."""
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "serving.json").write_text(json.dumps(results, indent=1) + "\n")
+    text = markdown(results)
+    (folder / "serving.md").write_text(text)
+    draw(results, folder / "serving.png")
+    if folder.resolve() == RESULTS:
+        for path in PAGES:
+            _fill(path, text)
+    print(f"\n{text}\nwritten: {folder}/serving.json, serving.md, serving.png")
+
+
+def _fill(path: Path, text: str) -> None:
+    """Put the tables into a page, if it has a place for them."""
+    begin, end = "<!-- serving -->\n", "<!-- /serving -->"
+    page = path.read_text()
+    if begin in page and end in page:
+        before, rest = page.split(begin, 1)
+        path.write_text(f"{before}{begin}{text}{end}{rest.split(end, 1)[1]}")
+
+
+def markdown(results: dict[str, Any]) -> str:
+    """Return the tables."""
+    machine = results["machine"]
+    waves = [wave for wave in results["waves"] if wave["name"] != "prefill"]
+    shape = f"{waves[0]['prompt_tokens']} prompt tokens and {waves[0]['output_tokens']} generated tokens"
+    disturbance = median(run["disturbance"] for run in results["runs"])
+    parts = [
+        f"{machine['processor']}, {machine['cores']} cores; {results['model_name']}, {shape} each, greedy; medians. "
+        f"`{results['command']}`, {results['began'][:10]}; other processes used {disturbance:.2f} cores meanwhile.",
+        _throughput_table(results, [wave["name"] for wave in waves]),
+        _latency_table(results, [*(wave["name"] for wave in waves), "mixed"]),
+        _target_table(results, [wave["name"] for wave in waves]),
+    ]
+    parts += [f"Absent: {NAMES[name]}: {reason}" for name, reason in results["absent"].items()]
+    return "\n\n".join(parts) + "\n"
+
+
+def _throughput_table(results: dict[str, Any], waves: Sequence[str]) -> str:
+    rows = []
+    for name, label in {**NAMES, "bare": "Levserve's bare compiled steps"}.items():
+        if name in results["absent"]:
+            rows.append([label, *["absent"] * (len(waves) + 1)])
+        elif f"tokens_per_s_{name}_{waves[0]}" in results:
+            speeds = [_number(results.get(f"tokens_per_s_{name}_{wave}")) for wave in waves]
+            rows.append([label, *speeds, _number(results.get(f"prefill_tokens_per_s_{name}"))])
+    head = ["generated tokens/s", *(f"{wave[1:]} at once" for wave in waves), "prefill tokens/s"]
+    return _table(head, rows)
+
+
+def _latency_table(results: dict[str, Any], waves: Sequence[str]) -> str:
+    kinds = [f"{name}_ms_p{percent}" for name in ("ttft", "itl") for percent in (50, 99)]
+    rows = [
+        [
+            f"{wave[1:]} at once" if wave != "mixed" else "mixed",
+            *(_number(results.get(f"{kind}_{wave}")) for kind in kinds),
+        ]
+        for wave in waves
+    ]
+    head = ["Levserve over HTTP, ms", "first token p50", "p99", "between tokens p50", "p99"]
+    return _table(head, rows)
+
+
+def _target_table(results: dict[str, Any], waves: Sequence[str]) -> str:
+    rows = []
+    for key, (label, targets) in TARGETS.items():
+        for wave in waves:
+            value = results.get(f"{key}_{wave}")
+            rows.append([f"{label}, {wave[1:]} at once", _number(value), f"≥ {targets[wave]:g}"])
+    for key, (label, sign, target) in SINGLE_TARGETS.items():
+        rows.append([label, _number(results.get(key)), f"{sign} {target:g}"])
+    return _table(["ratio", "measured", "target"], rows)
+
+
+def _table(head: list[str], rows: list[list[str]]) -> str:
+    lines = [head, ["---", *["---:"] * (len(head) - 1)], *rows]
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+
+
+def _number(value: float | None) -> str:
+    if value is None:
+        return "–"
+    return f"{value:.0f}" if value >= 100 else f"{value:.1f}" if value >= 10 else f"{value:.2f}"
