@@ -13,13 +13,14 @@ import itertools
 import json
 import statistics
 import time
+from collections.abc import Sequence
 
 from service.compile.aot import compile_programs
 from service.engine.engine import Engine
 from service.engine.loop import StepResult
+from service.engine.plan import PageCopy, Plan, StepKind
 from service.engine.request import Request, Sampling
 from service.engine.runner import Runner, engine_programs
-from service.engine.scheduler import Plan, StepKind
 from service.engine.shapes import EngineShapes
 from service.observability.metrics import Metrics
 from tests.fakes import HandCountedModel
@@ -39,6 +40,10 @@ class ClockedRunner:
         """Note the clocks and pass the plan on."""
         self.marks.append((plan.kind, len(plan.rows), time.thread_time(), time.perf_counter()))
         return self._runner.dispatch(plan)
+
+    def copy_pages(self, copies: Sequence[PageCopy]) -> None:
+        """Pass the copies on."""
+        self._runner.copy_pages(copies)
 
 
 def measure(num_sequences: int, num_steps: int) -> dict[str, float]:

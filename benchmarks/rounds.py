@@ -42,9 +42,8 @@ def warm(contenders: Mapping[str, Contender], waves: list[Wave], word_ids: list[
 
 def run_rounds(
     contenders: Mapping[str, Contender], waves: list[Wave], word_ids: list[int], num_runs: int, quiet: Quiet
-) -> list[dict[str, Any]]:
-    """Measure every wave with every contender, `num_runs` times over."""
-    records = []
+) -> Iterator[dict[str, Any]]:
+    """Measure every wave with every contender, `num_runs` times over; yields each record as soon as it is there."""
     seeds = itertools.count()
 
     def draw(wave: Wave) -> list[list[int]]:
@@ -60,10 +59,9 @@ def run_rounds(
                 facts = {"contender": name, "wave": wave.name, "run": run, "disturbance": disturbance}
                 facts["prompt_tokens"] = wave.num_requests * wave.prompt_tokens
                 facts["tokens_per_s"] = figures["num_tokens"] / figures["seconds"]
-                records.append(facts | figures)
                 speed = f"{facts['tokens_per_s']:.1f} tokens/s, others used {disturbance:.2f} cores"
                 say(f"run {run + 1}/{num_runs} {wave.name} {name}: {speed}")
-    return records
+                yield facts | figures
 
 
 def _tasks(

@@ -92,7 +92,11 @@ def measure(results: dict[str, Any], site: Site, options: argparse.Namespace) ->
         tokenizer = Tokenizer.from_file(str(site.checkpoint / "tokenizer.json"))
         results["agreement"] = check_agreement(contenders, prompt, tokenizer)
         quiet = Quiet(tuple(contender.pid for contender in contenders.values()), options.patience)
-        results["runs"] = run_rounds(contenders, waves, words, options.runs, quiet)
+        results["runs"] = []
+        for record in run_rounds(contenders, waves, words, options.runs, quiet):
+            results["runs"].append(record)
+            # Half an hour is long: what is known stays known if it ends before its time.
+            (site.folder / "unfinished.json").write_text(json.dumps(results))
         ours = contenders[OURS]
         assert isinstance(ours, HttpServer)
         results |= measure_latency(ours, words, options, quiet)

@@ -1,7 +1,9 @@
 """`MODEL_URI=gs://…`: the same text as from disk, whatever lies behind the address."""
 
 import json
+import os
 import shutil
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -13,6 +15,8 @@ from tests.process import ServiceProcess, running_service
 from tests.service.conftest import DEMO
 
 QUESTIONS = 3
+# What the first service of the session compiled: the same model, from wherever it comes.
+BUNDLES = Path(os.environ["LOCAL_MODEL_CACHE"]) / "bundles"
 
 
 def answers_of(service, demo_answers) -> list[str | None]:
@@ -73,6 +77,7 @@ def test_a_checkpoint_in_a_bucket_gives_the_text_that_it_gives_from_disk(tmp_pat
         "model_uri": gcs_bucket.uri("models/tiny"),
         "storage_emulator_host": gcs_bucket.endpoint,
         "local_model_cache": tmp_path / "cache",
+        "bundle_uri": BUNDLES,
     }
     with running_service(**settings) as service:
         assert answers_of(service, demo_answers) == [pair["answer"] for pair in demo_answers[:QUESTIONS]]
@@ -89,7 +94,11 @@ def test_faults_on_the_way_do_not_change_the_text(tmp_path, gcs_bucket, demo_ans
             Fault("safetensors.*alt=media", cut_after_bytes=300_000, skip=1),
         ]
     )
-    settings = {"storage_emulator_host": gcs_bucket.endpoint, "local_model_cache": tmp_path / "cache"}
+    settings = {
+        "storage_emulator_host": gcs_bucket.endpoint,
+        "local_model_cache": tmp_path / "cache",
+        "bundle_uri": BUNDLES,
+    }
     with running_service(model_uri=gcs_bucket.uri("tiny"), **settings) as service:
         assert len(gcs_bucket.hits()) >= 5
         assert answers_of(service, demo_answers) == [pair["answer"] for pair in demo_answers[:QUESTIONS]]
@@ -98,7 +107,11 @@ def test_faults_on_the_way_do_not_change_the_text(tmp_path, gcs_bucket, demo_ans
 def test_weights_that_stay_corrupt_are_refused_and_never_served(tmp_path, gcs_bucket):
     gcs_bucket.upload_directory(DEMO, "tiny")
     gcs_bucket.faults([Fault("safetensors.*alt=media", flipped_byte=100_000, times=100)])
-    settings = {"storage_emulator_host": gcs_bucket.endpoint, "local_model_cache": tmp_path / "cache"}
+    settings = {
+        "storage_emulator_host": gcs_bucket.endpoint,
+        "local_model_cache": tmp_path / "cache",
+        "bundle_uri": BUNDLES,
+    }
     with ServiceProcess(model_uri=gcs_bucket.uri("tiny"), **settings) as service:
         assert service.exit_code == 1
     assert "model.safetensors: crc32c is" in service.log[-1]["message"]
@@ -113,6 +126,7 @@ def test_the_catalogue_settings_name_a_model(tmp_path, gcs_bucket):
         "model_name": "org/tiny",
         "storage_emulator_host": gcs_bucket.endpoint,
         "local_model_cache": tmp_path / "cache",
+        "bundle_uri": BUNDLES,
     }
     with running_service(**settings) as service:
         assert [model.id for model in service.client().models.list()] == ["org/tiny"]
