@@ -65,7 +65,7 @@ class AccessLog:
     def _record(self, scope: Scope, status: int, latency_s: float) -> None:
         route = getattr(scope.get("route"), "path", "unmatched")
         self._metrics.http_responses.labels(route, str(status)).inc()
-        is_probe = scope["path"] in OPEN_PATHS and status < 500
+        is_probe = scope["path"] in OPEN_PATHS  # one that fails says what the start or the engine has logged already
         facts = {"method": scope["method"], "route": route, "status": status, "latency_s": round(latency_s, 6)}
         logger.log(
             logging.DEBUG if is_probe else logging.INFO,
