@@ -19,6 +19,9 @@ from service.observability.metrics import Metrics
 
 logger = logging.getLogger(__name__)
 
+# A start that compiles is silent no longer than this.
+TELL_INTERVAL_S = 3.0
+
 # A clock of the kernel that disagrees by more than this is not the one of our process (some sandboxes have none).
 MAX_AGE_S = 3600.0
 
@@ -59,6 +62,7 @@ class Startup:
         self._running: dict[tuple[Phase, str], float] = {}  # when each began
         self._spans: list[Span] = []
         self._executables = (0, 0)  # there, in all
+        self._executables_told_s = 0.0  # when a line last said so
         self._executables_since_s = 0.0
         self.record(Phase.IMPORT, "settings and server", begin_s=0.0, is_whole=True)
 
@@ -103,9 +107,13 @@ class Startup:
 
     def count_executables(self, done: int, total: int) -> None:
         """Tell how many executables are there."""
+        now_s = self.elapsed_s()
         if done == 0:
-            self._executables_since_s = self.elapsed_s()
+            self._executables_since_s = self._executables_told_s = now_s
         self._executables = (done, total)
+        if now_s - self._executables_told_s >= TELL_INTERVAL_S and done < total:
+            self._executables_told_s = now_s
+            logger.info("compiling or loading", extra={"executables_done": done, "executables_total": total})
 
     def answer(self) -> None:
         """Declare that requests can be answered; on a warm start some executables may still be on their way."""
