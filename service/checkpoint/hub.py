@@ -45,7 +45,7 @@ class HubSource:
             import huggingface_hub
         except ImportError as error:
             raise SettingsError(
-                "MODEL_URI", f"{self.uri} needs the Hub's client. Install it with: pip install 'levserve[hub]'"
+                "MODEL_URI", f"{self.uri} needs the Hub's client. Install it with: pip install huggingface-hub"
             ) from error
         self._hub = huggingface_hub
 
