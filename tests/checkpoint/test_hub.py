@@ -105,5 +105,5 @@ def test_without_network_or_earlier_start_the_error_says_so(tmp_path: Path):
 
 def test_without_the_client_the_error_says_what_to_install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setitem(sys.modules, "huggingface_hub", None)
-    with pytest.raises(SettingsError, match=r"levserve\[hub\]"):
+    with pytest.raises(SettingsError, match=r"huggingface-hub"):
         open_source(parse_location("hf://org/name"), cache_root=tmp_path)
