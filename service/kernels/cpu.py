@@ -12,6 +12,8 @@ Keys lie with positions innermost, values with dimensions innermost: both produc
 others may find, are copies beside the rows.
 """
 
+import functools
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import ClassVar, NamedTuple
@@ -79,9 +81,9 @@ class RowAttention:
         soft_cap: float | None = None,
     ) -> tuple[Float[Array, "seq token kv_head group head_dim"], RowCache]:
         """Write the new tokens into their rows and attend over whole blocks."""
-        softmax = _MaskedSoftmax(scale, sliding_window, soft_cap)
+        attention = _BlockAttention(scale, sliding_window, soft_cap)
         run = self._decode if query.shape[1] == 1 else self._prefill
-        attended, rows = run(query, new_keys, new_values, cache.rows, paging, softmax=softmax)
+        attended, rows = run(query, new_keys, new_values, cache.rows, paging, attention=attention)
         return attended, cache._replace(rows=rows)
 
     def save(
@@ -121,7 +123,7 @@ class RowAttention:
         cache: Rows,
         paging: Paging,
         *,
-        softmax: "_MaskedSoftmax",
+        attention: "_BlockAttention",
     ) -> tuple[Float[Array, "seq 1 kv_head group head_dim"], Rows]:
         """Row `i` is slot `i`, so each group of slots meets its rows in place."""
         groups, attended = list(cache), []
@@ -132,20 +134,14 @@ class RowAttention:
                 break
             rows = slice(first, last)
             blocks = list(cache[index])
-            scores = []
-            for number, (begin, end) in enumerate(spans):
-                with jax.named_scope("cache_update"):
+            with jax.named_scope("cache_update"):
+                for number, (begin, end) in enumerate(spans):
                     blocks[number] = _write_column(
                         blocks[number], new_keys[rows, 0], new_values[rows, 0], positions[rows] - begin, end - begin
                     )
-                scores.append(_scores("skgd,skdc->skgc", query[rows, 0], blocks[number].keys))
             with jax.named_scope("attention"):
-                weights = softmax(scores, positions[rows, None, None, None])
-                parts = [
-                    jnp.einsum("skgc,skcd->skgd", weights[..., begin:end], blocks[number].values)
-                    for number, (begin, end) in enumerate(spans)
-                ]
-            attended.append(sum(parts[1:], parts[0]))
+                visible = positions[rows, None, None, None]
+                attended.append(attention(query[rows, 0], blocks[: len(spans)], visible))
             groups[index] = tuple(blocks)
         return jnp.concatenate(attended)[:, None], tuple(groups)
 
@@ -157,7 +153,7 @@ class RowAttention:
         cache: Rows,
         paging: Paging,
         *,
-        softmax: "_MaskedSoftmax",
+        attention: "_BlockAttention",
     ) -> tuple[Float[Array, "seq token kv_head group head_dim"], Rows]:
         """Rows are few and their slots known only on the device: each is found among the groups, chunk by chunk."""
         attended = []
@@ -173,13 +169,12 @@ class RowAttention:
             with jax.named_scope("cache_update"):
                 contexts = [self._write_run(groups, number, span, run) for number, span in enumerate(spans)]
             with jax.named_scope("attention"):
-                scores = [_scores("tkgd,kdc->kgtc", query[row], block.keys) for block in contexts]
-                weights = softmax(scores, paging.positions(query.shape[1])[row, :, None])
-                parts = [
-                    jnp.einsum("kgtc,kcd->tkgd", weights[..., begin:end], block.values)
-                    for (begin, end), block in zip(spans, contexts, strict=True)
-                ]
-            attended.append(sum(parts[1:], parts[0]))
+                # The queries that share a key-value head lie behind each other, so that one product serves them all.
+                num_tokens, num_kv_heads, group_size, head_dim = query.shape[1:]
+                queries = jnp.transpose(query[row], (1, 2, 0, 3)).reshape(num_kv_heads, -1, head_dim)
+                visible = jnp.tile(paging.positions(num_tokens)[row], group_size)[:, None]
+                merged = attention(queries, contexts, visible).reshape(num_kv_heads, group_size, num_tokens, head_dim)
+            attended.append(jnp.transpose(merged, (2, 0, 1, 3)))
             cache = tuple(tuple(blocks) for blocks in groups)
         return jnp.stack(attended), cache
 
@@ -239,24 +234,47 @@ class _Run(NamedTuple):
 
 
 @dataclass(frozen=True)
-class _MaskedSoftmax:
+class _BlockAttention:
+    """Attention over blocks of positions that stay where they are: neither scores nor weights are ever joined.
+
+    XLA on a CPU then makes one pass of each block's scores, exponentials and sum, and multiplies what comes out of it
+    in place; joined weights would be cut again, and copied, before they meet the values.
+    """
+
     scale: float
     sliding_window: int | None
     soft_cap: float | None
 
     def __call__(
-        self, scores: list[Float[Array, "... _"]], positions: Int[Array, "... 1"]
-    ) -> Float[Array, "... context"]:
-        joined = jnp.concatenate(scores, axis=-1) * self.scale
+        self,
+        query: Float[Array, "*batch query head_dim"],
+        blocks: "Sequence[Block | RowBlock]",
+        positions: Int[Array, "*#batch #query 1"],
+    ) -> Float[Array, "*batch query head_dim"]:
+        """Attend from queries at some positions to the positions that each may see."""
+        scaled = query.astype(jnp.float32) * self.scale  # fewer numbers than there are scores
+        scores, begin = [], 0
+        for block in blocks:
+            scores.append(self._scores(scaled, block.keys, positions, begin))
+            begin += block.keys.shape[-1]
+        highest = functools.reduce(jnp.maximum, [jnp.max(part, axis=-1, keepdims=True) for part in scores])
+        weights = [jnp.exp(part - highest) for part in scores]
+        sums = [jnp.sum(part, axis=-1, keepdims=True) for part in weights]
+        products = [jnp.matmul(part, block.values) for part, block in zip(weights, blocks, strict=True)]
+        return (sum(products[1:], products[0]) / sum(sums[1:], sums[0])).astype(query.dtype)
+
+    def _scores(
+        self,
+        query: Float[Array, "*batch query head_dim"],
+        keys: Float[Array, "*batch head_dim position"],
+        positions: Int[Array, "*#batch #query 1"],
+        begin: int,
+    ) -> Float[Array, "*batch query position"]:
+        scores = jnp.matmul(query, keys, preferred_element_type=jnp.float32)
         if self.soft_cap is not None:
-            joined = self.soft_cap * jnp.tanh(joined / self.soft_cap)
-        key_positions = jnp.arange(joined.shape[-1], dtype=jnp.int32)
-        visible = is_visible(positions, key_positions, self.sliding_window)
-        return jax.nn.softmax(jnp.where(visible, joined, MASKED_SCORE), axis=-1)
-
-
-def _scores(equation: str, query: Float[Array, "..."], keys: Float[Array, "..."]) -> Float[Array, "..."]:
-    return jnp.einsum(equation, query, keys, preferred_element_type=jnp.float32)
+            scores = self.soft_cap * jnp.tanh(scores / self.soft_cap)
+        key_positions = begin + jnp.arange(keys.shape[-1], dtype=jnp.int32)
+        return jnp.where(is_visible(positions, key_positions, self.sliding_window), scores, MASKED_SCORE)
 
 
 def _write_column(
@@ -267,6 +285,15 @@ def _write_column(
     size: int,
 ) -> Block:
     """Write one token per slot; a position outside the block is dropped."""
+    if keys.shape[0] == 1:
+        # XLA turns a scatter to one row into updates that it makes once for each reader, each on a copy of the block;
+        # a window of one token behind a barrier stays one update in place.
+        slot, is_here = jnp.zeros((), jnp.int32), positions[0] >= 0
+        written = Block(
+            _write_window(block.keys, keys[0, :, :, None], slot, positions[0], is_here, axis=3),
+            _write_window(block.values, values[0, :, None], slot, positions[0], is_here, axis=2),
+        )
+        return jax.lax.optimization_barrier(written)
     rows = jnp.arange(keys.shape[0], dtype=jnp.int32)
     inside = jnp.where((positions >= 0) & (positions < size), positions, size)
     return Block(
