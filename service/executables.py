@@ -7,14 +7,13 @@ import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 
-import jax
-
 from service.bundles import Bundles
 from service.checkpoint.recipe import weight_shapes
 from service.compile.aot import Compiled, compile_programs
-from service.compile.bundle import Bundle, load_executable, make_bundle
+from service.compile.bundle import Bundle, make_bundle
+from service.compile.executable import Executable, load_executable
 from service.compile.loading import LoadingExecutables
-from service.engine.runner import engine_programs, program_names
+from service.engine.programs import engine_programs, program_names
 from service.engine_plan import EnginePlan
 from service.kernels.attention import keeps_rows
 from service.startup import Phase, Startup
@@ -26,7 +25,7 @@ logger = logging.getLogger(__name__)
 class Executables:
     """All executables of a plan; those of a bundle may still be on their way, and who asks for one waits for it."""
 
-    by_name: Mapping[str, jax.stages.Compiled]
+    by_name: Mapping[str, Executable]
     bundle: Bundle | None = None  # that they came from
     compile_seconds: Mapping[str, float] = field(default_factory=dict)  # of those that were compiled
 
@@ -85,7 +84,7 @@ def compile_all(plan: EnginePlan, startup: Startup) -> Executables:
 def _load(bundle: Bundle, plan: EnginePlan, names: Sequence[str], startup: Startup) -> LoadingExecutables:
     done = itertools.count(1)
 
-    def load_one(name: str) -> jax.stages.Compiled:
+    def load_one(name: str) -> Executable:
         with startup.part(Phase.EXECUTABLES, name):
             try:
                 executable = load_executable(bundle.data[name], [plan.device])

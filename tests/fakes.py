@@ -4,6 +4,7 @@ from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Float, Int
 
 from service.kernels.paging import CacheLayout
@@ -24,6 +25,8 @@ class HandCountedModel:
     """
 
     context_len = 4096
+    hidden_size = 1
+    dtype = np.dtype(np.float32)
     keeps_rows = False
 
     def __init__(self, vocab_size: int = 97) -> None:

@@ -1,33 +1,22 @@
-"""Functions and their shapes to executables, in parallel, before there is any data."""
+"""Programs to executables, in parallel, before there is any data."""
 
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import Any
 
-import jax
+from service.compile.executable import Executable, Program, compile_program
 
 # Tracing and lowering a deep model recurses deeply; a thread's default stack overflows silently.
 STACK_BYTES = 64 * 1024 * 1024
 
 
 @dataclass(frozen=True)
-class Program:
-    """One function at one set of shapes."""
-
-    name: str
-    function: Callable[..., Any]
-    shapes: tuple[Any, ...]  # one pytree of jax.ShapeDtypeStruct per argument
-    donated: tuple[int, ...] = ()  # arguments whose memory the results may reuse
-
-
-@dataclass(frozen=True)
 class Compiled:
     """An executable and what making it took."""
 
-    executable: jax.stages.Compiled
+    executable: Executable
     seconds: float
 
 
@@ -41,8 +30,7 @@ def compile_programs(
 
     def compile_one(program: Program) -> Compiled:
         started = time.perf_counter()
-        traced = jax.jit(program.function, donate_argnums=program.donated).trace(*program.shapes)
-        compiled = Compiled(traced.lower().compile(), time.perf_counter() - started)
+        compiled = Compiled(compile_program(program), time.perf_counter() - started)
         on_compiled(program.name, compiled.seconds)
         return compiled
 

@@ -6,20 +6,16 @@ sha256 is the manifest's; the manifest itself is plain JSON and is believed abou
 
 import hashlib
 import json
-import pickle
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
-import jax
-from jax.experimental.serialize_executable import deserialize_and_load, serialize
-
 from service.compile.bundle_key import BundleKey
-from service.device.memory import Device
+from service.compile.executable import Executable
 from service.errors import ServiceError
 
-FORMAT_VERSION = 1
+FORMAT_VERSION = 2
 MANIFEST_NAME = "manifest.json"
 FILE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,199}")
 
@@ -132,7 +128,7 @@ def inputs_of(data: bytes) -> Mapping[str, Any] | None:
 
 def make_bundle(
     key: BundleKey,
-    executables: Mapping[str, jax.stages.Compiled],
+    executables: Mapping[str, Executable],
     seconds: Mapping[str, float],
     making: Mapping[str, Any],
 ) -> Bundle:
@@ -144,7 +140,7 @@ def make_bundle(
         seconds: how long compiling each took.
         making: plain JSON about how they were made.
     """
-    data = {name: pickle.dumps(serialize(executable)) for name, executable in executables.items()}
+    data = {name: executable.serialize() for name, executable in executables.items()}
     files = {}
     for name, content in data.items():
         digest = hashlib.sha256(content).hexdigest()
@@ -160,9 +156,3 @@ def check_names(uri: str, manifest: Manifest, needed: Iterable[str]) -> None:
     """
     if missing := sorted(set(needed) - manifest.executables.keys()):
         raise BundleRefused(uri, "corrupt", f"lacks {len(missing)} executables such as {missing[0]}")
-
-
-def load_executable(data: bytes, devices: Sequence[Device]) -> jax.stages.Compiled:
-    """Put one executable onto its devices; runs what is in the bytes, so only for those that were checked."""
-    payload, in_tree, out_tree = pickle.loads(data)
-    return deserialize_and_load(payload, in_tree, out_tree, execution_devices=devices)  # pyright: ignore[reportArgumentType]

@@ -5,13 +5,13 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import override
 
-import jax
+from service.compile.executable import Executable
 
 
-class LoadingExecutables(Mapping[str, jax.stages.Compiled]):
+class LoadingExecutables(Mapping[str, Executable]):
     """A mapping from names to executables whose values may still be on their way."""
 
-    def __init__(self, names: Sequence[str], load: Callable[[str], jax.stages.Compiled], *, num_threads: int) -> None:
+    def __init__(self, names: Sequence[str], load: Callable[[str], Executable], *, num_threads: int) -> None:
         """Begin to load.
 
         Args:
@@ -22,11 +22,11 @@ class LoadingExecutables(Mapping[str, jax.stages.Compiled]):
         self._load = load
         self._lock = threading.Lock()
         self._pool = ThreadPoolExecutor(num_threads, thread_name_prefix="executables")
-        self._futures: dict[str, Future[jax.stages.Compiled]] = {n: self._pool.submit(load, n) for n in names}
+        self._futures: dict[str, Future[Executable]] = {n: self._pool.submit(load, n) for n in names}
         self._pool.shutdown(wait=False)
 
     @override
-    def __getitem__(self, name: str) -> jax.stages.Compiled:
+    def __getitem__(self, name: str) -> Executable:
         """Return an executable; one that nobody has begun to load is loaded here and now.
 
         Raises:

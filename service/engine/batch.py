@@ -3,20 +3,16 @@
 from collections.abc import Iterator
 from typing import NamedTuple
 
+import jax
 import numpy as np
-from jaxtyping import Array, Int, UInt
+from jaxtyping import Array, Float, Int, UInt
 
 from service.compile.buckets import Bucket
 from service.engine.options import ALL_ALLOWED, WORD_BITS, Options, pack_options
-from service.engine.plan import PageCopy, Plan, StepKind
+from service.engine.plan import PageCopy, Plan, PlannedRow, StepKind
 from service.engine.shapes import EngineShapes
 
-
-class PrefillInputs(NamedTuple):
-    """What only a prefill step needs."""
-
-    options: Options  # of each row; they stay in its slot for the decode steps
-    target_ids: Int[np.ndarray, "seq token"]  # the token after each one, for the prompt's log-probabilities
+OnDevice = Array | jax.ShapeDtypeStruct  # an array, or its shape for who compiles
 
 
 class StepInputs(NamedTuple):
@@ -27,8 +23,23 @@ class StepInputs(NamedTuple):
     num_tokens: Int[np.ndarray, " seq"]
     page_table: Int[np.ndarray, "seq page"]
     slots: Int[np.ndarray, " seq"]
+
+
+class SampleInputs(NamedTuple):
+    """What the draw after a step takes; `hidden` comes from the step and is on the device."""
+
+    hidden: Float[OnDevice, "seq hidden"]
+    slots: Int[np.ndarray, " seq"]  # `num_slots` for a row that draws nothing
+    positions: Int[np.ndarray, " seq"]  # of the token to be drawn
     allowed_words: UInt[Array | np.ndarray, "seq word"]  # one bit a token, the lowest first: which may come
-    prefill: PrefillInputs | None
+    options: Options | None  # of each row after its prefill; they stay in its slot for the decode steps
+
+
+class PromptInputs(NamedTuple):
+    """What scoring a prompt takes, after a prefill step."""
+
+    hidden: Float[OnDevice, "seq token hidden"]
+    target_ids: Int[np.ndarray, "seq token"]  # the token after each one
 
 
 class CopyInputs(NamedTuple):
@@ -39,16 +50,47 @@ class CopyInputs(NamedTuple):
     pages: Int[np.ndarray, " page"]  # an id of `num_pages` is no page
 
 
+class CountInputs(NamedTuple):
+    """What the host sends for counting one sequence's tokens."""
+
+    slot: Int[np.ndarray, ""]
+    token_ids: Int[np.ndarray, " position"]
+    prompt_len: Int[np.ndarray, ""]
+    num_tokens: Int[np.ndarray, ""]
+
+
+def empty_copy(num_pages: int, shapes: EngineShapes) -> CopyInputs:
+    """Return the arrays of a copy of no page."""
+    return CopyInputs(_number(0), _number(0), np.full(num_pages, shapes.num_pages, np.int32))
+
+
 def pack_copy(copy: PageCopy, shapes: EngineShapes) -> Iterator[CopyInputs]:
     """Cut a copy into those sizes that were compiled."""
     done = 0
     while done < len(copy.pages):
         left = len(copy.pages) - done
         size = next((size for size in shapes.copy_sizes if size >= left), shapes.copy_sizes[-1])
-        pages = np.full(size, shapes.num_pages, np.int32)
+        pages = empty_copy(size, shapes).pages
         pages[: min(left, size)] = copy.pages[done : done + size]
-        yield CopyInputs(np.array(copy.slot, np.int32), np.array(copy.first_page + done, np.int32), pages)
+        yield CopyInputs(_number(copy.slot), _number(copy.first_page + done), pages)
         done += size
+
+
+def empty_count(shapes: EngineShapes) -> CountInputs:
+    """Return the arrays for counting nobody's tokens."""
+    return CountInputs(_number(shapes.num_slots), np.zeros(shapes.max_context, np.int32), _number(0), _number(0))
+
+
+def pack_count(row: PlannedRow, shapes: EngineShapes) -> CountInputs:
+    """Lay out the tokens of a sequence up to the end of its row."""
+    token_ids = row.sequence.known_ids[: row.start + row.num_tokens]
+    padded = empty_count(shapes).token_ids
+    padded[: len(token_ids)] = token_ids
+    return CountInputs(_number(row.slot), padded, _number(row.sequence.prompt_len), _number(len(token_ids)))
+
+
+def _number(value: int) -> Int[np.ndarray, ""]:
+    return np.array(value, np.int32)
 
 
 def all_allowed(num_seqs: int, vocab_size: int) -> UInt[np.ndarray, "seq word"]:
@@ -56,25 +98,41 @@ def all_allowed(num_seqs: int, vocab_size: int) -> UInt[np.ndarray, "seq word"]:
     return np.full((num_seqs, -(-vocab_size // WORD_BITS)), ALL_ALLOWED, np.uint32)
 
 
-def empty_inputs(
-    kind: StepKind, bucket: Bucket, shapes: EngineShapes, allowed_words: UInt[Array | np.ndarray, "seq word"]
-) -> StepInputs:
-    """Return a bucket's arrays with padding in every row."""
+def empty_inputs(bucket: Bucket, shapes: EngineShapes) -> StepInputs:
+    """Return a step's arrays with padding in every row."""
     num_seqs = bucket["num_seqs"]
-    is_prefill = kind is StepKind.PREFILL
     return StepInputs(
         token_ids=_no_tokens(bucket),
         start=np.zeros(num_seqs, np.int32),
         num_tokens=np.zeros(num_seqs, np.int32),
         page_table=np.zeros((num_seqs, bucket["num_pages"]), np.int32),
-        slots=np.full(num_seqs, shapes.num_slots, np.int32),
-        allowed_words=allowed_words,
-        prefill=PrefillInputs(pack_options((), num_seqs), _no_tokens(bucket)) if is_prefill else None,
+        slots=_no_slots(num_seqs, shapes),
     )
+
+
+def empty_sample_inputs(
+    kind: StepKind,
+    hidden: Float[OnDevice, "seq hidden"],
+    shapes: EngineShapes,
+    everything_allowed: UInt[Array | np.ndarray, "seq word"],
+) -> SampleInputs:
+    """Return the arrays of a draw with padding in every row."""
+    num_seqs = hidden.shape[0]
+    options = pack_options((), num_seqs) if kind is StepKind.PREFILL else None
+    return SampleInputs(hidden, _no_slots(num_seqs, shapes), np.zeros(num_seqs, np.int32), everything_allowed, options)
+
+
+def empty_prompt_inputs(hidden: Float[OnDevice, "seq token hidden"]) -> PromptInputs:
+    """Return the arrays for scoring no prompt."""
+    return PromptInputs(hidden, np.zeros(hidden.shape[:2], np.int32))
 
 
 def _no_tokens(bucket: Bucket) -> Int[np.ndarray, "seq token"]:
     return np.zeros((bucket["num_seqs"], bucket["num_tokens"]), np.int32)
+
+
+def _no_slots(num_seqs: int, shapes: EngineShapes) -> Int[np.ndarray, " seq"]:
+    return np.full(num_seqs, shapes.num_slots, np.int32)
 
 
 def choose_bucket(plan: Plan, shapes: EngineShapes) -> Bucket:
@@ -94,18 +152,10 @@ def row_indices(plan: Plan) -> list[int]:
     return list(range(len(plan.rows)))
 
 
-def pack(plan: Plan, bucket: Bucket, shapes: EngineShapes, everything_allowed: UInt[Array, "seq word"]) -> StepInputs:
-    """Lay a plan out in the arrays of a bucket.
-
-    Args:
-        plan: who runs.
-        bucket: the shape.
-        shapes: the engine's.
-        everything_allowed: what to send while no row restricts its tokens; it lies on the device already.
-    """
-    indices = row_indices(plan)
-    inputs = empty_inputs(plan.kind, bucket, shapes, _allowed_words(plan, indices, everything_allowed))
-    for index, row in zip(indices, plan.rows, strict=True):
+def pack(plan: Plan, bucket: Bucket, shapes: EngineShapes) -> StepInputs:
+    """Lay a plan out in the arrays of a bucket."""
+    inputs = empty_inputs(bucket, shapes)
+    for index, row in zip(row_indices(plan), plan.rows, strict=True):
         inputs.token_ids[index, : len(row.token_ids)] = row.token_ids
         inputs.start[index] = row.start
         inputs.num_tokens[index] = row.num_tokens
@@ -113,18 +163,43 @@ def pack(plan: Plan, bucket: Bucket, shapes: EngineShapes, everything_allowed: U
         pages = row.sequence.pages[: bucket["num_pages"]]
         inputs.page_table[index, : len(pages)] = pages
         inputs.slots[index] = row.slot
-    if plan.kind is StepKind.PREFILL:
-        return inputs._replace(prefill=_pack_prefill(plan, bucket))
     return inputs
 
 
-def _pack_prefill(plan: Plan, bucket: Bucket) -> PrefillInputs:
-    target_ids = _no_tokens(bucket)
+def pack_sampling(
+    plan: Plan,
+    hidden: Float[OnDevice, "seq hidden"],
+    shapes: EngineShapes,
+    everything_allowed: UInt[Array, "seq word"],
+) -> SampleInputs:
+    """Lay out what the rows of a plan ask of their next token.
+
+    Args:
+        plan: who runs.
+        hidden: of each row's last token, from the step.
+        shapes: the engine's.
+        everything_allowed: what to send while no row restricts its tokens; it lies on the device already.
+    """
+    indices = row_indices(plan)
+    allowed_words = _allowed_words(plan, indices, everything_allowed)
+    inputs = empty_sample_inputs(plan.kind, hidden, shapes, allowed_words)
+    for index, row in zip(indices, plan.rows, strict=True):
+        if row.is_sampled:
+            inputs.slots[index] = row.slot
+            inputs.positions[index] = row.start + row.num_tokens
+    if plan.kind is StepKind.PREFILL:
+        requests = [row.sequence.request for row in plan.rows]
+        inputs = inputs._replace(options=pack_options(requests, hidden.shape[0]))
+    return inputs
+
+
+def pack_prompt(plan: Plan, hidden: Float[OnDevice, "seq token hidden"]) -> PromptInputs:
+    """Lay out the token after each one of a prefill's chunks."""
+    inputs = empty_prompt_inputs(hidden)
     for index, row in enumerate(plan.rows):
-        end = row.start + len(row.token_ids)
-        targets = row.sequence.request.prompt_ids[row.start + 1 : end + 1]
-        target_ids[index, : len(targets)] = targets
-    return PrefillInputs(pack_options([row.sequence.request for row in plan.rows], bucket["num_seqs"]), target_ids)
+        targets = row.sequence.request.prompt_ids[row.start + 1 : row.start + len(row.token_ids) + 1]
+        inputs.target_ids[index, : len(targets)] = targets
+    return inputs
 
 
 def _allowed_words(

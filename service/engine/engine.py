@@ -50,7 +50,7 @@ class Engine:
             num_slots=shapes.num_slots,
             num_pages=shapes.num_pages,
             page_size=shapes.page_size,
-            max_prefill_tokens=shapes.max_prefill_tokens,
+            chunking=shapes.chunking,
         )
         self._loop = Loop(self._scheduler, runner, metrics)
         self._thread = threading.Thread(target=self._run, name="device", daemon=True)

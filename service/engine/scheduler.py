@@ -16,28 +16,26 @@ from collections.abc import Mapping
 from collections.abc import Sequence as Rows
 from heapq import heappop, heappush
 
+from service.engine.chunking import Chunking
 from service.engine.pages import PagePool
 from service.engine.plan import CopyKind, PageCopy, Plan, PlannedRow, StepKind
 from service.engine.prefix_key import extend_keys, root_key
 from service.engine.request import FinishReason, Request, StepLogprobs, TokenEvent, TokenLogprobs
 from service.engine.sequence import Sequence
 
-# A prefill step is cut into so many rows at most; each way to cut it is compiled.
-PREFILL_ROWS = (1, 2, 4)
-
 
 class Scheduler:
     """Owns every sequence from its arrival to its end."""
 
-    def __init__(self, *, num_slots: int, num_pages: int, page_size: int, max_prefill_tokens: int) -> None:
+    def __init__(self, *, num_slots: int, num_pages: int, page_size: int, chunking: Chunking) -> None:
         self.pages = PagePool(num_pages)
         self.num_preemptions = 0
         self._page_size = page_size
-        self._max_prefill_tokens = max_prefill_tokens
+        self._chunking = chunking
         self._free_slots = list(range(num_slots))  # a heap
         self._waiting: list[Sequence] = []  # best rank first
         self._running: list[Sequence] = []  # in the order of admission
-        self._last_kind = StepKind.DECODE
+        self._turn_cost = 0  # of the prefill steps since the last decode step, in tokens
         self._num_arrived = self._num_chunks = 0
         self._copies: list[PageCopy] = []  # before the next step
         self._copies_after: list[PageCopy] = []  # of what the step being planned brings: before the one after it
@@ -71,18 +69,26 @@ class Scheduler:
             self._finish(sequence, FinishReason.ABORT)
 
     def plan(self) -> Plan | None:
-        """Choose the next step: chunks of prompts and decode steps take turns, so that neither waits long."""
+        """Choose the next step: chunks of prompts and decode steps take turns, so that neither waits long.
+
+        A turn of prefill is as many steps as cost no more than one full chunk, so that short prompts that came together
+        get their first tokens together.
+        """
         self._copies += self._copies_after
         self._copies_after = []
         self._admit()
-        turns = [(StepKind.PREFILL, self._plan_prefill), (StepKind.DECODE, self._plan_decode)]
-        if self._last_kind is StepKind.PREFILL:
-            turns.reverse()
-        for kind, plan_rows in turns:
-            if rows := plan_rows():
-                self._last_kind = kind
-                return Plan(kind, rows)
-        return None
+        ends = self._cut_prefill()
+        cost = self._chunking.cost(end - s.num_cached for s, end in ends.items()) if ends else 0
+        is_turn_over = self._turn_cost + cost > self._chunking.cost_of_a_turn
+        if is_turn_over and (rows := self._plan_decode()):
+            self._turn_cost = 0
+            return Plan(StepKind.DECODE, rows)
+        if rows := self._plan_prefill(ends):
+            self._turn_cost = cost if is_turn_over else self._turn_cost + cost
+            return Plan(StepKind.PREFILL, rows)
+        self._turn_cost = 0
+        rows = self._plan_decode()
+        return Plan(StepKind.DECODE, rows) if rows else None
 
     def take_copies(self) -> list[PageCopy]:
         """Hand over the copies that must run before the step that was just planned."""
@@ -132,17 +138,29 @@ class Scheduler:
             sequence.num_planned = len(sequence.output_ids)
             self._running.append(sequence)
 
-    def _plan_prefill(self) -> tuple[PlannedRow, ...]:
-        """Cut the step among those whose turn it is, so that a long prompt does not hold up short ones."""
+    def _cut_prefill(self) -> Mapping[Sequence, int]:
+        """Cut a step among those whose turn it is, so that a long prompt does not hold up short ones.
+
+        Returns:
+            up to which position each is to be computed.
+        """
         candidates = sorted(
             (s for s in self._running if s.is_prefilling),
             key=lambda s: (s.request.priority, s.last_prefill_turn, s.arrival),
         )
-        for sequence in candidates[: PREFILL_ROWS[-1]]:
+        chunking = self._chunking
+        for sequence in candidates[: chunking.max_rows]:
             self._find_prefix(sequence)
         lengths = [s.prefill_len - s.num_cached for s in candidates]
-        num_rows = max(PREFILL_ROWS, key=lambda n: (sum(min(length, self._width(n)) for length in lengths[:n]), -n))
-        ends = {s: min(s.num_cached + self._width(num_rows), s.prefill_len) for s in candidates[:num_rows]}
+        num_rows = chunking.choose_rows(lengths)
+        if num_rows == 1:
+            return {
+                s: s.num_cached + chunking.first_chunk(length)
+                for s, length in zip(candidates[:1], lengths[:1], strict=True)
+            }
+        return {s: min(s.num_cached + chunking.width(num_rows), s.prefill_len) for s in candidates[:num_rows]}
+
+    def _plan_prefill(self, ends: Mapping[Sequence, int]) -> tuple[PlannedRow, ...]:
         self._grow_all(ends)
         return tuple(self._plan_chunk(s, end) for s, end in ends.items() if s.is_running)
 
@@ -252,9 +270,6 @@ class Scheduler:
             self._give_back(sequence)
         else:
             self._waiting.remove(sequence)
-
-    def _width(self, num_rows: int) -> int:
-        return self._max_prefill_tokens // num_rows
 
     def _pages_for(self, num_positions: int) -> int:
         return -(-num_positions // self._page_size)

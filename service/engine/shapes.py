@@ -3,14 +3,14 @@
 from dataclasses import dataclass
 from functools import cached_property
 
-from service.compile.buckets import BucketGrid, geometric_sizes
-from service.engine.scheduler import PREFILL_ROWS
+from service.compile.buckets import Bucket, BucketGrid, geometric_sizes
+from service.engine.chunking import Chunking
+from service.engine.plan import StepKind
 from service.kernels.paging import CacheLayout
 
 # Coarse on purpose: each size multiplies the number of executables, and a padded row or page costs less than a compile.
 CONTEXT_FACTOR = 4
 SMALLEST_CONTEXT = 256  # tokens
-SMALLEST_CHUNK = 16  # tokens
 COPY_FACTOR = 4
 SMALLEST_COPY, LARGEST_COPY = 4, 64  # pages
 
@@ -24,6 +24,8 @@ class EngineShapes:
     page_size: int  # token positions
     max_context: int  # tokens of prompt and completion together
     max_prefill_tokens: int  # tokens of one prefill step
+    max_prefill_rows: int = 4  # prompts that share a prefill step
+    prefill_step_cost_tokens: int = 512  # what a prefill step costs besides its tokens, in tokens
 
     @property
     def layout(self) -> CacheLayout:
@@ -35,6 +37,11 @@ class EngineShapes:
             context_sizes=tuple(num_pages * self.page_size for num_pages in self._page_sizes),
         )
 
+    @cached_property
+    def chunking(self) -> Chunking:
+        """How prompts are cut into prefill steps."""
+        return Chunking(self.max_prefill_tokens, self.max_prefill_rows, self.prefill_step_cost_tokens)
+
     def pages_for(self, num_tokens: int) -> int:
         """Return how many pages hold so many tokens."""
         return -(-num_tokens // self.page_size)
@@ -42,15 +49,35 @@ class EngineShapes:
     @cached_property
     def prefill_grid(self) -> BucketGrid:
         """A chunk of one prompt, of several lengths, or of several prompts at once, together as long as the longest."""
-        alone = [(1, size) for size in self._chunk_sizes]
+        chunking = self.chunking
+        alone = [(1, size) for size in chunking.sizes]
         # A cut into more rows is used only where half as many would not do for all that wait.
-        together = [(rows, self.max_prefill_tokens // rows) for rows in PREFILL_ROWS[1:] if rows // 2 < self.num_slots]
+        together = [(rows, chunking.width(rows)) for rows in chunking.rows[1:] if rows // 2 < self.num_slots]
         return self._grid([*alone, *together])
 
     @cached_property
     def decode_grid(self) -> BucketGrid:
         """Many sequences, one token each."""
         return self._grid([(size, 1) for size in self._slot_sizes])
+
+    @property
+    def grids(self) -> dict[StepKind, BucketGrid]:
+        """The buckets of each kind of step."""
+        return {StepKind.PREFILL: self.prefill_grid, StepKind.DECODE: self.decode_grid}
+
+    @property
+    def buckets(self) -> list[tuple[StepKind, Bucket]]:
+        """All buckets."""
+        return [(kind, bucket) for kind, grid in self.grids.items() for bucket in grid]
+
+    def row_sizes(self, kind: StepKind) -> list[int]:
+        """Return how many rows a step of a kind may have."""
+        return sorted({bucket["num_seqs"] for bucket in self.grids[kind]})
+
+    @property
+    def prefill_sizes(self) -> list[tuple[int, int]]:
+        """How many rows of how many tokens a prefill step may have, whatever its context."""
+        return sorted({(bucket["num_seqs"], bucket["num_tokens"]) for bucket in self.prefill_grid})
 
     @property
     def copy_sizes(self) -> tuple[int, ...]:
@@ -63,16 +90,14 @@ class EngineShapes:
                 {"num_seqs": num_seqs, "num_tokens": num_tokens, "num_pages": num_pages}
                 for num_seqs, num_tokens in rows_and_tokens
                 for num_pages in self._page_sizes
+                if not self._is_wider_than_needed(num_tokens, num_pages)
             )
         )
 
-    @cached_property
-    def _chunk_sizes(self) -> tuple[int, ...]:
-        # Halving at the top, where padding costs most, and quartering below.
-        largest = self.max_prefill_tokens
-        if largest <= 2 * SMALLEST_CHUNK:
-            return (largest,)
-        return (*geometric_sizes(SMALLEST_CHUNK, largest // 2, factor=4), largest)
+    def _is_wider_than_needed(self, num_tokens: int, num_pages: int) -> bool:
+        """Tell whether a shorter chunk fills all of a context already."""
+        context = num_pages * self.page_size
+        return any(context <= size < num_tokens for size in self.chunking.sizes)
 
     @cached_property
     def _slot_sizes(self) -> tuple[int, ...]:

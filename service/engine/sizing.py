@@ -12,6 +12,9 @@ from service.errors import DoesNotFit, SettingsError
 
 # A context shorter than this serves nobody; rather refuse to start.
 SMALLEST_CONTEXT = 256  # tokens
+# Where the kernel keeps rows, on a CPU, prompts that share a step gain nothing: each finds its row by itself, and a
+# processor is at its limit with one. Reading the weights takes it as long as computing some thirty tokens.
+PREFILL_OF_ROWS = {"max_prefill_rows": 1, "prefill_step_cost_tokens": 32}
 # Pages are counted in steps of about 3 %, so that two machines of one kind whose free memory differs a little get the
 # same shapes, and so the same executables.
 COUNT_BITS = 5
@@ -79,6 +82,7 @@ def fit_engine(
         page_size=page_size,
         max_context=context,
         max_prefill_tokens=max_prefill_tokens,
+        **(PREFILL_OF_ROWS if model.keeps_rows else {}),
     )
 
 

@@ -41,6 +41,11 @@ class Decoder:
         return self.config.vocab_size
 
     @property
+    def hidden_size(self) -> int:
+        """The width of the hidden states."""
+        return self.config.hidden_size
+
+    @property
     def context_len(self) -> int:
         """The longest sequence, in tokens, that the model was made for."""
         return self.config.context_len

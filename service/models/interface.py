@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import jax
+import numpy as np
 from jaxtyping import Array, Float, Int
 
 from service.kernels.paging import CacheLayout, Paging
@@ -52,6 +53,16 @@ class PagedDecoder(Protocol):
     @property
     def vocab_size(self) -> int:
         """How many token ids there are; logits have this width."""
+        ...
+
+    @property
+    def hidden_size(self) -> int:
+        """The width of the hidden states that `decode` returns and `logits` takes."""
+        ...
+
+    @property
+    def dtype(self) -> np.dtype:
+        """Of the hidden states."""
         ...
 
     @property

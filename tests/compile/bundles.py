@@ -7,19 +7,24 @@ from pathlib import Path
 import jax
 import jax.numpy as jnp
 
-from service.compile.aot import Program, compile_programs
+from service.compile.aot import compile_programs
 from service.compile.bundle import Bundle, make_bundle
 from service.compile.bundle_key import BundleKey
 from service.compile.bundle_store import BundleFolder
+from service.compile.executable import Program
 
 KEY = BundleKey({"model": {"layers": 2}, "packages": {"jax": "1.2.3"}})
 NAMES = ["double", "sum"]
 
 
+def stateless(function):
+    return lambda constants, state, x: (state, function(x))
+
+
 def small_bundle(key: BundleKey = KEY) -> Bundle:
     vector = jax.ShapeDtypeStruct((3,), jnp.float32)
     functions = {"double": lambda x: x * 2, "sum": lambda x: x.sum()}
-    programs = [Program(name, function, (vector,)) for name, function in functions.items()]
+    programs = [Program(name, stateless(function), inputs=vector) for name, function in functions.items()]
     compiled = compile_programs(programs, num_threads=2)
     return make_bundle(
         key,

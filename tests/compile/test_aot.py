@@ -2,31 +2,57 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from service.compile.aot import Program, compile_programs
+from service.compile.aot import compile_programs
 from service.compile.counter import CompileCounter
+from service.compile.executable import Program
+
+
+def program(name, function, inputs):
+    return Program(name, lambda constants, state, x: (state, function(x)), inputs=inputs)
 
 
 def test_programs_compile_from_shapes_alone_and_run():
     vector = jax.ShapeDtypeStruct((3,), jnp.float32)
     told = []
     compiled = compile_programs(
-        [Program("double", lambda x: x * 2, (vector,)), Program("sum", lambda x: x.sum(), (vector,))],
+        [program("double", lambda x: x * 2, vector), program("sum", lambda x: x.sum(), vector)],
         num_threads=2,
         on_compiled=lambda name, seconds: told.append((name, seconds > 0)),
     )
     values = np.arange(3, dtype=np.float32)
-    assert compiled["double"].executable(values).tolist() == [0, 2, 4]
-    assert float(compiled["sum"].executable(values)) == 3
+    assert compiled["double"].executable((), [], values).tolist() == [0, 2, 4]
+    assert float(compiled["sum"].executable((), [], values)) == 3
     assert sorted(told) == [("double", True), ("sum", True)]
 
 
 def test_the_counter_sees_a_compilation_and_an_executable_causes_none():
-    program = Program("triple", lambda x: x * 3, (jax.ShapeDtypeStruct((2,), jnp.float32),))
+    triple = program("triple", lambda x: x * 3, jax.ShapeDtypeStruct((2,), jnp.float32))
     counter = CompileCounter()
-    executable = compile_programs([program], num_threads=1)["triple"].executable
+    executable = compile_programs([triple], num_threads=1)["triple"].executable
     assert counter.num_compiles == 1
     assert counter.num_traces > 0
     before = (counter.num_compiles, counter.num_traces)
-    executable(np.zeros(2, np.float32)).block_until_ready()
+    executable((), [], np.zeros(2, np.float32)).block_until_ready()
     assert (counter.num_compiles, counter.num_traces) == before
     counter.close()
+
+
+def test_an_executable_takes_and_replaces_only_the_leaves_that_it_touches():
+    vector = jax.ShapeDtypeStruct((2,), jnp.float32)
+
+    def step(constants, state, x):
+        return state | {"sum": state["sum"] + x * constants["factor"]}, state["seen"] + 1
+
+    touching = Program(
+        "step", step, {"factor": vector, "other": vector}, dict.fromkeys(("idle", "seen", "sum"), vector), vector
+    )
+    executable = compile_programs([touching], num_threads=1)["step"].executable
+    assert executable.constant_leaves == (0,)
+    assert executable.state_leaves == (1, 2)
+    constants = [jnp.full(2, 3.0, jnp.float32), jnp.zeros(0)]
+    idle = jnp.zeros(0)
+    state = [idle, jnp.full(2, 5.0, jnp.float32), jnp.full(2, 7.0, jnp.float32)]
+    outputs = executable(constants, state, jnp.full(2, 2.0, jnp.float32))
+    assert outputs.tolist() == [6, 6]
+    assert state[0] is idle
+    assert [leaf.tolist() for leaf in state[1:]] == [[5, 5], [13, 13]]

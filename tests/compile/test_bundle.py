@@ -9,9 +9,10 @@ import jax
 import numpy as np
 import pytest
 
-from service.compile.bundle import MANIFEST_NAME, BundleRefused, Manifest, check_names, load_executable
+from service.compile.bundle import MANIFEST_NAME, BundleRefused, Manifest, check_names
 from service.compile.bundle_key import BundleKey, machine_inputs, source_digest
 from service.compile.counter import CompileCounter
+from service.compile.executable import load_executable
 from tests.compile.bundles import KEY, NAMES, small_bundle
 
 
@@ -30,8 +31,8 @@ def test_an_executable_comes_back_and_runs_without_trace_and_compilation(bundle)
     counter = CompileCounter()
     values = np.arange(3, dtype=np.float32)
     loaded = {name: load_executable(bundle.data[name], jax.devices()[:1]) for name in NAMES}
-    assert loaded["double"](values).tolist() == [0, 2, 4]
-    assert float(loaded["sum"](values)) == 3
+    assert loaded["double"]((), [], values).tolist() == [0, 2, 4]
+    assert float(loaded["sum"]((), [], values)) == 3
     assert (counter.num_traces, counter.num_compiles) == (0, 0)
     counter.close()
 

@@ -9,8 +9,9 @@ import pytest
 
 from service.compile.aot import compile_programs
 from service.engine.engine import Engine
+from service.engine.programs import engine_programs
 from service.engine.request import FinishReason, Request, Sampling
-from service.engine.runner import Runner, engine_programs
+from service.engine.runner import Runner
 from service.engine.sampler import BROKEN
 from service.engine.scheduler import Scheduler
 from service.engine.shapes import EngineShapes
@@ -194,7 +195,7 @@ def test_broken_scores_end_their_sequence_alone_and_the_engine_goes_on(scored, s
 
 def test_only_allowed_tokens_come(scored, scored_runner):
     """The mask is the scheduler's to set, step by step; here it stays the same."""
-    scheduler = Scheduler(num_slots=2, num_pages=24, page_size=4, max_prefill_tokens=8)
+    scheduler = Scheduler(num_slots=2, num_pages=24, page_size=4, chunking=SHAPES.chunking)
     masked = scheduler.add(Request("masked", (1, 2), 6, Sampling(temperature=0.0)))
     free = scheduler.add(Request("free", (1, 2), 6, Sampling(temperature=0.0)))
     allowed = np.isin(np.arange(VOCAB), [3, 8, 33, 49])
@@ -233,7 +234,7 @@ def test_a_sequence_that_lost_its_slot_goes_on_with_the_same_draws_and_the_same_
     outputs, preemptions = [], []
     for num_pages, groups in ((24, [[r] for r in requests]), (8, [requests])):
         for group in groups:
-            scheduler = Scheduler(num_slots=2, num_pages=num_pages, page_size=4, max_prefill_tokens=8)
+            scheduler = Scheduler(num_slots=2, num_pages=num_pages, page_size=4, chunking=SHAPES.chunking)
             sequences = [scheduler.add(request) for request in group]
             run_pipelined(scheduler, scored_runner)
             assert [sequence.finish_reason for sequence in sequences] == [FinishReason.LENGTH] * len(group)
@@ -246,7 +247,7 @@ def test_a_sequence_that_lost_its_slot_goes_on_with_the_same_draws_and_the_same_
 
 
 def test_penalties_and_prompt_logprobs_look_through_a_prefix_that_was_found(scored, scored_runner):
-    scheduler = Scheduler(num_slots=2, num_pages=24, page_size=4, max_prefill_tokens=8)
+    scheduler = Scheduler(num_slots=2, num_pages=24, page_size=4, chunking=SHAPES.chunking)
     prompt = tuple(i % 9 + 1 for i in range(18))
     scheduler.add(Request("first", prompt, 2, Sampling(temperature=0.0)))
     run_pipelined(scheduler, scored_runner)
@@ -260,7 +261,7 @@ def test_penalties_and_prompt_logprobs_look_through_a_prefix_that_was_found(scor
 
 
 def test_nobody_finds_the_pages_of_a_sequence_whose_scores_broke(scored_runner):
-    scheduler = Scheduler(num_slots=2, num_pages=24, page_size=4, max_prefill_tokens=8)
+    scheduler = Scheduler(num_slots=2, num_pages=24, page_size=4, chunking=SHAPES.chunking)
     prompt = (1,) * 12 + (BREAKING_SUM + VOCAB - 12,)
     for name in ("first", "again"):
         sequence = scheduler.add(Request(name, prompt, 2, Sampling(temperature=0.0)))
@@ -270,7 +271,7 @@ def test_nobody_finds_the_pages_of_a_sequence_whose_scores_broke(scored_runner):
 
 
 def test_a_broken_row_is_no_token(scored, scored_runner):
-    scheduler = Scheduler(num_slots=2, num_pages=24, page_size=4, max_prefill_tokens=8)
+    scheduler = Scheduler(num_slots=2, num_pages=24, page_size=4, chunking=SHAPES.chunking)
     sequence = scheduler.add(Request("a", (6, 7), 6))
     plan = scheduler.plan()
     token_ids = scored_runner.dispatch(plan).read().tolist()
@@ -278,4 +279,5 @@ def test_a_broken_row_is_no_token(scored, scored_runner):
     ((told, event),) = scheduler.commit(plan, token_ids)
     assert (told, event.token_ids, event.finish_reason) == (sequence, (), FinishReason.ERROR)
     scheduler.check_integrity()
-    assert jax.tree.leaves(scored_runner._state.last_token_ids)[0].min() >= 0
+    (last_token_ids,) = [leaf for leaf in scored_runner._state if leaf.shape == (SHAPES.num_slots,)]
+    assert last_token_ids.min() >= 0

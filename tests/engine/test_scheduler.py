@@ -1,12 +1,14 @@
 """Every question of policy, answered without an array."""
 
+from service.engine.chunking import Chunking
 from service.engine.plan import CopyKind, StepKind
 from service.engine.request import FinishReason, Request
 from service.engine.scheduler import Scheduler
 
 
 def make_scheduler(**sizes: int) -> Scheduler:
-    return Scheduler(**{"num_slots": 2, "num_pages": 16, "page_size": 4, "max_prefill_tokens": 8} | sizes)
+    chunking = Chunking(max_tokens=sizes.pop("max_prefill_tokens", 8), max_rows=4, step_cost_tokens=512)
+    return Scheduler(**{"num_slots": 2, "num_pages": 16, "page_size": 4} | sizes, chunking=chunking)
 
 
 def make_request(name: str, prompt_len: int = 4, max_tokens: int = 4, **options):

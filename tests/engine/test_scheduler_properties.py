@@ -38,7 +38,7 @@ class SteppedEngine:
     def __init__(self, runner, num_pages):
         self.runner = runner
         self.scheduler = Scheduler(
-            num_slots=SHAPES.num_slots, num_pages=num_pages, page_size=SHAPES.page_size, max_prefill_tokens=8
+            num_slots=SHAPES.num_slots, num_pages=num_pages, page_size=SHAPES.page_size, chunking=SHAPES.chunking
         )
         self.num_pages = num_pages
         self.sequences = []

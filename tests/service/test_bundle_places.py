@@ -13,9 +13,10 @@ from service.bundle_location import sibling_uri
 from service.bundles import Bundles
 from service.checkpoint.gcs_bundle import BundleBucket
 from service.checkpoint.location import GcsLocation
-from service.compile.bundle import MANIFEST_NAME, load_executable
+from service.compile.bundle import MANIFEST_NAME
 from service.compile.bundle_key import BundleKey
 from service.compile.bundle_store import BundleFolder
+from service.compile.executable import load_executable
 from service.errors import SettingsError
 from service.observability.metrics import Metrics
 from service.settings import Settings
@@ -68,7 +69,7 @@ def test_a_bundle_kept_in_a_bucket_is_found_by_a_machine_with_an_empty_cache(bun
     outcome, found = find(local, bucket_of(gcs_bucket))
     assert outcome == "hit"
     double = load_executable(found.data["double"], jax.devices()[:1])
-    assert double(np.ones(3, np.float32)).tolist() == [2, 2, 2]
+    assert double((), [], np.ones(3, np.float32)).tolist() == [2, 2, 2]
     assert keep(found, local, bucket_of(gcs_bucket)) == [local.uri]
     assert find(local)[0] == "hit"
 
