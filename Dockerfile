@@ -2,7 +2,8 @@
 #
 #   docker build .                                        the server (target `serve`), for a CPU
 #   docker build --build-arg ACCELERATOR=cuda12 .         the same for cuda12, cuda13 or tpu
-#   docker build --target prewarm .                       with Levanter, to read its checkpoints; twice as large
+#   docker build --target prewarm .                       the same and Levanter, to read its checkpoints: for `levserve
+#                                                         prewarm`, which converts them, so that `serve` needs no Levanter
 #
 # Bases are named by tag, so that a rebuild brings Debian's and Python's security fixes; what is deployed is named by
 # the digest that the registry gives the built image, so a revision never changes under anyone. To pin a base as well:
@@ -44,10 +45,15 @@ RUN --mount=type=cache,target=/root/.cache/uv \
     && python -m compileall -q -j 0 /opt/python/lib
 
 
-FROM build AS prewarm-packages
+# What Levanter adds to the packages above, alone: both images share the layer with JAX and CUDA.
+FROM serve-packages AS levanter-packages
+WORKDIR /
 RUN --mount=type=cache,target=/root/.cache/uv \
-    xargs --arg-file=extra uv sync --frozen --no-dev --no-install-project --no-editable --extra=levanter \
-    && python -m compileall -q -j 0 /opt/python/lib
+    touch before \
+    && xargs --arg-file=build/extra uv sync --project=build --frozen --no-dev --no-install-project --no-editable --extra=levanter \
+    && python -m compileall -q -j 0 /opt/python/lib \
+    && mkdir levanter \
+    && find opt/python -cnewer before ! -type d -exec cp --archive --parents --target-directory=levanter {} +
 
 
 # Apart from the packages, so that a change of ours pushes and pulls a few megabytes.
@@ -84,13 +90,16 @@ ENTRYPOINT ["levserve"]
 CMD ["serve"]
 
 
-FROM runtime AS prewarm
+FROM runtime AS packages
+COPY --from=serve-packages /opt/python /opt/python
+
+
+FROM packages AS prewarm
 # What Levanter logs runs with wants git, or to be told that there is none.
 ENV GIT_PYTHON_REFRESH=quiet
-COPY --from=prewarm-packages /opt/python /opt/python
+COPY --from=levanter-packages /levanter /
 COPY --from=project /opt/levserve /opt/levserve
 
 
-FROM runtime AS serve
-COPY --from=serve-packages /opt/python /opt/python
+FROM packages AS serve
 COPY --from=project /opt/levserve /opt/levserve

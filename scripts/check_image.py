@@ -1,12 +1,14 @@
 """Takes an image through what a platform does to it, and prints sizes and times.
 
 `python scripts/check_image.py IMAGE`, where Docker is; another engine with `--engine podman` and its options with
-`--option`. The demo model is served, so it needs neither a bucket nor an accelerator.
+`--option`. The demo model is served, so it needs neither a bucket nor an accelerator. With `--prewarm-image IMAGE` and
+`--levanter-run FOLDER` that image converts a Levanter run of the demo model, and the first image serves it.
 """
 
 import argparse
 import http.client
 import json
+import re
 import shlex
 import socket
 import subprocess
@@ -22,10 +24,9 @@ ROOT = Path(__file__).resolve().parent.parent
 START_TIMEOUT_S = 600
 STOP_TIMEOUT_S = 30
 MODEL = "levserve-demo"
-WAYS = {
-    "as it is": [],
-    "read-only, unknown uid": ["--read-only", "--tmpfs=/tmp:rw,size=64m", "--user=12345:12345"],
-}
+LOCKED = ["--read-only", "--tmpfs=/tmp:rw,size=64m", "--user=12345:12345"]
+WAYS = {"as it is": [], "read-only, unknown uid": LOCKED}
+KEPT, RUN = "/kept", "/run-of-levanter"  # in the container
 
 
 class Container:
@@ -90,17 +91,67 @@ def main() -> None:
     parser.add_argument("image")
     parser.add_argument("--engine", default="docker", help="the engine with its global options; default: docker")
     parser.add_argument("--option", action="append", default=[], help="an option of the engine's run")
+    parser.add_argument("--prewarm-image", metavar="IMAGE", help="the image of the target `prewarm`")
+    parser.add_argument("--levanter-run", metavar="FOLDER", type=Path, help="the demo model as Levanter keeps it")
     arguments = parser.parse_args()
-    engine = shlex.split(arguments.engine)
-    print_sizes(engine, arguments.image)
+    if (arguments.prewarm_image is None) != (arguments.levanter_run is None):
+        parser.error("--prewarm-image and --levanter-run belong together")
+    engine, image = shlex.split(arguments.engine), arguments.image
+    print_sizes(engine, image)
     for way, options in WAYS.items():
-        with running(engine, arguments.image, [*arguments.option, *options]) as container:
-            live_s = container.seconds_until("/health/live")
-            ready_s = container.seconds_until("/health/ready")
-            smoke(container)
-            drain_s = drain(container)
-        print(f"{way}: live after {live_s:.1f} s, ready after {ready_s:.1f} s, smoke test green", end="")
-        print(f", drained a running stream and ended with 0 in {drain_s:.1f} s")
+        journey(engine, image, [*arguments.option, *options], way)
+    with kept_folder() as options:
+        options += [*arguments.option, *LOCKED, f"--env=LOCAL_MODEL_CACHE={KEPT}"]
+        prewarm(engine, image, options)
+        journey(engine, image, options, "with its bundle", is_warm=True)
+    if arguments.levanter_run is not None:
+        print_sizes(engine, arguments.prewarm_image)
+        with kept_folder() as options:
+            model = [f"--volume={arguments.levanter_run.resolve()}:{RUN}:ro", f"--env=MODEL_URI={RUN}"]
+            options += [*arguments.option, *LOCKED, *model, f"--env=MODEL_NAME={MODEL}", f"--env=BUNDLE_URI={KEPT}"]
+            prewarm(engine, arguments.prewarm_image, options)
+            journey(engine, image, options, "a Levanter run, served without Levanter", is_warm=True)
+
+
+def journey(engine: list[str], image: str, options: list[str], way: str, *, is_warm: bool = False) -> None:
+    """Start a container, test it, stop it, and print how long each took."""
+    with running(engine, image, options) as container:
+        live_s = container.seconds_until("/health/live")
+        ready_s = container.seconds_until("/health/ready")
+        if is_warm:
+            expect_no_compilation(container)
+        smoke(container)
+        drain_s = drain(container)
+    print(f"{way}: live after {live_s:.1f} s, ready after {ready_s:.1f} s, smoke test green", end="")
+    print(f", drained a running stream and ended with 0 in {drain_s:.1f} s", flush=True)
+
+
+@contextmanager
+def kept_folder() -> Iterator[list[str]]:
+    """Yield the option that mounts a folder which outlives a container and which any user may write to."""
+    # What the container wrote belongs to its user, and is left to the system where we are not root.
+    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
+        Path(folder).chmod(0o777)
+        yield [f"--volume={folder}:{KEPT}"]
+
+
+def prewarm(engine: list[str], image: str, options: list[str]) -> None:
+    """Make the bundle in a container of its own.
+
+    Raises:
+        CalledProcessError: it was not made.
+    """
+    began_s = time.monotonic()
+    subprocess.run([*engine, "run", "--rm", *options, image, "prewarm"], check=True, stdout=subprocess.DEVNULL)
+    print(f"levserve prewarm: {time.monotonic() - began_s:.1f} s", flush=True)
+
+
+def expect_no_compilation(container: Container) -> None:
+    """Demand that the start found its bundle."""
+    series = container.ask("GET", "/metrics").read().decode()
+    found = dict(re.findall(r"^(levserve_(?:xla_compiles_total|bundle_load_total\S+)) (\S+)$", series, re.MULTILINE))
+    if found != {"levserve_xla_compiles_total": "0.0", 'levserve_bundle_load_total{outcome="hit"}': "1.0"}:
+        sys.exit(f"the start compiled: {found}\n{container.log()}")
 
 
 def print_sizes(engine: list[str], image: str) -> None:

@@ -160,13 +160,14 @@ resource "google_cloud_run_v2_service" "main" {
   ]
 }
 
-# The same image, settings and GPU as the service: a bundle fits only what it was compiled for.
+# The same packages, settings and GPU as the service: a bundle fits only what it was compiled for.
 resource "google_cloud_run_v2_job" "prewarm" {
   name                = "${var.service_name}-prewarm"
   location            = var.region
   deletion_protection = false
   launch_stage        = "GA"
-  run_execution_token = var.prewarm_on_apply ? substr(sha256(jsonencode([var.image, var.gpu_type, local.env])), 0, 8) : null
+  # Without the image, which is ignored below: a build that brings another one executes the job itself.
+  run_execution_token = var.prewarm_on_apply ? substr(sha256(jsonencode([var.gpu_type, local.env])), 0, 8) : null
 
   template {
     task_count = 1
@@ -195,7 +196,7 @@ resource "google_cloud_run_v2_job" "prewarm" {
 
       containers {
         name  = "prewarm"
-        image = var.image
+        image = coalesce(var.prewarm_image, var.image)
         args  = ["prewarm", var.model_uri]
 
         resources {

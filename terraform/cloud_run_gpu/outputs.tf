@@ -1,8 +1,10 @@
 locals {
-  key_secret = lookup(var.secret_env, "API_KEY", null)
+  key_secret = lookup(var.secret_env, "API_KEY", "")
+  # The key, the first of several, comes through a pipe: neither a process list nor a shell's history shows it.
+  key_command = local.key_secret == "" ? "" : "gcloud secrets versions access latest --secret=${local.key_secret} --project=${var.project_id} | cut -d, -f1 | "
   smoke_flags = compact([
     var.public_access_enabled ? "" : "--identity-token auto",
-    local.key_secret == null ? "" : "--api-key \"$(gcloud secrets versions access latest --secret=${coalesce(local.key_secret, "-")} --project=${var.project_id} | cut -d, -f1)\"",
+    local.key_secret == "" ? "" : "--api-key @/dev/stdin",
     "--timeout ${local.startup_budget_s}",
   ])
 }
@@ -24,7 +26,7 @@ output "rollback_command" {
 
 output "smoke_command" {
   description = "Tests the deployed service from outside, with patience for a cold start."
-  value       = "levserve smoke ${google_cloud_run_v2_service.main.uri} ${join(" ", local.smoke_flags)}"
+  value       = "${local.key_command}levserve smoke ${google_cloud_run_v2_service.main.uri} ${join(" ", local.smoke_flags)}"
 }
 
 output "url" {

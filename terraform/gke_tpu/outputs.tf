@@ -1,6 +1,7 @@
 locals {
-  # In the pod, so that the key stays where it is; only the first of several.
-  smoke_flags = "--timeout ${var.startup_budget_s}${local.key_secret == null ? "" : " --api-key \"$${API_KEY%%,*}\""}"
+  # The key, the first of several, stays in the pod and comes through a pipe: no process list shows it.
+  key_command = local.key_secret == null ? "" : "printf %s \"$${API_KEY%%,*}\" | "
+  smoke_flags = "--timeout ${var.startup_budget_s}${local.key_secret == null ? "" : " --api-key @/dev/stdin"}"
   urls = {
     external = "https://${coalesce(var.hostname, "-")}"
     internal = "http://${var.service_name}.${var.namespace}.svc.cluster.local"
@@ -31,8 +32,8 @@ output "rollback_command" {
 
 output "smoke_command" {
   description = "Tests the service: from outside if it can be reached there (with the key in API_KEY), else from its own pod."
-  value = (var.gateway == "external" ? "levserve smoke ${local.urls.external} ${local.smoke_flags}"
-  : "kubectl exec deployment/${var.service_name} --namespace=${var.namespace} -- bash -c 'levserve smoke ${local.urls[var.gateway]} ${local.smoke_flags}'")
+  value = (var.gateway == "external" ? "${local.key_command}levserve smoke ${local.urls.external} ${local.smoke_flags}"
+  : "kubectl exec deployment/${var.service_name} --namespace=${var.namespace} -- bash -c '${local.key_command}levserve smoke ${local.urls[var.gateway]} ${local.smoke_flags}'")
 }
 
 output "url" {

@@ -1,11 +1,15 @@
 # Compiles for this TPU before the service starts on it. A Kubernetes job cannot be changed: another image or another
 # setting is another job, by the hash in its name.
 
+locals {
+  prewarm_image = coalesce(var.prewarm_image, var.image)
+}
+
 resource "kubernetes_job_v1" "prewarm" {
   count = var.prewarm_on_apply ? 1 : 0
 
   metadata {
-    name      = "${var.service_name}-prewarm-${substr(sha256(jsonencode([var.image, var.tpu_machine_type, var.tpu_topology, local.env])), 0, 8)}"
+    name      = "${var.service_name}-prewarm-${substr(sha256(jsonencode([local.prewarm_image, var.image, var.tpu_machine_type, var.tpu_topology, local.env])), 0, 8)}"
     namespace = kubernetes_namespace_v1.main.metadata[0].name
     labels    = { app = "${var.service_name}-prewarm" }
   }
@@ -35,7 +39,7 @@ resource "kubernetes_job_v1" "prewarm" {
 
         container {
           name  = "prewarm"
-          image = var.image
+          image = local.prewarm_image
           args  = ["prewarm", var.model_uri]
 
           resources {

@@ -295,6 +295,17 @@ variable "prewarm_account_email" {
   }
 }
 
+variable "prewarm_image" {
+  description = "The image of the prewarm job. A Levanter checkpoint needs levserve-prewarm, which also converts it for the service; null: image, enough for a Hugging Face checkpoint."
+  type        = string
+  default     = null
+
+  validation {
+    condition     = var.prewarm_image == null ? true : can(regex("^[a-z0-9.-]+/[a-zA-Z0-9_./-]+(:[a-zA-Z0-9_.-]+|@sha256:[0-9a-f]{64})$", var.prewarm_image)) && !endswith(var.prewarm_image, ":latest")
+    error_message = "prewarm_image must name a registry, an image and a tag or digest that stays what it is (not \":latest\"), such as us-central1-docker.pkg.dev/PROJECT/levserve/levserve-prewarm:1.0-tpu."
+  }
+}
+
 variable "prewarm_on_apply" {
   description = "Whether an apply that changes what is compiled first runs the prewarm job and waits for it."
   type        = bool

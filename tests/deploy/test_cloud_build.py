@@ -23,19 +23,34 @@ def test_the_revision_gets_no_traffic_before_the_smoke_test():
     assert moving == ["promote"]
 
 
-@pytest.mark.parametrize("name", ["prewarm", "deploy", "smoke"])
+@pytest.mark.parametrize("name", ["prewarm", "deploy", "smoke", "promote"])
 def test_a_failure_says_where_traffic_is_and_how_to_look_further(name):
     script = STEPS[name]["script"]
-    assert "Traffic is where it was" in script
-    assert "Look further with" in script
+    assert re.search(r"Traffic is where (it was|the list above says)", script)
+    assert re.search(r"Look further(, or try again,)? with:", script)
     assert "exit 1" in script
 
 
 def test_the_tested_image_is_the_deployed_one():
     tested = STEPS["smoke"]["name"].replace("${", "$").replace("}", "")
     assert tested == "$_IMAGE:$BUILD_ID-$_ACCELERATOR"
-    for name in ("push", "prewarm", "deploy"):
-        assert "$_IMAGE:$BUILD_ID-$_ACCELERATOR" in STEPS[name]["script"]
+    assert '--image="$_IMAGE:$BUILD_ID-$_ACCELERATOR"' in STEPS["deploy"]["script"]
+
+
+def test_both_targets_are_built_and_pushed_and_the_job_runs_the_one_that_reads_levanter():
+    stages = set(re.findall(r"^FROM \S+ AS (\S+)", (ROOT / "Dockerfile").read_text(), re.MULTILINE))
+    built = dict(re.findall(r"^build (\w+) \"(\S+)\"$", STEPS["build"]["script"], re.MULTILINE))
+    assert built == {"serve": "$_IMAGE", "prewarm": "$_IMAGE-prewarm"}
+    assert built.keys() <= stages
+    assert 'for image in "$_IMAGE" "$_IMAGE-prewarm"' in STEPS["push"]["script"]
+    assert '--image="$_IMAGE-prewarm:$BUILD_ID-$_ACCELERATOR"' in STEPS["prewarm"]["script"]
+
+
+def test_no_key_and_no_token_is_on_a_command_line():
+    given = re.findall(r"--(?:api-key|identity-token) (\S+?)[)\"]*$", STEPS["smoke"]["script"], re.MULTILINE)
+    assert given == ["@/workspace/identity_token", "@/workspace/api_key", "auto"]
+    written = re.findall(r"> /workspace/(\w+)$", STEPS["deploy"]["script"], re.MULTILINE)
+    assert {"identity_token", "api_key"} <= set(written)
 
 
 def test_every_script_stops_at_the_first_error():

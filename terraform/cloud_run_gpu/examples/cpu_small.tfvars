@@ -3,8 +3,9 @@ gpu_type   = "none"
 cpu        = 4
 memory_gib = 8
 
-image     = "us-central1-docker.pkg.dev/my-project/levserve/levserve:first-cpu"
-model_uri = "gs://my-project-models/my-135m"
+image         = "us-central1-docker.pkg.dev/my-project/levserve/levserve:first-cpu"
+prewarm_image = "us-central1-docker.pkg.dev/my-project/levserve/levserve-prewarm:first-cpu"
+model_uri     = "gs://my-project-models/my-135m"
 
 slots         = 4
 max_model_len = 2048

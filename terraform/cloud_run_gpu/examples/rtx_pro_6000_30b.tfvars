@@ -4,8 +4,9 @@ gpu_type   = "nvidia-rtx-pro-6000"
 cpu        = 20
 memory_gib = 80
 
-image     = "us-central1-docker.pkg.dev/my-project/levserve/levserve:first-cuda13"
-model_uri = "gs://my-project-models/my-30b"
+image         = "us-central1-docker.pkg.dev/my-project/levserve/levserve:first-cuda13"
+prewarm_image = "us-central1-docker.pkg.dev/my-project/levserve/levserve-prewarm:first-cuda13"
+model_uri     = "gs://my-project-models/my-30b"
 
 slots         = 32
 max_model_len = 16384

@@ -295,6 +295,19 @@ run "the_job_compiles_for_the_services_accelerator" {
   }
 }
 
+run "a_levanter_checkpoint_is_prewarmed_with_levanter" {
+  command = plan
+  variables {
+    prewarm_image = "us-central1-docker.pkg.dev/my-project/levserve/levserve-prewarm:1.0-cuda12"
+  }
+
+  assert {
+    condition = (google_cloud_run_v2_job.prewarm.template[0].template[0].containers[0].image == var.prewarm_image
+    && google_cloud_run_v2_service.main.template[0].containers[0].image == var.image)
+    error_message = "The job must run with Levanter, the service without."
+  }
+}
+
 run "the_service_is_hard_to_delete" {
   command = plan
 
@@ -348,5 +361,23 @@ run "the_smoke_command_can_be_copied" {
   assert {
     condition     = output.url == "https://levserve-abc-uc.a.run.app"
     error_message = "The address must be printed."
+  }
+}
+
+run "the_smoke_command_shows_no_key" {
+  command = apply
+  variables {
+    public_access_enabled = true
+    secret_env            = { API_KEY = "levserve-api-key" }
+  }
+
+  override_resource {
+    target = google_cloud_run_v2_service.main
+    values = { uri = "https://levserve-abc-uc.a.run.app" }
+  }
+
+  assert {
+    condition     = output.smoke_command == "gcloud secrets versions access latest --secret=levserve-api-key --project=my-project | cut -d, -f1 | levserve smoke https://levserve-abc-uc.a.run.app --api-key @/dev/stdin --timeout 1800"
+    error_message = "The key must come through a pipe, where no process list shows it."
   }
 }

@@ -243,3 +243,11 @@ run "a_gpu_that_the_region_lacks" {
   }
   expect_failures = [check.gpu_is_offered_in_the_region]
 }
+
+run "a_prewarm_image_that_changes_under_the_job" {
+  command = plan
+  variables {
+    prewarm_image = "us-central1-docker.pkg.dev/my-project/levserve/levserve-prewarm:latest"
+  }
+  expect_failures = [var.prewarm_image]
+}

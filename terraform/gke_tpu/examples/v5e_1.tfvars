@@ -4,8 +4,9 @@ tpu_machine_type = "ct5lp-hightpu-1t"
 tpu_topology     = "1x1"
 capacity         = "on_demand"
 
-image     = "us-central1-docker.pkg.dev/my-project/levserve/levserve:first-tpu"
-model_uri = "gs://my-project-models/my-3b"
+image         = "us-central1-docker.pkg.dev/my-project/levserve/levserve:first-tpu"
+prewarm_image = "us-central1-docker.pkg.dev/my-project/levserve/levserve-prewarm:first-tpu"
+model_uri     = "gs://my-project-models/my-3b"
 
 slots         = 32
 max_model_len = 4096

@@ -283,6 +283,19 @@ run "everything_is_scraped_and_alerts" {
   }
 }
 
+run "a_levanter_checkpoint_is_prewarmed_with_levanter" {
+  command = plan
+  variables {
+    prewarm_image = "us-central1-docker.pkg.dev/my-project/levserve/levserve-prewarm:1.0-tpu"
+  }
+
+  assert {
+    condition = (kubernetes_job_v1.prewarm[0].spec[0].template[0].spec[0].container[0].image == var.prewarm_image
+    && kubernetes_deployment_v1.main.spec[0].template[0].spec[0].container[0].image == var.image)
+    error_message = "The job must run with Levanter, the service without."
+  }
+}
+
 run "the_smoke_command_leaves_the_key_in_the_pod" {
   command = plan
   variables {
@@ -290,7 +303,7 @@ run "the_smoke_command_leaves_the_key_in_the_pod" {
   }
 
   assert {
-    condition     = output.smoke_command == "kubectl exec deployment/levserve --namespace=levserve -- bash -c 'levserve smoke http://levserve.levserve.svc.cluster.local --timeout 3600 --api-key \"$${API_KEY%%,*}\"'"
+    condition     = output.smoke_command == "kubectl exec deployment/levserve --namespace=levserve -- bash -c 'printf %s \"$${API_KEY%%,*}\" | levserve smoke http://levserve.levserve.svc.cluster.local --timeout 3600 --api-key @/dev/stdin'"
     error_message = "It must be a command to copy."
   }
 }

@@ -194,3 +194,11 @@ run "one_identity_to_serve_and_to_prewarm" {
   }
   expect_failures = [var.prewarm_account_email]
 }
+
+run "a_prewarm_image_that_changes_under_the_job" {
+  command = plan
+  variables {
+    prewarm_image = "us-central1-docker.pkg.dev/my-project/levserve/levserve-prewarm:latest"
+  }
+  expect_failures = [var.prewarm_image]
+}
