@@ -68,6 +68,8 @@ RUN --mount=type=cache,target=/root/.cache/uv \
 
 
 FROM python AS runtime
+# A named volume that is mounted here takes over who may write: any uid.
+RUN install --directory --mode=1777 /cache
 # An instance may run under any uid and without a file system to write to, except /tmp or a volume: the home is there,
 # and a uid that /etc/passwd does not know still has a user name for the libraries that ask.
 ENV HOME=/tmp \

@@ -9,6 +9,7 @@ import argparse
 import http.client
 import json
 import re
+import secrets
 import shlex
 import socket
 import subprocess
@@ -26,7 +27,7 @@ STOP_TIMEOUT_S = 30
 MODEL = "levserve-demo"
 LOCKED = ["--read-only", "--tmpfs=/tmp:rw,size=64m", "--user=12345:12345"]
 WAYS = {"as it is": [], "read-only, unknown uid": LOCKED}
-KEPT, RUN = "/kept", "/run-of-levanter"  # in the container
+KEPT, RUN = "/cache", "/run-of-levanter"  # in the container
 
 
 class Container:
@@ -100,13 +101,13 @@ def main() -> None:
     print_sizes(engine, image)
     for way, options in WAYS.items():
         journey(engine, image, [*arguments.option, *options], way)
-    with kept_folder() as options:
+    with kept_folder(engine) as options:
         options += [*arguments.option, *LOCKED, f"--env=LOCAL_MODEL_CACHE={KEPT}"]
         prewarm(engine, image, options)
         journey(engine, image, options, "with its bundle", is_warm=True)
     if arguments.levanter_run is not None:
         print_sizes(engine, arguments.prewarm_image)
-        with kept_folder() as options:
+        with kept_folder(engine) as options:
             model = [f"--volume={arguments.levanter_run.resolve()}:{RUN}:ro", f"--env=MODEL_URI={RUN}"]
             options += [*arguments.option, *LOCKED, *model, f"--env=MODEL_NAME={MODEL}", f"--env=BUNDLE_URI={KEPT}"]
             prewarm(engine, arguments.prewarm_image, options)
@@ -127,12 +128,14 @@ def journey(engine: list[str], image: str, options: list[str], way: str, *, is_w
 
 
 @contextmanager
-def kept_folder() -> Iterator[list[str]]:
-    """Yield the option that mounts a folder which outlives a container and which any user may write to."""
-    # What the container wrote belongs to its user, and is left to the system where we are not root.
-    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
-        Path(folder).chmod(0o777)
-        yield [f"--volume={folder}:{KEPT}"]
+def kept_folder(engine: list[str]) -> Iterator[list[str]]:
+    """Yield the option that mounts a volume, which outlives a container, at `KEPT`."""
+    name = f"levserve-check-{secrets.token_hex(4)}"
+    subprocess.run([*engine, "volume", "create", name], check=True, stdout=subprocess.DEVNULL)
+    try:
+        yield [f"--volume={name}:{KEPT}"]
+    finally:
+        subprocess.run([*engine, "volume", "rm", name], check=True, stdout=subprocess.DEVNULL)
 
 
 def prewarm(engine: list[str], image: str, options: list[str]) -> None:

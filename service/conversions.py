@@ -40,6 +40,8 @@ def find_conversion(settings: Settings, uri: str, open_source: OpenSource) -> st
 def keep_conversion(settings: Settings, located: LocatedCheckpoint, uri: str, open_source: OpenSource) -> list[str]:
     """Convert a Levanter checkpoint and store it here and in the shared place; return the places that took it.
 
+    A conversion that is already shared is left alone: the machine that compiles may be too small to make one.
+
     Raises:
         CheckpointError: the weights did not come whole, or the shared place cannot be written.
         OSError: a folder cannot be written.
@@ -51,6 +53,8 @@ def keep_conversion(settings: Settings, located: LocatedCheckpoint, uri: str, op
         return []
     cache = CheckpointCache(settings.local_model_cache, max_checkpoints=settings.max_cached_models)
     local, shared = _local(settings), _shared(settings, uri)
+    if shared is not None and converted.is_conversion(f"{shared.uri}/{name}", open_source):
+        return []
     place = BundleFolder(local, max_bundles=settings.max_cached_models)
     kept = []
     if place.write_with(name, lambda part: converted.write_conversion(part, located, cache, Progress())):

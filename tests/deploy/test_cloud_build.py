@@ -16,6 +16,10 @@ def test_the_order_is_check_build_push_prewarm_deploy_smoke_promote():
     assert not any("waitFor" in step for step in BUILD["steps"])  # each waits for all before it
 
 
+def test_it_has_no_part_that_cloud_build_would_refuse():
+    assert set(BUILD) == {"substitutions", "steps", "options", "timeout"}  # the published schema takes any
+
+
 def test_the_revision_gets_no_traffic_before_the_smoke_test():
     assert "--no-traffic" in STEPS["deploy"]["script"]
     assert "--tag=candidate" in STEPS["deploy"]["script"]

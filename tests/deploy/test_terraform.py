@@ -123,6 +123,24 @@ def test_every_series_that_is_charted_or_alerts_exists(root):
 
 
 @each_root
+def test_every_label_that_a_query_picks_by_is_one_of_its_series(root):
+    # Added by who scrapes: the sidecar of Cloud Run and Managed Prometheus.
+    of_platform = {"cluster", "namespace", "service_name"}
+    series = [collector for collector in vars(Metrics()).values() if hasattr(collector, "_labelnames")]
+    labels = {collector._name: set(collector._labelnames) for collector in series}
+    text = re.sub(r"\$\{local\.of_\w+\}", "", text_of(root))
+    picked = [
+        (re.sub(r"_(total|bucket)$", "", name), set(re.findall(r"(\w+)=~?\\\"", selector)))
+        for name, selector in re.findall(r"(?<!user_)\b(levserve_\w+)\{([^}]*)\}", text)
+    ]
+    for grouping, name in re.findall(r"sum by \(([\w, ]+)\) \(\w+\((levserve_\w+)", text):
+        picked.append((re.sub(r"_(total|bucket)$", "", name), set(grouping.split(", ")) - {"le"}))
+    assert picked or root.name == "foundation"
+    for name, names in picked:
+        assert names <= labels[name] | of_platform, (name, names)
+
+
+@each_root
 def test_every_log_metric_that_is_charted_is_made_by_the_foundation(root):
     made = {
         name.replace("/", "_")
@@ -151,6 +169,40 @@ def test_the_log_metric_matches_what_a_start_logs(caplog):
     )
     assert any(r"jsonPayload.message=~\"^start: \"" in text for text in filters)
     assert any(r"jsonPayload.message=\"ready\"" in text for text in filters)
+
+
+def test_the_keys_that_the_log_metrics_read_are_in_the_lines_as_printed(caplog, capsys):
+    import json
+    import logging
+
+    from service.observability.logs import CloudJsonFormatter
+    from service.startup import Startup
+
+    handler = logging.StreamHandler()
+    handler.setFormatter(CloudJsonFormatter("%(message)s"))
+    logger = logging.getLogger("service.startup")
+    caplog.set_level("INFO", "service.startup")
+    logger.addHandler(handler)
+    try:
+        startup = Startup(Metrics())
+        with startup.phase(Phase.LOCATE):
+            pass
+        startup.finish()
+    finally:
+        logger.removeHandler(handler)
+    phase, ready = map(json.loads, capsys.readouterr().err.splitlines())
+    metrics = resources_of("google_logging_metric")
+    for name, line in {"foundation/start_phase": phase, "foundation/start": ready}.items():
+        read = set(re.findall(r"jsonPayload\.(\w+)", metrics[name]))
+        assert {"message", "seconds"} <= read <= line.keys(), name
+    assert re.search(r"jsonPayload\.phase", metrics["foundation/start_phase"])
+
+
+def test_the_collector_scrapes_a_route_that_exists():
+    from service.api.health import router
+
+    [path] = re.findall(r'port = "http", path = "(\S+)"', text_of(ROOT / "terraform" / "gke_tpu"))
+    assert path in {route.path for route in router.routes}
 
 
 @pytest.mark.parametrize("path", ["/health/ready", "/health/live"])

@@ -68,3 +68,23 @@ def test_another_version_of_the_checkpoint_is_not_served_from_the_old_conversion
     (run / "config.json").write_text((run / "config.json").read_text() + "\n")
     assert name_now() != before
     assert conversion_name(str(DEMO), lambda location: open_source(location, cache_root=tmp_path), []) is None
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_what_another_machine_converted_is_not_converted_again(run, tmp_path):
+    from service.checkpoint import converted
+    from service.checkpoint.located import locate
+    from service.checkpoint.source import open_source
+    from service.conversions import keep_conversion
+    from service.settings import Settings
+
+    def opener(location):
+        return open_source(location, cache_root=tmp_path / "cache")
+
+    name = converted.conversion_name(str(run), opener, [None, None])
+    there = tmp_path / "shared" / converted.FOLDER / name
+    there.mkdir(parents=True)
+    (there / converted.MARKER).write_text("{}")
+    settings = Settings(bundle_uri=str(tmp_path / "shared"), local_model_cache=tmp_path / "cache")
+    assert keep_conversion(settings, locate(str(run), opener), str(run), opener) == []
+    assert not (tmp_path / "cache" / converted.FOLDER).exists()

@@ -81,7 +81,9 @@ class StandIn:
         if document["model"] != self.model:
             return Answer(404, error("No such model.", param="model", code="model_not_found"))
         if document.get("stream"):
-            return Answer(200, stream_events(is_chat=is_chat), "text/event-stream; charset=utf-8")
+            has_usage = document.get("stream_options", {}).get("include_usage", False)
+            events = stream_events(is_chat=is_chat)[: None if has_usage else -1]
+            return Answer(200, events, "text/event-stream; charset=utf-8")
         message = {"role": "assistant", "content": "Hello"}
         choice = {"message": message} if is_chat else {"text": "Hello", "logprobs": LOGPROBS}
         kind = "chat.completion" if is_chat else "text_completion"
