@@ -35,8 +35,8 @@ bench: .venv/dev ## Measure serving side by side with peers, on a quiet machine 
 bench-loading: .venv/dev ## Measure loading from a bucket side by side with other clients
 	$(RUN) python -m benchmarks.loading --work-dir .cache/bench/loading
 
-image: ## Build the container image (needs Docker); ACCELERATOR=cuda12, cuda13 or tpu for other than a CPU
-	docker build --build-arg ACCELERATOR=$(or $(ACCELERATOR),cpu) --tag levserve .
+image: ## Build the container image (needs Docker); ACCELERATOR=cuda12, cuda13 or tpu; TARGET=prewarm with Levanter
+	docker build --target $(or $(TARGET),serve) --build-arg ACCELERATOR=$(or $(ACCELERATOR),cpu) --tag levserve .
 
 check-image: .venv/serve ## Start the CPU image, smoke-test it, drain it (needs Docker)
 	$(RUN) python scripts/check_image.py levserve
