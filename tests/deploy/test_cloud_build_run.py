@@ -1,0 +1,128 @@
+"""The build's scripts as they stand, run against a gcloud and a levserve that write down what was asked of them."""
+
+import os
+import subprocess
+from dataclasses import dataclass
+
+import pytest
+
+from tests.deploy.test_cloud_build import STEPS
+
+REVISION = "levserve-00002-abc"
+GCLOUD = f"""#!/usr/bin/env bash
+echo "gcloud $*" >> "$CALLS"
+case "$*" in
+  *"$FAILS"*) exit 1 ;;
+  *"value(status.url)"*) echo https://levserve-abc-uc.a.run.app ;;
+  *latestCreatedRevisionName*) echo {REVISION} ;;
+  *print-identity-token*) echo t0ken ;;
+  *"secrets versions access"*) echo k3y-1,k3y-2 ;;
+esac
+"""
+LEVSERVE = """#!/usr/bin/env bash
+echo "levserve $*" >> "$CALLS"
+case "levserve $*" in *"$FAILS"*) exit 1 ;; esac
+"""
+
+
+@dataclass
+class Ran:
+    """What a build did."""
+
+    done: list[str]  # the steps that ended well
+    calls: list[str]
+    said: str
+
+
+@pytest.fixture
+def build(tmp_path):
+    """Run the steps from the prewarm on, in their order, until one fails."""
+    bin_folder, calls = tmp_path / "bin", tmp_path / "calls"
+    bin_folder.mkdir()
+    for name, script in (("gcloud", GCLOUD), ("levserve", LEVSERVE)):
+        (bin_folder / name).write_text(script)
+        (bin_folder / name).chmod(0o755)
+
+    def run(*, fails: str = "nothing fails", service: str = "levserve", secret: str = "") -> Ran:
+        calls.write_text("")
+        environment = {
+            "PATH": f"{bin_folder}:{os.environ['PATH']}",
+            "CALLS": str(calls),
+            "FAILS": fails,
+            "PROJECT_ID": "my-project",
+            "BUILD_ID": "b1",
+            "_REGION": "us-central1",
+            "_SERVICE": service,
+            "_ACCELERATOR": "cuda12",
+            "_MODEL": "my-8b",
+            "_API_KEY_SECRET": secret,
+            "_IMAGE": "registry/levserve",
+        }
+        done, said = [], ""
+        for name in list(STEPS)[list(STEPS).index("prewarm") :]:
+            script = STEPS[name]["script"].replace("/workspace/", f"{tmp_path}/")
+            ran = subprocess.run(["bash", "-c", script], env=environment, capture_output=True, text=True, check=False)
+            said += ran.stdout + ran.stderr
+            if ran.returncode:
+                break
+            done.append(name)
+        return Ran(done, calls.read_text().splitlines(), said)
+
+    return run
+
+
+def moves(ran: Ran) -> list[str]:
+    return [call for call in ran.calls if "update-traffic" in call]
+
+
+def test_a_green_build_moves_all_traffic_to_the_revision_that_was_tested(build):
+    ran = build()
+    assert ran.done == ["prewarm", "deploy", "smoke", "promote"], ran.said
+    [smoke] = [call for call in ran.calls if call.startswith("levserve")]
+    assert smoke.startswith("levserve smoke https://candidate---levserve-abc-uc.a.run.app --timeout 1800")
+    assert smoke.endswith("--model my-8b")
+    [move] = moves(ran)
+    assert f"--to-revisions={REVISION}=100" in move
+    assert ran.calls.index(smoke) < ran.calls.index(move)
+
+
+def test_the_job_and_the_service_get_their_images_and_the_revision_no_traffic(build):
+    calls = build().calls
+    assert "gcloud run jobs update levserve-prewarm" in calls[0]
+    assert "--image=registry/levserve-prewarm:b1-cuda12" in calls[0]
+    [deploy] = [call for call in calls if "run services update " in call]
+    assert "--image=registry/levserve:b1-cuda12 --tag=candidate --no-traffic" in deploy
+
+
+@pytest.mark.parametrize(
+    ("fails", "done", "look"),
+    [
+        ("run jobs execute", [], "gcloud run jobs executions list --job=levserve-prewarm"),
+        ("--tag=candidate", ["prewarm"], "gcloud run services logs read levserve"),
+        ("levserve smoke", ["prewarm", "deploy"], "gcloud run services logs read levserve"),
+        ("update-traffic", ["prewarm", "deploy", "smoke"], f"gcloud run revisions describe {REVISION}"),
+    ],
+)
+def test_whatever_fails_traffic_stays_and_the_build_says_how_to_look_further(build, fails, done, look):
+    ran = build(fails=fails)
+    assert ran.done == done
+    assert fails == "update-traffic" or moves(ran) == []
+    assert "Traffic is where" in ran.said
+    assert look in ran.said
+
+
+def test_the_first_of_several_keys_goes_to_the_smoke_test_in_a_file(build, tmp_path):
+    ran = build(secret="levserve-api-key")
+    assert ran.done[-1] == "promote"
+    assert (tmp_path / "api_key").read_text() == "k3y-1\n"
+    assert (tmp_path / "identity_token").read_text() == "t0ken\n"
+    [smoke] = [call for call in ran.calls if call.startswith("levserve")]
+    assert f"--identity-token @{tmp_path}/identity_token" in smoke
+    assert f"--api-key @{tmp_path}/api_key" in smoke
+    assert not any(secret in call for call in ran.calls for secret in ("t0ken", "k3y"))
+
+
+def test_without_a_service_nothing_is_deployed(build):
+    ran = build(service="")
+    assert ran.done == ["prewarm", "deploy", "smoke", "promote"]
+    assert ran.calls == []
