@@ -14,7 +14,7 @@ from service.api.conversation import conversation
 from service.api.dependencies import Exchange, ServedModel, check_name, exchange_of
 from service.api.disconnect import unless_disconnected
 from service.api.generation import Piece
-from service.api.logprobs import chat_logprobs
+from service.api.logprobs import chat_logprobs, write_prompt_logprobs
 from service.api.schema import ChatCompletionRequest
 from service.api.sse import EventStream
 from service.errors import InvalidParameter
@@ -44,13 +44,21 @@ async def create_chat_completion(
         return EventStream(choices, _chunks(choices, body, tokenizer))
     with choices:
         collected = await unless_disconnected(exchange.receive, choices.collect())
-    answer = _head(choices, body, "chat.completion") | {
-        "choices": [_choice(index, pieces, body, tokenizer) for index, pieces in enumerate(collected)],
-        "usage": choices.usage(),
-    }
-    if body.return_token_ids:
-        answer["prompt_token_ids"] = prompt_ids
-    return JSONResponse(answer)
+
+    def write() -> JSONResponse:
+        answer = _head(choices, body, "chat.completion") | {
+            "choices": [_choice(index, pieces, body, tokenizer) for index, pieces in enumerate(collected)],
+            "usage": choices.usage(),
+        }
+        if body.return_token_ids:
+            answer["prompt_token_ids"] = prompt_ids
+        if body.prompt_logprobs is not None:
+            of_prompt = collected[0][0].prompt_logprobs
+            answer["prompt_logprobs"] = write_prompt_logprobs(tokenizer, prompt_ids, of_prompt, body.prompt_logprobs)
+        return JSONResponse(answer)
+
+    # Each place of a long prompt takes twenty times as long to write as a token of text.
+    return await off_the_loop(exchange, write) if body.prompt_logprobs is not None else write()
 
 
 def _choice(index: int, pieces: list[Piece], body: ChatCompletionRequest, tokenizer: Tokenizer) -> dict[str, Any]:

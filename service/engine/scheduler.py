@@ -16,6 +16,7 @@ from collections.abc import Mapping
 from collections.abc import Sequence as Rows
 from heapq import heappop, heappush
 
+from service.engine.allowed_words import words_allowing
 from service.engine.chunking import Chunking
 from service.engine.pages import PagePool
 from service.engine.plan import CopyKind, PageCopy, Plan, PlannedRow, StepKind
@@ -58,6 +59,8 @@ class Scheduler:
     def add(self, request: Request) -> Sequence:
         """Take a request; it waits for a slot and for pages."""
         sequence = Sequence(request, self._num_arrived, root_key(request.cache_salt))
+        if request.sampling.allowed_ids is not None:
+            sequence.allowed_words = words_allowing(request.sampling.allowed_ids)
         assert self._pages_for(sequence.max_positions) <= self.pages.num_pages, "the facade admits only what can fit"
         self._num_arrived += 1
         self._wait(sequence)

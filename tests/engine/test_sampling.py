@@ -177,6 +177,7 @@ def test_the_prompts_logprobs_come_with_the_first_token_over_all_chunks(scored, 
     for position, got in enumerate(first.prompt_logprobs[1:], 1):
         expected = log_softmax(scored.scores(prompt[:position]))
         assert got.logprob == pytest.approx(expected[prompt[position]], abs=SAME_LOGPROB_ATOL)
+        assert got.rank == np.sum(expected >= expected[prompt[position]])
         assert len(got.top) == 2
     assert len(first.prompt_logprobs) == prompt_len
 
@@ -193,23 +194,18 @@ def test_broken_scores_end_their_sequence_alone_and_the_engine_goes_on(scored, s
     assert tokens_of(run(scored_engine, healthy)[0]) == greedy(scored, healthy)
 
 
-def test_only_allowed_tokens_come(scored, scored_runner):
-    """The mask is the scheduler's to set, step by step; here it stays the same."""
-    scheduler = Scheduler(num_slots=2, num_pages=24, page_size=4, chunking=SHAPES.chunking)
-    masked = scheduler.add(Request("masked", (1, 2), 6, Sampling(temperature=0.0)))
-    free = scheduler.add(Request("free", (1, 2), 6, Sampling(temperature=0.0)))
-    allowed = np.isin(np.arange(VOCAB), [3, 8, 33, 49])
-    bits = np.zeros(64, bool)
-    bits[:VOCAB] = allowed
-    masked.allowed_words = np.packbits(bits, bitorder="little").view(np.uint32)
-    while not scheduler.is_idle:
-        plan = scheduler.plan()
-        scheduler.commit(plan, scored_runner.dispatch(plan).read().tolist())
+@pytest.mark.parametrize("allowed_ids", [{3, 8, 33, 49}, {3, 8}, {31}, {33}], ids=str)
+def test_only_allowed_tokens_come(scored, scored_engine, allowed_ids):
+    sampling = Sampling(temperature=0.0, allowed_ids=frozenset(allowed_ids))
+    masked = Request("masked", (1, 2), 6, sampling)
+    free = Request("free", (1, 2), 6, Sampling(temperature=0.0))
+    of_masked, of_free = run(scored_engine, masked, free)
+    allowed = np.isin(np.arange(VOCAB), list(allowed_ids))
     output = []
     while len(output) < 6:
-        output.append(int(np.argmax(adjusted(scored.scores([1, 2, *output]), masked.request, output, allowed))))
-    assert masked.output_ids == output
-    assert free.output_ids == greedy(scored, free.request)
+        output.append(int(np.argmax(adjusted(scored.scores([1, 2, *output]), masked, output, allowed))))
+    assert tokens_of(of_masked) == output
+    assert tokens_of(of_free) == greedy(scored, free)
 
 
 def run_pipelined(scheduler, runner):
