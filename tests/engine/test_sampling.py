@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 
 from service.compile.aot import compile_programs
-from service.engine.engine import Engine
 from service.engine.programs import engine_programs
 from service.engine.request import FinishReason, Request, Sampling
 from service.engine.runner import Runner
@@ -16,7 +15,6 @@ from service.engine.sampler import BROKEN
 from service.engine.scheduler import Scheduler
 from service.engine.shapes import EngineShapes
 from service.errors import BrokenScores
-from service.observability.metrics import Metrics
 from tests.engine.sampling_reference import adjusted, log_softmax
 from tests.fakes import HandCountedModel
 from tests.tolerances import SAME_LOGPROB_ATOL
@@ -56,12 +54,8 @@ def scored_runner(scored):
 
 
 @pytest.fixture
-def scored_engine(scored_runner):
-    engine = Engine(scored_runner, SHAPES, Metrics(), max_requests=32)
-    engine.start()
-    yield engine
-    engine.stop()
-    engine._scheduler.check_integrity()
+def scored_engine(scored_runner, start_engine):
+    return start_engine(scored_runner, shapes=SHAPES)
 
 
 async def collect(engine, request):
