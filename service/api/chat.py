@@ -90,7 +90,9 @@ def _head(choices: Choices, body: ChatCompletionRequest, kind: str) -> dict[str,
     return {"id": choices.id, "object": kind, "created": int(time.time()), "model": body.model}
 
 
-async def _chunks(choices: Choices, body: ChatCompletionRequest, tokenizer: Tokenizer) -> AsyncIterator[dict[str, Any]]:
+async def _chunks(
+    choices: Choices, body: ChatCompletionRequest, tokenizer: Tokenizer
+) -> AsyncIterator[list[dict[str, Any]]]:
     """Yield of each choice the role, the text as it comes and the reason of the end; then the usage, if asked for."""
     head = _head(choices, body, "chat.completion.chunk")
     usage = {"usage": None} if body.includes_usage else {}
@@ -101,10 +103,11 @@ async def _chunks(choices: Choices, body: ChatCompletionRequest, tokenizer: Toke
 
     begun: set[int] = set()
     async for index, piece in choices.pieces():
+        told: list[dict[str, Any]] = []
         if index not in begun:
             ids = {"prompt_token_ids": list(choices.prompt_ids(index))} if body.return_token_ids and not begun else {}
             begun.add(index)
-            yield chunk(index, {"role": "assistant", "content": ""}) | ids
+            told.append(chunk(index, {"role": "assistant", "content": ""}) | ids)
         facts: dict[str, Any] = {}
         if body.return_token_ids:
             facts["token_ids"] = list(piece.token_ids)
@@ -112,8 +115,10 @@ async def _chunks(choices: Choices, body: ChatCompletionRequest, tokenizer: Toke
             facts["logprobs"] = chat_logprobs(tokenizer, [piece])
         # A token that completes no character yet is told of only where tokens are asked for.
         if piece.text or (facts and piece.token_ids):
-            yield chunk(index, {"content": piece.text}, **facts)
+            told.append(chunk(index, {"content": piece.text}, **facts))
         if piece.finish_reason is not None:
-            yield chunk(index, {}, finish_reason=str(piece.finish_reason))
+            told.append(chunk(index, {}, finish_reason=str(piece.finish_reason)))
+        if told:
+            yield told
     if body.includes_usage:
-        yield {**head, "choices": [], "usage": choices.usage()}
+        yield [{**head, "choices": [], "usage": choices.usage()}]

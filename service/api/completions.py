@@ -92,16 +92,17 @@ def _encode(prompt: str | tuple[int, ...], model: ServedModel, param: str) -> li
 
 async def _chunks(
     choices: Choices, writers: Sequence[CompletionWriter], body: CompletionRequest, head: dict[str, Any]
-) -> AsyncIterator[dict[str, Any]]:
+) -> AsyncIterator[list[dict[str, Any]]]:
     """Yield the text as it comes, the reason of the end, and the usage if it was asked for."""
     usage = {"usage": None} if body.includes_usage else {}
     tells_tokens = body.return_token_ids or body.logprobs is not None
     async for index, piece in choices.pieces():
-        # A token that completes no character yet is told of only where tokens are asked for.
-        if piece.text or (tells_tokens and piece.token_ids):
-            yield {**head, "choices": [writers[index].write([replace(piece, finish_reason=None)])], **usage}
+        parts = [piece]
         if piece.finish_reason is not None:
-            end = Piece("", (), piece.finish_reason)
-            yield {**head, "choices": [writers[index].write([end])], **usage}
+            parts = [replace(piece, finish_reason=None), Piece("", (), piece.finish_reason)]
+        # A token that completes no character yet is told of only where tokens are asked for.
+        told = [p for p in parts if p.text or p.finish_reason or (tells_tokens and p.token_ids)]
+        if told:
+            yield [{**head, "choices": [writers[index].write([part])], **usage} for part in told]
     if body.includes_usage:
-        yield {**head, "choices": [], "usage": choices.usage()}
+        yield [{**head, "choices": [], "usage": choices.usage()}]

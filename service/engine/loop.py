@@ -141,6 +141,7 @@ class Loop:
     def _deliver(self, events: list[tuple[RunningSequence, TokenEvent]]) -> None:
         """Tell each stream its event: one wake-up of each event loop, however many streams."""
         now_s = time.perf_counter()
+        self._metrics.generation_tokens.inc(sum(len(event.token_ids) for _, event in events))
         by_loop: dict[object, list[Delivery]] = {}
         for sequence, event in events:
             _, submission = self._open[sequence.request.id]
@@ -175,7 +176,6 @@ class Loop:
 
     def _measure_event(self, submission: Submission, event: TokenEvent, now_s: float) -> None:
         metrics = self._metrics
-        metrics.generation_tokens.inc(len(event.token_ids))
         if submission.last_token_s is None:
             metrics.time_to_first_token_seconds.observe(now_s - submission.submitted_s)
         else:

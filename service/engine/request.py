@@ -75,7 +75,7 @@ class StepLogprobs:
 
 @dataclass(frozen=True, slots=True)
 class TokenEvent:
-    """What one step brought to one sequence."""
+    """What one step brought to one sequence, or several steps did before somebody looked."""
 
     token_ids: tuple[int, ...]  # new tokens, without the stop token; empty only when finished
     finish_reason: FinishReason | None = None  # set on the last event

@@ -50,3 +50,8 @@ def start_engine():
 @pytest.fixture
 def engine(start_engine, runner):
     return start_engine(runner)
+
+
+@pytest.fixture
+def anyio_backend():
+    return "asyncio"
