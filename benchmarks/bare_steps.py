@@ -25,9 +25,8 @@ class BareSteps:
     """An idle engine's executables, weights and device state."""
 
     def __init__(self, engine: Engine) -> None:
-        runner = engine._loop._runner
-        assert isinstance(runner, Runner)
-        self._runner = runner
+        assert isinstance(engine.runner, Runner)
+        self._runner = engine.runner
         self._shapes = engine.shapes
 
     def run(self, prompts: list[list[int]], output_tokens: int) -> dict[str, Any]:
@@ -54,7 +53,6 @@ class BareSteps:
         )
         for i, prompt in enumerate(prompts):
             scheduler.add(Request(str(i), tuple(prompt), output_tokens, sampling=Sampling(temperature=0.0)))
-        scheduler._admit()
         prefill = [self._packed(plan) for plan in _plans(scheduler, StepKind.PREFILL)]
         return prefill, [self._packed(plan) for plan in _plans(scheduler, StepKind.DECODE)]
 
@@ -74,6 +72,5 @@ class BareSteps:
 
 
 def _plans(scheduler: Scheduler, kind: StepKind) -> Iterator[Plan]:
-    plan_rows = scheduler._plan_prefill if kind is StepKind.PREFILL else scheduler._plan_decode
-    while rows := plan_rows():
-        yield Plan(kind, rows)
+    while plan := scheduler.plan(only=kind):
+        yield plan

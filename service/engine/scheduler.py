@@ -71,26 +71,30 @@ class Scheduler:
         if not sequence.is_finished:
             self._finish(sequence, FinishReason.ABORT)
 
-    def plan(self) -> Plan | None:
+    def plan(self, only: StepKind | None = None) -> Plan | None:
         """Choose the next step: chunks of prompts and decode steps take turns, so that neither waits long.
 
         A turn of prefill is as many steps as cost no more than one full chunk, so that short prompts that came together
         get their first tokens together.
+
+        Args:
+            only: the kind that it must be, for who measures one kind by itself.
         """
         self._copies += self._copies_after
         self._copies_after = []
         self._admit()
-        ends = self._cut_prefill()
+        ends = {} if only is StepKind.DECODE else self._cut_prefill()
         cost = self._chunking.cost(end - s.num_cached for s, end in ends.items()) if ends else 0
         is_turn_over = self._turn_cost + cost > self._chunking.cost_of_a_turn
-        if is_turn_over and (rows := self._plan_decode()):
+        may_decode = only is not StepKind.PREFILL
+        if may_decode and is_turn_over and (rows := self._plan_decode()):
             self._turn_cost = 0
             return Plan(StepKind.DECODE, rows)
         if rows := self._plan_prefill(ends):
             self._turn_cost = cost if is_turn_over else self._turn_cost + cost
             return Plan(StepKind.PREFILL, rows)
         self._turn_cost = 0
-        rows = self._plan_decode()
+        rows = self._plan_decode() if may_decode else ()
         return Plan(StepKind.DECODE, rows) if rows else None
 
     def take_copies(self) -> list[PageCopy]:
