@@ -8,6 +8,7 @@ from collections import Counter
 import jaxtyping
 import pytest
 
+from service.engine.chunking import Chunking
 from service.engine.loop import Abort, Loop, Stop, Submission
 from service.engine.request import FinishReason, Request, Sampling, TokenEvent
 from service.engine.scheduler import Scheduler
@@ -20,7 +21,7 @@ from tests.engine.test_engine import read
 from tests.fakes import HandCountedModel
 
 NUM_REQUESTS = 10_000
-NUM_SLOTS, NUM_PAGES, PAGE_SIZE, MAX_PREFILL_TOKENS = 6, 20, 4, 16
+NUM_SLOTS, NUM_PAGES, PAGE_SIZE = 6, 20, 4
 VOCAB = 97
 BREAKING_SUM = 333
 MAX_OPEN = 24
@@ -149,7 +150,10 @@ def unchecked_types():
 @pytest.mark.parametrize("keeps_rows", [False, True], ids=["pages", "rows"])
 def test_ten_thousand_requests_with_aborts_each_get_their_text_and_leave_every_page_free(keeps_rows):
     scheduler = CountingScheduler(
-        num_slots=NUM_SLOTS, num_pages=NUM_PAGES, page_size=PAGE_SIZE, max_prefill_tokens=MAX_PREFILL_TOKENS
+        num_slots=NUM_SLOTS,
+        num_pages=NUM_PAGES,
+        page_size=PAGE_SIZE,
+        chunking=Chunking(max_tokens=16, max_rows=4, step_cost_tokens=8),
     )
     sizes = {"num_slots": NUM_SLOTS, "num_pages": NUM_PAGES, "page_size": PAGE_SIZE, "vocab_size": VOCAB}
     device = HostDevice(**sizes, keeps_rows=keeps_rows, breaking_sum=BREAKING_SUM)
