@@ -6,29 +6,39 @@ step are made before the clock starts, no token is read before the last, and no 
 
 import time
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
+import numpy as np
 
 from service.compile.buckets import bucket_name
-from service.engine.batch import StepInputs, choose_bucket, pack
+from service.engine.batch import SampleInputs, StepInputs, all_allowed, choose_bucket, pack, pack_sampling
 from service.engine.engine import Engine
 from service.engine.plan import Plan, StepKind
+from service.engine.programs import sample_name
 from service.engine.request import Request, Sampling
 from service.engine.runner import Runner
 from service.engine.scheduler import Scheduler
 
-Step = tuple[str, StepInputs]  # an executable's name and what it is called with
+
+class Step(NamedTuple):
+    """The two programs of a step, and what they are called with."""
+
+    name: str
+    inputs: StepInputs
+    draw_name: str
+    drawing: SampleInputs | None  # None of a step in which no prompt ends
 
 
 class BareSteps:
     """An idle engine's executables, weights and device state."""
 
-    def __init__(self, engine: Engine) -> None:
-        runner = engine._loop._runner
-        assert isinstance(runner, Runner)
-        self._runner = runner
+    def __init__(self, engine: Engine, vocab_size: int) -> None:
+        assert isinstance(engine.runner, Runner)
+        self._runner = engine.runner
         self._shapes = engine.shapes
+        self._vocab_size = vocab_size
+        self._allowed: dict[int, jax.Array] = {}  # by the number of rows: words that allow every token
 
     def run(self, prompts: list[list[int]], output_tokens: int) -> dict[str, Any]:
         """Do the steps of a wave and return how long the prefill and the decode steps took."""
@@ -50,30 +60,37 @@ class BareSteps:
             num_slots=self._shapes.num_slots,
             num_pages=self._shapes.num_pages,
             page_size=self._shapes.page_size,
-            max_prefill_tokens=self._shapes.max_prefill_tokens,
+            chunking=self._shapes.chunking,
         )
         for i, prompt in enumerate(prompts):
             scheduler.add(Request(str(i), tuple(prompt), output_tokens, sampling=Sampling(temperature=0.0)))
-        scheduler._admit()
         prefill = [self._packed(plan) for plan in _plans(scheduler, StepKind.PREFILL)]
         return prefill, [self._packed(plan) for plan in _plans(scheduler, StepKind.DECODE)]
 
     def _packed(self, plan: Plan) -> Step:
         bucket = choose_bucket(plan, self._shapes)
-        allowed = self._runner._all_allowed[bucket["num_seqs"]]
-        return bucket_name(plan.kind, bucket), pack(plan, bucket, self._shapes, allowed)
+        num_seqs = bucket["num_seqs"]
+        name, inputs = bucket_name(plan.kind, bucket), pack(plan, bucket, self._shapes)
+        if not any(row.is_sampled for row in plan.rows):
+            return Step(name, inputs, "", None)
+        if num_seqs not in self._allowed:
+            self._allowed[num_seqs] = jax.device_put(all_allowed(num_seqs, self._vocab_size))
+        nothing = jax.ShapeDtypeStruct((num_seqs, 1), np.float32)  # the step's own scores take its place
+        drawing = pack_sampling(plan, nothing, self._shapes, self._allowed[num_seqs])
+        return Step(name, inputs, sample_name(plan.kind, num_seqs), drawing)
 
     def _time(self, steps: list[Step]) -> tuple[float, float]:
         """Return wall and processor seconds."""
-        runner, outputs = self._runner, None
+        run, outputs = self._runner.run, None
         started, cpu_started = time.perf_counter(), time.process_time()
-        for name, inputs in steps:
-            runner._state, outputs = runner._executables[name](runner._weights, runner._state, inputs)
+        for step in steps:
+            outputs = run(step.name, step.inputs)
+            if step.drawing is not None:
+                outputs = run(step.draw_name, step.drawing._replace(hidden=outputs.last))
         jax.block_until_ready(outputs)
         return time.perf_counter() - started, time.process_time() - cpu_started
 
 
 def _plans(scheduler: Scheduler, kind: StepKind) -> Iterator[Plan]:
-    plan_rows = scheduler._plan_prefill if kind is StepKind.PREFILL else scheduler._plan_decode
-    while rows := plan_rows():
-        yield Plan(kind, rows)
+    while plan := scheduler.plan(only=kind):
+        yield plan

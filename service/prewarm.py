@@ -14,7 +14,7 @@ from service.bundles import Bundles
 from service.checkpoint.located import LocatedCheckpoint
 from service.compile.bundle import Bundle
 from service.conversions import keep_conversion
-from service.engine.runner import program_names
+from service.engine.programs import program_names
 from service.engine_plan import EnginePlan, plan_engine
 from service.executables import compile_all
 from service.kernels.attention import keeps_rows

@@ -21,14 +21,14 @@ STOP_TIMEOUT_S = 30
 class ServiceProcess:
     """A `levserve serve` under way."""
 
-    def __init__(self, **settings: Any) -> None:
+    def __init__(self, module: str = "service", **settings: Any) -> None:
         environment = {key: value for key, value in os.environ.items() if key != "PYTEST_CURRENT_TEST"}
         given = {name.upper(): str(value) for name, value in settings.items()}
         environment |= {"HOST": "127.0.0.1", "PORT": "0", "LOG_FORMAT": "json", **given}
         self.log: list[dict[str, Any]] = []
         self.raw: list[str] = []
         self.process = subprocess.Popen(
-            [sys.executable, "-m", "service", "serve"],
+            [sys.executable, "-m", module, "serve"],
             env=environment,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,

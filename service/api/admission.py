@@ -36,7 +36,6 @@ def start(
     prefix: str,
     param: str,
     default_max_tokens: int | None,
-    num_prompt_logprobs: int | None = None,
 ) -> Choices:
     """Submit the sequences of a request to the engine.
 
@@ -47,7 +46,6 @@ def start(
         prefix: of the id, `chatcmpl` or `cmpl`.
         param: the field that the prompts came from.
         default_max_tokens: when neither the request nor DEFAULT_MAX_TOKENS says; None for the rest of the context.
-        num_prompt_logprobs: how many alternatives to tell for each token of a prompt; None for nothing.
 
     Raises:
         InvalidParameter: a prompt is empty, or a field does not suit the model or the prompt.
@@ -78,7 +76,7 @@ def start(
                     stop_ids,
                     priority=body.priority,
                     cache_salt=exchange.cache_salt,
-                    num_prompt_logprobs=num_prompt_logprobs,
+                    num_prompt_logprobs=body.num_prompt_logprobs,
                 )
             )
     return Choices(exchange, answer_id, requests, body.stop, per_prompt=body.n)
@@ -108,6 +106,9 @@ def _stop_ids(body: GenerationRequest, model: ServedModel) -> frozenset[int]:
     if body.min_tokens and len(stop_ids) > MAX_STOP_IDS:
         message = f"'min_tokens' can hold back {MAX_STOP_IDS} stop tokens; this request has {len(stop_ids)}."
         raise InvalidParameter(message, param="min_tokens")
+    if body.min_tokens and body.allowed_token_ids is not None and stop_ids.issuperset(body.allowed_token_ids):
+        message = "'allowed_token_ids' has stop tokens only, which 'min_tokens' holds back, so no token could come."
+        raise InvalidParameter(message, param="allowed_token_ids")
     return stop_ids
 
 
@@ -125,6 +126,7 @@ def _sampling(body: GenerationRequest, model: ServedModel, context: ApiContext) 
         logit_bias=body.logit_bias,
         min_tokens=body.min_tokens,
         num_logprobs=body.num_logprobs,
+        allowed_ids=None if body.allowed_token_ids is None else frozenset(body.allowed_token_ids),
     )
 
 

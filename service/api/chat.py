@@ -14,7 +14,7 @@ from service.api.conversation import conversation
 from service.api.dependencies import Exchange, ServedModel, check_name, exchange_of
 from service.api.disconnect import unless_disconnected
 from service.api.generation import Piece
-from service.api.logprobs import chat_logprobs
+from service.api.logprobs import chat_logprobs, write_prompt_logprobs
 from service.api.schema import ChatCompletionRequest
 from service.api.sse import EventStream
 from service.errors import InvalidParameter
@@ -44,13 +44,21 @@ async def create_chat_completion(
         return EventStream(choices, _chunks(choices, body, tokenizer))
     with choices:
         collected = await unless_disconnected(exchange.receive, choices.collect())
-    answer = _head(choices, body, "chat.completion") | {
-        "choices": [_choice(index, pieces, body, tokenizer) for index, pieces in enumerate(collected)],
-        "usage": choices.usage(),
-    }
-    if body.return_token_ids:
-        answer["prompt_token_ids"] = prompt_ids
-    return JSONResponse(answer)
+
+    def write() -> JSONResponse:
+        answer = _head(choices, body, "chat.completion") | {
+            "choices": [_choice(index, pieces, body, tokenizer) for index, pieces in enumerate(collected)],
+            "usage": choices.usage(),
+        }
+        if body.return_token_ids:
+            answer["prompt_token_ids"] = prompt_ids
+        if body.prompt_logprobs is not None:
+            of_prompt = collected[0][0].prompt_logprobs
+            answer["prompt_logprobs"] = write_prompt_logprobs(tokenizer, prompt_ids, of_prompt, body.prompt_logprobs)
+        return JSONResponse(answer)
+
+    # Each place of a long prompt takes twenty times as long to write as a token of text.
+    return await off_the_loop(exchange, write) if body.prompt_logprobs is not None else write()
 
 
 def _choice(index: int, pieces: list[Piece], body: ChatCompletionRequest, tokenizer: Tokenizer) -> dict[str, Any]:
@@ -82,7 +90,9 @@ def _head(choices: Choices, body: ChatCompletionRequest, kind: str) -> dict[str,
     return {"id": choices.id, "object": kind, "created": int(time.time()), "model": body.model}
 
 
-async def _chunks(choices: Choices, body: ChatCompletionRequest, tokenizer: Tokenizer) -> AsyncIterator[dict[str, Any]]:
+async def _chunks(
+    choices: Choices, body: ChatCompletionRequest, tokenizer: Tokenizer
+) -> AsyncIterator[list[dict[str, Any]]]:
     """Yield of each choice the role, the text as it comes and the reason of the end; then the usage, if asked for."""
     head = _head(choices, body, "chat.completion.chunk")
     usage = {"usage": None} if body.includes_usage else {}
@@ -93,10 +103,11 @@ async def _chunks(choices: Choices, body: ChatCompletionRequest, tokenizer: Toke
 
     begun: set[int] = set()
     async for index, piece in choices.pieces():
+        told: list[dict[str, Any]] = []
         if index not in begun:
             ids = {"prompt_token_ids": list(choices.prompt_ids(index))} if body.return_token_ids and not begun else {}
             begun.add(index)
-            yield chunk(index, {"role": "assistant", "content": ""}) | ids
+            told.append(chunk(index, {"role": "assistant", "content": ""}) | ids)
         facts: dict[str, Any] = {}
         if body.return_token_ids:
             facts["token_ids"] = list(piece.token_ids)
@@ -104,8 +115,10 @@ async def _chunks(choices: Choices, body: ChatCompletionRequest, tokenizer: Toke
             facts["logprobs"] = chat_logprobs(tokenizer, [piece])
         # A token that completes no character yet is told of only where tokens are asked for.
         if piece.text or (facts and piece.token_ids):
-            yield chunk(index, {"content": piece.text}, **facts)
+            told.append(chunk(index, {"content": piece.text}, **facts))
         if piece.finish_reason is not None:
-            yield chunk(index, {}, finish_reason=str(piece.finish_reason))
+            told.append(chunk(index, {}, finish_reason=str(piece.finish_reason)))
+        if told:
+            yield told
     if body.includes_usage:
-        yield {**head, "choices": [], "usage": choices.usage()}
+        yield [{**head, "choices": [], "usage": choices.usage()}]

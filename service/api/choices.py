@@ -62,8 +62,9 @@ class Choices:
     async def pieces(self) -> AsyncIterator[tuple[int, Piece]]:
         """Yield the text of all choices as it comes, each piece with its choice's index.
 
+        Who reads them ends this at the deadline: one timer a request and not one a token.
+
         Raises:
-            DeadlineExceeded: the request's time is over.
             Draining: the server stopped a sequence.
             EngineError: the engine failed, or one of the sequences did.
         """
@@ -82,10 +83,18 @@ class Choices:
             yield arrival
 
     async def collect(self) -> list[list[Piece]]:
-        """Return all pieces of each choice; raises what `pieces` raises."""
+        """Return all pieces of each choice; raises what `pieces` raises.
+
+        Raises:
+            DeadlineExceeded: the request's time is over.
+        """
         collected: list[list[Piece]] = [[] for _ in self.generations]
-        async for index, piece in self.pieces():
-            collected[index].append(piece)
+
+        async def read() -> None:
+            async for index, piece in self.pieces():
+                collected[index].append(piece)
+
+        await self.deadline.within(read())
         return collected
 
     def prompt_ids(self, index: int) -> tuple[int, ...]:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from service.api.generation import Piece
-from service.api.logprobs import CompletionLogprobs
+from service.api.logprobs import CompletionLogprobs, write_prompt_logprobs
 from service.api.schema import CompletionRequest
 from service.text.tokenizer import Tokenizer
 
@@ -20,7 +20,7 @@ class CompletionWriter:
         self._body = body
         self._prompt_ids = list(prompt_ids)
         self._tokenizer = tokenizer
-        self._logprobs = CompletionLogprobs(tokenizer)
+        self._logprobs = CompletionLogprobs(tokenizer, body.logprobs or 0)
         self._has_begun = False
 
     def write(self, pieces: Sequence[Piece]) -> dict[str, Any]:
@@ -37,6 +37,10 @@ class CompletionWriter:
         if self._body.return_token_ids:
             choice |= {"prompt_token_ids": self._prompt_ids} if is_first else {}
             choice["token_ids"] = token_ids
+        if is_first and self._body.prompt_logprobs is not None:
+            of_prompt = pieces[0].prompt_logprobs
+            num_top = self._body.prompt_logprobs
+            choice["prompt_logprobs"] = write_prompt_logprobs(self._tokenizer, self._prompt_ids, of_prompt, num_top)
         return choice
 
     def _write_logprobs(self, pieces: Sequence[Piece], token_ids: list[int], *, echoes: bool) -> dict[str, Any] | None:

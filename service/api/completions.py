@@ -52,7 +52,6 @@ async def create_completion(
         prefix="cmpl",
         param="prompt",
         default_max_tokens=DEFAULT_MAX_TOKENS,
-        num_prompt_logprobs=body.logprobs if body.echo else None,
     )
     head = {"id": choices.id, "object": "text_completion", "created": int(time.time()), "model": body.model}
     writers = [
@@ -63,8 +62,13 @@ async def create_completion(
         return EventStream(choices, _chunks(choices, writers, body, head))
     with choices:
         collected = await unless_disconnected(exchange.receive, choices.collect())
-    written = [writer.write(pieces) for writer, pieces in zip(writers, collected, strict=True)]
-    return JSONResponse({**head, "choices": written, "usage": choices.usage()})
+
+    def write() -> JSONResponse:
+        written = [writer.write(pieces) for writer, pieces in zip(writers, collected, strict=True)]
+        return JSONResponse({**head, "choices": written, "usage": choices.usage()})
+
+    # Each place of a long prompt takes twenty times as long to write as a token of text.
+    return await off_the_loop(exchange, write) if body.num_prompt_logprobs is not None else write()
 
 
 def _encode_all(body: CompletionRequest, model: ServedModel) -> list[list[int]]:
@@ -88,16 +92,17 @@ def _encode(prompt: str | tuple[int, ...], model: ServedModel, param: str) -> li
 
 async def _chunks(
     choices: Choices, writers: Sequence[CompletionWriter], body: CompletionRequest, head: dict[str, Any]
-) -> AsyncIterator[dict[str, Any]]:
+) -> AsyncIterator[list[dict[str, Any]]]:
     """Yield the text as it comes, the reason of the end, and the usage if it was asked for."""
     usage = {"usage": None} if body.includes_usage else {}
     tells_tokens = body.return_token_ids or body.logprobs is not None
     async for index, piece in choices.pieces():
-        # A token that completes no character yet is told of only where tokens are asked for.
-        if piece.text or (tells_tokens and piece.token_ids):
-            yield {**head, "choices": [writers[index].write([replace(piece, finish_reason=None)])], **usage}
+        parts = [piece]
         if piece.finish_reason is not None:
-            end = Piece("", (), piece.finish_reason)
-            yield {**head, "choices": [writers[index].write([end])], **usage}
+            parts = [replace(piece, finish_reason=None), Piece("", (), piece.finish_reason)]
+        # A token that completes no character yet is told of only where tokens are asked for.
+        told = [p for p in parts if p.text or p.finish_reason or (tells_tokens and p.token_ids)]
+        if told:
+            yield [{**head, "choices": [writers[index].write([part])], **usage} for part in told]
     if body.includes_usage:
-        yield {**head, "choices": [], "usage": choices.usage()}
+        yield [{**head, "choices": [], "usage": choices.usage()}]

@@ -27,7 +27,7 @@ MAX_TEXT_THREADS = 4
 
 @runtime_checkable
 class TokenStream(Protocol):
-    """The tokens of one sequence, as they come; ends after the event that has a finish reason."""
+    """The tokens of one sequence, one event or several together; ends after the event that has a finish reason."""
 
     def __aiter__(self) -> AsyncIterator[TokenEvent]:
         """Iterate once; raises EngineError if the device thread dies."""

@@ -33,8 +33,8 @@ class Generation:
         self.num_tokens = 0
         self.num_found = 0  # prompt tokens that were found in the prefix cache
         self.finish_reason: FinishReason | None = None
-        self._deadline = exchange.deadline
         self._detokenizer = detokenizer_for(exchange.model.tokenizer, request.prompt_ids)
+        self._may_be_cut = bool(stop)
         self._stop_strings = StopStrings(stop)
         self._stream = exchange.model.engine.submit(request)
 
@@ -46,31 +46,40 @@ class Generation:
         """Yield the text as it comes; the last piece says why it ended.
 
         Raises:
-            DeadlineExceeded: the request's time is over.
             Draining: the server stopped the sequence.
             EngineError: the engine failed.
         """
-        events = aiter(self._stream)
-        while self.finish_reason is None:
-            try:
-                event = await self._deadline.within(anext(events))
-            except StopAsyncIteration:
-                raise EngineError("a sequence ended without a reason") from None
+        async for event in self._stream:
             yield self._piece(event)
+            if self.finish_reason is not None:
+                return
+        raise EngineError("a sequence ended without a reason")
 
     def _piece(self, event: TokenEvent) -> Piece:
-        self.num_tokens += len(event.token_ids)
+        text, num_tokens = self._read(event)
+        self.num_tokens += num_tokens
         self.num_found += event.num_found
-        text, is_stopped = self._stop_strings.push(self._detokenizer.push(event.token_ids))
-        if is_stopped:
-            self._stream.abort()
-            self.finish_reason = FinishReason.STOP
-        elif event.finish_reason is FinishReason.ABORT:
+        if self.finish_reason is None and event.finish_reason is FinishReason.ABORT:
             raise Draining
-        elif event.finish_reason is not None:
-            text += self._stop_strings.flush()
+        if self.finish_reason is None and event.finish_reason is not None:
             self.finish_reason = event.finish_reason
-        return Piece(text, event.token_ids, self.finish_reason, event.logprobs, event.prompt_logprobs)
+            text += self._stop_strings.flush()
+        token_ids, logprobs = event.token_ids[:num_tokens], event.logprobs[:num_tokens]
+        return Piece(text, token_ids, self.finish_reason, logprobs, event.prompt_logprobs)
+
+    def _read(self, event: TokenEvent) -> tuple[str, int]:
+        """Return an event's text and of how many tokens it is: those after a stop string do not count."""
+        if not self._may_be_cut:
+            return self._detokenizer.push(event.token_ids), len(event.token_ids)
+        text = ""
+        for index, token_id in enumerate(event.token_ids):
+            more, is_stopped = self._stop_strings.push(self._detokenizer.push((token_id,)))
+            text += more
+            if is_stopped:
+                self._stream.abort()
+                self.finish_reason = FinishReason.STOP
+                return text, index + 1
+        return text, len(event.token_ids)
 
 
 def token_budget(

@@ -1,6 +1,7 @@
-"""Log-probabilities in OpenAI's two shapes.
+"""Log-probabilities in OpenAI's two shapes, and those of prompts in vLLM's.
 
-Source: https://platform.openai.com/docs/api-reference/chat/object, .../completions/object (logprobs)
+Source: https://platform.openai.com/docs/api-reference/chat/object, .../completions/object (logprobs);
+https://docs.vllm.ai/en/latest/api/vllm/logprobs.html (Logprob)
 """
 
 import codecs
@@ -31,11 +32,31 @@ def _entry(tokenizer: Tokenizer, token_id: int, logprob: float) -> dict[str, Any
     return {"token": content.decode(errors="replace"), "logprob": max(logprob, LOWEST), "bytes": list(content)}
 
 
+def write_prompt_logprobs(
+    tokenizer: Tokenizer, prompt_ids: Sequence[int], logprobs: Sequence[TokenLogprobs | None], num_top: int
+) -> list[dict[str, Any] | None]:
+    """Return, for each token of a prompt but the first, itself and the likeliest in its place, by token id."""
+
+    def entry(token_id: int, logprob: float, rank: int) -> dict[str, Any]:
+        name = tokenizer.token_bytes_of(token_id).decode(errors="replace")
+        return {"logprob": max(logprob, LOWEST), "rank": rank, "decoded_token": name}
+
+    written: list[dict[str, Any] | None] = [None]
+    for token_id, own in zip(prompt_ids[1:], logprobs[1:], strict=True):
+        assert own is not None, "only a prompt's first token has none"
+        place = {str(token_id): entry(token_id, own.logprob, own.rank)}
+        for rank, (top_id, logprob) in enumerate(own.top[:num_top], 1):
+            place.setdefault(str(top_id), entry(top_id, logprob, rank))
+        written.append(place)
+    return written
+
+
 class CompletionLogprobs:
     """The `logprobs` of one completion, in parts, since each part goes on where the text has come to."""
 
-    def __init__(self, tokenizer: Tokenizer) -> None:
+    def __init__(self, tokenizer: Tokenizer, num_top: int) -> None:
         self._tokenizer = tokenizer
+        self._num_top = num_top
         self._utf8 = codecs.getincrementaldecoder("utf-8")("replace")
         self._offset = 0  # characters of the text so far
 
@@ -60,7 +81,7 @@ class CompletionLogprobs:
 
     def _top(self, token_id: int, entry: TokenLogprobs) -> dict[str, float]:
         """Return the likeliest tokens, and the one that came, which need not be among them."""
-        likeliest = {self._name(top_id): max(logprob, LOWEST) for top_id, logprob in entry.top}
+        likeliest = {self._name(top_id): max(logprob, LOWEST) for top_id, logprob in entry.top[: self._num_top]}
         return likeliest | {self._name(token_id): max(entry.logprob, LOWEST)}
 
     def _name(self, token_id: int) -> str:

@@ -59,6 +59,9 @@ class SamplingFields(WireObject):
     stop_token_ids: Annotated[  # vLLM's: these end the sequence too
         list[Annotated[int, Field(ge=0, le=INT32_MAX)]], Field(max_length=MAX_STOP_TOKEN_IDS, fail_fast=True)
     ] = Field(default_factory=list)
+    allowed_token_ids: (
+        Annotated[list[Annotated[int, Field(ge=0, le=INT32_MAX)]], Field(min_length=1, fail_fast=True)] | None
+    ) = None  # vLLM's: no other token comes
 
     def refuse_unknown_tokens(self, vocab_size: int) -> None:
         """Check the token ids.
@@ -66,9 +69,13 @@ class SamplingFields(WireObject):
         Raises:
             InvalidParameter: the model has no such token.
         """
-        for i, token_id in enumerate(self.stop_token_ids):
-            if token_id >= vocab_size:
-                raise _unknown_token(f"stop_token_ids[{i}]", token_id, vocab_size)
+        for name, token_ids in (
+            ("stop_token_ids", self.stop_token_ids),
+            ("allowed_token_ids", self.allowed_token_ids or ()),
+        ):
+            for i, token_id in enumerate(token_ids):
+                if token_id >= vocab_size:
+                    raise _unknown_token(f"{name}[{i}]", token_id, vocab_size)
         for token_id in self.logit_bias:
             if token_id >= vocab_size:
                 raise _unknown_token("logit_bias", token_id, vocab_size)

@@ -83,6 +83,8 @@ class GenerationRequest(SamplingFields):
     user: str | None = Field(default=None, max_length=MAX_NAME_CHARS)
     priority: int = Field(default=0, ge=-1_000_000, le=1_000_000)  # vLLM's: the lower, the sooner
     return_token_ids: bool = False  # vLLM's: the token ids of prompt and completion beside the text
+    # vLLM's: alternatives told for each token of the prompt, 0 for its own log-probability alone.
+    prompt_logprobs: int | None = Field(default=None, ge=0, le=MAX_LOGPROBS)
 
     @property
     def includes_usage(self) -> bool:
@@ -99,6 +101,11 @@ class GenerationRequest(SamplingFields):
         """How many alternatives are told for each token, 0 for its own log-probability alone; None for nothing."""
         raise NotImplementedError
 
+    @property
+    def num_prompt_logprobs(self) -> int | None:
+        """The same for the tokens of the prompt, as many as anything in the answer needs."""
+        return self.prompt_logprobs
+
     def refuse_contradictions(self) -> None:
         """Check fields against each other.
 
@@ -107,6 +114,8 @@ class GenerationRequest(SamplingFields):
         """
         if self.stream_options is not None and not self.stream:
             raise InvalidParameter("'stream_options' is only allowed when 'stream' is true.", param="stream_options")
+        if self.prompt_logprobs is not None and self.stream:
+            raise InvalidParameter("'prompt_logprobs' is not allowed when 'stream' is true.", param="prompt_logprobs")
 
 
 class CompletionRequest(GenerationRequest):
@@ -123,6 +132,12 @@ class CompletionRequest(GenerationRequest):
     def num_logprobs(self) -> int | None:
         """How many alternatives are told for each token, 0 for its own log-probability alone; None for nothing."""
         return self.logprobs
+
+    @property
+    def num_prompt_logprobs(self) -> int | None:
+        """The same for the tokens of the prompt, as many as anything in the answer needs."""
+        wishes = (self.prompt_logprobs, self.logprobs if self.echo else None)
+        return max((wish for wish in wishes if wish is not None), default=None)
 
     def refuse_contradictions(self) -> None:
         """Check fields against each other.

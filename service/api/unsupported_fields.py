@@ -13,7 +13,6 @@ NeutralValues = Mapping[str, tuple[Any, ...]]
 _ONE = (1, 1.0)
 
 _VLLM: NeutralValues = {
-    "allowed_token_ids": (),
     "bad_words": ([],),
     "cache_salt": (),
     "detokenize": (True,),
@@ -27,7 +26,6 @@ _VLLM: NeutralValues = {
     "kv_transfer_params": (),
     "length_penalty": _ONE,
     "logits_processors": ([],),
-    "prompt_logprobs": (),
     "request_id": (),
     "return_tokens_as_token_ids": (False,),
     "skip_special_tokens": (True,),

@@ -11,11 +11,8 @@ written in place. A pull that was killed leaves whole files, which the next one 
 """
 
 import atexit
-import hashlib
-import json
 import logging
 import os
-import re
 import shutil
 import tempfile
 import threading
@@ -25,13 +22,14 @@ from pathlib import Path
 from typing import Protocol, runtime_checkable
 
 from service.checkpoint.download import Bring, download
-from service.checkpoint.eviction import Place, make_room
-from service.checkpoint.lock import CANNOT_LOCK, FileLock, try_lock, wait_for_lock
+from service.checkpoint.eviction import make_room
+from service.checkpoint.lock import CANNOT_LOCK, try_lock, wait_for_lock
 from service.checkpoint.manifest import PART_SUFFIX, RECORD_NAME, ObjectInfo, check_names_together
 from service.checkpoint.object_fetch import ByteRanges
 from service.checkpoint.part_file import FULL, free_bytes
+from service.checkpoint.place import Place
 from service.checkpoint.progress import Progress, shown
-from service.checkpoint.record import RecordedFile, mark_of, sync_folder, write_record
+from service.checkpoint.record import mark_of, sync_folder, write_record
 from service.checkpoint.transfer import Patience, TransferLimits
 from service.checkpoint.verification import recorded, sums_of_whole_files, wrong_files
 from service.errors import StorageFull, TransferFailed
@@ -133,8 +131,8 @@ class CheckpointCache:
 
     def find(self, source: Bucket, objects: Sequence[ObjectInfo]) -> PulledCheckpoint | None:
         """Hold objects that are in the cache already, by the look of their files; None if they are not, or in doubt."""
-        place = Place(self.root / "checkpoints", _folder_name(source.uri, objects))
-        if not _is_recorded_and_marked(place, objects):
+        place = Place.of(self.root / "checkpoints", source.uri, objects)
+        if not place.has_by_its_marks(objects):
             return None
         try:
             use = try_lock(place.use_lock, is_shared=True)
@@ -142,7 +140,7 @@ class CheckpointCache:
             return None
         if use is None:  # another process is about to evict it
             return None
-        if not _is_recorded_and_marked(place, objects):
+        if not place.has_by_its_marks(objects):
             use.release()
             return None
         return PulledCheckpoint(place.folder, tuple(objects), use.release)
@@ -151,7 +149,7 @@ class CheckpointCache:
         source, objects = order.source, order.objects
         check_names_together(source.uri, objects)
         root = self.root / "checkpoints"
-        place = Place(root, _folder_name(source.uri, objects))
+        place = Place.of(root, source.uri, objects)
         try:
             root.mkdir(mode=0o700, parents=True, exist_ok=True)
             return self._pull_into(place, order)
@@ -170,7 +168,7 @@ class CheckpointCache:
 
     def _pull_into(self, place: Place, order: _Order) -> PulledCheckpoint:
         with wait_for_lock(place.pull_lock, order.patience, order.source.uri):
-            use = _hold(place)
+            use = place.hold()
             try:
                 if not self._is_complete(place, order):
                     self._complete(place, order)
@@ -188,7 +186,7 @@ class CheckpointCache:
         if corrupt:
             (place.folder / RECORD_NAME).unlink()
             for file in corrupt:
-                _quarantine(place, file)
+                place.set_aside(file)
         elif suspects:
             # Right bytes under new marks, as after a copy of the cache: the next start need not sum them again.
             write_record(place.folder, order.source.uri, order.objects, {file.info.name: file.crc32c for file in files})
@@ -218,7 +216,7 @@ class CheckpointCache:
         facts = {"cache": str(self.root), "reason": reason, "private_folder": str(private)}
         logger.warning("the cache cannot be written or locked; pulling for this process alone", extra=facts)
         try:
-            return self._pull_into(Place(private, _folder_name(order.source.uri, order.objects)), order)
+            return self._pull_into(Place.of(private, order.source.uri, order.objects), order)
         except BaseException:
             shutil.rmtree(private, ignore_errors=True)
             raise
@@ -229,34 +227,3 @@ def private_folder() -> Path:
     folder = Path(tempfile.mkdtemp(prefix="levserve-"))
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
     return folder
-
-
-def _folder_name(uri: str, objects: Sequence[ObjectInfo]) -> str:
-    versions = sorted([info.name, info.generation, info.size_bytes, info.crc32c] for info in objects)
-    digest = hashlib.sha256(json.dumps([uri, versions]).encode()).hexdigest()
-    readable = re.sub(r"[^A-Za-z0-9._-]+", "-", uri.rsplit("/", 1)[-1]).strip(".-")[:48]
-    return f"{readable or 'checkpoint'}-{digest[:20]}"
-
-
-def _is_recorded_and_marked(place: Place, objects: Sequence[ObjectInfo]) -> bool:
-    files = recorded(place.folder, objects)
-    return files is not None and all(mark_of(place.folder / file.info.name) == file.mark for file in files)
-
-
-def _hold(place: Place) -> FileLock:
-    # Nobody holds this lock alone without holding the pull lock too, which is ours.
-    lock = try_lock(place.use_lock, is_shared=True)
-    assert lock is not None
-    os.utime(place.use_lock)
-    return lock
-
-
-def _quarantine(place: Place, file: RecordedFile) -> None:
-    logger.warning(
-        "a cached file changed on the disk; it is set aside and pulled again",
-        extra={"object": file.info.name, "expected": file.crc32c, "quarantine": str(place.quarantine)},
-    )
-    path, aside = place.folder / file.info.name, place.quarantine / file.info.name
-    if mark_of(path) is not None:
-        aside.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        path.replace(aside)

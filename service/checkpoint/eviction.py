@@ -1,51 +1,18 @@
-"""Which pulled checkpoints leave the cache: the least recently used, and never one that a process holds.
-
-A checkpoint `NAME` is the folder `NAME/` with two locks beside it: `NAME.lock`, held alone while it is pulled or
-checked, and `NAME.use`, held together by all who serve from it; the time of `NAME.use` is when it was last opened.
-"""
+"""Which pulled checkpoints leave the cache: the least recently used, and never one that a process holds."""
 
 import logging
 import shutil
 import uuid
 from collections.abc import Iterator
 from contextlib import ExitStack, suppress
-from dataclasses import dataclass
-from pathlib import Path
 
 from service.checkpoint.lock import try_lock
 from service.checkpoint.part_file import free_bytes
+from service.checkpoint.place import Place
 
 logger = logging.getLogger(__name__)
 
 TRASH_PREFIX = ".trash-"
-
-
-@dataclass(frozen=True, slots=True)
-class Place:
-    """Where one checkpoint lies in a cache, whether it is there yet or not."""
-
-    root: Path
-    name: str
-
-    @property
-    def folder(self) -> Path:
-        """The checkpoint's files."""
-        return self.root / self.name
-
-    @property
-    def pull_lock(self) -> Path:
-        """Held alone by the process that pulls or checks."""
-        return self.root / f"{self.name}.lock"
-
-    @property
-    def use_lock(self) -> Path:
-        """Held together by the processes that serve from it."""
-        return self.root / f"{self.name}.use"
-
-    @property
-    def quarantine(self) -> Path:
-        """Files whose bytes had changed on the disk, kept for a look at them."""
-        return self.root / f"{self.name}.corrupt"
 
 
 def make_room(kept: Place, *, max_checkpoints: int, needed_bytes: int) -> int:

@@ -8,7 +8,8 @@ import numpy as np
 from jaxtyping import Array, Float, Int, UInt
 
 from service.compile.buckets import Bucket
-from service.engine.options import ALL_ALLOWED, WORD_BITS, Options, pack_options
+from service.engine.allowed_words import ALL_ALLOWED, WORD_BITS
+from service.engine.options import Options, pack_options
 from service.engine.plan import PageCopy, Plan, PlannedRow, StepKind
 from service.engine.shapes import EngineShapes
 
@@ -209,6 +210,7 @@ def _allowed_words(
         return everything_allowed
     words = np.full(everything_allowed.shape, ALL_ALLOWED, np.uint32)
     for index, row in zip(indices, plan.rows, strict=True):
-        if row.sequence.allowed_words is not None:
-            words[index] = row.sequence.allowed_words
+        if (own := row.sequence.allowed_words) is not None:
+            words[index] = 0
+            words[index, : len(own)] = own
     return words

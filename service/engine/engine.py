@@ -44,6 +44,7 @@ class Engine:
             on_failure: called from the device thread when that has failed; the process should end then.
         """
         self.shapes = shapes
+        self.runner = runner
         self._max_requests = max_requests
         self._on_failure = on_failure
         self._scheduler = Scheduler(

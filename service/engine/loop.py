@@ -5,7 +5,7 @@ A step is dispatched before the previous one is read, so the device is at work w
 
 import queue
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
 
@@ -80,6 +80,7 @@ class Stop:
 
 
 Message = Submission | Abort | Stop
+Delivery = tuple[TokenStream, TokenEvent | EngineError]
 
 
 class Loop:
@@ -140,7 +141,8 @@ class Loop:
     def _deliver(self, events: list[tuple[RunningSequence, TokenEvent]]) -> None:
         """Tell each stream its event: one wake-up of each event loop, however many streams."""
         now_s = time.perf_counter()
-        by_loop: dict[object, list[tuple[TokenStream, TokenEvent | EngineError]]] = {}
+        self._metrics.generation_tokens.inc(sum(len(event.token_ids) for _, event in events))
+        by_loop: dict[object, list[Delivery]] = {}
         for sequence, event in events:
             _, submission = self._open[sequence.request.id]
             self._measure_event(submission, event, now_s)
@@ -174,7 +176,6 @@ class Loop:
 
     def _measure_event(self, submission: Submission, event: TokenEvent, now_s: float) -> None:
         metrics = self._metrics
-        metrics.generation_tokens.inc(len(event.token_ids))
         if submission.last_token_s is None:
             metrics.time_to_first_token_seconds.observe(now_s - submission.submitted_s)
         else:
@@ -185,14 +186,14 @@ class Loop:
             metrics.request_success.labels(event.finish_reason).inc()
 
 
-def _hand_over(deliveries: list[tuple[TokenStream, TokenEvent | EngineError]]) -> None:
-    def put_all() -> None:
-        for stream, event in deliveries:
-            stream.put(event)
-
-    put_on: Callable[[Callable[[], None]], object] = deliveries[0][0].loop.call_soon_threadsafe
+def _hand_over(deliveries: list[Delivery]) -> None:
     try:
-        put_on(put_all)
+        deliveries[0][0].loop.call_soon_threadsafe(_put_all, deliveries)
     except RuntimeError:  # the event loop is closed: its clients are gone, and nobody waits for these events
         for stream, _ in deliveries:
             stream.abort()
+
+
+def _put_all(deliveries: list[Delivery]) -> None:
+    for stream, event in deliveries:
+        stream.put(event)

@@ -16,8 +16,6 @@ from jaxtyping import Array, Bool, Float, Int, UInt
 from service.engine.request import MAX_BIASED_TOKENS, MAX_STOP_IDS, Request, Sampling
 
 HostOrDevice = Array | np.ndarray
-ALL_ALLOWED = np.uint32(0xFFFF_FFFF)  # a word of allowed tokens without a restriction
-WORD_BITS = 32
 NO_TOKEN = np.iinfo(np.int32).max  # fills unused places; out of every vocabulary, so that scatters drop it
 
 

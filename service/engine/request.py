@@ -34,6 +34,7 @@ class Sampling:
     logit_bias: Mapping[int, float] = MappingProxyType({})  # token id to [-100, 100]; MAX_BIASED_TOKENS at most
     min_tokens: int = 0  # [0, max_tokens]; until so many tokens came, no stop token comes
     num_logprobs: int | None = None  # [0, MAX_LOGPROBS] alternatives with each token's own; None for no log-probability
+    allowed_ids: frozenset[int] | None = None  # no other token comes; at least one; None for all
 
     @property
     def has_penalties(self) -> bool:
@@ -60,6 +61,7 @@ class TokenLogprobs:
     """How likely the model held one token, and what it held likeliest, before any option of sampling."""
 
     logprob: float  # in nats
+    rank: int  # how many tokens are as likely or likelier, itself included
     top: tuple[tuple[int, float], ...] = ()  # token id and log-probability, likeliest first
 
 
@@ -73,7 +75,7 @@ class StepLogprobs:
 
 @dataclass(frozen=True, slots=True)
 class TokenEvent:
-    """What one step brought to one sequence."""
+    """What one step brought to one sequence, or several steps did before somebody looked."""
 
     token_ids: tuple[int, ...]  # new tokens, without the stop token; empty only when finished
     finish_reason: FinishReason | None = None  # set on the last event

@@ -15,9 +15,10 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int, UInt
 
+from service.engine.allowed_words import ALL_ALLOWED, WORD_BITS
 from service.engine.drawing import draw, likeliest
 from service.engine.logprobs import PACKED_LOGPROBS, pack_logprobs
-from service.engine.options import ALL_ALLOWED, WORD_BITS, Integer, Number, Options
+from service.engine.options import Integer, Number, Options
 
 BROKEN = -1  # in place of a token id: the row's scores are no numbers
 # Added to a token's count if it stands in the prompt; more than a sequence can have tokens.

@@ -16,6 +16,7 @@ from collections.abc import Mapping
 from collections.abc import Sequence as Rows
 from heapq import heappop, heappush
 
+from service.engine.allowed_words import words_allowing
 from service.engine.chunking import Chunking
 from service.engine.pages import PagePool
 from service.engine.plan import CopyKind, PageCopy, Plan, PlannedRow, StepKind
@@ -58,6 +59,8 @@ class Scheduler:
     def add(self, request: Request) -> Sequence:
         """Take a request; it waits for a slot and for pages."""
         sequence = Sequence(request, self._num_arrived, root_key(request.cache_salt))
+        if request.sampling.allowed_ids is not None:
+            sequence.allowed_words = words_allowing(request.sampling.allowed_ids)
         assert self._pages_for(sequence.max_positions) <= self.pages.num_pages, "the facade admits only what can fit"
         self._num_arrived += 1
         self._wait(sequence)
@@ -68,26 +71,30 @@ class Scheduler:
         if not sequence.is_finished:
             self._finish(sequence, FinishReason.ABORT)
 
-    def plan(self) -> Plan | None:
+    def plan(self, only: StepKind | None = None) -> Plan | None:
         """Choose the next step: chunks of prompts and decode steps take turns, so that neither waits long.
 
         A turn of prefill is as many steps as cost no more than one full chunk, so that short prompts that came together
         get their first tokens together.
+
+        Args:
+            only: the kind that it must be, for who measures one kind by itself.
         """
         self._copies += self._copies_after
         self._copies_after = []
         self._admit()
-        ends = self._cut_prefill()
+        ends = {} if only is StepKind.DECODE else self._cut_prefill()
         cost = self._chunking.cost(end - s.num_cached for s, end in ends.items()) if ends else 0
         is_turn_over = self._turn_cost + cost > self._chunking.cost_of_a_turn
-        if is_turn_over and (rows := self._plan_decode()):
+        may_decode = only is not StepKind.PREFILL
+        if may_decode and is_turn_over and (rows := self._plan_decode()):
             self._turn_cost = 0
             return Plan(StepKind.DECODE, rows)
         if rows := self._plan_prefill(ends):
             self._turn_cost = cost if is_turn_over else self._turn_cost + cost
             return Plan(StepKind.PREFILL, rows)
         self._turn_cost = 0
-        rows = self._plan_decode()
+        rows = self._plan_decode() if may_decode else ()
         return Plan(StepKind.DECODE, rows) if rows else None
 
     def take_copies(self) -> list[PageCopy]:

@@ -33,7 +33,7 @@ class Sequence:
     last_prefill_turn: int = -1  # when it last got a chunk
     output_ids: list[int] = field(default_factory=list)
     finish_reason: FinishReason | None = None
-    allowed_words: UInt[np.ndarray, " word"] | None = None  # a bit a token: which may come next; None for all
+    allowed_words: UInt[np.ndarray, " word"] | None = None  # as `words_allowing` has them; None for all tokens
     prompt_logprobs: list[TokenLogprobs | None] = field(default_factory=list)  # by position, if the request asks
 
     @property

@@ -12,6 +12,7 @@ class TokenStream:
     """The events of one request, in order; ends after the one with a finish reason.
 
     Delivery never blocks the device thread: what a slow reader leaves lies here, bounded by the request's max_tokens.
+    A reader that comes late gets all that has arrived as one event, so being late makes its work less.
     """
 
     def __init__(
@@ -50,7 +51,7 @@ class TokenStream:
         return self
 
     async def __anext__(self) -> TokenEvent:
-        """Return the next event.
+        """Return the next event: what has arrived since the last one.
 
         Raises:
             EngineError: the engine failed.
@@ -60,9 +61,30 @@ class TokenStream:
             await self._arrived.wait()
         if self._is_over:
             raise StopAsyncIteration
-        event = self._events.popleft()
-        if isinstance(event, EngineError):
+        if isinstance(error := self._events[0], EngineError):
             self._is_over = True
-            raise event
+            raise error
+        event = _joined(self._take())
         self._is_over = event.finish_reason is not None
         return event
+
+    def _take(self) -> list[TokenEvent]:
+        """Take what has arrived, up to an error."""
+        taken: list[TokenEvent] = []
+        while self._events and isinstance(event := self._events[0], TokenEvent):
+            taken.append(event)
+            self._events.popleft()
+        return taken
+
+
+def _joined(events: list[TokenEvent]) -> TokenEvent:
+    """Return one event that says what several did."""
+    if len(events) == 1:
+        return events[0]
+    return TokenEvent(
+        token_ids=tuple(token_id for event in events for token_id in event.token_ids),
+        finish_reason=events[-1].finish_reason,
+        num_found=events[0].num_found,
+        logprobs=tuple(entry for event in events for entry in event.logprobs),
+        prompt_logprobs=events[0].prompt_logprobs,
+    )

@@ -29,7 +29,7 @@ STALL = object()
 def scripted_logprobs(token_id, num_top):
     """Return what the script says of a token: itself the likeliest, and the ids after it less and less."""
     top = tuple((token_id + i, -0.25 * (i + 1)) for i in range(num_top))
-    return TokenLogprobs(-0.25, top)
+    return TokenLogprobs(-0.25, 1, top)
 
 
 def tokens(text):

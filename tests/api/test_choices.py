@@ -93,6 +93,22 @@ async def test_a_stop_string_ends_its_own_choice():
     assert [choice["message"]["content"] for choice in answer["choices"]] == ["One. "] * 2
 
 
+@pytest.mark.parametrize("stream", [False, True])
+async def test_tokens_that_came_with_the_one_that_completes_a_stop_string_are_not_told(stream):
+    kept = tokens("One. STOP")
+    service = Service([[*kept, *tokens(" Two. Three.")], tokens(" Four."), FinishReason.STOP])
+    fields = {"stop": " STOP", "logprobs": 0, "return_token_ids": True, "stream": stream}
+    response = await service.complete(**fields, **({"stream_options": {"include_usage": True}} if stream else {}))
+    answers = events(response) if stream else [response.json()]
+    choices = [choice for answer in answers for choice in answer["choices"]]
+    assert "".join(choice["text"] for choice in choices) == "One."
+    assert [token_id for choice in choices for token_id in choice["token_ids"]] == kept
+    assert sum(len(choice["logprobs"]["tokens"]) for choice in choices if choice["logprobs"]) == len(kept)
+    assert answers[-1]["usage"]["completion_tokens"] == len(kept)
+    assert choices[-1]["finish_reason"] == "stop"
+    assert service.engine.last.is_aborted
+
+
 async def test_a_part_of_a_character_is_told_as_its_bytes():
     service = Service([*tokens("é🌍"), FinishReason.STOP])
     logprobs = (await service.complete(logprobs=0)).json()["choices"][0]["logprobs"]

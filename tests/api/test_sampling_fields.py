@@ -14,6 +14,7 @@ pytestmark = pytest.mark.anyio
 
 CHAT = {"model": "m", "messages": [{"role": "user", "content": "hi"}]}
 TEXT = {"model": "m", "prompt": "hi"}
+BOTH = (CompletionRequest, ChatCompletionRequest)
 VOCAB = TOKENIZER.vocab_size
 
 
@@ -97,6 +98,19 @@ async def test_tokens_that_the_model_does_not_have_are_refused_by_place():
     assert await refused_param(stop_token_ids=list(range(33))) == "stop_token_ids"
 
 
+async def test_allowed_tokens_reach_the_engine_and_those_that_the_model_does_not_have_are_refused():
+    assert (await sampling_of(allowed_token_ids=[5, 3, 5])).allowed_ids == {3, 5}
+    assert (await sampling_of(allowed_token_ids=None)).allowed_ids is None
+    assert await refused_param(allowed_token_ids=[1, 2, VOCAB]) == "allowed_token_ids[2]"
+
+
+async def test_some_allowed_token_may_come_before_min_tokens():
+    held_back = {"min_tokens": 2, "stop_token_ids": [5]}
+    assert await refused_param(allowed_token_ids=[5, END], **held_back) == "allowed_token_ids"
+    assert (await sampling_of(allowed_token_ids=[5, 6], **held_back)).allowed_ids == {5, 6}
+    assert (await sampling_of(allowed_token_ids=[5], stop_token_ids=[5])).allowed_ids == {5}
+
+
 async def test_stop_tokens_are_the_models_and_the_requests():
     for fields, expected in (
         ({"stop_token_ids": [3, 5]}, {END, 3, 5}),
@@ -135,7 +149,14 @@ def test_one_choice_too_many_is_refused(kind, value):
         (ChatCompletionRequest, {"logprobs": True, "top_logprobs": 10**9}, "top_logprobs"),
         (ChatCompletionRequest, {"top_logprobs": 1}, "top_logprobs"),
         (ChatCompletionRequest, {"echo": True}, "echo"),
-        (ChatCompletionRequest, {"prompt_logprobs": 1}, "prompt_logprobs"),
+        *((kind, {"prompt_logprobs": value}, "prompt_logprobs") for kind in BOTH for value in (-1, 21, True, "1", 1.5)),
+        *((kind, {"prompt_logprobs": 0, "stream": True}, "prompt_logprobs") for kind in BOTH),
+        *((kind, {"allowed_token_ids": value}, "allowed_token_ids") for kind in BOTH for value in ([], 7, {"7": 1})),
+        *(
+            (kind, {"allowed_token_ids": [7, value]}, "allowed_token_ids[1]")
+            for kind in BOTH
+            for value in (-1, "7", True)
+        ),
     ],
 )
 def test_what_does_not_go_together_or_too_far_is_refused_by_name(kind, fields, param):

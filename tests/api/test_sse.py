@@ -6,6 +6,7 @@ import json
 import pytest
 
 from service.api.sse import frame
+from service.engine.request import FinishReason
 from tests.api.scripted_engine import MODEL, STALL, Service, tokens
 
 pytestmark = pytest.mark.anyio
@@ -106,6 +107,18 @@ async def test_a_client_that_does_not_read_is_given_up_when_its_time_is_over():
         await client.answered
     assert service.engine.last.is_aborted
     assert client.sent[-1]["more_body"]  # no end, so the server closes the connection
+
+
+async def test_what_comes_together_leaves_together():
+    service = Service([tokens("Hello world"), tokens(" and more"), FinishReason.STOP])
+    client = Client(service, stream=True)
+    async with asyncio.timeout(5):
+        await client.answered
+    bodies = [message["body"] for message in client.sent[1:]]
+    # The role and the first text; the second; the reason of the end; the end.
+    assert [body.count(b"data: ") for body in bodies] == [2, 1, 1, 1]
+    first = [json.loads(event.removeprefix("data: ")) for event in bodies[0].decode().split("\n\n") if event]
+    assert [event["choices"][0]["delta"]["content"] for event in first] == ["", "Hello world"]
 
 
 @pytest.mark.parametrize("stream", [False, True])

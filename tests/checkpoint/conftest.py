@@ -1,9 +1,12 @@
 """A small checkpoint in a bucket, and a quick way to pull it."""
 
 import random
-from collections.abc import Callable
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 
@@ -14,7 +17,12 @@ from service.checkpoint.progress import Progress
 from service.checkpoint.transfer import TransferLimits
 from tests.gcs import GcsBucket, gcs_bucket, gcs_server
 
+if TYPE_CHECKING:
+    from tests.checkpoint.streamed import Loader
+
 __all__ = ["gcs_bucket", "gcs_server"]
+
+REPOSITORY = Path(__file__).parents[2]
 
 SLICE_BYTES = 64 * 1024
 WEIGHTS = random.Random(0).randbytes(5 * SLICE_BYTES + 777)  # six slices, the last one short
@@ -84,3 +92,36 @@ def puller(gcs_bucket: GcsBucket, tmp_path: Path) -> Puller:
     for name, data in FILES.items():
         gcs_bucket.upload(f"model/{name}", data)
     return Puller(gcs_bucket, tmp_path / "cache")
+
+
+@pytest.fixture
+def loader(gcs_bucket: GcsBucket, tmp_path: Path) -> "Loader":
+    """A checkpoint of real weights in a bucket, to be streamed; an empty cache."""
+    from tests.checkpoint.streamed import OBJECTS, Loader
+
+    for name, data in OBJECTS.items():
+        gcs_bucket.upload(f"llama/{name}", data)
+    return Loader(gcs_bucket.endpoint, gcs_bucket.name, tmp_path / "cache")
+
+
+@pytest.fixture
+def spawn() -> Iterator[Callable[..., subprocess.Popen[str]]]:
+    """Run modules as processes that are talked to; all are killed in the end."""
+    processes = []
+
+    def spawn_one(module: str, *arguments: str) -> subprocess.Popen[str]:
+        process = subprocess.Popen(
+            [sys.executable, "-m", module, *arguments],
+            cwd=REPOSITORY,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            encoding="utf-8",
+        )
+        processes.append(process)
+        return process
+
+    yield spawn_one
+    for process in processes:
+        process.kill()
+        process.communicate()

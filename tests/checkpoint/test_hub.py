@@ -14,8 +14,8 @@ import pytest
 from service.checkpoint.location import parse_location
 from service.checkpoint.source import open_source
 from service.errors import SettingsError, TransferFailed
+from tests.checkpoint.conftest import REPOSITORY
 
-REPOSITORY = Path(__file__).parents[2]
 COMMIT = "0123456789abcdef0123456789abcdef01234567"
 FILES = {"config.json": b'{"a": 1}', "data/weights.safetensors": bytes(300_000), "README.md": b"not needed"}
 

@@ -2,16 +2,14 @@
 
 import random
 import subprocess
-import sys
 import time
-from collections.abc import Callable, Iterator
-from pathlib import Path
+from collections.abc import Callable
 
 import pytest
 
 from tests.checkpoint.conftest import contents
 from tests.checkpoint.streamed import OBJECTS, Loader, same_weights
-from tests.checkpoint.test_processes import REPOSITORY, finished, kill, wait_until
+from tests.checkpoint.test_processes import finished, kill, wait_until
 from tests.fault_proxy import Fault
 from tests.gcs import GcsBucket
 
@@ -21,29 +19,13 @@ Start = Callable[..., subprocess.Popen[str]]
 
 
 @pytest.fixture
-def loader(gcs_bucket: GcsBucket, tmp_path: Path) -> Loader:
-    for name, data in OBJECTS.items():
-        gcs_bucket.upload(f"llama/{name}", data)
-    return Loader(gcs_bucket.endpoint, gcs_bucket.name, tmp_path / "cache")
-
-
-@pytest.fixture
-def start(loader: Loader) -> Iterator[Start]:
-    """Start a process that loads and holds; all are killed in the end."""
-    processes = []
+def start(loader: Loader, spawn: Start) -> Start:
+    """Start a process that loads and holds."""
 
     def start_one(module: str = "tests.checkpoint.load_process", *prefix: str) -> subprocess.Popen[str]:
-        command = [sys.executable, "-m", module, loader.endpoint, loader.bucket_name, *prefix, str(loader.root)]
-        process = subprocess.Popen(
-            command, cwd=REPOSITORY, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, encoding="utf-8"
-        )
-        processes.append(process)
-        return process
+        return spawn(module, loader.endpoint, loader.bucket_name, *prefix, str(loader.root))
 
-    yield start_one
-    for process in processes:
-        process.kill()
-        process.communicate()
+    return start_one
 
 
 def verdict(process: subprocess.Popen[str]) -> str:

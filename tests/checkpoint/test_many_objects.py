@@ -4,7 +4,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from tests.checkpoint.test_processes import REPOSITORY
+from tests.checkpoint.conftest import REPOSITORY
 
 
 def test_ten_thousand_objects_are_pulled_and_found_again_in_bounded_time(tmp_path: Path):

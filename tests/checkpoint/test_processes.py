@@ -2,9 +2,8 @@
 
 import random
 import subprocess
-import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -12,7 +11,6 @@ import pytest
 from tests.checkpoint.conftest import Puller, contents
 from tests.fault_proxy import Fault
 
-REPOSITORY = Path(__file__).parents[2]
 OBJECTS = {f"shard-{index}": random.Random(index).randbytes(100_000) for index in range(6)}
 SLOWLY = Fault("alt=media", times=1000, bytes_per_s=400_000)  # a second and a half for all, two at a time
 
@@ -27,23 +25,10 @@ def sharded(puller: Puller) -> Puller:
 
 
 @pytest.fixture
-def start(sharded: Puller) -> Iterator[Start]:
-    """Start a process that pulls and holds; all are killed in the end."""
-    processes = []
-
-    def start_one() -> subprocess.Popen[str]:
-        arguments = [sharded.bucket.endpoint, sharded.bucket.name, sharded.prefix, str(sharded.root)]
-        command = [sys.executable, "-m", "tests.checkpoint.pull_process", *arguments]
-        process = subprocess.Popen(
-            command, cwd=REPOSITORY, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, encoding="utf-8"
-        )
-        processes.append(process)
-        return process
-
-    yield start_one
-    for process in processes:
-        process.kill()
-        process.communicate()
+def start(sharded: Puller, spawn: Callable[..., subprocess.Popen[str]]) -> Start:
+    """Start a process that pulls and holds."""
+    arguments = [sharded.bucket.endpoint, sharded.bucket.name, sharded.prefix, str(sharded.root)]
+    return lambda: spawn("tests.checkpoint.pull_process", *arguments)
 
 
 def wait_until(is_so: Callable[[], object], limit_s: float = 20) -> None:

@@ -81,6 +81,21 @@ async def test_token_ids_reach_the_client(service):
     assert answer.prompt_token_ids
 
 
+async def test_the_prompts_logprobs_reach_the_client(service):
+    async with client_of(service) as client:
+        extensions = {"prompt_logprobs": 2, "allowed_token_ids": tokens("Hello world")}
+        chat = await client.chat.completions.create(model=MODEL, messages=HELLO, extra_body=extensions)
+        text = await client.completions.create(model=MODEL, prompt=tokens("Once"), extra_body=extensions)
+    for got, prompt in (
+        (chat.prompt_logprobs, service.engine.streams[0].request.prompt_ids),
+        (text.choices[0].prompt_logprobs, tokens("Once")),
+    ):
+        assert got[0] is None
+        assert [place[str(token_id)]["rank"] for place, token_id in zip(got[1:], prompt[1:], strict=True)] == [1] * (
+            len(prompt) - 1
+        )
+
+
 async def test_several_choices_of_a_chat_with_their_logprobs(service):
     async with client_of(service) as client:
         fields = {"model": MODEL, "messages": HELLO, "n": 3, "logprobs": True, "top_logprobs": 2}

@@ -31,9 +31,27 @@ def runner(executables):
 
 
 @pytest.fixture
-def engine(runner):
-    engine = Engine(runner, SHAPES, Metrics(), max_requests=32)
-    engine.start()
-    yield engine
-    engine.stop()
-    engine._scheduler.check_integrity()
+def start_engine():
+    """Start engines that are stopped, and looked at for lost pages and slots, when the test is over."""
+    engines = []
+
+    def start(runner, metrics=None, shapes=SHAPES, **options):
+        engine = Engine(runner, shapes, metrics or Metrics(), **{"max_requests": 32} | options)
+        engines.append(engine)
+        engine.start()
+        return engine
+
+    yield start
+    for engine in engines:
+        engine.stop()
+        engine._scheduler.check_integrity()
+
+
+@pytest.fixture
+def engine(start_engine, runner):
+    return start_engine(runner)
+
+
+@pytest.fixture
+def anyio_backend():
+    return "asyncio"

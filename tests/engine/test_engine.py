@@ -5,7 +5,6 @@ import time
 
 import pytest
 
-from service.engine.engine import Engine
 from service.engine.request import FinishReason, Request, Sampling
 from service.errors import Draining, EngineError, EngineStopped, Overloaded
 from service.observability.metrics import Metrics
@@ -41,12 +40,13 @@ def test_a_second_request_joins_while_the_first_runs(engine, model):
     async def main():
         first = submit(engine, "first", max_tokens=40)
         iterator = aiter(first)
-        await anext(iterator)
+        begun = await anext(iterator)
         second = await read(submit(engine, "second", max_tokens=3))
         assert second[0] == model.expected((2, 3), 3)
         remaining = [event async for event in iterator]
         assert remaining[-1].finish_reason is FinishReason.LENGTH
-        assert len(remaining) == 39
+        told = [token_id for event in (begun, *remaining) for token_id in event.token_ids]
+        assert told == model.expected((2, 3), 40)
 
     asyncio.run(main())
 
@@ -64,9 +64,8 @@ def test_an_abort_frees_what_the_request_held(engine):
     asyncio.run(asyncio.wait_for(main(), 5))
 
 
-def test_one_request_too_many_is_refused_with_the_limit(runner):
-    engine = Engine(runner, SHAPES, Metrics(), max_requests=2)
-    engine.start()
+def test_one_request_too_many_is_refused_with_the_limit(runner, start_engine):
+    engine = start_engine(runner, max_requests=2)
 
     async def main():
         streams = [submit(engine, str(i)) for i in range(2)]
@@ -77,7 +76,6 @@ def test_one_request_too_many_is_refused_with_the_limit(runner):
         await read(submit(engine, "later"))
 
     asyncio.run(main())
-    engine.stop()
 
 
 def test_a_drain_lets_running_requests_finish_and_takes_no_new_ones(engine, model):
@@ -110,12 +108,9 @@ class FailingRunner:
         return self._runner.dispatch(plan)
 
 
-def test_a_failure_of_the_device_reaches_every_open_stream_and_is_told_once(runner, caplog):
+def test_a_failure_of_the_device_reaches_every_open_stream_and_is_told_once(runner, start_engine):
     failures = []
-    engine = Engine(
-        FailingRunner(runner, 5), SHAPES, Metrics(), max_requests=9, on_failure=lambda: failures.append(time.time())
-    )
-    engine.start()
+    engine = start_engine(FailingRunner(runner, 5), on_failure=lambda: failures.append(time.time()))
 
     async def main():
         streams = [submit(engine, str(i), max_tokens=30) for i in range(5)]
@@ -130,17 +125,15 @@ def test_a_failure_of_the_device_reaches_every_open_stream_and_is_told_once(runn
     assert not engine.is_live
 
 
-def test_the_metrics_count_what_happened(runner):
+def test_the_metrics_count_what_happened(runner, start_engine):
     metrics = Metrics()
-    engine = Engine(runner, SHAPES, metrics, max_requests=9)
-    engine.start()
+    engine = start_engine(runner, metrics)
 
     async def main():
         # A salt of its own: what an earlier test left in the pages must not be found.
         await read(submit(engine, "a", prompt=range(1, 12), max_tokens=5, cache_salt=b"metrics"))
 
     asyncio.run(main())
-    engine.stop()
     values = {sample.name: sample.value for family in metrics.registry.collect() for sample in family.samples}
     assert values["levserve_prompt_tokens_total"] == 11
     assert values["levserve_generation_tokens_total"] == 5
@@ -149,10 +142,7 @@ def test_the_metrics_count_what_happened(runner):
     assert values["levserve_request_success_total"] == 1
 
 
-def test_a_shared_beginning_is_found_and_told_and_changes_nothing(runner, model):
-    engine = Engine(runner, SHAPES, Metrics(), max_requests=9)
-    engine.start()
-
+def test_a_shared_beginning_is_found_and_told_and_changes_nothing(engine, model):
     async def main():
         prompt = tuple(range(1, 22))
         for expected_found in (0, 20):
@@ -162,7 +152,6 @@ def test_a_shared_beginning_is_found_and_told_and_changes_nothing(runner, model)
             assert token_ids == model.expected(prompt, 5)
 
     asyncio.run(main())
-    engine.stop()
 
 
 def test_a_script_waits_for_the_whole(engine, model):

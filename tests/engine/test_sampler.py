@@ -7,8 +7,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from service.engine.allowed_words import ALL_ALLOWED, words_allowing
 from service.engine.logprobs import unpack_logprobs
-from service.engine.options import ALL_ALLOWED, pack_options
+from service.engine.options import pack_options
 from service.engine.request import Request, Sampling
 from service.engine.sampler import BROKEN, Rows, count_tokens, sample
 from tests.engine.sampling_reference import adjusted, distribution, log_softmax
@@ -26,6 +27,12 @@ def words_of(allowed):
     bits = np.zeros(-(-len(allowed) // 32) * 32, bool)
     bits[: len(allowed)] = allowed
     return np.packbits(bits, bitorder="little").view(np.uint32)
+
+
+@given(st.sets(st.integers(0, 200), min_size=1))
+def test_a_request_allows_by_the_same_bits_and_the_last_word_is_its_last_tokens(token_ids):
+    allowed = np.isin(np.arange(max(token_ids) + 1), list(token_ids))
+    assert words_allowing(token_ids).tolist() == words_of(allowed).tolist()
 
 
 def rows_of(requests, outputs=None, *, vocab=VOCAB, allowed=None, positions=None, is_row=None):
@@ -143,6 +150,7 @@ def _check_logprobs(packed, logits, token_id, num_top):
     got = unpack_logprobs(packed, num_top)
     expected = log_softmax(logits)
     assert got.logprob == pytest.approx(expected[token_id], abs=SAME_LOGPROB_ATOL)
+    assert got.rank == np.sum(logits >= logits[token_id])
     assert [top_id for top_id, _ in got.top] == np.argsort(-expected, kind="stable")[:num_top].tolist()
     np.testing.assert_allclose([p for _, p in got.top], np.sort(expected)[::-1][:num_top], atol=SAME_LOGPROB_ATOL)
 

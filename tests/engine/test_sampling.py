@@ -2,13 +2,11 @@
 
 import asyncio
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
 from service.compile.aot import compile_programs
-from service.engine.engine import Engine
 from service.engine.programs import engine_programs
 from service.engine.request import FinishReason, Request, Sampling
 from service.engine.runner import Runner
@@ -16,7 +14,6 @@ from service.engine.sampler import BROKEN
 from service.engine.scheduler import Scheduler
 from service.engine.shapes import EngineShapes
 from service.errors import BrokenScores
-from service.observability.metrics import Metrics
 from tests.engine.sampling_reference import adjusted, log_softmax
 from tests.fakes import HandCountedModel
 from tests.tolerances import SAME_LOGPROB_ATOL
@@ -56,12 +53,8 @@ def scored_runner(scored):
 
 
 @pytest.fixture
-def scored_engine(scored_runner):
-    engine = Engine(scored_runner, SHAPES, Metrics(), max_requests=32)
-    engine.start()
-    yield engine
-    engine.stop()
-    engine._scheduler.check_integrity()
+def scored_engine(scored_runner, start_engine):
+    return start_engine(scored_runner, shapes=SHAPES)
 
 
 async def collect(engine, request):
@@ -155,13 +148,13 @@ def test_logprobs_are_the_models_own_whatever_the_options(scored, scored_engine)
     events, silent = run(scored_engine, Request("a", prompt, 4, sampling), beside)
     assert all(event.logprobs == () for event in silent)
     known = list(prompt)
-    for event in events:
+    told = [pair for event in events for pair in zip(event.token_ids, event.logprobs, strict=True)]
+    for token_id, logprobs in told:
         expected = log_softmax(scored.scores(known))
-        (token_id,), (logprobs,) = event.token_ids, event.logprobs
         assert logprobs.logprob == pytest.approx(expected[token_id], abs=SAME_LOGPROB_ATOL)
         assert [p for _, p in logprobs.top] == pytest.approx(sorted(expected)[::-1][:3], abs=SAME_LOGPROB_ATOL)
         known.append(token_id)
-    assert len(events) == 4
+    assert len(told) == 4
 
 
 @pytest.mark.parametrize("prompt_len", [1, 2, 8, 9, 21])
@@ -177,6 +170,7 @@ def test_the_prompts_logprobs_come_with_the_first_token_over_all_chunks(scored, 
     for position, got in enumerate(first.prompt_logprobs[1:], 1):
         expected = log_softmax(scored.scores(prompt[:position]))
         assert got.logprob == pytest.approx(expected[prompt[position]], abs=SAME_LOGPROB_ATOL)
+        assert got.rank == np.sum(expected >= expected[prompt[position]])
         assert len(got.top) == 2
     assert len(first.prompt_logprobs) == prompt_len
 
@@ -193,23 +187,18 @@ def test_broken_scores_end_their_sequence_alone_and_the_engine_goes_on(scored, s
     assert tokens_of(run(scored_engine, healthy)[0]) == greedy(scored, healthy)
 
 
-def test_only_allowed_tokens_come(scored, scored_runner):
-    """The mask is the scheduler's to set, step by step; here it stays the same."""
-    scheduler = Scheduler(num_slots=2, num_pages=24, page_size=4, chunking=SHAPES.chunking)
-    masked = scheduler.add(Request("masked", (1, 2), 6, Sampling(temperature=0.0)))
-    free = scheduler.add(Request("free", (1, 2), 6, Sampling(temperature=0.0)))
-    allowed = np.isin(np.arange(VOCAB), [3, 8, 33, 49])
-    bits = np.zeros(64, bool)
-    bits[:VOCAB] = allowed
-    masked.allowed_words = np.packbits(bits, bitorder="little").view(np.uint32)
-    while not scheduler.is_idle:
-        plan = scheduler.plan()
-        scheduler.commit(plan, scored_runner.dispatch(plan).read().tolist())
+@pytest.mark.parametrize("allowed_ids", [{3, 8, 33, 49}, {3, 8}, {31}, {33}], ids=str)
+def test_only_allowed_tokens_come(scored, scored_engine, allowed_ids):
+    sampling = Sampling(temperature=0.0, allowed_ids=frozenset(allowed_ids))
+    masked = Request("masked", (1, 2), 6, sampling)
+    free = Request("free", (1, 2), 6, Sampling(temperature=0.0))
+    of_masked, of_free = run(scored_engine, masked, free)
+    allowed = np.isin(np.arange(VOCAB), list(allowed_ids))
     output = []
     while len(output) < 6:
-        output.append(int(np.argmax(adjusted(scored.scores([1, 2, *output]), masked.request, output, allowed))))
-    assert masked.output_ids == output
-    assert free.output_ids == greedy(scored, free.request)
+        output.append(int(np.argmax(adjusted(scored.scores([1, 2, *output]), masked, output, allowed))))
+    assert tokens_of(of_masked) == output
+    assert tokens_of(of_free) == greedy(scored, free)
 
 
 def run_pipelined(scheduler, runner):

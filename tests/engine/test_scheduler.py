@@ -42,6 +42,19 @@ def test_prefill_and_decode_take_turns_so_that_a_long_prompt_stalls_nobody():
     assert kinds == [StepKind.DECODE, StepKind.PREFILL] * 3
 
 
+def test_one_kind_by_itself_comes_as_long_as_there_is_any_of_it():
+    scheduler = make_scheduler()
+    scheduler.add(make_request("a", prompt_len=18, max_tokens=3))
+    scheduler.add(make_request("b", prompt_len=3, max_tokens=2))
+    assert scheduler.plan(only=StepKind.DECODE) is None
+    kinds = []
+    for only in (StepKind.PREFILL, StepKind.DECODE):
+        while plan := scheduler.plan(only=only):
+            kinds.append((plan.kind, len(plan.rows)))
+    assert [kind for kind, _ in kinds] == [StepKind.PREFILL] * (len(kinds) - 2) + [StepKind.DECODE] * 2
+    assert [num_rows for _, num_rows in kinds[-2:]] == [2, 1]
+
+
 def test_a_second_request_joins_while_the_first_runs():
     scheduler = make_scheduler()
     first = scheduler.add(make_request("first", max_tokens=20))

@@ -84,6 +84,24 @@ def test_logprobs_of_an_echoed_prompt_are_those_that_it_has_as_an_answer(demo_se
     )
 
 
+def test_a_prompts_logprobs_are_those_of_its_echo_and_only_allowed_tokens_answer(demo_service, demo_answers):
+    prompt = demo_answers[0]["question"]
+    options = {"model": MODEL, "prompt": prompt, "temperature": 1.5, "max_tokens": 30, "logprobs": 2, "echo": True}
+    extensions = {"prompt_logprobs": 3, "allowed_token_ids": [70, 71], "return_token_ids": True, "ignore_eos": True}
+    choice = demo_service.client().completions.create(**options, extra_body=extensions).choices[0]
+    prompt_ids = choice.prompt_token_ids
+    echoed = choice.logprobs.token_logprobs[1 : len(prompt_ids)]
+    own = [place[str(i)] for place, i in zip(choice.prompt_logprobs[1:], prompt_ids[1:], strict=True)]
+    assert [entry["logprob"] for entry in own] == echoed
+    for place, entry in zip(choice.prompt_logprobs[1:], own, strict=True):
+        likeliest = sorted(place.values(), key=lambda other: other["rank"])
+        assert [other["rank"] for other in likeliest][:3] == [1, 2, 3]
+        assert sorted(place.values(), key=lambda other: -other["logprob"]) == likeliest
+        assert (entry in likeliest[:3]) == (len(place) == 3)
+    assert set(choice.token_ids) == {70, 71}
+    assert len(choice.token_ids) == 30
+
+
 def test_a_bias_and_a_stop_token_are_obeyed(demo_service):
     client = demo_service.client()
     options = {"model": MODEL, "prompt": "Q", "temperature": 0, "max_tokens": 8}

@@ -1,0 +1,77 @@
+"""What streaming costs the server: processor time for 1000 streamed tokens, with the demo model behind it.
+
+    python -m benchmarks.loop_time --streams 32
+
+The event loop's thread by itself (HTTP, JSON, text), and the process as a whole, whose rest is the device's.
+"""
+
+import argparse
+import json
+import os
+import statistics
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+from benchmarks.contenders import HttpServer, free_port
+
+MODEL = "levserve-demo"
+TICKS_PER_S = os.sysconf("SC_CLK_TCK")
+
+
+def measure(num_streams: int, num_tokens: int, num_waves: int, cache: Path) -> dict[str, float]:
+    """Send waves of streams to a service of its own; return milliseconds for 1000 tokens, medians over the waves."""
+    port = free_port()
+    settings = {"MAX_NUM_SEQS": str(num_streams), "LOCAL_MODEL_CACHE": str(cache), "LOG_FORMAT": "json"}
+    server = HttpServer(
+        [sys.executable, "-m", "service", "serve"],
+        port,
+        cache / "loop_time.log",
+        model=MODEL,
+        ready_path="/health/ready",
+        environment=settings | {"HOST": "127.0.0.1", "PORT": str(port)},
+    )
+    try:
+        waves = [_wave(server, num_streams, num_tokens) for _ in range(num_waves + 1)][1:]
+    finally:
+        server.close()
+    return {name: round(statistics.median(wave[name] for wave in waves), 3) for name in waves[0]}
+
+
+def _wave(server: HttpServer, num_streams: int, num_tokens: int) -> dict[str, float]:
+    loop, process = Path(f"/proc/{server.pid}/task/{server.pid}/stat"), Path(f"/proc/{server.pid}/stat")
+    before, began_s = (_cpu_s(loop), _cpu_s(process)), time.perf_counter()
+    _, answers = server.send([server.call([5 + i], num_tokens) for i in range(num_streams)])
+    after, ended_s = (_cpu_s(loop), _cpu_s(process)), time.perf_counter()
+    thousands = num_streams * num_tokens / 1000
+    return {
+        "loop_cpu_ms": 1000 * (after[0] - before[0]) / thousands,
+        "process_cpu_ms": 1000 * (after[1] - before[1]) / thousands,
+        "tokens_per_s": 1000 * thousands / (ended_s - began_s),
+        "events": sum(len(answer.event_s) for answer in answers) / thousands,
+    }
+
+
+def _cpu_s(stat: Path) -> float:
+    """Return the processor seconds of a process or thread. Source: man 5 proc (stat, fields 14 and 15)."""
+    fields = stat.read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / TICKS_PER_S
+
+
+def main() -> None:
+    """Print the figures as one line of JSON."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
+    parser.add_argument("--streams", type=int, default=32)
+    parser.add_argument("--tokens", type=int, default=400)
+    parser.add_argument("--waves", type=int, default=5)
+    parser.add_argument("--cache", type=Path, help="keeps compiled executables for the next run")
+    options = parser.parse_args()
+    with tempfile.TemporaryDirectory() as folder:
+        cache = options.cache or Path(folder)
+        cache.mkdir(parents=True, exist_ok=True)
+        print(json.dumps(measure(options.streams, options.tokens, options.waves, cache)))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,65 @@
+"""A checkpoint that lies about itself: refused before a byte of a weight is moved, or a file is made."""
+
+import json
+import struct
+
+import numpy as np
+import pytest
+from safetensors.numpy import save
+
+from service.errors import HostileName, MalformedCheckpoint
+from tests.checkpoint.streamed import OBJECTS, SHARDS, TENSORS, Loader
+from tests.gcs import GcsBucket
+
+
+def header_of(data: bytes) -> tuple[dict, bytes]:
+    (length,) = struct.unpack("<Q", data[:8])
+    return json.loads(data[8 : 8 + length]), data[8 + length :]
+
+
+def with_header(change) -> bytes:
+    header, body = header_of(OBJECTS[SHARDS[0]])
+    change(header)
+    text = json.dumps(header).encode()
+    return struct.pack("<Q", len(text)) + text + body
+
+
+def _first(header: dict) -> dict:
+    return header["model.embed_tokens.weight"]
+
+
+@pytest.mark.parametrize(
+    ("data", "message"),
+    [
+        (struct.pack("<Q", 10**7) + bytes(100_000), "claims a header of 10000000 bytes"),
+        (struct.pack("<Q", 2**63) + bytes(100), "claims a header"),
+        (b"short", "too few for a safetensors header"),
+        (OBJECTS[SHARDS[0]][:-10], "It is cut, or lies"),
+        (with_header(lambda h: _first(h).update(data_offsets=[0, 10**12])), "needs .* bytes"),
+        (with_header(lambda h: _first(h).update(data_offsets=[-2, 38398])), "impossible numbers"),
+        (with_header(lambda h: _first(h).update(shape=[64, 300])), r"has shape \[64, 300\]; config.json makes it"),
+        (with_header(lambda h: h.update({"other": h.pop("model.embed_tokens.weight")})), "is missing"),
+        (with_header(lambda h: _first(h).update(dtype="I16")), "is I16; served are"),
+        (save({**{name: TENSORS[name] for name in TENSORS}, "spare": np.zeros(3, np.float32)}), "is in model-0000"),
+    ],
+)
+def test_a_header_that_lies_is_refused_before_a_byte_of_a_weight_is_moved(
+    loader: Loader, gcs_bucket: GcsBucket, data: bytes, message: str
+):
+    gcs_bucket.upload(f"llama/{SHARDS[0]}", data)
+    gcs_bucket.faults([])
+    with pytest.raises(MalformedCheckpoint, match=message):
+        loader.load()
+    assert {line.rpartition("bytes=")[2].split("-")[0] for line in gcs_bucket.requests("safetensors.*alt=media")} == {
+        "0"
+    }
+    assert not loader.visible()
+
+
+def test_hostile_names_are_refused_before_anything_is_made(loader: Loader, gcs_bucket: GcsBucket):
+    gcs_bucket.upload("llama/TOKENIZER.json", b"")
+    gcs_bucket.upload("llama/tokenizer_config.json", b"{}")
+    gcs_bucket.upload("llama/../outside.safetensors", b"")
+    with pytest.raises(HostileName):
+        loader.load()
+    assert not loader.root.exists()

@@ -1,0 +1,60 @@
+"""A device in plain Python, so that thousands of requests go through the real loop in seconds."""
+
+import numpy as np
+
+from service.engine.plan import CopyKind, StepKind
+
+NEVER_WRITTEN = 41  # not 0: a position that was never written must show
+
+
+class HostResult:
+    def __init__(self, token_ids):
+        self._token_ids = np.array(token_ids, np.int32)
+
+    def read(self):
+        return self._token_ids
+
+    def read_logprobs(self):
+        return None
+
+
+class HostDevice:
+    """Counts as `HandCountedModel` does, one row after the other, reading back what lies in its pages or rows.
+
+    Where the sum of a sequence's tokens is `breaking_sum`, the scores are no numbers.
+    """
+
+    def __init__(self, *, num_slots, num_pages, page_size, vocab_size, keeps_rows, breaking_sum=-1):
+        self.num_steps = 0
+        self._pages = np.full((num_pages, page_size), NEVER_WRITTEN)
+        self._rows = np.full((num_slots, num_pages, page_size), NEVER_WRITTEN)
+        self._last_token_ids = [NEVER_WRITTEN] * num_slots
+        self._vocab_size = vocab_size
+        self._keeps_rows = keeps_rows
+        self._breaking_sum = breaking_sum
+
+    def copy_pages(self, copies):
+        for copy in copies if self._keeps_rows else ():
+            row = self._rows[copy.slot, copy.first_page : copy.first_page + len(copy.pages)]
+            if copy.kind is CopyKind.SAVE:
+                self._pages[list(copy.pages)] = row
+            else:
+                row[:] = self._pages[list(copy.pages)]
+
+    def dispatch(self, plan):
+        self.num_steps += 1
+        return HostResult([self._run(plan.kind, row) for row in plan.rows])
+
+    def _run(self, kind, row):
+        token_ids = row.token_ids if kind is StepKind.PREFILL else (self._last_token_ids[row.slot],)
+        cache, pages = self._pages, row.sequence.pages
+        if self._keeps_rows:
+            cache, pages = self._rows[row.slot], range(len(self._pages))
+        page_size = cache.shape[1]
+        for position, token_id in enumerate(token_ids, row.start):
+            cache[pages[position // page_size], position % page_size] = token_id
+        end = row.start + len(token_ids)
+        total = int(cache[list(pages)].ravel()[:end].sum())
+        token_id = total % self._vocab_size
+        self._last_token_ids[row.slot] = token_id
+        return -1 if total == self._breaking_sum else token_id

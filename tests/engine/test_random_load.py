@@ -1,0 +1,208 @@
+"""Thousands of random requests with aborts through the device thread's own loop: each its text, and no page is lost."""
+
+import asyncio
+import queue
+import random
+from collections import Counter
+
+import jaxtyping
+import pytest
+
+from service.engine.chunking import Chunking
+from service.engine.loop import Abort, Loop, Stop, Submission
+from service.engine.request import FinishReason, Request, Sampling, TokenEvent
+from service.engine.scheduler import Scheduler
+from service.engine.stream import TokenStream
+from service.errors import BrokenScores
+from service.observability.metrics import Metrics
+from tests.engine.conftest import SHAPES
+from tests.engine.host_device import HostDevice
+from tests.engine.test_engine import read
+from tests.fakes import HandCountedModel
+
+NUM_REQUESTS = 10_000
+NUM_SLOTS, NUM_PAGES, PAGE_SIZE = 6, 20, 4
+VOCAB = 97
+BREAKING_SUM = 333
+MAX_OPEN = 24
+CUT_OFF = object()  # in place of a reason: the client had gone
+
+
+class CountingScheduler(Scheduler):
+    num_checks = 0
+
+    def check_integrity(self):
+        self.num_checks += 1
+        super().check_integrity()
+
+
+class CallingLoop(asyncio.AbstractEventLoop):
+    """An event loop that calls at once, so that one seed gives one course of events."""
+
+    def call_soon_threadsafe(self, callback, *args, context=None):
+        callback(*args)
+
+
+class Reader(TokenStream):
+    """What one client was told."""
+
+    def __init__(self, request, loop):
+        super().__init__(loop, abort=lambda: None, on_over=lambda: None)
+        self.request = request
+        self.token_ids, self.reason, self.num_found = [], None, 0
+
+    def put(self, event):
+        assert self.reason in (None, CUT_OFF), "nothing comes after the end"
+        if isinstance(event, BrokenScores):
+            event = TokenEvent((), FinishReason.ERROR)
+        elif isinstance(event, Exception):
+            raise event
+        self.token_ids += event.token_ids
+        self.num_found += event.num_found
+        self.reason = self.reason or event.finish_reason
+
+
+class RandomClients(queue.SimpleQueue):
+    """The loop's inbox and its device: between two steps clients come, go, or leave the engine until it is idle."""
+
+    def __init__(self, device, scheduler, seed):
+        self.readers = []
+        self.num_waits = 0
+        self._device = device
+        self._scheduler = scheduler
+        self._random = random.Random(seed)
+        self._calling = CallingLoop()
+        self._beginnings = [self._tokens(4 * i) for i in range(8)]
+        self._is_pausing = False
+
+    def copy_pages(self, copies):
+        self._device.copy_pages(copies)
+        Scheduler.check_integrity(self._scheduler)
+        self._come()
+        self._go()
+
+    def dispatch(self, plan):
+        return self._device.dispatch(plan)
+
+    def get(self):
+        """Answer the loop that has nothing to do."""
+        self.num_waits += 1
+        if self.empty() and len(self.readers) >= NUM_REQUESTS:
+            return Stop()
+        self._is_pausing = False
+        if self.empty():
+            self._ask()
+        return super().get()
+
+    def _come(self):
+        self._is_pausing |= self._random.random() < 0.01
+        num_open = self._scheduler.num_waiting + self._scheduler.num_running
+        if not self._is_pausing and num_open < MAX_OPEN and len(self.readers) < NUM_REQUESTS:
+            for _ in range(self._random.choice([0, 0, 1, 3])):
+                self._ask()
+
+    def _ask(self):
+        """Ask once, for up to three continuations of one prompt."""
+        draw = self._random
+        prompt = (draw.choice(self._beginnings) + self._tokens(draw.randrange(12))) or [1]
+        sampling, max_tokens = Sampling(temperature=0.0), draw.randint(1, 16)
+        stop_ids, priority = frozenset(self._tokens(draw.randrange(3))), draw.randrange(3)
+        salt = draw.choice([b"", b"", b"other"])
+        for _ in range(draw.choice([1, 1, 1, 3])):
+            name = str(len(self.readers))
+            request = Request(name, tuple(prompt), max_tokens, sampling, stop_ids, priority, salt)
+            self.readers.append(Reader(request, self._calling))
+            self.put(Submission(request, self.readers[-1], 0.0))
+
+    def _go(self):
+        """Let one of the last ones go, however far it is: waiting, prefilling, running, over."""
+        if self.readers and self._random.random() < 0.15:
+            reader = self._random.choice(self.readers[-MAX_OPEN:])
+            self.put(Abort(reader.request.id))
+            if reader.reason is None:
+                reader.reason = CUT_OFF
+
+    def _tokens(self, num_tokens):
+        return [self._random.randrange(VOCAB) for _ in range(num_tokens)]
+
+
+def expected(model, request):
+    token_ids = model.expected(request.prompt_ids, request.max_tokens)
+    total = sum(request.prompt_ids)
+    for index, token_id in enumerate(token_ids):
+        if total == BREAKING_SUM:
+            return token_ids[:index], FinishReason.ERROR
+        if token_id in request.stop_ids:
+            return token_ids[:index], FinishReason.STOP
+        total += token_id
+    return token_ids, FinishReason.LENGTH
+
+
+@pytest.fixture
+def unchecked_types():
+    """Millions of calls without jaxtyping's look at every argument, which would take nine tenths of the time."""
+    jaxtyping.config.update("jaxtyping_disable", True)
+    yield
+    jaxtyping.config.update("jaxtyping_disable", False)
+
+
+@pytest.mark.usefixtures("unchecked_types")
+@pytest.mark.parametrize("keeps_rows", [False, True], ids=["pages", "rows"])
+def test_ten_thousand_requests_with_aborts_each_get_their_text_and_leave_every_page_free(keeps_rows):
+    scheduler = CountingScheduler(
+        num_slots=NUM_SLOTS,
+        num_pages=NUM_PAGES,
+        page_size=PAGE_SIZE,
+        chunking=Chunking(max_tokens=16, max_rows=4, step_cost_tokens=8),
+    )
+    sizes = {"num_slots": NUM_SLOTS, "num_pages": NUM_PAGES, "page_size": PAGE_SIZE, "vocab_size": VOCAB}
+    device = HostDevice(**sizes, keeps_rows=keeps_rows, breaking_sum=BREAKING_SUM)
+    clients = RandomClients(device, scheduler, seed=5 + keeps_rows)
+    loop = Loop(scheduler, clients, Metrics())
+    loop.inbox = clients
+    loop.run()
+
+    assert scheduler.num_checks == clients.num_waits > 100
+    assert scheduler.is_idle
+    assert scheduler.pages.num_available == NUM_PAGES
+    model = HandCountedModel(VOCAB)
+    for reader in clients.readers:
+        token_ids, reason = expected(model, reader.request)
+        if reader.reason is CUT_OFF:
+            assert reader.token_ids == token_ids[: len(reader.token_ids)]
+        else:
+            assert (reader.token_ids, reader.reason) == (token_ids, reason)
+    # What must have happened on the way for this to say anything.
+    assert scheduler.num_preemptions > 1000
+    assert sum(reader.num_found for reader in clients.readers) > 10_000
+    reasons = Counter(reader.reason for reader in clients.readers)
+    assert reasons[CUT_OFF] > 1000
+    assert reasons.keys() == {CUT_OFF, FinishReason.STOP, FinishReason.LENGTH, FinishReason.ERROR}
+
+
+def test_clients_that_come_and_go_leave_the_whole_engine_as_it_was(engine, model):
+    async def client(draw):
+        for _ in range(25):
+            prompt = (*range(1, draw.choice([4, 8, 16])), draw.randrange(VOCAB))
+            max_tokens = draw.randint(1, 20)
+            name = f"{draw.random()}"
+            stream = engine.submit(
+                Request(name, prompt, max_tokens, Sampling(temperature=0.0), priority=draw.choice([0, 1]))
+            )
+            if draw.random() < 0.5:
+                assert await read(stream) == (model.expected(prompt, max_tokens), FinishReason.LENGTH)
+                continue
+            token_ids = []
+            async for event in stream:
+                token_ids += event.token_ids
+                if draw.random() < 0.2:
+                    stream.abort()
+            assert token_ids == model.expected(prompt, max_tokens)[: len(token_ids)]
+
+    async def main():
+        await asyncio.gather(*(client(random.Random(seed)) for seed in range(12)))
+        while engine._scheduler.pages.num_available < SHAPES.num_pages:
+            await asyncio.sleep(0.001)
+
+    asyncio.run(asyncio.wait_for(main(), 60))
+    assert engine.num_open == 0
