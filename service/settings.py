@@ -88,7 +88,7 @@ class Settings(BaseSettings):
     max_num_seqs: int = Field(default=16, ge=1, le=1024)
     """Slots: how many sequences run at once."""
 
-    max_prefill_tokens: int = Field(default=256, ge=16, le=16384)
+    max_prefill_tokens: int = Field(default=512, ge=16, le=16384)
     """Prompt tokens of one prefill step; a longer prompt goes in chunks between decode steps."""
 
     page_size: int = Field(default=16, ge=1, le=1024)

@@ -37,33 +37,37 @@ class Executable:
 
     compiled: jax.stages.Compiled
     constant_leaves: tuple[int, ...]
-    state_leaves: tuple[int, ...]
+    read_leaves: tuple[int, ...]  # of the state: those that it leaves as they are
+    state_leaves: tuple[int, ...]  # those that it changes
 
     def __call__(self, constants: Sequence[jax.Array], state: list[jax.Array], inputs: Any) -> Any:
         """Run, put the new leaves into `state`, and return the outputs; does not wait for the device.
 
         Args:
             constants: all leaves of the constants.
-            state: all leaves of the state; those that the program touches are consumed and replaced.
+            state: all leaves of the state; those that the program changes are consumed and replaced.
             inputs: the pytree that the program takes.
         """
-        touched, outputs = self.compiled(
-            [constants[i] for i in self.constant_leaves], [state[i] for i in self.state_leaves], inputs
+        changed, outputs = self.compiled(
+            [constants[i] for i in self.constant_leaves],
+            [state[i] for i in self.read_leaves],
+            [state[i] for i in self.state_leaves],
+            inputs,
         )
-        for i, leaf in zip(self.state_leaves, touched, strict=True):
+        for i, leaf in zip(self.state_leaves, changed, strict=True):
             state[i] = leaf
         return outputs
 
     def serialize(self) -> bytes:
         """Return a pickle, native code included."""
-        return pickle.dumps((serialize(self.compiled), self.constant_leaves, self.state_leaves))
+        return pickle.dumps((serialize(self.compiled), self.constant_leaves, self.read_leaves, self.state_leaves))
 
 
 def load_executable(data: bytes, devices: Sequence[Device]) -> Executable:
     """Put one executable onto its devices; runs what is in the bytes, so only for those that were checked."""
-    (payload, in_tree, out_tree), constant_leaves, state_leaves = pickle.loads(data)
+    (payload, in_tree, out_tree), *leaves = pickle.loads(data)
     compiled = deserialize_and_load(payload, in_tree, out_tree, execution_devices=devices)  # pyright: ignore[reportArgumentType]
-    return Executable(compiled, constant_leaves, state_leaves)
+    return Executable(compiled, *leaves)
 
 
 def compile_program(program: Program) -> Executable:
@@ -77,19 +81,25 @@ def compile_program(program: Program) -> Executable:
     state_out = jaxpr.outvars[:num_state]
     used = {id(var) for eqn in jaxpr.eqns for var in eqn.invars} | {id(var) for var in jaxpr.outvars[num_state:]}
     constant_leaves = tuple(i for i in range(num_constants) if id(jaxpr.invars[i]) in used)
-    state_leaves = tuple(i for i in range(num_state) if state_out[i] is not state_in[i] or id(state_in[i]) in used)
+    state_leaves = tuple(i for i in range(num_state) if state_out[i] is not state_in[i])
+    read_leaves = tuple(i for i in range(num_state) if state_out[i] is state_in[i] and id(state_in[i]) in used)
 
-    def run(constants: list[jax.Array], state: list[jax.Array], inputs: Any) -> tuple[list[jax.Array], Any]:
+    def run(
+        constants: list[jax.Array], read: list[jax.Array], changed: list[jax.Array], inputs: Any
+    ) -> tuple[list[jax.Array], Any]:
         arguments: list[Any] = [None] * (num_constants + num_state)  # nobody reads those that stay None
         for i, leaf in zip(constant_leaves, constants, strict=True):
             arguments[i] = leaf
-        for i, leaf in zip(state_leaves, state, strict=True):
+        for i, leaf in zip((*read_leaves, *state_leaves), (*read, *changed), strict=True):
             arguments[num_constants + i] = leaf
         results = jaxpr_as_fun(traced.jaxpr)(*arguments, *jax.tree.leaves(inputs))
         return [results[i] for i in state_leaves], jax.tree.unflatten(output_tree, results[num_state:])
 
     run.__name__ = program.name.replace("-", "_")  # what profiles show
-    lowered = jax.jit(run, donate_argnums=1).lower(
-        [constants[i] for i in constant_leaves], [state[i] for i in state_leaves], program.inputs
+    lowered = jax.jit(run, donate_argnums=2).lower(
+        [constants[i] for i in constant_leaves],
+        [state[i] for i in read_leaves],
+        [state[i] for i in state_leaves],
+        program.inputs,
     )
-    return Executable(lowered.compile(), constant_leaves, state_leaves)
+    return Executable(lowered.compile(), constant_leaves, read_leaves, state_leaves)

@@ -48,7 +48,8 @@ def test_an_executable_takes_and_replaces_only_the_leaves_that_it_touches():
     )
     executable = compile_programs([touching], num_threads=1)["step"].executable
     assert executable.constant_leaves == (0,)
-    assert executable.state_leaves == (1, 2)
+    assert executable.read_leaves == (1,)
+    assert executable.state_leaves == (2,)
     constants = [jnp.full(2, 3.0, jnp.float32), jnp.zeros(0)]
     idle = jnp.zeros(0)
     state = [idle, jnp.full(2, 5.0, jnp.float32), jnp.full(2, 7.0, jnp.float32)]
