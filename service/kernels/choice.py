@@ -12,9 +12,9 @@ from service.device.memory import Device
 from service.kernels.attention import AttentionKernel, keeps_rows
 from service.kernels.paging import CacheLayout
 
-TPU_LANES = 128  # a vector register's width; ragged paged attention pads each head to a multiple
+TPU_LANES = 128  # a vector register's width: ragged paged attention takes heads of just so many dimensions
 TPU_SUBLANE_COUNTS = (1, 2, 4)  # less than a whole tile of eight that ragged paged attention can take
-LARGEST_HEAD_DIM = 256  # what fits the kernels' tiles
+GPU_LARGEST_HEAD_DIM = 256  # what fits the tiles
 AMPERE = (8, 0)  # the first compute capability whose tensor cores know bfloat16
 
 
@@ -72,17 +72,12 @@ def choose_kernel(device: Device, heads: HeadShape) -> KernelChoice:
     if device.platform == "gpu":
         name, cached, obstacle = KernelName.TRITON, heads.head_dim, _gpu_obstacle(device, heads)
     elif device.platform == "tpu":
-        name, cached, obstacle = KernelName.RAGGED, padded_head_dim(heads.head_dim), _tpu_obstacle(heads)
+        name, cached, obstacle = KernelName.RAGGED, TPU_LANES, _tpu_obstacle(heads)
     else:
         name, cached, obstacle = KernelName.REFERENCE, heads.head_dim, f"there is none for {device.platform}"
     if obstacle is not None:
         return KernelChoice(KernelName.REFERENCE, heads.head_dim, obstacle)
     return KernelChoice(name, cached)
-
-
-def padded_head_dim(head_dim: int) -> int:
-    """Return the dimensions that a TPU caches of a key or value."""
-    return -(-head_dim // TPU_LANES) * TPU_LANES
 
 
 def _gpu_obstacle(device: Device, heads: HeadShape) -> str | None:
@@ -93,7 +88,7 @@ def _gpu_obstacle(device: Device, heads: HeadShape) -> str | None:
         return f"{device.device_kind} (compute capability {capability or 'unknown'}) is no NVIDIA Ampere or newer"
     if heads.dtype.name not in ("bfloat16", "float16", "float32"):
         return f"it does not take {heads.dtype.name}"
-    return _size_obstacle(heads)
+    return _size_obstacle(heads, GPU_LARGEST_HEAD_DIM)
 
 
 def _tpu_obstacle(heads: HeadShape) -> str | None:
@@ -103,10 +98,10 @@ def _tpu_obstacle(heads: HeadShape) -> str | None:
     sublanes = 2 * heads.num_kv_heads * heads.dtype.itemsize // 4
     if sublanes not in TPU_SUBLANE_COUNTS and sublanes % 8:
         return f"it does not take {heads.num_kv_heads} key-value heads of {heads.dtype.name} on a device"
-    return _size_obstacle(heads)
+    return _size_obstacle(heads, TPU_LANES)
 
 
-def _size_obstacle(heads: HeadShape) -> str | None:
-    if heads.head_dim > LARGEST_HEAD_DIM:
-        return f"it does not take heads of {heads.head_dim} dimensions, {LARGEST_HEAD_DIM} at most"
+def _size_obstacle(heads: HeadShape, largest: int) -> str | None:
+    if heads.head_dim > largest:
+        return f"it does not take heads of {heads.head_dim} dimensions, {largest} at most"
     return None

@@ -1,7 +1,7 @@
 """Attention on a TPU: JAX's own ragged paged attention, which copies pages to the core while it computes.
 
 That kernel takes the tokens of all sequences in one row without padding, and keys and values in one array, side by side
-for each head:
+for each head, padded to 128 dimensions:
 
     ours      [seq, token]   a a a .          cache   [page, position, (k0 v0 k1 v1 ...), head_dim]
                              b b . .
@@ -24,13 +24,14 @@ import jax.numpy as jnp
 from jax.experimental.pallas.ops.tpu.ragged_paged_attention import ragged_paged_attention
 from jaxtyping import Array, DTypeLike, Float, Int
 
-from service.kernels.choice import padded_head_dim
+from service.kernels.choice import TPU_LANES
 from service.kernels.paging import CacheLayout, Paging
 
-# What one turn of the kernel holds. The kernel's own sizes want up to 128 pages at once and do not fit the 16 MiB that
-# XLA grants a kernel on a v5e; these compile for it and for a v6e. Not tuned.
+# What one turn of the kernel holds. By itself it would take up to 128 pages at once, which do not fit the 16 MiB that a
+# kernel is granted on a v4 or v5e; these do. Not tuned.
 POSITIONS_PER_BLOCK = 512
-QUERIES_PER_BLOCK = 32
+QUERIES_PER_BLOCK = 32  # tokens
+QUERY_HEADS_PER_BLOCK = 1024  # of all these tokens together
 
 KVPairs = Float[Array, "page position key_and_value dim"]
 
@@ -45,7 +46,7 @@ class RaggedAttention:
 
     def initial_cache(self, layout: CacheLayout, *, num_kv_heads: int, head_dim: int, dtype: DTypeLike) -> KVPairs:
         """Return empty pages; each head's keys and values are neighbours, so that devices may split the heads."""
-        return jnp.zeros((layout.num_pages, layout.page_size, 2 * num_kv_heads, padded_head_dim(head_dim)), dtype)
+        return jnp.zeros((layout.num_pages, layout.page_size, 2 * num_kv_heads, TPU_LANES), dtype)
 
     def attend(
         self,
@@ -79,7 +80,9 @@ class RaggedAttention:
                 sliding_window=sliding_window,
                 soft_cap=soft_cap,
                 num_kv_pages_per_block=min(context_pages, max(POSITIONS_PER_BLOCK // page_size, 1)),
-                num_queries_per_block=min(QUERIES_PER_BLOCK, num_seqs * width),
+                num_queries_per_block=min(
+                    QUERIES_PER_BLOCK, max(QUERY_HEADS_PER_BLOCK // (num_kv_heads * group), 1), num_seqs * width
+                ),
             )
             unpacked = ragged.unpack(attended)[..., :head_dim].reshape(query.shape)
             # What the kernel leaves where there is no token is not even initialized.

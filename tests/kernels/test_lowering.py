@@ -16,7 +16,7 @@ SHAPES = {
     "decode alone, split context": {"num_seqs": 1, "width": 1, "num_pages": 64},
     "prefill": {"num_seqs": 1, "width": 256},
     "prefill of several, window, soft cap": {"num_seqs": 4, "width": 64, "sliding_window": 100, "soft_cap": 30.0},
-    "wide heads": {"num_seqs": 2, "width": 16, "head_dim": 256},
+    "many query heads": {"num_seqs": 2, "width": 16, "group": 16},
     "dimensions to pad": {"num_seqs": 2, "width": 16, "head_dim": 80},
     "float32": {"num_seqs": 2, "width": 16, "dtype": "float32"},
 }
