@@ -27,9 +27,10 @@ from benchmarks.machine import describe_machine
 from service.checkpoint.recipe import weight_shapes
 from service.compile.aot import compile_programs
 from service.compile.buckets import bucket_name
-from service.engine.batch import StepInputs, all_allowed, empty_inputs
+from service.engine.batch import SampleInputs, StepInputs, all_allowed, empty_inputs
 from service.engine.plan import StepKind
-from service.engine.runner import INITIAL_STATE, engine_programs
+from service.engine.programs import INITIAL_STATE, engine_programs, sample_name
+from service.engine.runner import Runner
 from service.engine.shapes import EngineShapes
 from service.kernels.choice import HeadShape, KernelChoice, choose_kernel
 from service.models.config import DecoderConfig
@@ -125,22 +126,22 @@ def _measure(
     model = Decoder(config, dtype, choice.kernel(shapes.layout))
     weights = _random_weights(model, dtype)
     bucket = shapes.decode_grid.smallest(num_seqs=batch, num_tokens=1, num_pages=num_pages)
-    name = bucket_name(StepKind.DECODE, bucket)
+    step, draw = bucket_name(StepKind.DECODE, bucket), sample_name(StepKind.DECODE, batch)
     programs = engine_programs(model, shapes, weight_shapes(model.weight_specs(), dtype))
-    wanted = [program for program in programs if program.name in (INITIAL_STATE, name)]
+    wanted = [program for program in programs if program.name in (INITIAL_STATE, step, draw)]
     compiled = compile_programs(wanted, num_threads=2)
-    step, state = compiled[name].executable, compiled[INITIAL_STATE].executable()
-    inputs = [
-        _inputs(shapes, bucket, position, config.vocab_size)
-        for position in range(options.context, options.context + options.steps)
-    ]
+    runner = Runner(shapes, weights, {name: program.executable for name, program in compiled.items()})
+    allowed = jax.device_put(all_allowed(batch, config.vocab_size))
+    inputs = [_inputs(shapes, bucket, position) for position in range(options.context, options.context + options.steps)]
     seconds = []
     for _ in range(1 + ROUNDS):
         started = time.perf_counter()
-        outputs: Any = None
+        sampled: Any = None
         for step_inputs in inputs:
-            state, outputs = step(weights, state, step_inputs)
-        np.asarray(outputs.sampled.token_ids)
+            hidden = runner.run(step, step_inputs)
+            drawn = SampleInputs(hidden.last, step_inputs.slots, step_inputs.start + 1, allowed, None)
+            sampled = runner.run(draw, drawn)
+        np.asarray(sampled.token_ids)
         seconds.append((time.perf_counter() - started) / options.steps)
     step_s = statistics.median(seconds[1:])  # the first round warms up
     weight_bytes = sum(array.nbytes for name, array in weights.items() if name != "embed" or config.has_tied_embeddings)
@@ -154,7 +155,7 @@ def _measure(
         "kv_bytes_per_step": kv_bytes,
         "gb_per_s": round((weight_bytes + kv_bytes) / step_s / 1e9, 1),
         "share_of_copy_bandwidth": round((weight_bytes + kv_bytes) / step_s / copy_bytes_per_s, 3),
-        "compile_seconds": round(compiled[name].seconds, 1),
+        "compile_seconds": round(compiled[step].seconds, 1),
     }
 
 
@@ -169,14 +170,14 @@ def _random_weights(model: Decoder, dtype: np.dtype) -> Mapping[str, jax.Array]:
     return {spec.name: draw(key, spec.shape) for key, spec in zip(keys, model.weight_specs(), strict=True)}
 
 
-def _inputs(shapes: EngineShapes, bucket: Mapping[str, int], position: int, vocab_size: int) -> StepInputs:
+def _inputs(shapes: EngineShapes, bucket: Mapping[str, int], position: int) -> StepInputs:
     """Return a decode step in which every slot has a sequence, all at the same position, pages in no order."""
     num_slots = shapes.num_slots
-    inputs = empty_inputs(StepKind.DECODE, bucket, shapes, all_allowed(num_slots, vocab_size))
+    inputs = empty_inputs(bucket, shapes)
     pages = np.random.RandomState(0).permutation(shapes.num_pages).reshape(num_slots, -1)
     inputs.start[:], inputs.num_tokens[:], inputs.slots[:] = position, 1, np.arange(num_slots)
     inputs.page_table[:, : pages.shape[1]] = pages
-    return jax.device_put(inputs)
+    return inputs
 
 
 def _copy_bytes_per_s(num_bytes: int) -> float:

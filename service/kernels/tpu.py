@@ -43,6 +43,7 @@ class RaggedAttention:
     ragged_attention: Callable[..., Array] = ragged_paged_attention  # another one only in tests, which have no TPU
 
     keeps_rows: ClassVar[bool] = False
+    kv_head_axis: ClassVar[int] = 2  # of the cache; a head's key and value are neighbours, so halves are whole heads
 
     def initial_cache(self, layout: CacheLayout, *, num_kv_heads: int, head_dim: int, dtype: DTypeLike) -> KVPairs:
         """Return empty pages; each head's keys and values are neighbours, so that devices may split the heads."""
