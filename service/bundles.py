@@ -47,7 +47,7 @@ NUM_READERS = 8
 
 
 def bundle_key(config: DecoderConfig, dtype: np.dtype, shapes: EngineShapes, devices: Sequence[Device]) -> BundleKey:
-    """Return the key of the bundle that an engine needs; which kernels it uses follows from platform and source."""
+    """Return the key of the bundle that an engine needs; which kernel it uses follows from these."""
     root = Path(service.__file__).parent
     inputs = {
         "model": asdict(config),

@@ -1,5 +1,6 @@
 """What will be served and in which sizes: from a located checkpoint, a device and the settings. No weight, no trace."""
 
+import logging
 import math
 from dataclasses import dataclass
 
@@ -11,11 +12,14 @@ from service.device.memory import Device, device_memory_bytes
 from service.engine.shapes import EngineShapes
 from service.engine.sizing import ModelSize, fit_engine
 from service.kernels.attention import keeps_rows
+from service.kernels.choice import HeadShape, KernelChoice, choose_kernel
 from service.models.config import DecoderConfig
 from service.models.decoder_weights import decoder_weight_specs
 from service.models.interface import PagedDecoder, WeightSpec
 from service.models.registry import read_config
 from service.settings import Settings
+
+logger = logging.getLogger(__name__)
 
 # On a CPU the device's memory is everybody's; on an accelerator it is ours.
 CPU_MEMORY_FRACTION = 0.5
@@ -31,6 +35,7 @@ class EnginePlan:
     shapes: EngineShapes
     specs: tuple[WeightSpec, ...]
     device: Device
+    kernel: KernelChoice
     key: BundleKey
 
     @property
@@ -40,10 +45,9 @@ class EnginePlan:
 
     def model(self) -> PagedDecoder:
         """Return the model to trace; imports Haliax, so only a start without a bundle asks."""
-        from service.kernels.attention import choose_kernel
         from service.models.decoder import Decoder
 
-        return Decoder(self.config, self.dtype, choose_kernel(self.device.platform, self.shapes.layout))
+        return Decoder(self.config, self.dtype, self.kernel.kernel(self.shapes.layout))
 
 
 def plan_engine(settings: Settings, located: LocatedCheckpoint, device: Device) -> EnginePlan:
@@ -59,6 +63,7 @@ def plan_engine(settings: Settings, located: LocatedCheckpoint, device: Device) 
     config = read_config(located.uri, located.hub_config)
     dtype = _choose_dtype(settings, located, device.platform)
     specs = decoder_weight_specs(config)
+    kernel = _choose_kernel(config, dtype, device)
     default_fraction = CPU_MEMORY_FRACTION if device.platform == "cpu" else ACCELERATOR_MEMORY_FRACTION
     fraction = settings.device_memory_fraction or default_fraction
     shapes = fit_engine(
@@ -66,7 +71,7 @@ def plan_engine(settings: Settings, located: LocatedCheckpoint, device: Device) 
             context_len=config.context_len,
             vocab_size=config.vocab_size,
             weights_bytes=_weights_bytes(specs, dtype),
-            kv_bytes_per_token=config.kv_bytes_per_token(dtype.itemsize),
+            kv_bytes_per_token=config.kv_bytes_per_token(dtype.itemsize) * kernel.cached_head_dim // config.head_dim,
             keeps_rows=keeps_rows(device.platform),
         ),
         memory_bytes=int(device_memory_bytes(device) * fraction),
@@ -75,7 +80,21 @@ def plan_engine(settings: Settings, located: LocatedCheckpoint, device: Device) 
         max_prefill_tokens=settings.max_prefill_tokens,
         max_model_len=settings.max_model_len,
     )
-    return EnginePlan(config, dtype, shapes, specs, device, bundle_key(config, dtype, shapes, [device]))
+    return EnginePlan(config, dtype, shapes, specs, device, kernel, bundle_key(config, dtype, shapes, [device]))
+
+
+def _choose_kernel(config: DecoderConfig, dtype: np.dtype, device: Device) -> KernelChoice:
+    """Choose how attention is done, and say so; a slow way is never taken in silence."""
+    choice = choose_kernel(device, HeadShape(config.num_kv_heads, config.head_dim, dtype))
+    facts = {"kernel": choice.name.value, "device": device.device_kind}
+    if choice.obstacle is not None:
+        message = "the device's attention kernel cannot serve this model; the slow reference does"
+        logger.warning(message, extra={**facts, "reason": choice.obstacle})
+        return choice
+    if choice.cached_head_dim != config.head_dim:
+        facts |= {"head_dim": config.head_dim, "cached_head_dim": choice.cached_head_dim}
+    logger.info("attention kernel", extra=facts)
+    return choice
 
 
 def _choose_dtype(settings: Settings, located: LocatedCheckpoint, platform: str) -> np.dtype:

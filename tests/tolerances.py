@@ -11,3 +11,7 @@ SAME_ATTENTION_ATOL = 2e-6
 
 # A log-probability in float32 against float64: scores up to 20, sums of 50 terms.
 SAME_LOGPROB_ATOL = 5e-6
+
+# Attention in a narrow type against float32: a weight and the result are each rounded to 8 (11) bits, values up to 4.
+SAME_ATTENTION_BFLOAT16_ATOL = 2 * 4 * 2**-9
+SAME_ATTENTION_FLOAT16_ATOL = 2 * 4 * 2**-12

@@ -1,4 +1,4 @@
-"""Attention over a cache: the one signature that models call, and which kernel answers.
+"""Attention over a cache: the one signature that models call.
 
 The cache of a layer is the kernel's own affair: pages, or a row per slot. A model hands it back and forth unopened.
 """
@@ -53,14 +53,3 @@ class AttentionKernel(Protocol):
 def keeps_rows(platform: str) -> bool:
     """Tell whether a platform's kernel keeps a row per slot; known before there is a layout."""
     return platform == "cpu"
-
-
-def choose_kernel(platform: str, layout: CacheLayout) -> AttentionKernel:
-    """Return the kernel for a platform (`cpu`, `gpu`, `tpu`)."""
-    if keeps_rows(platform):
-        from service.kernels.cpu import RowAttention
-
-        return RowAttention(layout)
-    from service.kernels.reference import PagedReference
-
-    return PagedReference()

@@ -49,7 +49,7 @@ class PagedReference:
         arXiv:2305.13245; soft cap: Gemma Team 2024, arXiv:2408.00118.
         """
         with jax.named_scope("cache_update"):
-            cache = KVPages(_write(cache.keys, new_keys, paging), _write(cache.values, new_values, paging))
+            cache = KVPages(write_tokens(cache.keys, new_keys, paging), write_tokens(cache.values, new_values, paging))
         with jax.named_scope("attention"):
             keys, values = _read(cache.keys, paging), _read(cache.values, paging)
             scores = jnp.einsum("stkgd,skcd->skgtc", query, keys, preferred_element_type=jnp.float32) * scale
@@ -89,7 +89,7 @@ def is_visible(
     return visible
 
 
-def _write(
+def write_tokens(
     pages: Float[Array, "page kv_head position head_dim"],
     new: Float[Array, "seq token kv_head head_dim"],
     paging: Paging,

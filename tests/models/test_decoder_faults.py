@@ -11,14 +11,16 @@ from service.kernels.reference import PagedReference
 from service.models.decoder import Decoder
 from service.models.interface import StepBatch
 from service.models.registry import read_config
+from tests.kernels.emulated import RAGGED, TRITON
 from tests.parity.cases import CASES
 
 LAYOUT = CacheLayout(num_pages=4, page_size=4, slot_sizes=(1,), context_sizes=(16,))
 BROKEN_TOKEN = 7
+KERNELS = {"pages": PagedReference(), "rows": RowAttention(LAYOUT), "triton": TRITON, "ragged": RAGGED}
 
 
 @pytest.mark.parametrize("weight", ["embed", "layers.1.qkv"])
-@pytest.mark.parametrize("kernel", [PagedReference(), RowAttention(LAYOUT)], ids=["pages", "rows"])
+@pytest.mark.parametrize("kernel", KERNELS.values(), ids=KERNELS)
 def test_a_sequence_that_went_wrong_leaves_nothing_in_its_pages(kernel, weight):
     case = next(c for c in CASES if c.name == "llama_grouped_heads")
     model = Decoder(read_config("test", case.hub_config), kernel=kernel)

@@ -1,0 +1,197 @@
+"""How near decoding comes to what the device's memory allows: milliseconds of a compiled decode step, and its bytes.
+
+A model of Llama 3 8B's shape in bfloat16 with random weights, which are made on the device, runs the engine's own
+decode steps, sampling included, over sequences of which all positions are cached. Each step must read every weight but
+the embedding table, and the keys and values of every position; how fast memory can be read at best is what copying a
+large array in the same run shows.
+
+    python -m benchmarks.device_decode                  # on a GPU or a TPU, a minute
+    python -m benchmarks.device_decode --tiny           # tries the benchmark itself out, anywhere
+"""
+
+import argparse
+import functools
+import json
+import math
+import statistics
+import sys
+import time
+from collections.abc import Mapping
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from benchmarks.machine import describe_machine
+from service.checkpoint.recipe import weight_shapes
+from service.compile.aot import compile_programs
+from service.compile.buckets import bucket_name
+from service.engine.batch import SampleInputs, StepInputs, all_allowed, empty_inputs
+from service.engine.plan import StepKind
+from service.engine.programs import INITIAL_STATE, engine_programs, sample_name
+from service.engine.runner import Runner
+from service.engine.shapes import EngineShapes
+from service.kernels.choice import HeadShape, KernelChoice, choose_kernel
+from service.models.config import DecoderConfig
+from service.models.decoder import Decoder
+from service.models.registry import read_config
+
+# Source: config.json of meta-llama/Llama-3.1-8B.
+LLAMA_8B = {
+    "model_type": "llama",
+    "hidden_size": 4096,
+    "intermediate_size": 14336,
+    "num_hidden_layers": 32,
+    "num_attention_heads": 32,
+    "num_key_value_heads": 8,
+    "vocab_size": 128256,
+    "max_position_embeddings": 131072,
+    "rms_norm_eps": 1e-5,
+    "rope_theta": 500000.0,
+    "tie_word_embeddings": False,
+}
+TINY = LLAMA_8B | {
+    "hidden_size": 64,
+    "intermediate_size": 128,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 8,
+    "num_key_value_heads": 2,
+    "vocab_size": 256,
+}
+PAGE_SIZE = 16
+ROUNDS = 5  # the median of so many is told
+COPY_BYTES = 2**31
+TINY_COPY_BYTES = 2**24
+
+
+def main(arguments: list[str]) -> None:
+    """Measure every batch and print one JSON document."""
+    options = _parse(arguments)
+    device = jax.devices()[0]
+    config = read_config("benchmark", TINY if options.tiny else LLAMA_8B)
+    dtype = np.dtype(jnp.bfloat16)
+    choice = choose_kernel(device, HeadShape(config.num_kv_heads, config.head_dim, dtype))
+    bytes_per_s = _copy_bytes_per_s(TINY_COPY_BYTES if options.tiny else COPY_BYTES)
+    batches = [
+        _measure(config, dtype, choice, batch=batch, options=options, copy_bytes_per_s=bytes_per_s)
+        for batch in map(int, options.batches.split(","))
+    ]
+    report = {
+        "device": {"platform": device.platform, "kind": device.device_kind},
+        "machine": describe_machine(),
+        "model": TINY if options.tiny else LLAMA_8B,
+        "kernel": choice.name.value,
+        "kernel_obstacle": choice.obstacle,
+        "context": options.context,
+        "page_size": options.page_size,
+        "copy_gb_per_s": round(bytes_per_s / 1e9, 1),
+        "batches": batches,
+    }
+    text = json.dumps(report, indent=2)
+    print(text)
+    if options.out is not None:
+        options.out.write(text + "\n")
+
+
+def _parse(arguments: list[str]) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--tiny", action="store_true", help="a model of no size, to try the benchmark out")
+    parser.add_argument("--batches", default="1,32", help="sequences of a step")
+    parser.add_argument("--context", type=int, default=1024, help="positions of each sequence that are cached")
+    parser.add_argument("--steps", type=int, default=32, help="decode steps of one round")
+    parser.add_argument("--page-size", type=int, default=PAGE_SIZE, help="positions of a page")
+    parser.add_argument("--out", type=argparse.FileType("w"), help="where the document is written, too")
+    return parser.parse_args(arguments)
+
+
+def _measure(
+    config: DecoderConfig,
+    dtype: np.dtype,
+    choice: KernelChoice,
+    *,
+    batch: int,
+    options: argparse.Namespace,
+    copy_bytes_per_s: float,
+) -> dict[str, Any]:
+    """Return the figures of one batch."""
+    num_pages = -(-(options.context + options.steps) // options.page_size)
+    shapes = EngineShapes(
+        num_slots=batch,
+        num_pages=batch * num_pages,
+        page_size=options.page_size,
+        max_context=num_pages * options.page_size,
+        max_prefill_tokens=64,
+    )
+    model = Decoder(config, dtype, choice.kernel(shapes.layout))
+    weights = _random_weights(model, dtype)
+    bucket = shapes.decode_grid.smallest(num_seqs=batch, num_tokens=1, num_pages=num_pages)
+    step, draw = bucket_name(StepKind.DECODE, bucket), sample_name(StepKind.DECODE, batch)
+    programs = engine_programs(model, shapes, weight_shapes(model.weight_specs(), dtype))
+    wanted = [program for program in programs if program.name in (INITIAL_STATE, step, draw)]
+    compiled = compile_programs(wanted, num_threads=2)
+    runner = Runner(shapes, weights, {name: program.executable for name, program in compiled.items()})
+    allowed = jax.device_put(all_allowed(batch, config.vocab_size))
+    inputs = [_inputs(shapes, bucket, position) for position in range(options.context, options.context + options.steps)]
+    seconds = []
+    for _ in range(1 + ROUNDS):
+        started = time.perf_counter()
+        sampled: Any = None
+        for step_inputs in inputs:
+            hidden = runner.run(step, step_inputs)
+            drawn = SampleInputs(hidden.last, step_inputs.slots, step_inputs.start + 1, allowed, None)
+            sampled = runner.run(draw, drawn)
+        np.asarray(sampled.token_ids)
+        seconds.append((time.perf_counter() - started) / options.steps)
+    step_s = statistics.median(seconds[1:])  # the first round warms up
+    weight_bytes = sum(array.nbytes for name, array in weights.items() if name != "embed" or config.has_tied_embeddings)
+    kv_bytes = config.kv_bytes_per_token(dtype.itemsize) * batch * (options.context + options.steps // 2)
+    return {
+        "batch": batch,
+        "ms_per_step": round(step_s * 1e3, 3),
+        "ms_per_step_rounds": [round(s * 1e3, 3) for s in seconds[1:]],
+        "tokens_per_s": round(batch / step_s, 1),
+        "weight_bytes_per_step": weight_bytes,
+        "kv_bytes_per_step": kv_bytes,
+        "gb_per_s": round((weight_bytes + kv_bytes) / step_s / 1e9, 1),
+        "share_of_copy_bandwidth": round((weight_bytes + kv_bytes) / step_s / copy_bytes_per_s, 3),
+        "compile_seconds": round(compiled[step].seconds, 1),
+    }
+
+
+def _random_weights(model: Decoder, dtype: np.dtype) -> Mapping[str, jax.Array]:
+    """Make weights on the device, one after the other: never two copies of all."""
+
+    @functools.partial(jax.jit, static_argnames="shape")
+    def draw(key: jax.Array, shape: tuple[int, ...]) -> jax.Array:
+        return jax.random.normal(key, shape, dtype) * 0.02
+
+    keys = jax.random.split(jax.random.key(0), len(model.weight_specs()))
+    return {spec.name: draw(key, spec.shape) for key, spec in zip(keys, model.weight_specs(), strict=True)}
+
+
+def _inputs(shapes: EngineShapes, bucket: Mapping[str, int], position: int) -> StepInputs:
+    """Return a decode step in which every slot has a sequence, all at the same position, pages in no order."""
+    num_slots = shapes.num_slots
+    inputs = empty_inputs(bucket, shapes)
+    pages = np.random.RandomState(0).permutation(shapes.num_pages).reshape(num_slots, -1)
+    inputs.start[:], inputs.num_tokens[:], inputs.slots[:] = position, 1, np.arange(num_slots)
+    inputs.page_table[:, : pages.shape[1]] = pages
+    return inputs
+
+
+def _copy_bytes_per_s(num_bytes: int) -> float:
+    """Return how many bytes the device's memory reads and writes a second while one large array becomes another."""
+    source = jnp.ones(num_bytes // 4, jnp.float32)
+    copy = jax.jit(lambda x, offset: x + offset)  # an addition, since a bare copy may be left out
+    copy(source, 1.0).block_until_ready()
+    best = math.inf
+    for _ in range(10):
+        started = time.perf_counter()
+        copy(source, 1.0).block_until_ready()
+        best = min(best, time.perf_counter() - started)
+    return 2 * source.nbytes / best
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

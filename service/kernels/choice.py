@@ -1,0 +1,107 @@
+"""Which attention kernel a device gets, and why: decided from numbers alone, so that a warm start imports no kernel.
+
+All that decides is in a bundle's key: the device's kind and number, the model, the dtype and this source.
+"""
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+import numpy as np
+
+from service.device.memory import Device
+from service.kernels.attention import AttentionKernel, keeps_rows
+from service.kernels.paging import CacheLayout
+
+TPU_LANES = 128  # a vector register's width: ragged paged attention takes heads of just so many dimensions
+TPU_SUBLANE_COUNTS = (1, 2, 4)  # less than a whole tile of eight that ragged paged attention can take
+GPU_LARGEST_HEAD_DIM = 256  # what fits the tiles
+AMPERE = (8, 0)  # the first compute capability whose tensor cores know bfloat16
+
+
+class KernelName(StrEnum):
+    """The kernels there are."""
+
+    ROWS = "rows"
+    TRITON = "triton"
+    RAGGED = "ragged"
+    REFERENCE = "reference"
+
+
+@dataclass(frozen=True)
+class HeadShape:
+    """What of a model's attention decides which kernels can do it."""
+
+    num_kv_heads: int  # on one device
+    head_dim: int
+    dtype: np.dtype
+
+
+@dataclass(frozen=True)
+class KernelChoice:
+    """A kernel by name."""
+
+    name: KernelName
+    cached_head_dim: int  # dimensions that a cached key or value takes, padding included
+    obstacle: str | None = None  # what keeps the device's own kernel from doing it, if the reference must
+
+    def kernel(self, layout: CacheLayout) -> AttentionKernel:
+        """Return the kernel; only for tracing."""
+        match self.name:
+            case KernelName.ROWS:
+                from service.kernels.cpu import RowAttention
+
+                return RowAttention(layout)
+            case KernelName.TRITON:
+                from service.kernels.gpu import TritonAttention
+
+                return TritonAttention()
+            case KernelName.RAGGED:
+                from service.kernels.tpu import RaggedAttention
+
+                return RaggedAttention()
+            case KernelName.REFERENCE:
+                from service.kernels.reference import PagedReference
+
+                return PagedReference()
+
+
+def choose_kernel(device: Device, heads: HeadShape) -> KernelChoice:
+    """Choose the kernel of a device's platform (`cpu`, `gpu`, `tpu`), or the reference for what it cannot do."""
+    if keeps_rows(device.platform):
+        return KernelChoice(KernelName.ROWS, heads.head_dim)
+    if device.platform == "gpu":
+        name, cached, obstacle = KernelName.TRITON, heads.head_dim, _gpu_obstacle(device, heads)
+    elif device.platform == "tpu":
+        name, cached, obstacle = KernelName.RAGGED, TPU_LANES, _tpu_obstacle(heads)
+    else:
+        name, cached, obstacle = KernelName.REFERENCE, heads.head_dim, f"there is none for {device.platform}"
+    if obstacle is not None:
+        return KernelChoice(KernelName.REFERENCE, heads.head_dim, obstacle)
+    return KernelChoice(name, cached)
+
+
+def _gpu_obstacle(device: Device, heads: HeadShape) -> str | None:
+    # jax's devices of other makers have another form of capability, or none.
+    capability = str(getattr(device, "compute_capability", ""))
+    parts = capability.split(".")
+    if not all(part.isdigit() for part in parts) or tuple(map(int, parts)) < AMPERE:
+        return f"{device.device_kind} (compute capability {capability or 'unknown'}) is no NVIDIA Ampere or newer"
+    if heads.dtype.name not in ("bfloat16", "float16", "float32"):
+        return f"it does not take {heads.dtype.name}"
+    return _size_obstacle(heads, GPU_LARGEST_HEAD_DIM)
+
+
+def _tpu_obstacle(heads: HeadShape) -> str | None:
+    if heads.dtype.name not in ("bfloat16", "float32"):
+        return f"it does not take {heads.dtype.name}"
+    # Keys and values of all heads lie side by side; a register holds one or two of them, by the dtype's size.
+    sublanes = 2 * heads.num_kv_heads * heads.dtype.itemsize // 4
+    if sublanes not in TPU_SUBLANE_COUNTS and sublanes % 8:
+        return f"it does not take {heads.num_kv_heads} key-value heads of {heads.dtype.name} on a device"
+    return _size_obstacle(heads, TPU_LANES)
+
+
+def _size_obstacle(heads: HeadShape, largest: int) -> str | None:
+    if heads.head_dim > largest:
+        return f"it does not take heads of {heads.head_dim} dimensions, {largest} at most"
+    return None

@@ -1,0 +1,153 @@
+"""Attention on a TPU: JAX's own ragged paged attention, which copies pages to the core while it computes.
+
+That kernel takes the tokens of all sequences in one row without padding, and keys and values in one array, side by side
+for each head, padded to 128 dimensions:
+
+    ours      [seq, token]   a a a .          cache   [page, position, (k0 v0 k1 v1 ...), head_dim]
+                             b b . .
+                             . . . .   (padding: one token that sees one position)
+    ragged    a a a b b .              num_tokens = 3, 2, 1
+
+It masks by adding: what is no number at a position of a sequence also spoils tokens of that sequence which do not see
+it, being earlier or having it out of their window. What lies past a sequence's last token is replaced before it is
+used, so nothing reaches other sequences.
+
+Source: Jiang et al. 2025, "Ragged Paged Attention: a high-performance and flexible LLM inference kernel for TPU".
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import ClassVar
+
+import jax
+import jax.numpy as jnp
+from jax.experimental.pallas.ops.tpu.ragged_paged_attention import ragged_paged_attention
+from jaxtyping import Array, DTypeLike, Float, Int
+
+from service.kernels.choice import TPU_LANES
+from service.kernels.paging import CacheLayout, Paging
+
+# What one turn of the kernel holds. By itself it would take up to 128 pages at once, which do not fit the 16 MiB that a
+# kernel is granted on a v4 or v5e; these do. Not tuned.
+POSITIONS_PER_BLOCK = 512
+QUERIES_PER_BLOCK = 32  # tokens
+QUERY_HEADS_PER_BLOCK = 1024  # of all these tokens together
+
+KVPairs = Float[Array, "page position key_and_value dim"]
+
+
+@dataclass(frozen=True)
+class RaggedAttention:
+    """An `AttentionKernel` that reads pages in place."""
+
+    ragged_attention: Callable[..., Array] = ragged_paged_attention  # another one only in tests, which have no TPU
+
+    keeps_rows: ClassVar[bool] = False
+    kv_head_axis: ClassVar[int] = 2  # of the cache; a head's key and value are neighbours, so halves are whole heads
+
+    def initial_cache(self, layout: CacheLayout, *, num_kv_heads: int, head_dim: int, dtype: DTypeLike) -> KVPairs:
+        """Return empty pages; each head's keys and values are neighbours, so that devices may split the heads."""
+        return jnp.zeros((layout.num_pages, layout.page_size, 2 * num_kv_heads, TPU_LANES), dtype)
+
+    def attend(
+        self,
+        query: Float[Array, "seq token kv_head group head_dim"],
+        new_keys: Float[Array, "seq token kv_head head_dim"],
+        new_values: Float[Array, "seq token kv_head head_dim"],
+        cache: KVPairs,
+        paging: Paging,
+        *,
+        scale: float,
+        sliding_window: int | None = None,
+        soft_cap: float | None = None,
+    ) -> tuple[Float[Array, "seq token kv_head group head_dim"], KVPairs]:
+        """Write the new tokens into their pages and attend over the pages in place."""
+        num_pages, page_size, _, dim = cache.shape
+        num_seqs, width, num_kv_heads, group, head_dim = query.shape
+        with jax.named_scope("cache_update"):
+            cache = _write(cache, new_keys, new_values, paging)
+        with jax.named_scope("attention"):
+            ragged = _Ragged(paging, width)
+            rows = _pad_last(query.reshape(num_seqs, width, num_kv_heads * group, head_dim), dim)
+            context_pages = paging.page_table.shape[1]
+            attended = self.ragged_attention(
+                ragged.pack(rows),
+                cache,
+                jnp.where(paging.num_tokens > 0, paging.start + paging.num_tokens, 1),
+                jnp.clip(paging.page_table, 0, num_pages - 1),  # a copy from nowhere would halt the chip
+                ragged.bounds,
+                jnp.array([num_seqs], jnp.int32),
+                sm_scale=scale,
+                sliding_window=sliding_window,
+                soft_cap=soft_cap,
+                num_kv_pages_per_block=min(context_pages, max(POSITIONS_PER_BLOCK // page_size, 1)),
+                num_queries_per_block=min(
+                    QUERIES_PER_BLOCK, max(QUERY_HEADS_PER_BLOCK // (num_kv_heads * group), 1), num_seqs * width
+                ),
+            )
+            unpacked = ragged.unpack(attended)[..., :head_dim].reshape(query.shape)
+            # What the kernel leaves where there is no token is not even initialized.
+            is_token = paging.is_token(width)[:, :, None, None, None]
+            return jnp.where(is_token, unpacked, 0), cache
+
+    def save(
+        self, cache: KVPairs, slot: Int[Array, ""], first_page: Int[Array, ""], pages: Int[Array, " page"]
+    ) -> KVPairs:
+        """Nothing is to be copied: pages are read in place."""
+        return cache
+
+    def restore(
+        self, cache: KVPairs, slot: Int[Array, ""], first_page: Int[Array, ""], pages: Int[Array, " page"]
+    ) -> KVPairs:
+        """Nothing is to be copied: pages are read in place."""
+        return cache
+
+
+class _Ragged:
+    """Where each token of a padded step lies in the row of all tokens."""
+
+    def __init__(self, paging: Paging, width: int) -> None:
+        self.num_seqs, self.width = len(paging.num_tokens), width
+        # The kernel starts to copy the next sequence's pages before it knows whether that one has tokens.
+        counts = jnp.maximum(paging.num_tokens, 1)
+        self.bounds: Int[Array, " bound"] = jnp.concatenate(
+            [jnp.zeros(1, jnp.int32), jnp.cumsum(counts, dtype=jnp.int32)]
+        )
+        tokens = jnp.arange(width, dtype=jnp.int32)[None, :]
+        self._places = self.bounds[:-1, None] + jnp.minimum(tokens, counts[:, None] - 1)
+        self._drops = jnp.where(tokens < counts[:, None], self._places, self.num_seqs * width)
+
+    @property
+    def _is_packed(self) -> bool:
+        """Whether padding can only be at the end as it is: of one sequence, or of one token each."""
+        return self.num_seqs == 1 or self.width == 1
+
+    def pack(self, rows: Float[Array, "seq token head dim"]) -> Float[Array, "place head dim"]:
+        """Return the tokens without the padding between them."""
+        flat = rows.reshape(self.num_seqs * self.width, *rows.shape[2:])
+        if self._is_packed:
+            return flat
+        return jnp.zeros_like(flat).at[self._drops.reshape(-1)].set(flat, mode="drop")
+
+    def unpack(self, flat: Float[Array, "place head dim"]) -> Float[Array, "seq token head dim"]:
+        """Return the tokens where they were; what stands in padding is not meant."""
+        if self._is_packed:
+            return flat.reshape(self.num_seqs, self.width, *flat.shape[1:])
+        return flat[self._places]
+
+
+def _write(
+    cache: KVPairs,
+    new_keys: Float[Array, "seq token kv_head head_dim"],
+    new_values: Float[Array, "seq token kv_head head_dim"],
+    paging: Paging,
+) -> KVPairs:
+    num_pages, page_size, num_pairs, dim = cache.shape
+    pairs = jnp.stack([new_keys, new_values], axis=3)  # [seq, token, kv_head, key or value, head_dim]
+    pairs = _pad_last(pairs.reshape(*new_keys.shape[:2], num_pairs, -1), dim).astype(cache.dtype)
+    page_ids, offsets = paging.destinations(new_keys.shape[1], num_pages=num_pages, page_size=page_size)
+    return cache.at[page_ids, offsets].set(pairs, mode="drop")
+
+
+def _pad_last(x: Float[Array, "..."], size: int) -> Float[Array, "..."]:
+    return jnp.pad(x, [(0, 0)] * (x.ndim - 1) + [(0, size - x.shape[-1])])

@@ -1,0 +1,88 @@
+"""A device gets its own kernel wherever that can serve the model, and the reason is told where it cannot."""
+
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+
+from service.kernels.attention import AttentionKernel
+from service.kernels.choice import HeadShape, KernelName, choose_kernel
+from service.kernels.cpu import RowAttention
+from service.kernels.gpu import TritonAttention
+from service.kernels.paging import CacheLayout
+from service.kernels.reference import PagedReference
+from service.kernels.tpu import RaggedAttention
+
+BFLOAT16 = np.dtype("bfloat16")
+LAYOUT = CacheLayout(num_pages=4, page_size=16, slot_sizes=(1,), context_sizes=(64,))
+
+
+def device(platform, kind="any", **attributes):
+    return SimpleNamespace(
+        platform=platform, device_kind=kind, client=None, memory_stats=lambda: None, id=0, **attributes
+    )
+
+
+CPU = device("cpu")
+L4 = device("gpu", "NVIDIA L4", compute_capability="8.9")
+T4 = device("gpu", "Tesla T4", compute_capability="7.5")
+H100 = device("gpu", "NVIDIA H100 80GB HBM3", compute_capability="9.0")
+MI300 = device("gpu", "AMD Instinct MI300X", compute_capability="gfx942")
+V5E = device("tpu", "TPU v5 lite")
+
+
+@pytest.mark.parametrize(
+    ("on", "kernel"), [(CPU, RowAttention), (L4, TritonAttention), (H100, TritonAttention), (V5E, RaggedAttention)]
+)
+def test_each_platform_has_its_kernel(on, kernel):
+    choice = choose_kernel(on, HeadShape(num_kv_heads=8, head_dim=128, dtype=BFLOAT16))
+    assert choice.obstacle is None
+    assert choice.cached_head_dim == 128
+    made = choice.kernel(LAYOUT)
+    assert type(made) is kernel
+    assert isinstance(made, AttentionKernel)
+
+
+@pytest.mark.parametrize(
+    ("on", "heads", "part"),
+    [
+        (T4, HeadShape(8, 128, BFLOAT16), "Tesla T4 (compute capability 7.5)"),
+        (MI300, HeadShape(8, 128, BFLOAT16), "gfx942"),
+        (device("gpu"), HeadShape(8, 128, BFLOAT16), "capability unknown"),
+        (L4, HeadShape(8, 512, BFLOAT16), "512 dimensions"),
+        (L4, HeadShape(8, 128, np.dtype("float64")), "float64"),
+        (V5E, HeadShape(3, 64, BFLOAT16), "3 key-value heads of bfloat16"),
+        (V5E, HeadShape(8, 256, BFLOAT16), "256 dimensions"),
+        (V5E, HeadShape(8, 128, np.dtype("float16")), "float16"),
+        (device("metal"), HeadShape(8, 128, BFLOAT16), "metal"),
+    ],
+)
+def test_what_a_kernel_cannot_do_the_reference_does_and_the_reason_is_told(on, heads, part):
+    choice = choose_kernel(on, heads)
+    assert choice.name is KernelName.REFERENCE
+    assert choice.obstacle is not None
+    assert part in choice.obstacle
+    assert choice.cached_head_dim == heads.head_dim
+    assert type(choice.kernel(LAYOUT)) is PagedReference
+
+
+@pytest.mark.parametrize("head_dim", [64, 80, 128])
+def test_a_tpu_caches_heads_in_whole_registers(head_dim):
+    choice = choose_kernel(V5E, HeadShape(num_kv_heads=8, head_dim=head_dim, dtype=BFLOAT16))
+    assert (choice.name, choice.cached_head_dim) == (KernelName.RAGGED, 128)
+    cache = RaggedAttention().initial_cache(LAYOUT, num_kv_heads=8, head_dim=head_dim, dtype=BFLOAT16)
+    assert cache.shape[-1] == choice.cached_head_dim
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "float32"])
+@pytest.mark.parametrize("num_kv_heads", [*range(1, 13), 16, 24])
+def test_the_numbers_of_heads_that_a_tpu_takes_are_those_of_its_kernel(num_kv_heads, dtype):
+    from jax.experimental.pallas.ops.tpu.ragged_paged_attention.kernel import get_min_heads_per_blk
+
+    try:
+        get_min_heads_per_blk(4 * num_kv_heads, 2 * num_kv_heads, dtype, dtype)
+        is_taken = True
+    except ValueError:
+        is_taken = False
+    choice = choose_kernel(V5E, HeadShape(num_kv_heads, 128, np.dtype(dtype)))
+    assert (choice.name is KernelName.RAGGED) == is_taken

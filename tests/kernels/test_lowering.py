@@ -1,0 +1,68 @@
+"""The accelerators' kernels lower for their platforms without a device: no primitive or block shape is refused."""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+import pytest
+from jax.sharding import AbstractDevice, AbstractMesh, use_abstract_mesh
+
+from service.kernels.gpu import TritonAttention
+from service.kernels.paging import CacheLayout, Paging
+from service.kernels.tpu import RaggedAttention
+
+SHAPES = {
+    "decode": {"num_seqs": 4, "width": 1},
+    "decode alone, split context": {"num_seqs": 1, "width": 1, "num_pages": 64},
+    "prefill": {"num_seqs": 1, "width": 256},
+    "prefill of several, window, soft cap": {"num_seqs": 4, "width": 64, "sliding_window": 100, "soft_cap": 30.0},
+    "many query heads": {"num_seqs": 2, "width": 16, "group": 16},
+    "dimensions to pad": {"num_seqs": 2, "width": 16, "head_dim": 80},
+    "float32": {"num_seqs": 2, "width": 16, "dtype": "float32"},
+}
+KERNELS = {
+    "NVIDIA L4": (TritonAttention(), AbstractDevice("NVIDIA L4", None, platform="gpu"), "cuda", "__gpu$xla.gpu.triton"),
+    "NVIDIA H100": (
+        TritonAttention(),
+        AbstractDevice("NVIDIA H100 80GB HBM3", None, platform="gpu"),
+        "cuda",
+        "__gpu$xla.gpu.triton",
+    ),
+    "TPU v5e": (RaggedAttention(), AbstractDevice("TPU v5 lite", 1, platform="tpu"), "tpu", "tpu_custom_call"),
+    "TPU v6e": (RaggedAttention(), AbstractDevice("TPU v6 lite", 1, platform="tpu"), "tpu", "tpu_custom_call"),
+}
+
+
+# What is to come of Pallas on Triton stands in service/kernels/gpu.py.
+@pytest.mark.filterwarnings("ignore:The Pallas Triton backend is deprecated:DeprecationWarning")
+@pytest.mark.parametrize("shape", SHAPES)
+@pytest.mark.parametrize("device", KERNELS)
+def test_a_kernel_lowers_for_its_device(device, shape):
+    kernel, abstract_device, platform, target = KERNELS[device]
+    with use_abstract_mesh(AbstractMesh((), (), abstract_device=abstract_device)):
+        lowered = lower(kernel, platform, **SHAPES[shape])
+    assert target in lowered.as_text()
+
+
+def lower(
+    kernel,
+    platform,
+    *,
+    num_seqs,
+    width,
+    num_pages=16,
+    head_dim=128,
+    dtype="bfloat16",
+    num_kv_heads=8,
+    group=4,
+    **options,
+):
+    layout = CacheLayout(4 * num_pages, 16, (num_seqs,), (num_pages * 16,))
+    make = functools.partial(kernel.initial_cache, layout, num_kv_heads=num_kv_heads, head_dim=head_dim, dtype=dtype)
+    attend = functools.partial(kernel.attend, scale=0.1, **options)
+    numbers = jax.ShapeDtypeStruct((num_seqs,), jnp.int32)
+    table = jax.ShapeDtypeStruct((num_seqs, num_pages), jnp.int32)
+    new = jax.ShapeDtypeStruct((num_seqs, width, num_kv_heads, head_dim), dtype)
+    query = jax.ShapeDtypeStruct((num_seqs, width, num_kv_heads, group, head_dim), dtype)
+    arguments = (query, new, new, jax.eval_shape(make), Paging(numbers, numbers, table, numbers))
+    return jax.jit(attend).trace(*arguments).lower(lowering_platforms=(platform,))

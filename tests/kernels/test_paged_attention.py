@@ -1,0 +1,164 @@
+"""The accelerators' kernels, emulated, give what the reference gives, and nothing of what they must not see."""
+
+import functools
+from dataclasses import dataclass, field
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from service.kernels.paging import CacheLayout, Paging
+from service.kernels.reference import PagedReference
+from tests.kernels.emulated import RAGGED, TRITON
+from tests.tolerances import SAME_ATTENTION_ATOL, SAME_ATTENTION_BFLOAT16_ATOL, SAME_ATTENTION_FLOAT16_ATOL
+
+TOLERANCES = {
+    "float32": SAME_ATTENTION_ATOL,
+    "bfloat16": SAME_ATTENTION_BFLOAT16_ATOL,
+    "float16": SAME_ATTENTION_FLOAT16_ATOL,
+}
+NUM_SEQS = 4
+NUM_STRANGE_PAGES = 3  # that belong to nobody here
+
+
+@dataclass(frozen=True)
+class Case:
+    """What is attended to, in which steps."""
+
+    kernel: Any
+    group: int = 1
+    head_dim: int = 64
+    page_size: int = 16
+    num_pages: int = 4  # of each sequence
+    steps: tuple[tuple[int, ...], ...] = ((9, 32, 0, 1), (20, 7, 3, 0), (1, 1, 0, 1))  # tokens of each sequence
+    num_kv_heads: int = 2
+    dtype: str = "float32"
+    options: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def layout(self) -> CacheLayout:
+        num_pages = NUM_SEQS * self.num_pages + NUM_STRANGE_PAGES
+        context = self.num_pages * self.page_size
+        return CacheLayout(num_pages, self.page_size, slot_sizes=(NUM_SEQS,), context_sizes=(context,))
+
+
+# Several turns of the loop, several splits, and splits of which some are empty.
+LONG = {"page_size": 64, "num_pages": 6, "steps": ((150, 30, 0, 1), (150, 2, 150, 0), (1, 1, 0, 1))}
+
+CASES = {
+    "triton, one query head": Case(TRITON),
+    "triton, groups of 3": Case(TRITON, group=3, page_size=32, num_pages=2),
+    "triton, groups of 4, wide heads, long": Case(TRITON, group=4, head_dim=128, num_kv_heads=1, **LONG),
+    "triton, groups of 8, bfloat16": Case(TRITON, group=8, dtype="bfloat16", page_size=64, num_pages=1),
+    "triton, float16, dimensions to pad, window": Case(
+        TRITON, head_dim=80, dtype="float16", options={"sliding_window": 5}
+    ),
+    "triton, odd pages, few dimensions, soft cap": Case(
+        TRITON, head_dim=8, page_size=12, num_pages=5, options={"soft_cap": 1.5}
+    ),
+    "triton, long, window, soft cap": Case(
+        TRITON, group=3, num_kv_heads=1, options={"sliding_window": 200, "soft_cap": 3.0}, **LONG
+    ),
+    "ragged, groups of 4": Case(RAGGED, group=4, head_dim=128),
+    "ragged, dimensions to pad, window, soft cap": Case(
+        RAGGED, group=3, page_size=32, num_pages=2, options={"sliding_window": 5, "soft_cap": 1.5}
+    ),
+    "ragged, groups of 8, bfloat16, several blocks": Case(
+        RAGGED,
+        group=8,
+        head_dim=96,
+        dtype="bfloat16",
+        page_size=64,
+        num_pages=10,
+        steps=((40, 600, 0, 1), (1, 1, 0, 1)),
+    ),
+}
+
+
+class Steps:
+    """The steps of a case through one kernel, all from the same random numbers."""
+
+    def __init__(self, case: Case, kernel: Any, dtype: str) -> None:
+        self.case, self.kernel, self.dtype = case, kernel, jnp.dtype(dtype)
+        self.random = np.random.RandomState(7)
+        layout = case.layout
+        pages = self.random.permutation(layout.num_pages).astype(np.int32)
+        self.table = pages[: NUM_SEQS * case.num_pages].reshape(NUM_SEQS, case.num_pages)
+        self.strange = pages[NUM_SEQS * case.num_pages :]
+        self.lengths = np.zeros(NUM_SEQS, np.int32)
+        self.cache = kernel.initial_cache(
+            layout, num_kv_heads=case.num_kv_heads, head_dim=case.head_dim, dtype=self.dtype
+        )
+        self.attend = jax.jit(functools.partial(kernel.attend, scale=case.head_dim**-0.5, **case.options))
+
+    def draw(self, *shape: int) -> jax.Array:
+        # Numbers that every dtype here has, so that all kernels see the same.
+        return jnp.asarray(self.random.randn(*shape), jnp.bfloat16).astype(self.dtype)
+
+    def run(self, counts: tuple[int, ...], broken: int | None = None) -> list[np.ndarray]:
+        """Run one step, and return what the tokens of each sequence get; `broken` is the sequence of a NaN key."""
+        case, width = self.case, max(counts)
+        query = self.draw(NUM_SEQS, width, case.num_kv_heads, case.group, case.head_dim)
+        keys, values = (self.draw(NUM_SEQS, width, case.num_kv_heads, case.head_dim) for _ in range(2))
+        if broken is not None:
+            keys = keys.at[broken, counts[broken] // 2].set(jnp.nan)
+        is_padding = np.arange(width)[None, :] >= np.array(counts)[:, None]
+        keys = jnp.where(is_padding[:, :, None, None], jnp.nan, keys)  # nobody may see what is not written
+        slots = np.where(np.array(counts) > 0, np.arange(NUM_SEQS), NUM_SEQS).astype(np.int32)
+        table = self.table.copy()
+        for seq, end in enumerate(self.lengths + counts):
+            table[seq, -(-end // case.page_size) :] = self.strange[0]  # never read past a sequence's end
+        paging = Paging(*(jnp.asarray(a) for a in (self.lengths, np.array(counts, np.int32), table, slots)))
+        attended, self.cache = self.attend(query, keys, values, self.cache, paging)
+        self.lengths = self.lengths + np.array(counts, np.int32)
+        wide = np.asarray(attended.astype(jnp.float32))
+        assert case.kernel is not self.kernel or not wide[np.array(counts) == 0].any()  # rows of padding are zeros
+        return [wide[seq, :count] for seq, count in enumerate(counts)]
+
+    def spoil_what_is_not_theirs(self) -> None:
+        """Put NaN wherever no sequence has written."""
+        page, offset = np.divmod(np.arange(self.case.num_pages * self.case.page_size), self.case.page_size)
+        is_written = np.zeros((self.case.layout.num_pages, self.case.page_size), bool)
+        for seq, length in enumerate(self.lengths):
+            is_written[self.table[seq, page[:length]], offset[:length]] = True
+
+        def spoil(leaf: jax.Array) -> jax.Array:
+            shape = [1] * leaf.ndim
+            shape[0], shape[leaf.shape.index(self.case.page_size, 1)] = is_written.shape
+            return jnp.where(is_written.reshape(shape), leaf, jnp.nan)
+
+        self.cache = jax.tree.map(spoil, self.cache)
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_a_kernel_gives_what_the_reference_gives_in_float32_and_sees_nothing_strange(name):
+    case = CASES[name]
+    theirs, ours = Steps(case, PagedReference(), "float32"), Steps(case, case.kernel, case.dtype)
+    for counts in case.steps:
+        ours.spoil_what_is_not_theirs()
+        for expected, got in zip(theirs.run(counts), ours.run(counts), strict=True):
+            np.testing.assert_allclose(got, expected, atol=TOLERANCES[case.dtype], rtol=0)
+
+
+@pytest.mark.parametrize("kernel", [TRITON, RAGGED], ids=["triton", "ragged"])
+def test_a_broken_key_breaks_its_own_sequence_alone(kernel):
+    steps = ((9, 12, 0, 8), (1, 1, 0, 1))
+    case = Case(kernel, group=2, num_kv_heads=1, head_dim=16, num_pages=2)
+    theirs, ours = Steps(case, PagedReference(), "float32"), Steps(case, kernel, "float32")
+    for number, counts in enumerate(steps):
+        broken = 1 if number == 0 else None
+        for seq, (expected, got) in enumerate(zip(theirs.run(counts, broken), ours.run(counts, broken), strict=True)):
+            assert np.isnan(expected).any() == (seq == 1)
+            is_seen = np.isnan(expected)
+            assert np.isnan(got[is_seen]).all()
+            if kernel is TRITON or seq != 1:  # the TPU's also breaks earlier tokens of the same sequence
+                np.testing.assert_allclose(got[~is_seen], expected[~is_seen], atol=SAME_ATTENTION_ATOL, rtol=0)
+
+
+def test_a_broken_key_that_left_the_window_is_forgotten():
+    case = Case(TRITON, head_dim=16, num_kv_heads=1, num_pages=2, options={"sliding_window": 4})
+    steps = Steps(case, TRITON, "float32")
+    assert np.isnan(steps.run((9, 12, 0, 8), broken=1)[1]).any()
+    assert all(np.isfinite(rows).all() for rows in steps.run((1, 1, 0, 1)))
