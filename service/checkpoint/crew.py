@@ -10,9 +10,9 @@ import time
 from collections import deque
 from collections.abc import Callable
 
-CHECK_INTERVAL_S = 0.05
+CHECK_INTERVAL_S = 0.1
 # More threads come while those at work use processors for less than this share of the time.
-BUSY_SHARE = 0.4
+BUSY_SHARE = 0.2
 
 
 def work_off[Task](
