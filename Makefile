@@ -2,7 +2,7 @@
 UV := .tools/uv/bin/uv
 RUN := $(UV) run --no-sync
 .DEFAULT_GOAL := help
-.PHONY: help serve test check fix demo-model bench bench-loading image check-image
+.PHONY: help serve test check fix demo-model bench bench-start bench-loading image check-image
 
 help: ## Show this list
 	@sed -n 's/^\([a-z-]*\):.*## /  make \1\t/p' Makefile | expand -t 20
@@ -31,6 +31,9 @@ demo-model: .venv/dev ## Train the demo model again with Levanter (a few CPU min
 
 bench: .venv/dev ## Measure serving side by side with peers, on a quiet machine (half an hour)
 	$(RUN) python -m benchmarks.serving
+
+bench-start: .venv/dev ## Measure starts and loading side by side with peers, on a quiet machine (a quarter of an hour)
+	$(RUN) python -m benchmarks.start
 
 bench-loading: .venv/dev ## Measure loading from a bucket side by side with other clients
 	$(RUN) python -m benchmarks.loading --work-dir .cache/bench/loading

@@ -26,6 +26,7 @@ REPOSITORY = Path(__file__).parents[1]
 RIVALS = ("transfer_manager", "gcsfs", "runai")
 CONTENDERS = ("levserve", "bare", "bare_urllib3", *RIVALS)
 TIMEOUT_S = 300
+WORKERS = 8  # our default on two cores, and good for the others too
 
 
 @dataclass(frozen=True)
@@ -124,18 +125,8 @@ def _folder(path: Path | None) -> Iterator[Path]:
             yield Path(name)
 
 
-def main() -> None:
-    """Measure all cases; print a table and write the flat keys."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--work-dir", type=Path, help="where the random checkpoints are kept for the next run")
-    parser.add_argument("--repeats", type=int, default=5)
-    parser.add_argument("--workers", type=int, default=8)
-    parser.add_argument("--json", type=Path)
-    parser.add_argument("--case", action="append", default=[])
-    parser.add_argument("--contender", action="append", default=[], choices=CONTENDERS)
-    parser.add_argument("--link-mbytes-per-s", type=float, help="bytes that the network passes, in all")
-    parser.add_argument("--runai-python", help="an interpreter that has runai-model-streamer")
-    options = parser.parse_args()
+def measure_all(options: argparse.Namespace) -> dict[str, dict[str, list[dict[str, float]]]]:
+    """Measure all cases and print a table; returns the runs by case and contender."""
     contenders = options.contender or CONTENDERS
     measured = {}
     print("| checkpoint | loader | MB/s | CPU s | ours / this | peak above weights, MiB |\n|---|---|---|---|---|---|")
@@ -151,7 +142,22 @@ def main() -> None:
                 with slow_link(direct_url, int(limit * 1e6)) if limit else nullcontext(direct_url) as url:
                     measured[text] = measure(case, url, work, options, contenders)
             print("\n".join(table(case, measured[text])), flush=True)
-    values = flat(measured)
+    return measured
+
+
+def main() -> None:
+    """Measure all cases; print a table and write the flat keys."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--work-dir", type=Path, help="where the random checkpoints are kept for the next run")
+    parser.add_argument("--repeats", type=int, default=5)
+    parser.add_argument("--workers", type=int, default=WORKERS, help="connections, of every contender")
+    parser.add_argument("--json", type=Path)
+    parser.add_argument("--case", action="append", default=[])
+    parser.add_argument("--contender", action="append", default=[], choices=CONTENDERS)
+    parser.add_argument("--link-mbytes-per-s", type=float, help="bytes that the network passes, in all")
+    parser.add_argument("--runai-python", help="an interpreter that has runai-model-streamer")
+    options = parser.parse_args()
+    values = flat(measure_all(options))
     print(json.dumps(values, indent=1))
     if options.json:
         options.json.parent.mkdir(parents=True, exist_ok=True)

@@ -65,6 +65,6 @@ def _ticks(pids: Iterable[int]) -> int:
     for pid in pids:
         path = Path(f"/proc/{pid}/stat")
         if path.exists():
-            user, system = path.read_text().rsplit(")", 1)[1].split()[11:13]
-            total += int(user) + int(system)
+            # user and system time, the process's own and that of its children that have ended
+            total += sum(map(int, path.read_text().rsplit(")", 1)[1].split()[11:15]))
     return total

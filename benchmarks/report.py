@@ -36,13 +36,13 @@ def write_report(results: dict[str, Any], folder: Path) -> None:
     draw(results, folder / "serving.png")
     if folder.resolve() == RESULTS:
         for path in PAGES:
-            _fill(path, text)
+            fill(path, "serving", text)
     print(f"\n{text}\nwritten: {folder}/serving.json, serving.md, serving.png")
 
 
-def _fill(path: Path, text: str) -> None:
-    """Put the tables into a page, if it has a place for them."""
-    begin, end = "<!-- serving -->\n", "<!-- /serving -->"
+def fill(path: Path, name: str, text: str) -> None:
+    """Put tables into a page, if it has a place of that name for them."""
+    begin, end = f"<!-- {name} -->\n", f"<!-- /{name} -->"
     page = path.read_text()
     if begin in page and end in page:
         before, rest = page.split(begin, 1)
@@ -75,7 +75,7 @@ def _throughput_table(results: dict[str, Any], waves: Sequence[str]) -> str:
             speeds = [_number(results.get(f"tokens_per_s_{name}_{wave}")) for wave in waves]
             rows.append([label, *speeds, _number(results.get(f"prefill_tokens_per_s_{name}"))])
     head = ["generated tokens/s", *(f"{wave[1:]} at once" for wave in waves), "prefill tokens/s"]
-    return _table(head, rows)
+    return markdown_table(head, rows)
 
 
 def _latency_table(results: dict[str, Any], waves: Sequence[str]) -> str:
@@ -88,7 +88,7 @@ def _latency_table(results: dict[str, Any], waves: Sequence[str]) -> str:
         for wave in waves
     ]
     head = ["Levserve over HTTP, ms", "first token p50", "p99", "between tokens p50", "p99"]
-    return _table(head, rows)
+    return markdown_table(head, rows)
 
 
 def _target_table(results: dict[str, Any], waves: Sequence[str]) -> str:
@@ -99,10 +99,11 @@ def _target_table(results: dict[str, Any], waves: Sequence[str]) -> str:
             rows.append([f"{label}, {wave[1:]} at once", _number(value), f"≥ {targets[wave]:g}"])
     for key, (label, sign, target) in SINGLE_TARGETS.items():
         rows.append([label, _number(results.get(key)), f"{sign} {target:g}"])
-    return _table(["ratio", "measured", "target"], rows)
+    return markdown_table(["ratio", "measured", "target"], rows)
 
 
-def _table(head: list[str], rows: list[list[str]]) -> str:
+def markdown_table(head: list[str], rows: list[list[str]]) -> str:
+    """Return a table whose first column is text and whose others are figures."""
     lines = [head, ["---", *["---:"] * (len(head) - 1)], *rows]
     return "\n".join(f"| {' | '.join(line)} |" for line in lines)
 

@@ -72,3 +72,8 @@ TRANSFORMERS = Environment(
     packages=("torch==2.13.0", "transformers==5.12.1", "numpy>=2"),
     options=("--torch-backend", "cpu"),
 )
+RUNAI = Environment(
+    variable="LEVSERVE_BENCH_RUNAI_PYTHON",
+    packages=("runai-model-streamer[gcs]==0.17.0", "torch==2.13.0", "numpy>=2"),
+    options=("--torch-backend", "cpu"),
+)

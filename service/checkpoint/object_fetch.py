@@ -13,6 +13,7 @@ from typing import Protocol, runtime_checkable
 import numpy as np
 
 from service.checkpoint import crc32c
+from service.checkpoint.crew import work_off
 from service.checkpoint.manifest import ObjectInfo
 from service.checkpoint.part_file import PartFile
 from service.checkpoint.progress import Progress
@@ -200,49 +201,15 @@ def fetch_all(turns: Sequence[tuple[ObjectFetch, int]], patience: Patience) -> N
         StorageFull: the file system has no room left, and there is no consumer.
         TransferFailed: retries or deadline ran out.
     """
-    waiting = deque(turns)
     pieces = (piece for fetch, index in turns for piece in fetch.slices[index].pieces)
     buffer_bytes = max((piece.length for piece in pieces), default=0)
-    failures: list[BaseException] = []
 
-    def work() -> None:
+    def begin() -> Callable[[tuple[ObjectFetch, int]], None]:
         buffer = np.empty(buffer_bytes, np.uint8)
-        try:
-            while turn := _next(waiting):
-                fetch, index = turn
-                fetch.fetch(index, buffer, patience)
-        except BaseException as error:
-            # The first failure is the one to tell; the rest stop at their next chunk.
-            failures.append(error)
-            patience.cancel()
+        return lambda turn: turn[0].fetch(turn[1], buffer, patience)
 
-    threads = [
-        threading.Thread(target=work, name=f"pull-{n}") for n in range(min(len(turns), patience.limits.num_workers))
-    ]
     try:
-        _run(threads, patience)
+        work_off(deque(turns), begin, max_threads=patience.limits.num_workers, cancel=patience.cancel)
     finally:
         for fetch in {id(fetch): fetch for fetch, _ in turns}.values():
             fetch.discard()
-    if failures:
-        raise failures[0]
-
-
-def _next(waiting: deque[tuple[ObjectFetch, int]]) -> tuple[ObjectFetch, int] | None:
-    try:
-        return waiting.popleft()
-    except IndexError:
-        return None
-
-
-def _run(threads: Sequence[threading.Thread], patience: Patience) -> None:
-    for thread in threads:
-        thread.start()
-    try:
-        for thread in threads:
-            thread.join()
-    except BaseException:
-        patience.cancel()
-        for thread in threads:
-            thread.join()
-        raise

@@ -1,0 +1,129 @@
+"""From process start to first token: each contender is started anew, asked for one token, and ended.
+
+The clock begins before the process does and stops when the first token is here; what is asked is the same for all.
+"""
+
+import json
+import os
+import re
+import subprocess
+import sys
+import time
+import urllib.request
+from collections.abc import Mapping
+from contextlib import closing, suppress
+from pathlib import Path
+from typing import Any
+
+from benchmarks.contenders import ROOT, HttpServer, free_port, service_environment
+from benchmarks.load import EVENT, completion_body
+from benchmarks.peers.start import Site, start_contender
+
+POLL_S = 0.005
+START_TIMEOUT_S = 600
+ADMIN_KEY = "benchmark"
+READ_BYTES = 8 * 1024 * 1024
+# Bytecode is there before anything is timed, as `make serve` and the image make it; children may write what is missing.
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+
+
+def floor(checkpoint: Path) -> dict[str, Any]:
+    """Time what no start on jax can do without: import jax, find the device, read the bytes."""
+    began_s = time.perf_counter()
+    subprocess.run([sys.executable, "-c", "import jax; jax.devices()"], cwd=ROOT, check=True)
+    jax_s = time.perf_counter() - began_s
+    buffer = bytearray(READ_BYTES)
+    began_s = time.perf_counter()
+    with (checkpoint / "model.safetensors").open("rb", buffering=0) as file:
+        while file.readinto(buffer):
+            pass
+    read_s = time.perf_counter() - began_s
+    return {"first_token_s": jax_s + read_s, "jax_s": jax_s, "read_s": read_s}
+
+
+def levserve(
+    uri: str, cache: Path, prompt: list[int], settings: Mapping[str, str], *, picture: Path | None = None
+) -> dict[str, Any]:
+    """Time our service, the bundle in `cache` if it holds one; a request that comes early waits.
+
+    Returns:
+        `live_s`, `first_token_s`, and what /admin/stats tells when all executables are there.
+    """
+    port, log = free_port(), cache.with_suffix(".log")
+    fixed = {"HOST": "127.0.0.1", "PORT": str(port), "EARLY_REQUESTS": "wait", "ADMIN_API_KEY": ADMIN_KEY}
+    environment = os.environ | service_environment(Path(uri), cache, settings) | fixed
+    environment |= {"MODEL_URI": uri, "LOCAL_MODEL_CACHE": str(cache)}
+    command = [sys.executable, "-m", "service", "serve"]
+    command += ["--profile-start", str(picture)] if picture is not None else []
+    began_s = time.perf_counter()
+    with log.open("w") as output:
+        process = subprocess.Popen(command, cwd=ROOT, env=environment, stdout=output, stderr=subprocess.STDOUT)
+    try:
+        _wait_for(f"http://127.0.0.1:{port}/health/live", process, log)
+        live_s = time.perf_counter() - began_s
+        _first_event(port, prompt)
+        first_token_s = time.perf_counter() - began_s
+        stats = _stats_when_ready(port, process, log)
+        ready_s = time.perf_counter() - began_s
+        if picture is not None:
+            _wait_for_file(picture)
+    finally:
+        process.terminate()
+        process.wait()
+    return {"live_s": live_s, "first_token_s": first_token_s, "ready_s": ready_s, "stats": stats}
+
+
+def peer(name: str, site: Site, prompt: list[int]) -> dict[str, Any]:
+    """Time a peer.
+
+    Raises:
+        PeerAbsent: it cannot be measured here.
+    """
+    began_s = time.perf_counter()
+    with closing(start_contender(name, site)) as contender:
+        if isinstance(contender, HttpServer):
+            contender.answer(prompt, 1)
+        else:
+            contender.run([prompt], 1)
+        return {"first_token_s": time.perf_counter() - began_s}
+
+
+def phase_seconds(stats: Mapping[str, Any], phase: str) -> float:
+    """Return how long a phase of our start took as a whole."""
+    return sum(s["end_s"] - s["begin_s"] for s in stats["spans"] if s["phase"] == phase and s["is_whole"])
+
+
+def _first_event(port: int, prompt: list[int]) -> None:
+    body = json.dumps(completion_body("bench", prompt, 1)).encode()
+    url = f"http://127.0.0.1:{port}/v1/completions"
+    request = urllib.request.Request(url, body, {"Content-Type": "application/json"})
+    with urllib.request.urlopen(request, timeout=START_TIMEOUT_S) as response:
+        while line := response.readline():
+            if line.startswith(EVENT):
+                return
+    raise RuntimeError("the answer has no token")
+
+
+def _stats_when_ready(port: int, process: "subprocess.Popen[bytes]", log: Path) -> dict[str, Any]:
+    _wait_for(f"http://127.0.0.1:{port}/health/ready", process, log)
+    headers = {"Authorization": f"Bearer {ADMIN_KEY}"}
+    request = urllib.request.Request(f"http://127.0.0.1:{port}/admin/stats", headers=headers)
+    with urllib.request.urlopen(request, timeout=30) as response:
+        return json.load(response)
+
+
+def _wait_for(url: str, process: "subprocess.Popen[bytes]", log: Path) -> None:
+    give_up_s = time.monotonic() + START_TIMEOUT_S
+    while time.monotonic() < give_up_s and process.poll() is None:
+        with suppress(OSError), urllib.request.urlopen(url, timeout=30):
+            return
+        time.sleep(POLL_S)
+    reason = re.sub(r"\s+", " ", log.read_text())[-600:]
+    raise RuntimeError(f"the service did not come up: {reason}")
+
+
+def _wait_for_file(path: Path) -> None:
+    give_up_s = time.monotonic() + 60
+    while not path.exists() and time.monotonic() < give_up_s:
+        time.sleep(0.1)
+    time.sleep(0.5)  # it is being written
