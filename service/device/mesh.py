@@ -116,7 +116,7 @@ def choose_mesh(devices: Sequence[Device], *, wanted: int | None, sizes: Mapping
         named = " and ".join(f"{name} = {size}" for name, size in sizes.items())
         raise SettingsError(
             "TENSOR_PARALLEL",
-            f"is {wanted}; this host has {len(devices)} {devices[0].platform} devices, and the model's {named} must "
+            f"is {wanted}. Devices of this host: {len(devices)} ({devices[0].platform}). The model's {named} must "
             f"divide by the number that is used. Possible here: {', '.join(map(str, possible))}.",
         )
     return DeviceMesh(tuple(devices[:wanted]))
