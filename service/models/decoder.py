@@ -123,7 +123,8 @@ class Decoder:
         unembed = named["embed" if self.config.has_tied_embeddings else "unembed"]
         states = hax.named(hidden, ("sample", "embed"))
         with jax.named_scope("unembed"):
-            scores = hax.dot(states, unembed, axis="embed", preferred_element_type=jnp.float32)
+            # First in parts, then whole: asked for the whole at once, the compiler would rather gather the weights.
+            scores = self._laid_out(hax.dot(states, unembed, axis="embed", preferred_element_type=jnp.float32))
         logits = scores.rearrange(("sample", "vocab")).array
         return logits if self.mesh is None else self.mesh.gather(logits)
 

@@ -5,6 +5,7 @@ python -m tests.parity.tensor_parallel_process, with XLA_FLAGS=--xla_force_host_
 
 import asyncio
 import json
+import re
 from dataclasses import replace
 from typing import Any
 
@@ -79,6 +80,7 @@ def serve(model: str, num_devices: int) -> dict[str, Any]:
     return {
         "generated": generated,
         "traces_and_compiles": counted,
+        "collectives": {name: collectives(program.executable.as_text()) for name, program in compiled.items()},
         "weights": {spec.name: [spec.axes, *placed(weights[spec.name])] for spec in specs},
         # After the steps: what was donated to them lies where it lay.
         "cache": [placed(leaf) for leaf in jax.tree.leaves(runner._state.cache)],
@@ -90,6 +92,12 @@ def serve(model: str, num_devices: int) -> dict[str, Any]:
 def placed(array: jax.Array) -> tuple[tuple[int, ...], list[tuple[int, ...]]]:
     """Return an array's shape and those of the parts that devices hold."""
     return array.shape, [shard.data.shape for shard in array.addressable_shards]
+
+
+def collectives(text: str) -> list[tuple[str, list[int]]]:
+    """Return every exchange between devices in a compiled program: its kind, and the shape of what comes of it."""
+    found = re.findall(r"= \w+\[([\d,]*)\]\S* ((?:all|collective)-[a-z-]+|reduce-scatter)\(", text)
+    return sorted((kind, [int(size) for size in shape.split(",") if size]) for shape, kind in found)
 
 
 def generate(runner: Runner) -> list[dict[str, Any]]:
