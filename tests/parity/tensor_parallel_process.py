@@ -80,6 +80,10 @@ def serve(model: str, num_devices: int) -> dict[str, Any]:
     return {
         "generated": generated,
         "traces_and_compiles": counted,
+        "cache_bytes": sum(leaf.addressable_shards[0].data.nbytes for leaf in jax.tree.leaves(runner._state.cache)),
+        "reused_bytes": {
+            name: program.executable.memory_analysis().alias_size_in_bytes for name, program in compiled.items()
+        },
         "collectives": {name: collectives(program.executable.as_text()) for name, program in compiled.items()},
         "weights": {spec.name: [spec.axes, *placed(weights[spec.name])] for spec in specs},
         # After the steps: what was donated to them lies where it lay.

@@ -75,6 +75,14 @@ def test_a_decode_step_exchanges_hidden_states_and_scores_and_never_weights_or_c
 
 
 @pytest.mark.parametrize(("model", "count"), CASES)
+def test_every_step_and_copy_writes_the_cache_of_its_device_in_place(served, model, count):
+    told = served[model][str(count)]
+    for name, reused_bytes in told["reused_bytes"].items():
+        if name.startswith(("decode", "prefill", "save", "restore")):
+            assert reused_bytes >= told["cache_bytes"]
+
+
+@pytest.mark.parametrize(("model", "count"), CASES)
 def test_every_weight_lies_in_equal_parts_along_its_axes(served, model, count):
     weights = served[model][str(count)]["weights"]
     for axes, shape, parts in weights.values():
