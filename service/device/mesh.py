@@ -70,7 +70,10 @@ class DeviceMesh:
 
     def shard_shape(self, axes: Sequence[str], shape: Sequence[int]) -> tuple[int, ...]:
         """Return the shape of one device's part of an array."""
-        return self.sharding(axes, shape).shard_shape(tuple(shape))
+        partition = self.partition(axes, shape)
+        return tuple(
+            size if axis is None else size // self.num_devices for axis, size in zip(partition, shape, strict=True)
+        )
 
     def constrain(self, array: jax.Array, axes: Sequence[str]) -> jax.Array:
         """Say, inside a traced function, that an array lies as its axes' names say."""
