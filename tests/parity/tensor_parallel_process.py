@@ -14,13 +14,15 @@ import numpy as np
 
 from service.checkpoint.recipe import load_weights, weight_shapes
 from service.compile.aot import compile_programs
-from service.compile.bundle import load_executable, make_bundle
+from service.compile.bundle import make_bundle
 from service.compile.bundle_key import BundleKey
 from service.compile.counter import CompileCounter
+from service.compile.executable import load_executable
 from service.device.mesh import DeviceMesh
 from service.engine.engine import Engine
+from service.engine.programs import engine_programs
 from service.engine.request import Request, Sampling
-from service.engine.runner import Runner, engine_programs
+from service.engine.runner import Runner
 from service.engine.shapes import EngineShapes
 from service.kernels.cpu import RowAttention
 from service.kernels.reference import PagedReference
@@ -77,17 +79,21 @@ def serve(model: str, num_devices: int) -> dict[str, Any]:
     generated = generate(runner)
     counted = [counter.num_traces, counter.num_compiles]
     counter.close()
+    # The cache is the first part of the state.
+    num_cache_leaves = len(jax.tree.leaves(jax.eval_shape(lambda: decoder.initial_cache(shapes.layout))))
+    cache = runner._state[:num_cache_leaves]
     return {
         "generated": generated,
         "traces_and_compiles": counted,
-        "cache_bytes": sum(leaf.addressable_shards[0].data.nbytes for leaf in jax.tree.leaves(runner._state.cache)),
+        "cache_bytes": sum(leaf.addressable_shards[0].data.nbytes for leaf in cache),
         "reused_bytes": {
-            name: program.executable.memory_analysis().alias_size_in_bytes for name, program in compiled.items()
+            name: program.executable.compiled.memory_analysis().alias_size_in_bytes
+            for name, program in compiled.items()
         },
-        "collectives": {name: collectives(program.executable.as_text()) for name, program in compiled.items()},
+        "collectives": {name: collectives(program.executable.compiled.as_text()) for name, program in compiled.items()},
         "weights": {spec.name: [spec.axes, *placed(weights[spec.name])] for spec in specs},
         # After the steps: what was donated to them lies where it lay.
-        "cache": [placed(leaf) for leaf in jax.tree.leaves(runner._state.cache)],
+        "cache": [placed(leaf) for leaf in cache],
         "kv_heads": config.num_kv_heads,
         "kv_copies": config.kv_copies,
     }

@@ -64,13 +64,13 @@ def test_executables_for_several_devices_come_out_of_a_bundle_and_nothing_is_com
 def test_a_decode_step_exchanges_hidden_states_and_scores_and_never_weights_or_cache(served, model, count):
     hidden_size, vocab_size, num_layers = 32, 96, 2
     for name, found in served[model][str(count)]["collectives"].items():
+        num_seqs = int(name.partition("seqs")[2].partition("-")[0] or 0)
         if name.startswith("decode"):
-            num_seqs = int(name.split("-")[1].removeprefix("seqs"))
-            # A sum behind attention and one behind the MLP of each layer; a split vocabulary adds one and a gathering.
-            sums = [["all-reduce", [num_seqs, 1, hidden_size]]] * (2 * num_layers + (model == "rows"))
-            gathered = [["all-gather", [num_seqs, vocab_size]]] if model == "rows" else []
-            assert found == [*gathered, *sums]
-        elif not name.startswith("prefill"):
+            # A sum behind attention and one behind the MLP of each layer; one of the embeddings where they are split.
+            assert found == [["all-reduce", [num_seqs, 1, hidden_size]]] * (2 * num_layers + (model == "rows"))
+        elif name.startswith("sample"):
+            assert found == ([["all-gather", [num_seqs, vocab_size]]] if model == "rows" else [])
+        elif not name.startswith(("prefill", "score")):
             assert found == []
 
 
