@@ -39,6 +39,7 @@ def levserve(arguments: argparse.Namespace) -> Callable[[], int]:
     from service.checkpoint.progress import Progress
     from service.checkpoint.source import open_source
     from service.checkpoint.transfer import TransferLimits
+    from service.device.mesh import DeviceMesh
     from service.models.decoder import Decoder
     from service.models.registry import read_config
 
@@ -50,7 +51,7 @@ def levserve(arguments: argparse.Namespace) -> Callable[[], int]:
     config = json.loads(source.read(next(info for info in source.list() if info.name == "config.json")))
     dtype = np.dtype(jax.numpy.dtype(arguments.dtype))
     specs = Decoder(read_config(uri, config), dtype).weight_specs()
-    sharding = jax.sharding.SingleDeviceSharding(jax.devices()[0])
+    mesh = DeviceMesh((jax.devices()[0],))
     cache = CheckpointCache(Path(arguments.cache), max_checkpoints=1) if arguments.cache else None
 
     def run() -> int:
@@ -62,7 +63,7 @@ def levserve(arguments: argparse.Namespace) -> Callable[[], int]:
             located,
             specs,
             dtype,
-            sharding=sharding,
+            mesh=mesh,
             cache=cache,
             progress=Progress(),
             max_staging_bytes=512 * 1024 * 1024,

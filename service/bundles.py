@@ -18,7 +18,7 @@ from service.checkpoint.location import LocalLocation
 from service.compile.bundle import MANIFEST_NAME, Bundle, BundleRefused, Manifest, check_names, inputs_of
 from service.compile.bundle_key import BundleKey, machine_inputs, source_digest
 from service.compile.bundle_store import BundleFolder, BundlePlace
-from service.device.memory import Device
+from service.device.mesh import DeviceMesh
 from service.engine.shapes import EngineShapes
 from service.errors import ServiceError
 from service.models.config import DecoderConfig
@@ -31,10 +31,14 @@ logger = logging.getLogger(__name__)
 TRACED_SOURCES = (
     "compile/aot.py",
     "compile/buckets.py",
+    "compile/executable.py",
+    "device/mesh.py",
     "engine/batch.py",
     "engine/drawing.py",
     "engine/logprobs.py",
     "engine/options.py",
+    "engine/placement.py",
+    "engine/programs.py",
     "engine/runner.py",
     "engine/sampler.py",
     "engine/shapes.py",
@@ -46,7 +50,7 @@ TRACED_SOURCES = (
 NUM_READERS = 8
 
 
-def bundle_key(config: DecoderConfig, dtype: np.dtype, shapes: EngineShapes, devices: Sequence[Device]) -> BundleKey:
+def bundle_key(config: DecoderConfig, dtype: np.dtype, shapes: EngineShapes, mesh: DeviceMesh) -> BundleKey:
     """Return the key of the bundle that an engine needs; which kernel it uses follows from these."""
     root = Path(service.__file__).parent
     inputs = {
@@ -54,7 +58,8 @@ def bundle_key(config: DecoderConfig, dtype: np.dtype, shapes: EngineShapes, dev
         "dtype": dtype.name,
         "shapes": asdict(shapes),
         "source": source_digest(root, TRACED_SOURCES),
-        **machine_inputs(devices),
+        "mesh": mesh.facts,
+        **machine_inputs(mesh.devices),
     }
     inputs["model"]["sliding_windows"] = list(config.sliding_windows)
     return BundleKey(inputs)

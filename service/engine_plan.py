@@ -1,14 +1,17 @@
-"""What will be served and in which sizes: from a located checkpoint, a device and the settings. No weight, no trace."""
+"""What will be served and in which sizes: from a located checkpoint, devices and the settings. No weight, no trace."""
 
 import logging
 import math
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
 
 import numpy as np
 
 from service.checkpoint.located import LocatedCheckpoint
 from service.compile.bundle_key import BundleKey
 from service.device.memory import Device, device_memory_bytes
+from service.device.mesh import DeviceMesh, choose_mesh
 from service.engine.shapes import EngineShapes
 from service.engine.sizing import ModelSize, fit_engine
 from service.kernels.attention import keeps_rows
@@ -34,58 +37,74 @@ class EnginePlan:
     dtype: np.dtype
     shapes: EngineShapes
     specs: tuple[WeightSpec, ...]
-    device: Device
+    mesh: DeviceMesh
     kernel: KernelChoice
     key: BundleKey
 
     @property
     def weights_bytes(self) -> int:
-        """What the weights take on the device."""
-        return _weights_bytes(self.specs, self.dtype)
+        """What the weights take on each device."""
+        return _weights_bytes(self.specs, self.dtype, self.mesh)
+
+    def recipe(self) -> list[dict[str, Any]]:
+        """Return how each weight is made and split, as plain JSON."""
+        return [
+            asdict(spec) | {"dtype": self.dtype.name, "sharding": list(self.mesh.partition(spec.axes, spec.shape))}
+            for spec in self.specs
+        ]
 
     def model(self) -> PagedDecoder:
         """Return the model to trace; imports Haliax, so only a start without a bundle asks."""
         from service.models.decoder import Decoder
 
-        return Decoder(self.config, self.dtype, self.kernel.kernel(self.shapes.layout))
+        return Decoder(self.config, self.dtype, self.kernel.kernel(self.shapes.layout), self.mesh)
 
 
-def plan_engine(settings: Settings, located: LocatedCheckpoint, device: Device) -> EnginePlan:
-    """Choose dtype and sizes, and name the bundle that they need.
+def plan_engine(settings: Settings, located: LocatedCheckpoint, devices: Sequence[Device]) -> EnginePlan:
+    """Choose devices, dtype and sizes, and name the bundle that they need.
 
     Raises:
         UnsupportedModel: the family, or a feature of this model, is not served.
-        SettingsError: the operator asks for more context than the model was made for.
-        DoesNotFit: the device is too small.
+        SettingsError: the operator asks for more context than the model was made for, or for a number of devices that
+            is not there or that the model cannot be split over.
+        DoesNotFit: the devices are too small.
     """
     from service.bundles import bundle_key
 
     config = read_config(located.uri, located.hub_config)
-    dtype = _choose_dtype(settings, located, device.platform)
+    sizes = {"num_attention_heads": config.num_heads, "intermediate_size": config.mlp_size}
+    mesh = choose_mesh(devices, wanted=settings.tensor_parallel, sizes=sizes)
+    config = config.split_over(mesh.num_devices)
+    dtype = _choose_dtype(settings, located, mesh.platform)
     specs = decoder_weight_specs(config)
-    kernel = _choose_kernel(config, dtype, device)
-    default_fraction = CPU_MEMORY_FRACTION if device.platform == "cpu" else ACCELERATOR_MEMORY_FRACTION
+    kernel = _choose_kernel(config, dtype, mesh)
+    default_fraction = CPU_MEMORY_FRACTION if mesh.platform == "cpu" else ACCELERATOR_MEMORY_FRACTION
     fraction = settings.device_memory_fraction or default_fraction
     shapes = fit_engine(
         ModelSize(
             context_len=config.context_len,
             vocab_size=config.vocab_size,
-            weights_bytes=_weights_bytes(specs, dtype),
-            kv_bytes_per_token=config.kv_bytes_per_token(dtype.itemsize) * kernel.cached_head_dim // config.head_dim,
-            keeps_rows=keeps_rows(device.platform),
+            weights_bytes=_weights_bytes(specs, dtype, mesh),
+            kv_bytes_per_token=config.kv_bytes_per_token(dtype.itemsize)
+            * kernel.cached_head_dim
+            // config.head_dim
+            // mesh.num_devices,
+            keeps_rows=keeps_rows(mesh.platform),
         ),
-        memory_bytes=int(device_memory_bytes(device) * fraction),
+        memory_bytes=int(device_memory_bytes(mesh.devices) * fraction),
         max_num_seqs=settings.max_num_seqs,
         page_size=settings.page_size,
         max_prefill_tokens=settings.max_prefill_tokens,
         max_model_len=settings.max_model_len,
     )
-    return EnginePlan(config, dtype, shapes, specs, device, kernel, bundle_key(config, dtype, shapes, [device]))
+    return EnginePlan(config, dtype, shapes, specs, mesh, kernel, bundle_key(config, dtype, shapes, mesh))
 
 
-def _choose_kernel(config: DecoderConfig, dtype: np.dtype, device: Device) -> KernelChoice:
+def _choose_kernel(config: DecoderConfig, dtype: np.dtype, mesh: DeviceMesh) -> KernelChoice:
     """Choose how attention is done, and say so; a slow way is never taken in silence."""
-    choice = choose_kernel(device, HeadShape(config.num_kv_heads, config.head_dim, dtype))
+    device = mesh.devices[0]
+    # Each device has its part of the heads.
+    choice = choose_kernel(device, HeadShape(config.num_kv_heads // mesh.num_devices, config.head_dim, dtype))
     facts = {"kernel": choice.name.value, "device": device.device_kind}
     if choice.obstacle is not None:
         message = "the device's attention kernel cannot serve this model; the slow reference does"
@@ -106,5 +125,5 @@ def _choose_dtype(settings: Settings, located: LocatedCheckpoint, platform: str)
     return np.dtype(jnp.dtype(chosen))
 
 
-def _weights_bytes(specs: tuple[WeightSpec, ...], dtype: np.dtype) -> int:
-    return sum(math.prod(spec.shape) for spec in specs) * dtype.itemsize
+def _weights_bytes(specs: Iterable[WeightSpec], dtype: np.dtype, mesh: DeviceMesh) -> int:
+    return sum(math.prod(mesh.shard_shape(spec.axes, spec.shape)) for spec in specs) * dtype.itemsize

@@ -288,11 +288,11 @@ class PortInUse(StartError):
 
 
 class DoesNotFit(StartError):
-    """The weights and the smallest useful KV cache need more memory than the device has."""
+    """The weights and the smallest useful KV cache need more memory than each device has."""
 
     def __init__(self, *, needed_bytes: int, available_bytes: int, remedy: str) -> None:
         super().__init__(
-            f"the model needs {needed_bytes:,} bytes of device memory and {available_bytes:,} are there. {remedy}"
+            f"the model needs {needed_bytes:,} bytes on each device and {available_bytes:,} are there. {remedy}"
         )
         self.needed_bytes = needed_bytes
         self.available_bytes = available_bytes

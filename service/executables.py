@@ -5,7 +5,7 @@ import itertools
 import logging
 import os
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 
 from service.bundles import Bundles
 from service.checkpoint.recipe import weight_shapes
@@ -38,7 +38,7 @@ class Executables:
         """Return the bundle that they came from, or serialize them."""
         if self.bundle is not None:
             return self.bundle
-        making = {"recipe": [asdict(spec) for spec in plan.specs], "start": startup.report()}
+        making = {"recipe": plan.recipe(), "start": startup.report()}
         return make_bundle(plan.key, self.by_name, self.compile_seconds, making)
 
 
@@ -53,7 +53,7 @@ def obtain(
         startup: told how far it is.
         on_usable: called as soon as executables can be asked for, before the last of a bundle is there.
     """
-    names = program_names(plan.shapes, keeps_rows=keeps_rows(plan.device.platform))
+    names = program_names(plan.shapes, keeps_rows=keeps_rows(plan.mesh.platform))
     startup.count_executables(0, len(names))
     with startup.phase(Phase.EXECUTABLES) as facts:
         with startup.part(Phase.EXECUTABLES, "find bundle"):
@@ -87,7 +87,7 @@ def _load(bundle: Bundle, plan: EnginePlan, names: Sequence[str], startup: Start
     def load_one(name: str) -> Executable:
         with startup.part(Phase.EXECUTABLES, name):
             try:
-                executable = load_executable(bundle.data[name], [plan.device])
+                executable = load_executable(bundle.data[name], plan.mesh.devices)
             except Exception as error:  # whatever it is, the bytes are those that were stored, and useless here
                 facts = {"executable": name, "reason": f"{type(error).__name__}: {str(error)[:200]}"}
                 logger.warning("an executable of the bundle does not load; compiling it instead", extra=facts)
@@ -102,7 +102,7 @@ def _compile(plan: EnginePlan, startup: Startup, names: Sequence[str] | None = N
     """Compile the programs of these names, or all."""
     with startup.phase(Phase.IMPORT, "haliax"):
         model = plan.model()
-    programs = engine_programs(model, plan.shapes, weight_shapes(plan.specs, plan.dtype))
+    programs = engine_programs(model, plan.shapes, weight_shapes(plan.specs, plan.dtype, plan.mesh))
     wanted = [program for program in programs if names is None or program.name in names]
     done = itertools.count(1)
 

@@ -1,6 +1,6 @@
 """From settings to a model that answers. Each part of the start runs on a thread of its own as soon as it can.
 
-    device      import jax, find the device ──┬─> plan ──> executables   a bundle, or compile ──┬─> warm ─> answering
+    devices     import jax, find the devices ─┬─> plan ──> executables   a bundle, or compile ──┬─> warm ─> answering
     locate      list, pin, read config.json ──┤     └────> weights       pull, then place ──────┤
                                               └──────────> tokenizer ───────────────────────────┤
     beside      what else the process needs ────────────────────────────────────────────────────┘
@@ -25,7 +25,7 @@ from service.device.memory import Device
 from service.observability.metrics import Metrics
 from service.settings import Settings
 from service.start_parts import StartParts
-from service.starting_point import checkpoint_uri, find_device, locate_checkpoint
+from service.starting_point import checkpoint_uri, find_devices, locate_checkpoint
 from service.startup import Phase, Startup
 
 if TYPE_CHECKING:
@@ -58,8 +58,8 @@ class LoadedModel:
 
 
 @dataclass(frozen=True)
-class _Device:
-    device: Device
+class _Devices:
+    devices: tuple[Device, ...]
     compiles: "CompileCounter"
 
 
@@ -111,34 +111,36 @@ class ModelLoad:
         """
         parts = StartParts()
         usable: Future[Executables] = Future()
-        device = parts.begin("device", lambda: _Device(*find_device(self._startup, self._metrics)))
+        devices = parts.begin("devices", lambda: _Devices(*find_devices(self._startup, self._metrics)))
         located = parts.begin("locate", lambda: locate_checkpoint(self._settings, self._startup))
-        goal = parts.begin("plan", lambda: self._plan(device.result(), located.result()))
+        goal = parts.begin("plan", lambda: self._plan(devices.result(), located.result()))
         executables = parts.begin("executables", lambda: self._obtain(goal.result(), usable))
         weights = parts.begin("weights", lambda: self._load_weights(located.result(), goal))
         text = parts.begin("text", lambda: self._load_text(located.result()))
-        aside = parts.begin("beside", lambda: (device.result(), beside()))
+        aside = parts.begin("beside", lambda: (devices.result(), beside()))
         parts.wait_for(weights, text, aside, usable)
         engine = self._warm(goal.result().plan, weights.result(), usable.result())
         self._startup.answer()
         served = self._served(goal.result().plan, engine, text.result())
 
         def complete() -> None:
-            self._finish(served.name, goal.result(), executables.result(), device.result())
+            self._finish(served.name, goal.result(), executables.result(), devices.result())
 
         return LoadedModel(served, engine, complete)
 
-    def _plan(self, device: _Device, located: LocatedCheckpoint) -> _Goal:
+    def _plan(self, devices: _Devices, located: LocatedCheckpoint) -> _Goal:
         with self._startup.phase(Phase.IMPORT, "engine"):
             from service.bundles import Bundles
             from service.engine_plan import plan_engine
-        plan = plan_engine(self._settings, located, device.device)
+        plan = plan_engine(self._settings, located, devices.devices)
         logger.info(
             "planned",
             extra={
                 "model_type": plan.config.model_type,
                 "dtype": plan.dtype.name,
                 "weights_bytes": plan.weights_bytes,
+                "tensor_parallel": plan.mesh.num_devices,
+                "kv_head_copies": plan.config.kv_copies,
                 "bundle": plan.key.digest,
                 **asdict(plan.shapes),
             },
@@ -157,8 +159,6 @@ class ModelLoad:
 
     def _load_weights(self, located: LocatedCheckpoint, goal: Future[_Goal]) -> "Mapping[str, jax.Array]":
         plan = goal.result().plan
-        import jax
-
         from service.checkpoint.loading import load_checkpoint
 
         with self._startup.phase(Phase.WEIGHTS) as facts:
@@ -166,7 +166,7 @@ class ModelLoad:
                 located,
                 plan.specs,
                 plan.dtype,
-                sharding=jax.sharding.SingleDeviceSharding(plan.device),
+                mesh=plan.mesh,
                 cache=self._cache,
                 progress=self._startup.pulled,
                 max_staging_bytes=self._settings.stream_staging_bytes,
@@ -215,8 +215,8 @@ class ModelLoad:
             defaults=text.tokenizer.defaults,
         )
 
-    def _finish(self, name: str, goal: _Goal, executables: "Executables", device: _Device) -> None:
-        shapes, compiles = goal.plan.shapes, device.compiles
+    def _finish(self, name: str, goal: _Goal, executables: "Executables", devices: _Devices) -> None:
+        shapes, compiles = goal.plan.shapes, devices.compiles
         self._startup.facts |= _facts_of(goal.plan)
         self._startup.finish(
             model=name,
@@ -237,7 +237,7 @@ class ModelLoad:
 
 def _facts_of(plan: "EnginePlan") -> dict[str, Any]:
     inputs = plan.key.inputs
-    told = ("packages", "platform", "platform_version", "device_kind", "num_devices")
+    told = ("packages", "platform", "platform_version", "device_kind", "num_devices", "mesh")
     return {"bundle_key": plan.key.digest, "shapes": asdict(plan.shapes), **{name: inputs[name] for name in told}}
 
 

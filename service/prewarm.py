@@ -21,7 +21,7 @@ from service.kernels.attention import keeps_rows
 from service.observability.metrics import Metrics
 from service.settings import Settings
 from service.start_parts import StartParts
-from service.starting_point import checkpoint_uri, find_device, locate_checkpoint, opener
+from service.starting_point import checkpoint_uri, find_devices, locate_checkpoint, opener
 from service.startup import Startup
 
 logger = logging.getLogger(__name__)
@@ -38,7 +38,7 @@ class _Goal:
 def check(settings: Settings) -> int:
     """Say whether a start would find its bundle; return the exit code, 0 for yes."""
     goal = _plan(settings)
-    names = program_names(goal.plan.shapes, keeps_rows=keeps_rows(goal.plan.device.platform))
+    names = program_names(goal.plan.shapes, keeps_rows=keeps_rows(goal.plan.mesh.platform))
     with contextlib.closing(goal.bundles):
         bundle = goal.bundles.find(goal.plan.key, names)
     facts = {"outcome": goal.bundles.outcome, "key": goal.plan.key.digest, "executables": len(names)}
@@ -53,7 +53,7 @@ def prewarm(settings: Settings) -> int:
         StartError: the checkpoint cannot be served.
     """
     goal = _plan(settings)
-    names = program_names(goal.plan.shapes, keeps_rows=keeps_rows(goal.plan.device.platform))
+    names = program_names(goal.plan.shapes, keeps_rows=keeps_rows(goal.plan.mesh.platform))
     with contextlib.closing(goal.bundles):
         found = goal.bundles.find(goal.plan.key, names)
         bundle = found or compile_all(goal.plan, goal.startup).to_bundle(goal.plan, goal.startup)
@@ -78,10 +78,10 @@ def _plan(settings: Settings) -> _Goal:
     metrics = Metrics()
     startup = Startup(metrics)
     parts = StartParts()
-    device = parts.begin("device", lambda: find_device(startup, metrics)[0])
+    devices = parts.begin("devices", lambda: find_devices(startup, metrics)[0])
     located = parts.begin("locate", lambda: locate_checkpoint(settings, startup))
-    parts.wait_for(device, located)
-    plan = plan_engine(settings, located.result(), device.result())
+    parts.wait_for(devices, located)
+    plan = plan_engine(settings, located.result(), devices.result())
     return _Goal(located.result(), plan, Bundles.of_settings(settings, located.result().uri, metrics), startup)
 
 

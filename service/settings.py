@@ -94,6 +94,10 @@ class Settings(BaseSettings):
     page_size: int = Field(default=16, ge=1, le=1024)
     """Token positions of one KV page."""
 
+    tensor_parallel: int | None = Field(default=None, ge=1)
+    """Devices of this host that share each step. Unset: on a CPU one; else as many as there are and the model's heads
+    and MLP divide by."""
+
     device_memory_fraction: float | None = Field(default=None, gt=0, le=1)
     """The share of the device's memory for weights, KV pages and work space. Unset: 0.9; on a CPU, 0.5."""
 

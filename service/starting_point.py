@@ -1,4 +1,4 @@
-"""What every start begins with, to serve as to prewarm: the device, and the checkpoint; neither needs the other."""
+"""What every start begins with, to serve as to prewarm: the devices, and the checkpoint; neither needs the other."""
 
 import logging
 from importlib.resources import files
@@ -24,17 +24,17 @@ def checkpoint_uri(settings: Settings) -> str:
     return settings.checkpoint_uri or str(files("service") / "demo")
 
 
-def find_device(startup: Startup, metrics: Metrics) -> "tuple[Device, CompileCounter]":
-    """Import jax, begin to count its compilations, and find the device."""
+def find_devices(startup: Startup, metrics: Metrics) -> "tuple[tuple[Device, ...], CompileCounter]":
+    """Import jax, begin to count its compilations, and find the devices of this host."""
     with startup.phase(Phase.IMPORT, "jax") as facts:
         from service.compile.counter import CompileCounter
 
         compiles = CompileCounter(lambda: _count_compile(startup, metrics))
         import jax
 
-        device = jax.devices()[0]
-        facts["device"] = device.device_kind
-    return device, compiles
+        devices = tuple(jax.local_devices())
+        facts |= {"device": devices[0].device_kind, "devices": len(devices)}
+    return devices, compiles
 
 
 def opener(settings: Settings) -> OpenSource:

@@ -28,6 +28,7 @@ class HandCountedModel:
     hidden_size = 1
     dtype = np.dtype(np.float32)
     keeps_rows = False
+    shardings = None
 
     def __init__(self, vocab_size: int = 97) -> None:
         self.vocab_size = vocab_size

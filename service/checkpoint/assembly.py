@@ -13,6 +13,7 @@ import numpy as np
 
 from service.checkpoint.fresh_memory import ALIGNMENT_BYTES, fresh_bytes
 from service.checkpoint.turning import TensorPlace
+from service.device.mesh import DeviceMesh
 from service.models.interface import WeightSpec
 
 # Where the device's memory is the host's.
@@ -26,7 +27,7 @@ class Assembly:
         self,
         specs: Sequence[WeightSpec],
         dtype: np.dtype,
-        sharding: jax.sharding.Sharding,
+        mesh: DeviceMesh,
         *,
         on_placed: Callable[[int], None] = lambda num_bytes: None,
     ) -> None:
@@ -35,10 +36,10 @@ class Assembly:
         Args:
             specs: what to make.
             dtype: what to cast to.
-            sharding: where to place the weights.
+            mesh: where to place the weights, by the names of their axes.
             on_placed: told, from any thread, how many bytes of the host's memory a weight gave back.
         """
-        self._dtype, self._sharding, self._on_placed = dtype, sharding, on_placed
+        self._dtype, self._mesh, self._on_placed = dtype, mesh, on_placed
         self._lock = threading.Lock()
         self._specs = {spec.name: spec for spec in specs}
         self._users: dict[str, list[tuple[WeightSpec, int]]] = {}
@@ -48,8 +49,7 @@ class Assembly:
         self._left = {spec.name: math.prod(spec.shape) for spec in specs}  # elements that have not come
         self._arrays: dict[str, np.ndarray] = {}
         self._placed: dict[str, jax.Array] = {}
-        devices = sharding.device_set
-        self._is_in_place = len(devices) == 1 and next(iter(devices)).platform == IN_PLACE_PLATFORM
+        self._is_in_place = mesh.num_devices == 1 and mesh.platform == IN_PLACE_PLATFORM
         if self._is_in_place:
             self._arrays = _side_by_side(specs, dtype)
 
@@ -68,7 +68,7 @@ class Assembly:
         for spec, index in self._users.get(tensor, ()):
             TensorPlace(spec, index, self._arrays[spec.name]).write(first, values)
             with self._lock:
-                self._left[spec.name] -= len(values)
+                self._left[spec.name] -= len(values) * spec.sources[index].copies
                 is_whole = self._left[spec.name] == 0
             if is_whole and not self._is_in_place:
                 self._place(spec.name)
@@ -77,7 +77,7 @@ class Assembly:
         """Return the weights, all of which have come, in the order of their specs."""
         if self._is_in_place:
             arrays = [self._arrays[name] for name in self._specs]
-            placed = jax.block_until_ready(jax.device_put(arrays, self._sharding, may_alias=True))
+            placed = jax.block_until_ready(jax.device_put(arrays, self._mesh.whole, may_alias=True))
             self._placed = dict(zip(self._specs, placed, strict=True))
         return {name: self._placed[name] for name in self._specs}
 
@@ -85,7 +85,7 @@ class Assembly:
         with self._lock:
             array = self._arrays.pop(name)
         # The transfer must be over before the host's memory counts as given back.
-        placed = jax.block_until_ready(jax.device_put(array, self._sharding))
+        placed = jax.block_until_ready(self._mesh.put(array, self._specs[name].axes))
         with self._lock:
             self._placed[name] = placed
         self._on_placed(array.nbytes)

@@ -30,6 +30,7 @@ from service.checkpoint.progress import Progress, shown
 from service.checkpoint.recipe import check_tensors, load_weights
 from service.checkpoint.transfer import Patience, TransferLimits
 from service.checkpoint.weight_stream import StreamedWeights, WeightOrder, stream_weights
+from service.device.mesh import DeviceMesh
 from service.errors import StorageFull, TransferFailed
 from service.models.interface import WeightSpec
 
@@ -52,7 +53,7 @@ def load_checkpoint(
     specs: Sequence[WeightSpec],
     dtype: np.dtype,
     *,
-    sharding: jax.sharding.Sharding,
+    mesh: DeviceMesh,
     cache: CheckpointCache | None,
     progress: Progress,
     max_staging_bytes: int,
@@ -64,7 +65,7 @@ def load_checkpoint(
         located: which checkpoint.
         specs: what the model is made of.
         dtype: what to cast to.
-        sharding: where to place the weights.
+        mesh: where to place the weights, by the names of their axes.
         cache: where the files are kept for the next start; None: nothing is kept (MODEL_STREAM).
         progress: told what is expected and what comes.
         max_staging_bytes: how much of the host's memory may be in use besides the weights.
@@ -73,7 +74,7 @@ def load_checkpoint(
     Raises:
         CheckpointError: the bytes did not come whole, or are not what their headers or the configuration say.
     """
-    order = WeightOrder(located.uri, tuple(specs), dtype, sharding, max_staging_bytes)
+    order = WeightOrder(located.uri, tuple(specs), dtype, mesh, max_staging_bytes)
     weights, source = located.layout.weights, located.weights.source
     if isinstance(located.layout, LevanterLayout):
         return _from_levanter(located, order, cache, progress, cancelled)
@@ -195,7 +196,7 @@ def _from_levanter(
     try:
         tensors = levanter.read_tensors(located.uri, pulled.path / group.folder, located.hub_config)
         check_tensors(located.uri, order.specs, {name: tensor.shape for name, tensor in tensors.items()})
-        weights = load_weights(order.specs, tensors, order.dtype, sharding=order.sharding)
+        weights = load_weights(order.specs, tensors, order.dtype, mesh=order.mesh)
     except BaseException:
         pulled.release()
         raise

@@ -7,6 +7,7 @@ import jax
 import numpy as np
 
 from service.checkpoint.assembly import Assembly
+from service.device.mesh import DeviceMesh
 from service.errors import MalformedCheckpoint
 from service.models.interface import TensorSource, WeightSpec
 
@@ -16,9 +17,12 @@ NUM_THREADS = 4
 _COMPUTED_SUFFIXES = (".rotary_emb.inv_freq",)
 
 
-def weight_shapes(specs: Iterable[WeightSpec], dtype: np.dtype) -> dict[str, jax.ShapeDtypeStruct]:
-    """Return every weight's shape, by name, for lowering ahead of the weights."""
-    return {spec.name: jax.ShapeDtypeStruct(spec.shape, dtype) for spec in specs}
+def weight_shapes(specs: Iterable[WeightSpec], dtype: np.dtype, mesh: DeviceMesh) -> dict[str, jax.ShapeDtypeStruct]:
+    """Return every weight's shape and place, by name, for lowering ahead of the weights."""
+    return {
+        spec.name: jax.ShapeDtypeStruct(spec.shape, dtype, sharding=mesh.sharding(spec.axes, spec.shape))
+        for spec in specs
+    }
 
 
 def check_tensors(uri: str, specs: Iterable[WeightSpec], shapes: Mapping[str, tuple[int, ...]]) -> None:
@@ -57,7 +61,7 @@ def load_weights(
     tensors: Mapping[str, np.ndarray],
     dtype: np.dtype,
     *,
-    sharding: jax.sharding.Sharding,
+    mesh: DeviceMesh,
 ) -> dict[str, jax.Array]:
     """Make every weight from tensors that are on this machine, and place it on the device.
 
@@ -65,10 +69,10 @@ def load_weights(
         specs: what to make; `check_tensors` has accepted it.
         tensors: the checkpoint's tensors, read as they are asked for.
         dtype: what to cast to.
-        sharding: where to place the weights.
+        mesh: where to place the weights, by the names of their axes.
     """
     all_specs = tuple(specs)
-    assembly = Assembly(all_specs, dtype, sharding)
+    assembly = Assembly(all_specs, dtype, mesh)
 
     def load_one(name: str) -> None:
         assembly.opening_bytes([name])

@@ -31,7 +31,9 @@ class TensorPlace:
         width = inner * source.view[axis]
         self._source: TensorSource = source
         # The axes before the joined one are one axis of this, the joined one and those behind it the other.
-        self._part = weight.reshape(-1, inner * spec.shape[axis])[:, begin : begin + width]
+        part = weight.reshape(-1, inner * spec.shape[axis])[:, begin : begin + width]
+        # Copies alternate along the last of the axes before.
+        self._parts = [part[copy :: source.copies] for copy in range(source.copies)]
 
     def write(self, first: int, values: np.ndarray) -> None:
         """Put elements in place and cast them.
@@ -40,44 +42,47 @@ class TensorPlace:
             first: the number of the first element, in the order of storage; of a transposed tensor the first of a row.
             values: the elements, on one axis; of a transposed tensor whole rows.
         """
-        if self._source.is_transposed:
-            row_len = self._source.shape[-1]
-            assert first % row_len == 0
-            self._write_rows(first // row_len, values.reshape(-1, row_len))
-        else:
-            self._write_flat(first, values)
-
-    def _write_flat(self, first: int, values: np.ndarray) -> None:
-        part, width = self._part, self._part.shape[1]
-        if part.flags.c_contiguous:
-            _put(part.reshape(-1)[first : first + len(values)], values)
-            return
-        row, column = divmod(first, width)
-        while len(values):
-            # The rest of a row that was begun, or as many whole rows as there are, or the beginning of the last.
-            if column == 0 and len(values) >= width:
-                num_rows = len(values) // width
-                _put(part[row : row + num_rows], values[: num_rows * width].reshape(num_rows, width))
-                row, values = row + num_rows, values[num_rows * width :]
+        for part in self._parts:
+            if self._source.is_transposed:
+                row_len = self._source.shape[-1]
+                assert first % row_len == 0
+                _write_rows(part, first // row_len, values.reshape(-1, row_len))
             else:
-                taken = min(width - column, len(values))
-                _put(part[row, column : column + taken], values[:taken])
-                row, column, values = row + 1, 0, values[taken:]
+                _write_flat(part, first, values)
 
-    def _write_rows(self, first_row: int, rows: np.ndarray) -> None:
-        (num_parts, width), row_len = self._part.shape, rows.shape[1]
-        # [in before the joined axis, what is behind it or the runs that it cuts the rows into, the rows of a run]
-        is_cut = num_parts % row_len == 0
-        part = self._part.reshape((row_len, -1, width) if is_cut else (num_parts, row_len // num_parts, -1))
-        block_rows = max(1, BLOCK_BYTES // (row_len * rows.itemsize))
-        for begin in range(0, len(rows), block_rows):
-            block, place = _turned(rows[begin : begin + block_rows]), first_row + begin
-            while block.shape[1]:
-                run, column = divmod(place, part.shape[2])
-                taken = min(part.shape[2] - column, block.shape[1])
-                into = part[:, run] if is_cut else part
-                _put(into[..., column : column + taken], block[:, :taken].reshape(*into.shape[:-1], taken))
-                place, block = place + taken, block[:, taken:]
+
+def _write_flat(part: np.ndarray, first: int, values: np.ndarray) -> None:
+    width = part.shape[1]
+    if part.flags.c_contiguous:
+        _put(part.reshape(-1)[first : first + len(values)], values)
+        return
+    row, column = divmod(first, width)
+    while len(values):
+        # The rest of a row that was begun, or as many whole rows as there are, or the beginning of the last.
+        if column == 0 and len(values) >= width:
+            num_rows = len(values) // width
+            _put(part[row : row + num_rows], values[: num_rows * width].reshape(num_rows, width))
+            row, values = row + num_rows, values[num_rows * width :]
+        else:
+            taken = min(width - column, len(values))
+            _put(part[row, column : column + taken], values[:taken])
+            row, column, values = row + 1, 0, values[taken:]
+
+
+def _write_rows(whole: np.ndarray, first_row: int, rows: np.ndarray) -> None:
+    (num_parts, width), row_len = whole.shape, rows.shape[1]
+    # [in before the joined axis, what is behind it or the runs that it cuts the rows into, the rows of a run]
+    is_cut = num_parts % row_len == 0
+    part = whole.reshape((row_len, -1, width) if is_cut else (num_parts, row_len // num_parts, -1))
+    block_rows = max(1, BLOCK_BYTES // (row_len * rows.itemsize))
+    for begin in range(0, len(rows), block_rows):
+        block, place = _turned(rows[begin : begin + block_rows]), first_row + begin
+        while block.shape[1]:
+            run, column = divmod(place, part.shape[2])
+            taken = min(part.shape[2] - column, block.shape[1])
+            into = part[:, run] if is_cut else part
+            _put(into[..., column : column + taken], block[:, :taken].reshape(*into.shape[:-1], taken))
+            place, block = place + taken, block[:, taken:]
 
 
 def _turned(rows: np.ndarray) -> np.ndarray:

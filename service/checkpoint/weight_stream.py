@@ -26,6 +26,7 @@ from service.checkpoint.slices import cut
 from service.checkpoint.staging import Staging
 from service.checkpoint.tensor_consumer import TensorConsumer, extents
 from service.checkpoint.transfer import Patience
+from service.device.mesh import DeviceMesh
 from service.errors import MalformedCheckpoint, StorageFull, TransferFailed
 from service.models.interface import WeightSpec
 
@@ -43,7 +44,7 @@ class WeightOrder:
     uri: str
     specs: tuple[WeightSpec, ...]
     dtype: np.dtype
-    sharding: jax.sharding.Sharding
+    mesh: DeviceMesh  # weights are split over it by the names of their axes
     max_staging_bytes: int  # of the host's memory, beside what the device keeps
 
 
@@ -131,7 +132,7 @@ class _Streaming:
         # The rest of the bound is for the pieces that are on their way.
         buffer_bytes = self._patience.limits.num_workers * PIECE_BYTES
         staging = Staging(max(0, self._order.max_staging_bytes - buffer_bytes))
-        assembly = Assembly(specs, self._order.dtype, self._order.sharding, on_placed=staging.give_back)
+        assembly = Assembly(specs, self._order.dtype, self._order.mesh, on_placed=staging.give_back)
         headers = [header for header in plan.headers if header.origin.info.name in objects]
         slice_bytes = self._slice_bytes(headers)
         fetches = {}

@@ -21,7 +21,8 @@ from service.device.memory import Device
 class Program:
     """A function of constants, state and inputs to the new state and outputs, at one set of shapes.
 
-    Each of the four is a pytree; the new state has the structure of the old one, whose memory it takes over.
+    Each of the four is a pytree; the new state has the structure of the old one, whose memory it takes over. On several
+    devices the shapes of constants and state say where each of them lies, and the new state lies where the old one did.
     """
 
     name: str
@@ -29,6 +30,9 @@ class Program:
     constants: Any = ()  # of jax.ShapeDtypeStruct, as are the other two
     state: Any = ()
     inputs: Any = ()
+    # Where inputs and outputs lie, as prefixes of their pytrees; None: on the one device there is.
+    inputs_sharding: Any = None
+    outputs_sharding: Any = None
 
 
 @dataclass(frozen=True)
@@ -96,10 +100,16 @@ def compile_program(program: Program) -> Executable:
         return [results[i] for i in state_leaves], jax.tree.unflatten(output_tree, results[num_state:])
 
     run.__name__ = program.name.replace("-", "_")  # what profiles show
-    lowered = jax.jit(run, donate_argnums=2).lower(
-        [constants[i] for i in constant_leaves],
-        [state[i] for i in read_leaves],
-        [state[i] for i in state_leaves],
-        program.inputs,
+    taken, read, changed = (
+        [leaves[i] for i in indices]
+        for leaves, indices in ((constants, constant_leaves), (state, read_leaves), (state, state_leaves))
     )
-    return Executable(lowered.compile(), constant_leaves, read_leaves, state_leaves)
+    state_shardings = [leaf.sharding for leaf in changed]
+    jitted = jax.jit(
+        run,
+        donate_argnums=2,
+        in_shardings=(*([leaf.sharding for leaf in part] for part in (taken, read, changed)), program.inputs_sharding),
+        out_shardings=(state_shardings, program.outputs_sharding),
+    )
+    compiled = jitted.lower(taken, read, changed, program.inputs).compile()
+    return Executable(compiled, constant_leaves, read_leaves, state_leaves)

@@ -4,7 +4,7 @@ The same start on the same kind of device gives the same number of pages.
 """
 
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
 
@@ -17,6 +17,7 @@ _CGROUP_LIMITS = (Path("/sys/fs/cgroup/memory.max"), Path("/sys/fs/cgroup/memory
 class Device(Protocol):
     """What is asked of a `jax.Device`, which jax names no type for."""
 
+    id: int  # among all devices of all hosts
     platform: str  # cpu, gpu, tpu
     device_kind: str
     client: Any  # the backend that it belongs to
@@ -26,10 +27,19 @@ class Device(Protocol):
         ...
 
 
-def device_memory_bytes(device: Device) -> int:
-    """Return the memory that programs on the device may use: an accelerator's own, or the host's or container's."""
-    if device.platform != "cpu" and (stats := device.memory_stats()):
-        return int(stats["bytes_limit"])
+def device_memory_bytes(devices: Sequence[Device]) -> int:
+    """Return the memory that programs may use on each of some devices that share the work.
+
+    An accelerator's own, the smallest of them; or, on a CPU, an equal part of the host's or the container's.
+    """
+    if devices[0].platform != "cpu":
+        all_stats = [device.memory_stats() for device in devices]
+        if limits := [int(stats["bytes_limit"]) for stats in all_stats if stats]:
+            return min(limits)
+    return _host_memory_bytes() // len(devices)
+
+
+def _host_memory_bytes() -> int:
     host_bytes = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     limits = [int(text) for path in _CGROUP_LIMITS if path.is_file() and (text := path.read_text().strip()).isdigit()]
     return min([host_bytes, *limits])

@@ -25,6 +25,7 @@ from service.engine.batch import (
     empty_prompt_inputs,
     empty_sample_inputs,
 )
+from service.engine.placement import placed, placement_of
 from service.engine.plan import CopyKind, StepKind
 from service.engine.shapes import EngineShapes
 from service.engine.step import (
@@ -74,14 +75,16 @@ def engine_programs(
 ) -> list[Program]:
     """Return all that a runner of these shapes can be asked for."""
     make_state = functools.partial(initial_state, model, shapes)
-    state_shapes = jax.eval_shape(make_state)
+    place = placement_of(model)
+    state_shapes = placed(jax.eval_shape(make_state), place.state)
 
     def first_state(_: Any, none: Any, __: Any) -> tuple[Any, DeviceState]:
         return none, make_state()
 
     def program(name: str, function: Callable[..., tuple[DeviceState, Any]], inputs: Any) -> Program:
         shaped = jax.tree.map(lambda a: jax.ShapeDtypeStruct(a.shape, a.dtype), inputs)
-        return Program(name, functools.partial(function, model), weight_shapes, state_shapes, shaped)
+        bound = functools.partial(function, model)
+        return Program(name, bound, weight_shapes, state_shapes, shaped, place.whole, place.whole)
 
     def step(kind: StepKind) -> Callable[..., tuple[DeviceState, Any]]:
         return lambda model, *arguments: run_model(model, kind, *arguments)
@@ -114,4 +117,5 @@ def engine_programs(
         if model.keeps_rows
     ]
     counting = program(COUNT_TOKENS, count_step, empty_count(shapes))
-    return [Program(INITIAL_STATE, first_state), counting, *steps, *draws, *scores, *copies]
+    beginning = Program(INITIAL_STATE, first_state, outputs_sharding=place.state)
+    return [beginning, counting, *steps, *draws, *scores, *copies]

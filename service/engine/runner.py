@@ -85,9 +85,10 @@ class Runner:
         self._keeps_rows = copy_name(CopyKind.SAVE, shapes.copy_sizes[0]) in executables
         state: DeviceState = executables[INITIAL_STATE]((), [], ())
         self._state: list[jax.Array] = jax.tree.leaves(state)
-        # On the device already, so that a step without a restriction carries no words.
+        # On every device already, so that a step without a restriction carries no words.
+        everywhere = state.token_counts.sharding
         self._all_allowed = {
-            num_seqs: jax.device_put(all_allowed(num_seqs, state.token_counts.shape[1]))
+            num_seqs: jax.device_put(all_allowed(num_seqs, state.token_counts.shape[1]), everywhere)
             for num_seqs in {bucket["num_seqs"] for _, bucket in shapes.buckets}
         }
 

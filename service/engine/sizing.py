@@ -22,7 +22,7 @@ COUNT_BITS = 5
 
 @dataclass(frozen=True)
 class ModelSize:
-    """What of a model decides how much of it fits."""
+    """What of a model decides how much of it fits; of one that several devices share, what each of them has."""
 
     context_len: int  # tokens that the model was made for
     vocab_size: int
@@ -44,7 +44,7 @@ def fit_engine(
 
     Args:
         model: what has to fit.
-        memory_bytes: what weights, pages and work space may take together.
+        memory_bytes: what weights, pages and work space may take together on each device.
         max_num_seqs: slots.
         page_size: token positions of a page.
         max_prefill_tokens: tokens of one prefill step.
@@ -71,7 +71,7 @@ def fit_engine(
         raise DoesNotFit(
             needed_bytes=memory_bytes - free_bytes + fewest_pages * page_bytes,
             available_bytes=memory_bytes,
-            remedy="Set MAX_MODEL_LEN or MAX_NUM_SEQS lower, DTYPE to bfloat16, or take a larger device.",
+            remedy="Set MAX_MODEL_LEN or MAX_NUM_SEQS lower, DTYPE to bfloat16, or take more or larger devices.",
         )
     num_pages = max(_round_down(num_pages), fewest_pages)
     context = min(context, num_pages // num_shares * page_size)

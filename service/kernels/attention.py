@@ -17,6 +17,7 @@ class AttentionKernel(Protocol):
     """Causal attention with grouped heads over what earlier steps have cached."""
 
     keeps_rows: ClassVar[bool]  # whether pages must be copied to and from a slot's row; else they are read in place
+    kv_head_axis: ClassVar[int]  # of every array of a cache; devices that share a cache split this axis
 
     def initial_cache(self, layout: CacheLayout, *, num_kv_heads: int, head_dim: int, dtype: DTypeLike) -> LayerCache:
         """Return the empty cache of one layer."""

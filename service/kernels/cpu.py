@@ -54,6 +54,7 @@ class RowAttention:
     layout: CacheLayout
 
     keeps_rows: ClassVar[bool] = True
+    kv_head_axis: ClassVar[int] = 1
 
     def initial_cache(self, layout: CacheLayout, *, num_kv_heads: int, head_dim: int, dtype: DTypeLike) -> RowCache:
         """Return empty rows and pages."""

@@ -25,6 +25,7 @@ class PagedReference:
     """An `AttentionKernel` that gathers each row's pages into one context."""
 
     keeps_rows: ClassVar[bool] = False
+    kv_head_axis: ClassVar[int] = 1
 
     def initial_cache(self, layout: CacheLayout, *, num_kv_heads: int, head_dim: int, dtype: DTypeLike) -> KVPages:
         """Return empty pages."""

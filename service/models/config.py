@@ -1,7 +1,8 @@
 """The geometry of a decoder, read from a Hugging Face `config.json`; no Levanter and no jax."""
 
+import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from service.errors import UnsupportedModel
@@ -29,11 +30,29 @@ class DecoderConfig:
     has_mlp_bias: bool = False
     has_qk_norm: bool = False  # Qwen3: an RMS norm over each head's query and key
     sliding_windows: tuple[int | None, ...] = field(default=())  # by layer, in tokens; None sees all
+    kv_copies: int = 1  # how many of the key-value heads are copies of one in the checkpoint, side by side
 
     @property
     def group_size(self) -> int:
         """Query heads per key-value head."""
         return self.num_heads // self.num_kv_heads
+
+    def split_over(self, num_devices: int) -> "DecoderConfig":
+        """Return the geometry in which every device has whole key-value heads, and the query heads that read them.
+
+        Where there are too few to go round, each is copied just as often as it takes, and its query heads are dealt
+        out among the copies in their order: the numbers that come out stay the same. On 4 devices,
+
+            query head       0  1  2  3    4  5  6  7
+            key-value head   0  0  0  0    1  1  1  1     2 heads with 4 query heads each
+            becomes          0  0  0' 0'   1  1  1' 1'    4 heads with 2 query heads each; ' a copy
+
+        The copies cost the memory of their weights and of their part of the cache. The number of devices must divide
+        the number of query heads.
+        """
+        copies = num_devices // math.gcd(num_devices, self.num_kv_heads)
+        assert self.group_size % copies == 0, "the number of devices was chosen to divide the query heads"
+        return replace(self, num_kv_heads=self.num_kv_heads * copies, kv_copies=self.kv_copies * copies)
 
     def kv_bytes_per_token(self, itemsize_bytes: int) -> int:
         """Return what the keys and values of one token position take in all layers together."""

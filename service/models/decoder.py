@@ -15,12 +15,14 @@ import numpy as np
 from haliax import Axis, NamedArray
 from jaxtyping import Array, Float, Int
 
+from service.device.mesh import DeviceMesh
 from service.kernels.attention import AttentionKernel, LayerCache
 from service.kernels.paging import CacheLayout, Paging
 from service.kernels.reference import PagedReference
+from service.kernels.sharded import ShardedAttention
 from service.models.config import DecoderConfig
 from service.models.decoder_weights import decoder_weight_specs
-from service.models.interface import StepBatch, Weights, WeightSpec
+from service.models.interface import Shardings, StepBatch, Weights, WeightSpec
 
 Seq, Token, Half = "seq", "token", "half_head_dim"
 FLOAT32 = np.dtype(np.float32)
@@ -34,6 +36,13 @@ class Decoder:
     config: DecoderConfig
     dtype: np.dtype = FLOAT32  # of weights, activations and cache
     kernel: AttentionKernel = REFERENCE
+    mesh: DeviceMesh | None = None  # that shares each step, by key-value heads, MLP and vocabulary; None: one device
+
+    @property
+    def shardings(self) -> Shardings | None:
+        """Where arrays lie on several devices; None: all on one."""
+        kernel = self._kernel
+        return Shardings(kernel.cache_sharding, kernel.mesh.whole) if isinstance(kernel, ShardedAttention) else None
 
     @property
     def vocab_size(self) -> int:
@@ -58,7 +67,7 @@ class Decoder:
         """Return an empty cache per layer."""
         config = self.config
         return tuple(
-            self.kernel.initial_cache(
+            self._kernel.initial_cache(
                 layout, num_kv_heads=config.num_kv_heads, head_dim=config.head_dim, dtype=self.dtype
             )
             for _ in range(config.num_layers)
@@ -72,7 +81,7 @@ class Decoder:
         num_seqs, width = batch.token_ids.shape
         token_ids = hax.named(batch.token_ids, (Axis(Seq, num_seqs), Axis(Token, width)))
         with jax.named_scope("embed"):
-            hidden = named["embed"].take("vocab", token_ids)
+            hidden = self._laid_out(named["embed"].take("vocab", token_ids))
         rotation = self._rotation(batch)
         new_cache = []
         for layer, layer_cache in enumerate(cache):
@@ -96,7 +105,7 @@ class Decoder:
         pages: Int[Array, " page"],
     ) -> tuple[LayerCache, ...]:
         """Copy neighbouring pages out of a slot's row, in every layer."""
-        return tuple(self.kernel.save(layer_cache, slot, first_page, pages) for layer_cache in cache)
+        return tuple(self._kernel.save(layer_cache, slot, first_page, pages) for layer_cache in cache)
 
     def restore_pages(
         self,
@@ -106,7 +115,7 @@ class Decoder:
         pages: Int[Array, " page"],
     ) -> tuple[LayerCache, ...]:
         """Copy pages into a slot's row, in every layer."""
-        return tuple(self.kernel.restore(layer_cache, slot, first_page, pages) for layer_cache in cache)
+        return tuple(self._kernel.restore(layer_cache, slot, first_page, pages) for layer_cache in cache)
 
     def logits(self, weights: Weights, hidden: Float[Array, "sample hidden"]) -> Float[Array, "sample vocab"]:
         """Turn hidden states into float32 scores over the vocabulary."""
@@ -114,8 +123,22 @@ class Decoder:
         unembed = named["embed" if self.config.has_tied_embeddings else "unembed"]
         states = hax.named(hidden, ("sample", "embed"))
         with jax.named_scope("unembed"):
-            scores = hax.dot(states, unembed, axis="embed", preferred_element_type=jnp.float32)
-        return scores.rearrange(("sample", "vocab")).array
+            # First in parts, then whole: asked for the whole at once, the compiler would rather gather the weights.
+            scores = self._laid_out(hax.dot(states, unembed, axis="embed", preferred_element_type=jnp.float32))
+        logits = scores.rearrange(("sample", "vocab")).array
+        return logits if self.mesh is None else self.mesh.gather(logits)
+
+    @property
+    def _kernel(self) -> AttentionKernel | ShardedAttention:
+        if self.mesh is None or self.mesh.num_devices == 1:
+            return self.kernel
+        return ShardedAttention(self.kernel, self.mesh)
+
+    def _laid_out(self, x: NamedArray) -> NamedArray:
+        """Say that an array lies as its axes' names say: a sum over a split axis is then added up on all devices."""
+        if self.mesh is None:
+            return x
+        return hax.named(self.mesh.constrain(x.array, [axis.name for axis in x.axes]), x.axes)
 
     def _named(self, weights: Weights) -> dict[str, NamedArray]:
         return {spec.name: hax.named(weights[spec.name], spec.axes) for spec in self.weight_specs()}
@@ -158,7 +181,7 @@ class Decoder:
         with jax.named_scope("rope"):
             query, key = _rotate(query, *rotation), _rotate(key, *rotation)
         key, value = _with_faults_in_keys(key, value)
-        attended, cache = self.kernel.attend(
+        attended, cache = self._kernel.attend(
             query.rearrange((Seq, Token, "kv_head", "group", "head_dim")).array,
             key.rearrange((Seq, Token, "kv_head", "head_dim")).array,
             value.rearrange((Seq, Token, "kv_head", "head_dim")).array,
@@ -169,7 +192,7 @@ class Decoder:
         )
         merged = hax.named(attended, (Seq, Token, "kv_head", "group", "head_dim"))
         with jax.named_scope("output"):
-            out = hax.dot(merged, named[prefix + "output"], axis=("kv_head", "group", "head_dim"))
+            out = self._laid_out(hax.dot(merged, named[prefix + "output"], axis=("kv_head", "group", "head_dim")))
         if config.has_output_bias:
             out = out + named[prefix + "output_bias"]
         return out, cache
@@ -183,7 +206,7 @@ class Decoder:
             if self.config.has_mlp_bias:
                 gate_up = gate_up + named[prefix + "gate_up_bias"]
             active = hnn.silu(gate_up["gate_up", 0]) * gate_up["gate_up", 1]
-            down = hax.dot(active, named[prefix + "down"], axis="mlp")
+            down = self._laid_out(hax.dot(active, named[prefix + "down"], axis="mlp"))
         return down + named[prefix + "down_bias"] if self.config.has_mlp_bias else down
 
 

@@ -21,6 +21,8 @@ def decoder_weight_specs(config: DecoderConfig) -> tuple[WeightSpec, ...]:
 
 def _attention(config: DecoderConfig, layer: int) -> list[WeightSpec]:
     embed, heads, dim = config.hidden_size, config.num_kv_heads, config.head_dim
+    # Name, how many of them belong to a key-value head, and how often each comes.
+    members_of = (("q", config.group_size, 1), ("k", 1, config.kv_copies), ("v", 1, config.kv_copies))
     ours, theirs = f"layers.{layer}.", f"model.layers.{layer}."
     specs = [
         _plain(ours + "attention_norm", ("embed",), (embed,), theirs + "input_layernorm.weight"),
@@ -31,11 +33,12 @@ def _attention(config: DecoderConfig, layer: int) -> list[WeightSpec]:
             tuple(
                 TensorSource(
                     f"{theirs}self_attn.{name}_proj.weight",
-                    shape=(heads * members * dim, embed),
+                    shape=(heads // copies * members * dim, embed),
                     view=(embed, heads, members, dim),
                     is_transposed=True,
+                    copies=copies,
                 )
-                for name, members in (("q", config.group_size), ("k", 1), ("v", 1))
+                for name, members, copies in members_of
             ),
             concat_axis=2,
         ),
@@ -56,9 +59,12 @@ def _attention(config: DecoderConfig, layer: int) -> list[WeightSpec]:
     if config.has_qkv_bias:
         sources = tuple(
             TensorSource(
-                f"{theirs}self_attn.{name}_proj.bias", shape=(heads * members * dim,), view=(heads, members, dim)
+                f"{theirs}self_attn.{name}_proj.bias",
+                shape=(heads // copies * members * dim,),
+                view=(heads, members, dim),
+                copies=copies,
             )
-            for name, members in (("q", config.group_size), ("k", 1), ("v", 1))
+            for name, members, copies in members_of
         )
         shape = (heads, config.group_size + 2, dim)
         specs.append(WeightSpec(ours + "qkv_bias", ("kv_head", "qkv_group", "head_dim"), shape, sources, concat_axis=1))

@@ -33,6 +33,7 @@ class TensorSource:
     shape: tuple[int, ...]  # as it is stored
     view: tuple[int, ...]  # as it is served, before concatenation
     is_transposed: bool = False  # stored [out, in], served [in, out]
+    copies: int = 1  # each index of the axis before the joined one comes so many times in `view`, side by side
 
 
 @dataclass(frozen=True)
@@ -44,6 +45,13 @@ class WeightSpec:
     shape: tuple[int, ...]
     sources: tuple[TensorSource, ...]
     concat_axis: int = 0  # where the sources are joined, if there are several
+
+
+class Shardings(NamedTuple):
+    """Where a model's arrays lie when several devices share each step."""
+
+    cache: jax.sharding.Sharding  # every array of the cache
+    whole: jax.sharding.Sharding  # what every device has a copy of
 
 
 @runtime_checkable
@@ -68,6 +76,11 @@ class PagedDecoder(Protocol):
     @property
     def context_len(self) -> int:
         """The longest sequence, in tokens, that the model was made for."""
+        ...
+
+    @property
+    def shardings(self) -> Shardings | None:
+        """Where arrays lie on several devices; None: all on one."""
         ...
 
     def weight_specs(self) -> tuple[WeightSpec, ...]:

@@ -441,7 +441,7 @@ variable "tpu_machine_type" {
 }
 
 variable "tpu_topology" {
-  description = "How the chips are connected: 1x1 for one chip, 2x2 (7x: 2x2x1) for four, 2x4 for eight."
+  description = "How the chips are connected: 1x1 for one chip, 2x2 (7x: 2x2x1) for four, 2x4 for eight. All that the model divides by share its work, unless TENSOR_PARALLEL asks for fewer."
   type        = string
 
   validation {

@@ -15,6 +15,7 @@ from service.checkpoint.gcs import GcsSource
 from service.checkpoint.loading import LoadedWeights, load_checkpoint
 from service.checkpoint.located import LocatedCheckpoint, locate
 from service.checkpoint.progress import Progress
+from service.device.mesh import DeviceMesh
 from service.models.decoder_weights import decoder_weight_specs
 from service.models.interface import WeightSpec
 from service.models.registry import read_config
@@ -54,7 +55,10 @@ def made_at_once(spec: WeightSpec, stored: dict[str, np.ndarray], dtype: np.dtyp
     parts = []
     for source in spec.sources:
         tensor = stored[source.name]
-        parts.append((tensor.T if source.is_transposed else tensor).astype(dtype).reshape(source.view))
+        before = spec.concat_axis - 1
+        view = tuple(size // source.copies if axis == before else size for axis, size in enumerate(source.view))
+        part = (tensor.T if source.is_transposed else tensor).astype(dtype).reshape(view)
+        parts.append(part.repeat(source.copies, axis=before) if source.copies > 1 else part)
     return np.concatenate(parts, axis=spec.concat_axis)
 
 
@@ -105,7 +109,7 @@ class Loader:
             located,
             SPECS,
             DTYPE,
-            sharding=jax.sharding.SingleDeviceSharding(jax.devices()[0]),
+            mesh=DeviceMesh((jax.devices()[0],)),
             cache=self.cache() if is_cached else None,
             progress=self.progress,
             max_staging_bytes=STAGING_BYTES,

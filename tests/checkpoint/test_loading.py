@@ -9,6 +9,7 @@ import pytest
 from safetensors.numpy import save
 
 from service.checkpoint.loading import load_checkpoint, pull_tokenizer
+from service.device.mesh import DeviceMesh
 from service.errors import (
     AccessDenied,
     CorruptObject,
@@ -65,7 +66,7 @@ def test_a_folder_of_this_machine_is_loaded_the_same_way(tmp_path: Path, loader:
         locate(str(tmp_path), LocalSource),
         SPECS,
         DTYPE,
-        sharding=jax.sharding.SingleDeviceSharding(jax.devices()[0]),
+        mesh=DeviceMesh((jax.devices()[0],)),
         cache=None,
         progress=loader.progress,
         max_staging_bytes=STAGING_BYTES,

@@ -9,9 +9,10 @@ import pytest
 
 from service.checkpoint.assembly import Assembly
 from service.checkpoint.staging import Staging
+from service.device.mesh import DeviceMesh
 from tests.checkpoint.streamed import DTYPE, SPECS, TENSORS, made_at_once
 
-SHARDING = jax.sharding.SingleDeviceSharding(jax.devices()[0])
+MESH = DeviceMesh((jax.devices()[0],))
 
 
 def no_check() -> None:
@@ -58,7 +59,7 @@ def filled(assembly: Assembly) -> None:
 
 
 def test_on_a_cpu_the_weights_are_the_memory_that_they_grew_in():
-    assembly = Assembly(SPECS, DTYPE, SHARDING)
+    assembly = Assembly(SPECS, DTYPE, MESH)
     addresses = {name: array.ctypes.data for name, array in assembly._arrays.items()}
     filled(assembly)
     weights = assembly.weights()
@@ -70,7 +71,7 @@ def test_elsewhere_a_weight_takes_memory_when_it_begins_and_gives_it_back_when_i
 ):
     monkeypatch.setattr("service.checkpoint.assembly.IN_PLACE_PLATFORM", "none such")
     given_back: list[int] = []
-    assembly = Assembly(SPECS, DTYPE, SHARDING, on_placed=given_back.append)
+    assembly = Assembly(SPECS, DTYPE, MESH, on_placed=given_back.append)
     taken = 0
     for name, tensor in TENSORS.items():
         taken += assembly.opening_bytes([name])

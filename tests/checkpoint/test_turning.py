@@ -19,11 +19,38 @@ QKV = WeightSpec(
     ),
     concat_axis=2,
 )
+
+
+def copied(*, num_kv_heads: int, copies: int) -> WeightSpec:
+    """Query, key and value with three query heads to a key-value head, of which several are one in the checkpoint."""
+    heads = num_kv_heads * copies
+    sources = (
+        TensorSource("q", shape=(heads * 3 * 4, 24), view=(24, heads, 3, 4), is_transposed=True),
+        TensorSource("k", shape=(num_kv_heads * 4, 24), view=(24, heads, 1, 4), is_transposed=True, copies=copies),
+        TensorSource("v", shape=(num_kv_heads * 4, 24), view=(24, heads, 1, 4), is_transposed=True, copies=copies),
+    )
+    return WeightSpec("qkv", QKV.axes, (24, heads, 5, 4), sources, concat_axis=2)
+
+
+BIASES = WeightSpec(
+    "bias",
+    ("kv_head", "qkv_group", "head_dim"),
+    (6, 4, 5),
+    (
+        TensorSource("q", (60,), (6, 2, 5)),
+        TensorSource("k", (10,), (6, 1, 5), copies=3),
+        TensorSource("v", (10,), (6, 1, 5), copies=3),
+    ),
+    concat_axis=1,
+)
 CASES = {
     "plain": WeightSpec("w", ("a", "b"), (7, 5), (TensorSource("t", (7, 5), (7, 5)),)),
     "turned": WeightSpec("w", ("a", "b"), (300, 5), (TensorSource("t", (5, 300), (300, 5), is_transposed=True),)),
     "turned, long rows": WeightSpec("w", ("a", "b"), (512, 70), (TensorSource("t", (70, 512), (512, 70), True),)),
     "joined in the middle": QKV,
+    "joined, with copies": copied(num_kv_heads=2, copies=2),
+    "joined, with copies of the only one": copied(num_kv_heads=1, copies=4),
+    "joined, with copies, not turned": BIASES,
     "joined, not turned": WeightSpec(
         "bias",
         ("a", "b", "c"),

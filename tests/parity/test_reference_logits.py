@@ -10,6 +10,7 @@ from safetensors.numpy import save_file
 
 from service.checkpoint.recipe import check_tensors, load_weights
 from service.checkpoint.safetensors import TensorFiles
+from service.device.mesh import DeviceMesh
 from service.kernels.attention import AttentionKernel
 from service.kernels.cpu import RowAttention
 from service.kernels.paging import CacheLayout, Paging
@@ -35,7 +36,7 @@ def load(case: Case, kernel: AttentionKernel, tmp_path) -> tuple[Decoder, dict[s
         model.weight_specs(),
         tensors,
         np.dtype(np.float32),
-        sharding=jax.sharding.SingleDeviceSharding(jax.devices()[0]),
+        mesh=DeviceMesh((jax.devices()[0],)),
     )
 
 

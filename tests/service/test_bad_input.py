@@ -89,7 +89,7 @@ def test_a_cut_file_and_pickles_are_refused(checkpoint):
 
 def test_a_model_that_does_not_fit_is_told_with_both_numbers(checkpoint):
     message = last_words(model_uri=checkpoint, device_memory_fraction="0.00001")
-    assert "bytes of device memory" in message
+    assert "bytes on each device" in message
     assert "Set MAX_MODEL_LEN or MAX_NUM_SEQS lower" in message
 
 

@@ -1,0 +1,150 @@
+"""A process with eight devices that serves tiny models on one, two, four and eight of them, and prints what came out.
+
+python -m tests.parity.tensor_parallel_process, with XLA_FLAGS=--xla_force_host_platform_device_count=8
+"""
+
+import asyncio
+import json
+import re
+from dataclasses import replace
+from typing import Any
+
+import jax
+import numpy as np
+
+from service.checkpoint.recipe import load_weights, weight_shapes
+from service.compile.aot import compile_programs
+from service.compile.bundle import make_bundle
+from service.compile.bundle_key import BundleKey
+from service.compile.counter import CompileCounter
+from service.compile.executable import load_executable
+from service.device.mesh import DeviceMesh
+from service.engine.engine import Engine
+from service.engine.programs import engine_programs
+from service.engine.request import Request, Sampling
+from service.engine.runner import Runner
+from service.engine.shapes import EngineShapes
+from service.kernels.cpu import RowAttention
+from service.kernels.reference import PagedReference
+from service.models.decoder import Decoder
+from service.models.registry import read_config
+from service.observability.metrics import Metrics
+from tests.parity.cases import Case
+
+COUNTS = (1, 2, 4, 8)
+HEADS = {"num_attention_heads": 8, "num_hidden_layers": 2}
+TWO_SLOTS = EngineShapes(num_slots=2, num_pages=16, page_size=4, max_context=32, max_prefill_tokens=8)
+ONE_SLOT = replace(TWO_SLOTS, num_slots=1)  # half as much to compile
+MODELS = {
+    # Two and four devices divide its key-value heads, eight need copies; its vocabulary divides.
+    "rows": (
+        Case("four_kv_heads", "llama", {**HEADS, "num_key_value_heads": 4}),
+        RowAttention(TWO_SLOTS.layout),
+        TWO_SLOTS,
+    ),
+    # Four devices need copies already, of biases too; its vocabulary, used twice, divides by nothing.
+    "pages": (
+        Case(
+            "two_kv_heads",
+            "llama",
+            {**HEADS, "vocab_size": 97, "tie_word_embeddings": True, "attention_bias": True, "mlp_bias": True},
+        ),
+        PagedReference(),
+        ONE_SLOT,
+    ),
+}
+PROMPT = tuple(range(3, 21))  # three chunks
+
+
+def serve(model: str, num_devices: int) -> dict[str, Any]:
+    """Generate on so many devices, with executables that were serialized and loaded again."""
+    case, kernel, shapes = MODELS[model]
+    mesh = DeviceMesh(tuple(jax.devices()[:num_devices]))
+    config = read_config("test", case.hub_config).split_over(num_devices)
+    decoder = Decoder(config, kernel=kernel, mesh=mesh)
+    specs = decoder.weight_specs()
+    weights = load_weights(specs, case.tensors(), np.dtype(np.float32), mesh=mesh)
+    programs = engine_programs(decoder, shapes, weight_shapes(specs, np.dtype(np.float32), mesh))
+    compiled = compile_programs(programs, num_threads=2)
+    bundle = make_bundle(
+        BundleKey({}),
+        {name: program.executable for name, program in compiled.items()},
+        dict.fromkeys(compiled, 0.0),
+        {},
+    )
+    executables = {name: load_executable(data, mesh.devices) for name, data in bundle.data.items()}
+    runner = Runner(shapes, weights, executables)
+    runner.warm()
+    counter = CompileCounter()
+    generated = generate(runner)
+    counted = [counter.num_traces, counter.num_compiles]
+    counter.close()
+    # The cache is the first part of the state.
+    num_cache_leaves = len(jax.tree.leaves(jax.eval_shape(lambda: decoder.initial_cache(shapes.layout))))
+    cache = runner._state[:num_cache_leaves]
+    return {
+        "generated": generated,
+        "traces_and_compiles": counted,
+        "cache_bytes": sum(leaf.addressable_shards[0].data.nbytes for leaf in cache),
+        "reused_bytes": {
+            name: program.executable.compiled.memory_analysis().alias_size_in_bytes
+            for name, program in compiled.items()
+        },
+        "collectives": {name: collectives(program.executable.compiled.as_text()) for name, program in compiled.items()},
+        "weights": {spec.name: [spec.axes, *placed(weights[spec.name])] for spec in specs},
+        # After the steps: what was donated to them lies where it lay.
+        "cache": [placed(leaf) for leaf in cache],
+        "kv_heads": config.num_kv_heads,
+        "kv_copies": config.kv_copies,
+    }
+
+
+def placed(array: jax.Array) -> tuple[tuple[int, ...], list[tuple[int, ...]]]:
+    """Return an array's shape and those of the parts that devices hold."""
+    return array.shape, [shard.data.shape for shard in array.addressable_shards]
+
+
+def collectives(text: str) -> list[tuple[str, list[int]]]:
+    """Return every exchange between devices in a compiled program: its kind, and the shape of what comes of it."""
+    found = re.findall(r"= \w+\[([\d,]*)\]\S* ((?:all|collective)-[a-z-]+|reduce-scatter)\(", text)
+    return sorted((kind, [int(size) for size in shape.split(",") if size]) for shape, kind in found)
+
+
+def generate(runner: Runner) -> list[dict[str, Any]]:
+    """Run requests of every kind: alone, together, and with a prefix that an earlier one left."""
+    engine = Engine(runner, runner.shapes, Metrics(), max_requests=8)
+    engine.start()
+    drawn = Sampling(temperature=0.9, seed=7, top_p=0.95, top_k=40, num_logprobs=20)
+    penalized = Sampling(
+        temperature=1.2, seed=8, repetition_penalty=1.3, frequency_penalty=0.4, logit_bias={5: 2.0}, min_tokens=3
+    )
+    rounds = [
+        [Request(id="greedy", prompt_ids=PROMPT, max_tokens=12, sampling=Sampling(temperature=0.0))],
+        [
+            Request(id="drawn", prompt_ids=PROMPT, max_tokens=12, sampling=drawn, num_prompt_logprobs=20),
+            Request(id="penalized", prompt_ids=PROMPT[5:9], max_tokens=12, sampling=penalized),
+            Request(id="again", prompt_ids=(*PROMPT, 2), max_tokens=12, sampling=Sampling(temperature=0.0)),
+        ],
+    ]
+    results = [result for requests in rounds for result in asyncio.run(_read_all(engine, requests))]
+    engine.stop()
+    return results
+
+
+async def _read_all(engine: Engine, requests: list[Request]) -> list[dict[str, Any]]:
+    async def read(request: Request) -> dict[str, Any]:
+        events = [event async for event in engine.submit(request)]
+        logprobs = [known for event in events for known in (*event.prompt_logprobs, *event.logprobs)]
+        return {
+            "id": request.id,
+            "token_ids": [token_id for event in events for token_id in event.token_ids],
+            "num_found": events[0].num_found,
+            "logprobs": [[known.logprob, *dict(known.top).values()] for known in logprobs if known is not None],
+        }
+
+    return await asyncio.gather(*[read(request) for request in requests])
+
+
+if __name__ == "__main__":
+    assert jax.device_count() == max(COUNTS), "XLA_FLAGS must ask for eight devices"
+    print(json.dumps({model: {count: serve(model, count) for count in COUNTS} for model in MODELS}))

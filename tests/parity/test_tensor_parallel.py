@@ -1,0 +1,109 @@
+"""On two, four and eight devices comes what comes on one, from weights and a cache that really are split."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from tests.tolerances import SAME_TOKENS_OTHER_STEPS_ATOL
+
+ROOT = Path(__file__).parents[2]
+COUNTS = (2, 4, 8)
+CASES = [(model, count) for model in ("rows", "pages") for count in COUNTS]
+# Which axes are split, said again: whoever changes the table of the service has to mean it.
+SPLIT_AXES = {"kv_head", "mlp", "vocab"}
+
+
+@pytest.fixture(scope="module")
+def served() -> dict:
+    """What a process with eight devices served, by model and number of devices."""
+    environment = os.environ | {"XLA_FLAGS": "--xla_force_host_platform_device_count=8"}
+    done = subprocess.run(
+        [sys.executable, "-m", "tests.parity.tensor_parallel_process"],
+        cwd=ROOT,
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=280,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout)
+
+
+@pytest.mark.parametrize(("model", "count"), CASES)
+def test_the_tokens_are_those_of_one_device(served, model, count):
+    alone, shared = served[model]["1"]["generated"], served[model][str(count)]["generated"]
+    for one, many in zip(alone, shared, strict=True):
+        assert (one["id"], one["token_ids"]) == (many["id"], many["token_ids"])
+        assert len(one["token_ids"]) == 12
+    # A prefix of an earlier request was found, and so its pages were copied where the kernel keeps rows.
+    assert [result["num_found"] for result in shared] == [0, 0, 0, 16]
+
+
+@pytest.mark.parametrize(("model", "count"), CASES)
+def test_the_scores_are_those_of_one_device_but_for_the_order_of_sums(served, model, count):
+    alone, shared = (
+        {result["id"]: np.array(result["logprobs"]) for result in served[model][n]["generated"]}
+        for n in ("1", str(count))
+    )
+    assert alone["drawn"].shape == (17 + 12, 21)
+    np.testing.assert_allclose(shared["drawn"], alone["drawn"], atol=SAME_TOKENS_OTHER_STEPS_ATOL, rtol=0)
+
+
+@pytest.mark.parametrize(("model", "count"), CASES)
+def test_executables_for_several_devices_come_out_of_a_bundle_and_nothing_is_compiled_besides(served, model, count):
+    assert served[model][str(count)]["traces_and_compiles"] == [0, 0]
+
+
+@pytest.mark.parametrize(("model", "count"), CASES)
+def test_a_decode_step_exchanges_hidden_states_and_scores_and_never_weights_or_cache(served, model, count):
+    hidden_size, vocab_size, num_layers = 32, 96, 2
+    for name, found in served[model][str(count)]["collectives"].items():
+        num_seqs = int(name.partition("seqs")[2].partition("-")[0] or 0)
+        if name.startswith("decode"):
+            # A sum behind attention and one behind the MLP of each layer; one of the embeddings where they are split.
+            assert found == [["all-reduce", [num_seqs, 1, hidden_size]]] * (2 * num_layers + (model == "rows"))
+        elif name.startswith("sample"):
+            assert found == ([["all-gather", [num_seqs, vocab_size]]] if model == "rows" else [])
+        elif not name.startswith(("prefill", "score")):
+            assert found == []
+
+
+@pytest.mark.parametrize(("model", "count"), CASES)
+def test_every_step_and_copy_writes_the_cache_of_its_device_in_place(served, model, count):
+    told = served[model][str(count)]
+    for name, reused_bytes in told["reused_bytes"].items():
+        if name.startswith(("decode", "prefill", "save", "restore")):
+            assert reused_bytes >= told["cache_bytes"]
+
+
+@pytest.mark.parametrize(("model", "count"), CASES)
+def test_every_weight_lies_in_equal_parts_along_its_axes(served, model, count):
+    weights = served[model][str(count)]["weights"]
+    for axes, shape, parts in weights.values():
+        expected = [
+            size // count if name in SPLIT_AXES and size % count == 0 else size
+            for name, size in zip(axes, shape, strict=True)
+        ]
+        assert parts == [expected] * count
+    split = {name for name, (_, shape, parts) in weights.items() if parts[0] != shape}
+    layers = {f"layers.{layer}.{name}" for layer in (0, 1) for name in ("qkv", "output", "gate_up", "down")}
+    biases = {f"layers.{layer}.{name}" for layer in (0, 1) for name in ("qkv_bias", "gate_up_bias")}
+    # 97 tokens divide by nothing.
+    assert split == layers | ({"embed", "unembed"} if model == "rows" else biases)
+
+
+@pytest.mark.parametrize(("model", "count"), CASES)
+def test_the_cache_is_split_by_heads_and_stays_so_over_steps(served, model, count):
+    told = served[model][str(count)]
+    num_heads = {"rows": 4, "pages": 2}[model]
+    assert told["kv_heads"] == max(num_heads, count)
+    assert told["kv_copies"] == max(1, count // num_heads)
+    for shape, parts in told["cache"]:
+        assert shape[1] == told["kv_heads"]
+        assert parts == [[shape[0], shape[1] // count, *shape[2:]]] * count
