@@ -1,7 +1,7 @@
 """`levserve prewarm`: a bundle ahead of traffic, made on the kind of machine that will serve.
 
-Needs the checkpoint's configuration, not its weights, so it is over as soon as the compiler is; but a Levanter
-checkpoint's weights are converted too, so that no later start imports Levanter.
+Needs the checkpoint's configuration, not its weights: each executable runs once on zeros before it is kept. But a
+Levanter checkpoint's weights are converted too, so that no later start imports Levanter.
 """
 
 import contextlib
@@ -10,11 +10,14 @@ import logging
 import sys
 from dataclasses import dataclass
 
+import numpy as np
+
 from service.bundles import Bundles
 from service.checkpoint.located import LocatedCheckpoint
 from service.compile.bundle import Bundle
 from service.conversions import keep_conversion
 from service.engine.programs import program_names
+from service.engine.runner import Runner
 from service.engine_plan import EnginePlan, plan_engine
 from service.executables import compile_all
 from service.kernels.attention import keeps_rows
@@ -22,7 +25,7 @@ from service.observability.metrics import Metrics
 from service.settings import Settings
 from service.start_parts import StartParts
 from service.starting_point import checkpoint_uri, find_devices, locate_checkpoint, opener
-from service.startup import Startup
+from service.startup import Phase, Startup
 
 logger = logging.getLogger(__name__)
 
@@ -56,7 +59,7 @@ def prewarm(settings: Settings) -> int:
     names = program_names(goal.plan.shapes, keeps_rows=keeps_rows(goal.plan.mesh.platform))
     with contextlib.closing(goal.bundles):
         found = goal.bundles.find(goal.plan.key, names)
-        bundle = found or compile_all(goal.plan, goal.startup).to_bundle(goal.plan, goal.startup)
+        bundle = found or _make(goal)
         kept = goal.bundles.keep(bundle)
     converted = keep_conversion(settings, goal.located, checkpoint_uri(settings), opener(settings))
     _print(bundle, is_made=found is None)
@@ -72,6 +75,18 @@ def prewarm(settings: Settings) -> int:
         }
     )
     return 0 if kept or found is not None else 1
+
+
+def _make(goal: _Goal) -> Bundle:
+    """Compile every executable and run each once: one that this device cannot run shall not wait in a bundle."""
+    executables = compile_all(goal.plan, goal.startup)
+    with goal.startup.phase(Phase.WARM):
+        # What the weights are makes no difference to whether a step runs.
+        zeros = {
+            spec.name: goal.plan.mesh.put(np.zeros(spec.shape, goal.plan.dtype), spec.axes) for spec in goal.plan.specs
+        }
+        Runner(goal.plan.shapes, zeros, executables.by_name).warm()
+    return executables.to_bundle(goal.plan, goal.startup)
 
 
 def _plan(settings: Settings) -> _Goal:

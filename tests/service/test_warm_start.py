@@ -108,6 +108,9 @@ def test_a_start_finds_what_prewarm_has_made_and_shared(tmp_path, demo_answers):
     executables = [line for line in lines if "executable" in line]
     assert len(executables) == made["executables"]
     assert all(line["compile_seconds"] > 0 and line["bytes"] > 0 for line in executables)
+    [manifest] = (tmp_path / "builder" / "bundles").glob("*/manifest.json")
+    phases = {span["phase"] for span in json.loads(manifest.read_text())["making"]["start"]["spans"]}
+    assert "warm" in phases  # each ran once before it was kept
     settings = {"local_model_cache": tmp_path / "server", "bundle_uri": shared, "max_num_seqs": 1}
     with running_service(**settings) as service:
         assert outcomes_of(service) == {"hit": 1}
