@@ -65,6 +65,7 @@ def levserve(
         first_token_s = time.perf_counter() - began_s
         stats = _stats_when_ready(port, process, log)
         ready_s = time.perf_counter() - began_s
+        _wait_for_bundle(cache)
         if picture is not None:
             _wait_for_file(picture)
     finally:
@@ -120,6 +121,19 @@ def _wait_for(url: str, process: "subprocess.Popen[bytes]", log: Path) -> None:
         time.sleep(POLL_S)
     reason = re.sub(r"\s+", " ", log.read_text())[-600:]
     raise RuntimeError(f"the service did not come up: {reason}")
+
+
+def _wait_for_bundle(cache: Path) -> None:
+    """Wait until the start has kept its bundle, which the next one is to find; making it takes seconds.
+
+    Raises:
+        RuntimeError: it is not there after a minute.
+    """
+    give_up_s = time.monotonic() + 60
+    while not any((cache / "bundles").glob("*/manifest.json")):
+        if time.monotonic() > give_up_s:
+            raise RuntimeError(f"no bundle was kept in {cache / 'bundles'}")
+        time.sleep(0.1)
 
 
 def _wait_for_file(path: Path) -> None:
