@@ -3,6 +3,7 @@
 import os
 import shutil
 import subprocess
+import sys
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -58,7 +59,9 @@ class Environment:
                 check=False,
             )
             if done.returncode != 0:
-                raise PeerAbsent(f"`uv {' '.join(arguments)}` failed: {done.stderr.strip()[-400:]}")
+                sys.stderr.write(done.stderr)
+                reason = done.stderr.strip().splitlines()[-1].strip()
+                raise PeerAbsent(f"installing {', '.join(self.packages)} failed: {reason}")
 
 
 LLAMACPP = Environment(
