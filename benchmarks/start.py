@@ -8,6 +8,7 @@ Everything takes turns in one run, on the same checkpoint. Writes start.json (fl
 
 import argparse
 import compileall
+import os
 import shlex
 import shutil
 import signal
@@ -127,7 +128,8 @@ def measure_starts(site: Site, options: argparse.Namespace, absent: dict[str, st
                 records.append({"contender": name, "run": run, "disturbance": disturbance, **record})
     if not options.quick:
         TIMELINE.unlink(missing_ok=True)
-        timed_starts.levserve(str(site.checkpoint), caches / "disk", prompt, SETTINGS, picture=TIMELINE)
+        from_here = os.path.relpath(site.checkpoint, ROOT)  # the picture names it
+        timed_starts.levserve(from_here, caches / "disk", prompt, SETTINGS, picture=TIMELINE)
     return records
 
 
