@@ -46,6 +46,11 @@ class LoadingExecutables(Mapping[str, Executable]):
         return future.result()
 
     @override
+    def __contains__(self, name: object) -> bool:
+        """Tell whether there is such an executable; waits for none."""
+        return name in self._futures
+
+    @override
     def __iter__(self) -> Iterator[str]:
         return iter(self._futures)
 

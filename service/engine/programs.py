@@ -1,12 +1,11 @@
 """Every program that a runner can be asked for: its name, its function and its shapes.
 
-what                      one for each
 initial-state
-prefill-…, decode-…       bucket: a step of the model, up to its hidden states
-sample-prefill-…, -decode-…   number of rows: the draw that follows a step
-score-prompt-…            size of a prefill step: the prompt's log-probabilities, for who asks
-count-tokens              for who has penalties
-save-…, restore-…         size of a copy between rows and pages, where the kernel keeps rows
+prefill-…, decode-…             a step of the model up to its hidden states; one for each bucket
+sample-prefill-…, -decode-…     the draw that follows a step; one for each number of rows
+score-prompt-…                  a prompt's log-probabilities, for who asks; one for each size of a prefill step
+count-tokens                    for who has penalties
+save-…, restore-…               between rows and pages, where the kernel keeps rows; one for each size of a copy
 """
 
 import functools
@@ -83,35 +82,30 @@ def engine_programs(
 
     def program(name: str, function: Callable[..., tuple[DeviceState, Any]], inputs: Any) -> Program:
         shaped = jax.tree.map(lambda a: jax.ShapeDtypeStruct(a.shape, a.dtype), inputs)
-        bound = functools.partial(function, model)
-        return Program(name, bound, weight_shapes, state_shapes, shaped, place.whole, place.whole)
-
-    def step(kind: StepKind) -> Callable[..., tuple[DeviceState, Any]]:
-        return lambda model, *arguments: run_model(model, kind, *arguments)
-
-    def draw(kind: StepKind) -> Callable[..., tuple[DeviceState, Any]]:
-        return lambda model, *arguments: sample_step(model, kind, *arguments)
+        return Program(name, function, weight_shapes, state_shapes, shaped, place.whole, place.whole)
 
     def hidden(*rows: int) -> jax.ShapeDtypeStruct:
         return jax.ShapeDtypeStruct((*rows, model.hidden_size), model.dtype)
 
     steps = [
-        program(bucket_name(kind, bucket), step(kind), empty_inputs(bucket, shapes)) for kind, bucket in shapes.buckets
+        program(bucket_name(kind, bucket), functools.partial(run_model, model, kind), empty_inputs(bucket, shapes))
+        for kind, bucket in shapes.buckets
     ]
     draws = [
         program(
             sample_name(kind, num_seqs),
-            draw(kind),
+            functools.partial(sample_step, model, kind),
             empty_sample_inputs(kind, hidden(num_seqs), shapes, all_allowed(num_seqs, model.vocab_size)),
         )
         for kind in shapes.grids
         for num_seqs in shapes.row_sizes(kind)
     ]
     scores = [
-        program(score_name(*size), score_prompt, empty_prompt_inputs(hidden(*size))) for size in shapes.prefill_sizes
+        program(score_name(*size), functools.partial(score_prompt, model), empty_prompt_inputs(hidden(*size)))
+        for size in shapes.prefill_sizes
     ]
     copies = [
-        program(copy_name(kind, size), function, empty_copy(size, shapes))
+        program(copy_name(kind, size), functools.partial(function, model), empty_copy(size, shapes))
         for kind, function in ((CopyKind.SAVE, save_pages), (CopyKind.RESTORE, restore_pages))
         for size in shapes.copy_sizes
         if model.keeps_rows

@@ -88,7 +88,7 @@ def sample_step(
         return _sample(kind, model.logits(weights, jnp.asarray(rows.hidden)), state, rows)
 
 
-def count_step(_: PagedDecoder, __: Weights, state: DeviceState, inputs: CountInputs) -> tuple[DeviceState, None]:
+def count_step(_: Weights, state: DeviceState, inputs: CountInputs) -> tuple[DeviceState, None]:
     """Count a sequence's tokens anew, for its penalties."""
     counts = count_tokens(state.token_counts, *(jnp.asarray(a) for a in inputs))
     return state._replace(token_counts=counts), None

@@ -10,6 +10,23 @@ def fake_executable(name):
     return compile_program(Program(name, lambda constants, state, inputs: (state, inputs)))
 
 
+def test_asking_whether_one_is_there_waits_for_none():
+    gate = threading.Event()
+
+    def load(name):
+        gate.wait(10)
+        return fake_executable(name)
+
+    executables = LoadingExecutables(["first", "second"], load, num_threads=1)
+    answers: list[bool] = []
+    asking = threading.Thread(target=lambda: answers.extend(("second" in executables, "third" in executables)))
+    asking.start()
+    asking.join(5)
+    gate.set()
+    assert answers == [True, False]
+    executables.wait()
+
+
 def test_one_that_is_asked_for_is_loaded_before_those_that_wait():
     gate, loaded = threading.Event(), []
 
