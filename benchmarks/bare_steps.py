@@ -11,22 +11,21 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
-from service.compile.buckets import bucket_name
+from service.compile.buckets import Bucket
 from service.engine.batch import SampleInputs, StepInputs, all_allowed, choose_bucket, pack, pack_sampling
 from service.engine.engine import Engine
 from service.engine.plan import Plan, StepKind
-from service.engine.programs import sample_name
 from service.engine.request import Request, Sampling
 from service.engine.runner import Runner
 from service.engine.scheduler import Scheduler
 
 
 class Step(NamedTuple):
-    """The two programs of a step, and what they are called with."""
+    """What a step's programs are called with."""
 
-    name: str
+    kind: StepKind
+    bucket: Bucket
     inputs: StepInputs
-    draw_name: str
     drawing: SampleInputs | None  # None of a step in which no prompt ends
 
 
@@ -70,23 +69,23 @@ class BareSteps:
     def _packed(self, plan: Plan) -> Step:
         bucket = choose_bucket(plan, self._shapes)
         num_seqs = bucket["num_seqs"]
-        name, inputs = bucket_name(plan.kind, bucket), pack(plan, bucket, self._shapes)
+        inputs = pack(plan, bucket, self._shapes)
         if not any(row.is_sampled for row in plan.rows):
-            return Step(name, inputs, "", None)
+            return Step(plan.kind, bucket, inputs, None)
         if num_seqs not in self._allowed:
             self._allowed[num_seqs] = jax.device_put(all_allowed(num_seqs, self._vocab_size))
-        nothing = jax.ShapeDtypeStruct((num_seqs, 1), np.float32)  # the step's own scores take its place
+        nothing = jax.ShapeDtypeStruct((num_seqs, 1, 1), np.float32)  # the step's own scores take its place
         drawing = pack_sampling(plan, nothing, self._shapes, self._allowed[num_seqs])
-        return Step(name, inputs, sample_name(plan.kind, num_seqs), drawing)
+        return Step(plan.kind, bucket, inputs, drawing)
 
     def _time(self, steps: list[Step]) -> tuple[float, float]:
         """Return wall and processor seconds."""
-        run, outputs = self._runner.run, None
+        outputs: Any = None
         started, cpu_started = time.perf_counter(), time.process_time()
         for step in steps:
-            outputs = run(step.name, step.inputs)
+            outputs, last = self._runner.run_model(step.kind, step.bucket, step.inputs)
             if step.drawing is not None:
-                outputs = run(step.draw_name, step.drawing._replace(hidden=outputs.last))
+                outputs = self._runner.draw(step.kind, step.drawing._replace(hidden=last))
         jax.block_until_ready(outputs)
         return time.perf_counter() - started, time.process_time() - cpu_started
 

@@ -56,9 +56,10 @@ def measure(num_sequences: int, num_steps: int) -> dict[str, float]:
         max_context=CONTEXT_TOKENS,
         max_prefill_tokens=PROMPT_TOKENS,
     )
-    programs = engine_programs(HandCountedModel(), shapes, {})
+    model = HandCountedModel()
+    programs = engine_programs(model, shapes, {})
     executables = {name: program.executable for name, program in compile_programs(programs, num_threads=2).items()}
-    runner = Runner(shapes, {}, executables)
+    runner = Runner(shapes, model.stages, {}, executables)
     runner.warm()
     clocked = ClockedRunner(runner)
     engine = Engine(clocked, shapes, Metrics(), max_requests=num_sequences)

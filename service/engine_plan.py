@@ -18,8 +18,9 @@ from service.kernels.attention import keeps_rows
 from service.kernels.choice import HeadShape, KernelChoice, choose_kernel
 from service.models.config import DecoderConfig
 from service.models.decoder_weights import decoder_weight_specs
-from service.models.interface import PagedDecoder, WeightSpec
+from service.models.interface import PagedDecoder, Stage, WeightSpec
 from service.models.registry import read_config
+from service.models.stages import decoder_stages
 from service.settings import Settings
 
 logger = logging.getLogger(__name__)
@@ -40,6 +41,11 @@ class EnginePlan:
     mesh: DeviceMesh
     kernel: KernelChoice
     key: BundleKey
+
+    @property
+    def stages(self) -> tuple[Stage, ...]:
+        """The layers, in those parts in which they are compiled."""
+        return decoder_stages(self.config, self.specs)
 
     @property
     def weights_bytes(self) -> int:

@@ -53,7 +53,7 @@ def obtain(
         startup: told how far it is.
         on_usable: called as soon as executables can be asked for, before the last of a bundle is there.
     """
-    names = program_names(plan.shapes, keeps_rows=keeps_rows(plan.mesh.platform))
+    names = program_names(plan.shapes, plan.stages, keeps_rows=keeps_rows(plan.mesh.platform))
     startup.count_executables(0, len(names))
     with startup.phase(Phase.EXECUTABLES) as facts:
         with startup.part(Phase.EXECUTABLES, "find bundle"):

@@ -191,7 +191,7 @@ class ModelLoad:
         from service.engine.runner import Runner
 
         with self._startup.phase(Phase.WARM):
-            runner = Runner(plan.shapes, weights, executables.by_name)
+            runner = Runner(plan.shapes, plan.stages, weights, executables.by_name)
             if not executables.is_hit:  # a bundle is made after this, so what it holds has run
                 runner.warm()
             max_requests = self._settings.max_concurrent_requests

@@ -41,7 +41,7 @@ class _Goal:
 def check(settings: Settings) -> int:
     """Say whether a start would find its bundle; return the exit code, 0 for yes."""
     goal = _plan(settings)
-    names = program_names(goal.plan.shapes, keeps_rows=keeps_rows(goal.plan.mesh.platform))
+    names = program_names(goal.plan.shapes, goal.plan.stages, keeps_rows=keeps_rows(goal.plan.mesh.platform))
     with contextlib.closing(goal.bundles):
         bundle = goal.bundles.find(goal.plan.key, names)
     facts = {"outcome": goal.bundles.outcome, "key": goal.plan.key.digest, "executables": len(names)}
@@ -56,7 +56,7 @@ def prewarm(settings: Settings) -> int:
         StartError: the checkpoint cannot be served.
     """
     goal = _plan(settings)
-    names = program_names(goal.plan.shapes, keeps_rows=keeps_rows(goal.plan.mesh.platform))
+    names = program_names(goal.plan.shapes, goal.plan.stages, keeps_rows=keeps_rows(goal.plan.mesh.platform))
     with contextlib.closing(goal.bundles):
         found = goal.bundles.find(goal.plan.key, names)
         bundle = found or _make(goal)
@@ -85,7 +85,7 @@ def _make(goal: _Goal) -> Bundle:
         zeros = {
             spec.name: goal.plan.mesh.put(np.zeros(spec.shape, goal.plan.dtype), spec.axes) for spec in goal.plan.specs
         }
-        Runner(goal.plan.shapes, zeros, executables.by_name).warm()
+        Runner(goal.plan.shapes, goal.plan.stages, zeros, executables.by_name).warm()
     return executables.to_bundle(goal.plan, goal.startup)
 
 

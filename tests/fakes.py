@@ -8,7 +8,7 @@ import numpy as np
 from jaxtyping import Array, Float, Int
 
 from service.kernels.paging import CacheLayout
-from service.models.interface import StepBatch, Weights, WeightSpec
+from service.models.interface import Stage, StageInputs, Weights, WeightSpec
 
 
 class TokenPages(NamedTuple):
@@ -29,6 +29,7 @@ class HandCountedModel:
     dtype = np.dtype(np.float32)
     keeps_rows = False
     shardings = None
+    stages = (Stage("all", range(1), ()),)
 
     def __init__(self, vocab_size: int = 97) -> None:
         self.vocab_size = vocab_size
@@ -43,19 +44,23 @@ class HandCountedModel:
     def weight_specs(self) -> tuple[WeightSpec, ...]:
         return ()
 
-    def initial_cache(self, layout: CacheLayout) -> TokenPages:
+    def embed(self, weights: Weights, token_ids, positions) -> tuple[Float[Array, "seq token hidden"], tuple[()]]:
+        return token_ids[..., None].astype(jnp.float32), ()
+
+    def initial_cache(self, layout: CacheLayout, stage: Stage) -> TokenPages:
         # Not zeros: a position that was never written must show.
         return TokenPages(jnp.full((layout.num_pages, layout.page_size), 41, jnp.int32))
 
-    def decode(
-        self, weights: Weights, cache: TokenPages, batch: StepBatch
+    def run_stage(
+        self, stage: Stage, weights: list[Array], cache: TokenPages, inputs: StageInputs
     ) -> tuple[Float[Array, "seq token hidden"], TokenPages]:
-        width = batch.token_ids.shape[1]
+        token_ids, paging = inputs.hidden[..., 0].astype(jnp.int32), inputs.paging
+        width = token_ids.shape[1]
         num_pages, page_size = cache.token_ids.shape
-        page_ids, offsets = batch.paging.destinations(width, num_pages=num_pages, page_size=page_size)
-        pages = cache.token_ids.at[page_ids, offsets].set(batch.token_ids, mode="drop")
-        context = pages[batch.paging.page_table].reshape(batch.token_ids.shape[0], -1)
-        positions = batch.paging.positions(width)
+        page_ids, offsets = paging.destinations(width, num_pages=num_pages, page_size=page_size)
+        pages = cache.token_ids.at[page_ids, offsets].set(token_ids, mode="drop")
+        context = pages[paging.page_table].reshape(token_ids.shape[0], -1)
+        positions = paging.positions(width)
         is_seen = jnp.arange(context.shape[1])[None, None, :] <= positions[:, :, None]
         sums = jnp.sum(jnp.where(is_seen, context[:, None, :], 0), axis=-1)
         return sums[..., None].astype(jnp.float32), TokenPages(pages)
@@ -82,19 +87,20 @@ class HandCountedRows(HandCountedModel):
 
     keeps_rows = True
 
-    def initial_cache(self, layout: CacheLayout) -> TokenRows:
+    def initial_cache(self, layout: CacheLayout, stage: Stage) -> TokenRows:
         return TokenRows(
             jnp.full((layout.num_slots, layout.context_sizes[-1]), 41, jnp.int32),
             jnp.full((layout.num_pages, layout.page_size), 43, jnp.int32),
         )
 
-    def decode(self, weights, cache, batch):
-        width = batch.token_ids.shape[1]
-        positions = batch.paging.positions(width)
+    def run_stage(self, stage, weights, cache, inputs):
+        token_ids, paging = inputs.hidden[..., 0].astype(jnp.int32), inputs.paging
+        width = token_ids.shape[1]
+        positions = paging.positions(width)
         # A token of padding goes to no slot.
-        slots = jnp.where(batch.paging.is_token(width), batch.paging.slots[:, None], cache.rows.shape[0])
-        rows = cache.rows.at[slots, positions].set(batch.token_ids, mode="drop")
-        context = rows.at[batch.paging.slots].get(mode="clip")
+        slots = jnp.where(paging.is_token(width), paging.slots[:, None], cache.rows.shape[0])
+        rows = cache.rows.at[slots, positions].set(token_ids, mode="drop")
+        context = rows.at[paging.slots].get(mode="clip")
         is_seen = jnp.arange(context.shape[1])[None, None, :] <= positions[:, :, None]
         sums = jnp.sum(jnp.where(is_seen, context[:, None, :], 0), axis=-1)
         return sums[..., None].astype(jnp.float32), cache._replace(rows=rows)

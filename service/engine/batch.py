@@ -12,12 +12,13 @@ from service.engine.allowed_words import ALL_ALLOWED, WORD_BITS
 from service.engine.options import Options, pack_options
 from service.engine.plan import PageCopy, Plan, PlannedRow, StepKind
 from service.engine.shapes import EngineShapes
+from service.kernels.paging import Paging
 
 OnDevice = Array | jax.ShapeDtypeStruct  # an array, or its shape for who compiles
 
 
 class StepInputs(NamedTuple):
-    """What the host sends for one step. A padded row has no tokens and the slot `num_slots`, which is no slot."""
+    """What the host knows of one step. A padded row has no tokens and the slot `num_slots`, which is no slot."""
 
     token_ids: Int[np.ndarray, "seq token"]  # a prefill's; a decode takes each slot's last token from the device
     start: Int[np.ndarray, " seq"]  # position of each row's first token
@@ -25,11 +26,30 @@ class StepInputs(NamedTuple):
     page_table: Int[np.ndarray, "seq page"]
     slots: Int[np.ndarray, " seq"]
 
+    @property
+    def paging(self) -> Paging:
+        """Where the tokens lie, still on the host."""
+        return Paging(*self[1:])  # pyright: ignore[reportArgumentType]
+
+
+class EmbedInputs(NamedTuple):
+    """What turning tokens into hidden states takes."""
+
+    token_ids: Int[np.ndarray | jax.ShapeDtypeStruct, "seq token"] | None  # None of a decode
+    start: Int[OnDevice, " seq"]
+
+
+class LastInputs(NamedTuple):
+    """What picking the hidden states of the rows' last tokens takes, after a prefill step."""
+
+    hidden: Float[OnDevice, "seq token hidden"]
+    num_tokens: Int[OnDevice, " seq"]
+
 
 class SampleInputs(NamedTuple):
     """What the draw after a step takes; `hidden` comes from the step and is on the device."""
 
-    hidden: Float[OnDevice, "seq hidden"]
+    hidden: Float[OnDevice, "seq 1 hidden"]
     slots: Int[np.ndarray, " seq"]  # `num_slots` for a row that draws nothing
     positions: Int[np.ndarray, " seq"]  # of the token to be drawn
     allowed_words: UInt[Array | np.ndarray, "seq word"]  # one bit a token, the lowest first: which may come
@@ -113,7 +133,7 @@ def empty_inputs(bucket: Bucket, shapes: EngineShapes) -> StepInputs:
 
 def empty_sample_inputs(
     kind: StepKind,
-    hidden: Float[OnDevice, "seq hidden"],
+    hidden: Float[OnDevice, "seq 1 hidden"],
     shapes: EngineShapes,
     everything_allowed: UInt[Array | np.ndarray, "seq word"],
 ) -> SampleInputs:
@@ -169,7 +189,7 @@ def pack(plan: Plan, bucket: Bucket, shapes: EngineShapes) -> StepInputs:
 
 def pack_sampling(
     plan: Plan,
-    hidden: Float[OnDevice, "seq hidden"],
+    hidden: Float[OnDevice, "seq 1 hidden"],
     shapes: EngineShapes,
     everything_allowed: UInt[Array, "seq word"],
 ) -> SampleInputs:

@@ -4,7 +4,6 @@ from typing import Any, NamedTuple
 
 import jax
 
-from service.engine.step import DeviceState
 from service.models.interface import PagedDecoder
 
 
@@ -14,17 +13,15 @@ class Placement(NamedTuple):
     On one device all of it is None, which leaves the compiler nothing to decide.
     """
 
-    state: Any  # the cache is split; what it is sampled from and by lies whole on each device
-    whole: Any  # what comes from the host, and what goes there
+    cache: Any  # is split
+    whole: Any  # what comes from the host and goes there, and what lies whole on each device meanwhile
 
 
 def placement_of(model: PagedDecoder) -> Placement:
     """Return where a model's arrays lie, but for its weights, whose shapes say it of themselves."""
     if model.shardings is None:
-        return Placement(state=None, whole=None)
-    whole: Any = model.shardings.whole
-    state = DeviceState(*(whole for _ in DeviceState._fields))._replace(cache=model.shardings.cache)
-    return Placement(state, whole)
+        return Placement(cache=None, whole=None)
+    return Placement(*model.shardings)
 
 
 def placed(shapes: Any, where: Any) -> Any:

@@ -1,7 +1,9 @@
 """Every program that a runner can be asked for: its name, its function and its shapes.
 
-initial-state
-prefill-…, decode-…             a step of the model up to its hidden states; one for each bucket
+initial-slots, initial-cache-…  the device state; one cache for each kind of stage
+embed-…                         tokens to hidden states; one for each size of a step
+prefill-…, decode-…             the layers of a stage; one for each bucket and kind of stage
+last-…                          the hidden states that a prefill draws from; one for each size of its step
 sample-prefill-…, -decode-…     the draw that follows a step; one for each number of rows
 score-prompt-…                  a prompt's log-probabilities, for who asks; one for each size of a prefill step
 count-tokens                    for who has penalties
@@ -9,14 +11,17 @@ save-…, restore-…               between rows and pages, where the kernel kee
 """
 
 import functools
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import jax
+import numpy as np
 
-from service.compile.buckets import bucket_name
+from service.compile.buckets import Bucket, bucket_name
 from service.compile.executable import Program
 from service.engine.batch import (
+    EmbedInputs,
+    LastInputs,
     all_allowed,
     empty_copy,
     empty_count,
@@ -28,19 +33,41 @@ from service.engine.placement import placed, placement_of
 from service.engine.plan import CopyKind, StepKind
 from service.engine.shapes import EngineShapes
 from service.engine.step import (
-    DeviceState,
+    SlotState,
     count_step,
-    initial_state,
+    embed_tokens,
+    initial_slots,
+    last_hidden,
     restore_pages,
-    run_model,
+    run_stage,
     sample_step,
     save_pages,
     score_prompt,
 )
-from service.models.interface import PagedDecoder
+from service.models.interface import PagedDecoder, Stage, StageInputs
 
-INITIAL_STATE = "initial-state"
+INITIAL_SLOTS = "initial-slots"
 COUNT_TOKENS = "count-tokens"
+
+
+def initial_cache_name(stage: Stage) -> str:
+    """Name what makes a stage's empty cache."""
+    return f"initial-cache-{stage.kind}"
+
+
+def embed_name(kind: StepKind, num_seqs: int, num_tokens: int) -> str:
+    """Name what begins a step of this size."""
+    return f"embed-{kind}-seqs{num_seqs}-tokens{num_tokens}"
+
+
+def stage_name(kind: StepKind, bucket: Bucket, stage: Stage) -> str:
+    """Name a stage of a step."""
+    return f"{bucket_name(kind, bucket)}-{stage.kind}"
+
+
+def last_name(num_seqs: int, num_tokens: int) -> str:
+    """Name what ends a prefill step of this size."""
+    return f"last-seqs{num_seqs}-tokens{num_tokens}"
 
 
 def sample_name(kind: StepKind, num_seqs: int) -> str:
@@ -53,63 +80,164 @@ def score_name(num_seqs: int, num_tokens: int) -> str:
     return f"score-prompt-seqs{num_seqs}-tokens{num_tokens}"
 
 
-def copy_name(kind: CopyKind, num_pages: int) -> str:
-    """Name a copy of so many pages."""
-    return f"{kind}-pages{num_pages}"
+def copy_name(kind: CopyKind, num_pages: int, stage: Stage) -> str:
+    """Name a copy of so many pages of a stage."""
+    return f"{kind}-pages{num_pages}-{stage.kind}"
 
 
-def program_names(shapes: EngineShapes, *, keeps_rows: bool) -> list[str]:
+def distinct(stages: Sequence[Stage]) -> list[Stage]:
+    """Return the first stage of each kind: executables are made for those alone."""
+    return list({stage.kind: stage for stage in reversed(stages)}.values())[::-1]
+
+
+def program_names(shapes: EngineShapes, stages: Sequence[Stage], *, keeps_rows: bool) -> list[str]:
     """Name all that a runner can be asked for, what the first short request needs at the front."""
-    steps = {kind: [bucket_name(kind, bucket) for bucket in grid] for kind, grid in shapes.grids.items()}
-    draws = {kind: [sample_name(kind, num_seqs) for num_seqs in shapes.row_sizes(kind)] for kind in shapes.grids}
-    first = [names.pop(0) for names in (*steps.values(), *draws.values())]
-    copies = [copy_name(kind, size) for kind in CopyKind for size in shapes.copy_sizes] if keeps_rows else []
-    rest = [name for names in (*steps.values(), *draws.values()) for name in names]
-    scores = [score_name(*size) for size in shapes.prefill_sizes]
-    return [INITIAL_STATE, *first, COUNT_TOKENS, *copies, *rest, *scores]
+    kinds = distinct(stages)
+    steps = [name for kind, bucket in _first_buckets_first(shapes) for name in step_names(kind, bucket, kinds)]
+    copies = [copy_name(kind, size, stage) for kind in CopyKind for size in shapes.copy_sizes for stage in kinds]
+    scores = [score_name(*size) for size in shapes.sizes(StepKind.PREFILL)]
+    first = [INITIAL_SLOTS, *map(initial_cache_name, kinds)]
+    return list(dict.fromkeys([*first, *steps, COUNT_TOKENS, *(copies if keeps_rows else ()), *scores]))
 
 
 def engine_programs(
     model: PagedDecoder, shapes: EngineShapes, weight_shapes: Mapping[str, jax.ShapeDtypeStruct]
 ) -> list[Program]:
     """Return all that a runner of these shapes can be asked for."""
-    make_state = functools.partial(initial_state, model, shapes)
-    place = placement_of(model)
-    state_shapes = placed(jax.eval_shape(make_state), place.state)
+    programs = _EnginePrograms(model, shapes, weight_shapes)
+    return [*programs.initial(), *programs.steps(), *programs.draws(), *programs.stages()]
 
-    def first_state(_: Any, none: Any, __: Any) -> tuple[Any, DeviceState]:
-        return none, make_state()
 
-    def program(name: str, function: Callable[..., tuple[DeviceState, Any]], inputs: Any) -> Program:
-        shaped = jax.tree.map(lambda a: jax.ShapeDtypeStruct(a.shape, a.dtype), inputs)
-        return Program(name, function, weight_shapes, state_shapes, shaped, place.whole, place.whole)
+class _EnginePrograms:
+    def __init__(
+        self, model: PagedDecoder, shapes: EngineShapes, weight_shapes: Mapping[str, jax.ShapeDtypeStruct]
+    ) -> None:
+        self._model, self._shapes, self._weights = model, shapes, weight_shapes
+        self._place = placement_of(model)
+        self._make_slots = functools.partial(initial_slots, model.vocab_size, shapes)
+        self._slots = placed(jax.eval_shape(self._make_slots), self._place.whole)
 
-    def hidden(*rows: int) -> jax.ShapeDtypeStruct:
-        return jax.ShapeDtypeStruct((*rows, model.hidden_size), model.dtype)
+    def initial(self) -> list[Program]:
+        """What makes the device state."""
+        make_caches = {
+            initial_cache_name(stage): functools.partial(self._model.initial_cache, self._shapes.layout, stage)
+            for stage in distinct(self._model.stages)
+        }
+        return [
+            self._beginning(INITIAL_SLOTS, self._make_slots, self._place.whole),
+            *(self._beginning(name, make, self._place.cache) for name, make in make_caches.items()),
+        ]
 
-    steps = [
-        program(bucket_name(kind, bucket), functools.partial(run_model, model, kind), empty_inputs(bucket, shapes))
-        for kind, bucket in shapes.buckets
-    ]
-    draws = [
-        program(
-            sample_name(kind, num_seqs),
-            functools.partial(sample_step, model, kind),
-            empty_sample_inputs(kind, hidden(num_seqs), shapes, all_allowed(num_seqs, model.vocab_size)),
+    def steps(self) -> list[Program]:
+        """What comes before the first stage of a step, and after the last."""
+        embeds = [
+            self._of_slots(
+                embed_name(kind, *size),
+                functools.partial(embed_tokens, self._model, kind),
+                EmbedInputs(_int32(*size) if kind is StepKind.PREFILL else None, _int32(size[0])),
+            )
+            for kind in StepKind
+            for size in self._shapes.sizes(kind)
+        ]
+        lasts = [
+            self._of_slots(last_name(*size), last_hidden, LastInputs(self._hidden(*size), _int32(size[0])))
+            for size in self._shapes.sizes(StepKind.PREFILL)
+        ]
+        return [*embeds, *lasts]
+
+    def draws(self) -> list[Program]:
+        """What turns hidden states into tokens and log-probabilities."""
+        draws = [
+            self._of_slots(
+                sample_name(kind, num_seqs),
+                functools.partial(sample_step, self._model, kind),
+                empty_sample_inputs(
+                    kind, self._hidden(num_seqs, 1), self._shapes, all_allowed(num_seqs, self._model.vocab_size)
+                ),
+            )
+            for kind in StepKind
+            for num_seqs in self._shapes.row_sizes(kind)
+        ]
+        scores = [
+            self._of_slots(
+                score_name(*size),
+                functools.partial(score_prompt, self._model),
+                empty_prompt_inputs(self._hidden(*size)),
+            )
+            for size in self._shapes.sizes(StepKind.PREFILL)
+        ]
+        return [*draws, *scores, self._of_slots(COUNT_TOKENS, count_step, empty_count(self._shapes))]
+
+    def stages(self) -> list[Program]:
+        """What runs layers, and what copies their cache."""
+        return [program for stage in distinct(self._model.stages) for program in self._of_stage(stage)]
+
+    def _of_stage(self, stage: Stage) -> list[Program]:
+        weights = [self._weights[name] for name in stage.weights]
+        make_cache = functools.partial(self._model.initial_cache, self._shapes.layout, stage)
+        cache = placed(jax.eval_shape(make_cache), self._place.cache)
+        layers = [
+            self._program(
+                stage_name(kind, bucket, stage),
+                functools.partial(run_stage, self._model, stage),
+                (weights, cache, self._stage_inputs(bucket)),
+            )
+            for kind, bucket in self._shapes.buckets
+        ]
+        copies = [
+            self._program(
+                copy_name(kind, size, stage),
+                functools.partial(function, self._model),
+                ((), cache, empty_copy(size, self._shapes)),
+            )
+            for kind, function in ((CopyKind.SAVE, save_pages), (CopyKind.RESTORE, restore_pages))
+            for size in self._shapes.copy_sizes
+            if self._model.keeps_rows
+        ]
+        return [*layers, *copies]
+
+    def _stage_inputs(self, bucket: Bucket) -> StageInputs:
+        """Return what a stage is handed: a matter of the model, so it is asked."""
+        inputs = empty_inputs(bucket, self._shapes)
+        hidden, rotation = jax.eval_shape(
+            self._model.embed, self._weights, inputs.token_ids, inputs.paging.positions(bucket["num_tokens"])
         )
-        for kind in shapes.grids
-        for num_seqs in shapes.row_sizes(kind)
+        return StageInputs(hidden, rotation, inputs.paging)
+
+    def _hidden(self, *rows: int) -> jax.ShapeDtypeStruct:
+        return jax.ShapeDtypeStruct((*rows, self._model.hidden_size), self._model.dtype)
+
+    def _of_slots(self, name: str, function: Callable[..., tuple[SlotState, Any]], inputs: Any) -> Program:
+        return self._program(name, function, (self._weights, self._slots, inputs))
+
+    def _program(self, name: str, function: Callable[..., tuple[Any, Any]], arguments: tuple[Any, Any, Any]) -> Program:
+        constants, state, inputs = arguments
+        shaped = jax.tree.map(lambda a: jax.ShapeDtypeStruct(a.shape, a.dtype), inputs)
+        return Program(name, function, constants, state, shaped, self._place.whole, self._place.whole)
+
+    def _beginning(self, name: str, make: Callable[[], Any], where: Any) -> Program:
+        def begin(_: Any, none: Any, __: Any) -> tuple[Any, Any]:
+            return none, make()
+
+        return Program(name, begin, outputs_sharding=where)
+
+
+def _first_buckets_first(shapes: EngineShapes) -> list[tuple[StepKind, Bucket]]:
+    grids = {kind: list(grid) for kind, grid in shapes.grids.items()}
+    first = [(kind, grid.pop(0)) for kind, grid in grids.items()]
+    return [*first, *((kind, bucket) for kind, grid in grids.items() for bucket in grid)]
+
+
+def step_names(kind: StepKind, bucket: Bucket, stages: Sequence[Stage]) -> list[str]:
+    """Name what a step of a bucket runs, in that order."""
+    size = bucket["num_seqs"], bucket["num_tokens"]
+    return [
+        embed_name(kind, *size),
+        *(stage_name(kind, bucket, stage) for stage in stages),
+        *([last_name(*size)] if kind is StepKind.PREFILL else []),
+        sample_name(kind, bucket["num_seqs"]),
     ]
-    scores = [
-        program(score_name(*size), functools.partial(score_prompt, model), empty_prompt_inputs(hidden(*size)))
-        for size in shapes.prefill_sizes
-    ]
-    copies = [
-        program(copy_name(kind, size), functools.partial(function, model), empty_copy(size, shapes))
-        for kind, function in ((CopyKind.SAVE, save_pages), (CopyKind.RESTORE, restore_pages))
-        for size in shapes.copy_sizes
-        if model.keeps_rows
-    ]
-    counting = program(COUNT_TOKENS, count_step, empty_count(shapes))
-    beginning = Program(INITIAL_STATE, first_state, outputs_sharding=place.state)
-    return [beginning, counting, *steps, *draws, *scores, *copies]
+
+
+def _int32(*shape: int) -> jax.ShapeDtypeStruct:
+    return jax.ShapeDtypeStruct(shape, np.int32)

@@ -5,11 +5,16 @@ from typing import Any, NamedTuple
 
 import jax
 import numpy as np
-from jaxtyping import Array, Int
+from jaxtyping import Array, Float, Int
 
-from service.compile.buckets import bucket_name
+from service.compile.buckets import Bucket
 from service.compile.executable import Executable
 from service.engine.batch import (
+    EmbedInputs,
+    LastInputs,
+    PromptInputs,
+    SampleInputs,
+    StepInputs,
     all_allowed,
     choose_bucket,
     empty_count,
@@ -25,12 +30,22 @@ from service.engine.batch import (
 )
 from service.engine.logprobs import unpack_logprobs
 from service.engine.plan import CopyKind, PageCopy, Plan, PlannedRow, StepKind
-from service.engine.programs import COUNT_TOKENS, INITIAL_STATE, copy_name, sample_name, score_name
+from service.engine.programs import (
+    COUNT_TOKENS,
+    INITIAL_SLOTS,
+    copy_name,
+    embed_name,
+    initial_cache_name,
+    last_name,
+    sample_name,
+    score_name,
+    stage_name,
+)
 from service.engine.request import StepLogprobs, TokenLogprobs
 from service.engine.sampler import SampledRows
 from service.engine.shapes import EngineShapes
-from service.engine.step import DeviceState, Hidden
-from service.models.interface import Weights
+from service.engine.step import SlotState
+from service.models.interface import Stage, StageInputs, Weights
 
 
 class StepResult(NamedTuple):
@@ -38,14 +53,14 @@ class StepResult(NamedTuple):
 
     plan: Plan
     indices: list[int]  # where each row of the plan lies
-    hidden: Hidden
+    hidden: Float[Array, "seq token hidden"]
     sampled: SampledRows | None  # None if no row is at its prompt's end
     prompt_logprobs: Int[Array, "seq token packed"] | None  # None if no row asks
 
     def read(self) -> Int[np.ndarray, " seq"]:
         """Wait for the step and return one token per row; -1 for one whose scores are no numbers."""
         if self.sampled is None:
-            jax.block_until_ready(self.hidden.last)
+            jax.block_until_ready(self.hidden)
             return np.zeros(len(self.indices), np.int32)  # of rows that are not sampled: nobody looks
         return np.asarray(self.sampled.token_ids)[self.indices]
 
@@ -75,40 +90,71 @@ class StepResult(NamedTuple):
         return tuple(unpack_logprobs(packed[i], request.num_prompt_logprobs) for i in range(num_targets))
 
 
+class _StageOnDevice(NamedTuple):
+    """A stage's weights and cache, in the order in which its executables take them."""
+
+    stage: Stage
+    weights: list[jax.Array]
+    cache: list[jax.Array]
+
+
 class Runner:
     """Runs plans on the device, in the order in which they are dispatched."""
 
-    def __init__(self, shapes: EngineShapes, weights: Weights, executables: Mapping[str, Executable]) -> None:
+    def __init__(
+        self,
+        shapes: EngineShapes,
+        stages: Sequence[Stage],
+        weights: Weights,
+        executables: Mapping[str, Executable],
+    ) -> None:
         self.shapes = shapes
         self._weights: list[jax.Array] = jax.tree.leaves(weights)
         self._executables = executables
-        self._keeps_rows = copy_name(CopyKind.SAVE, shapes.copy_sizes[0]) in executables
-        state: DeviceState = executables[INITIAL_STATE]((), [], ())
-        self._state: list[jax.Array] = jax.tree.leaves(state)
+        self._keeps_rows = copy_name(CopyKind.SAVE, shapes.copy_sizes[0], stages[0]) in executables
+        slots: SlotState = executables[INITIAL_SLOTS]((), [], ())
+        self._slots: list[jax.Array] = jax.tree.leaves(slots)
+        self._stages = [
+            _StageOnDevice(stage, [weights[name] for name in stage.weights], self._empty_cache(stage))
+            for stage in stages
+        ]
         # On every device already, so that a step without a restriction carries no words.
-        everywhere = state.token_counts.sharding
+        self._everywhere = slots.token_counts.sharding
         self._all_allowed = {
-            num_seqs: jax.device_put(all_allowed(num_seqs, state.token_counts.shape[1]), everywhere)
+            num_seqs: jax.device_put(all_allowed(num_seqs, slots.token_counts.shape[1]), self._everywhere)
             for num_seqs in {bucket["num_seqs"] for _, bucket in shapes.buckets}
         }
 
-    def run(self, name: str, inputs: Any) -> Any:
-        """Start one program and return its outputs at once; the state moves on."""
-        return self._executables[name](self._weights, self._state, inputs)
+    def run_model(
+        self, kind: StepKind, bucket: Bucket, inputs: StepInputs
+    ) -> tuple[Float[Array, "seq token hidden"], Float[Array, "seq 1 hidden"]]:
+        """Start the model's part of a step and return the hidden states of all tokens, and of each row's last."""
+        size = bucket["num_seqs"], bucket["num_tokens"]
+        paging = jax.device_put(inputs.paging, self._everywhere)  # once, and not for each stage
+        is_prefill = kind is StepKind.PREFILL
+        embedding = EmbedInputs(inputs.token_ids if is_prefill else None, paging.start)
+        hidden, rotation = self._run(embed_name(kind, *size), embedding)
+        for stage, weights, cache in self._stages:
+            stage_inputs = StageInputs(hidden, rotation, paging)
+            hidden = self._executables[stage_name(kind, bucket, stage)](weights, cache, stage_inputs)
+        return hidden, self._run(last_name(*size), LastInputs(hidden, paging.num_tokens)) if is_prefill else hidden
+
+    def draw(self, kind: StepKind, inputs: SampleInputs) -> SampledRows:
+        """Start the draw of the tokens that come after a step."""
+        return self._run(sample_name(kind, len(inputs.slots)), inputs)
 
     def dispatch(self, plan: Plan) -> StepResult:
         """Start a plan's step, and what is to be made of it, and return at once."""
         bucket = choose_bucket(plan, self.shapes)
-        num_seqs = bucket["num_seqs"]
-        hidden: Hidden = self.run(bucket_name(plan.kind, bucket), pack(plan, bucket, self.shapes))
+        hidden, last = self.run_model(plan.kind, bucket, pack(plan, bucket, self.shapes))
         sampled = scored = None
         if any(row.is_sampled for row in plan.rows):
             if plan.kind is StepKind.PREFILL:
                 self._count_tokens(plan.rows)
-            inputs = pack_sampling(plan, hidden.last, self.shapes, self._all_allowed[num_seqs])
-            sampled = self.run(sample_name(plan.kind, num_seqs), inputs)
-        if hidden.tokens is not None and any(_asks_for_prompt_logprobs(row) for row in plan.rows):
-            scored = self.run(score_name(num_seqs, bucket["num_tokens"]), pack_prompt(plan, hidden.tokens))
+            everything_allowed = self._all_allowed[bucket["num_seqs"]]
+            sampled = self.draw(plan.kind, pack_sampling(plan, last, self.shapes, everything_allowed))
+        if plan.kind is StepKind.PREFILL and any(_asks_for_prompt_logprobs(row) for row in plan.rows):
+            scored = self._score_prompts(pack_prompt(plan, hidden))
         return StepResult(plan, row_indices(plan), hidden, sampled, scored)
 
     def copy_pages(self, copies: Sequence[PageCopy]) -> None:
@@ -116,23 +162,32 @@ class Runner:
         if self._keeps_rows:
             for copy in copies:
                 for inputs in pack_copy(copy, self.shapes):
-                    self.run(copy_name(copy.kind, len(inputs.pages)), inputs)
+                    for stage, weights, cache in self._stages:
+                        self._executables[copy_name(copy.kind, len(inputs.pages), stage)](weights, cache, inputs)
 
     def warm(self) -> None:
         """Run every executable once on padding, and wait; the first call of one loads it onto the device."""
-        outputs = []
+        outputs: list[Any] = []
         for kind, bucket in self.shapes.buckets:
-            num_seqs = bucket["num_seqs"]
-            hidden: Hidden = self.run(bucket_name(kind, bucket), empty_inputs(bucket, self.shapes))
-            inputs = empty_sample_inputs(kind, hidden.last, self.shapes, self._all_allowed[num_seqs])
-            outputs.append(self.run(sample_name(kind, num_seqs), inputs))
-            if hidden.tokens is not None:
-                scored = self.run(score_name(num_seqs, bucket["num_tokens"]), empty_prompt_inputs(hidden.tokens))
-                outputs.append(scored)
-        self.run(COUNT_TOKENS, empty_count(self.shapes))
+            hidden, last = self.run_model(kind, bucket, empty_inputs(bucket, self.shapes))
+            everything_allowed = self._all_allowed[bucket["num_seqs"]]
+            outputs.append(self.draw(kind, empty_sample_inputs(kind, last, self.shapes, everything_allowed)))
+            if kind is StepKind.PREFILL:
+                outputs.append(self._score_prompts(empty_prompt_inputs(hidden)))
+        self._run(COUNT_TOKENS, empty_count(self.shapes))
         no_pages = (self.shapes.num_pages,)
         self.copy_pages([PageCopy(kind, 0, 0, no_pages * size) for kind in CopyKind for size in self.shapes.copy_sizes])
-        jax.block_until_ready((outputs, self._state))
+        jax.block_until_ready((outputs, self._slots, [stage.cache for stage in self._stages]))
+
+    def _run(self, name: str, inputs: Any) -> Any:
+        """Start a program on the slots and return its outputs at once; the slots' state moves on."""
+        return self._executables[name](self._weights, self._slots, inputs)
+
+    def _empty_cache(self, stage: Stage) -> list[jax.Array]:
+        return jax.tree.leaves(self._executables[initial_cache_name(stage)]((), [], ()))
+
+    def _score_prompts(self, inputs: PromptInputs) -> Int[Array, "seq token packed"]:
+        return self._run(score_name(*inputs.target_ids.shape), inputs)
 
     def _count_tokens(self, rows: Sequence[PlannedRow]) -> None:
         """Count the tokens of sequences with penalties anew just before they draw their first one in their slot.
@@ -142,7 +197,7 @@ class Runner:
         """
         for row in rows:
             if row.is_sampled and row.sequence.request.sampling.has_penalties:
-                self.run(COUNT_TOKENS, pack_count(row, self.shapes))
+                self._run(COUNT_TOKENS, pack_count(row, self.shapes))
 
 
 def _asks_for_prompt_logprobs(row: PlannedRow) -> bool:

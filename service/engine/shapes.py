@@ -74,10 +74,9 @@ class EngineShapes:
         """Return how many rows a step of a kind may have."""
         return sorted({bucket["num_seqs"] for bucket in self.grids[kind]})
 
-    @property
-    def prefill_sizes(self) -> list[tuple[int, int]]:
-        """How many rows of how many tokens a prefill step may have, whatever its context."""
-        return sorted({(bucket["num_seqs"], bucket["num_tokens"]) for bucket in self.prefill_grid})
+    def sizes(self, kind: StepKind) -> list[tuple[int, int]]:
+        """Return how many rows of how many tokens a step of a kind may have, whatever its context."""
+        return sorted({(bucket["num_seqs"], bucket["num_tokens"]) for bucket in self.grids[kind]})
 
     @property
     def copy_sizes(self) -> tuple[int, ...]:

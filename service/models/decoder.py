@@ -5,14 +5,16 @@ same input lies in one array (query, key and value; gate and up). Query, key and
 key-value head, so that splitting that axis over devices splits all three alike.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import haliax as hax
 import haliax.nn as hnn
 import jax
 import jax.numpy as jnp
 import numpy as np
-from haliax import Axis, NamedArray
+from haliax import NamedArray
 from jaxtyping import Array, Float, Int
 
 from service.device.mesh import DeviceMesh
@@ -22,11 +24,19 @@ from service.kernels.reference import PagedReference
 from service.kernels.sharded import ShardedAttention
 from service.models.config import DecoderConfig
 from service.models.decoder_weights import decoder_weight_specs
-from service.models.interface import Shardings, StepBatch, Weights, WeightSpec
+from service.models.interface import Shardings, Stage, StageInputs, Weights, WeightSpec
+from service.models.stages import decoder_stages
 
 Seq, Token, Half = "seq", "token", "half_head_dim"
 FLOAT32 = np.dtype(np.float32)
 REFERENCE = PagedReference()
+
+
+class Rotation(NamedTuple):
+    """Cosine and sine of each token's angles."""
+
+    cosine: Float[Array, "seq token half_head_dim"]
+    sine: Float[Array, "seq token half_head_dim"]
 
 
 @dataclass(frozen=True)
@@ -63,34 +73,47 @@ class Decoder:
         """Name every weight array."""
         return decoder_weight_specs(self.config)
 
-    def initial_cache(self, layout: CacheLayout) -> tuple[LayerCache, ...]:
-        """Return an empty cache per layer."""
+    @property
+    def stages(self) -> tuple[Stage, ...]:
+        """The layers, some at a time."""
+        return decoder_stages(self.config, self.weight_specs())
+
+    def initial_cache(self, layout: CacheLayout, stage: Stage) -> tuple[LayerCache, ...]:
+        """Return an empty cache per layer of a stage."""
         config = self.config
         return tuple(
             self._kernel.initial_cache(
                 layout, num_kv_heads=config.num_kv_heads, head_dim=config.head_dim, dtype=self.dtype
             )
-            for _ in range(config.num_layers)
+            for _ in stage.layers
         )
 
-    def decode(
-        self, weights: Weights, cache: tuple[LayerCache, ...], batch: StepBatch
-    ) -> tuple[Float[Array, "seq token hidden"], tuple[LayerCache, ...]]:
-        """Run the tokens of one step; the cache now holds their keys and values."""
-        named = self._named(weights)
-        num_seqs, width = batch.token_ids.shape
-        token_ids = hax.named(batch.token_ids, (Axis(Seq, num_seqs), Axis(Token, width)))
+    def embed(
+        self, weights: Weights, token_ids: Int[Array, "seq token"], positions: Int[Array, "seq token"]
+    ) -> tuple[Float[Array, "seq token hidden"], Rotation]:
+        """Look the tokens up, and return how far each is turned."""
+        named = self._named(weights, self.weight_specs())
         with jax.named_scope("embed"):
-            hidden = self._laid_out(named["embed"].take("vocab", token_ids))
-        rotation = self._rotation(batch)
+            hidden = self._laid_out(named["embed"].take("vocab", hax.named(token_ids, (Seq, Token))))
+        return hidden.rearrange((Seq, Token, "embed")).array, self._rotation(positions)
+
+    def run_stage(
+        self, stage: Stage, weights: Sequence[jax.Array], cache: tuple[LayerCache, ...], inputs: StageInputs
+    ) -> tuple[Float[Array, "seq token hidden"], tuple[LayerCache, ...]]:
+        """Run a stage's layers; its cache now holds their keys and values."""
+        specs = {spec.name: spec for spec in self.weight_specs()}
+        named = self._named(dict(zip(stage.weights, weights, strict=True)), [specs[name] for name in stage.weights])
+        hidden = hax.named(inputs.hidden, (Seq, Token, "embed"))
+        cosine, sine = (hax.named(part, (Seq, Token, Half)) for part in inputs.rotation)
         new_cache = []
-        for layer, layer_cache in enumerate(cache):
-            attended, new_layer_cache = self._attention(named, hidden, layer_cache, batch.paging, rotation, layer=layer)
+        for layer, layer_cache in zip(stage.layers, cache, strict=True):
+            attended, new_layer_cache = self._attention(
+                named, hidden, layer_cache, inputs.paging, (cosine, sine), layer=layer
+            )
             hidden = hidden + attended
             hidden = hidden + self._mlp(named, hidden, layer=layer)
             new_cache.append(new_layer_cache)
-        normed = self._rms_norm(hidden, named["final_norm"], "embed")
-        return normed.rearrange((Seq, Token, "embed")).array, tuple(new_cache)
+        return hidden.rearrange((Seq, Token, "embed")).array, tuple(new_cache)
 
     @property
     def keeps_rows(self) -> bool:
@@ -104,7 +127,7 @@ class Decoder:
         first_page: Int[Array, ""],
         pages: Int[Array, " page"],
     ) -> tuple[LayerCache, ...]:
-        """Copy neighbouring pages out of a slot's row, in every layer."""
+        """Copy neighbouring pages out of a slot's row, in every layer of a stage."""
         return tuple(self._kernel.save(layer_cache, slot, first_page, pages) for layer_cache in cache)
 
     def restore_pages(
@@ -114,14 +137,14 @@ class Decoder:
         first_page: Int[Array, ""],
         pages: Int[Array, " page"],
     ) -> tuple[LayerCache, ...]:
-        """Copy pages into a slot's row, in every layer."""
+        """Copy pages into a slot's row, in every layer of a stage."""
         return tuple(self._kernel.restore(layer_cache, slot, first_page, pages) for layer_cache in cache)
 
     def logits(self, weights: Weights, hidden: Float[Array, "sample hidden"]) -> Float[Array, "sample vocab"]:
-        """Turn hidden states into float32 scores over the vocabulary."""
-        named = self._named(weights)
+        """Turn hidden states after the last stage into float32 scores over the vocabulary."""
+        named = self._named(weights, self.weight_specs())
         unembed = named["embed" if self.config.has_tied_embeddings else "unembed"]
-        states = hax.named(hidden, ("sample", "embed"))
+        states = self._rms_norm(hax.named(hidden, ("sample", "embed")), named["final_norm"], "embed")
         with jax.named_scope("unembed"):
             # First in parts, then whole: asked for the whole at once, the compiler would rather gather the weights.
             scores = self._laid_out(hax.dot(states, unembed, axis="embed", preferred_element_type=jnp.float32))
@@ -140,8 +163,8 @@ class Decoder:
             return x
         return hax.named(self.mesh.constrain(x.array, [axis.name for axis in x.axes]), x.axes)
 
-    def _named(self, weights: Weights) -> dict[str, NamedArray]:
-        return {spec.name: hax.named(weights[spec.name], spec.axes) for spec in self.weight_specs()}
+    def _named(self, weights: Weights, specs: Sequence[WeightSpec]) -> dict[str, NamedArray]:
+        return {spec.name: hax.named(weights[spec.name], spec.axes) for spec in specs}
 
     def _rms_norm(self, x: NamedArray, scale: NamedArray, axis: str) -> NamedArray:
         """Divide by the root mean square over `axis`, in float32. Source: Zhang & Sennrich 2019, arXiv:1910.07467."""
@@ -149,13 +172,11 @@ class Decoder:
         inverse = hax.rsqrt(hax.mean(hax.square(wide), axis) + self.config.norm_eps)
         return (wide * inverse).astype(x.dtype) * scale
 
-    def _rotation(self, batch: StepBatch) -> tuple[NamedArray, NamedArray]:
-        """Return cosine and sine of each token's angles, [seq, token, half_head_dim]."""
+    def _rotation(self, positions: Int[Array, "seq token"]) -> Rotation:
         rope = self.config.rope
-        positions = batch.paging.positions(batch.token_ids.shape[1]).astype(jnp.float32)
-        angles = hax.named(positions[..., None] * rope.inverse_frequencies(), (Seq, Token, Half))
-        cosine, sine = hax.cos(angles) * rope.attention_factor, hax.sin(angles) * rope.attention_factor
-        return cosine.astype(self.dtype), sine.astype(self.dtype)
+        angles = positions.astype(jnp.float32)[..., None] * rope.inverse_frequencies()
+        cosine, sine = jnp.cos(angles) * rope.attention_factor, jnp.sin(angles) * rope.attention_factor
+        return Rotation(cosine.astype(self.dtype), sine.astype(self.dtype))
 
     def _attention(
         self,

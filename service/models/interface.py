@@ -1,10 +1,11 @@
 """What a model must offer to be served, and what it is given.
 
-A model is a pure description: it names its weights, shapes its cache, and traces one forward pass. The engine calls it
+A model is a pure description: it names its weights, shapes its cache, and traces its forward pass in parts: tokens to
+hidden states (`embed`), some layers at a time (`run_stage`), hidden states to scores (`logits`). The engine calls them
 with opaque pytrees and never looks inside.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol, runtime_checkable
 
@@ -18,10 +19,19 @@ Weights = Mapping[str, jax.Array]  # by WeightSpec.name
 Cache = Any  # a pytree of arrays; its leaves are the model's affair
 
 
-class StepBatch(NamedTuple):
-    """The tokens of one step, padded to a bucket."""
+class Stage(NamedTuple):
+    """Neighbouring layers that one executable runs. Stages of one kind look alike and share their executables."""
 
-    token_ids: Int[Array, "seq token"]
+    kind: str  # part of the executables' names
+    layers: range
+    weights: tuple[str, ...]  # by WeightSpec.name, in the order in which the kind's executables take them
+
+
+class StageInputs(NamedTuple):
+    """What a stage takes besides weights and cache."""
+
+    hidden: Float[Array, "seq token hidden"]  # from the stage before
+    rotation: Any  # as `embed` returned it
     paging: Paging
 
 
@@ -65,7 +75,7 @@ class PagedDecoder(Protocol):
 
     @property
     def hidden_size(self) -> int:
-        """The width of the hidden states that `decode` returns and `logits` takes."""
+        """The width of the hidden states."""
         ...
 
     @property
@@ -87,14 +97,25 @@ class PagedDecoder(Protocol):
         """Name every weight array; known from the configuration alone."""
         ...
 
-    def initial_cache(self, layout: CacheLayout) -> Cache:
-        """Return an empty cache; traced for its shapes and compiled, never called for big arrays on the host."""
+    @property
+    def stages(self) -> tuple[Stage, ...]:
+        """The layers in order, in those parts in which they are compiled."""
         ...
 
-    def decode(
-        self, weights: Weights, cache: Cache, batch: StepBatch
+    def initial_cache(self, layout: CacheLayout, stage: Stage) -> Cache:
+        """Return a stage's empty cache; traced for its shapes and compiled, never called for big arrays on the host."""
+        ...
+
+    def embed(
+        self, weights: Weights, token_ids: Int[Array, "seq token"], positions: Int[Array, "seq token"]
+    ) -> tuple[Float[Array, "seq token hidden"], Any]:
+        """Return the hidden states before the first stage, and what every stage needs to know of the positions."""
+        ...
+
+    def run_stage(
+        self, stage: Stage, weights: Sequence[jax.Array], cache: Cache, inputs: StageInputs
     ) -> tuple[Float[Array, "seq token hidden"], Cache]:
-        """Run the tokens of one step and return their last hidden states; the cache now holds them."""
+        """Run a stage's layers; its cache now holds the tokens."""
         ...
 
     @property
@@ -105,15 +126,15 @@ class PagedDecoder(Protocol):
     def save_pages(
         self, cache: Cache, slot: Int[Array, ""], first_page: Int[Array, ""], pages: Int[Array, " page"]
     ) -> Cache:
-        """Copy neighbouring pages out of a slot's row; an id of `num_pages` is no page."""
+        """Copy neighbouring pages out of a slot's row of a stage; an id of `num_pages` is no page."""
         ...
 
     def restore_pages(
         self, cache: Cache, slot: Int[Array, ""], first_page: Int[Array, ""], pages: Int[Array, " page"]
     ) -> Cache:
-        """Copy pages into a slot's row; an id of `num_pages` is no page."""
+        """Copy pages into a slot's row of a stage; an id of `num_pages` is no page."""
         ...
 
     def logits(self, weights: Weights, hidden: Float[Array, "sample hidden"]) -> Float[Array, "sample vocab"]:
-        """Turn hidden states into float32 scores over the vocabulary."""
+        """Turn hidden states after the last stage into float32 scores over the vocabulary."""
         ...

@@ -27,7 +27,7 @@ def executables(model):
 @pytest.fixture(scope="session")
 def runner(executables):
     """One runner for all tests: what an earlier one left in its pages must never show."""
-    return Runner(SHAPES, {}, executables)
+    return Runner(SHAPES, HandCountedModel.stages, {}, executables)
 
 
 @pytest.fixture

@@ -9,9 +9,9 @@ from service.kernels.cpu import RowAttention
 from service.kernels.paging import CacheLayout, Paging
 from service.kernels.reference import PagedReference
 from service.models.decoder import Decoder
-from service.models.interface import StepBatch
 from service.models.registry import read_config
 from tests.kernels.emulated import RAGGED, TRITON
+from tests.models.whole_step import empty_caches, whole_step
 from tests.parity.cases import CASES
 
 LAYOUT = CacheLayout(num_pages=4, page_size=4, slot_sizes=(1,), context_sizes=(16,))
@@ -37,12 +37,12 @@ def test_a_sequence_that_went_wrong_leaves_nothing_in_its_pages(kernel, weight):
     @jax.jit
     def run(weights, cache, token_ids):
         paging = Paging(*(jnp.array(v) for v in ([0], [token_ids.shape[1]], [[2, 0, 3, 1]], [0])))
-        hidden, cache = model.decode(weights, cache, StepBatch(token_ids, paging))
+        hidden, cache = whole_step(model, weights, cache, token_ids, paging)
         return model.logits(weights, hidden[0]), cache
 
     long, short = jnp.array([[1, 2, BROKEN_TOKEN, 4, 5, 6, 8, 9, 3, 1]]), jnp.array([[3, 1, 4]])
-    wrong, dirty = run(broken, model.initial_cache(LAYOUT), long)
+    wrong, dirty = run(broken, empty_caches(model, LAYOUT), long)
     assert jnp.isnan(wrong[-1]).any()  # the sequence itself is not healed in secret
-    expected, _ = run(weights, model.initial_cache(LAYOUT), short)
+    expected, _ = run(weights, empty_caches(model, LAYOUT), short)
     got, _ = run(weights, dirty, short)
     np.testing.assert_array_equal(got, expected)

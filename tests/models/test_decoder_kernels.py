@@ -8,9 +8,9 @@ import pytest
 from service.kernels.paging import CacheLayout, Paging
 from service.kernels.reference import PagedReference
 from service.models.decoder import Decoder
-from service.models.interface import StepBatch
 from service.models.registry import read_config
 from tests.kernels.emulated import RAGGED, TRITON
+from tests.models.whole_step import empty_caches, whole_step
 from tests.parity.cases import CASES
 from tests.tolerances import SAME_MODEL_ATOL
 
@@ -26,14 +26,14 @@ def continue_greedily(model: Decoder, weights: dict[str, jax.Array], num_tokens:
     @jax.jit
     def step(cache, token_ids, start, counts):
         paging = Paging(start, counts, jnp.asarray(PAGES), jnp.arange(2, dtype=jnp.int32))
-        hidden, cache = model.decode(weights, cache, StepBatch(token_ids, paging))
+        hidden, cache = whole_step(model, weights, cache, token_ids, paging)
         return model.logits(weights, hidden[jnp.arange(2), counts - 1]), cache
 
     lengths = np.array([len(prompt) for prompt in PROMPTS], np.int32)
     padded = np.zeros((2, max(lengths)), np.int32)
     for row, prompt in enumerate(PROMPTS):
         padded[row, : len(prompt)] = prompt
-    cache, start, counts, token_ids = model.initial_cache(LAYOUT), np.zeros(2, np.int32), lengths, jnp.asarray(padded)
+    cache, start, counts, token_ids = empty_caches(model, LAYOUT), np.zeros(2, np.int32), lengths, jnp.asarray(padded)
     tokens, scores = [], []
     for _ in range(num_tokens):
         logits, cache = step(cache, token_ids, jnp.asarray(start), jnp.asarray(counts))

@@ -73,15 +73,13 @@ def serve(model: str, num_devices: int) -> dict[str, Any]:
         {},
     )
     executables = {name: load_executable(data, mesh.devices) for name, data in bundle.data.items()}
-    runner = Runner(shapes, weights, executables)
+    runner = Runner(shapes, decoder.stages, weights, executables)
     runner.warm()
     counter = CompileCounter()
     generated = generate(runner)
     counted = [counter.num_traces, counter.num_compiles]
     counter.close()
-    # The cache is the first part of the state.
-    num_cache_leaves = len(jax.tree.leaves(jax.eval_shape(lambda: decoder.initial_cache(shapes.layout))))
-    cache = runner._state[:num_cache_leaves]
+    cache = [leaf for stage in runner._stages for leaf in stage.cache]
     return {
         "generated": generated,
         "traces_and_compiles": counted,

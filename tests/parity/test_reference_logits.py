@@ -16,8 +16,8 @@ from service.kernels.cpu import RowAttention
 from service.kernels.paging import CacheLayout, Paging
 from service.kernels.reference import PagedReference
 from service.models.decoder import Decoder
-from service.models.interface import StepBatch
 from service.models.registry import read_config
+from tests.models.whole_step import empty_caches, whole_step
 from tests.parity.cases import CASES, Case
 from tests.tolerances import SAME_MODEL_ATOL, SAME_TOKENS_OTHER_STEPS_ATOL
 
@@ -42,11 +42,11 @@ def load(case: Case, kernel: AttentionKernel, tmp_path) -> tuple[Decoder, dict[s
 
 def logits_by_chunk(model: Decoder, weights: dict[str, jax.Array], token_ids: np.ndarray, chunk: int) -> np.ndarray:
     """Feed the tokens in chunks through the pages and return the logits of every position."""
-    cache = model.initial_cache(LAYOUT)
+    cache = empty_caches(model, LAYOUT)
 
     @jax.jit
-    def step(cache, batch):
-        hidden, cache = model.decode(weights, cache, batch)
+    def step(cache, token_ids, paging):
+        hidden, cache = whole_step(model, weights, cache, token_ids, paging)
         return model.logits(weights, hidden[0]), cache
 
     rows = []
@@ -55,7 +55,7 @@ def logits_by_chunk(model: Decoder, weights: dict[str, jax.Array], token_ids: np
         padded = np.zeros((1, chunk), np.int32)
         padded[0, : len(part)] = part
         paging = Paging(jnp.array([start]), jnp.array([len(part)]), jnp.asarray(PAGES[None]), jnp.array([0]))
-        logits, cache = step(cache, StepBatch(jnp.asarray(padded), paging))
+        logits, cache = step(cache, jnp.asarray(padded), paging)
         rows.append(logits[: len(part)])
     return np.concatenate(rows)
 

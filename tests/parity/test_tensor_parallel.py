@@ -64,10 +64,11 @@ def test_executables_for_several_devices_come_out_of_a_bundle_and_nothing_is_com
 def test_a_decode_step_exchanges_hidden_states_and_scores_and_never_weights_or_cache(served, model, count):
     hidden_size, vocab_size, num_layers = 32, 96, 2
     for name, found in served[model][str(count)]["collectives"].items():
-        num_seqs = int(name.partition("seqs")[2].partition("-")[0] or 0)
-        if name.startswith("decode"):
-            # A sum behind attention and one behind the MLP of each layer; one of the embeddings where they are split.
-            assert found == [["all-reduce", [num_seqs, 1, hidden_size]]] * (2 * num_layers + (model == "rows"))
+        num_seqs, num_tokens = (int(name.partition(word)[2].partition("-")[0] or 0) for word in ("seqs", "tokens"))
+        if name.startswith("decode"):  # a sum behind attention and one behind the MLP of each layer
+            assert found == [["all-reduce", [num_seqs, 1, hidden_size]]] * (2 * num_layers)
+        elif name.startswith("embed") and model == "rows":  # whose vocabulary is split
+            assert found == [["all-reduce", [num_seqs, num_tokens, hidden_size]]]
         elif name.startswith("sample"):
             assert found == ([["all-gather", [num_seqs, vocab_size]]] if model == "rows" else [])
         elif not name.startswith(("prefill", "score")):
