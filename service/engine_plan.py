@@ -63,7 +63,8 @@ class EnginePlan:
         """Return the model to trace; imports Haliax, so only a start without a bundle asks."""
         from service.models.decoder import Decoder
 
-        return Decoder(self.config, self.dtype, self.kernel.kernel(self.shapes.layout), self.mesh)
+        kernel = self.kernel.kernel(self.shapes.layout)
+        return Decoder(self.config, self.dtype, kernel, self.kernel.lone_token_parts, self.mesh)
 
 
 def plan_engine(settings: Settings, located: LocatedCheckpoint, devices: Sequence[Device]) -> EnginePlan:

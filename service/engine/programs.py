@@ -198,11 +198,9 @@ class _EnginePrograms:
 
     def _stage_inputs(self, bucket: Bucket) -> StageInputs:
         """Return what a stage is handed: a matter of the model, so it is asked."""
-        inputs = empty_inputs(bucket, self._shapes)
-        hidden, rotation = jax.eval_shape(
-            self._model.embed, self._weights, inputs.token_ids, inputs.paging.positions(bucket["num_tokens"])
-        )
-        return StageInputs(hidden, rotation, inputs.paging)
+        tokens = _int32(bucket["num_seqs"], bucket["num_tokens"])
+        hidden, rotation = jax.eval_shape(self._model.embed, self._weights, tokens, tokens)
+        return StageInputs(hidden, rotation, empty_inputs(bucket, self._shapes).paging)
 
     def _hidden(self, *rows: int) -> jax.ShapeDtypeStruct:
         return jax.ShapeDtypeStruct((*rows, self._model.hidden_size), self._model.dtype)

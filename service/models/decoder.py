@@ -5,9 +5,9 @@ same input lies in one array (query, key and value; gate and up). Query, key and
 key-value head, so that splitting that axis over devices splits all three alike.
 """
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
 
 import haliax as hax
 import haliax.nn as hnn
@@ -25,18 +25,12 @@ from service.kernels.sharded import ShardedAttention
 from service.models.config import DecoderConfig
 from service.models.decoder_weights import decoder_weight_specs
 from service.models.interface import Shardings, Stage, StageInputs, Weights, WeightSpec
+from service.models.rope import Rotation
 from service.models.stages import decoder_stages
 
 Seq, Token, Half = "seq", "token", "half_head_dim"
 FLOAT32 = np.dtype(np.float32)
 REFERENCE = PagedReference()
-
-
-class Rotation(NamedTuple):
-    """Cosine and sine of each token's angles."""
-
-    cosine: Float[Array, "seq token half_head_dim"]
-    sine: Float[Array, "seq token half_head_dim"]
 
 
 @dataclass(frozen=True)
@@ -46,6 +40,7 @@ class Decoder:
     config: DecoderConfig
     dtype: np.dtype = FLOAT32  # of weights, activations and cache
     kernel: AttentionKernel = REFERENCE
+    lone_token_parts: int = 1  # in how many parts a step of one token sums its products; see `_dot`
     mesh: DeviceMesh | None = None  # that shares each step, by key-value heads, MLP and vocabulary; None: one device
 
     @property
@@ -166,6 +161,23 @@ class Decoder:
     def _named(self, weights: Weights, specs: Sequence[WeightSpec]) -> dict[str, NamedArray]:
         return {spec.name: hax.named(weights[spec.name], spec.axes) for spec in specs}
 
+    def _dot(self, x: NamedArray, weight: NamedArray, axes: tuple[str, ...]) -> NamedArray:
+        """Multiply by a weight and sum over `axes`, its first ones.
+
+        A step of one token does little but read weights. A processor reads several parts of an array at a time faster
+        than one after the other, so the sum is then made in parts.
+        """
+        size = math.prod(weight.axis_size(axis) for axis in axes)
+        is_alone = x.axis_size(Seq) * x.axis_size(Token) == 1
+        if self.lone_token_parts == 1 or not is_alone or size % self.lone_token_parts:
+            return hax.dot(x, weight, axis=axes)
+        left = x.rearrange((Seq, Token, *axes)).array.reshape(1, self.lone_token_parts, -1)
+        right = weight.array.reshape(*left.shape[1:], -1)
+        # Written out, since the compiler knows just this order of axes by a fast way.
+        sums = jnp.einsum("tpi,pio->pto", left, right).sum(axis=0)
+        out_axes = weight.axes[len(axes) :]
+        return hax.named(sums.reshape(1, 1, *(axis.size for axis in out_axes)), (Seq, Token, *out_axes))
+
     def _rms_norm(self, x: NamedArray, scale: NamedArray, axis: str) -> NamedArray:
         """Divide by the root mean square over `axis`, in float32. Source: Zhang & Sennrich 2019, arXiv:1910.07467."""
         wide = x.astype(jnp.float32)
@@ -191,7 +203,7 @@ class Decoder:
         config, prefix = self.config, f"layers.{layer}."
         x = self._rms_norm(hidden, named[prefix + "attention_norm"], "embed")
         with jax.named_scope("qkv"):
-            qkv = hax.dot(x, named[prefix + "qkv"], axis="embed")
+            qkv = self._dot(x, named[prefix + "qkv"], ("embed",))
             if config.has_qkv_bias:
                 qkv = qkv + named[prefix + "qkv_bias"]
         query = qkv.slice("qkv_group", "group", start=0, length=config.group_size)
@@ -213,7 +225,7 @@ class Decoder:
         )
         merged = hax.named(attended, (Seq, Token, "kv_head", "group", "head_dim"))
         with jax.named_scope("output"):
-            out = self._laid_out(hax.dot(merged, named[prefix + "output"], axis=("kv_head", "group", "head_dim")))
+            out = self._laid_out(self._dot(merged, named[prefix + "output"], ("kv_head", "group", "head_dim")))
         if config.has_output_bias:
             out = out + named[prefix + "output_bias"]
         return out, cache
@@ -223,11 +235,11 @@ class Decoder:
         prefix = f"layers.{layer}."
         x = self._rms_norm(hidden, named[prefix + "mlp_norm"], "embed")
         with jax.named_scope("mlp"):
-            gate_up = hax.dot(x, named[prefix + "gate_up"], axis="embed")
+            gate_up = self._dot(x, named[prefix + "gate_up"], ("embed",))
             if self.config.has_mlp_bias:
                 gate_up = gate_up + named[prefix + "gate_up_bias"]
             active = hnn.silu(gate_up["gate_up", 0]) * gate_up["gate_up", 1]
-            down = self._laid_out(hax.dot(active, named[prefix + "down"], axis="mlp"))
+            down = self._laid_out(self._dot(active, named[prefix + "down"], ("mlp",)))
         return down + named[prefix + "down_bias"] if self.config.has_mlp_bias else down
 
 

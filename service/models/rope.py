@@ -7,14 +7,21 @@ linear (Chen et al. 2023, arXiv:2306.15595), llama3 (Llama 3.1 release), yarn (P
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
-from jaxtyping import Float
+from jaxtyping import Array, Float
 
 from service.errors import UnsupportedModel
 
 SERVED_SCALINGS = ("default", "linear", "llama3", "yarn")
+
+
+class Rotation(NamedTuple):
+    """Cosine and sine of each token's angles. Here, since who loads an executable imports what goes in and out."""
+
+    cosine: Float[Array, "seq token half_head_dim"]
+    sine: Float[Array, "seq token half_head_dim"]
 
 
 @dataclass(frozen=True)
