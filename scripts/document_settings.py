@@ -4,6 +4,7 @@ import re
 import sys
 from pathlib import Path
 
+from service.setting_meanings import setting_meanings
 from service.settings import Settings
 
 ROOT = Path(__file__).parents[1]
@@ -13,11 +14,9 @@ WIDTH = 118
 
 def rows() -> list[tuple[str, str, str]]:
     """Return name, default and meaning of every setting, in the order of settings.py."""
-    result = []
-    for name, field in Settings.model_fields.items():
-        default = "" if field.default is None else str(field.default)
-        result.append((name.upper(), default, " ".join((field.description or "").split())))
-    return result
+    defaults = {name: field.default for name, field in Settings.model_fields.items()}
+    shown = {name: "" if default is None else str(default) for name, default in defaults.items()}
+    return [(name.upper(), shown[name], meaning) for name, meaning in setting_meanings().items()]
 
 
 def readme_table() -> str:

@@ -1,5 +1,17 @@
-"""`python -m service` is `levserve`."""
+"""`levserve`, which is `python -m service`."""
 
-from service.cli import main
+from typing import NoReturn
 
-main()
+from service.quick_imports import prepare
+
+
+def main() -> NoReturn:
+    """Run the command line, all of it imported quickly."""
+    prepare()
+    from service.cli import main as run
+
+    run()
+
+
+if __name__ == "__main__":
+    main()

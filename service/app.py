@@ -21,6 +21,7 @@ import uvicorn
 from service.errors import Draining, EngineStopped, NotReady, PortInUse
 from service.front import Asgi, Front
 from service.observability.metrics import Metrics
+from service.quick_imports import schemas_on_demand
 from service.settings import Settings
 from service.startup import Phase, Startup
 
@@ -141,6 +142,8 @@ class Service:
 
     def _import_api(self) -> None:
         with self.startup.phase(Phase.IMPORT, "api"):
+            with schemas_on_demand():
+                import fastapi  # noqa: F401
             from service.api.application import create_api
 
             self.api = create_api(

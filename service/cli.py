@@ -2,14 +2,13 @@
 
 import argparse
 import atexit
-import gc
 import logging
 import os
 import sys
 import threading
 from collections.abc import Sequence
 from pathlib import Path
-from typing import NoReturn
+from typing import Any, NoReturn, override
 
 from service.errors import ServiceError, SettingsError
 from service.observability.logs import configure_logging
@@ -24,8 +23,6 @@ PICTURE_SUFFIXES = (".png", ".svg", ".pdf")
 
 def main(arguments: Sequence[str] | None = None) -> NoReturn:
     """Run a command and exit: 0 after a clean stop, 1 on an error, 2 on a wrong flag."""
-    # What is imported stays, so looking for garbage in it only delays the start; `app` switches it on again.
-    gc.disable()
     parser = build_parser()
     parsed = parser.parse_args(arguments)
     if parsed.command == "smoke":
@@ -52,7 +49,7 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
 
 def build_parser() -> argparse.ArgumentParser:
     """Return the parser: the commands, each with a flag for every setting."""
-    parser = argparse.ArgumentParser(
+    parser = _Parser(
         prog="levserve", description="An OpenAI-compatible inference service for fine-tuned models, on JAX."
     )
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
@@ -68,7 +65,7 @@ def build_parser() -> argparse.ArgumentParser:
         metavar="FILE.png",
         help="draw the start's timeline once it is ready (.png, .svg or .pdf; needs matplotlib)",
     )
-    _add_settings(serve)
+    serve.add_settings()
     prewarm = commands.add_parser(
         "prewarm",
         help="make a checkpoint's bundle ahead of traffic",
@@ -80,7 +77,7 @@ def build_parser() -> argparse.ArgumentParser:
     prewarm.add_argument(
         "--check", action="store_true", help="compile nothing; exit with 0 if a start would find its bundle, else 1"
     )
-    _add_settings(prewarm, without="model_uri")
+    prewarm.add_settings(without="model_uri")
     batch = commands.add_parser(
         "batch",
         help="answer a batch file (OpenAI's format) without a port",
@@ -90,17 +87,34 @@ def build_parser() -> argparse.ArgumentParser:
     )
     batch.add_argument("source", type=Path, metavar="IN.jsonl", help="the batch file")
     batch.add_argument("target", type=Path, metavar="OUT.jsonl", help="where the answers go, once all are there")
-    _add_settings(batch)
+    batch.add_settings()
     add_smoke(commands)
     return parser
 
 
-def _add_settings(parser: argparse.ArgumentParser, without: str = "") -> None:
-    parser.add_argument("--config", type=Path, metavar="FILE", help="a YAML file of settings")
-    for name, field in Settings.model_fields.items():
-        if name != without:
-            text = " ".join((field.description or "").replace("%", "%%").replace("`", "").split())
-            parser.add_argument(f"--{name.replace('_', '-')}", metavar="VALUE", help=text)
+class _Parser(argparse.ArgumentParser):
+    """A parser with flags for settings, whose meanings are looked up when help is asked for."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self._setting_flags: dict[str, argparse.Action] = {}
+
+    def add_settings(self, without: str = "") -> None:
+        """Add a flag for every setting but one."""
+        self.add_argument("--config", type=Path, metavar="FILE", help="a YAML file of settings")
+        for name in Settings.model_fields:
+            if name != without:
+                self._setting_flags[name] = self.add_argument(f"--{name.replace('_', '-')}", metavar="VALUE")
+
+    @override
+    def format_help(self) -> str:
+        if self._setting_flags:
+            from service.setting_meanings import setting_meanings
+
+            for name, meaning in setting_meanings().items():
+                if name in self._setting_flags:
+                    self._setting_flags[name].help = meaning.replace("%", "%%").replace("`", "")
+        return super().format_help()
 
 
 def _run(flags: dict[str, object], settings: Settings) -> int:

@@ -28,15 +28,15 @@ HARMLESS_JAX_VARIABLES = frozenset({"JAX_PLATFORMS", "JAX_LOG_COMPILES", "JAX_LO
 
 
 class Settings(BaseSettings):
-    """The effective settings of one process; read once, in `cli`."""
+    """The effective settings of one process; read once, in `cli`. `setting_meanings` reads the text of each field."""
 
     model_config = SettingsConfigDict(
         frozen=True,
         extra="forbid",
         env_ignore_empty=True,
         env_file=".env",
-        use_attribute_docstrings=True,
         protected_namespaces=(),
+        defer_build=True,  # what is built and used is the class of `load_settings`
     )
 
     model_uri: str | None = None

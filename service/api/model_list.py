@@ -5,7 +5,7 @@ Source: https://platform.openai.com/docs/api-reference/models; `max_model_len` i
 
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Depends
+from fastapi import APIRouter, Depends, Request
 from fastapi.responses import JSONResponse, Response
 
 from service.api.dependencies import ServedModel, check_name, served_model
@@ -22,9 +22,10 @@ async def list_models(model: Annotated[ServedModel, Depends(served_model)]) -> R
 
 
 @router.get("/v1/models/{model_id:path}")
-async def retrieve_model(model_id: str, model: Annotated[ServedModel, Depends(served_model)]) -> Response:
+async def retrieve_model(request: Request, model: Annotated[ServedModel, Depends(served_model)]) -> Response:
     """Describe one model; its id may contain slashes."""
-    check_name(model_id, model)
+    # Not a parameter of the function: for a route's first one FastAPI imports all of pydantic.v1.
+    check_name(request.path_params["model_id"], model)
     return JSONResponse(_document(model))
 
 

@@ -10,8 +10,6 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-import tenacity
-
 from service.errors import TransferFailed
 
 logger = logging.getLogger(__name__)
@@ -89,17 +87,24 @@ class Patience:
         Raises:
             TransferFailed: the attempts or the time ran out; chained to the last fault.
         """
+        import tenacity  # only what reads over a network needs it
+
+        def fault_of(state: tenacity.RetryCallState) -> TransientFault:
+            fault = state.outcome.exception() if state.outcome else None
+            assert isinstance(fault, TransientFault)
+            return fault
+
         wait = tenacity.wait_random_exponential(multiplier=0.5, max=self.limits.max_wait_s)
 
         def wait_s(state: tenacity.RetryCallState) -> float:
-            return max(wait(state), _fault(state).retry_after_s or 0.0)
+            return max(wait(state), fault_of(state).retry_after_s or 0.0)
 
         def is_over(state: tenacity.RetryCallState) -> bool:
-            is_hopeless = (_fault(state).retry_after_s or 0.0) >= self.remaining_s
+            is_hopeless = (fault_of(state).retry_after_s or 0.0) >= self.remaining_s
             return self._is_cancelled or is_hopeless or state.attempt_number >= self.limits.max_attempts
 
         def log(state: tenacity.RetryCallState) -> None:
-            facts = {"object": name, "reason": _fault(state).reason, "attempt": state.attempt_number}
+            facts = {"object": name, "reason": fault_of(state).reason, "attempt": state.attempt_number}
             logger.warning("transfer is tried again", extra=facts)
 
         retrying = tenacity.Retrying(
@@ -121,12 +126,6 @@ class Patience:
     def _is_cancelled(self) -> bool:
         by_caller = self._cancelled_by_caller is not None and self._cancelled_by_caller.is_set()
         return by_caller or self._cancelled.is_set()
-
-
-def _fault(state: tenacity.RetryCallState) -> TransientFault:
-    fault = state.outcome.exception() if state.outcome else None
-    assert isinstance(fault, TransientFault)
-    return fault
 
 
 class ThroughputWatchdog:

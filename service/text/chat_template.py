@@ -1,6 +1,7 @@
 """Messages to the one string that a chat model was trained on, by the checkpoint's own Jinja template.
 
-The template is compiled once, when the checkpoint is loaded. A request never brings its own.
+The template is compiled once, when the checkpoint is loaded. A request never brings its own. Jinja is imported where
+there is a template: a base model starts without it.
 Source: https://huggingface.co/docs/transformers/chat_templating_writing
 """
 
@@ -8,10 +9,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from jinja2.exceptions import TemplateError, TemplateSyntaxError
-
 from service.errors import InvalidParameter, MalformedCheckpoint
-from service.text.sandbox import RenderLimit, TemplateSandbox
 from service.text.tokenizer import read_json
 
 TEMPLATE_FILE = "chat_template.jinja"
@@ -23,6 +21,10 @@ class ChatTemplate:
     def __init__(
         self, source: str, special_tokens: Mapping[str, str], *, uri: str = "chat template", file: str = TEMPLATE_FILE
     ) -> None:
+        from jinja2.exceptions import TemplateSyntaxError
+
+        from service.text.sandbox import TemplateSandbox
+
         try:
             self._template = TemplateSandbox().from_string(source)
         except TemplateSyntaxError as error:
@@ -64,6 +66,10 @@ class ChatTemplate:
         Raises:
             InvalidParameter: the template refuses the messages, or its limits do.
         """
+        from jinja2.exceptions import TemplateError
+
+        from service.text.sandbox import RenderLimit
+
         limit = RenderLimit()
         try:
             pieces = self._template.generate(

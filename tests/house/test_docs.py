@@ -4,6 +4,7 @@ import re
 from pathlib import Path
 
 from scripts.document_settings import documents
+from service.setting_meanings import setting_meanings
 from service.settings import Settings
 
 ROOT = Path(__file__).parents[2]
@@ -16,7 +17,9 @@ def test_the_settings_are_the_same_in_the_code_the_readme_and_the_example():
 
 
 def test_every_setting_says_what_it_means():
-    assert all(field.description for field in Settings.model_fields.values())
+    meanings = setting_meanings()
+    assert list(meanings) == list(Settings.model_fields)
+    assert all(meanings.values())
 
 
 def test_every_path_that_the_readme_links_to_exists():
