@@ -48,6 +48,8 @@ class Service:
         self.api: Asgi | None = None
         self.error: BaseException | None = None  # why the process must end
         self.is_draining = False
+        self.decided = asyncio.Event()  # whether requests will be answered
+        self._loop: asyncio.AbstractEventLoop | None = None
         self._picture = picture
         self._on_error = lambda: None
         self._loading = threading.Thread(target=self._load, name="load", daemon=True)
@@ -61,11 +63,6 @@ class Service:
     def is_ready(self) -> bool:
         """Whether a request would be taken now."""
         return self.startup.is_ready and self.error is None and not self.is_draining
-
-    @property
-    def is_undecided(self) -> bool:
-        """Whether nobody knows yet if requests will be answered."""
-        return self.loaded is None and self.error is None and not self.is_draining
 
     @property
     def is_loading(self) -> bool:
@@ -101,11 +98,13 @@ class Service:
     def start(self, on_error: Callable[[], None]) -> None:
         """Load the model on a thread; `on_error` is called from there, or later from the device thread."""
         self._on_error = on_error
+        self._loop = asyncio.get_running_loop()
         self._loading.start()
 
     async def drain(self) -> None:
         """Take no more requests and let the running ones finish, up to DRAIN_SECONDS."""
         self.is_draining = True
+        self.decided.set()
         if self.loaded is not None:
             engine = self.loaded.engine
             is_done = await engine.drain(self.settings.drain_seconds)
@@ -120,6 +119,7 @@ class Service:
             load = ModelLoad(self.settings, self.startup, self.metrics, self._engine_failed)
             loaded = load.run(beside=self._import_api)
             self.loaded = loaded
+            self._decide()
             # What was imported and loaded stays; the collector need not look at it again.
             gc.freeze()
             gc.enable()
@@ -127,7 +127,13 @@ class Service:
             self._draw()
         except BaseException as error:  # whatever it is, the process must end and say so
             self.error = error
+            self._decide()
             self._on_error()
+
+    def _decide(self) -> None:
+        if self._loop is not None:
+            with contextlib.suppress(RuntimeError):  # the server has ended meanwhile
+                self._loop.call_soon_threadsafe(self.decided.set)
 
     def _draw(self) -> None:
         if self._picture is not None:

@@ -9,7 +9,6 @@ import hashlib
 import hmac
 import json
 import logging
-import time
 import uuid
 from collections.abc import Awaitable, Callable, MutableMapping
 from typing import Any, Protocol, runtime_checkable
@@ -27,7 +26,6 @@ Asgi = Callable[[Scope, Receive, Send], Awaitable[None]]
 
 STATS_PATH = "/admin/stats"
 OPEN_PATHS = READY_PATHS | {LIVE_PATH, "/metrics"}
-POLL_INTERVAL_S = 0.02
 
 
 @runtime_checkable
@@ -40,8 +38,8 @@ class Fronted(Probed, Protocol):
         ...
 
     @property
-    def is_undecided(self) -> bool:
-        """True while nobody knows yet whether requests will be answered."""
+    def decided(self) -> asyncio.Event:
+        """Set on the event loop once it is known whether requests will be answered."""
         ...
 
     def summary(self) -> str:
@@ -97,13 +95,14 @@ class Front:
 
     async def _wait(self) -> None:
         """Hold an early request back until the model is there or has failed, if there is room for it."""
-        if not self._service.is_undecided or self._num_waiting >= self._max_waiting:
+        if self._service.decided.is_set() or self._num_waiting >= self._max_waiting:
             return
-        give_up_s = time.monotonic() + self._wait_s
         self._num_waiting += 1
         try:
-            while self._service.is_undecided and time.monotonic() < give_up_s:
-                await asyncio.sleep(POLL_INTERVAL_S)
+            async with asyncio.timeout(self._wait_s):
+                await self._service.decided.wait()
+        except TimeoutError:
+            logger.debug("an early request waited in vain")
         finally:
             self._num_waiting -= 1
 

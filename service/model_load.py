@@ -1,11 +1,13 @@
 """From settings to a model that answers. Each part of the start runs on a thread of its own as soon as it can.
 
-    devices     import jax, find the devices ─┬─> plan ──> executables   a bundle, or compile ──┬─> warm ─> answering
-    locate      list, pin, read config.json ──┤     └────> weights       pull, then place ──────┤
-                                              └──────────> tokenizer ───────────────────────────┤
-    beside      what else the process needs ────────────────────────────────────────────────────┘
+    devices     import jax, find the devices ─┬─> plan ─┬─> executables   a bundle, or compile ─┬─> warm ─┬─> answering
+    locate      list, pin, read config.json ──┘         ├─> weights       pull, then place ─────┤         │
+                                                        ├─> tokenizer     pulled meanwhile ─────┘         │
+                                                        └─> beside        what else is needed ────────────┘
 
-Nothing is imported before its part runs: a warm start imports no Levanter, Haliax, Equinox or Transformers.
+Executables and weights take long and leave Python's lock alone, so what keeps it, the tokenizer's reading and the
+imports of `beside`, comes after they have begun. Nothing is imported before its part runs: a warm start imports no
+Levanter, Haliax, Equinox or Transformers.
 """
 
 import asyncio
@@ -104,7 +106,7 @@ class ModelLoad:
         """Bring the model up; returns when it has produced a token.
 
         Args:
-            beside: run at the same time, once jax is imported.
+            beside: run at the same time, once executables and weights are on their way.
 
         Raises:
             StartError: it cannot be served; the message says why and what to do.
@@ -116,10 +118,11 @@ class ModelLoad:
         goal = parts.begin("plan", lambda: self._plan(devices.result(), located.result()))
         executables = parts.begin("executables", lambda: self._obtain(goal.result(), usable))
         weights = parts.begin("weights", lambda: self._load_weights(located.result(), goal))
-        text = parts.begin("text", lambda: self._load_text(located.result()))
-        aside = parts.begin("beside", lambda: (devices.result(), beside()))
-        parts.wait_for(weights, text, aside, usable)
+        text = parts.begin("text", lambda: self._load_text(located.result(), goal))
+        aside = parts.begin("beside", lambda: (goal.result(), beside()))
+        parts.wait_for(weights, text, usable)
         engine = self._warm(goal.result().plan, weights.result(), usable.result())
+        parts.wait_for(aside)
         self._startup.answer()
         served = self._served(goal.result().plan, engine, text.result())
 
@@ -174,13 +177,16 @@ class ModelLoad:
             facts["weights_bytes"] = plan.weights_bytes
         return loaded.weights
 
-    def _load_text(self, located: LocatedCheckpoint) -> _Text:
-        with self._startup.phase(Phase.TOKENIZER) as facts:
+    def _load_text(self, located: LocatedCheckpoint, goal: Future[_Goal]) -> _Text:
+        with self._startup.phase(Phase.TOKENIZER, "pull"):
             from service.checkpoint.loading import pull_tokenizer
+
+            folder = pull_tokenizer(located, self._cache, self._startup.pulled).path
+        goal.result()
+        with self._startup.phase(Phase.TOKENIZER) as facts:
             from service.text.chat_template import ChatTemplate
             from service.text.tokenizer import Tokenizer
 
-            folder = pull_tokenizer(located, self._cache, self._startup.pulled).path
             tokenizer = Tokenizer.load(folder, located.tokenizer.source.uri)
             template = ChatTemplate.load(folder, tokenizer.special_tokens, located.tokenizer.source.uri)
             facts |= {"tokens": tokenizer.vocab_size, "has_chat_template": template is not None}

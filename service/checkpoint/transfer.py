@@ -87,7 +87,26 @@ class Patience:
         Raises:
             TransferFailed: the attempts or the time ran out; chained to the last fault.
         """
-        import tenacity  # only what reads over a network needs it
+        try:
+            return attempt()
+        except TransientFault as fault:
+            return self._try_again(attempt, fault, uri, name)
+
+    @property
+    def _is_cancelled(self) -> bool:
+        by_caller = self._cancelled_by_caller is not None and self._cancelled_by_caller.is_set()
+        return by_caller or self._cancelled.is_set()
+
+    def _try_again[T](self, attempt: Callable[[], T], first: TransientFault, uri: str, name: str) -> T:
+        """Go on after the first attempt, which has failed."""
+        import tenacity  # a start without a fault needs none of it
+
+        failed = [first]
+
+        def attempt_after_first() -> T:
+            if failed:
+                raise failed.pop()
+            return attempt()
 
         def fault_of(state: tenacity.RetryCallState) -> TransientFault:
             fault = state.outcome.exception() if state.outcome else None
@@ -116,16 +135,11 @@ class Patience:
             reraise=True,
         )
         try:
-            return retrying(attempt)
+            return retrying(attempt_after_first)
         except TransientFault as fault:
             self.check(uri, name)
             tries = retrying.statistics["attempt_number"]
             raise TransferFailed(uri, name, f"{fault.reason}; given up at attempt {tries}. Try again later.") from fault
-
-    @property
-    def _is_cancelled(self) -> bool:
-        by_caller = self._cancelled_by_caller is not None and self._cancelled_by_caller.is_set()
-        return by_caller or self._cancelled.is_set()
 
 
 class ThroughputWatchdog:

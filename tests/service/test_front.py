@@ -16,7 +16,7 @@ class Starting:
         self.api = None
         self.is_live = True
         self.is_ready = False
-        self.is_undecided = True
+        self.decided = asyncio.Event()
 
     def progress(self):
         return {"phase": "weights", "seconds": 1.5}
@@ -93,7 +93,8 @@ def test_an_early_request_waits_until_the_model_is_there(service):
         assert not first.done()
         assert (await ask(front, "/v1/models"))[0] == 503  # one too many
         assert (await ask(front, "/health/live"))[0] == 200
-        service.api, service.is_undecided = echo, False
+        service.api = echo
+        service.decided.set()
         assert (await first)[2] == b"from the api"
 
     asyncio.run(main())

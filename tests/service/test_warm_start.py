@@ -14,6 +14,14 @@ from tests.process import running_service
 
 ROOT = Path(__file__).parents[2]
 ADMIN = {"Authorization": "Bearer operator"}
+# What a warm start of a checkpoint on this machine has no use for, each a part of its time.
+UNUSED = (
+    *("levanter", "haliax", "equinox", "transformers", "torch", "tensorstore", "safetensors", "scipy", "optax"),
+    *("google.auth", "google.cloud", "huggingface_hub", "httpx", "requests", "tenacity", "yaml", "matplotlib"),
+    *("pydantic.v1", "httptools", "websockets", "uvloop", "rich", "typer"),
+    *("service.setting_meanings", "service.prewarm", "service.offline", "service.timeline"),
+    *("service.checkpoint.gcs", "service.checkpoint.hub", "service.models.decoder"),
+)
 
 
 def answers_of(service, demo_answers) -> list[str | None]:
@@ -65,6 +73,15 @@ def test_a_warm_start_traces_compiles_and_imports_nothing_of_the_cold_one(two_st
     assert (warm["compiles"], warm["traces"], warm["heavy_imports"]) == (0, 0, [])
     assert (cold_outcomes, warm_outcomes) == ({"miss": 1}, {"hit": 1})
     assert (cold["bundle_outcome"], warm["bundle_outcome"]) == ("miss", "hit")
+
+
+def test_a_warm_start_imports_nothing_that_it_has_no_use_for(two_starts):
+    cache, _ = two_starts
+    with running_service(local_model_cache=cache, pythonprofileimporttime="1") as service:
+        told = [line for line in service.raw if line.startswith("import time:")]
+    imported = {line.rpartition("|")[2].strip() for line in told}
+    assert {"jax", "fastapi", "service.model_load"} <= imported
+    assert [name for name in imported if any(f"{name}.".startswith(f"{unused}.") for unused in UNUSED)] == []
 
 
 def test_a_warm_start_gives_the_same_greedy_answers(two_starts, demo_answers):
