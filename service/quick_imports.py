@@ -12,6 +12,8 @@ def prepare() -> None:
     gc.disable()
     # Else pydantic reads what every installed package says of itself, in search of plugins.
     os.environ.setdefault("PYDANTIC_DISABLE_PLUGINS", "__all__")
+    # Else OpenBLAS, which comes with numpy, begins threads that spin; numpy multiplies no matrices here.
+    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
 
 @contextmanager
