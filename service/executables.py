@@ -13,7 +13,7 @@ from service.compile.aot import Compiled, compile_programs
 from service.compile.bundle import Bundle, make_bundle
 from service.compile.executable import Executable, load_executable
 from service.compile.loading import LoadingExecutables
-from service.engine.programs import engine_programs, program_names
+from service.engine.programs import engine_programs, first_names, program_names
 from service.engine_plan import EnginePlan
 from service.kernels.attention import keeps_rows
 from service.startup import Phase, Startup
@@ -43,7 +43,12 @@ class Executables:
 
 
 def obtain(
-    plan: EnginePlan, bundles: Bundles, startup: Startup, on_usable: Callable[[Executables], None]
+    plan: EnginePlan,
+    bundles: Bundles,
+    startup: Startup,
+    *,
+    on_usable: Callable[[Executables], None],
+    before_rest: Callable[[], object],
 ) -> Executables:
     """Load the executables of a plan out of its bundle, or compile them.
 
@@ -52,6 +57,7 @@ def obtain(
         bundles: where to look.
         startup: told how far it is.
         on_usable: called as soon as executables can be asked for, before the last of a bundle is there.
+        before_rest: waits until those of a bundle may be loaded that a first token does not need.
     """
     names = program_names(plan.shapes, plan.stages, keeps_rows=keeps_rows(plan.mesh.platform))
     startup.count_executables(0, len(names))
@@ -67,6 +73,7 @@ def obtain(
         loading = _load(bundle, plan, names, startup)
         executables = Executables(loading, bundle)
         on_usable(executables)
+        before_rest()
         loading.wait()
     return executables
 
@@ -95,7 +102,8 @@ def _load(bundle: Bundle, plan: EnginePlan, names: Sequence[str], startup: Start
         startup.count_executables(next(done), len(names))
         return executable
 
-    return LoadingExecutables(names, load_one, num_threads=os.cpu_count() or 1)
+    num_first = len(first_names(plan.shapes, plan.stages))
+    return LoadingExecutables(names, load_one, num_first=num_first, num_threads=os.cpu_count() or 1)
 
 
 def _compile(plan: EnginePlan, startup: Startup, names: Sequence[str] | None = None) -> Mapping[str, Compiled]:

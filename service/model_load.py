@@ -14,6 +14,7 @@ import asyncio
 import contextlib
 import logging
 import sys
+import threading
 import time
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future
@@ -113,10 +114,11 @@ class ModelLoad:
         """
         parts = StartParts()
         usable: Future[Executables] = Future()
+        answering = threading.Event()
         devices = parts.begin("devices", lambda: _Devices(*find_devices(self._startup, self._metrics)))
         located = parts.begin("locate", lambda: locate_checkpoint(self._settings, self._startup))
         goal = parts.begin("plan", lambda: self._plan(devices.result(), located.result()))
-        executables = parts.begin("executables", lambda: self._obtain(goal.result(), usable))
+        executables = parts.begin("executables", lambda: self._obtain(goal.result(), usable, answering))
         weights = parts.begin("weights", lambda: self._load_weights(located.result(), goal))
         text = parts.begin("text", lambda: self._load_text(located.result(), goal))
         aside = parts.begin("beside", lambda: (goal.result(), beside()))
@@ -124,6 +126,7 @@ class ModelLoad:
         engine = self._warm(goal.result().plan, weights.result(), usable.result())
         parts.wait_for(aside)
         self._startup.answer()
+        answering.set()
         served = self._served(goal.result().plan, engine, text.result())
 
         def complete() -> None:
@@ -150,11 +153,13 @@ class ModelLoad:
         )
         return _Goal(plan, Bundles.of_settings(self._settings, located.uri, self._metrics))
 
-    def _obtain(self, goal: _Goal, usable: "Future[Executables]") -> "Executables":
+    def _obtain(self, goal: _Goal, usable: "Future[Executables]", answering: threading.Event) -> "Executables":
         from service.executables import obtain
 
         try:
-            return obtain(goal.plan, goal.bundles, self._startup, usable.set_result)
+            return obtain(
+                goal.plan, goal.bundles, self._startup, on_usable=usable.set_result, before_rest=answering.wait
+            )
         except BaseException as error:
             if not usable.done():
                 usable.set_exception(error)

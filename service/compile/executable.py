@@ -12,7 +12,6 @@ from typing import Any
 
 import jax
 from jax.experimental.serialize_executable import deserialize_and_load, serialize
-from jax.extend.core import jaxpr_as_fun
 
 from service.device.memory import Device
 
@@ -76,6 +75,8 @@ def load_executable(data: bytes, devices: Sequence[Device]) -> Executable:
 
 def compile_program(program: Program) -> Executable:
     """Trace a program, leave out what it does not touch, and compile the rest."""
+    from jax.extend.core import jaxpr_as_fun  # a start that finds its bundle needs none of it
+
     traced = jax.jit(program.function).trace(program.constants, program.state, program.inputs)
     jaxpr = traced.jaxpr.jaxpr
     constants, state = jax.tree.leaves(program.constants), jax.tree.leaves(program.state)

@@ -11,19 +11,24 @@ from service.compile.executable import Executable
 class LoadingExecutables(Mapping[str, Executable]):
     """A mapping from names to executables whose values may still be on their way."""
 
-    def __init__(self, names: Sequence[str], load: Callable[[str], Executable], *, num_threads: int) -> None:
-        """Begin to load.
+    def __init__(
+        self, names: Sequence[str], load: Callable[[str], Executable], *, num_first: int, num_threads: int
+    ) -> None:
+        """Begin to load the first.
 
         Args:
             names: of all executables, those that are needed first at the front.
             load: brings one, on any thread.
+            num_first: how many of them to begin with; the others wait for `load_rest`, or until they are asked for.
             num_threads: how many are loaded at once.
         """
         self._load = load
         self._lock = threading.Lock()
         self._pool = ThreadPoolExecutor(num_threads, thread_name_prefix="executables")
-        self._futures: dict[str, Future[Executable]] = {n: self._pool.submit(load, n) for n in names}
-        self._pool.shutdown(wait=False)
+        # One that is not submitted yet looks like one that waits in the pool, and is taken over in the same way.
+        self._futures: dict[str, Future[Executable]] = {name: Future() for name in names}
+        self._rest = list(names[num_first:])
+        self._submit(names[:num_first])
 
     @override
     def __getitem__(self, name: str) -> Executable:
@@ -58,11 +63,22 @@ class LoadingExecutables(Mapping[str, Executable]):
     def __len__(self) -> int:
         return len(self._futures)
 
+    def load_rest(self) -> None:
+        """Begin to load all that nobody has asked for yet; may be called again."""
+        with self._lock:
+            rest, self._rest = self._rest, []
+            self._submit([name for name in rest if not (self._futures[name].running() or self._futures[name].done())])
+        self._pool.shutdown(wait=False)
+
     def wait(self) -> None:
-        """Wait for all.
+        """Load the rest and wait for all.
 
         Raises:
             Exception: what loading any of them raised.
         """
+        self.load_rest()
         for name in self._futures:
             self[name]
+
+    def _submit(self, names: Sequence[str]) -> None:
+        self._futures |= {name: self._pool.submit(self._load, name) for name in names}

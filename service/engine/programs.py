@@ -90,14 +90,26 @@ def distinct(stages: Sequence[Stage]) -> list[Stage]:
     return list({stage.kind: stage for stage in reversed(stages)}.values())[::-1]
 
 
-def program_names(shapes: EngineShapes, stages: Sequence[Stage], *, keeps_rows: bool) -> list[str]:
-    """Name all that a runner can be asked for, what the first short request needs at the front."""
+def first_names(shapes: EngineShapes, stages: Sequence[Stage]) -> list[str]:
+    """Name what the first short request needs: one prefill step, and decode steps."""
     kinds = distinct(stages)
-    steps = [name for kind, bucket in _first_buckets_first(shapes) for name in step_names(kind, bucket, kinds)]
+    caches = map(initial_cache_name, kinds)
+    return [
+        INITIAL_SLOTS,
+        *caches,
+        *(name for kind in StepKind for name in step_names(kind, next(iter(shapes.grids[kind])), kinds)),
+    ]
+
+
+def program_names(shapes: EngineShapes, stages: Sequence[Stage], *, keeps_rows: bool) -> list[str]:
+    """Name all that a runner can be asked for, in about the order in which requests will need them."""
+    kinds = distinct(stages)
+    short_first = sorted(shapes.buckets, key=lambda kind_and_bucket: kind_and_bucket[1]["num_pages"])
+    steps = [name for kind, bucket in short_first for name in step_names(kind, bucket, kinds)]
     copies = [copy_name(kind, size, stage) for kind in CopyKind for size in shapes.copy_sizes for stage in kinds]
     scores = [score_name(*size) for size in shapes.sizes(StepKind.PREFILL)]
-    first = [INITIAL_SLOTS, *map(initial_cache_name, kinds)]
-    return list(dict.fromkeys([*first, *steps, COUNT_TOKENS, *(copies if keeps_rows else ()), *scores]))
+    rest = [*steps, COUNT_TOKENS, *(copies if keeps_rows else ()), *scores]
+    return list(dict.fromkeys([*first_names(shapes, stages), *rest]))
 
 
 def engine_programs(
@@ -218,12 +230,6 @@ class _EnginePrograms:
             return none, make()
 
         return Program(name, begin, outputs_sharding=where)
-
-
-def _first_buckets_first(shapes: EngineShapes) -> list[tuple[StepKind, Bucket]]:
-    grids = {kind: list(grid) for kind, grid in shapes.grids.items()}
-    first = [(kind, grid.pop(0)) for kind, grid in grids.items()]
-    return [*first, *((kind, bucket) for kind, grid in grids.items() for bucket in grid)]
 
 
 def step_names(kind: StepKind, bucket: Bucket, stages: Sequence[Stage]) -> list[str]:
