@@ -128,7 +128,7 @@ def _measure(
     weights = _random_weights(model, dtype)
     bucket = shapes.decode_grid.smallest(num_seqs=batch, num_tokens=1, num_pages=num_pages)
     programs = engine_programs(model, shapes, weight_shapes(model.weight_specs(), dtype, mesh))
-    caches = map(initial_cache_name, model.stages)
+    caches = [initial_cache_name(stage, 0) for stage in model.stages]
     needed = {INITIAL_SLOTS, *caches, *step_names(StepKind.DECODE, bucket, model.stages)}
     compiled = compile_programs([program for program in programs if program.name in needed], num_threads=2)
     executables = {name: program.executable for name, program in compiled.items()}

@@ -38,12 +38,16 @@ if TYPE_CHECKING:
     from service.bundles import Bundles
     from service.compile.counter import CompileCounter
     from service.engine.engine import Engine
+    from service.engine.runner import Runner
     from service.engine_plan import EnginePlan
     from service.executables import Executables
     from service.text.chat_template import ChatTemplate
     from service.text.tokenizer import Tokenizer
 
 logger = logging.getLogger(__name__)
+
+# What a first token does not need is loaded after the first requests, or when they have had so long.
+EARLY_REQUESTS_S, POLL_S = 1.0, 0.05
 
 DEMO_NAME = "levserve-demo"
 # What a warm start does without; /admin/stats tells which of them were imported all the same.
@@ -114,22 +118,24 @@ class ModelLoad:
         """
         parts = StartParts()
         usable: Future[Executables] = Future()
-        answering = threading.Event()
+        may_load_rest = threading.Event()
         devices = parts.begin("devices", lambda: _Devices(*find_devices(self._startup, self._metrics)))
         located = parts.begin("locate", lambda: locate_checkpoint(self._settings, self._startup))
         goal = parts.begin("plan", lambda: self._plan(devices.result(), located.result()))
-        executables = parts.begin("executables", lambda: self._obtain(goal.result(), usable, answering))
+        executables = parts.begin("executables", lambda: self._obtain(goal.result(), usable, may_load_rest))
         weights = parts.begin("weights", lambda: self._load_weights(located.result(), goal))
         text = parts.begin("text", lambda: self._load_text(located.result(), goal))
         aside = parts.begin("beside", lambda: (goal.result(), beside()))
         parts.wait_for(weights, text, usable)
-        engine = self._warm(goal.result().plan, weights.result(), usable.result())
+        engine, runner = self._warm(goal.result().plan, weights.result(), usable.result())
         parts.wait_for(aside)
         self._startup.answer()
-        answering.set()
         served = self._served(goal.result().plan, engine, text.result())
 
         def complete() -> None:
+            _let_early_requests_go_first(engine)
+            may_load_rest.set()
+            runner.fill_caches()
             self._finish(served.name, goal.result(), executables.result(), devices.result())
 
         return LoadedModel(served, engine, complete)
@@ -153,12 +159,12 @@ class ModelLoad:
         )
         return _Goal(plan, Bundles.of_settings(self._settings, located.uri, self._metrics))
 
-    def _obtain(self, goal: _Goal, usable: "Future[Executables]", answering: threading.Event) -> "Executables":
+    def _obtain(self, goal: _Goal, usable: "Future[Executables]", may_load_rest: threading.Event) -> "Executables":
         from service.executables import obtain
 
         try:
             return obtain(
-                goal.plan, goal.bundles, self._startup, on_usable=usable.set_result, before_rest=answering.wait
+                goal.plan, goal.bundles, self._startup, on_usable=usable.set_result, before_rest=may_load_rest.wait
             )
         except BaseException as error:
             if not usable.done():
@@ -197,7 +203,9 @@ class ModelLoad:
             facts |= {"tokens": tokenizer.vocab_size, "has_chat_template": template is not None}
         return _Text(tokenizer, template)
 
-    def _warm(self, plan: "EnginePlan", weights: "Mapping[str, jax.Array]", executables: "Executables") -> "Engine":
+    def _warm(
+        self, plan: "EnginePlan", weights: "Mapping[str, jax.Array]", executables: "Executables"
+    ) -> "tuple[Engine, Runner]":
         from service.engine.engine import Engine
         from service.engine.runner import Runner
 
@@ -209,7 +217,7 @@ class ModelLoad:
             engine = Engine(runner, plan.shapes, self._metrics, max_requests=max_requests, on_failure=self._on_failure)
             engine.start()
             asyncio.run(_first_tokens(engine))
-        return engine
+        return engine, runner
 
     def _served(self, plan: "EnginePlan", engine: "Engine", text: _Text) -> "ServedModel":
         from service.api.dependencies import ServedModel
@@ -259,6 +267,14 @@ async def _first_tokens(engine: "Engine") -> None:
     request = Request(id="warm", prompt_ids=(0,), max_tokens=2, sampling=Sampling(temperature=0.0))
     async for _ in engine.submit(request):
         pass
+
+
+def _let_early_requests_go_first(engine: "Engine") -> None:
+    """Wait until those requests are answered that came during the start, but not for long."""
+    give_up_s = time.monotonic() + EARLY_REQUESTS_S
+    time.sleep(POLL_S)  # they are on their way
+    while engine.num_open and time.monotonic() < give_up_s:
+        time.sleep(POLL_S)
 
 
 def _default_name(settings: Settings) -> str:

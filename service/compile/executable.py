@@ -8,6 +8,7 @@ leaves that a function does not touch are found in its trace, once, and left out
 import pickle
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import jax
@@ -42,6 +43,11 @@ class Executable:
     constant_leaves: tuple[int, ...]
     read_leaves: tuple[int, ...]  # of the state: those that it leaves as they are
     state_leaves: tuple[int, ...]  # those that it changes
+
+    @cached_property
+    def reach(self) -> int:
+        """How many leaves of the state, from the first on, must be there."""
+        return 1 + max((*self.read_leaves, *self.state_leaves), default=-1)
 
     def __call__(self, constants: Sequence[jax.Array], state: list[jax.Array], inputs: Any) -> Any:
         """Run, put the new leaves into `state`, and return the outputs; does not wait for the device.

@@ -1,6 +1,6 @@
 """Every program that a runner can be asked for: its name, its function and its shapes.
 
-initial-slots, initial-cache-…  the device state; one cache for each kind of stage
+initial-slots, initial-cache-…  the device state; each part of a cache for each kind of stage
 embed-…                         tokens to hidden states; one for each size of a step
 prefill-…, decode-…             the layers of a stage; one for each bucket and kind of stage
 last-…                          the hidden states that a prefill draws from; one for each size of its step
@@ -11,6 +11,7 @@ save-…, restore-…               between rows and pages, where the kernel kee
 """
 
 import functools
+import itertools
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -44,15 +45,16 @@ from service.engine.step import (
     save_pages,
     score_prompt,
 )
-from service.models.interface import PagedDecoder, Stage, StageInputs
+from service.kernels.attention import num_cache_parts
+from service.models.interface import Cache, PagedDecoder, Stage, StageInputs
 
 INITIAL_SLOTS = "initial-slots"
 COUNT_TOKENS = "count-tokens"
 
 
-def initial_cache_name(stage: Stage) -> str:
-    """Name what makes a stage's empty cache."""
-    return f"initial-cache-{stage.kind}"
+def initial_cache_name(stage: Stage, part: int) -> str:
+    """Name what makes a part of a stage's empty cache."""
+    return f"initial-cache-{stage.kind}-part{part}"
 
 
 def embed_name(kind: StepKind, num_seqs: int, num_tokens: int) -> str:
@@ -93,12 +95,9 @@ def distinct(stages: Sequence[Stage]) -> list[Stage]:
 def first_names(shapes: EngineShapes, stages: Sequence[Stage]) -> list[str]:
     """Name what the first short request needs: one prefill step, and decode steps."""
     kinds = distinct(stages)
-    caches = map(initial_cache_name, kinds)
-    return [
-        INITIAL_SLOTS,
-        *caches,
-        *(name for kind in StepKind for name in step_names(kind, next(iter(shapes.grids[kind])), kinds)),
-    ]
+    caches = [initial_cache_name(stage, 0) for stage in kinds]
+    smallest = [step_names(kind, next(iter(grid)), kinds) for kind, grid in shapes.grids.items()]
+    return [INITIAL_SLOTS, *caches, *itertools.chain(*smallest)]
 
 
 def program_names(shapes: EngineShapes, stages: Sequence[Stage], *, keeps_rows: bool) -> list[str]:
@@ -108,7 +107,9 @@ def program_names(shapes: EngineShapes, stages: Sequence[Stage], *, keeps_rows: 
     steps = [name for kind, bucket in short_first for name in step_names(kind, bucket, kinds)]
     copies = [copy_name(kind, size, stage) for kind in CopyKind for size in shapes.copy_sizes for stage in kinds]
     scores = [score_name(*size) for size in shapes.sizes(StepKind.PREFILL)]
-    rest = [*steps, COUNT_TOKENS, *(copies if keeps_rows else ()), *scores]
+    num_parts = num_cache_parts(shapes.layout, keeps_rows=keeps_rows)
+    caches = [initial_cache_name(stage, part) for part in range(num_parts) for stage in kinds]
+    rest = [*caches, *steps, COUNT_TOKENS, *(copies if keeps_rows else ()), *scores]
     return list(dict.fromkeys([*first_names(shapes, stages), *rest]))
 
 
@@ -131,14 +132,14 @@ class _EnginePrograms:
 
     def initial(self) -> list[Program]:
         """What makes the device state."""
-        make_caches = {
-            initial_cache_name(stage): functools.partial(self._model.initial_cache, self._shapes.layout, stage)
+        caches = [
+            self._beginning(
+                initial_cache_name(stage, part), functools.partial(self._make_cache, stage, part), self._place.cache
+            )
             for stage in distinct(self._model.stages)
-        }
-        return [
-            self._beginning(INITIAL_SLOTS, self._make_slots, self._place.whole),
-            *(self._beginning(name, make, self._place.cache) for name, make in make_caches.items()),
+            for part in range(len(self._cache_shapes(stage)))
         ]
+        return [self._beginning(INITIAL_SLOTS, self._make_slots, self._place.whole), *caches]
 
     def steps(self) -> list[Program]:
         """What comes before the first stage of a step, and after the last."""
@@ -186,8 +187,7 @@ class _EnginePrograms:
 
     def _of_stage(self, stage: Stage) -> list[Program]:
         weights = [self._weights[name] for name in stage.weights]
-        make_cache = functools.partial(self._model.initial_cache, self._shapes.layout, stage)
-        cache = placed(jax.eval_shape(make_cache), self._place.cache)
+        cache = placed(self._cache_shapes(stage), self._place.cache)
         layers = [
             self._program(
                 stage_name(kind, bucket, stage),
@@ -207,6 +207,12 @@ class _EnginePrograms:
             if self._model.keeps_rows
         ]
         return [*layers, *copies]
+
+    def _make_cache(self, stage: Stage, part: int) -> Any:
+        return self._model.initial_cache(self._shapes.layout, stage)[part]
+
+    def _cache_shapes(self, stage: Stage) -> Cache:
+        return jax.eval_shape(functools.partial(self._model.initial_cache, self._shapes.layout, stage))
 
     def _stage_inputs(self, bucket: Bucket) -> StageInputs:
         """Return what a stage is handed: a matter of the model, so it is asked."""

@@ -1,5 +1,6 @@
 """Holds weights, device state and executables; dispatches steps without waiting for them."""
 
+import threading
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -90,12 +91,44 @@ class StepResult(NamedTuple):
         return tuple(unpack_logprobs(packed[i], request.num_prompt_logprobs) for i in range(num_targets))
 
 
-class _StageOnDevice(NamedTuple):
-    """A stage's weights and cache, in the order in which its executables take them."""
+class _StageOnDevice:
+    """A stage's weights and cache, in the order in which its executables take them.
 
-    stage: Stage
-    weights: list[jax.Array]
-    cache: list[jax.Array]
+    The cache grows part by part: what no step has reached is made while nobody waits for it, or else when a step does.
+    """
+
+    def __init__(self, stage: Stage, weights: Weights, executables: Mapping[str, Executable]) -> None:
+        self.stage = stage
+        self.cache: list[jax.Array] = []
+        self._weights = [weights[name] for name in stage.weights]
+        self._executables = executables
+        self._next_part = 0
+        self._lock = threading.Lock()  # who fills the cache may be another than who runs steps
+
+    def run(self, name: str, inputs: Any) -> Any:
+        """Start a program of the stage and return its outputs at once; the cache moves on."""
+        executable = self._executables[name]
+        while len(self.cache) < executable.reach:
+            self._add_part(len(self.cache))
+        return executable(self._weights, self.cache, inputs)
+
+    def fill_cache(self) -> None:
+        """Make what is not there yet of the cache."""
+        while True:
+            size_seen = len(self.cache)
+            if initial_cache_name(self.stage, self._next_part) not in self._executables:
+                return
+            self._add_part(size_seen)
+
+    def _add_part(self, size_seen: int) -> None:
+        with self._lock:
+            if len(self.cache) > size_seen:  # another thread came first
+                return
+            part = self._executables[initial_cache_name(self.stage, self._next_part)]((), [], ())
+            # Not one behind the other: a step that comes meanwhile shall not wait for all.
+            leaves = jax.block_until_ready(jax.tree.leaves(part))
+            self._next_part += 1
+            self.cache.extend(leaves)
 
 
 class Runner:
@@ -114,10 +147,7 @@ class Runner:
         self._keeps_rows = copy_name(CopyKind.SAVE, shapes.copy_sizes[0], stages[0]) in executables
         slots: SlotState = executables[INITIAL_SLOTS]((), [], ())
         self._slots: list[jax.Array] = jax.tree.leaves(slots)
-        self._stages = [
-            _StageOnDevice(stage, [weights[name] for name in stage.weights], self._empty_cache(stage))
-            for stage in stages
-        ]
+        self._stages = [_StageOnDevice(stage, weights, executables) for stage in stages]
         # On every device already, so that a step without a restriction carries no words.
         self._everywhere = slots.token_counts.sharding
         self._all_allowed = {
@@ -134,9 +164,9 @@ class Runner:
         is_prefill = kind is StepKind.PREFILL
         embedding = EmbedInputs(inputs.token_ids if is_prefill else None, paging.start)
         hidden, rotation = self._run(embed_name(kind, *size), embedding)
-        for stage, weights, cache in self._stages:
-            stage_inputs = StageInputs(hidden, rotation, paging)
-            hidden = self._executables[stage_name(kind, bucket, stage)](weights, cache, stage_inputs)
+        for on_device in self._stages:
+            name = stage_name(kind, bucket, on_device.stage)
+            hidden = on_device.run(name, StageInputs(hidden, rotation, paging))
         return hidden, self._run(last_name(*size), LastInputs(hidden, paging.num_tokens)) if is_prefill else hidden
 
     def draw(self, kind: StepKind, inputs: SampleInputs) -> SampledRows:
@@ -162,8 +192,13 @@ class Runner:
         if self._keeps_rows:
             for copy in copies:
                 for inputs in pack_copy(copy, self.shapes):
-                    for stage, weights, cache in self._stages:
-                        self._executables[copy_name(copy.kind, len(inputs.pages), stage)](weights, cache, inputs)
+                    for on_device in self._stages:
+                        on_device.run(copy_name(copy.kind, len(inputs.pages), on_device.stage), inputs)
+
+    def fill_caches(self) -> None:
+        """Make what no step has reached yet of the caches; may run beside steps, on another thread."""
+        for on_device in self._stages:
+            on_device.fill_cache()
 
     def warm(self) -> None:
         """Run every executable once on padding, and wait; the first call of one loads it onto the device."""
@@ -177,14 +212,12 @@ class Runner:
         self._run(COUNT_TOKENS, empty_count(self.shapes))
         no_pages = (self.shapes.num_pages,)
         self.copy_pages([PageCopy(kind, 0, 0, no_pages * size) for kind in CopyKind for size in self.shapes.copy_sizes])
-        jax.block_until_ready((outputs, self._slots, [stage.cache for stage in self._stages]))
+        self.fill_caches()
+        jax.block_until_ready((outputs, self._slots, [on_device.cache for on_device in self._stages]))
 
     def _run(self, name: str, inputs: Any) -> Any:
         """Start a program on the slots and return its outputs at once; the slots' state moves on."""
         return self._executables[name](self._weights, self._slots, inputs)
-
-    def _empty_cache(self, stage: Stage) -> list[jax.Array]:
-        return jax.tree.leaves(self._executables[initial_cache_name(stage)]((), [], ()))
 
     def _score_prompts(self, inputs: PromptInputs) -> Int[Array, "seq token packed"]:
         return self._run(score_name(*inputs.target_ids.shape), inputs)

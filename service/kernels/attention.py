@@ -9,7 +9,7 @@ from jaxtyping import Array, DTypeLike, Float, Int
 
 from service.kernels.paging import CacheLayout, Paging
 
-LayerCache = Any  # a pytree of arrays
+LayerCache = Any  # a pytree of arrays; of a kernel that keeps rows, a tuple: each context size, then the pages
 
 
 @runtime_checkable
@@ -49,6 +49,11 @@ class AttentionKernel(Protocol):
     ) -> LayerCache:
         """Copy pages into a slot's row. Only if it keeps rows."""
         ...
+
+
+def num_cache_parts(layout: CacheLayout, *, keeps_rows: bool) -> int:
+    """Return into how many parts a cache can be made one after the other."""
+    return len(layout.context_sizes) + 1 if keeps_rows else 1
 
 
 def keeps_rows(platform: str) -> bool:

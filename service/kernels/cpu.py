@@ -16,7 +16,7 @@ import functools
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import ClassVar, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -39,12 +39,16 @@ class Block(NamedTuple):
 Rows = tuple[tuple[Block, ...], ...]  # [slot group][context block]
 
 
-class RowCache(NamedTuple):
-    """The rows of one layer, and the pages beside them."""
+class Pages(NamedTuple):
+    """The pages of one layer, beside its rows."""
 
-    rows: Rows
-    page_keys: Float[Array, "page kv_head head_dim position"]
-    page_values: Float[Array, "page kv_head position head_dim"]
+    keys: Float[Array, "page kv_head head_dim position"]
+    values: Float[Array, "page kv_head position head_dim"]
+
+
+# The blocks of every slot group for one context size after the other, and then the pages: memory that no step has
+# reached yet need not be there.
+RowCache = tuple[Any, ...]
 
 
 @dataclass(frozen=True)
@@ -63,11 +67,11 @@ class RowAttention:
             keys = jnp.zeros((number, num_kv_heads, head_dim, num_positions), dtype)
             return Block(keys, jnp.zeros((number, num_kv_heads, num_positions, head_dim), dtype))
 
-        rows = tuple(
-            tuple(empty(last - first, end - begin) for begin, end in _spans(layout.context_sizes))
-            for first, last in _spans(layout.slot_sizes)
+        contexts = tuple(
+            tuple(empty(last - first, end - begin) for first, last in _spans(layout.slot_sizes))
+            for begin, end in _spans(layout.context_sizes)
         )
-        return RowCache(rows, *empty(layout.num_pages, layout.page_size))
+        return (*contexts, Pages(*empty(layout.num_pages, layout.page_size)))
 
     def attend(
         self,
@@ -84,37 +88,40 @@ class RowAttention:
         """Write the new tokens into their rows and attend over whole blocks."""
         attention = _BlockAttention(scale, sliding_window, soft_cap)
         run = self._decode if query.shape[1] == 1 else self._prefill
-        attended, rows = run(query, new_keys, new_values, cache.rows, paging, attention=attention)
-        return attended, cache._replace(rows=rows)
+        attended, rows = run(query, new_keys, new_values, _rows(cache), paging, attention=attention)
+        return attended, (*zip(*rows, strict=True), cache[-1])
 
     def save(
         self, cache: RowCache, slot: Int[Array, ""], first_page: Int[Array, ""], pages: Int[Array, " page"]
     ) -> RowCache:
         """Copy neighbouring pages out of a slot's row."""
-        run = self._read_row(cache.rows, slot, first_page * self.layout.page_size, len(pages) * self.layout.page_size)
+        run = self._read_row(_rows(cache), slot, first_page * self.layout.page_size, len(pages) * self.layout.page_size)
         keys = run.keys.reshape(*run.keys.shape[:2], len(pages), -1)
         values = run.values.reshape(run.values.shape[0], len(pages), -1, run.values.shape[-1])
-        return cache._replace(
-            page_keys=cache.page_keys.at[pages].set(jnp.moveaxis(keys, 2, 0), mode="drop"),
-            page_values=cache.page_values.at[pages].set(jnp.moveaxis(values, 1, 0), mode="drop"),
+        *contexts, old = cache
+        saved = Pages(
+            keys=old.keys.at[pages].set(jnp.moveaxis(keys, 2, 0), mode="drop"),
+            values=old.values.at[pages].set(jnp.moveaxis(values, 1, 0), mode="drop"),
         )
+        return (*contexts, saved)
 
     def restore(
         self, cache: RowCache, slot: Int[Array, ""], first_page: Int[Array, ""], pages: Int[Array, " page"]
     ) -> RowCache:
         """Copy pages into a slot's row; what an absent page puts there is written again before it is read."""
-        keys = jnp.moveaxis(cache.page_keys.at[pages].get(mode="clip"), 0, 2)
-        values = jnp.moveaxis(cache.page_values.at[pages].get(mode="clip"), 0, 1)
+        *contexts, saved = cache
+        keys = jnp.moveaxis(saved.keys.at[pages].get(mode="clip"), 0, 2)
+        values = jnp.moveaxis(saved.values.at[pages].get(mode="clip"), 0, 1)
         run = _Run(
             keys=keys.reshape(*keys.shape[:2], -1),
             values=values.reshape(values.shape[0], -1, values.shape[-1]),
             start=first_page * self.layout.page_size,
             slot=slot,
         )
-        groups = [list(blocks) for blocks in cache.rows]
+        groups = [list(blocks) for blocks in zip(*contexts, strict=True)]
         for number, span in enumerate(_spans(self.layout.context_sizes)):
             self._write_run(groups, number, span, run)
-        return cache._replace(rows=tuple(tuple(blocks) for blocks in groups))
+        return (*zip(*groups, strict=True), saved)
 
     def _decode(
         self,
@@ -339,6 +346,10 @@ def _choose(condition: Array, one: RowBlock, other: RowBlock) -> RowBlock:
 
 def _row_of(block: Float[Array, "slot a b c"], slot: Int[Array, ""]) -> Float[Array, "a b c"]:
     return jax.lax.dynamic_index_in_dim(block, slot, 0, keepdims=False)
+
+
+def _rows(cache: RowCache) -> Rows:
+    return tuple(zip(*cache[:-1], strict=True))
 
 
 def _spans(sizes: tuple[int, ...]) -> list[tuple[int, int]]:

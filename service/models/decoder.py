@@ -6,7 +6,7 @@ key-value head, so that splitting that axis over devices splits all three alike.
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 import haliax as hax
@@ -24,7 +24,7 @@ from service.kernels.reference import PagedReference
 from service.kernels.sharded import ShardedAttention
 from service.models.config import DecoderConfig
 from service.models.decoder_weights import decoder_weight_specs
-from service.models.interface import Shardings, Stage, StageInputs, Weights, WeightSpec
+from service.models.interface import Cache, Shardings, Stage, StageInputs, Weights, WeightSpec
 from service.models.rope import Rotation
 from service.models.stages import decoder_stages
 
@@ -73,10 +73,10 @@ class Decoder:
         """The layers, some at a time."""
         return decoder_stages(self.config, self.weight_specs())
 
-    def initial_cache(self, layout: CacheLayout, stage: Stage) -> tuple[LayerCache, ...]:
-        """Return an empty cache per layer of a stage."""
+    def initial_cache(self, layout: CacheLayout, stage: Stage) -> Cache:
+        """Return a stage's empty cache, each part of all its layers."""
         config = self.config
-        return tuple(
+        return self._by_part(
             self._kernel.initial_cache(
                 layout, num_kv_heads=config.num_kv_heads, head_dim=config.head_dim, dtype=self.dtype
             )
@@ -93,22 +93,22 @@ class Decoder:
         return hidden.rearrange((Seq, Token, "embed")).array, self._rotation(positions)
 
     def run_stage(
-        self, stage: Stage, weights: Sequence[jax.Array], cache: tuple[LayerCache, ...], inputs: StageInputs
-    ) -> tuple[Float[Array, "seq token hidden"], tuple[LayerCache, ...]]:
+        self, stage: Stage, weights: Sequence[jax.Array], cache: Cache, inputs: StageInputs
+    ) -> tuple[Float[Array, "seq token hidden"], Cache]:
         """Run a stage's layers; its cache now holds their keys and values."""
         specs = {spec.name: spec for spec in self.weight_specs()}
         named = self._named(dict(zip(stage.weights, weights, strict=True)), [specs[name] for name in stage.weights])
         hidden = hax.named(inputs.hidden, (Seq, Token, "embed"))
         cosine, sine = (hax.named(part, (Seq, Token, Half)) for part in inputs.rotation)
         new_cache = []
-        for layer, layer_cache in zip(stage.layers, cache, strict=True):
+        for layer, layer_cache in zip(stage.layers, self._by_layer(cache), strict=True):
             attended, new_layer_cache = self._attention(
                 named, hidden, layer_cache, inputs.paging, (cosine, sine), layer=layer
             )
             hidden = hidden + attended
             hidden = hidden + self._mlp(named, hidden, layer=layer)
             new_cache.append(new_layer_cache)
-        return hidden.rearrange((Seq, Token, "embed")).array, tuple(new_cache)
+        return hidden.rearrange((Seq, Token, "embed")).array, self._by_part(new_cache)
 
     @property
     def keeps_rows(self) -> bool:
@@ -117,23 +117,26 @@ class Decoder:
 
     def save_pages(
         self,
-        cache: tuple[LayerCache, ...],
+        cache: Cache,
         slot: Int[Array, ""],
         first_page: Int[Array, ""],
         pages: Int[Array, " page"],
-    ) -> tuple[LayerCache, ...]:
+    ) -> Cache:
         """Copy neighbouring pages out of a slot's row, in every layer of a stage."""
-        return tuple(self._kernel.save(layer_cache, slot, first_page, pages) for layer_cache in cache)
+        layers = self._by_layer(cache)
+        return self._by_part(self._kernel.save(of_layer, slot, first_page, pages) for of_layer in layers)
 
     def restore_pages(
         self,
-        cache: tuple[LayerCache, ...],
+        cache: Cache,
         slot: Int[Array, ""],
         first_page: Int[Array, ""],
         pages: Int[Array, " page"],
-    ) -> tuple[LayerCache, ...]:
+    ) -> Cache:
         """Copy pages into a slot's row, in every layer of a stage."""
-        return tuple(self._kernel.restore(layer_cache, slot, first_page, pages) for layer_cache in cache)
+        return self._by_part(
+            self._kernel.restore(of_layer, slot, first_page, pages) for of_layer in self._by_layer(cache)
+        )
 
     def logits(self, weights: Weights, hidden: Float[Array, "sample hidden"]) -> Float[Array, "sample vocab"]:
         """Turn hidden states after the last stage into float32 scores over the vocabulary."""
@@ -145,6 +148,12 @@ class Decoder:
             scores = self._laid_out(hax.dot(states, unembed, axis="embed", preferred_element_type=jnp.float32))
         logits = scores.rearrange(("sample", "vocab")).array
         return logits if self.mesh is None else self.mesh.gather(logits)
+
+    def _by_part(self, layers: Iterable[LayerCache]) -> Cache:
+        return tuple(zip(*layers, strict=True)) if self.keeps_rows else (tuple(layers),)
+
+    def _by_layer(self, cache: Cache) -> tuple[LayerCache, ...]:
+        return tuple(zip(*cache, strict=True)) if self.keeps_rows else cache[0]
 
     @property
     def _kernel(self) -> AttentionKernel | ShardedAttention:

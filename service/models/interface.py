@@ -16,7 +16,8 @@ from jaxtyping import Array, Float, Int
 from service.kernels.paging import CacheLayout, Paging
 
 Weights = Mapping[str, jax.Array]  # by WeightSpec.name
-Cache = Any  # a pytree of arrays; its leaves are the model's affair
+# A stage's: a pytree for each part. Parts are made in their order, the last of them when a step first reaches so far.
+Cache = tuple[Any, ...]
 
 
 class Stage(NamedTuple):
