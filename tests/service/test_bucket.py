@@ -7,9 +7,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from safetensors.numpy import save_file
+from safetensors.numpy import load_file, save_file
 
-from service.checkpoint.safetensors import TensorFiles
 from tests.fault_proxy import Fault
 from tests.process import ServiceProcess, running_service
 from tests.service.conftest import DEMO
@@ -33,8 +32,7 @@ def answers_of(service, demo_answers) -> list[str | None]:
 
 
 def demo_tensors() -> dict[str, np.ndarray]:
-    files = TensorFiles("demo", [DEMO / "model.safetensors"])
-    return {name: np.array(files[name]) for name in files}
+    return load_file(DEMO / "model.safetensors")
 
 
 def shard(folder) -> None:
