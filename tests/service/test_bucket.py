@@ -7,11 +7,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from safetensors.numpy import load_file, save_file
+from safetensors.numpy import save_file
 
 from tests.fault_proxy import Fault
 from tests.process import ServiceProcess, running_service
-from tests.service.conftest import DEMO
+from tests.service.conftest import DEMO, demo_tensors
 
 QUESTIONS = 3
 # What the first service of the session compiled: the same model, from wherever it comes.
@@ -29,10 +29,6 @@ def answers_of(service, demo_answers) -> list[str | None]:
         .message.content
         for pair in demo_answers[:QUESTIONS]
     ]
-
-
-def demo_tensors() -> dict[str, np.ndarray]:
-    return load_file(DEMO / "model.safetensors")
 
 
 def shard(folder) -> None:

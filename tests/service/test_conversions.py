@@ -5,18 +5,17 @@ import shutil
 
 import numpy as np
 import pytest
-from safetensors.numpy import load_file
 
 from tests.levanter_run import save_step
 from tests.process import running_service
-from tests.service.conftest import DEMO
+from tests.service.conftest import DEMO, demo_tensors
 from tests.service.test_warm_start import answers_of, outcomes_of, prewarm, stats_of
 
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory):
     folder = tmp_path_factory.mktemp("run")
-    tensors = {name: tensor.astype(np.float32) for name, tensor in load_file(DEMO / "model.safetensors").items()}
+    tensors = {name: tensor.astype(np.float32) for name, tensor in demo_tensors().items()}
     save_step(folder, 3, json.loads((DEMO / "config.json").read_text()), tensors)
     for name in (
         "config.json",
