@@ -71,10 +71,13 @@ def write_conversion(folder: Path, located: LocatedCheckpoint, cache: Checkpoint
     """
     from safetensors.numpy import save_file  # comes with Levanter
 
-    tensors = located.pull_tensors(cache, progress)
-    save_file(dict(tensors), folder / WEIGHTS, metadata={"format": "np"})
+    from service.checkpoint.loading import pull_tokenizer, read_levanter  # a start that converts nothing has no jax yet
+
+    tensors, release = read_levanter(located, cache, progress)
+    save_file(tensors, folder / WEIGHTS, metadata={"format": "np"})
+    release()
     (folder / CONFIG_JSON).write_text(json.dumps(dict(located.hub_config), indent=1))
-    text_folder = located.tokenizer.pull(cache, progress)
+    text_folder = pull_tokenizer(located, cache, progress).path
     for name in TOKENIZER_FILES:
         if (text_folder / name).is_file():
             shutil.copy(text_folder / name, folder / name)

@@ -110,6 +110,29 @@ def pull_tokenizer(located: LocatedCheckpoint, cache: CheckpointCache | None, pr
     return PulledCheckpoint(folder, group.objects)
 
 
+def read_levanter(
+    located: LocatedCheckpoint,
+    cache: CheckpointCache | None,
+    progress: Progress,
+    cancelled: threading.Event | None = None,
+) -> tuple[dict[str, np.ndarray], Callable[[], None]]:
+    """Read a Levanter checkpoint's tensors under Hugging Face's names, and return what lets go of their files.
+
+    Raises:
+        CheckpointError: they did not come whole, or are not what the configuration describes.
+    """
+    group = located.weights
+    pulled = group.source.pull(group.objects, cache or _private_cache(), progress, cancelled)
+    try:
+        tensors = levanter.read_tensors(located.uri, pulled.path / group.folder, located.hub_config)
+    except BaseException:
+        pulled.release()
+        raise
+    if cache is None and isinstance(group.source, Bucket):
+        shutil.rmtree(pulled.path, ignore_errors=True)  # it may be memory
+    return tensors, pulled.release
+
+
 class _BucketLoad:
     """Streams a snapshot from a bucket: into the cache as well, or past it."""
 
@@ -191,18 +214,13 @@ def _from_levanter(
     progress: Progress,
     cancelled: threading.Event | None,
 ) -> LoadedWeights:
-    group = located.weights
-    pulled = group.source.pull(group.objects, cache or _private_cache(), progress, cancelled)
+    tensors, release = read_levanter(located, cache, progress, cancelled)
     try:
-        tensors = levanter.read_tensors(located.uri, pulled.path / group.folder, located.hub_config)
         check_tensors(located.uri, order.specs, {name: tensor.shape for name, tensor in tensors.items()})
-        weights = load_weights(order.specs, tensors, order.dtype, mesh=order.mesh)
+        return LoadedWeights(load_weights(order.specs, tensors, order.dtype, mesh=order.mesh), release)
     except BaseException:
-        pulled.release()
+        release()
         raise
-    if cache is None and isinstance(group.source, Bucket):
-        shutil.rmtree(pulled.path, ignore_errors=True)  # it may be memory
-    return LoadedWeights(weights, pulled.release)
 
 
 def _private_cache() -> CheckpointCache:

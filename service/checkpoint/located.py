@@ -1,24 +1,18 @@
 """A checkpoint that was found, described and pinned, before any weight of it is moved.
 
-What a start needs to lower and compile is here already: the configuration. The rest follows by `pull`.
+What a start needs to lower and compile is here already: the configuration. `loading` brings the rest.
 """
 
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from service.checkpoint import levanter
-from service.checkpoint.cache import CheckpointCache
 from service.checkpoint.layout import INDEX, TOKENIZER_FILES, LevanterLayout, SafetensorsLayout, named, recognise
 from service.checkpoint.location import GcsLocation, LocalLocation, Location, parse_location
 from service.checkpoint.manifest import ObjectInfo
 from service.checkpoint.model_config import CONFIG_JSON, YAML_SUFFIXES, parse_json_object, parse_levanter_yaml
-from service.checkpoint.progress import Progress
-from service.checkpoint.safetensors import TensorFiles
 from service.checkpoint.source import Source
 from service.errors import AmbiguousCheckpoint, MalformedCheckpoint, MissingFile
 
@@ -29,15 +23,11 @@ OpenSource = Callable[[Location], Source]
 
 @dataclass(frozen=True)
 class Group:
-    """Files of one place that are pulled together."""
+    """Files of one place that belong together."""
 
     source: Source
     objects: tuple[ObjectInfo, ...]
     folder: str = ""  # where in the place the files of interest lie
-
-    def pull(self, cache: CheckpointCache, progress: Progress) -> Path:
-        """Bring the files to this machine and return their folder."""
-        return self.source.pull(self.objects, cache, progress).path / self.folder
 
 
 @dataclass(frozen=True)
@@ -49,17 +39,6 @@ class LocatedCheckpoint:
     hub_config: Mapping[str, Any]  # what a config.json holds
     weights: Group
     tokenizer: Group
-
-    def pull_tensors(self, cache: CheckpointCache, progress: Progress) -> Mapping[str, np.ndarray]:
-        """Bring the weights to this machine and open them under Hugging Face's names.
-
-        Raises:
-            CheckpointError: they did not come whole, or are not what their headers say.
-        """
-        path = self.weights.pull(cache, progress)
-        if isinstance(self.layout, LevanterLayout):
-            return levanter.read_tensors(self.uri, path, self.hub_config)
-        return TensorFiles(self.uri, [path / info.name for info in self.layout.weights])
 
 
 def locate(

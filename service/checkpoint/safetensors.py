@@ -1,4 +1,4 @@
-"""Tensors of safetensors files, mapped and never copied before use; every number of a header is checked first.
+"""Headers of safetensors files; every number is checked before a byte of a tensor is moved.
 
 Source: https://github.com/huggingface/safetensors#format (u64 header length, JSON header, then the bytes)
 """
@@ -8,7 +8,6 @@ import math
 import struct
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import ml_dtypes
@@ -75,19 +74,6 @@ def parse_header(uri: str, file: str, header: bytes, size_bytes: int) -> dict[st
     return entries
 
 
-def read_entries(uri: str, path: Path) -> dict[str, TensorEntry]:
-    """Read the header of a file on this machine.
-
-    Raises:
-        MalformedCheckpoint: the header does not describe the bytes that follow it.
-    """
-    size_bytes = path.stat().st_size
-    with path.open("rb") as stream:
-        start = stream.read(PREFIX_BYTES)
-        header = start + stream.read(header_size(uri, path.name, start, size_bytes) - PREFIX_BYTES)
-    return parse_header(uri, path.name, header, size_bytes)
-
-
 def merged(uri: str, parts: Iterable[Mapping[str, TensorEntry]]) -> dict[str, TensorEntry]:
     """Put the tensors of several files under one roof.
 
@@ -147,30 +133,3 @@ def _check_layout(uri: str, file: str, entries: Sequence[TensorEntry], start: in
         raise MalformedCheckpoint(
             uri, file, f"the header describes {position} bytes; the file has {size}. It is cut, or lies."
         )
-
-
-class TensorFiles(Mapping[str, np.ndarray]):
-    """The tensors of several files under one roof, each read when it is asked for."""
-
-    def __init__(self, uri: str, files: Sequence[Path]) -> None:
-        """Read all headers.
-
-        Raises:
-            MalformedCheckpoint: a header lies, or two files hold a tensor of one name.
-        """
-        self._uri = uri
-        self._paths = {file.name: file for file in files}
-        self.entries = merged(uri, [read_entries(uri, file) for file in files])
-
-    def __getitem__(self, name: str) -> np.ndarray:
-        entry = self.entries[name]
-        dtype = stored_dtype(self._uri, name, entry)
-        if not math.prod(entry.shape):
-            return np.zeros(entry.shape, dtype)
-        return np.memmap(self._paths[entry.file], dtype, "r", offset=entry.begin, shape=entry.shape)
-
-    def __iter__(self):  # noqa: ANN204 - Mapping's own
-        return iter(self.entries)
-
-    def __len__(self) -> int:
-        return len(self.entries)

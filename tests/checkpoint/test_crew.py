@@ -1,5 +1,6 @@
 """A crew does every task, tells its first failure, and grows only while its threads wait."""
 
+import sys
 import threading
 import time
 from collections import deque
@@ -42,3 +43,18 @@ def test_threads_that_wait_get_company(monkeypatch: pytest.MonkeyPatch):
 
     work_off(deque(range(20)), lambda: wait, max_threads=3, cancel=lambda: None)
     assert names == {"pull-0", "pull-1", "pull-2"}
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="another thread's clock cannot be read")
+def test_threads_that_work_get_none_however_long_a_task_takes(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr("os.cpu_count", lambda: 1)
+    names: set[str] = set()
+
+    def work(task: int) -> None:
+        names.add(threading.current_thread().name)
+        until_s = time.thread_time() + 0.25
+        while time.thread_time() < until_s:
+            pass
+
+    work_off(deque(range(3)), lambda: work, max_threads=3, cancel=lambda: None)
+    assert names == {"pull-0"}

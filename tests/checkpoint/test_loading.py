@@ -1,5 +1,6 @@
 """Weights straight from a bucket to the device: the right ones in bounded time, or one clear error and no weights."""
 
+import gzip
 import threading
 import time
 from pathlib import Path
@@ -13,6 +14,7 @@ from service.device.mesh import DeviceMesh
 from service.errors import (
     AccessDenied,
     CorruptObject,
+    MalformedCheckpoint,
     ObjectChanged,
     TransferFailed,
 )
@@ -87,6 +89,7 @@ def test_a_folder_of_this_machine_is_loaded_the_same_way(tmp_path: Path, loader:
         {"cut_after_bytes": 300, "times": 2},
         {"stall_after_bytes": 300, "stall_s": 1.5},
         {"flipped_byte": 300},
+        {"has_wrong_hash": True},
         {"bytes_per_s": 500},
     ],
     ids="-".join,
@@ -128,6 +131,24 @@ def test_a_fault_that_stays_is_a_clear_error_in_bounded_time(
         loader.load()
     assert time.monotonic() - started_at < 6
     assert caught.value.name == SHARDS[0]
+    assert not loader.visible()
+
+
+@pytest.mark.parametrize("is_cached", [True, False], ids=["kept", "past the cache"])
+def test_weights_that_are_stored_with_gzip_come_unpacked(loader: Loader, gcs_bucket: GcsBucket, is_cached: bool):
+    gcs_bucket.upload(f"llama/{SHARDS[0]}", gzip.compress(OBJECTS[SHARDS[0]]), content_encoding="gzip")
+    assert same_weights(loader.load(is_cached=is_cached))
+    assert [contents(folder) for folder in loader.visible()] == ([OBJECTS] if is_cached else [])
+    if is_cached:
+        gcs_bucket.faults([])
+        assert same_weights(loader.load())
+        assert not gcs_bucket.requests("safetensors.*alt=media")
+
+
+def test_weights_that_claim_gzip_and_are_not_are_refused(loader: Loader, gcs_bucket: GcsBucket):
+    gcs_bucket.upload(f"llama/{SHARDS[0]}", OBJECTS[SHARDS[0]], content_encoding="gzip")
+    with pytest.raises(MalformedCheckpoint, match="is stored as gzip and is no gzip stream"):
+        loader.load()
     assert not loader.visible()
 
 

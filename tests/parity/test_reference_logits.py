@@ -6,10 +6,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from safetensors.numpy import save_file
+from safetensors.numpy import load_file, save_file
 
 from service.checkpoint.recipe import check_tensors, load_weights
-from service.checkpoint.safetensors import TensorFiles
 from service.device.mesh import DeviceMesh
 from service.kernels.attention import AttentionKernel
 from service.kernels.cpu import RowAttention
@@ -30,8 +29,8 @@ LAYOUT = CacheLayout(num_pages=16, page_size=PAGE_SIZE, slot_sizes=(1, 2), conte
 def load(case: Case, kernel: AttentionKernel, tmp_path) -> tuple[Decoder, dict[str, jax.Array]]:
     save_file(case.tensors(), tmp_path / "model.safetensors")
     model = Decoder(read_config("test", json.loads(json.dumps(case.hub_config))), kernel=kernel)
-    tensors = TensorFiles("test", [tmp_path / "model.safetensors"])
-    check_tensors("test", model.weight_specs(), {name: e.shape for name, e in tensors.entries.items()})
+    tensors = load_file(tmp_path / "model.safetensors")
+    check_tensors("test", model.weight_specs(), {name: tensor.shape for name, tensor in tensors.items()})
     return model, load_weights(
         model.weight_specs(),
         tensors,

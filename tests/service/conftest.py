@@ -3,12 +3,22 @@
 import json
 from pathlib import Path
 
+import ml_dtypes
+import numpy as np
 import pytest
+from safetensors.numpy import load_file
 
 from tests.gcs import gcs_bucket, gcs_server  # noqa: F401
 from tests.process import running_service
 
 DEMO = Path(__file__).parents[2] / "service" / "demo"
+
+
+def demo_tensors() -> dict[str, np.ndarray]:
+    """The demo model's weights, in the type that they are stored in."""
+    tensors = load_file(DEMO / "model.safetensors")
+    assert {tensor.dtype for tensor in tensors.values()} == {np.dtype(ml_dtypes.bfloat16)}
+    return tensors
 
 
 @pytest.fixture(scope="session")

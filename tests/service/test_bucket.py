@@ -9,10 +9,9 @@ import numpy as np
 import pytest
 from safetensors.numpy import save_file
 
-from service.checkpoint.safetensors import TensorFiles
 from tests.fault_proxy import Fault
 from tests.process import ServiceProcess, running_service
-from tests.service.conftest import DEMO
+from tests.service.conftest import DEMO, demo_tensors
 
 QUESTIONS = 3
 # What the first service of the session compiled: the same model, from wherever it comes.
@@ -30,11 +29,6 @@ def answers_of(service, demo_answers) -> list[str | None]:
         .message.content
         for pair in demo_answers[:QUESTIONS]
     ]
-
-
-def demo_tensors() -> dict[str, np.ndarray]:
-    files = TensorFiles("demo", [DEMO / "model.safetensors"])
-    return {name: np.array(files[name]) for name in files}
 
 
 def shard(folder) -> None:

@@ -6,18 +6,16 @@ import shutil
 import numpy as np
 import pytest
 
-from service.checkpoint.safetensors import TensorFiles
 from tests.levanter_run import save_step
 from tests.process import running_service
-from tests.service.conftest import DEMO
+from tests.service.conftest import DEMO, demo_tensors
 from tests.service.test_warm_start import answers_of, outcomes_of, prewarm, stats_of
 
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory):
     folder = tmp_path_factory.mktemp("run")
-    files = TensorFiles("demo", [DEMO / "model.safetensors"])
-    tensors = {name: np.array(files[name]).astype(np.float32) for name in files}
+    tensors = {name: tensor.astype(np.float32) for name, tensor in demo_tensors().items()}
     save_step(folder, 3, json.loads((DEMO / "config.json").read_text()), tensors)
     for name in (
         "config.json",

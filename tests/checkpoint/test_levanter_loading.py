@@ -1,0 +1,93 @@
+"""A Levanter run gives the weights that went into it, from a folder, through the cache and past it."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import jax
+import numpy as np
+import pytest
+
+from service.checkpoint.loading import LoadedWeights, load_checkpoint
+from service.checkpoint.local import LocalSource
+from service.checkpoint.located import LocatedCheckpoint, locate
+from service.device.mesh import DeviceMesh
+from service.errors import CorruptObject, MalformedCheckpoint
+from tests.checkpoint.conftest import contents
+from tests.checkpoint.streamed import CONFIG, DTYPE, OBJECTS, SPECS, STAGING_BYTES, TENSORS, Loader, same_weights
+from tests.fault_proxy import Fault
+from tests.gcs import GcsBucket
+from tests.levanter_run import save_step
+
+pytestmark = pytest.mark.filterwarnings("ignore")
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The weights of `streamed` as the third step of a run, beside what a start needs besides."""
+    folder = tmp_path_factory.mktemp("run")
+    save_step(folder, 3, CONFIG, {name: tensor.astype(np.float32) for name, tensor in TENSORS.items()})
+    for name in ("config.json", "tokenizer.json"):
+        (folder / name).write_bytes(OBJECTS[name])
+    return folder
+
+
+@pytest.fixture
+def levanter_loader(run: Path, gcs_bucket: GcsBucket, tmp_path: Path) -> Loader:
+    gcs_bucket.upload_directory(run, "run")
+    return Loader(gcs_bucket.endpoint, gcs_bucket.name, tmp_path / "cache", prefix="run")
+
+
+def load_folder(located: LocatedCheckpoint, loader: Loader) -> LoadedWeights:
+    return load_checkpoint(
+        located,
+        SPECS,
+        DTYPE,
+        mesh=DeviceMesh((jax.devices()[0],)),
+        cache=None,
+        progress=loader.progress,
+        max_staging_bytes=STAGING_BYTES,
+    )
+
+
+def test_a_folder_of_this_machine_gives_the_weights_and_stays(run: Path, levanter_loader: Loader):
+    before = contents(run)
+    assert same_weights(load_folder(locate(str(run), LocalSource), levanter_loader))
+    assert contents(run) == before
+
+
+def test_a_bucket_gives_the_weights_and_a_second_start_fetches_nothing(levanter_loader: Loader, gcs_bucket: GcsBucket):
+    assert same_weights(levanter_loader.load())
+    [folder] = levanter_loader.visible()
+    assert (folder / "step-3" / "manifest.json").is_file()
+    gcs_bucket.faults([])
+    assert same_weights(levanter_loader.load())
+    assert not gcs_bucket.requests("step-3%2Fd.*alt=media")
+
+
+def test_without_a_cache_no_byte_is_left(levanter_loader: Loader, monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
+    monkeypatch.setattr("service.checkpoint.loading.private_folder", lambda: tmp_path / "private")
+    assert same_weights(levanter_loader.load(is_cached=False))
+    assert not levanter_loader.root.exists()
+    left = [path for path in (tmp_path / "private").rglob("*") if path.is_file()]
+    assert left  # the locks
+    assert sum(path.stat().st_size for path in left) == 0
+
+
+def test_a_bit_that_flips_once_leaves_the_right_weights_and_one_that_stays_is_refused(
+    levanter_loader: Loader, gcs_bucket: GcsBucket
+):
+    # TensorStore itself takes such a chunk for right.
+    gcs_bucket.faults([Fault("step-3%2Fd.*alt=media", flipped_byte=5)])
+    assert same_weights(levanter_loader.load(is_cached=False))
+    assert gcs_bucket.hits()
+    gcs_bucket.faults([Fault("step-3%2Fd.*alt=media", times=1000, flipped_byte=5)])
+    with pytest.raises(CorruptObject):
+        levanter_loader.load()
+    assert not levanter_loader.visible()
+
+
+def test_a_step_of_another_shape_is_refused_by_name(run: Path, levanter_loader: Loader):
+    located = locate(str(run), LocalSource)
+    wider = replace(located, hub_config={**located.hub_config, "intermediate_size": 161})
+    with pytest.raises(MalformedCheckpoint):
+        load_folder(wider, levanter_loader)
