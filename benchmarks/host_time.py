@@ -42,6 +42,11 @@ class ClockedRunner:
         self.marks.append((plan.kind, len(plan.rows), time.thread_time(), time.perf_counter()))
         return self._runner.dispatch(plan)
 
+    @property
+    def has_pages(self) -> bool:
+        """Tell what the runner tells."""
+        return self._runner.has_pages
+
     def copy_pages(self, copies: Sequence[PageCopy]) -> None:
         """Pass the copies on."""
         self._runner.copy_pages(copies)

@@ -216,7 +216,7 @@ class ModelLoad:
             max_requests = self._settings.max_concurrent_requests
             engine = Engine(runner, plan.shapes, self._metrics, max_requests=max_requests, on_failure=self._on_failure)
             engine.start()
-            asyncio.run(_first_tokens(engine))
+            asyncio.run(_first_token(engine))
         return engine, runner
 
     def _served(self, plan: "EnginePlan", engine: "Engine", text: _Text) -> "ServedModel":
@@ -260,11 +260,10 @@ def _facts_of(plan: "EnginePlan") -> dict[str, Any]:
     return {"bundle_key": plan.key.digest, "shapes": asdict(plan.shapes), **{name: inputs[name] for name in told}}
 
 
-async def _first_tokens(engine: "Engine") -> None:
+async def _first_token(engine: "Engine") -> None:
     from service.engine.request import Request, Sampling
 
-    # One token from the smallest prefill step, one from the smallest decode step.
-    request = Request(id="warm", prompt_ids=(0,), max_tokens=2, sampling=Sampling(temperature=0.0))
+    request = Request(id="warm", prompt_ids=(0,), max_tokens=1, sampling=Sampling(temperature=0.0))
     async for _ in engine.submit(request):
         pass
 

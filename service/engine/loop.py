@@ -49,6 +49,11 @@ class IntRow(Protocol):
 class StepRunner(Protocol):
     """What the loop asks of the device."""
 
+    @property
+    def has_pages(self) -> bool:
+        """Whether pages are there already, for copies."""
+        ...
+
     def copy_pages(self, copies: Sequence[PageCopy]) -> None:
         """Start copies between rows and pages, where the kernel keeps rows."""
         ...
@@ -102,18 +107,26 @@ class Loop:
             while not self._is_stopping:
                 self._take(can_wait=under_way is None and self._scheduler.is_idle)
                 plan = self._scheduler.plan()
-                self._runner.copy_pages(self._scheduler.take_copies())
+                copies = self._scheduler.take_copies()
+                if copies and not self._runner.has_pages:  # making them takes long, so tokens go first
+                    self._finish(under_way)
+                    under_way = None
+                self._runner.copy_pages(copies)
                 dispatched = (plan, self._runner.dispatch(plan)) if plan is not None else None
-                if under_way is not None:
-                    done, result = under_way
-                    token_ids = result.read().tolist()
-                    self._deliver(self._scheduler.commit(done, token_ids, result.read_logprobs()))
+                self._finish(under_way)
                 under_way = dispatched
                 self._measure(plan)
             self._fail(EngineError("the engine was stopped"))
         except Exception as error:
             self._fail(EngineError(f"the device thread failed: {type(error).__name__}"), cause=error)
             raise
+
+    def _finish(self, under_way: tuple[Plan, StepResult] | None) -> None:
+        """Read a step and tell what came out of it."""
+        if under_way is not None:
+            plan, result = under_way
+            token_ids = result.read().tolist()
+            self._deliver(self._scheduler.commit(plan, token_ids, result.read_logprobs()))
 
     def _take(self, *, can_wait: bool) -> None:
         """Empty the inbox; with nothing else to do, wait for the next message."""

@@ -11,7 +11,6 @@ save-…, restore-…               between rows and pages, where the kernel kee
 """
 
 import functools
-import itertools
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -93,11 +92,10 @@ def distinct(stages: Sequence[Stage]) -> list[Stage]:
 
 
 def first_names(shapes: EngineShapes, stages: Sequence[Stage]) -> list[str]:
-    """Name what the first short request needs: one prefill step, and decode steps."""
+    """Name what the first token of a short request needs."""
     kinds = distinct(stages)
     caches = [initial_cache_name(stage, 0) for stage in kinds]
-    smallest = [step_names(kind, next(iter(grid)), kinds) for kind, grid in shapes.grids.items()]
-    return [INITIAL_SLOTS, *caches, *itertools.chain(*smallest)]
+    return [INITIAL_SLOTS, *caches, *step_names(StepKind.PREFILL, next(iter(shapes.prefill_grid)), kinds)]
 
 
 def program_names(shapes: EngineShapes, stages: Sequence[Stage], *, keeps_rows: bool) -> list[str]:
@@ -109,7 +107,8 @@ def program_names(shapes: EngineShapes, stages: Sequence[Stage], *, keeps_rows: 
     scores = [score_name(*size) for size in shapes.sizes(StepKind.PREFILL)]
     num_parts = num_cache_parts(shapes.layout, keeps_rows=keeps_rows)
     caches = [initial_cache_name(stage, part) for part in range(num_parts) for stage in kinds]
-    rest = [*caches, *steps, COUNT_TOKENS, *(copies if keeps_rows else ()), *scores]
+    decode = step_names(StepKind.DECODE, next(iter(shapes.decode_grid)), kinds)
+    rest = [*decode, *caches, *steps, COUNT_TOKENS, *(copies if keeps_rows else ()), *scores]
     return list(dict.fromkeys([*first_names(shapes, stages), *rest]))
 
 

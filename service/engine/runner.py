@@ -116,9 +116,14 @@ class _StageOnDevice:
         """Make what is not there yet of the cache."""
         while True:
             size_seen = len(self.cache)
-            if initial_cache_name(self.stage, self._next_part) not in self._executables:
+            if self.is_filled:
                 return
             self._add_part(size_seen)
+
+    @property
+    def is_filled(self) -> bool:
+        """Whether all of the cache is there."""
+        return initial_cache_name(self.stage, self._next_part) not in self._executables
 
     def _add_part(self, size_seen: int) -> None:
         with self._lock:
@@ -194,6 +199,11 @@ class Runner:
                 for inputs in pack_copy(copy, self.shapes):
                     for on_device in self._stages:
                         on_device.run(copy_name(copy.kind, len(inputs.pages), on_device.stage), inputs)
+
+    @property
+    def has_pages(self) -> bool:
+        """Whether the last part of each cache, which copies need, is there already."""
+        return all(on_device.is_filled for on_device in self._stages)
 
     def fill_caches(self) -> None:
         """Make what no step has reached yet of the caches; may run beside steps, on another thread."""

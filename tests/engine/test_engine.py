@@ -98,6 +98,8 @@ class FailingRunner:
     def __init__(self, runner, failing_step: int) -> None:
         self._runner, self._left = runner, failing_step
 
+    has_pages = True
+
     def copy_pages(self, copies):
         self._runner.copy_pages(copies)
 

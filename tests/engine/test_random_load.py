@@ -75,6 +75,8 @@ class RandomClients(queue.SimpleQueue):
         self._beginnings = [self._tokens(4 * i) for i in range(8)]
         self._is_pausing = False
 
+    has_pages = True
+
     def copy_pages(self, copies):
         self._device.copy_pages(copies)
         Scheduler.check_integrity(self._scheduler)
