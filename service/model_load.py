@@ -12,6 +12,7 @@ Levanter, Haliax, Equinox or Transformers.
 
 import asyncio
 import contextlib
+import gc
 import logging
 import sys
 import threading
@@ -133,6 +134,9 @@ class ModelLoad:
         served = self._served(goal.result().plan, engine, text.result())
 
         def complete() -> None:
+            # What was imported and loaded stays; the collector need not look at it again.
+            gc.freeze()
+            gc.enable()
             _let_early_requests_go_first(engine)
             may_load_rest.set()
             runner.fill_caches()

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 
 def prepare() -> None:
     """Prepare the process; to be called before anything else is imported."""
-    # What is imported stays, so looking for garbage in it only delays the start; `app` switches it on again.
+    # What is imported stays, so looking for garbage in it only delays the start; `ModelLoad` switches it on again.
     gc.disable()
     # Else pydantic reads what every installed package says of itself, in search of plugins.
     os.environ.setdefault("PYDANTIC_DISABLE_PLUGINS", "__all__")

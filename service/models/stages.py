@@ -12,7 +12,7 @@ from service.models.interface import Stage, WeightSpec
 
 # Measured on a CPU: from three layers on, a step takes as long as in one piece; one layer at a time costs it 5 %.
 STAGE_SIZES = (3, 4, 5, 6)  # layers
-USUAL_STAGE = 4
+USUAL_STAGE = 5
 
 
 def decoder_stages(config: DecoderConfig, specs: Sequence[WeightSpec]) -> tuple[Stage, ...]:

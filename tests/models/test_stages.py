@@ -40,10 +40,10 @@ def stages_of(config):
     [
         (1, [1], 1),
         (2, [2], 1),
-        (22, [4, 4, 4, 4, 4, 2], 2),
-        (30, [3] * 10, 1),
+        (22, [5, 5, 5, 5, 2], 2),
+        (30, [5] * 6, 1),
         (32, [4] * 8, 1),
-        (80, [4] * 20, 1),
+        (80, [5] * 16, 1),
     ],
 )
 def test_layers_that_look_alike_are_cut_into_a_few_at_a_time(num_layers, sizes, num_kinds):
@@ -81,7 +81,7 @@ def test_stages_of_a_kind_take_alike_weights_in_the_same_order_and_all_are_taken
 
 
 def test_a_model_whose_stages_share_executables_says_what_it_says_in_one_piece():
-    config = deep(10, [None, 3] * 5)
+    config = deep(12, [None, 3] * 6)
     model = Decoder(config, kernel=RowAttention(SHAPES.layout))
     kinds = [stage.kind for stage in model.stages]
     assert len(set(kinds)) < len(kinds)  # else nothing is shared
