@@ -183,7 +183,7 @@ def levserve(checkpoint: Path, folder: Path, settings: Mapping[str, str]) -> Htt
 
 
 def service_environment(checkpoint: Path, folder: Path, settings: Mapping[str, str]) -> dict[str, str]:
-    """Return the variables of our service and of our engine without it; as in `make serve`, huge pages are asked for."""
+    """Return the variables of our service, and of our engine without it; huge pages as `make serve` has them."""
     fixed = {"MODEL_URI": str(checkpoint), "MODEL_NAME": "bench", "LOCAL_MODEL_CACHE": str(folder / "cache")}
     return fixed | {"LOG_FORMAT": "json", "GLIBC_TUNABLES": "glibc.malloc.hugetlb=1"} | dict(settings)
 
