@@ -84,6 +84,15 @@ def test_a_warm_start_imports_nothing_that_it_has_no_use_for(two_starts):
     assert [name for name in imported if any(f"{name}.".startswith(f"{unused}.") for unused in UNUSED)] == []
 
 
+def test_a_warm_start_loads_before_its_first_token_what_that_needs_and_the_rest_after(two_starts):
+    _, [_, (_, warm, _)] = two_starts
+    loaded = [s for s in warm["spans"] if s["phase"] == "executables" and s["part"] not in ("", "find bundle")]
+    before = {s["part"].partition("-")[0] for s in loaded if s["begin_s"] < warm["first_token_s"]}
+    after = {s["part"].partition("-")[0] for s in loaded if s["begin_s"] >= warm["first_token_s"]}
+    assert before == {"initial", "embed", "prefill", "last", "sample"}
+    assert {"decode", "restore", "score", "count", "prefill"} <= after
+
+
 def test_a_warm_start_gives_the_same_greedy_answers(two_starts, demo_answers):
     _, [(cold_answers, _, _), (warm_answers, _, _)] = two_starts
     assert cold_answers == warm_answers == [pair["answer"] for pair in demo_answers]
