@@ -4,6 +4,7 @@ import logging
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -42,7 +43,7 @@ class EnginePlan:
     kernel: KernelChoice
     key: BundleKey
 
-    @property
+    @cached_property
     def stages(self) -> tuple[Stage, ...]:
         """The layers, in those parts in which they are compiled."""
         return decoder_stages(self.config, self.specs)

@@ -105,6 +105,10 @@ class Loader:
     ) -> LoadedWeights:
         located = self.locate(**limits)
         before_load()
+        return self.load_located(located, is_cached=is_cached, cancelled=cancelled)
+
+    def load_located(self, located: LocatedCheckpoint, *, is_cached: bool = False, cancelled=None) -> LoadedWeights:
+        """Load from wherever it lies."""
         return load_checkpoint(
             located,
             SPECS,

@@ -3,17 +3,14 @@
 from dataclasses import replace
 from pathlib import Path
 
-import jax
 import numpy as np
 import pytest
 
-from service.checkpoint.loading import LoadedWeights, load_checkpoint
 from service.checkpoint.local import LocalSource
-from service.checkpoint.located import LocatedCheckpoint, locate
-from service.device.mesh import DeviceMesh
+from service.checkpoint.located import locate
 from service.errors import CorruptObject, MalformedCheckpoint
 from tests.checkpoint.conftest import contents
-from tests.checkpoint.streamed import CONFIG, DTYPE, OBJECTS, SPECS, STAGING_BYTES, TENSORS, Loader, same_weights
+from tests.checkpoint.streamed import CONFIG, OBJECTS, TENSORS, Loader, same_weights
 from tests.fault_proxy import Fault
 from tests.gcs import GcsBucket
 from tests.levanter_run import save_step
@@ -37,21 +34,9 @@ def levanter_loader(run: Path, gcs_bucket: GcsBucket, tmp_path: Path) -> Loader:
     return Loader(gcs_bucket.endpoint, gcs_bucket.name, tmp_path / "cache", prefix="run")
 
 
-def load_folder(located: LocatedCheckpoint, loader: Loader) -> LoadedWeights:
-    return load_checkpoint(
-        located,
-        SPECS,
-        DTYPE,
-        mesh=DeviceMesh((jax.devices()[0],)),
-        cache=None,
-        progress=loader.progress,
-        max_staging_bytes=STAGING_BYTES,
-    )
-
-
 def test_a_folder_of_this_machine_gives_the_weights_and_stays(run: Path, levanter_loader: Loader):
     before = contents(run)
-    assert same_weights(load_folder(locate(str(run), LocalSource), levanter_loader))
+    assert same_weights(levanter_loader.load_located(locate(str(run), LocalSource)))
     assert contents(run) == before
 
 
@@ -90,4 +75,4 @@ def test_a_step_of_another_shape_is_refused_by_name(run: Path, levanter_loader: 
     located = locate(str(run), LocalSource)
     wider = replace(located, hub_config={**located.hub_config, "intermediate_size": 161})
     with pytest.raises(MalformedCheckpoint):
-        load_folder(wider, levanter_loader)
+        levanter_loader.load_located(wider)

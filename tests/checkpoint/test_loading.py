@@ -9,8 +9,9 @@ import numpy as np
 import pytest
 from safetensors.numpy import save
 
-from service.checkpoint.loading import load_checkpoint, pull_tokenizer
-from service.device.mesh import DeviceMesh
+from service.checkpoint.loading import pull_tokenizer
+from service.checkpoint.local import LocalSource
+from service.checkpoint.located import locate
 from service.errors import (
     AccessDenied,
     CorruptObject,
@@ -56,24 +57,9 @@ def test_without_a_cache_nothing_is_written(loader: Loader):
 
 
 def test_a_folder_of_this_machine_is_loaded_the_same_way(tmp_path: Path, loader: Loader):
-    import jax
-
-    from service.checkpoint.local import LocalSource
-    from service.checkpoint.located import locate
-    from tests.checkpoint.streamed import DTYPE, SPECS, STAGING_BYTES
-
     for name, data in OBJECTS.items():
         (tmp_path / name).write_bytes(data)
-    loaded = load_checkpoint(
-        locate(str(tmp_path), LocalSource),
-        SPECS,
-        DTYPE,
-        mesh=DeviceMesh((jax.devices()[0],)),
-        cache=None,
-        progress=loader.progress,
-        max_staging_bytes=STAGING_BYTES,
-    )
-    assert same_weights(loaded)
+    assert same_weights(loader.load_located(locate(str(tmp_path), LocalSource)))
     assert loader.progress.bytes_done == WEIGHTS_BYTES
 
 
