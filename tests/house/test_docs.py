@@ -1,9 +1,11 @@
 """Documentation that cannot lie."""
 
+import ast
 import re
 from pathlib import Path
 
 from scripts.document_settings import documents
+from service import errors
 from service.setting_meanings import setting_meanings
 from service.settings import Settings
 
@@ -32,6 +34,14 @@ def test_every_file_of_the_service_stands_in_the_tree():
     words = set(re.findall(r"[a-z0-9_]+", tree))
     stems = {path.stem for path in (ROOT / "service").rglob("*.py")} - {"__init__", "__main__"}
     assert stems - words == set()
+
+
+def test_every_error_stands_in_the_tree_of_errors_and_can_be_imported_beside_it():
+    files = [path for path in (ROOT / "service/errors").glob("*.py") if path.stem != "__init__"]
+    nodes = [node for path in files for node in ast.parse(path.read_text()).body]
+    defined = {node.name for node in nodes if isinstance(node, ast.ClassDef)}
+    assert set(re.findall(r"\w+", errors.__doc__)) >= defined
+    assert set(errors.__all__) == defined
 
 
 def test_the_make_targets_that_are_named_exist():

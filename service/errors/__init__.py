@@ -1,0 +1,123 @@
+"""Every error that a client or an operator can meet.
+
+    ServiceError
+    ├── RequestError                   400 invalid_request_error; answers one request
+    │   ├── InvalidParameter               (param)
+    │   ├── UnsupportedParameter           (param) in OpenAI's interface, not in ours yet
+    │   ├── UnknownParameter               (param) in nobody's interface
+    │   ├── MissingParameter               (param)
+    │   ├── ContextLengthExceeded          (prompt_tokens, max_tokens, limit_tokens)
+    │   ├── InvalidApiKey              401
+    │   ├── UnknownRoute               404
+    │   ├── UnknownModel               404 (model, served)
+    │   ├── MethodNotAllowed           405
+    │   ├── BodyTooSlow                408 (limit_s)
+    │   ├── BodyTooLarge               413 (limit_bytes)
+    │   ├── UnsupportedMediaType       415
+    │   ├── ClientGone                 499 nobody reads the answer
+    │   ├── Overloaded                 429 (running, limit, retry_after_s)
+    │   ├── NotReady                   503 (retry_after_s)
+    │   ├── Draining                   503
+    │   └── DeadlineExceeded           504 (limit_s)
+    ├── EngineError                    500 server_error
+    │   ├── BrokenScores                   one sequence's scores are no numbers
+    │   └── EngineStopped              503 the device thread is gone
+    └── StartError                     stops the start: one line, exit code 1
+        ├── SettingsError                  (variable)
+        ├── PortInUse                      (host, port)
+        ├── DoesNotFit                     (needed_bytes, available_bytes)
+        └── CheckpointError                (uri)
+            ├── CheckpointNotFound, AccessDenied, MissingFile, AmbiguousCheckpoint
+            ├── UnsupportedModel           its model_type, or a feature
+            ├── PickledWeights             (files)
+            ├── MalformedCheckpoint        (file): lying headers, wrong shapes, bad JSON
+            ├── HostileName                (name)
+            ├── CorruptObject              (name, expected, actual)
+            ├── ObjectChanged              (name, generation)
+            ├── TransferFailed             (name)
+            └── StorageFull                (needed_bytes, free_bytes)
+
+Facts are fields, so that no caller has to read them out of a message; the message says cause and remedy.
+They lie in files by who raises them, and are imported from here alone, which import-linter checks.
+"""
+
+from service.errors.checkpoint import (
+    AccessDenied,
+    AmbiguousCheckpoint,
+    CheckpointError,
+    CheckpointNotFound,
+    CorruptObject,
+    HostileName,
+    MalformedCheckpoint,
+    MissingFile,
+    ObjectChanged,
+    PickledWeights,
+    StorageFull,
+    TransferFailed,
+    UnsupportedModel,
+)
+from service.errors.engine import BrokenScores, EngineError, EngineStopped
+from service.errors.request import (
+    BodyTooLarge,
+    BodyTooSlow,
+    ClientGone,
+    ContextLengthExceeded,
+    DeadlineExceeded,
+    Draining,
+    InvalidApiKey,
+    InvalidParameter,
+    MethodNotAllowed,
+    MissingParameter,
+    NotReady,
+    Overloaded,
+    RequestError,
+    UnknownModel,
+    UnknownParameter,
+    UnknownRoute,
+    UnsupportedMediaType,
+    UnsupportedParameter,
+)
+from service.errors.root import ServiceError
+from service.errors.start import DoesNotFit, PortInUse, SettingsError, StartError
+
+__all__ = [
+    "AccessDenied",
+    "AmbiguousCheckpoint",
+    "BodyTooLarge",
+    "BodyTooSlow",
+    "BrokenScores",
+    "CheckpointError",
+    "CheckpointNotFound",
+    "ClientGone",
+    "ContextLengthExceeded",
+    "CorruptObject",
+    "DeadlineExceeded",
+    "DoesNotFit",
+    "Draining",
+    "EngineError",
+    "EngineStopped",
+    "HostileName",
+    "InvalidApiKey",
+    "InvalidParameter",
+    "MalformedCheckpoint",
+    "MethodNotAllowed",
+    "MissingFile",
+    "MissingParameter",
+    "NotReady",
+    "ObjectChanged",
+    "Overloaded",
+    "PickledWeights",
+    "PortInUse",
+    "RequestError",
+    "ServiceError",
+    "SettingsError",
+    "StartError",
+    "StorageFull",
+    "TransferFailed",
+    "UnknownModel",
+    "UnknownParameter",
+    "UnknownRoute",
+    "UnsupportedMediaType",
+    "UnsupportedModel",
+    "UnsupportedParameter",
+]

@@ -1,0 +1,202 @@
+"""Why a request is refused or given up, raised on its way to the engine and back; a class carries its wire form.
+
+Source: https://platform.openai.com/docs/guides/error-codes
+"""
+
+from collections.abc import Sequence
+
+from service.errors.root import ServiceError
+
+
+class RequestError(ServiceError):
+    """One request cannot be served; everything else goes on."""
+
+    status: int = 400
+    type: str = "invalid_request_error"
+    code: str | None = None
+    retry_after_s: int | None = None
+
+    def __init__(self, message: str, *, param: str | None = None) -> None:
+        super().__init__(message)
+        self.message = message
+        self.param = param
+
+
+class InvalidParameter(RequestError):
+    """A field has a value that it cannot have."""
+
+    code = "invalid_value"
+
+
+class UnsupportedParameter(RequestError):
+    """A field of OpenAI's interface that is not served, so it is refused rather than ignored."""
+
+    code = "unsupported_parameter"
+
+    def __init__(self, param: str, detail: str = "") -> None:
+        super().__init__(f"'{param}' is not supported by this server{': ' + detail if detail else '.'}", param=param)
+
+
+class UnknownParameter(RequestError):
+    """A field that no interface has."""
+
+    code = "unknown_parameter"
+
+    def __init__(self, param: str) -> None:
+        super().__init__(f"Unknown parameter: '{param}'.", param=param)
+
+
+class MissingParameter(RequestError):
+    """A field that must be there is not."""
+
+    code = "missing_required_parameter"
+
+    def __init__(self, param: str) -> None:
+        super().__init__(f"Missing required parameter: '{param}'.", param=param)
+
+
+class ContextLengthExceeded(RequestError):
+    """The prompt and what it asks for do not fit into the model's context."""
+
+    code = "context_length_exceeded"
+
+    def __init__(
+        self, *, prompt_tokens: int, max_tokens: int, limit_tokens: int, param: str, is_estimate: bool = False
+    ) -> None:
+        super().__init__(
+            f"This model's maximum context length is {limit_tokens} tokens. However, you requested "
+            f"{'at least ' if is_estimate else ''}{prompt_tokens + max_tokens} tokens "
+            f"({prompt_tokens} in the prompt, {max_tokens} in the completion). "
+            "Shorten the prompt or ask for fewer tokens.",
+            param=param,
+        )
+        self.prompt_tokens = prompt_tokens
+        self.max_tokens = max_tokens
+        self.limit_tokens = limit_tokens
+
+
+class InvalidApiKey(RequestError):
+    """No key, or a wrong one."""
+
+    status = 401
+    code = "invalid_api_key"
+
+    def __init__(self, *, is_missing: bool) -> None:
+        cause = "You didn't provide an API key" if is_missing else "Incorrect API key provided"
+        super().__init__(f"{cause}. Send it as 'Authorization: Bearer YOUR_KEY'.")
+
+
+class UnknownRoute(RequestError):
+    """No route has this path."""
+
+    status = 404
+    code = "unknown_url"
+
+
+class UnknownModel(RequestError):
+    """The request names a model that is not served here."""
+
+    status = 404
+    code = "model_not_found"
+
+    def __init__(self, model: str, served: Sequence[str]) -> None:
+        names = ", ".join(f"'{name}'" for name in served)
+        super().__init__(f"The model '{model}' does not exist here. Served: {names}.", param="model")
+        self.model = model
+        self.served = tuple(served)
+
+
+class MethodNotAllowed(RequestError):
+    """The route exists, but not for this method."""
+
+    status = 405
+    code = "method_not_allowed"
+
+
+class BodyTooSlow(RequestError):
+    """The request's body did not arrive in time."""
+
+    status = 408
+    code = "request_timeout"
+
+    def __init__(self, limit_s: float) -> None:
+        super().__init__(f"The request's body did not arrive within {limit_s:g} s.")
+        self.limit_s = limit_s
+
+
+class BodyTooLarge(RequestError):
+    """The request's body is over the limit."""
+
+    status = 413
+    code = "request_too_large"
+
+    def __init__(self, limit_bytes: int) -> None:
+        super().__init__(f"The request's body is larger than the limit of {limit_bytes} bytes.")
+        self.limit_bytes = limit_bytes
+
+
+class UnsupportedMediaType(RequestError):
+    """The body is not JSON."""
+
+    status = 415
+    code = "unsupported_media_type"
+
+
+class ClientGone(RequestError):
+    """The client closed the connection, so the work for it stops; the status is for the log."""
+
+    status = 499
+    code = "client_closed_request"
+
+    def __init__(self) -> None:
+        super().__init__("The client closed the connection.")
+
+
+class Overloaded(RequestError):
+    """The server holds as many requests as it may."""
+
+    status = 429
+    type = "rate_limit_error"
+    code = "server_overloaded"
+
+    def __init__(self, *, running: int, limit: int, retry_after_s: int = 1) -> None:
+        super().__init__(f"The server is at its limit of {limit} concurrent requests. Try again in {retry_after_s} s.")
+        self.running = running
+        self.limit = limit
+        self.retry_after_s = retry_after_s
+
+
+class NotReady(RequestError):
+    """The model is still on its way to the device."""
+
+    status = 503
+    type = "server_error"
+    code = "not_ready"
+
+    def __init__(self, progress: str, *, retry_after_s: int = 2) -> None:
+        super().__init__(f"The model is not ready yet: {progress}. Try again in {retry_after_s} s.")
+        self.retry_after_s = retry_after_s
+
+
+class Draining(RequestError):
+    """The server was told to stop and takes no new request."""
+
+    status = 503
+    type = "server_error"
+    code = "shutting_down"
+    retry_after_s = 1
+
+    def __init__(self) -> None:
+        super().__init__("The server is shutting down and takes no new requests. Try again: another instance answers.")
+
+
+class DeadlineExceeded(RequestError):
+    """The request ran longer than REQUEST_TIMEOUT."""
+
+    status = 504
+    type = "server_error"
+    code = "timeout"
+
+    def __init__(self, limit_s: float) -> None:
+        super().__init__(f"The request took longer than REQUEST_TIMEOUT = {limit_s:g} s. Ask for fewer tokens.")
+        self.limit_s = limit_s

@@ -1,0 +1,5 @@
+"""The root of every error."""
+
+
+class ServiceError(Exception):
+    """Any error that Levserve raises on purpose."""
