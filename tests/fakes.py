@@ -65,10 +65,10 @@ class HandCountedModel:
         sums = jnp.sum(jnp.where(is_seen, context[:, None, :], 0), axis=-1)
         return sums[..., None].astype(jnp.float32), TokenPages(pages)
 
-    def save_pages(self, cache, slot, first_page, pages):
+    def save_pages(self, cache, pages):
         return cache
 
-    def restore_pages(self, cache, slot, first_page, pages):
+    def restore_pages(self, cache, pages):
         return cache
 
     def logits(self, weights: Weights, hidden: Float[Array, "sample hidden"]) -> Float[Array, "sample vocab"]:
@@ -105,22 +105,17 @@ class HandCountedRows(HandCountedModel):
         sums = jnp.sum(jnp.where(is_seen, context[:, None, :], 0), axis=-1)
         return sums[..., None].astype(jnp.float32), cache._replace(rows=rows)
 
-    def save_pages(self, cache, slot, first_page, pages):
-        return cache._replace(
-            pages=cache.pages.at[pages].set(self._window(cache, slot, first_page, pages), mode="drop")
-        )
+    def save_pages(self, cache, pages):
+        saved = cache.rows.at[pages.slot, self._positions(cache, pages)].get(mode="clip")
+        return cache._replace(pages=cache.pages.at[pages.ids].set(saved, mode="drop"))
 
-    def restore_pages(self, cache, slot, first_page, pages):
-        positions = self._positions(cache, first_page, pages)
-        positions = jnp.where((pages < cache.pages.shape[0])[:, None], positions, cache.rows.shape[1])
-        return cache._replace(
-            rows=cache.rows.at[slot, positions].set(cache.pages.at[pages].get(mode="clip"), mode="drop")
-        )
+    def restore_pages(self, cache, pages):
+        is_page = pages.ids < cache.pages.shape[0]
+        positions = jnp.where(is_page[:, None], self._positions(cache, pages), cache.rows.shape[1])
+        found = cache.pages.at[pages.ids].get(mode="clip")
+        return cache._replace(rows=cache.rows.at[pages.slot, positions].set(found, mode="drop"))
 
-    def _window(self, cache, slot, first_page, pages):
-        return cache.rows.at[slot, self._positions(cache, first_page, pages)].get(mode="clip")
-
-    def _positions(self, cache, first_page, pages):
+    def _positions(self, cache, pages):
         page_size = cache.pages.shape[1]
-        first = (first_page + jnp.arange(len(pages)))[:, None] * page_size
+        first = (pages.first + jnp.arange(len(pages.ids)))[:, None] * page_size
         return first + jnp.arange(page_size)[None, :]

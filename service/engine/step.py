@@ -18,6 +18,7 @@ from service.engine.options import Options, pack_options
 from service.engine.plan import StepKind
 from service.engine.sampler import Rows, SampledRows, count_tokens, sample
 from service.engine.shapes import EngineShapes
+from service.kernels.paging import RowPages
 from service.models.interface import Cache, PagedDecoder, Stage, StageInputs, Weights
 
 
@@ -73,12 +74,12 @@ def last_hidden(_: Weights, slots: SlotState, inputs: LastInputs) -> tuple[SlotS
 
 def save_pages(model: PagedDecoder, _: Any, cache: Cache, copy: CopyInputs) -> tuple[Cache, None]:
     """Copy neighbouring pages out of a slot's row of a stage, for others to find."""
-    return model.save_pages(cache, *(jnp.asarray(a) for a in copy)), None
+    return model.save_pages(cache, RowPages(*(jnp.asarray(a) for a in copy))), None
 
 
 def restore_pages(model: PagedDecoder, _: Any, cache: Cache, copy: CopyInputs) -> tuple[Cache, None]:
     """Copy pages that were found into a slot's row of a stage."""
-    return model.restore_pages(cache, *(jnp.asarray(a) for a in copy)), None
+    return model.restore_pages(cache, RowPages(*(jnp.asarray(a) for a in copy))), None
 
 
 def sample_step(

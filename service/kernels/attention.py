@@ -3,13 +3,25 @@
 The cache of a layer is the kernel's own affair: pages, or a row per slot. A model hands it back and forth unopened.
 """
 
+from dataclasses import dataclass
 from typing import Any, ClassVar, Protocol, runtime_checkable
 
-from jaxtyping import Array, DTypeLike, Float, Int
+from jaxtyping import Array, DTypeLike, Float
 
-from service.kernels.paging import CacheLayout, Paging
+from service.kernels.paging import CacheLayout, Paging, RowPages
 
+QueryHeads = Float[Array, "seq token kv_head group head_dim"]  # a group of query heads shares a key-value head
+KVHeads = Float[Array, "seq token kv_head head_dim"]
 LayerCache = Any  # a pytree of arrays; of a kernel that keeps rows, a tuple: each context size, then the pages
+
+
+@dataclass(frozen=True)
+class Scoring:
+    """What becomes of the product of a query and a key before the softmax."""
+
+    scale: float  # multiplies it, as a rule head_dim ** -0.5
+    sliding_window: int | None = None  # positions seen, the token's own included; None sees all
+    soft_cap: float | None = None  # scores are squeezed into (-soft_cap, soft_cap)
 
 
 @runtime_checkable
@@ -25,28 +37,22 @@ class AttentionKernel(Protocol):
 
     def attend(
         self,
-        query: Float[Array, "seq token kv_head group head_dim"],
-        new_keys: Float[Array, "seq token kv_head head_dim"],
-        new_values: Float[Array, "seq token kv_head head_dim"],
+        query: QueryHeads,
+        new_keys: KVHeads,
+        new_values: KVHeads,
         cache: LayerCache,
         paging: Paging,
         *,
-        scale: float,  # multiplies the scores, as a rule head_dim ** -0.5
-        sliding_window: int | None = None,  # positions seen, the token's own included; None sees all
-        soft_cap: float | None = None,  # scores are squeezed into (-soft_cap, soft_cap)
-    ) -> tuple[Float[Array, "seq token kv_head group head_dim"], LayerCache]:
+        scoring: Scoring,
+    ) -> tuple[QueryHeads, LayerCache]:
         """Cache the new tokens' keys and values, and attend from each token to the positions up to its own."""
         ...
 
-    def save(
-        self, cache: LayerCache, slot: Int[Array, ""], first_page: Int[Array, ""], pages: Int[Array, " page"]
-    ) -> LayerCache:
-        """Copy neighbouring pages out of a slot's row; an id of `num_pages` is no page. Only if it keeps rows."""
+    def save(self, cache: LayerCache, pages: RowPages) -> LayerCache:
+        """Copy pages out of a slot's row. Only if it keeps rows."""
         ...
 
-    def restore(
-        self, cache: LayerCache, slot: Int[Array, ""], first_page: Int[Array, ""], pages: Int[Array, " page"]
-    ) -> LayerCache:
+    def restore(self, cache: LayerCache, pages: RowPages) -> LayerCache:
         """Copy pages into a slot's row. Only if it keeps rows."""
         ...
 

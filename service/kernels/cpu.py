@@ -22,7 +22,8 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, DTypeLike, Float, Int
 
-from service.kernels.paging import CacheLayout, Paging
+from service.kernels.attention import KVHeads, QueryHeads, Scoring
+from service.kernels.paging import CacheLayout, Paging, RowPages
 from service.kernels.reference import MASKED_SCORE, is_visible
 
 Keys = Float[Array, "slot kv_head head_dim position"]
@@ -75,48 +76,43 @@ class RowAttention:
 
     def attend(
         self,
-        query: Float[Array, "seq token kv_head group head_dim"],
-        new_keys: Float[Array, "seq token kv_head head_dim"],
-        new_values: Float[Array, "seq token kv_head head_dim"],
+        query: QueryHeads,
+        new_keys: KVHeads,
+        new_values: KVHeads,
         cache: RowCache,
         paging: Paging,
         *,
-        scale: float,
-        sliding_window: int | None = None,
-        soft_cap: float | None = None,
-    ) -> tuple[Float[Array, "seq token kv_head group head_dim"], RowCache]:
+        scoring: Scoring,
+    ) -> tuple[QueryHeads, RowCache]:
         """Write the new tokens into their rows and attend over whole blocks."""
-        attention = _BlockAttention(scale, sliding_window, soft_cap)
+        attention = _BlockAttention(scoring)
         run = self._decode if query.shape[1] == 1 else self._prefill
         attended, rows = run(query, new_keys, new_values, _rows(cache), paging, attention=attention)
         return attended, (*zip(*rows, strict=True), cache[-1])
 
-    def save(
-        self, cache: RowCache, slot: Int[Array, ""], first_page: Int[Array, ""], pages: Int[Array, " page"]
-    ) -> RowCache:
-        """Copy neighbouring pages out of a slot's row."""
-        run = self._read_row(_rows(cache), slot, first_page * self.layout.page_size, len(pages) * self.layout.page_size)
-        keys = run.keys.reshape(*run.keys.shape[:2], len(pages), -1)
-        values = run.values.reshape(run.values.shape[0], len(pages), -1, run.values.shape[-1])
+    def save(self, cache: RowCache, pages: RowPages) -> RowCache:
+        """Copy pages out of a slot's row."""
+        num_pages, page_size = len(pages.ids), self.layout.page_size
+        run = self._read_row(_rows(cache), pages.slot, pages.first * page_size, num_pages * page_size)
+        keys = run.keys.reshape(*run.keys.shape[:2], num_pages, -1)
+        values = run.values.reshape(run.values.shape[0], num_pages, -1, run.values.shape[-1])
         *contexts, old = cache
         saved = Pages(
-            keys=old.keys.at[pages].set(jnp.moveaxis(keys, 2, 0), mode="drop"),
-            values=old.values.at[pages].set(jnp.moveaxis(values, 1, 0), mode="drop"),
+            keys=old.keys.at[pages.ids].set(jnp.moveaxis(keys, 2, 0), mode="drop"),
+            values=old.values.at[pages.ids].set(jnp.moveaxis(values, 1, 0), mode="drop"),
         )
         return (*contexts, saved)
 
-    def restore(
-        self, cache: RowCache, slot: Int[Array, ""], first_page: Int[Array, ""], pages: Int[Array, " page"]
-    ) -> RowCache:
+    def restore(self, cache: RowCache, pages: RowPages) -> RowCache:
         """Copy pages into a slot's row; what an absent page puts there is written again before it is read."""
         *contexts, saved = cache
-        keys = jnp.moveaxis(saved.keys.at[pages].get(mode="clip"), 0, 2)
-        values = jnp.moveaxis(saved.values.at[pages].get(mode="clip"), 0, 1)
+        keys = jnp.moveaxis(saved.keys.at[pages.ids].get(mode="clip"), 0, 2)
+        values = jnp.moveaxis(saved.values.at[pages.ids].get(mode="clip"), 0, 1)
         run = _Run(
             keys=keys.reshape(*keys.shape[:2], -1),
             values=values.reshape(values.shape[0], -1, values.shape[-1]),
-            start=first_page * self.layout.page_size,
-            slot=slot,
+            start=pages.first * self.layout.page_size,
+            slot=pages.slot,
         )
         groups = [list(blocks) for blocks in zip(*contexts, strict=True)]
         for number, span in enumerate(_spans(self.layout.context_sizes)):
@@ -249,9 +245,7 @@ class _BlockAttention:
     in place; joined weights would be cut again, and copied, before they meet the values.
     """
 
-    scale: float
-    sliding_window: int | None
-    soft_cap: float | None
+    scoring: Scoring
 
     def __call__(
         self,
@@ -260,7 +254,7 @@ class _BlockAttention:
         positions: Int[Array, "*#batch #query 1"],
     ) -> Float[Array, "*batch query head_dim"]:
         """Attend from queries at some positions to the positions that each may see."""
-        scaled = query.astype(jnp.float32) * self.scale  # fewer numbers than there are scores
+        scaled = query.astype(jnp.float32) * self.scoring.scale  # fewer numbers than there are scores
         scores, begin = [], 0
         for block in blocks:
             scores.append(self._scores(scaled, block.keys, positions, begin))
@@ -279,10 +273,10 @@ class _BlockAttention:
         begin: int,
     ) -> Float[Array, "*batch query position"]:
         scores = jnp.matmul(query, keys, preferred_element_type=jnp.float32)
-        if self.soft_cap is not None:
-            scores = self.soft_cap * jnp.tanh(scores / self.soft_cap)
+        if self.scoring.soft_cap is not None:
+            scores = self.scoring.soft_cap * jnp.tanh(scores / self.scoring.soft_cap)
         key_positions = begin + jnp.arange(keys.shape[-1], dtype=jnp.int32)
-        return jnp.where(is_visible(positions, key_positions, self.sliding_window), scores, MASKED_SCORE)
+        return jnp.where(is_visible(positions, key_positions, self.scoring.sliding_window), scores, MASKED_SCORE)
 
 
 def _write_column(

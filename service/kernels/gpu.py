@@ -30,6 +30,7 @@ from jax.experimental import pallas as pl
 from jax.experimental.pallas import triton as plgpu
 from jaxtyping import Array, Float
 
+from service.kernels.attention import KVHeads, QueryHeads, Scoring
 from service.kernels.gpu_tile import Tile, attend_tile
 from service.kernels.paging import Paging
 from service.kernels.reference import KVPages, PagedReference, write_tokens
@@ -53,16 +54,14 @@ class TritonAttention(PagedReference):
 
     def attend(
         self,
-        query: Float[Array, "seq token kv_head group head_dim"],
-        new_keys: Float[Array, "seq token kv_head head_dim"],
-        new_values: Float[Array, "seq token kv_head head_dim"],
+        query: QueryHeads,
+        new_keys: KVHeads,
+        new_values: KVHeads,
         cache: KVPages,
         paging: Paging,
         *,
-        scale: float,
-        sliding_window: int | None = None,
-        soft_cap: float | None = None,
-    ) -> tuple[Float[Array, "seq token kv_head group head_dim"], KVPages]:
+        scoring: Scoring,
+    ) -> tuple[QueryHeads, KVPages]:
         """Write the new tokens into their pages and attend over the pages in place."""
         with jax.named_scope("cache_update"):
             keys = write_tokens(cache.keys, new_keys, paging)
@@ -73,7 +72,8 @@ class TritonAttention(PagedReference):
         dim = _power_of_two(head_dim)
         tile_vectors = TILE_BYTES // (dim * query.dtype.itemsize)
         num_rows = _power_of_two(width * group, most=min(MOST_ROWS, tile_vectors))
-        reach = context if sliding_window is None else min(context, sliding_window + width)
+        window = scoring.sliding_window
+        reach = context if window is None else min(context, window + width)
         num_blocks = pl.cdiv(width * group, num_rows)
         tile = Tile(
             num_rows=num_rows,
@@ -81,9 +81,7 @@ class TritonAttention(PagedReference):
             num_splits=_num_splits(num_seqs * num_kv_heads * num_blocks, reach),
             group=group,
             page_size=page_size,
-            scale=scale,
-            sliding_window=sliding_window,
-            soft_cap=soft_cap,
+            scoring=scoring,
         )
         with jax.named_scope("attention"):
             rows = jnp.moveaxis(query, 2, 1).reshape(num_seqs, num_kv_heads, width * group, head_dim)

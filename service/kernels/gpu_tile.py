@@ -13,6 +13,7 @@ import jax.numpy as jnp
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import triton as plgpu
 
+from service.kernels.attention import Scoring
 from service.kernels.reference import MASKED_SCORE, is_visible
 
 Ref = Any  # a block of an array that a kernel reads or writes
@@ -28,9 +29,7 @@ class Tile:
     num_splits: int  # programs that share the context of the same rows
     group: int  # query heads of a key-value head: so many rows are one token's
     page_size: int
-    scale: float
-    sliding_window: int | None
-    soft_cap: float | None
+    scoring: Scoring
 
 
 def attend_tile(  # noqa: PLR0917 (Pallas gives them by position)
@@ -65,7 +64,7 @@ def attend_tile(  # noqa: PLR0917 (Pallas gives them by position)
         pages = plgpu.load(table_ref.at[key_positions // tile.page_size], mask=key_positions < end, other=0)
         keys = load(keys_ref, pages, key_positions)
         scores = _scores(query, keys, tile)
-        visible = is_visible(positions[:, None], key_positions, tile.sliding_window)
+        visible = is_visible(positions[:, None], key_positions, tile.scoring.sliding_window)
         new_highest = jnp.maximum(highest, jnp.max(jnp.where(visible, scores, MASKED_SCORE), axis=1))
         weights = jnp.where(visible, jnp.exp2(scores - new_highest[:, None]), 0)
         values = load(values_ref, pages, key_positions)
@@ -97,8 +96,9 @@ def _span(
     last_token = jnp.minimum((block * tile.num_rows + tile.num_rows - 1) // tile.group, num_tokens - 1)
     end = jnp.where(first_token < num_tokens, start + last_token + 1, 0)
     begin = 0
-    if tile.sliding_window is not None:
-        begin = jnp.maximum(start + first_token - tile.sliding_window + 1, 0)
+    window = tile.scoring.sliding_window
+    if window is not None:
+        begin = jnp.maximum(start + first_token - window + 1, 0)
     first_turn, last_turn = begin // tile.num_positions, pl.cdiv(end, tile.num_positions)
     # Splits share what there is, not what the bucket could hold.
     share = pl.cdiv(jnp.maximum(last_turn - first_turn, 0), tile.num_splits)
@@ -109,9 +109,10 @@ def _span(
 def _scores(query: jax.Array, keys: jax.Array, tile: Tile) -> jax.Array:
     """Return scores in units of log 2."""
     scores = _product(query, keys, is_transposed=True)
-    if tile.soft_cap is None:
-        return scores * (tile.scale * LOG2_E)
-    return jnp.tanh(scores * (tile.scale / tile.soft_cap)) * (tile.soft_cap * LOG2_E)
+    scale, soft_cap = tile.scoring.scale, tile.scoring.soft_cap
+    if soft_cap is None:
+        return scores * (scale * LOG2_E)
+    return jnp.tanh(scores * (scale / soft_cap)) * (soft_cap * LOG2_E)
 
 
 def _product(left: jax.Array, right: jax.Array, *, is_transposed: bool = False) -> jax.Array:

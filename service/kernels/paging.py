@@ -32,6 +32,14 @@ class CacheLayout:
         return self.slot_sizes[-1]
 
 
+class RowPages(NamedTuple):
+    """Neighbouring pages of a slot's row, as one copy between them and the row takes them."""
+
+    slot: Int[Array, ""]
+    first: Int[Array, ""]  # in the order of the row's positions, in pages
+    ids: Int[Array, " page"]  # `num_pages` is no page
+
+
 class Paging(NamedTuple):
     """The rows of a step and where they lie. A padded row has `num_tokens` 0."""
 

@@ -7,7 +7,8 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, DTypeLike, Float, Int
 
-from service.kernels.paging import CacheLayout, Paging
+from service.kernels.attention import KVHeads, QueryHeads, Scoring
+from service.kernels.paging import CacheLayout, Paging, RowPages
 
 # Finite, so that a padded row, where every position is masked, stays free of NaN.
 MASKED_SCORE = -1e30
@@ -34,16 +35,14 @@ class PagedReference:
 
     def attend(
         self,
-        query: Float[Array, "seq token kv_head group head_dim"],
-        new_keys: Float[Array, "seq token kv_head head_dim"],
-        new_values: Float[Array, "seq token kv_head head_dim"],
+        query: QueryHeads,
+        new_keys: KVHeads,
+        new_values: KVHeads,
         cache: KVPages,
         paging: Paging,
         *,
-        scale: float,
-        sliding_window: int | None = None,
-        soft_cap: float | None = None,
-    ) -> tuple[Float[Array, "seq token kv_head group head_dim"], KVPages]:
+        scoring: Scoring,
+    ) -> tuple[QueryHeads, KVPages]:
         """Write the new tokens into their pages, gather, attend.
 
         Source: Vaswani et al. 2017, arXiv:1706.03762, section 3.2.1; grouped heads: Ainslie et al. 2023,
@@ -53,26 +52,22 @@ class PagedReference:
             cache = KVPages(write_tokens(cache.keys, new_keys, paging), write_tokens(cache.values, new_values, paging))
         with jax.named_scope("attention"):
             keys, values = _read(cache.keys, paging), _read(cache.values, paging)
-            scores = jnp.einsum("stkgd,skcd->skgtc", query, keys, preferred_element_type=jnp.float32) * scale
-            if soft_cap is not None:
-                scores = soft_cap * jnp.tanh(scores / soft_cap)
+            scores = jnp.einsum("stkgd,skcd->skgtc", query, keys, preferred_element_type=jnp.float32) * scoring.scale
+            if scoring.soft_cap is not None:
+                scores = scoring.soft_cap * jnp.tanh(scores / scoring.soft_cap)
             query_positions = paging.positions(query.shape[1])[:, :, None]
             key_positions = jnp.arange(keys.shape[2], dtype=jnp.int32)
             scores = jnp.where(
-                is_visible(query_positions, key_positions, sliding_window)[:, None, None], scores, MASKED_SCORE
+                is_visible(query_positions, key_positions, scoring.sliding_window)[:, None, None], scores, MASKED_SCORE
             )
             weights = jax.nn.softmax(scores, axis=-1)
             return jnp.einsum("skgtc,skcd->stkgd", weights.astype(values.dtype), values), cache
 
-    def save(
-        self, cache: KVPages, slot: Int[Array, ""], first_page: Int[Array, ""], pages: Int[Array, " page"]
-    ) -> KVPages:
+    def save(self, cache: KVPages, pages: RowPages) -> KVPages:
         """Nothing is to be copied: pages are read in place."""
         return cache
 
-    def restore(
-        self, cache: KVPages, slot: Int[Array, ""], first_page: Int[Array, ""], pages: Int[Array, " page"]
-    ) -> KVPages:
+    def restore(self, cache: KVPages, pages: RowPages) -> KVPages:
         """Nothing is to be copied: pages are read in place."""
         return cache
 
@@ -92,7 +87,7 @@ def is_visible(
 
 def write_tokens(
     pages: Float[Array, "page kv_head position head_dim"],
-    new: Float[Array, "seq token kv_head head_dim"],
+    new: KVHeads,
     paging: Paging,
 ) -> Float[Array, "page kv_head position head_dim"]:
     """Put each new token's vectors into its page; padding is dropped."""

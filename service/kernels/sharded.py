@@ -11,11 +11,11 @@ from typing import Any
 
 import jax
 from jax.sharding import NamedSharding, PartitionSpec
-from jaxtyping import Array, DTypeLike, Float, Int
+from jaxtyping import DTypeLike
 
 from service.device.mesh import MESH_AXES, DeviceMesh
-from service.kernels.attention import AttentionKernel, LayerCache
-from service.kernels.paging import CacheLayout, Paging
+from service.kernels.attention import AttentionKernel, KVHeads, LayerCache, QueryHeads, Scoring
+from service.kernels.paging import CacheLayout, Paging, RowPages
 
 WHOLE = PartitionSpec()
 HEADS = PartitionSpec(None, None, MESH_AXES["kv_head"])  # [seq, token, kv_head, ...]
@@ -43,36 +43,26 @@ class ShardedAttention:
 
     def attend(
         self,
-        query: Float[Array, "seq token kv_head group head_dim"],
-        new_keys: Float[Array, "seq token kv_head head_dim"],
-        new_values: Float[Array, "seq token kv_head head_dim"],
+        query: QueryHeads,
+        new_keys: KVHeads,
+        new_values: KVHeads,
         cache: LayerCache,
         paging: Paging,
         *,
-        scale: float,
-        sliding_window: int | None = None,
-        soft_cap: float | None = None,
-    ) -> tuple[Float[Array, "seq token kv_head group head_dim"], LayerCache]:
+        scoring: Scoring,
+    ) -> tuple[QueryHeads, LayerCache]:
         """Attend on each device with its heads."""
-        attend = functools.partial(self.kernel.attend, scale=scale, sliding_window=sliding_window, soft_cap=soft_cap)
+        attend = functools.partial(self.kernel.attend, scoring=scoring)
         on_each = self._on_each(attend, (HEADS, HEADS, HEADS, self._cache, WHOLE), (HEADS, self._cache))
         return on_each(query, new_keys, new_values, cache, paging)
 
-    def save(
-        self, cache: LayerCache, slot: Int[Array, ""], first_page: Int[Array, ""], pages: Int[Array, " page"]
-    ) -> LayerCache:
-        """Copy neighbouring pages out of a slot's row, on each device what it has of them."""
-        return self._on_each(self.kernel.save, (self._cache, WHOLE, WHOLE, WHOLE), self._cache)(
-            cache, slot, first_page, pages
-        )
+    def save(self, cache: LayerCache, pages: RowPages) -> LayerCache:
+        """Copy pages out of a slot's row, on each device what it has of them."""
+        return self._on_each(self.kernel.save, (self._cache, WHOLE), self._cache)(cache, pages)
 
-    def restore(
-        self, cache: LayerCache, slot: Int[Array, ""], first_page: Int[Array, ""], pages: Int[Array, " page"]
-    ) -> LayerCache:
+    def restore(self, cache: LayerCache, pages: RowPages) -> LayerCache:
         """Copy pages into a slot's row, on each device what it has of them."""
-        return self._on_each(self.kernel.restore, (self._cache, WHOLE, WHOLE, WHOLE), self._cache)(
-            cache, slot, first_page, pages
-        )
+        return self._on_each(self.kernel.restore, (self._cache, WHOLE), self._cache)(cache, pages)
 
     @property
     def _cache(self) -> PartitionSpec:

@@ -24,8 +24,9 @@ import jax.numpy as jnp
 from jax.experimental.pallas.ops.tpu.ragged_paged_attention import ragged_paged_attention
 from jaxtyping import Array, DTypeLike, Float, Int
 
+from service.kernels.attention import KVHeads, QueryHeads, Scoring
 from service.kernels.choice import TPU_LANES
-from service.kernels.paging import CacheLayout, Paging
+from service.kernels.paging import CacheLayout, Paging, RowPages
 
 # What one turn of the kernel holds. By itself it would take up to 128 pages at once, which do not fit the 16 MiB that a
 # kernel is granted on a v4 or v5e; these do. Not tuned.
@@ -51,16 +52,14 @@ class RaggedAttention:
 
     def attend(
         self,
-        query: Float[Array, "seq token kv_head group head_dim"],
-        new_keys: Float[Array, "seq token kv_head head_dim"],
-        new_values: Float[Array, "seq token kv_head head_dim"],
+        query: QueryHeads,
+        new_keys: KVHeads,
+        new_values: KVHeads,
         cache: KVPairs,
         paging: Paging,
         *,
-        scale: float,
-        sliding_window: int | None = None,
-        soft_cap: float | None = None,
-    ) -> tuple[Float[Array, "seq token kv_head group head_dim"], KVPairs]:
+        scoring: Scoring,
+    ) -> tuple[QueryHeads, KVPairs]:
         """Write the new tokens into their pages and attend over the pages in place."""
         num_pages, page_size, _, dim = cache.shape
         num_seqs, width, num_kv_heads, group, head_dim = query.shape
@@ -77,9 +76,9 @@ class RaggedAttention:
                 jnp.clip(paging.page_table, 0, num_pages - 1),  # a copy from nowhere would halt the chip
                 ragged.bounds,
                 jnp.array([num_seqs], jnp.int32),
-                sm_scale=scale,
-                sliding_window=sliding_window,
-                soft_cap=soft_cap,
+                sm_scale=scoring.scale,
+                sliding_window=scoring.sliding_window,
+                soft_cap=scoring.soft_cap,
                 num_kv_pages_per_block=min(context_pages, max(POSITIONS_PER_BLOCK // page_size, 1)),
                 num_queries_per_block=min(
                     QUERIES_PER_BLOCK, max(QUERY_HEADS_PER_BLOCK // (num_kv_heads * group), 1), num_seqs * width
@@ -90,15 +89,11 @@ class RaggedAttention:
             is_token = paging.is_token(width)[:, :, None, None, None]
             return jnp.where(is_token, unpacked, 0), cache
 
-    def save(
-        self, cache: KVPairs, slot: Int[Array, ""], first_page: Int[Array, ""], pages: Int[Array, " page"]
-    ) -> KVPairs:
+    def save(self, cache: KVPairs, pages: RowPages) -> KVPairs:
         """Nothing is to be copied: pages are read in place."""
         return cache
 
-    def restore(
-        self, cache: KVPairs, slot: Int[Array, ""], first_page: Int[Array, ""], pages: Int[Array, " page"]
-    ) -> KVPairs:
+    def restore(self, cache: KVPairs, pages: RowPages) -> KVPairs:
         """Nothing is to be copied: pages are read in place."""
         return cache
 
@@ -136,12 +131,7 @@ class _Ragged:
         return flat[self._places]
 
 
-def _write(
-    cache: KVPairs,
-    new_keys: Float[Array, "seq token kv_head head_dim"],
-    new_values: Float[Array, "seq token kv_head head_dim"],
-    paging: Paging,
-) -> KVPairs:
+def _write(cache: KVPairs, new_keys: KVHeads, new_values: KVHeads, paging: Paging) -> KVPairs:
     num_pages, page_size, num_pairs, dim = cache.shape
     pairs = jnp.stack([new_keys, new_values], axis=3)  # [seq, token, kv_head, key or value, head_dim]
     pairs = _pad_last(pairs.reshape(*new_keys.shape[:2], num_pairs, -1), dim).astype(cache.dtype)

@@ -18,8 +18,8 @@ from haliax import NamedArray
 from jaxtyping import Array, Float, Int
 
 from service.device.mesh import DeviceMesh
-from service.kernels.attention import AttentionKernel, LayerCache
-from service.kernels.paging import CacheLayout, Paging
+from service.kernels.attention import AttentionKernel, LayerCache, Scoring
+from service.kernels.paging import CacheLayout, Paging, RowPages
 from service.kernels.reference import PagedReference
 from service.kernels.sharded import ShardedAttention
 from service.models.config import DecoderConfig
@@ -115,28 +115,13 @@ class Decoder:
         """Whether the kernel keeps a row per slot."""
         return self.kernel.keeps_rows
 
-    def save_pages(
-        self,
-        cache: Cache,
-        slot: Int[Array, ""],
-        first_page: Int[Array, ""],
-        pages: Int[Array, " page"],
-    ) -> Cache:
-        """Copy neighbouring pages out of a slot's row, in every layer of a stage."""
-        layers = self._by_layer(cache)
-        return self._by_part(self._kernel.save(of_layer, slot, first_page, pages) for of_layer in layers)
+    def save_pages(self, cache: Cache, pages: RowPages) -> Cache:
+        """Copy pages out of a slot's row, in every layer of a stage."""
+        return self._by_part(self._kernel.save(of_layer, pages) for of_layer in self._by_layer(cache))
 
-    def restore_pages(
-        self,
-        cache: Cache,
-        slot: Int[Array, ""],
-        first_page: Int[Array, ""],
-        pages: Int[Array, " page"],
-    ) -> Cache:
+    def restore_pages(self, cache: Cache, pages: RowPages) -> Cache:
         """Copy pages into a slot's row, in every layer of a stage."""
-        return self._by_part(
-            self._kernel.restore(of_layer, slot, first_page, pages) for of_layer in self._by_layer(cache)
-        )
+        return self._by_part(self._kernel.restore(of_layer, pages) for of_layer in self._by_layer(cache))
 
     def logits(self, weights: Weights, hidden: Float[Array, "sample hidden"]) -> Float[Array, "sample vocab"]:
         """Turn hidden states after the last stage into float32 scores over the vocabulary."""
@@ -229,8 +214,7 @@ class Decoder:
             value.rearrange((Seq, Token, "kv_head", "head_dim")).array,
             cache,
             paging,
-            scale=config.head_dim**-0.5,
-            sliding_window=config.sliding_window(layer),
+            scoring=Scoring(config.head_dim**-0.5, config.sliding_window(layer)),
         )
         merged = hax.named(attended, (Seq, Token, "kv_head", "group", "head_dim"))
         with jax.named_scope("output"):

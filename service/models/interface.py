@@ -13,7 +13,7 @@ import jax
 import numpy as np
 from jaxtyping import Array, Float, Int
 
-from service.kernels.paging import CacheLayout, Paging
+from service.kernels.paging import CacheLayout, Paging, RowPages
 
 Weights = Mapping[str, jax.Array]  # by WeightSpec.name
 # A stage's: a pytree for each part. Parts are made in their order, the last of them when a step first reaches so far.
@@ -124,16 +124,12 @@ class PagedDecoder(Protocol):
         """Whether pages must be copied to and from a slot's row (`save_pages`, `restore_pages`)."""
         ...
 
-    def save_pages(
-        self, cache: Cache, slot: Int[Array, ""], first_page: Int[Array, ""], pages: Int[Array, " page"]
-    ) -> Cache:
-        """Copy neighbouring pages out of a slot's row of a stage; an id of `num_pages` is no page."""
+    def save_pages(self, cache: Cache, pages: RowPages) -> Cache:
+        """Copy pages out of a slot's row of a stage."""
         ...
 
-    def restore_pages(
-        self, cache: Cache, slot: Int[Array, ""], first_page: Int[Array, ""], pages: Int[Array, " page"]
-    ) -> Cache:
-        """Copy pages into a slot's row of a stage; an id of `num_pages` is no page."""
+    def restore_pages(self, cache: Cache, pages: RowPages) -> Cache:
+        """Copy pages into a slot's row of a stage."""
         ...
 
     def logits(self, weights: Weights, hidden: Float[Array, "sample hidden"]) -> Float[Array, "sample vocab"]:

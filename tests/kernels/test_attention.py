@@ -5,8 +5,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from service.kernels.attention import Scoring
 from service.kernels.cpu import RowAttention
-from service.kernels.paging import CacheLayout, Paging
+from service.kernels.paging import CacheLayout, Paging, RowPages
 from service.kernels.reference import PagedReference
 from tests.tolerances import SAME_ATTENTION_ATOL
 
@@ -34,7 +35,8 @@ class Both:
             for k in self.kernels
         ]
         self.attend = [
-            jax.jit(lambda q, n, v, c, p, k=k: k.attend(q, n, v, c, p, scale=0.3, **options)) for k in self.kernels
+            jax.jit(lambda q, n, v, c, p, k=k: k.attend(q, n, v, c, p, scoring=Scoring(0.3, **options)))
+            for k in self.kernels
         ]
         self.random = np.random.RandomState(5)
         self.lengths = [0] * LAYOUT.num_slots
@@ -92,13 +94,13 @@ def test_a_prefix_copied_through_pages_gives_what_the_original_gives(name):
     both.step(12, {0: (1, 11)}, num_rows=1)
     both.step(12, {0: (1, 9)}, num_rows=1)
     # Three of the five pages that slot 1 has filled, with padding in the copies; the reference shares them in place.
-    slot = lambda number: jnp.asarray(number, jnp.int32)  # noqa: E731
+    number = lambda value: jnp.asarray(value, jnp.int32)  # noqa: E731
     pages = jnp.asarray([*both.pages[1, 1:3], LAYOUT.num_pages, LAYOUT.num_pages], jnp.int32)
     first = jnp.asarray([both.pages[1, 0]], jnp.int32)
-    cache = jax.jit(kernel.save)(both.caches[1], slot(1), slot(1), pages)
-    cache = jax.jit(kernel.save)(cache, slot(1), slot(0), first)
-    cache = jax.jit(kernel.restore)(cache, slot(4), slot(0), first)
-    both.caches[1] = jax.jit(kernel.restore)(cache, slot(4), slot(1), pages)
+    cache = jax.jit(kernel.save)(both.caches[1], RowPages(number(1), number(1), pages))
+    cache = jax.jit(kernel.save)(cache, RowPages(number(1), number(0), first))
+    cache = jax.jit(kernel.restore)(cache, RowPages(number(4), number(0), first))
+    both.caches[1] = jax.jit(kernel.restore)(cache, RowPages(number(4), number(1), pages))
     both.pages[4, :3] = both.pages[1, :3]
     both.lengths[4] = 3 * LAYOUT.page_size
     both.step(4, {0: (4, 3)}, num_rows=1)

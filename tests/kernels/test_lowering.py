@@ -7,6 +7,7 @@ import jax.numpy as jnp
 import pytest
 from jax.sharding import AbstractDevice, AbstractMesh, use_abstract_mesh
 
+from service.kernels.attention import Scoring
 from service.kernels.gpu import TritonAttention
 from service.kernels.paging import CacheLayout, Paging
 from service.kernels.tpu import RaggedAttention
@@ -59,7 +60,7 @@ def lower(
 ):
     layout = CacheLayout(4 * num_pages, 16, (num_seqs,), (num_pages * 16,))
     make = functools.partial(kernel.initial_cache, layout, num_kv_heads=num_kv_heads, head_dim=head_dim, dtype=dtype)
-    attend = functools.partial(kernel.attend, scale=0.1, **options)
+    attend = functools.partial(kernel.attend, scoring=Scoring(0.1, **options))
     numbers = jax.ShapeDtypeStruct((num_seqs,), jnp.int32)
     table = jax.ShapeDtypeStruct((num_seqs, num_pages), jnp.int32)
     new = jax.ShapeDtypeStruct((num_seqs, width, num_kv_heads, head_dim), dtype)

@@ -9,6 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from service.kernels.attention import Scoring
 from service.kernels.paging import CacheLayout, Paging
 from service.kernels.reference import PagedReference
 from tests.kernels.emulated import RAGGED, TRITON
@@ -91,7 +92,7 @@ class Steps:
         self.cache = kernel.initial_cache(
             layout, num_kv_heads=case.num_kv_heads, head_dim=case.head_dim, dtype=self.dtype
         )
-        self.attend = jax.jit(functools.partial(kernel.attend, scale=case.head_dim**-0.5, **case.options))
+        self.attend = jax.jit(functools.partial(kernel.attend, scoring=Scoring(case.head_dim**-0.5, **case.options)))
 
     def draw(self, *shape: int) -> jax.Array:
         # Numbers that every dtype here has, so that all kernels see the same.
