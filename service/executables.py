@@ -47,6 +47,7 @@ def obtain(
     bundles: Bundles,
     startup: Startup,
     *,
+    on_begun: Callable[[], None],
     on_usable: Callable[[Executables], None],
     before_rest: Callable[[], object],
 ) -> Executables:
@@ -56,6 +57,7 @@ def obtain(
         plan: what they are for.
         bundles: where to look.
         startup: told how far it is.
+        on_begun: called when loading or compiling is under way.
         on_usable: called as soon as executables can be asked for, before the last of a bundle is there.
         before_rest: waits until those of a bundle may be loaded that a first token does not need.
     """
@@ -66,12 +68,14 @@ def obtain(
             bundle = bundles.find(plan.key, names)
         facts |= {"bundle": bundles.outcome, "executables": len(names)}
         if bundle is None:
+            on_begun()
             executables = compile_all(plan, startup)
             on_usable(executables)
             return executables
         facts["bundle_bytes"] = bundle.size_bytes
         loading = _load(bundle, plan, names, startup)
         executables = Executables(loading, bundle)
+        on_begun()
         on_usable(executables)
         before_rest()
         loading.wait()

@@ -12,7 +12,6 @@ Levanter, Haliax, Equinox or Transformers.
 
 import asyncio
 import contextlib
-import gc
 import logging
 import sys
 import threading
@@ -23,10 +22,12 @@ from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
 from service.checkpoint.cache import CheckpointCache
+from service.checkpoint.fresh_memory import FreshMemory
 from service.checkpoint.located import LocatedCheckpoint
 from service.checkpoint.location import HubLocation, parse_location
-from service.device.memory import Device
+from service.device.memory import Device, expects_cpu, host_memory_bytes
 from service.observability.metrics import Metrics
+from service.quick_imports import settle
 from service.settings import Settings
 from service.start_parts import StartParts
 from service.starting_point import checkpoint_uri, find_devices, locate_checkpoint
@@ -57,12 +58,12 @@ HEAVY_PACKAGES = ("levanter", "haliax", "equinox", "transformers", "torch", "ten
 
 @dataclass(frozen=True)
 class LoadedModel:
-    """A model that has produced a real token."""
+    """A model that can be asked."""
 
     served: "ServedModel"
     engine: "Engine"
     complete: Callable[[], None]
-    """Waits until every executable is there and declares the service ready; then keeps the bundle for later starts."""
+    """Draws a token, waits for every executable and declares the service ready; then keeps the bundle for later."""
 
 
 @dataclass(frozen=True)
@@ -109,7 +110,7 @@ class ModelLoad:
         )
 
     def run(self, beside: Callable[[], object] = lambda: None) -> LoadedModel:
-        """Bring the model up; returns when it has produced a token.
+        """Bring the model up; returns when it can be asked, after a start without a bundle only when all of it has run.
 
         Args:
             beside: run at the same time, once executables and weights are on their way.
@@ -119,24 +120,25 @@ class ModelLoad:
         """
         parts = StartParts()
         usable: Future[Executables] = Future()
-        may_load_rest = threading.Event()
+        has_begun, may_load_rest = threading.Event(), threading.Event()
         devices = parts.begin("devices", lambda: _Devices(*find_devices(self._startup, self._metrics)))
         located = parts.begin("locate", lambda: locate_checkpoint(self._settings, self._startup))
         goal = parts.begin("plan", lambda: self._plan(devices.result(), located.result()))
-        executables = parts.begin("executables", lambda: self._obtain(goal.result(), usable, may_load_rest))
+        executables = parts.begin("executables", lambda: self._obtain(goal.result(), usable, has_begun, may_load_rest))
         weights = parts.begin("weights", lambda: self._load_weights(located.result(), goal))
-        text = parts.begin("text", lambda: self._load_text(located.result(), goal))
-        aside = parts.begin("beside", lambda: (goal.result(), beside()))
-        parts.wait_for(weights, text, usable)
+        text = parts.begin("text", lambda: self._load_text(located.result(), has_begun))
+        aside = parts.begin("beside", lambda: (has_begun.wait(), beside()))
+        parts.wait_for(weights, usable)
         engine, runner = self._warm(goal.result().plan, weights.result(), usable.result())
-        parts.wait_for(aside)
+        parts.wait_for(text, aside)
         self._startup.answer()
         served = self._served(goal.result().plan, engine, text.result())
 
         def complete() -> None:
-            # What was imported and loaded stays; the collector need not look at it again.
-            gc.freeze()
-            gc.enable()
+            settle()
+            time.sleep(POLL_S)  # requests that came during the start are on their way
+            asyncio.run(_draw_token(engine))
+            self._startup.draw_token()
             _let_early_requests_go_first(engine)
             may_load_rest.set()
             runner.fill_caches()
@@ -163,12 +165,23 @@ class ModelLoad:
         )
         return _Goal(plan, Bundles.of_settings(self._settings, located.uri, self._metrics))
 
-    def _obtain(self, goal: _Goal, usable: "Future[Executables]", may_load_rest: threading.Event) -> "Executables":
+    def _obtain(
+        self,
+        goal: _Goal,
+        usable: "Future[Executables]",
+        has_begun: threading.Event,
+        may_load_rest: threading.Event,
+    ) -> "Executables":
         from service.executables import obtain
 
         try:
             return obtain(
-                goal.plan, goal.bundles, self._startup, on_usable=usable.set_result, before_rest=may_load_rest.wait
+                goal.plan,
+                goal.bundles,
+                self._startup,
+                on_begun=has_begun.set,
+                on_usable=usable.set_result,
+                before_rest=may_load_rest.wait,
             )
         except BaseException as error:
             if not usable.done():
@@ -176,6 +189,7 @@ class ModelLoad:
             raise
 
     def _load_weights(self, located: LocatedCheckpoint, goal: Future[_Goal]) -> "Mapping[str, jax.Array]":
+        memory = FreshMemory(_likely_host_bytes(located))
         plan = goal.result().plan
         from service.checkpoint.loading import load_checkpoint
 
@@ -188,16 +202,17 @@ class ModelLoad:
                 cache=self._cache,
                 progress=self._startup.pulled,
                 max_staging_bytes=self._settings.stream_staging_bytes,
+                memory=memory,
             )
             facts["weights_bytes"] = plan.weights_bytes
         return loaded.weights
 
-    def _load_text(self, located: LocatedCheckpoint, goal: Future[_Goal]) -> _Text:
+    def _load_text(self, located: LocatedCheckpoint, has_begun: threading.Event) -> _Text:
         with self._startup.phase(Phase.TOKENIZER, "pull"):
             from service.checkpoint.loading import pull_tokenizer
 
             folder = pull_tokenizer(located, self._cache, self._startup.pulled).path
-        goal.result()
+        has_begun.wait()
         with self._startup.phase(Phase.TOKENIZER) as facts:
             from service.text.chat_template import ChatTemplate
             from service.text.tokenizer import Tokenizer
@@ -220,7 +235,6 @@ class ModelLoad:
             max_requests = self._settings.max_concurrent_requests
             engine = Engine(runner, plan.shapes, self._metrics, max_requests=max_requests, on_failure=self._on_failure)
             engine.start()
-            asyncio.run(_first_token(engine))
         return engine, runner
 
     def _served(self, plan: "EnginePlan", engine: "Engine", text: _Text) -> "ServedModel":
@@ -258,13 +272,21 @@ class ModelLoad:
                 logger.warning("no bundle could be made; the next start compiles again", exc_info=True)
 
 
+def _likely_host_bytes(located: LocatedCheckpoint) -> int:
+    """Return how much of the host's memory the weights will take, by what is known before jax is imported."""
+    if not expects_cpu():
+        return 0
+    # What does not fit is refused in words, by the plan; until then nothing may bring the process down.
+    return min(sum(info.size_bytes for info in located.layout.weights), host_memory_bytes() // 2)
+
+
 def _facts_of(plan: "EnginePlan") -> dict[str, Any]:
     inputs = plan.key.inputs
     told = ("packages", "platform", "platform_version", "device_kind", "num_devices", "mesh")
     return {"bundle_key": plan.key.digest, "shapes": asdict(plan.shapes), **{name: inputs[name] for name in told}}
 
 
-async def _first_token(engine: "Engine") -> None:
+async def _draw_token(engine: "Engine") -> None:
     from service.engine.request import Request, Sampling
 
     request = Request(id="warm", prompt_ids=(0,), max_tokens=1, sampling=Sampling(temperature=0.0))
@@ -275,7 +297,6 @@ async def _first_token(engine: "Engine") -> None:
 def _let_early_requests_go_first(engine: "Engine") -> None:
     """Wait until those requests are answered that came during the start, but not for long."""
     give_up_s = time.monotonic() + EARLY_REQUESTS_S
-    time.sleep(POLL_S)  # they are on their way
     while engine.num_open and time.monotonic() < give_up_s:
         time.sleep(POLL_S)
 

@@ -1,19 +1,54 @@
 """What Python and its libraries are told so that importing them does not do work that this service has no use for."""
 
 import gc
+import importlib.metadata
 import os
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+
+# Source: CPython, the default of sys.setswitchinterval.
+SWITCH_INTERVAL_S = 0.005
+START_SWITCH_INTERVAL_S = 0.0005
 
 
 def prepare() -> None:
     """Prepare the process; to be called before anything else is imported."""
-    # What is imported stays, so looking for garbage in it only delays the start; `ModelLoad` switches it on again.
+    # What is imported stays, so looking for garbage in it only delays the start; `settle` switches it on again.
     gc.disable()
+    # Who brings weights needs Python's lock for a moment only, and else waits for it longer than the moment takes.
+    sys.setswitchinterval(START_SWITCH_INTERVAL_S)
     # Else pydantic reads what every installed package says of itself, in search of plugins.
     os.environ.setdefault("PYDANTIC_DISABLE_PLUGINS", "__all__")
     # Else OpenBLAS, which comes with numpy, begins threads that spin; numpy multiplies no matrices here.
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+
+
+def settle() -> None:
+    """End what `prepare` asked for, once everything is imported and loaded."""
+    sys.setswitchinterval(SWITCH_INTERVAL_S)
+    gc.freeze()  # all of it stays; the collector need not look at it again
+    gc.enable()
+
+
+@contextmanager
+def without_vain_searches() -> Iterator[None]:
+    """Let jax, imported meanwhile, do without what it finds nothing in here: a fourth of its import.
+
+    It reads what every installed package says of itself, in search of AMD's plugin. And it takes `etils`, if that is
+    installed, for the paths of a cache of compilations in a bucket, along with all of `unittest`.
+    """
+    is_cached = "JAX_COMPILATION_CACHE_DIR" in os.environ
+    distributions = importlib.metadata.distributions
+    hidden = [] if is_cached else [name for name in ("etils",) if name not in sys.modules]
+    importlib.metadata.distributions = lambda **_: iter(())
+    sys.modules |= dict.fromkeys(hidden)  # None: as if it were not installed
+    try:
+        yield
+    finally:
+        importlib.metadata.distributions = distributions
+        for name in hidden:
+            del sys.modules[name]
 
 
 @contextmanager

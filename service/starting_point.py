@@ -10,6 +10,7 @@ from service.checkpoint.transfer import TransferLimits
 from service.conversions import find_conversion
 from service.device.memory import Device
 from service.observability.metrics import Metrics
+from service.quick_imports import without_vain_searches
 from service.settings import Settings
 from service.startup import Phase, Startup
 
@@ -27,11 +28,11 @@ def checkpoint_uri(settings: Settings) -> str:
 def find_devices(startup: Startup, metrics: Metrics) -> "tuple[tuple[Device, ...], CompileCounter]":
     """Import jax, begin to count its compilations, and find the devices of this host."""
     with startup.phase(Phase.IMPORT, "jax") as facts:
+        with without_vain_searches():
+            import jax
         from service.compile.counter import CompileCounter
 
         compiles = CompileCounter(lambda: _count_compile(startup, metrics))
-        import jax
-
         devices = tuple(jax.local_devices())
         facts |= {"device": devices[0].device_kind, "devices": len(devices)}
     return devices, compiles

@@ -117,8 +117,11 @@ class Startup:
 
     def answer(self) -> None:
         """Declare that requests can be answered; on a warm start some executables may still be on their way."""
+        logger.info("answering", extra={"seconds": round(self.elapsed_s(), 3)})
+
+    def draw_token(self) -> None:
+        """Declare that a token has come out."""
         self.first_token_s = self.elapsed_s()
-        logger.info("answering", extra={"seconds": round(self.first_token_s, 3)})
 
     def finish(self, **facts: Any) -> None:
         """Declare the service ready."""

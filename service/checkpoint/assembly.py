@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 import jax
 import numpy as np
 
-from service.checkpoint.fresh_memory import ALIGNMENT_BYTES, fresh_bytes
+from service.checkpoint.fresh_memory import ALIGNMENT_BYTES, FreshMemory
 from service.checkpoint.turning import TensorPlace
 from service.device.mesh import DeviceMesh
 from service.models.interface import WeightSpec
@@ -29,6 +29,7 @@ class Assembly:
         dtype: np.dtype,
         mesh: DeviceMesh,
         *,
+        memory: FreshMemory | None = None,
         on_placed: Callable[[int], None] = lambda num_bytes: None,
     ) -> None:
         """Take the host's memory where it becomes the device's; elsewhere each weight's when its first piece comes.
@@ -37,6 +38,7 @@ class Assembly:
             specs: what to make.
             dtype: what to cast to.
             mesh: where to place the weights, by the names of their axes.
+            memory: the host's, if some is being got ready; given back where it does not become the device's.
             on_placed: told, from any thread, how many bytes of the host's memory a weight gave back.
         """
         self._dtype, self._mesh, self._on_placed = dtype, mesh, on_placed
@@ -51,7 +53,9 @@ class Assembly:
         self._placed: dict[str, jax.Array] = {}
         self._is_in_place = mesh.num_devices == 1 and mesh.platform == IN_PLACE_PLATFORM
         if self._is_in_place:
-            self._arrays = _side_by_side(specs, dtype)
+            self._arrays = _side_by_side(specs, dtype, memory or FreshMemory())
+        elif memory is not None:
+            memory.give_back()
 
     def opening_bytes(self, tensors: Sequence[str]) -> int:
         """Open the weights that these tensors belong to; return the host's memory that they need until placed."""
@@ -91,14 +95,14 @@ class Assembly:
         self._on_placed(array.nbytes)
 
 
-def _side_by_side(specs: Sequence[WeightSpec], dtype: np.dtype) -> dict[str, np.ndarray]:
+def _side_by_side(specs: Sequence[WeightSpec], dtype: np.dtype, memory: FreshMemory) -> dict[str, np.ndarray]:
     # One large piece gets huge pages, which cost a third of the faults of many small ones.
     offsets, end = [], 0
     for spec in specs:
         offsets.append(end)
         end += -(-math.prod(spec.shape) * dtype.itemsize // ALIGNMENT_BYTES) * ALIGNMENT_BYTES
-    memory = fresh_bytes(end)
+    taken = memory.take(end)
     return {
-        spec.name: memory[offset : offset + math.prod(spec.shape) * dtype.itemsize].view(dtype).reshape(spec.shape)
+        spec.name: taken[offset : offset + math.prod(spec.shape) * dtype.itemsize].view(dtype).reshape(spec.shape)
         for spec, offset in zip(specs, offsets, strict=True)
     }

@@ -19,6 +19,7 @@ from service.checkpoint import content, levanter
 from service.checkpoint.cache import Bucket, CacheUnusable, CheckpointCache, PulledCheckpoint, private_folder
 from service.checkpoint.download import download
 from service.checkpoint.file_ranges import FileRanges
+from service.checkpoint.fresh_memory import FreshMemory
 from service.checkpoint.header import Origin
 from service.checkpoint.layout import LevanterLayout
 from service.checkpoint.local import LocalSource
@@ -57,6 +58,7 @@ def load_checkpoint(
     cache: CheckpointCache | None,
     progress: Progress,
     max_staging_bytes: int,
+    memory: FreshMemory | None = None,
     cancelled: threading.Event | None = None,
 ) -> LoadedWeights:
     """Bring a checkpoint's weights to the device.
@@ -69,12 +71,13 @@ def load_checkpoint(
         cache: where the files are kept for the next start; None: nothing is kept (MODEL_STREAM).
         progress: told what is expected and what comes.
         max_staging_bytes: how much of the host's memory may be in use besides the weights.
+        memory: of the host, if some is being got ready; weights whose device is a CPU are put there.
         cancelled: set by whoever wants it to stop.
 
     Raises:
         CheckpointError: the bytes did not come whole, or are not what their headers or the configuration say.
     """
-    order = WeightOrder(located.uri, tuple(specs), dtype, mesh, max_staging_bytes)
+    order = WeightOrder(located.uri, tuple(specs), dtype, mesh, max_staging_bytes, memory)
     weights, source = located.layout.weights, located.weights.source
     if isinstance(located.layout, LevanterLayout):
         return _from_levanter(located, order, cache, progress, cancelled)
@@ -217,7 +220,9 @@ def _from_levanter(
     tensors, release = read_levanter(located, cache, progress, cancelled)
     try:
         check_tensors(located.uri, order.specs, {name: tensor.shape for name, tensor in tensors.items()})
-        return LoadedWeights(load_weights(order.specs, tensors, order.dtype, mesh=order.mesh), release)
+        return LoadedWeights(
+            load_weights(order.specs, tensors, order.dtype, mesh=order.mesh, memory=order.memory), release
+        )
     except BaseException:
         release()
         raise

@@ -7,6 +7,7 @@ import jax
 import numpy as np
 
 from service.checkpoint.assembly import Assembly
+from service.checkpoint.fresh_memory import FreshMemory
 from service.device.mesh import DeviceMesh
 from service.errors import MalformedCheckpoint
 from service.models.interface import TensorSource, WeightSpec
@@ -62,6 +63,7 @@ def load_weights(
     dtype: np.dtype,
     *,
     mesh: DeviceMesh,
+    memory: FreshMemory | None = None,
 ) -> dict[str, jax.Array]:
     """Make every weight from tensors that are on this machine, and place it on the device.
 
@@ -70,9 +72,10 @@ def load_weights(
         tensors: the checkpoint's tensors, read as they are asked for.
         dtype: what to cast to.
         mesh: where to place the weights, by the names of their axes.
+        memory: of the host, if some is being got ready.
     """
     all_specs = tuple(specs)
-    assembly = Assembly(all_specs, dtype, mesh)
+    assembly = Assembly(all_specs, dtype, mesh, memory=memory)
 
     def load_one(name: str) -> None:
         assembly.opening_bytes([name])

@@ -15,6 +15,7 @@ import jax
 import numpy as np
 
 from service.checkpoint.assembly import Assembly
+from service.checkpoint.fresh_memory import FreshMemory
 from service.checkpoint.header import Header, Origin, read_headers
 from service.checkpoint.manifest import ObjectInfo
 from service.checkpoint.object_fetch import PIECE_BYTES, ObjectFetch, fetch_all
@@ -46,6 +47,7 @@ class WeightOrder:
     dtype: np.dtype
     mesh: DeviceMesh  # weights are split over it by the names of their axes
     max_staging_bytes: int  # of the host's memory, beside what the device keeps
+    memory: FreshMemory | None = None  # of the host, if some is being got ready for them
 
 
 @dataclass
@@ -132,7 +134,8 @@ class _Streaming:
         # The rest of the bound is for the pieces that are on their way.
         buffer_bytes = self._patience.limits.num_workers * PIECE_BYTES
         staging = Staging(max(0, self._order.max_staging_bytes - buffer_bytes))
-        assembly = Assembly(specs, self._order.dtype, self._order.mesh, on_placed=staging.give_back)
+        order, memory = self._order, self._order.memory
+        assembly = Assembly(specs, order.dtype, order.mesh, memory=memory, on_placed=staging.give_back)
         headers = [header for header in plan.headers if header.origin.info.name in objects]
         slice_bytes = self._slice_bytes(headers)
         fetches = {}

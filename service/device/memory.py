@@ -12,6 +12,9 @@ from typing import Any, Protocol, runtime_checkable
 # Source: Linux, Documentation/admin-guide/cgroup-v2.rst and cgroup-v1/memory.rst
 _CGROUP_LIMITS = (Path("/sys/fs/cgroup/memory.max"), Path("/sys/fs/cgroup/memory/memory.limit_in_bytes"))
 
+# What a driver makes: NVIDIA's for GPUs, Linux's for TPUs, the older and the newer.
+_ACCELERATOR_FILES = ("nvidia[0-9]*", "accel*", "vfio/[0-9]*")
+
 
 @runtime_checkable
 class Device(Protocol):
@@ -36,10 +39,16 @@ def device_memory_bytes(devices: Sequence[Device]) -> int:
         all_stats = [device.memory_stats() for device in devices]
         if limits := [int(stats["bytes_limit"]) for stats in all_stats if stats]:
             return min(limits)
-    return _host_memory_bytes() // len(devices)
+    return host_memory_bytes() // len(devices)
 
 
-def _host_memory_bytes() -> int:
+def expects_cpu() -> bool:
+    """Guess, before jax is imported, whether its device will be a CPU: no driver has made a file for another."""
+    return not any(any(Path("/dev").glob(name)) for name in _ACCELERATOR_FILES)
+
+
+def host_memory_bytes() -> int:
+    """Return the memory of this host, or what a container may have of it."""
     host_bytes = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     limits = [int(text) for path in _CGROUP_LIMITS if path.is_file() and (text := path.read_text().strip()).isdigit()]
     return min([host_bytes, *limits])
