@@ -34,8 +34,22 @@ def find_devices(startup: Startup, metrics: Metrics) -> "tuple[tuple[Device, ...
 
         compiles = CompileCounter(lambda: _count_compile(startup, metrics))
         devices = tuple(jax.local_devices())
+        _use_once(devices[0])
         facts |= {"device": devices[0].device_kind, "devices": len(devices)}
     return devices, compiles
+
+
+def _use_once(device: Device) -> None:
+    """Place an array while no other thread does, because two threads that both are the first to do so may crash.
+
+    jaxlib's list of devices makes the type of its iterator when it is first walked through, and Python may go on with
+    another thread in the middle of that: each audit hook, and jax's imports install one, is Python code.
+    """
+    import jax
+    import numpy as np
+
+    place = jax.sharding.SingleDeviceSharding(device)  # pyright: ignore[reportArgumentType]
+    jax.make_array_from_callback((1,), place, lambda _: np.zeros(1, np.float32))
 
 
 def opener(settings: Settings) -> OpenSource:

@@ -24,7 +24,7 @@ class ServiceProcess:
     def __init__(self, module: str = "service", **settings: Any) -> None:
         environment = {key: value for key, value in os.environ.items() if key != "PYTEST_CURRENT_TEST"}
         given = {name.upper(): str(value) for name, value in settings.items()}
-        environment |= {"HOST": "127.0.0.1", "PORT": "0", "LOG_FORMAT": "json", **given}
+        environment |= {"HOST": "127.0.0.1", "PORT": "0", "LOG_FORMAT": "json", "PYTHONFAULTHANDLER": "1", **given}
         self.log: list[dict[str, Any]] = []
         self.raw: list[str] = []
         self.process = subprocess.Popen(
@@ -58,8 +58,11 @@ class ServiceProcess:
     def __enter__(self) -> "ServiceProcess":
         return self
 
-    def __exit__(self, *_: object) -> None:
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        state = "was running" if (code := self.process.poll()) is None else f"had ended with {code}"
         self.kill()
+        if error is not None:
+            error.add_note(f"The service {state} and had printed:\n" + "\n".join(self.raw))
 
     def client(self, **options: Any) -> OpenAI:
         """Return the official client."""

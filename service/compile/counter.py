@@ -4,7 +4,9 @@ import threading
 from collections import Counter
 from collections.abc import Callable
 
-import jax.monitoring
+# The whole of it, not `jax.monitoring`: other threads of a start import jax at the same time, and who imports a part of
+# a package that another thread has begun to import may wait for that thread while that thread waits for the part.
+import jax
 
 # Source: jax/_src/dispatch.py, the names of the events that each tracing and each backend compilation records.
 TRACE_EVENT = "/jax/core/compile/jaxpr_trace_duration"
