@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from service.api.dependencies import ServedModel
     from service.bundles import Bundles
     from service.compile.counter import CompileCounter
+    from service.engine.device_state import DeviceState
     from service.engine.engine import Engine
     from service.engine.runner import Runner
     from service.engine_plan import EnginePlan
@@ -125,11 +126,12 @@ class ModelLoad:
         located = parts.begin("locate", lambda: locate_checkpoint(self._settings, self._startup))
         goal = parts.begin("plan", lambda: self._plan(devices.result(), located.result()))
         executables = parts.begin("executables", lambda: self._obtain(goal.result(), usable, has_begun, may_load_rest))
+        state = parts.begin("state", lambda: _begin_state(goal.result().plan, usable.result()))
         weights = parts.begin("weights", lambda: self._load_weights(located.result(), goal))
         text = parts.begin("text", lambda: self._load_text(located.result(), has_begun))
         aside = parts.begin("beside", lambda: (has_begun.wait(), beside()))
-        parts.wait_for(weights, usable)
-        engine, runner = self._warm(goal.result().plan, weights.result(), usable.result())
+        parts.wait_for(weights, state)
+        engine, runner = self._warm(goal.result().plan, weights.result(), usable.result(), state.result())
         parts.wait_for(text, aside)
         self._startup.answer()
         served = self._served(goal.result().plan, engine, text.result())
@@ -209,7 +211,7 @@ class ModelLoad:
 
     def _load_text(self, located: LocatedCheckpoint, has_begun: threading.Event) -> _Text:
         with self._startup.phase(Phase.TOKENIZER, "pull"):
-            from service.checkpoint.loading import pull_tokenizer
+            from service.checkpoint.tokenizer_files import pull_tokenizer
 
             folder = pull_tokenizer(located, self._cache, self._startup.pulled).path
         has_begun.wait()
@@ -223,13 +225,17 @@ class ModelLoad:
         return _Text(tokenizer, template)
 
     def _warm(
-        self, plan: "EnginePlan", weights: "Mapping[str, jax.Array]", executables: "Executables"
+        self,
+        plan: "EnginePlan",
+        weights: "Mapping[str, jax.Array]",
+        executables: "Executables",
+        state: "DeviceState",
     ) -> "tuple[Engine, Runner]":
         from service.engine.engine import Engine
         from service.engine.runner import Runner
 
         with self._startup.phase(Phase.WARM):
-            runner = Runner(plan.shapes, plan.stages, weights, executables.by_name)
+            runner = Runner(plan.shapes, plan.stages, weights, executables.by_name, state)
             if not executables.is_hit:  # a bundle is made after this, so what it holds has run
                 runner.warm()
             max_requests = self._settings.max_concurrent_requests
@@ -278,6 +284,15 @@ def _likely_host_bytes(located: LocatedCheckpoint) -> int:
         return 0
     # What does not fit is refused in words, by the plan; until then nothing may bring the process down.
     return min(sum(info.size_bytes for info in located.layout.weights), host_memory_bytes() // 2)
+
+
+def _begin_state(plan: "EnginePlan", executables: "Executables") -> "DeviceState":
+    """Make what a first step needs besides weights, while those are coming."""
+    from service.engine.device_state import DeviceState
+
+    state = DeviceState(plan.stages, executables.by_name)
+    state.begin_caches()
+    return state
 
 
 def _facts_of(plan: "EnginePlan") -> dict[str, Any]:

@@ -227,3 +227,8 @@ def private_folder() -> Path:
     folder = Path(tempfile.mkdtemp(prefix="levserve-"))
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
     return folder
+
+
+def private_cache() -> CheckpointCache:
+    """Return a cache that ends with this process."""
+    return CheckpointCache(private_folder(), max_checkpoints=1)

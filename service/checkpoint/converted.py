@@ -15,6 +15,7 @@ from service.checkpoint.located import LocatedCheckpoint, OpenSource
 from service.checkpoint.location import parse_location
 from service.checkpoint.model_config import CONFIG_JSON
 from service.checkpoint.progress import Progress
+from service.checkpoint.tokenizer_files import pull_tokenizer
 from service.errors import CheckpointNotFound
 
 FOLDER = "converted"
@@ -71,7 +72,7 @@ def write_conversion(folder: Path, located: LocatedCheckpoint, cache: Checkpoint
     """
     from safetensors.numpy import save_file  # comes with Levanter
 
-    from service.checkpoint.loading import pull_tokenizer, read_levanter  # a start that converts nothing has no jax yet
+    from service.checkpoint.loading import read_levanter  # a start that converts nothing has no jax yet
 
     tensors, release = read_levanter(located, cache, progress)
     save_file(tensors, folder / WEIGHTS, metadata={"format": "np"})

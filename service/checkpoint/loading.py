@@ -1,4 +1,4 @@
-"""From a located checkpoint to weights on the device and a tokenizer's files, by the shortest way there is.
+"""From a located checkpoint to weights on the device, by the shortest way there is.
 
 A Hugging Face snapshot in a bucket streams: its bytes become weights and, where there is a cache, files beside at the
 same time. A snapshot on this machine, or whole in the cache, is read from its files the same way. A Levanter checkpoint
@@ -16,7 +16,7 @@ import jax
 import numpy as np
 
 from service.checkpoint import content, levanter
-from service.checkpoint.cache import Bucket, CacheUnusable, CheckpointCache, PulledCheckpoint, private_folder
+from service.checkpoint.cache import Bucket, CacheUnusable, CheckpointCache, PulledCheckpoint, private_cache
 from service.checkpoint.download import download
 from service.checkpoint.file_ranges import FileRanges
 from service.checkpoint.fresh_memory import FreshMemory
@@ -83,34 +83,10 @@ def load_checkpoint(
         return _from_levanter(located, order, cache, progress, cancelled)
     if isinstance(source, Bucket) and not any(content.is_packed(info) for info in weights):
         return _BucketLoad(located, source, order, progress).load(cache, cancelled)
-    pulled = source.pull(located.weights.objects, cache or _private_cache(), progress, cancelled)
+    pulled = source.pull(located.weights.objects, cache or private_cache(), progress, cancelled)
     # What was pulled has been counted already; what lies here is counted as it is read.
     counted = progress if isinstance(source, LocalSource) else Progress()
     return _from_files(pulled, order, weights, counted, cancelled)
-
-
-def pull_tokenizer(located: LocatedCheckpoint, cache: CheckpointCache | None, progress: Progress) -> PulledCheckpoint:
-    """Bring the tokenizer's files to this machine, without waiting for the weights; `path` is their folder.
-
-    Files of a bucket that are not in the cache yet are read into a private folder that ends with the process: those
-    that belong to the weights' folder of the cache get there with the weights.
-
-    Raises:
-        CheckpointError: they did not come whole.
-    """
-    group = located.tokenizer
-    if not isinstance(group.source, Bucket):
-        pulled = group.source.pull(group.objects, cache or _private_cache(), progress)
-        return replace(pulled, path=pulled.path / group.folder)
-    if cache is not None and group.source is located.weights.source:
-        kept = cache.find(group.source, located.weights.objects)
-        if kept is not None:
-            return replace(kept, path=kept.path / group.folder)
-    folder = private_folder()
-    for info in group.objects:
-        data = group.source.read(info)
-        (folder / info.name.removeprefix(group.folder)).write_bytes(data)
-    return PulledCheckpoint(folder, group.objects)
 
 
 def read_levanter(
@@ -125,7 +101,7 @@ def read_levanter(
         CheckpointError: they did not come whole, or are not what the configuration describes.
     """
     group = located.weights
-    pulled = group.source.pull(group.objects, cache or _private_cache(), progress, cancelled)
+    pulled = group.source.pull(group.objects, cache or private_cache(), progress, cancelled)
     try:
         tensors = levanter.read_tensors(located.uri, pulled.path / group.folder, located.hub_config)
     except BaseException:
@@ -226,7 +202,3 @@ def _from_levanter(
     except BaseException:
         release()
         raise
-
-
-def _private_cache() -> CheckpointCache:
-    return CheckpointCache(private_folder(), max_checkpoints=1)

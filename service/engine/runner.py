@@ -1,6 +1,5 @@
 """Holds weights, device state and executables; dispatches steps without waiting for them."""
 
-import threading
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -29,14 +28,13 @@ from service.engine.batch import (
     pack_sampling,
     row_indices,
 )
+from service.engine.device_state import DeviceState, StageCache
 from service.engine.logprobs import unpack_logprobs
 from service.engine.plan import CopyKind, PageCopy, Plan, PlannedRow, StepKind
 from service.engine.programs import (
     COUNT_TOKENS,
-    INITIAL_SLOTS,
     copy_name,
     embed_name,
-    initial_cache_name,
     last_name,
     sample_name,
     score_name,
@@ -45,7 +43,6 @@ from service.engine.programs import (
 from service.engine.request import StepLogprobs, TokenLogprobs
 from service.engine.sampler import SampledRows
 from service.engine.shapes import EngineShapes
-from service.engine.step import SlotState
 from service.models.interface import Stage, StageInputs, Weights
 
 
@@ -92,48 +89,21 @@ class StepResult(NamedTuple):
 
 
 class _StageOnDevice:
-    """A stage's weights and cache, in the order in which its executables take them.
+    """A stage's weights and cache, in the order in which its executables take them."""
 
-    The cache grows part by part: what no step has reached is made while nobody waits for it, or else when a step does.
-    """
-
-    def __init__(self, stage: Stage, weights: Weights, executables: Mapping[str, Executable]) -> None:
+    def __init__(
+        self, stage: Stage, cache: StageCache, weights: Weights, executables: Mapping[str, Executable]
+    ) -> None:
         self.stage = stage
-        self.cache: list[jax.Array] = []
+        self._cache = cache
         self._weights = [weights[name] for name in stage.weights]
         self._executables = executables
-        self._next_part = 0
-        self._lock = threading.Lock()  # who fills the cache may be another than who runs steps
 
     def run(self, name: str, inputs: Any) -> Any:
         """Start a program of the stage and return its outputs at once; the cache moves on."""
         executable = self._executables[name]
-        while len(self.cache) < executable.reach:
-            self._add_part(len(self.cache))
-        return executable(self._weights, self.cache, inputs)
-
-    def fill_cache(self) -> None:
-        """Make what is not there yet of the cache."""
-        while True:
-            size_seen = len(self.cache)
-            if self.is_filled:
-                return
-            self._add_part(size_seen)
-
-    @property
-    def is_filled(self) -> bool:
-        """Whether all of the cache is there."""
-        return initial_cache_name(self.stage, self._next_part) not in self._executables
-
-    def _add_part(self, size_seen: int) -> None:
-        with self._lock:
-            if len(self.cache) > size_seen:  # another thread came first
-                return
-            part = self._executables[initial_cache_name(self.stage, self._next_part)]((), [], ())
-            # Not one behind the other: a step that comes meanwhile shall not wait for all.
-            leaves = jax.block_until_ready(jax.tree.leaves(part))
-            self._next_part += 1
-            self.cache.extend(leaves)
+        self._cache.grow(executable.reach)
+        return executable(self._weights, self._cache.leaves, inputs)
 
 
 class Runner:
@@ -145,18 +115,29 @@ class Runner:
         stages: Sequence[Stage],
         weights: Weights,
         executables: Mapping[str, Executable],
+        state: DeviceState | None = None,
     ) -> None:
+        """Put a runner together.
+
+        Args:
+            shapes: the sizes that the executables were compiled for.
+            stages: the model's layers, in those parts in which they were compiled.
+            weights: by name.
+            executables: by name.
+            state: what was made of it already, for these stages out of these executables.
+        """
         self.shapes = shapes
         self._weights: list[jax.Array] = jax.tree.leaves(weights)
         self._executables = executables
         self._keeps_rows = copy_name(CopyKind.SAVE, shapes.copy_sizes[0], stages[0]) in executables
-        slots: SlotState = executables[INITIAL_SLOTS]((), [], ())
-        self._slots: list[jax.Array] = jax.tree.leaves(slots)
-        self._stages = [_StageOnDevice(stage, weights, executables) for stage in stages]
+        self._state = state or DeviceState(stages, executables)
+        self._stages = [
+            _StageOnDevice(stage, cache, weights, executables)
+            for stage, cache in zip(stages, self._state.caches, strict=True)
+        ]
         # On every device already, so that a step without a restriction carries no words.
-        self._everywhere = slots.token_counts.sharding
         self._all_allowed = {
-            num_seqs: jax.device_put(all_allowed(num_seqs, slots.token_counts.shape[1]), self._everywhere)
+            num_seqs: jax.device_put(all_allowed(num_seqs, self._state.vocab_size), self._state.everywhere)
             for num_seqs in {bucket["num_seqs"] for _, bucket in shapes.buckets}
         }
 
@@ -165,7 +146,7 @@ class Runner:
     ) -> tuple[Float[Array, "seq token hidden"], Float[Array, "seq 1 hidden"]]:
         """Start the model's part of a step and return the hidden states of all tokens, and of each row's last."""
         size = bucket["num_seqs"], bucket["num_tokens"]
-        paging = jax.device_put(inputs.paging, self._everywhere)  # once, and not for each stage
+        paging = jax.device_put(inputs.paging, self._state.everywhere)  # once, and not for each stage
         is_prefill = kind is StepKind.PREFILL
         embedding = EmbedInputs(inputs.token_ids if is_prefill else None, paging.start)
         hidden, rotation = self._run(embed_name(kind, *size), embedding)
@@ -203,12 +184,11 @@ class Runner:
     @property
     def has_pages(self) -> bool:
         """Whether the last part of each cache, which copies need, is there already."""
-        return all(on_device.is_filled for on_device in self._stages)
+        return self._state.is_filled
 
     def fill_caches(self) -> None:
         """Make what no step has reached yet of the caches; may run beside steps, on another thread."""
-        for on_device in self._stages:
-            on_device.fill_cache()
+        self._state.fill_caches()
 
     def warm(self) -> None:
         """Run every executable once on padding, and wait; the first call of one loads it onto the device."""
@@ -223,11 +203,11 @@ class Runner:
         no_pages = (self.shapes.num_pages,)
         self.copy_pages([PageCopy(kind, 0, 0, no_pages * size) for kind in CopyKind for size in self.shapes.copy_sizes])
         self.fill_caches()
-        jax.block_until_ready((outputs, self._slots, [on_device.cache for on_device in self._stages]))
+        jax.block_until_ready((outputs, self._state.slots, [cache.leaves for cache in self._state.caches]))
 
     def _run(self, name: str, inputs: Any) -> Any:
         """Start a program on the slots and return its outputs at once; the slots' state moves on."""
-        return self._executables[name](self._weights, self._slots, inputs)
+        return self._executables[name](self._weights, self._state.slots, inputs)
 
     def _score_prompts(self, inputs: PromptInputs) -> Int[Array, "seq token packed"]:
         return self._run(score_name(*inputs.target_ids.shape), inputs)

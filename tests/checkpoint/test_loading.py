@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 from safetensors.numpy import save
 
-from service.checkpoint.loading import pull_tokenizer
 from service.checkpoint.local import LocalSource
 from service.checkpoint.located import locate
+from service.checkpoint.tokenizer_files import pull_tokenizer
 from service.errors import (
     AccessDenied,
     CorruptObject,

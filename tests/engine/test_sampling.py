@@ -268,5 +268,5 @@ def test_a_broken_row_is_no_token(scored, scored_runner):
     ((told, event),) = scheduler.commit(plan, token_ids)
     assert (told, event.token_ids, event.finish_reason) == (sequence, (), FinishReason.ERROR)
     scheduler.check_integrity()
-    (last_token_ids,) = [leaf for leaf in scored_runner._slots if leaf.shape == (SHAPES.num_slots,)]
+    (last_token_ids,) = [leaf for leaf in scored_runner._state.slots if leaf.shape == (SHAPES.num_slots,)]
     assert last_token_ids.min() >= 0

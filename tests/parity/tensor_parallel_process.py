@@ -79,7 +79,7 @@ def serve(model: str, num_devices: int) -> dict[str, Any]:
     generated = generate(runner)
     counted = [counter.num_traces, counter.num_compiles]
     counter.close()
-    cache = [leaf for stage in runner._stages for leaf in stage.cache]
+    cache = [leaf for cache in runner._state.caches for leaf in cache.leaves]
     return {
         "generated": generated,
         "traces_and_compiles": counted,
