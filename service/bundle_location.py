@@ -1,10 +1,19 @@
 """Where instances share bundles, and the converted weights beside them: what BUNDLE_URI means."""
 
+from pathlib import Path
+
 from service.checkpoint.location import GcsLocation, LocalLocation, parse_location
 from service.errors import SettingsError
+from service.settings import Settings
 
+LOCAL_FOLDER = "bundles"
 SIBLING = "sibling"
 SIBLING_FOLDER = ".levserve-bundles"
+
+
+def local_folder(settings: Settings) -> Path:
+    """Return this machine's folder for bundles."""
+    return settings.local_model_cache.expanduser().absolute() / LOCAL_FOLDER
 
 
 def shared_location(bundle_uri: str | None, checkpoint_uri: str) -> GcsLocation | LocalLocation | None:

@@ -13,9 +13,10 @@ from typing import Any
 import numpy as np
 
 import service
-from service.bundle_location import shared_location
+from service.bundle_location import local_folder, shared_location
 from service.checkpoint.location import LocalLocation
 from service.compile.bundle import MANIFEST_NAME, Bundle, BundleRefused, Manifest, check_names, inputs_of
+from service.compile.bundle_ahead import BundleAhead
 from service.compile.bundle_key import BundleKey, machine_inputs, source_digest
 from service.compile.bundle_store import BundleFolder, BundlePlace
 from service.device.mesh import DeviceMesh
@@ -68,28 +69,37 @@ def bundle_key(config: DecoderConfig, dtype: np.dtype, shapes: EngineShapes, mes
 class Bundles:
     """The places, in the order in which they are asked."""
 
-    def __init__(self, places: Sequence[BundlePlace], metrics: Metrics) -> None:
+    def __init__(self, places: Sequence[BundlePlace], metrics: Metrics, ahead: BundleAhead | None = None) -> None:
         self.places = places
+        self._ahead = ahead
         self.outcome = "miss"  # of the last `find`
         self._metrics = metrics
 
     @classmethod
-    def of_settings(cls, settings: Settings, checkpoint_uri: str, metrics: Metrics) -> "Bundles":
+    def of_settings(
+        cls, settings: Settings, checkpoint_uri: str, metrics: Metrics, ahead: BundleAhead | None = None
+    ) -> "Bundles":
         """Return the places that the settings name.
+
+        Args:
+            settings: what to serve and how.
+            checkpoint_uri: what may have bundles beside it.
+            metrics: where outcomes are counted.
+            ahead: what has been read of this machine's bundles already.
 
         Raises:
             SettingsError: BUNDLE_URI is malformed.
         """
-        local = BundleFolder(settings.local_model_cache.expanduser().absolute() / "bundles")
+        local = BundleFolder(local_folder(settings), ahead=ahead)
         shared = _shared_place(settings, checkpoint_uri)
-        return cls([local, shared] if shared else [local], metrics)
+        return cls([local, shared] if shared else [local], metrics, ahead)
 
     def find(self, key: BundleKey, names: Sequence[str]) -> Bundle | None:
         """Look for a bundle with these executables; None means that they have to be compiled."""
         self.outcome = "miss"
         for place in self.places:
             try:
-                bundle = _read(place, key, names)
+                bundle = self._read(place, key, names)
             except BundleRefused as refusal:
                 self.outcome = refusal.outcome
                 logger.warning("%s; compiling instead", refusal, extra={"outcome": refusal.outcome})
@@ -124,6 +134,21 @@ class Bundles:
         for place in self.places:
             place.close()
 
+    def _read(self, place: BundlePlace, key: BundleKey, names: Sequence[str]) -> Bundle | None:
+        data = place.read(key.digest, MANIFEST_NAME)
+        if data is None:
+            return None
+        manifest = Manifest.parse(place.uri, data, key)
+        check_names(place.uri, manifest, names)
+        sha256 = self._ahead.sha256 if self._ahead is not None else None
+
+        def read_one(name: str) -> bytes:
+            file = place.read(key.digest, manifest.executables[name].file)
+            return manifest.check(place.uri, name, file, sha256)
+
+        with ThreadPoolExecutor(NUM_READERS, thread_name_prefix="bundle") as pool:
+            return Bundle(manifest, dict(zip(names, pool.map(read_one, names), strict=True)))
+
     def _count(self) -> None:
         self._metrics.bundle_load.labels(self.outcome).inc()
 
@@ -141,20 +166,6 @@ class Bundles:
         found = [key.differences(inputs) for data in local.manifests() if (inputs := inputs_of(data)) is not None]
         facts = {"nearest_differs_in": min(found, key=len)} if found else {}
         logger.info("no bundle for this start yet", extra={"key": key.digest, **facts})
-
-
-def _read(place: BundlePlace, key: BundleKey, names: Sequence[str]) -> Bundle | None:
-    data = place.read(key.digest, MANIFEST_NAME)
-    if data is None:
-        return None
-    manifest = Manifest.parse(place.uri, data, key)
-    check_names(place.uri, manifest, names)
-
-    def read_one(name: str) -> bytes:
-        return manifest.check(place.uri, name, place.read(key.digest, manifest.executables[name].file))
-
-    with ThreadPoolExecutor(NUM_READERS, thread_name_prefix="bundle") as pool:
-        return Bundle(manifest, dict(zip(names, pool.map(read_one, names), strict=True)))
 
 
 def _shared_place(settings: Settings, checkpoint_uri: str) -> BundlePlace | None:

@@ -21,10 +21,12 @@ from concurrent.futures import Future
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
+from service.bundle_location import local_folder
 from service.checkpoint.cache import CheckpointCache
 from service.checkpoint.fresh_memory import FreshMemory
 from service.checkpoint.located import LocatedCheckpoint
 from service.checkpoint.location import HubLocation, parse_location
+from service.compile.bundle_ahead import BundleAhead
 from service.device.memory import Device, expects_cpu, host_memory_bytes
 from service.observability.metrics import Metrics
 from service.quick_imports import settle
@@ -119,12 +121,13 @@ class ModelLoad:
         Raises:
             StartError: it cannot be served; the message says why and what to do.
         """
+        ahead = BundleAhead(local_folder(self._settings))
         parts = StartParts()
         usable: Future[Executables] = Future()
         has_begun, may_load_rest = threading.Event(), threading.Event()
         devices = parts.begin("devices", lambda: _Devices(*find_devices(self._startup, self._metrics)))
         located = parts.begin("locate", lambda: locate_checkpoint(self._settings, self._startup))
-        goal = parts.begin("plan", lambda: self._plan(devices.result(), located.result()))
+        goal = parts.begin("plan", lambda: self._plan(devices.result(), located.result(), ahead))
         executables = parts.begin("executables", lambda: self._obtain(goal.result(), usable, has_begun, may_load_rest))
         state = parts.begin("state", lambda: _begin_state(goal.result().plan, usable.result()))
         weights = parts.begin("weights", lambda: self._load_weights(located.result(), goal))
@@ -148,7 +151,7 @@ class ModelLoad:
 
         return LoadedModel(served, engine, complete)
 
-    def _plan(self, devices: _Devices, located: LocatedCheckpoint) -> _Goal:
+    def _plan(self, devices: _Devices, located: LocatedCheckpoint, ahead: BundleAhead) -> _Goal:
         with self._startup.phase(Phase.IMPORT, "engine"):
             from service.bundles import Bundles
             from service.engine_plan import plan_engine
@@ -165,7 +168,7 @@ class ModelLoad:
                 **asdict(plan.shapes),
             },
         )
-        return _Goal(plan, Bundles.of_settings(self._settings, located.uri, self._metrics))
+        return _Goal(plan, Bundles.of_settings(self._settings, located.uri, self._metrics, ahead))
 
     def _obtain(
         self,

@@ -35,12 +35,12 @@ def settle() -> None:
 def without_vain_searches() -> Iterator[None]:
     """Let jax, imported meanwhile, do without what it finds nothing in here: a fourth of its import.
 
-    It reads what every installed package says of itself, in search of AMD's plugin. And it takes `etils`, if that is
-    installed, for the paths of a cache of compilations in a bucket, along with all of `unittest`.
+    It reads what every installed package says of itself, in search of AMD's plugin. And for its own cache of
+    compilations it takes `etils`, along with all of `unittest`, and `filelock`, if those are installed.
     """
     is_cached = "JAX_COMPILATION_CACHE_DIR" in os.environ
     distributions = importlib.metadata.distributions
-    hidden = [] if is_cached else [name for name in ("etils",) if name not in sys.modules]
+    hidden = [] if is_cached else [name for name in ("etils", "filelock") if name not in sys.modules]
     importlib.metadata.distributions = lambda **_: iter(())
     sys.modules |= dict.fromkeys(hidden)  # None: as if it were not installed
     try:

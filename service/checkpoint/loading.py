@@ -37,8 +37,8 @@ from service.models.interface import WeightSpec
 
 logger = logging.getLogger(__name__)
 
-# A disk needs few readers, and each more is a buffer more.
-FILE_LIMITS = TransferLimits(num_workers=4, slice_bytes=8 * 1024 * 1024)
+# A disk needs few readers; more of them than processors wait for one another and for Python's lock.
+FILE_LIMITS = TransferLimits(num_workers=2, slice_bytes=8 * 1024 * 1024)
 
 
 @dataclass(frozen=True)

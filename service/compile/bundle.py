@@ -7,7 +7,7 @@ sha256 is the manifest's; the manifest itself is plain JSON and is believed abou
 import hashlib
 import json
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
@@ -82,8 +82,14 @@ class Manifest:
             raise BundleRefused(uri, "stale", f"was made for something else: {', '.join(differences) or 'key'}")
         return manifest
 
-    def check(self, uri: str, name: str, data: bytes | None) -> bytes:
+    def check(self, uri: str, name: str, data: bytes | None, sha256: Callable[[bytes], str] | None = None) -> bytes:
         """Check one executable's bytes, before anything reads them.
+
+        Args:
+            uri: where they lie, for messages.
+            name: the executable's.
+            data: the bytes; None if there are none.
+            sha256: returns the sum of bytes in hexadecimal, if some are known already.
 
         Raises:
             BundleRefused: they are not there, or not those that were stored.
@@ -93,7 +99,7 @@ class Manifest:
             raise BundleRefused(uri, "corrupt", f"{expected.file} is missing")
         if len(data) != expected.size_bytes:
             raise BundleRefused(uri, "corrupt", f"{expected.file} has {len(data)} bytes, not {expected.size_bytes}")
-        actual = hashlib.sha256(data).hexdigest()
+        actual = (sha256 or _sha256)(data)
         if actual != expected.sha256:
             raise BundleRefused(uri, "corrupt", f"{expected.file} has the sha256 {actual}, not {expected.sha256}")
         return data
@@ -143,7 +149,7 @@ def make_bundle(
     data = {name: executable.serialize() for name, executable in executables.items()}
     files = {}
     for name, content in data.items():
-        digest = hashlib.sha256(content).hexdigest()
+        digest = _sha256(content)
         files[name] = BundledFile(f"{name}-{digest[:12]}.executable", digest, len(content), round(seconds[name], 3))
     return Bundle(Manifest(key.digest, key.inputs, files, making), data)
 
@@ -156,3 +162,7 @@ def check_names(uri: str, manifest: Manifest, needed: Iterable[str]) -> None:
     """
     if missing := sorted(set(needed) - manifest.executables.keys()):
         raise BundleRefused(uri, "corrupt", f"lacks {len(missing)} executables such as {missing[0]}")
+
+
+def _sha256(data: bytes) -> str:
+    return hashlib.sha256(data).hexdigest()

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Protocol, runtime_checkable
 
 from service.compile.bundle import MANIFEST_NAME, BundleRefused
+from service.compile.bundle_ahead import BundleAhead
 
 MAX_BUNDLES = 8  # one per model and engine shapes; each takes a few dozen megabytes
 SWEEP_AFTER_S = 60
@@ -50,18 +51,27 @@ class BundlePlace(Protocol):
 class BundleFolder:
     """A folder of this machine, or one mounted into it; a `BundlePlace`."""
 
-    def __init__(self, path: Path, *, is_private: bool = True, max_bundles: int = MAX_BUNDLES) -> None:
+    def __init__(
+        self,
+        path: Path,
+        *,
+        is_private: bool = True,
+        max_bundles: int = MAX_BUNDLES,
+        ahead: BundleAhead | None = None,
+    ) -> None:
         """Name a folder; nothing is read or written yet.
 
         Args:
             path: where it is, or will be.
             is_private: whether it is refused if others can write to it, as nobody chose it on purpose.
             max_bundles: how many it keeps; the least recently used go first.
+            ahead: what has been read of it already.
         """
         self._max_bundles = max_bundles
         self.uri = str(path)
         self._path = path
         self._is_private = is_private
+        self._ahead = ahead
 
     def read(self, key: str, file: str) -> bytes | None:
         """Read one file of a bundle; None if it is not there.
@@ -71,7 +81,10 @@ class BundleFolder:
             OSError: the file cannot be read.
         """
         try:
-            data = (self._path / key / file).read_bytes()
+            path = self._path / key / file
+            data = self._ahead.file(path) if self._ahead is not None else None
+            if data is None:
+                data = path.read_bytes()
             if self._is_private:
                 self._check_owner(self._path / key)
         except (FileNotFoundError, NotADirectoryError):
