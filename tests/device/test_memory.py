@@ -1,6 +1,9 @@
 """How much memory each of some devices has."""
 
-from service.device.memory import device_memory_bytes
+import pytest
+
+from service.device import memory
+from service.device.memory import device_memory_bytes, expects_cpu
 from tests.device.devices import NamedDevice, host
 
 
@@ -14,3 +17,9 @@ def test_devices_of_one_processor_share_its_memory():
     alone = device_memory_bytes(host(1, "cpu"))
     assert alone > 1_000_000_000
     assert device_memory_bytes(host(4, "cpu")) == alone // 4
+
+
+@pytest.mark.parametrize(("files", "expected"), [(("none-such[0-9]*",), True), (("none-such", "nul[l]"), False)])
+def test_a_driver_file_makes_an_accelerator_likely(monkeypatch: pytest.MonkeyPatch, files, expected):
+    monkeypatch.setattr(memory, "_ACCELERATOR_FILES", files)
+    assert expects_cpu() == expected

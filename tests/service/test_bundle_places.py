@@ -4,6 +4,8 @@ import json
 import logging
 import os
 import pickle
+import time
+from pathlib import Path
 
 import jax
 import numpy as np
@@ -14,6 +16,7 @@ from service.bundles import Bundles
 from service.checkpoint.gcs_bundle import BundleBucket
 from service.checkpoint.location import GcsLocation
 from service.compile.bundle import MANIFEST_NAME
+from service.compile.bundle_ahead import BundleAhead
 from service.compile.bundle_key import BundleKey
 from service.compile.bundle_store import BundleFolder
 from service.compile.executable import load_executable
@@ -49,6 +52,13 @@ def find(*places, key=KEY, names=NAMES):
     }
     assert counts == {bundles.outcome: 1}
     return bundles.outcome, found
+
+
+def wait_for_reading(ahead: BundleAhead, folder: Path) -> None:
+    give_up_s = time.monotonic() + 10
+    while any(ahead.file(path) is None for path in folder.iterdir()):
+        assert time.monotonic() < give_up_s
+        time.sleep(0.01)
 
 
 def keep(bundle, *places) -> list[str]:
@@ -207,3 +217,21 @@ def test_bundles_cannot_be_shared_through_the_hub(tmp_path):
     settings = Settings(local_model_cache=tmp_path, bundle_uri="hf://org/name")
     with pytest.raises(SettingsError, match="BUNDLE_URI"):
         Bundles.of_settings(settings, "/models/mine", Metrics())
+
+
+@pytest.mark.parametrize("is_corrupt", [False, True])
+def test_what_was_read_ahead_is_checked_all_the_same(bundle, local, tmp_path, is_corrupt):
+    keep(bundle, local)
+    folder = tmp_path / "cache" / "bundles"
+    files = [path for path in (folder / KEY.digest).iterdir() if path.name != MANIFEST_NAME]
+    if is_corrupt:
+        files[0].write_bytes(files[0].read_bytes()[:-1] + b"?")
+    ahead = BundleAhead(folder)
+    wait_for_reading(ahead, folder / KEY.digest)
+    for file in files:
+        file.write_bytes(b"what nobody reads")
+    bundles = Bundles([BundleFolder(folder, ahead=ahead)], Metrics(), ahead)
+    found = bundles.find(KEY, NAMES)
+    assert (bundles.outcome, found is None) == (("corrupt", True) if is_corrupt else ("hit", False))
+    if found is not None:
+        assert dict(found.data) == dict(bundle.data)
