@@ -122,6 +122,8 @@ class Service:
             loaded.complete()
             self._draw()
         except BaseException as error:  # whatever it is, the process must end and say so
+            if self.is_draining and isinstance(error, EngineStopped):
+                return  # it ends already, and what it ended is not told as a failure
             self.error = error
             self._decide()
             self._on_error()

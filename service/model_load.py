@@ -1,25 +1,23 @@
 """From settings to a model that answers. Each part of the start runs on a thread of its own as soon as it can.
 
-    devices     import jax, find the devices ─┬─> plan ─┬─> executables   a bundle, or compile ─┬─> warm ─┬─> answering
-    locate      list, pin, read config.json ──┘         ├─> weights       pull, then place ─────┤         │
-                                                        ├─> tokenizer     pulled meanwhile ─────┘         │
-                                                        └─> beside        what else is needed ────────────┘
+    devices   import jax, find devices ─┬─> plan ─┬─> executables   a bundle, or compile ─> state ┬─> warm ┬─> answering
+    locate    list, pin, read config ───┘         ├─> weights       pull, then place ─────────────┘        │
+                                                  ├─> tokenizer     pulled meanwhile ──────────────────────┤
+                                                  └─> beside        what else is needed ───────────────────┘
 
 Executables and weights take long and leave Python's lock alone, so what keeps it, the tokenizer's reading and the
-imports of `beside`, comes after they have begun. Nothing is imported before its part runs: a warm start imports no
-Levanter, Haliax, Equinox or Transformers.
+imports of `beside`, comes after they have begun; and what a processor can do meanwhile is done while jax is imported:
+memory for the weights is got ready, and the bundle that was used last is read. Nothing is imported before its part
+runs: a warm start imports no Levanter, Haliax, Equinox or Transformers. `completion` is what follows.
 """
 
-import asyncio
-import contextlib
 import logging
-import sys
 import threading
 import time
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future
 from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from service.bundle_location import local_folder
 from service.checkpoint.cache import CheckpointCache
@@ -29,7 +27,6 @@ from service.checkpoint.location import HubLocation, parse_location
 from service.compile.bundle_ahead import BundleAhead
 from service.device.memory import Device, expects_cpu, host_memory_bytes
 from service.observability.metrics import Metrics
-from service.quick_imports import settle
 from service.settings import Settings
 from service.start_parts import StartParts
 from service.starting_point import checkpoint_uri, find_devices, locate_checkpoint
@@ -51,12 +48,7 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-# What a first token does not need is loaded after the first requests, or when they have had so long.
-EARLY_REQUESTS_S, POLL_S = 1.0, 0.05
-
 DEMO_NAME = "levserve-demo"
-# What a warm start does without; /admin/stats tells which of them were imported all the same.
-HEAVY_PACKAGES = ("levanter", "haliax", "equinox", "transformers", "torch", "tensorstore", "google.cloud.storage")
 
 
 @dataclass(frozen=True)
@@ -66,7 +58,7 @@ class LoadedModel:
     served: "ServedModel"
     engine: "Engine"
     complete: Callable[[], None]
-    """Draws a token, waits for every executable and declares the service ready; then keeps the bundle for later."""
+    """Brings what is still missing and declares the service ready."""
 
 
 @dataclass(frozen=True)
@@ -139,17 +131,20 @@ class ModelLoad:
         self._startup.answer()
         served = self._served(goal.result().plan, engine, text.result())
 
-        def complete() -> None:
-            settle()
-            time.sleep(POLL_S)  # requests that came during the start are on their way
-            asyncio.run(_draw_token(engine))
-            self._startup.draw_token()
-            _let_early_requests_go_first(engine)
-            may_load_rest.set()
-            runner.fill_caches()
-            self._finish(served.name, goal.result(), executables.result(), devices.result())
+        from service.completion import Completion
 
-        return LoadedModel(served, engine, complete)
+        completion = Completion(
+            served.name,
+            goal.result().plan,
+            goal.result().bundles,
+            devices.result().compiles,
+            engine,
+            runner,
+            executables,
+            may_load_rest.set,
+            self._startup,
+        )
+        return LoadedModel(served, engine, completion.run)
 
     def _plan(self, devices: _Devices, located: LocatedCheckpoint, ahead: BundleAhead) -> _Goal:
         with self._startup.phase(Phase.IMPORT, "engine"):
@@ -261,25 +256,6 @@ class ModelLoad:
             defaults=text.tokenizer.defaults,
         )
 
-    def _finish(self, name: str, goal: _Goal, executables: "Executables", devices: _Devices) -> None:
-        shapes, compiles = goal.plan.shapes, devices.compiles
-        self._startup.facts |= _facts_of(goal.plan)
-        self._startup.finish(
-            model=name,
-            max_model_len=shapes.max_context,
-            kv_pages=shapes.num_pages,
-            slots=shapes.num_slots,
-            bundle_outcome=goal.bundles.outcome,
-            compiles=compiles.num_compiles,
-            traces=compiles.num_traces,
-            heavy_imports=[name for name in HEAVY_PACKAGES if name in sys.modules],
-        )
-        with contextlib.closing(goal.bundles):
-            try:
-                goal.bundles.keep(executables.to_bundle(goal.plan, self._startup))
-            except Exception:  # the service answers, and not every backend can serialize
-                logger.warning("no bundle could be made; the next start compiles again", exc_info=True)
-
 
 def _likely_host_bytes(located: LocatedCheckpoint) -> int:
     """Return how much of the host's memory the weights will take, by what is known before jax is imported."""
@@ -296,27 +272,6 @@ def _begin_state(plan: "EnginePlan", executables: "Executables") -> "DeviceState
     state = DeviceState(plan.stages, executables.by_name)
     state.begin_caches()
     return state
-
-
-def _facts_of(plan: "EnginePlan") -> dict[str, Any]:
-    inputs = plan.key.inputs
-    told = ("packages", "platform", "platform_version", "device_kind", "num_devices", "mesh")
-    return {"bundle_key": plan.key.digest, "shapes": asdict(plan.shapes), **{name: inputs[name] for name in told}}
-
-
-async def _draw_token(engine: "Engine") -> None:
-    from service.engine.request import Request, Sampling
-
-    request = Request(id="warm", prompt_ids=(0,), max_tokens=1, sampling=Sampling(temperature=0.0))
-    async for _ in engine.submit(request):
-        pass
-
-
-def _let_early_requests_go_first(engine: "Engine") -> None:
-    """Wait until those requests are answered that came during the start, but not for long."""
-    give_up_s = time.monotonic() + EARLY_REQUESTS_S
-    while engine.num_open and time.monotonic() < give_up_s:
-        time.sleep(POLL_S)
 
 
 def _default_name(settings: Settings) -> str:

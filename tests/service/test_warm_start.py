@@ -5,12 +5,13 @@ import json
 import subprocess
 import sys
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import httpx
 import pytest
 
-from tests.process import running_service
+from tests.process import ServiceProcess, running_service
 
 ROOT = Path(__file__).parents[2]
 ADMIN = {"Authorization": "Bearer operator"}
@@ -29,6 +30,14 @@ def answers_of(service, demo_answers) -> list[str | None]:
     asked = [[{"role": "user", "content": pair["question"]}] for pair in demo_answers]
     answers = (client.chat.completions.create(model="levserve-demo", messages=m, temperature=0) for m in asked)
     return [answer.choices[0].message.content for answer in answers]
+
+
+def wait_until_live(service: ServiceProcess) -> None:
+    began_s = time.monotonic()
+    while time.monotonic() < began_s + 30:
+        with contextlib.suppress(httpx.ConnectError):
+            httpx.get(f"{service.url}/health/live")
+            return
 
 
 def stats_of(service) -> dict:
@@ -175,15 +184,30 @@ def test_the_stats_are_closed_without_their_key(two_starts):
 
 def test_early_requests_wait_their_turn_where_they_may(two_starts, demo_answers):
     cache, _ = two_starts
-    from tests.process import ServiceProcess
-
     with ServiceProcess(local_model_cache=cache, early_requests="wait") as service:
-        began_s = time.monotonic()
-        while time.monotonic() < began_s + 30:
-            with contextlib.suppress(httpx.ConnectError):
-                httpx.get(f"{service.url}/health/live")
-                break
+        wait_until_live(service)
         assert answers_of(service, demo_answers[:1]) == [demo_answers[0]["answer"]]
+
+
+def test_a_start_gets_ready_beside_early_requests_that_take_every_place(two_starts):
+    cache, _ = two_starts
+    body = {"prompt": "Hello", "max_tokens": 200, "ignore_eos": True, "model": "levserve-demo"}
+    with ServiceProcess(local_model_cache=cache, early_requests="wait", max_concurrent_requests=16) as service:
+        wait_until_live(service)
+        with ThreadPoolExecutor(16) as pool:
+            url = f"{service.url}/v1/completions"
+            answers = list(pool.map(lambda _: httpx.post(url, json=body, timeout=60), range(16)))
+        assert [answer.json()["usage"]["completion_tokens"] for answer in answers] == [200] * 16
+        service.wait_until_ready()
+
+
+@pytest.mark.parametrize("delay_s", [0.0, 0.03, 0.06])
+def test_a_stop_between_the_first_answer_and_ready_is_no_failure(two_starts, delay_s):
+    cache, _ = two_starts
+    with ServiceProcess(local_model_cache=cache) as service:
+        service.wait_for("answering", timeout_s=60)
+        time.sleep(delay_s)
+        assert service.stop() == 0
 
 
 def test_the_picture_of_the_start_is_drawn(two_starts, tmp_path):
