@@ -1,4 +1,4 @@
-"""What follows once requests are answered: a token of our own, what else a bundle holds, ready, and a bundle kept."""
+"""What follows once requests are answered: a token if none was asked for, what else a bundle holds, ready."""
 
 import asyncio
 import contextlib
@@ -51,9 +51,9 @@ class Completion:
         """
         settle()
         time.sleep(POLL_S)  # requests that came during the start are on their way
-        asyncio.run(_draw_token(self.engine))
-        self.startup.draw_token()
         _let_early_requests_go_first(self.engine)
+        if self.engine.first_token_s is None:
+            asyncio.run(_draw_token(self.engine))
         self.load_rest()
         self.runner.fill_caches()
         executables = self.executables.result()
@@ -66,6 +66,8 @@ class Completion:
 
     def _finish(self) -> None:
         shapes = self.plan.shapes
+        if self.engine.first_token_s is not None:
+            self.startup.note_first_token(self.engine.first_token_s)
         self.startup.facts |= _facts_of(self.plan)
         self.startup.finish(
             model=self.name,
@@ -81,7 +83,7 @@ class Completion:
 
 async def _draw_token(engine: Engine) -> None:
     request = Request(id="warm", prompt_ids=(0,), max_tokens=1, sampling=Sampling(temperature=0.0))
-    # Where there is no room for one more, or no more are taken, those of clients have come or are about to.
+    # Where there is no room for one more, those of clients are about to come; and a drain needs none.
     with contextlib.suppress(Overloaded, Draining):
         async for _ in engine.submit(request):
             pass

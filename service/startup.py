@@ -119,9 +119,9 @@ class Startup:
         """Declare that requests can be answered; on a warm start some executables may still be on their way."""
         logger.info("answering", extra={"seconds": round(self.elapsed_s(), 3)})
 
-    def draw_token(self) -> None:
-        """Declare that a token has come out."""
-        self.first_token_s = self.elapsed_s()
+    def note_first_token(self, monotonic_s: float) -> None:
+        """Note when the first token came out, on the clock of `time.monotonic`."""
+        self.first_token_s = monotonic_s - self._began_s
 
     def finish(self, **facts: Any) -> None:
         """Declare the service ready."""

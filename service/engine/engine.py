@@ -64,6 +64,11 @@ class Engine:
         return self._thread.is_alive() and self._loop.error is None
 
     @property
+    def first_token_s(self) -> float | None:
+        """When the first token of all came out, on the clock of `time.monotonic`."""
+        return self._loop.first_token_s
+
+    @property
     def num_open(self) -> int:
         """Requests that are not yet finished."""
         return len(self._streams)

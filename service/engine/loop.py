@@ -94,6 +94,7 @@ class Loop:
     def __init__(self, scheduler: Scheduler, runner: StepRunner, metrics: Metrics) -> None:
         self.inbox: queue.SimpleQueue[Message] = queue.SimpleQueue()
         self.error: EngineError | None = None  # set once, when the loop has failed
+        self.first_token_s: float | None = None  # set once, on the clock of `time.monotonic`
         self._scheduler = scheduler
         self._runner = runner
         self._metrics = metrics
@@ -189,6 +190,8 @@ class Loop:
 
     def _measure_event(self, submission: Submission, event: TokenEvent, now_s: float) -> None:
         metrics = self._metrics
+        if self.first_token_s is None:
+            self.first_token_s = time.monotonic()
         if submission.last_token_s is None:
             metrics.time_to_first_token_seconds.observe(now_s - submission.submitted_s)
         else:

@@ -127,6 +127,17 @@ def test_a_failure_of_the_device_reaches_every_open_stream_and_is_told_once(runn
     assert not engine.is_live
 
 
+def test_the_moment_of_the_first_token_is_kept(runner, start_engine):
+    engine = start_engine(runner)
+    assert engine.first_token_s is None
+    began_s = time.monotonic()
+    engine.generate([Request("first", (2, 3), 4, GREEDY)])
+    first_s = engine.first_token_s
+    assert began_s < first_s < time.monotonic()
+    engine.generate([Request("first", (2, 3), 4, GREEDY)])
+    assert engine.first_token_s == first_s
+
+
 def test_the_metrics_count_what_happened(runner, start_engine):
     metrics = Metrics()
     engine = start_engine(runner, metrics)
