@@ -50,7 +50,7 @@ def test_a_bucket_gives_the_weights_and_a_second_start_fetches_nothing(levanter_
 
 
 def test_without_a_cache_no_byte_is_left(levanter_loader: Loader, monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
-    monkeypatch.setattr("service.checkpoint.loading.private_folder", lambda: tmp_path / "private")
+    monkeypatch.setattr("service.checkpoint.cache.private_folder", lambda: tmp_path / "private")
     assert same_weights(levanter_loader.load(is_cached=False))
     assert not levanter_loader.root.exists()
     left = [path for path in (tmp_path / "private").rglob("*") if path.is_file()]
