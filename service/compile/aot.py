@@ -36,7 +36,7 @@ def compile_programs(
         on_compiled(program.name, compiled.seconds)
         return compiled
 
-    # Which line of ours an operation came from makes a bundle larger by a tenth, and as much slower to load.
+    # Which line of ours an operation came from is of no use in a bundle and takes 3 to 14 % of the time to load it.
     jax.config.update("jax_traceback_in_locations_limit", 0)
     # The stack size holds for threads started after it is set; the pool starts its threads within this block.
     previous = threading.stack_size(STACK_BYTES)
