@@ -24,7 +24,6 @@ import jax.numpy as jnp
 import numpy as np
 
 from benchmarks.machine import describe_machine
-from service.checkpoint.recipe import weight_shapes
 from service.compile.aot import compile_programs
 from service.device.mesh import DeviceMesh
 from service.engine.batch import SampleInputs, StepInputs, all_allowed, empty_inputs
@@ -36,6 +35,7 @@ from service.kernels.choice import HeadShape, KernelChoice, choose_kernel
 from service.models.config import DecoderConfig
 from service.models.decoder import Decoder
 from service.models.registry import read_config
+from service.models.weight_shapes import weight_shapes
 
 # Source: config.json of meta-llama/Llama-3.1-8B.
 LLAMA_8B = {

@@ -38,7 +38,7 @@ def levserve(arguments: argparse.Namespace) -> Callable[[], int]:
 
     from service.checkpoint.cache import CheckpointCache
     from service.checkpoint.layout import recognise
-    from service.checkpoint.loading import load_checkpoint
+    from service.checkpoint.loading import LoadLimits, load_checkpoint
     from service.checkpoint.located import Group, LocatedCheckpoint
     from service.checkpoint.location import parse_location
     from service.checkpoint.progress import Progress
@@ -69,9 +69,7 @@ def levserve(arguments: argparse.Namespace) -> Callable[[], int]:
             specs,
             dtype,
             mesh=mesh,
-            cache=cache,
-            progress=Progress(),
-            max_staging_bytes=512 * 1024 * 1024,
+            limits=LoadLimits(cache, Progress(), 512 * 1024 * 1024),
         )
         jax.block_until_ready(loaded.weights)
         return sum(array.nbytes for array in loaded.weights.values())

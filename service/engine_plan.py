@@ -19,9 +19,10 @@ from service.kernels.attention import keeps_rows
 from service.kernels.choice import HeadShape, KernelChoice, choose_kernel
 from service.models.config import DecoderConfig
 from service.models.decoder_weights import decoder_weight_specs
-from service.models.interface import PagedDecoder, Stage, WeightSpec
+from service.models.interface import PagedDecoder, Stage
 from service.models.registry import read_config
 from service.models.stages import decoder_stages
+from service.models.weight_spec import WeightSpec
 from service.settings import Settings
 
 logger = logging.getLogger(__name__)
@@ -126,11 +127,9 @@ def _choose_kernel(config: DecoderConfig, dtype: np.dtype, mesh: DeviceMesh) -> 
 
 def _choose_dtype(settings: Settings, located: LocatedCheckpoint, platform: str) -> np.dtype:
     """Return what to compute in: `auto` is float32 on a CPU, where narrower types are emulated, else as saved."""
-    import jax.numpy as jnp
-
     saved = located.hub_config.get("dtype") or located.hub_config.get("torch_dtype") or "bfloat16"
     chosen = settings.dtype if settings.dtype != "auto" else ("float32" if platform == "cpu" else str(saved))
-    return np.dtype(jnp.dtype(chosen))
+    return np.dtype(chosen)
 
 
 def _weights_bytes(specs: Iterable[WeightSpec], dtype: np.dtype, mesh: DeviceMesh) -> int:

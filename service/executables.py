@@ -8,14 +8,16 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from service.bundles import Bundles
-from service.checkpoint.recipe import weight_shapes
 from service.compile.aot import Compiled, compile_programs
 from service.compile.bundle import Bundle, make_bundle
 from service.compile.executable import Executable, load_executable
 from service.compile.loading import LoadingExecutables
+from service.device.processors import spare_processors
 from service.engine.programs import engine_programs, first_names, program_names
 from service.engine_plan import EnginePlan
 from service.kernels.attention import keeps_rows
+from service.models.weight_shapes import weight_shapes
+from service.modules_on_demand import run_put_off
 from service.startup import Phase, Startup
 
 logger = logging.getLogger(__name__)
@@ -106,13 +108,19 @@ def _load(bundle: Bundle, plan: EnginePlan, names: Sequence[str], startup: Start
         startup.count_executables(next(done), len(names))
         return executable
 
-    num_first = len(first_names(plan.shapes, plan.stages))
-    return LoadingExecutables(names, load_one, num_first=num_first, num_threads=os.cpu_count() or 1)
+    return LoadingExecutables(
+        names,
+        load_one,
+        num_first=len(first_names(plan.shapes, plan.stages)),
+        num_first_threads=spare_processors(),
+        num_threads=os.cpu_count() or 1,
+    )
 
 
 def _compile(plan: EnginePlan, startup: Startup, names: Sequence[str] | None = None) -> Mapping[str, Compiled]:
     """Compile the programs of these names, or all."""
     with startup.phase(Phase.IMPORT, "haliax"):
+        run_put_off()
         model = plan.model()
     programs = engine_programs(model, plan.shapes, weight_shapes(plan.specs, plan.dtype, plan.mesh))
     wanted = [program for program in programs if names is None or program.name in names]

@@ -1,14 +1,14 @@
 """From settings to a model that answers. Each part of the start runs on a thread of its own as soon as it can.
 
     devices   import jax, find devices ─┬─> plan ─┬─> executables   a bundle, or compile ─> state ┬─> warm ┬─> answering
-    locate    list, pin, read config ───┘         ├─> weights       pull, then place ─────────────┘        │
-                                                  ├─> tokenizer     pulled meanwhile ──────────────────────┤
-                                                  └─> beside        what else is needed ───────────────────┘
+    locate    list, pin, read config ─┬─┘         ├─> tokenizer     pulled meanwhile ─────────────┼────────┤
+                                      │           └─> beside        what else is needed ──────────┼────────┘
+                                      └─> weights     pull and turn; the plan says where they lie ┘
 
 Executables and weights take long and leave Python's lock alone, so what keeps it, the tokenizer's reading and the
 imports of `beside`, comes after they have begun; and what a processor can do meanwhile is done while jax is imported:
-memory for the weights is got ready, and the bundle that was used last is read. Nothing is imported before its part
-runs: a warm start imports no Levanter, Haliax, Equinox or Transformers. `completion` is what follows.
+weights for a CPU are loaded, and the bundle that was used last is read. Nothing is imported before its part runs: a
+warm start imports no Levanter, Haliax, Equinox or Transformers. `completion` is what follows.
 """
 
 import logging
@@ -22,15 +22,17 @@ from typing import TYPE_CHECKING
 from service.bundle_location import local_folder
 from service.checkpoint.cache import CheckpointCache
 from service.checkpoint.fresh_memory import FreshMemory
+from service.checkpoint.loading import LoadLimits, load_checkpoint
 from service.checkpoint.located import LocatedCheckpoint
 from service.checkpoint.location import HubLocation, parse_location
 from service.compile.bundle_ahead import BundleAhead
-from service.device.memory import Device, expects_cpu, host_memory_bytes
+from service.device.memory import Device
 from service.observability.metrics import Metrics
 from service.settings import Settings
 from service.start_parts import StartParts
 from service.starting_point import checkpoint_uri, find_devices, locate_checkpoint
 from service.startup import Phase, Startup
+from service.weights_ahead import expected_weights, load_ahead
 
 if TYPE_CHECKING:
     import jax
@@ -73,12 +75,6 @@ class _Text:
     chat_template: "ChatTemplate | None"
 
 
-@dataclass(frozen=True)
-class _Goal:
-    plan: "EnginePlan"
-    bundles: "Bundles"
-
-
 class ModelLoad:
     """One model on its way up."""
 
@@ -119,24 +115,27 @@ class ModelLoad:
         has_begun, may_load_rest = threading.Event(), threading.Event()
         devices = parts.begin("devices", lambda: _Devices(*find_devices(self._startup, self._metrics)))
         located = parts.begin("locate", lambda: locate_checkpoint(self._settings, self._startup))
-        goal = parts.begin("plan", lambda: self._plan(devices.result(), located.result(), ahead))
-        executables = parts.begin("executables", lambda: self._obtain(goal.result(), usable, has_begun, may_load_rest))
-        state = parts.begin("state", lambda: _begin_state(goal.result().plan, usable.result()))
-        weights = parts.begin("weights", lambda: self._load_weights(located.result(), goal))
+        plan = parts.begin("plan", lambda: self._plan(devices.result(), located.result()))
+        bundles = parts.begin("bundles", lambda: self._bundles(plan.result(), located.result(), ahead))
+        weights = parts.begin("weights", lambda: self._load_weights(located.result(), devices, plan))
+        executables = parts.begin(
+            "executables", lambda: self._obtain(plan.result(), bundles.result(), usable, has_begun, may_load_rest)
+        )
+        state = parts.begin("state", lambda: _begin_state(plan.result(), usable.result()))
         text = parts.begin("text", lambda: self._load_text(located.result(), has_begun))
         aside = parts.begin("beside", lambda: (has_begun.wait(), beside()))
         parts.wait_for(weights, state)
-        engine, runner = self._warm(goal.result().plan, weights.result(), usable.result(), state.result())
+        engine, runner = self._warm(plan.result(), weights.result(), usable.result(), state.result())
         parts.wait_for(text, aside)
         self._startup.answer()
-        served = self._served(goal.result().plan, engine, text.result())
+        served = self._served(plan.result(), engine, text.result())
 
         from service.completion import Completion
 
         completion = Completion(
             served.name,
-            goal.result().plan,
-            goal.result().bundles,
+            plan.result(),
+            bundles.result(),
             devices.result().compiles,
             engine,
             runner,
@@ -146,9 +145,8 @@ class ModelLoad:
         )
         return LoadedModel(served, engine, completion.run)
 
-    def _plan(self, devices: _Devices, located: LocatedCheckpoint, ahead: BundleAhead) -> _Goal:
+    def _plan(self, devices: _Devices, located: LocatedCheckpoint) -> "EnginePlan":
         with self._startup.phase(Phase.IMPORT, "engine"):
-            from service.bundles import Bundles
             from service.engine_plan import plan_engine
         plan = plan_engine(self._settings, located, devices.devices)
         logger.info(
@@ -163,11 +161,17 @@ class ModelLoad:
                 **asdict(plan.shapes),
             },
         )
-        return _Goal(plan, Bundles.of_settings(self._settings, located.uri, self._metrics, ahead))
+        return plan
+
+    def _bundles(self, plan: "EnginePlan", located: LocatedCheckpoint, ahead: BundleAhead) -> "Bundles":
+        from service.bundles import Bundles
+
+        return Bundles.of_settings(self._settings, located.uri, self._metrics, ahead)
 
     def _obtain(
         self,
-        goal: _Goal,
+        plan: "EnginePlan",
+        bundles: "Bundles",
         usable: "Future[Executables]",
         has_begun: threading.Event,
         may_load_rest: threading.Event,
@@ -176,8 +180,8 @@ class ModelLoad:
 
         try:
             return obtain(
-                goal.plan,
-                goal.bundles,
+                plan,
+                bundles,
                 self._startup,
                 on_begun=has_begun.set,
                 on_usable=usable.set_result,
@@ -188,24 +192,25 @@ class ModelLoad:
                 usable.set_exception(error)
             raise
 
-    def _load_weights(self, located: LocatedCheckpoint, goal: Future[_Goal]) -> "Mapping[str, jax.Array]":
-        memory = FreshMemory(_likely_host_bytes(located))
-        plan = goal.result().plan
-        from service.checkpoint.loading import load_checkpoint
-
+    def _load_weights(
+        self, located: LocatedCheckpoint, devices: Future[_Devices], plan: "Future[EnginePlan]"
+    ) -> "Mapping[str, jax.Array]":
+        limits = LoadLimits(self._cache, self._startup.pulled, self._settings.stream_staging_bytes)
+        expected = expected_weights(self._settings, located)
+        memory = FreshMemory(expected.host_bytes) if expected is not None else None
+        if expected is None:
+            plan.result()  # the phase begins with the bytes
         with self._startup.phase(Phase.WEIGHTS) as facts:
-            loaded = load_checkpoint(
-                located,
-                plan.specs,
-                plan.dtype,
-                mesh=plan.mesh,
-                cache=self._cache,
-                progress=self._startup.pulled,
-                max_staging_bytes=self._settings.stream_staging_bytes,
-                memory=memory,
-            )
-            facts["weights_bytes"] = plan.weights_bytes
-        return loaded.weights
+            ahead = None
+            if expected is not None:
+                ahead = load_ahead(located, expected, memory, plan, has_devices=devices.done, limits=limits)
+            if ahead is not None:
+                weights = plan.result().mesh.take_over(ahead.weights)
+            else:
+                goal = plan.result()
+                weights = load_checkpoint(located, goal.specs, goal.dtype, mesh=goal.mesh, limits=limits).weights
+            facts["weights_bytes"] = plan.result().weights_bytes
+        return weights
 
     def _load_text(self, located: LocatedCheckpoint, has_begun: threading.Event) -> _Text:
         with self._startup.phase(Phase.TOKENIZER, "pull"):
@@ -255,14 +260,6 @@ class ModelLoad:
             stop_ids=text.tokenizer.eos_ids,
             defaults=text.tokenizer.defaults,
         )
-
-
-def _likely_host_bytes(located: LocatedCheckpoint) -> int:
-    """Return how much of the host's memory the weights will take, by what is known before jax is imported."""
-    if not expects_cpu():
-        return 0
-    # What does not fit is refused in words, by the plan; until then nothing may bring the process down.
-    return min(sum(info.size_bytes for info in located.layout.weights), host_memory_bytes() // 2)
 
 
 def _begin_state(plan: "EnginePlan", executables: "Executables") -> "DeviceState":

@@ -7,9 +7,36 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+from service.modules_on_demand import put_off
+
 # Source: CPython, the default of sys.setswitchinterval.
 SWITCH_INTERVAL_S = 0.005
 START_SWITCH_INTERVAL_S = 0.0005
+
+# What an import of jax takes 2 ms and more for, by itself or with what it imports in turn: its own cache of
+# compilations (`filelock`, `etils` with all of `unittest`), kernels for TPUs and GPUs, clusters, what is not computed.
+UNUSED_PARTS_OF_JAX = frozenset(
+    {
+        "jax._src.clusters",
+        "jax._src.compilation_cache",
+        "jax._src.lax.linalg",
+        "jax._src.numpy.linalg",
+        "jax._src.path",
+        "jax._src.pickle_util",
+        "jax._src.tpu_info",
+        "jax.debug",
+        "jax.experimental.compilation_cache.compilation_cache",
+        "jax.export",
+        "jax.image",
+        "jax.lax",
+        "jax.nn",
+        "jax.numpy",
+        "jax.random",
+        "jax.scipy",
+        "jaxlib.mosaic.python.mosaic_gpu",
+        "jaxlib.mosaic.python.tpu",
+    }
+)
 
 
 def prepare() -> None:
@@ -32,23 +59,19 @@ def settle() -> None:
 
 
 @contextmanager
-def without_vain_searches() -> Iterator[None]:
-    """Let jax, imported meanwhile, do without what it finds nothing in here: a fourth of its import.
+def as_needed_to_run() -> Iterator[None]:
+    """Let jax, imported meanwhile, do without what only tracing and compiling need: a third of its import.
 
-    It reads what every installed package says of itself, in search of AMD's plugin. And for its own cache of
-    compilations it takes `etils`, along with all of `unittest`, and `filelock`, if those are installed.
+    It reads what every installed package says of itself, in search of AMD's plugin; nothing is found here. Parts of it
+    that a program does not need once it is compiled are loaded when they are first used.
     """
-    is_cached = "JAX_COMPILATION_CACHE_DIR" in os.environ
     distributions = importlib.metadata.distributions
-    hidden = [] if is_cached else [name for name in ("etils", "filelock") if name not in sys.modules]
     importlib.metadata.distributions = lambda **_: iter(())
-    sys.modules |= dict.fromkeys(hidden)  # None: as if it were not installed
     try:
-        yield
+        with put_off(UNUSED_PARTS_OF_JAX):
+            yield
     finally:
         importlib.metadata.distributions = distributions
-        for name in hidden:
-            del sys.modules[name]
 
 
 @contextmanager

@@ -10,13 +10,7 @@ import os
 from pathlib import Path
 from typing import Any, Literal
 
-from pydantic import Field, SecretStr, ValidationError, model_validator
-from pydantic_settings import (
-    BaseSettings,
-    PydanticBaseSettingsSource,
-    SettingsConfigDict,
-    YamlConfigSettingsSource,
-)
+from pydantic import BaseModel, ConfigDict, Field, SecretStr, ValidationError, model_validator
 
 from service.errors import SettingsError
 
@@ -27,17 +21,10 @@ COMPILER_VARIABLES = frozenset({"XLA_FLAGS", "LIBTPU_INIT_ARGS", "TF_XLA_FLAGS",
 HARMLESS_JAX_VARIABLES = frozenset({"JAX_PLATFORMS", "JAX_LOG_COMPILES", "JAX_LOGGING_LEVEL"})
 
 
-class Settings(BaseSettings):
+class Settings(BaseModel):
     """The effective settings of one process; read once, in `cli`. `setting_meanings` reads the text of each field."""
 
-    model_config = SettingsConfigDict(
-        frozen=True,
-        extra="forbid",
-        env_ignore_empty=True,
-        env_file=".env",
-        protected_namespaces=(),
-        defer_build=True,  # what is built and used is the class of `load_settings`
-    )
+    model_config = ConfigDict(frozen=True, extra="forbid", protected_namespaces=())
 
     model_uri: str | None = None
     """The checkpoint to serve: `gs://bucket/prefix`, `hf://org/name[@revision]` or a path. Unset: the demo model."""
@@ -143,18 +130,6 @@ class Settings(BaseSettings):
     google_cloud_project: str | None = None
     """The project that the service runs in; with it a log line's trace is a link in Cloud Logging."""
 
-    @classmethod
-    def settings_customise_sources(
-        cls,
-        settings_cls: type[BaseSettings],
-        init_settings: PydanticBaseSettingsSource,
-        env_settings: PydanticBaseSettingsSource,
-        dotenv_settings: PydanticBaseSettingsSource,
-        file_secret_settings: PydanticBaseSettingsSource,
-    ) -> tuple[PydanticBaseSettingsSource, ...]:
-        """Order the sources: flags, environment, `.env`, the YAML file of `--config`."""
-        return init_settings, env_settings, dotenv_settings, YamlConfigSettingsSource(settings_cls)
-
     @model_validator(mode="after")
     def _settings_agree(self) -> "Settings":
         if self.model_uri and self.gcs_bucket:
@@ -224,17 +199,40 @@ def load_settings(flags: dict[str, Any], config_path: Path | None = None) -> Set
     if config_path is not None and not config_path.is_file():
         raise SettingsError("--config", f"there is no file {config_path}.")
     _refuse_misspelt_variables()
-    configured = type(
-        "Settings",
-        (Settings,),
-        {
-            "model_config": SettingsConfigDict(**{**Settings.model_config, "yaml_file": config_path}),
-        },
-    )
+    # What speaks later here is heard before what speaks earlier.
+    given = _of_yaml(config_path) | _of_lines(Path(".env")) | _of_environment() | flags
     try:
-        return configured(**flags)
+        return Settings.model_validate(given)
     except ValidationError as error:
         raise _settings_error(error) from error
+
+
+def _of_environment() -> dict[str, str]:
+    names = {name.upper(): name for name in Settings.model_fields}
+    return {names[name]: value for name, value in os.environ.items() if name in names and value}
+
+
+def _of_lines(path: Path) -> dict[str, str]:
+    """Read variables, one a line; all of them must be settings."""
+    if not path.is_file():
+        return {}
+    from dotenv import dotenv_values  # as little as possible is imported before the port is open
+
+    return {name.lower(): value for name, value in dotenv_values(path).items() if value}
+
+
+def _of_yaml(path: Path | None) -> dict[str, Any]:
+    if path is None:
+        return {}
+    import yaml
+
+    try:
+        values = yaml.safe_load(path.read_text())
+    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
+        raise SettingsError("--config", f"{path} cannot be read: {error}") from error
+    if not isinstance(values, dict | None):
+        raise SettingsError("--config", f"{path} should hold settings by name, such as `port: 8080`.")
+    return values or {}
 
 
 def _refuse_misspelt_variables() -> None:

@@ -10,7 +10,7 @@ from service.checkpoint.transfer import TransferLimits
 from service.conversions import find_conversion
 from service.device.memory import Device
 from service.observability.metrics import Metrics
-from service.quick_imports import without_vain_searches
+from service.quick_imports import as_needed_to_run
 from service.settings import Settings
 from service.startup import Phase, Startup
 
@@ -28,7 +28,7 @@ def checkpoint_uri(settings: Settings) -> str:
 def find_devices(startup: Startup, metrics: Metrics) -> "tuple[tuple[Device, ...], CompileCounter]":
     """Import jax, begin to count its compilations, and find the devices of this host."""
     with startup.phase(Phase.IMPORT, "jax") as facts:
-        with without_vain_searches():
+        with as_needed_to_run():
             import jax
         from service.compile.counter import CompileCounter
 

@@ -8,7 +8,8 @@ import numpy as np
 from jaxtyping import Array, Float, Int
 
 from service.kernels.paging import CacheLayout
-from service.models.interface import Stage, StageInputs, Weights, WeightSpec
+from service.models.interface import Stage, StageInputs, Weights
+from service.models.weight_spec import WeightSpec
 
 
 class TokenPages(NamedTuple):

@@ -1,23 +1,24 @@
 """Weights that grow on the host from pieces of tensors, in any order, each placed on the device when it is whole.
 
-Where the device is one CPU device the host's memory is the device's: one piece of memory is taken for all weights, and
-placing them in the end copies nothing.
+Where the host's memory is the device's they stay where they grow: one piece of memory is taken for all weights, and
+what places them in the end copies nothing. That needs no jax, so it may begin before jax is imported.
 """
 
 import math
 import threading
 from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
 
-import jax
 import numpy as np
 
 from service.checkpoint.fresh_memory import ALIGNMENT_BYTES, FreshMemory
-from service.checkpoint.turning import TensorPlace
-from service.device.mesh import DeviceMesh
-from service.models.interface import WeightSpec
+from service.checkpoint.turning import TensorPlace, Turn, turned_by_xla
+from service.models.weight_spec import WeightSpec
 
-# Where the device's memory is the host's.
-IN_PLACE_PLATFORM = "cpu"
+if TYPE_CHECKING:
+    import jax
+
+    from service.device.mesh import DeviceMesh
 
 
 class Assembly:
@@ -27,21 +28,23 @@ class Assembly:
         self,
         specs: Sequence[WeightSpec],
         dtype: np.dtype,
-        mesh: DeviceMesh,
+        mesh: "DeviceMesh | None",
         *,
         memory: FreshMemory | None = None,
+        turn: Turn = turned_by_xla,
         on_placed: Callable[[int], None] = lambda num_bytes: None,
     ) -> None:
-        """Take the host's memory where it becomes the device's; elsewhere each weight's when its first piece comes.
+        """Take memory for all weights if they stay on the host, else for each of them when its first piece comes.
 
         Args:
             specs: what to make.
             dtype: what to cast to.
-            mesh: where to place the weights, by the names of their axes.
-            memory: the host's, if some is being got ready; given back where it does not become the device's.
+            mesh: where to place the weights, by the names of their axes; None: they stay on the host.
+            memory: `host_bytes` for all weights that stay, if it is being got ready.
+            turn: transposes what is stored the other way round.
             on_placed: told, from any thread, how many bytes of the host's memory a weight gave back.
         """
-        self._dtype, self._mesh, self._on_placed = dtype, mesh, on_placed
+        self._dtype, self._mesh, self._turn, self._on_placed = dtype, mesh, turn, on_placed
         self._lock = threading.Lock()
         self._specs = {spec.name: spec for spec in specs}
         self._users: dict[str, list[tuple[WeightSpec, int]]] = {}
@@ -51,11 +54,8 @@ class Assembly:
         self._left = {spec.name: math.prod(spec.shape) for spec in specs}  # elements that have not come
         self._arrays: dict[str, np.ndarray] = {}
         self._placed: dict[str, jax.Array] = {}
-        self._is_in_place = mesh.num_devices == 1 and mesh.platform == IN_PLACE_PLATFORM
-        if self._is_in_place:
-            self._arrays = _side_by_side(specs, dtype, memory or FreshMemory())
-        elif memory is not None:
-            memory.give_back()
+        if mesh is None:
+            self._arrays = _side_by_side(specs, dtype, memory or FreshMemory(host_bytes(specs, dtype)))
 
     def opening_bytes(self, tensors: Sequence[str]) -> int:
         """Open the weights that these tensors belong to; return the host's memory that they need until placed."""
@@ -70,39 +70,42 @@ class Assembly:
     def write(self, tensor: str, first: int, values: np.ndarray) -> None:
         """Take elements of a tensor, the first of them number `first`; whoever brings a weight's last places it."""
         for spec, index in self._users.get(tensor, ()):
-            TensorPlace(spec, index, self._arrays[spec.name]).write(first, values)
+            TensorPlace(spec, index, self._arrays[spec.name]).write(first, values, self._turn)
             with self._lock:
                 self._left[spec.name] -= len(values) * spec.sources[index].copies
                 is_whole = self._left[spec.name] == 0
-            if is_whole and not self._is_in_place:
-                self._place(spec.name)
+            if is_whole and self._mesh is not None:
+                self._place(spec.name, self._mesh)
 
-    def weights(self) -> dict[str, jax.Array]:
-        """Return the weights, all of which have come, in the order of their specs."""
-        if self._is_in_place:
-            arrays = [self._arrays[name] for name in self._specs]
-            placed = jax.block_until_ready(jax.device_put(arrays, self._mesh.whole, may_alias=True))
-            self._placed = dict(zip(self._specs, placed, strict=True))
-        return {name: self._placed[name] for name in self._specs}
+    def weights(self) -> "dict[str, np.ndarray | jax.Array]":
+        """Return the weights, all of which have come, in the order of their specs: placed, if there is a mesh."""
+        made = self._arrays if self._mesh is None else self._placed
+        return {name: made[name] for name in self._specs}
 
-    def _place(self, name: str) -> None:
+    def _place(self, name: str, mesh: "DeviceMesh") -> None:
         with self._lock:
             array = self._arrays.pop(name)
         # The transfer must be over before the host's memory counts as given back.
-        placed = jax.block_until_ready(self._mesh.put(array, self._specs[name].axes))
+        placed = mesh.put(array, self._specs[name].axes).block_until_ready()
         with self._lock:
             self._placed[name] = placed
         self._on_placed(array.nbytes)
 
 
+def host_bytes(specs: Sequence[WeightSpec], dtype: np.dtype) -> int:
+    """Return what all weights take in one piece of the host's memory."""
+    return sum(_aligned_bytes(spec, dtype) for spec in specs)
+
+
 def _side_by_side(specs: Sequence[WeightSpec], dtype: np.dtype, memory: FreshMemory) -> dict[str, np.ndarray]:
     # One large piece gets huge pages, which cost a third of the faults of many small ones.
-    offsets, end = [], 0
+    left, arrays = memory.take(), {}
     for spec in specs:
-        offsets.append(end)
-        end += -(-math.prod(spec.shape) * dtype.itemsize // ALIGNMENT_BYTES) * ALIGNMENT_BYTES
-    taken = memory.take(end)
-    return {
-        spec.name: taken[offset : offset + math.prod(spec.shape) * dtype.itemsize].view(dtype).reshape(spec.shape)
-        for spec, offset in zip(specs, offsets, strict=True)
-    }
+        num_bytes = math.prod(spec.shape) * dtype.itemsize
+        arrays[spec.name] = left[:num_bytes].view(dtype).reshape(spec.shape)
+        left = left[_aligned_bytes(spec, dtype) :]
+    return arrays
+
+
+def _aligned_bytes(spec: WeightSpec, dtype: np.dtype) -> int:
+    return -(-math.prod(spec.shape) * dtype.itemsize // ALIGNMENT_BYTES) * ALIGNMENT_BYTES

@@ -11,8 +11,8 @@ import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
-import jax
 import numpy as np
 
 from service.checkpoint import content, levanter
@@ -30,37 +30,44 @@ from service.checkpoint.part_file import PartFile
 from service.checkpoint.progress import Progress, shown
 from service.checkpoint.recipe import check_tensors, load_weights
 from service.checkpoint.transfer import Patience, TransferLimits
+from service.checkpoint.turning import Turn
 from service.checkpoint.weight_stream import StreamedWeights, WeightOrder, stream_weights
-from service.device.mesh import DeviceMesh
+from service.device.processors import spare_processors
 from service.errors import StorageFull, TransferFailed
-from service.models.interface import WeightSpec
+from service.models.weight_spec import WeightSpec
+
+if TYPE_CHECKING:
+    import jax
+
+    from service.device.mesh import DeviceMesh
 
 logger = logging.getLogger(__name__)
 
-# A disk needs few readers; more of them than processors wait for one another and for Python's lock.
-FILE_LIMITS = TransferLimits(num_workers=2, slice_bytes=8 * 1024 * 1024)
+# A disk needs few readers. They leave a processor to whoever holds Python's lock meanwhile, with imports to do.
+FILE_LIMITS = TransferLimits(num_workers=min(2, spare_processors()), slice_bytes=16 * 1024 * 1024)
 
 
 @dataclass(frozen=True)
-class LoadedWeights:
-    """Weights on the device; the cache keeps the files they came from until `release` or the end of the process."""
+class Loaded[Weight]:
+    """A checkpoint's weights, by name; the cache keeps the files they came from until `release` or the end."""
 
-    weights: dict[str, jax.Array]
+    weights: dict[str, Weight]
     release: Callable[[], None] = lambda: None
 
 
+@dataclass(frozen=True)
+class LoadLimits:
+    """What a load may use, and whom it tells."""
+
+    cache: CheckpointCache | None  # keeps the files for the next start; None: nothing is kept (MODEL_STREAM)
+    progress: Progress  # told what is expected and what comes
+    max_staging_bytes: int  # of the host's memory, besides the weights
+    cancelled: threading.Event | None = None  # set by whoever wants it to stop
+
+
 def load_checkpoint(
-    located: LocatedCheckpoint,
-    specs: Sequence[WeightSpec],
-    dtype: np.dtype,
-    *,
-    mesh: DeviceMesh,
-    cache: CheckpointCache | None,
-    progress: Progress,
-    max_staging_bytes: int,
-    memory: FreshMemory | None = None,
-    cancelled: threading.Event | None = None,
-) -> LoadedWeights:
+    located: LocatedCheckpoint, specs: Sequence[WeightSpec], dtype: np.dtype, *, mesh: "DeviceMesh", limits: LoadLimits
+) -> "Loaded[jax.Array]":
     """Bring a checkpoint's weights to the device.
 
     Args:
@@ -68,25 +75,42 @@ def load_checkpoint(
         specs: what the model is made of.
         dtype: what to cast to.
         mesh: where to place the weights, by the names of their axes.
-        cache: where the files are kept for the next start; None: nothing is kept (MODEL_STREAM).
-        progress: told what is expected and what comes.
-        max_staging_bytes: how much of the host's memory may be in use besides the weights.
-        memory: of the host, if some is being got ready; weights whose device is a CPU are put there.
-        cancelled: set by whoever wants it to stop.
+        limits: what this may use.
 
     Raises:
         CheckpointError: the bytes did not come whole, or are not what their headers or the configuration say.
     """
-    order = WeightOrder(located.uri, tuple(specs), dtype, mesh, max_staging_bytes, memory)
-    weights, source = located.layout.weights, located.weights.source
-    if isinstance(located.layout, LevanterLayout):
-        return _from_levanter(located, order, cache, progress, cancelled)
-    if isinstance(source, Bucket) and not any(content.is_packed(info) for info in weights):
-        return _BucketLoad(located, source, order, progress).load(cache, cancelled)
-    pulled = source.pull(located.weights.objects, cache or private_cache(), progress, cancelled)
-    # What was pulled has been counted already; what lies here is counted as it is read.
-    counted = progress if isinstance(source, LocalSource) else Progress()
-    return _from_files(pulled, order, weights, counted, cancelled)
+    place = None if mesh.is_host else mesh
+    loaded = _load(located, WeightOrder(located.uri, tuple(specs), dtype, place, limits.max_staging_bytes), limits)
+    if place is None:
+        return Loaded(mesh.take_over(loaded.weights), loaded.release)
+    return loaded
+
+
+def load_on_host(
+    located: LocatedCheckpoint,
+    specs: Sequence[WeightSpec],
+    dtype: np.dtype,
+    *,
+    memory: FreshMemory,
+    turn: Turn,
+    limits: LoadLimits,
+) -> Loaded[np.ndarray]:
+    """Bring the weights of a Hugging Face snapshot into the host's memory, while jax may still be imported.
+
+    Args:
+        located: which checkpoint.
+        specs: what the model is made of.
+        dtype: what to cast to.
+        memory: where to put them; `host_bytes` of it.
+        turn: transposes what is stored the other way round.
+        limits: what this may use.
+
+    Raises:
+        CheckpointError: as `load_checkpoint`.
+    """
+    order = WeightOrder(located.uri, tuple(specs), dtype, None, limits.max_staging_bytes, memory=memory, turn=turn)
+    return _load(located, order, limits)
 
 
 def read_levanter(
@@ -112,6 +136,19 @@ def read_levanter(
     return tensors, pulled.release
 
 
+# What is loaded lies on the host where the order names no mesh, else on the mesh's devices.
+def _load(located: LocatedCheckpoint, order: WeightOrder, limits: LoadLimits) -> Loaded[Any]:
+    weights, source = located.layout.weights, located.weights.source
+    if isinstance(located.layout, LevanterLayout):
+        return _from_levanter(located, order, limits)
+    if isinstance(source, Bucket) and not any(content.is_packed(info) for info in weights):
+        return _BucketLoad(located, source, order, limits.progress).load(limits.cache, limits.cancelled)
+    pulled = source.pull(located.weights.objects, limits.cache or private_cache(), limits.progress, limits.cancelled)
+    # What was pulled has been counted already; what lies here is counted as it is read.
+    counted = limits.progress if isinstance(source, LocalSource) else Progress()
+    return _from_files(pulled, order, weights, counted, limits.cancelled)
+
+
 class _BucketLoad:
     """Streams a snapshot from a bucket: into the cache as well, or past it."""
 
@@ -119,18 +156,18 @@ class _BucketLoad:
         self._located, self._source, self._order, self._progress = located, source, order, progress
         self._streamed: StreamedWeights | None = None
 
-    def load(self, cache: CheckpointCache | None, cancelled: threading.Event | None) -> LoadedWeights:
+    def load(self, cache: CheckpointCache | None, cancelled: threading.Event | None) -> Loaded[Any]:
         """Load, keeping the files if there is a cache that can."""
         pulled = None if cache is None else self._keep(cache, cancelled)
         if self._streamed is not None:
-            return LoadedWeights(self._streamed.weights, pulled.release if pulled is not None else lambda: None)
+            return Loaded(self._streamed.weights, pulled.release if pulled is not None else lambda: None)
         if pulled is not None:  # all of it was in the cache
             return _from_files(pulled, self._order, self._located.layout.weights, self._progress, cancelled)
         self._progress.expect(sum(info.size_bytes for info in self._located.layout.weights))
         with shown(self._progress, self._source.uri):
             patience = Patience(self._source.limits, cancelled)
             origins = [Origin(self._source, info) for info in self._located.layout.weights]
-            return LoadedWeights(stream_weights(self._order, origins, self._progress, patience).weights)
+            return Loaded(stream_weights(self._order, origins, self._progress, patience).weights)
 
     def _keep(self, cache: CheckpointCache, cancelled: threading.Event | None) -> PulledCheckpoint | None:
         patience = Patience(self._source.limits, cancelled)
@@ -167,7 +204,7 @@ def _from_files(
     weights: Sequence[ObjectInfo],
     progress: Progress,
     cancelled: threading.Event | None,
-) -> LoadedWeights:
+) -> Loaded[Any]:
     # Whoever pulled the files has summed them, and a folder of this machine is believed.
     objects = [replace(info, crc32c="", size_bytes=_file_size(pulled.path, info)) for info in weights]
     progress.expect(sum(info.size_bytes for info in objects))
@@ -178,7 +215,7 @@ def _from_files(
     except BaseException:
         pulled.release()
         raise
-    return LoadedWeights(streamed.weights, pulled.release)
+    return Loaded(streamed.weights, pulled.release)
 
 
 def _file_size(folder: Path, info: ObjectInfo) -> int:
@@ -186,19 +223,11 @@ def _file_size(folder: Path, info: ObjectInfo) -> int:
     return (folder / info.name).stat().st_size if content.is_packed(info) else info.size_bytes
 
 
-def _from_levanter(
-    located: LocatedCheckpoint,
-    order: WeightOrder,
-    cache: CheckpointCache | None,
-    progress: Progress,
-    cancelled: threading.Event | None,
-) -> LoadedWeights:
-    tensors, release = read_levanter(located, cache, progress, cancelled)
+def _from_levanter(located: LocatedCheckpoint, order: WeightOrder, limits: LoadLimits) -> Loaded[Any]:
+    tensors, release = read_levanter(located, limits.cache, limits.progress, limits.cancelled)
     try:
         check_tensors(located.uri, order.specs, {name: tensor.shape for name, tensor in tensors.items()})
-        return LoadedWeights(
-            load_weights(order.specs, tensors, order.dtype, mesh=order.mesh, memory=order.memory), release
-        )
+        return Loaded(load_weights(order.specs, tensors, order.dtype, mesh=order.mesh), release)
     except BaseException:
         release()
         raise

@@ -2,28 +2,23 @@
 
 from collections.abc import Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING
 
-import jax
 import numpy as np
 
 from service.checkpoint.assembly import Assembly
-from service.checkpoint.fresh_memory import FreshMemory
-from service.device.mesh import DeviceMesh
 from service.errors import MalformedCheckpoint
-from service.models.interface import TensorSource, WeightSpec
+from service.models.weight_spec import TensorSource, WeightSpec
+
+if TYPE_CHECKING:
+    import jax
+
+    from service.device.mesh import DeviceMesh
 
 # Numpy copies and casts without holding Python's lock, so a few threads hide the disk behind the memory.
 NUM_THREADS = 4
 # Old checkpoints carry tables that every reader computes anew.
 _COMPUTED_SUFFIXES = (".rotary_emb.inv_freq",)
-
-
-def weight_shapes(specs: Iterable[WeightSpec], dtype: np.dtype, mesh: DeviceMesh) -> dict[str, jax.ShapeDtypeStruct]:
-    """Return every weight's shape and place, by name, for lowering ahead of the weights."""
-    return {
-        spec.name: jax.ShapeDtypeStruct(spec.shape, dtype, sharding=mesh.sharding(spec.axes, spec.shape))
-        for spec in specs
-    }
 
 
 def check_tensors(uri: str, specs: Iterable[WeightSpec], shapes: Mapping[str, tuple[int, ...]]) -> None:
@@ -62,20 +57,18 @@ def load_weights(
     tensors: Mapping[str, np.ndarray],
     dtype: np.dtype,
     *,
-    mesh: DeviceMesh,
-    memory: FreshMemory | None = None,
-) -> dict[str, jax.Array]:
-    """Make every weight from tensors that are on this machine, and place it on the device.
+    mesh: "DeviceMesh | None",
+) -> "dict[str, np.ndarray | jax.Array]":
+    """Make every weight from tensors that are on this machine, and place it if there is where.
 
     Args:
         specs: what to make; `check_tensors` has accepted it.
         tensors: the checkpoint's tensors, read as they are asked for.
         dtype: what to cast to.
-        mesh: where to place the weights, by the names of their axes.
-        memory: of the host, if some is being got ready.
+        mesh: where to place the weights, by the names of their axes; None: they stay on the host.
     """
     all_specs = tuple(specs)
-    assembly = Assembly(all_specs, dtype, mesh, memory=memory)
+    assembly = Assembly(all_specs, dtype, mesh)
 
     def load_one(name: str) -> None:
         assembly.opening_bytes([name])

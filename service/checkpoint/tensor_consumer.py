@@ -12,7 +12,7 @@ from service.checkpoint.safetensors import DTYPES, TensorEntry
 from service.checkpoint.slices import Extent, Piece, Slice
 from service.checkpoint.staging import Staging
 from service.checkpoint.transfer import Patience
-from service.models.interface import WeightSpec
+from service.models.weight_spec import WeightSpec
 
 
 class TensorConsumer:

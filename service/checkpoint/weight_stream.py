@@ -10,8 +10,8 @@ import logging
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-import jax
 import numpy as np
 
 from service.checkpoint.assembly import Assembly
@@ -27,9 +27,14 @@ from service.checkpoint.slices import cut
 from service.checkpoint.staging import Staging
 from service.checkpoint.tensor_consumer import TensorConsumer, extents
 from service.checkpoint.transfer import Patience
-from service.device.mesh import DeviceMesh
+from service.checkpoint.turning import Turn, turned_by_xla
 from service.errors import MalformedCheckpoint, StorageFull, TransferFailed
-from service.models.interface import WeightSpec
+from service.models.weight_spec import WeightSpec
+
+if TYPE_CHECKING:
+    import jax
+
+    from service.device.mesh import DeviceMesh
 
 logger = logging.getLogger(__name__)
 
@@ -45,16 +50,17 @@ class WeightOrder:
     uri: str
     specs: tuple[WeightSpec, ...]
     dtype: np.dtype
-    mesh: DeviceMesh  # weights are split over it by the names of their axes
-    max_staging_bytes: int  # of the host's memory, beside what the device keeps
-    memory: FreshMemory | None = None  # of the host, if some is being got ready for them
+    mesh: "DeviceMesh | None"  # weights are split over it by the names of their axes; None: they stay on the host
+    max_staging_bytes: int  # of the host's memory, beside the weights where they stay
+    memory: FreshMemory | None = None  # for all that stay, if it is being got ready
+    turn: Turn = turned_by_xla
 
 
 @dataclass
 class StreamedWeights:
     """Weights whose every byte was right, and what became of the files beside."""
 
-    weights: dict[str, jax.Array]
+    weights: "dict[str, np.ndarray | jax.Array]"
     file_sums: dict[str, str]  # of the files that were put in place, by name
     part_error: StorageFull | TransferFailed | None = None  # why one could not be written
 
@@ -67,7 +73,7 @@ def stream_weights(
     *,
     part_of: Callable[[ObjectInfo], PartFile | None] = lambda info: None,
 ) -> StreamedWeights:
-    """Make every weight and place it on the device.
+    """Make every weight, and place it if there is where.
 
     Args:
         order: what to make.
@@ -121,7 +127,7 @@ class _Streaming:
         part_of: Callable[[ObjectInfo], PartFile | None],
     ) -> None:
         self._order, self._progress, self._patience, self._part_of = order, progress, patience, part_of
-        self._weights: dict[str, jax.Array] = {}
+        self._weights: dict[str, np.ndarray | jax.Array] = {}
         self._file_sums: dict[str, str] = {}
         self._part_error: StorageFull | TransferFailed | None = None
 
@@ -134,8 +140,10 @@ class _Streaming:
         # The rest of the bound is for the pieces that are on their way.
         buffer_bytes = self._patience.limits.num_workers * PIECE_BYTES
         staging = Staging(max(0, self._order.max_staging_bytes - buffer_bytes))
-        order, memory = self._order, self._order.memory
-        assembly = Assembly(specs, order.dtype, order.mesh, memory=memory, on_placed=staging.give_back)
+        order = self._order
+        assembly = Assembly(
+            specs, order.dtype, order.mesh, memory=order.memory, turn=order.turn, on_placed=staging.give_back
+        )
         headers = [header for header in plan.headers if header.origin.info.name in objects]
         slice_bytes = self._slice_bytes(headers)
         fetches = {}

@@ -12,7 +12,13 @@ class LoadingExecutables(Mapping[str, Executable]):
     """A mapping from names to executables whose values may still be on their way."""
 
     def __init__(
-        self, names: Sequence[str], load: Callable[[str], Executable], *, num_first: int, num_threads: int
+        self,
+        names: Sequence[str],
+        load: Callable[[str], Executable],
+        *,
+        num_first: int,
+        num_first_threads: int,
+        num_threads: int,
     ) -> None:
         """Begin to load the first.
 
@@ -20,15 +26,16 @@ class LoadingExecutables(Mapping[str, Executable]):
             names: of all executables, those that are needed first at the front.
             load: brings one, on any thread.
             num_first: how many of them to begin with; the others wait for `load_rest`, or until they are asked for.
-            num_threads: how many are loaded at once.
+            num_first_threads: how many of the first are loaded at once.
+            num_threads: how many of the others.
         """
         self._load = load
         self._lock = threading.Lock()
-        self._pool = ThreadPoolExecutor(num_threads, thread_name_prefix="executables")
+        self._num_threads = num_threads
         # One that is not submitted yet looks like one that waits in the pool, and is taken over in the same way.
         self._futures: dict[str, Future[Executable]] = {name: Future() for name in names}
         self._rest = list(names[num_first:])
-        self._submit(names[:num_first])
+        self._submit(names[:num_first], num_first_threads)
 
     @override
     def __getitem__(self, name: str) -> Executable:
@@ -67,8 +74,8 @@ class LoadingExecutables(Mapping[str, Executable]):
         """Begin to load all that nobody has asked for yet; may be called again."""
         with self._lock:
             rest, self._rest = self._rest, []
-            self._submit([name for name in rest if not (self._futures[name].running() or self._futures[name].done())])
-        self._pool.shutdown(wait=False)
+            left = [name for name in rest if not (self._futures[name].running() or self._futures[name].done())]
+            self._submit(left, self._num_threads)
 
     def wait(self) -> None:
         """Load the rest and wait for all.
@@ -80,5 +87,7 @@ class LoadingExecutables(Mapping[str, Executable]):
         for name in self._futures:
             self[name]
 
-    def _submit(self, names: Sequence[str]) -> None:
-        self._futures |= {name: self._pool.submit(self._load, name) for name in names}
+    def _submit(self, names: Sequence[str], num_threads: int) -> None:
+        pool = ThreadPoolExecutor(num_threads, thread_name_prefix="executables")
+        self._futures |= {name: pool.submit(self._load, name) for name in names}
+        pool.shutdown(wait=False)  # its threads end when they have done all

@@ -41,6 +41,11 @@ class DeviceMesh:
         return self.devices[0].platform
 
     @property
+    def is_host(self) -> bool:
+        """Whether there is one device, whose memory is the host's."""
+        return self.num_devices == 1 and self.platform == "cpu"
+
+    @property
     def facts(self) -> dict[str, Any]:
         """What an executable knows of the mesh, as plain JSON."""
         return {"shape": {MODEL_AXIS: self.num_devices}, "device_ids": [device.id for device in self.devices]}
@@ -90,6 +95,11 @@ class DeviceMesh:
         return jax.make_array_from_callback(
             array.shape, self.sharding(axes, array.shape), lambda part: array[part], dtype=array.dtype
         )
+
+    def take_over(self, arrays: Mapping[str, np.ndarray]) -> dict[str, jax.Array]:
+        """Make arrays of the host the device's, which has the same memory, without a copy if they are aligned."""
+        placed = jax.block_until_ready(jax.device_put(list(arrays.values()), self.whole, may_alias=True))
+        return dict(zip(arrays, placed, strict=True))
 
     def _sharding(self, partition: PartitionSpec) -> Sharding:
         # A sharding over one device of many would be another type than what a plain `device_put` gives.

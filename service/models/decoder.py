@@ -12,9 +12,9 @@ from dataclasses import dataclass
 import haliax as hax
 import haliax.nn as hnn
 import jax
-import jax.numpy as jnp
 import numpy as np
 from haliax import NamedArray
+from jax import numpy as jnp
 from jaxtyping import Array, Float, Int
 
 from service.device.mesh import DeviceMesh
@@ -24,9 +24,10 @@ from service.kernels.reference import PagedReference
 from service.kernels.sharded import ShardedAttention
 from service.models.config import DecoderConfig
 from service.models.decoder_weights import decoder_weight_specs
-from service.models.interface import Cache, Shardings, Stage, StageInputs, Weights, WeightSpec
-from service.models.rope import Rotation
+from service.models.interface import Cache, Shardings, Stage, StageInputs, Weights
+from service.models.rotation import Rotation
 from service.models.stages import decoder_stages
+from service.models.weight_spec import WeightSpec
 
 Seq, Token, Half = "seq", "token", "half_head_dim"
 FLOAT32 = np.dtype(np.float32)

@@ -4,7 +4,7 @@ Source: transformers `models/llama/modeling_llama.py` (parameter names; a linear
 """
 
 from service.models.config import DecoderConfig
-from service.models.interface import TensorSource, WeightSpec
+from service.models.weight_spec import TensorSource, WeightSpec
 
 
 def decoder_weight_specs(config: DecoderConfig) -> tuple[WeightSpec, ...]:

@@ -6,7 +6,6 @@ with opaque pytrees and never looks inside.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import jax
@@ -14,6 +13,7 @@ import numpy as np
 from jaxtyping import Array, Float, Int
 
 from service.kernels.paging import CacheLayout, Paging, RowPages
+from service.models.weight_spec import WeightSpec
 
 Weights = Mapping[str, jax.Array]  # by WeightSpec.name
 # A stage's: a pytree for each part. Parts are made in their order, the last of them when a step first reaches so far.
@@ -34,28 +34,6 @@ class StageInputs(NamedTuple):
     hidden: Float[Array, "seq token hidden"]  # from the stage before
     rotation: Any  # as `embed` returned it
     paging: Paging
-
-
-@dataclass(frozen=True)
-class TensorSource:
-    """One tensor of a checkpoint, under Hugging Face's names, and how it is turned before use."""
-
-    name: str
-    shape: tuple[int, ...]  # as it is stored
-    view: tuple[int, ...]  # as it is served, before concatenation
-    is_transposed: bool = False  # stored [out, in], served [in, out]
-    copies: int = 1  # each index of the axis before the joined one comes so many times in `view`, side by side
-
-
-@dataclass(frozen=True)
-class WeightSpec:
-    """One array on the device: its shape, the names of its axes, and the tensors that it is made of."""
-
-    name: str
-    axes: tuple[str, ...]  # Haliax axis names; sharding follows them
-    shape: tuple[int, ...]
-    sources: tuple[TensorSource, ...]
-    concat_axis: int = 0  # where the sources are joined, if there are several
 
 
 class Shardings(NamedTuple):

@@ -1,4 +1,4 @@
-"""Rotary positions: the frequencies of each scaling, and the turning of queries and keys.
+"""Rotary positions: the frequencies of each scaling; no jax.
 
 Source: Su et al. 2021, arXiv:2104.09864; scalings as Hugging Face defines them in `modeling_rope_utils.py`:
 linear (Chen et al. 2023, arXiv:2306.15595), llama3 (Llama 3.1 release), yarn (Peng et al. 2023, arXiv:2309.00071).
@@ -7,21 +7,14 @@ linear (Chen et al. 2023, arXiv:2306.15595), llama3 (Llama 3.1 release), yarn (P
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
-from jaxtyping import Array, Float
+from jaxtyping import Float
 
 from service.errors import UnsupportedModel
 
 SERVED_SCALINGS = ("default", "linear", "llama3", "yarn")
-
-
-class Rotation(NamedTuple):
-    """Cosine and sine of each token's angles. Here, since who loads an executable imports what goes in and out."""
-
-    cosine: Float[Array, "seq token half_head_dim"]
-    sine: Float[Array, "seq token half_head_dim"]
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,8 @@ and calling one for a few layers at a time costs nothing that shows: the device 
 from collections.abc import Sequence
 
 from service.models.config import DecoderConfig
-from service.models.interface import Stage, WeightSpec
+from service.models.interface import Stage
+from service.models.weight_spec import WeightSpec
 
 # Measured on a CPU: from three layers on, a step takes as long as in one piece; one layer at a time costs it 5 %.
 STAGE_SIZES = (3, 4, 5, 6)  # layers

@@ -12,13 +12,13 @@ from safetensors.numpy import save
 
 from service.checkpoint.cache import CheckpointCache
 from service.checkpoint.gcs import GcsSource
-from service.checkpoint.loading import LoadedWeights, load_checkpoint
+from service.checkpoint.loading import Loaded, LoadLimits, load_checkpoint
 from service.checkpoint.located import LocatedCheckpoint, locate
 from service.checkpoint.progress import Progress
 from service.device.mesh import DeviceMesh
 from service.models.decoder_weights import decoder_weight_specs
-from service.models.interface import WeightSpec
 from service.models.registry import read_config
+from service.models.weight_spec import WeightSpec
 from tests.checkpoint.conftest import quick_limits
 
 SLICE_BYTES = 32 * 1024
@@ -74,7 +74,7 @@ OBJECTS = {
 }
 
 
-def same_weights(loaded: LoadedWeights) -> bool:
+def same_weights(loaded: Loaded[jax.Array]) -> bool:
     return list(loaded.weights) == [spec.name for spec in SPECS] and all(
         np.array_equal(loaded.weights[spec.name], made_at_once(spec, TENSORS, DTYPE)) for spec in SPECS
     )
@@ -102,22 +102,19 @@ class Loader:
 
     def load(
         self, *, is_cached: bool = True, before_load: Callable[[], None] = lambda: None, cancelled=None, **limits
-    ) -> LoadedWeights:
+    ) -> Loaded[jax.Array]:
         located = self.locate(**limits)
         before_load()
         return self.load_located(located, is_cached=is_cached, cancelled=cancelled)
 
-    def load_located(self, located: LocatedCheckpoint, *, is_cached: bool = False, cancelled=None) -> LoadedWeights:
+    def load_located(self, located: LocatedCheckpoint, *, is_cached: bool = False, cancelled=None) -> Loaded[jax.Array]:
         """Load from wherever it lies."""
         return load_checkpoint(
             located,
             SPECS,
             DTYPE,
             mesh=DeviceMesh((jax.devices()[0],)),
-            cache=self.cache() if is_cached else None,
-            progress=self.progress,
-            max_staging_bytes=STAGING_BYTES,
-            cancelled=cancelled,
+            limits=LoadLimits(self.cache() if is_cached else None, self.progress, STAGING_BYTES, cancelled),
         )
 
     def visible(self) -> list[Path]:

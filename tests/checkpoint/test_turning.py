@@ -4,8 +4,8 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from service.checkpoint.turning import TensorPlace
-from service.models.interface import TensorSource, WeightSpec
+from service.checkpoint.turning import TensorPlace, Turn, turned_by_numpy, turned_by_xla
+from service.models.weight_spec import TensorSource, WeightSpec
 from tests.checkpoint.streamed import made_at_once
 
 BF16 = np.dtype(ml_dtypes.bfloat16)
@@ -70,16 +70,20 @@ CASES = {
 
 @pytest.mark.parametrize("stored", [np.dtype(np.float32), BF16, np.dtype(np.float16)], ids=lambda dtype: dtype.name)
 @pytest.mark.parametrize("served", [np.dtype(np.float32), BF16], ids=lambda dtype: dtype.name)
+@pytest.mark.parametrize("turn", [turned_by_numpy, turned_by_xla], ids=["numpy", "xla"])
+@pytest.mark.parametrize("rows", [3, 16])  # at a time: less than what a run of the joined axis holds, and several runs
 @pytest.mark.parametrize("spec", CASES.values(), ids=CASES)
-def test_pieces_in_any_order_make_the_weight(spec: WeightSpec, stored: np.dtype, served: np.dtype):
+def test_pieces_in_any_order_make_the_weight(
+    spec: WeightSpec, rows: int, turn: Turn, stored: np.dtype, served: np.dtype
+):
     random = np.random.default_rng(0)
     tensors = {s.name: random.standard_normal(s.shape).astype(stored) for s in spec.sources}
     weight = np.zeros(spec.shape, served)
     for index, source in enumerate(spec.sources):
         values = tensors[source.name].reshape(-1)
         unit = source.shape[-1] if source.is_transposed else 1
-        starts = list(range(0, values.size, 3 * unit))
+        starts = list(range(0, values.size, rows * unit))
         random.shuffle(starts)
         for start in starts:
-            TensorPlace(spec, index, weight).write(start, values[start : start + 3 * unit])
+            TensorPlace(spec, index, weight).write(start, values[start : start + rows * unit], turn)
     np.testing.assert_array_equal(weight, made_at_once(spec, tensors, served))

@@ -6,7 +6,6 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from service.checkpoint.recipe import weight_shapes
 from service.compile.aot import compile_programs
 from service.device.mesh import DeviceMesh
 from service.engine.programs import engine_programs
@@ -19,6 +18,7 @@ from service.kernels.paging import Paging
 from service.models.decoder import Decoder
 from service.models.registry import read_config
 from service.models.stages import decoder_stages
+from service.models.weight_shapes import weight_shapes
 from tests.models.whole_step import empty_caches, whole_step
 from tests.parity.cases import CASES
 

@@ -12,7 +12,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from service.checkpoint.recipe import load_weights, weight_shapes
+from service.checkpoint.recipe import load_weights
 from service.compile.aot import compile_programs
 from service.compile.bundle import make_bundle
 from service.compile.bundle_key import BundleKey
@@ -28,6 +28,7 @@ from service.kernels.cpu import RowAttention
 from service.kernels.reference import PagedReference
 from service.models.decoder import Decoder
 from service.models.registry import read_config
+from service.models.weight_shapes import weight_shapes
 from service.observability.metrics import Metrics
 from tests.parity.cases import Case
 
