@@ -20,7 +20,7 @@ import uvicorn
 from service.errors import Draining, EngineStopped, NotReady, PortInUse
 from service.front import Asgi, Front
 from service.observability.metrics import Metrics
-from service.quick_imports import schemas_on_demand
+from service.quick_imports import without_documents
 from service.settings import Settings
 from service.startup import Phase, Startup
 
@@ -146,7 +146,7 @@ class Service:
 
     def _import_api(self) -> None:
         with self.startup.phase(Phase.IMPORT, "api"):
-            with schemas_on_demand():
+            with without_documents():
                 import fastapi  # noqa: F401
             from service.api.application import create_api
 

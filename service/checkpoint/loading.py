@@ -44,7 +44,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 # A disk needs few readers. They leave a processor to whoever holds Python's lock meanwhile, with imports to do.
-FILE_LIMITS = TransferLimits(num_workers=min(2, spare_processors()), slice_bytes=16 * 1024 * 1024)
+FILE_LIMITS = TransferLimits(num_workers=2, slice_bytes=16 * 1024 * 1024)
 
 
 @dataclass(frozen=True)
