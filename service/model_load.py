@@ -21,7 +21,6 @@ from typing import TYPE_CHECKING
 
 from service.bundle_location import local_folder
 from service.checkpoint.cache import CheckpointCache
-from service.checkpoint.fresh_memory import FreshMemory
 from service.checkpoint.loading import LoadLimits, load_checkpoint
 from service.checkpoint.located import LocatedCheckpoint
 from service.checkpoint.location import HubLocation, parse_location
@@ -197,20 +196,17 @@ class ModelLoad:
     ) -> "Mapping[str, jax.Array]":
         limits = LoadLimits(self._cache, self._startup.pulled, self._settings.stream_staging_bytes)
         expected = expected_weights(self._settings, located)
-        memory = FreshMemory(expected.host_bytes) if expected is not None else None
         if expected is None:
             plan.result()  # the phase begins with the bytes
         with self._startup.phase(Phase.WEIGHTS) as facts:
             ahead = None
             if expected is not None:
-                ahead = load_ahead(located, expected, memory, plan, has_devices=devices.done, limits=limits)
+                ahead = load_ahead(located, expected, plan, has_devices=devices.done, limits=limits)
+            goal = plan.result()
+            facts["weights_bytes"] = goal.weights_bytes
             if ahead is not None:
-                weights = plan.result().mesh.take_over(ahead.weights)
-            else:
-                goal = plan.result()
-                weights = load_checkpoint(located, goal.specs, goal.dtype, mesh=goal.mesh, limits=limits).weights
-            facts["weights_bytes"] = plan.result().weights_bytes
-        return weights
+                return goal.mesh.take_over(ahead.weights)
+            return load_checkpoint(located, goal.specs, goal.dtype, mesh=goal.mesh, limits=limits).weights
 
     def _load_text(self, located: LocatedCheckpoint, has_begun: threading.Event) -> _Text:
         with self._startup.phase(Phase.TOKENIZER, "pull"):

@@ -67,7 +67,11 @@ class _Later(Loader):
             if self._has_begun:
                 return
             self._has_begun = True
-            self._loader.exec_module(module)
+            try:
+                self._loader.exec_module(module)
+            except BaseException:
+                self._has_begun = False  # whoever asks next is told the same
+                raise
             module.__class__ = ModuleType
 
 

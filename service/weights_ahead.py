@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from service.checkpoint.assembly import host_bytes
-from service.checkpoint.fresh_memory import FreshMemory
 from service.checkpoint.layout import LevanterLayout
 from service.checkpoint.loading import Loaded, LoadLimits, load_on_host
 from service.checkpoint.located import LocatedCheckpoint
@@ -43,11 +42,6 @@ class ExpectedWeights:
     specs: tuple[WeightSpec, ...]
     dtype: np.dtype
 
-    @property
-    def host_bytes(self) -> int:
-        """The host's memory that they take."""
-        return host_bytes(self.specs, self.dtype)
-
     def is_of(self, plan: "EnginePlan") -> bool:
         """Whether the plan does ask for it."""
         return plan.mesh.is_host and (plan.specs, plan.dtype) == (self.specs, self.dtype)
@@ -63,13 +57,13 @@ def expected_weights(settings: Settings, located: LocatedCheckpoint) -> Expected
         return None  # the plan will say so
     dtype = np.dtype(np.float32 if settings.dtype == "auto" else settings.dtype)
     expected = ExpectedWeights(decoder_weight_specs(config), dtype)
-    return expected if expected.host_bytes <= LARGEST_SHARE_OF_MEMORY * host_memory_bytes() else None
+    fits = host_bytes(expected.specs, dtype) <= LARGEST_SHARE_OF_MEMORY * host_memory_bytes()
+    return expected if fits else None
 
 
 def load_ahead(
     located: LocatedCheckpoint,
     expected: ExpectedWeights,
-    memory: FreshMemory,
     plan: "Future[EnginePlan]",
     *,
     has_devices: Callable[[], bool],
@@ -80,7 +74,6 @@ def load_ahead(
     Args:
         located: which checkpoint.
         expected: what to make of it.
-        memory: where to put it; `expected.host_bytes` of it.
         plan: what is made of it in the end; one that says otherwise ends the load.
         has_devices: tells whether jax is imported and has found the devices.
         limits: what this may use; `cancelled` is set here.
@@ -102,7 +95,7 @@ def load_ahead(
     own_limits = replace(limits, cancelled=is_other)
     loaded = None
     try:
-        loaded = load_on_host(located, expected.specs, expected.dtype, memory=memory, turn=turn, limits=own_limits)
+        loaded = load_on_host(located, expected.specs, expected.dtype, turn=turn, limits=own_limits)
     except CheckpointError:
         if not is_other.is_set():
             raise

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from service.checkpoint.fresh_memory import ALIGNMENT_BYTES, FreshMemory
+from service.checkpoint.fresh_memory import ALIGNMENT_BYTES, fresh_memory
 from service.checkpoint.turning import TensorPlace, Turn, turned_by_xla
 from service.models.weight_spec import WeightSpec
 
@@ -30,7 +30,6 @@ class Assembly:
         dtype: np.dtype,
         mesh: "DeviceMesh | None",
         *,
-        memory: FreshMemory | None = None,
         turn: Turn = turned_by_xla,
         on_placed: Callable[[int], None] = lambda num_bytes: None,
     ) -> None:
@@ -40,7 +39,6 @@ class Assembly:
             specs: what to make.
             dtype: what to cast to.
             mesh: where to place the weights, by the names of their axes; None: they stay on the host.
-            memory: `host_bytes` for all weights that stay, if it is being got ready.
             turn: transposes what is stored the other way round.
             on_placed: told, from any thread, how many bytes of the host's memory a weight gave back.
         """
@@ -55,7 +53,7 @@ class Assembly:
         self._arrays: dict[str, np.ndarray] = {}
         self._placed: dict[str, jax.Array] = {}
         if mesh is None:
-            self._arrays = _side_by_side(specs, dtype, memory or FreshMemory(host_bytes(specs, dtype)))
+            self._arrays = _side_by_side(specs, dtype)
 
     def opening_bytes(self, tensors: Sequence[str]) -> int:
         """Open the weights that these tensors belong to; return the host's memory that they need until placed."""
@@ -97,9 +95,9 @@ def host_bytes(specs: Sequence[WeightSpec], dtype: np.dtype) -> int:
     return sum(_aligned_bytes(spec, dtype) for spec in specs)
 
 
-def _side_by_side(specs: Sequence[WeightSpec], dtype: np.dtype, memory: FreshMemory) -> dict[str, np.ndarray]:
+def _side_by_side(specs: Sequence[WeightSpec], dtype: np.dtype) -> dict[str, np.ndarray]:
     # One large piece gets huge pages, which cost a third of the faults of many small ones.
-    left, arrays = memory.take(), {}
+    left, arrays = fresh_memory(host_bytes(specs, dtype)), {}
     for spec in specs:
         num_bytes = math.prod(spec.shape) * dtype.itemsize
         arrays[spec.name] = left[:num_bytes].view(dtype).reshape(spec.shape)

@@ -4,7 +4,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from service.checkpoint.manifest import ObjectInfo
-from service.checkpoint.object_fetch import PIECE_BYTES, ByteRanges, ObjectFetch, fetch_all
+from service.checkpoint.object_fetch import ByteRanges, ObjectFetch, fetch_all
 from service.checkpoint.part_file import PartFile
 from service.checkpoint.progress import Progress
 from service.checkpoint.slices import Extent, cut
@@ -40,12 +40,12 @@ def download(
 def _download_once(
     source: ByteRanges, objects: Sequence[ObjectInfo], folder: Path, progress: Progress, patience: Patience
 ) -> tuple[dict[str, str], list[ObjectFetch]]:
-    slice_bytes = patience.limits.slice_bytes
+    limits = patience.limits
     fetches = [
         ObjectFetch(
             source,
             info,
-            cut(0, [Extent(info.size_bytes, 1)], piece_bytes=PIECE_BYTES, slice_bytes=slice_bytes),
+            cut(0, [Extent(info.size_bytes, 1)], piece_bytes=limits.piece_bytes, slice_bytes=limits.slice_bytes),
             progress,
             part=PartFile(source.uri, info, folder),
         )

@@ -19,7 +19,6 @@ from service.checkpoint import content, levanter
 from service.checkpoint.cache import Bucket, CacheUnusable, CheckpointCache, PulledCheckpoint, private_cache
 from service.checkpoint.download import download
 from service.checkpoint.file_ranges import FileRanges
-from service.checkpoint.fresh_memory import FreshMemory
 from service.checkpoint.header import Origin
 from service.checkpoint.layout import LevanterLayout
 from service.checkpoint.local import LocalSource
@@ -32,7 +31,6 @@ from service.checkpoint.recipe import check_tensors, load_weights
 from service.checkpoint.transfer import Patience, TransferLimits
 from service.checkpoint.turning import Turn
 from service.checkpoint.weight_stream import StreamedWeights, WeightOrder, stream_weights
-from service.device.processors import spare_processors
 from service.errors import StorageFull, TransferFailed
 from service.models.weight_spec import WeightSpec
 
@@ -43,8 +41,9 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-# A disk needs few readers. They leave a processor to whoever holds Python's lock meanwhile, with imports to do.
-FILE_LIMITS = TransferLimits(num_workers=2, slice_bytes=16 * 1024 * 1024)
+# A disk needs few readers; more of them than processors wait for one another and for Python's lock. And they are to ask
+# seldom for that lock, because they share it with imports.
+FILE_LIMITS = TransferLimits(num_workers=2, slice_bytes=16 * 1024 * 1024, piece_bytes=8 * 1024 * 1024)
 
 
 @dataclass(frozen=True)
@@ -92,7 +91,6 @@ def load_on_host(
     specs: Sequence[WeightSpec],
     dtype: np.dtype,
     *,
-    memory: FreshMemory,
     turn: Turn,
     limits: LoadLimits,
 ) -> Loaded[np.ndarray]:
@@ -102,14 +100,13 @@ def load_on_host(
         located: which checkpoint.
         specs: what the model is made of.
         dtype: what to cast to.
-        memory: where to put them; `host_bytes` of it.
         turn: transposes what is stored the other way round.
         limits: what this may use.
 
     Raises:
         CheckpointError: as `load_checkpoint`.
     """
-    order = WeightOrder(located.uri, tuple(specs), dtype, None, limits.max_staging_bytes, memory=memory, turn=turn)
+    order = WeightOrder(located.uri, tuple(specs), dtype, None, limits.max_staging_bytes, turn=turn)
     return _load(located, order, limits)
 
 

@@ -21,9 +21,6 @@ from service.checkpoint.slices import Piece, Slice
 from service.checkpoint.transfer import Patience
 from service.errors import CorruptObject, StorageFull, TransferFailed
 
-# What is used at once: small enough to be in the processor's cache still when it is summed and turned.
-PIECE_BYTES = 8 * 1024 * 1024
-
 
 @runtime_checkable
 class ByteRanges(Protocol):

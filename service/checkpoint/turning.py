@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 type Turn = Callable[[np.ndarray], np.ndarray]
 """From some rows to the same, transposed; in memory of their own or as a view."""
 
-# What is turned at once: a call takes some 10 us, and both sides should stay in the processor's caches.
+# What is turned at once, of a tensor that comes whole; both sides should stay in the processor's caches.
 BLOCK_BYTES = 8 * 1024 * 1024
 # Numpy lets go of Python's lock to copy even a norm, and to get it back from a thread that imports takes longer.
 SMALL_BYTES = 64 * 1024

@@ -15,10 +15,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from service.checkpoint.assembly import Assembly
-from service.checkpoint.fresh_memory import FreshMemory
 from service.checkpoint.header import Header, Origin, read_headers
 from service.checkpoint.manifest import ObjectInfo
-from service.checkpoint.object_fetch import PIECE_BYTES, ObjectFetch, fetch_all
+from service.checkpoint.object_fetch import ObjectFetch, fetch_all
 from service.checkpoint.part_file import PartFile
 from service.checkpoint.progress import Progress
 from service.checkpoint.recipe import check_tensors
@@ -52,7 +51,6 @@ class WeightOrder:
     dtype: np.dtype
     mesh: "DeviceMesh | None"  # weights are split over it by the names of their axes; None: they stay on the host
     max_staging_bytes: int  # of the host's memory, beside the weights where they stay
-    memory: FreshMemory | None = None  # for all that stay, if it is being got ready
     turn: Turn = turned_by_xla
 
 
@@ -138,12 +136,11 @@ class _Streaming:
         for spec in specs:
             self._weights.pop(spec.name, None)  # its memory is needed
         # The rest of the bound is for the pieces that are on their way.
-        buffer_bytes = self._patience.limits.num_workers * PIECE_BYTES
+        limits = self._patience.limits
+        buffer_bytes = limits.num_workers * limits.piece_bytes
         staging = Staging(max(0, self._order.max_staging_bytes - buffer_bytes))
         order = self._order
-        assembly = Assembly(
-            specs, order.dtype, order.mesh, memory=order.memory, turn=order.turn, on_placed=staging.give_back
-        )
+        assembly = Assembly(specs, order.dtype, order.mesh, turn=order.turn, on_placed=staging.give_back)
         headers = [header for header in plan.headers if header.origin.info.name in objects]
         slice_bytes = self._slice_bytes(headers)
         fetches = {}
@@ -152,7 +149,7 @@ class _Streaming:
             fetches[info.name] = ObjectFetch(
                 header.origin.source,
                 info,
-                cut(len(header.data), extents(entries, specs), piece_bytes=PIECE_BYTES, slice_bytes=slice_bytes),
+                cut(len(header.data), extents(entries, specs), piece_bytes=limits.piece_bytes, slice_bytes=slice_bytes),
                 self._progress,
                 head=header.data,
                 part=self._part_of(info) if info.name in filed else None,

@@ -58,18 +58,17 @@ def filled(assembly: Assembly) -> None:
         assembly.write(name, 0, tensor.reshape(-1))
 
 
-def test_on_a_cpu_the_weights_are_the_memory_that_they_grew_in():
-    assembly = Assembly(SPECS, DTYPE, MESH)
-    addresses = {name: array.ctypes.data for name, array in assembly._arrays.items()}
+def test_weights_that_stay_on_the_host_are_the_memory_that_a_cpu_takes_over():
+    assembly = Assembly(SPECS, DTYPE, None)
     filled(assembly)
-    weights = assembly.weights()
-    assert {name: weight.unsafe_buffer_pointer() for name, weight in weights.items()} == addresses
+    arrays = assembly.weights()
+    weights = MESH.take_over(arrays)
+    assert [w.unsafe_buffer_pointer() for w in weights.values()] == [a.ctypes.data for a in arrays.values()]
+    for spec in SPECS:
+        np.testing.assert_array_equal(weights[spec.name], made_at_once(spec, TENSORS, DTYPE))
 
 
-def test_elsewhere_a_weight_takes_memory_when_it_begins_and_gives_it_back_when_it_is_placed(
-    monkeypatch: pytest.MonkeyPatch,
-):
-    monkeypatch.setattr("service.checkpoint.assembly.IN_PLACE_PLATFORM", "none such")
+def test_elsewhere_a_weight_takes_memory_when_it_begins_and_gives_it_back_when_it_is_placed():
     given_back: list[int] = []
     assembly = Assembly(SPECS, DTYPE, MESH, on_placed=given_back.append)
     taken = 0

@@ -36,7 +36,9 @@ def test_one_that_is_asked_for_is_loaded_before_those_that_wait():
         loaded.append(name)
         return fake_executable(name)
 
-    executables = LoadingExecutables(["first", "second", "third"], load, num_first=9, num_first_threads=1, num_threads=1)
+    executables = LoadingExecutables(
+        ["first", "second", "third"], load, num_first=9, num_first_threads=1, num_threads=1
+    )
     executables["third"]
     assert loaded == ["third"]
     gate.set()
@@ -52,7 +54,9 @@ def test_the_rest_waits_until_it_is_called_or_asked_for():
         loaded.append(name)
         return fake_executable(name)
 
-    executables = LoadingExecutables(["first", "second", "third", "fourth"], load, num_first=1, num_first_threads=1, num_threads=2)
+    executables = LoadingExecutables(
+        ["first", "second", "third", "fourth"], load, num_first=1, num_first_threads=1, num_threads=2
+    )
     executables["first"], executables["third"]
     assert sorted(loaded) == ["first", "third"]
     executables.load_rest()

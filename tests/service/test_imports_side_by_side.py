@@ -44,7 +44,7 @@ print("; ".join(failures))
 """
 
 
-@pytest.mark.parametrize("name", ["service.compile.counter", "service.checkpoint.loading"])
+@pytest.mark.parametrize("name", ["service.compile.counter", "service.checkpoint.loading", "service.weights_ahead"])
 def test_a_module_can_be_imported_while_another_thread_imports_jax(name):
     done = subprocess.run([sys.executable, "-c", SIDE_BY_SIDE, name], capture_output=True, text=True, check=False)
     assert (done.returncode, done.stdout.strip()) == (0, ""), done.stdout + done.stderr

@@ -4,12 +4,7 @@ import json
 import os
 import subprocess
 import sys
-from pathlib import Path
 from typing import Any
-
-from pydantic import BaseModel
-
-from service.quick_imports import schemas_on_demand
 
 BEGIN = """
 import gc, json, os, sys
@@ -39,12 +34,25 @@ print(json.dumps([gc.isenabled(), gc.get_freeze_count() > 0, sys.getswitchinterv
 
 IMPORT_JAX = """
 import importlib.metadata, json, sys
-from service.quick_imports import without_vain_searches
-with without_vain_searches():
+from service.modules_on_demand import run_put_off
+from service.quick_imports import as_needed_to_run
+with as_needed_to_run():
     import jax
-searched = [name for name in ("etils", "filelock", "unittest") if name in sys.modules]
+searched = [name for name in ("etils", "filelock", "cloudpickle") if name in sys.modules]
+assert jax.jit(lambda x: jax.nn.relu(jax.numpy.einsum("i,i->", x, x)))(jax.numpy.ones(3)) == 3
+run_put_off()
 import etils.epath, filelock
 print(json.dumps({"searched": searched, "packages": len(list(importlib.metadata.distributions())) > 20}))
+"""
+
+IMPORT_FASTAPI = """
+import json, sys
+from service.quick_imports import without_documents
+with without_documents():
+    from fastapi import params
+names_only = not hasattr(params.Example, "model_fields")
+from fastapi.openapi.models import Contact
+print(json.dumps([names_only, Contact(name="a").name]))
 """
 
 
@@ -69,23 +77,9 @@ def test_once_all_is_imported_the_process_is_as_usual_again():
     assert begin(SETTLE) == [True, True, True]
 
 
-def test_jax_is_imported_without_searching_for_what_is_not_there_and_others_find_all_of_it():
+def test_jax_is_imported_without_what_only_compiling_needs_and_has_all_of_it_when_asked():
     assert begin(IMPORT_JAX) == {"searched": [], "packages": True}
 
 
-def test_jax_gets_what_its_own_cache_needs_where_there_is_one(tmp_path: Path):
-    assert "etils" in begin(IMPORT_JAX, JAX_COMPILATION_CACHE_DIR=str(tmp_path))["searched"]
-
-
-def test_a_model_that_is_defined_meanwhile_is_built_when_it_is_used():
-    with schemas_on_demand():
-
-        class Late(BaseModel):
-            size: int
-
-    class Soon(BaseModel):
-        size: int
-
-    assert (Late.__pydantic_complete__, Soon.__pydantic_complete__) == (False, True)
-    assert Late.model_validate({"size": "3"}).size == 3
-    assert Late.__pydantic_complete__
+def test_fastapi_is_imported_without_documents_and_others_find_their_models():
+    assert begin(IMPORT_FASTAPI) == [True, "a"]
