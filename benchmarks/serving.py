@@ -1,6 +1,6 @@
 """`make bench`: our server beside its engine, its bare steps and its peers: one run, alternating, the same weights.
 
-    python -m benchmarks.serving [--quick] [--runs N] [--peers llamacpp,transformers,levanter] [--output FOLDER]
+    python -m benchmarks.serving [--quick] [--runs N] [--peers NAME,NAME] [--output FOLDER]
 
 Writes serving.json (all figures and every raw run), serving.md (tables) and serving.png.
 """
@@ -23,7 +23,7 @@ from benchmarks.checkpoint import SMOLLM_135M, TINY, make_checkpoint, word_ids
 from benchmarks.contenders import HttpServer
 from benchmarks.latency import measure_late, measure_mixed, measure_shared_prefix
 from benchmarks.machine import describe_machine, load_average
-from benchmarks.peers.start import ENGINE, OURS, PEERS, Site
+from benchmarks.peers.start import ENGINE, OURS, SERVING_PEERS, Site
 from benchmarks.quiet import Quiet
 from benchmarks.report import write_report
 from benchmarks.rounds import check_agreement, run_rounds, say, started, warm
@@ -68,13 +68,15 @@ def parse_options() -> argparse.Namespace:
     )
     parser.add_argument("--quick", action="store_true", help="a tiny model and short requests: tries the benchmark out")
     parser.add_argument("--runs", type=int, default=5, help="how often everything is measured")
-    parser.add_argument("--peers", default=",".join(PEERS), help="which peers, separated by commas; empty for none")
+    parser.add_argument(
+        "--peers", default=",".join(SERVING_PEERS), help="which peers, separated by commas; empty for none"
+    )
     parser.add_argument("--patience", type=float, default=20, help="seconds to wait for a quiet moment, each time")
     parser.add_argument("--output", type=Path, help="folder of the results")
     options = parser.parse_args()
     options.peers = [peer for peer in options.peers.split(",") if peer]
-    if unknown := set(options.peers) - set(PEERS):
-        parser.error(f"unknown peers {', '.join(sorted(unknown))}; there are {', '.join(PEERS)}")
+    if unknown := set(options.peers) - set(SERVING_PEERS):
+        parser.error(f"unknown peers {', '.join(sorted(unknown))}; there are {', '.join(SERVING_PEERS)}")
     # A quick run's figures mean nothing, so they do not overwrite those that do.
     options.output = options.output or ROOT / (".cache/bench/quick" if options.quick else "benchmarks/results")
     return options

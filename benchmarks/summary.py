@@ -8,6 +8,8 @@ from typing import Any
 
 import numpy as np
 
+from benchmarks.peers.start import SERVING_PEERS
+
 Record = dict[str, Any]
 
 
@@ -45,7 +47,7 @@ def _ratios(runs: list[Record]) -> dict[str, float]:
     figures = {}
     waves = {r["wave"] for r in runs} - {"prefill"}
     for wave in sorted(waves):
-        for peer in ("levanter", "transformers", "llamacpp"):
+        for peer in SERVING_PEERS:
             figures |= _ratio(f"ratio_vs_{peer}_{wave}", runs, wave, peer, ours=_speed, theirs=_speed)
         figures |= _ratio(f"ratio_vs_bare_step_{wave}", runs, wave, "bare", ours=_speed, theirs=_speed)
         figures |= _ratio(f"ratio_vs_bare_decode_{wave}", runs, wave, "bare", ours=_full_speed, theirs=_decode_speed)

@@ -12,7 +12,6 @@ from service.compile.aot import Compiled, compile_programs
 from service.compile.bundle import Bundle, make_bundle
 from service.compile.executable import Executable, load_executable
 from service.compile.loading import LoadingExecutables
-from service.device.processors import spare_processors
 from service.engine.programs import engine_programs, first_names, program_names
 from service.engine_plan import EnginePlan
 from service.kernels.attention import keeps_rows
@@ -108,12 +107,13 @@ def _load(bundle: Bundle, plan: EnginePlan, names: Sequence[str], startup: Start
         startup.count_executables(next(done), len(names))
         return executable
 
+    num_processors = os.cpu_count() or 1
     return LoadingExecutables(
         names,
         load_one,
         num_first=len(first_names(plan.shapes, plan.stages)),
-        num_first_threads=spare_processors(),
-        num_threads=os.cpu_count() or 1,
+        num_first_threads=max(1, num_processors - 1),  # one is for the imports that go on meanwhile
+        num_threads=num_processors,
     )
 
 

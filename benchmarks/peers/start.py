@@ -12,15 +12,17 @@ from benchmarks.peers.environment import LLAMACPP, TRANSFORMERS, PeerAbsent
 
 OURS, ENGINE = "levserve", "engine"
 # Levanter's server takes minutes for what others do in seconds, and is measured in so many runs only.
-MAX_RUNS = {"levanter": 2}
+MAX_RUNS = {"levanter": 1, "levanter_32": 2}
 NAMES = {
     OURS: "Levserve, over HTTP",
     ENGINE: "Levserve's engine, no HTTP",
     "llamacpp": "llama.cpp, no HTTP",
     "transformers": "transformers, no HTTP",
     "levanter": "Levanter's server, over HTTP",
+    "levanter_32": "Levanter's server made for 32 sequences",
 }
 PEERS = ("llamacpp", "transformers", "levanter")
+SERVING_PEERS = (*PEERS, "levanter_32")
 
 
 @dataclass(frozen=True)
@@ -44,6 +46,7 @@ def start_contender(name: str, site: Site) -> Contender:
         "llamacpp": _start_llamacpp,
         "transformers": _start_transformers,
         "levanter": _start_levanter,
+        "levanter_32": lambda site: _start_levanter(site, "32"),
     }
     if name in (OURS, ENGINE):
         return starts[name](site)
@@ -71,13 +74,13 @@ def _start_transformers(site: Site) -> Contender:
     return Worker(command, site.folder / "transformers.log")
 
 
-def _start_levanter(site: Site) -> Contender:
+def _start_levanter(site: Site, *limits: str) -> Contender:
     port = free_port()
     tokenizer = Tokenizer.from_file(str(site.checkpoint / "tokenizer.json"))
     return HttpServer(
-        [sys.executable, "-m", "benchmarks.peers.levanter", str(site.checkpoint), str(port)],
+        [sys.executable, "-m", "benchmarks.peers.levanter", str(site.checkpoint), str(port), *limits],
         port,
-        site.folder / "levanter.log",
+        site.folder / f"levanter{'-'.join(('', *limits))}.log",
         model="levanter",
         ready_path="/health",
         as_prompt=tokenizer.decode,
