@@ -14,8 +14,9 @@ from service.modules_on_demand import put_off
 SWITCH_INTERVAL_S = 0.005
 START_SWITCH_INTERVAL_S = 0.0005
 
-# What an import of jax takes 2 ms and more for, by itself or with what it imports in turn: its own cache of
-# compilations (`filelock`, `etils` with all of `unittest`), kernels for TPUs and GPUs, clusters, what is not computed.
+# What takes an import of jax some milliseconds, by itself or with what it imports in turn: its cache of compilations
+# (`filelock`, `etils` with all of `unittest`), kernels for TPUs and GPUs, clusters, public names. Its modules import
+# one another in circles, so not any may wait: with `jax._src.numpy.fft` among these there is no import of jax.
 UNUSED_PARTS_OF_JAX = frozenset(
     {
         "jax._src.clusters",

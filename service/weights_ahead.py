@@ -99,10 +99,9 @@ def load_ahead(
     except CheckpointError:
         if not is_other.is_set():
             raise
-    if loaded is not None and not expected.is_of(plan.result()):
+    if expected.is_of(plan.result()):
+        return loaded
+    if loaded is not None:
         loaded.release()
-    plan.result()  # or what it failed with
-    if is_other.is_set():
-        logger.info("the weights loaded ahead are not those of the plan; they are loaded again")
-        return None
-    return loaded
+    logger.info("the weights loaded ahead are not those of the plan; they are loaded again")
+    return None

@@ -2,9 +2,9 @@
 
     python -m benchmarks.peers.levanter CHECKPOINT PORT [MAX_SEQUENCES]
 
-It has room for what our service has room for, 32 sequences of 1,024 tokens, in float32; all else is as it comes. It pads
-each step to the sequences that it may hold, 256 by its own default; made for 32 it is faster on such a machine. It waits
-0.1 s for more requests before a batch begins; that is its default, and part of its answer time.
+It has room for what our service has room for, 32 sequences of 1,024 tokens, in float32; all else is as it comes. It
+pads each step to the sequences that it may hold, 256 by its own default; made for 32 it is faster on such a machine. It
+waits 0.1 s for more requests before a batch begins; that is its default, and part of its answer time.
 """
 
 import sys
