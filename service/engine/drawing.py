@@ -7,7 +7,7 @@ kept are kept too.
 """
 
 import jax
-from jax import numpy as jnp
+import jax.numpy as jnp
 from jaxtyping import Array, Float, Int, UInt
 
 from service.engine.options import Integer, Number, Options

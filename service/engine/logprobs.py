@@ -9,8 +9,8 @@ default. One row of integers per token, so that a step has one small array to co
 from collections.abc import Callable
 
 import jax
+import jax.numpy as jnp
 import numpy as np
-from jax import numpy as jnp
 from jaxtyping import Array, Float, Int
 
 from service.engine.request import MAX_LOGPROBS, TokenLogprobs

@@ -9,8 +9,8 @@ from enum import IntEnum
 from typing import NamedTuple
 
 import jax
+import jax.numpy as jnp
 import numpy as np
-from jax import numpy as jnp
 from jaxtyping import Array, Bool, Float, Int, UInt
 
 from service.engine.request import MAX_BIASED_TOKENS, MAX_STOP_IDS, Request, Sampling

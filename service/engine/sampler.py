@@ -12,7 +12,7 @@ Source: the order: vLLM, vllm/v1/sample/sampler.py.
 from typing import NamedTuple
 
 import jax
-from jax import numpy as jnp
+import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int, UInt
 
 from service.engine.allowed_words import ALL_ALLOWED, WORD_BITS

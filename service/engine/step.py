@@ -9,7 +9,7 @@ dispatched before this one is read.
 from typing import Any, NamedTuple
 
 import jax
-from jax import numpy as jnp
+import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
 from service.engine.batch import CopyInputs, CountInputs, EmbedInputs, LastInputs, PromptInputs, SampleInputs

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import jax
-from jax import numpy as jnp
+import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
 from service.kernels.attention import KVHeads, QueryHeads, Scoring

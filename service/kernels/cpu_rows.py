@@ -18,7 +18,7 @@ from itertools import pairwise
 from typing import Any, ClassVar, NamedTuple
 
 import jax
-from jax import numpy as jnp
+import jax.numpy as jnp
 from jaxtyping import Array, DTypeLike, Float, Int
 
 from service.kernels.paging import CacheLayout, Paging, RowPages

@@ -25,7 +25,7 @@ import functools
 from dataclasses import dataclass
 
 import jax
-from jax import numpy as jnp
+import jax.numpy as jnp
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import triton as plgpu
 from jaxtyping import Array, Float

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import jax
-from jax import numpy as jnp
+import jax.numpy as jnp
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import triton as plgpu
 

@@ -13,7 +13,7 @@ then read in place.
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from jax import numpy as jnp
+import jax.numpy as jnp
 from jaxtyping import Array, Bool, Int
 
 

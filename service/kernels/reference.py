@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from typing import ClassVar, NamedTuple
 
 import jax
-from jax import numpy as jnp
+import jax.numpy as jnp
 from jaxtyping import Array, Bool, DTypeLike, Float, Int
 
 from service.kernels.attention import KVHeads, QueryHeads, Scoring

@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 import jax
-from jax import numpy as jnp
+import jax.numpy as jnp
 from jax.experimental.pallas.ops.tpu.ragged_paged_attention import ragged_paged_attention
 from jaxtyping import Array, DTypeLike, Float, Int
 

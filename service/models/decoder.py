@@ -12,9 +12,9 @@ from dataclasses import dataclass
 import haliax as hax
 import haliax.nn as hnn
 import jax
+import jax.numpy as jnp
 import numpy as np
 from haliax import NamedArray
-from jax import numpy as jnp
 from jaxtyping import Array, Float, Int
 
 from service.device.mesh import DeviceMesh
