@@ -232,7 +232,7 @@ def _of_yaml(path: Path | None) -> dict[str, Any]:
         raise SettingsError("--config", f"{path} cannot be read: {error}") from error
     if not isinstance(values, dict | None):
         raise SettingsError("--config", f"{path} should hold settings by name, such as `port: 8080`.")
-    return values or {}
+    return {str(name): value for name, value in (values or {}).items()}
 
 
 def _refuse_misspelt_variables() -> None:

@@ -1,0 +1,95 @@
+"""Where settings come from, and what is said of those that are wrong."""
+
+import os
+from pathlib import Path
+
+import pytest
+
+from service.errors import SettingsError
+from service.settings import Settings, load_settings
+
+
+@pytest.fixture(autouse=True)
+def empty_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A working directory without files, and no variable that names a setting."""
+    monkeypatch.chdir(tmp_path)
+    for name in {name.upper() for name in Settings.model_fields} & os.environ.keys():
+        monkeypatch.delenv(name)
+    return tmp_path
+
+
+def config(text: str) -> Path:
+    path = Path("config.yaml")
+    path.write_text(text)
+    return path
+
+
+def test_who_speaks_first_in_the_order_wins(monkeypatch: pytest.MonkeyPatch):
+    path = config("host: yaml\nlog_format: json\nport: 1\nmax_num_seqs: 5\n")
+    Path(".env").write_text("HOST=lines\nPORT=2\nexport MAX_NUM_SEQS=6\n")
+    monkeypatch.setenv("HOST", "environment")
+    monkeypatch.setenv("PORT", "3")
+    settings = load_settings({"host": "flag"}, path)
+    assert (settings.host, settings.port, settings.max_num_seqs, settings.log_format) == ("flag", 3, 6, "json")
+
+
+def test_what_is_empty_is_not_set(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv("PORT", "")
+    Path(".env").write_text("PORT=\n")
+    assert load_settings({}, config("")).port == 8080
+
+
+def test_values_are_read_as_their_types(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv("MODEL_STREAM", "true")
+    monkeypatch.setenv("DRAIN_SECONDS", "2.5")
+    monkeypatch.setenv("API_KEY", "one, two,")
+    settings = load_settings({})
+    assert (settings.model_stream, settings.drain_seconds, settings.api_keys) == (True, 2.5, ("one", "two"))
+    assert "two" not in repr(settings)
+
+
+@pytest.mark.parametrize(
+    ("variable", "value", "message"),
+    [
+        ("PORT", "many", r"PORT: .*integer.*\(it is 'many'\)\."),
+        ("DTYPE", "int4", "DTYPE: .*'auto'"),
+        ("MODEL_URL", "gs://b/m", "MODEL_URL: is no setting of Levserve. Did you mean MODEL_URI?"),
+        ("GCS_MODEL_PREFIX", "models", "GCS_MODEL_PREFIX: needs GCS_BUCKET."),
+    ],
+)
+def test_a_variable_that_is_wrong_is_named(variable: str, value: str, message: str, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv(variable, value)
+    with pytest.raises(SettingsError, match=message):
+        load_settings({})
+
+
+def test_a_key_is_not_told(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv("UNRELATED", "x")
+    with pytest.raises(SettingsError) as raised:
+        load_settings({"api_key": ["secret"]})
+    assert "secret" not in str(raised.value)
+
+
+def test_a_line_that_is_no_setting_is_refused():
+    Path(".env").write_text("MAX_NUM_SEQ=4\n")
+    with pytest.raises(SettingsError, match=r"MAX_NUM_SEQ: is no setting of Levserve\. Did you mean MAX_NUM_SEQS\?"):
+        load_settings({})
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("prot: 1", "PROT: is no setting of Levserve. Did you mean PORT?"),
+        ("1: 2", "1: is no setting of Levserve."),
+        ("- port", "should hold settings by name"),
+        ("port: [", "cannot be read"),
+    ],
+)
+def test_a_file_that_is_wrong_is_refused(text: str, message: str):
+    with pytest.raises(SettingsError, match=message):
+        load_settings({}, config(text))
+
+
+def test_a_file_that_is_not_there_is_refused():
+    with pytest.raises(SettingsError, match=r"--config: there is no file none\.yaml\."):
+        load_settings({}, Path("none.yaml"))
