@@ -151,6 +151,8 @@ def _exit(code: int) -> NoReturn:
     """End the process, also while a thread is deep in a compilation that nothing can interrupt."""
     if threading.active_count() == 1:
         sys.exit(code)
+    # The cause has been told. Threads that are at work still fail over what ends under them, which would hide it.
+    logging.disable()
     atexit._run_exitfuncs()
     logging.shutdown()
     sys.stdout.flush()
