@@ -208,8 +208,9 @@ def load_settings(flags: dict[str, Any], config_path: Path | None = None) -> Set
 
 
 def _of_environment() -> dict[str, str]:
-    names = {name.upper(): name for name in Settings.model_fields}
-    return {names[name]: value for name, value in os.environ.items() if name in names and value}
+    # Any case is understood, and capitals, which sort before small letters, have the last word.
+    named = ((name.lower(), value) for name, value in sorted(os.environ.items(), reverse=True))
+    return {name: value for name, value in named if name in Settings.model_fields and value}
 
 
 def _of_lines(path: Path) -> dict[str, str]:

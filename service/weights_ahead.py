@@ -55,7 +55,7 @@ def expected_weights(settings: Settings, located: LocatedCheckpoint) -> Expected
         config = read_config(located.uri, located.hub_config)
     except UnsupportedModel:
         return None  # the plan will say so
-    dtype = np.dtype(np.float32 if settings.dtype == "auto" else settings.dtype)
+    dtype = np.dtype("float32" if settings.dtype == "auto" else settings.dtype)  # as `engine_plan` does on a CPU
     expected = ExpectedWeights(decoder_weight_specs(config), dtype)
     fits = host_bytes(expected.specs, dtype) <= LARGEST_SHARE_OF_MEMORY * host_memory_bytes()
     return expected if fits else None

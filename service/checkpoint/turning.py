@@ -90,7 +90,7 @@ def _write_rows(whole: np.ndarray, first_row: int, rows: np.ndarray, turn: Turn)
         while block.shape[1]:
             run, column = divmod(place, part.shape[2])
             num_runs = block.shape[1] // part.shape[2] if is_cut and column == 0 else 0
-            if num_runs > 1:
+            if num_runs:
                 into, taken = part[:, run : run + num_runs], num_runs * part.shape[2]
             else:
                 taken = min(part.shape[2] - column, block.shape[1])

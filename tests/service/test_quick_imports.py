@@ -49,8 +49,8 @@ IMPORT_FASTAPI = """
 import json, sys
 from service.quick_imports import without_documents
 with without_documents():
-    from fastapi import params
-names_only = not hasattr(params.Example, "model_fields")
+    from fastapi.security import http
+names_only = not hasattr(http.HTTPBearerModel, "model_fields")
 from fastapi.openapi.models import Contact
 print(json.dumps([names_only, Contact(name="a").name]))
 """

@@ -2,6 +2,7 @@
 
 import shutil
 import threading
+import time
 from concurrent.futures import Future
 from pathlib import Path
 
@@ -28,18 +29,25 @@ def without_devices(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("service.weights_ahead.expects_cpu", lambda: True)
 
 
-def limits() -> LoadLimits:
-    return LoadLimits(None, Progress(), STAGING_BYTES)
+def limits(progress: Progress | None = None) -> LoadLimits:
+    return LoadLimits(None, progress or Progress(), STAGING_BYTES)
 
 
 def checkpoint(path: Path = DEMO) -> LocatedCheckpoint:
     return locate(str(path), LocalSource)
 
 
-def begin(plan: "Future[EnginePlan]", located: LocatedCheckpoint, *, has_devices: bool = False, **settings):
+def begin(
+    plan: "Future[EnginePlan]",
+    located: LocatedCheckpoint,
+    *,
+    has_devices: bool = False,
+    progress: Progress | None = None,
+    **settings,
+):
     expected = expected_weights(Settings(**settings), located)
     assert expected is not None
-    return load_ahead(located, expected, plan, has_devices=lambda: has_devices, limits=limits())
+    return load_ahead(located, expected, plan, has_devices=lambda: has_devices, limits=limits(progress))
 
 
 def done(plan: EnginePlan) -> "Future[EnginePlan]":
@@ -63,11 +71,14 @@ def test_what_is_loaded_is_what_the_plan_would_have_loaded(dtype: str, has_devic
 
 
 def test_it_is_whole_before_there_is_a_plan():
-    located, plan = checkpoint(), Future()
+    located, plan, progress = checkpoint(), Future(), Progress()
     loaded = []
-    thread = threading.Thread(target=lambda: loaded.append(begin(plan, located)))
+    thread = threading.Thread(target=lambda: loaded.append(begin(plan, located, progress=progress)))
     thread.start()
-    thread.join(0.5)
+    give_up_s = time.monotonic() + 30
+    while progress.bytes_done < (DEMO / "model.safetensors").stat().st_size:
+        assert time.monotonic() < give_up_s
+        time.sleep(0.01)
     assert thread.is_alive()  # it waits for the plan's word
     plan.set_result(plan_engine(Settings(), located, CPU))
     thread.join(30)
