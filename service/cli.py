@@ -6,12 +6,13 @@ import logging
 import os
 import sys
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, NoReturn, override
 
 from service.errors import ServiceError, SettingsError
-from service.observability.logs import configure_logging
+from service.observability.logs import configure_logging, end_logging
 from service.settings import Settings, load_settings
 from service.smoke.command import add_parser as add_smoke
 from service.smoke.command import run as run_smoke
@@ -38,12 +39,8 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
         level = settings.log_level
         configure_logging(settings.log_level, settings.log_format)
         code = _run(flags, settings)
-    except ServiceError as error:
-        logger.error("%s", error, exc_info=level == "DEBUG")
-        code = 1
-    except Exception:
-        logger.critical("an error that should not happen; please report it", exc_info=True)
-        code = 1
+    except Exception as error:
+        _exit(1, partial(_tell, error, with_trace=level == "DEBUG"))
     _exit(code)
 
 
@@ -147,12 +144,19 @@ def _check_picture(path: Path) -> None:
         raise SettingsError("--profile-start", "matplotlib draws the picture. Install it: pip install matplotlib.")
 
 
-def _exit(code: int) -> NoReturn:
-    """End the process, also while a thread is deep in a compilation that nothing can interrupt."""
+def _tell(error: Exception, *, with_trace: bool) -> None:
+    if isinstance(error, ServiceError):
+        logger.error("%s", error, exc_info=error if with_trace else None)
+    else:
+        logger.critical("an error that should not happen; please report it", exc_info=error)
+
+
+def _exit(code: int, tell: Callable[[], None] = lambda: None) -> NoReturn:
+    """Tell the cause and end the process, also while a thread is deep in a compilation that nothing can interrupt."""
+    # Threads that are at work go on, and fail over what ends under them: what they say would hide the cause.
+    end_logging(tell)
     if threading.active_count() == 1:
         sys.exit(code)
-    # The cause has been told. Threads that are at work still fail over what ends under them, which would hide it.
-    logging.disable()
     atexit._run_exitfuncs()
     logging.shutdown()
     sys.stdout.flush()

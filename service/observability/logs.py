@@ -4,9 +4,12 @@ Prompts, completions and keys are never logged.
 Source: https://cloud.google.com/logging/docs/structured-logging (severity, message, time, logging.googleapis.com/trace)
 """
 
+import io
 import logging
 import sys
 import time
+from collections.abc import Callable
+from contextlib import ExitStack
 from contextvars import ContextVar
 from typing import Any, Literal, TextIO, override
 
@@ -68,3 +71,15 @@ def configure_logging(level: str, log_format: Literal["auto", "json", "text"], s
     # Libraries log each HTTP call or compilation at INFO; an operator asked for ours.
     for noisy in ("httpx", "urllib3", "google", "filelock", "jax", "jaxlib", "absl", "asyncio"):
         logging.getLogger(noisy).setLevel(max(logging.WARNING, logging.getLevelName(level)))
+
+
+def end_logging(tell: Callable[[], None]) -> None:
+    """Let what `tell` logs be the last of this process: what other threads log meanwhile, or later, goes nowhere."""
+    with ExitStack() as held:
+        handlers = [handler for handler in logging.getLogger().handlers if isinstance(handler, logging.StreamHandler)]
+        for handler in handlers:
+            handler.acquire()
+            held.callback(handler.release)
+        tell()
+        for handler in handlers:
+            handler.setStream(io.StringIO())
