@@ -124,7 +124,7 @@ def _measure(
         max_prefill_tokens=64,
     )
     mesh = DeviceMesh((jax.devices()[0],))
-    model = Decoder(config, dtype, choice.kernel(shapes.layout), choice.lone_token_parts, mesh)
+    model = Decoder(config, dtype, choice.kernel(shapes.layout), product_parts(mesh, dtype), mesh)
     weights = _random_weights(model, dtype)
     bucket = shapes.decode_grid.smallest(num_seqs=batch, num_tokens=1, num_pages=num_pages)
     programs = engine_programs(model, shapes, weight_shapes(model.weight_specs(), dtype, mesh))

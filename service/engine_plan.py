@@ -63,10 +63,12 @@ class EnginePlan:
 
     def model(self) -> PagedDecoder:
         """Return the model to trace; imports Haliax, so only a start without a bundle asks."""
+        from service.kernels.product import product_parts
         from service.models.decoder import Decoder
 
+        parts = product_parts(self.mesh, self.dtype)
         kernel = self.kernel.kernel(self.shapes.layout)
-        return Decoder(self.config, self.dtype, kernel, self.kernel.lone_token_parts, self.mesh)
+        return Decoder(self.config, self.dtype, kernel, parts, self.mesh)
 
 
 def plan_engine(settings: Settings, located: LocatedCheckpoint, devices: Sequence[Device]) -> EnginePlan:

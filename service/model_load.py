@@ -3,7 +3,7 @@
     devices   import jax, find devices ─┬─> plan ─┬─> executables   a bundle, or compile ─> state ┬─> warm ┬─> answering
     locate    list, pin, read config ─┬─┘         ├─> tokenizer     pulled meanwhile ─────────────┼────────┤
                                       │           └─> beside        what else is needed ──────────┼────────┘
-                                      └─> weights     pull and turn; the plan says where they lie ┘
+                                      └─> weights     pull and join; the plan says where they lie ┘
 
 Executables and weights take long and leave Python's lock alone, so what keeps it, the tokenizer's reading and the
 imports of `beside`, comes after they have begun; and what a processor can do meanwhile is done while jax is imported:
@@ -116,7 +116,7 @@ class ModelLoad:
         located = parts.begin("locate", lambda: locate_checkpoint(self._settings, self._startup))
         plan = parts.begin("plan", lambda: self._plan(devices.result(), located.result()))
         bundles = parts.begin("bundles", lambda: self._bundles(plan.result(), located.result(), ahead))
-        weights = parts.begin("weights", lambda: self._load_weights(located.result(), devices, plan))
+        weights = parts.begin("weights", lambda: self._load_weights(located.result(), plan))
         executables = parts.begin(
             "executables", lambda: self._obtain(plan.result(), bundles.result(), usable, has_begun, may_load_rest)
         )
@@ -191,9 +191,7 @@ class ModelLoad:
                 usable.set_exception(error)
             raise
 
-    def _load_weights(
-        self, located: LocatedCheckpoint, devices: Future[_Devices], plan: "Future[EnginePlan]"
-    ) -> "Mapping[str, jax.Array]":
+    def _load_weights(self, located: LocatedCheckpoint, plan: "Future[EnginePlan]") -> "Mapping[str, jax.Array]":
         limits = LoadLimits(self._cache, self._startup.pulled, self._settings.stream_staging_bytes)
         expected = expected_weights(self._settings, located)
         if expected is None:
@@ -201,7 +199,7 @@ class ModelLoad:
         with self._startup.phase(Phase.WEIGHTS) as facts:
             ahead = None
             if expected is not None:
-                ahead = load_ahead(located, expected, plan, has_devices=devices.done, limits=limits)
+                ahead = load_ahead(located, expected, plan, limits)
             goal = plan.result()
             facts["weights_bytes"] = goal.weights_bytes
             if ahead is not None:

@@ -6,7 +6,6 @@ word: what it does not agree with is dropped.
 """
 
 import logging
-from collections.abc import Callable
 from concurrent.futures import Future
 from dataclasses import dataclass, replace
 from threading import Event
@@ -18,7 +17,6 @@ from service.checkpoint.assembly import host_bytes
 from service.checkpoint.layout import LevanterLayout
 from service.checkpoint.loading import Loaded, LoadLimits, load_on_host
 from service.checkpoint.located import LocatedCheckpoint
-from service.checkpoint.turning import turned_by_numpy, turned_by_xla
 from service.device.memory import expects_cpu, host_memory_bytes
 from service.errors import CheckpointError, UnsupportedModel
 from service.models.decoder_weights import decoder_weight_specs
@@ -65,8 +63,6 @@ def load_ahead(
     located: LocatedCheckpoint,
     expected: ExpectedWeights,
     plan: "Future[EnginePlan]",
-    *,
-    has_devices: Callable[[], bool],
     limits: LoadLimits,
 ) -> Loaded[np.ndarray] | None:
     """Load what is expected, and return it if the plan agrees.
@@ -75,7 +71,6 @@ def load_ahead(
         located: which checkpoint.
         expected: what to make of it.
         plan: what is made of it in the end; one that says otherwise ends the load.
-        has_devices: tells whether jax is imported and has found the devices.
         limits: what this may use; `cancelled` is set here.
 
     Raises:
@@ -88,14 +83,11 @@ def load_ahead(
         if plan.exception() is not None or not expected.is_of(plan.result()):
             is_other.set()
 
-    def turn(rows: np.ndarray) -> np.ndarray:
-        return turned_by_xla(rows) if has_devices() else turned_by_numpy(rows)
-
     plan.add_done_callback(compare)
     own_limits = replace(limits, cancelled=is_other)
     loaded = None
     try:
-        loaded = load_on_host(located, expected.specs, expected.dtype, turn=turn, limits=own_limits)
+        loaded = load_on_host(located, expected.specs, expected.dtype, own_limits)
     except CheckpointError:
         if not is_other.is_set():
             raise

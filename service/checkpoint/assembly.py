@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from service.checkpoint.fresh_memory import ALIGNMENT_BYTES, fresh_memory
-from service.checkpoint.turning import TensorPlace, Turn, turned_by_xla
+from service.checkpoint.tensor_place import TensorPlace
 from service.models.weight_spec import WeightSpec
 
 if TYPE_CHECKING:
@@ -30,7 +30,6 @@ class Assembly:
         dtype: np.dtype,
         mesh: "DeviceMesh | None",
         *,
-        turn: Turn = turned_by_xla,
         on_placed: Callable[[int], None] = lambda num_bytes: None,
     ) -> None:
         """Take memory for all weights if they stay on the host, else for each of them when its first piece comes.
@@ -39,10 +38,9 @@ class Assembly:
             specs: what to make.
             dtype: what to cast to.
             mesh: where to place the weights, by the names of their axes; None: they stay on the host.
-            turn: transposes what is stored the other way round.
             on_placed: told, from any thread, how many bytes of the host's memory a weight gave back.
         """
-        self._dtype, self._mesh, self._turn, self._on_placed = dtype, mesh, turn, on_placed
+        self._dtype, self._mesh, self._on_placed = dtype, mesh, on_placed
         self._lock = threading.Lock()
         self._specs = {spec.name: spec for spec in specs}
         self._users: dict[str, list[tuple[WeightSpec, int]]] = {}
@@ -68,7 +66,7 @@ class Assembly:
     def write(self, tensor: str, first: int, values: np.ndarray) -> None:
         """Take elements of a tensor, the first of them number `first`; whoever brings a weight's last places it."""
         for spec, index in self._users.get(tensor, ()):
-            TensorPlace(spec, index, self._arrays[spec.name]).write(first, values, self._turn)
+            TensorPlace(spec, index, self._arrays[spec.name]).write(first, values)
             with self._lock:
                 self._left[spec.name] -= len(values) * spec.sources[index].copies
                 is_whole = self._left[spec.name] == 0

@@ -29,7 +29,6 @@ from service.checkpoint.part_file import PartFile
 from service.checkpoint.progress import Progress, shown
 from service.checkpoint.recipe import check_tensors, load_weights
 from service.checkpoint.transfer import Patience, TransferLimits
-from service.checkpoint.turning import Turn
 from service.checkpoint.weight_stream import StreamedWeights, WeightOrder, stream_weights
 from service.errors import StorageFull, TransferFailed
 from service.models.weight_spec import WeightSpec
@@ -90,8 +89,6 @@ def load_on_host(
     located: LocatedCheckpoint,
     specs: Sequence[WeightSpec],
     dtype: np.dtype,
-    *,
-    turn: Turn,
     limits: LoadLimits,
 ) -> Loaded[np.ndarray]:
     """Bring the weights of a Hugging Face snapshot into the host's memory, while jax may still be imported.
@@ -100,14 +97,12 @@ def load_on_host(
         located: which checkpoint.
         specs: what the model is made of.
         dtype: what to cast to.
-        turn: transposes what is stored the other way round.
         limits: what this may use.
 
     Raises:
         CheckpointError: as `load_checkpoint`.
     """
-    order = WeightOrder(located.uri, tuple(specs), dtype, None, limits.max_staging_bytes, turn=turn)
-    return _load(located, order, limits)
+    return _load(located, WeightOrder(located.uri, tuple(specs), dtype, None, limits.max_staging_bytes), limits)
 
 
 def read_levanter(

@@ -1,4 +1,4 @@
-"""From a checkpoint's tensors to the arrays that the executables take: transpose, reshape, join, cast, place."""
+"""From a checkpoint's tensors to the arrays that the executables take: reshape, join, cast, place."""
 
 from collections.abc import Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor

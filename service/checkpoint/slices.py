@@ -41,7 +41,7 @@ class Slice:
 
 @dataclass(frozen=True, slots=True)
 class Extent:
-    """Bytes of an object that may be divided at multiples of a unit only, such as a tensor's rows."""
+    """Bytes of an object that may be divided at multiples of a unit only, such as a tensor's elements."""
 
     length: int
     unit_bytes: int

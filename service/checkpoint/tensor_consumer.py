@@ -1,7 +1,7 @@
 """From the bytes of one safetensors object, slice by slice, to the weights that its tensors are part of."""
 
 from bisect import bisect_right
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from itertools import takewhile
 
@@ -12,7 +12,6 @@ from service.checkpoint.safetensors import DTYPES, TensorEntry
 from service.checkpoint.slices import Extent, Piece, Slice
 from service.checkpoint.staging import Staging
 from service.checkpoint.transfer import Patience
-from service.models.weight_spec import WeightSpec
 
 
 class TensorConsumer:
@@ -48,14 +47,13 @@ class TensorConsumer:
         return takewhile(lambda item: item[1].begin < piece.end, iter(self._tensors[first:]))
 
 
-def extents(entries: Mapping[str, TensorEntry], specs: Sequence[WeightSpec]) -> list[Extent]:
-    """Return how an object's tensors may be divided: between rows where they are turned, else between elements."""
-    turned = {source.name for spec in specs for source in spec.sources if source.is_transposed}
+def extents(entries: Mapping[str, TensorEntry]) -> list[Extent]:
+    """Return how an object's tensors may be divided: between elements."""
     result = []
-    for name, entry in sorted(entries.items(), key=lambda item: (item[1].begin, item[1].end)):
+    for entry in sorted(entries.values(), key=lambda entry: (entry.begin, entry.end)):
         dtype = DTYPES.get(entry.dtype_name)
         unit_bytes = dtype.itemsize if dtype is not None else 1
-        result.append(Extent(entry.end - entry.begin, unit_bytes * (entry.shape[-1] if name in turned else 1)))
+        result.append(Extent(entry.end - entry.begin, unit_bytes))
     return result
 
 

@@ -29,7 +29,7 @@ class TransferLimits:
     # One stream brings 50 to 100 MB/s, a machine's link 1 to 10 GB/s; more threads than a few a core hinder each other.
     num_workers: int = field(default_factory=lambda: min(16, 4 * (os.cpu_count() or 1)))
     slice_bytes: int = 16 * 1024 * 1024  # of one request
-    # What is used at once: small enough to be in the processor's cache still when it is summed and turned.
+    # What is used at once: small enough to be in the processor's cache still when it is summed and cast.
     piece_bytes: int = 2 * 1024 * 1024
 
 

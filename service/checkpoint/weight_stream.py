@@ -1,7 +1,7 @@
 """Weights from safetensors objects straight to the device, while their bytes are still coming.
 
 The headers are read first, so that everything is checked and planned before a byte of a weight is moved. Then the
-slices come, in an order that completes weights early, and each is turned and cast into place as soon as it is there.
+slices come, in an order that completes weights early, and each is cast into place as soon as it is there.
 Nothing is handed out before the sum of every object was right.
 """
 
@@ -26,7 +26,6 @@ from service.checkpoint.slices import cut
 from service.checkpoint.staging import Staging
 from service.checkpoint.tensor_consumer import TensorConsumer, extents
 from service.checkpoint.transfer import Patience
-from service.checkpoint.turning import Turn, turned_by_xla
 from service.errors import MalformedCheckpoint, StorageFull, TransferFailed
 from service.models.weight_spec import WeightSpec
 
@@ -51,7 +50,6 @@ class WeightOrder:
     dtype: np.dtype
     mesh: "DeviceMesh | None"  # weights are split over it by the names of their axes; None: they stay on the host
     max_staging_bytes: int  # of the host's memory, beside the weights where they stay
-    turn: Turn = turned_by_xla
 
 
 @dataclass
@@ -140,7 +138,7 @@ class _Streaming:
         buffer_bytes = limits.num_workers * limits.piece_bytes
         staging = Staging(max(0, self._order.max_staging_bytes - buffer_bytes))
         order = self._order
-        assembly = Assembly(specs, order.dtype, order.mesh, turn=order.turn, on_placed=staging.give_back)
+        assembly = Assembly(specs, order.dtype, order.mesh, on_placed=staging.give_back)
         headers = [header for header in plan.headers if header.origin.info.name in objects]
         slice_bytes = self._slice_bytes(headers)
         fetches = {}
@@ -149,7 +147,7 @@ class _Streaming:
             fetches[info.name] = ObjectFetch(
                 header.origin.source,
                 info,
-                cut(len(header.data), extents(entries, specs), piece_bytes=limits.piece_bytes, slice_bytes=slice_bytes),
+                cut(len(header.data), extents(entries), piece_bytes=limits.piece_bytes, slice_bytes=slice_bytes),
                 self._progress,
                 head=header.data,
                 part=self._part_of(info) if info.name in filed else None,

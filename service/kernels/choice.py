@@ -15,7 +15,6 @@ from service.kernels.paging import CacheLayout
 TPU_LANES = 128  # a vector register's width: ragged paged attention takes heads of just so many dimensions
 TPU_SUBLANE_COUNTS = (1, 2, 4)  # less than a whole tile of eight that ragged paged attention can take
 GPU_LARGEST_HEAD_DIM = 256  # what fits the tiles
-CPU_LONE_TOKEN_PARTS = 8  # measured: all layers' products take 8.7 ms whole, 7.9 in two parts, 7.4 in six or eight
 AMPERE = (8, 0)  # the first compute capability whose tensor cores know bfloat16
 
 
@@ -44,11 +43,6 @@ class KernelChoice:
     name: KernelName
     cached_head_dim: int  # dimensions that a cached key or value takes, padding included
     obstacle: str | None = None  # what keeps the device's own kernel from doing it, if the reference must
-
-    @property
-    def lone_token_parts(self) -> int:
-        """In how many parts a step of one token reads each weight."""
-        return CPU_LONE_TOKEN_PARTS if self.name is KernelName.ROWS else 1
 
     def kernel(self, layout: CacheLayout) -> AttentionKernel:
         """Return the kernel; only for tracing."""

@@ -1,8 +1,8 @@
 """The forward pass that Llama and its descendants share, over Haliax axes.
 
-Two layouts differ from a checkpoint, because both run faster: weights are stored `[in, out]`, and what multiplies the
-same input lies in one array (query, key and value; gate and up). Query, key and value are joined *within* each
-key-value head, so that splitting that axis over devices splits all three alike.
+Weights are stored `[out, in]`, as in a checkpoint; but what multiplies the same input lies in one array, which runs
+faster (query, key and value; gate and up). Query, key and value are joined *within* each key-value head, so that
+splitting that axis over devices splits all three alike.
 """
 
 import math
@@ -15,11 +15,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from haliax import NamedArray
-from jaxtyping import Array, Float, Int
+from jaxtyping import Array, DTypeLike, Float, Int
 
 from service.device.mesh import DeviceMesh
 from service.kernels.attention import AttentionKernel, LayerCache, Scoring
 from service.kernels.paging import CacheLayout, Paging, RowPages
+from service.kernels.product import WHOLE, Parts, product
 from service.kernels.reference import PagedReference
 from service.kernels.sharded import ShardedAttention
 from service.models.config import DecoderConfig
@@ -41,7 +42,7 @@ class Decoder:
     config: DecoderConfig
     dtype: np.dtype = FLOAT32  # of weights, activations and cache
     kernel: AttentionKernel = REFERENCE
-    lone_token_parts: int = 1  # in how many parts a step of one token sums its products; see `_dot`
+    parts: Parts = WHOLE  # in which products read the weights
     mesh: DeviceMesh | None = None  # that shares each step, by key-value heads, MLP and vocabulary; None: one device
 
     @property
@@ -131,7 +132,7 @@ class Decoder:
         states = self._rms_norm(hax.named(hidden, ("sample", "embed")), named["final_norm"], "embed")
         with jax.named_scope("unembed"):
             # First in parts, then whole: asked for the whole at once, the compiler would rather gather the weights.
-            scores = self._laid_out(hax.dot(states, unembed, axis="embed", preferred_element_type=jnp.float32))
+            scores = self._laid_out(self._dot(states, unembed, ("embed",), dtype=jnp.float32))
         logits = scores.rearrange(("sample", "vocab")).array
         return logits if self.mesh is None else self.mesh.gather(logits)
 
@@ -156,22 +157,18 @@ class Decoder:
     def _named(self, weights: Weights, specs: Sequence[WeightSpec]) -> dict[str, NamedArray]:
         return {spec.name: hax.named(weights[spec.name], spec.axes) for spec in specs}
 
-    def _dot(self, x: NamedArray, weight: NamedArray, axes: tuple[str, ...]) -> NamedArray:
-        """Multiply by a weight and sum over `axes`, its first ones.
-
-        A step of one token does little but read weights. A processor reads several parts of an array at a time faster
-        than one after the other, so the sum is then made in parts.
-        """
-        size = math.prod(weight.axis_size(axis) for axis in axes)
-        is_alone = x.axis_size(Seq) * x.axis_size(Token) == 1
-        if self.lone_token_parts == 1 or not is_alone or size % self.lone_token_parts:
-            return hax.dot(x, weight, axis=axes)
-        left = x.rearrange((Seq, Token, *axes)).array.reshape(1, self.lone_token_parts, -1)
-        right = weight.array.reshape(*left.shape[1:], -1)
-        # Written out, since the compiler knows just this order of axes by a fast way.
-        sums = jnp.einsum("tpi,pio->pto", left, right).sum(axis=0)
-        out_axes = weight.axes[len(axes) :]
-        return hax.named(sums.reshape(1, 1, *(axis.size for axis in out_axes)), (Seq, Token, *out_axes))
+    def _dot(
+        self, x: NamedArray, weight: NamedArray, axes: tuple[str, ...], dtype: DTypeLike | None = None
+    ) -> NamedArray:
+        """Multiply by a weight and sum over `axes`, its last ones."""
+        if self.parts == WHOLE:
+            return hax.dot(x, weight, axis=axes, preferred_element_type=dtype)
+        num_in = math.prod(weight.axis_size(axis) for axis in axes)
+        kept = hax.eliminate_axes(x.axes, axes)
+        rows = x.rearrange((*kept, *axes)).array.reshape(-1, num_in)
+        out_axes = (*kept, *weight.axes[: -len(axes)])
+        made = product(rows, weight.array.reshape(-1, num_in), self.parts)
+        return hax.named(made.reshape([axis.size for axis in out_axes]), out_axes)
 
     def _rms_norm(self, x: NamedArray, scale: NamedArray, axis: str) -> NamedArray:
         """Divide by the root mean square over `axis`, in float32. Source: Zhang & Sennrich 2019, arXiv:1910.07467."""

@@ -28,30 +28,28 @@ def _attention(config: DecoderConfig, layer: int) -> list[WeightSpec]:
         _plain(ours + "attention_norm", ("embed",), (embed,), theirs + "input_layernorm.weight"),
         WeightSpec(
             ours + "qkv",
-            ("embed", "kv_head", "qkv_group", "head_dim"),
-            (embed, heads, config.group_size + 2, dim),
+            ("kv_head", "qkv_group", "head_dim", "embed"),
+            (heads, config.group_size + 2, dim, embed),
             tuple(
                 TensorSource(
                     f"{theirs}self_attn.{name}_proj.weight",
                     shape=(heads // copies * members * dim, embed),
-                    view=(embed, heads, members, dim),
-                    is_transposed=True,
+                    view=(heads, members, dim, embed),
                     copies=copies,
                 )
                 for name, members, copies in members_of
             ),
-            concat_axis=2,
+            concat_axis=1,
         ),
         WeightSpec(
             ours + "output",
-            ("kv_head", "group", "head_dim", "embed"),
-            (heads, config.group_size, dim, embed),
+            ("embed", "kv_head", "group", "head_dim"),
+            (embed, heads, config.group_size, dim),
             (
                 TensorSource(
                     theirs + "self_attn.o_proj.weight",
                     shape=(embed, config.num_heads * dim),
-                    view=(heads, config.group_size, dim, embed),
-                    is_transposed=True,
+                    view=(embed, heads, config.group_size, dim),
                 ),
             ),
         ),
@@ -80,14 +78,13 @@ def _mlp(config: DecoderConfig, layer: int) -> list[WeightSpec]:
     embed, mlp = config.hidden_size, config.mlp_size
     ours, theirs = f"layers.{layer}.", f"model.layers.{layer}."
     gate_up = tuple(
-        TensorSource(f"{theirs}mlp.{name}_proj.weight", shape=(mlp, embed), view=(embed, 1, mlp), is_transposed=True)
+        TensorSource(f"{theirs}mlp.{name}_proj.weight", shape=(mlp, embed), view=(1, mlp, embed))
         for name in ("gate", "up")
     )
-    down = TensorSource(theirs + "mlp.down_proj.weight", shape=(embed, mlp), view=(mlp, embed), is_transposed=True)
     specs = [
         _plain(ours + "mlp_norm", ("embed",), (embed,), theirs + "post_attention_layernorm.weight"),
-        WeightSpec(ours + "gate_up", ("embed", "gate_up", "mlp"), (embed, 2, mlp), gate_up, concat_axis=1),
-        WeightSpec(ours + "down", ("mlp", "embed"), (mlp, embed), (down,)),
+        WeightSpec(ours + "gate_up", ("gate_up", "mlp", "embed"), (2, mlp, embed), gate_up),
+        _plain(ours + "down", ("embed", "mlp"), (embed, mlp), theirs + "mlp.down_proj.weight"),
     ]
     if config.has_mlp_bias:
         biases = tuple(

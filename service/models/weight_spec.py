@@ -5,12 +5,11 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class TensorSource:
-    """One tensor of a checkpoint, under Hugging Face's names, and how it is turned before use."""
+    """One tensor of a checkpoint, under Hugging Face's names, and the shape it is seen in."""
 
     name: str
     shape: tuple[int, ...]  # as it is stored
     view: tuple[int, ...]  # as it is served, before concatenation
-    is_transposed: bool = False  # stored [out, in], served [in, out]
     copies: int = 1  # each index of the axis before the joined one comes so many times in `view`, side by side
 
 

@@ -57,7 +57,7 @@ def made_at_once(spec: WeightSpec, stored: dict[str, np.ndarray], dtype: np.dtyp
         tensor = stored[source.name]
         before = spec.concat_axis - 1
         view = tuple(size // source.copies if axis == before else size for axis, size in enumerate(source.view))
-        part = (tensor.T if source.is_transposed else tensor).astype(dtype).reshape(view)
+        part = tensor.astype(dtype).reshape(view)
         parts.append(part.repeat(source.copies, axis=before) if source.copies > 1 else part)
     return np.concatenate(parts, axis=spec.concat_axis)
 

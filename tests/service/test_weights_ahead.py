@@ -41,13 +41,12 @@ def begin(
     plan: "Future[EnginePlan]",
     located: LocatedCheckpoint,
     *,
-    has_devices: bool = False,
     progress: Progress | None = None,
     **settings,
 ):
     expected = expected_weights(Settings(**settings), located)
     assert expected is not None
-    return load_ahead(located, expected, plan, has_devices=lambda: has_devices, limits=limits(progress))
+    return load_ahead(located, expected, plan, limits(progress))
 
 
 def done(plan: EnginePlan) -> "Future[EnginePlan]":
@@ -57,11 +56,10 @@ def done(plan: EnginePlan) -> "Future[EnginePlan]":
 
 
 @pytest.mark.parametrize("dtype", ["auto", "bfloat16", "float16"])
-@pytest.mark.parametrize("has_devices", [False, True])
-def test_what_is_loaded_is_what_the_plan_would_have_loaded(dtype: str, has_devices: bool):
+def test_what_is_loaded_is_what_the_plan_would_have_loaded(dtype: str):
     located = checkpoint()
     plan = plan_engine(Settings(dtype=dtype), located, CPU)
-    ahead = begin(done(plan), located, has_devices=has_devices, dtype=dtype)
+    ahead = begin(done(plan), located, dtype=dtype)
     usual = load_checkpoint(located, plan.specs, plan.dtype, mesh=plan.mesh, limits=limits()).weights
     assert ahead is not None
     weights = plan.mesh.take_over(ahead.weights)
