@@ -36,6 +36,10 @@ class BundleKey:
 
     inputs: Mapping[str, Any]  # plain JSON
 
+    def __post_init__(self) -> None:
+        # What is read back from a manifest has lists where there were tuples.
+        object.__setattr__(self, "inputs", json.loads(json.dumps(self.inputs)))
+
     @cached_property
     def digest(self) -> str:
         """The name of the bundle."""

@@ -14,32 +14,34 @@ class Chunking:
     """The sizes of prefill steps, and what a step costs besides its tokens."""
 
     max_tokens: int  # of one step
-    max_rows: int  # prompts that share a step; 1 where that gains nothing
-    step_cost_tokens: int  # reading all weights takes as long as computing so many tokens
+    rows: tuple[int, ...]  # how many prompts may share a step, from 1 on
+    step_cost_tokens: (
+        int  # what a step costs besides its tokens: reading all weights takes as long as computing so many
+    )
 
     @cached_property
     def sizes(self) -> tuple[int, ...]:
         """The lengths, in tokens, of a step that one prompt has to itself."""
         if self.max_tokens <= 2 * SMALLEST_CHUNK:
             return (self.max_tokens,)
-        if self.max_rows == 1:
-            # Padding is all that a short prompt could lose, so sizes lie close.
+        if self.step_cost_tokens < 4 * SMALLEST_CHUNK:
+            # Padding is most of what a short prompt could lose, so sizes lie close.
             return (SMALLEST_CHUNK, *geometric_sizes(4 * SMALLEST_CHUNK, self.max_tokens, factor=2))
         # Halving at the top, where padding costs most, and quartering below.
         return (*geometric_sizes(SMALLEST_CHUNK, self.max_tokens // 2, factor=4), self.max_tokens)
-
-    @cached_property
-    def rows(self) -> tuple[int, ...]:
-        """Into how many rows a step may be cut."""
-        return geometric_sizes(1, self.max_rows, factor=2)
 
     def width(self, num_rows: int) -> int:
         """Return how long a row is at most, if so many share a step."""
         return self.max_tokens // num_rows
 
     def choose_rows(self, lengths: Sequence[int]) -> int:
-        """Return how many of those that wait, in their order, shall share the next step: what brings most tokens."""
-        return max(self.rows, key=lambda n: (sum(min(length, self.width(n)) for length in lengths[:n]), -n))
+        """Return how many of those that wait, one at least, shall share the next step: what is cheapest by token."""
+
+        def tokens_by_cost(num_rows: int) -> float:
+            cut = [min(length, self.width(num_rows)) for length in lengths[:num_rows]]
+            return sum(cut) / self.cost(cut)
+
+        return max((n for n in self.rows if n // 2 < len(lengths)), key=lambda n: (tokens_by_cost(n), -n))
 
     def first_chunk(self, length: int) -> int:
         """Return how much of a prompt to compute first, if it has the step to itself.

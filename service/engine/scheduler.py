@@ -12,7 +12,7 @@ goes on later from all that it had, its own output included, with the same text.
 """
 
 from bisect import insort
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from collections.abc import Sequence as Rows
 from heapq import heappop, heappush
 
@@ -156,8 +156,9 @@ class Scheduler:
             key=lambda s: (s.request.priority, s.last_prefill_turn, s.arrival),
         )
         chunking = self._chunking
-        for sequence in candidates[: chunking.max_rows]:
-            self._find_prefix(sequence)
+        candidates = self._without_repeated_work(candidates[: chunking.rows[-1]])
+        if not candidates:
+            return {}
         lengths = [s.prefill_len - s.num_cached for s in candidates]
         num_rows = chunking.choose_rows(lengths)
         if num_rows == 1:
@@ -166,6 +167,19 @@ class Scheduler:
                 for s, length in zip(candidates[:1], lengths[:1], strict=True)
             }
         return {s: min(s.num_cached + chunking.width(num_rows), s.prefill_len) for s in candidates[:num_rows]}
+
+    def _without_repeated_work(self, candidates: Iterable[Sequence]) -> list[Sequence]:
+        """Find what each has in common with those before; who would compute the same page waits until it is there."""
+        page_keys: set[bytes] = set()
+        different = []
+        for sequence in candidates:
+            self._find_prefix(sequence)
+            key = next(iter(sequence.page_keys[sequence.num_cached // self._page_size :]), None)
+            if key is None or key not in page_keys:
+                different.append(sequence)
+            if key is not None:
+                page_keys.add(key)
+        return different
 
     def _plan_prefill(self, ends: Mapping[Sequence, int]) -> tuple[PlannedRow, ...]:
         self._grow_all(ends)

@@ -24,7 +24,7 @@ class EngineShapes:
     page_size: int  # token positions
     max_context: int  # tokens of prompt and completion together
     max_prefill_tokens: int  # tokens of one prefill step
-    max_prefill_rows: int = 4  # prompts that share a prefill step
+    prefill_rows: tuple[int, ...] = (1, 2, 4)  # how many prompts may share a prefill step
     prefill_step_cost_tokens: int = 512  # what a prefill step costs besides its tokens, in tokens
 
     @property
@@ -40,7 +40,7 @@ class EngineShapes:
     @cached_property
     def chunking(self) -> Chunking:
         """How prompts are cut into prefill steps."""
-        return Chunking(self.max_prefill_tokens, self.max_prefill_rows, self.prefill_step_cost_tokens)
+        return Chunking(self.max_prefill_tokens, self.prefill_rows, self.prefill_step_cost_tokens)
 
     def pages_for(self, num_tokens: int) -> int:
         """Return how many pages hold so many tokens."""

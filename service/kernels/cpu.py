@@ -76,26 +76,31 @@ class RowAttention(SlotRows):
     ) -> tuple[QueryHeads, Rows]:
         """Rows are few and their slots known only on the device: each is found among the groups, chunk by chunk."""
         attended = []
-        for row in range(query.shape[0]):
+        groups = [list(blocks) for blocks in cache]
+        spans = self.touched(paging)
+        slots = jnp.where(paging.num_tokens > 0, paging.slots, self.layout.num_slots)
+        # All of them are written before any is read: a read between two writes would keep a block from changing in
+        # place.
+        for row, slot in enumerate(slots):
             run = Run(
                 keys=jnp.transpose(new_keys[row], (1, 2, 0)),
                 values=jnp.transpose(new_values[row], (1, 0, 2)),
                 start=paging.start[row],
-                slot=jnp.where(paging.num_tokens[row] > 0, paging.slots[row], self.layout.num_slots),
+                slot=slot,
             )
-            groups = [list(blocks) for blocks in cache]
-            spans = self.touched(paging)
             with jax.named_scope("cache_update"):
-                contexts = [self.write_run(groups, number, span, run) for number, span in enumerate(spans)]
+                for number, span in enumerate(spans):
+                    self.write_run(groups, number, span, run)
+        for row, slot in enumerate(slots):
             with jax.named_scope("attention"):
+                contexts = [self.row_block(groups, number, slot) for number in range(len(spans))]
                 # The queries that share a key-value head lie behind each other, so that one product serves them all.
                 num_tokens, num_kv_heads, group_size, head_dim = query.shape[1:]
                 queries = jnp.transpose(query[row], (1, 2, 0, 3)).reshape(num_kv_heads, -1, head_dim)
                 visible = jnp.tile(paging.positions(num_tokens)[row], group_size)[:, None]
                 merged = attention(queries, contexts, visible).reshape(num_kv_heads, group_size, num_tokens, head_dim)
             attended.append(jnp.transpose(merged, (2, 0, 1, 3)))
-            cache = tuple(tuple(blocks) for blocks in groups)
-        return jnp.stack(attended), cache
+        return jnp.stack(attended), tuple(tuple(blocks) for blocks in groups)
 
 
 @dataclass(frozen=True)

@@ -126,10 +126,9 @@ class SlotRows:
         reach = paging.page_table.shape[1] * self.layout.page_size
         return [span for span in _spans(self.layout.context_sizes) if span[0] < reach]
 
-    def write_run(self, groups: list[list[Block]], number: int, span: tuple[int, int], run: Run) -> RowBlock:
-        """Put a run of tokens into the block of its slot's group, and return that slot's part of the block."""
+    def write_run(self, groups: list[list[Block]], number: int, span: tuple[int, int], run: Run) -> None:
+        """Put a run of tokens into the block of its slot's group."""
         begin, _ = span
-        context = None
         for index, (first, last) in enumerate(self.slot_spans):
             block = groups[index][number]
             is_here = (run.slot >= first) & (run.slot < last)
@@ -137,22 +136,21 @@ class SlotRows:
             keys = _write_window(block.keys, run.keys, slot, run.start - begin, is_here, axis=3)
             values = _write_window(block.values, run.values, slot, run.start - begin, is_here, axis=2)
             groups[index][number] = Block(keys, values)
-            row = RowBlock(_row_of(keys, slot), _row_of(values, slot))
-            context = row if context is None else _choose(is_here, row, context)
-        assert context is not None, "a layout has at least one group of slots"
-        return context
+
+    def row_block(self, groups: Sequence[Sequence[Block]], number: int, slot: Int[Array, ""]) -> RowBlock:
+        """Return one slot's part of a context block."""
+        found = None
+        for index, (first, last) in enumerate(self.slot_spans):
+            local = jnp.clip(slot - first, 0, last - first - 1)
+            block = groups[index][number]
+            row = RowBlock(_row_of(block.keys, local), _row_of(block.values, local))
+            found = row if found is None else _choose((slot >= first) & (slot < last), row, found)
+        assert found is not None, "a layout has at least one group of slots"
+        return found
 
     def _read_row(self, rows: Rows, slot: Int[Array, ""], start: Int[Array, ""], length: int) -> RowBlock:
         """Return a run of positions of one slot; what lies past the row's end is not meant."""
-        parts = []
-        for number in range(len(self.layout.context_sizes)):
-            part = None
-            for index, (first, last) in enumerate(self.slot_spans):
-                local = jnp.clip(slot - first, 0, last - first - 1)
-                block = rows[index][number]
-                row = RowBlock(_row_of(block.keys, local), _row_of(block.values, local))
-                part = row if part is None else _choose((slot >= first) & (slot < last), row, part)
-            parts.append(part)
+        parts = [self.row_block(rows, number, slot) for number in range(len(self.layout.context_sizes))]
         keys = jnp.concatenate([part.keys for part in parts], axis=2)
         values = jnp.concatenate([part.values for part in parts], axis=1)
         # A run may reach past the end by what pads it; reading from a longer row keeps it in its place.

@@ -132,3 +132,8 @@ def test_the_sums_are_of_the_bytes(bundle):
     assert file.sha256 == hashlib.sha256(bundle.data["sum"]).hexdigest()
     assert file.file.startswith(f"sum-{file.sha256[:12]}")
     assert dataclasses.asdict(file)["compile_seconds"] > 0
+
+
+def test_a_key_that_was_written_down_is_the_same_key():
+    key = BundleKey({"sizes": (1, 4), "model": {"layers": 2}})
+    assert key.differences(json.loads(json.dumps(key.inputs))) == []

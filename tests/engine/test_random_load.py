@@ -155,7 +155,7 @@ def test_ten_thousand_requests_with_aborts_each_get_their_text_and_leave_every_p
         num_slots=NUM_SLOTS,
         num_pages=NUM_PAGES,
         page_size=PAGE_SIZE,
-        chunking=Chunking(max_tokens=16, max_rows=4, step_cost_tokens=8),
+        chunking=Chunking(max_tokens=16, rows=(1, 2, 4), step_cost_tokens=8),
     )
     sizes = {"num_slots": NUM_SLOTS, "num_pages": NUM_PAGES, "page_size": PAGE_SIZE, "vocab_size": VOCAB}
     device = HostDevice(**sizes, keeps_rows=keeps_rows, breaking_sum=BREAKING_SUM)

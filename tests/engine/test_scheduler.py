@@ -7,7 +7,7 @@ from service.engine.scheduler import Scheduler
 
 
 def make_scheduler(**sizes: int) -> Scheduler:
-    chunking = Chunking(max_tokens=sizes.pop("max_prefill_tokens", 8), max_rows=4, step_cost_tokens=512)
+    chunking = Chunking(max_tokens=sizes.pop("max_prefill_tokens", 8), rows=(1, 2, 4), step_cost_tokens=512)
     return Scheduler(**{"num_slots": 2, "num_pages": 16, "page_size": 4} | sizes, chunking=chunking)
 
 
@@ -106,6 +106,17 @@ def test_several_short_prompts_share_a_prefill_step():
         scheduler.add(make_request(name, prompt_len=2))
     plan, events = step(scheduler)
     assert (plan.kind, len(plan.rows), len(events)) == (StepKind.PREFILL, 4, 4)
+
+
+def test_who_would_compute_the_same_page_waits_and_finds_it():
+    scheduler = make_scheduler(num_slots=3)
+    first, twin = (scheduler.add(make_request(name, prompt_len=7)) for name in ("a1", "a2"))
+    other = scheduler.add(make_request("b"))
+    plan, _ = step(scheduler)
+    assert [row.sequence for row in plan.rows] == [first, other]
+    while not any(row.sequence is twin for row in plan.rows):
+        plan, _ = step(scheduler)
+    assert [(row.start, len(row.token_ids)) for row in plan.rows if row.sequence is twin] == [(4, 3)]
 
 
 def test_out_of_pages_the_youngest_gives_back_and_later_goes_on_from_its_own_output():

@@ -24,7 +24,7 @@ from tests.parity.cases import CASES
 
 HUB_CONFIG = next(case.hub_config for case in CASES if case.name == "mistral_window")
 CONFIG = read_config("test", HUB_CONFIG)
-SHAPES = EngineShapes(num_slots=1, num_pages=8, page_size=4, max_context=16, max_prefill_tokens=8, max_prefill_rows=1)
+SHAPES = EngineShapes(num_slots=1, num_pages=8, page_size=4, max_context=16, max_prefill_tokens=8, prefill_rows=(1,))
 
 
 def deep(num_layers, windows=()):

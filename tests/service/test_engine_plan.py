@@ -66,7 +66,7 @@ def test_a_bundle_is_of_one_number_of_devices():
     assert one.shapes == two.shapes
     assert two.key.differences(one.key.inputs) == ["mesh", "num_devices"]
     recipe = {entry["name"]: entry for entry in two.recipe()}
-    assert recipe["layers.0.qkv"]["sharding"] == [None, "model", None, None]
+    assert recipe["layers.0.qkv"]["sharding"] == ["model", None, None, None]
     assert (recipe["embed"]["sharding"], recipe["final_norm"]["sharding"]) == (["model", None], [None])
 
 
