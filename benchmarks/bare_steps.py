@@ -12,7 +12,7 @@ import jax
 import numpy as np
 
 from service.compile.buckets import Bucket
-from service.engine.batch import SampleInputs, StepInputs, all_allowed, choose_bucket, pack, pack_sampling
+from service.engine.batch import Drawing, SampleInputs, StepInputs, all_allowed, choose_bucket, pack, pack_sampling
 from service.engine.engine import Engine
 from service.engine.plan import Plan, StepKind
 from service.engine.request import Request, Sampling
@@ -74,8 +74,8 @@ class BareSteps:
             return Step(plan.kind, bucket, inputs, None)
         if num_seqs not in self._allowed:
             self._allowed[num_seqs] = jax.device_put(all_allowed(num_seqs, self._vocab_size))
-        nothing = jax.ShapeDtypeStruct((num_seqs, 1, 1), np.float32)  # the step's own scores take its place
-        drawing = pack_sampling(plan, nothing, self._shapes, self._allowed[num_seqs])
+        nothing = jax.ShapeDtypeStruct((num_seqs, 1, 1), np.float32)  # what comes from the step takes its place
+        drawing = pack_sampling(plan, nothing, Drawing(nothing, nothing), self._allowed[num_seqs])
         return Step(plan.kind, bucket, inputs, drawing)
 
     def _time(self, steps: list[Step]) -> tuple[float, float]:
@@ -83,9 +83,10 @@ class BareSteps:
         outputs: Any = None
         started, cpu_started = time.perf_counter(), time.process_time()
         for step in steps:
-            outputs, last = self._runner.run_model(step.kind, step.bucket, step.inputs)
+            made = outputs = self._runner.run_model(step.kind, step.bucket, step.inputs)
             if step.drawing is not None:
-                outputs = self._runner.draw(step.kind, step.drawing._replace(hidden=last))
+                drawing = step.drawing._replace(hidden=made.last, drawing=made.drawing)
+                outputs = self._runner.draw(step.kind, drawing)
         jax.block_until_ready(outputs)
         return time.perf_counter() - started, time.process_time() - cpu_started
 

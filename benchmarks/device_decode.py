@@ -31,7 +31,9 @@ from service.engine.plan import StepKind
 from service.engine.programs import INITIAL_SLOTS, engine_programs, initial_cache_name, step_names
 from service.engine.runner import Runner
 from service.engine.shapes import EngineShapes
+from service.kernels.attention import num_cache_parts
 from service.kernels.choice import HeadShape, KernelChoice, choose_kernel
+from service.kernels.product import product_parts
 from service.models.config import DecoderConfig
 from service.models.decoder import Decoder
 from service.models.registry import read_config
@@ -128,7 +130,8 @@ def _measure(
     weights = _random_weights(model, dtype)
     bucket = shapes.decode_grid.smallest(num_seqs=batch, num_tokens=1, num_pages=num_pages)
     programs = engine_programs(model, shapes, weight_shapes(model.weight_specs(), dtype, mesh))
-    caches = [initial_cache_name(stage, 0) for stage in model.stages]
+    num_parts = num_cache_parts(shapes.layout, keeps_rows=model.keeps_rows)
+    caches = [initial_cache_name(stage, part) for stage in model.stages for part in range(num_parts)]
     needed = {INITIAL_SLOTS, *caches, *step_names(StepKind.DECODE, bucket, model.stages)}
     compiled = compile_programs([program for program in programs if program.name in needed], num_threads=2)
     executables = {name: program.executable for name, program in compiled.items()}
@@ -139,10 +142,9 @@ def _measure(
     for _ in range(1 + ROUNDS):
         started = time.perf_counter()
         sampled: Any = None
-        for step_inputs in inputs:
-            _, last = runner.run_model(StepKind.DECODE, bucket, step_inputs)
-            drawn = SampleInputs(last, step_inputs.slots, step_inputs.start + 1, allowed, None)
-            sampled = runner.draw(StepKind.DECODE, drawn)
+        for of_step in inputs:
+            outputs = runner.run_model(StepKind.DECODE, bucket, of_step)
+            sampled = runner.draw(StepKind.DECODE, SampleInputs(outputs.last, outputs.drawing, allowed, None))
         np.asarray(sampled.token_ids)
         seconds.append((time.perf_counter() - started) / options.steps)
     step_s = statistics.median(seconds[1:])  # the first round warms up
@@ -178,6 +180,7 @@ def _inputs(shapes: EngineShapes, bucket: Mapping[str, int], position: int) -> S
     inputs = empty_inputs(bucket, shapes)
     pages = np.random.RandomState(0).permutation(shapes.num_pages).reshape(num_slots, -1)
     inputs.start[:], inputs.num_tokens[:], inputs.slots[:] = position, 1, np.arange(num_slots)
+    inputs.drawing_slots[:] = inputs.slots
     inputs.page_table[:, : pages.shape[1]] = pages
     return inputs
 

@@ -1,7 +1,7 @@
 """A plan as the padded arrays of one bucket."""
 
 from collections.abc import Iterator
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import numpy as np
@@ -18,25 +18,34 @@ OnDevice = Array | jax.ShapeDtypeStruct  # an array, or its shape for who compil
 
 
 class StepInputs(NamedTuple):
-    """What the host knows of one step. A padded row has no tokens and the slot `num_slots`, which is no slot."""
+    """What the host knows of one step: views of one array, so that it is sent at once.
 
-    token_ids: Int[np.ndarray, "seq token"]  # a prefill's; a decode takes each slot's last token from the device
-    start: Int[np.ndarray, " seq"]  # position of each row's first token
-    num_tokens: Int[np.ndarray, " seq"]
-    page_table: Int[np.ndarray, "seq page"]
-    slots: Int[np.ndarray, " seq"]
+    A padded row has no tokens and the slot `num_slots`, which is no slot.
+    """
+
+    packed: Int[Any, "seq column"]
+    start: Int[Any, " seq"]  # position of each row's first token
+    num_tokens: Int[Any, " seq"]
+    slots: Int[Any, " seq"]
+    drawing_slots: Int[Any, " seq"]  # `num_slots` for a row that draws nothing
+    page_table: Int[Any, "seq page"]
+    token_ids: Int[Any, "seq token"]  # a prefill's; a decode takes each slot's last token from the device
 
     @property
     def paging(self) -> Paging:
-        """Where the tokens lie, still on the host."""
-        return Paging(*self[1:])  # pyright: ignore[reportArgumentType]
+        """Where the tokens lie."""
+        return Paging(self.start, self.num_tokens, self.page_table, self.slots)
 
 
-class EmbedInputs(NamedTuple):
-    """What turning tokens into hidden states takes."""
+NUM_SINGLE_COLUMNS = 4  # start, num_tokens, slots, drawing_slots
 
-    token_ids: Int[np.ndarray | jax.ShapeDtypeStruct, "seq token"] | None  # None of a decode
-    start: Int[OnDevice, " seq"]
+
+def step_inputs(packed: Int[Any, "seq column"], bucket: Bucket) -> StepInputs:
+    """Return the parts of the one array, whose width is that of the bucket."""
+    single = (packed[:, column] for column in range(NUM_SINGLE_COLUMNS))
+    last_page = NUM_SINGLE_COLUMNS + bucket["num_pages"]
+    page_table, token_ids = packed[:, NUM_SINGLE_COLUMNS:last_page], packed[:, last_page:]
+    return StepInputs(packed, *single, page_table=page_table, token_ids=token_ids)
 
 
 class LastInputs(NamedTuple):
@@ -46,12 +55,18 @@ class LastInputs(NamedTuple):
     num_tokens: Int[OnDevice, " seq"]
 
 
-class SampleInputs(NamedTuple):
-    """What the draw after a step takes; `hidden` comes from the step and is on the device."""
+class Drawing(NamedTuple):
+    """Which rows of a step draw a token, and where it belongs; comes from the step and is on the device."""
 
-    hidden: Float[OnDevice, "seq 1 hidden"]
-    slots: Int[np.ndarray, " seq"]  # `num_slots` for a row that draws nothing
-    positions: Int[np.ndarray, " seq"]  # of the token to be drawn
+    slots: Int[Any, " seq"]  # `num_slots` for a row that draws nothing
+    positions: Int[Any, " seq"]  # of the token to be drawn
+
+
+class SampleInputs(NamedTuple):
+    """What the draw after a step takes."""
+
+    hidden: Float[OnDevice, "seq 1 hidden"]  # of each row's last token
+    drawing: Drawing
     allowed_words: UInt[Array | np.ndarray, "seq word"]  # one bit a token, the lowest first: which may come
     options: Options | None  # of each row after its prefill; they stay in its slot for the decode steps
 
@@ -121,39 +136,27 @@ def all_allowed(num_seqs: int, vocab_size: int) -> UInt[np.ndarray, "seq word"]:
 
 def empty_inputs(bucket: Bucket, shapes: EngineShapes) -> StepInputs:
     """Return a step's arrays with padding in every row."""
-    num_seqs = bucket["num_seqs"]
-    return StepInputs(
-        token_ids=_no_tokens(bucket),
-        start=np.zeros(num_seqs, np.int32),
-        num_tokens=np.zeros(num_seqs, np.int32),
-        page_table=np.zeros((num_seqs, bucket["num_pages"]), np.int32),
-        slots=_no_slots(num_seqs, shapes),
-    )
+    num_tokens = bucket["num_tokens"]
+    num_columns = NUM_SINGLE_COLUMNS + bucket["num_pages"] + (num_tokens if num_tokens > 1 else 0)
+    inputs = step_inputs(np.zeros((bucket["num_seqs"], num_columns), np.int32), bucket)
+    inputs.slots[:] = inputs.drawing_slots[:] = shapes.num_slots
+    return inputs
 
 
 def empty_sample_inputs(
     kind: StepKind,
     hidden: Float[OnDevice, "seq 1 hidden"],
-    shapes: EngineShapes,
+    drawing: Drawing,
     everything_allowed: UInt[Array | np.ndarray, "seq word"],
 ) -> SampleInputs:
-    """Return the arrays of a draw with padding in every row."""
-    num_seqs = hidden.shape[0]
-    options = pack_options((), num_seqs) if kind is StepKind.PREFILL else None
-    return SampleInputs(hidden, _no_slots(num_seqs, shapes), np.zeros(num_seqs, np.int32), everything_allowed, options)
+    """Return the arrays of a draw of which nobody asks anything."""
+    options = pack_options((), hidden.shape[0]) if kind is StepKind.PREFILL else None
+    return SampleInputs(hidden, drawing, everything_allowed, options)
 
 
 def empty_prompt_inputs(hidden: Float[OnDevice, "seq token hidden"]) -> PromptInputs:
     """Return the arrays for scoring no prompt."""
     return PromptInputs(hidden, np.zeros(hidden.shape[:2], np.int32))
-
-
-def _no_tokens(bucket: Bucket) -> Int[np.ndarray, "seq token"]:
-    return np.zeros((bucket["num_seqs"], bucket["num_tokens"]), np.int32)
-
-
-def _no_slots(num_seqs: int, shapes: EngineShapes) -> Int[np.ndarray, " seq"]:
-    return np.full(num_seqs, shapes.num_slots, np.int32)
 
 
 def choose_bucket(plan: Plan, shapes: EngineShapes) -> Bucket:
@@ -177,20 +180,23 @@ def pack(plan: Plan, bucket: Bucket, shapes: EngineShapes) -> StepInputs:
     """Lay a plan out in the arrays of a bucket."""
     inputs = empty_inputs(bucket, shapes)
     for index, row in zip(row_indices(plan), plan.rows, strict=True):
-        inputs.token_ids[index, : len(row.token_ids)] = row.token_ids
+        if plan.kind is StepKind.PREFILL:
+            inputs.token_ids[index, : len(row.token_ids)] = row.token_ids
         inputs.start[index] = row.start
         inputs.num_tokens[index] = row.num_tokens
         # A sequence owns its pages to the end; this step reads only as far as it has come.
         pages = row.sequence.pages[: bucket["num_pages"]]
         inputs.page_table[index, : len(pages)] = pages
         inputs.slots[index] = row.slot
+        if row.is_sampled:
+            inputs.drawing_slots[index] = row.slot
     return inputs
 
 
 def pack_sampling(
     plan: Plan,
     hidden: Float[OnDevice, "seq 1 hidden"],
-    shapes: EngineShapes,
+    drawing: Drawing,
     everything_allowed: UInt[Array, "seq word"],
 ) -> SampleInputs:
     """Lay out what the rows of a plan ask of their next token.
@@ -198,20 +204,13 @@ def pack_sampling(
     Args:
         plan: who runs.
         hidden: of each row's last token, from the step.
-        shapes: the engine's.
+        drawing: from the step, too.
         everything_allowed: what to send while no row restricts its tokens; it lies on the device already.
     """
-    indices = row_indices(plan)
-    allowed_words = _allowed_words(plan, indices, everything_allowed)
-    inputs = empty_sample_inputs(plan.kind, hidden, shapes, allowed_words)
-    for index, row in zip(indices, plan.rows, strict=True):
-        if row.is_sampled:
-            inputs.slots[index] = row.slot
-            inputs.positions[index] = row.start + row.num_tokens
+    options = None
     if plan.kind is StepKind.PREFILL:
-        requests = [row.sequence.request for row in plan.rows]
-        inputs = inputs._replace(options=pack_options(requests, hidden.shape[0]))
-    return inputs
+        options = pack_options([row.sequence.request for row in plan.rows], hidden.shape[0])
+    return SampleInputs(hidden, drawing, _allowed_words(plan, everything_allowed), options)
 
 
 def pack_prompt(plan: Plan, hidden: Float[OnDevice, "seq token hidden"]) -> PromptInputs:
@@ -223,13 +222,11 @@ def pack_prompt(plan: Plan, hidden: Float[OnDevice, "seq token hidden"]) -> Prom
     return inputs
 
 
-def _allowed_words(
-    plan: Plan, indices: list[int], everything_allowed: UInt[Array, "seq word"]
-) -> UInt[Array | np.ndarray, "seq word"]:
+def _allowed_words(plan: Plan, everything_allowed: UInt[Array, "seq word"]) -> UInt[Array | np.ndarray, "seq word"]:
     if all(row.sequence.allowed_words is None for row in plan.rows):
         return everything_allowed
     words = np.full(everything_allowed.shape, ALL_ALLOWED, np.uint32)
-    for index, row in zip(indices, plan.rows, strict=True):
+    for index, row in zip(row_indices(plan), plan.rows, strict=True):
         if (own := row.sequence.allowed_words) is not None:
             words[index] = 0
             words[index, : len(own)] = own

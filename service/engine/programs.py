@@ -1,7 +1,7 @@
 """Every program that a runner can be asked for: its name, its function and its shapes.
 
 initial-slots, initial-cache-…  the device state; each part of a cache for each kind of stage
-embed-…                         tokens to hidden states; one for each size of a step
+embed-…                         tokens to hidden states; one for each bucket
 prefill-…, decode-…             the layers of a stage; one for each bucket and kind of stage
 last-…                          the hidden states that a prefill draws from; one for each size of its step
 sample-prefill-…, -decode-…     the draw that follows a step; one for each number of rows
@@ -20,7 +20,7 @@ import numpy as np
 from service.compile.buckets import Bucket, bucket_name
 from service.compile.executable import Program
 from service.engine.batch import (
-    EmbedInputs,
+    Drawing,
     LastInputs,
     all_allowed,
     empty_copy,
@@ -56,9 +56,9 @@ def initial_cache_name(stage: Stage, part: int) -> str:
     return f"initial-cache-{stage.kind}-part{part}"
 
 
-def embed_name(kind: StepKind, num_seqs: int, num_tokens: int) -> str:
-    """Name what begins a step of this size."""
-    return f"embed-{kind}-seqs{num_seqs}-tokens{num_tokens}"
+def embed_name(kind: StepKind, bucket: Bucket) -> str:
+    """Name what begins a step of a bucket."""
+    return f"embed-{bucket_name(kind, bucket)}"
 
 
 def stage_name(kind: StepKind, bucket: Bucket, stage: Stage) -> str:
@@ -144,12 +144,11 @@ class _EnginePrograms:
         """What comes before the first stage of a step, and after the last."""
         embeds = [
             self._of_slots(
-                embed_name(kind, *size),
-                functools.partial(embed_tokens, self._model, kind),
-                EmbedInputs(_int32(*size) if kind is StepKind.PREFILL else None, _int32(size[0])),
+                embed_name(kind, bucket),
+                functools.partial(embed_tokens, self._model, kind, bucket=bucket),
+                empty_inputs(bucket, self._shapes).packed,
             )
-            for kind in StepKind
-            for size in self._shapes.sizes(kind)
+            for kind, bucket in self._shapes.buckets
         ]
         lasts = [
             self._of_slots(last_name(*size), last_hidden, LastInputs(self._hidden(*size), _int32(size[0])))
@@ -164,7 +163,10 @@ class _EnginePrograms:
                 sample_name(kind, num_seqs),
                 functools.partial(sample_step, self._model, kind),
                 empty_sample_inputs(
-                    kind, self._hidden(num_seqs, 1), self._shapes, all_allowed(num_seqs, self._model.vocab_size)
+                    kind,
+                    self._hidden(num_seqs, 1),
+                    Drawing(_int32(num_seqs), _int32(num_seqs)),
+                    all_allowed(num_seqs, self._model.vocab_size),
                 ),
             )
             for kind in StepKind
@@ -241,7 +243,7 @@ def step_names(kind: StepKind, bucket: Bucket, stages: Sequence[Stage]) -> list[
     """Name what a step of a bucket runs, in that order."""
     size = bucket["num_seqs"], bucket["num_tokens"]
     return [
-        embed_name(kind, *size),
+        embed_name(kind, bucket),
         *(stage_name(kind, bucket, stage) for stage in stages),
         *([last_name(*size)] if kind is StepKind.PREFILL else []),
         sample_name(kind, bucket["num_seqs"]),

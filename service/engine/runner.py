@@ -10,7 +10,7 @@ from jaxtyping import Array, Float, Int
 from service.compile.buckets import Bucket
 from service.compile.executable import Executable
 from service.engine.batch import (
-    EmbedInputs,
+    Drawing,
     LastInputs,
     PromptInputs,
     SampleInputs,
@@ -43,7 +43,7 @@ from service.engine.programs import (
 from service.engine.request import StepLogprobs, TokenLogprobs
 from service.engine.sampler import SampledRows
 from service.engine.shapes import EngineShapes
-from service.models.interface import Stage, StageInputs, Weights
+from service.models.interface import Stage, Weights
 
 
 class StepResult(NamedTuple):
@@ -86,6 +86,14 @@ class StepResult(NamedTuple):
         packed = np.asarray(self.prompt_logprobs)[index]
         num_targets = min(len(row.token_ids), len(request.prompt_ids) - 1 - row.start)
         return tuple(unpack_logprobs(packed[i], request.num_prompt_logprobs) for i in range(num_targets))
+
+
+class ModelOutputs(NamedTuple):
+    """The model's part of a step, under way."""
+
+    hidden: Float[Array, "seq token hidden"]
+    last: Float[Array, "seq 1 hidden"]  # of each row's last token
+    drawing: Drawing
 
 
 class _StageOnDevice:
@@ -141,37 +149,34 @@ class Runner:
             for num_seqs in {bucket["num_seqs"] for _, bucket in shapes.buckets}
         }
 
-    def run_model(
-        self, kind: StepKind, bucket: Bucket, inputs: StepInputs
-    ) -> tuple[Float[Array, "seq token hidden"], Float[Array, "seq 1 hidden"]]:
-        """Start the model's part of a step and return the hidden states of all tokens, and of each row's last."""
-        size = bucket["num_seqs"], bucket["num_tokens"]
-        paging = jax.device_put(inputs.paging, self._state.everywhere)  # once, and not for each stage
-        is_prefill = kind is StepKind.PREFILL
-        embedding = EmbedInputs(inputs.token_ids if is_prefill else None, paging.start)
-        hidden, rotation = self._run(embed_name(kind, *size), embedding)
+    def run_model(self, kind: StepKind, bucket: Bucket, inputs: StepInputs) -> ModelOutputs:
+        """Start the model's part of a step."""
+        stage_inputs, drawing = self._run(embed_name(kind, bucket), inputs.packed)
         for on_device in self._stages:
-            name = stage_name(kind, bucket, on_device.stage)
-            hidden = on_device.run(name, StageInputs(hidden, rotation, paging))
-        return hidden, self._run(last_name(*size), LastInputs(hidden, paging.num_tokens)) if is_prefill else hidden
+            hidden = on_device.run(stage_name(kind, bucket, on_device.stage), stage_inputs)
+            stage_inputs = stage_inputs._replace(hidden=hidden)
+        hidden = last = stage_inputs.hidden
+        if kind is StepKind.PREFILL:
+            last = self._run(last_name(*hidden.shape[:2]), LastInputs(hidden, stage_inputs.paging.num_tokens))
+        return ModelOutputs(hidden, last, drawing)
 
     def draw(self, kind: StepKind, inputs: SampleInputs) -> SampledRows:
         """Start the draw of the tokens that come after a step."""
-        return self._run(sample_name(kind, len(inputs.slots)), inputs)
+        return self._run(sample_name(kind, len(inputs.hidden)), inputs)
 
     def dispatch(self, plan: Plan) -> StepResult:
         """Start a plan's step, and what is to be made of it, and return at once."""
         bucket = choose_bucket(plan, self.shapes)
-        hidden, last = self.run_model(plan.kind, bucket, pack(plan, bucket, self.shapes))
+        outputs = self.run_model(plan.kind, bucket, pack(plan, bucket, self.shapes))
         sampled = scored = None
         if any(row.is_sampled for row in plan.rows):
             if plan.kind is StepKind.PREFILL:
                 self._count_tokens(plan.rows)
             everything_allowed = self._all_allowed[bucket["num_seqs"]]
-            sampled = self.draw(plan.kind, pack_sampling(plan, last, self.shapes, everything_allowed))
+            sampled = self.draw(plan.kind, pack_sampling(plan, outputs.last, outputs.drawing, everything_allowed))
         if plan.kind is StepKind.PREFILL and any(_asks_for_prompt_logprobs(row) for row in plan.rows):
-            scored = self._score_prompts(pack_prompt(plan, hidden))
-        return StepResult(plan, row_indices(plan), hidden, sampled, scored)
+            scored = self._score_prompts(pack_prompt(plan, outputs.hidden))
+        return StepResult(plan, row_indices(plan), outputs.hidden, sampled, scored)
 
     def copy_pages(self, copies: Sequence[PageCopy]) -> None:
         """Start copies between slots' rows and pages; a kernel that reads pages in place needs none."""
@@ -192,18 +197,18 @@ class Runner:
 
     def warm(self) -> None:
         """Run every executable once on padding, and wait; the first call of one loads it onto the device."""
-        outputs: list[Any] = []
+        drawn: list[Any] = []
         for kind, bucket in self.shapes.buckets:
-            hidden, last = self.run_model(kind, bucket, empty_inputs(bucket, self.shapes))
+            outputs = self.run_model(kind, bucket, empty_inputs(bucket, self.shapes))
             everything_allowed = self._all_allowed[bucket["num_seqs"]]
-            outputs.append(self.draw(kind, empty_sample_inputs(kind, last, self.shapes, everything_allowed)))
+            drawn.append(self.draw(kind, empty_sample_inputs(kind, outputs.last, outputs.drawing, everything_allowed)))
             if kind is StepKind.PREFILL:
-                outputs.append(self._score_prompts(empty_prompt_inputs(hidden)))
+                drawn.append(self._score_prompts(empty_prompt_inputs(outputs.hidden)))
         self._run(COUNT_TOKENS, empty_count(self.shapes))
         no_pages = (self.shapes.num_pages,)
         self.copy_pages([PageCopy(kind, 0, 0, no_pages * size) for kind in CopyKind for size in self.shapes.copy_sizes])
         self.fill_caches()
-        jax.block_until_ready((outputs, self._state.slots, [cache.leaves for cache in self._state.caches]))
+        jax.block_until_ready((drawn, self._state.slots, [cache.leaves for cache in self._state.caches]))
 
     def _run(self, name: str, inputs: Any) -> Any:
         """Start a program on the slots and return its outputs at once; the slots' state moves on."""

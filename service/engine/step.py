@@ -12,7 +12,16 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
-from service.engine.batch import CopyInputs, CountInputs, EmbedInputs, LastInputs, PromptInputs, SampleInputs
+from service.compile.buckets import Bucket
+from service.engine.batch import (
+    CopyInputs,
+    CountInputs,
+    Drawing,
+    LastInputs,
+    PromptInputs,
+    SampleInputs,
+    step_inputs,
+)
 from service.engine.logprobs import PACKED_LOGPROBS, pack_prompt_logprobs
 from service.engine.options import Options, pack_options
 from service.engine.plan import StepKind
@@ -31,10 +40,10 @@ class SlotState(NamedTuple):
 
 
 class Embedded(NamedTuple):
-    """A step's tokens before the first stage; it stays on the device."""
+    """A step before its first stage; it stays on the device."""
 
-    hidden: Float[Array, "seq token hidden"]
-    rotation: Any  # the model's affair
+    stage: StageInputs
+    drawing: Drawing
 
 
 def initial_slots(vocab_size: int, shapes: EngineShapes) -> SlotState:
@@ -48,14 +57,21 @@ def initial_slots(vocab_size: int, shapes: EngineShapes) -> SlotState:
 
 
 def embed_tokens(
-    model: PagedDecoder, kind: StepKind, weights: Weights, slots: SlotState, inputs: EmbedInputs
+    model: PagedDecoder,
+    kind: StepKind,
+    weights: Weights,
+    slots: SlotState,
+    packed: Int[Array, "seq column"],
+    *,
+    bucket: Bucket,
 ) -> tuple[SlotState, Embedded]:
-    """Turn the tokens of a step into hidden states."""
-    start = jnp.asarray(inputs.start)
+    """Turn the tokens of a step into hidden states, and hand on what else the host has sent."""
+    inputs = step_inputs(jnp.asarray(packed), bucket)
     is_decode = kind is StepKind.DECODE  # row `i` is then slot `i`
-    token_ids = slots.last_token_ids[: len(start), None] if is_decode else jnp.asarray(inputs.token_ids)
-    positions = start[:, None] + jnp.arange(token_ids.shape[1], dtype=jnp.int32)
-    return slots, Embedded(*model.embed(weights, token_ids, positions))
+    token_ids = slots.last_token_ids[: len(packed), None] if is_decode else inputs.token_ids
+    positions = inputs.paging.positions(token_ids.shape[1])
+    stage = StageInputs(*model.embed(weights, token_ids, positions), inputs.paging)
+    return slots, Embedded(stage, Drawing(inputs.drawing_slots, inputs.start + inputs.num_tokens))
 
 
 def run_stage(
@@ -88,7 +104,7 @@ def sample_step(
     """Draw the next token of each row, and note it in the rows' slots."""
     rows: SampleInputs = jax.tree.map(jnp.asarray, inputs)
     if rows.options is not None:
-        slots = slots._replace(options=_write(slots.options, jnp.asarray(rows.slots), rows.options))
+        slots = slots._replace(options=_write(slots.options, rows.drawing.slots, rows.options))
     with jax.named_scope("sample"):
         return _sample(kind, model.logits(weights, jnp.asarray(rows.hidden)[:, 0]), slots, rows)
 
@@ -113,7 +129,7 @@ def score_prompt(
 def _sample(
     kind: StepKind, logits: Float[Array, "seq vocab"], slots: SlotState, inputs: SampleInputs
 ) -> tuple[SlotState, SampledRows]:
-    slot_ids = jnp.asarray(inputs.slots)
+    slot_ids = inputs.drawing.slots
     num_slots = slots.last_token_ids.shape[0]
     options = _read(kind, slots.options, slot_ids)
     rows = Rows(
@@ -121,7 +137,7 @@ def _sample(
         slots=slot_ids,
         token_counts=slots.token_counts,
         allowed_words=jnp.asarray(inputs.allowed_words),
-        positions=jnp.asarray(inputs.positions),
+        positions=inputs.drawing.positions,
         is_row=slot_ids < num_slots,
     )
     sampled = sample(logits, rows)
