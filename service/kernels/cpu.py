@@ -75,32 +75,37 @@ class RowAttention(SlotRows):
         attention: "_BlockAttention",
     ) -> tuple[QueryHeads, Rows]:
         """Rows are few and their slots known only on the device: each is found among the groups, chunk by chunk."""
-        attended = []
-        groups = [list(blocks) for blocks in cache]
+        num_rows, num_tokens, num_kv_heads, group_size, head_dim = query.shape
         spans = self.touched(paging)
         slots = jnp.where(paging.num_tokens > 0, paging.slots, self.layout.num_slots)
-        # All of them are written before any is read: a read between two writes would keep a block from changing in
-        # place.
-        for row, slot in enumerate(slots):
+        positions = paging.positions(num_tokens)
+
+        def write(row: Int[Array, ""] | int, rows: Rows) -> Rows:
             run = Run(
                 keys=jnp.transpose(new_keys[row], (1, 2, 0)),
                 values=jnp.transpose(new_values[row], (1, 0, 2)),
                 start=paging.start[row],
-                slot=slot,
+                slot=slots[row],
             )
-            with jax.named_scope("cache_update"):
-                for number, span in enumerate(spans):
-                    self.write_run(groups, number, span, run)
-        for row, slot in enumerate(slots):
-            with jax.named_scope("attention"):
-                contexts = [self.row_block(groups, number, slot) for number in range(len(spans))]
-                # The queries that share a key-value head lie behind each other, so that one product serves them all.
-                num_tokens, num_kv_heads, group_size, head_dim = query.shape[1:]
-                queries = jnp.transpose(query[row], (1, 2, 0, 3)).reshape(num_kv_heads, -1, head_dim)
-                visible = jnp.tile(paging.positions(num_tokens)[row], group_size)[:, None]
-                merged = attention(queries, contexts, visible).reshape(num_kv_heads, group_size, num_tokens, head_dim)
-            attended.append(jnp.transpose(merged, (2, 0, 1, 3)))
-        return jnp.stack(attended), tuple(tuple(blocks) for blocks in groups)
+            groups = [list(blocks) for blocks in rows]
+            for number, span in enumerate(spans):
+                self.write_run(groups, number, span, run)
+            return tuple(tuple(blocks) for blocks in groups)
+
+        def attend(row: Int[Array, ""] | int) -> Float[Array, "token kv_head group head_dim"]:
+            contexts = [self.row_block(cache, number, slots[row]) for number in range(len(spans))]
+            # The queries that share a key-value head lie behind each other, so that one product serves them all.
+            queries = jnp.transpose(query[row], (1, 2, 0, 3)).reshape(num_kv_heads, -1, head_dim)
+            visible = jnp.tile(positions[row], group_size)[:, None]
+            merged = attention(queries, contexts, visible).reshape(num_kv_heads, group_size, num_tokens, head_dim)
+            return jnp.transpose(merged, (2, 0, 1, 3))
+
+        # All rows are written before any is read: a read between two writes would keep a block from changing in place.
+        with jax.named_scope("cache_update"):
+            cache = write(0, cache) if num_rows == 1 else jax.lax.fori_loop(0, num_rows, write, cache)
+        with jax.named_scope("attention"):
+            attended = attend(0)[None] if num_rows == 1 else jax.lax.map(attend, jnp.arange(num_rows))
+        return attended, cache
 
 
 @dataclass(frozen=True)
