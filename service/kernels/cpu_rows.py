@@ -12,6 +12,7 @@ Keys lie with positions innermost, values with dimensions innermost: both produc
 others may find, are copies beside the rows.
 """
 
+import functools
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
@@ -19,7 +20,7 @@ from typing import Any, ClassVar, NamedTuple
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, DTypeLike, Float, Int
+from jaxtyping import Array, Bool, DTypeLike, Float, Int
 
 from service.kernels.paging import CacheLayout, Paging, RowPages
 
@@ -95,7 +96,7 @@ class SlotRows:
     def save(self, cache: RowCache, pages: RowPages) -> RowCache:
         """Copy pages out of a slot's row."""
         num_pages, page_size = len(pages.ids), self.layout.page_size
-        run = self._read_row(rows_of(cache), pages.slot, pages.first * page_size, num_pages * page_size)
+        run = self._read_run(rows_of(cache), pages.slot, pages.first * page_size, num_pages * page_size)
         keys = run.keys.reshape(*run.keys.shape[:2], num_pages, -1)
         values = run.values.reshape(run.values.shape[0], num_pages, -1, run.values.shape[-1])
         *contexts, old = cache
@@ -148,16 +149,27 @@ class SlotRows:
         assert found is not None, "a layout has at least one group of slots"
         return found
 
-    def _read_row(self, rows: Rows, slot: Int[Array, ""], start: Int[Array, ""], length: int) -> RowBlock:
+    def _read_run(self, rows: Rows, slot: Int[Array, ""], start: Int[Array, ""], length: int) -> RowBlock:
         """Return a run of positions of one slot; what lies past the row's end is not meant."""
-        parts = [self.row_block(rows, number, slot) for number in range(len(self.layout.context_sizes))]
-        keys = jnp.concatenate([part.keys for part in parts], axis=2)
-        values = jnp.concatenate([part.values for part in parts], axis=1)
-        # A run may reach past the end by what pads it; reading from a longer row keeps it in its place.
-        keys, values = jnp.pad(keys, ((0, 0), (0, 0), (0, length))), jnp.pad(values, ((0, 0), (0, length), (0, 0)))
-        return RowBlock(
-            jax.lax.dynamic_slice_in_dim(keys, start, length, 2), jax.lax.dynamic_slice_in_dim(values, start, length, 1)
-        )
+        positions = start + jnp.arange(length, dtype=jnp.int32)
+
+        def read(first_slot: int, blocks: Sequence[Block]) -> RowBlock:
+            found = None
+            for (begin, end), block in zip(_spans(self.layout.context_sizes), blocks, strict=True):
+                run = RowBlock(
+                    _read_window(block.keys, slot - first_slot, start - begin, length, axis=3),
+                    _read_window(block.values, slot - first_slot, start - begin, length, axis=2),
+                )
+                is_here = (positions >= begin) & (positions < end)
+                found = run if found is None else _choose(is_here, run, found)
+            assert found is not None, "a layout has at least one block"
+            return found
+
+        group = sum(jnp.asarray(slot >= first, jnp.int32) for first, _ in self.slot_spans[1:])
+        branches = [
+            functools.partial(read, first, blocks) for (first, _), blocks in zip(self.slot_spans, rows, strict=True)
+        ]
+        return jax.lax.switch(group, branches)
 
 
 def rows_of(cache: RowCache) -> Rows:
@@ -225,8 +237,26 @@ def _write_window(
     return jax.lax.dynamic_update_slice(block, jnp.where(is_new, run.astype(block.dtype), old), offsets)
 
 
-def _choose(condition: Array, one: RowBlock, other: RowBlock) -> RowBlock:
-    return RowBlock(jnp.where(condition, one.keys, other.keys), jnp.where(condition, one.values, other.values))
+def _read_window(
+    block: Float[Array, "slot a b c"], slot: Int[Array, ""], start: Int[Array, ""], length: int, *, axis: int
+) -> Float[Array, "a p q"]:
+    """Read a run of tokens from one slot's row; what of it lies outside the block is padding."""
+    size = block.shape[axis]
+    width = min(length, size)
+    window_start = jnp.clip(start, 0, size - width)
+    offsets = tuple(slot if a == 0 else (window_start if a == axis else 0) for a in range(4))
+    extent = tuple(1 if a == 0 else (width if a == axis else block.shape[a]) for a in range(4))
+    window = jax.lax.dynamic_slice(block, offsets, extent)[0]
+    # Token t of the run lies at position start + t: read it from a window that is padded on both sides.
+    padding = [(length, length) if a == axis - 1 else (0, 0) for a in range(3)]
+    shift = jnp.clip(start - window_start + length, 0, length + width)
+    return jax.lax.dynamic_slice_in_dim(jnp.pad(window, padding), shift, length, axis - 1)
+
+
+def _choose(condition: Bool[Array, "*position"], one: RowBlock, other: RowBlock) -> RowBlock:
+    """Choose between two, as a whole or position by position."""
+    by_key, by_value = (condition, condition[:, None]) if condition.ndim else (condition, condition)
+    return RowBlock(jnp.where(by_key, one.keys, other.keys), jnp.where(by_value, one.values, other.values))
 
 
 def _row_of(block: Float[Array, "slot a b c"], slot: Int[Array, ""]) -> Float[Array, "a b c"]:
