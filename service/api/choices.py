@@ -43,6 +43,8 @@ class Choices:
         except BaseException:
             self._stop()
             raise
+        finally:
+            exchange.has_arrived()
 
     def __enter__(self) -> "Choices":
         return self

@@ -17,6 +17,9 @@ from service.engine.stream import TokenStream
 from service.errors import BrokenScores, EngineError
 from service.observability.metrics import Metrics
 
+# A burst of requests is read one after the other; a step that begins with the first of them alone takes much longer.
+ARRIVAL_PATIENCE_S = 0.01
+
 BROKEN_SCORES = (
     "The model's scores for the next token are NaN or infinite, so none can be chosen. This ends this request only. "
     "The checkpoint's weights or the DTYPE may be at fault; another prompt may work."
@@ -95,6 +98,7 @@ class Loop:
         self.inbox: queue.SimpleQueue[Message] = queue.SimpleQueue()
         self.error: EngineError | None = None  # set once, when the loop has failed
         self.first_token_s: float | None = None  # set once, on the clock of `time.monotonic`
+        self.arriving: set[object] = set()  # a mark of each request that is still being read, for now
         self._scheduler = scheduler
         self._runner = runner
         self._metrics = metrics
@@ -134,9 +138,19 @@ class Loop:
         if can_wait:
             self._scheduler.check_integrity()
             self._accept(self.inbox.get())
+            self._wait_for_arriving()
         while True:
             try:
                 self._accept(self.inbox.get_nowait())
+            except queue.Empty:
+                return
+
+    def _wait_for_arriving(self) -> None:
+        """Let requests that are being read share the first step; who comes alone waits for nobody."""
+        end_s = time.monotonic() + ARRIVAL_PATIENCE_S
+        while self.arriving and (left_s := end_s - time.monotonic()) > 0:
+            try:
+                self._accept(self.inbox.get(timeout=left_s))
             except queue.Empty:
                 return
 

@@ -14,9 +14,9 @@ from service.errors import DoesNotFit, SettingsError
 
 # A context shorter than this serves nobody; rather refuse to start.
 SMALLEST_CONTEXT = 256  # tokens
-# Where the kernel keeps rows, on a CPU, reading the weights takes as long as computing some thirty tokens, so that few
-# prompts gain nothing by sharing a step; four of 128 tokens take 310 instead of 370 ms.
-PREFILL_OF_ROWS: Mapping[str, Any] = {"prefill_rows": (1, 4), "prefill_step_cost_tokens": 32}
+# Where the kernel keeps rows, on a CPU, a step costs as much as some seventy tokens, so that two prompts gain nothing
+# by sharing one: of 128 tokens one takes 93 ms, four take 270.
+PREFILL_OF_ROWS: Mapping[str, Any] = {"prefill_rows": (1, 4), "prefill_step_cost_tokens": 72}
 # Pages are counted in steps of about 3 %, so that two machines of one kind whose free memory differs a little get the
 # same shapes, and so the same executables.
 COUNT_BITS = 5

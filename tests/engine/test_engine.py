@@ -5,6 +5,8 @@ import time
 
 import pytest
 
+from service.engine.loop import ARRIVAL_PATIENCE_S
+from service.engine.plan import StepKind
 from service.engine.request import FinishReason, Request, Sampling
 from service.errors import Draining, EngineError, EngineStopped, Overloaded
 from service.observability.metrics import Metrics
@@ -47,6 +49,32 @@ def test_a_second_request_joins_while_the_first_runs(engine, model):
         assert remaining[-1].finish_reason is FinishReason.LENGTH
         told = [token_id for event in (begun, *remaining) for token_id in event.token_ids]
         assert told == model.expected((2, 3), 40)
+
+    asyncio.run(main())
+
+
+def test_requests_that_are_being_read_share_the_first_step_with_one_that_is_there(start_engine, runner):
+    metrics = Metrics()
+    engine = start_engine(runner, metrics)
+
+    async def main():
+        has_arrived = engine.announce()
+        first = submit(engine, "first")
+        await asyncio.sleep(ARRIVAL_PATIENCE_S / 4)
+        second = submit(engine, "second", prompt=(4, 5))
+        has_arrived()
+        await asyncio.gather(read(first), read(second))
+
+    asyncio.run(main())
+    assert metrics.engine_steps.labels(StepKind.PREFILL)._value.get() == 1
+
+
+def test_one_that_is_being_read_for_long_holds_nobody_up(engine, model):
+    async def main():
+        has_arrived = engine.announce()
+        async with asyncio.timeout(30):
+            assert (await read(submit(engine, "first")))[0] == model.expected((2, 3), 10)
+        has_arrived()
 
     asyncio.run(main())
 
