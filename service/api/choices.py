@@ -43,8 +43,6 @@ class Choices:
         except BaseException:
             self._stop()
             raise
-        finally:
-            exchange.has_arrived()
 
     def __enter__(self) -> "Choices":
         return self

@@ -3,7 +3,7 @@
 The engine and the start are known by these Protocols only, so everything here is testable without a device.
 """
 
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
 from typing import Any, Protocol, runtime_checkable
 
@@ -41,10 +41,6 @@ class TokenStream(Protocol):
 @runtime_checkable
 class TokenEngine(Protocol):
     """Token ids in, token ids out."""
-
-    def announce(self) -> Callable[[], None]:
-        """Say that a request is being read, until what comes back is called: others may share its first step."""
-        ...
 
     def submit(self, request: Request) -> TokenStream:
         """Queue a request; raises Overloaded, Draining or EngineStopped at once."""
@@ -134,11 +130,10 @@ class Exchange:
     deadline: Deadline
     receive: Receive  # tells when the client goes
     facts: dict[str, Any]  # the fields that the request's log line will have
-    has_arrived: Callable[[], None]  # tells the engine that it need not wait for this request any more
     cache_salt: bytes = b""  # requests of one key find each other's prefixes, and nobody else's
 
 
-async def exchange_of(request: HttpRequest) -> AsyncIterator[Exchange]:
+async def exchange_of(request: HttpRequest) -> Exchange:
     """Begin to answer a request; its time runs from here (a FastAPI dependency).
 
     Raises:
@@ -148,8 +143,4 @@ async def exchange_of(request: HttpRequest) -> AsyncIterator[Exchange]:
     model = context.readiness.served_model()
     deadline = Deadline(context.request_timeout_s)
     salt = request.scope.get(CACHE_SALT, b"")
-    has_arrived = model.engine.announce()
-    try:
-        yield Exchange(context, model, deadline, request.receive, request.state.facts, has_arrived, salt)
-    finally:
-        has_arrived()  # a request that was refused, too
+    return Exchange(context, model, deadline, request.receive, request.state.facts, salt)

@@ -77,12 +77,6 @@ class Engine:
         """Start the device thread."""
         self._thread.start()
 
-    def announce(self) -> Callable[[], None]:
-        """Say that a request is being read, until what comes back is called; an idle engine waits for it a moment."""
-        mark = object()
-        self._loop.arriving.add(mark)
-        return lambda: self._loop.arriving.discard(mark)
-
     def submit(self, request: Request) -> TokenStream:
         """Take a request; called on the event loop that will read the stream.
 

@@ -3,9 +3,11 @@
 A step is dispatched before the previous one is read, so the device is at work while Python is.
 """
 
+import asyncio
 import queue
+import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
 
@@ -17,8 +19,10 @@ from service.engine.stream import TokenStream
 from service.errors import BrokenScores, EngineError
 from service.observability.metrics import Metrics
 
-# A burst of requests is read one after the other; a step that begins with the first of them alone takes much longer.
-ARRIVAL_PATIENCE_S = 0.01
+# Requests that are sent together are read one after the other, and a step that begins with the first of them alone
+# holds up the others. From a connection to a submission an event loop goes round about five times.
+BURST_ROUNDS = 6
+BURST_PATIENCE_S = 0.02
 
 BROKEN_SCORES = (
     "The model's scores for the next token are NaN or infinite, so none can be chosen. This ends this request only. "
@@ -98,7 +102,6 @@ class Loop:
         self.inbox: queue.SimpleQueue[Message] = queue.SimpleQueue()
         self.error: EngineError | None = None  # set once, when the loop has failed
         self.first_token_s: float | None = None  # set once, on the clock of `time.monotonic`
-        self.arriving: set[object] = set()  # a mark of each request that is still being read, for now
         self._scheduler = scheduler
         self._runner = runner
         self._metrics = metrics
@@ -137,22 +140,32 @@ class Loop:
         """Empty the inbox; with nothing else to do, wait for the next message."""
         if can_wait:
             self._scheduler.check_integrity()
-            self._accept(self.inbox.get())
-            self._wait_for_arriving()
+            message = self.inbox.get()
+            self._accept(message)
+            if isinstance(message, Submission):
+                self._wait_for_burst(message.stream.loop)
+        self._accept_all()
+
+    def _accept_all(self) -> None:
         while True:
             try:
                 self._accept(self.inbox.get_nowait())
             except queue.Empty:
                 return
 
-    def _wait_for_arriving(self) -> None:
-        """Let requests that are being read share the first step; who comes alone waits for nobody."""
-        end_s = time.monotonic() + ARRIVAL_PATIENCE_S
-        while self.arriving and (left_s := end_s - time.monotonic()) > 0:
+    def _wait_for_burst(self, event_loop: asyncio.AbstractEventLoop) -> None:
+        """Let what was sent together share the first step: wait until the event loop has gone round in vain."""
+        end_s = time.monotonic() + BURST_PATIENCE_S
+        num_open = 0
+        while num_open < len(self._open):
+            num_open = len(self._open)
+            has_gone_round = threading.Event()
             try:
-                self._accept(self.inbox.get(timeout=left_s))
-            except queue.Empty:
+                event_loop.call_soon_threadsafe(_go_round, event_loop, BURST_ROUNDS, has_gone_round.set)
+            except RuntimeError:  # it is closed
                 return
+            has_gone_round.wait(max(0.0, end_s - time.monotonic()))
+            self._accept_all()
 
     def _accept(self, message: Message) -> None:
         match message:
@@ -214,6 +227,13 @@ class Loop:
         if event.finish_reason is not None:
             metrics.e2e_request_latency_seconds.observe(now_s - submission.submitted_s)
             metrics.request_success.labels(event.finish_reason).inc()
+
+
+def _go_round(event_loop: asyncio.AbstractEventLoop, num_rounds: int, then: Callable[[], None]) -> None:
+    if num_rounds == 0:
+        then()
+    else:
+        event_loop.call_soon(_go_round, event_loop, num_rounds - 1, then)
 
 
 def _hand_over(deliveries: list[Delivery]) -> None:

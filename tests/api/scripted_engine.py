@@ -84,18 +84,6 @@ class ScriptedEngine:
         self.max_streams = None  # one more is refused
         self.pace_s = 0  # seconds before each event
         self.streams = []
-        self.num_arriving = 0
-
-    def announce(self):
-        self.num_arriving += 1
-        open_marks = [None]  # a request may say more than once that it is there
-
-        def has_arrived():
-            while open_marks:
-                open_marks.pop()
-                self.num_arriving -= 1
-
-        return has_arrived
 
     def submit(self, request):
         if self.refusal is not None:

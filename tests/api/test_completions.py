@@ -27,13 +27,6 @@ async def test_a_text_is_continued_in_openais_shape():
     assert service.engine.last.request.max_tokens == 16
 
 
-@pytest.mark.parametrize(("fields", "status"), [({}, 200), ({"n": 0}, 400), ({"model": "other"}, 404)])
-async def test_nobody_waits_for_a_request_that_was_read_or_refused(fields, status):
-    service = Service()
-    assert (await service.complete("Once", **fields)).status_code == status
-    assert service.engine.num_arriving == 0
-
-
 @pytest.mark.parametrize("prompt", [[5, 6, 7], [[5, 6, 7]]])
 async def test_token_ids_are_taken_as_they_are(prompt):
     service = Service()

@@ -39,8 +39,10 @@ class CountingScheduler(Scheduler):
 class CallingLoop(asyncio.AbstractEventLoop):
     """An event loop that calls at once, so that one seed gives one course of events."""
 
-    def call_soon_threadsafe(self, callback, *args, context=None):
+    def call_soon(self, callback, *args, context=None):
         callback(*args)
+
+    call_soon_threadsafe = call_soon
 
 
 class Reader(TokenStream):
