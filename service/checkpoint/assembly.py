@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from service.checkpoint.fresh_memory import ALIGNMENT_BYTES, fresh_memory
+from service.checkpoint.fresh_memory import fresh_memory
 from service.checkpoint.tensor_place import TensorPlace
 from service.models.weight_spec import WeightSpec
 
@@ -19,6 +19,13 @@ if TYPE_CHECKING:
     import jax
 
     from service.device.mesh import DeviceMesh
+
+
+# A product reads a weight and its input at the same time. Where their addresses agree in these last bits, as those of
+# arrays tend to that begin at round ones, they wait for the same bank of the processor's cache: a step of one token
+# through 135M parameters takes 9.5 instead of 8.5 ms on a Zen 5. What XLA allocates begins at multiples of 64.
+BANKS_BYTES = 256
+BANK_OFFSET_BYTES = 192
 
 
 class Assembly:
@@ -90,18 +97,18 @@ class Assembly:
 
 def host_bytes(specs: Sequence[WeightSpec], dtype: np.dtype) -> int:
     """Return what all weights take in one piece of the host's memory."""
-    return sum(_aligned_bytes(spec, dtype) for spec in specs)
+    return BANK_OFFSET_BYTES + sum(_place_bytes(spec, dtype) for spec in specs)
 
 
 def _side_by_side(specs: Sequence[WeightSpec], dtype: np.dtype) -> dict[str, np.ndarray]:
     # One large piece gets huge pages, which cost a third of the faults of many small ones.
-    left, arrays = fresh_memory(host_bytes(specs, dtype)), {}
+    left, arrays = fresh_memory(host_bytes(specs, dtype))[BANK_OFFSET_BYTES:], {}
     for spec in specs:
         num_bytes = math.prod(spec.shape) * dtype.itemsize
         arrays[spec.name] = left[:num_bytes].view(dtype).reshape(spec.shape)
-        left = left[_aligned_bytes(spec, dtype) :]
+        left = left[_place_bytes(spec, dtype) :]
     return arrays
 
 
-def _aligned_bytes(spec: WeightSpec, dtype: np.dtype) -> int:
-    return -(-math.prod(spec.shape) * dtype.itemsize // ALIGNMENT_BYTES) * ALIGNMENT_BYTES
+def _place_bytes(spec: WeightSpec, dtype: np.dtype) -> int:
+    return -(-math.prod(spec.shape) * dtype.itemsize // BANKS_BYTES) * BANKS_BYTES

@@ -10,6 +10,7 @@ import jax
 import numpy as np
 import pytest
 
+from service.checkpoint.assembly import BANK_OFFSET_BYTES, BANKS_BYTES
 from service.checkpoint.loading import LoadLimits, load_checkpoint
 from service.checkpoint.local import LocalSource
 from service.checkpoint.located import LocatedCheckpoint, locate
@@ -66,6 +67,17 @@ def test_what_is_loaded_is_what_the_plan_would_have_loaded(dtype: str):
     assert list(weights) == list(usual)
     for name, weight in weights.items():
         np.testing.assert_array_equal(np.asarray(weight), np.asarray(usual[name]))
+
+
+def test_weights_lie_where_they_are_read_fastest_and_are_taken_over_without_a_copy():
+    located = checkpoint()
+    plan = plan_engine(Settings(), located, CPU)
+    ahead = begin(done(plan), located)
+    assert ahead is not None
+    places = {name: weight.ctypes.data for name, weight in ahead.weights.items()}
+    assert {place % BANKS_BYTES for place in places.values()} == {BANK_OFFSET_BYTES}
+    taken = plan.mesh.take_over(ahead.weights)
+    assert {name: weight.unsafe_buffer_pointer() for name, weight in taken.items()} == places
 
 
 def test_it_is_whole_before_there_is_a_plan():
