@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from service.checkpoint.fresh_memory import fresh_memory
+from service.checkpoint.fresh_memory import ALIGNMENT_BYTES, fresh_memory
 from service.checkpoint.tensor_place import TensorPlace
 from service.models.weight_spec import WeightSpec
 
@@ -23,9 +23,9 @@ if TYPE_CHECKING:
 
 # A product reads a weight and its input at the same time. Where their addresses agree in these last bits, as those of
 # arrays tend to that begin at round ones, they wait for the same bank of the processor's cache: a step of one token
-# through 135M parameters takes 9.5 instead of 8.5 ms on a Zen 5. What XLA allocates begins at multiples of 64.
-BANKS_BYTES = 256
-BANK_OFFSET_BYTES = 192
+# through 135M parameters takes 9.5 instead of 8.5 ms on a Zen 5. Measured over offsets from 0 to 2,048.
+BANKS_BYTES = 4 * ALIGNMENT_BYTES
+BANK_OFFSET_BYTES = 3 * ALIGNMENT_BYTES
 
 
 class Assembly:
