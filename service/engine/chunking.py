@@ -15,16 +15,14 @@ class Chunking:
 
     max_tokens: int  # of one step
     rows: tuple[int, ...]  # how many prompts may share a step, from 1 on
-    step_cost_tokens: (
-        int  # what a step costs besides its tokens: reading all weights takes as long as computing so many
-    )
+    step_cost_tokens: int  # reading all weights takes as long as computing so many tokens
 
     @cached_property
     def sizes(self) -> tuple[int, ...]:
         """The lengths, in tokens, of a step that one prompt has to itself."""
         if self.max_tokens <= 2 * SMALLEST_CHUNK:
             return (self.max_tokens,)
-        if self.step_cost_tokens < 8 * SMALLEST_CHUNK:
+        if self.step_cost_tokens < 4 * SMALLEST_CHUNK:
             # Padding is most of what a short prompt could lose, so sizes lie close.
             return (SMALLEST_CHUNK, *geometric_sizes(4 * SMALLEST_CHUNK, self.max_tokens, factor=2))
         # Halving at the top, where padding costs most, and quartering below.

@@ -14,9 +14,9 @@ from service.errors import DoesNotFit, SettingsError
 
 # A context shorter than this serves nobody; rather refuse to start.
 SMALLEST_CONTEXT = 256  # tokens
-# Where the kernel keeps rows, on a CPU, a step costs as much as some seventy tokens, so that two prompts gain nothing
-# by sharing one: of 128 tokens one takes 93 ms, four take 270.
-PREFILL_OF_ROWS: Mapping[str, Any] = {"prefill_rows": (1, 4), "prefill_step_cost_tokens": 72}
+# Where the kernel keeps rows, on a CPU, a step costs as much as some forty tokens, so that two or three prompts gain
+# nothing by sharing one: of 128 tokens one takes 88 ms, four take 285.
+PREFILL_OF_ROWS: Mapping[str, Any] = {"prefill_rows": (1, 4), "prefill_step_cost_tokens": 40}
 # Pages are counted in steps of about 3 %, so that two machines of one kind whose free memory differs a little get the
 # same shapes, and so the same executables.
 COUNT_BITS = 5

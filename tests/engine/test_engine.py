@@ -5,6 +5,7 @@ import time
 
 import pytest
 
+from service.engine.loop import BURST_ROUNDS
 from service.engine.plan import StepKind
 from service.engine.request import FinishReason, Request, Sampling
 from service.errors import Draining, EngineError, EngineStopped, Overloaded
@@ -58,8 +59,9 @@ def test_what_is_read_within_a_few_rounds_of_the_event_loop_shares_the_first_ste
 
     async def main():
         first = submit(engine, "first")
-        await asyncio.sleep(0)
-        await asyncio.sleep(0)
+        for _ in range(BURST_ROUNDS - 1):
+            time.sleep(0.001)  # so that the device thread would have begun
+            await asyncio.sleep(0)
         second = submit(engine, "second", prompt=(4, 5))
         await asyncio.gather(read(first), read(second))
 
