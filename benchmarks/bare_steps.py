@@ -12,12 +12,20 @@ import jax
 import numpy as np
 
 from service.compile.buckets import Bucket
-from service.engine.batch import Drawing, SampleInputs, StepInputs, all_allowed, choose_bucket, pack, pack_sampling
 from service.engine.engine import Engine
-from service.engine.plan import Plan, StepKind
 from service.engine.request import Request, Sampling
 from service.engine.runner import Runner
-from service.engine.scheduler import Scheduler
+from service.engine.schedule.plan import Plan, StepKind
+from service.engine.schedule.scheduler import Scheduler
+from service.engine.steps.batch import (
+    Drawing,
+    SampleInputs,
+    StepInputs,
+    all_allowed,
+    choose_bucket,
+    pack,
+    pack_sampling,
+)
 
 
 class Step(NamedTuple):

@@ -26,14 +26,14 @@ import numpy as np
 from benchmarks.machine import describe_machine
 from service.compile.aot import compile_programs
 from service.device.mesh import DeviceMesh
-from service.engine.batch import SampleInputs, StepInputs, all_allowed, empty_inputs
-from service.engine.plan import StepKind
-from service.engine.programs import INITIAL_SLOTS, engine_programs, initial_cache_name, step_names
 from service.engine.runner import Runner
+from service.engine.schedule.plan import StepKind
 from service.engine.shapes import EngineShapes
+from service.engine.steps.batch import SampleInputs, StepInputs, all_allowed, empty_inputs
+from service.engine.steps.programs import INITIAL_SLOTS, engine_programs, initial_cache_name, step_names
 from service.kernels.attention import num_cache_parts
 from service.kernels.choice import HeadShape, KernelChoice, choose_kernel
-from service.kernels.product import product_parts
+from service.kernels.linear import product_parts
 from service.models.config import DecoderConfig
 from service.models.decoder import Decoder
 from service.models.registry import read_config

@@ -12,10 +12,10 @@ from benchmarks.bare_steps import BareSteps
 from benchmarks.peers.worker import Generate, run_worker
 from service.engine.engine import Engine
 from service.engine.request import Request, Sampling
-from service.model_load import ModelLoad
 from service.observability.metrics import Metrics
 from service.settings import load_settings
-from service.startup import Startup
+from service.start.load import ModelLoad
+from service.start.progress import Startup
 
 GREEDY = Sampling(temperature=0.0)
 

@@ -18,11 +18,11 @@ from collections.abc import Sequence
 from service.compile.aot import compile_programs
 from service.engine.engine import Engine
 from service.engine.loop import StepResult
-from service.engine.plan import PageCopy, Plan, StepKind
-from service.engine.programs import engine_programs
 from service.engine.request import Request, Sampling
 from service.engine.runner import Runner
+from service.engine.schedule.plan import PageCopy, Plan, StepKind
 from service.engine.shapes import EngineShapes
+from service.engine.steps.programs import engine_programs
 from service.observability.metrics import Metrics
 from tests.fakes import HandCountedModel
 

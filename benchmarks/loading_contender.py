@@ -36,17 +36,17 @@ def levserve(arguments: argparse.Namespace) -> Callable[[], int]:
     """Ours: checked, turned, cast and placed."""
     import jax
 
-    from service.checkpoint.cache import CheckpointCache
+    from service.checkpoint.discover import Group, LocatedCheckpoint
     from service.checkpoint.layout import recognise
-    from service.checkpoint.loading import LoadLimits, load_checkpoint
-    from service.checkpoint.located import Group, LocatedCheckpoint
-    from service.checkpoint.location import parse_location
-    from service.checkpoint.progress import Progress
-    from service.checkpoint.source import open_source
-    from service.checkpoint.transfer import TransferLimits
+    from service.checkpoint.load import LoadLimits, load_checkpoint
     from service.device.mesh import DeviceMesh
     from service.models.decoder import Decoder
     from service.models.registry import read_config
+    from service.storage.cache.cache import CheckpointCache
+    from service.storage.location import parse_location
+    from service.storage.progress import Progress
+    from service.storage.retry import TransferLimits
+    from service.storage.source import open_source
 
     uri = arguments.prefix if arguments.address == "file" else f"gs://{BUCKET}/{arguments.prefix}"
     limits = TransferLimits(num_workers=arguments.workers)

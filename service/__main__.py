@@ -2,7 +2,7 @@
 
 from typing import NoReturn
 
-from service.quick_imports import prepare
+from service.start.imports import prepare
 
 
 def main() -> NoReturn:

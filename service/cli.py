@@ -116,14 +116,14 @@ class _Parser(argparse.ArgumentParser):
 
 def _run(flags: dict[str, object], settings: Settings) -> int:
     if flags["command"] == "prewarm":
-        from service.prewarm import check, prewarm
+        from service.start.prewarm import check, prewarm
 
         return check(settings) if flags.get("check") else prewarm(settings)
     if flags["command"] == "batch":
         from service.offline.command import run_file
 
         return run_file(settings, Path(str(flags["source"])), Path(str(flags["target"])))
-    from service.app import serve
+    from service.server.app import serve
 
     picture = flags.get("profile_start")
     if isinstance(picture, Path):

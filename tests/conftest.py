@@ -15,6 +15,9 @@ os.environ["LOCAL_MODEL_CACHE"] = tempfile.mkdtemp(prefix="levserve-tests-")
 atexit.register(shutil.rmtree, os.environ["LOCAL_MODEL_CACHE"], ignore_errors=True)
 
 
+pytest_plugins = ("tests.gcs", "tests.stored", "tests.served")
+
+
 def pytest_addoption(parser):
     """Where a deployed service is, for `pytest tests/smoke`; the same flags as those of `levserve smoke`."""
     group = parser.getgroup("deployed service")

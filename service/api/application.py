@@ -4,11 +4,12 @@ from collections.abc import Sequence
 
 from fastapi import FastAPI
 
-from service.api import chat, completions, failures, health, model_list
-from service.api.access import AccessLog
-from service.api.auth import KeyCheck
+from service.api import chat, completions, health, model_list
 from service.api.dependencies import ApiContext, Readiness
-from service.api.limits import BodyLimit
+from service.api.http import errors as failures
+from service.api.http.access_log import AccessLog
+from service.api.http.auth import KeyCheck
+from service.api.http.limits import BodyLimit
 from service.observability.metrics import Metrics
 
 

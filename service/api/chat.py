@@ -7,16 +7,16 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Depends
 from fastapi.responses import JSONResponse, Response
 
-from service.api.admission import off_the_loop, start
-from service.api.body import json_body
-from service.api.choices import Choices
-from service.api.conversation import conversation
 from service.api.dependencies import Exchange, ServedModel, check_name, exchange_of
-from service.api.disconnect import unless_disconnected
-from service.api.generation import Piece
-from service.api.logprobs import chat_logprobs, write_prompt_logprobs
-from service.api.schema import ChatCompletionRequest
-from service.api.sse import EventStream
+from service.api.generation.admission import off_the_loop, start
+from service.api.generation.choices import Choices
+from service.api.generation.conversation import conversation
+from service.api.generation.generation import Piece
+from service.api.generation.logprobs import chat_logprobs, write_prompt_logprobs
+from service.api.http.body import json_body
+from service.api.http.cancellation import unless_disconnected
+from service.api.http.sse import EventStream
+from service.api.schema.requests import ChatCompletionRequest
 from service.errors import InvalidParameter
 from service.text.tokenizer import Tokenizer
 

@@ -8,15 +8,15 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Depends
 from fastapi.responses import JSONResponse, Response
 
-from service.api.admission import off_the_loop, start
-from service.api.body import json_body
-from service.api.choices import Choices
-from service.api.completion_writer import CompletionWriter
 from service.api.dependencies import Exchange, ServedModel, check_name, exchange_of
-from service.api.disconnect import unless_disconnected
-from service.api.generation import Piece
-from service.api.schema import CompletionRequest
-from service.api.sse import EventStream
+from service.api.generation.admission import off_the_loop, start
+from service.api.generation.choices import Choices
+from service.api.generation.completion_writer import CompletionWriter
+from service.api.generation.generation import Piece
+from service.api.http.body import json_body
+from service.api.http.cancellation import unless_disconnected
+from service.api.http.sse import EventStream
+from service.api.schema.requests import CompletionRequest
 from service.errors import InvalidParameter
 
 router = APIRouter()

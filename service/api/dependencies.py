@@ -11,7 +11,7 @@ import anyio
 from fastapi import Request as HttpRequest
 from starlette.types import Receive
 
-from service.api.deadline import Deadline
+from service.api.http.deadline import Deadline
 from service.engine.request import Request, TokenEvent
 from service.errors import UnknownModel
 from service.observability.metrics import Metrics

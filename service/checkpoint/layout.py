@@ -4,8 +4,8 @@ import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from service.checkpoint.manifest import ObjectInfo
 from service.errors import AmbiguousCheckpoint, CheckpointNotFound, PickledWeights
+from service.storage.objects import ObjectInfo
 
 PICKLE_SUFFIXES = (".bin", ".pt", ".pth", ".pkl", ".pickle", ".ckpt")
 TOKENIZER_FILES = (

@@ -2,9 +2,9 @@
 
 from dataclasses import replace
 
-from service.checkpoint.cache import Bucket, CheckpointCache, PulledCheckpoint, private_cache, private_folder
-from service.checkpoint.located import LocatedCheckpoint
-from service.checkpoint.progress import Progress
+from service.checkpoint.discover import LocatedCheckpoint
+from service.storage.cache.cache import Bucket, CheckpointCache, PulledCheckpoint, private_cache, private_folder
+from service.storage.progress import Progress
 
 
 def pull_tokenizer(located: LocatedCheckpoint, cache: CheckpointCache | None, progress: Progress) -> PulledCheckpoint:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import jax
 
-from service.compile.executable import Executable, Program, compile_program
+from service.compile.program import Executable, Program, compile_program
 
 # Tracing and lowering a deep model recurses deeply; a thread's default stack overflows silently.
 STACK_BYTES = 64 * 1024 * 1024

@@ -8,9 +8,9 @@ from collections.abc import Mapping, Sequence
 
 import jax
 
-from service.compile.executable import Executable
-from service.engine.programs import INITIAL_SLOTS, initial_cache_name
-from service.engine.step import SlotState
+from service.compile.program import Executable
+from service.engine.steps.programs import INITIAL_SLOTS, initial_cache_name
+from service.engine.steps.step import SlotState
 from service.models.interface import Stage
 
 

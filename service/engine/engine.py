@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable
 
 from service.engine.loop import Abort, Loop, StepRunner, Stop, Submission
 from service.engine.request import Generation, Request
-from service.engine.scheduler import Scheduler
+from service.engine.schedule.scheduler import Scheduler
 from service.engine.shapes import EngineShapes
 from service.engine.stream import TokenStream
 from service.errors import Draining, EngineStopped, Overloaded

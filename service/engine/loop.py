@@ -11,10 +11,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
 
-from service.engine.plan import PageCopy, Plan
 from service.engine.request import FinishReason, Request, StepLogprobs, TokenEvent
-from service.engine.scheduler import Scheduler
-from service.engine.sequence import Sequence as RunningSequence
+from service.engine.schedule.plan import PageCopy, Plan
+from service.engine.schedule.scheduler import Scheduler
+from service.engine.schedule.sequence import Sequence as RunningSequence
 from service.engine.stream import TokenStream
 from service.errors import BrokenScores, EngineError
 from service.observability.metrics import Metrics

@@ -8,8 +8,12 @@ import numpy as np
 from jaxtyping import Array, Float, Int
 
 from service.compile.buckets import Bucket
-from service.compile.executable import Executable
-from service.engine.batch import (
+from service.compile.program import Executable
+from service.engine.device_state import DeviceState, StageCache
+from service.engine.request import StepLogprobs, TokenLogprobs
+from service.engine.schedule.plan import CopyKind, PageCopy, Plan, PlannedRow, StepKind
+from service.engine.shapes import EngineShapes
+from service.engine.steps.batch import (
     Drawing,
     LastInputs,
     PromptInputs,
@@ -28,10 +32,8 @@ from service.engine.batch import (
     pack_sampling,
     row_indices,
 )
-from service.engine.device_state import DeviceState, StageCache
-from service.engine.logprobs import unpack_logprobs
-from service.engine.plan import CopyKind, PageCopy, Plan, PlannedRow, StepKind
-from service.engine.programs import (
+from service.engine.steps.logprobs import unpack_logprobs
+from service.engine.steps.programs import (
     COUNT_TOKENS,
     copy_name,
     embed_name,
@@ -40,9 +42,7 @@ from service.engine.programs import (
     score_name,
     stage_name,
 )
-from service.engine.request import StepLogprobs, TokenLogprobs
-from service.engine.sampler import SampledRows
-from service.engine.shapes import EngineShapes
+from service.engine.steps.sampler import SampledRows
 from service.models.interface import Stage, Weights
 
 

@@ -4,8 +4,8 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from service.compile.buckets import Bucket, BucketGrid, geometric_sizes
-from service.engine.chunking import Chunking
-from service.engine.plan import StepKind
+from service.engine.schedule.chunking import Chunking
+from service.engine.schedule.plan import StepKind
 from service.kernels.paging import CacheLayout
 
 # Coarse on purpose: each size multiplies the number of executables, and a padded row or page costs less than a compile.

@@ -8,8 +8,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from service.engine.logprobs import PROMPT_SLICE_TOKENS
 from service.engine.shapes import EngineShapes
+from service.engine.steps.logprobs import PROMPT_SLICE_TOKENS
 from service.errors import DoesNotFit, SettingsError
 
 # A context shorter than this serves nobody; rather refuse to start.

@@ -19,15 +19,15 @@ from jaxtyping import Array, DTypeLike, Float, Int
 
 from service.device.mesh import DeviceMesh
 from service.kernels.attention import AttentionKernel, LayerCache, Scoring
+from service.kernels.linear import WHOLE, Parts, product
 from service.kernels.paging import CacheLayout, Paging, RowPages
-from service.kernels.product import WHOLE, Parts, product
 from service.kernels.reference import PagedReference
 from service.kernels.sharded import ShardedAttention
 from service.models.config import DecoderConfig
 from service.models.decoder_weights import decoder_weight_specs
 from service.models.interface import Cache, Shardings, Stage, StageInputs, Weights
+from service.models.layer_groups import decoder_stages
 from service.models.rotation import Rotation
-from service.models.stages import decoder_stages
 from service.models.weight_spec import WeightSpec
 
 Seq, Token, Half = "seq", "token", "half_head_dim"

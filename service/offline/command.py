@@ -8,12 +8,12 @@ from typing import Any
 
 from service.api.application import create_api
 from service.api.dependencies import ServedModel
-from service.model_load import LoadedModel, ModelLoad
 from service.observability.metrics import Metrics
 from service.offline.batch import Tally, run_batch
 from service.offline.batch_file import Journal, read_lines
 from service.settings import Settings
-from service.startup import Startup
+from service.start.load import LoadedModel, ModelLoad
+from service.start.progress import Startup
 
 logger = logging.getLogger(__name__)
 

@@ -3,7 +3,7 @@
 import pytest
 from fastapi.routing import APIRoute
 
-from service.api.auth import OPEN_PATHS
+from service.api.http.auth import OPEN_PATHS
 from tests.api.scripted_engine import Service
 
 pytestmark = pytest.mark.anyio

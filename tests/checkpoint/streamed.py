@@ -10,16 +10,16 @@ import ml_dtypes
 import numpy as np
 from safetensors.numpy import save
 
-from service.checkpoint.cache import CheckpointCache
-from service.checkpoint.gcs import GcsSource
-from service.checkpoint.loading import Loaded, LoadLimits, load_checkpoint
-from service.checkpoint.located import LocatedCheckpoint, locate
-from service.checkpoint.progress import Progress
+from service.checkpoint.discover import LocatedCheckpoint, locate
+from service.checkpoint.load import Loaded, LoadLimits, load_checkpoint
 from service.device.mesh import DeviceMesh
 from service.models.decoder_weights import decoder_weight_specs
 from service.models.registry import read_config
 from service.models.weight_spec import WeightSpec
-from tests.checkpoint.conftest import quick_limits
+from service.storage.cache.cache import CheckpointCache
+from service.storage.gcs.read import GcsSource
+from service.storage.progress import Progress
+from tests.stored import quick_limits
 
 SLICE_BYTES = 32 * 1024
 CONFIG = {

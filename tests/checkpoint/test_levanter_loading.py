@@ -6,14 +6,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from service.checkpoint.local import LocalSource
-from service.checkpoint.located import locate
+from service.checkpoint.discover import locate
 from service.errors import CorruptObject, MalformedCheckpoint
-from tests.checkpoint.conftest import contents
+from service.storage.local import LocalSource
 from tests.checkpoint.streamed import CONFIG, OBJECTS, TENSORS, Loader, same_weights
 from tests.fault_proxy import Fault
 from tests.gcs import GcsBucket
 from tests.levanter_run import save_step
+from tests.stored import contents
 
 pytestmark = pytest.mark.filterwarnings("ignore")
 
@@ -50,7 +50,7 @@ def test_a_bucket_gives_the_weights_and_a_second_start_fetches_nothing(levanter_
 
 
 def test_without_a_cache_no_byte_is_left(levanter_loader: Loader, monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
-    monkeypatch.setattr("service.checkpoint.cache.private_folder", lambda: tmp_path / "private")
+    monkeypatch.setattr("service.storage.cache.cache.private_folder", lambda: tmp_path / "private")
     assert same_weights(levanter_loader.load(is_cached=False))
     assert not levanter_loader.root.exists()
     left = [path for path in (tmp_path / "private").rglob("*") if path.is_file()]

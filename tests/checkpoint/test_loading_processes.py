@@ -7,11 +7,11 @@ from collections.abc import Callable
 
 import pytest
 
-from tests.checkpoint.conftest import contents
 from tests.checkpoint.streamed import OBJECTS, Loader, same_weights
-from tests.checkpoint.test_processes import finished, kill, wait_until
 from tests.fault_proxy import Fault
 from tests.gcs import GcsBucket
+from tests.storage.cache.test_processes import finished, kill, wait_until
+from tests.stored import contents
 
 SLOWLY = Fault("safetensors.*alt=media", times=1000, bytes_per_s=150_000)  # a second for all, two slices at a time
 
@@ -45,7 +45,7 @@ def test_two_processes_and_one_is_killed(loader: Loader, gcs_bucket: GcsBucket, 
 
 def test_eight_processes_that_load_or_pull_and_one_is_killed(loader: Loader, gcs_bucket: GcsBucket, start: Start):
     gcs_bucket.faults([SLOWLY])
-    pulling = [start("tests.checkpoint.pull_process", "llama") for _ in range(6)]
+    pulling = [start("tests.storage.pull_process", "llama") for _ in range(6)]
     loading = [start(), start()]
     wait_until(lambda: len(gcs_bucket.requests("safetensors.*alt=media")) >= 2)
     # Whichever it is: one that was waiting takes over from one that was fetching.

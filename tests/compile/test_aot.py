@@ -4,7 +4,7 @@ import numpy as np
 
 from service.compile.aot import compile_programs
 from service.compile.counter import CompileCounter
-from service.compile.executable import Program
+from service.compile.program import Program
 
 
 def program(name, function, inputs):

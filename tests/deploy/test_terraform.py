@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from service.observability.metrics import Metrics
-from service.startup import Phase
+from service.start.progress import Phase
 
 ROOT = Path(__file__).parents[2]
 ROOTS = sorted(path.parent for path in (ROOT / "terraform").glob("*/versions.tf"))
@@ -151,9 +151,9 @@ def test_every_log_metric_that_is_charted_is_made_by_the_foundation(root):
 
 
 def test_the_log_metric_matches_what_a_start_logs(caplog):
-    from service.startup import Startup
+    from service.start.progress import Startup
 
-    caplog.set_level("INFO", "service.startup")
+    caplog.set_level("INFO", "service.start.progress")
     startup = Startup(Metrics())
     for phase in Phase:
         with startup.phase(phase):
@@ -176,12 +176,12 @@ def test_the_keys_that_the_log_metrics_read_are_in_the_lines_as_printed(caplog, 
     import logging
 
     from service.observability.logs import CloudJsonFormatter
-    from service.startup import Startup
+    from service.start.progress import Startup
 
     handler = logging.StreamHandler()
     handler.setFormatter(CloudJsonFormatter("%(message)s"))
-    logger = logging.getLogger("service.startup")
-    caplog.set_level("INFO", "service.startup")
+    logger = logging.getLogger("service.start.progress")
+    caplog.set_level("INFO", "service.start.progress")
     logger.addHandler(handler)
     try:
         startup = Startup(Metrics())

@@ -4,9 +4,9 @@ import pytest
 
 from service.compile.aot import compile_programs
 from service.engine.engine import Engine
-from service.engine.programs import engine_programs
 from service.engine.runner import Runner
 from service.engine.shapes import EngineShapes
+from service.engine.steps.programs import engine_programs
 from service.observability.metrics import Metrics
 from tests.fakes import HandCountedModel, HandCountedRows
 

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from service.engine.plan import CopyKind, StepKind
+from service.engine.schedule.plan import CopyKind, StepKind
 
 NEVER_WRITTEN = 41  # not 0: a position that was never written must show
 

@@ -6,8 +6,8 @@ import time
 import pytest
 
 from service.engine.loop import BURST_ROUNDS
-from service.engine.plan import StepKind
 from service.engine.request import FinishReason, Request, Sampling
+from service.engine.schedule.plan import StepKind
 from service.errors import Draining, EngineError, EngineStopped, Overloaded
 from service.observability.metrics import Metrics
 from tests.engine.conftest import SHAPES

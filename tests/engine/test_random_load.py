@@ -8,10 +8,10 @@ from collections import Counter
 import jaxtyping
 import pytest
 
-from service.engine.chunking import Chunking
 from service.engine.loop import Abort, Loop, Stop, Submission
 from service.engine.request import FinishReason, Request, Sampling, TokenEvent
-from service.engine.scheduler import Scheduler
+from service.engine.schedule.chunking import Chunking
+from service.engine.schedule.scheduler import Scheduler
 from service.engine.stream import TokenStream
 from service.errors import BrokenScores
 from service.observability.metrics import Metrics

@@ -40,5 +40,7 @@ def test_jax_is_not_imported_before_it_is_needed():
     import subprocess
     import sys
 
-    code = "import service.app, sys; assert not {'jax', 'haliax', 'transformers', 'levanter'} & sys.modules.keys()"
+    code = (
+        "import service.server.app, sys\nassert not {'jax', 'haliax', 'transformers', 'levanter'} & sys.modules.keys()"
+    )
     subprocess.run([sys.executable, "-c", code], check=True, cwd=ROOT)

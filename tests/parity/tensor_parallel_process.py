@@ -12,24 +12,24 @@ from typing import Any
 import jax
 import numpy as np
 
-from service.checkpoint.recipe import load_weights
+from service.bundles.bundle import make_bundle
+from service.bundles.key import BundleKey
 from service.compile.aot import compile_programs
-from service.compile.bundle import make_bundle
-from service.compile.bundle_key import BundleKey
 from service.compile.counter import CompileCounter
-from service.compile.executable import load_executable
+from service.compile.program import load_executable
 from service.device.mesh import DeviceMesh
 from service.engine.engine import Engine
-from service.engine.programs import engine_programs
 from service.engine.request import Request, Sampling
 from service.engine.runner import Runner
 from service.engine.shapes import EngineShapes
+from service.engine.steps.programs import engine_programs
 from service.kernels.cpu import RowAttention
 from service.kernels.reference import PagedReference
 from service.models.decoder import Decoder
 from service.models.registry import read_config
 from service.models.weight_shapes import weight_shapes
 from service.observability.metrics import Metrics
+from service.weights.check import load_weights
 from tests.parity.cases import Case
 
 COUNTS = (1, 2, 4, 8)

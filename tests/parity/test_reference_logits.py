@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file, save_file
 
-from service.checkpoint.recipe import check_tensors, load_weights
 from service.device.mesh import DeviceMesh
 from service.kernels.attention import AttentionKernel
 from service.kernels.cpu import RowAttention
@@ -16,6 +15,7 @@ from service.kernels.paging import CacheLayout, Paging
 from service.kernels.reference import PagedReference
 from service.models.decoder import Decoder
 from service.models.registry import read_config
+from service.weights.check import check_tensors, load_weights
 from tests.models.whole_step import empty_caches, whole_step
 from tests.parity.cases import CASES, Case
 from tests.tolerances import SAME_MODEL_ATOL, SAME_TOKENS_OTHER_STEPS_ATOL

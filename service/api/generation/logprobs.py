@@ -1,0 +1,93 @@
+"""Log-probabilities in OpenAI's two shapes, and those of prompts in vLLM's.
+
+Source: https://platform.openai.com/docs/api-reference/chat/object, .../completions/object (logprobs);
+https://docs.vllm.ai/en/latest/api/vllm/logprobs.html (Logprob)
+"""
+
+import codecs
+from collections.abc import Sequence
+from typing import Any
+
+from service.api.generation.generation import Piece
+from service.engine.request import TokenLogprobs
+from service.text.tokenizer import Tokenizer
+
+# JSON has no infinity. Source: vLLM does the same.
+LOWEST = -9999.0
+
+
+def chat_logprobs(tokenizer: Tokenizer, pieces: Sequence[Piece]) -> dict[str, Any]:
+    """Return the `logprobs` of a chat's choice or of a chunk of it."""
+    content = [
+        _entry(tokenizer, token_id, logprobs.logprob)
+        | {"top_logprobs": [_entry(tokenizer, top_id, logprob) for top_id, logprob in logprobs.top]}
+        for piece in pieces
+        for token_id, logprobs in zip(piece.token_ids, piece.logprobs, strict=True)
+    ]
+    return {"content": content, "refusal": None}
+
+
+def _entry(tokenizer: Tokenizer, token_id: int, logprob: float) -> dict[str, Any]:
+    content = tokenizer.token_bytes_of(token_id)
+    return {"token": content.decode(errors="replace"), "logprob": max(logprob, LOWEST), "bytes": list(content)}
+
+
+def write_prompt_logprobs(
+    tokenizer: Tokenizer, prompt_ids: Sequence[int], logprobs: Sequence[TokenLogprobs | None], num_top: int
+) -> list[dict[str, Any] | None]:
+    """Return, for each token of a prompt but the first, itself and the likeliest in its place, by token id."""
+
+    def entry(token_id: int, logprob: float, rank: int) -> dict[str, Any]:
+        name = tokenizer.token_bytes_of(token_id).decode(errors="replace")
+        return {"logprob": max(logprob, LOWEST), "rank": rank, "decoded_token": name}
+
+    written: list[dict[str, Any] | None] = [None]
+    for token_id, own in zip(prompt_ids[1:], logprobs[1:], strict=True):
+        assert own is not None, "only a prompt's first token has none"
+        place = {str(token_id): entry(token_id, own.logprob, own.rank)}
+        for rank, (top_id, logprob) in enumerate(own.top[:num_top], 1):
+            place.setdefault(str(top_id), entry(top_id, logprob, rank))
+        written.append(place)
+    return written
+
+
+class CompletionLogprobs:
+    """The `logprobs` of one completion, in parts, since each part goes on where the text has come to."""
+
+    def __init__(self, tokenizer: Tokenizer, num_top: int) -> None:
+        self._tokenizer = tokenizer
+        self._num_top = num_top
+        self._utf8 = codecs.getincrementaldecoder("utf-8")("replace")
+        self._offset = 0  # characters of the text so far
+
+    def part(self, token_ids: Sequence[int], logprobs: Sequence[TokenLogprobs | None]) -> dict[str, Any]:
+        """Return the next tokens' part; None stands for the first token of a prompt, which follows nothing."""
+        offsets = [self._advance(token_id) for token_id in token_ids]
+        return {
+            "text_offset": offsets,
+            "tokens": [self._name(token_id) for token_id in token_ids],
+            "token_logprobs": [None if entry is None else max(entry.logprob, LOWEST) for entry in logprobs],
+            "top_logprobs": [
+                None if entry is None else self._top(token_id, entry)
+                for token_id, entry in zip(token_ids, logprobs, strict=True)
+            ],
+        }
+
+    def _advance(self, token_id: int) -> int:
+        offset = self._offset
+        if token_id not in self._tokenizer.special_ids:
+            self._offset += len(self._utf8.decode(self._tokenizer.token_bytes_of(token_id)))
+        return offset
+
+    def _top(self, token_id: int, entry: TokenLogprobs) -> dict[str, float]:
+        """Return the likeliest tokens, and the one that came, which need not be among them."""
+        likeliest = {self._name(top_id): max(logprob, LOWEST) for top_id, logprob in entry.top[: self._num_top]}
+        return likeliest | {self._name(token_id): max(entry.logprob, LOWEST)}
+
+    def _name(self, token_id: int) -> str:
+        """Return a token's text; what is only part of a character is written as its bytes, as OpenAI does."""
+        content = self._tokenizer.token_bytes_of(token_id)
+        try:
+            return content.decode()
+        except UnicodeDecodeError:
+            return "bytes:" + "".join(f"\\x{byte:02x}" for byte in content)

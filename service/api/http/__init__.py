@@ -1,0 +1,1 @@
+"""What every route shares: framing, bodies, limits, keys, logs, errors, cancellation."""

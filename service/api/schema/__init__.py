@@ -1,0 +1,1 @@
+"""What a request may say, and which fields are refused."""

@@ -1,0 +1,1 @@
+"""Executables kept for the next start: their key, their files, and the places that hold them."""

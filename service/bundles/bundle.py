@@ -1,0 +1,168 @@
+"""A bundle: the executables of one engine, serialized, and a manifest that says what they are and what they sum to.
+
+An executable is a pickle with native code in it, so reading one may run anything. Nothing is unpickled before its
+sha256 is the manifest's; the manifest itself is plain JSON and is believed about nothing that could lead elsewhere.
+"""
+
+import hashlib
+import json
+import re
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import asdict, dataclass
+from typing import Any, Literal
+
+from service.bundles.key import BundleKey
+from service.compile.program import Executable
+from service.errors import ServiceError
+
+FORMAT_VERSION = 2
+MANIFEST_NAME = "manifest.json"
+FILE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,199}")
+
+
+class BundleRefused(ServiceError):
+    """A bundle cannot be used; the executables are compiled instead."""
+
+    def __init__(self, uri: str, outcome: Literal["corrupt", "stale"], reason: str) -> None:
+        super().__init__(f"{uri}: the bundle {reason}")
+        self.uri = uri
+        self.outcome = outcome
+        self.reason = reason
+
+
+@dataclass(frozen=True, slots=True)
+class BundledFile:
+    """One executable's file."""
+
+    file: str  # named after its content too, so that two writers never mix
+    sha256: str
+    size_bytes: int
+    compile_seconds: float
+
+
+@dataclass(frozen=True)
+class Manifest:
+    """What a bundle holds."""
+
+    key: str
+    inputs: Mapping[str, Any]  # of the key, readable
+    executables: Mapping[str, BundledFile]  # by the executable's name
+    making: Mapping[str, Any]  # recipe, sizes and timings of the start that made it
+
+    def to_json(self) -> bytes:
+        """Return the manifest as it is stored."""
+        return json.dumps({"format_version": FORMAT_VERSION, **asdict(self)}, indent=1).encode()
+
+    @classmethod
+    def parse(cls, uri: str, data: bytes, key: BundleKey) -> "Manifest":
+        """Read a manifest.
+
+        Args:
+            uri: where it lies, for messages.
+            data: its bytes.
+            key: what it must be of.
+
+        Raises:
+            BundleRefused: it is no manifest, or one of another format, or of other inputs.
+        """
+        try:
+            content = json.loads(data)
+            if content["format_version"] != FORMAT_VERSION:
+                raise BundleRefused(uri, "stale", f"is of format {content['format_version']!r}, not {FORMAT_VERSION}")
+            files = {str(name): BundledFile(**file) for name, file in content["executables"].items()}
+            manifest = cls(str(content["key"]), content["inputs"], files, content["making"])
+            names = [file.file for file in files.values()]
+            are_well_named = all(isinstance(name, str) and FILE_NAME.fullmatch(name) for name in names)
+            differences = key.differences(manifest.inputs)
+        except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
+            raise BundleRefused(uri, "corrupt", f"{MANIFEST_NAME} is no manifest") from error
+        if not are_well_named:
+            raise BundleRefused(uri, "corrupt", f"{MANIFEST_NAME} names a file that leads elsewhere")
+        if differences or manifest.key != key.digest:
+            raise BundleRefused(uri, "stale", f"was made for something else: {', '.join(differences) or 'key'}")
+        return manifest
+
+    def check(self, uri: str, name: str, data: bytes | None, sha256: Callable[[bytes], str] | None = None) -> bytes:
+        """Check one executable's bytes, before anything reads them.
+
+        Args:
+            uri: where they lie, for messages.
+            name: the executable's.
+            data: the bytes; None if there are none.
+            sha256: returns the sum of bytes in hexadecimal, if some are known already.
+
+        Raises:
+            BundleRefused: they are not there, or not those that were stored.
+        """
+        expected = self.executables[name]
+        if data is None:
+            raise BundleRefused(uri, "corrupt", f"{expected.file} is missing")
+        if len(data) != expected.size_bytes:
+            raise BundleRefused(uri, "corrupt", f"{expected.file} has {len(data)} bytes, not {expected.size_bytes}")
+        actual = (sha256 or _sha256)(data)
+        if actual != expected.sha256:
+            raise BundleRefused(uri, "corrupt", f"{expected.file} has the sha256 {actual}, not {expected.sha256}")
+        return data
+
+
+@dataclass(frozen=True)
+class Bundle:
+    """A manifest and its executables' bytes, all of them checked."""
+
+    manifest: Manifest
+    data: Mapping[str, bytes]  # by the executable's name
+
+    @property
+    def size_bytes(self) -> int:
+        """What all executables take."""
+        return sum(len(data) for data in self.data.values())
+
+    def files(self) -> dict[str, bytes]:
+        """Return every file by its name; the manifest is the last, for whoever writes them in order."""
+        named = {self.manifest.executables[name].file: data for name, data in self.data.items()}
+        return named | {MANIFEST_NAME: self.manifest.to_json()}
+
+
+def inputs_of(data: bytes) -> Mapping[str, Any] | None:
+    """Return the inputs that a manifest names, whatever it is of; None if it is none."""
+    try:
+        inputs = json.loads(data)["inputs"]
+    except (ValueError, TypeError, KeyError, RecursionError):
+        return None
+    return inputs if isinstance(inputs, dict) else None
+
+
+def make_bundle(
+    key: BundleKey,
+    executables: Mapping[str, Executable],
+    seconds: Mapping[str, float],
+    making: Mapping[str, Any],
+) -> Bundle:
+    """Serialize executables.
+
+    Args:
+        key: what they depend on.
+        executables: by name.
+        seconds: how long compiling each took.
+        making: plain JSON about how they were made.
+    """
+    data = {name: executable.serialize() for name, executable in executables.items()}
+    files = {}
+    for name, content in data.items():
+        digest = _sha256(content)
+        files[name] = BundledFile(f"{name}-{digest[:12]}.executable", digest, len(content), round(seconds[name], 3))
+    return Bundle(Manifest(key.digest, key.inputs, files, making), data)
+
+
+def check_names(uri: str, manifest: Manifest, needed: Iterable[str]) -> None:
+    """Check that a bundle has every executable that will be asked for.
+
+    Raises:
+        BundleRefused: one is missing.
+    """
+    if missing := sorted(set(needed) - manifest.executables.keys()):
+        raise BundleRefused(uri, "corrupt", f"lacks {len(missing)} executables such as {missing[0]}")
+
+
+def _sha256(data: bytes) -> str:
+    return hashlib.sha256(data).hexdigest()

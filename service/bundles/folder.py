@@ -1,0 +1,212 @@
+"""Bundles in a folder: each complete or invisible, safe with several writers and with a kill at any moment.
+
+FOLDER/
+  3f2a…/             one bundle; it comes into being by one rename
+  .part-…/           a bundle being written, locked by its writer; without a lock it is left over, and swept
+"""
+
+import contextlib
+import errno
+import fcntl
+import os
+import shutil
+import time
+import uuid
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Protocol, runtime_checkable
+
+from service.bundles.bundle import MANIFEST_NAME, BundleRefused
+from service.bundles.prefetch import BundleAhead
+
+MAX_BUNDLES = 8  # one per model and engine shapes; each takes a few dozen megabytes
+SWEEP_AFTER_S = 60
+OTHERS_MAY_WRITE = 0o022
+PART_PREFIX = ".part-"
+
+
+@runtime_checkable
+class BundlePlace(Protocol):
+    """Where bundles lie."""
+
+    uri: str
+
+    def read(self, key: str, file: str) -> bytes | None:
+        """Read one file of a bundle; None if it is not there."""
+        ...
+
+    def write(self, key: str, files: Mapping[str, bytes]) -> bool:
+        """Store a bundle unless it is there; the last file makes it visible. Return whether it was stored."""
+        ...
+
+    def discard(self, key: str) -> None:
+        """Make room for a bundle in place of one that is of no use."""
+        ...
+
+    def close(self) -> None:
+        """Close what is open to the place."""
+        ...
+
+
+class BundleFolder:
+    """A folder of this machine, or one mounted into it; a `BundlePlace`."""
+
+    def __init__(
+        self,
+        path: Path,
+        *,
+        is_private: bool = True,
+        max_bundles: int = MAX_BUNDLES,
+        ahead: BundleAhead | None = None,
+    ) -> None:
+        """Name a folder; nothing is read or written yet.
+
+        Args:
+            path: where it is, or will be.
+            is_private: whether it is refused if others can write to it, as nobody chose it on purpose.
+            max_bundles: how many it keeps; the least recently used go first.
+            ahead: what has been read of it already.
+        """
+        self._max_bundles = max_bundles
+        self.uri = str(path)
+        self._path = path
+        self._is_private = is_private
+        self._ahead = ahead
+
+    def read(self, key: str, file: str) -> bytes | None:
+        """Read one file of a bundle; None if it is not there.
+
+        Raises:
+            BundleRefused: others can write to the folder, so its code could be anybody's.
+            OSError: the file cannot be read.
+        """
+        try:
+            path = self._path / key / file
+            data = self._ahead.file(path) if self._ahead is not None else None
+            if data is None:
+                data = path.read_bytes()
+            if self._is_private:
+                self._check_owner(self._path / key)
+        except (FileNotFoundError, NotADirectoryError):
+            return None
+        if file == MANIFEST_NAME:
+            with contextlib.suppress(OSError):  # a read-only folder keeps no order of use
+                os.utime(self._path / key)
+        return data
+
+    def write(self, key: str, files: Mapping[str, bytes]) -> bool:
+        """Store a bundle unless it is there, or another writer is first; return whether it was stored.
+
+        Raises:
+            OSError: the folder cannot be written, or is full.
+        """
+
+        def fill(part: Path) -> None:
+            for name, data in files.items():
+                _write_file(part / name, data)
+
+        return self.write_with(key, fill)
+
+    def write_with(self, key: str, fill: Callable[[Path], None]) -> bool:
+        """Store what `fill` writes into a new folder, as `write` does.
+
+        Raises:
+            OSError: the folder cannot be written, or is full.
+        """
+        if (self._path / key).exists():
+            return False
+        self._path.mkdir(mode=0o700, parents=True, exist_ok=True)
+        self._sweep(key)
+        part = self._path / f"{PART_PREFIX}{os.getpid()}-{uuid.uuid4().hex[:8]}"
+        part.mkdir(mode=0o700)
+        try:
+            with _locked(part):
+                fill(part)
+                for file in part.iterdir():
+                    _sync(file)
+                _sync(part)
+                _rename_unless_there(part, self._path / key)
+            _sync(self._path)
+            return True
+        finally:
+            shutil.rmtree(part, ignore_errors=True)
+
+    def discard(self, key: str) -> None:
+        """Take a bundle away, at once for all readers.
+
+        Raises:
+            OSError: the folder cannot be written.
+        """
+        trash = self._path / f"{PART_PREFIX}{os.getpid()}-{uuid.uuid4().hex[:8]}"
+        with contextlib.suppress(FileNotFoundError):
+            (self._path / key).rename(trash)
+        shutil.rmtree(trash, ignore_errors=True)
+
+    def close(self) -> None:
+        """Nothing is held open."""
+
+    def manifests(self) -> Iterator[bytes]:
+        """Yield the manifest of every bundle that can be read, the last used first."""
+        for folder in self._by_last_use():
+            with contextlib.suppress(OSError):
+                yield (folder / MANIFEST_NAME).read_bytes()
+
+    def _check_owner(self, folder: Path) -> None:
+        for path in (self._path, folder):
+            status = path.stat()
+            if status.st_mode & OTHERS_MAY_WRITE or status.st_uid not in (0, os.geteuid()):
+                reason = f"{path} can be written by other users, so its code is not run; chmod 700 it"
+                raise BundleRefused(self.uri, "corrupt", reason)
+
+    def _by_last_use(self) -> list[Path]:
+        dated = []
+        for folder in self._path.iterdir() if self._path.is_dir() else ():
+            with contextlib.suppress(OSError):
+                if not folder.name.startswith("."):
+                    dated.append((folder.stat().st_mtime, folder))
+        return [folder for _, folder in sorted(dated, reverse=True)]
+
+    def _sweep(self, kept: str) -> None:
+        """Remove what killed writers left, and the bundles that were not used for longest."""
+        for part in self._path.glob(f"{PART_PREFIX}*"):
+            with contextlib.suppress(OSError):
+                # A writer has made its folder a moment before it locks it.
+                if time.time() - part.stat().st_mtime > SWEEP_AFTER_S:
+                    with _locked(part):
+                        shutil.rmtree(part, ignore_errors=True)
+        others = [folder.name for folder in self._by_last_use() if folder.name != kept]
+        for name in others[self._max_bundles - 1 :]:
+            self.discard(name)
+
+
+@contextlib.contextmanager
+def _locked(folder: Path) -> Iterator[None]:
+    """Lock a folder; the kernel frees it when its holder dies. Raises BlockingIOError while another holds it."""
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        yield
+    finally:
+        os.close(descriptor)
+
+
+def _rename_unless_there(part: Path, final: Path) -> None:
+    try:
+        part.rename(final)
+    except OSError as error:  # another writer was first, and its bundle is as good as ours
+        if error.errno not in (errno.EEXIST, errno.ENOTEMPTY):
+            raise
+
+
+def _write_file(path: Path, data: bytes) -> None:
+    with path.open("xb") as file:
+        file.write(data)
+
+
+def _sync(path: Path) -> None:
+    """Put a file's bytes, or a folder's names, on the disk."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

@@ -1,0 +1,184 @@
+"""Where bundles are looked for and kept: this machine's cache first, then the place that instances share.
+
+Whatever is wrong with a bundle or its place is a log line, a count and a recompile; it never stops a start.
+"""
+
+import logging
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+import service
+from service.bundles.bundle import MANIFEST_NAME, Bundle, BundleRefused, Manifest, check_names, inputs_of
+from service.bundles.folder import BundleFolder, BundlePlace
+from service.bundles.key import BundleKey, machine_inputs, source_digest
+from service.bundles.location import local_folder, shared_location
+from service.bundles.prefetch import BundleAhead
+from service.device.mesh import DeviceMesh
+from service.engine.shapes import EngineShapes
+from service.errors import ServiceError
+from service.models.config import DecoderConfig
+from service.observability.metrics import Metrics
+from service.settings import Settings
+from service.storage.location import LocalLocation
+
+logger = logging.getLogger(__name__)
+
+# What a step is traced from. A change in any of these files makes another bundle.
+TRACED_SOURCES = (
+    "compile/aot.py",
+    "compile/buckets.py",
+    "compile/executable.py",
+    "device/mesh.py",
+    "engine/batch.py",
+    "engine/drawing.py",
+    "engine/logprobs.py",
+    "engine/options.py",
+    "engine/placement.py",
+    "engine/programs.py",
+    "engine/runner.py",
+    "engine/sampler.py",
+    "engine/shapes.py",
+    "engine/step.py",
+    "kernels",
+    "models",
+)
+# Files are small and their places far away, so reading waits rather than works.
+NUM_READERS = 8
+
+
+def bundle_key(config: DecoderConfig, dtype: np.dtype, shapes: EngineShapes, mesh: DeviceMesh) -> BundleKey:
+    """Return the key of the bundle that an engine needs; which kernel it uses follows from these."""
+    root = Path(service.__file__).parent
+    inputs = {
+        "model": asdict(config),
+        "dtype": dtype.name,
+        "shapes": asdict(shapes),
+        "source": source_digest(root, TRACED_SOURCES),
+        "mesh": mesh.facts,
+        **machine_inputs(mesh.devices),
+    }
+    inputs["model"]["sliding_windows"] = list(config.sliding_windows)
+    return BundleKey(inputs)
+
+
+class Bundles:
+    """The places, in the order in which they are asked."""
+
+    def __init__(self, places: Sequence[BundlePlace], metrics: Metrics, ahead: BundleAhead | None = None) -> None:
+        self.places = places
+        self._ahead = ahead
+        self.outcome = "miss"  # of the last `find`
+        self._metrics = metrics
+
+    @classmethod
+    def of_settings(
+        cls, settings: Settings, checkpoint_uri: str, metrics: Metrics, ahead: BundleAhead | None = None
+    ) -> "Bundles":
+        """Return the places that the settings name.
+
+        Args:
+            settings: what to serve and how.
+            checkpoint_uri: what may have bundles beside it.
+            metrics: where outcomes are counted.
+            ahead: what has been read of this machine's bundles already.
+
+        Raises:
+            SettingsError: BUNDLE_URI is malformed.
+        """
+        local = BundleFolder(local_folder(settings), ahead=ahead)
+        shared = _shared_place(settings, checkpoint_uri)
+        return cls([local, shared] if shared else [local], metrics, ahead)
+
+    def find(self, key: BundleKey, names: Sequence[str]) -> Bundle | None:
+        """Look for a bundle with these executables; None means that they have to be compiled."""
+        self.outcome = "miss"
+        for place in self.places:
+            try:
+                bundle = self._read(place, key, names)
+            except BundleRefused as refusal:
+                self.outcome = refusal.outcome
+                logger.warning("%s; compiling instead", refusal, extra={"outcome": refusal.outcome})
+                self._discard(place, key)
+            except (OSError, ServiceError) as error:
+                logger.warning("no bundle could be read; compiling instead", extra=_facts(place, error))
+            else:
+                if bundle is not None:
+                    self.outcome = "hit"
+                    self._count()
+                    return bundle
+        self._count()
+        self._explain_miss(key)
+        return None
+
+    def keep(self, bundle: Bundle) -> list[str]:
+        """Store a bundle wherever it is not yet; return the places that took it."""
+        kept = []
+        for place in self.places:
+            try:
+                if place.write(bundle.manifest.key, bundle.files()):
+                    kept.append(place.uri)
+            except (OSError, ServiceError) as error:
+                logger.warning("the bundle was not kept here for other starts", extra=_facts(place, error))
+        if kept:
+            facts = {"key": bundle.manifest.key, "places": kept, "bundle_bytes": bundle.size_bytes}
+            logger.info("bundle kept", extra=facts)
+        return kept
+
+    def close(self) -> None:
+        """Close what is open to the places; nothing will be looked for or kept any more."""
+        for place in self.places:
+            place.close()
+
+    def _read(self, place: BundlePlace, key: BundleKey, names: Sequence[str]) -> Bundle | None:
+        data = place.read(key.digest, MANIFEST_NAME)
+        if data is None:
+            return None
+        manifest = Manifest.parse(place.uri, data, key)
+        check_names(place.uri, manifest, names)
+        sha256 = self._ahead.sha256 if self._ahead is not None else None
+
+        def read_one(name: str) -> bytes:
+            file = place.read(key.digest, manifest.executables[name].file)
+            return manifest.check(place.uri, name, file, sha256)
+
+        with ThreadPoolExecutor(NUM_READERS, thread_name_prefix="bundle") as pool:
+            return Bundle(manifest, dict(zip(names, pool.map(read_one, names), strict=True)))
+
+    def _count(self) -> None:
+        self._metrics.bundle_load.labels(self.outcome).inc()
+
+    def _discard(self, place: BundlePlace, key: BundleKey) -> None:
+        try:
+            place.discard(key.digest)
+        except (OSError, ServiceError) as error:
+            logger.warning("the unusable bundle cannot be taken away", extra=_facts(place, error))
+
+    def _explain_miss(self, key: BundleKey) -> None:
+        """Say in what the most similar bundle of this machine differs; why a start is cold is the first question."""
+        local = self.places[0]
+        if self.outcome != "miss" or not isinstance(local, BundleFolder):
+            return
+        found = [key.differences(inputs) for data in local.manifests() if (inputs := inputs_of(data)) is not None]
+        facts = {"nearest_differs_in": min(found, key=len)} if found else {}
+        logger.info("no bundle for this start yet", extra={"key": key.digest, **facts})
+
+
+def _shared_place(settings: Settings, checkpoint_uri: str) -> BundlePlace | None:
+    location = shared_location(settings.bundle_uri, checkpoint_uri)
+    if location is None:
+        return None
+    if isinstance(location, LocalLocation):
+        return BundleFolder(location.path, is_private=False)
+    from service.bundles.bucket import BundleBucket
+
+    return BundleBucket(location, emulator_host=settings.storage_emulator_host)
+
+
+def _facts(place: BundlePlace, error: Exception) -> dict[str, Any]:
+    reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
+    return {"place": place.uri, "reason": reason}

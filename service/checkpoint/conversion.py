@@ -1,0 +1,85 @@
+"""A Levanter checkpoint converted once: safetensors, config.json and tokenizer, so that later starts need no Levanter.
+
+A conversion is named after the listing of what it was made from, so another version of any object is another name.
+"""
+
+import hashlib
+import json
+import shutil
+from collections.abc import Sequence
+from pathlib import Path
+
+from service.checkpoint.discover import LocatedCheckpoint, OpenSource
+from service.checkpoint.layout import TOKENIZER_FILES, LevanterLayout, recognise
+from service.checkpoint.model_config import CONFIG_JSON
+from service.checkpoint.tokenizer_files import pull_tokenizer
+from service.errors import CheckpointNotFound
+from service.storage.cache.cache import CheckpointCache
+from service.storage.location import parse_location
+from service.storage.progress import Progress
+
+FOLDER = "converted"
+MARKER = "CONVERTED.json"  # written last
+WEIGHTS = "model.safetensors"
+
+
+def conversion_name(uri: str, open_source: OpenSource, sources: Sequence[str | None]) -> str | None:
+    """Return the name that a checkpoint's conversion has, or would have; None if it needs none.
+
+    Args:
+        uri: MODEL_URI.
+        open_source: opens a place.
+        sources: further settings that decide what the conversion holds.
+
+    Raises:
+        CheckpointError: there is no checkpoint.
+    """
+    source = open_source(parse_location(uri))
+    try:
+        objects = source.list()
+        layout = recognise(source.uri, objects)
+    finally:
+        source.close()
+    if not isinstance(layout, LevanterLayout):
+        return None
+    # The step itself, and what lies beside it at the top: the configuration and the tokenizer.
+    inside = {*layout.weights, *(info for info in objects if "/" not in info.name)}
+    versions = sorted([info.name, info.generation, info.size_bytes, info.crc32c] for info in inside)
+    text = json.dumps([source.uri, list(sources), versions])
+    return hashlib.sha256(text.encode()).hexdigest()[:40]
+
+
+def is_conversion(uri: str, open_source: OpenSource) -> bool:
+    """Tell whether a whole conversion lies at a place.
+
+    Raises:
+        CheckpointError: the place cannot be read.
+    """
+    source = open_source(parse_location(uri))
+    try:
+        return any(info.name == MARKER for info in source.list())
+    except CheckpointNotFound:
+        return False
+    finally:
+        source.close()
+
+
+def write_conversion(folder: Path, located: LocatedCheckpoint, cache: CheckpointCache, progress: Progress) -> None:
+    """Write a Levanter checkpoint as a Hugging Face snapshot into an empty folder.
+
+    Raises:
+        CheckpointError: the weights did not come whole, or are not what the configuration describes.
+    """
+    from safetensors.numpy import save_file  # comes with Levanter
+
+    from service.checkpoint.load import read_levanter  # a start that converts nothing has no jax yet
+
+    tensors, release = read_levanter(located, cache, progress)
+    save_file(tensors, folder / WEIGHTS, metadata={"format": "np"})
+    release()
+    (folder / CONFIG_JSON).write_text(json.dumps(dict(located.hub_config), indent=1))
+    text_folder = pull_tokenizer(located, cache, progress).path
+    for name in TOKENIZER_FILES:
+        if (text_folder / name).is_file():
+            shutil.copy(text_folder / name, folder / name)
+    (folder / MARKER).write_text(json.dumps({"uri": located.uri}))

@@ -1,0 +1,202 @@
+"""A checkpoint that was found, described and pinned, before any weight of it is moved.
+
+What a start needs to lower and compile is here already: the configuration. `loading` brings the rest.
+"""
+
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from service.checkpoint import levanter
+from service.checkpoint.layout import INDEX, TOKENIZER_FILES, LevanterLayout, SafetensorsLayout, named, recognise
+from service.checkpoint.model_config import CONFIG_JSON, YAML_SUFFIXES, parse_json_object, parse_levanter_yaml
+from service.errors import AmbiguousCheckpoint, MalformedCheckpoint, MissingFile
+from service.storage.location import GcsLocation, LocalLocation, Location, parse_location
+from service.storage.objects import ObjectInfo
+from service.storage.source import Source
+
+logger = logging.getLogger(__name__)
+
+OpenSource = Callable[[Location], Source]
+
+
+@dataclass(frozen=True)
+class Group:
+    """Files of one place that belong together."""
+
+    source: Source
+    objects: tuple[ObjectInfo, ...]
+    folder: str = ""  # where in the place the files of interest lie
+
+
+@dataclass(frozen=True)
+class LocatedCheckpoint:
+    """Where everything is, and what the model looks like."""
+
+    uri: str
+    layout: SafetensorsLayout | LevanterLayout
+    hub_config: Mapping[str, Any]  # what a config.json holds
+    weights: Group
+    tokenizer: Group
+
+
+def locate(
+    uri: str, open_source: OpenSource, *, model_config_uri: str | None = None, tokenizer_uri: str | None = None
+) -> LocatedCheckpoint:
+    """Find a checkpoint, its configuration and its tokenizer.
+
+    Args:
+        uri: MODEL_URI.
+        open_source: opens a place; the caller knows the cache and the emulator.
+        model_config_uri: MODEL_CONFIG_URI, for a Levanter checkpoint without a configuration beside or above it.
+        tokenizer_uri: TOKENIZER_URI, for a tokenizer that lies elsewhere.
+
+    Raises:
+        CheckpointError: something is missing, ambiguous or malformed; what is missing is named with its setting.
+        SettingsError: an address is malformed.
+    """
+    location = parse_location(uri)
+    source = open_source(location)
+    objects = source.list()
+    layout = recognise(source.uri, objects)
+    places = [_Place(source, objects, layout.folder if isinstance(layout, LevanterLayout) else "")]
+    if isinstance(layout, LevanterLayout):
+        levanter.require_levanter(source.uri)
+        logger.info("found a Levanter checkpoint", extra={"uri": source.uri, "step": layout.step})
+        places += _above(location, places[0], open_source)
+    hub_config = _hub_config(source.uri, layout, places, model_config_uri, open_source)
+    if tokenizer_uri is not None:
+        tokenizer_source = open_source(parse_location(tokenizer_uri, "TOKENIZER_URI"))
+        tokenizer_places = [_Place(tokenizer_source, tokenizer_source.list(), "")]
+    else:
+        tokenizer_places = places
+    tokenizer = _tokenizer(source.uri, tokenizer_places)
+    weights = layout.weights
+    if isinstance(layout, SafetensorsLayout):
+        layout, weights = _choose_weights(source, objects, layout)
+    if tokenizer.source is source:  # one place: one folder of the cache
+        weights = tuple(dict.fromkeys((*weights, *tokenizer.objects)))
+    return LocatedCheckpoint(source.uri, layout, hub_config, Group(source, weights, places[0].folder), tokenizer)
+
+
+@dataclass(frozen=True)
+class _Place:
+    """A folder to look into."""
+
+    source: Source
+    objects: Sequence[ObjectInfo]
+    folder: str
+
+    def find(self, *names: str) -> tuple[ObjectInfo, ...]:
+        return named(self.objects, names, self.folder)
+
+    def files(self) -> list[ObjectInfo]:
+        """Return the files right in the folder."""
+        inside = [info for info in self.objects if info.name.startswith(self.folder)]
+        return [info for info in inside if "/" not in info.name[len(self.folder) :]]
+
+
+def _above(location: Location, step: _Place, open_source: OpenSource) -> list[_Place]:
+    """Return the run's folder: in the same listing if that holds it, else one address up."""
+    if step.folder:
+        return [_Place(step.source, step.objects, "")]
+    match location:
+        case LocalLocation(path):
+            parent: Location = LocalLocation(path.parent)
+        case GcsLocation(bucket, prefix) if "/" in prefix:
+            parent = GcsLocation(bucket, prefix.rsplit("/", 1)[0])
+        case _:
+            return []
+    source = open_source(parent)
+    # Only what lies right above is of interest, and other steps may be many.
+    return [_Place(source, [info for info in source.list() if "/" not in info.name], "")]
+
+
+def _hub_config(
+    uri: str,
+    layout: SafetensorsLayout | LevanterLayout,
+    places: Sequence[_Place],
+    model_config_uri: str | None,
+    open_source: OpenSource,
+) -> Mapping[str, Any]:
+    if model_config_uri is not None:
+        folder, _, name = model_config_uri.rpartition("/")
+        source = open_source(parse_location(folder or ".", "MODEL_CONFIG_URI"))
+        found = named(source.list(), [name])
+        if not found:
+            raise MissingFile(model_config_uri, "there is no such file; MODEL_CONFIG_URI names it.")
+        return _read_config(uri, layout, source, found[0], places[0])
+    for place in places:
+        if found := place.find(CONFIG_JSON):
+            return _read_config(uri, layout, place.source, found[0], places[0])
+        yamls = [info for info in place.files() if info.name.endswith(YAML_SUFFIXES)]
+        if isinstance(layout, LevanterLayout) and yamls:
+            if len(yamls) > 1:
+                names = ", ".join(info.name for info in yamls)
+                raise AmbiguousCheckpoint(uri, f"holds several YAML files ({names}). Set MODEL_CONFIG_URI to one.")
+            return _read_config(uri, layout, place.source, yamls[0], places[0])
+    remedy = (
+        "Put a Hugging Face config.json or the Levanter YAML beside the step or above it, or set MODEL_CONFIG_URI."
+        if isinstance(layout, LevanterLayout)
+        else "Copy it from the model that was fine-tuned, or set MODEL_CONFIG_URI."
+    )
+    raise MissingFile(uri, f"the model configuration {CONFIG_JSON} is missing. {remedy}")
+
+
+def _read_config(
+    uri: str, layout: SafetensorsLayout | LevanterLayout, source: Source, info: ObjectInfo, step: _Place
+) -> Mapping[str, Any]:
+    data = source.read(info)
+    if not info.name.endswith(YAML_SUFFIXES):
+        return parse_json_object(source.uri, info.name, data)
+    manifest = step.find("manifest.json")
+    vocab_size = levanter.stored_vocab_size(step.source.read(manifest[0])) if manifest else None
+    if vocab_size is None:
+        raise MissingFile(
+            uri,
+            f"{info.name} does not say the vocabulary's size, and an older checkpoint does not either. "
+            "Set MODEL_CONFIG_URI to a Hugging Face config.json.",
+        )
+    values = parse_levanter_yaml(source.uri, info.name, data, vocab_size=vocab_size)
+    if values is None:
+        raise MissingFile(
+            uri, f"{info.name} has no `model:` part with a type. Set MODEL_CONFIG_URI to the file that has."
+        )
+    return values
+
+
+def _tokenizer(uri: str, places: Sequence[_Place]) -> Group:
+    for place in places:
+        found = place.find(*TOKENIZER_FILES)
+        if any(info.name.endswith(("tokenizer.json", "tokenizer.model")) for info in found):
+            return Group(place.source, found, place.folder)
+    raise MissingFile(
+        uri,
+        "tokenizer.json is missing. Set TOKENIZER_URI to where it lies, for instance hf://org/name of the base model.",
+    )
+
+
+def _choose_weights(
+    source: Source, objects: Sequence[ObjectInfo], layout: SafetensorsLayout
+) -> tuple[SafetensorsLayout, tuple[ObjectInfo, ...]]:
+    """Return those safetensors that hold the model, and all files that a Hugging Face snapshot needs.
+
+    Some publish the weights twice, under the standard names and under their own (`consolidated.safetensors`): the
+    index decides, and without one the standard name.
+    """
+    index = named(objects, [INDEX])
+    if not index:
+        chosen = named(layout.weights, ["model.safetensors"]) or layout.weights
+        return SafetensorsLayout(chosen), (*chosen, *named(objects, [CONFIG_JSON]))
+    weight_map = parse_json_object(source.uri, INDEX, source.read(index[0])).get("weight_map")
+    if not isinstance(weight_map, dict) or not all(isinstance(name, str) for name in weight_map.values()):
+        raise MalformedCheckpoint(source.uri, INDEX, "has no weight_map of names.")
+    names = set(weight_map.values())
+    missing = sorted(names - {info.name for info in layout.weights})
+    if missing:
+        raise MissingFile(
+            source.uri, f"{INDEX} names {missing[0]!r}, which is not there ({len(missing)} in all). Upload it again."
+        )
+    chosen = named(layout.weights, names)
+    return SafetensorsLayout(chosen), (*chosen, *named(objects, [CONFIG_JSON, INDEX]))

@@ -1,0 +1,93 @@
+"""Executables that come one by one, in the background; who asks for one that is not there yet waits for that one."""
+
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import override
+
+from service.compile.program import Executable
+
+
+class LoadingExecutables(Mapping[str, Executable]):
+    """A mapping from names to executables whose values may still be on their way."""
+
+    def __init__(
+        self,
+        names: Sequence[str],
+        load: Callable[[str], Executable],
+        *,
+        num_first: int,
+        num_first_threads: int,
+        num_threads: int,
+    ) -> None:
+        """Begin to load the first.
+
+        Args:
+            names: of all executables, those that are needed first at the front.
+            load: brings one, on any thread.
+            num_first: how many of them to begin with; the others wait for `load_rest`, or until they are asked for.
+            num_first_threads: how many of the first are loaded at once.
+            num_threads: how many of the others.
+        """
+        self._load = load
+        self._lock = threading.Lock()
+        self._num_threads = num_threads
+        # One that is not submitted yet looks like one that waits in the pool, and is taken over in the same way.
+        self._futures: dict[str, Future[Executable]] = {name: Future() for name in names}
+        self._rest = list(names[num_first:])
+        self._submit(names[:num_first], num_first_threads)
+
+    @override
+    def __getitem__(self, name: str) -> Executable:
+        """Return an executable; one that nobody has begun to load is loaded here and now.
+
+        Raises:
+            Exception: what loading it raised.
+        """
+        with self._lock:
+            future = self._futures[name]
+            is_ours = future.cancel()  # false for one that is there or under way
+            if is_ours:
+                future = self._futures[name] = Future()
+                future.set_running_or_notify_cancel()  # from here on nobody overtakes it
+        if is_ours:
+            try:
+                future.set_result(self._load(name))
+            except BaseException as error:
+                future.set_exception(error)
+        return future.result()
+
+    @override
+    def __contains__(self, name: object) -> bool:
+        """Tell whether there is such an executable; waits for none."""
+        return name in self._futures
+
+    @override
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._futures)
+
+    @override
+    def __len__(self) -> int:
+        return len(self._futures)
+
+    def load_rest(self) -> None:
+        """Begin to load all that nobody has asked for yet; may be called again."""
+        with self._lock:
+            rest, self._rest = self._rest, []
+            left = [name for name in rest if not (self._futures[name].running() or self._futures[name].done())]
+            self._submit(left, self._num_threads)
+
+    def wait(self) -> None:
+        """Load the rest and wait for all.
+
+        Raises:
+            Exception: what loading any of them raised.
+        """
+        self.load_rest()
+        for name in self._futures:
+            self[name]
+
+    def _submit(self, names: Sequence[str], num_threads: int) -> None:
+        pool = ThreadPoolExecutor(num_threads, thread_name_prefix="executables")
+        self._futures |= {name: pool.submit(self._load, name) for name in names}
+        pool.shutdown(wait=False)  # its threads end when they have done all

@@ -1,0 +1,1 @@
+"""Who runs next: plain Python over token counts and page numbers, without jax."""

@@ -1,0 +1,93 @@
+"""Converted Levanter checkpoints, kept beside the bundles: found by a start, made by `levserve prewarm`."""
+
+import contextlib
+import logging
+import shutil
+from pathlib import Path
+
+from service.bundles.location import shared_location
+from service.checkpoint import conversion as converted
+from service.checkpoint.discover import LocatedCheckpoint, OpenSource
+from service.errors import CheckpointError
+from service.settings import Settings
+from service.storage.cache.cache import CheckpointCache
+from service.storage.location import GcsLocation, LocalLocation
+from service.storage.progress import Progress
+
+logger = logging.getLogger(__name__)
+
+
+def find_conversion(settings: Settings, uri: str, open_source: OpenSource) -> str | None:
+    """Return the address of a checkpoint's conversion; None if there is none, or the checkpoint needs none.
+
+    Raises:
+        CheckpointError: there is no checkpoint.
+    """
+    local, shared = _local(settings), _shared(settings, uri)
+    if shared is None and not local.is_dir():
+        return None  # nobody ever made one, so nothing has to be listed
+    name = converted.conversion_name(uri, open_source, _sources(settings))
+    for place in (str(local), shared.uri if shared is not None else None):
+        if name is not None and place is not None:
+            try:
+                if converted.is_conversion(f"{place}/{name}", open_source):
+                    return f"{place}/{name}"
+            except CheckpointError as error:
+                logger.warning("no conversion could be looked for", extra={"place": place, "reason": str(error)})
+    return None
+
+
+def keep_conversion(settings: Settings, located: LocatedCheckpoint, uri: str, open_source: OpenSource) -> list[str]:
+    """Convert a Levanter checkpoint and store it here and in the shared place; return the places that took it.
+
+    A conversion that is already shared is left alone: the machine that compiles may be too small to make one.
+
+    Raises:
+        CheckpointError: the weights did not come whole, or the shared place cannot be written.
+        OSError: a folder cannot be written.
+    """
+    from service.bundles.folder import BundleFolder
+
+    name = converted.conversion_name(uri, open_source, _sources(settings))
+    if name is None:
+        return []
+    cache = CheckpointCache(settings.local_model_cache, max_checkpoints=settings.max_cached_models)
+    local, shared = _local(settings), _shared(settings, uri)
+    if shared is not None and converted.is_conversion(f"{shared.uri}/{name}", open_source):
+        return []
+    place = BundleFolder(local, max_bundles=settings.max_cached_models)
+    kept = []
+    if place.write_with(name, lambda part: converted.write_conversion(part, located, cache, Progress())):
+        kept.append(place.uri)
+    if isinstance(shared, GcsLocation):
+        from service.bundles.bucket import BundleBucket
+
+        bucket = BundleBucket(shared, emulator_host=settings.storage_emulator_host)
+        with contextlib.closing(bucket):
+            if bucket.write_folder(name, local / name, converted.MARKER):
+                kept.append(shared.uri)
+    elif shared is not None and BundleFolder(shared.path).write_with(name, lambda part: _copy(local / name, part)):
+        kept.append(shared.uri)
+    return kept
+
+
+def _copy(folder: Path, part: Path) -> None:
+    shutil.copytree(folder, part, dirs_exist_ok=True)
+
+
+def _shared(settings: Settings, uri: str) -> GcsLocation | LocalLocation | None:
+    match shared_location(settings.bundle_uri, uri):
+        case GcsLocation(bucket, prefix):
+            return GcsLocation(bucket, f"{prefix}/{converted.FOLDER}".lstrip("/"))
+        case LocalLocation(path):
+            return LocalLocation(path / converted.FOLDER)
+        case None:
+            return None
+
+
+def _local(settings: Settings) -> Path:
+    return settings.local_model_cache.expanduser().absolute() / converted.FOLDER
+
+
+def _sources(settings: Settings) -> list[str | None]:
+    return [settings.model_config_uri, settings.tokenizer_uri]

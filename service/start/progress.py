@@ -1,0 +1,216 @@
+"""The phases of a start: their clocks, their log lines, and the progress that `/health/ready` tells.
+
+Every time counts from the moment the process began, so the interpreter's own start and the first imports are in it.
+"""
+
+import logging
+import os
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from enum import StrEnum
+from pathlib import Path
+from typing import Any
+
+from service.observability.metrics import Metrics
+from service.storage.progress import Progress
+
+logger = logging.getLogger(__name__)
+
+# A start that compiles is silent no longer than this.
+TELL_INTERVAL_S = 3.0
+
+# A clock of the kernel that disagrees by more than this is not the one of our process (some sandboxes have none).
+MAX_AGE_S = 3600.0
+
+
+class Phase(StrEnum):
+    """A named, timed part of the start; those between `locate` and `warm` run at the same time."""
+
+    IMPORT = "import"
+    LOCATE = "locate"
+    WEIGHTS = "weights"
+    EXECUTABLES = "executables"
+    TOKENIZER = "tokenizer"
+    WARM = "warm"
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """A phase, or a part of one."""
+
+    phase: Phase
+    part: str  # what of the phase; empty for the whole of it
+    begin_s: float  # since the process began
+    end_s: float
+    is_whole: bool = False  # counts towards the phase's seconds; a mere part is for the picture
+
+
+class Startup:
+    """How far a start is; written by the loading threads, read by the event loop."""
+
+    def __init__(self, metrics: Metrics) -> None:
+        self.pulled = Progress()
+        self.facts: dict[str, Any] = {}  # what /admin/stats tells besides the phases
+        self.first_token_s: float | None = None  # since the process began
+        self.ready_s: float | None = None
+        self._metrics = metrics
+        self._lock = threading.Lock()
+        self._began_s = process_began_s()
+        self._running: dict[tuple[Phase, str], float] = {}  # when each began
+        self._spans: list[Span] = []
+        self._executables = (0, 0)  # there, in all
+        self._executables_told_s = 0.0  # when a line last said so
+        self._executables_since_s = 0.0
+        self.record(Phase.IMPORT, "settings and server", begin_s=0.0, is_whole=True)
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether all that can be asked for is in place."""
+        return self.ready_s is not None
+
+    @property
+    def spans(self) -> list[Span]:
+        """Return what is over so far, in the order of its end."""
+        with self._lock:
+            return list(self._spans)
+
+    def elapsed_s(self) -> float:
+        """Return the age of the process."""
+        return time.monotonic() - self._began_s
+
+    @contextmanager
+    def phase(self, phase: Phase, part: str = "") -> Iterator[dict[str, Any]]:
+        """Time a phase, or one of its several pieces, and log it; the body's facts go into the log line."""
+        facts: dict[str, Any] = {}
+        with self._timed(phase, part, is_whole=True) as done:
+            yield facts
+        seconds = done[0].end_s - done[0].begin_s
+        self._metrics.startup_phase_seconds.labels(phase).inc(seconds)
+        named = {"part": part} if part else {}
+        logger.info("start: %s", phase, extra={"phase": str(phase), **named, "seconds": round(seconds, 3), **facts})
+
+    @contextmanager
+    def part(self, phase: Phase, part: str) -> Iterator[None]:
+        """Time a part of a phase that is under way; for the picture only."""
+        with self._timed(phase, part, is_whole=False):
+            yield
+
+    def record(self, phase: Phase, part: str, *, begin_s: float, is_whole: bool = False) -> Span:
+        """Note what began then, on the process's clock, and is over now."""
+        span = Span(phase, part, begin_s, self.elapsed_s(), is_whole)
+        with self._lock:
+            self._spans.append(span)
+        return span
+
+    def count_executables(self, done: int, total: int) -> None:
+        """Tell how many executables are there."""
+        now_s = self.elapsed_s()
+        if done == 0:
+            self._executables_since_s = self._executables_told_s = now_s
+        self._executables = (done, total)
+        if now_s - self._executables_told_s >= TELL_INTERVAL_S and done < total:
+            self._executables_told_s = now_s
+            logger.info("compiling or loading", extra={"executables_done": done, "executables_total": total})
+
+    def answer(self) -> None:
+        """Declare that requests can be answered; on a warm start some executables may still be on their way."""
+        logger.info("answering", extra={"seconds": round(self.elapsed_s(), 3)})
+
+    def note_first_token(self, monotonic_s: float) -> None:
+        """Note when the first token came out, on the clock of `time.monotonic`."""
+        self.first_token_s = monotonic_s - self._began_s
+
+    def finish(self, **facts: Any) -> None:
+        """Declare the service ready."""
+        self.ready_s = self.elapsed_s()
+        self.facts |= facts
+        phases = {f"{phase}_seconds": seconds for phase, seconds in self._done_seconds().items()}
+        first = {"first_token_seconds": round(self.first_token_s, 3)} if self.first_token_s is not None else {}
+        logger.info("ready", extra={"seconds": round(self.ready_s, 3), **first, **facts, **phases})
+
+    def progress(self) -> dict[str, Any]:
+        """Return the progress as a JSON object."""
+        now_s = self.elapsed_s()
+        with self._lock:
+            running = {f"{phase} {part}".strip(): now_s - begin_s for (phase, part), begin_s in self._running.items()}
+        done, total = self._executables
+        seconds = self.ready_s if self.ready_s is not None else now_s
+        left_s = self._left_s(now_s)
+        return {
+            "phase": "ready" if self.is_ready else ", ".join(running) or Phase.LOCATE,
+            "seconds": round(seconds, 3),
+            "percent": None if left_s is None else int(100 * seconds / (seconds + left_s)),
+            "estimated_seconds_left": None if left_s is None else round(left_s, 1),
+            "phases_done_seconds": self._done_seconds(),
+            "phases_running_seconds": {name: round(age_s, 3) for name, age_s in running.items()},
+            "bytes_done": self.pulled.bytes_done,
+            "bytes_total": self.pulled.bytes_total,
+            "executables_done": done,
+            "executables_total": total,
+        }
+
+    def summary(self) -> str:
+        """Return the progress in one phrase, for the error of a request that came too early."""
+        state = self.progress()
+        parts = [f"{state['phase']} after {state['seconds']:.0f} s"]
+        if state["bytes_total"] > 0:
+            parts.append(f"{state['bytes_done']:,} of {state['bytes_total']:,} bytes pulled")
+        if state["executables_total"]:
+            parts.append(f"{state['executables_done']} of {state['executables_total']} executables in place")
+        if state["estimated_seconds_left"]:
+            parts.append(f"about {state['estimated_seconds_left']:.0f} s left")
+        return ", ".join(parts)
+
+    def report(self) -> dict[str, Any]:
+        """Return the whole timeline as a JSON object."""
+        spans = [{**asdict(span), "phase": str(span.phase)} for span in sorted(self.spans, key=lambda s: s.begin_s)]
+        return {"first_token_s": self.first_token_s, "ready_s": self.ready_s, "spans": spans, **self.facts}
+
+    @contextmanager
+    def _timed(self, phase: Phase, part: str, *, is_whole: bool) -> Iterator[list[Span]]:
+        """Time the body; the list holds its span afterwards."""
+        begin_s = self.elapsed_s()
+        done: list[Span] = []
+        with self._lock:
+            self._running[phase, part] = begin_s
+        yield done
+        with self._lock:
+            del self._running[phase, part]
+        done.append(self.record(phase, part, begin_s=begin_s, is_whole=is_whole))
+
+    def _done_seconds(self) -> dict[str, float]:
+        totals: dict[str, float] = {}
+        for span in self.spans:
+            if span.is_whole:
+                totals[span.phase] = totals.get(span.phase, 0.0) + span.end_s - span.begin_s
+        return {phase: round(seconds, 3) for phase, seconds in totals.items()}
+
+    def _left_s(self, now_s: float) -> float | None:
+        """Estimate what is left, from the slower of bytes and executables; None while nothing can be said."""
+        if self.is_ready:
+            return 0.0
+        estimates = []
+        if 0 < self.pulled.bytes_done < self.pulled.bytes_total:
+            estimates.append((self.pulled.bytes_total - self.pulled.bytes_done) / max(self.pulled.bytes_per_second, 1))
+        done, total = self._executables
+        if 0 < done < total:
+            estimates.append((now_s - self._executables_since_s) / done * (total - done))
+        return max(estimates, default=None)
+
+
+def process_began_s() -> float:
+    """Return when this process began, on the clock of `time.monotonic`; where the kernel does not tell, now.
+
+    Source: proc(5), /proc/pid/stat, field 22: ticks after boot.
+    """
+    now_s = time.monotonic()
+    try:
+        fields = Path("/proc/self/stat").read_text().rpartition(")")[2].split()
+        began_s = int(fields[19]) / os.sysconf("SC_CLK_TCK")
+        age_s = time.clock_gettime(time.CLOCK_BOOTTIME) - began_s
+    except (OSError, ValueError, IndexError, AttributeError):
+        return now_s
+    return now_s - age_s if 0 <= age_s < MAX_AGE_S else now_s

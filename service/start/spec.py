@@ -1,0 +1,138 @@
+"""What will be served and in which sizes: from a located checkpoint, devices and the settings. No weight, no trace."""
+
+import logging
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+
+from service.bundles.key import BundleKey
+from service.checkpoint.discover import LocatedCheckpoint
+from service.device.memory import Device, device_memory_bytes
+from service.device.mesh import DeviceMesh, choose_mesh
+from service.engine.shapes import EngineShapes
+from service.engine.sizing import ModelSize, fit_engine
+from service.kernels.attention import keeps_rows
+from service.kernels.choice import HeadShape, KernelChoice, choose_kernel
+from service.models.config import DecoderConfig
+from service.models.decoder_weights import decoder_weight_specs
+from service.models.interface import PagedDecoder, Stage
+from service.models.layer_groups import decoder_stages
+from service.models.registry import read_config
+from service.models.weight_spec import WeightSpec
+from service.settings import Settings
+
+logger = logging.getLogger(__name__)
+
+# On a CPU the device's memory is everybody's; on an accelerator it is ours.
+CPU_MEMORY_FRACTION = 0.5
+ACCELERATOR_MEMORY_FRACTION = 0.9
+
+
+@dataclass(frozen=True)
+class EnginePlan:
+    """Everything about an engine that is known before its weights."""
+
+    config: DecoderConfig
+    dtype: np.dtype
+    shapes: EngineShapes
+    specs: tuple[WeightSpec, ...]
+    mesh: DeviceMesh
+    kernel: KernelChoice
+    key: BundleKey
+
+    @cached_property
+    def stages(self) -> tuple[Stage, ...]:
+        """The layers, in those parts in which they are compiled."""
+        return decoder_stages(self.config, self.specs)
+
+    @property
+    def weights_bytes(self) -> int:
+        """What the weights take on each device."""
+        return _weights_bytes(self.specs, self.dtype, self.mesh)
+
+    def recipe(self) -> list[dict[str, Any]]:
+        """Return how each weight is made and split, as plain JSON."""
+        return [
+            asdict(spec) | {"dtype": self.dtype.name, "sharding": list(self.mesh.partition(spec.axes, spec.shape))}
+            for spec in self.specs
+        ]
+
+    def model(self) -> PagedDecoder:
+        """Return the model to trace; imports Haliax, so only a start without a bundle asks."""
+        from service.kernels.linear import product_parts
+        from service.models.decoder import Decoder
+
+        parts = product_parts(self.mesh, self.dtype)
+        kernel = self.kernel.kernel(self.shapes.layout)
+        return Decoder(self.config, self.dtype, kernel, parts, self.mesh)
+
+
+def plan_engine(settings: Settings, located: LocatedCheckpoint, devices: Sequence[Device]) -> EnginePlan:
+    """Choose devices, dtype and sizes, and name the bundle that they need.
+
+    Raises:
+        UnsupportedModel: the family, or a feature of this model, is not served.
+        SettingsError: the operator asks for more context than the model was made for, or for a number of devices that
+            is not there or that the model cannot be split over.
+        DoesNotFit: the devices are too small.
+    """
+    from service.bundles.lookup import bundle_key
+
+    config = read_config(located.uri, located.hub_config)
+    sizes = {"num_attention_heads": config.num_heads, "intermediate_size": config.mlp_size}
+    mesh = choose_mesh(devices, wanted=settings.tensor_parallel, sizes=sizes)
+    config = config.split_over(mesh.num_devices)
+    dtype = _choose_dtype(settings, located, mesh.platform)
+    specs = decoder_weight_specs(config)
+    kernel = _choose_kernel(config, dtype, mesh)
+    default_fraction = CPU_MEMORY_FRACTION if mesh.platform == "cpu" else ACCELERATOR_MEMORY_FRACTION
+    fraction = settings.device_memory_fraction or default_fraction
+    shapes = fit_engine(
+        ModelSize(
+            context_len=config.context_len,
+            vocab_size=config.vocab_size,
+            weights_bytes=_weights_bytes(specs, dtype, mesh),
+            kv_bytes_per_token=config.kv_bytes_per_token(dtype.itemsize)
+            * kernel.cached_head_dim
+            // config.head_dim
+            // mesh.num_devices,
+            keeps_rows=keeps_rows(mesh.platform),
+        ),
+        memory_bytes=int(device_memory_bytes(mesh.devices) * fraction),
+        max_num_seqs=settings.max_num_seqs,
+        page_size=settings.page_size,
+        max_prefill_tokens=settings.max_prefill_tokens,
+        max_model_len=settings.max_model_len,
+    )
+    return EnginePlan(config, dtype, shapes, specs, mesh, kernel, bundle_key(config, dtype, shapes, mesh))
+
+
+def _choose_kernel(config: DecoderConfig, dtype: np.dtype, mesh: DeviceMesh) -> KernelChoice:
+    """Choose how attention is done, and say so; a slow way is never taken in silence."""
+    device = mesh.devices[0]
+    # Each device has its part of the heads.
+    choice = choose_kernel(device, HeadShape(config.num_kv_heads // mesh.num_devices, config.head_dim, dtype))
+    facts = {"kernel": choice.name.value, "device": device.device_kind}
+    if choice.obstacle is not None:
+        message = "the device's attention kernel cannot serve this model; the slow reference does"
+        logger.warning(message, extra={**facts, "reason": choice.obstacle})
+        return choice
+    if choice.cached_head_dim != config.head_dim:
+        facts |= {"head_dim": config.head_dim, "cached_head_dim": choice.cached_head_dim}
+    logger.info("attention kernel", extra=facts)
+    return choice
+
+
+def _choose_dtype(settings: Settings, located: LocatedCheckpoint, platform: str) -> np.dtype:
+    """Return what to compute in: `auto` is float32 on a CPU, where narrower types are emulated, else as saved."""
+    saved = located.hub_config.get("dtype") or located.hub_config.get("torch_dtype") or "bfloat16"
+    chosen = settings.dtype if settings.dtype != "auto" else ("float32" if platform == "cpu" else str(saved))
+    return np.dtype(chosen)
+
+
+def _weights_bytes(specs: Iterable[WeightSpec], dtype: np.dtype, mesh: DeviceMesh) -> int:
+    return sum(math.prod(mesh.shard_shape(spec.axes, spec.shape)) for spec in specs) * dtype.itemsize

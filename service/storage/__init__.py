@@ -1,0 +1,1 @@
+"""Bytes from a bucket, the Hub or a folder to this machine, safely."""

@@ -1,0 +1,1 @@
+"""Pulled checkpoints on this machine's disk."""

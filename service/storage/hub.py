@@ -1,0 +1,219 @@
+"""A checkpoint on the Hugging Face Hub, through the Hub's own client and into its own layout below our cache.
+
+The revision becomes a commit when the repository is listed, and everything is read at that commit. The client checks
+the size of what it fetches. Without a network, what an earlier start fetched is served.
+"""
+
+import logging
+import os
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor, as_completed
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, override
+
+from service.errors import AccessDenied, CheckpointNotFound, SettingsError, TransferFailed
+from service.storage.cache.cache import CheckpointCache, PulledCheckpoint
+from service.storage.local import LocalSource
+from service.storage.location import HubLocation, LocalLocation
+from service.storage.objects import PART_SUFFIX, ObjectInfo, check_name, check_names_together
+from service.storage.progress import Progress, shown
+from service.storage.retry import Patience, TransferLimits
+
+logger = logging.getLogger(__name__)
+
+NUM_WORKERS = 4  # files at once; the client fetches each in parallel itself
+
+
+class HubSource:
+    """The files of one model repository at one commit."""
+
+    def __init__(self, location: HubLocation, *, cache_root: Path, limits: TransferLimits) -> None:
+        """Find the Hub's client.
+
+        Raises:
+            SettingsError: it is not installed.
+        """
+        self.uri = location.uri
+        self._repo, self._revision = location.repo, location.revision
+        self._folder = cache_root.expanduser().absolute() / "hub"
+        self._limits = limits
+        self._commit: str | None = None
+        self._kept: LocalSource | None = None  # what an earlier start fetched; set when the Hub cannot be reached
+        try:
+            import huggingface_hub
+        except ImportError as error:
+            raise SettingsError(
+                "MODEL_URI", f"{self.uri} needs the Hub's client. Install it with: pip install huggingface-hub"
+            ) from error
+        self._hub = huggingface_hub
+
+    def close(self) -> None:
+        """The client keeps its own connections."""
+
+    def list(self) -> tuple[ObjectInfo, ...]:
+        """List the repository's files, pinned to the commit that the revision is now.
+
+        Raises:
+            CheckpointNotFound: there is no such repository or revision, or it is empty.
+            AccessDenied: the repository is gated or the token is refused.
+            TransferFailed: the Hub cannot be reached and no earlier start fetched this repository.
+        """
+        try:
+            with self._errors_named("listing"):
+                info = self._hub.HfApi().model_info(
+                    self._repo, revision=self._revision, files_metadata=True, timeout=self._limits.read_timeout_s
+                )
+        except TransferFailed as error:
+            return self._list_kept(error)
+        self._commit = info.sha
+        objects = tuple(ObjectInfo(file.rfilename, file.size or 0) for file in info.siblings or ())
+        for item in objects:
+            check_name(self.uri, item.name)
+        if not objects:
+            raise CheckpointNotFound(self.uri, "the repository is empty.")
+        return objects
+
+    def read(self, info: ObjectInfo) -> bytes:
+        """Read a file whole; it goes into the cache on the way.
+
+        Raises:
+            AccessDenied, CheckpointNotFound, TransferFailed: as in `list`.
+        """
+        if self._kept is not None:
+            return self._kept.read(info)
+        return self._fetch(info, Progress(), Patience(self._limits)).read_bytes()
+
+    def pull(
+        self,
+        objects: Sequence[ObjectInfo],
+        cache: CheckpointCache,
+        progress: Progress,
+        cancelled: threading.Event | None = None,
+    ) -> PulledCheckpoint:
+        """Bring files into the Hub's layout below the cache; they are not counted by MAX_CACHED_MODELS.
+
+        Raises:
+            HostileName: two names cannot lie side by side.
+            AccessDenied, CheckpointNotFound, TransferFailed: as in `list`.
+        """
+        if self._kept is not None:
+            return self._kept.pull(objects, cache, progress)
+        check_names_together(self.uri, objects)
+        patience = Patience(self._limits, cancelled)
+        progress.expect(sum(info.size_bytes for info in objects))
+        paths: dict[str, Path] = {}
+        with shown(progress, self.uri), ThreadPoolExecutor(NUM_WORKERS, thread_name_prefix="pull") as pool:
+            futures = {pool.submit(self._fetch, info, progress, patience): info for info in objects}
+            try:
+                for future in as_completed(futures):
+                    paths[futures[future].name] = future.result()
+            except BaseException:
+                patience.cancel()
+                pool.shutdown(wait=False, cancel_futures=True)
+                raise
+        self._remember_commit()
+        name, path = next(iter(paths.items()))
+        return PulledCheckpoint(path.parents[name.count("/")], tuple(objects))
+
+    def _fetch(self, info: ObjectInfo, progress: Progress, patience: Patience) -> Path:
+        share = _Share(info.size_bytes, progress)
+
+        def count(num_bytes: int) -> None:
+            patience.check(self.uri, info.name)
+            share.add(num_bytes)
+
+        with self._errors_named(info.name):
+            path = self._hub.hf_hub_download(
+                self._repo,
+                info.name,
+                revision=self._commit or self._revision,
+                cache_dir=self._folder,
+                tqdm_class=_counting_bar(count),
+            )
+        share.fill()
+        return Path(path)
+
+    def _remember_commit(self) -> None:
+        # Files asked for by commit leave no trace of the name that led to it, which a start without network looks up.
+        # Source: https://huggingface.co/docs/huggingface_hub/guides/manage-cache (refs)
+        revision = self._revision or "main"
+        if self._commit is None or revision == self._commit:
+            return
+        ref = self._folder / f"models--{self._repo.replace('/', '--')}" / "refs" / revision
+        ref.parent.mkdir(parents=True, exist_ok=True)
+        part = ref.with_name(f".{ref.name}.{os.getpid()}{PART_SUFFIX}")
+        part.write_text(self._commit)
+        part.replace(ref)
+
+    def _list_kept(self, error: TransferFailed) -> tuple[ObjectInfo, ...]:
+        try:
+            kept = self._hub.snapshot_download(
+                self._repo, revision=self._revision, cache_dir=self._folder, local_files_only=True
+            )
+        except OSError:
+            raise error from None
+        logger.warning("the Hub cannot be reached; serving what an earlier start fetched", extra={"folder": kept})
+        self._kept = LocalSource(LocalLocation(Path(kept)))
+        return self._kept.list()
+
+    @contextmanager
+    def _errors_named(self, name: str) -> Iterator[None]:
+        import httpx
+        from huggingface_hub import errors
+
+        try:
+            yield
+        except errors.GatedRepoError as error:
+            raise AccessDenied(
+                self.uri,
+                f"the repository is gated. Ask for access at https://huggingface.co/{self._repo} and set HF_TOKEN.",
+            ) from error
+        except errors.RevisionNotFoundError as error:
+            raise CheckpointNotFound(self.uri, f"the repository has no revision {self._revision!r}.") from error
+        except errors.RepositoryNotFoundError as error:
+            raise CheckpointNotFound(
+                self.uri, "there is no such repository, or it is private and HF_TOKEN is not set to a token that may."
+            ) from error
+        except errors.HfHubHTTPError as error:
+            status = error.response.status_code
+            if status in (401, 403):
+                raise AccessDenied(self.uri, f"HTTP {status}: set HF_TOKEN to a token that may read it.") from error
+            raise TransferFailed(self.uri, name, f"the Hub answered HTTP {status}. Try again later.") from error
+        except (OSError, httpx.TransportError, errors.EntryNotFoundError) as error:
+            is_off = isinstance(error, errors.OfflineModeIsEnabled)
+            cause = "HF_HUB_OFFLINE is set" if is_off else f"the Hub cannot be reached ({type(error).__name__})"
+            raise TransferFailed(self.uri, name, f"{cause}. Use gs:// or a path where there is no network.") from error
+
+
+class _Share:
+    # One file's part of the progress: at most its size while bytes come, exactly its size when it is there.
+    def __init__(self, size_bytes: int, progress: Progress) -> None:
+        self._left_bytes = size_bytes
+        self._progress = progress
+        self._lock = threading.Lock()
+
+    def add(self, num_bytes: int) -> None:
+        with self._lock:
+            num_bytes = min(num_bytes, self._left_bytes)
+            self._left_bytes -= num_bytes
+        self._progress.add(num_bytes)
+
+    def fill(self) -> None:
+        self.add(self._left_bytes)
+
+
+def _counting_bar(add: Callable[[int], None]) -> Any:
+    # The client tells its progress to a tqdm class and to nothing else; this one shows nothing and counts.
+    from huggingface_hub.utils import tqdm
+
+    class CountingBar(tqdm):
+        def __init__(self, *args: Any, **kwargs: Any) -> None:
+            super().__init__(*args, **{**kwargs, "disable": True})
+
+        @override
+        def update(self, n: float | None = 1) -> None:
+            add(int(n or 0))
+
+    return CountingBar

@@ -1,0 +1,82 @@
+"""A checkpoint in a folder of this machine: listed like a bucket, served in place.
+
+Whoever can write to this folder can write to this machine, so its names and bytes are not checked here.
+"""
+
+import os
+import threading
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from service.errors import AccessDenied, CheckpointNotFound, ObjectChanged
+from service.storage.cache.cache import CheckpointCache, PulledCheckpoint
+from service.storage.location import LocalLocation
+from service.storage.objects import RECORD_NAME, ObjectInfo
+from service.storage.progress import Progress
+
+
+class LocalSource:
+    """The files below one folder."""
+
+    def __init__(self, location: LocalLocation) -> None:
+        self.uri = location.uri
+        self._path = location.path
+
+    def close(self) -> None:
+        """Nothing is held open."""
+
+    def list(self) -> tuple[ObjectInfo, ...]:
+        """List every file below the folder, hidden ones left out; links are followed.
+
+        Raises:
+            CheckpointNotFound: there is no such folder, or it is empty.
+            AccessDenied: the folder may not be read.
+        """
+        if not self._path.exists():
+            raise CheckpointNotFound(
+                self.uri, "there is no such folder. A bucket is written gs://bucket/prefix, the Hub hf://org/name."
+            )
+        if not self._path.is_dir():
+            raise CheckpointNotFound(self.uri, "this is a file; name the folder that it lies in.")
+        objects = tuple(sorted(self._files(), key=lambda info: info.name))
+        if not objects:
+            raise CheckpointNotFound(self.uri, "the folder is empty.")
+        return objects
+
+    def read(self, info: ObjectInfo) -> bytes:
+        """Read a file whole.
+
+        Raises:
+            ObjectChanged: the file is gone.
+            AccessDenied: the file may not be read.
+        """
+        try:
+            return (self._path / info.name).read_bytes()
+        except FileNotFoundError as error:
+            raise ObjectChanged(self.uri, info.name, info.generation) from error
+        except PermissionError as error:
+            raise AccessDenied(self.uri, f"{info.name} may not be read by this user.") from error
+
+    def pull(
+        self,
+        objects: Sequence[ObjectInfo],
+        cache: CheckpointCache,
+        progress: Progress,
+        cancelled: threading.Event | None = None,
+    ) -> PulledCheckpoint:
+        """Give the folder itself; nothing is copied."""
+        return PulledCheckpoint(self._path, tuple(objects))
+
+    def _files(self) -> Iterator[ObjectInfo]:
+        def refuse(error: OSError) -> None:
+            raise AccessDenied(self.uri, f"{error.filename} may not be read by this user.") from error
+
+        # Links are followed: the Hub's own cache is a folder of them.
+        for folder, folders, names in os.walk(self._path, followlinks=True, onerror=refuse):
+            folders[:] = [name for name in folders if not name.startswith(".")]
+            for name in names:
+                path = Path(folder, name)
+                if path.is_file() and not name.startswith(".") and name != RECORD_NAME:
+                    status = path.stat()
+                    relative = path.relative_to(self._path).as_posix()
+                    yield ObjectInfo(relative, status.st_size, generation=status.st_mtime_ns)

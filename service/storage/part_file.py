@@ -1,0 +1,115 @@
+"""A file that grows under a temporary name beside its final one, and gets that when its bytes are known to be right."""
+
+import errno
+import os
+import threading
+import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from service.errors import StorageFull, TransferFailed
+from service.storage import crc32c
+from service.storage import gzip as content
+from service.storage.objects import PART_SUFFIX, ObjectInfo
+
+FULL = frozenset({errno.ENOSPC, errno.EDQUOT})
+
+
+class PartFile:
+    """One object on its way into a folder; slices may be written in any order and from several threads."""
+
+    def __init__(self, uri: str, info: ObjectInfo, folder: Path) -> None:
+        """Choose a name; nothing is made until the first byte comes."""
+        self._uri, self._info, self._folder = uri, info, folder
+        self._final = folder / info.name
+        self._part = self._final.with_name(f".{self._final.name}.{os.getpid()}.{uuid.uuid4().hex[:8]}{PART_SUFFIX}")
+        self._lock = threading.Lock()
+        self._descriptor: int | None = None
+
+    def write(self, data: memoryview | bytes, offset: int) -> None:
+        """Write bytes where they belong.
+
+        Raises:
+            StorageFull: the file system has no room left.
+            TransferFailed: the folder cannot be written.
+        """
+        with self._disk_errors_named():
+            descriptor, view = self._open(), memoryview(data)
+            while view:
+                written = os.pwrite(descriptor, view, offset)
+                view = view[written:]
+                offset += written
+
+    def put_in_place(self) -> str:
+        """Give the file its name, unpacked if the object is stored packed, and return its crc32c then.
+
+        Raises:
+            MalformedCheckpoint: the object does not unpack.
+            StorageFull, TransferFailed: see `write`.
+        """
+        file_sum = self._info.crc32c
+        with self._disk_errors_named():
+            descriptor = self._open()
+            if content.is_packed(self._info):
+                file_sum = self._unpack()
+                os.close(descriptor)
+                descriptor = self._descriptor = os.open(self._part, os.O_RDWR | os.O_CLOEXEC)
+            os.fsync(descriptor)
+            self._part.replace(self._final)
+            os.close(descriptor)
+            self._descriptor = None
+        return file_sum
+
+    def discard(self) -> None:
+        """Delete the temporary file, if it is still there; nobody may write to it any more."""
+        if self._descriptor is not None:
+            os.close(self._descriptor)
+            self._descriptor = None
+            self._part.unlink(missing_ok=True)
+
+    def _open(self) -> int:
+        with self._lock:
+            if self._descriptor is None:
+                self._part.parent.mkdir(parents=True, exist_ok=True)
+                self._descriptor = os.open(self._part, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+                _reserve(self._descriptor, self._info.size_bytes)
+            return self._descriptor
+
+    def _unpack(self) -> str:
+        unpacked = self._part.with_name(f"{self._part.name.removesuffix(PART_SUFFIX)}.unpacked{PART_SUFFIX}")
+        try:
+            crc = content.decode_file(self._uri, self._info, self._part, unpacked)
+            unpacked.replace(self._part)
+        finally:
+            unpacked.unlink(missing_ok=True)
+        return crc32c.to_text(crc)
+
+    @contextmanager
+    def _disk_errors_named(self) -> Iterator[None]:
+        folder = self._final.parent
+        try:
+            yield
+        except OSError as error:
+            if error.errno in FULL:
+                needed_bytes, free = self._info.size_bytes, free_bytes(self._folder)
+                raise StorageFull(self._uri, needed_bytes=needed_bytes, free_bytes=free, path=str(folder)) from error
+            reason = f"cannot be written under {folder}: {error.strerror}"
+            raise TransferFailed(self._uri, self._info.name, reason) from error
+
+
+def free_bytes(folder: Path) -> int:
+    """What an ordinary user may still write into a folder's file system."""
+    status = os.statvfs(folder)
+    return status.f_bavail * status.f_frsize
+
+
+def _reserve(descriptor: int, size_bytes: int) -> None:
+    # Finds a full disk before the first byte, and keeps a file of one piece.
+    if size_bytes == 0:
+        return
+    try:
+        os.posix_fallocate(descriptor, 0, size_bytes)
+    except OSError as error:
+        if error.errno not in (errno.EOPNOTSUPP, errno.EINVAL):
+            raise

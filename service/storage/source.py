@@ -1,0 +1,78 @@
+"""One interface to a checkpoint, wherever it lies: list it, read its small files, then pull what is needed.
+
+`open_source(parse_location(uri), ...)`, then `source.list()`, `source.read(info)` for a configuration, and
+`source.pull(chosen, cache, progress)`, whose `path` holds the chosen files, whole and checked.
+"""
+
+import threading
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Protocol, runtime_checkable
+
+from service.storage.cache.cache import CheckpointCache, PulledCheckpoint
+from service.storage.local import LocalSource
+from service.storage.location import GcsLocation, HubLocation, Location
+from service.storage.objects import ObjectInfo
+from service.storage.progress import Progress
+from service.storage.retry import TransferLimits
+
+
+@runtime_checkable
+class Source(Protocol):
+    """A place that holds a checkpoint."""
+
+    uri: str
+
+    def list(self) -> tuple[ObjectInfo, ...]:
+        """List every file, each pinned to one version."""
+        ...
+
+    def read(self, info: ObjectInfo) -> bytes:
+        """Read a small file whole."""
+        ...
+
+    def pull(
+        self,
+        objects: Sequence[ObjectInfo],
+        cache: CheckpointCache,
+        progress: Progress,
+        cancelled: threading.Event | None = None,
+    ) -> PulledCheckpoint:
+        """Bring files to this machine; returns when all of them are whole, checked and held."""
+        ...
+
+    def close(self) -> None:
+        """Close the connections."""
+        ...
+
+
+def open_source(
+    location: Location,
+    *,
+    cache_root: Path,
+    emulator_host: str | None = None,
+    limits: TransferLimits | None = None,
+) -> Source:
+    """Open a location; nothing is read yet.
+
+    Args:
+        location: what `parse_location` made of an address.
+        cache_root: LOCAL_MODEL_CACHE; the Hub's files go below it.
+        emulator_host: STORAGE_EMULATOR_HOST.
+        limits: time limits of listing, reading and pulling; the defaults without PULL_TIMEOUT if left out.
+
+    Raises:
+        AccessDenied: a bucket is meant and there are no credentials.
+        SettingsError: the Hub is meant and its client is not installed.
+    """
+    chosen_limits = limits or TransferLimits()
+    # Only what the address needs is imported: the start's speed depends on it.
+    if isinstance(location, GcsLocation):
+        from service.storage.gcs.read import GcsSource
+
+        return GcsSource(location, emulator_host=emulator_host, limits=chosen_limits)
+    if isinstance(location, HubLocation):
+        from service.storage.hub import HubSource
+
+        return HubSource(location, cache_root=cache_root, limits=chosen_limits)
+    return LocalSource(location)

@@ -1,0 +1,61 @@
+import pytest
+
+from service.api.generation.conversation import conversation
+from service.api.schema.requests import Message
+from service.errors import InvalidParameter, MissingParameter
+
+CALL = {"id": "c1", "type": "function", "function": {"name": "weather", "arguments": '{"city": "Ulm"}'}}
+
+
+def turns(*messages):
+    return conversation([Message.model_validate(message) for message in messages])
+
+
+def test_parts_are_joined_and_a_developer_is_the_system():
+    parts = [{"type": "text", "text": "Be "}, {"type": "text", "text": "brief."}]
+    assert turns({"role": "developer", "content": parts}, {"role": "user", "content": "hi", "name": "Ada"}) == [
+        {"role": "system", "content": "Be brief."},
+        {"role": "user", "content": "hi", "name": "Ada"},
+    ]
+
+
+def test_an_earlier_tool_call_reaches_the_template_with_its_arguments_as_an_object():
+    assert turns(
+        {"role": "assistant", "tool_calls": [CALL]}, {"role": "tool", "content": "17", "tool_call_id": "c1"}
+    ) == [
+        {
+            "role": "assistant",
+            "content": "",
+            "tool_calls": [
+                {"id": "c1", "type": "function", "function": {"name": "weather", "arguments": {"city": "Ulm"}}}
+            ],
+        },
+        {"role": "tool", "content": "17", "tool_call_id": "c1"},
+    ]
+
+
+@pytest.mark.parametrize("arguments", ["", "{", "[]", "NaN", "[" * 5000])
+def test_broken_tool_arguments_are_named_by_their_path(arguments):
+    call = CALL | {"function": {"name": "weather", "arguments": arguments}}
+    with pytest.raises(InvalidParameter) as caught:
+        turns({"role": "user", "content": "hi"}, {"role": "assistant", "tool_calls": [call]})
+    assert caught.value.param == "messages[1].tool_calls[0].function.arguments"
+
+
+@pytest.mark.parametrize(
+    ("message", "param"),
+    [
+        ({"role": "user", "content": "hi", "tool_calls": [CALL]}, "messages[0].tool_calls"),
+        ({"role": "user", "content": "hi", "tool_call_id": "c1"}, "messages[0].tool_call_id"),
+    ],
+)
+def test_a_field_of_another_role_is_refused(message, param):
+    with pytest.raises(InvalidParameter) as caught:
+        turns(message)
+    assert caught.value.param == param
+
+
+@pytest.mark.parametrize("message", [{"role": "user"}, {"role": "assistant"}, {"role": "assistant", "tool_calls": []}])
+def test_a_message_without_content_is_refused(message):
+    with pytest.raises(MissingParameter, match=r"messages\[0\]\.content"):
+        turns(message)

@@ -1,0 +1,43 @@
+import pytest
+
+from service.api.generation.generation import token_budget
+from service.errors import ContextLengthExceeded
+
+
+def budget(prompt_tokens, asked=None, default=None):
+    return token_budget(
+        prompt_tokens=prompt_tokens, asked=(asked, "max_tokens"), default=default, limit_tokens=100, param="prompt"
+    )
+
+
+@pytest.mark.parametrize(
+    ("prompt_tokens", "asked", "default", "expected"),
+    [
+        (10, None, None, 90),
+        (10, None, 16, 16),
+        (90, None, 16, 10),
+        (10, 5, 16, 5),
+        (10, 90, None, 90),
+        (99, 1, None, 1),
+    ],
+)
+def test_the_budget_is_what_was_asked_or_what_fits(prompt_tokens, asked, default, expected):
+    assert budget(prompt_tokens, asked, default) == expected
+
+
+@pytest.mark.parametrize(
+    ("prompt_tokens", "asked", "param"),
+    [
+        (10, 91, "max_tokens"),
+        (10, 2**63 - 1, "max_tokens"),
+        (100, None, "prompt"),
+        (100, 1, "prompt"),
+        (10**6, 5, "prompt"),
+    ],
+)
+def test_what_does_not_fit_is_refused_with_the_numbers(prompt_tokens, asked, param):
+    with pytest.raises(ContextLengthExceeded) as caught:
+        budget(prompt_tokens, asked)
+    assert caught.value.param == param
+    assert caught.value.prompt_tokens == prompt_tokens
+    assert caught.value.limit_tokens == 100

@@ -1,0 +1,70 @@
+"""Every error has OpenAI's four keys; what is ours to fix is told to the log only."""
+
+import pytest
+
+from service import errors
+from service.api.http.errors import failure_of
+
+REFUSALS = [
+    errors.InvalidParameter("no", param="seed"),
+    errors.UnsupportedParameter("n"),
+    errors.UnknownParameter("foo"),
+    errors.MissingParameter("model"),
+    errors.ContextLengthExceeded(prompt_tokens=9, max_tokens=1, limit_tokens=5, param="prompt"),
+    errors.InvalidApiKey(is_missing=True),
+    errors.UnknownRoute("no"),
+    errors.UnknownModel("a", ["b"]),
+    errors.MethodNotAllowed("no"),
+    errors.BodyTooSlow(1.0),
+    errors.BodyTooLarge(5),
+    errors.UnsupportedMediaType("no"),
+    errors.ClientGone(),
+    errors.Overloaded(running=1, limit=1, retry_after_s=7),
+    errors.NotReady("weights"),
+    errors.Draining(),
+    errors.DeadlineExceeded(1.0),
+]
+FAULTS = [errors.EngineError("/secret 0x7f"), errors.EngineStopped("/secret"), ValueError("/secret"), MemoryError()]
+
+
+def scope():
+    return {"state": {"request_id": "req_1", "facts": {}}}
+
+
+def all_kinds(kind):
+    return {kind}.union(*(all_kinds(sub) for sub in kind.__subclasses__()))
+
+
+def test_no_refusal_is_forgotten_here():
+    assert {type(error) for error in REFUSALS} == all_kinds(errors.RequestError) - {errors.RequestError}
+
+
+@pytest.mark.parametrize("error", [*REFUSALS, *FAULTS], ids=lambda error: type(error).__name__)
+def test_every_error_has_the_four_keys_and_a_code_in_the_log(error):
+    place = scope()
+    failure = failure_of(error, place)
+    body = failure.body["error"]
+    assert set(body) == {"message", "type", "param", "code"}
+    assert body["message"]
+    assert body["type"]
+    assert place["state"]["facts"]["error_code"] == body["code"]
+    assert ("retry-after" in failure.headers) is (failure.status in (429, 503))
+
+
+def test_the_time_to_wait_is_the_errors_own():
+    assert failure_of(errors.Overloaded(running=1, limit=1, retry_after_s=7), scope()).headers["retry-after"] == "7"
+
+
+@pytest.mark.parametrize("error", FAULTS, ids=lambda error: type(error).__name__)
+def test_a_fault_of_ours_shows_an_id_and_no_detail(error, caplog):
+    failure = failure_of(error, scope())
+    assert failure.status >= 500
+    assert "req_1" in failure.body["error"]["message"]
+    assert "secret" not in str(failure.body)
+    assert len(caplog.records) == 1
+
+
+def test_a_refusal_is_nothing_to_log(caplog):
+    for error in REFUSALS:
+        failure_of(error, scope())
+    assert not caplog.records

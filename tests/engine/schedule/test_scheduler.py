@@ -1,0 +1,236 @@
+"""Every question of policy, answered without an array."""
+
+from service.engine.request import FinishReason, Request
+from service.engine.schedule.chunking import Chunking
+from service.engine.schedule.plan import CopyKind, StepKind
+from service.engine.schedule.scheduler import Scheduler
+
+
+def make_scheduler(**sizes: int) -> Scheduler:
+    chunking = Chunking(max_tokens=sizes.pop("max_prefill_tokens", 8), rows=(1, 2, 4), step_cost_tokens=512)
+    return Scheduler(**{"num_slots": 2, "num_pages": 16, "page_size": 4} | sizes, chunking=chunking)
+
+
+def make_request(name: str, prompt_len: int = 4, max_tokens: int = 4, **options):
+    # Each name has tokens of its own, so that none finds another's prefix unless it means to.
+    first = 1000 * (1 + ord(name[0]))
+    return Request(name, tuple(range(first, first + prompt_len)), max_tokens, **options)
+
+
+def step(scheduler: Scheduler, token_id: int = 7):
+    plan = scheduler.plan()
+    return plan, scheduler.commit(plan, [token_id] * len(plan.rows))
+
+
+def test_a_prompt_is_prefilled_in_chunks_and_only_the_last_one_is_sampled():
+    scheduler = make_scheduler()
+    scheduler.add(make_request("a", prompt_len=18))
+    rows = [scheduler.plan().rows[0] for _ in range(3)]
+    assert [(row.start, len(row.token_ids), row.is_sampled) for row in rows] == [
+        (0, 8, False),
+        (8, 8, False),
+        (16, 2, True),
+    ]
+
+
+def test_prefill_and_decode_take_turns_so_that_a_long_prompt_stalls_nobody():
+    scheduler = make_scheduler()
+    scheduler.add(make_request("running", max_tokens=20))
+    step(scheduler)
+    scheduler.add(make_request("long", prompt_len=24))
+    kinds = [step(scheduler)[0].kind for _ in range(6)]
+    assert kinds == [StepKind.DECODE, StepKind.PREFILL] * 3
+
+
+def test_one_kind_by_itself_comes_as_long_as_there_is_any_of_it():
+    scheduler = make_scheduler()
+    scheduler.add(make_request("a", prompt_len=18, max_tokens=3))
+    scheduler.add(make_request("b", prompt_len=3, max_tokens=2))
+    assert scheduler.plan(only=StepKind.DECODE) is None
+    kinds = []
+    for only in (StepKind.PREFILL, StepKind.DECODE):
+        while plan := scheduler.plan(only=only):
+            kinds.append((plan.kind, len(plan.rows)))
+    assert [kind for kind, _ in kinds] == [StepKind.PREFILL] * (len(kinds) - 2) + [StepKind.DECODE] * 2
+    assert [num_rows for _, num_rows in kinds[-2:]] == [2, 1]
+
+
+def test_a_second_request_joins_while_the_first_runs():
+    scheduler = make_scheduler()
+    first = scheduler.add(make_request("first", max_tokens=20))
+    step(scheduler)
+    step(scheduler)
+    second = scheduler.add(make_request("second"))
+    step(scheduler)
+    plan, _ = step(scheduler)
+    assert plan.kind is StepKind.DECODE
+    assert [row.sequence for row in plan.rows] == [first, second]
+
+
+def test_a_request_waits_for_a_slot_in_the_order_of_arrival():
+    scheduler = make_scheduler()
+    for name in "abc":
+        scheduler.add(make_request(name))
+    scheduler.plan()
+    assert (scheduler.num_running, scheduler.num_waiting) == (2, 1)
+
+
+def test_a_request_waits_until_its_prompt_fits_into_pages():
+    scheduler = make_scheduler(num_pages=5)
+    scheduler.add(make_request("a", prompt_len=12))
+    scheduler.add(make_request("b", prompt_len=12))
+    step(scheduler)
+    assert (scheduler.num_running, scheduler.num_waiting) == (1, 1)
+
+
+def test_the_lowest_priority_value_goes_first_and_then_the_first_to_arrive():
+    scheduler = make_scheduler(num_slots=1)
+    for name, priority in (("a", 1), ("b", 0), ("c", 0)):
+        scheduler.add(make_request(name, max_tokens=1, priority=priority))
+    assert [step(scheduler)[1][0][0].request.id for _ in range(3)] == ["b", "c", "a"]
+
+
+def test_short_prompts_pass_a_long_one_between_its_chunks():
+    scheduler = make_scheduler(num_slots=4, num_pages=64)
+    long = scheduler.add(make_request("long", prompt_len=40))
+    step(scheduler)
+    short = scheduler.add(make_request("short", prompt_len=4))
+    plan, events = step(scheduler)
+    assert {row.sequence for row in plan.rows} == {long, short}
+    assert [sequence for sequence, _ in events] == [short]
+
+
+def test_several_short_prompts_share_a_prefill_step():
+    scheduler = make_scheduler(num_slots=4, num_pages=64)
+    for name in "abcd":
+        scheduler.add(make_request(name, prompt_len=2))
+    plan, events = step(scheduler)
+    assert (plan.kind, len(plan.rows), len(events)) == (StepKind.PREFILL, 4, 4)
+
+
+def test_who_would_compute_the_same_page_waits_and_finds_it():
+    scheduler = make_scheduler(num_slots=3)
+    first, twin = (scheduler.add(make_request(name, prompt_len=7)) for name in ("a1", "a2"))
+    other = scheduler.add(make_request("b"))
+    plan, _ = step(scheduler)
+    assert [row.sequence for row in plan.rows] == [first, other]
+    while not any(row.sequence is twin for row in plan.rows):
+        plan, _ = step(scheduler)
+    assert [(row.start, len(row.token_ids)) for row in plan.rows if row.sequence is twin] == [(4, 3)]
+
+
+def test_out_of_pages_the_youngest_gives_back_and_later_goes_on_from_its_own_output():
+    scheduler = make_scheduler(num_pages=4)
+    old = scheduler.add(make_request("old", prompt_len=4, max_tokens=9))
+    young = scheduler.add(make_request("young", prompt_len=4, max_tokens=7))
+    for token_id in range(100, 120):
+        plan = scheduler.plan()
+        scheduler.commit(plan, [token_id] * len(plan.rows))
+        scheduler.check_integrity()
+        if scheduler.is_idle:
+            break
+    assert scheduler.num_preemptions == 1
+    assert (len(old.output_ids), len(young.output_ids)) == (9, 7)
+    assert young.finish_reason is FinishReason.LENGTH
+
+
+def test_a_later_request_finds_the_pages_of_an_equal_beginning():
+    scheduler = make_scheduler()
+    first = scheduler.add(make_request("a", prompt_len=10, max_tokens=1))
+    step(scheduler)
+    step(scheduler)
+    second = scheduler.add(make_request("a", prompt_len=11, max_tokens=1))
+    plan, [(_, event)] = step(scheduler)
+    assert first.is_finished
+    assert (plan.rows[0].start, event.num_found) == (8, 8)
+    assert second.request.prompt_ids[8:] == plan.rows[0].token_ids
+
+
+def test_an_equal_prompt_leaves_one_token_to_compute():
+    scheduler = make_scheduler()
+    for _ in range(2):
+        scheduler.add(make_request("a", prompt_len=8, max_tokens=1))
+        plan, _ = step(scheduler)
+    assert (plan.rows[0].start, len(plan.rows[0].token_ids)) == (4, 4)
+
+
+def test_another_salt_finds_nothing():
+    scheduler = make_scheduler()
+    scheduler.add(make_request("a", prompt_len=8, max_tokens=1, cache_salt=b"one"))
+    step(scheduler)
+    scheduler.add(make_request("a", prompt_len=8, max_tokens=1, cache_salt=b"two"))
+    plan, [(_, event)] = step(scheduler)
+    assert (plan.rows[0].start, event.num_found) == (0, 0)
+
+
+def test_what_a_running_sequence_has_cached_is_shared_at_once():
+    scheduler = make_scheduler()
+    running = scheduler.add(make_request("a", prompt_len=8, max_tokens=9))
+    step(scheduler)
+    sharing = scheduler.add(make_request("a", prompt_len=9, max_tokens=9))
+    step(scheduler)
+    step(scheduler)
+    assert sharing.pages[:2] == running.pages[:2]
+    scheduler.check_integrity()
+
+
+def test_pages_are_saved_after_their_step_and_restored_before_the_next():
+    scheduler = make_scheduler()
+    scheduler.add(make_request("a", prompt_len=8, max_tokens=1))
+    step(scheduler)
+    assert scheduler.take_copies() == []
+    scheduler.add(make_request("a", prompt_len=9, max_tokens=1))
+    scheduler.plan()
+    save, restore = scheduler.take_copies()
+    assert (save.kind, save.first_page, len(save.pages)) == (CopyKind.SAVE, 0, 2)
+    assert (restore.kind, restore.first_page, restore.pages) == (CopyKind.RESTORE, 0, save.pages)
+
+
+def test_max_tokens_ends_a_sequence_with_length_and_frees_all():
+    scheduler = make_scheduler()
+    sequence = scheduler.add(make_request("a", max_tokens=2))
+    _, first = step(scheduler)
+    _, last = step(scheduler)
+    assert first[0][1].finish_reason is None
+    assert last[0][1].finish_reason is FinishReason.LENGTH
+    assert sequence.output_ids == [7, 7]
+    assert scheduler.is_idle
+    scheduler.check_integrity()
+
+
+def test_a_stop_token_ends_a_sequence_and_is_not_part_of_it():
+    scheduler = make_scheduler()
+    sequence = scheduler.add(make_request("a", stop_ids=frozenset({9})))
+    step(scheduler, token_id=7)
+    _, events = step(scheduler, token_id=9)
+    assert events[0][1].token_ids == ()
+    assert events[0][1].finish_reason is FinishReason.STOP
+    assert sequence.output_ids == [7]
+
+
+def test_no_token_is_planned_beyond_max_tokens_before_the_last_one_is_read():
+    scheduler = make_scheduler()
+    scheduler.add(make_request("a", max_tokens=2))
+    plans = [scheduler.plan(), scheduler.plan()]
+    assert scheduler.plan() is None
+    assert [scheduler.commit(plan, [7])[0][1].finish_reason for plan in plans] == [None, FinishReason.LENGTH]
+
+
+def test_what_a_step_under_way_brings_to_an_ended_sequence_is_dropped():
+    scheduler = make_scheduler()
+    scheduler.add(make_request("a", max_tokens=8, stop_ids=frozenset({9})))
+    first, second = scheduler.plan(), scheduler.plan()
+    assert scheduler.commit(first, [9])[0][1].finish_reason is FinishReason.STOP
+    assert scheduler.commit(second, [5]) == []
+
+
+def test_an_abort_frees_slot_and_pages_at_once_whether_running_or_waiting():
+    scheduler = make_scheduler(num_slots=1)
+    running, waiting = scheduler.add(make_request("running")), scheduler.add(make_request("waiting"))
+    plan = scheduler.plan()
+    scheduler.abort(waiting)
+    scheduler.abort(running)
+    scheduler.abort(running)
+    assert scheduler.is_idle
+    assert scheduler.pages.num_available == scheduler.pages.num_pages
+    assert scheduler.commit(plan, [7]) == []

@@ -1,0 +1,109 @@
+"""Stages: how layers are cut, and that a cut changes nothing that a model says."""
+
+import dataclasses
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from service.compile.aot import compile_programs
+from service.device.mesh import DeviceMesh
+from service.engine.request import Request, Sampling
+from service.engine.runner import Runner
+from service.engine.schedule.scheduler import Scheduler
+from service.engine.shapes import EngineShapes
+from service.engine.steps.programs import engine_programs
+from service.kernels.cpu import RowAttention
+from service.kernels.paging import Paging
+from service.models.decoder import Decoder
+from service.models.layer_groups import decoder_stages
+from service.models.registry import read_config
+from service.models.weight_shapes import weight_shapes
+from tests.models.whole_step import empty_caches, whole_step
+from tests.parity.cases import CASES
+
+HUB_CONFIG = next(case.hub_config for case in CASES if case.name == "mistral_window")
+CONFIG = read_config("test", HUB_CONFIG)
+SHAPES = EngineShapes(num_slots=1, num_pages=8, page_size=4, max_context=16, max_prefill_tokens=8, prefill_rows=(1,))
+
+
+def deep(num_layers, windows=()):
+    return dataclasses.replace(CONFIG, num_layers=num_layers, sliding_windows=tuple(windows))
+
+
+def stages_of(config):
+    return decoder_stages(config, Decoder(config).weight_specs())
+
+
+@pytest.mark.parametrize(
+    ("num_layers", "sizes", "num_kinds"),
+    [
+        (1, [1], 1),
+        (2, [2], 1),
+        (22, [5, 5, 5, 5, 2], 2),
+        (30, [5] * 6, 1),
+        (32, [4] * 8, 1),
+        (80, [5] * 16, 1),
+    ],
+)
+def test_layers_that_look_alike_are_cut_into_a_few_at_a_time(num_layers, sizes, num_kinds):
+    stages = stages_of(deep(num_layers))
+    assert [len(stage.layers) for stage in stages] == sizes
+    assert [layer for stage in stages for layer in stage.layers] == list(range(num_layers))
+    assert len({stage.kind for stage in stages}) == num_kinds
+
+
+@pytest.mark.parametrize(
+    ("windows", "num_kinds"),
+    [
+        ([None, 8] * 12, 1),  # every other layer: a stage is two or three pairs
+        ([8, 8, 8, 8, 8, None] * 4, 1),  # one of six
+        ([None] * 10 + [8] * 14, 3),  # no cut of a few layers hits the border
+    ],
+)
+def test_layers_with_other_windows_are_cut_where_the_fewest_kinds_come_out(windows, num_kinds):
+    config = deep(24, windows)
+    stages = stages_of(config)
+    assert len({stage.kind for stage in stages}) == num_kinds
+    for stage in stages:
+        first = next(s for s in stages if s.kind == stage.kind)
+        assert [config.sliding_window(i) for i in stage.layers] == [config.sliding_window(i) for i in first.layers]
+
+
+def test_stages_of_a_kind_take_alike_weights_in_the_same_order_and_all_are_taken():
+    specs = {spec.name: spec for spec in Decoder(deep(12)).weight_specs()}
+    stages = stages_of(deep(12))
+    assert sorted(name for stage in stages for name in stage.weights) == sorted(n for n in specs if "." in n)
+    for stage in stages:
+        for name, of_first in zip(stage.weights, stages[0].weights, strict=True):
+            assert name.split(".")[2] == of_first.split(".")[2]
+            assert specs[name].shape == specs[of_first].shape
+
+
+def test_a_model_whose_stages_share_executables_says_what_it_says_in_one_piece():
+    config = deep(12, [None, 3] * 6)
+    model = Decoder(config, kernel=RowAttention(SHAPES.layout))
+    kinds = [stage.kind for stage in model.stages]
+    assert len(set(kinds)) < len(kinds)  # else nothing is shared
+    random = np.random.RandomState(2)
+    weights = {s.name: jnp.asarray(random.randn(*s.shape) * 0.4, jnp.float32) for s in model.weight_specs()}
+    mesh = DeviceMesh((next(iter(weights["embed"].devices())),))
+    programs = engine_programs(model, SHAPES, weight_shapes(model.weight_specs(), np.dtype(np.float32), mesh))
+    executables = {name: program.executable for name, program in compile_programs(programs, num_threads=2).items()}
+    runner = Runner(SHAPES, model.stages, weights, executables)
+    scheduler = Scheduler(num_slots=1, num_pages=8, page_size=4, chunking=SHAPES.chunking)
+    prompt = (3, 1, 4, 1, 5, 9, 2, 6, 5, 3)  # two chunks
+    sequence = scheduler.add(Request("a", prompt, 6, Sampling(temperature=0.0)))
+    while (plan := scheduler.plan()) is not None:
+        scheduler.commit(plan, runner.dispatch(plan).read().tolist())
+    assert list(sequence.known_ids[len(prompt) :]) == _greedy_in_one_piece(model, weights, prompt, 6)
+
+
+def _greedy_in_one_piece(model, weights, prompt, num_tokens):
+    token_ids = list(prompt)
+    paging_of = {"start": jnp.zeros(1, jnp.int32), "page_table": jnp.arange(4)[None], "slots": jnp.zeros(1, jnp.int32)}
+    for _ in range(num_tokens):
+        paging = Paging(num_tokens=jnp.array([len(token_ids)]), **paging_of)
+        hidden, _ = whole_step(model, weights, empty_caches(model, SHAPES.layout), jnp.array([token_ids]), paging)
+        token_ids.append(int(model.logits(weights, hidden[:, -1])[0].argmax()))
+    return token_ids[len(prompt) :]

@@ -1,0 +1,33 @@
+"""`levserve serve` on a device that is lost some steps after a crowd has come together; settings as ever.
+
+The process goes on for a moment after that, so that a test can ask it how it is.
+"""
+
+import os
+import threading
+
+from service.cli import main
+from service.engine.runner import Runner
+from service.server.app import Server
+
+NUM_SEQUENCES = int(os.environ.pop("FAILING_NUM_SEQUENCES"))  # the crowd
+STEPS = iter(range(int(os.environ.pop("FAILING_NUM_STEPS"))))  # that it gets
+LINGERS_S = 2.0
+
+dispatch, stop = Runner.dispatch, Server._stop
+
+
+def dispatch_until_it_fails(runner, plan):
+    if len(plan.rows) == NUM_SEQUENCES and next(STEPS, None) is None:
+        raise RuntimeError("device lost")
+    return dispatch(runner, plan)
+
+
+def stop_later(server):
+    threading.Timer(LINGERS_S, stop, (server,)).start()
+
+
+if __name__ == "__main__":
+    Runner.dispatch = dispatch_until_it_fails
+    Server._stop = stop_later
+    main()

@@ -1,0 +1,51 @@
+"""A device that is lost under load: every client is told, the platform sees it, and the process ends."""
+
+import concurrent.futures
+import json
+import time
+
+import httpx
+
+from tests.process import ServiceProcess
+
+NUM_STREAMS = 6
+NUM_STEPS = 20
+COMPLETION = {"model": "levserve-demo", "prompt": "Count", "max_tokens": 900, "ignore_eos": True}
+CHAT = {"model": "levserve-demo", "messages": [{"role": "user", "content": "Hi"}], "max_tokens": 900}
+
+
+def read(url, index):
+    """Return the events of one stream, half of them chats', until the server ends it."""
+    path, body = ("chat/completions", CHAT | {"ignore_eos": True}) if index % 2 else ("completions", COMPLETION)
+    with httpx.stream("POST", f"{url}/v1/{path}", json=body | {"stream": True}, timeout=60) as response:
+        assert response.status_code == 200
+        return [line.removeprefix("data: ") for line in response.iter_lines() if line]
+
+
+def test_every_stream_ends_with_an_error_event_liveness_fails_and_the_process_exits_with_1():
+    facts = {"failing_num_sequences": NUM_STREAMS + 1, "failing_num_steps": NUM_STEPS}
+    with ServiceProcess(module="tests.server.failing_service", **facts) as service:
+        url = service.wait_until_ready().url
+        assert httpx.get(f"{url}/health/live").status_code == 200
+        with concurrent.futures.ThreadPoolExecutor(NUM_STREAMS + 1) as pool:
+            streams = [pool.submit(read, url, index) for index in range(NUM_STREAMS)]
+            whole = pool.submit(httpx.post, f"{url}/v1/completions", json=COMPLETION, timeout=60)
+            ends = [stream.result() for stream in streams]
+            failure = whole.result()
+        failed_s = time.monotonic()
+        live, late = httpx.get(f"{url}/health/live"), httpx.post(f"{url}/v1/completions", json=COMPLETION)
+        exit_code = service.exit_code
+
+    for events in ends:
+        assert len(events) > NUM_STEPS // 2  # what was there when the device was lost; not every token ends a character
+        assert all("choices" in json.loads(event) for event in events[:-1])
+        error = json.loads(events[-1])["error"]
+        assert (error["type"], error["code"]) == ("server_error", "engine_error")
+    assert (failure.status_code, failure.json()["error"]["code"]) == (500, "engine_error")
+    assert live.status_code == 503
+    assert (late.status_code, late.json()["error"]["code"]) == (503, "engine_stopped")
+    assert exit_code == 1
+    assert time.monotonic() - failed_s < 10
+    critical = [line for line in service.log if line.get("severity") == "CRITICAL"]
+    assert len(critical) == 1
+    assert "RuntimeError: device lost" in "\n".join(service.raw)

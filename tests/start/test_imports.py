@@ -1,0 +1,85 @@
+"""What libraries are told before they are imported, seen from a process of its own."""
+
+import json
+import os
+import subprocess
+import sys
+from typing import Any
+
+BEGIN = """
+import gc, json, os, sys
+from service.start.imports import prepare
+prepare()
+import numpy
+from pathlib import Path
+names = ("PYDANTIC_DISABLE_PLUGINS", "OPENBLAS_NUM_THREADS")
+told = {name: os.environ[name] for name in names}
+now = {
+    "collects": gc.isenabled(),
+    "interval_s": sys.getswitchinterval(),
+    "threads": len(list(Path("/proc/self/task").iterdir())),
+}
+print(json.dumps(told | now))
+"""
+
+
+SETTLE = """
+import gc, json, sys
+usual_s = sys.getswitchinterval()
+from service.start.imports import prepare, settle
+prepare()
+settle()
+print(json.dumps([gc.isenabled(), gc.get_freeze_count() > 0, sys.getswitchinterval() == usual_s]))
+"""
+
+IMPORT_JAX = """
+import importlib.metadata, json, sys
+from service.start.deferred_modules import run_put_off
+from service.start.imports import as_needed_to_run
+with as_needed_to_run():
+    import jax
+searched = [name for name in ("etils", "filelock", "cloudpickle") if name in sys.modules]
+assert jax.jit(lambda x: jax.nn.relu(jax.numpy.einsum("i,i->", x, x)))(jax.numpy.ones(3)) == 3
+run_put_off()
+import etils.epath, filelock
+print(json.dumps({"searched": searched, "packages": len(list(importlib.metadata.distributions())) > 20}))
+"""
+
+IMPORT_FASTAPI = """
+import json, sys
+from service.start.imports import without_documents
+with without_documents():
+    from fastapi.security import http
+names_only = not hasattr(http.HTTPBearerModel, "model_fields")
+from fastapi.openapi.models import Contact
+print(json.dumps([names_only, Contact(name="a").name]))
+"""
+
+
+def begin(code: str = BEGIN, **variables: str) -> Any:
+    dropped = ("OPENBLAS_NUM_THREADS", "JAX_COMPILATION_CACHE_DIR")
+    environment = {name: value for name, value in os.environ.items() if name not in dropped} | variables
+    done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True)
+    return json.loads(done.stdout)
+
+
+def test_a_process_begins_without_a_collector_plugins_or_threads():
+    told = {"PYDANTIC_DISABLE_PLUGINS": "__all__", "OPENBLAS_NUM_THREADS": "1"}
+    assert begin() == told | {"collects": False, "interval_s": 0.0005, "threads": 1}
+
+
+def test_what_the_operator_has_set_stays():
+    assert begin(PYDANTIC_DISABLE_PLUGINS="logfire")["PYDANTIC_DISABLE_PLUGINS"] == "logfire"
+    assert begin(OPENBLAS_NUM_THREADS="2")["OPENBLAS_NUM_THREADS"] == "2"
+
+
+def test_once_all_is_imported_the_process_is_as_usual_again():
+    assert begin(SETTLE) == [True, True, True]
+
+
+def test_jax_is_imported_without_what_only_compiling_needs_and_has_all_of_it_when_asked():
+    assert begin(IMPORT_JAX) == {"searched": [], "packages": True}
+
+
+def test_fastapi_is_imported_without_documents_and_others_find_their_models():
+    assert begin(IMPORT_FASTAPI) == [True, "a"]

@@ -1,0 +1,103 @@
+"""What is planned: which devices, what each has to hold, and which kernel; a slow one is never taken in silence."""
+
+import logging
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+
+from service.checkpoint.discover import locate
+from service.device.mesh import DeviceMesh
+from service.errors import DoesNotFit, SettingsError
+from service.kernels.choice import KernelName
+from service.models.registry import read_config
+from service.settings import Settings
+from service.start.spec import EnginePlan, _choose_kernel, plan_engine
+from service.storage.local import LocalSource
+from tests.device.devices import NamedDevice
+from tests.parity.cases import CASES
+from tests.served import DEMO
+
+# Of the demo model in bfloat16: its table of tokens, and 4 layers of attention and MLP with two norms, and the last.
+EMBED_BYTES = 2 * 2048 * 256
+LAYER_BYTES = 2 * (256 * (8 + 2 + 2) * 32 + 8 * 32 * 256 + 3 * 256 * 512)
+NORM_BYTES = 2 * 256
+COPY_BYTES = 2 * 256 * 2 * 2 * 32  # of both key-value heads, in one layer
+KV_BYTES_PER_TOKEN = 2 * 4 * 2 * 32 * 2
+LIMIT_BYTES = 80_000_000
+
+
+def plan(number: int, limit_bytes: int = LIMIT_BYTES, **settings) -> EnginePlan:
+    """Plan the demo model on accelerators."""
+    client = SimpleNamespace(platform_version="1")
+    devices = [NamedDevice(index, client=client, limit_bytes=limit_bytes) for index in range(number)]
+    chosen = Settings(**{"max_prefill_tokens": 256} | settings)  # work space that the limits below leave room for
+    return plan_engine(chosen, locate(str(DEMO), LocalSource), devices)
+
+
+def test_each_device_holds_its_part_of_the_weights():
+    norms = 9 * NORM_BYTES
+    assert plan(1).weights_bytes == EMBED_BYTES + 4 * LAYER_BYTES + norms
+    assert plan(2).weights_bytes == (EMBED_BYTES + 4 * LAYER_BYTES) // 2 + norms
+    four = plan(4)
+    assert (four.config.num_kv_heads, four.config.group_size, four.config.kv_copies) == (4, 2, 2)
+    assert four.weights_bytes == (EMBED_BYTES + 4 * (LAYER_BYTES + COPY_BYTES)) // 4 + norms
+
+
+def test_the_pages_follow_from_the_memory_of_all_devices():
+    # Too little for all slots' whole context on one device; its weights halved and its pages halved on two.
+    one, two = (plan(number, limit_bytes=40_000_000, max_num_seqs=64) for number in (1, 2))
+    assert one.shapes.num_pages < 64 * 64
+    left_bytes = [p.shapes.num_pages * 16 * KV_BYTES_PER_TOKEN // p.mesh.num_devices for p in (one, two)]
+    assert all(pages + p.weights_bytes < 40_000_000 * 0.9 for pages, p in zip(left_bytes, (one, two), strict=True))
+    assert two.shapes.num_pages > 2 * one.shapes.num_pages
+
+
+def test_a_model_that_is_too_large_for_one_device_fits_on_four():
+    limit_bytes = 24_000_000
+    with pytest.raises(DoesNotFit, match="take more or larger devices"):
+        plan(1, limit_bytes)
+    assert plan(4, limit_bytes).mesh.num_devices == 4
+
+
+def test_a_bundle_is_of_one_number_of_devices():
+    # The same shapes, and yet other executables.
+    one, two = plan(2, tensor_parallel=1), plan(2)
+    assert one.shapes == two.shapes
+    assert two.key.differences(one.key.inputs) == ["mesh", "num_devices"]
+    recipe = {entry["name"]: entry for entry in two.recipe()}
+    assert recipe["layers.0.qkv"]["sharding"] == ["model", None, None, None]
+    assert (recipe["embed"]["sharding"], recipe["final_norm"]["sharding"]) == (["model", None], [None])
+
+
+def test_an_impossible_number_is_refused_with_the_models_numbers():
+    with pytest.raises(SettingsError, match=r"TENSOR_PARALLEL: is 3\..* num_attention_heads = 8 .* here: 1, 2, 4\."):
+        plan(4, tensor_parallel=3)
+
+
+CONFIG = read_config("test", next(c for c in CASES if c.name == "llama_grouped_heads").hub_config)
+BFLOAT16 = np.dtype("bfloat16")
+
+
+def mesh(platform, kind, **attributes):
+    device = SimpleNamespace(
+        platform=platform, device_kind=kind, client=None, memory_stats=lambda: None, id=0, **attributes
+    )
+    return DeviceMesh((device,))
+
+
+def test_the_slow_reference_is_a_warning_that_tells_why(caplog):
+    choice = _choose_kernel(CONFIG, BFLOAT16, mesh("gpu", "Tesla T4", compute_capability="7.5"))
+    assert choice.name is KernelName.REFERENCE
+    (record,) = caplog.records
+    assert record.levelno == logging.WARNING
+    assert "Tesla T4 (compute capability 7.5)" in record.reason
+
+
+def test_the_kernel_and_its_padding_are_told(caplog):
+    caplog.set_level(logging.INFO)
+    choice = _choose_kernel(CONFIG, BFLOAT16, mesh("tpu", "TPU v5 lite"))
+    assert choice.name is KernelName.RAGGED
+    (record,) = caplog.records
+    assert (record.levelno, record.kernel) == (logging.INFO, "ragged")
+    assert (record.head_dim, record.cached_head_dim) == (CONFIG.head_dim, 128)

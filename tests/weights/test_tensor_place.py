@@ -1,0 +1,62 @@
+"""A weight made of pieces is the weight that numpy makes of whole tensors."""
+
+import ml_dtypes
+import numpy as np
+import pytest
+
+from service.models.weight_spec import TensorSource, WeightSpec
+from service.weights.tensor_place import TensorPlace
+from tests.checkpoint.streamed import made_at_once
+
+BF16 = np.dtype(ml_dtypes.bfloat16)
+
+
+def joined(*, num_kv_heads: int, copies: int = 1) -> WeightSpec:
+    """Query, key and value with three query heads to a key-value head, of which several may be one in a checkpoint."""
+    heads = num_kv_heads * copies
+    sources = (
+        TensorSource("q", (heads * 3 * 4, 24), (heads, 3, 4, 24)),
+        TensorSource("k", (num_kv_heads * 4, 24), (heads, 1, 4, 24), copies),
+        TensorSource("v", (num_kv_heads * 4, 24), (heads, 1, 4, 24), copies),
+    )
+    return WeightSpec("qkv", ("kv_head", "qkv_group", "head_dim", "embed"), (heads, 5, 4, 24), sources, concat_axis=1)
+
+
+BIASES = WeightSpec(
+    "bias",
+    ("kv_head", "qkv_group", "head_dim"),
+    (6, 4, 5),
+    (
+        TensorSource("q", (60,), (6, 2, 5)),
+        TensorSource("k", (10,), (6, 1, 5), copies=3),
+        TensorSource("v", (10,), (6, 1, 5), copies=3),
+    ),
+    concat_axis=1,
+)
+CASES = {
+    "plain": WeightSpec("w", ("a", "b"), (7, 5), (TensorSource("t", (7, 5), (7, 5)),)),
+    "one behind the other": WeightSpec(
+        "w", ("a", "b", "c"), (2, 7, 5), (TensorSource("p", (7, 5), (1, 7, 5)), TensorSource("q", (7, 5), (1, 7, 5)))
+    ),
+    "joined in the middle": joined(num_kv_heads=2),
+    "joined, with copies": joined(num_kv_heads=2, copies=2),
+    "joined, with copies of the only one": joined(num_kv_heads=1, copies=4),
+    "joined biases, with copies": BIASES,
+}
+
+
+@pytest.mark.parametrize("stored", [np.dtype(np.float32), BF16, np.dtype(np.float16)], ids=lambda dtype: dtype.name)
+@pytest.mark.parametrize("served", [np.dtype(np.float32), BF16], ids=lambda dtype: dtype.name)
+@pytest.mark.parametrize("size", [1, 7, 250, 2000])  # less than a run of the joined axis, and several of them
+@pytest.mark.parametrize("spec", CASES.values(), ids=CASES)
+def test_pieces_in_any_order_make_the_weight(spec: WeightSpec, size: int, stored: np.dtype, served: np.dtype):
+    random = np.random.default_rng(0)
+    tensors = {s.name: random.standard_normal(s.shape).astype(stored) for s in spec.sources}
+    weight = np.zeros(spec.shape, served)
+    for index, source in enumerate(spec.sources):
+        values = tensors[source.name].reshape(-1)
+        starts = list(range(0, values.size, size))
+        random.shuffle(starts)
+        for start in starts:
+            TensorPlace(spec, index, weight).write(start, values[start : start + size])
+    np.testing.assert_array_equal(weight, made_at_once(spec, tensors, served))
