@@ -82,7 +82,7 @@ def load_checkpoint(
     place = None if mesh.is_host else mesh
     loaded = _load(located, WeightOrder(located.uri, tuple(specs), dtype, place, limits.max_staging_bytes), limits)
     if place is None:
-        return Loaded(mesh.take_over(loaded.weights), loaded.release)
+        return Loaded(mesh.alias_host_arrays(loaded.weights), loaded.release)
     return loaded
 
 

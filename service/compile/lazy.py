@@ -8,7 +8,7 @@ from typing import override
 from service.compile.program import Executable
 
 
-class LoadingExecutables(Mapping[str, Executable]):
+class LazyExecutables(Mapping[str, Executable]):
     """A mapping from names to executables whose values may still be on their way."""
 
     def __init__(

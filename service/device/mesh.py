@@ -96,7 +96,7 @@ class DeviceMesh:
             array.shape, self.sharding(axes, array.shape), lambda part: array[part], dtype=array.dtype
         )
 
-    def take_over(self, arrays: Mapping[str, np.ndarray]) -> dict[str, jax.Array]:
+    def alias_host_arrays(self, arrays: Mapping[str, np.ndarray]) -> dict[str, jax.Array]:
         """Make arrays of the host the device's, which has the same memory, without a copy if they are aligned."""
         placed = jax.block_until_ready(jax.device_put(list(arrays.values()), self.whole, may_alias=True))
         return dict(zip(arrays, placed, strict=True))

@@ -10,12 +10,8 @@ import numpy as np
 
 from service.device.memory import Device
 from service.kernels.attention import AttentionKernel, keeps_rows
+from service.kernels.limits import AMPERE, GPU_LARGEST_HEAD_DIM, TPU_LANES, TPU_SUBLANE_COUNTS
 from service.kernels.paging import CacheLayout
-
-TPU_LANES = 128  # a vector register's width: ragged paged attention takes heads of just so many dimensions
-TPU_SUBLANE_COUNTS = (1, 2, 4)  # less than a whole tile of eight that ragged paged attention can take
-GPU_LARGEST_HEAD_DIM = 256  # what fits the tiles
-AMPERE = (8, 0)  # the first compute capability whose tensor cores know bfloat16
 
 
 class KernelName(StrEnum):

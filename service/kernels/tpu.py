@@ -25,7 +25,7 @@ from jax.experimental.pallas.ops.tpu.ragged_paged_attention import ragged_paged_
 from jaxtyping import Array, DTypeLike, Float, Int
 
 from service.kernels.attention import KVHeads, QueryHeads, Scoring
-from service.kernels.choice import TPU_LANES
+from service.kernels.limits import TPU_LANES
 from service.kernels.paging import CacheLayout, Paging, RowPages
 
 # What one turn of the kernel holds. By itself it would take up to 128 pages at once, which do not fit the 16 MiB that a

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from service.bundles.bundle import Bundle, make_bundle
 from service.bundles.lookup import Bundles
 from service.compile.aot import Compiled, compile_programs
-from service.compile.lazy import LoadingExecutables
+from service.compile.lazy import LazyExecutables
 from service.compile.program import Executable, load_executable
 from service.engine.steps.programs import engine_programs, first_names, program_names
 from service.kernels.attention import keeps_rows
@@ -93,7 +93,7 @@ def compile_all(plan: EnginePlan, startup: Startup) -> Executables:
     )
 
 
-def _load(bundle: Bundle, plan: EnginePlan, names: Sequence[str], startup: Startup) -> LoadingExecutables:
+def _load(bundle: Bundle, plan: EnginePlan, names: Sequence[str], startup: Startup) -> LazyExecutables:
     done = itertools.count(1)
 
     def load_one(name: str) -> Executable:
@@ -108,7 +108,7 @@ def _load(bundle: Bundle, plan: EnginePlan, names: Sequence[str], startup: Start
         return executable
 
     num_processors = os.cpu_count() or 1
-    return LoadingExecutables(
+    return LazyExecutables(
         names,
         load_one,
         num_first=len(first_names(plan.shapes, plan.stages)),

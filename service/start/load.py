@@ -203,7 +203,7 @@ class ModelLoad:
             goal = plan.result()
             facts["weights_bytes"] = goal.weights_bytes
             if ahead is not None:
-                return goal.mesh.take_over(ahead.weights)
+                return goal.mesh.alias_host_arrays(ahead.weights)
             return load_checkpoint(located, goal.specs, goal.dtype, mesh=goal.mesh, limits=limits).weights
 
     def _load_text(self, located: LocatedCheckpoint, has_begun: threading.Event) -> _Text:

@@ -2,7 +2,7 @@ import threading
 
 import pytest
 
-from service.compile.lazy import LoadingExecutables
+from service.compile.lazy import LazyExecutables
 from service.compile.program import Program, compile_program
 
 
@@ -17,7 +17,7 @@ def test_asking_whether_one_is_there_waits_for_none():
         gate.wait(10)
         return fake_executable(name)
 
-    executables = LoadingExecutables(["first", "second"], load, num_first=9, num_first_threads=1, num_threads=1)
+    executables = LazyExecutables(["first", "second"], load, num_first=9, num_first_threads=1, num_threads=1)
     answers: list[bool] = []
     asking = threading.Thread(target=lambda: answers.extend(("second" in executables, "third" in executables)))
     asking.start()
@@ -36,9 +36,7 @@ def test_one_that_is_asked_for_is_loaded_before_those_that_wait():
         loaded.append(name)
         return fake_executable(name)
 
-    executables = LoadingExecutables(
-        ["first", "second", "third"], load, num_first=9, num_first_threads=1, num_threads=1
-    )
+    executables = LazyExecutables(["first", "second", "third"], load, num_first=9, num_first_threads=1, num_threads=1)
     executables["third"]
     assert loaded == ["third"]
     gate.set()
@@ -54,7 +52,7 @@ def test_the_rest_waits_until_it_is_called_or_asked_for():
         loaded.append(name)
         return fake_executable(name)
 
-    executables = LoadingExecutables(
+    executables = LazyExecutables(
         ["first", "second", "third", "fourth"], load, num_first=1, num_first_threads=1, num_threads=2
     )
     executables["first"], executables["third"]
@@ -68,7 +66,7 @@ def test_a_failure_reaches_whoever_asks_and_whoever_waits():
     def load(name):
         raise RuntimeError(name)
 
-    executables = LoadingExecutables(["a", "b"], load, num_first=9, num_first_threads=1, num_threads=2)
+    executables = LazyExecutables(["a", "b"], load, num_first=9, num_first_threads=1, num_threads=2)
     with pytest.raises(RuntimeError, match="b"):
         executables["b"]
     with pytest.raises(RuntimeError, match="a"):
@@ -84,7 +82,7 @@ def test_many_threads_that_ask_for_one_get_the_same():
         num_loads.append(name)
         return fake_executable(name)
 
-    executables = LoadingExecutables(list("abcdefgh"), load, num_first=9, num_first_threads=1, num_threads=2)
+    executables = LazyExecutables(list("abcdefgh"), load, num_first=9, num_first_threads=1, num_threads=2)
     results = []
     threads = [threading.Thread(target=lambda: results.append(executables["h"])) for _ in range(8)]
     for thread in threads:

@@ -63,7 +63,7 @@ def test_what_is_loaded_is_what_the_plan_would_have_loaded(dtype: str):
     ahead = begin(done(plan), located, dtype=dtype)
     usual = load_checkpoint(located, plan.specs, plan.dtype, mesh=plan.mesh, limits=limits()).weights
     assert ahead is not None
-    weights = plan.mesh.take_over(ahead.weights)
+    weights = plan.mesh.alias_host_arrays(ahead.weights)
     assert list(weights) == list(usual)
     for name, weight in weights.items():
         np.testing.assert_array_equal(np.asarray(weight), np.asarray(usual[name]))
@@ -76,7 +76,7 @@ def test_weights_lie_where_they_are_read_fastest_and_are_taken_over_without_a_co
     assert ahead is not None
     places = {name: weight.ctypes.data for name, weight in ahead.weights.items()}
     assert {place % BANKS_BYTES for place in places.values()} == {BANK_OFFSET_BYTES}
-    taken = plan.mesh.take_over(ahead.weights)
+    taken = plan.mesh.alias_host_arrays(ahead.weights)
     assert {name: weight.unsafe_buffer_pointer() for name, weight in taken.items()} == places
 
 

@@ -62,7 +62,7 @@ def test_weights_that_stay_on_the_host_are_the_memory_that_a_cpu_takes_over():
     assembly = Assembly(SPECS, DTYPE, None)
     filled(assembly)
     arrays = assembly.weights()
-    weights = MESH.take_over(arrays)
+    weights = MESH.alias_host_arrays(arrays)
     assert [w.unsafe_buffer_pointer() for w in weights.values()] == [a.ctypes.data for a in arrays.values()]
     for spec in SPECS:
         np.testing.assert_array_equal(weights[spec.name], made_at_once(spec, TENSORS, DTYPE))
