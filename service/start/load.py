@@ -213,11 +213,10 @@ class ModelLoad:
             folder = pull_tokenizer(located, self._cache, self._startup.pulled).path
         has_begun.wait()
         with self._startup.phase(Phase.TOKENIZER) as facts:
-            from service.text.chat_template import ChatTemplate
-            from service.text.tokenizer import Tokenizer
+            from service.text.load import load_chat_template, load_tokenizer
 
-            tokenizer = Tokenizer.load(folder, located.tokenizer.source.uri)
-            template = ChatTemplate.load(folder, tokenizer.special_tokens, located.tokenizer.source.uri)
+            tokenizer = load_tokenizer(folder, located.tokenizer.source.uri)
+            template = load_chat_template(folder, tokenizer.special_tokens, located.tokenizer.source.uri)
             facts |= {"tokens": tokenizer.vocab_size, "has_chat_template": template is not None}
         return _Text(tokenizer, template)
 

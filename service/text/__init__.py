@@ -1,1 +1,1 @@
-"""Strings to token ids and back. Knows no engine and no HTTP."""
+"""Strings to token ids and back; independent of the engine and of HTTP."""

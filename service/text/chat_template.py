@@ -1,22 +1,20 @@
-"""Messages to the one string that a chat model was trained on, by the checkpoint's own Jinja template.
+"""Messages to the single prompt string that a chat model was trained on, by the checkpoint's Jinja template.
 
-The template is compiled once, when the checkpoint is loaded. A request never brings its own. Jinja is imported where
+The template is compiled once, when the checkpoint is loaded; requests cannot send their own. Jinja is imported only if
 there is a template: a base model starts without it.
 Source: https://huggingface.co/docs/transformers/chat_templating_writing
 """
 
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 from service.errors import InvalidParameter, MalformedCheckpoint
-from service.text.tokenizer import read_json
 
 TEMPLATE_FILE = "chat_template.jinja"
 
 
 class ChatTemplate:
-    """A compiled template and the special tokens that it may write."""
+    """A compiled template and the special tokens that it may use."""
 
     def __init__(
         self, source: str, special_tokens: Mapping[str, str], *, uri: str = "chat template", file: str = TEMPLATE_FILE
@@ -35,36 +33,16 @@ class ChatTemplate:
             raise MalformedCheckpoint(uri, file, "the chat template is nested too deeply") from error
         self._special_tokens = dict(special_tokens)
 
-    @classmethod
-    def load(cls, folder: Path, special_tokens: Mapping[str, str], uri: str | None = None) -> "ChatTemplate | None":
-        """Read the template of a checkpoint; None if it has none, as base models do not.
-
-        Raises:
-            MalformedCheckpoint: the template does not compile, or is no text.
-        """
-        uri = uri or str(folder)
-        path = folder / TEMPLATE_FILE
-        if path.is_file():
-            try:
-                return cls(path.read_text(encoding="utf-8"), special_tokens, uri=uri)
-            except UnicodeDecodeError as error:
-                raise MalformedCheckpoint(uri, path.name, "is not UTF-8 text") from error
-        for file in ("chat_template.json", "tokenizer_config.json"):
-            stated = read_json(folder, file, uri).get("chat_template")
-            if stated is not None:
-                return cls(_default_template(stated, uri, file), special_tokens, uri=uri, file=file)
-        return None
-
     def render(
         self,
         messages: Sequence[Mapping[str, Any]],
         tools: Sequence[Mapping[str, Any]] | None = None,
         add_generation_prompt: bool = True,
     ) -> str:
-        """Return the prompt of a conversation; encode it without special tokens, which it has.
+        """Return the prompt of a conversation, special tokens included: encode it without adding them again.
 
         Raises:
-            InvalidParameter: the template refuses the messages, or its limits do.
+            InvalidParameter: the template rejects the messages, or exceeds its limits.
         """
         from jinja2.exceptions import TemplateError
 
@@ -72,32 +50,19 @@ class ChatTemplate:
 
         limit = RenderLimit()
         try:
-            pieces = self._template.generate(
+            parts = self._template.generate(
                 **self._special_tokens,
                 messages=list(messages),
                 tools=None if tools is None else list(tools),
                 documents=None,
                 add_generation_prompt=add_generation_prompt,
             )
-            return "".join(limit.count(piece) for piece in pieces)
+            return "".join(limit.count(part) for part in parts)
         except TemplateError as error:
             raise InvalidParameter(
-                f"The model's chat template refuses these messages: {error}", param="messages"
+                f"The model's chat template rejects these messages: {error}", param="messages"
             ) from error
-        except Exception as error:  # a template may fail in any way that Python can; its words may be the prompt's
+        except Exception as error:  # a template can raise anything, and the message may quote the prompt
             raise InvalidParameter(
                 f"The model's chat template cannot render these messages ({type(error).__name__}).", param="messages"
             ) from error
-
-
-def _default_template(stated: Any, uri: str, file: str) -> str:
-    """Return the template for plain chats out of a list of named ones.
-
-    Source: https://huggingface.co/docs/transformers/chat_templating_multiple_templates ("default")
-    """
-    if isinstance(stated, list):
-        named = {entry.get("name"): entry.get("template") for entry in stated if isinstance(entry, dict)}
-        stated = named.get("default", next(iter(named.values()), None) if len(named) == 1 else None)
-    if not isinstance(stated, str):
-        raise MalformedCheckpoint(uri, file, "chat_template is neither a text nor a list with a 'default' template")
-    return stated

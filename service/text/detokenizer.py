@@ -1,29 +1,31 @@
-"""Token ids to text as they come: whole characters only.
+"""Token ids to text as they arrive: whole characters only, cut before the first stop string.
 
-A character may take several tokens, so the text of a token is known only when its last byte is there. Concatenated,
-what `push` returns is the text of all tokens; the bytes of a character that is incomplete at the end are dropped.
+A character may take several tokens, so its text is known only when its last byte has arrived. The concatenated results
+of `push` are the text of all tokens; the bytes of a character that is incomplete at the end are dropped.
+
+The first stop string is the one that is complete first, so that no token is generated beyond it; of several that end
+at one character, the longest. Text that could still become a stop string is held back.
 """
 
 import codecs
 from collections.abc import Sequence
 from typing import Protocol, runtime_checkable
 
-from service.text.token_bytes import BYTE_TOKEN, TokenBytes
-from service.text.tokenizer import Tokenizer
+from service.text.tokenizer import BYTE_TOKEN, TokenBytes, Tokenizer
 
 REPLACEMENT = "\N{REPLACEMENT CHARACTER}"
-# A UTF-8 character has at most 4 bytes and a token at least one, so older context cannot matter.
+# A UTF-8 character has at most 4 bytes and a token at least one, so older tokens cannot share a character.
 CONTEXT_TOKENS = 4
-# What a decoder that is known only from outside may look back on.
+# Tokens of context for a decoder whose internals are unknown.
 WINDOW_TOKENS = 8
 
 
 @runtime_checkable
 class Detokenizer(Protocol):
-    """Turns one sequence's tokens into text, in constant time for each token."""
+    """Converts one sequence's tokens to text incrementally, in constant time for each token."""
 
     def push(self, token_ids: Sequence[int]) -> str:
-        """Take the next tokens and return the characters that they complete; special tokens are no text."""
+        """Append tokens and return the characters that they complete; special tokens have no text."""
         ...
 
 
@@ -31,8 +33,9 @@ def detokenizer_for(tokenizer: Tokenizer, context_ids: Sequence[int] = ()) -> De
     """Return a detokenizer for one sequence.
 
     Args:
-        tokenizer: whose tokens they are.
-        context_ids: the prompt that the tokens continue. A text's first space may be left out, a continuation's not.
+        tokenizer: the tokenizer of the model.
+        context_ids: the prompt that the tokens continue. Decoders may strip the first space of a text, but not that of
+            a continuation.
     """
     context = [token_id for token_id in context_ids[-WINDOW_TOKENS:] if token_id not in tokenizer.special_ids]
     if tokenizer.token_bytes is not None:
@@ -41,11 +44,11 @@ def detokenizer_for(tokenizer: Tokenizer, context_ids: Sequence[int] = ()) -> De
 
 
 class ByteDetokenizer:
-    """Joins the bytes of tokens, for the decoders where a token has bytes of its own."""
+    """Concatenates the bytes of tokens, for the decoders in which each token has bytes of its own."""
 
     def __init__(self, token_bytes: TokenBytes, context_ids: Sequence[int]) -> None:
         self._token_bytes = token_bytes
-        # A sequence that can become no character is replaced as Rust's from_utf8_lossy does.
+        # Invalid bytes are replaced as by Rust's from_utf8_lossy.
         self._utf8 = codecs.getincrementaldecoder("utf-8")("replace")
         self._spaces_to_strip = token_bytes.num_leading_spaces_stripped
         self.push(context_ids)
@@ -53,7 +56,7 @@ class ByteDetokenizer:
             self._spaces_to_strip = 0
 
     def push(self, token_ids: Sequence[int]) -> str:
-        """Take the next tokens and return the characters that they complete."""
+        """Append tokens and return the characters that they complete."""
         text = self._utf8.decode(b"".join(self._token_bytes[token_id] for token_id in token_ids))
         while self._spaces_to_strip and text:
             if not text.startswith(" "):
@@ -65,27 +68,64 @@ class ByteDetokenizer:
 
 
 class WindowDetokenizer:
-    """Decodes the last few tokens with and without the new ones; what the new ones add is their text."""
+    """Decodes the last few tokens with and without the new ones; the difference is the text of the new ones.
+
+    For decoders that are not of the two known families.
+    """
 
     def __init__(self, tokenizer: Tokenizer, context_ids: Sequence[int]) -> None:
         self._tokenizer = tokenizer
         self._window = list(context_ids)
-        self._num_chars_sent = len(tokenizer.decode(self._window))
+        self._num_chars_returned = len(tokenizer.decode(self._window))
 
     def push(self, token_ids: Sequence[int]) -> str:
-        """Take the next tokens and return the characters that they complete."""
+        """Append tokens and return the characters that they complete."""
         self._window += [token_id for token_id in token_ids if token_id not in self._tokenizer.special_ids]
         text = self._tokenizer.decode(self._window)
         if text.endswith(REPLACEMENT) and self._is_byte(-1):
             return ""
-        completed = text[self._num_chars_sent :]
+        completed = text[self._num_chars_returned :]
         start = max(0, len(self._window) - WINDOW_TOKENS)
         while start and self._is_byte(start):  # a run of byte tokens is decoded as one
             start -= 1
         self._window = self._window[start:]
-        self._num_chars_sent = len(self._tokenizer.decode(self._window))
+        self._num_chars_returned = len(self._tokenizer.decode(self._window))
         return completed
 
     def _is_byte(self, position: int) -> bool:
         token = self._tokenizer.backend.id_to_token(self._window[position])
         return token is not None and BYTE_TOKEN.fullmatch(token) is not None
+
+
+class StopStrings:
+    """Cuts one text before its first stop string, wherever the boundaries of its parts lie."""
+
+    def __init__(self, stops: Sequence[str]) -> None:
+        self._stops = tuple(stops)  # each with at least one character
+        self._held = ""
+
+    def push(self, text: str) -> tuple[str, bool]:
+        """Append text; return what is safe to send, and whether a stop string was found."""
+        if not self._stops:
+            return text, False
+        text = self._held + text
+        matches = [(start + len(stop), start) for stop in self._stops if (start := text.find(stop)) >= 0]
+        if matches:
+            self._held = ""
+            return text[: min(matches)[1]], True
+        border = min(self._first_possible_start(text, stop) for stop in self._stops)
+        self._held = text[border:]
+        return text[:border], False
+
+    def flush(self) -> str:
+        """Return the text that was held back, at the end of the sequence."""
+        held, self._held = self._held, ""
+        return held
+
+    @staticmethod
+    def _first_possible_start(text: str, stop: str) -> int:
+        """Return the start of the longest suffix of `text` that is a prefix of `stop`; `len(text)` if none is."""
+        start = text.find(stop[0], max(0, len(text) - len(stop) + 1))
+        while start >= 0 and not stop.startswith(text[start:]):
+            start = text.find(stop[0], start + 1)
+        return len(text) if start < 0 else start

@@ -1,7 +1,7 @@
 """The Jinja environment in which a checkpoint's chat template runs: no code execution, bounded time and size.
 
-The template comes with the weights, so it is trusted no more than they are. Jinja's sandbox keeps it from Python; the
-limits here stop the bombs that the sandbox lets through, as far as they pass a loop, an operator or an output.
+The template comes with the weights and is not trusted further. Jinja's sandbox denies it access to Python. The limits
+here bound the time and memory that the sandbox leaves unbounded: loops, operators and output.
 Source: https://jinja.palletsprojects.com/en/stable/sandbox/, transformers' utils/chat_template_utils.py
 """
 
@@ -22,12 +22,12 @@ from jinja2.sandbox import MAX_RANGE, ImmutableSandboxedEnvironment
 MAX_RENDERED_CHARS = 16 * 1024 * 1024
 MAX_RENDER_S = 10.0
 TOO_SLOW = f"the chat template takes longer than {MAX_RENDER_S:g} s"
-# A width that pads a string to a size nobody means, or one that is computed.
+# A format width of five or more digits, or one taken from the arguments.
 HUGE_WIDTH = re.compile(r"\d{5}|\*")
 
 
 class GenerationTag(Extension):
-    """`{% generation %}…{% endgeneration %}` marks the assistant's words for training; to render is to do nothing."""
+    """`{% generation %}…{% endgeneration %}`, which marks the assistant's text for training; rendered as its body."""
 
     tags = {"generation"}  # noqa: RUF012 - Jinja's own declaration
 
@@ -38,7 +38,7 @@ class GenerationTag(Extension):
 
 
 class TemplateSandbox(ImmutableSandboxedEnvironment):
-    """What transformers gives a chat template, and limits."""
+    """The globals, filters and extensions that transformers offers a chat template, within limits."""
 
     intercepted_binops = frozenset({"*", "**", "%"})
 
@@ -59,17 +59,17 @@ class TemplateSandbox(ImmutableSandboxedEnvironment):
 
 
 class RenderLimit:
-    """How long and how large one rendering may become."""
+    """Bounds the duration (`MAX_RENDER_S`) and size (`MAX_RENDERED_CHARS`) of one rendering."""
 
     def __init__(self) -> None:
         self._end_s = time.monotonic() + MAX_RENDER_S
         self._num_chars = 0
 
     def count(self, text: str) -> str:
-        """Count a piece of output.
+        """Count a part of the output and return it.
 
         Raises:
-            SecurityError: the output is too large, or took too long.
+            SecurityError: the output is too large, or the time is over.
         """
         self._num_chars += len(text)
         if self._num_chars > MAX_RENDERED_CHARS:
@@ -80,7 +80,7 @@ class RenderLimit:
 
 
 class _TimedRange(Sequence[int]):
-    """Jinja's `range`, which also ends when the time is over: nested loops multiply."""
+    """Jinja's `range` with a deadline, since nested loops multiply."""
 
     def __init__(self, *bounds: int) -> None:
         self._numbers = range(*bounds)
@@ -111,7 +111,7 @@ def _to_json(
     separators: tuple[str, str] | None = None,
     sort_keys: bool = False,
 ) -> str:
-    # Jinja's own escapes HTML, which would put escapes into the prompt.
+    # Jinja's own filter escapes HTML, which would put escapes into the prompt.
     return json.dumps(value, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys)
 
 

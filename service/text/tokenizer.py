@@ -1,41 +1,28 @@
-"""Strings to token ids and back, from the files beside a checkpoint's weights.
+"""Strings to token ids and back, and the bytes that each token stands for.
 
-`tokenizer.json` alone decides which ids come out, its post-processor included, as in transformers 5 (so `add_bos_token`
-of an older tokenizer_config.json changes nothing). The other files add the names of special tokens, what ends a text,
-and how the model's author wants it sampled.
-Source: https://huggingface.co/docs/transformers/main_classes/tokenizer, .../main_classes/text_generation
+Nearly every language model has a decoder of one of two families that work token by token: byte-level BPE (GPT-2,
+Llama 3, Qwen) and SentencePiece with byte fallback (Llama 2, Mistral, Gemma). The bytes of their tokens distinguish an
+incomplete character from a real U+FFFD.
+Source: https://github.com/huggingface/tokenizers/tree/main/tokenizers/src/decoders (byte_level.rs, byte_fallback.rs)
 """
 
 import json
-import logging
-from collections.abc import Mapping, Sequence
+import re
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from pathlib import Path
 from typing import Any
 
 import tokenizers
 
-from service.errors import ContextLengthExceeded, InvalidParameter, MalformedCheckpoint, MissingFile
-from service.text.token_bytes import TokenBytes, special_ids
+from service.errors import ContextLengthExceeded, InvalidParameter
 
-logger = logging.getLogger(__name__)
-
-SPECIAL_TOKEN_NAMES = ("bos_token", "eos_token", "pad_token", "unk_token", "sep_token", "cls_token", "mask_token")
-# What generation_config.json may ask for that the sampler does not do, with the values that ask for nothing.
-UNSERVED_DEFAULTS: dict[str, tuple[Any, ...]] = {"num_beams": (None, 1), "typical_p": (None, 1)}
-
-DEFAULT_RANGES = {
-    "temperature": (0.0, 2.0),
-    "top_p": (1e-9, 1.0),
-    "min_p": (0.0, 1.0),
-    "repetition_penalty": (0.01, 10.0),
-}
+BYTE_TOKEN = re.compile(r"<0x([0-9A-Fa-f]{2})>")
 
 
 @dataclass(frozen=True, slots=True)
 class GenerationDefaults:
-    """How to sample when neither the request nor the operator says; None where the checkpoint does not say either."""
+    """The sampling options that the model's author recommends; None where the checkpoint states none."""
 
     temperature: float | None = None  # [0, 2]
     top_p: float | None = None  # (0, 1]
@@ -65,41 +52,9 @@ class Tokenizer:
         self.special_ids = special_ids(backend)
         self.backend = backend
 
-    @classmethod
-    def load(cls, folder: Path, uri: str | None = None) -> "Tokenizer":
-        """Read a tokenizer from the folder of a checkpoint.
-
-        Args:
-            folder: where the files lie.
-            uri: where they came from, for error messages.
-
-        Raises:
-            MissingFile: there is no tokenizer.json.
-            MalformedCheckpoint: a file is not what its name says.
-        """
-        uri = uri or str(folder)
-        path = folder / "tokenizer.json"
-        if not path.is_file():
-            raise MissingFile(uri, _missing_tokenizer_message(folder))
-        try:
-            backend = tokenizers.Tokenizer.from_file(str(path))
-        except Exception as error:  # the library raises bare Exception
-            raise MalformedCheckpoint(uri, path.name, f"is no tokenizer: {error}") from error
-        special_tokens = _special_tokens(folder, uri)
-        generation = read_json(folder, "generation_config.json", uri)
-        model = read_json(folder, "config.json", uri)
-        stated = generation.get("eos_token_id", model.get("eos_token_id"))
-        named = backend.token_to_id(special_tokens.get("eos_token", ""))
-        return cls(
-            backend,
-            special_tokens=special_tokens,
-            eos_ids=_eos_ids(uri, stated) | ({named} if named is not None else set()),
-            defaults=_generation_defaults(uri, generation),
-        )
-
     @property
     def vocab_size(self) -> int:
-        """How many ids the tokenizer knows; a model may have more rows."""
+        """Number of ids in the tokenizer, added tokens included; an embedding may have more rows."""
         return self.backend.get_vocab_size(with_added_tokens=True)
 
     def encode(
@@ -109,12 +64,12 @@ class Tokenizer:
 
         Args:
             text: what to encode.
-            add_special_tokens: whether the tokenizer adds what it adds to a bare text, such as the beginning.
-            param: the request field that a refusal names.
-            limit_tokens: a text that cannot fit is refused unread, since encoding it may take seconds.
+            add_special_tokens: whether the tokenizer's post-processor adds its tokens, such as the begin token.
+            param: the request field that an error names.
+            limit_tokens: a text too long for this many tokens is refused before it is encoded, which may take seconds.
 
         Raises:
-            InvalidParameter: the text has half of a surrogate pair, which is no character.
+            InvalidParameter: the text has a lone surrogate, which is not a character.
             ContextLengthExceeded: no encoding of so long a text has as few tokens as the limit.
         """
         if limit_tokens is not None and len(text) > limit_tokens:
@@ -126,8 +81,8 @@ class Tokenizer:
         try:
             text.encode()
         except UnicodeEncodeError:
-            raise InvalidParameter(f"'{param}' has a lone surrogate, which is no character.", param=param) from None
-        # `encode` keeps Python's lock, for seconds if the text is long; this lets other threads go on, and is faster.
+            raise InvalidParameter(f"'{param}' has a lone surrogate, which is not a character.", param=param) from None
+        # `encode` holds the GIL, for seconds if the text is long; `encode_batch_fast` releases it, and is faster.
         return self.backend.encode_batch_fast([text], add_special_tokens=add_special_tokens)[0].ids
 
     def decode(self, token_ids: Sequence[int]) -> str:
@@ -135,9 +90,9 @@ class Tokenizer:
         return self.backend.decode(list(token_ids), skip_special_tokens=True)
 
     def token_bytes_of(self, token_id: int) -> bytes:
-        """Return what one token stands for by itself, which may be a part of a character; a special token's name."""
+        """Return the UTF-8 bytes of one token, which may be part of a character; of a special token, its name."""
         name = self.backend.id_to_token(token_id)
-        if name is None:  # a model may have more rows than its tokenizer has tokens
+        if name is None:  # an embedding may have more rows than its tokenizer has tokens
             return b""
         if token_id in self.special_ids:
             return name.encode()
@@ -150,72 +105,82 @@ class Tokenizer:
         return max(1, max(map(len, self.backend.get_vocab(with_added_tokens=True)), default=1))
 
 
-def read_json(folder: Path, name: str, uri: str) -> dict[str, Any]:
-    """Return the object in a JSON file; an empty one if there is no such file.
+class TokenBytes:
+    """A cached table from token id to bytes; a special or unknown id has none."""
 
-    Raises:
-        MalformedCheckpoint: the file is not a JSON object.
-    """
-    path = folder / name
-    if not path.is_file():
-        return {}
-    try:
-        content = json.loads(path.read_text(encoding="utf-8"))
-    except (ValueError, RecursionError) as error:
-        raise MalformedCheckpoint(uri, name, "is not JSON") from error
-    if not isinstance(content, dict):
-        raise MalformedCheckpoint(uri, name, "is not a JSON object")
-    return content
+    def __init__(
+        self, backend: tokenizers.Tokenizer, to_bytes: Callable[[str], bytes], num_leading_spaces_stripped: int
+    ) -> None:
+        self.num_leading_spaces_stripped = num_leading_spaces_stripped  # at the start of a text
+        self._backend = backend
+        self._to_bytes = to_bytes
+        self._known: dict[int, bytes] = dict.fromkeys(special_ids(backend), b"")
 
+    @classmethod
+    def of(cls, backend: tokenizers.Tokenizer) -> "TokenBytes | None":
+        """Return the table of a tokenizer, or None if its decoder is of neither family."""
+        steps = _decoder_steps(backend)
+        kinds = [step["type"] for step in steps]
+        if kinds == ["ByteLevel"]:
+            return cls(backend, _from_byte_alphabet, 0)
+        strip = steps.pop() if kinds[-1:] == ["Strip"] else {"content": " ", "start": 0, "stop": 0}
+        replacements = _replacements(steps[:-2])
+        has_known_tail = [step["type"] for step in steps[-2:]] == ["ByteFallback", "Fuse"]
+        if not has_known_tail or replacements is None or strip["content"] != " " or strip["stop"] != 0:
+            return None
+        return cls(backend, lambda token: _from_byte_fallback(token, replacements), strip["start"])
 
-def _missing_tokenizer_message(folder: Path) -> str:
-    if (folder / "tokenizer.model").is_file():
-        return (
-            "there is a SentencePiece tokenizer.model but no tokenizer.json. Convert it once with transformers: "
-            "AutoTokenizer.from_pretrained(PATH).save_pretrained(PATH); or set TOKENIZER_URI to a place that has one."
-        )
-    return "there is no tokenizer.json. Put it beside the weights or set TOKENIZER_URI to a place that has one."
-
-
-def _special_tokens(folder: Path, uri: str) -> dict[str, str]:
-    found: dict[str, str] = {}
-    for file in ("special_tokens_map.json", "tokenizer_config.json"):  # the later one wins
-        for name, value in read_json(folder, file, uri).items():
-            text = value.get("content") if isinstance(value, dict) else value
-            if name in SPECIAL_TOKEN_NAMES and isinstance(text, str):
-                found[name] = text
-    return found
+    def __getitem__(self, token_id: int) -> bytes:
+        """Return the bytes of one token."""
+        known = self._known.get(token_id)
+        if known is None:
+            token = self._backend.id_to_token(token_id)
+            known = self._known[token_id] = b"" if token is None else self._to_bytes(token)
+        return known
 
 
-def _eos_ids(uri: str, stated: Any) -> frozenset[int]:
-    ids = stated if isinstance(stated, list) else [] if stated is None else [stated]
-    if any(type(token_id) is not int or token_id < 0 for token_id in ids):
-        raise MalformedCheckpoint(uri, "generation_config.json", f"eos_token_id is {stated!r}, which is no token id")
-    return frozenset(ids)
+def special_ids(backend: tokenizers.Tokenizer) -> frozenset[int]:
+    """Return the ids of control tokens, which have no text, such as the one that ends a message."""
+    return frozenset(token_id for token_id, token in backend.get_added_tokens_decoder().items() if token.special)
 
 
-def _generation_defaults(uri: str, config: Mapping[str, Any]) -> GenerationDefaults:
-    for name, neutral in UNSERVED_DEFAULTS.items():
-        if config.get(name) not in neutral:
-            logger.warning("generation_config.json asks for %s = %s, which is not applied", name, config[name])
-    numbers = {name: _number_in_range(uri, config, name, *bounds) for name, bounds in DEFAULT_RANGES.items()}
-    top_k = config.get("top_k")
-    if top_k is not None and not (type(top_k) is int and -1 <= top_k < 2**31):
-        raise _out_of_range(uri, "top_k", top_k)
-    if config.get("do_sample") is False:
-        # The other numbers change what is drawn, and nothing is.
-        return GenerationDefaults(temperature=0.0, top_p=1.0, repetition_penalty=numbers["repetition_penalty"])
-    return GenerationDefaults(**numbers, top_k=top_k)
+def _decoder_steps(backend: tokenizers.Tokenizer) -> list[dict[str, Any]]:
+    """Return the steps of a tokenizer's decoder, as tokenizer.json states them; empty if it has no decoder."""
+    if backend.decoder is None:
+        return []
+    description = json.loads(backend.decoder.__getstate__())
+    return list(description["decoders"]) if description["type"] == "Sequence" else [description]
 
 
-def _number_in_range(uri: str, config: Mapping[str, Any], name: str, lowest: float, highest: float) -> float | None:
-    value = config.get(name)
-    if value is None:
+def _replacements(steps: list[dict[str, Any]]) -> list[tuple[str, str]] | None:
+    """Return the (old, new) strings of Replace steps; None if there are other steps, or patterns."""
+    if any(step["type"] != "Replace" or "String" not in step["pattern"] for step in steps):
         return None
-    if not (type(value) in (int, float) and lowest <= value <= highest):
-        raise _out_of_range(uri, name, value)
-    return float(value)
+    return [(step["pattern"]["String"], step["content"]) for step in steps]
 
 
-def _out_of_range(uri: str, name: str, value: Any) -> MalformedCheckpoint:
-    return MalformedCheckpoint(uri, "generation_config.json", f"{name} is {value!r}, which is out of range")
+def _from_byte_fallback(token: str, replacements: list[tuple[str, str]]) -> bytes:
+    for old, new in replacements:
+        token = token.replace(old, new)
+    match = BYTE_TOKEN.fullmatch(token)
+    return bytes.fromhex(match[1]) if match else token.encode()
+
+
+def _byte_alphabet() -> dict[str, int]:
+    """Return the byte of each printable character that stands for one.
+
+    Source: https://github.com/openai/gpt-2/blob/master/src/encoder.py (bytes_to_unicode)
+    """
+    printable = [*range(ord("!"), ord("~") + 1), *range(ord("¡"), ord("¬") + 1), *range(ord("®"), ord("ÿ") + 1)]
+    others = [byte for byte in range(256) if byte not in printable]
+    return {chr(byte): byte for byte in printable} | {chr(256 + i): byte for i, byte in enumerate(others)}
+
+
+_BYTE_OF_CHARACTER = _byte_alphabet()
+
+
+def _from_byte_alphabet(token: str) -> bytes:
+    try:
+        return bytes(_BYTE_OF_CHARACTER[character] for character in token)
+    except KeyError:  # an added token is stored as plain text
+        return token.encode()

@@ -1,5 +1,3 @@
-import json
-
 import pytest
 
 from service.errors import InvalidParameter, MalformedCheckpoint
@@ -54,28 +52,3 @@ def test_a_template_that_does_not_compile_stops_the_start():
         ChatTemplate("x\n{% for %}", {})
     with pytest.raises(MalformedCheckpoint, match="nested too deeply"):
         ChatTemplate("{{" + "(" * 5000 + "1" + ")" * 5000 + "}}", {})
-
-
-def write(folder, name, content):
-    (folder / name).write_text(content if isinstance(content, str) else json.dumps(content))
-
-
-def test_the_file_of_its_own_wins_over_the_tokenizers_configuration(tmp_path):
-    assert ChatTemplate.load(tmp_path, {}) is None
-    write(tmp_path, "tokenizer_config.json", {"chat_template": "config"})
-    assert ChatTemplate.load(tmp_path, {}).render(USER) == "config"
-    write(tmp_path, "chat_template.jinja", "own")
-    assert ChatTemplate.load(tmp_path, {}).render(USER) == "own"
-
-
-def test_of_several_named_templates_the_default_is_taken(tmp_path):
-    named = [{"name": "tool_use", "template": "tools"}, {"name": "default", "template": "plain"}]
-    write(tmp_path, "tokenizer_config.json", {"chat_template": named})
-    assert ChatTemplate.load(tmp_path, {}).render(USER) == "plain"
-
-
-@pytest.mark.parametrize("stated", [7, [], [{"name": "a", "template": "x"}, {"name": "b", "template": "y"}], "{{"])
-def test_a_broken_template_of_a_checkpoint_names_its_file(tmp_path, stated):
-    write(tmp_path, "tokenizer_config.json", {"chat_template": stated})
-    with pytest.raises(MalformedCheckpoint, match=r"gs://b/m: tokenizer_config\.json"):
-        ChatTemplate.load(tmp_path, {}, "gs://b/m")

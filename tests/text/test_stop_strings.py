@@ -1,7 +1,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from service.text.stop_strings import StopStrings
+from service.text.detokenizer import StopStrings
 
 stop_lists = st.lists(st.text("abc", min_size=1, max_size=5), min_size=0, max_size=4)
 

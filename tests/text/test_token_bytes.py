@@ -1,7 +1,7 @@
 import pytest
 from tokenizers import Regex, Tokenizer, decoders, models
 
-from service.text.token_bytes import TokenBytes
+from service.text.tokenizer import TokenBytes
 from tests.text.small_tokenizers import byte_level, metaspace
 
 

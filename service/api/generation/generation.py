@@ -10,8 +10,7 @@ from dataclasses import dataclass
 from service.api.dependencies import Exchange
 from service.engine.request import FinishReason, Request, TokenEvent, TokenLogprobs
 from service.errors import ContextLengthExceeded, Draining, EngineError
-from service.text.detokenizer import detokenizer_for
-from service.text.stop_strings import StopStrings
+from service.text.detokenizer import StopStrings, detokenizer_for
 
 
 @dataclass(frozen=True, slots=True)

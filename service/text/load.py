@@ -1,0 +1,165 @@
+"""Read a tokenizer, its chat template and the author's sampling defaults from the files beside a checkpoint's weights.
+
+`tokenizer.json` alone decides which ids come out, its post-processor included, as in transformers 5 (so `add_bos_token`
+of an older tokenizer_config.json changes nothing). The other files add the names of special tokens, the tokens that end
+a text, the chat template, and how the model's author wants it sampled.
+Source: https://huggingface.co/docs/transformers/main_classes/tokenizer, .../main_classes/text_generation,
+.../chat_templating_writing
+"""
+
+import json
+import logging
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import tokenizers
+
+from service.errors import MalformedCheckpoint, MissingFile
+from service.text.chat_template import TEMPLATE_FILE, ChatTemplate
+from service.text.tokenizer import GenerationDefaults, Tokenizer
+
+logger = logging.getLogger(__name__)
+
+SPECIAL_TOKEN_NAMES = ("bos_token", "eos_token", "pad_token", "unk_token", "sep_token", "cls_token", "mask_token")
+# Options of generation_config.json that the sampler lacks, with the values at which they have no effect.
+UNSUPPORTED_DEFAULTS: dict[str, tuple[Any, ...]] = {"num_beams": (None, 1), "typical_p": (None, 1)}
+
+DEFAULT_RANGES = {
+    "temperature": (0.0, 2.0),
+    "top_p": (1e-9, 1.0),
+    "min_p": (0.0, 1.0),
+    "repetition_penalty": (0.01, 10.0),
+}
+
+
+def load_tokenizer(folder: Path, uri: str | None = None) -> Tokenizer:
+    """Read a tokenizer from the folder of a checkpoint.
+
+    Args:
+        folder: where the files lie.
+        uri: where they came from, for error messages.
+
+    Raises:
+        MissingFile: there is no tokenizer.json.
+        MalformedCheckpoint: a file does not hold what its name says.
+    """
+    uri = uri or str(folder)
+    path = folder / "tokenizer.json"
+    if not path.is_file():
+        raise MissingFile(uri, _missing_tokenizer_message(folder))
+    try:
+        backend = tokenizers.Tokenizer.from_file(str(path))
+    except Exception as error:  # the library raises bare Exception
+        raise MalformedCheckpoint(uri, path.name, f"is not a tokenizer: {error}") from error
+    special_tokens = _special_tokens(folder, uri)
+    generation = _read_json(folder, "generation_config.json", uri)
+    model = _read_json(folder, "config.json", uri)
+    stated = generation.get("eos_token_id", model.get("eos_token_id"))
+    named = backend.token_to_id(special_tokens.get("eos_token", ""))
+    return Tokenizer(
+        backend,
+        special_tokens=special_tokens,
+        eos_ids=_eos_ids(uri, stated) | ({named} if named is not None else set()),
+        defaults=_generation_defaults(uri, generation),
+    )
+
+
+def load_chat_template(folder: Path, special_tokens: Mapping[str, str], uri: str | None = None) -> ChatTemplate | None:
+    """Read the chat template of a checkpoint; None if it has none, as base models do not.
+
+    Raises:
+        MalformedCheckpoint: the template does not compile, or is not text.
+    """
+    uri = uri or str(folder)
+    path = folder / TEMPLATE_FILE
+    if path.is_file():
+        try:
+            return ChatTemplate(path.read_text(encoding="utf-8"), special_tokens, uri=uri)
+        except UnicodeDecodeError as error:
+            raise MalformedCheckpoint(uri, path.name, "is not UTF-8 text") from error
+    for file in ("chat_template.json", "tokenizer_config.json"):
+        stated = _read_json(folder, file, uri).get("chat_template")
+        if stated is not None:
+            return ChatTemplate(_default_template(stated, uri, file), special_tokens, uri=uri, file=file)
+    return None
+
+
+def _read_json(folder: Path, name: str, uri: str) -> dict[str, Any]:
+    """Return the object in a JSON file; an empty one if the file does not exist."""
+    path = folder / name
+    if not path.is_file():
+        return {}
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+    except (ValueError, RecursionError) as error:
+        raise MalformedCheckpoint(uri, name, "is not JSON") from error
+    if not isinstance(content, dict):
+        raise MalformedCheckpoint(uri, name, "is not a JSON object")
+    return content
+
+
+def _default_template(stated: Any, uri: str, file: str) -> str:
+    """Return the template itself, or the one for plain chats if the file has a list of named templates.
+
+    Source: https://huggingface.co/docs/transformers/chat_templating_multiple_templates ("default")
+    """
+    if isinstance(stated, list):
+        named = {entry.get("name"): entry.get("template") for entry in stated if isinstance(entry, dict)}
+        stated = named.get("default", next(iter(named.values()), None) if len(named) == 1 else None)
+    if not isinstance(stated, str):
+        raise MalformedCheckpoint(uri, file, "chat_template is neither a string nor a list with a 'default' template")
+    return stated
+
+
+def _missing_tokenizer_message(folder: Path) -> str:
+    if (folder / "tokenizer.model").is_file():
+        return (
+            "there is a SentencePiece tokenizer.model but no tokenizer.json. Convert it once with transformers: "
+            "AutoTokenizer.from_pretrained(PATH).save_pretrained(PATH); or set TOKENIZER_URI to a place that has one."
+        )
+    return "there is no tokenizer.json. Put it beside the weights or set TOKENIZER_URI to a place that has one."
+
+
+def _special_tokens(folder: Path, uri: str) -> dict[str, str]:
+    found: dict[str, str] = {}
+    for file in ("special_tokens_map.json", "tokenizer_config.json"):  # the later file wins
+        for name, value in _read_json(folder, file, uri).items():
+            text = value.get("content") if isinstance(value, dict) else value
+            if name in SPECIAL_TOKEN_NAMES and isinstance(text, str):
+                found[name] = text
+    return found
+
+
+def _eos_ids(uri: str, stated: Any) -> frozenset[int]:
+    ids = stated if isinstance(stated, list) else [] if stated is None else [stated]
+    if any(type(token_id) is not int or token_id < 0 for token_id in ids):
+        raise MalformedCheckpoint(uri, "generation_config.json", f"eos_token_id is {stated!r}, which is not a token id")
+    return frozenset(ids)
+
+
+def _generation_defaults(uri: str, config: Mapping[str, Any]) -> GenerationDefaults:
+    for name, neutral in UNSUPPORTED_DEFAULTS.items():
+        if config.get(name) not in neutral:
+            logger.warning("generation_config.json asks for %s = %s, which is not applied", name, config[name])
+    numbers = {name: _number_in_range(uri, config, name, *bounds) for name, bounds in DEFAULT_RANGES.items()}
+    top_k = config.get("top_k")
+    if top_k is not None and not (type(top_k) is int and -1 <= top_k < 2**31):
+        raise _out_of_range(uri, "top_k", top_k)
+    if config.get("do_sample") is False:
+        # Greedy decoding: the other options only change what is sampled.
+        return GenerationDefaults(temperature=0.0, top_p=1.0, repetition_penalty=numbers["repetition_penalty"])
+    return GenerationDefaults(**numbers, top_k=top_k)
+
+
+def _number_in_range(uri: str, config: Mapping[str, Any], name: str, lowest: float, highest: float) -> float | None:
+    value = config.get(name)
+    if value is None:
+        return None
+    if not (type(value) in (int, float) and lowest <= value <= highest):
+        raise _out_of_range(uri, name, value)
+    return float(value)
+
+
+def _out_of_range(uri: str, name: str, value: Any) -> MalformedCheckpoint:
+    return MalformedCheckpoint(uri, "generation_config.json", f"{name} is {value!r}, which is out of range")
