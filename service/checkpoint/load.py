@@ -28,7 +28,7 @@ from service.storage.file_ranges import FileRanges
 from service.storage.local import LocalSource
 from service.storage.objects import ObjectInfo
 from service.storage.part_file import PartFile
-from service.storage.progress import Progress, shown
+from service.storage.progress import Progress, show_progress
 from service.storage.retry import Patience, TransferLimits
 from service.weights.check import check_tensors, load_weights
 from service.weights.header import Origin
@@ -157,7 +157,7 @@ class _BucketLoad:
         if pulled is not None:  # all of it was in the cache
             return _from_files(pulled, self._order, self._located.layout.weights, self._progress, cancelled)
         self._progress.expect(sum(info.size_bytes for info in self._located.layout.weights))
-        with shown(self._progress, self._source.uri):
+        with show_progress(self._progress, self._source.uri):
             patience = Patience(self._source.limits, cancelled)
             origins = [Origin(self._source, info) for info in self._located.layout.weights]
             return Loaded(stream_weights(self._order, origins, self._progress, patience).weights)

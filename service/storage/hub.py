@@ -5,7 +5,6 @@ the size of what it fetches. Without a network, what an earlier start fetched is
 """
 
 import logging
-import os
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
@@ -15,10 +14,11 @@ from typing import Any, override
 
 from service.errors import AccessDenied, CheckpointNotFound, SettingsError, TransferFailed
 from service.storage.cache.cache import CheckpointCache, PulledCheckpoint
+from service.storage.files import atomic_write
 from service.storage.local import LocalSource
 from service.storage.location import HubLocation, LocalLocation
-from service.storage.objects import PART_SUFFIX, ObjectInfo, check_name, check_names_together
-from service.storage.progress import Progress, shown
+from service.storage.objects import ObjectInfo, check_name, check_names_together
+from service.storage.progress import Progress, show_progress
 from service.storage.retry import Patience, TransferLimits
 
 logger = logging.getLogger(__name__)
@@ -104,7 +104,7 @@ class HubSource:
         patience = Patience(self._limits, cancelled)
         progress.expect(sum(info.size_bytes for info in objects))
         paths: dict[str, Path] = {}
-        with shown(progress, self.uri), ThreadPoolExecutor(NUM_WORKERS, thread_name_prefix="pull") as pool:
+        with show_progress(progress, self.uri), ThreadPoolExecutor(NUM_WORKERS, thread_name_prefix="pull") as pool:
             futures = {pool.submit(self._fetch, info, progress, patience): info for info in objects}
             try:
                 for future in as_completed(futures):
@@ -143,9 +143,7 @@ class HubSource:
             return
         ref = self._folder / f"models--{self._repo.replace('/', '--')}" / "refs" / revision
         ref.parent.mkdir(parents=True, exist_ok=True)
-        part = ref.with_name(f".{ref.name}.{os.getpid()}{PART_SUFFIX}")
-        part.write_text(self._commit)
-        part.replace(ref)
+        atomic_write(ref, self._commit.encode())
 
     def _list_kept(self, error: TransferFailed) -> tuple[ObjectInfo, ...]:
         try:

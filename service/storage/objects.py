@@ -8,9 +8,9 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from service.errors import HostileName
+from service.storage.files import PART_SUFFIX
 
 RECORD_NAME = "COMPLETE.json"
-PART_SUFFIX = ".part"
 
 # A temporary file's name is longer than its object's by the process id and a random part; file systems allow 255 bytes.
 MAX_SEGMENT_BYTES = 200

@@ -3,7 +3,6 @@
 import errno
 import os
 import threading
-import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -11,9 +10,8 @@ from pathlib import Path
 from service.errors import StorageFull, TransferFailed
 from service.storage import crc32c
 from service.storage import gzip as content
-from service.storage.objects import PART_SUFFIX, ObjectInfo
-
-FULL = frozenset({errno.ENOSPC, errno.EDQUOT})
+from service.storage.files import DISK_FULL, PART_SUFFIX, free_bytes, part_path
+from service.storage.objects import ObjectInfo
 
 
 class PartFile:
@@ -23,7 +21,7 @@ class PartFile:
         """Choose a name; nothing is made until the first byte comes."""
         self._uri, self._info, self._folder = uri, info, folder
         self._final = folder / info.name
-        self._part = self._final.with_name(f".{self._final.name}.{os.getpid()}.{uuid.uuid4().hex[:8]}{PART_SUFFIX}")
+        self._part = part_path(self._final)
         self._lock = threading.Lock()
         self._descriptor: int | None = None
 
@@ -91,17 +89,11 @@ class PartFile:
         try:
             yield
         except OSError as error:
-            if error.errno in FULL:
+            if error.errno in DISK_FULL:
                 needed_bytes, free = self._info.size_bytes, free_bytes(self._folder)
                 raise StorageFull(self._uri, needed_bytes=needed_bytes, free_bytes=free, path=str(folder)) from error
             reason = f"cannot be written under {folder}: {error.strerror}"
             raise TransferFailed(self._uri, self._info.name, reason) from error
-
-
-def free_bytes(folder: Path) -> int:
-    """What an ordinary user may still write into a folder's file system."""
-    status = os.statvfs(folder)
-    return status.f_bavail * status.f_frsize
 
 
 def _reserve(descriptor: int, size_bytes: int) -> None:

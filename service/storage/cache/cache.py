@@ -16,6 +16,7 @@ import os
 import shutil
 import tempfile
 import threading
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,20 +25,21 @@ from typing import Protocol, runtime_checkable
 from service.errors import StorageFull, TransferFailed
 from service.storage.cache.entry import Place
 from service.storage.cache.eviction import make_room
-from service.storage.cache.record import mark_of, sync_folder, write_record
+from service.storage.cache.record import mark_of, write_record
 from service.storage.cache.verification import recorded, sums_of_whole_files, wrong_files
 from service.storage.download import Bring, download
 from service.storage.fetch import ByteRanges
-from service.storage.lock import CANNOT_LOCK, try_lock, wait_for_lock
-from service.storage.objects import PART_SUFFIX, RECORD_NAME, ObjectInfo, check_names_together
-from service.storage.part_file import FULL, free_bytes
-from service.storage.progress import Progress, shown
+from service.storage.files import CANNOT_LOCK, DISK_FULL, PART_SUFFIX, free_bytes, sync, try_lock, wait_for_lock
+from service.storage.objects import RECORD_NAME, ObjectInfo, check_names_together
+from service.storage.progress import Progress, show_progress
 from service.storage.retry import Patience, TransferLimits
 
 logger = logging.getLogger(__name__)
 
 # Room that is left over for the record, the folders and whatever else writes to the same disk.
 SPARE_BYTES = 1024 * 1024
+LOCK_POLL_S = 0.1
+LOCK_LOG_INTERVAL_S = 10.0
 
 
 @runtime_checkable
@@ -154,7 +156,7 @@ class CheckpointCache:
             root.mkdir(mode=0o700, parents=True, exist_ok=True)
             return self._pull_into(place, order)
         except OSError as error:
-            if error.errno in FULL:
+            if error.errno in DISK_FULL:
                 needed_bytes = sum(info.size_bytes for info in objects) + SPARE_BYTES
                 free = free_bytes(self.root)
                 raise StorageFull(source.uri, needed_bytes=needed_bytes, free_bytes=free, path=str(root)) from error
@@ -167,7 +169,7 @@ class CheckpointCache:
         return PulledCheckpoint(place.folder, tuple(objects))
 
     def _pull_into(self, place: Place, order: _Order) -> PulledCheckpoint:
-        with wait_for_lock(place.pull_lock, order.patience, order.source.uri):
+        with wait_for_lock(place.pull_lock, _pause(order)):
             use = place.hold()
             try:
                 if not self._is_complete(place, order):
@@ -204,12 +206,12 @@ class CheckpointCache:
         if free < needed_bytes:
             raise StorageFull(order.source.uri, needed_bytes=needed_bytes, free_bytes=free, path=str(place.root))
         order.progress.expect(missing_bytes)
-        with shown(order.progress, order.source.uri):
+        with show_progress(order.progress, order.source.uri):
             sums |= order.bring(order.source, missing, place.folder, order.progress, order.patience)
         for folder in [place.folder, *(path for path in place.folder.rglob("*") if path.is_dir())]:
-            sync_folder(folder)
+            sync(folder)
         write_record(place.folder, order.source.uri, order.objects, sums)
-        sync_folder(place.root)
+        sync(place.root)
 
     def _pull_privately(self, reason: str, order: _Order) -> PulledCheckpoint:
         private = private_folder()
@@ -220,6 +222,22 @@ class CheckpointCache:
         except BaseException:
             shutil.rmtree(private, ignore_errors=True)
             raise
+
+
+def _pause(order: _Order) -> Callable[[], None]:
+    """Return what passes the time while another process holds the pull lock; it raises when the patience ends."""
+    waiting_since_s = logged_at_s = time.monotonic()
+
+    def pause() -> None:
+        nonlocal logged_at_s
+        order.patience.check(order.source.uri, "waiting for another process that pulls the same checkpoint")
+        if time.monotonic() - logged_at_s >= LOCK_LOG_INTERVAL_S:
+            logged_at_s = time.monotonic()
+            facts = {"waited_s": round(logged_at_s - waiting_since_s)}
+            logger.info("another process pulls %s", order.source.uri, extra=facts)
+        order.patience.sleep(LOCK_POLL_S)
+
+    return pause
 
 
 def private_folder() -> Path:

@@ -15,7 +15,7 @@ from pathlib import Path
 
 from service.storage.cache.record import RecordedFile, mark_of
 from service.storage.cache.verification import recorded
-from service.storage.lock import FileLock, try_lock
+from service.storage.files import FileLock, try_lock
 from service.storage.objects import ObjectInfo
 
 logger = logging.getLogger(__name__)

@@ -7,8 +7,7 @@ from collections.abc import Iterator
 from contextlib import ExitStack, suppress
 
 from service.storage.cache.entry import Place
-from service.storage.lock import try_lock
-from service.storage.part_file import free_bytes
+from service.storage.files import free_bytes, try_lock
 
 logger = logging.getLogger(__name__)
 

@@ -5,13 +5,12 @@ right. A start compares those marks, which is cheap, and sums only the files who
 """
 
 import json
-import os
-import uuid
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from service.storage.objects import PART_SUFFIX, RECORD_NAME, ObjectInfo
+from service.storage.files import atomic_write
+from service.storage.objects import RECORD_NAME, ObjectInfo
 
 FORMAT_VERSION = 1
 
@@ -61,13 +60,7 @@ def write_record(folder: Path, uri: str, objects: Sequence[ObjectInfo], file_sum
             for info in objects
         ],
     }
-    part = folder / f".{RECORD_NAME}.{os.getpid()}.{uuid.uuid4().hex[:8]}{PART_SUFFIX}"
-    with part.open("x", encoding="utf-8") as file:
-        json.dump(content, file, indent=1)
-        file.flush()
-        os.fsync(file.fileno())
-    part.replace(folder / RECORD_NAME)
-    sync_folder(folder)
+    atomic_write(folder / RECORD_NAME, json.dumps(content, indent=1).encode())
 
 
 def read_record(folder: Path) -> tuple[RecordedFile, ...] | None:
@@ -82,15 +75,6 @@ def read_record(folder: Path) -> tuple[RecordedFile, ...] | None:
         )
     except (OSError, ValueError, KeyError, TypeError):
         return None
-
-
-def sync_folder(folder: Path) -> None:
-    """Put the names of a folder's files on the disk, as `fsync` of the files alone does not."""
-    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
 
 
 def _present(path: Path) -> FileMark:

@@ -1,0 +1,72 @@
+"""Locks exclude other holders until they are released; an atomic write is complete or invisible."""
+
+from pathlib import Path
+
+import pytest
+
+from service.storage.files import atomic_write, part_path, try_lock, try_lock_folder, wait_for_lock
+
+
+def test_a_lock_excludes_others_until_it_is_released(tmp_path: Path):
+    path = tmp_path / "lock"
+    lock = try_lock(path)
+    assert lock is not None
+    assert try_lock(path) is None
+    assert try_lock(path, is_shared=True) is None
+    lock.release()
+    lock.release()
+    with wait_for_lock(path, pytest.fail):
+        assert try_lock(path) is None
+
+
+def test_shared_locks_exclude_exclusive_ones_only(tmp_path: Path):
+    path = tmp_path / "lock"
+    first, second = try_lock(path, is_shared=True), try_lock(path, is_shared=True)
+    assert first is not None
+    assert second is not None
+    first.release()
+    assert try_lock(path) is None
+    second.release()
+    assert try_lock(path) is not None
+
+
+def test_waiting_for_a_lock_ends_when_its_holder_releases_it_or_the_caller_gives_up(tmp_path: Path):
+    held = try_lock(tmp_path / "lock")
+    assert held is not None
+    with wait_for_lock(tmp_path / "lock", held.release), pytest.raises(TimeoutError):
+        wait_for_lock(tmp_path / "lock", give_up)
+
+
+def give_up() -> None:
+    raise TimeoutError
+
+
+def test_a_folder_is_locked_like_a_file(tmp_path: Path):
+    lock = try_lock_folder(tmp_path)
+    assert lock is not None
+    assert try_lock_folder(tmp_path) is None
+    lock.release()
+    assert try_lock_folder(tmp_path) is not None
+
+
+def test_an_atomic_write_replaces_a_file_and_leaves_no_other(tmp_path: Path):
+    for data in (b"one", b"two"):
+        atomic_write(tmp_path / "file", data)
+        assert [path.read_bytes() for path in tmp_path.iterdir()] == [data]
+
+
+def test_an_atomic_write_that_fails_leaves_the_old_file_and_no_other(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    def fail(descriptor: int) -> None:
+        raise OSError("no disk")
+
+    atomic_write(tmp_path / "file", b"old")
+    monkeypatch.setattr("os.fsync", fail)
+    with pytest.raises(OSError, match="no disk"):
+        atomic_write(tmp_path / "file", b"new")
+    assert [path.read_bytes() for path in tmp_path.iterdir()] == [b"old"]
+
+
+def test_part_names_are_hidden_new_and_in_the_same_folder(tmp_path: Path):
+    names = {part_path(tmp_path / "file") for _ in range(3)}
+    assert len(names) == 3
+    assert all(path.parent == tmp_path and path.match(".file.*.part") for path in names)
