@@ -1,10 +1,8 @@
-"""Writes the settings of service/settings.py into README.md's table and .env.example; `--check` only compares."""
+"""Write the settings of service/settings.py into the table in README.md and into .env.example."""
 
 import re
-import sys
 from pathlib import Path
 
-from service.setting_meanings import setting_meanings
 from service.settings import Settings
 
 ROOT = Path(__file__).parents[1]
@@ -13,10 +11,11 @@ WIDTH = 118
 
 
 def rows() -> list[tuple[str, str, str]]:
-    """Return name, default and meaning of every setting, in the order of settings.py."""
-    defaults = {name: field.default for name, field in Settings.model_fields.items()}
-    shown = {name: "" if default is None else str(default) for name, default in defaults.items()}
-    return [(name.upper(), shown[name], meaning) for name, meaning in setting_meanings().items()]
+    """Return the name, default and meaning of every setting, in the order of settings.py."""
+    return [
+        (name.upper(), "" if field.default is None else str(field.default), field.description or "")
+        for name, field in Settings.model_fields.items()
+    ]
 
 
 def readme_table() -> str:
@@ -33,7 +32,7 @@ def env_example() -> str:
 
 
 def documents() -> dict[Path, str]:
-    """Return each document as it should be."""
+    """Return the text that each document has to hold."""
     readme = ROOT / "README.md"
     pattern = re.compile(f"{BEGIN}\n.*?{END}", re.DOTALL)
     text = pattern.sub(lambda _: f"{BEGIN}\n{readme_table()}\n{END}", readme.read_text())
@@ -41,13 +40,9 @@ def documents() -> dict[Path, str]:
 
 
 def main() -> None:
-    """Write or check the documents."""
+    """Write the documents."""
     for path, text in documents().items():
-        if "--check" in sys.argv:
-            if not path.is_file() or path.read_text() != text:
-                sys.exit(f"{path.name} does not say what service/settings.py does: run `make fix`")
-        else:
-            path.write_text(text)
+        path.write_text(text)
 
 
 if __name__ == "__main__":

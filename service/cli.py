@@ -9,7 +9,7 @@ import threading
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any, NoReturn, override
+from typing import NoReturn
 
 from service.errors import ServiceError, SettingsError
 from service.observability.logs import configure_logging, end_logging
@@ -90,28 +90,15 @@ def build_parser() -> argparse.ArgumentParser:
 
 
 class _Parser(argparse.ArgumentParser):
-    """A parser with flags for settings, whose meanings are looked up when help is asked for."""
-
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
-        super().__init__(*args, **kwargs)
-        self._setting_flags: dict[str, argparse.Action] = {}
+    """A parser that has flags for settings."""
 
     def add_settings(self, without: str = "") -> None:
         """Add a flag for every setting but one."""
         self.add_argument("--config", type=Path, metavar="FILE", help="a YAML file of settings")
-        for name in Settings.model_fields:
+        for name, field in Settings.model_fields.items():
             if name != without:
-                self._setting_flags[name] = self.add_argument(f"--{name.replace('_', '-')}", metavar="VALUE")
-
-    @override
-    def format_help(self) -> str:
-        if self._setting_flags:
-            from service.setting_meanings import setting_meanings
-
-            for name, meaning in setting_meanings().items():
-                if name in self._setting_flags:
-                    self._setting_flags[name].help = meaning.replace("%", "%%").replace("`", "")
-        return super().format_help()
+                meaning = (field.description or "").replace("%", "%%").replace("`", "")
+                self.add_argument(f"--{name.replace('_', '-')}", metavar="VALUE", help=meaning)
 
 
 def _run(flags: dict[str, object], settings: Settings) -> int:

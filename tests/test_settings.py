@@ -61,7 +61,7 @@ def test_values_are_read_as_their_types(monkeypatch: pytest.MonkeyPatch):
     [
         ("PORT", "many", r"PORT: .*integer.*\(it is 'many'\)\."),
         ("DTYPE", "int4", "DTYPE: .*'auto'"),
-        ("MODEL_URL", "gs://b/m", "MODEL_URL: is no setting of Levserve. Did you mean MODEL_URI?"),
+        ("MODEL_URL", "gs://b/m", "MODEL_URL: is not a setting of Levserve. Did you mean MODEL_URI?"),
         ("GCS_MODEL_PREFIX", "models", "GCS_MODEL_PREFIX: needs GCS_BUCKET."),
     ],
 )
@@ -79,15 +79,15 @@ def test_a_key_is_not_told():
 
 def test_a_line_that_is_no_setting_is_refused():
     Path(".env").write_text("MAX_NUM_SEQ=4\n")
-    with pytest.raises(SettingsError, match=r"MAX_NUM_SEQ: is no setting of Levserve\. Did you mean MAX_NUM_SEQS\?"):
+    with pytest.raises(SettingsError, match=r"MAX_NUM_SEQ: is not a setting of Levserve\. Did you mean MAX_NUM_SEQS\?"):
         load_settings({})
 
 
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("prot: 1", "PROT: is no setting of Levserve. Did you mean PORT?"),
-        ("1: 2", "1: is no setting of Levserve."),
+        ("prot: 1", "PROT: is not a setting of Levserve. Did you mean PORT?"),
+        ("1: 2", "1: is not a setting of Levserve."),
         ("- port", "should hold settings by name"),
         ("port: [", "cannot be read"),
     ],

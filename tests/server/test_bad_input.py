@@ -35,7 +35,7 @@ def edit_config(checkpoint, **changes) -> None:
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"model_url": "gs://b/m"}, "MODEL_URL: is no setting of Levserve. Did you mean MODEL_URI?"),
+        ({"model_url": "gs://b/m"}, "MODEL_URL: is not a setting of Levserve. Did you mean MODEL_URI?"),
         ({"port": "eighty"}, "PORT: Input should be a valid integer"),
         ({"max_num_seqs": 0}, "MAX_NUM_SEQS: Input should be greater than or equal to 1"),
         ({"gcs_bucket": "b"}, "GCS_BUCKET: needs MODEL_NAME"),

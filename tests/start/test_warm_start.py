@@ -20,7 +20,7 @@ UNUSED = (
     *("levanter", "haliax", "equinox", "transformers", "torch", "tensorstore", "safetensors", "scipy", "optax"),
     *("google.auth", "google.cloud", "huggingface_hub", "httpx", "requests", "tenacity", "yaml", "matplotlib"),
     *("pydantic.v1", "httptools", "websockets", "uvloop", "rich", "typer"),
-    *("service.setting_meanings", "service.start.prewarm", "service.offline", "service.start.timeline"),
+    *("service.start.prewarm", "service.offline", "service.start.timeline"),
     *("service.storage.gcs.read", "service.storage.hub", "service.models.decoder"),
 )
 
