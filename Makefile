@@ -15,11 +15,12 @@ serve: .venv/serve ## Serve the demo model on :8080; settings are environment va
 test: .venv/dev ## Run all tests
 	$(RUN) pytest
 
-check: .venv/dev ## Check format, lint, types, import rules and deployment
+check: .venv/dev ## Check format, lint, types, import rules, dependencies and deployment
 	$(RUN) ruff format --check .
 	$(RUN) ruff check .
 	$(RUN) pyright
 	$(RUN) lint-imports
+	$(RUN) deptry .
 	$(RUN) python scripts/check_deployment.py
 
 fix: .venv/dev ## Format and mend what can be mended
