@@ -30,20 +30,13 @@ logger = logging.getLogger(__name__)
 
 # What a step is traced from. A change in any of these files makes another bundle.
 TRACED_SOURCES = (
-    "compile/aot.py",
-    "compile/buckets.py",
-    "compile/executable.py",
-    "device/mesh.py",
-    "engine/batch.py",
-    "engine/drawing.py",
-    "engine/logprobs.py",
-    "engine/options.py",
-    "engine/placement.py",
-    "engine/programs.py",
+    "compile",
+    "device",
+    "engine/request.py",
     "engine/runner.py",
-    "engine/sampler.py",
     "engine/shapes.py",
-    "engine/step.py",
+    "engine/steps",
+    "engine/token_mask.py",
     "kernels",
     "models",
 )
