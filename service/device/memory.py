@@ -13,7 +13,7 @@ from typing import Any, Protocol, runtime_checkable
 _CGROUP_LIMITS = (Path("/sys/fs/cgroup/memory.max"), Path("/sys/fs/cgroup/memory/memory.limit_in_bytes"))
 
 # What a driver makes: NVIDIA's for GPUs, Linux's for TPUs, the older and the newer.
-_ACCELERATOR_FILES = ("nvidia[0-9]*", "accel*", "vfio/[0-9]*")
+ACCELERATOR_FILES = ("nvidia[0-9]*", "accel*", "vfio/[0-9]*")
 
 
 @runtime_checkable
@@ -42,9 +42,9 @@ def device_memory_bytes(devices: Sequence[Device]) -> int:
     return host_memory_bytes() // len(devices)
 
 
-def expects_cpu() -> bool:
+def expects_cpu(driver_files: Sequence[str] = ACCELERATOR_FILES) -> bool:
     """Guess, before jax is imported, whether its device will be a CPU: no driver has made a file for another."""
-    return not any(any(Path("/dev").glob(name)) for name in _ACCELERATOR_FILES)
+    return not any(any(Path("/dev").glob(name)) for name in driver_files)
 
 
 def host_memory_bytes() -> int:

@@ -255,7 +255,7 @@ def _read_window(
 
 def _choose(condition: Bool[Array, "*position"], one: RowBlock, other: RowBlock) -> RowBlock:
     """Choose between two, as a whole or position by position."""
-    by_key, by_value = (condition, condition[:, None]) if condition.ndim else (condition, condition)
+    by_key, by_value = (condition[None, None], condition[None, :, None]) if condition.ndim else (condition, condition)
     return RowBlock(jnp.where(by_key, one.keys, other.keys), jnp.where(by_value, one.values, other.values))
 
 

@@ -135,7 +135,7 @@ def _join(
     totals: Float[Array, "split seq kv_head row"],
 ) -> Float[Array, "seq kv_head row dim"]:
     """Finish the softmax over the splits of each row."""
-    shares = jnp.exp2(highest - jnp.max(highest, axis=0))
+    shares = jnp.exp2(highest - jnp.max(highest, axis=0, keepdims=True))
     total = jnp.sum(totals * shares, axis=0)
     return jnp.sum(weighted * shares[..., None], axis=0) / jnp.where(total == 0, 1, total)[..., None]
 

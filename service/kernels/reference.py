@@ -79,6 +79,7 @@ def is_visible(
 
     Source: sliding window: Jiang et al. 2023, arXiv:2310.06825.
     """
+    key_positions = key_positions.reshape((1,) * (query_positions.ndim - 1) + key_positions.shape)
     visible = key_positions <= query_positions
     if sliding_window is not None:
         visible &= key_positions > query_positions - sliding_window

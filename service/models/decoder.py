@@ -178,7 +178,7 @@ class Decoder:
 
     def _rotation(self, positions: Int[Array, "seq token"]) -> Rotation:
         rope = self.config.rope
-        angles = positions.astype(jnp.float32)[..., None] * rope.inverse_frequencies()
+        angles = positions.astype(jnp.float32)[:, :, None] * rope.inverse_frequencies()[None, None, :]
         cosine, sine = jnp.cos(angles) * rope.attention_factor, jnp.sin(angles) * rope.attention_factor
         return Rotation(cosine.astype(self.dtype), sine.astype(self.dtype))
 

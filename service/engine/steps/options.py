@@ -68,7 +68,7 @@ class Options(NamedTuple):
     @property
     def has_penalties(self) -> Bool[Array, " row"]:
         """Whether the tokens so far change the scores of the next."""
-        neutral = np.array([1, 0, 0], np.float32)
+        neutral = np.array([[1, 0, 0]], np.float32)
         return jnp.any(self.numbers[:, Number.REPETITION :] != neutral, axis=1)
 
 

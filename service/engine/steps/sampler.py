@@ -111,7 +111,7 @@ def _adjust(logits: Float[Array, "row vocab"], rows: Rows) -> Float[Array, "row 
     row_ids = jnp.arange(logits.shape[0], dtype=jnp.int32)[:, None]
     tokens = jnp.arange(vocab_size, dtype=jnp.uint32)
     words = jnp.take(rows.allowed_words, tokens // WORD_BITS, axis=1)
-    scores = jnp.where((words >> (tokens % WORD_BITS)) & 1 == 1, logits, -jnp.inf)
+    scores = jnp.where((words >> (tokens % WORD_BITS)[None, :]) & 1 == 1, logits, -jnp.inf)
     is_held_back = rows.positions < options.integer(Integer.STOPS_FROM)
     stop_ids = jnp.where(is_held_back[:, None], options.stop_ids, vocab_size)
     scores = scores.at[row_ids, stop_ids].set(-jnp.inf, mode="drop")
@@ -135,4 +135,4 @@ def _penalize(scores: Float[Array, "row vocab"], rows: Rows) -> Float[Array, "ro
     scores = jnp.where(scores > 0, scores / repetition, scores * repetition)
     in_output = (counts & (IN_PROMPT - 1)).astype(jnp.float32)
     frequency = options.number(Number.FREQUENCY)[:, None] * in_output
-    return scores - frequency - options.number(Number.PRESENCE)[:, None] * (in_output > 0)
+    return scores - frequency - options.number(Number.PRESENCE)[:, None] * (in_output > 0).astype(jnp.float32)

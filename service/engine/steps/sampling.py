@@ -25,7 +25,7 @@ def likeliest(logits: Float[Array, "row vocab"]) -> Int[Array, " row"]:
     """
     vocab_size = logits.shape[1]
     is_best = logits == jnp.max(logits, axis=1, keepdims=True)
-    tokens = jnp.arange(vocab_size, dtype=jnp.int32)
+    tokens = jnp.arange(vocab_size, dtype=jnp.int32)[None, :]
     return jnp.minimum(jnp.min(jnp.where(is_best, tokens, vocab_size), axis=1), vocab_size - 1)
 
 
