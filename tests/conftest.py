@@ -1,21 +1,51 @@
-"""What all tests share: strict arrays, no network beyond loopback, and one cache that ends with the session."""
+"""Settings of every test: strict arrays, two devices, no network beyond loopback, and one cache for the session.
+
+The strict options and the two devices hold in the process of pytest alone: the services under test are processes of
+their own and run with the defaults that users have, because the options are part of a bundle's key.
+"""
 
 import atexit
 import os
 import shutil
 import tempfile
+from pathlib import Path
 
-# Before jax is imported anywhere: CPU, and two devices so that sharding is seen.
+import pytest
+
+# For this process and for those that tests start.
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
 os.environ.setdefault("WANDB_MODE", "disabled")
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
+os.environ["LOOPBACK_REFUSALS"] = tempfile.mkstemp(prefix="levserve-refusals-")[1]
+atexit.register(Path(os.environ["LOOPBACK_REFUSALS"]).unlink, missing_ok=True)
+os.environ["PYTHONPATH"] = os.pathsep.join(
+    [str(Path(__file__).parent / "loopback"), *os.environ.get("PYTHONPATH", "").split(os.pathsep)]
+).rstrip(os.pathsep)
 
 # Services under test find one another's bundles, so only the first of a kind compiles; never those of the machine.
-os.environ["LOCAL_MODEL_CACHE"] = tempfile.mkdtemp(prefix="levserve-tests-")
-atexit.register(shutil.rmtree, os.environ["LOCAL_MODEL_CACHE"], ignore_errors=True)
+# The workers of pytest-xdist share the cache of the process that started them.
+if "PYTEST_XDIST_WORKER" not in os.environ:
+    os.environ["LOCAL_MODEL_CACHE"] = tempfile.mkdtemp(prefix="levserve-tests-")
+    atexit.register(shutil.rmtree, os.environ["LOCAL_MODEL_CACHE"], ignore_errors=True)
 
+import jax  # after JAX_PLATFORMS
+
+from tests.loopback.sitecustomize import REFUSALS
+
+jax.config.update("jax_numpy_dtype_promotion", "strict")
+jax.config.update("jax_numpy_rank_promotion", "raise")
+jax.config.update("jax_num_cpu_devices", 2)
 
 pytest_plugins = ("tests.gcs", "tests.stored", "tests.served")
+
+
+@pytest.fixture(autouse=True)
+def no_network():
+    """Fail a test that reached, or whose processes reached, for another machine; the refusal itself may be handled."""
+    num_known = REFUSALS.stat().st_size
+    yield
+    refused = REFUSALS.read_bytes()[num_known:].decode()
+    assert not refused, f"the test reached for another machine:\n{refused}"
 
 
 def pytest_addoption(parser):

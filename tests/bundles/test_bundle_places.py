@@ -69,7 +69,7 @@ def keep(bundle, *places) -> list[str]:
 
 
 def bundle_folder(local):
-    [folder] = (path for path in local._path.iterdir())
+    [folder] = Path(local.uri).iterdir()
     return folder
 
 
@@ -170,7 +170,7 @@ def test_what_is_no_manifest_is_no_bundle(bundle, local, manifest, outcome):
 def test_a_bundle_of_another_jax_under_our_name_is_stale(bundle, local):
     other = BundleKey(KEY.inputs | {"packages": {"jax": "0.1"}})
     keep(bundle, local)
-    bundle_folder(local).rename(local._path / other.digest)
+    bundle_folder(local).rename(bundle_folder(local).with_name(other.digest))
     assert find(local, key=other) == ("stale", None)
     assert keep(bundle, local)
 
@@ -183,11 +183,11 @@ def test_a_bundle_that_lacks_an_executable_is_corrupt(bundle, local):
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may write everywhere")
 def test_a_read_only_cache_is_read_and_a_log_line_when_written(bundle, local, caplog):
     keep(bundle, local)
-    local._path.chmod(0o500)
+    Path(local.uri).chmod(0o500)
     assert find(local)[0] == "hit"
     assert keep(small_bundle(BundleKey({"other": 1})), local) == []
     assert "was not kept" in caplog.text
-    local._path.chmod(0o700)
+    Path(local.uri).chmod(0o700)
 
 
 def test_a_cache_that_is_a_file_is_a_log_line(bundle, tmp_path, caplog):

@@ -14,6 +14,7 @@ class NamedDevice:
     device_kind: str = "L4"
     client: Any = None
     limit_bytes: int | None = None
+    compute_capability: str = ""
 
     def memory_stats(self) -> Mapping[str, int] | None:
         return None if self.limit_bytes is None else {"bytes_limit": self.limit_bytes}

@@ -8,13 +8,13 @@ import threading
 
 from service.cli import main
 from service.engine.runner import Runner
-from service.server.app import Server
+from service.server.app import Service
 
 NUM_SEQUENCES = int(os.environ.pop("FAILING_NUM_SEQUENCES"))  # the crowd
 STEPS = iter(range(int(os.environ.pop("FAILING_NUM_STEPS"))))  # that it gets
 LINGERS_S = 2.0
 
-dispatch, stop = Runner.dispatch, Server._stop
+dispatch, start = Runner.dispatch, Service.start
 
 
 def dispatch_until_it_fails(runner, plan):
@@ -23,11 +23,11 @@ def dispatch_until_it_fails(runner, plan):
     return dispatch(runner, plan)
 
 
-def stop_later(server):
-    threading.Timer(LINGERS_S, stop, (server,)).start()
+def start_to_stop_later(service, on_error):
+    start(service, lambda: threading.Timer(LINGERS_S, on_error).start())
 
 
 if __name__ == "__main__":
     Runner.dispatch = dispatch_until_it_fails
-    Server._stop = stop_later
+    Service.start = start_to_stop_later
     main()

@@ -3,19 +3,15 @@
 import logging
 from types import SimpleNamespace
 
-import numpy as np
 import pytest
 
 from service.checkpoint.discover import locate
-from service.device.mesh import DeviceMesh
 from service.errors import DoesNotFit, SettingsError
 from service.kernels.choice import KernelName
-from service.models.registry import read_config
 from service.settings import Settings
-from service.start.spec import EnginePlan, _choose_kernel, plan_engine
+from service.start.spec import EnginePlan, plan_engine
 from service.storage.local import LocalSource
 from tests.device.devices import NamedDevice
-from tests.parity.cases import CASES
 from tests.served import DEMO
 
 # Of the demo model in bfloat16: its table of tokens, and 4 layers of attention and MLP with two norms, and the last.
@@ -75,29 +71,27 @@ def test_an_impossible_number_is_refused_with_the_models_numbers():
         plan(4, tensor_parallel=3)
 
 
-CONFIG = read_config("test", next(c for c in CASES if c.name == "llama_grouped_heads").hub_config)
-BFLOAT16 = np.dtype("bfloat16")
+@pytest.fixture
+def kernel_of():
+    """Plan the demo model on one accelerator, and return what was chosen for its attention."""
+
+    def choose(platform: str, kind: str, capability: str = ""):
+        device = NamedDevice(0, platform, kind, SimpleNamespace(platform_version="1"), LIMIT_BYTES, capability)
+        return plan_engine(Settings(max_prefill_tokens=256), locate(str(DEMO), LocalSource), [device]).kernel
+
+    return choose
 
 
-def mesh(platform, kind, **attributes):
-    device = SimpleNamespace(
-        platform=platform, device_kind=kind, client=None, memory_stats=lambda: None, id=0, **attributes
-    )
-    return DeviceMesh((device,))
-
-
-def test_the_slow_reference_is_a_warning_that_tells_why(caplog):
-    choice = _choose_kernel(CONFIG, BFLOAT16, mesh("gpu", "Tesla T4", compute_capability="7.5"))
-    assert choice.name is KernelName.REFERENCE
-    (record,) = caplog.records
+def test_the_slow_reference_is_a_warning_that_tells_why(kernel_of, caplog):
+    assert kernel_of("gpu", "Tesla T4", "7.5").name is KernelName.REFERENCE
+    (record,) = [record for record in caplog.records if hasattr(record, "kernel")]
     assert record.levelno == logging.WARNING
     assert "Tesla T4 (compute capability 7.5)" in record.reason
 
 
-def test_the_kernel_and_its_padding_are_told(caplog):
+def test_the_kernel_and_its_padding_are_told(kernel_of, caplog):
     caplog.set_level(logging.INFO)
-    choice = _choose_kernel(CONFIG, BFLOAT16, mesh("tpu", "TPU v5 lite"))
-    assert choice.name is KernelName.RAGGED
-    (record,) = caplog.records
+    assert kernel_of("tpu", "TPU v5 lite").name is KernelName.RAGGED
+    (record,) = [record for record in caplog.records if hasattr(record, "kernel")]
     assert (record.levelno, record.kernel) == (logging.INFO, "ragged")
-    assert (record.head_dim, record.cached_head_dim) == (CONFIG.head_dim, 128)
+    assert (record.head_dim, record.cached_head_dim) == (32, 128)
