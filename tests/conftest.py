@@ -28,20 +28,25 @@ if "PYTEST_XDIST_WORKER" not in os.environ:
     os.environ["LOCAL_MODEL_CACHE"] = tempfile.mkdtemp(prefix="levserve-tests-")
     atexit.register(shutil.rmtree, os.environ["LOCAL_MODEL_CACHE"], ignore_errors=True)
 
-import jax  # after JAX_PLATFORMS
-
-from tests.loopback.sitecustomize import REFUSALS
-
-jax.config.update("jax_numpy_dtype_promotion", "strict")
-jax.config.update("jax_numpy_rank_promotion", "raise")
-jax.config.update("jax_num_cpu_devices", 2)
-
 pytest_plugins = ("tests.gcs", "tests.stored", "tests.served")
+
+
+def pytest_configure():
+    """Make arrays strict, and refuse other machines from now on."""
+    import jax
+
+    import tests.loopback.sitecustomize  # noqa: F401
+
+    jax.config.update("jax_numpy_dtype_promotion", "strict")
+    jax.config.update("jax_numpy_rank_promotion", "raise")
+    jax.config.update("jax_num_cpu_devices", 2)
 
 
 @pytest.fixture(autouse=True)
 def no_network():
     """Fail a test that reached, or whose processes reached, for another machine; the refusal itself may be handled."""
+    from tests.loopback.sitecustomize import REFUSALS
+
     num_known = REFUSALS.stat().st_size
     yield
     refused = REFUSALS.read_bytes()[num_known:].decode()

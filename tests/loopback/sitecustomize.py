@@ -7,6 +7,7 @@ caused it fails at its end. Sockets that are opened outside Python (by tensorsto
 
 import ipaddress
 import os
+import socket
 import sys
 from pathlib import Path
 
@@ -42,6 +43,8 @@ def _refuse_others(event: str, arguments: tuple) -> None:
         target = address
     elif event in ("socket.getaddrinfo", "socket.gethostbyname", "socket.gethostbyaddr"):
         target = arguments[0]
+        if str(target).endswith(".invalid"):  # Source: RFC 2606, section 2: there is no such host, ever
+            raise socket.gaierror(socket.EAI_NONAME, "Name or service not known")
         is_allowed = _is_here(target) or _is_address(target)  # an address takes no look-up
     else:
         return
