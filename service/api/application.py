@@ -9,7 +9,7 @@ from service.api.dependencies import ApiContext, Readiness
 from service.api.http import errors as failures
 from service.api.http.access_log import AccessLog
 from service.api.http.auth import KeyCheck
-from service.api.http.limits import BodyLimit
+from service.api.http.body import BodyLimit
 from service.observability.metrics import Metrics
 
 

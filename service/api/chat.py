@@ -16,7 +16,7 @@ from service.api.generation.logprobs import chat_logprobs, write_prompt_logprobs
 from service.api.http.body import json_body
 from service.api.http.cancellation import unless_disconnected
 from service.api.http.sse import EventStream
-from service.api.schema.requests import ChatCompletionRequest
+from service.api.schema.chat import ChatCompletionRequest
 from service.errors import InvalidParameter
 from service.text.tokenizer import Tokenizer
 
@@ -30,7 +30,7 @@ async def create_chat_completion(
 ) -> Response:
     """Answer a conversation.
 
-    Deviations: text only (`unsupported_fields` lists what is refused); `n` is 8 at most; without a limit the answer
+    Deviations: text only (`schema.chat` lists the refused fields); `n` is 8 at most; without a limit the answer
     may fill the context; `completion_tokens` and `logprobs` leave out the stop token; a stream begins with the first
     token; log-probabilities are the model's own, before temperature, bias and penalties.
 

@@ -16,7 +16,7 @@ from service.api.generation.generation import Piece
 from service.api.http.body import json_body
 from service.api.http.cancellation import unless_disconnected
 from service.api.http.sse import EventStream
-from service.api.schema.requests import CompletionRequest
+from service.api.schema.completions import CompletionRequest
 from service.errors import InvalidParameter
 
 router = APIRouter()
@@ -35,8 +35,8 @@ async def create_completion(
 
     Deviations: `prompt` is required; `n` times the number of prompts is 64 at most; `best_of` must equal `n`;
     `logprobs` may be 20, and are the model's own, before temperature, bias and penalties; `completion_tokens` and
-    `logprobs` leave out the stop token; a stream begins with the first token. What is refused stands in
-    `unsupported_fields`.
+    `logprobs` leave out the stop token; a stream begins with the first token. `schema.completions` lists the refused
+    fields.
 
     Source: https://platform.openai.com/docs/api-reference/completions/create
     """

@@ -10,7 +10,7 @@ import anyio.to_thread
 from service.api.dependencies import ApiContext, Exchange, ServedModel
 from service.api.generation.choices import Choices
 from service.api.generation.generation import token_budget
-from service.api.schema.requests import GenerationRequest
+from service.api.schema.generation import GenerationRequest
 from service.engine.request import MAX_STOP_IDS, Request, Sampling
 from service.errors import InvalidParameter
 
@@ -53,7 +53,7 @@ def start(
         Overloaded, Draining, EngineStopped: the engine does not take all of it now.
     """
     model = exchange.model
-    body.refuse_unknown_tokens(model.vocab_size)
+    body.check_token_ids(model.vocab_size)
     if body.user is not None:
         exchange.facts["user"] = "".join(c if c.isprintable() else "?" for c in body.user[:MAX_LOGGED_CHARS])
     answer_id = f"{prefix}-{uuid.uuid4().hex}"
@@ -64,7 +64,7 @@ def start(
     for prompt_ids in prompts:
         max_tokens = _max_tokens(exchange, body, prompt_ids, param, default_max_tokens)
         for index in range(body.n):
-            own = replace(sampling, seed=body.seed_of(index, drawn_seed))
+            own = replace(sampling, seed=body.seed_for(index, drawn_seed))
             request_id = f"{answer_id}-{len(requests)}"
             prompt = tuple(prompt_ids)
             requests.append(
@@ -89,7 +89,7 @@ def _max_tokens(
         raise InvalidParameter(f"Invalid '{param}': it has no token.", param=param)
     max_tokens = token_budget(
         prompt_tokens=len(prompt_ids),
-        asked=body.asked_max_tokens,
+        asked=body.requested_max_tokens,
         default=exchange.context.default_max_tokens or default,
         limit_tokens=exchange.model.max_model_len,
         param=param,

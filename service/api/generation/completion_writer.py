@@ -8,7 +8,7 @@ from typing import Any
 
 from service.api.generation.generation import Piece
 from service.api.generation.logprobs import CompletionLogprobs, write_prompt_logprobs
-from service.api.schema.requests import CompletionRequest
+from service.api.schema.completions import CompletionRequest
 from service.text.tokenizer import Tokenizer
 
 

@@ -5,7 +5,7 @@ from typing import Any
 
 from pydantic_core import from_json
 
-from service.api.schema.requests import Message, ToolCall
+from service.api.schema.chat import Message, ToolCall
 from service.errors import InvalidParameter, MissingParameter
 
 

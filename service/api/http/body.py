@@ -1,33 +1,23 @@
-"""A request's bytes to a checked request, or the 400 that names the field at fault.
+"""A request's body: bounded in size and time as it arrives, then parsed."""
 
-JSON is parsed with bounded depth and digits, and without NaN, so that no body can do more than be refused.
-"""
-
+import asyncio
 from collections.abc import Awaitable, Callable
-from typing import Any
 
 from fastapi import Request
-from pydantic import ValidationError
-from pydantic_core import ErrorDetails, from_json
+from starlette.datastructures import Headers
 from starlette.requests import ClientDisconnect
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from service.api.schema.requests import GenerationRequest
-from service.api.schema.unsupported import is_neutral
-from service.api.schema.wire import WireObject
-from service.errors import (
-    ClientGone,
-    InvalidParameter,
-    MissingParameter,
-    RequestError,
-    UnknownParameter,
-    UnsupportedParameter,
-)
+from service.api.http.errors import respond
+from service.api.schema.wire import WireObject, parse
+from service.errors import BodyTooLarge, BodyTooSlow, ClientGone, RequestError, UnsupportedMediaType
 
-MAX_ECHOED_CHARS = 64
+METHODS_WITH_BODY = frozenset({"POST", "PUT", "PATCH"})
+MAX_LENGTH_DIGITS = 20
 
 
-def json_body[T: GenerationRequest](kind: type[T]) -> Callable[[Request], Awaitable[T]]:
-    """Return the FastAPI dependency that reads a body of this kind."""
+def json_body[T: WireObject](kind: type[T]) -> Callable[[Request], Awaitable[T]]:
+    """Return a FastAPI dependency that reads and checks a body of this kind."""
 
     async def read_body(request: Request) -> T:
         try:
@@ -39,63 +29,57 @@ def json_body[T: GenerationRequest](kind: type[T]) -> Callable[[Request], Awaita
     return read_body
 
 
-def parse[T: GenerationRequest](kind: type[T], content: bytes) -> T:
-    """Check a body.
+class BodyLimit:
+    """ASGI middleware that refuses large, slow and non-JSON bodies.
 
-    Raises:
-        RequestError: the body is not a JSON object.
-        UnknownParameter, UnsupportedParameter, MissingParameter, InvalidParameter: a field is at fault.
+    It counts bytes as they arrive, since a chunked body does not state its length.
     """
-    try:
-        document = from_json(content, allow_inf_nan=False, cache_strings=False)
-    except ValueError as error:
-        raise RequestError(f"The request's body is not valid JSON: {error}.") from None
-    if not isinstance(document, dict):
-        raise RequestError("The request's body must be a JSON object.")
-    try:
-        body = kind.model_validate(_without_neutral_fields(kind, document, ""))
-    except ValidationError as error:
-        details = error.errors(include_url=False, include_context=False, include_input=False)
-        raise _refusal(details[0]) from None  # the chained error would quote the prompt
-    body.refuse_contradictions()
-    return body
 
+    def __init__(self, app: ASGIApp, *, max_bytes: int, timeout_s: float) -> None:
+        self._app = app
+        self._max_bytes = max_bytes
+        self._timeout_s = timeout_s
 
-def _without_neutral_fields(kind: type[WireObject], document: dict[str, Any], path: str) -> dict[str, Any]:
-    """Return the fields that ask for something, nested objects included.
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Pass a request on, or refuse it by its headers; reading the body raises BodyTooLarge or BodyTooSlow."""
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        refusal = self._refusal(scope["method"], Headers(scope=scope))
+        if refusal is not None:
+            await respond(refusal, scope, receive, send)
+            return
+        await self._app(scope, self._bounded(receive), send)
 
-    Raises:
-        UnknownParameter: a field is in nobody's interface.
-        UnsupportedParameter: a field is known, but not served with this value.
-    """
-    kept: dict[str, Any] = {}
-    for name, value in document.items():
-        neutral = kind.neutral_values.get(name)
-        if neutral is None and name not in kind.model_fields:
-            raise UnknownParameter(path + name[:MAX_ECHOED_CHARS])
-        if neutral is not None and not is_neutral(value, neutral):
-            raise UnsupportedParameter(path + name)
-        if neutral is None and value is not None:
-            kept[name] = _nested(kind.nested.get(name), value, path + name)
-    return kept
+    def _refusal(self, method: str, headers: Headers) -> RequestError | None:
+        length = headers.get("content-length", "0")
+        if not length.isdecimal() or len(length) > MAX_LENGTH_DIGITS or int(length) > self._max_bytes:
+            return BodyTooLarge(self._max_bytes)
+        if headers.get("content-encoding", "identity").lower() != "identity":
+            return UnsupportedMediaType("Content-Encoding is not supported: send the body uncompressed.")
+        media_type = headers.get("content-type", "").partition(";")[0].strip().lower()
+        if method in METHODS_WITH_BODY and media_type != "application/json":
+            return UnsupportedMediaType("Content-Type must be application/json.")
+        return None
 
+    def _bounded(self, receive: Receive) -> Receive:
+        end_s = asyncio.get_running_loop().time() + self._timeout_s
+        num_bytes = 0
+        is_complete = False
 
-def _nested(kind: type[WireObject] | None, value: Any, path: str) -> Any:
-    if kind is None:
-        return value
-    if isinstance(value, dict):
-        return _without_neutral_fields(kind, value, f"{path}.")
-    if isinstance(value, list):
-        return [_nested(kind, item, f"{path}[{i}]") if isinstance(item, dict) else item for i, item in enumerate(value)]
-    return value
+        async def bounded() -> Message:
+            nonlocal num_bytes, is_complete
+            if is_complete:
+                return await receive()
+            try:
+                async with asyncio.timeout_at(end_s):
+                    message = await receive()
+            except TimeoutError:
+                raise BodyTooSlow(self._timeout_s) from None
+            num_bytes += len(message.get("body", b""))
+            is_complete = not message.get("more_body", False)
+            if num_bytes > self._max_bytes:
+                raise BodyTooLarge(self._max_bytes)
+            return message
 
-
-def _refusal(details: ErrorDetails) -> RequestError:
-    param = ""
-    for step in details["loc"]:
-        param += f"[{step}]" if isinstance(step, int) else f".{step[:MAX_ECHOED_CHARS]}" if param else str(step)
-    if details["type"] == "missing":
-        return MissingParameter(param)
-    if details["type"] == "extra_forbidden":
-        return UnknownParameter(param)
-    return InvalidParameter(f"Invalid '{param}': {details['msg']}.", param=param)
+        return bounded

@@ -1,10 +1,27 @@
-"""What every JSON object that clients send has in common."""
+"""JSON objects that clients send: parsed within bounds, every field known, errors named by the field's path.
 
-from typing import ClassVar
+JSON is parsed with bounded depth and digits, and without NaN, so a hostile body can only be refused.
+"""
 
-from pydantic import BaseModel, ConfigDict
+from collections.abc import Mapping
+from typing import Any, ClassVar
 
-from service.api.schema.unsupported import NeutralValues
+from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic_core import ErrorDetails, from_json
+
+from service.errors import (
+    InvalidParameter,
+    MissingParameter,
+    RequestError,
+    UnknownParameter,
+    UnsupportedParameter,
+)
+
+MAX_ECHOED_CHARS = 64  # of a client's field name in an error
+
+# Fields that clients know from OpenAI or vLLM and that are not supported here, each with the values at which it has no
+# effect. Such a value, or null, is accepted and dropped; any other is refused by name.
+NeutralValues = Mapping[str, tuple[Any, ...]]
 
 
 class WireObject(BaseModel):
@@ -14,3 +31,77 @@ class WireObject(BaseModel):
 
     neutral_values: ClassVar[NeutralValues] = {}
     nested: ClassVar[dict[str, "type[WireObject]"]] = {}
+
+    def check_consistency(self) -> None:
+        """Check fields against each other, which Pydantic's validators would report without the field's name.
+
+        Raises:
+            InvalidParameter: two fields contradict.
+        """
+
+
+def parse[T: WireObject](kind: type[T], content: bytes) -> T:
+    """Return the checked object of a JSON text.
+
+    Raises:
+        RequestError: the text is not a JSON object.
+        UnknownParameter, UnsupportedParameter, MissingParameter, InvalidParameter: a field is at fault.
+    """
+    try:
+        document = from_json(content, allow_inf_nan=False, cache_strings=False)
+    except ValueError as error:
+        raise RequestError(f"The request's body is not valid JSON: {error}.") from None
+    if not isinstance(document, dict):
+        raise RequestError("The request's body must be a JSON object.")
+    try:
+        parsed = kind.model_validate(_without_neutral_fields(kind, document, ""))
+    except ValidationError as error:
+        details = error.errors(include_url=False, include_context=False, include_input=False)
+        raise _request_error(details[0]) from None  # the chained error would quote the prompt
+    parsed.check_consistency()
+    return parsed
+
+
+def _without_neutral_fields(kind: type[WireObject], document: dict[str, Any], path: str) -> dict[str, Any]:
+    """Return the fields that have an effect, nested objects included.
+
+    Raises:
+        UnknownParameter: no interface has the field.
+        UnsupportedParameter: the field is known, but not supported with this value.
+    """
+    kept: dict[str, Any] = {}
+    for name, value in document.items():
+        neutral = kind.neutral_values.get(name)
+        if neutral is None and name not in kind.model_fields:
+            raise UnknownParameter(path + name[:MAX_ECHOED_CHARS])
+        if neutral is not None and not _is_neutral(value, neutral):
+            raise UnsupportedParameter(path + name)
+        if neutral is None and value is not None:
+            kept[name] = _nested(kind.nested.get(name), value, path + name)
+    return kept
+
+
+def _nested(kind: type[WireObject] | None, value: Any, path: str) -> Any:
+    if kind is None:
+        return value
+    if isinstance(value, dict):
+        return _without_neutral_fields(kind, value, f"{path}.")
+    if isinstance(value, list):
+        return [_nested(kind, item, f"{path}[{i}]") if isinstance(item, dict) else item for i, item in enumerate(value)]
+    return value
+
+
+def _is_neutral(value: Any, neutral: tuple[Any, ...]) -> bool:
+    """Return whether a value is null or one of the neutral ones, of the same type: True is not 1 here."""
+    return value is None or any(type(value) is type(other) and value == other for other in neutral)
+
+
+def _request_error(details: ErrorDetails) -> RequestError:
+    param = ""
+    for step in details["loc"]:
+        param += f"[{step}]" if isinstance(step, int) else f".{step[:MAX_ECHOED_CHARS]}" if param else str(step)
+    if details["type"] == "missing":
+        return MissingParameter(param)
+    if details["type"] == "extra_forbidden":
+        return UnknownParameter(param)
+    return InvalidParameter(f"Invalid '{param}': {details['msg']}.", param=param)

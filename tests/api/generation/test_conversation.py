@@ -1,7 +1,7 @@
 import pytest
 
 from service.api.generation.conversation import conversation
-from service.api.schema.requests import Message
+from service.api.schema.chat import Message
 from service.errors import InvalidParameter, MissingParameter
 
 CALL = {"id": "c1", "type": "function", "function": {"name": "weather", "arguments": '{"city": "Ulm"}'}}

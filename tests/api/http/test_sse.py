@@ -35,7 +35,7 @@ class Client:
             "query_string": b"",
             "headers": [(b"content-type", b"application/json")],
         }
-        self.answered = asyncio.ensure_future(service.server.app(scope, self._receive, self._send))
+        self.answered = asyncio.ensure_future(service.app(scope, self._receive, self._send))
 
     def leave(self):
         self._gone.set()

@@ -7,8 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from service.api.http.body import parse
-from service.api.schema.requests import ChatCompletionRequest, CompletionRequest
+from service.api.schema.chat import ChatCompletionRequest
+from service.api.schema.completions import CompletionRequest
+from service.api.schema.wire import parse
 from service.errors import InvalidParameter, RequestError
 
 CHAT = {"model": "m", "messages": [{"role": "user", "content": "hi"}]}
@@ -112,7 +113,7 @@ def test_a_broken_stream_option_is_named_by_its_path(options, param):
 
 def test_two_limits_must_agree():
     limits = {"max_tokens": 5, "max_completion_tokens": 5}
-    assert parse(ChatCompletionRequest, json.dumps(CHAT | limits).encode()).asked_max_tokens[0] == 5
+    assert parse(ChatCompletionRequest, json.dumps(CHAT | limits).encode()).requested_max_tokens[0] == 5
     assert refusal(ChatCompletionRequest, CHAT | limits | {"max_tokens": 6}).param == "max_tokens"
 
 

@@ -4,8 +4,9 @@ import json
 
 import pytest
 
-from service.api.http.body import parse
-from service.api.schema.requests import ChatCompletionRequest, CompletionRequest
+from service.api.schema.chat import ChatCompletionRequest
+from service.api.schema.completions import CompletionRequest
+from service.api.schema.wire import parse
 from service.errors import RequestError
 from service.text.tokenizer import GenerationDefaults
 from tests.api.scripted_engine import END, TOKENIZER, Service

@@ -7,22 +7,19 @@ import pytest
 from openai.types.chat.completion_create_params import CompletionCreateParamsStreaming as ChatParams
 from openai.types.completion_create_params import CompletionCreateParamsStreaming as TextParams
 
-from service.api.http.body import parse
-from service.api.schema import unsupported as unsupported_fields
-from service.api.schema.requests import ChatCompletionRequest, CompletionRequest
+from service.api.schema.chat import ChatCompletionRequest
+from service.api.schema.completions import CompletionRequest
+from service.api.schema.wire import parse
 from service.errors import UnknownParameter, UnsupportedParameter
 
 CHAT = {"model": "m", "messages": [{"role": "user", "content": "hi"}]}
 TEXT = {"model": "m", "prompt": "hi"}
-KINDS = {
-    ChatCompletionRequest: (CHAT, unsupported_fields.CHAT),
-    CompletionRequest: (TEXT, unsupported_fields.COMPLETIONS),
-}
-FIELDS = [(kind, field) for kind, (_, table) in KINDS.items() for field in sorted(table)]
+KINDS = {ChatCompletionRequest: CHAT, CompletionRequest: TEXT}
+FIELDS = [(kind, field) for kind in KINDS for field in sorted(kind.neutral_values)]
 
 
 def check(kind, **fields):
-    return parse(kind, json.dumps(KINDS[kind][0] | fields).encode())
+    return parse(kind, json.dumps(KINDS[kind] | fields).encode())
 
 
 @pytest.mark.parametrize(("kind", "params"), [(ChatCompletionRequest, ChatParams), (CompletionRequest, TextParams)])
@@ -38,7 +35,7 @@ def test_no_field_is_both_served_and_refused(kind):
 
 @pytest.mark.parametrize(("kind", "field"), FIELDS)
 def test_a_field_that_is_not_served_is_refused_by_name_unless_it_asks_for_nothing(kind, field):
-    for neutral in (None, *KINDS[kind][1][field]):
+    for neutral in (None, *kind.neutral_values[field]):
         check(kind, **{field: neutral})
     for value in ("something", 10**9, [1], {"a": 1}):
         with pytest.raises(UnsupportedParameter) as caught:

@@ -1,0 +1,119 @@
+"""The body of POST /v1/chat/completions: the fields that are supported, and those that are refused.
+
+Source: https://platform.openai.com/docs/api-reference/chat/create
+"""
+
+from typing import Annotated, Any, ClassVar, Literal, override
+
+from pydantic import BeforeValidator, Field
+
+from service.api.schema.generation import INT64_MAX, VLLM_FIELDS, GenerationRequest, StreamOptions
+from service.api.schema.wire import NeutralValues, WireObject
+from service.engine.request import MAX_LOGPROBS
+from service.errors import InvalidParameter
+
+_UNSUPPORTED_FIELDS: NeutralValues = {
+    **VLLM_FIELDS,
+    "add_generation_prompt": (True,),
+    "add_special_tokens": (False,),
+    "audio": (),
+    "chat_template": (),
+    "chat_template_kwargs": ({},),
+    "continue_final_message": (False,),
+    "documents": ([],),
+    "echo": (False,),
+    "function_call": ("none",),
+    "functions": ([],),
+    "include_reasoning": (True,),
+    "metadata": ({},),
+    "mm_processor_kwargs": (),
+    "modalities": (["text"],),
+    "moderation": (),
+    "parallel_tool_calls": (True, False),  # without tools it has no effect
+    "prediction": (),
+    "prompt_cache_key": (),
+    "prompt_cache_options": (),
+    "prompt_cache_retention": (),
+    "reasoning_effort": (),
+    "response_format": ({"type": "text"},),
+    "safety_identifier": (),
+    "service_tier": ("auto", "default"),
+    "store": (False,),
+    "tool_choice": ("none",),
+    "tools": ([],),
+    "verbosity": (),
+    "web_search_options": (),
+}
+# Fields of an answer that the official client sends back with the next request.
+_REPLAYED_FIELDS: NeutralValues = {"annotations": ([],), "audio": (), "function_call": (), "refusal": ()}
+
+
+def _as_parts(value: Any) -> Any:
+    return [{"type": "text", "text": value}] if isinstance(value, str) else value
+
+
+class TextPart(WireObject):
+    """A text part of a message; images, audio and files are not supported."""
+
+    type: Literal["text"]
+    text: str
+
+
+class FunctionCall(WireObject):
+    """The function of an earlier tool call."""
+
+    name: str
+    arguments: str  # a JSON object, serialized
+
+
+class ToolCall(WireObject):
+    """A tool call that the assistant made earlier."""
+
+    id: str
+    type: Literal["function"]
+    function: FunctionCall
+
+
+class Message(WireObject):
+    """One message of a chat."""
+
+    neutral_values: ClassVar[NeutralValues] = _REPLAYED_FIELDS
+
+    role: Literal["system", "developer", "user", "assistant", "tool"]
+    content: Annotated[list[TextPart], Field(fail_fast=True), BeforeValidator(_as_parts)] | None = None
+    name: str | None = None
+    tool_calls: Annotated[list[ToolCall], Field(fail_fast=True)] | None = None
+    tool_call_id: str | None = None
+
+
+class ChatCompletionRequest(GenerationRequest):
+    """The body of POST /v1/chat/completions."""
+
+    neutral_values: ClassVar[NeutralValues] = _UNSUPPORTED_FIELDS
+    nested: ClassVar[dict[str, type[WireObject]]] = {"stream_options": StreamOptions, "messages": Message}
+
+    messages: Annotated[list[Message], Field(min_length=1, fail_fast=True)]
+    max_completion_tokens: int | None = Field(default=None, ge=1, le=INT64_MAX)
+    logprobs: bool = False
+    top_logprobs: int = Field(default=0, ge=0, le=MAX_LOGPROBS)
+
+    @property
+    @override
+    def requested_max_tokens(self) -> tuple[int | None, str]:
+        if self.max_completion_tokens is not None:
+            return self.max_completion_tokens, "max_completion_tokens"
+        return self.max_tokens, "max_tokens"
+
+    @property
+    @override
+    def num_logprobs(self) -> int | None:
+        return self.top_logprobs if self.logprobs else None
+
+    @override
+    def check_consistency(self) -> None:
+        """Refuse two limits that differ, and `top_logprobs` without `logprobs`, as OpenAI does."""
+        super().check_consistency()
+        if self.top_logprobs and not self.logprobs:
+            raise InvalidParameter("'top_logprobs' needs 'logprobs' to be true.", param="top_logprobs")
+        if self.max_tokens is not None and self.max_completion_tokens not in (None, self.max_tokens):
+            raise InvalidParameter("'max_tokens' contradicts 'max_completion_tokens'; send one.", param="max_tokens")

@@ -1,0 +1,79 @@
+"""The body of POST /v1/completions: the fields that are supported, and those that are refused.
+
+Source: https://platform.openai.com/docs/api-reference/completions/create
+"""
+
+from typing import Annotated, Any, ClassVar, override
+
+from pydantic import Field, PlainValidator
+
+from service.api.schema.generation import MAX_CHOICES, VLLM_FIELDS, GenerationRequest
+from service.api.schema.wire import NeutralValues
+from service.engine.request import MAX_LOGPROBS
+from service.errors import InvalidParameter
+
+MAX_PROMPTS = 64
+MAX_SEQUENCES = 64  # prompts times choices
+
+_UNSUPPORTED_FIELDS: NeutralValues = {
+    **VLLM_FIELDS,
+    "add_special_tokens": (True,),
+    "prompt_embeds": (),
+    "response_format": ({"type": "text"},),
+    "suffix": ("",),
+}
+
+
+def _prompts(value: Any) -> tuple[str | tuple[int, ...], ...]:
+    """Return the prompts of a text, a list of token ids, or a list of either."""
+    if not (isinstance(value, list) and value and isinstance(value[0], str | list)):
+        return (_prompt(value, "prompt"),)
+    if len(value) > MAX_PROMPTS:
+        message = f"Invalid 'prompt': {len(value)} prompts are over the limit of {MAX_PROMPTS}."
+        raise InvalidParameter(message, param="prompt")
+    if len(value) == 1:
+        return (_prompt(value[0], "prompt"),)
+    return tuple(_prompt(prompt, f"prompt[{i}]") for i, prompt in enumerate(value))
+
+
+def _prompt(value: Any, param: str) -> str | tuple[int, ...]:
+    if isinstance(value, str):
+        return value
+    if not isinstance(value, list):
+        raise InvalidParameter(f"Invalid '{param}': it must be a string or a list of token ids.", param=param)
+    for i, token_id in enumerate(value):
+        if type(token_id) is not int:
+            raise InvalidParameter(f"Invalid '{param}[{i}]': it must be a token id.", param=f"{param}[{i}]")
+    return tuple(value)
+
+
+class CompletionRequest(GenerationRequest):
+    """The body of POST /v1/completions."""
+
+    neutral_values: ClassVar[NeutralValues] = _UNSUPPORTED_FIELDS
+
+    prompt: Annotated[tuple[str | tuple[int, ...], ...], PlainValidator(_prompts)]
+    logprobs: int | None = Field(default=None, ge=0, le=MAX_LOGPROBS)  # OpenAI allows 5
+    echo: bool = False
+    best_of: int | None = Field(default=None, ge=1, le=MAX_CHOICES)
+
+    @property
+    @override
+    def num_logprobs(self) -> int | None:
+        return self.logprobs
+
+    @property
+    @override
+    def num_prompt_logprobs(self) -> int | None:
+        nums = (self.prompt_logprobs, self.logprobs if self.echo else None)
+        return max((num for num in nums if num is not None), default=None)
+
+    @override
+    def check_consistency(self) -> None:
+        """Refuse what no single check of a field sees: unequal `best_of` and `n`, and too many sequences in all."""
+        super().check_consistency()
+        if self.best_of not in (None, self.n):
+            raise InvalidParameter("'best_of' must equal 'n': all sequences are returned.", param="best_of")
+        if len(self.prompt) * self.n > MAX_SEQUENCES:
+            message = f"{len(self.prompt)} prompts times n = {self.n} are over the limit of {MAX_SEQUENCES} sequences."
+            raise InvalidParameter(message, param="n")

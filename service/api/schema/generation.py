@@ -1,0 +1,190 @@
+"""The request fields that chats and completions share, under OpenAI's and vLLM's names: strict types, closed ranges.
+
+A number is a number (neither `true` nor `"1"`), finite, and within the range that its field states.
+Source: https://platform.openai.com/docs/api-reference/completions/create,
+https://docs.vllm.ai/en/latest/api/vllm/sampling_params.html,
+https://docs.vllm.ai/en/latest/serving/openai_compatible_server.html (extra parameters)
+"""
+
+from typing import Annotated, Any, ClassVar, override
+
+from pydantic import BeforeValidator, Field, PlainValidator
+
+from service.api.schema.wire import NeutralValues, WireObject
+from service.engine.request import MAX_BIASED_TOKENS, MAX_LOGPROBS
+from service.errors import InvalidParameter
+
+INT32_MAX = 2**31 - 1
+INT64_MAX = 2**63 - 1
+MAX_CHOICES = 8  # of one prompt
+MAX_STOP_TOKEN_IDS = 32
+MAX_STOP_STRINGS = 4
+MAX_STOP_CHARS = 1024
+MAX_NAME_CHARS = 512
+MAX_ECHOED_CHARS = 16
+
+# vLLM's fields that are not supported.
+VLLM_FIELDS: NeutralValues = {
+    "bad_words": ([],),
+    "cache_salt": (),
+    "detokenize": (True,),
+    "guided_choice": (),
+    "guided_decoding_backend": (),
+    "guided_grammar": (),
+    "guided_json": (),
+    "guided_regex": (),
+    "guided_whitespace_pattern": (),
+    "include_stop_str_in_output": (False,),
+    "kv_transfer_params": (),
+    "length_penalty": (1, 1.0),
+    "logits_processors": ([],),
+    "request_id": (),
+    "return_tokens_as_token_ids": (False,),
+    "skip_special_tokens": (True,),
+    "spaces_between_special_tokens": (True,),
+    "structured_outputs": (),
+    "truncate_prompt_tokens": (),
+    "use_beam_search": (False,),
+    "vllm_xargs": ({},),
+}
+
+
+def _logit_bias(value: Any) -> dict[int, float]:
+    """Return biases by token id; JSON writes the ids as strings."""
+    if not isinstance(value, dict):
+        raise InvalidParameter("Invalid 'logit_bias': it must map token ids to numbers.", param="logit_bias")
+    if len(value) > MAX_BIASED_TOKENS:
+        message = f"Invalid 'logit_bias': {len(value)} tokens are over the limit of {MAX_BIASED_TOKENS}."
+        raise InvalidParameter(message, param="logit_bias")
+    for key, bias in value.items():
+        if not (key.isascii() and key.isdecimal() and len(key) <= len(str(INT32_MAX)) and str(int(key)) == key):
+            raise InvalidParameter(
+                f"Invalid 'logit_bias': '{key[:MAX_ECHOED_CHARS]}' is not a token id.", param="logit_bias"
+            )
+        if type(bias) not in (int, float) or not -100 <= bias <= 100:
+            param = f"logit_bias.{key}"
+            raise InvalidParameter(f"Invalid '{param}': it must be a number from -100 to 100.", param=param)
+    return {int(key): float(bias) for key, bias in value.items()}
+
+
+class SamplingFields(WireObject):
+    """How tokens are sampled and when a sequence ends; None leaves the choice to the operator or the model's author."""
+
+    temperature: float | None = Field(default=None, ge=0, le=2, allow_inf_nan=False)
+    top_p: float | None = Field(default=None, gt=0, le=1, allow_inf_nan=False)
+    top_k: int | None = Field(default=None, ge=-1, le=INT32_MAX)  # vLLM's; 0 and -1 keep all tokens
+    min_p: float | None = Field(default=None, ge=0, le=1, allow_inf_nan=False)  # vLLM's
+    repetition_penalty: float | None = Field(default=None, ge=0.01, le=10, allow_inf_nan=False)  # vLLM's
+    presence_penalty: float = Field(default=0.0, ge=-2, le=2, allow_inf_nan=False)
+    frequency_penalty: float = Field(default=0.0, ge=-2, le=2, allow_inf_nan=False)
+    logit_bias: Annotated[dict[int, float], PlainValidator(_logit_bias)] = Field(default_factory=dict)
+    seed: int | None = Field(default=None, ge=-(2**63), le=INT64_MAX)
+    n: int = Field(default=1, ge=1, le=MAX_CHOICES)
+    min_tokens: int = Field(default=0, ge=0, le=INT32_MAX)  # vLLM's: no stop token is sampled before
+    ignore_eos: bool = False  # vLLM's: continue after the model's end-of-text tokens
+    stop_token_ids: Annotated[  # vLLM's: additional stop tokens
+        list[Annotated[int, Field(ge=0, le=INT32_MAX)]], Field(max_length=MAX_STOP_TOKEN_IDS, fail_fast=True)
+    ] = Field(default_factory=list)
+    allowed_token_ids: (
+        Annotated[list[Annotated[int, Field(ge=0, le=INT32_MAX)]], Field(min_length=1, fail_fast=True)] | None
+    ) = None  # vLLM's: no other token is sampled
+
+    def check_token_ids(self, vocab_size: int) -> None:
+        """Check every token id of the request against the model's vocabulary.
+
+        Raises:
+            InvalidParameter: an id is out of range.
+        """
+        for name, token_ids in (
+            ("stop_token_ids", self.stop_token_ids),
+            ("allowed_token_ids", self.allowed_token_ids or ()),
+        ):
+            for i, token_id in enumerate(token_ids):
+                if token_id >= vocab_size:
+                    raise _unknown_token(f"{name}[{i}]", token_id, vocab_size)
+        for token_id in self.logit_bias:
+            if token_id >= vocab_size:
+                raise _unknown_token("logit_bias", token_id, vocab_size)
+
+    def seed_for(self, index: int, default: int) -> int:
+        """Return the seed of one choice: the first uses the request's seed, the others are derived from it.
+
+        Args:
+            index: of the choice among those of its prompt.
+            default: the first choice's seed if the request has none.
+
+        Source: the steps between seeds: Steele et al. 2014, "Fast Splittable Pseudorandom Number Generators".
+        """
+        own = default if self.seed is None else self.seed
+        return (own + index * 0x9E37_79B9_7F4A_7C15) & INT64_MAX
+
+
+def _unknown_token(param: str, token_id: int, vocab_size: int) -> InvalidParameter:
+    return InvalidParameter(
+        f"Invalid '{param}': {token_id} is not a token id of this model, whose ids are less than {vocab_size}.",
+        param=param,
+    )
+
+
+def _as_list(value: Any) -> Any:
+    return [value] if isinstance(value, str) else value
+
+
+class StreamOptions(WireObject):
+    """What a stream carries in addition to the text."""
+
+    neutral_values: ClassVar[NeutralValues] = {
+        "continuous_usage_stats": (False,),
+        "include_obfuscation": (False,),
+    }
+
+    include_usage: bool = False
+
+
+class GenerationRequest(SamplingFields):
+    """The fields that chats and completions share."""
+
+    nested: ClassVar[dict[str, type[WireObject]]] = {"stream_options": StreamOptions}
+
+    model: str = Field(max_length=MAX_NAME_CHARS)
+    max_tokens: int | None = Field(default=None, ge=1, le=INT64_MAX)
+    stop: Annotated[
+        list[Annotated[str, Field(min_length=1, max_length=MAX_STOP_CHARS)]],
+        Field(max_length=MAX_STOP_STRINGS, fail_fast=True),
+        BeforeValidator(_as_list),
+    ] = Field(default_factory=list)
+    stream: bool = False
+    stream_options: StreamOptions | None = None
+    user: str | None = Field(default=None, max_length=MAX_NAME_CHARS)
+    priority: int = Field(default=0, ge=-1_000_000, le=1_000_000)  # vLLM's: the lower, the sooner
+    return_token_ids: bool = False  # vLLM's: return the token ids of prompt and completion too
+    # vLLM's: alternatives returned for each token of the prompt; 0 for its own log-probability alone.
+    prompt_logprobs: int | None = Field(default=None, ge=0, le=MAX_LOGPROBS)
+
+    @property
+    def includes_usage(self) -> bool:
+        """Whether the stream ends with the token counts."""
+        return self.stream_options is not None and self.stream_options.include_usage
+
+    @property
+    def requested_max_tokens(self) -> tuple[int | None, str]:
+        """The limit on completion tokens, None if the request has none, and the field that states it."""
+        return self.max_tokens, "max_tokens"
+
+    @property
+    def num_logprobs(self) -> int | None:
+        """Alternatives to return with each token's own log-probability, 0 for none; None for no log-probabilities."""
+        raise NotImplementedError
+
+    @property
+    def num_prompt_logprobs(self) -> int | None:
+        """Alternatives to compute for each prompt token, the largest number that a part of the answer needs."""
+        return self.prompt_logprobs
+
+    @override
+    def check_consistency(self) -> None:
+        """Refuse stream options without a stream, and prompt log-probabilities, which no chunk carries, with one."""
+        if self.stream_options is not None and not self.stream:
+            raise InvalidParameter("'stream_options' is only allowed when 'stream' is true.", param="stream_options")
+        if self.prompt_logprobs is not None and self.stream:
+            raise InvalidParameter("'prompt_logprobs' is not allowed when 'stream' is true.", param="prompt_logprobs")
