@@ -220,7 +220,7 @@ async def test_a_failure_inside_a_stream_is_raised_by_the_client(service):
 def served(service):
     """Serve an app on a real port, as the service does."""
     listener = socket.create_server(("127.0.0.1", 0))
-    server = uvicorn.Server(uvicorn.Config(service.server.app, http="h11", ws="none", lifespan="off", log_config=None))
+    server = uvicorn.Server(uvicorn.Config(service.app, http="h11", ws="none", lifespan="off", log_config=None))
     thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]})
     thread.start()
     try:
