@@ -1,15 +1,130 @@
-"""Documentation that cannot lie."""
+"""Documents that agree with the code: settings, folders, links, paths, make targets, errors."""
 
 import ast
 import re
+import subprocess
+import tomllib
 from pathlib import Path
+
+import pytest
 
 from scripts.document_settings import documents
 from service import errors
 from service.settings import Settings
 
 ROOT = Path(__file__).parents[2]
-README = (ROOT / "README.md").read_text()
+PAGES = [
+    ROOT / "README.md",
+    ROOT / "CONTRIBUTING.md",
+    *sorted((ROOT / "docs").glob("*.md")),
+    ROOT / "terraform/README.md",
+]
+PAGES += [*sorted((ROOT / "examples").rglob("*.md")), ROOT / "service/demo/README.md"]
+ARCHITECTURE = (ROOT / "docs/architecture.md").read_text()
+PAGE_NAMES = [str(page.relative_to(ROOT)) for page in PAGES]
+
+
+def block(name: str, page: str = ARCHITECTURE) -> list[str]:
+    """The lines of the fenced block with this info string."""
+    [text] = re.findall(rf"^```{name}\n(.*?)^```", page, re.MULTILINE | re.DOTALL)
+    return text.splitlines()
+
+
+def folders_of_tree(lines: list[str]) -> list[tuple[str, str]]:
+    """Path and phrase of each folder of a tree that is indented by two spaces a level."""
+    found, ancestors = [], []
+    for line in lines:
+        indent, name, phrase = re.fullmatch(r"( *)([\w-]+)/ *(.*)", line).groups()
+        ancestors[len(indent) // 2 :] = [name]
+        found.append(("/".join(ancestors), phrase))
+    return found
+
+
+def tracked_files(folder: str = ".") -> list[Path]:
+    """Files of the working tree that git tracks or would track, relative to the root."""
+    listed = subprocess.run(
+        ["git", "ls-files", "--cached", "--others", "--exclude-standard", folder],
+        cwd=ROOT, capture_output=True, text=True, check=True,
+    )  # fmt: skip
+    return [Path(name) for name in listed.stdout.splitlines() if (ROOT / name).exists()]
+
+
+def test_a_tree_is_read_by_its_indentation():
+    assert folders_of_tree(["a/  one", "  b/  two, three", "    c/", "d/  four"]) == [
+        ("a", "one"),
+        ("a/b", "two, three"),
+        ("a/b/c", ""),
+        ("d", "four"),
+    ]
+
+
+def test_the_tree_gives_every_folder_one_phrase_and_names_no_other():
+    described = folders_of_tree(block("tree"))
+    paths = [path for path, _ in described]
+    assert [path for path, phrase in described if not phrase] == []
+    assert len(set(paths)) == len(paths)
+    assert len({phrase for _, phrase in described}) == len(paths)
+    assert [path for path in paths if not (ROOT / path).is_dir()] == []
+    folders = {str(parent) for path in tracked_files("service") for parent in path.parents} - {"."}
+    top_level = {path.parts[0] for path in tracked_files() if len(path.parts) > 1 and not path.parts[0].startswith(".")}
+    assert (folders | top_level) - set(paths) == set()
+
+
+def test_the_layers_are_those_that_imports_are_checked_against():
+    contracts = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["importlinter"]["contracts"]
+    [layers] = [contract["layers"] for contract in contracts if contract["type"] == "layers"]
+    assert block("layers") == layers
+
+
+def test_every_file_and_folder_that_the_architecture_names_exists():
+    prose = ARCHITECTURE.replace("\n".join(block("tree")), "")
+    named = set(re.findall(r"(?<![\w/.-])((?:[\w-]+/)+(?:[\w-]+\.(?:py|md|toml))?)(?![\w/.<-])", prose))
+    assert len(named) > 40
+    roots = [ROOT, ROOT / "service", ROOT / "docs"]
+    assert [path for path in sorted(named) if not any((root / path).exists() for root in roots)] == []
+
+
+@pytest.mark.parametrize("page", PAGES, ids=PAGE_NAMES)
+def test_every_link_inside_the_repository_leads_somewhere(page: Path):
+    for target in re.findall(r"\]\(([^)\s]+)\)", page.read_text()):
+        path, _, anchor = target.partition("#")
+        if "://" in target:
+            continue
+        linked = page.parent / path if path else page
+        assert linked.exists(), target
+        assert not anchor or anchor in anchors_of(linked), target
+
+
+def anchors_of(page: Path) -> set[str]:
+    """The anchors that GitHub makes of the headings of a page."""
+    headings = re.findall(r"^#+ (.+)$", page.read_text(), re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
+def make_targets(makefile: str) -> set[str]:
+    """The targets that a Makefile defines."""
+    return set(re.findall(r"^([\w./-]+):(?!=)", makefile, re.MULTILINE))
+
+
+def named_targets(page: str) -> set[str]:
+    """The targets of every `make …` in code: inline, and as a command of a block."""
+    code = re.findall(r"`([^`\n]+)`", page)
+    code += [
+        line for text in re.findall(r"^```\w*\n(.*?)^```", page, re.MULTILINE | re.DOTALL) for line in text.splitlines()
+    ]
+    words = [word for line in code for call in re.findall(r"\bmake +([^#&|;]+)", line) for word in call.split()]
+    return {word for word in words if re.fullmatch(r"[\w./-]+", word)}
+
+
+def test_targets_are_found_in_prose_and_in_blocks():
+    page = "Run `make fix` or:\n```bash\nA=b make test check  # both\nmake image ACCELERATOR=x && make smoke\n```\n"
+    assert named_targets(page) == {"fix", "test", "check", "image", "smoke"}
+    assert make_targets("test: .venv/dev\n\tx\nUV := y\n") == {"test"}
+
+
+@pytest.mark.parametrize("page", PAGES, ids=PAGE_NAMES)
+def test_the_make_targets_that_are_named_exist(page: Path):
+    assert named_targets(page.read_text()) - make_targets((ROOT / "Makefile").read_text()) == set()
 
 
 def test_the_settings_are_the_same_in_the_code_the_readme_and_the_example():
@@ -17,20 +132,8 @@ def test_the_settings_are_the_same_in_the_code_the_readme_and_the_example():
         assert path.read_text() == text, f"{path.name}: run `make fix`"
 
 
-def test_every_setting_says_what_it_means():
-    assert all(field.description for field in Settings.model_fields.values())
-
-
-def test_every_path_that_the_readme_links_to_exists():
-    links = re.findall(r"\]\((?!https?:)([^)#]+)", README)
-    assert [link for link in links if not (ROOT / link).exists()] == []
-
-
-def test_every_file_of_the_service_stands_in_the_tree():
-    tree = README[README.index("## The tree") : README.index("## How a start goes")]
-    words = set(re.findall(r"[a-z0-9_]+", tree))
-    stems = {path.stem for path in (ROOT / "service").rglob("*.py")} - {"__init__", "__main__"}
-    assert stems - words == set()
+def test_every_setting_has_a_description():
+    assert [name for name, field in Settings.model_fields.items() if not field.description] == []
 
 
 def test_every_error_stands_in_the_tree_of_errors_and_can_be_imported_beside_it():
@@ -39,9 +142,3 @@ def test_every_error_stands_in_the_tree_of_errors_and_can_be_imported_beside_it(
     defined = {node.name for node in nodes if isinstance(node, ast.ClassDef)}
     assert set(re.findall(r"\w+", errors.__doc__)) >= defined
     assert set(errors.__all__) == defined
-
-
-def test_the_make_targets_that_are_named_exist():
-    targets = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
-    text = README + (ROOT / "CONTRIBUTING.md").read_text()
-    assert set(re.findall(r"`make ([a-z-]+)`", text)) <= targets
