@@ -1,15 +1,20 @@
-"""Puts the routes and the layers around them together; knows no engine and no start, only their Protocols."""
+"""The ASGI application: routes, error handlers and middleware; the engine and the start are known by Protocols only."""
 
 from collections.abc import Sequence
+from typing import Any
 
-from fastapi import FastAPI
+from fastapi import FastAPI, Request
+from fastapi.responses import JSONResponse
+from starlette.exceptions import HTTPException
 
-from service.api import chat, completions, health, model_list
-from service.api.dependencies import ApiContext, Readiness
-from service.api.http import errors as failures
+from service.api import chat, completions, health, models
+from service.api.dependencies import ApiContext
 from service.api.http.access_log import AccessLog
 from service.api.http.auth import KeyCheck
 from service.api.http.body import BodyLimit
+from service.api.http.errors import logged_error_answer
+from service.api.http.probes import Readiness
+from service.errors import EngineError, MethodNotAllowed, RequestError, UnknownRoute
 from service.observability.metrics import Metrics
 
 
@@ -25,20 +30,20 @@ def create_api(
     body_timeout_s: float = 30.0,
     project_id: str | None = None,
 ) -> FastAPI:
-    """Return the ASGI app that answers from the first moment on; before the model is there, with 503.
+    """Return the ASGI app; it can answer, with 503, before the model is loaded.
 
     Args:
-        readiness: how far the start is, and the model once it is there.
-        metrics: where answers are counted; also what /metrics shows.
-        api_keys: any of these opens all routes; none: no key is asked for.
+        readiness: the state of the service, and the model once it is loaded.
+        metrics: the series that answers are counted in and that /metrics shows.
+        api_keys: each of these opens every route; if empty, no key is needed.
         request_timeout_s: for one request in all, waiting included.
-        default_max_tokens: when a request does not say; None for OpenAI's own defaults.
-        default_temperature: when a request does not say; None for the checkpoint's.
+        default_max_tokens: for requests without a limit; None for OpenAI's own defaults.
+        default_temperature: for requests without one; None for the checkpoint's.
         max_body_bytes: a larger body is refused unread.
-        body_timeout_s: within which a body must have come.
+        body_timeout_s: for a whole body to arrive.
         project_id: the Google Cloud project, which makes a trace id a link in Cloud Logging.
     """
-    # No pages of documentation: they would describe the service to strangers and fetch scripts from elsewhere.
+    # No documentation pages: they would describe the service to strangers and fetch scripts from elsewhere.
     app = FastAPI(title="Levserve", openapi_url=None, docs_url=None, redoc_url=None, redirect_slashes=False)
     app.state.context = ApiContext(
         readiness=readiness,
@@ -47,11 +52,34 @@ def create_api(
         default_max_tokens=default_max_tokens,
         default_temperature=default_temperature,
     )
-    for module in (chat, completions, model_list, health):
-        app.include_router(module.router)
-    failures.install(app)
+    for resource in (chat, completions, models, health):
+        app.include_router(resource.router)
+    app.add_exception_handler(RequestError, _answer_error)
+    app.add_exception_handler(EngineError, _answer_error)
+    app.add_exception_handler(HTTPException, _answer_routing_error)
     # The last one added is the outermost.
     app.add_middleware(BodyLimit, max_bytes=max_body_bytes, timeout_s=body_timeout_s)
     app.add_middleware(KeyCheck, keys=api_keys)
     app.add_middleware(AccessLog, metrics=metrics, project_id=project_id)
     return app
+
+
+async def _answer_error(request: Request, error: Exception) -> JSONResponse:
+    answer = logged_error_answer(error, request.scope)
+    return JSONResponse(answer.body, answer.status, answer.headers)
+
+
+async def _answer_routing_error(request: Request, error: Any) -> JSONResponse:
+    response = await _answer_error(request, _routing_error(error))
+    response.headers.update(error.headers or {})  # Allow
+    return response
+
+
+def _routing_error(error: HTTPException) -> Exception:
+    match error.status_code:
+        case 404:
+            return UnknownRoute("There is no such route. The routes are those of OpenAI's API, under /v1.")
+        case 405:
+            return MethodNotAllowed("This route does not allow this method.")
+        case _:
+            return error

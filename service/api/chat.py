@@ -1,23 +1,22 @@
 """POST /v1/chat/completions."""
 
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Depends
 from fastapi.responses import JSONResponse, Response
+from pydantic_core import from_json
 
-from service.api.dependencies import Exchange, ServedModel, check_name, exchange_of
-from service.api.generation.admission import off_the_loop, start
-from service.api.generation.choices import Choices
-from service.api.generation.conversation import conversation
-from service.api.generation.generation import Piece
-from service.api.generation.logprobs import chat_logprobs, write_prompt_logprobs
+from service.api.dependencies import RequestContext, ServedModel, request_context
+from service.api.generation.admission import submit
+from service.api.generation.logprobs import chat_logprobs, prompt_logprobs
+from service.api.generation.streams import TextDelta, TextStreams
 from service.api.http.body import json_body
-from service.api.http.cancellation import unless_disconnected
+from service.api.http.cancellation import cancel_on_disconnect
 from service.api.http.sse import EventStream
-from service.api.schema.chat import ChatCompletionRequest
-from service.errors import InvalidParameter
+from service.api.schema.chat import ChatCompletionRequest, Message, ToolCall
+from service.errors import InvalidParameter, MissingParameter
 from service.text.tokenizer import Tokenizer
 
 router = APIRouter()
@@ -25,53 +24,87 @@ router = APIRouter()
 
 @router.post("/v1/chat/completions")
 async def create_chat_completion(
-    exchange: Annotated[Exchange, Depends(exchange_of)],
+    context: Annotated[RequestContext, Depends(request_context)],
     body: Annotated[ChatCompletionRequest, Depends(json_body(ChatCompletionRequest))],
 ) -> Response:
-    """Answer a conversation.
+    """Answer a chat.
 
-    Deviations: text only (`schema.chat` lists the refused fields); `n` is 8 at most; without a limit the answer
-    may fill the context; `completion_tokens` and `logprobs` leave out the stop token; a stream begins with the first
-    token; log-probabilities are the model's own, before temperature, bias and penalties.
+    Deviations: text only (`schema.chat` lists the refused fields); `n` is 8 at most; without a limit the answer may
+    fill the context; `completion_tokens` and `logprobs` exclude the stop token; a stream begins with the first token;
+    log-probabilities are the model's own, before temperature, bias and penalties.
 
     Source: https://platform.openai.com/docs/api-reference/chat/create
     """
-    check_name(body.model, exchange.model)
-    prompt_ids = await off_the_loop(exchange, lambda: _prompt_ids(body, exchange.model))
-    choices = start(exchange, body, [prompt_ids], prefix="chatcmpl", param="messages", default_max_tokens=None)
-    tokenizer = exchange.model.tokenizer
+    context.model.check_name(body.model)
+    prompt_ids = await context.run_in_thread(lambda: _prompt_ids(body, context.model))
+    streams = submit(context, body, [prompt_ids], prefix="chatcmpl", param="messages", default_max_tokens=None)
+    tokenizer = context.model.tokenizer
     if body.stream:
-        return EventStream(choices, _chunks(choices, body, tokenizer))
-    with choices:
-        collected = await unless_disconnected(exchange.receive, choices.collect())
+        return EventStream(streams, _chunks(streams, body, tokenizer))
+    with streams:
+        collected = await cancel_on_disconnect(context.receive, streams.collect())
 
     def write() -> JSONResponse:
-        answer = _head(choices, body, "chat.completion") | {
-            "choices": [_choice(index, pieces, body, tokenizer) for index, pieces in enumerate(collected)],
-            "usage": choices.usage(),
+        answer = _head(streams, body, "chat.completion") | {
+            "choices": [_choice(index, deltas, body, tokenizer) for index, deltas in enumerate(collected)],
+            "usage": streams.usage(),
         }
         if body.return_token_ids:
             answer["prompt_token_ids"] = prompt_ids
         if body.prompt_logprobs is not None:
-            of_prompt = collected[0][0].prompt_logprobs
-            answer["prompt_logprobs"] = write_prompt_logprobs(tokenizer, prompt_ids, of_prompt, body.prompt_logprobs)
+            computed = collected[0][0].prompt_logprobs
+            answer["prompt_logprobs"] = prompt_logprobs(tokenizer, prompt_ids, computed, body.prompt_logprobs)
         return JSONResponse(answer)
 
-    # Each place of a long prompt takes twenty times as long to write as a token of text.
-    return await off_the_loop(exchange, write) if body.prompt_logprobs is not None else write()
+    # The log-probabilities of a prompt token take twenty times as long to write as a token of text.
+    return await context.run_in_thread(write) if body.prompt_logprobs is not None else write()
 
 
-def _choice(index: int, pieces: list[Piece], body: ChatCompletionRequest, tokenizer: Tokenizer) -> dict[str, Any]:
-    content = "".join(piece.text for piece in pieces)
-    choice: dict[str, Any] = {
-        "index": index,
-        "message": {"role": "assistant", "content": content, "refusal": None},
-        "logprobs": chat_logprobs(tokenizer, pieces) if body.logprobs else None,
-        "finish_reason": str(pieces[-1].finish_reason),
+def template_messages(messages: Sequence[Message]) -> list[dict[str, Any]]:
+    """Return messages as chat templates expect them: plain text, known roles, tool arguments as objects.
+
+    Raises:
+        MissingParameter: a message has no content.
+        InvalidParameter: a message has a field that its role cannot have, or malformed tool arguments.
+    """
+    return [_template_message(message, f"messages[{i}]") for i, message in enumerate(messages)]
+
+
+def _template_message(message: Message, path: str) -> dict[str, Any]:
+    is_assistant = message.role == "assistant"
+    if message.tool_calls and not is_assistant:
+        param = f"{path}.tool_calls"
+        raise InvalidParameter(f"Invalid '{param}': only the assistant calls tools.", param=param)
+    if message.tool_call_id is not None and message.role != "tool":
+        param = f"{path}.tool_call_id"
+        raise InvalidParameter(f"Invalid '{param}': only a tool answers a call.", param=param)
+    if message.content is None and not message.tool_calls:
+        raise MissingParameter(f"{path}.content")
+    fields: dict[str, Any] = {
+        # OpenAI renamed the role; templates know the old name.
+        "role": "system" if message.role == "developer" else message.role,
+        "content": "".join(part.text for part in message.content or ()),
     }
-    if body.return_token_ids:
-        choice["token_ids"] = [token_id for piece in pieces for token_id in piece.token_ids]
-    return choice
+    if message.name is not None:
+        fields["name"] = message.name
+    if message.tool_call_id is not None:
+        fields["tool_call_id"] = message.tool_call_id
+    if message.tool_calls:
+        fields["tool_calls"] = [
+            _template_call(call, f"{path}.tool_calls[{i}]") for i, call in enumerate(message.tool_calls)
+        ]
+    return fields
+
+
+def _template_call(call: ToolCall, path: str) -> dict[str, Any]:
+    param = f"{path}.function.arguments"
+    try:
+        arguments = from_json(call.function.arguments, allow_inf_nan=False)
+    except ValueError:
+        raise InvalidParameter(f"Invalid '{param}': it must be JSON.", param=param) from None
+    if not isinstance(arguments, dict):
+        raise InvalidParameter(f"Invalid '{param}': it must be a JSON object.", param=param)
+    return {"id": call.id, "type": "function", "function": {"name": call.function.name, "arguments": arguments}}
 
 
 def _prompt_ids(body: ChatCompletionRequest, model: ServedModel) -> list[int]:
@@ -81,44 +114,57 @@ def _prompt_ids(body: ChatCompletionRequest, model: ServedModel) -> list[int]:
             "Send a 'prompt' to /v1/completions.",
             param="messages",
         )
-    text = model.chat_template.render(conversation(body.messages))
+    text = model.chat_template.render(template_messages(body.messages))
     # The template has written the special tokens already.
     return model.tokenizer.encode(text, add_special_tokens=False, param="messages", limit_tokens=model.max_model_len)
 
 
-def _head(choices: Choices, body: ChatCompletionRequest, kind: str) -> dict[str, Any]:
-    return {"id": choices.id, "object": kind, "created": int(time.time()), "model": body.model}
+def _head(streams: TextStreams, body: ChatCompletionRequest, kind: str) -> dict[str, Any]:
+    return {"id": streams.id, "object": kind, "created": int(time.time()), "model": body.model}
+
+
+def _choice(index: int, deltas: list[TextDelta], body: ChatCompletionRequest, tokenizer: Tokenizer) -> dict[str, Any]:
+    content = "".join(delta.text for delta in deltas)
+    choice: dict[str, Any] = {
+        "index": index,
+        "message": {"role": "assistant", "content": content, "refusal": None},
+        "logprobs": chat_logprobs(tokenizer, deltas) if body.logprobs else None,
+        "finish_reason": str(deltas[-1].finish_reason),
+    }
+    if body.return_token_ids:
+        choice["token_ids"] = [token_id for delta in deltas for token_id in delta.token_ids]
+    return choice
 
 
 async def _chunks(
-    choices: Choices, body: ChatCompletionRequest, tokenizer: Tokenizer
+    streams: TextStreams, body: ChatCompletionRequest, tokenizer: Tokenizer
 ) -> AsyncIterator[list[dict[str, Any]]]:
-    """Yield of each choice the role, the text as it comes and the reason of the end; then the usage, if asked for."""
-    head = _head(choices, body, "chat.completion.chunk")
+    """Yield each choice's role, text and finish reason as they arrive, then the usage if requested."""
+    head = _head(streams, body, "chat.completion.chunk")
     usage = {"usage": None} if body.includes_usage else {}
 
-    def chunk(index: int, delta: dict[str, str], **facts: Any) -> dict[str, Any]:
-        choice = {"index": index, "delta": delta, "logprobs": None, "finish_reason": None, **facts}
+    def chunk(index: int, delta: dict[str, str], **fields: Any) -> dict[str, Any]:
+        choice = {"index": index, "delta": delta, "logprobs": None, "finish_reason": None, **fields}
         return {**head, "choices": [choice], **usage}
 
     begun: set[int] = set()
-    async for index, piece in choices.pieces():
-        told: list[dict[str, Any]] = []
+    async for index, delta in streams.deltas():
+        chunks: list[dict[str, Any]] = []
         if index not in begun:
-            ids = {"prompt_token_ids": list(choices.prompt_ids(index))} if body.return_token_ids and not begun else {}
+            ids = {"prompt_token_ids": list(streams.prompt_ids(index))} if body.return_token_ids and not begun else {}
             begun.add(index)
-            told.append(chunk(index, {"role": "assistant", "content": ""}) | ids)
-        facts: dict[str, Any] = {}
+            chunks.append(chunk(index, {"role": "assistant", "content": ""}) | ids)
+        fields: dict[str, Any] = {}
         if body.return_token_ids:
-            facts["token_ids"] = list(piece.token_ids)
-        if body.logprobs and piece.token_ids:
-            facts["logprobs"] = chat_logprobs(tokenizer, [piece])
-        # A token that completes no character yet is told of only where tokens are asked for.
-        if piece.text or (facts and piece.token_ids):
-            told.append(chunk(index, {"content": piece.text}, **facts))
-        if piece.finish_reason is not None:
-            told.append(chunk(index, {}, finish_reason=str(piece.finish_reason)))
-        if told:
-            yield told
+            fields["token_ids"] = list(delta.token_ids)
+        if body.logprobs and delta.token_ids:
+            fields["logprobs"] = chat_logprobs(tokenizer, [delta])
+        # A token that does not complete a character yet is sent only if tokens were requested.
+        if delta.text or (fields and delta.token_ids):
+            chunks.append(chunk(index, {"content": delta.text}, **fields))
+        if delta.finish_reason is not None:
+            chunks.append(chunk(index, {}, finish_reason=str(delta.finish_reason)))
+        if chunks:
+            yield chunks
     if body.includes_usage:
-        yield [{**head, "choices": [], "usage": choices.usage()}]
+        yield [{**head, "choices": [], "usage": streams.usage()}]

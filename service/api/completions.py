@@ -8,67 +8,67 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Depends
 from fastapi.responses import JSONResponse, Response
 
-from service.api.dependencies import Exchange, ServedModel, check_name, exchange_of
-from service.api.generation.admission import off_the_loop, start
-from service.api.generation.choices import Choices
-from service.api.generation.completion_writer import CompletionWriter
-from service.api.generation.generation import Piece
+from service.api.dependencies import RequestContext, ServedModel, request_context
+from service.api.generation.admission import submit
+from service.api.generation.logprobs import CompletionLogprobs, prompt_logprobs
+from service.api.generation.streams import TextDelta, TextStreams
 from service.api.http.body import json_body
-from service.api.http.cancellation import unless_disconnected
+from service.api.http.cancellation import cancel_on_disconnect
 from service.api.http.sse import EventStream
 from service.api.schema.completions import CompletionRequest
 from service.errors import InvalidParameter
+from service.text.tokenizer import Tokenizer
 
 router = APIRouter()
 
 DEFAULT_MAX_TOKENS = 16  # OpenAI's
-# A text below this is tokenized faster than a thread is asked to.
+# Tokenizing a shorter text takes less time than passing it to a thread.
 SHORT_PROMPT_CHARS = 2048
 
 
 @router.post("/v1/completions")
 async def create_completion(
-    exchange: Annotated[Exchange, Depends(exchange_of)],
+    context: Annotated[RequestContext, Depends(request_context)],
     body: Annotated[CompletionRequest, Depends(json_body(CompletionRequest))],
 ) -> Response:
     """Continue a text.
 
     Deviations: `prompt` is required; `n` times the number of prompts is 64 at most; `best_of` must equal `n`;
     `logprobs` may be 20, and are the model's own, before temperature, bias and penalties; `completion_tokens` and
-    `logprobs` leave out the stop token; a stream begins with the first token. `schema.completions` lists the refused
+    `logprobs` exclude the stop token; a stream begins with the first token. `schema.completions` lists the refused
     fields.
 
     Source: https://platform.openai.com/docs/api-reference/completions/create
     """
-    check_name(body.model, exchange.model)
+    context.model.check_name(body.model)
     if sum(len(prompt) for prompt in body.prompt if isinstance(prompt, str)) > SHORT_PROMPT_CHARS:
-        prompts = await off_the_loop(exchange, lambda: _encode_all(body, exchange.model))
+        prompts = await context.run_in_thread(lambda: _encode_all(body, context.model))
     else:
-        prompts = _encode_all(body, exchange.model)
-    choices = start(
-        exchange,
+        prompts = _encode_all(body, context.model)
+    streams = submit(
+        context,
         body,
         prompts,
         prefix="cmpl",
         param="prompt",
         default_max_tokens=DEFAULT_MAX_TOKENS,
     )
-    head = {"id": choices.id, "object": "text_completion", "created": int(time.time()), "model": body.model}
+    head = {"id": streams.id, "object": "text_completion", "created": int(time.time()), "model": body.model}
     writers = [
-        CompletionWriter(index, body, prompt_ids, exchange.model.tokenizer)
+        _ChoiceWriter(index, body, prompt_ids, context.model.tokenizer)
         for index, prompt_ids in enumerate(ids for ids in prompts for _ in range(body.n))
     ]
     if body.stream:
-        return EventStream(choices, _chunks(choices, writers, body, head))
-    with choices:
-        collected = await unless_disconnected(exchange.receive, choices.collect())
+        return EventStream(streams, _chunks(streams, writers, body, head))
+    with streams:
+        collected = await cancel_on_disconnect(context.receive, streams.collect())
 
     def write() -> JSONResponse:
-        written = [writer.write(pieces) for writer, pieces in zip(writers, collected, strict=True)]
-        return JSONResponse({**head, "choices": written, "usage": choices.usage()})
+        choices = [writer.write(deltas) for writer, deltas in zip(writers, collected, strict=True)]
+        return JSONResponse({**head, "choices": choices, "usage": streams.usage()})
 
-    # Each place of a long prompt takes twenty times as long to write as a token of text.
-    return await off_the_loop(exchange, write) if body.num_prompt_logprobs is not None else write()
+    # The log-probabilities of a prompt token take twenty times as long to write as a token of text.
+    return await context.run_in_thread(write) if body.num_prompt_logprobs is not None else write()
 
 
 def _encode_all(body: CompletionRequest, model: ServedModel) -> list[list[int]]:
@@ -90,19 +90,67 @@ def _encode(prompt: str | tuple[int, ...], model: ServedModel, param: str) -> li
     return list(prompt)
 
 
+class _ChoiceWriter:
+    """Writes one choice, whole or in parts; with `echo`, its first part begins with the prompt."""
+
+    def __init__(self, index: int, body: CompletionRequest, prompt_ids: Sequence[int], tokenizer: Tokenizer) -> None:
+        self._index = index
+        self._body = body
+        self._prompt_ids = list(prompt_ids)
+        self._tokenizer = tokenizer
+        self._logprobs = CompletionLogprobs(tokenizer, body.logprobs or 0)
+        self._has_begun = False
+
+    def write(self, deltas: Sequence[TextDelta]) -> dict[str, Any]:
+        """Return the choice, or the next part of it, that consists of these deltas."""
+        is_first, self._has_begun = not self._has_begun, True
+        echoes = is_first and self._body.echo
+        token_ids = [token_id for delta in deltas for token_id in delta.token_ids]
+        choice: dict[str, Any] = {
+            "index": self._index,
+            "text": (self._prompt_text() if echoes else "") + "".join(delta.text for delta in deltas),
+            "logprobs": self._write_logprobs(deltas, token_ids, echoes=echoes),
+            "finish_reason": None if deltas[-1].finish_reason is None else str(deltas[-1].finish_reason),
+        }
+        if self._body.return_token_ids:
+            choice |= {"prompt_token_ids": self._prompt_ids} if is_first else {}
+            choice["token_ids"] = token_ids
+        if is_first and self._body.prompt_logprobs is not None:
+            computed = deltas[0].prompt_logprobs
+            num_top = self._body.prompt_logprobs
+            choice["prompt_logprobs"] = prompt_logprobs(self._tokenizer, self._prompt_ids, computed, num_top)
+        return choice
+
+    def _write_logprobs(
+        self, deltas: Sequence[TextDelta], token_ids: list[int], *, echoes: bool
+    ) -> dict[str, Any] | None:
+        if self._body.logprobs is None or not (token_ids or echoes):
+            return None
+        logprobs = [entry for delta in deltas for entry in delta.logprobs]
+        if not echoes:
+            return self._logprobs.part(token_ids, logprobs)
+        # A prompt of one token has none, since its first token has no context.
+        of_prompt = deltas[0].prompt_logprobs or (None,) * len(self._prompt_ids)
+        return self._logprobs.part(self._prompt_ids + token_ids, [*of_prompt, *logprobs])
+
+    def _prompt_text(self) -> str:
+        prompt = self._body.prompt[self._index // self._body.n]
+        return prompt if isinstance(prompt, str) else self._tokenizer.decode(prompt)
+
+
 async def _chunks(
-    choices: Choices, writers: Sequence[CompletionWriter], body: CompletionRequest, head: dict[str, Any]
+    streams: TextStreams, writers: Sequence[_ChoiceWriter], body: CompletionRequest, head: dict[str, Any]
 ) -> AsyncIterator[list[dict[str, Any]]]:
-    """Yield the text as it comes, the reason of the end, and the usage if it was asked for."""
+    """Yield the text as it arrives, the finish reason of each choice, and the usage if requested."""
     usage = {"usage": None} if body.includes_usage else {}
-    tells_tokens = body.return_token_ids or body.logprobs is not None
-    async for index, piece in choices.pieces():
-        parts = [piece]
-        if piece.finish_reason is not None:
-            parts = [replace(piece, finish_reason=None), Piece("", (), piece.finish_reason)]
-        # A token that completes no character yet is told of only where tokens are asked for.
-        told = [p for p in parts if p.text or p.finish_reason or (tells_tokens and p.token_ids)]
-        if told:
-            yield [{**head, "choices": [writers[index].write([part])], **usage} for part in told]
+    sends_tokens = body.return_token_ids or body.logprobs is not None
+    async for index, delta in streams.deltas():
+        parts = [delta]
+        if delta.finish_reason is not None:
+            parts = [replace(delta, finish_reason=None), TextDelta("", (), delta.finish_reason)]
+        # A token that does not complete a character yet is sent only if tokens were requested.
+        sent = [part for part in parts if part.text or part.finish_reason or (sends_tokens and part.token_ids)]
+        if sent:
+            yield [{**head, "choices": [writers[index].write([part])], **usage} for part in sent]
     if body.includes_usage:
-        yield [{**head, "choices": [], "usage": choices.usage()}]
+        yield [{**head, "choices": [], "usage": streams.usage()}]

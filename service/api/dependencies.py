@@ -1,40 +1,40 @@
-"""What the HTTP side needs from the rest of the service, and how a handler gets it.
+"""The objects that handlers work with, and the FastAPI dependencies that provide them.
 
-The engine and the start are known by these Protocols only, so everything here is testable without a device.
+The engine and the start are known by Protocols only, so that the API can be tested without a device.
 """
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass, field
 from typing import Any, Protocol, runtime_checkable
 
 import anyio
+import anyio.to_thread
 from fastapi import Request as HttpRequest
 from starlette.types import Receive
 
-from service.api.http.deadline import Deadline
+from service.api.http.auth import CACHE_SALT
+from service.api.http.cancellation import Deadline
+from service.api.http.probes import Readiness
 from service.engine.request import Request, TokenEvent
 from service.errors import UnknownModel
 from service.observability.metrics import Metrics
 from service.text.chat_template import ChatTemplate
 from service.text.tokenizer import GenerationDefaults, Tokenizer
 
-# Where the key check leaves what tells one key's requests from another's.
-CACHE_SALT = "levserve.cache_salt"
-
-# Threads that tokenize and render: they hold a core each, which the device thread needs too.
+# Threads that tokenize and render; each may occupy a core, which the device thread needs too.
 MAX_TEXT_THREADS = 4
 
 
 @runtime_checkable
 class TokenStream(Protocol):
-    """The tokens of one sequence, one event or several together; ends after the event that has a finish reason."""
+    """The tokens of one sequence, in events of one or more; ends after the event that has a finish reason."""
 
     def __aiter__(self) -> AsyncIterator[TokenEvent]:
-        """Iterate once; raises EngineError if the device thread dies."""
+        """Iterate once; raises EngineError if the device thread fails."""
         ...
 
     def abort(self) -> None:
-        """Stop the sequence and free what it holds; harmless when it has ended."""
+        """Stop the sequence and free its slot and pages; does nothing once it has ended."""
         ...
 
 
@@ -43,51 +43,33 @@ class TokenEngine(Protocol):
     """Token ids in, token ids out."""
 
     def submit(self, request: Request) -> TokenStream:
-        """Queue a request; raises Overloaded, Draining or EngineStopped at once."""
+        """Queue a request without waiting; raises Overloaded, Draining or EngineStopped."""
         ...
 
 
 @dataclass(frozen=True)
 class ServedModel:
-    """A model that is ready to answer."""
+    """A loaded model."""
 
-    name: str  # what clients send as `model`
+    name: str  # the `model` of requests
     created: int  # Unix time of the load, in seconds
     engine: TokenEngine
     tokenizer: Tokenizer
     chat_template: ChatTemplate | None  # None: completions only
     max_model_len: int  # tokens, prompt and completion together
-    vocab_size: int  # rows of the embedding: the token ids that a client may send
+    vocab_size: int  # rows of the embedding; valid token ids are less
     stop_ids: frozenset[int]
     defaults: GenerationDefaults
 
-
-@runtime_checkable
-class Readiness(Protocol):
-    """How far the start is."""
-
-    @property
-    def is_live(self) -> bool:
-        """False once the device thread is gone: restart me."""
-        ...
-
-    @property
-    def is_ready(self) -> bool:
-        """True from the first real token until the drain."""
-        ...
-
-    def progress(self) -> dict[str, Any]:
-        """Return the phases of the start as a JSON object."""
-        ...
-
-    def served_model(self) -> ServedModel:
-        """Return the model; raises NotReady, Draining or EngineStopped if there is none to ask."""
-        ...
+    def check_name(self, requested: str) -> None:
+        """Raise UnknownModel unless a request names this model."""
+        if requested != self.name:
+            raise UnknownModel(requested, [self.name])
 
 
 @dataclass(frozen=True)
 class ApiContext:
-    """What all handlers share."""
+    """State that all requests share."""
 
     readiness: Readiness
     metrics: Metrics
@@ -97,50 +79,50 @@ class ApiContext:
     text_threads: anyio.CapacityLimiter = field(default_factory=lambda: anyio.CapacityLimiter(MAX_TEXT_THREADS))
 
 
-async def context_of(request: HttpRequest) -> ApiContext:
-    """Return what all handlers share (a FastAPI dependency)."""
+@dataclass(frozen=True)
+class RequestContext:
+    """State of one HTTP request while it is answered."""
+
+    api: ApiContext
+    model: ServedModel
+    deadline: Deadline
+    receive: Receive  # after the body, it returns when the client disconnects
+    log_fields: dict[str, Any]  # added to the request's log line
+    cache_salt: bytes = b""  # only requests with the same key share cached prefixes
+
+    async def run_in_thread[T](self, work: Callable[[], T]) -> T:
+        """Run work that may take long, such as tokenizing, without blocking the event loop.
+
+        Raises:
+            DeadlineExceeded: the request's time is over; the thread ends by its own limits.
+        """
+        return await self.deadline.within(
+            anyio.to_thread.run_sync(work, abandon_on_cancel=True, limiter=self.api.text_threads)
+        )
+
+
+async def api_context(request: HttpRequest) -> ApiContext:
+    """Return the state that all requests share."""
     return request.app.state.context
 
 
 async def served_model(request: HttpRequest) -> ServedModel:
-    """Return the model that answers (a FastAPI dependency).
+    """Return the model that answers.
 
     Raises:
-        NotReady, Draining, EngineStopped: nothing can answer now.
+        NotReady, Draining, EngineStopped: no model can answer now.
     """
     return request.app.state.context.readiness.served_model()
 
 
-def check_name(asked: str, model: ServedModel) -> None:
-    """Check that a request means the model that is served.
+async def request_context(request: HttpRequest) -> RequestContext:
+    """Start a request's deadline and return its context.
 
     Raises:
-        UnknownModel: it means another.
+        NotReady, Draining, EngineStopped: no model can answer now.
     """
-    if asked != model.name:
-        raise UnknownModel(asked, [model.name])
-
-
-@dataclass(frozen=True)
-class Exchange:
-    """One HTTP request while it is being answered."""
-
-    context: ApiContext
-    model: ServedModel
-    deadline: Deadline
-    receive: Receive  # tells when the client goes
-    facts: dict[str, Any]  # the fields that the request's log line will have
-    cache_salt: bytes = b""  # requests of one key find each other's prefixes, and nobody else's
-
-
-async def exchange_of(request: HttpRequest) -> Exchange:
-    """Begin to answer a request; its time runs from here (a FastAPI dependency).
-
-    Raises:
-        NotReady, Draining, EngineStopped: nothing can answer now.
-    """
-    context = await context_of(request)
-    model = context.readiness.served_model()
-    deadline = Deadline(context.request_timeout_s)
+    api = await api_context(request)
+    model = api.readiness.served_model()
+    deadline = Deadline(api.request_timeout_s)
     salt = request.scope.get(CACHE_SALT, b"")
-    return Exchange(context, model, deadline, request.receive, request.state.facts, salt)
+    return RequestContext(api, model, deadline, request.receive, request.state.log_fields, salt)

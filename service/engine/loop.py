@@ -16,7 +16,7 @@ from service.engine.schedule.plan import PageCopy, Plan
 from service.engine.schedule.scheduler import Scheduler
 from service.engine.schedule.sequence import Sequence as RunningSequence
 from service.engine.stream import TokenStream
-from service.errors import BrokenScores, EngineError
+from service.errors import EngineError, NonFiniteLogits
 from service.observability.metrics import Metrics
 
 # Requests that are sent together are read one after the other, and a step that begins with the first of them alone
@@ -187,7 +187,7 @@ class Loop:
         for sequence, event in events:
             _, submission = self._open[sequence.request.id]
             self._measure_event(submission, event, now_s)
-            told = BrokenScores(BROKEN_SCORES) if event.finish_reason is FinishReason.ERROR else event
+            told = NonFiniteLogits(BROKEN_SCORES) if event.finish_reason is FinishReason.ERROR else event
             by_loop.setdefault(submission.stream.loop, []).append((submission.stream, told))
             if event.finish_reason is not None:
                 del self._open[sequence.request.id]

@@ -20,7 +20,7 @@
     │   ├── Draining                   503
     │   └── DeadlineExceeded           504 (limit_s)
     ├── EngineError                    500 server_error
-    │   ├── BrokenScores                   one sequence's scores are no numbers
+    │   ├── NonFiniteLogits                one sequence's logits are NaN or infinite
     │   └── EngineStopped              503 the device thread is gone
     └── StartError                     stops the start: one line, exit code 1
         ├── SettingsError                  (variable)
@@ -56,7 +56,7 @@ from service.errors.checkpoint import (
     TransferFailed,
     UnsupportedModel,
 )
-from service.errors.engine import BrokenScores, EngineError, EngineStopped
+from service.errors.engine import EngineError, EngineStopped, NonFiniteLogits
 from service.errors.request import (
     BodyTooLarge,
     BodyTooSlow,
@@ -85,7 +85,6 @@ __all__ = [
     "AmbiguousCheckpoint",
     "BodyTooLarge",
     "BodyTooSlow",
-    "BrokenScores",
     "CheckpointError",
     "CheckpointNotFound",
     "ClientGone",
@@ -103,6 +102,7 @@ __all__ = [
     "MethodNotAllowed",
     "MissingFile",
     "MissingParameter",
+    "NonFiniteLogits",
     "NotReady",
     "ObjectChanged",
     "Overloaded",

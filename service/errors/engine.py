@@ -1,24 +1,24 @@
-"""What fails in the engine by no fault of the request; a class carries its wire form."""
+"""Failures of the engine; each class has the status, type and code of its JSON."""
 
 from service.errors.root import ServiceError
 
 
 class EngineError(ServiceError):
-    """The engine failed; the fault is ours, not the request's."""
+    """The engine failed; the request is not at fault."""
 
     status: int = 500
     type = "server_error"
     code = "engine_error"
 
 
-class BrokenScores(EngineError):
-    """The model's scores for one sequence are no numbers; its neighbours go on."""
+class NonFiniteLogits(EngineError):
+    """One sequence's logits are NaN or infinite; the others of its batch go on."""
 
     code = "broken_scores"
 
 
 class EngineStopped(EngineError):
-    """The device thread has ended; its cause is chained."""
+    """The device thread has ended; the cause is chained."""
 
     status = 503
     code = "engine_stopped"

@@ -16,10 +16,11 @@ from types import FrameType
 from typing import TYPE_CHECKING, Any, override
 
 import uvicorn
+from starlette.types import ASGIApp
 
 from service.errors import Draining, EngineStopped, NotReady, PortInUse
 from service.observability.metrics import Metrics
-from service.server.early import Asgi, Front
+from service.server.early import EarlyAnswers
 from service.settings import Settings
 from service.start.imports import without_documents
 from service.start.progress import Phase, Startup
@@ -44,7 +45,7 @@ class Service:
         self.metrics = Metrics()
         self.startup = Startup(self.metrics)
         self.loaded: LoadedModel | None = None
-        self.api: Asgi | None = None
+        self.api: ASGIApp | None = None
         self.error: BaseException | None = None  # why the process must end
         self.is_draining = False
         self.decided = asyncio.Event()  # whether requests will be answered
@@ -209,7 +210,7 @@ def serve(settings: Settings, picture: Path | None = None) -> None:
     """
     service = Service(settings, picture)
     listener = bind(settings.host, settings.port)
-    front = Front(
+    early = EarlyAnswers(
         service,
         service.metrics,
         admin_keys=settings.admin_api_keys,
@@ -217,7 +218,7 @@ def serve(settings: Settings, picture: Path | None = None) -> None:
         wait_s=settings.request_timeout,
     )
     config = uvicorn.Config(
-        front,
+        early,
         http="h11",  # httptools has no limit on headers
         h11_max_incomplete_event_size=MAX_HEADER_BYTES,
         ws="none",

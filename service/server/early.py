@@ -1,45 +1,50 @@
-"""What holds the port from the first moment: health, early requests and /admin/stats, then the door to the API.
+"""The ASGI app that holds the port from the first moment, and passes requests on once the API is imported.
 
-FastAPI takes longer to import than a platform should wait for an open port, so nothing here needs it. Once the API is
-there, everything but /admin goes to it.
+FastAPI takes longer to import than a platform should wait for an open port, so health checks, early requests and
+/admin/stats are answered without it. Once the API is there, everything except /admin/stats goes to it.
 """
 
 import asyncio
-import hashlib
-import hmac
-import json
 import logging
 import uuid
-from collections.abc import Awaitable, Callable, MutableMapping
 from typing import Any, Protocol, runtime_checkable
 
-from service.api.probes import LIVE_PATH, READY_PATHS, Answer, Probed, error_answer, live_answer, ready_answer
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from service.api.http.answer import Answer, send_answer
+from service.api.http.auth import ApiKeys
+from service.api.http.errors import error_answer
+from service.api.http.probes import (
+    LIVE_PATH,
+    METRICS_PATH,
+    PROBE_PATHS,
+    READY_PATHS,
+    Readiness,
+    live_answer,
+    ready_answer,
+)
 from service.errors import InvalidApiKey, NotReady, UnknownRoute
 from service.observability.metrics import Metrics
 
 logger = logging.getLogger(__name__)
 
-Scope = MutableMapping[str, Any]
-Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
-Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
-Asgi = Callable[[Scope, Receive, Send], Awaitable[None]]
-
 STATS_PATH = "/admin/stats"
-OPEN_PATHS = READY_PATHS | {LIVE_PATH, "/metrics"}
+# These are answered at once, whatever the state of the start.
+IMMEDIATE_PATHS = PROBE_PATHS | {METRICS_PATH}
 
 
 @runtime_checkable
-class Fronted(Probed, Protocol):
-    """The service behind the door."""
+class Starting(Readiness, Protocol):
+    """A service whose API is imported while its model loads."""
 
     @property
-    def api(self) -> Asgi | None:
+    def api(self) -> ASGIApp | None:
         """The API, once it is imported."""
         ...
 
     @property
     def decided(self) -> asyncio.Event:
-        """Set on the event loop once it is known whether requests will be answered."""
+        """Set on the event loop once the start has succeeded or failed."""
         ...
 
     def summary(self) -> str:
@@ -47,54 +52,54 @@ class Fronted(Probed, Protocol):
         ...
 
     def stats(self) -> dict[str, Any]:
-        """Return what /admin/stats tells."""
+        """Return the body of /admin/stats."""
         ...
 
 
-class Front:
-    """An ASGI app."""
+class EarlyAnswers:
+    """The outermost ASGI app."""
 
     def __init__(
         self,
-        service: Fronted,
+        service: Starting,
         metrics: Metrics,
         *,
         admin_keys: tuple[str, ...] = (),
         max_waiting: int = 0,
         wait_s: float = 0.0,
     ) -> None:
-        """Open the door.
+        """Create the app.
 
         Args:
-            service: what is behind it.
-            metrics: where the answers given here are counted.
-            admin_keys: open /admin/stats; with none there is no such route.
-            max_waiting: how many early requests may wait for the model; the others are refused at once.
-            wait_s: how long.
+            service: the service that starts.
+            metrics: the series that count the answers given here.
+            admin_keys: each of these opens /admin/stats; if empty, the route does not exist.
+            max_waiting: early requests that may wait for the model at once; others are refused.
+            wait_s: the longest wait of an early request.
         """
         self._service = service
         self._metrics = metrics
-        self._admin_digests = [hashlib.sha256(key.encode()).digest() for key in admin_keys]
+        self._admin_keys = ApiKeys(admin_keys)
         self._max_waiting = max_waiting
         self._wait_s = wait_s
         self._num_waiting = 0
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer one request, or let it through."""
-        is_admin = scope["type"] == "http" and scope["path"].startswith("/admin/")
-        if is_admin and scope["path"] == STATS_PATH:
-            await self._send(scope, send, self._stats(scope))
+        """Answer one request, or pass it on to the API."""
+        is_http = scope["type"] == "http"
+        if is_http and scope["path"] == STATS_PATH:
+            await self._send(self._stats(scope), scope, send)
             return
-        if scope["type"] == "http" and scope["path"] not in OPEN_PATHS:
+        if is_http and scope["path"] not in IMMEDIATE_PATHS:
             await self._wait()
         api = self._service.api
         if api is not None:
             await api(scope, receive, send)
-        elif scope["type"] == "http":
-            await self._send(scope, send, self._early(scope["path"]))
+        elif is_http:
+            await self._send(self._early(scope["path"]), scope, send)
 
     async def _wait(self) -> None:
-        """Hold an early request back until the model is there or has failed, if there is room for it."""
+        """Delay an early request until the start has succeeded or failed, if there is room for it to wait."""
         if self._service.decided.is_set() or self._num_waiting >= self._max_waiting:
             return
         self._num_waiting += 1
@@ -111,41 +116,24 @@ class Front:
             return live_answer(self._service)
         if path in READY_PATHS:
             return ready_answer(self._service)
-        return error_answer(NotReady(self._service.summary()))
+        return error_answer(NotReady(self._service.summary()), "")
 
     def _stats(self, scope: Scope) -> Answer:
-        if not self._admin_digests:
-            return error_answer(UnknownRoute("There is no such route; ADMIN_API_KEY opens it."))
-        given = [value for name, value in scope["headers"] if name == b"authorization"]
-        if len(given) != 1 or not self._is_allowed(given[0]):
-            answer = error_answer(InvalidApiKey(is_missing=not given))
-            return answer._replace(headers={"www-authenticate": "Bearer"})
+        if not self._admin_keys:
+            return error_answer(UnknownRoute("There is no such route; ADMIN_API_KEY opens it."), "")
+        try:
+            self._admin_keys.verify(scope)
+        except InvalidApiKey as error:
+            return error_answer(error, "")
         return Answer(200, self._service.stats(), {})
 
-    def _is_allowed(self, authorization: bytes) -> bool:
-        """Compare digests, in constant time."""
-        scheme, _, key = authorization.partition(b" ")
-        digest = hashlib.sha256(key.strip()).digest()
-        matches = [hmac.compare_digest(digest, known) for known in self._admin_digests]
-        return scheme.lower() == b"bearer" and any(matches)
-
-    async def _send(self, scope: Scope, send: Send, answer: Answer) -> None:
-        route = scope["path"] if scope["path"] in OPEN_PATHS | {STATS_PATH} else "early"
+    async def _send(self, answer: Answer, scope: Scope, send: Send) -> None:
+        route = scope["path"] if scope["path"] in IMMEDIATE_PATHS | {STATS_PATH} else "early"
         self._metrics.http_responses.labels(route, str(answer.status)).inc()
         request_id = f"req_{uuid.uuid4().hex}"
         facts = {"method": scope["method"], "route": route, "status": answer.status, "request_id": request_id}
-        logger.log(logging.DEBUG if route in OPEN_PATHS else logging.INFO, "request", extra=facts)
-        body = json.dumps(answer.body, default=str).encode()
-        headers = {
-            "content-type": "application/json",
-            "content-length": str(len(body)),
-            "x-request-id": request_id,
-            **answer.headers,
-        }
-        # The body of an early request was not read, so the connection is of no further use.
-        if answer.status >= 400:
+        logger.log(logging.DEBUG if route in IMMEDIATE_PATHS else logging.INFO, "request", extra=facts)
+        headers = {"x-request-id": request_id, **answer.headers}
+        if answer.status >= 400:  # the body of the request was not read, so the connection cannot be used again
             headers["connection"] = "close"
-        encoded = [(name.encode(), value.encode()) for name, value in headers.items()]
-        await send({"type": "http.response.start", "status": answer.status, "headers": encoded})
-        is_head = scope["method"] == "HEAD"
-        await send({"type": "http.response.body", "body": b"" if is_head else body})
+        await send_answer(answer._replace(headers=headers), scope, send)

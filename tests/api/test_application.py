@@ -3,7 +3,7 @@
 import pytest
 from fastapi.routing import APIRoute
 
-from service.api.http.auth import OPEN_PATHS
+from service.api.http.probes import PROBE_PATHS
 from tests.api.scripted_engine import Service
 
 pytestmark = pytest.mark.anyio
@@ -45,7 +45,7 @@ async def test_the_routes_are_these():
 async def test_nothing_but_health_is_open_by_any_method_or_spelling():
     service = Service(api_keys=("key",))
     async with service.client() as client:
-        for path in sorted(ROUTES - OPEN_PATHS | {"/docs", "/openapi.json", "/redoc", "/admin/stats", "/"}):
+        for path in sorted(ROUTES - PROBE_PATHS | {"/docs", "/openapi.json", "/redoc", "/admin/stats", "/"}):
             for variant in variants(path.replace("{model_id:path}", "org/small-chat")):
                 for method in METHODS:
                     response = await client.request(method, f"http://test{variant}")

@@ -13,7 +13,7 @@ from service.engine.request import FinishReason, Request, Sampling, TokenEvent
 from service.engine.schedule.chunking import Chunking
 from service.engine.schedule.scheduler import Scheduler
 from service.engine.stream import TokenStream
-from service.errors import BrokenScores
+from service.errors import NonFiniteLogits
 from service.observability.metrics import Metrics
 from tests.engine.conftest import SHAPES
 from tests.engine.host_device import HostDevice
@@ -55,7 +55,7 @@ class Reader(TokenStream):
 
     def put(self, event):
         assert self.reason in (None, CUT_OFF), "nothing comes after the end"
-        if isinstance(event, BrokenScores):
+        if isinstance(event, NonFiniteLogits):
             event = TokenEvent((), FinishReason.ERROR)
         elif isinstance(event, Exception):
             raise event

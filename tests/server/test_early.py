@@ -5,11 +5,12 @@ import json
 
 import pytest
 
+from service.errors import NotReady
 from service.observability.metrics import Metrics
-from service.server.early import Front
+from service.server.early import EarlyAnswers
 
 
-class Starting:
+class StartingService:
     """A service whose API and model come when a test says so."""
 
     def __init__(self) -> None:
@@ -20,6 +21,9 @@ class Starting:
 
     def progress(self):
         return {"phase": "weights", "seconds": 1.5}
+
+    def served_model(self):
+        raise NotReady(self.summary())
 
     def summary(self):
         return "weights after 2 s, 5 of 10 bytes pulled"
@@ -35,10 +39,10 @@ async def echo(scope, receive, send):
 
 @pytest.fixture
 def service():
-    return Starting()
+    return StartingService()
 
 
-async def ask(front, path, method="GET", headers=()):
+async def ask(app, path, method="GET", headers=()):
     sent = []
 
     async def send(message):
@@ -47,19 +51,19 @@ async def ask(front, path, method="GET", headers=()):
     async def receive():
         return {"type": "http.disconnect"}
 
-    await front({"type": "http", "method": method, "path": path, "headers": list(headers)}, receive, send)
+    await app({"type": "http", "method": method, "path": path, "headers": list(headers)}, receive, send)
     start, body = sent
     return start["status"], {k.decode(): v.decode() for k, v in start["headers"]}, body["body"]
 
 
 def test_health_is_answered_and_all_else_is_told_to_come_back(service):
-    front = Front(service, Metrics())
-    assert asyncio.run(ask(front, "/health/live"))[0] == 200
+    app = EarlyAnswers(service, Metrics())
+    assert asyncio.run(ask(app, "/health/live"))[0] == 200
     for path in ("/health", "/health/ready", "/healthz"):
-        status, headers, body = asyncio.run(ask(front, path))
+        status, headers, body = asyncio.run(ask(app, path))
         assert (status, headers["retry-after"]) == (503, "2")
         assert json.loads(body) == {"status": "not_ready", "phase": "weights", "seconds": 1.5}
-    status, headers, body = asyncio.run(ask(front, "/v1/chat/completions", "POST"))
+    status, headers, body = asyncio.run(ask(app, "/v1/chat/completions", "POST"))
     error = json.loads(body)["error"]
     assert (status, error["code"], error["type"], error["param"]) == (503, "not_ready", "server_error", None)
     assert "5 of 10 bytes pulled" in error["message"]
@@ -69,11 +73,11 @@ def test_health_is_answered_and_all_else_is_told_to_come_back(service):
 
 def test_a_dead_service_says_so(service):
     service.is_live = False
-    assert asyncio.run(ask(Front(service, Metrics()), "/health/live"))[0] == 503
+    assert asyncio.run(ask(EarlyAnswers(service, Metrics()), "/health/live"))[0] == 503
 
 
 def test_a_head_request_has_the_length_and_no_body(service):
-    status, headers, body = asyncio.run(ask(Front(service, Metrics()), "/health/live", "HEAD"))
+    status, headers, body = asyncio.run(ask(EarlyAnswers(service, Metrics()), "/health/live", "HEAD"))
     assert (status, body) == (200, b"")
     assert int(headers["content-length"]) > 0
 
@@ -81,18 +85,18 @@ def test_a_head_request_has_the_length_and_no_body(service):
 def test_once_the_api_is_there_everything_goes_to_it(service):
     service.api = echo
     for path in ("/health/live", "/v1/models", "/metrics", "/admin/unload/x"):
-        assert asyncio.run(ask(Front(service, Metrics()), path))[2] == b"from the api"
+        assert asyncio.run(ask(EarlyAnswers(service, Metrics()), path))[2] == b"from the api"
 
 
 def test_an_early_request_waits_until_the_model_is_there(service):
-    front = Front(service, Metrics(), max_waiting=1, wait_s=10.0)
+    app = EarlyAnswers(service, Metrics(), max_waiting=1, wait_s=10.0)
 
     async def main():
-        first = asyncio.create_task(ask(front, "/v1/models"))
+        first = asyncio.create_task(ask(app, "/v1/models"))
         await asyncio.sleep(0.05)
         assert not first.done()
-        assert (await ask(front, "/v1/models"))[0] == 503  # one too many
-        assert (await ask(front, "/health/live"))[0] == 200
+        assert (await ask(app, "/v1/models"))[0] == 503  # one too many
+        assert (await ask(app, "/health/live"))[0] == 200
         service.api = echo
         service.decided.set()
         assert (await first)[2] == b"from the api"
@@ -101,20 +105,20 @@ def test_an_early_request_waits_until_the_model_is_there(service):
 
 
 def test_the_wait_has_an_end(service):
-    front = Front(service, Metrics(), max_waiting=1, wait_s=0.05)
-    assert asyncio.run(ask(front, "/v1/models"))[0] == 503
+    app = EarlyAnswers(service, Metrics(), max_waiting=1, wait_s=0.05)
+    assert asyncio.run(ask(app, "/v1/models"))[0] == 503
 
 
 def test_the_stats_need_their_key(service):
-    front = Front(service, Metrics(), admin_keys=("operator",))
+    app = EarlyAnswers(service, Metrics(), admin_keys=("operator",))
     for headers in (
         [],
         [(b"authorization", b"Bearer x")],
         [(b"authorization", b"Bearer \xff\xfe")],
         [(b"authorization", b"Bearer operator")] * 2,
     ):
-        status, answer, _ = asyncio.run(ask(front, "/admin/stats", headers=headers))
+        status, answer, _ = asyncio.run(ask(app, "/admin/stats", headers=headers))
         assert (status, answer["www-authenticate"]) == (401, "Bearer")
-    status, _, body = asyncio.run(ask(front, "/admin/stats", headers=[(b"authorization", b"bearer operator")]))
+    status, _, body = asyncio.run(ask(app, "/admin/stats", headers=[(b"authorization", b"bearer operator")]))
     assert (status, json.loads(body)) == (200, {"compiles": 0})
-    assert asyncio.run(ask(Front(service, Metrics()), "/admin/stats"))[0] == 404
+    assert asyncio.run(ask(EarlyAnswers(service, Metrics()), "/admin/stats"))[0] == 404

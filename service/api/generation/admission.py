@@ -1,97 +1,107 @@
-"""A checked body and its prompt to a running generation: limits, defaults, and the engine's own request."""
+"""A checked body and its prompts to running sequences: limits, defaults, and the engine's requests."""
 
 import secrets
 import uuid
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 
-import anyio.to_thread
-
-from service.api.dependencies import ApiContext, Exchange, ServedModel
-from service.api.generation.choices import Choices
-from service.api.generation.generation import token_budget
+from service.api.dependencies import ApiContext, RequestContext, ServedModel
+from service.api.generation.streams import TextStreams
 from service.api.schema.generation import GenerationRequest
 from service.engine.request import MAX_STOP_IDS, Request, Sampling
-from service.errors import InvalidParameter
+from service.errors import ContextLengthExceeded, InvalidParameter
 
 MAX_LOGGED_CHARS = 128
 
 
-async def off_the_loop[T](exchange: Exchange, work: Callable[[], T]) -> T:
-    """Run what may take long (tokenizing, a template) in a thread, so that other requests go on.
-
-    Raises:
-        DeadlineExceeded: the request's time is over; the thread ends by its own limits.
-    """
-    return await exchange.deadline.within(
-        anyio.to_thread.run_sync(work, abandon_on_cancel=True, limiter=exchange.context.text_threads)
-    )
-
-
-def start(
-    exchange: Exchange,
+def submit(
+    context: RequestContext,
     body: GenerationRequest,
     prompts: Sequence[Sequence[int]],
     *,
     prefix: str,
     param: str,
     default_max_tokens: int | None,
-) -> Choices:
+) -> TextStreams:
     """Submit the sequences of a request to the engine.
 
     Args:
-        exchange: whom to answer.
-        body: what was asked.
-        prompts: what to continue; each `body.n` times.
-        prefix: of the id, `chatcmpl` or `cmpl`.
+        context: of the HTTP request.
+        body: its checked body.
+        prompts: token ids to continue, each `body.n` times.
+        prefix: of the answer's id, `chatcmpl` or `cmpl`.
         param: the field that the prompts came from.
-        default_max_tokens: when neither the request nor DEFAULT_MAX_TOKENS says; None for the rest of the context.
+        default_max_tokens: if neither the request nor DEFAULT_MAX_TOKENS sets one; None for the rest of the context.
 
     Raises:
         InvalidParameter: a prompt is empty, or a field does not suit the model or the prompt.
-        ContextLengthExceeded: the context has no room for what was asked.
-        Overloaded, Draining, EngineStopped: the engine does not take all of it now.
+        ContextLengthExceeded: the context has no room for the tokens requested.
+        Overloaded, Draining, EngineStopped: the engine does not accept all sequences now.
     """
-    model = exchange.model
+    model = context.model
     body.check_token_ids(model.vocab_size)
     if body.user is not None:
-        exchange.facts["user"] = "".join(c if c.isprintable() else "?" for c in body.user[:MAX_LOGGED_CHARS])
+        context.log_fields["user"] = "".join(c if c.isprintable() else "?" for c in body.user[:MAX_LOGGED_CHARS])
     answer_id = f"{prefix}-{uuid.uuid4().hex}"
     stop_ids = _stop_ids(body, model)
-    sampling = _sampling(body, model, exchange.context)
-    drawn_seed = secrets.randbits(63)
+    sampling = _sampling(body, model, context.api)
+    random_seed = secrets.randbits(63)
     requests: list[Request] = []
     for prompt_ids in prompts:
-        max_tokens = _max_tokens(exchange, body, prompt_ids, param, default_max_tokens)
+        max_tokens = _max_tokens(context, body, prompt_ids, param, default_max_tokens)
         for index in range(body.n):
-            own = replace(sampling, seed=body.seed_for(index, drawn_seed))
-            request_id = f"{answer_id}-{len(requests)}"
-            prompt = tuple(prompt_ids)
             requests.append(
                 Request(
-                    request_id,
-                    prompt,
+                    f"{answer_id}-{len(requests)}",
+                    tuple(prompt_ids),
                     max_tokens,
-                    own,
+                    replace(sampling, seed=body.seed_for(index, random_seed)),
                     stop_ids,
                     priority=body.priority,
-                    cache_salt=exchange.cache_salt,
+                    cache_salt=context.cache_salt,
                     num_prompt_logprobs=body.num_prompt_logprobs,
                 )
             )
-    return Choices(exchange, answer_id, requests, body.stop, per_prompt=body.n)
+    return TextStreams(context, answer_id, requests, body.stop, per_prompt=body.n)
+
+
+def token_budget(
+    *, prompt_tokens: int, requested: tuple[int | None, str], default: int | None, limit_tokens: int, param: str
+) -> int:
+    """Return how many tokens a completion may have.
+
+    Args:
+        prompt_tokens: length of the prompt.
+        requested: the request's own limit and the field that states it.
+        default: the limit if the request has none, cut to the rest of the context; None for all of the rest.
+        limit_tokens: length of the context.
+        param: the field that the prompt came from.
+
+    Raises:
+        ContextLengthExceeded: the context has no room for the tokens requested.
+    """
+    room = limit_tokens - prompt_tokens
+    max_tokens, max_tokens_param = requested
+    if room < 1 or (max_tokens is not None and max_tokens > room):
+        raise ContextLengthExceeded(
+            prompt_tokens=prompt_tokens,
+            max_tokens=max_tokens or 1,
+            limit_tokens=limit_tokens,
+            param=param if room < 1 else max_tokens_param,
+        )
+    return max_tokens or min(default or room, room)
 
 
 def _max_tokens(
-    exchange: Exchange, body: GenerationRequest, prompt_ids: Sequence[int], param: str, default: int | None
+    context: RequestContext, body: GenerationRequest, prompt_ids: Sequence[int], param: str, default: int | None
 ) -> int:
     if not prompt_ids:
         raise InvalidParameter(f"Invalid '{param}': it has no token.", param=param)
     max_tokens = token_budget(
         prompt_tokens=len(prompt_ids),
-        asked=body.requested_max_tokens,
-        default=exchange.context.default_max_tokens or default,
-        limit_tokens=exchange.model.max_model_len,
+        requested=body.requested_max_tokens,
+        default=context.api.default_max_tokens or default,
+        limit_tokens=context.model.max_model_len,
         param=param,
     )
     if body.min_tokens > max_tokens:
@@ -104,19 +114,21 @@ def _stop_ids(body: GenerationRequest, model: ServedModel) -> frozenset[int]:
     own = frozenset[int]() if body.ignore_eos else model.stop_ids
     stop_ids = own | frozenset(body.stop_token_ids)
     if body.min_tokens and len(stop_ids) > MAX_STOP_IDS:
-        message = f"'min_tokens' can hold back {MAX_STOP_IDS} stop tokens; this request has {len(stop_ids)}."
+        message = f"'min_tokens' can suppress {MAX_STOP_IDS} stop tokens; this request has {len(stop_ids)}."
         raise InvalidParameter(message, param="min_tokens")
     if body.min_tokens and body.allowed_token_ids is not None and stop_ids.issuperset(body.allowed_token_ids):
-        message = "'allowed_token_ids' has stop tokens only, which 'min_tokens' holds back, so no token could come."
+        message = (
+            "'allowed_token_ids' has only stop tokens, which 'min_tokens' suppresses, so no token could be sampled."
+        )
         raise InvalidParameter(message, param="allowed_token_ids")
     return stop_ids
 
 
-def _sampling(body: GenerationRequest, model: ServedModel, context: ApiContext) -> Sampling:
-    """Return the request's own wishes, else the operator's, else the checkpoint's, else OpenAI's."""
+def _sampling(body: GenerationRequest, model: ServedModel, api: ApiContext) -> Sampling:
+    """Return the request's options; where it has none, the operator's, then the checkpoint's, then OpenAI's."""
     author = model.defaults
     return Sampling(
-        temperature=float(_first(body.temperature, context.default_temperature, author.temperature, 1.0)),
+        temperature=float(_first(body.temperature, api.default_temperature, author.temperature, 1.0)),
         top_p=float(_first(body.top_p, author.top_p, 1.0)),
         top_k=max(0, int(_first(body.top_k, author.top_k, 0))),
         min_p=float(_first(body.min_p, author.min_p, 0.0)),
@@ -130,5 +142,5 @@ def _sampling(body: GenerationRequest, model: ServedModel, context: ApiContext) 
     )
 
 
-def _first[T](*wishes: T | None) -> T:
-    return next(wish for wish in wishes if wish is not None)
+def _first[T](*options: T | None) -> T:
+    return next(option for option in options if option is not None)

@@ -1,4 +1,4 @@
-"""Log-probabilities in OpenAI's two shapes, and those of prompts in vLLM's.
+"""Log-probabilities as JSON: OpenAI's format of chats, its older one of completions, and vLLM's of prompts.
 
 Source: https://platform.openai.com/docs/api-reference/chat/object, .../completions/object (logprobs);
 https://docs.vllm.ai/en/latest/api/vllm/logprobs.html (Logprob)
@@ -8,7 +8,7 @@ import codecs
 from collections.abc import Sequence
 from typing import Any
 
-from service.api.generation.generation import Piece
+from service.api.generation.streams import TextDelta
 from service.engine.request import TokenLogprobs
 from service.text.tokenizer import Tokenizer
 
@@ -16,13 +16,13 @@ from service.text.tokenizer import Tokenizer
 LOWEST = -9999.0
 
 
-def chat_logprobs(tokenizer: Tokenizer, pieces: Sequence[Piece]) -> dict[str, Any]:
-    """Return the `logprobs` of a chat's choice or of a chunk of it."""
+def chat_logprobs(tokenizer: Tokenizer, deltas: Sequence[TextDelta]) -> dict[str, Any]:
+    """Return the `logprobs` of a chat's choice, or of a chunk of one."""
     content = [
         _entry(tokenizer, token_id, logprobs.logprob)
         | {"top_logprobs": [_entry(tokenizer, top_id, logprob) for top_id, logprob in logprobs.top]}
-        for piece in pieces
-        for token_id, logprobs in zip(piece.token_ids, piece.logprobs, strict=True)
+        for delta in deltas
+        for token_id, logprobs in zip(delta.token_ids, delta.logprobs, strict=True)
     ]
     return {"content": content, "refusal": None}
 
@@ -32,36 +32,36 @@ def _entry(tokenizer: Tokenizer, token_id: int, logprob: float) -> dict[str, Any
     return {"token": content.decode(errors="replace"), "logprob": max(logprob, LOWEST), "bytes": list(content)}
 
 
-def write_prompt_logprobs(
+def prompt_logprobs(
     tokenizer: Tokenizer, prompt_ids: Sequence[int], logprobs: Sequence[TokenLogprobs | None], num_top: int
 ) -> list[dict[str, Any] | None]:
-    """Return, for each token of a prompt but the first, itself and the likeliest in its place, by token id."""
+    """Return, for each token of a prompt except the first, its own entry and those of the likeliest, by token id."""
 
     def entry(token_id: int, logprob: float, rank: int) -> dict[str, Any]:
         name = tokenizer.token_bytes_of(token_id).decode(errors="replace")
         return {"logprob": max(logprob, LOWEST), "rank": rank, "decoded_token": name}
 
-    written: list[dict[str, Any] | None] = [None]
+    entries: list[dict[str, Any] | None] = [None]
     for token_id, own in zip(prompt_ids[1:], logprobs[1:], strict=True):
-        assert own is not None, "only a prompt's first token has none"
-        place = {str(token_id): entry(token_id, own.logprob, own.rank)}
+        assert own is not None, "only a prompt's first token lacks log-probabilities"
+        by_id = {str(token_id): entry(token_id, own.logprob, own.rank)}
         for rank, (top_id, logprob) in enumerate(own.top[:num_top], 1):
-            place.setdefault(str(top_id), entry(top_id, logprob, rank))
-        written.append(place)
-    return written
+            by_id.setdefault(str(top_id), entry(top_id, logprob, rank))
+        entries.append(by_id)
+    return entries
 
 
 class CompletionLogprobs:
-    """The `logprobs` of one completion, in parts, since each part goes on where the text has come to."""
+    """The `logprobs` of one completion, in parts; each continues at the text offset where the last one ended."""
 
     def __init__(self, tokenizer: Tokenizer, num_top: int) -> None:
         self._tokenizer = tokenizer
         self._num_top = num_top
         self._utf8 = codecs.getincrementaldecoder("utf-8")("replace")
-        self._offset = 0  # characters of the text so far
+        self._offset = 0  # in characters of the text
 
     def part(self, token_ids: Sequence[int], logprobs: Sequence[TokenLogprobs | None]) -> dict[str, Any]:
-        """Return the next tokens' part; None stands for the first token of a prompt, which follows nothing."""
+        """Return the part of the next tokens; None is the entry of a prompt's first token, which has no context."""
         offsets = [self._advance(token_id) for token_id in token_ids]
         return {
             "text_offset": offsets,
@@ -80,12 +80,12 @@ class CompletionLogprobs:
         return offset
 
     def _top(self, token_id: int, entry: TokenLogprobs) -> dict[str, float]:
-        """Return the likeliest tokens, and the one that came, which need not be among them."""
+        """Return the likeliest tokens, and the sampled one, which need not be among them."""
         likeliest = {self._name(top_id): max(logprob, LOWEST) for top_id, logprob in entry.top[: self._num_top]}
         return likeliest | {self._name(token_id): max(entry.logprob, LOWEST)}
 
     def _name(self, token_id: int) -> str:
-        """Return a token's text; what is only part of a character is written as its bytes, as OpenAI does."""
+        """Return a token's text; a part of a character is written as its bytes, as OpenAI does."""
         content = self._tokenizer.token_bytes_of(token_id)
         try:
             return content.decode()

@@ -1,4 +1,4 @@
-"""The outermost layer: every request gets an id, a trace, one log line, a count, and an answer whatever fails inside.
+"""The outermost middleware: gives every request an id, a trace, a log line, a count, and an answer if a handler fails.
 
 Source: https://cloud.google.com/trace/docs/trace-context (X-Cloud-Trace-Context), https://www.w3.org/TR/trace-context/
 """
@@ -11,8 +11,8 @@ import uuid
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from service.api.http.auth import OPEN_PATHS
 from service.api.http.errors import respond
+from service.api.http.probes import PROBE_PATHS
 from service.errors import ClientGone
 from service.observability.logs import current_trace
 from service.observability.metrics import Metrics
@@ -25,7 +25,7 @@ W3C_TRACE = re.compile(r"[0-9a-f]{2}-([0-9a-f]{32})-")
 
 
 class AccessLog:
-    """ASGI middleware; what handlers put into `state["facts"]` joins the log line. Prompts never do."""
+    """ASGI middleware; handlers add fields to the log line through `state["log_fields"]`. Prompts are never logged."""
 
     def __init__(self, app: ASGIApp, *, metrics: Metrics, project_id: str | None) -> None:
         self._app = app
@@ -33,14 +33,14 @@ class AccessLog:
         self._project_id = project_id
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer one request."""
+        """Answer one request, whatever the handler raises."""
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
         headers = Headers(scope=scope)
         state = scope.setdefault("state", {})
         state["request_id"] = request_id = _request_id(headers)
-        state["facts"] = {}
+        state["log_fields"] = {}
         begin_s = time.perf_counter()
         status = 0
 
@@ -57,7 +57,7 @@ class AccessLog:
         except Exception as error:
             if status:
                 raise  # too late for an answer: the server closes the connection and logs why
-            await respond(error, scope, receive, send_with_id)
+            await respond(error, scope, send_with_id)
         finally:
             self._record(scope, status or ClientGone.status, time.perf_counter() - begin_s)
             current_trace.reset(trace)
@@ -65,12 +65,13 @@ class AccessLog:
     def _record(self, scope: Scope, status: int, latency_s: float) -> None:
         route = getattr(scope.get("route"), "path", "unmatched")
         self._metrics.http_responses.labels(route, str(status)).inc()
-        is_probe = scope["path"] in OPEN_PATHS  # one that fails says what the start or the engine has logged already
-        facts = {"method": scope["method"], "route": route, "status": status, "latency_s": round(latency_s, 6)}
+        # A failing probe only repeats what the start or the engine has logged.
+        is_probe = scope["path"] in PROBE_PATHS
+        fields = {"method": scope["method"], "route": route, "status": status, "latency_s": round(latency_s, 6)}
         logger.log(
             logging.DEBUG if is_probe else logging.INFO,
             "request",
-            extra=facts | {"request_id": scope["state"]["request_id"]} | scope["state"]["facts"],
+            extra=fields | {"request_id": scope["state"]["request_id"]} | scope["state"]["log_fields"],
         )
 
     def _trace(self, headers: Headers) -> str | None:
@@ -82,6 +83,6 @@ class AccessLog:
 
 
 def _request_id(headers: Headers) -> str:
-    """Return the client's own id if it is harmless in a log, else a new one."""
+    """Return the client's id if it is safe to log, or a new one."""
     given = headers.get("x-request-id", "")
     return given if CLIENT_ID.fullmatch(given) else f"req_{uuid.uuid4().hex}"

@@ -1,6 +1,6 @@
-"""Bearer keys: every path is closed but the health checks', which have no secrets and are asked by machines.
+"""Bearer keys: every path needs one, except those of health checks.
 
-Denies by default, on the raw path, before any route is known; so a new route cannot be open by mistake.
+Denies by default, on the raw path and before routing, so that a new route cannot be open by mistake.
 """
 
 import hashlib
@@ -9,41 +9,59 @@ from collections.abc import Sequence
 
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from service.api.dependencies import CACHE_SALT
 from service.api.http.errors import respond
+from service.api.http.probes import PROBE_PATHS
 from service.errors import InvalidApiKey
 
-OPEN_PATHS = frozenset({"/health", "/health/live", "/health/ready", "/healthz"})
-# 1008 is "policy violation"; refused before the handshake it becomes a 403.
+# The scope's entry for the digest of the request's key; requests with different keys do not share cached prefixes.
+CACHE_SALT = "levserve.cache_salt"
+# 1008 is "policy violation"; sent before the handshake it becomes a 403.
 WEBSOCKET_REFUSED = {"type": "websocket.close", "code": 1008}
 
 
+class ApiKeys:
+    """The keys that open a part of the service, kept as digests."""
+
+    def __init__(self, keys: Sequence[str]) -> None:
+        self._digests = tuple(hashlib.sha256(key.encode()).digest() for key in keys)
+
+    def __bool__(self) -> bool:
+        return bool(self._digests)
+
+    def verify(self, scope: Scope) -> bytes:
+        """Return the SHA-256 digest of a request's key.
+
+        Compares with all digests and in constant time, so that timing reveals nothing about the keys.
+
+        Raises:
+            InvalidApiKey: the request has no key, a wrong one, or two.
+        """
+        given = [value for name, value in scope["headers"] if name == b"authorization"]
+        if len(given) == 1:
+            scheme, _, key = given[0].partition(b" ")
+            digest = hashlib.sha256(key.strip()).digest()
+            matches = [hmac.compare_digest(digest, known) for known in self._digests]
+            if scheme.lower() == b"bearer" and any(matches):
+                return digest
+        raise InvalidApiKey(is_missing=not given)
+
+
 class KeyCheck:
-    """ASGI middleware; without keys it lets all through."""
+    """ASGI middleware that asks for one of the keys; without keys, every path is open."""
 
     def __init__(self, app: ASGIApp, *, keys: Sequence[str]) -> None:
         self._app = app
-        self._digests = tuple(hashlib.sha256(key.encode()).digest() for key in keys)
+        self._keys = ApiKeys(keys)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Let a request through, or refuse it."""
+        """Pass a request on, or refuse it."""
         if scope["type"] == "websocket":  # no route speaks it
             await send(WEBSOCKET_REFUSED)
             return
-        if scope["type"] == "http" and self._digests and scope["path"] not in OPEN_PATHS:
-            given = [value for name, value in scope["headers"] if name == b"authorization"]
-            key_digest = self._matching_key(given)
-            if key_digest is None:
-                await respond(InvalidApiKey(is_missing=not given), scope, receive, send)
+        if scope["type"] == "http" and self._keys and scope["path"] not in PROBE_PATHS:
+            try:
+                scope[CACHE_SALT] = self._keys.verify(scope)
+            except InvalidApiKey as error:
+                await respond(error, scope, send)
                 return
-            scope[CACHE_SALT] = key_digest
         await self._app(scope, receive, send)
-
-    def _matching_key(self, given: Sequence[bytes]) -> bytes | None:
-        """Compare digests, all of them and in constant time, so that the time tells nothing about the keys."""
-        if len(given) != 1:
-            return None
-        scheme, _, key = given[0].partition(b" ")
-        digest = hashlib.sha256(key.strip()).digest()
-        matches = [hmac.compare_digest(digest, known) for known in self._digests]
-        return digest if scheme.lower() == b"bearer" and any(matches) else None

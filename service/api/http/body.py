@@ -47,7 +47,7 @@ class BodyLimit:
             return
         refusal = self._refusal(scope["method"], Headers(scope=scope))
         if refusal is not None:
-            await respond(refusal, scope, receive, send)
+            await respond(refusal, scope, send)
             return
         await self._app(scope, self._bounded(receive), send)
 

@@ -1,6 +1,6 @@
-"""Server-sent events: one JSON object each, then `[DONE]`; an error is the last event and has no `[DONE]` after it.
+"""Server-sent events: one JSON object each, then `[DONE]`; an error is the last event, without `[DONE]` after it.
 
-The response begins with the first event, so what fails before it still has a status of its own.
+The response starts with the first event, so an earlier failure still has its own status.
 Source: https://platform.openai.com/docs/api-reference/chat-streaming, https://html.spec.whatwg.org/multipage/server-sent-events.html
 """
 
@@ -11,33 +11,33 @@ from pydantic_core import to_json
 from starlette.responses import StreamingResponse
 from starlette.types import Receive, Scope, Send
 
-from service.api.generation.choices import Choices
-from service.api.http.cancellation import unless_disconnected
-from service.api.http.errors import failure_of
+from service.api.generation.streams import TextStreams
+from service.api.http.cancellation import cancel_on_disconnect
+from service.api.http.errors import logged_error_answer
 from service.errors import ClientGone, DeadlineExceeded
 
 DONE = b"data: [DONE]\n\n"
-# Proxies may neither keep the answer nor hold it back to compress it.
+# Proxies must neither cache nor buffer the answer.
 HEADERS = {"cache-control": "no-store", "x-accel-buffering": "no"}
 
 
 def frame(document: dict[str, Any]) -> bytes:
-    """Return one event; JSON escapes line ends, so the event is one line."""
+    """Return one event, a single line since JSON escapes line breaks."""
     return b"data: " + to_json(document) + b"\n\n"
 
 
 class EventStream(StreamingResponse):
-    """Sends choices as they come, and stops them when the client goes away."""
+    """A response that sends events as they arrive, and aborts the sequences when the client disconnects."""
 
-    def __init__(self, choices: Choices, documents: AsyncIterator[Sequence[dict[str, Any]]]) -> None:
-        """Make the answer.
+    def __init__(self, streams: TextStreams, documents: AsyncIterator[Sequence[dict[str, Any]]]) -> None:
+        """Create the response.
 
         Args:
-            choices: what runs.
-            documents: the events; those that come together leave together.
+            streams: the running sequences; the response aborts them when it ends.
+            documents: the events; those of one item are sent in one write.
         """
         super().__init__((), headers=HEADERS, media_type="text/event-stream")
-        self._choices = choices
+        self._streams = streams
         self._documents = documents
         self._has_begun = False
         self._is_sending = False
@@ -45,16 +45,16 @@ class EventStream(StreamingResponse):
     @override
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         try:
-            with self._choices:
-                await unless_disconnected(receive, self._send_all(scope, send))
+            with self._streams:
+                await cancel_on_disconnect(receive, self._send_all(scope, send))
         except ClientGone:
             if not self._has_begun:
                 raise
-            # The stream stays without its end, so the server closes the connection.
+            # The body stays incomplete, so the server closes the connection.
 
     async def _send_all(self, scope: Scope, send: Send) -> None:
-        """Send the events and the end; a client that does not read before the request's time is over counts as gone."""
-        deadline = self._choices.deadline
+        """Send the events and the end; a client that has stopped reading counts as gone at the deadline."""
+        deadline = self._streams.deadline
         try:
             await deadline.within(self._send_documents(send))
             end = DONE
@@ -63,7 +63,7 @@ class EventStream(StreamingResponse):
                 raise
             if self._is_sending and isinstance(error, DeadlineExceeded):
                 raise ClientGone from None
-            end = frame(failure_of(error, scope).body)  # the status is sent, so the error goes where the text went
+            end = frame(logged_error_answer(error, scope).body)  # too late for a status
         try:
             await deadline.within(self._send(send, end, is_last=True))
         except DeadlineExceeded:

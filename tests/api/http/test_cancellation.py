@@ -2,8 +2,8 @@ import asyncio
 
 import pytest
 
-from service.api.http.cancellation import unless_disconnected
-from service.errors import ClientGone
+from service.api.http.cancellation import Deadline, cancel_on_disconnect
+from service.errors import ClientGone, DeadlineExceeded
 
 pytestmark = pytest.mark.anyio
 
@@ -17,7 +17,7 @@ async def leaves():
 
 
 async def test_the_result_passes_when_the_client_stays():
-    assert await unless_disconnected(stays, asyncio.sleep(0, "done")) == "done"
+    assert await cancel_on_disconnect(stays, asyncio.sleep(0, "done")) == "done"
 
 
 async def test_an_error_of_the_work_passes_on():
@@ -25,7 +25,7 @@ async def test_an_error_of_the_work_passes_on():
         raise ValueError("mine")
 
     with pytest.raises(ValueError, match="mine"):
-        await unless_disconnected(stays, fails())
+        await cancel_on_disconnect(stays, fails())
 
 
 async def test_the_work_is_cancelled_and_over_when_the_client_leaves():
@@ -38,7 +38,7 @@ async def test_the_work_is_cancelled_and_over_when_the_client_leaves():
             ended.append(True)
 
     with pytest.raises(ClientGone):
-        await unless_disconnected(leaves, work())
+        await cancel_on_disconnect(leaves, work())
     assert ended
 
 
@@ -51,9 +51,26 @@ async def test_a_server_that_stops_the_handler_stops_the_work():
         finally:
             ended.append(True)
 
-    handler = asyncio.ensure_future(unless_disconnected(stays, work()))
+    handler = asyncio.ensure_future(cancel_on_disconnect(stays, work()))
     await asyncio.sleep(0.01)
     handler.cancel()
     with pytest.raises(asyncio.CancelledError):
         await handler
     assert ended
+
+
+async def test_a_deadline_counts_from_its_making_and_passes_results_on():
+    deadline = Deadline(0.05)
+    assert await deadline.within(asyncio.sleep(0, "done")) == "done"
+    with pytest.raises(DeadlineExceeded, match=r"0\.05 s"):
+        await deadline.within(asyncio.sleep(10))
+    with pytest.raises(DeadlineExceeded):
+        await deadline.within(asyncio.sleep(10))
+
+
+async def test_a_timeout_of_somebody_else_is_not_the_deadlines():
+    async def fails():
+        raise TimeoutError("other")
+
+    with pytest.raises(TimeoutError, match="other"):
+        await Deadline(5.0).within(fails())

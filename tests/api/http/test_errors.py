@@ -3,7 +3,7 @@
 import pytest
 
 from service import errors
-from service.api.http.errors import failure_of
+from service.api.http.errors import error_answer, logged_error_answer
 
 REFUSALS = [
     errors.InvalidParameter("no", param="seed"),
@@ -28,7 +28,7 @@ FAULTS = [errors.EngineError("/secret 0x7f"), errors.EngineStopped("/secret"), V
 
 
 def scope():
-    return {"state": {"request_id": "req_1", "facts": {}}}
+    return {"state": {"request_id": "req_1", "log_fields": {}}}
 
 
 def all_kinds(kind):
@@ -42,22 +42,22 @@ def test_no_refusal_is_forgotten_here():
 @pytest.mark.parametrize("error", [*REFUSALS, *FAULTS], ids=lambda error: type(error).__name__)
 def test_every_error_has_the_four_keys_and_a_code_in_the_log(error):
     place = scope()
-    failure = failure_of(error, place)
+    failure = logged_error_answer(error, place)
     body = failure.body["error"]
     assert set(body) == {"message", "type", "param", "code"}
     assert body["message"]
     assert body["type"]
-    assert place["state"]["facts"]["error_code"] == body["code"]
+    assert place["state"]["log_fields"]["error_code"] == body["code"]
     assert ("retry-after" in failure.headers) is (failure.status in (429, 503))
 
 
 def test_the_time_to_wait_is_the_errors_own():
-    assert failure_of(errors.Overloaded(running=1, limit=1, retry_after_s=7), scope()).headers["retry-after"] == "7"
+    assert error_answer(errors.Overloaded(running=1, limit=1, retry_after_s=7), "req_1").headers["retry-after"] == "7"
 
 
 @pytest.mark.parametrize("error", FAULTS, ids=lambda error: type(error).__name__)
 def test_a_fault_of_ours_shows_an_id_and_no_detail(error, caplog):
-    failure = failure_of(error, scope())
+    failure = error_answer(error, "req_1")
     assert failure.status >= 500
     assert "req_1" in failure.body["error"]["message"]
     assert "secret" not in str(failure.body)
@@ -66,5 +66,5 @@ def test_a_fault_of_ours_shows_an_id_and_no_detail(error, caplog):
 
 def test_a_refusal_is_nothing_to_log(caplog):
     for error in REFUSALS:
-        failure_of(error, scope())
+        error_answer(error, "req_1")
     assert not caplog.records

@@ -13,7 +13,7 @@ from service.engine.schedule.scheduler import Scheduler
 from service.engine.shapes import EngineShapes
 from service.engine.steps.programs import engine_programs
 from service.engine.steps.sampler import BROKEN
-from service.errors import BrokenScores
+from service.errors import NonFiniteLogits
 from tests.engine.steps.sampling_reference import adjusted, log_softmax
 from tests.fakes import HandCountedModel
 from tests.tolerances import SAME_LOGPROB_ATOL
@@ -115,7 +115,7 @@ def test_a_slot_keeps_nothing_of_its_last_sequence(scored, scored_engine):
         for i in range(12)
     ]
     for request, events in zip(requests, run(scored_engine, *requests), strict=True):
-        if not isinstance(events, BrokenScores):
+        if not isinstance(events, NonFiniteLogits):
             assert tokens_of(events) == greedy(scored, request)
 
 
@@ -179,7 +179,7 @@ def test_broken_scores_end_their_sequence_alone_and_the_engine_goes_on(scored, s
     broken = Request("broken", (6, 7), 10, Sampling(temperature=0.0))
     healthy = Request("healthy", (3, 4), 30, Sampling(temperature=0.0))
     failure, events = run(scored_engine, broken, healthy)
-    assert isinstance(failure, BrokenScores)
+    assert isinstance(failure, NonFiniteLogits)
     assert "NaN" in str(failure)
     assert tokens_of(events) == greedy(scored, healthy)
     assert scored_engine.is_live

@@ -1,6 +1,6 @@
 import pytest
 
-from service.api.generation.conversation import conversation
+from service.api.chat import template_messages
 from service.api.schema.chat import Message
 from service.errors import InvalidParameter, MissingParameter
 
@@ -8,7 +8,7 @@ CALL = {"id": "c1", "type": "function", "function": {"name": "weather", "argumen
 
 
 def turns(*messages):
-    return conversation([Message.model_validate(message) for message in messages])
+    return template_messages([Message.model_validate(message) for message in messages])
 
 
 def test_parts_are_joined_and_a_developer_is_the_system():

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Depends, Request
 from fastapi.responses import JSONResponse, Response
 
-from service.api.dependencies import ServedModel, check_name, served_model
+from service.api.dependencies import ServedModel, served_model
 
 router = APIRouter()
 
@@ -17,15 +17,15 @@ OWNER = "levserve"
 
 @router.get("/v1/models")
 async def list_models(model: Annotated[ServedModel, Depends(served_model)]) -> Response:
-    """List what can be asked; 503 until it can."""
+    """List the served models; 503 until one is ready."""
     return JSONResponse({"object": "list", "data": [_document(model)]})
 
 
 @router.get("/v1/models/{model_id:path}")
 async def retrieve_model(request: Request, model: Annotated[ServedModel, Depends(served_model)]) -> Response:
     """Describe one model; its id may contain slashes."""
-    # Not a parameter of the function: for a route's first one FastAPI imports all of pydantic.v1.
-    check_name(request.path_params["model_id"], model)
+    # Read from the request, since for the first path parameter of a function FastAPI imports all of pydantic.v1.
+    model.check_name(request.path_params["model_id"])
     return JSONResponse(_document(model))
 
 

@@ -1,17 +1,21 @@
 import pytest
 
-from service.api.generation.generation import token_budget
+from service.api.generation.admission import token_budget
 from service.errors import ContextLengthExceeded
 
 
-def budget(prompt_tokens, asked=None, default=None):
+def budget(prompt_tokens, requested=None, default=None):
     return token_budget(
-        prompt_tokens=prompt_tokens, asked=(asked, "max_tokens"), default=default, limit_tokens=100, param="prompt"
+        prompt_tokens=prompt_tokens,
+        requested=(requested, "max_tokens"),
+        default=default,
+        limit_tokens=100,
+        param="prompt",
     )
 
 
 @pytest.mark.parametrize(
-    ("prompt_tokens", "asked", "default", "expected"),
+    ("prompt_tokens", "requested", "default", "expected"),
     [
         (10, None, None, 90),
         (10, None, 16, 16),
@@ -21,12 +25,12 @@ def budget(prompt_tokens, asked=None, default=None):
         (99, 1, None, 1),
     ],
 )
-def test_the_budget_is_what_was_asked_or_what_fits(prompt_tokens, asked, default, expected):
-    assert budget(prompt_tokens, asked, default) == expected
+def test_the_budget_is_what_was_asked_or_what_fits(prompt_tokens, requested, default, expected):
+    assert budget(prompt_tokens, requested, default) == expected
 
 
 @pytest.mark.parametrize(
-    ("prompt_tokens", "asked", "param"),
+    ("prompt_tokens", "requested", "param"),
     [
         (10, 91, "max_tokens"),
         (10, 2**63 - 1, "max_tokens"),
@@ -35,9 +39,9 @@ def test_the_budget_is_what_was_asked_or_what_fits(prompt_tokens, asked, default
         (10**6, 5, "prompt"),
     ],
 )
-def test_what_does_not_fit_is_refused_with_the_numbers(prompt_tokens, asked, param):
+def test_what_does_not_fit_is_refused_with_the_numbers(prompt_tokens, requested, param):
     with pytest.raises(ContextLengthExceeded) as caught:
-        budget(prompt_tokens, asked)
+        budget(prompt_tokens, requested)
     assert caught.value.param == param
     assert caught.value.prompt_tokens == prompt_tokens
     assert caught.value.limit_tokens == 100

@@ -6,7 +6,7 @@ import pytest
 
 from service.engine.loop import BROKEN_SCORES
 from service.engine.request import FinishReason
-from service.errors import BrokenScores, EngineError
+from service.errors import EngineError, NonFiniteLogits
 from tests.api.scripted_engine import STALL, Service, tokens
 
 pytestmark = pytest.mark.anyio
@@ -81,7 +81,7 @@ async def test_a_failure_of_one_ends_all(stream):
 
 
 async def test_broken_scores_are_told_in_their_own_words():
-    response = await Service([BrokenScores(BROKEN_SCORES)]).chat()
+    response = await Service([NonFiniteLogits(BROKEN_SCORES)]).chat()
     error = response.json()["error"]
     assert (response.status_code, error["code"], error["type"]) == (500, "broken_scores", "server_error")
     assert "NaN or infinite" in error["message"]

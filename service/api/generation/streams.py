@@ -1,0 +1,208 @@
+"""Token events of a request's sequences to text deltas, which chats and completions share.
+
+The engine ends a sequence at a stop token or at its maximum length. Stop strings are found here, and end a sequence by
+an abort. The usage counts the tokens that the engine delivered, so it excludes stop tokens.
+"""
+
+import asyncio
+from collections.abc import AsyncIterator, Sequence
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Any
+
+from service.api.dependencies import RequestContext
+from service.engine.request import FinishReason, Request, TokenEvent, TokenLogprobs
+from service.errors import Draining, EngineError
+from service.text.detokenizer import StopStrings, detokenizer_for
+
+
+@dataclass(frozen=True, slots=True)
+class TextDelta:
+    """The text and tokens of one event."""
+
+    text: str
+    token_ids: tuple[int, ...]
+    finish_reason: FinishReason | None = None  # STOP or LENGTH, on the last delta
+    logprobs: tuple[TokenLogprobs, ...] = ()  # one for each token, if requested
+    prompt_logprobs: tuple[TokenLogprobs | None, ...] = ()  # on the first delta, if requested
+
+
+class TextStream:
+    """One running sequence."""
+
+    def __init__(self, context: RequestContext, request: Request, stop: Sequence[str]) -> None:
+        self.request = request
+        self.num_tokens = 0
+        self.num_cached_tokens = 0  # prompt tokens found in the prefix cache
+        self.finish_reason: FinishReason | None = None
+        self._detokenizer = detokenizer_for(context.model.tokenizer, request.prompt_ids)
+        self._has_stop_strings = bool(stop)
+        self._stop_strings = StopStrings(stop)
+        self._tokens = context.model.engine.submit(request)
+
+    def abort(self) -> None:
+        """Stop the sequence; does nothing once it has ended."""
+        self._tokens.abort()
+
+    async def deltas(self) -> AsyncIterator[TextDelta]:
+        """Yield the text as it arrives; the last delta has the finish reason.
+
+        Raises:
+            Draining: the server stopped the sequence.
+            EngineError: the engine failed.
+        """
+        async for event in self._tokens:
+            yield self._delta(event)
+            if self.finish_reason is not None:
+                return
+        raise EngineError("a sequence ended without a finish reason")
+
+    def _delta(self, event: TokenEvent) -> TextDelta:
+        text, num_tokens = self._read(event)
+        self.num_tokens += num_tokens
+        self.num_cached_tokens += event.num_found
+        if self.finish_reason is None and event.finish_reason is FinishReason.ABORT:
+            raise Draining
+        if self.finish_reason is None and event.finish_reason is not None:
+            self.finish_reason = event.finish_reason
+            text += self._stop_strings.flush()
+        token_ids, logprobs = event.token_ids[:num_tokens], event.logprobs[:num_tokens]
+        return TextDelta(text, token_ids, self.finish_reason, logprobs, event.prompt_logprobs)
+
+    def _read(self, event: TokenEvent) -> tuple[str, int]:
+        """Return an event's text and the number of its tokens, up to the one that completes a stop string."""
+        if not self._has_stop_strings:
+            return self._detokenizer.push(event.token_ids), len(event.token_ids)
+        text = ""
+        for index, token_id in enumerate(event.token_ids):
+            more, is_stopped = self._stop_strings.push(self._detokenizer.push((token_id,)))
+            text += more
+            if is_stopped:
+                self._tokens.abort()
+                self.finish_reason = FinishReason.STOP
+                return text, index + 1
+        return text, len(event.token_ids)
+
+
+class TextStreams:
+    """All sequences of one request, run concurrently; leaving its `with` block aborts those that have not ended.
+
+    A choice's index is the index of its prompt times `n`, plus the number of the continuation.
+    """
+
+    def __init__(
+        self,
+        context: RequestContext,
+        answer_id: str,
+        requests: Sequence[Request],
+        stop: Sequence[str],
+        *,
+        per_prompt: int,
+    ) -> None:
+        """Submit all sequences to the engine, or none.
+
+        Args:
+            context: of the HTTP request.
+            answer_id: of the answer.
+            requests: one for each choice, in the order of their indices.
+            stop: strings that end a text.
+            per_prompt: choices of each prompt.
+
+        Raises:
+            Overloaded, Draining, EngineStopped: the engine does not accept all of them now.
+        """
+        self.id = answer_id
+        self.deadline = context.deadline
+        self._streams: list[TextStream] = []
+        self._log_fields = context.log_fields
+        self._per_prompt = per_prompt
+        self._pumps: list[asyncio.Task[None]] = []
+        try:
+            for request in requests:
+                self._streams.append(TextStream(context, request, stop))
+        except BaseException:
+            self._abort()
+            raise
+
+    def __enter__(self) -> "TextStreams":
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._abort()
+        usage = self.usage()
+        reasons = {str(stream.finish_reason or FinishReason.ABORT) for stream in self._streams}
+        self._log_fields.update(
+            prompt_tokens=usage["prompt_tokens"],
+            completion_tokens=usage["completion_tokens"],
+            finish_reason=",".join(sorted(reasons)),
+        )
+
+    async def deltas(self) -> AsyncIterator[tuple[int, TextDelta]]:
+        """Yield the deltas of all choices as they arrive, each with its choice's index.
+
+        The caller enforces the deadline: one timer for each request, not one for each token.
+
+        Raises:
+            Draining: the server stopped a sequence.
+            EngineError: the engine failed, or one of the sequences did.
+        """
+        if len(self._streams) == 1:
+            async for delta in self._streams[0].deltas():
+                yield 0, delta
+            return
+        arrived: asyncio.Queue[tuple[int, TextDelta] | Exception] = asyncio.Queue()
+        self._pumps = [asyncio.create_task(_pump(i, stream, arrived)) for i, stream in enumerate(self._streams)]
+        num_open = len(self._streams)
+        while num_open:
+            arrival = await arrived.get()
+            if isinstance(arrival, Exception):
+                raise arrival
+            num_open -= arrival[1].finish_reason is not None
+            yield arrival
+
+    async def collect(self) -> list[list[TextDelta]]:
+        """Return all deltas of each choice; raises what `deltas` raises.
+
+        Raises:
+            DeadlineExceeded: the request's time is over.
+        """
+        collected: list[list[TextDelta]] = [[] for _ in self._streams]
+
+        async def read() -> None:
+            async for index, delta in self.deltas():
+                collected[index].append(delta)
+
+        await self.deadline.within(read())
+        return collected
+
+    def prompt_ids(self, index: int) -> tuple[int, ...]:
+        """Return the prompt of a choice."""
+        return self._streams[index].request.prompt_ids
+
+    def usage(self) -> dict[str, Any]:
+        """Return OpenAI's token counts so far: a prompt counts once, however many choices it has."""
+        first_of_prompts = self._streams[:: self._per_prompt]
+        prompt_tokens = sum(len(stream.request.prompt_ids) for stream in first_of_prompts)
+        completion_tokens = sum(stream.num_tokens for stream in self._streams)
+        return {
+            "prompt_tokens": prompt_tokens,
+            "completion_tokens": completion_tokens,
+            "total_tokens": prompt_tokens + completion_tokens,
+            "prompt_tokens_details": {"cached_tokens": sum(stream.num_cached_tokens for stream in first_of_prompts)},
+        }
+
+    def _abort(self) -> None:
+        for pump in self._pumps:
+            pump.cancel()
+        for stream in self._streams:
+            stream.abort()
+
+
+async def _pump(index: int, stream: TextStream, arrived: "asyncio.Queue[tuple[int, TextDelta] | Exception]") -> None:
+    try:
+        async for delta in stream.deltas():
+            arrived.put_nowait((index, delta))
+    except Exception as error:  # raised by the reader of the queue
+        arrived.put_nowait(error)

@@ -1,0 +1,53 @@
+"""Answers to health checks as plain data, so that they can be given before FastAPI is imported."""
+
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
+
+from service.api.http.answer import Answer
+
+if TYPE_CHECKING:
+    from service.api.dependencies import ServedModel
+
+LIVE_PATH = "/health/live"
+# `/health` and `/healthz` are aliases for older clients; Google's front end swallows `/healthz` on some platforms.
+READY_PATHS = ("/health/ready", "/health", "/healthz")
+# Platforms probe these without credentials, and the answers contain no secrets.
+PROBE_PATHS = frozenset({LIVE_PATH, *READY_PATHS})
+METRICS_PATH = "/metrics"
+RETRY_AFTER_S = 2
+
+
+@runtime_checkable
+class Readiness(Protocol):
+    """The state of the service: starting, ready, draining or failed."""
+
+    @property
+    def is_live(self) -> bool:
+        """False once the device thread has ended: the platform should restart the process."""
+        ...
+
+    @property
+    def is_ready(self) -> bool:
+        """True from the first real token until the drain."""
+        ...
+
+    def progress(self) -> dict[str, Any]:
+        """Return the phases of the start as a JSON object."""
+        ...
+
+    def served_model(self) -> "ServedModel":
+        """Return the model; raises NotReady, Draining or EngineStopped if none can answer."""
+        ...
+
+
+def live_answer(readiness: Readiness) -> Answer:
+    """Return 200 while the process should go on, 503 to ask for a restart."""
+    is_live = readiness.is_live
+    return Answer(200 if is_live else 503, {"status": "live" if is_live else "dead"}, {})
+
+
+def ready_answer(readiness: Readiness) -> Answer:
+    """Return 200 if requests would be answered now, 503 if not, with the progress of the start."""
+    progress = readiness.progress()
+    if readiness.is_ready:
+        return Answer(200, {"status": "ready"} | progress, {})
+    return Answer(503, {"status": "not_ready"} | progress, {"retry-after": str(RETRY_AFTER_S)})
