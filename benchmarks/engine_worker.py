@@ -14,8 +14,9 @@ from service.engine.engine import Engine
 from service.engine.request import Request, Sampling
 from service.observability.metrics import Metrics
 from service.settings import load_settings
-from service.start.load import ModelLoad
-from service.start.progress import Startup
+from service.start.context import StartContext
+from service.start.load import ModelStart
+from service.start.progress import StartProgress
 
 GREEDY = Sampling(temperature=0.0)
 
@@ -25,8 +26,9 @@ def load() -> tuple[Mapping[str, Generate], dict[str, Any]]:
     import jax
 
     metrics = Metrics()
-    loaded = ModelLoad(load_settings({}, None), Startup(metrics), metrics).run()
-    loaded.complete()
+    start = ModelStart(StartContext(load_settings({}, None), metrics, StartProgress(metrics)))
+    loaded = start.wait_for_model()
+    start.wait_until_ready()
 
     def generate(prompts: list[list[int]], output_tokens: int) -> dict[str, Any]:
         return asyncio.run(_generate(loaded.engine, prompts, output_tokens))

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Protocol, runtime_checkable
 
 from service.bundles.bundle import MANIFEST_NAME, BundleRefused
-from service.bundles.prefetch import BundleAhead
+from service.bundles.prefetch import PrefetchedBundle
 
 MAX_BUNDLES = 8  # one per model and engine shapes; each takes a few dozen megabytes
 SWEEP_AFTER_S = 60
@@ -57,7 +57,7 @@ class BundleFolder:
         *,
         is_private: bool = True,
         max_bundles: int = MAX_BUNDLES,
-        ahead: BundleAhead | None = None,
+        prefetched: PrefetchedBundle | None = None,
     ) -> None:
         """Name a folder; nothing is read or written yet.
 
@@ -65,13 +65,13 @@ class BundleFolder:
             path: where it is, or will be.
             is_private: whether it is refused if others can write to it, as nobody chose it on purpose.
             max_bundles: how many it keeps; the least recently used go first.
-            ahead: what has been read of it already.
+            prefetched: its files that have been read already.
         """
         self._max_bundles = max_bundles
         self.uri = str(path)
         self._path = path
         self._is_private = is_private
-        self._ahead = ahead
+        self._prefetched = prefetched
 
     def read(self, key: str, file: str) -> bytes | None:
         """Read one file of a bundle; None if it is not there.
@@ -82,7 +82,7 @@ class BundleFolder:
         """
         try:
             path = self._path / key / file
-            data = self._ahead.file(path) if self._ahead is not None else None
+            data = self._prefetched.file(path) if self._prefetched is not None else None
             if data is None:
                 data = path.read_bytes()
             if self._is_private:

@@ -17,7 +17,7 @@ from service.bundles.bundle import MANIFEST_NAME, Bundle, BundleRefused, Manifes
 from service.bundles.folder import BundleFolder, BundlePlace
 from service.bundles.key import BundleKey, machine_inputs, source_digest
 from service.bundles.location import local_folder, shared_location
-from service.bundles.prefetch import BundleAhead
+from service.bundles.prefetch import PrefetchedBundle
 from service.device.mesh import DeviceMesh
 from service.engine.shapes import EngineShapes
 from service.errors import ServiceError
@@ -62,15 +62,17 @@ def bundle_key(config: DecoderConfig, dtype: np.dtype, shapes: EngineShapes, mes
 class Bundles:
     """The places, in the order in which they are asked."""
 
-    def __init__(self, places: Sequence[BundlePlace], metrics: Metrics, ahead: BundleAhead | None = None) -> None:
+    def __init__(
+        self, places: Sequence[BundlePlace], metrics: Metrics, prefetched: PrefetchedBundle | None = None
+    ) -> None:
         self.places = places
-        self._ahead = ahead
+        self._prefetched = prefetched
         self.outcome = "miss"  # of the last `find`
         self._metrics = metrics
 
     @classmethod
     def of_settings(
-        cls, settings: Settings, checkpoint_uri: str, metrics: Metrics, ahead: BundleAhead | None = None
+        cls, settings: Settings, checkpoint_uri: str, metrics: Metrics, prefetched: PrefetchedBundle | None = None
     ) -> "Bundles":
         """Return the places that the settings name.
 
@@ -78,14 +80,14 @@ class Bundles:
             settings: what to serve and how.
             checkpoint_uri: what may have bundles beside it.
             metrics: where outcomes are counted.
-            ahead: what has been read of this machine's bundles already.
+            prefetched: the files of this machine's bundles that have been read already.
 
         Raises:
             SettingsError: BUNDLE_URI is malformed.
         """
-        local = BundleFolder(local_folder(settings), ahead=ahead)
+        local = BundleFolder(local_folder(settings), prefetched=prefetched)
         shared = _shared_place(settings, checkpoint_uri)
-        return cls([local, shared] if shared else [local], metrics, ahead)
+        return cls([local, shared] if shared else [local], metrics, prefetched)
 
     def find(self, key: BundleKey, names: Sequence[str]) -> Bundle | None:
         """Look for a bundle with these executables; None means that they have to be compiled."""
@@ -133,7 +135,7 @@ class Bundles:
             return None
         manifest = Manifest.parse(place.uri, data, key)
         check_names(place.uri, manifest, names)
-        sha256 = self._ahead.sha256 if self._ahead is not None else None
+        sha256 = self._prefetched.sha256 if self._prefetched is not None else None
 
         def read_one(name: str) -> bytes:
             file = place.read(key.digest, manifest.executables[name].file)

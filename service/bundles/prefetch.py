@@ -1,39 +1,43 @@
-"""The bundle that was used last, read and summed before it is known which one is needed: mostly it is that.
+"""Read and sum the bundle that was used last, before the key of the needed one is known: mostly it is the same.
 
-A start knows its bundle's key when jax is imported and has found the devices; until then a processor is idle. Nothing
-that is read here is believed: a manifest has the last word on every file, and the folder's owner is looked at on use.
+A start knows its bundle's key once jax is imported and has found the devices; until then a processor is idle. Nothing
+read here is trusted: the manifest decides about every file, and the folder's owner is checked on use.
 """
 
 import hashlib
-import threading
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 
 
-class BundleAhead:
-    """Files of one folder's last bundle, as far as they are there; needs no jax."""
+@dataclass(frozen=True)
+class PrefetchedBundle:
+    """The files of one bundle, and their sums; empty if there is none."""
 
-    def __init__(self, folder: Path) -> None:
-        """Begin to read in the background."""
-        self._files: dict[Path, bytes] = {}
-        self._sums: dict[int, str] = {}  # by the identity of the bytes above
-        threading.Thread(target=self._read, args=(folder,), name="bundle-ahead", daemon=True).start()
+    files: Mapping[Path, bytes] = field(default_factory=dict)
+    sums: Mapping[int, str] = field(default_factory=dict)  # sha256 in hexadecimal, by the identity of the bytes above
 
     def file(self, path: Path) -> bytes | None:
-        """Return a file's bytes if they have been read."""
-        return self._files.get(path)
+        """Return a file's bytes; None if it was not read."""
+        return self.files.get(path)
 
     def sha256(self, data: bytes) -> str:
-        """Return the sum of some bytes, which is known of those that came out of `file`."""
-        known = self._sums.get(id(data))
+        """Return the sum of some bytes; that of bytes from `file` is known already."""
+        known = self.sums.get(id(data))
         return known if known is not None else hashlib.sha256(data).hexdigest()
 
-    def _read(self, folder: Path) -> None:
-        try:
-            bundles = [path for path in folder.iterdir() if not path.name.startswith(".")]
-            last = max(bundles, key=lambda path: path.stat().st_mtime, default=None)
-            for path in last.iterdir() if last is not None else ():
-                data = path.read_bytes()
-                self._sums[id(data)] = hashlib.sha256(data).hexdigest()
-                self._files[path] = data
-        except OSError:
-            return  # whoever needs the bundle will find out, and say so
+
+def prefetch_bundle(folder: Path) -> PrefetchedBundle:
+    """Read the bundle of a folder that was used last, as far as it can be read."""
+    files: dict[Path, bytes] = {}
+    sums: dict[int, str] = {}
+    try:
+        bundles = [path for path in folder.iterdir() if not path.name.startswith(".")]
+        last = max(bundles, key=lambda path: path.stat().st_mtime, default=None)
+        for path in last.iterdir() if last is not None else ():
+            data = path.read_bytes()
+            sums[id(data)] = hashlib.sha256(data).hexdigest()
+            files[path] = data
+    except OSError:
+        pass  # the lookup reads the folder again and reports what it cannot read
+    return PrefetchedBundle(files, sums)

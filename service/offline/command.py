@@ -12,8 +12,10 @@ from service.observability.metrics import Metrics
 from service.offline.batch import Tally, run_batch
 from service.offline.batch_file import Journal, read_lines
 from service.settings import Settings
-from service.start.load import LoadedModel, ModelLoad
-from service.start.progress import Startup
+from service.start.context import StartContext
+from service.start.load import ModelStart
+from service.start.parts import LoadedModel
+from service.start.progress import StartProgress
 
 logger = logging.getLogger(__name__)
 
@@ -48,8 +50,9 @@ def run_file(settings: Settings, source: Path, target: Path) -> int:
         pass
     Journal(target).close()
     metrics = Metrics()
-    loaded = ModelLoad(settings, Startup(metrics), metrics).run()
-    loaded.complete()
+    start = ModelStart(StartContext(settings, metrics, StartProgress(metrics)))
+    loaded = start.wait_for_model()
+    start.wait_until_ready()
     # The access log has a line a request, which here would be a line a line.
     logging.getLogger("service.api").setLevel(logging.WARNING)
     tally = asyncio.run(_answer(settings, loaded, metrics, source, target))

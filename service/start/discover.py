@@ -1,16 +1,17 @@
-"""What every start begins with, to serve as to prewarm: the devices, and the checkpoint; neither needs the other."""
+"""The first parts of every start: the devices of this host, and the checkpoint. Neither needs the other."""
 
 import logging
+from dataclasses import dataclass
 from importlib.resources import files
 from typing import TYPE_CHECKING
 
 from service.checkpoint.discover import LocatedCheckpoint, OpenSource, locate
 from service.device.memory import Device
-from service.observability.metrics import Metrics
 from service.settings import Settings
+from service.start.context import StartContext
 from service.start.conversions import find_conversion
-from service.start.imports import as_needed_to_run
-from service.start.progress import Phase, Startup
+from service.start.imports import quick_jax_import
+from service.start.progress import Phase
 from service.storage.retry import TransferLimits
 from service.storage.source import open_source
 
@@ -20,40 +21,21 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 
+@dataclass(frozen=True)
+class Devices:
+    """The devices of this host, and the counter of what is compiled for them."""
+
+    devices: tuple[Device, ...]
+    compiles: "CompileCounter"
+
+
 def checkpoint_uri(settings: Settings) -> str:
-    """Return the address of what is served; the demo model's if none is given."""
+    """Return the address of the served checkpoint; the demo model's if none is set."""
     return settings.checkpoint_uri or str(files("service") / "demo")
 
 
-def find_devices(startup: Startup, metrics: Metrics) -> "tuple[tuple[Device, ...], CompileCounter]":
-    """Import jax, begin to count its compilations, and find the devices of this host."""
-    with startup.phase(Phase.IMPORT, "jax") as facts:
-        with as_needed_to_run():
-            import jax
-        from service.compile.counter import CompileCounter
-
-        compiles = CompileCounter(lambda: _count_compile(startup, metrics))
-        devices = tuple(jax.local_devices())
-        _use_once(devices[0])
-        facts |= {"device": devices[0].device_kind, "devices": len(devices)}
-    return devices, compiles
-
-
-def _use_once(device: Device) -> None:
-    """Place an array while no other thread does, because two threads that both are the first to do so may crash.
-
-    jaxlib's list of devices makes the type of its iterator when it is first walked through, and Python may go on with
-    another thread in the middle of that: each audit hook, and jax's imports install one, is Python code.
-    """
-    import jax
-    import numpy as np
-
-    place = jax.sharding.SingleDeviceSharding(device)  # pyright: ignore[reportArgumentType]
-    jax.make_array_from_callback((1,), place, lambda _: np.zeros(1, np.float32))
-
-
 def opener(settings: Settings) -> OpenSource:
-    """Return what opens an address, with the cache and the emulator of the settings."""
+    """Return a function that opens addresses with the cache, the emulator and the deadline of the settings."""
     return lambda location: open_source(
         location,
         cache_root=settings.local_model_cache,
@@ -62,26 +44,53 @@ def opener(settings: Settings) -> OpenSource:
     )
 
 
-def locate_checkpoint(settings: Settings, startup: Startup) -> LocatedCheckpoint:
+def find_devices(context: StartContext) -> Devices:
+    """Import jax, count its compilations from here on, and find the devices."""
+    with context.progress.phase(Phase.IMPORT, "jax") as facts:
+        with quick_jax_import():
+            import jax
+        from service.compile.counter import CompileCounter
+
+        compiles = CompileCounter(lambda: _count_compile(context))
+        devices = tuple(jax.local_devices())
+        _place_one_array(devices[0])
+        facts |= {"device": devices[0].device_kind, "devices": len(devices)}
+    return Devices(devices, compiles)
+
+
+def _place_one_array(device: Device) -> None:
+    """Place an array before any other thread does, because two threads that are both the first may crash jaxlib.
+
+    jaxlib's list of devices makes the type of its iterator on first use, and the GIL may pass to another thread in the
+    middle of that: every audit hook is Python code, and jax's imports install one.
+    """
+    import jax
+    import numpy as np
+
+    place = jax.sharding.SingleDeviceSharding(device)  # pyright: ignore[reportArgumentType]
+    jax.make_array_from_callback((1,), place, lambda _: np.zeros(1, np.float32))
+
+
+def locate_checkpoint(context: StartContext) -> LocatedCheckpoint:
     """List the checkpoint once, pin every object's version, and read its configuration.
 
     Raises:
-        CheckpointError: something is missing, ambiguous or malformed.
+        CheckpointError: a file is missing, ambiguous or malformed.
         SettingsError: an address is malformed.
     """
-    with startup.phase(Phase.LOCATE) as facts:
+    settings = context.settings
+    with context.progress.phase(Phase.LOCATE) as facts:
         uri, config_uri, tokenizer_uri = checkpoint_uri(settings), settings.model_config_uri, settings.tokenizer_uri
-        if (
-            converted := find_conversion(settings, uri, opener(settings))
-        ) is not None:  # it has its configuration and tokenizer beside it
+        converted = find_conversion(settings, uri, opener(settings))
+        if converted is not None:  # it holds its own configuration and tokenizer
             uri, config_uri, tokenizer_uri = converted, None, None
         located = locate(uri, opener(settings), model_config_uri=config_uri, tokenizer_uri=tokenizer_uri)
         facts |= {"uri": located.uri, "model_type": located.hub_config.get("model_type")}
     return located
 
 
-def _count_compile(startup: Startup, metrics: Metrics) -> None:
-    metrics.xla_compiles.inc()
-    if startup.is_ready:
-        metrics.xla_compiles_after_ready.inc()
+def _count_compile(context: StartContext) -> None:
+    context.metrics.xla_compiles.inc()
+    if context.progress.is_ready:
+        context.metrics.xla_compiles_after_ready.inc()
         logger.warning("XLA compiled after ready: a shape was missed ahead of time")

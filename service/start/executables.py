@@ -1,11 +1,12 @@
-"""The executables of an engine: out of a bundle, or compiled, and then a bundle is made of them."""
+"""An engine's executables: found in a bundle and loaded, or compiled; and the bundle made of them."""
 
 import gc
 import itertools
 import logging
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 from service.bundles.bundle import Bundle, make_bundle
 from service.bundles.lookup import Bundles
@@ -15,120 +16,127 @@ from service.compile.program import Executable, load_executable
 from service.engine.steps.programs import engine_programs, first_names, program_names
 from service.kernels.attention import keeps_rows
 from service.models.weight_shapes import weight_shapes
-from service.start.deferred_modules import run_put_off
-from service.start.progress import Phase, Startup
-from service.start.spec import EnginePlan
+from service.start.imports import run_deferred
+from service.start.progress import Phase, StartProgress
+from service.start.spec import EngineSpec
 
 logger = logging.getLogger(__name__)
 
 
-@dataclass
+@dataclass(frozen=True)
+class BundleSearch:
+    """Where bundles lie, and the one that was found."""
+
+    bundles: Bundles
+    found: Bundle | None
+    begin_s: float  # when the search began, in seconds since the process began
+
+
+@dataclass(frozen=True)
 class Executables:
-    """All executables of a plan; those of a bundle may still be on their way, and who asks for one waits for it."""
+    """All executables of an engine. Those of a bundle may still be loading; reading one waits for it."""
 
     by_name: Mapping[str, Executable]
-    bundle: Bundle | None = None  # that they came from
+    bundle: Bundle | None = None  # they came from it, if there is one
     compile_seconds: Mapping[str, float] = field(default_factory=dict)  # of those that were compiled
 
     @property
     def is_hit(self) -> bool:
-        """Whether they came from a bundle, so that each has produced tokens before."""
+        """Whether they came from a bundle, and so have run on this kind of device before."""
         return self.bundle is not None
 
-    def to_bundle(self, plan: EnginePlan, startup: Startup) -> Bundle:
+    def load_rest(self) -> None:
+        """Load what a first token does not need, and wait for all.
+
+        Raises:
+            Exception: loading one failed.
+        """
+        if isinstance(self.by_name, LazyExecutables):
+            self.by_name.wait()
+
+    def to_bundle(self, spec: EngineSpec, progress: StartProgress) -> Bundle:
         """Return the bundle that they came from, or serialize them."""
         if self.bundle is not None:
             return self.bundle
-        making = {"recipe": plan.recipe(), "start": startup.report()}
-        return make_bundle(plan.key, self.by_name, self.compile_seconds, making)
+        making = {"recipe": spec.recipe(), "start": progress.report()}
+        return make_bundle(spec.key, self.by_name, self.compile_seconds, making)
 
 
-def obtain(
-    plan: EnginePlan,
-    bundles: Bundles,
-    startup: Startup,
-    *,
-    on_begun: Callable[[], None],
-    on_usable: Callable[[Executables], None],
-    before_rest: Callable[[], object],
-) -> Executables:
-    """Load the executables of a plan out of its bundle, or compile them.
-
-    Args:
-        plan: what they are for.
-        bundles: where to look.
-        startup: told how far it is.
-        on_begun: called when loading or compiling is under way.
-        on_usable: called as soon as executables can be asked for, before the last of a bundle is there.
-        before_rest: waits until those of a bundle may be loaded that a first token does not need.
-    """
-    names = program_names(plan.shapes, plan.stages, keeps_rows=keeps_rows(plan.mesh.platform))
-    startup.count_executables(0, len(names))
-    with startup.phase(Phase.EXECUTABLES) as facts:
-        with startup.part(Phase.EXECUTABLES, "find bundle"):
-            bundle = bundles.find(plan.key, names)
-        facts |= {"bundle": bundles.outcome, "executables": len(names)}
-        if bundle is None:
-            on_begun()
-            executables = compile_all(plan, startup)
-            on_usable(executables)
-            return executables
-        facts["bundle_bytes"] = bundle.size_bytes
-        loading = _load(bundle, plan, names, startup)
-        executables = Executables(loading, bundle)
-        on_begun()
-        on_usable(executables)
-        before_rest()
-        loading.wait()
-    return executables
+def needed_names(spec: EngineSpec) -> list[str]:
+    """Return the names of all executables of an engine, about in the order in which requests need them."""
+    return program_names(spec.shapes, spec.stages, keeps_rows=keeps_rows(spec.mesh.platform))
 
 
-def compile_all(plan: EnginePlan, startup: Startup) -> Executables:
-    """Compile every executable from its shapes; no weight is waited for."""
-    gc.enable()  # tracing, unlike importing, leaves garbage
-    compiled = _compile(plan, startup)
+def find_bundle(spec: EngineSpec, bundles: Bundles, progress: StartProgress) -> BundleSearch:
+    """Look for the bundle of an engine."""
+    begin_s = progress.elapsed_s()
+    with progress.part(Phase.EXECUTABLES, "find bundle"):
+        return BundleSearch(bundles, bundles.find(spec.key, needed_names(spec)), begin_s)
+
+
+def obtain_executables(spec: EngineSpec, search: BundleSearch, progress: StartProgress) -> Executables:
+    """Begin to load the executables of a bundle and return at once, or compile all of them."""
+    names = needed_names(spec)
+    progress.count_executables(0, len(names))
+    if search.found is not None:
+        return Executables(_load(search.found, spec, names, progress), search.found)
+    with progress.phase(Phase.EXECUTABLES, begin_s=search.begin_s) as facts:
+        facts.update(search_facts(spec, search))
+        return compile_all(spec, progress)
+
+
+def search_facts(spec: EngineSpec, search: BundleSearch) -> dict[str, Any]:
+    """Return what the log says about the executables of a start."""
+    size = {} if search.found is None else {"bundle_bytes": search.found.size_bytes}
+    return {"bundle": search.bundles.outcome, "executables": len(needed_names(spec)), **size}
+
+
+def compile_all(spec: EngineSpec, progress: StartProgress) -> Executables:
+    """Compile every executable from its shapes, without waiting for a weight."""
+    gc.enable()  # unlike importing, tracing produces garbage
+    compiled = _compile(spec, progress)
     return Executables(
         {name: program.executable for name, program in compiled.items()},
         compile_seconds={name: program.seconds for name, program in compiled.items()},
     )
 
 
-def _load(bundle: Bundle, plan: EnginePlan, names: Sequence[str], startup: Startup) -> LazyExecutables:
+def _load(bundle: Bundle, spec: EngineSpec, names: Sequence[str], progress: StartProgress) -> LazyExecutables:
     done = itertools.count(1)
 
     def load_one(name: str) -> Executable:
-        with startup.part(Phase.EXECUTABLES, name):
+        with progress.part(Phase.EXECUTABLES, name):
             try:
-                executable = load_executable(bundle.data[name], plan.mesh.devices)
-            except Exception as error:  # whatever it is, the bytes are those that were stored, and useless here
+                executable = load_executable(bundle.data[name], spec.mesh.devices)
+            except Exception as error:  # of whatever kind: the bytes are those that were stored, and useless here
                 facts = {"executable": name, "reason": f"{type(error).__name__}: {str(error)[:200]}"}
                 logger.warning("an executable of the bundle does not load; compiling it instead", extra=facts)
-                executable = _compile(plan, startup, [name])[name].executable
-        startup.count_executables(next(done), len(names))
+                executable = _compile(spec, progress, [name])[name].executable
+        progress.count_executables(next(done), len(names))
         return executable
 
     num_processors = os.cpu_count() or 1
     return LazyExecutables(
         names,
         load_one,
-        num_first=len(first_names(plan.shapes, plan.stages)),
-        num_first_threads=max(1, num_processors - 1),  # one is for the imports that go on meanwhile
+        num_first=len(first_names(spec.shapes, spec.stages)),
+        num_first_threads=max(1, num_processors - 1),  # the imports that run at the same time need one processor
         num_threads=num_processors,
     )
 
 
-def _compile(plan: EnginePlan, startup: Startup, names: Sequence[str] | None = None) -> Mapping[str, Compiled]:
+def _compile(spec: EngineSpec, progress: StartProgress, names: Sequence[str] | None = None) -> Mapping[str, Compiled]:
     """Compile the programs of these names, or all."""
-    with startup.phase(Phase.IMPORT, "haliax"):
-        run_put_off()
-        model = plan.model()
-    programs = engine_programs(model, plan.shapes, weight_shapes(plan.specs, plan.dtype, plan.mesh))
+    with progress.phase(Phase.IMPORT, "haliax"):
+        run_deferred()
+        model = spec.model()
+    programs = engine_programs(model, spec.shapes, weight_shapes(spec.specs, spec.dtype, spec.mesh))
     wanted = [program for program in programs if names is None or program.name in names]
     done = itertools.count(1)
 
-    def tell(name: str, seconds: float) -> None:
-        startup.record(Phase.EXECUTABLES, name, begin_s=startup.elapsed_s() - seconds)
+    def count(name: str, seconds: float) -> None:
+        progress.record(Phase.EXECUTABLES, name, begin_s=progress.elapsed_s() - seconds)
         if names is None:
-            startup.count_executables(next(done), len(wanted))
+            progress.count_executables(next(done), len(wanted))
 
-    return compile_programs(wanted, num_threads=os.cpu_count() or 1, on_compiled=tell)
+    return compile_programs(wanted, num_threads=os.cpu_count() or 1, on_compiled=count)

@@ -1,22 +1,29 @@
-"""What Python and its libraries are told so that importing them does not do work that this service has no use for."""
+"""Process-wide tweaks that shorten imports.
+
+`LEVSERVE_IMPORT_TWEAKS=off` in the environment turns all of them off; a start is then slower and otherwise the same.
+"""
 
 import gc
 import importlib.metadata
 import os
 import sys
-from collections.abc import Iterator
+import threading
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
+from importlib.abc import Loader, MetaPathFinder
+from importlib.machinery import ModuleSpec, PathFinder
 from types import ModuleType
+from typing import Any
 
-from service.start.deferred_modules import put_off
+SWITCH = "LEVSERVE_IMPORT_TWEAKS"
 
 # Source: CPython, the default of sys.setswitchinterval.
 SWITCH_INTERVAL_S = 0.005
 START_SWITCH_INTERVAL_S = 0.0005
 
-# What takes an import of jax some milliseconds, by itself or with what it imports in turn: its cache of compilations
-# (`filelock`, `etils` with all of `unittest`), kernels for TPUs and GPUs, clusters, public names. Its modules import
-# one another in circles, so not any may wait: with `jax._src.numpy.fft` among these there is no import of jax.
+# Modules that take an import of jax some milliseconds, by themselves or by what they import: its compilation cache
+# (`filelock`, `etils` with all of `unittest`), kernels for TPUs and GPUs, clusters, public names. jax's modules import
+# one another in circles, so not every one can be deferred: `import jax` fails with `jax._src.numpy.fft` in this list.
 UNUSED_PARTS_OF_JAX = frozenset(
     {
         "jax._src.clusters",
@@ -41,39 +48,67 @@ UNUSED_PARTS_OF_JAX = frozenset(
 )
 
 
-def prepare() -> None:
-    """Prepare the process; to be called before anything else is imported."""
-    # What is imported stays, so looking for garbage in it only delays the start; `settle` switches it on again.
+def has_tweaks() -> bool:
+    """Return whether the tweaks are on; reads the environment because the first tweak precedes the settings."""
+    return os.environ.get(SWITCH, "on").strip().lower() != "off"
+
+
+def begin_quick_imports() -> None:
+    """Prepare the process for its imports; call this before importing anything else."""
+    if not has_tweaks():
+        return
+    # Imported modules stay, so collecting garbage among them only delays the start.
     gc.disable()
-    # Who brings weights needs Python's lock for a moment only, and else waits for it longer than the moment takes.
+    # Threads that read weights need the GIL for a moment at a time; the default interval makes them wait longer for it.
     sys.setswitchinterval(START_SWITCH_INTERVAL_S)
-    # Else pydantic reads what every installed package says of itself, in search of plugins.
+    # Otherwise pydantic reads the metadata of every installed package in search of plugins.
     os.environ.setdefault("PYDANTIC_DISABLE_PLUGINS", "__all__")
-    # Else OpenBLAS, which comes with numpy, begins threads that spin; numpy multiplies no matrices here.
+    # Otherwise OpenBLAS, which numpy brings, starts threads that spin; numpy multiplies no matrices here.
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
 
-def settle() -> None:
-    """End what `prepare` asked for, once everything is imported and loaded."""
+def end_quick_imports() -> None:
+    """Undo `begin_quick_imports` once everything is imported and loaded."""
+    if not has_tweaks():
+        return
     sys.setswitchinterval(SWITCH_INTERVAL_S)
-    gc.freeze()  # all of it stays; the collector need not look at it again
+    gc.freeze()  # everything imported stays, so the collector need not look at it again
     gc.enable()
 
 
 @contextmanager
-def as_needed_to_run() -> Iterator[None]:
-    """Let jax, imported meanwhile, do without what only tracing and compiling need: a third of its import.
+def quick_jax_import() -> Iterator[None]:
+    """Defer the parts of jax that only tracing and compiling need: a third of its import.
 
-    It reads what every installed package says of itself, in search of AMD's plugin; nothing is found here. Parts of it
-    that a program does not need once it is compiled are loaded when they are first used.
+    jax also reads the metadata of every installed package in search of AMD's plugin; inside this block it finds none.
     """
+    if not has_tweaks():
+        yield
+        return
     distributions = importlib.metadata.distributions
     importlib.metadata.distributions = lambda **_: iter(())
     try:
-        with put_off(UNUSED_PARTS_OF_JAX):
+        with deferred(UNUSED_PARTS_OF_JAX):
             yield
     finally:
         importlib.metadata.distributions = distributions
+
+
+@contextmanager
+def quick_fastapi_import() -> Iterator[None]:
+    """Leave out FastAPI's forty models of OpenAPI documents, two fifths of its import; this service publishes none.
+
+    Their names stand in for them until the module is imported again.
+    """
+    if not has_tweaks():
+        yield
+        return
+    name = "fastapi.openapi.models"
+    sys.modules[name] = _NamesOnly(name)
+    try:
+        yield
+    finally:
+        del sys.modules[name]
 
 
 class _NamesOnly(ModuleType):
@@ -84,14 +119,79 @@ class _NamesOnly(ModuleType):
 
 
 @contextmanager
-def without_documents() -> Iterator[None]:
-    """Let FastAPI, imported meanwhile, do without the forty models of OpenAPI's documents, two fifths of its import.
+def deferred(names: Collection[str]) -> Iterator[None]:
+    """Defer modules of these names that are imported inside this block until an attribute of theirs is read.
 
-    A service without such documents makes nothing of them; until they are imported again, their names are all there is.
+    `importlib.util.LazyLoader` does not serve here: a second `import` of a module is enough to run it, and before
+    Python 3.12.2 two threads that read at once may find it half run.
     """
-    name = "fastapi.openapi.models"
-    sys.modules[name] = _NamesOnly(name)
+    sys.meta_path.insert(0, finder := _Finder(names))
     try:
         yield
     finally:
-        del sys.modules[name]
+        sys.meta_path.remove(finder)
+
+
+def run_deferred() -> None:
+    """Run every module that is still deferred, for a process that is about to need most of them on several threads."""
+    for module in list(sys.modules.values()):
+        if isinstance(module, _DeferredModule):
+            module.__deferred__.run(module)
+
+
+class _DeferredModule(ModuleType):
+    """An imported module that has not run."""
+
+    __deferred__: "_DeferredLoader"
+
+    def __getattr__(self, name: str) -> Any:
+        # Python calls this only for missing attributes; those that the import system reads are present.
+        self.__deferred__.run(self)
+        return ModuleType.__getattribute__(self, name)
+
+
+class _DeferredLoader(Loader):
+    """Wraps a loader and runs its module later."""
+
+    def __init__(self, loader: Loader) -> None:
+        self._loader = loader
+        self._lock = threading.RLock()
+        self._has_begun = False
+
+    def create_module(self, spec: ModuleSpec) -> ModuleType | None:
+        """Leave creation to the wrapped loader."""
+        return self._loader.create_module(spec)
+
+    def exec_module(self, module: ModuleType) -> None:
+        """Mark the module as deferred instead of running it."""
+        assert module.__spec__ is not None
+        module.__loader__ = module.__spec__.loader = self._loader
+        module.__dict__["__deferred__"] = self
+        module.__class__ = _DeferredModule
+
+    def run(self, module: ModuleType) -> None:
+        """Run the module, or wait for the thread that does; modules of an import circle see what has been defined."""
+        with self._lock:
+            if self._has_begun:
+                return
+            self._has_begun = True
+            try:
+                self._loader.exec_module(module)
+            except BaseException:
+                self._has_begun = False  # the next reader gets the same error
+                raise
+            module.__class__ = ModuleType
+
+
+class _Finder(MetaPathFinder):
+    def __init__(self, names: Collection[str]) -> None:
+        self._names = names
+
+    def find_spec(
+        self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
+        """Return Python's own spec of a deferred module with its loader wrapped; None for any other module."""
+        spec = PathFinder.find_spec(fullname, path, target) if fullname in self._names else None
+        if spec is not None and spec.loader is not None:
+            spec.loader = _DeferredLoader(spec.loader)
+        return spec

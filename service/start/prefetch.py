@@ -1,99 +1,117 @@
-"""Weights on their way before it is known where they belong: mostly that is the host's memory, and then they are there.
+"""Prefetch weights into host memory while jax imports, betting on a CPU.
 
-A start knows its devices when jax is imported; until then a processor is idle. Where no driver has made a device's file
-the device will be a CPU, and what the weights are made of follows from the configuration alone. The plan has the last
-word: what it does not agree with is dropped.
+A start knows its devices once jax is imported; until then a processor is idle. Where no driver has made a device file
+the device will be a CPU, and the configuration alone says which weights it needs. The engine's spec decides: weights
+that it does not ask for are dropped.
 """
 
 import logging
-from concurrent.futures import Future
+import threading
 from dataclasses import dataclass, replace
-from threading import Event
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from service.checkpoint.discover import LocatedCheckpoint
 from service.checkpoint.layout import LevanterLayout
-from service.checkpoint.load import Loaded, LoadLimits, load_on_host
+from service.checkpoint.load import Loaded, load_on_host
 from service.device.memory import expects_cpu, host_memory_bytes
 from service.errors import CheckpointError, UnsupportedModel
 from service.models.decoder_weights import decoder_weight_specs
 from service.models.registry import read_config
 from service.models.weight_spec import WeightSpec
 from service.settings import Settings
+from service.start.context import StartContext
+from service.start.dtype import choose_dtype
+from service.start.progress import Phase
 from service.weights.assembly import host_bytes
 
 if TYPE_CHECKING:
-    from service.start.spec import EnginePlan
+    from service.start.spec import EngineSpec
 
 logger = logging.getLogger(__name__)
 
-# What does not fit is refused in words, by the plan; until then nothing may bring the process down.
+# Weights that do not fit are refused by the spec with a message; a prefetch must not exhaust the host before that.
 LARGEST_SHARE_OF_MEMORY = 0.5
+
+
+class Cancellation(threading.Event):
+    """An event that is also set when another one is."""
+
+    def __init__(self, other: threading.Event) -> None:
+        super().__init__()
+        self._other = other
+
+    def is_set(self) -> bool:
+        """Return whether either event is set."""
+        return super().is_set() or self._other.is_set()
 
 
 @dataclass(frozen=True)
 class ExpectedWeights:
-    """What a plan will most likely ask for."""
+    """The weights that a CPU would serve, and the way to end their prefetch."""
 
     specs: tuple[WeightSpec, ...]
     dtype: np.dtype
+    cancelled: threading.Event
 
-    def is_of(self, plan: "EnginePlan") -> bool:
-        """Whether the plan does ask for it."""
-        return plan.mesh.is_host and (plan.specs, plan.dtype) == (self.specs, self.dtype)
+    def match(self, spec: "EngineSpec") -> bool:
+        """Return whether an engine asks for exactly these."""
+        return spec.mesh.is_host and (spec.specs, spec.dtype) == (self.specs, self.dtype)
 
 
-def expected_weights(settings: Settings, located: LocatedCheckpoint) -> ExpectedWeights | None:
-    """Return what weights a CPU would be asked to serve, unless this host has other devices or little memory."""
-    if not expects_cpu() or settings.tensor_parallel not in (None, 1) or isinstance(located.layout, LevanterLayout):
+@dataclass(frozen=True)
+class PrefetchedWeights:
+    """Weights in host memory, not yet asked for."""
+
+    loaded: Loaded[np.ndarray]
+    begin_s: float  # when the prefetch began, in seconds since the process began
+
+
+def expect_weights(context: StartContext, *, checkpoint: LocatedCheckpoint) -> ExpectedWeights | None:
+    """Work out which weights a CPU would serve; None on a host with other devices or little memory."""
+    settings = context.settings
+    if not expects_cpu() or settings.tensor_parallel not in (None, 1) or isinstance(checkpoint.layout, LevanterLayout):
         return None
+    return _expected(settings, checkpoint, Cancellation(context.failed))
+
+
+def _expected(settings: Settings, checkpoint: LocatedCheckpoint, cancelled: threading.Event) -> ExpectedWeights | None:
     try:
-        config = read_config(located.uri, located.hub_config)
+        config = read_config(checkpoint.uri, checkpoint.hub_config)
     except UnsupportedModel:
-        return None  # the plan will say so
-    dtype = np.dtype("float32" if settings.dtype == "auto" else settings.dtype)  # as `engine_plan` does on a CPU
-    expected = ExpectedWeights(decoder_weight_specs(config), dtype)
-    fits = host_bytes(expected.specs, dtype) <= LARGEST_SHARE_OF_MEMORY * host_memory_bytes()
+        return None  # the engine's spec raises it
+    expected = ExpectedWeights(
+        decoder_weight_specs(config), choose_dtype(settings.dtype, checkpoint.hub_config, "cpu"), cancelled
+    )
+    fits = host_bytes(expected.specs, expected.dtype) <= LARGEST_SHARE_OF_MEMORY * host_memory_bytes()
     return expected if fits else None
 
 
-def load_ahead(
-    located: LocatedCheckpoint,
-    expected: ExpectedWeights,
-    plan: "Future[EnginePlan]",
-    limits: LoadLimits,
-) -> Loaded[np.ndarray] | None:
-    """Load what is expected, and return it if the plan agrees.
-
-    Args:
-        located: which checkpoint.
-        expected: what to make of it.
-        plan: what is made of it in the end; one that says otherwise ends the load.
-        limits: what this may use; `cancelled` is set here.
+def prefetch_weights(
+    context: StartContext, *, checkpoint: LocatedCheckpoint, expected_weights: ExpectedWeights | None
+) -> PrefetchedWeights | None:
+    """Load the expected weights into host memory; None if none are expected or the spec asks for others.
 
     Raises:
-        CheckpointError: the bytes did not come whole, or are not what their headers or the configuration say.
-        BaseException: what the plan failed with.
+        CheckpointError: the bytes did not arrive whole, or differ from what headers or configuration describe.
     """
-    is_other = Event()
-
-    def compare(plan: "Future[EnginePlan]") -> None:
-        if plan.exception() is not None or not expected.is_of(plan.result()):
-            is_other.set()
-
-    plan.add_done_callback(compare)
-    own_limits = replace(limits, cancelled=is_other)
-    loaded = None
-    try:
-        loaded = load_on_host(located, expected.specs, expected.dtype, own_limits)
-    except CheckpointError:
-        if not is_other.is_set():
+    if expected_weights is None:
+        return None
+    limits = replace(context.load_limits, cancelled=expected_weights.cancelled)
+    begin_s = context.progress.elapsed_s()
+    with context.progress.part(Phase.WEIGHTS, "prefetch"):
+        try:
+            loaded = load_on_host(checkpoint, expected_weights.specs, expected_weights.dtype, limits)
+        except CheckpointError:
+            if expected_weights.cancelled.is_set():
+                return None
             raise
-    if expected.is_of(plan.result()):
-        return loaded
-    if loaded is not None:
-        loaded.release()
-    logger.info("the weights loaded ahead are not those of the plan; they are loaded again")
-    return None
+    return PrefetchedWeights(loaded, begin_s)
+
+
+def check_prefetch(_: StartContext, *, expected_weights: ExpectedWeights | None, spec: "EngineSpec") -> None:
+    """End the prefetch at once if the engine asks for other weights."""
+    if expected_weights is not None and not expected_weights.match(spec):
+        logger.info("the prefetched weights are not those of the engine; loading them again")
+        expected_weights.cancelled.set()

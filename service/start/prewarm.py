@@ -1,7 +1,7 @@
-"""`levserve prewarm`: a bundle ahead of traffic, made on the kind of machine that will serve.
+"""`levserve prewarm`: make a bundle ahead of traffic, on the kind of machine that will serve.
 
-Needs the checkpoint's configuration, not its weights: each executable runs once on zeros before it is kept. But a
-Levanter checkpoint's weights are converted too, so that no later start imports Levanter.
+This needs the checkpoint's configuration, not its weights: each executable runs once on zeros before it is stored. A
+Levanter checkpoint's weights are converted as well, so that no later start imports Levanter.
 """
 
 import contextlib
@@ -16,92 +16,88 @@ from service.bundles.bundle import Bundle
 from service.bundles.lookup import Bundles
 from service.checkpoint.discover import LocatedCheckpoint
 from service.engine.runner import Runner
-from service.engine.steps.programs import program_names
-from service.kernels.attention import keeps_rows
 from service.observability.metrics import Metrics
 from service.settings import Settings
+from service.start.context import StartContext
 from service.start.conversions import keep_conversion
-from service.start.discover import checkpoint_uri, find_devices, locate_checkpoint, opener
-from service.start.executables import compile_all
-from service.start.graph import StartParts
-from service.start.progress import Phase, Startup
-from service.start.spec import EnginePlan, plan_engine
+from service.start.discover import checkpoint_uri, opener
+from service.start.executables import compile_all, find_bundle, needed_names
+from service.start.graph import GraphRun
+from service.start.load import DISCOVERY
+from service.start.progress import Phase, StartProgress
+from service.start.spec import EngineSpec
 
 logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
 class _Goal:
-    located: LocatedCheckpoint
-    plan: EnginePlan
+    """The engine that a start would build, and where its bundles lie."""
+
+    checkpoint: LocatedCheckpoint
+    spec: EngineSpec
     bundles: Bundles
-    startup: Startup
+    progress: StartProgress
 
 
 def check(settings: Settings) -> int:
-    """Say whether a start would find its bundle; return the exit code, 0 for yes."""
-    goal = _plan(settings)
-    names = program_names(goal.plan.shapes, goal.plan.stages, keeps_rows=keeps_rows(goal.plan.mesh.platform))
+    """Print whether a start would find its bundle; return the exit code, 0 for yes."""
+    goal = _discover(settings)
     with contextlib.closing(goal.bundles):
-        bundle = goal.bundles.find(goal.plan.key, names)
-    facts = {"outcome": goal.bundles.outcome, "key": goal.plan.key.digest, "executables": len(names)}
-    _say({**facts, "places": [place.uri for place in goal.bundles.places]})
-    return 0 if bundle is not None else 1
+        found = find_bundle(goal.spec, goal.bundles, goal.progress).found
+    facts = {"outcome": goal.bundles.outcome, "key": goal.spec.key.digest, "executables": len(needed_names(goal.spec))}
+    _print_facts({**facts, "places": [place.uri for place in goal.bundles.places]})
+    return 0 if found is not None else 1
 
 
 def prewarm(settings: Settings) -> int:
-    """Make the bundle unless it is there, and print what was made; return the exit code, 0 if a place has it.
+    """Make the bundle unless it is there, and print it; return the exit code, 0 if a place holds it.
 
     Raises:
         StartError: the checkpoint cannot be served.
     """
-    goal = _plan(settings)
-    names = program_names(goal.plan.shapes, goal.plan.stages, keeps_rows=keeps_rows(goal.plan.mesh.platform))
+    goal = _discover(settings)
     with contextlib.closing(goal.bundles):
-        found = goal.bundles.find(goal.plan.key, names)
+        found = find_bundle(goal.spec, goal.bundles, goal.progress).found
         bundle = found or _make(goal)
         kept = goal.bundles.keep(bundle)
-    converted = keep_conversion(settings, goal.located, checkpoint_uri(settings), opener(settings))
-    _print(bundle, is_made=found is None)
-    _say(
+    converted = keep_conversion(settings, goal.checkpoint, checkpoint_uri(settings), opener(settings))
+    _print_executables(bundle, is_made=found is None)
+    _print_facts(
         {
             "outcome": "made" if found is None else "already there",
-            "key": goal.plan.key.digest,
-            "executables": len(names),
+            "key": goal.spec.key.digest,
+            "executables": len(bundle.manifest.executables),
             "bundle_bytes": bundle.size_bytes,
             "places": kept,
             "converted_weights": converted,
-            "seconds": round(goal.startup.elapsed_s(), 3),
+            "seconds": round(goal.progress.elapsed_s(), 3),
         }
     )
     return 0 if kept or found is not None else 1
 
 
-def _make(goal: _Goal) -> Bundle:
-    """Compile every executable and run each once: one that this device cannot run shall not wait in a bundle."""
-    executables = compile_all(goal.plan, goal.startup)
-    with goal.startup.phase(Phase.WARM):
-        # What the weights are makes no difference to whether a step runs.
-        zeros = {
-            spec.name: goal.plan.mesh.put(np.zeros(spec.shape, goal.plan.dtype), spec.axes) for spec in goal.plan.specs
-        }
-        Runner(goal.plan.shapes, goal.plan.stages, zeros, executables.by_name).warm()
-    return executables.to_bundle(goal.plan, goal.startup)
-
-
-def _plan(settings: Settings) -> _Goal:
+def _discover(settings: Settings) -> _Goal:
     metrics = Metrics()
-    startup = Startup(metrics)
-    parts = StartParts()
-    devices = parts.begin("devices", lambda: find_devices(startup, metrics)[0])
-    located = parts.begin("locate", lambda: locate_checkpoint(settings, startup))
-    parts.wait_for(devices, located)
-    plan = plan_engine(settings, located.result(), devices.result())
-    return _Goal(located.result(), plan, Bundles.of_settings(settings, located.result().uri, metrics), startup)
+    context = StartContext(settings, metrics, StartProgress(metrics))
+    run = GraphRun(DISCOVERY, context, failed=context.failed)
+    spec, checkpoint = run.wait("spec"), run.wait("checkpoint")
+    return _Goal(checkpoint, spec, Bundles.of_settings(settings, checkpoint.uri, metrics), context.progress)
 
 
-def _print(bundle: Bundle, *, is_made: bool) -> None:
-    """Show the executables: a table for people, a line of JSON each for programs."""
+def _make(goal: _Goal) -> Bundle:
+    """Compile every executable and run each once, so that none is stored that this device cannot run."""
+    spec = goal.spec
+    executables = compile_all(spec, goal.progress)
+    with goal.progress.phase(Phase.WARM):
+        # Whether a step runs does not depend on the values of the weights.
+        zeros = {weight.name: spec.mesh.put(np.zeros(weight.shape, spec.dtype), weight.axes) for weight in spec.specs}
+        Runner(spec.shapes, spec.stages, zeros, executables.by_name).warm()
+    return executables.to_bundle(spec, goal.progress)
+
+
+def _print_executables(bundle: Bundle, *, is_made: bool) -> None:
+    """Print the executables: a table on a terminal, otherwise a line of JSON each."""
     files = bundle.manifest.executables
     if not sys.stdout.isatty():
         for name, file in files.items():
@@ -114,7 +110,7 @@ def _print(bundle: Bundle, *, is_made: bool) -> None:
         sys.stdout.write(f"{name:{width}}  {file.size_bytes:12,}  {file.compile_seconds:13.2f} s\n")
 
 
-def _say(facts: dict[str, object]) -> None:
+def _print_facts(facts: dict[str, object]) -> None:
     if sys.stdout.isatty():
         sys.stdout.write("".join(f"{name:>12}: {value}\n" for name, value in facts.items()))
     else:

@@ -1,6 +1,6 @@
-"""The phases of a start: their clocks, their log lines, and the progress that `/health/ready` tells.
+"""The phases of a start: their clocks, their log lines, and the progress that `/health/ready` reports.
 
-Every time counts from the moment the process began, so the interpreter's own start and the first imports are in it.
+Every time counts from the creation of the process, so it includes the interpreter's own start and the first imports.
 """
 
 import logging
@@ -19,10 +19,10 @@ from service.storage.progress import Progress
 
 logger = logging.getLogger(__name__)
 
-# A start that compiles is silent no longer than this.
-TELL_INTERVAL_S = 3.0
+# Longest silence of a start that compiles.
+LOG_INTERVAL_S = 3.0
 
-# A clock of the kernel that disagrees by more than this is not the one of our process (some sandboxes have none).
+# A larger age means that the kernel's clock is not the one of this process, as in some sandboxes.
 MAX_AGE_S = 3600.0
 
 
@@ -42,50 +42,56 @@ class Span:
     """A phase, or a part of one."""
 
     phase: Phase
-    part: str  # what of the phase; empty for the whole of it
+    part: str  # which part of the phase; empty for all of it
     begin_s: float  # since the process began
     end_s: float
-    is_whole: bool = False  # counts towards the phase's seconds; a mere part is for the picture
+    is_whole: bool = False  # whether it counts towards the phase's seconds; others only show in the picture
 
 
-class Startup:
-    """How far a start is; written by the loading threads, read by the event loop."""
+class StartProgress:
+    """How far a start has come. The threads of the start write it, the event loop reads it."""
 
     def __init__(self, metrics: Metrics) -> None:
         self.pulled = Progress()
-        self.facts: dict[str, Any] = {}  # what /admin/stats tells besides the phases
+        self.facts: dict[str, Any] = {}  # what /admin/stats reports besides the phases
         self.first_token_s: float | None = None  # since the process began
         self.ready_s: float | None = None
         self._metrics = metrics
         self._lock = threading.Lock()
-        self._began_s = process_began_s()
+        self.process_began_s = process_began_s()  # on the clock of `time.monotonic`
         self._running: dict[tuple[Phase, str], float] = {}  # when each began
         self._spans: list[Span] = []
-        self._executables = (0, 0)  # there, in all
-        self._executables_told_s = 0.0  # when a line last said so
+        self._executables = (0, 0)  # done, total
+        self._executables_logged_s = 0.0  # seconds since the process began, as is the next
         self._executables_since_s = 0.0
         self.record(Phase.IMPORT, "settings and server", begin_s=0.0, is_whole=True)
 
     @property
     def is_ready(self) -> bool:
-        """Whether all that can be asked for is in place."""
+        """Whether every executable has been loaded and a token has been generated."""
         return self.ready_s is not None
 
     @property
     def spans(self) -> list[Span]:
-        """Return what is over so far, in the order of its end."""
+        """The spans that have ended, in the order of their ends."""
         with self._lock:
             return list(self._spans)
 
     def elapsed_s(self) -> float:
         """Return the age of the process."""
-        return time.monotonic() - self._began_s
+        return time.monotonic() - self.process_began_s
 
     @contextmanager
-    def phase(self, phase: Phase, part: str = "") -> Iterator[dict[str, Any]]:
-        """Time a phase, or one of its several pieces, and log it; the body's facts go into the log line."""
+    def phase(self, phase: Phase, part: str = "", *, begin_s: float | None = None) -> Iterator[dict[str, Any]]:
+        """Time a phase, or a named part of it that counts as one, and log it with the facts that the body adds.
+
+        Args:
+            phase: which.
+            part: which of its parts; empty for all of it.
+            begin_s: seconds since the process began, for a phase that began before this block.
+        """
         facts: dict[str, Any] = {}
-        with self._timed(phase, part, is_whole=True) as done:
+        with self._timed(phase, part, is_whole=True, begin_s=begin_s) as done:
             yield facts
         seconds = done[0].end_s - done[0].begin_s
         self._metrics.startup_phase_seconds.labels(phase).inc(seconds)
@@ -94,37 +100,37 @@ class Startup:
 
     @contextmanager
     def part(self, phase: Phase, part: str) -> Iterator[None]:
-        """Time a part of a phase that is under way; for the picture only."""
+        """Time a part of a running phase, for the picture only."""
         with self._timed(phase, part, is_whole=False):
             yield
 
     def record(self, phase: Phase, part: str, *, begin_s: float, is_whole: bool = False) -> Span:
-        """Note what began then, on the process's clock, and is over now."""
+        """Record a span that ends now; `begin_s` counts from when the process began."""
         span = Span(phase, part, begin_s, self.elapsed_s(), is_whole)
         with self._lock:
             self._spans.append(span)
         return span
 
     def count_executables(self, done: int, total: int) -> None:
-        """Tell how many executables are there."""
+        """Report how many executables have been loaded or compiled."""
         now_s = self.elapsed_s()
         if done == 0:
-            self._executables_since_s = self._executables_told_s = now_s
+            self._executables_since_s = self._executables_logged_s = now_s
         self._executables = (done, total)
-        if now_s - self._executables_told_s >= TELL_INTERVAL_S and done < total:
-            self._executables_told_s = now_s
+        if now_s - self._executables_logged_s >= LOG_INTERVAL_S and done < total:
+            self._executables_logged_s = now_s
             logger.info("compiling or loading", extra={"executables_done": done, "executables_total": total})
 
-    def answer(self) -> None:
-        """Declare that requests can be answered; on a warm start some executables may still be on their way."""
+    def mark_answering(self) -> None:
+        """Log that requests are answered from now on; on a warm start some executables may still be loading."""
         logger.info("answering", extra={"seconds": round(self.elapsed_s(), 3)})
 
     def note_first_token(self, monotonic_s: float) -> None:
-        """Note when the first token came out, on the clock of `time.monotonic`."""
-        self.first_token_s = monotonic_s - self._began_s
+        """Record when the first token was generated, on the clock of `time.monotonic`."""
+        self.first_token_s = monotonic_s - self.process_began_s
 
-    def finish(self, **facts: Any) -> None:
-        """Declare the service ready."""
+    def mark_ready(self, **facts: Any) -> None:
+        """Log that the service is ready, with its facts and the seconds of every phase."""
         self.ready_s = self.elapsed_s()
         self.facts |= facts
         phases = {f"{phase}_seconds": seconds for phase, seconds in self._done_seconds().items()}
@@ -153,7 +159,7 @@ class Startup:
         }
 
     def summary(self) -> str:
-        """Return the progress in one phrase, for the error of a request that came too early."""
+        """Return the progress as one phrase, for the error of a request that arrives before the model."""
         state = self.progress()
         parts = [f"{state['phase']} after {state['seconds']:.0f} s"]
         if state["bytes_total"] > 0:
@@ -170,9 +176,9 @@ class Startup:
         return {"first_token_s": self.first_token_s, "ready_s": self.ready_s, "spans": spans, **self.facts}
 
     @contextmanager
-    def _timed(self, phase: Phase, part: str, *, is_whole: bool) -> Iterator[list[Span]]:
-        """Time the body; the list holds its span afterwards."""
-        begin_s = self.elapsed_s()
+    def _timed(self, phase: Phase, part: str, *, is_whole: bool, begin_s: float | None = None) -> Iterator[list[Span]]:
+        """Time the body; afterwards the list holds its span."""
+        begin_s = self.elapsed_s() if begin_s is None else begin_s
         done: list[Span] = []
         with self._lock:
             self._running[phase, part] = begin_s
@@ -189,7 +195,7 @@ class Startup:
         return {phase: round(seconds, 3) for phase, seconds in totals.items()}
 
     def _left_s(self, now_s: float) -> float | None:
-        """Estimate what is left, from the slower of bytes and executables; None while nothing can be said."""
+        """Estimate the remaining seconds from the slower of bytes and executables; None while neither has begun."""
         if self.is_ready:
             return 0.0
         estimates = []
@@ -202,7 +208,7 @@ class Startup:
 
 
 def process_began_s() -> float:
-    """Return when this process began, on the clock of `time.monotonic`; where the kernel does not tell, now.
+    """Return when this process was created, on the clock of `time.monotonic`; now if the kernel does not say.
 
     Source: proc(5), /proc/pid/stat, field 22: ticks after boot.
     """

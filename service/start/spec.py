@@ -1,4 +1,4 @@
-"""What will be served and in which sizes: from a located checkpoint, devices and the settings. No weight, no trace."""
+"""The engine to build: model, dtype, sizes, devices, kernel and bundle key. Reads no weight and traces nothing."""
 
 import logging
 import math
@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from service.bundles.key import BundleKey
+from service.bundles.lookup import bundle_key
 from service.checkpoint.discover import LocatedCheckpoint
 from service.device.memory import Device, device_memory_bytes
 from service.device.mesh import DeviceMesh, choose_mesh
@@ -24,6 +25,7 @@ from service.models.layer_groups import decoder_stages
 from service.models.registry import read_config
 from service.models.weight_spec import WeightSpec
 from service.settings import Settings
+from service.start.dtype import choose_dtype
 
 logger = logging.getLogger(__name__)
 
@@ -33,8 +35,8 @@ ACCELERATOR_MEMORY_FRACTION = 0.9
 
 
 @dataclass(frozen=True)
-class EnginePlan:
-    """Everything about an engine that is known before its weights."""
+class EngineSpec:
+    """Everything about an engine that is known before its weights are loaded."""
 
     config: DecoderConfig
     dtype: np.dtype
@@ -71,7 +73,7 @@ class EnginePlan:
         return Decoder(self.config, self.dtype, kernel, parts, self.mesh)
 
 
-def plan_engine(settings: Settings, located: LocatedCheckpoint, devices: Sequence[Device]) -> EnginePlan:
+def choose_engine_spec(settings: Settings, located: LocatedCheckpoint, devices: Sequence[Device]) -> EngineSpec:
     """Choose devices, dtype and sizes, and name the bundle that they need.
 
     Raises:
@@ -80,13 +82,11 @@ def plan_engine(settings: Settings, located: LocatedCheckpoint, devices: Sequenc
             is not there or that the model cannot be split over.
         DoesNotFit: the devices are too small.
     """
-    from service.bundles.lookup import bundle_key
-
     config = read_config(located.uri, located.hub_config)
     sizes = {"num_attention_heads": config.num_heads, "intermediate_size": config.mlp_size}
     mesh = choose_mesh(devices, wanted=settings.tensor_parallel, sizes=sizes)
     config = config.split_over(mesh.num_devices)
-    dtype = _choose_dtype(settings, located, mesh.platform)
+    dtype = choose_dtype(settings.dtype, located.hub_config, mesh.platform)
     specs = decoder_weight_specs(config)
     kernel = _choose_kernel(config, dtype, mesh)
     default_fraction = CPU_MEMORY_FRACTION if mesh.platform == "cpu" else ACCELERATOR_MEMORY_FRACTION
@@ -108,7 +108,7 @@ def plan_engine(settings: Settings, located: LocatedCheckpoint, devices: Sequenc
         max_prefill_tokens=settings.max_prefill_tokens,
         max_model_len=settings.max_model_len,
     )
-    return EnginePlan(config, dtype, shapes, specs, mesh, kernel, bundle_key(config, dtype, shapes, mesh))
+    return EngineSpec(config, dtype, shapes, specs, mesh, kernel, bundle_key(config, dtype, shapes, mesh))
 
 
 def _choose_kernel(config: DecoderConfig, dtype: np.dtype, mesh: DeviceMesh) -> KernelChoice:
@@ -125,13 +125,6 @@ def _choose_kernel(config: DecoderConfig, dtype: np.dtype, mesh: DeviceMesh) -> 
         facts |= {"head_dim": config.head_dim, "cached_head_dim": choice.cached_head_dim}
     logger.info("attention kernel", extra=facts)
     return choice
-
-
-def _choose_dtype(settings: Settings, located: LocatedCheckpoint, platform: str) -> np.dtype:
-    """Return what to compute in: `auto` is float32 on a CPU, where narrower types are emulated, else as saved."""
-    saved = located.hub_config.get("dtype") or located.hub_config.get("torch_dtype") or "bfloat16"
-    chosen = settings.dtype if settings.dtype != "auto" else ("float32" if platform == "cpu" else str(saved))
-    return np.dtype(chosen)
 
 
 def _weights_bytes(specs: Iterable[WeightSpec], dtype: np.dtype, mesh: DeviceMesh) -> int:

@@ -1,9 +1,11 @@
-"""The picture of a start: what ran when, and what overlapped."""
+"""The picture of a start: its graph with the times of each part, and below it what the phases spent their time on."""
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
-from service.start.progress import Phase, Span, Startup
+from service.start.graph import PartTimes
+from service.start.progress import Phase, Span, StartProgress
 
 COLORS = {
     Phase.IMPORT: "#8d99ae",
@@ -13,58 +15,94 @@ COLORS = {
     Phase.TOKENIZER: "#81b29a",
     Phase.WARM: "#f2cc8f",
 }
+PART_COLOR = "#5c677d"
+ARROW_COLOR = "#adb5bd"
 ROW_INCHES = 0.26
-# A label inside a bar that is shorter than this part of the picture would not be read.
-INSIDE_SHARE = 0.2
+# A label is drawn to the left of a bar that ends within this last share of the picture.
+LATE_SHARE = 0.2
+SMALLEST_BAR_SHARE = 1 / 400
 
 
-def draw(startup: Startup, path: Path, title: str) -> None:
-    """Draw a start that is over; the suffix chooses the format."""
+def draw(progress: StartProgress, parts: Sequence[PartTimes], path: Path, title: str) -> None:
+    """Draw a finished start; the suffix of the path chooses the format."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
-    rows = _rows(startup.spans)
-    end_s = max([row.end_s for row in rows] + [startup.ready_s or 0.0])
-    figure = Figure(figsize=(11, 1.3 + ROW_INCHES * len(rows)), layout="constrained")
+    # What ended before the graph ran (the interpreter, the server) is a span alone.
+    begin_of_process_s = progress.process_began_s
+    nodes = sorted(parts, key=lambda times: times.begin_s)
+    spans = _in_order_of_phases(progress.spans)
+    end_s = max([span.end_s for span in spans] + [progress.ready_s or 0.0])
+    figure = Figure(figsize=(11, 1.8 + ROW_INCHES * (len(nodes) + len(spans))), layout="constrained")
     FigureCanvasAgg(figure)
-    axes = figure.add_subplot()
-    for index, span in enumerate(rows):
-        is_part = not span.is_whole
-        seconds = span.end_s - span.begin_s
-        axes.barh(index, max(seconds, end_s / 400), left=span.begin_s, height=0.5 if is_part else 0.78,
-                  color=COLORS[span.phase], alpha=0.55 if is_part else 1.0)  # fmt: skip
-        is_late = span.end_s > end_s * (1 - INSIDE_SHARE)
-        axes.text(
-            span.begin_s if is_late else span.end_s,
-            index,
-            f" {seconds:.2f} s ",
-            va="center",
-            ha="right" if is_late else "left",
-            fontsize=7.5,
-            color="#333333",
-        )
-    axes.set_yticks(range(len(rows)), [_label(span) for span in rows], fontsize=8)
-    axes.invert_yaxis()
-    for moment_s, name in ((startup.first_token_s, "first token"), (startup.ready_s, "ready")):
-        if moment_s is not None:
-            axes.axvline(moment_s, color="#222222", linewidth=0.9, linestyle="--" if name == "ready" else "-")
-    moments = [f"{name} {at_s:.2f} s" for at_s, name in _moments(startup)]
-    axes.set_title(f"{title}: {', '.join(moments)}", fontsize=10, loc="left")
-    axes.set_xlim(0, end_s * 1.04)
-    axes.set_xlabel("seconds since the process began", fontsize=9)
-    axes.grid(axis="x", color="#dddddd", linewidth=0.6)
-    axes.set_axisbelow(True)
-    axes.spines[["top", "right", "left"]].set_visible(False)
+    graph, phases = figure.subplots(2, sharex=True, height_ratios=[len(nodes), len(spans)])
+    _draw_graph(graph, nodes, begin_of_process_s, end_s)
+    _draw_spans(phases, spans, end_s)
+    moments = [("first token (solid)", progress.first_token_s, "-"), ("ready (dashed)", progress.ready_s, "--")]
+    passed = [(name, at_s, style) for name, at_s, style in moments if at_s is not None]
+    for axes in (graph, phases):
+        for _, at_s, style in passed:
+            axes.axvline(at_s, color="#222222", linewidth=0.9, linestyle=style)
+        _finish_axes(axes, end_s)
+    figure.suptitle(f"{title}: {', '.join(f'{name} {at_s:.2f} s' for name, at_s, _ in passed)}", fontsize=10)
+    phases.set_xlabel("seconds since the process began", fontsize=9)
     figure.savefig(path, dpi=150)
 
 
-def _moments(startup: Startup) -> list[tuple[float, str]]:
-    moments = ((startup.first_token_s, "first token (solid)"), (startup.ready_s, "ready (dashed)"))
-    return [(at_s, name) for at_s, name in moments if at_s is not None]
+def _draw_graph(axes: Any, nodes: Sequence[PartTimes], began_s: float, end_s: float) -> None:
+    """Draw a bar for each part, and an arrow to it from the part that it waited for last."""
+    row_of = {times.part.name: row for row, times in enumerate(nodes)}
+    by_name = {times.part.name: times for times in nodes}
+    for row, times in enumerate(nodes):
+        _draw_bar(axes, row, times.begin_s - began_s, times.end_s - began_s, end_s, color=PART_COLOR, height=0.62)
+        waited_for = [by_name[name] for name in times.part.waits_for]
+        last = max(waited_for, key=lambda needed: needed.end_s, default=None)
+        for needed in waited_for:
+            axes.annotate(
+                "",
+                xy=(times.begin_s - began_s, row),
+                xytext=(needed.end_s - began_s, row_of[needed.part.name]),
+                arrowprops={
+                    "arrowstyle": "-|>",
+                    "color": PART_COLOR if needed is last else ARROW_COLOR,
+                    "linewidth": 0.9 if needed is last else 0.5,
+                    "mutation_scale": 7,
+                },
+            )
+    axes.set_yticks(range(len(nodes)), [times.part.name for times in nodes], fontsize=8)
 
 
-def _rows(spans: Sequence[Span]) -> list[Span]:
-    """Order the spans by phase as they began, a phase's parts below it."""
+def _draw_spans(axes: Any, spans: Sequence[Span], end_s: float) -> None:
+    for row, span in enumerate(spans):
+        height, alpha = (0.78, 1.0) if span.is_whole else (0.5, 0.55)
+        _draw_bar(axes, row, span.begin_s, span.end_s, end_s, color=COLORS[span.phase], height=height, alpha=alpha)
+    axes.set_yticks(range(len(spans)), [_label(span) for span in spans], fontsize=8)
+
+
+def _draw_bar(axes: Any, row: int, begin_s: float, end_s: float, last_s: float, **style: Any) -> None:
+    axes.barh(row, max(end_s - begin_s, last_s * SMALLEST_BAR_SHARE), left=begin_s, **style)
+    is_late = end_s > last_s * (1 - LATE_SHARE)
+    axes.text(
+        begin_s if is_late else end_s,
+        row,
+        f" {end_s - begin_s:.2f} s ",
+        va="center",
+        ha="right" if is_late else "left",
+        fontsize=7.5,
+        color="#333333",
+    )
+
+
+def _finish_axes(axes: Any, end_s: float) -> None:
+    axes.invert_yaxis()
+    axes.set_xlim(0, end_s * 1.04)
+    axes.grid(axis="x", color="#dddddd", linewidth=0.6)
+    axes.set_axisbelow(True)
+    axes.spines[["top", "right", "left"]].set_visible(False)
+
+
+def _in_order_of_phases(spans: Sequence[Span]) -> list[Span]:
+    """Order the spans by the begin of their phase, a phase's parts below it."""
     first: dict[Phase, float] = {}
     for span in spans:
         first[span.phase] = min(span.begin_s, first.get(span.phase, span.begin_s))

@@ -4,8 +4,6 @@ import json
 import logging
 import os
 import pickle
-import time
-from pathlib import Path
 
 import jax
 import numpy as np
@@ -17,7 +15,7 @@ from service.bundles.folder import BundleFolder
 from service.bundles.key import BundleKey
 from service.bundles.location import sibling_uri
 from service.bundles.lookup import Bundles
-from service.bundles.prefetch import BundleAhead
+from service.bundles.prefetch import prefetch_bundle
 from service.compile.program import load_executable
 from service.errors import SettingsError
 from service.observability.metrics import Metrics
@@ -52,13 +50,6 @@ def find(*places, key=KEY, names=NAMES):
     }
     assert counts == {bundles.outcome: 1}
     return bundles.outcome, found
-
-
-def wait_for_reading(ahead: BundleAhead, folder: Path) -> None:
-    give_up_s = time.monotonic() + 10
-    while any(ahead.file(path) is None for path in folder.iterdir()):
-        assert time.monotonic() < give_up_s
-        time.sleep(0.01)
 
 
 def keep(bundle, *places) -> list[str]:
@@ -220,17 +211,16 @@ def test_bundles_cannot_be_shared_through_the_hub(tmp_path):
 
 
 @pytest.mark.parametrize("is_corrupt", [False, True])
-def test_what_was_read_ahead_is_checked_all_the_same(bundle, local, tmp_path, is_corrupt):
+def test_prefetched_bytes_are_checked_all_the_same(bundle, local, tmp_path, is_corrupt):
     keep(bundle, local)
     folder = tmp_path / "cache" / "bundles"
     files = [path for path in (folder / KEY.digest).iterdir() if path.name != MANIFEST_NAME]
     if is_corrupt:
         files[0].write_bytes(files[0].read_bytes()[:-1] + b"?")
-    ahead = BundleAhead(folder)
-    wait_for_reading(ahead, folder / KEY.digest)
+    prefetched = prefetch_bundle(folder)
     for file in files:
         file.write_bytes(b"what nobody reads")
-    bundles = Bundles([BundleFolder(folder, ahead=ahead)], Metrics(), ahead)
+    bundles = Bundles([BundleFolder(folder, prefetched=prefetched)], Metrics(), prefetched)
     found = bundles.find(KEY, NAMES)
     assert (bundles.outcome, found is None) == (("corrupt", True) if is_corrupt else ("hit", False))
     if found is not None:

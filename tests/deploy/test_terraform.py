@@ -151,14 +151,14 @@ def test_every_log_metric_that_is_charted_is_made_by_the_foundation(root):
 
 
 def test_the_log_metric_matches_what_a_start_logs(caplog):
-    from service.start.progress import Startup
+    from service.start.progress import StartProgress
 
     caplog.set_level("INFO", "service.start.progress")
-    startup = Startup(Metrics())
+    progress = StartProgress(Metrics())
     for phase in Phase:
-        with startup.phase(phase):
+        with progress.phase(phase):
             pass
-    startup.finish()
+    progress.mark_ready()
     *phases, ready = caplog.records
     assert [record.message for record in phases] == [f"start: {phase}" for phase in Phase]
     assert [record.phase for record in phases] == [str(phase) for phase in Phase]
@@ -176,7 +176,7 @@ def test_the_keys_that_the_log_metrics_read_are_in_the_lines_as_printed(caplog, 
     import logging
 
     from service.observability.logs import CloudJsonFormatter
-    from service.start.progress import Startup
+    from service.start.progress import StartProgress
 
     handler = logging.StreamHandler()
     handler.setFormatter(CloudJsonFormatter("%(message)s"))
@@ -184,10 +184,10 @@ def test_the_keys_that_the_log_metrics_read_are_in_the_lines_as_printed(caplog, 
     caplog.set_level("INFO", "service.start.progress")
     logger.addHandler(handler)
     try:
-        startup = Startup(Metrics())
-        with startup.phase(Phase.LOCATE):
+        progress = StartProgress(Metrics())
+        with progress.phase(Phase.LOCATE):
             pass
-        startup.finish()
+        progress.mark_ready()
     finally:
         logger.removeHandler(handler)
     phase, ready = map(json.loads, capsys.readouterr().err.splitlines())

@@ -1,16 +1,19 @@
-"""What every start begins with, seen from a process that has not used jax yet."""
+"""The discovery of devices, in a process that has not used jax yet."""
 
 import subprocess
 import sys
 
-# Python may go on with another thread at each audit event, so a thread that sleeps there shows what must not overlap.
+# The GIL may pass to another thread at each audit event, so a thread that sleeps there exposes what must not overlap.
 FIRST_USERS = """
 import sys, threading, time
 from service.observability.metrics import Metrics
+from service.settings import Settings
+from service.start.context import StartContext
 from service.start.discover import find_devices
-from service.start.progress import Startup
+from service.start.progress import StartProgress
 
-devices, _ = find_devices(Startup(Metrics()), Metrics())
+metrics = Metrics()
+devices = find_devices(StartContext(Settings(), metrics, StartProgress(metrics))).devices
 
 import jax, numpy as np
 place = jax.sharding.SingleDeviceSharding(devices[0])

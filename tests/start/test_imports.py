@@ -1,4 +1,4 @@
-"""What libraries are told before they are imported, seen from a process of its own."""
+"""The tweaks that shorten imports, each in a process of its own, and their switch."""
 
 import json
 import os
@@ -8,12 +8,12 @@ from typing import Any
 
 BEGIN = """
 import gc, json, os, sys
-from service.start.imports import prepare
-prepare()
+from service.start.imports import begin_quick_imports
+begin_quick_imports()
 import numpy
 from pathlib import Path
 names = ("PYDANTIC_DISABLE_PLUGINS", "OPENBLAS_NUM_THREADS")
-told = {name: os.environ[name] for name in names}
+told = {name: os.environ.get(name) for name in names}
 now = {
     "collects": gc.isenabled(),
     "interval_s": sys.getswitchinterval(),
@@ -26,29 +26,28 @@ print(json.dumps(told | now))
 SETTLE = """
 import gc, json, sys
 usual_s = sys.getswitchinterval()
-from service.start.imports import prepare, settle
-prepare()
-settle()
+from service.start.imports import begin_quick_imports, end_quick_imports
+begin_quick_imports()
+end_quick_imports()
 print(json.dumps([gc.isenabled(), gc.get_freeze_count() > 0, sys.getswitchinterval() == usual_s]))
 """
 
 IMPORT_JAX = """
 import importlib.metadata, json, sys
-from service.start.deferred_modules import run_put_off
-from service.start.imports import as_needed_to_run
-with as_needed_to_run():
+from service.start.imports import quick_jax_import, run_deferred
+with quick_jax_import():
     import jax
 searched = [name for name in ("etils", "filelock", "cloudpickle") if name in sys.modules]
 assert jax.jit(lambda x: jax.nn.relu(jax.numpy.einsum("i,i->", x, x)))(jax.numpy.ones(3)) == 3
-run_put_off()
+run_deferred()
 import etils.epath, filelock
 print(json.dumps({"searched": searched, "packages": len(list(importlib.metadata.distributions())) > 20}))
 """
 
 IMPORT_FASTAPI = """
 import json, sys
-from service.start.imports import without_documents
-with without_documents():
+from service.start.imports import quick_fastapi_import
+with quick_fastapi_import():
     from fastapi.security import http
 names_only = not hasattr(http.HTTPBearerModel, "model_fields")
 from fastapi.openapi.models import Contact
@@ -79,6 +78,13 @@ def test_once_all_is_imported_the_process_is_as_usual_again():
 
 def test_jax_is_imported_without_what_only_compiling_needs_and_has_all_of_it_when_asked():
     assert begin(IMPORT_JAX) == {"searched": [], "packages": True}
+
+
+def test_the_switch_leaves_process_and_imports_as_python_has_them():
+    now = begin(LEVSERVE_IMPORT_TWEAKS="off")
+    assert (now["collects"], now["interval_s"], now["PYDANTIC_DISABLE_PLUGINS"]) == (True, 0.005, None)
+    assert begin(IMPORT_JAX, LEVSERVE_IMPORT_TWEAKS="off")["searched"] != []
+    assert begin(IMPORT_FASTAPI, LEVSERVE_IMPORT_TWEAKS="off") == [False, "a"]
 
 
 def test_fastapi_is_imported_without_documents_and_others_find_their_models():

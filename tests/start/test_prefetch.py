@@ -1,9 +1,7 @@
-"""Weights that are loaded before the plan is known: they are its weights, or they are dropped."""
+"""Weights that are loaded before the engine's spec is known: the engine serves them, or they are dropped."""
 
 import shutil
 import threading
-import time
-from concurrent.futures import Future
 from pathlib import Path
 
 import jax
@@ -11,18 +9,21 @@ import numpy as np
 import pytest
 
 from service.checkpoint.discover import LocatedCheckpoint, locate
-from service.checkpoint.load import LoadLimits, load_checkpoint
-from service.errors import MalformedCheckpoint, SettingsError
+from service.checkpoint.load import load_checkpoint
+from service.errors import MalformedCheckpoint
+from service.observability.metrics import Metrics
 from service.settings import Settings
-from service.start.prefetch import expected_weights, load_ahead
-from service.start.spec import EnginePlan, plan_engine
+from service.start.context import StartContext
+from service.start.parts import load_weights
+from service.start.prefetch import ExpectedWeights, PrefetchedWeights, check_prefetch, expect_weights, prefetch_weights
+from service.start.progress import StartProgress
+from service.start.spec import EngineSpec, choose_engine_spec
 from service.storage.local import LocalSource
-from service.storage.progress import Progress
 from service.weights.assembly import BANK_OFFSET_BYTES, BANKS_BYTES
 from tests.served import DEMO
 
 CPU = (jax.devices()[0],)
-STAGING_BYTES = 64 * 1024 * 1024
+WEIGHTS_BYTES = (DEMO / "model.safetensors").stat().st_size
 
 
 @pytest.fixture(autouse=True)
@@ -30,100 +31,118 @@ def without_devices(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("service.start.prefetch.expects_cpu", lambda: True)
 
 
-def limits(progress: Progress | None = None) -> LoadLimits:
-    return LoadLimits(None, progress or Progress(), STAGING_BYTES)
+def context_of(**settings) -> StartContext:
+    metrics = Metrics()
+    return StartContext(Settings(**{"model_stream": True} | settings), metrics, StartProgress(metrics))
 
 
-def checkpoint(path: Path = DEMO) -> LocatedCheckpoint:
+def checkpoint_in(path: Path = DEMO) -> LocatedCheckpoint:
     return locate(str(path), LocalSource)
 
 
-def begin(
-    plan: "Future[EnginePlan]",
-    located: LocatedCheckpoint,
-    *,
-    progress: Progress | None = None,
-    **settings,
-):
-    expected = expected_weights(Settings(**settings), located)
-    assert expected is not None
-    return load_ahead(located, expected, plan, limits(progress))
+def spec_of(context: StartContext, checkpoint: LocatedCheckpoint) -> EngineSpec:
+    return choose_engine_spec(context.settings, checkpoint, CPU)
 
 
-def done(plan: EnginePlan) -> "Future[EnginePlan]":
-    future: Future[EnginePlan] = Future()
-    future.set_result(plan)
-    return future
+def prefetch(
+    context: StartContext, checkpoint: LocatedCheckpoint
+) -> tuple[ExpectedWeights | None, PrefetchedWeights | None]:
+    expected = expect_weights(context, checkpoint=checkpoint)
+    return expected, prefetch_weights(context, checkpoint=checkpoint, expected_weights=expected)
 
 
 @pytest.mark.parametrize("dtype", ["auto", "bfloat16", "float16"])
-def test_what_is_loaded_is_what_the_plan_would_have_loaded(dtype: str):
-    located = checkpoint()
-    plan = plan_engine(Settings(dtype=dtype), located, CPU)
-    ahead = begin(done(plan), located, dtype=dtype)
-    usual = load_checkpoint(located, plan.specs, plan.dtype, mesh=plan.mesh, limits=limits()).weights
-    assert ahead is not None
-    weights = plan.mesh.alias_host_arrays(ahead.weights)
+def test_the_prefetched_weights_are_those_that_the_engine_would_have_loaded(dtype: str):
+    context, checkpoint = context_of(dtype=dtype), checkpoint_in()
+    spec = spec_of(context, checkpoint)
+    expected, prefetched = prefetch(context, checkpoint)
+    assert expected is not None
+    assert expected.match(spec)
+    weights = load_weights(
+        context, checkpoint=checkpoint, spec=spec, expected_weights=expected, prefetched_weights=prefetched
+    )
+    assert context.progress.pulled.bytes_done == WEIGHTS_BYTES  # once
+    usual = load_checkpoint(checkpoint, spec.specs, spec.dtype, mesh=spec.mesh, limits=context_of().load_limits).weights
     assert list(weights) == list(usual)
     for name, weight in weights.items():
         np.testing.assert_array_equal(np.asarray(weight), np.asarray(usual[name]))
 
 
-def test_weights_lie_where_they_are_read_fastest_and_are_taken_over_without_a_copy():
-    located = checkpoint()
-    plan = plan_engine(Settings(), located, CPU)
-    ahead = begin(done(plan), located)
-    assert ahead is not None
-    places = {name: weight.ctypes.data for name, weight in ahead.weights.items()}
+def test_weights_lie_where_they_are_read_fastest_and_are_placed_without_a_copy():
+    context, checkpoint = context_of(), checkpoint_in()
+    expected, prefetched = prefetch(context, checkpoint)
+    assert prefetched is not None
+    places = {name: weight.ctypes.data for name, weight in prefetched.loaded.weights.items()}
     assert {place % BANKS_BYTES for place in places.values()} == {BANK_OFFSET_BYTES}
-    taken = plan.mesh.alias_host_arrays(ahead.weights)
-    assert {name: weight.unsafe_buffer_pointer() for name, weight in taken.items()} == places
+    placed = load_weights(
+        context,
+        checkpoint=checkpoint,
+        spec=spec_of(context, checkpoint),
+        expected_weights=expected,
+        prefetched_weights=prefetched,
+    )
+    assert {name: weight.unsafe_buffer_pointer() for name, weight in placed.items()} == places
 
 
-def test_it_is_whole_before_there_is_a_plan():
-    located, plan, progress = checkpoint(), Future(), Progress()
-    loaded = []
-    thread = threading.Thread(target=lambda: loaded.append(begin(plan, located, progress=progress)))
-    thread.start()
-    give_up_s = time.monotonic() + 30
-    while progress.bytes_done < (DEMO / "model.safetensors").stat().st_size:
-        assert time.monotonic() < give_up_s
-        time.sleep(0.01)
-    assert thread.is_alive()  # it waits for the plan's word
-    plan.set_result(plan_engine(Settings(), located, CPU))
-    thread.join(30)
-    assert loaded[0] is not None
+def test_an_engine_that_asks_for_other_weights_ends_the_prefetch_and_gets_its_own():
+    context, checkpoint = context_of(), checkpoint_in()
+    other = context_of(dtype="bfloat16")
+    spec = spec_of(other, checkpoint)
+    expected, prefetched = prefetch(context, checkpoint)
+    assert expected is not None
+    check_prefetch(context, expected_weights=expected, spec=spec)
+    assert prefetch_weights(context, checkpoint=checkpoint, expected_weights=expected) is None
+    weights = load_weights(
+        context, checkpoint=checkpoint, spec=spec, expected_weights=expected, prefetched_weights=prefetched
+    )
+    assert {weight.dtype.name for weight in weights.values()} == {"bfloat16"}
 
 
-def test_another_plan_has_the_last_word():
-    located = checkpoint()
-    assert begin(done(plan_engine(Settings(dtype="bfloat16"), located, CPU)), located) is None
-    if len(jax.devices()) > 1:
-        assert begin(done(plan_engine(Settings(tensor_parallel=2), located, jax.devices())), located) is None
+def test_an_engine_that_asks_for_the_same_weights_lets_the_prefetch_go_on():
+    context, checkpoint = context_of(), checkpoint_in()
+    expected = expect_weights(context, checkpoint=checkpoint)
+    check_prefetch(context, expected_weights=expected, spec=spec_of(context, checkpoint))
+    assert prefetch_weights(context, checkpoint=checkpoint, expected_weights=expected) is not None
 
 
-def test_what_the_plan_failed_with_is_told():
-    plan: Future[EnginePlan] = Future()
-    plan.set_exception(SettingsError("MAX_MODEL_LEN", "is too much."))
-    with pytest.raises(SettingsError, match="MAX_MODEL_LEN"):
-        begin(plan, checkpoint())
+def test_a_start_that_fails_ends_the_prefetch():
+    context, checkpoint = context_of(), checkpoint_in()
+    expected = expect_weights(context, checkpoint=checkpoint)
+    context.failed.set()
+    assert prefetch_weights(context, checkpoint=checkpoint, expected_weights=expected) is None
 
 
-def test_bytes_that_are_wrong_are_told_without_a_plan(tmp_path: Path):
+def test_a_file_that_is_cut_fails_the_prefetch(tmp_path: Path):
     broken = Path(shutil.copytree(DEMO, tmp_path / "broken"))
     weights = broken / "model.safetensors"
     weights.write_bytes(weights.read_bytes()[:-100])
     with pytest.raises(MalformedCheckpoint):
-        begin(Future(), checkpoint(broken))
+        prefetch(context_of(), checkpoint_in(broken))
 
 
-def test_nothing_is_expected_where_the_plan_may_say_otherwise(monkeypatch: pytest.MonkeyPatch):
-    located = checkpoint()
-    assert expected_weights(Settings(tensor_parallel=2), located) is None
+def test_nothing_is_expected_where_the_engine_may_ask_for_something_else(monkeypatch: pytest.MonkeyPatch):
+    checkpoint = checkpoint_in()
+
+    def expected(**settings):
+        return expect_weights(context_of(**settings), checkpoint=checkpoint)
+
+    assert expected() is not None
+    assert expected(tensor_parallel=2) is None
     with monkeypatch.context() as patch:
         patch.setattr("service.start.prefetch.host_memory_bytes", lambda: 1024)
-        assert expected_weights(Settings(), located) is None
-    located.hub_config["model_type"] = "mamba"  # the plan says what is wrong with it
-    assert expected_weights(Settings(), located) is None
-    monkeypatch.setattr("service.start.prefetch.expects_cpu", lambda: False)
-    assert expected_weights(Settings(), checkpoint()) is None
+        assert expected() is None
+    with monkeypatch.context() as patch:
+        patch.setattr("service.start.prefetch.expects_cpu", lambda: False)
+        assert expected() is None
+    checkpoint.hub_config["model_type"] = "mamba"  # the spec raises what is wrong with it
+    assert expected() is None
+
+
+def test_a_cancellation_follows_another_event():
+    from service.start.prefetch import Cancellation
+
+    other = threading.Event()
+    cancellation = Cancellation(other)
+    assert not cancellation.is_set()
+    other.set()
+    assert cancellation.is_set()

@@ -9,7 +9,7 @@ from service.checkpoint.discover import locate
 from service.errors import DoesNotFit, SettingsError
 from service.kernels.choice import KernelName
 from service.settings import Settings
-from service.start.spec import EnginePlan, plan_engine
+from service.start.spec import EngineSpec, choose_engine_spec
 from service.storage.local import LocalSource
 from tests.device.devices import NamedDevice
 from tests.served import DEMO
@@ -23,12 +23,12 @@ KV_BYTES_PER_TOKEN = 2 * 4 * 2 * 32 * 2
 LIMIT_BYTES = 80_000_000
 
 
-def plan(number: int, limit_bytes: int = LIMIT_BYTES, **settings) -> EnginePlan:
+def plan(number: int, limit_bytes: int = LIMIT_BYTES, **settings) -> EngineSpec:
     """Plan the demo model on accelerators."""
     client = SimpleNamespace(platform_version="1")
     devices = [NamedDevice(index, client=client, limit_bytes=limit_bytes) for index in range(number)]
     chosen = Settings(**{"max_prefill_tokens": 256} | settings)  # work space that the limits below leave room for
-    return plan_engine(chosen, locate(str(DEMO), LocalSource), devices)
+    return choose_engine_spec(chosen, locate(str(DEMO), LocalSource), devices)
 
 
 def test_each_device_holds_its_part_of_the_weights():
@@ -77,7 +77,7 @@ def kernel_of():
 
     def choose(platform: str, kind: str, capability: str = ""):
         device = NamedDevice(0, platform, kind, SimpleNamespace(platform_version="1"), LIMIT_BYTES, capability)
-        return plan_engine(Settings(max_prefill_tokens=256), locate(str(DEMO), LocalSource), [device]).kernel
+        return choose_engine_spec(Settings(max_prefill_tokens=256), locate(str(DEMO), LocalSource), [device]).kernel
 
     return choose
 

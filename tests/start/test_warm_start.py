@@ -210,6 +210,12 @@ def test_a_stop_between_the_first_answer_and_ready_is_no_failure(two_starts, del
         assert service.stop() == 0
 
 
+def test_the_service_starts_and_answers_the_same_with_the_import_tweaks_off(two_starts, demo_answers):
+    cache, _ = two_starts
+    with running_service(local_model_cache=cache, levserve_import_tweaks="off") as service:
+        assert answers_of(service, demo_answers) == [pair["answer"] for pair in demo_answers]
+
+
 def test_the_picture_of_the_start_is_drawn(two_starts, tmp_path):
     cache, _ = two_starts
     picture = tmp_path / "start.png"

@@ -1,4 +1,4 @@
-"""Modules that are imported without being run, until something of them is asked for."""
+"""Modules whose execution is deferred until one of their attributes is read."""
 
 import importlib
 import sys
@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from service.start.deferred_modules import put_off, run_put_off
+from service.start.imports import deferred, run_deferred
 
 NAMES = ("late", "late_other", "late_package", "late_package.inner")
 
@@ -21,7 +21,7 @@ def make(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
         path = tmp_path / f"{name}.py"
         path.write_text("import builtins\nbuiltins.runs.append(__name__)\n" + source)
         importlib.invalidate_caches()
-        with put_off(NAMES):
+        with deferred(NAMES):
             return importlib.import_module(name)
 
     monkeypatch.setattr("builtins.runs", [], raising=False)
@@ -89,12 +89,12 @@ def test_modules_that_need_one_another_see_as_much_as_there_is(make):
 def test_all_that_waits_can_be_run(make):
     make("value = 3")
     make("import late", "late_other")
-    run_put_off()
+    run_deferred()
     assert sorted(runs()) == ["late", "late_other"]
 
 
 def test_others_are_run_at_once(make, tmp_path: Path):
     (tmp_path / "prompt_module.py").write_text("import builtins\nbuiltins.runs.append(__name__)")
-    with put_off(NAMES):
+    with deferred(NAMES):
         import prompt_module  # noqa: F401  # pyright: ignore[reportMissingImports]
     assert runs() == ["prompt_module"]

@@ -1,0 +1,169 @@
+"""One process as a whole: a start under way, then a model that answers, then a drain."""
+
+import asyncio
+import contextlib
+import logging
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from starlette.types import ASGIApp
+
+from service.errors import Draining, EngineStopped, NotReady
+from service.observability.metrics import Metrics
+from service.settings import Settings
+from service.start.imports import quick_fastapi_import
+from service.start.progress import Phase, StartProgress
+
+if TYPE_CHECKING:
+    from service.api.dependencies import ServedModel
+    from service.start.context import StartContext
+    from service.start.load import ModelStart
+    from service.start.parts import LoadedModel
+
+logger = logging.getLogger(__name__)
+
+
+class Service:
+    """The state behind the port; the API's `Readiness`. The start's threads write it, the event loop reads it."""
+
+    def __init__(self, settings: Settings, picture: Path | None = None) -> None:
+        """Create a service that has not started.
+
+        Args:
+            settings: what to serve and how.
+            picture: the file to draw the start's timeline into, if any.
+        """
+        self.settings = settings
+        self.metrics = Metrics()
+        self.start_progress = StartProgress(self.metrics)
+        self.loaded: LoadedModel | None = None
+        self.api: ASGIApp | None = None
+        self.error: BaseException | None = None  # why the process must end
+        self.is_draining = False
+        self.decided = asyncio.Event()  # set once it is known whether requests will be answered
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._picture = picture
+        self._on_error: Callable[[], None] = lambda: None
+        self._loading = threading.Thread(target=self._load, name="load", daemon=True)
+
+    @property
+    def is_live(self) -> bool:
+        """Whether this process should go on."""
+        return self.error is None
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether a request would be accepted now."""
+        return self.start_progress.is_ready and self.error is None and not self.is_draining
+
+    @property
+    def is_loading(self) -> bool:
+        """Whether the start is still running."""
+        return self._loading.is_alive()
+
+    def progress(self) -> dict[str, Any]:
+        """Return the start's progress as a JSON object."""
+        return self.start_progress.progress()
+
+    def summary(self) -> str:
+        """Return the start's progress as one phrase."""
+        return self.start_progress.summary()
+
+    def stats(self) -> dict[str, Any]:
+        """Return the start's timeline and results as a JSON object."""
+        return {"is_ready": self.is_ready, **self.start_progress.report()}
+
+    def served_model(self) -> "ServedModel":
+        """Return the model that answers.
+
+        Raises:
+            NotReady, Draining, EngineStopped: no model answers now.
+        """
+        if self.error is not None:
+            raise EngineStopped("The engine has stopped; this instance is about to be replaced. Try again.")
+        if self.is_draining:
+            raise Draining
+        if self.loaded is None:
+            raise NotReady(self.start_progress.summary())
+        return self.loaded.served
+
+    def start(self, on_error: Callable[[], None]) -> None:
+        """Load the model on a thread; `on_error` is called from there, or later from the device thread."""
+        self._on_error = on_error
+        self._loop = asyncio.get_running_loop()
+        self._loading.start()
+
+    async def drain(self) -> None:
+        """Refuse new requests and let the running ones finish, for at most DRAIN_SECONDS."""
+        self.is_draining = True
+        self.decided.set()
+        if self.loaded is not None:
+            engine = self.loaded.engine
+            is_done = await engine.drain(self.settings.drain_seconds)
+            logger.info("drained", extra={"is_complete": is_done, "cut_off": engine.num_open})
+            engine.stop()
+
+    def _load(self) -> None:
+        try:
+            start = self._begin()
+            self.loaded = start.wait_for_model()
+            self._decide()
+            start.wait_until_ready()
+            self._draw(start)
+        except BaseException as error:  # of whatever kind: the process must end and log why
+            if self.is_draining and isinstance(error, EngineStopped):
+                return  # the drain has stopped the engine, which is not a failure
+            self.error = error
+            self._decide()
+            self._on_error()
+
+    def _begin(self) -> "ModelStart":
+        with self.start_progress.phase(Phase.IMPORT, "checkpoint"):
+            from service.start.context import StartContext
+            from service.start.graph import Part
+            from service.start.load import ModelStart
+
+        context = StartContext(self.settings, self.metrics, self.start_progress, self._engine_failed)
+        # The import holds the GIL, so it begins after the loading of executables and weights.
+        return ModelStart(context, before_answering=[Part("api", self._import_api, after=("bundle",))])
+
+    def _decide(self) -> None:
+        if self._loop is not None:
+            with contextlib.suppress(RuntimeError):  # the server has ended
+                self._loop.call_soon_threadsafe(self.decided.set)
+
+    def _draw(self, start: "ModelStart") -> None:
+        if self._picture is not None:
+            from service.start.timeline import draw
+
+            title = f"levserve serve {self.settings.checkpoint_uri or '(demo model)'}"
+            try:
+                draw(self.start_progress, start.run.times, self._picture, title)
+            except OSError as error:  # the service answers all the same
+                logger.warning("the picture was not written", extra={"reason": str(error)})
+            else:
+                logger.info("drew the start", extra={"file": str(self._picture)})
+
+    def _import_api(self, _: "StartContext") -> None:
+        """Import FastAPI and assemble the API."""
+        with self.start_progress.phase(Phase.IMPORT, "api"):
+            with quick_fastapi_import():
+                import fastapi  # noqa: F401
+            from service.api.application import create_api
+
+            self.api = create_api(
+                self,
+                self.metrics,
+                api_keys=self.settings.api_keys,
+                request_timeout_s=self.settings.request_timeout,
+                default_max_tokens=self.settings.default_max_tokens,
+                default_temperature=self.settings.default_temperature,
+                max_body_bytes=self.settings.max_body_bytes,
+                project_id=self.settings.google_cloud_project,
+            )
+
+    def _engine_failed(self) -> None:
+        self.error = EngineStopped("the device thread failed; see the log above")
+        self._on_error()

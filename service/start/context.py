@@ -1,0 +1,35 @@
+"""What every part of a start is given: settings, clocks, counters, and the cache of checkpoints."""
+
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import cached_property
+
+from service.checkpoint.load import LoadLimits
+from service.observability.metrics import Metrics
+from service.settings import Settings
+from service.start.progress import StartProgress
+from service.storage.cache.cache import CheckpointCache
+
+
+@dataclass(frozen=True)
+class StartContext:
+    """One start, of a service, a batch run or a prewarm."""
+
+    settings: Settings
+    metrics: Metrics
+    progress: StartProgress
+    on_engine_failure: Callable[[], None] = lambda: None  # called from the device thread if the engine dies
+    failed: threading.Event = field(default_factory=threading.Event)  # set when a part fails; ends the transfers
+
+    @cached_property
+    def cache(self) -> CheckpointCache | None:
+        """The cache that keeps pulled checkpoints; None with MODEL_STREAM, where a file would take memory twice."""
+        if self.settings.model_stream:
+            return None
+        return CheckpointCache(self.settings.local_model_cache, max_checkpoints=self.settings.max_cached_models)
+
+    @property
+    def load_limits(self) -> LoadLimits:
+        """What loading weights may use."""
+        return LoadLimits(self.cache, self.progress.pulled, self.settings.stream_staging_bytes, self.failed)

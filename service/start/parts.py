@@ -1,0 +1,209 @@
+"""The parts of a start between its discovery and its first answer. Each imports what it needs when it runs.
+
+A warm start imports no Levanter, Haliax, Equinox or Transformers, and nothing here may import jax before `devices` has.
+"""
+
+import logging
+import time
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING
+
+from service.bundles.location import local_folder
+from service.bundles.prefetch import PrefetchedBundle, prefetch_bundle
+from service.checkpoint.discover import LocatedCheckpoint
+from service.checkpoint.load import load_checkpoint
+from service.settings import Settings
+from service.start.context import StartContext
+from service.start.discover import Devices, checkpoint_uri
+from service.start.prefetch import ExpectedWeights, PrefetchedWeights
+from service.start.progress import Phase
+from service.storage.location import HubLocation, parse_location
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from pathlib import Path
+
+    import jax
+
+    from service.api.dependencies import ServedModel
+    from service.engine.device_state import DeviceState
+    from service.engine.engine import Engine
+    from service.engine.runner import Runner
+    from service.start.executables import BundleSearch, Executables
+    from service.start.spec import EngineSpec
+    from service.text.chat_template import ChatTemplate
+    from service.text.tokenizer import Tokenizer
+
+logger = logging.getLogger(__name__)
+
+DEMO_NAME = "levserve-demo"
+
+
+@dataclass(frozen=True)
+class Text:
+    """What turns requests into token ids."""
+
+    tokenizer: "Tokenizer"
+    chat_template: "ChatTemplate | None"
+
+
+@dataclass(frozen=True)
+class RunningEngine:
+    """An engine that takes requests, and the runner below it."""
+
+    engine: "Engine"
+    runner: "Runner"
+
+
+@dataclass(frozen=True)
+class LoadedModel:
+    """A model that answers requests."""
+
+    served: "ServedModel"
+    engine: "Engine"
+
+
+def read_last_bundle(context: StartContext) -> PrefetchedBundle:
+    """Read the bundle that this machine used last while jax imports."""
+    return prefetch_bundle(local_folder(context.settings))
+
+
+def choose_spec(context: StartContext, *, devices: Devices, checkpoint: LocatedCheckpoint) -> "EngineSpec":
+    """Choose dtype, sizes, kernel and mesh from configuration and devices."""
+    with context.progress.phase(Phase.IMPORT, "engine"):
+        from service.start.spec import choose_engine_spec
+    spec = choose_engine_spec(context.settings, checkpoint, devices.devices)
+    logger.info(
+        "planned",
+        extra={
+            "model_type": spec.config.model_type,
+            "dtype": spec.dtype.name,
+            "weights_bytes": spec.weights_bytes,
+            "tensor_parallel": spec.mesh.num_devices,
+            "kv_head_copies": spec.config.kv_copies,
+            "bundle": spec.key.digest,
+            **asdict(spec.shapes),
+        },
+    )
+    return spec
+
+
+def load_weights(
+    context: StartContext,
+    *,
+    checkpoint: LocatedCheckpoint,
+    spec: "EngineSpec",
+    expected_weights: ExpectedWeights | None,
+    prefetched_weights: PrefetchedWeights | None,
+) -> "Mapping[str, jax.Array]":
+    """Place the prefetched weights, or load those that the engine asks for."""
+    begin_s = None if prefetched_weights is None else prefetched_weights.begin_s
+    with context.progress.phase(Phase.WEIGHTS, begin_s=begin_s) as facts:
+        facts["weights_bytes"] = spec.weights_bytes
+        if prefetched_weights is not None and expected_weights is not None:
+            if expected_weights.match(spec):
+                return spec.mesh.alias_host_arrays(prefetched_weights.loaded.weights)
+            prefetched_weights.loaded.release()
+        loaded = load_checkpoint(checkpoint, spec.specs, spec.dtype, mesh=spec.mesh, limits=context.load_limits)
+        return loaded.weights
+
+
+def find_bundle(
+    context: StartContext, *, checkpoint: LocatedCheckpoint, spec: "EngineSpec", last_bundle: PrefetchedBundle
+) -> "BundleSearch":
+    """Look for the engine's bundle: on this machine, then where BUNDLE_URI says."""
+    from service.bundles.lookup import Bundles
+    from service.start.executables import find_bundle
+
+    bundles = Bundles.of_settings(context.settings, checkpoint.uri, context.metrics, last_bundle)
+    return find_bundle(spec, bundles, context.progress)
+
+
+def obtain_executables(context: StartContext, *, spec: "EngineSpec", bundle: "BundleSearch") -> "Executables":
+    """Begin to load the bundle's executables and return, or compile all of them."""
+    from service.start.executables import obtain_executables
+
+    return obtain_executables(spec, bundle, context.progress)
+
+
+def begin_state(_: StartContext, *, spec: "EngineSpec", executables: "Executables") -> "DeviceState":
+    """Make the device state that the first step needs besides weights."""
+    from service.engine.device_state import DeviceState
+
+    state = DeviceState(spec.stages, executables.by_name)
+    state.begin_caches()
+    return state
+
+
+def pull_tokenizer_files(context: StartContext, *, checkpoint: LocatedCheckpoint) -> "Path":
+    """Pull the tokenizer's files into a local folder."""
+    with context.progress.phase(Phase.TOKENIZER, "pull"):
+        from service.checkpoint.tokenizer_files import pull_tokenizer
+
+        return pull_tokenizer(checkpoint, context.cache, context.progress.pulled).path
+
+
+def load_text(context: StartContext, *, checkpoint: LocatedCheckpoint, tokenizer_files: "Path") -> Text:
+    """Read tokenizer and chat template, which holds the GIL."""
+    with context.progress.phase(Phase.TOKENIZER) as facts:
+        from service.text.chat_template import ChatTemplate
+        from service.text.tokenizer import Tokenizer
+
+        uri = checkpoint.tokenizer.source.uri
+        tokenizer = Tokenizer.load(tokenizer_files, uri)
+        template = ChatTemplate.load(tokenizer_files, tokenizer.special_tokens, uri)
+        facts |= {"tokens": tokenizer.vocab_size, "has_chat_template": template is not None}
+    return Text(tokenizer, template)
+
+
+def start_engine(
+    context: StartContext,
+    *,
+    spec: "EngineSpec",
+    weights: "Mapping[str, jax.Array]",
+    executables: "Executables",
+    device_state: "DeviceState",
+) -> RunningEngine:
+    """Warm executables that have never run, and start the device thread."""
+    from service.engine.engine import Engine
+    from service.engine.runner import Runner
+
+    with context.progress.phase(Phase.WARM):
+        runner = Runner(spec.shapes, spec.stages, weights, executables.by_name, device_state)
+        if not executables.is_hit:  # a bundle is stored after this, so its executables have run
+            runner.warm()
+        engine = Engine(
+            runner,
+            spec.shapes,
+            context.metrics,
+            max_requests=context.settings.max_concurrent_requests,
+            on_failure=context.on_engine_failure,
+        )
+        engine.start()
+    return RunningEngine(engine, runner)
+
+
+def assemble_model(context: StartContext, *, spec: "EngineSpec", engine: RunningEngine, tokenizer: Text) -> LoadedModel:
+    """Put engine and tokenizer together: requests are answered from here on."""
+    from service.api.dependencies import ServedModel
+
+    context.progress.mark_answering()
+    served = ServedModel(
+        name=context.settings.model_name or _default_name(context.settings),
+        created=int(time.time()),
+        engine=engine.engine,
+        tokenizer=tokenizer.tokenizer,
+        chat_template=tokenizer.chat_template,
+        max_model_len=spec.shapes.max_context,
+        vocab_size=spec.config.vocab_size,
+        stop_ids=tokenizer.tokenizer.eos_ids,
+        defaults=tokenizer.tokenizer.defaults,
+    )
+    return LoadedModel(served, engine.engine)
+
+
+def _default_name(settings: Settings) -> str:
+    if settings.checkpoint_uri is None:
+        return DEMO_NAME
+    location = parse_location(checkpoint_uri(settings))
+    return location.repo if isinstance(location, HubLocation) else location.uri.rstrip("/").rsplit("/", 1)[-1]
