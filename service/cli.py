@@ -1,4 +1,4 @@
-"""The command line, `levserve COMMAND`. Every setting is a flag; errors are one line and an exit code."""
+"""The command line `levserve COMMAND`. Every setting is a flag; an error is one line and an exit code."""
 
 import argparse
 import atexit
@@ -40,7 +40,7 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
         configure_logging(settings.log_level, settings.log_format)
         code = _run(flags, settings)
     except Exception as error:
-        _exit(1, partial(_tell, error, with_trace=level == "DEBUG"))
+        _exit(1, partial(_log_error, error, with_trace=level == "DEBUG"))
     _exit(code)
 
 
@@ -78,12 +78,12 @@ def build_parser() -> argparse.ArgumentParser:
     batch = commands.add_parser(
         "batch",
         help="answer a batch file (OpenAI's format) without a port",
-        description="Answer every line of a batch file and write the answers to another. A run that was killed goes on "
+        description="Answer every line of a batch file and write the answers to another. A run that was killed resumes "
         "where it stopped. Each flag is also an environment variable, its name in capitals.",
         argument_default=argparse.SUPPRESS,
     )
     batch.add_argument("source", type=Path, metavar="IN.jsonl", help="the batch file")
-    batch.add_argument("target", type=Path, metavar="OUT.jsonl", help="where the answers go, once all are there")
+    batch.add_argument("target", type=Path, metavar="OUT.jsonl", help="the file of answers, once all are complete")
     batch.add_settings()
     add_smoke(commands)
     return parser
@@ -120,7 +120,11 @@ def _run(flags: dict[str, object], settings: Settings) -> int:
 
 
 def _check_picture(path: Path) -> None:
-    """Refuse a picture that could not be drawn, before the start rather than after it."""
+    """Refuse before the start a picture that could not be drawn after it.
+
+    Raises:
+        SettingsError: the suffix, the folder or matplotlib is missing.
+    """
     from importlib.util import find_spec
 
     if path.suffix not in PICTURE_SUFFIXES:
@@ -131,17 +135,22 @@ def _check_picture(path: Path) -> None:
         raise SettingsError("--profile-start", "matplotlib draws the picture. Install it: pip install matplotlib.")
 
 
-def _tell(error: Exception, *, with_trace: bool) -> None:
+def _log_error(error: Exception, *, with_trace: bool) -> None:
     if isinstance(error, ServiceError):
         logger.error("%s", error, exc_info=error if with_trace else None)
     else:
         logger.critical("an error that should not happen; please report it", exc_info=error)
 
 
-def _exit(code: int, tell: Callable[[], None] = lambda: None) -> NoReturn:
-    """Tell the cause and end the process, also while a thread is deep in a compilation that nothing can interrupt."""
-    # Threads that are at work go on, and fail over what ends under them: what they say would hide the cause.
-    end_logging(tell)
+def _exit(code: int, log_cause: Callable[[], None] = lambda: None) -> NoReturn:
+    """Log the cause and end the process, even while a thread is deep in a compilation that cannot be interrupted.
+
+    Args:
+        code: the exit code.
+        log_cause: writes the last lines of the log.
+    """
+    # Running threads fail as the process ends under them, and their log lines would hide the cause.
+    end_logging(log_cause)
     if threading.active_count() == 1:
         sys.exit(code)
     atexit._run_exitfuncs()

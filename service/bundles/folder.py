@@ -1,13 +1,12 @@
 """Bundles in a folder: each complete or invisible, safe with several writers and with a kill at any moment.
 
 FOLDER/
-  3f2a…/             one bundle; it comes into being by one rename
-  .part-…/           a bundle being written, locked by its writer; without a lock it is left over, and swept
+  3f2a…/             one bundle, created by one rename
+  .part-…/           a bundle being written, locked by its writer; an unlocked one is a leftover and is swept
 """
 
 import contextlib
 import errno
-import fcntl
 import os
 import shutil
 import time
@@ -18,6 +17,7 @@ from typing import Protocol, runtime_checkable
 
 from service.bundles.bundle import MANIFEST_NAME, BundleRefused
 from service.bundles.prefetch import PrefetchedBundle
+from service.storage.files import FileLock, sync, try_lock_folder
 
 MAX_BUNDLES = 8  # one per model and engine shapes; each takes a few dozen megabytes
 SWEEP_AFTER_S = 60
@@ -27,7 +27,7 @@ PART_PREFIX = ".part-"
 
 @runtime_checkable
 class BundlePlace(Protocol):
-    """Where bundles lie."""
+    """A place that holds bundles by key."""
 
     uri: str
 
@@ -40,11 +40,11 @@ class BundlePlace(Protocol):
         ...
 
     def discard(self, key: str) -> None:
-        """Make room for a bundle in place of one that is of no use."""
+        """Remove an unusable bundle, so that another can take its key."""
         ...
 
     def close(self) -> None:
-        """Close what is open to the place."""
+        """Close the connections to the place."""
         ...
 
 
@@ -63,8 +63,8 @@ class BundleFolder:
 
         Args:
             path: where it is, or will be.
-            is_private: whether it is refused if others can write to it, as nobody chose it on purpose.
-            max_bundles: how many it keeps; the least recently used go first.
+            is_private: whether to refuse it if other users can write to it; one named by an operator is trusted.
+            max_bundles: number of bundles that it holds; the least recently used are evicted first.
             prefetched: its files that have been read already.
         """
         self._max_bundles = max_bundles
@@ -77,7 +77,7 @@ class BundleFolder:
         """Read one file of a bundle; None if it is not there.
 
         Raises:
-            BundleRefused: others can write to the folder, so its code could be anybody's.
+            BundleRefused: other users can write to the folder, so its code is not trusted.
             OSError: the file cannot be read.
         """
         try:
@@ -90,7 +90,7 @@ class BundleFolder:
         except (FileNotFoundError, NotADirectoryError):
             return None
         if file == MANIFEST_NAME:
-            with contextlib.suppress(OSError):  # a read-only folder keeps no order of use
+            with contextlib.suppress(OSError):  # a read-only folder does not record its last use
                 os.utime(self._path / key)
         return data
 
@@ -123,16 +123,16 @@ class BundleFolder:
             with _locked(part):
                 fill(part)
                 for file in part.iterdir():
-                    _sync(file)
-                _sync(part)
+                    sync(file)
+                sync(part)
                 _rename_unless_there(part, self._path / key)
-            _sync(self._path)
+            sync(self._path)
             return True
         finally:
             shutil.rmtree(part, ignore_errors=True)
 
     def discard(self, key: str) -> None:
-        """Take a bundle away, at once for all readers.
+        """Remove a bundle, atomically for all readers.
 
         Raises:
             OSError: the folder cannot be written.
@@ -143,7 +143,7 @@ class BundleFolder:
         shutil.rmtree(trash, ignore_errors=True)
 
     def close(self) -> None:
-        """Nothing is held open."""
+        """Do nothing: a folder holds nothing open."""
 
     def manifests(self) -> Iterator[bytes]:
         """Yield the manifest of every bundle that can be read, the last used first."""
@@ -167,10 +167,10 @@ class BundleFolder:
         return [folder for _, folder in sorted(dated, reverse=True)]
 
     def _sweep(self, kept: str) -> None:
-        """Remove what killed writers left, and the bundles that were not used for longest."""
+        """Remove what killed writers left, and the least recently used bundles."""
         for part in self._path.glob(f"{PART_PREFIX}*"):
             with contextlib.suppress(OSError):
-                # A writer has made its folder a moment before it locks it.
+                # A writer creates its folder a moment before it locks it.
                 if time.time() - part.stat().st_mtime > SWEEP_AFTER_S:
                     with _locked(part):
                         shutil.rmtree(part, ignore_errors=True)
@@ -179,21 +179,22 @@ class BundleFolder:
             self.discard(name)
 
 
-@contextlib.contextmanager
-def _locked(folder: Path) -> Iterator[None]:
-    """Lock a folder; the kernel frees it when its holder dies. Raises BlockingIOError while another holds it."""
-    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        yield
-    finally:
-        os.close(descriptor)
+def _locked(folder: Path) -> FileLock:
+    """Lock a folder; the kernel frees it when its holder dies.
+
+    Raises:
+        BlockingIOError: another process holds it.
+    """
+    lock = try_lock_folder(folder)
+    if lock is None:
+        raise BlockingIOError(errno.EWOULDBLOCK, "is being written by another process", str(folder))
+    return lock
 
 
 def _rename_unless_there(part: Path, final: Path) -> None:
     try:
         part.rename(final)
-    except OSError as error:  # another writer was first, and its bundle is as good as ours
+    except OSError as error:  # another writer was first, and its bundle is as good
         if error.errno not in (errno.EEXIST, errno.ENOTEMPTY):
             raise
 
@@ -201,12 +202,3 @@ def _rename_unless_there(part: Path, final: Path) -> None:
 def _write_file(path: Path, data: bytes) -> None:
     with path.open("xb") as file:
         file.write(data)
-
-
-def _sync(path: Path) -> None:
-    """Put a file's bytes, or a folder's names, on the disk."""
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

@@ -1,4 +1,4 @@
-"""Where instances share bundles, and the converted weights beside them: what BUNDLE_URI means."""
+"""The meaning of BUNDLE_URI: the place where instances share bundles and converted weights."""
 
 from pathlib import Path
 
@@ -17,7 +17,7 @@ def local_folder(settings: Settings) -> Path:
 
 
 def shared_location(bundle_uri: str | None, checkpoint_uri: str) -> GcsLocation | LocalLocation | None:
-    """Return the place that BUNDLE_URI names; None if bundles are shared with nobody.
+    """Return the place that BUNDLE_URI names; None if bundles are not shared.
 
     Raises:
         SettingsError: BUNDLE_URI is malformed, or of a kind that cannot be written.
@@ -32,7 +32,7 @@ def shared_location(bundle_uri: str | None, checkpoint_uri: str) -> GcsLocation 
 
 
 def sibling_uri(checkpoint_uri: str) -> str | None:
-    """Return the folder for bundles beside a checkpoint; None for one that has no folder around it."""
+    """Return the folder for bundles beside a checkpoint; None for one without a parent folder."""
     match parse_location(checkpoint_uri):
         case GcsLocation(bucket, prefix) if prefix:
             return "/".join(["gs:/", bucket, *prefix.split("/")[:-1], SIBLING_FOLDER])

@@ -1,6 +1,6 @@
-"""Where bundles are looked for and kept: this machine's cache first, then the place that instances share.
+"""Look bundles up and store them: in this machine's cache first, then in the place that instances share.
 
-Whatever is wrong with a bundle or its place is a log line, a count and a recompile; it never stops a start.
+A broken bundle or an unreachable place costs a log line, a count and a recompile; it never stops a start.
 """
 
 import logging
@@ -28,7 +28,7 @@ from service.storage.location import LocalLocation
 
 logger = logging.getLogger(__name__)
 
-# What a step is traced from. A change in any of these files makes another bundle.
+# The sources that a step is traced from. A change in any of them makes another bundle.
 TRACED_SOURCES = (
     "compile",
     "device",
@@ -59,26 +59,26 @@ def bundle_key(config: DecoderConfig, dtype: np.dtype, shapes: EngineShapes, mes
     return BundleKey(inputs)
 
 
-class Bundles:
-    """The places, in the order in which they are asked."""
+class BundlePlaces:
+    """The places that hold bundles, in the order in which they are searched."""
 
     def __init__(
         self, places: Sequence[BundlePlace], metrics: Metrics, prefetched: PrefetchedBundle | None = None
     ) -> None:
         self.places = places
         self._prefetched = prefetched
-        self.outcome = "miss"  # of the last `find`
+        self.outcome = "miss"  # of the last `find`: hit, miss, stale or corrupt
         self._metrics = metrics
 
     @classmethod
     def of_settings(
         cls, settings: Settings, checkpoint_uri: str, metrics: Metrics, prefetched: PrefetchedBundle | None = None
-    ) -> "Bundles":
+    ) -> "BundlePlaces":
         """Return the places that the settings name.
 
         Args:
             settings: what to serve and how.
-            checkpoint_uri: what may have bundles beside it.
+            checkpoint_uri: the served checkpoint; with BUNDLE_URI=sibling its bundles lie beside it.
             metrics: where outcomes are counted.
             prefetched: the files of this machine's bundles that have been read already.
 
@@ -90,7 +90,7 @@ class Bundles:
         return cls([local, shared] if shared else [local], metrics, prefetched)
 
     def find(self, key: BundleKey, names: Sequence[str]) -> Bundle | None:
-        """Look for a bundle with these executables; None means that they have to be compiled."""
+        """Return a bundle that holds these executables; None if they have to be compiled."""
         self.outcome = "miss"
         for place in self.places:
             try:
@@ -110,8 +110,8 @@ class Bundles:
         self._explain_miss(key)
         return None
 
-    def keep(self, bundle: Bundle) -> list[str]:
-        """Store a bundle wherever it is not yet; return the places that took it."""
+    def store(self, bundle: Bundle) -> list[str]:
+        """Store a bundle in every place that lacks it; return the addresses of those that took it."""
         kept = []
         for place in self.places:
             try:
@@ -125,7 +125,7 @@ class Bundles:
         return kept
 
     def close(self) -> None:
-        """Close what is open to the places; nothing will be looked for or kept any more."""
+        """Close all connections; the places can be used no further."""
         for place in self.places:
             place.close()
 
@@ -151,10 +151,10 @@ class Bundles:
         try:
             place.discard(key.digest)
         except (OSError, ServiceError) as error:
-            logger.warning("the unusable bundle cannot be taken away", extra=_facts(place, error))
+            logger.warning("the unusable bundle cannot be removed", extra=_facts(place, error))
 
     def _explain_miss(self, key: BundleKey) -> None:
-        """Say in what the most similar bundle of this machine differs; why a start is cold is the first question."""
+        """Log in which inputs the most similar bundle of this machine differs: why this start is cold."""
         local = self.places[0]
         if self.outcome != "miss" or not isinstance(local, BundleFolder):
             return

@@ -1,4 +1,4 @@
-"""Converted Levanter checkpoints, kept beside the bundles: found by a start, made by `levserve prewarm`."""
+"""Converted Levanter checkpoints, stored beside the bundles: found by a start, made by `levserve prewarm`."""
 
 import contextlib
 import logging
@@ -18,14 +18,14 @@ logger = logging.getLogger(__name__)
 
 
 def find_conversion(settings: Settings, uri: str, open_source: OpenSource) -> str | None:
-    """Return the address of a checkpoint's conversion; None if there is none, or the checkpoint needs none.
+    """Return the address of a checkpoint's conversion; None if there is none or the checkpoint needs none.
 
     Raises:
         CheckpointError: there is no checkpoint.
     """
     local, shared = _local(settings), _shared(settings, uri)
     if shared is None and not local.is_dir():
-        return None  # nobody ever made one, so nothing has to be listed
+        return None  # no conversion can exist, so nothing has to be listed
     name = converted.conversion_name(uri, open_source, _sources(settings))
     for place in (str(local), shared.uri if shared is not None else None):
         if name is not None and place is not None:
@@ -33,14 +33,14 @@ def find_conversion(settings: Settings, uri: str, open_source: OpenSource) -> st
                 if converted.is_conversion(f"{place}/{name}", open_source):
                     return f"{place}/{name}"
             except CheckpointError as error:
-                logger.warning("no conversion could be looked for", extra={"place": place, "reason": str(error)})
+                logger.warning("a conversion cannot be looked up", extra={"place": place, "reason": str(error)})
     return None
 
 
-def keep_conversion(settings: Settings, located: LocatedCheckpoint, uri: str, open_source: OpenSource) -> list[str]:
-    """Convert a Levanter checkpoint and store it here and in the shared place; return the places that took it.
+def store_conversion(settings: Settings, located: LocatedCheckpoint, uri: str, open_source: OpenSource) -> list[str]:
+    """Convert a Levanter checkpoint; store it on this machine and in the shared place; return the places that took it.
 
-    A conversion that is already shared is left alone: the machine that compiles may be too small to make one.
+    A conversion that is already shared is not made again: the machine that compiles may be too small for that.
 
     Raises:
         CheckpointError: the weights did not come whole, or the shared place cannot be written.
@@ -56,19 +56,19 @@ def keep_conversion(settings: Settings, located: LocatedCheckpoint, uri: str, op
     if shared is not None and converted.is_conversion(f"{shared.uri}/{name}", open_source):
         return []
     place = BundleFolder(local, max_bundles=settings.max_cached_models)
-    kept = []
+    stored = []
     if place.write_with(name, lambda part: converted.write_conversion(part, located, cache, Progress())):
-        kept.append(place.uri)
+        stored.append(place.uri)
     if isinstance(shared, GcsLocation):
         from service.bundles.bucket import BundleBucket
 
         bucket = BundleBucket(shared, emulator_host=settings.storage_emulator_host)
         with contextlib.closing(bucket):
             if bucket.write_folder(name, local / name, converted.MARKER):
-                kept.append(shared.uri)
+                stored.append(shared.uri)
     elif shared is not None and BundleFolder(shared.path).write_with(name, lambda part: _copy(local / name, part)):
-        kept.append(shared.uri)
-    return kept
+        stored.append(shared.uri)
+    return stored
 
 
 def _copy(folder: Path, part: Path) -> None:

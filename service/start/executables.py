@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from service.bundles.bundle import Bundle, make_bundle
-from service.bundles.lookup import Bundles
+from service.bundles.lookup import BundlePlaces
 from service.compile.aot import Compiled, compile_programs
 from service.compile.lazy import LazyExecutables
 from service.compile.program import Executable, load_executable
@@ -25,9 +25,9 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class BundleSearch:
-    """Where bundles lie, and the one that was found."""
+    """The places that were searched, and the bundle that was found."""
 
-    bundles: Bundles
+    places: BundlePlaces
     found: Bundle | None
     begin_s: float  # when the search began, in seconds since the process began
 
@@ -67,11 +67,11 @@ def needed_names(spec: EngineSpec) -> list[str]:
     return program_names(spec.shapes, spec.stages, keeps_rows=keeps_rows(spec.mesh.platform))
 
 
-def find_bundle(spec: EngineSpec, bundles: Bundles, progress: StartProgress) -> BundleSearch:
+def find_bundle(spec: EngineSpec, places: BundlePlaces, progress: StartProgress) -> BundleSearch:
     """Look for the bundle of an engine."""
     begin_s = progress.elapsed_s()
     with progress.part(Phase.EXECUTABLES, "find bundle"):
-        return BundleSearch(bundles, bundles.find(spec.key, needed_names(spec)), begin_s)
+        return BundleSearch(places, places.find(spec.key, needed_names(spec)), begin_s)
 
 
 def obtain_executables(spec: EngineSpec, search: BundleSearch, progress: StartProgress) -> Executables:
@@ -88,7 +88,7 @@ def obtain_executables(spec: EngineSpec, search: BundleSearch, progress: StartPr
 def search_facts(spec: EngineSpec, search: BundleSearch) -> dict[str, Any]:
     """Return what the log says about the executables of a start."""
     size = {} if search.found is None else {"bundle_bytes": search.found.size_bytes}
-    return {"bundle": search.bundles.outcome, "executables": len(needed_names(spec)), **size}
+    return {"bundle": search.places.outcome, "executables": len(needed_names(spec)), **size}
 
 
 def compile_all(spec: EngineSpec, progress: StartProgress) -> Executables:

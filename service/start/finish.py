@@ -76,7 +76,7 @@ def mark_ready(
         max_model_len=shapes.max_context,
         kv_pages=shapes.num_pages,
         slots=shapes.num_slots,
-        bundle_outcome=bundle.bundles.outcome,
+        bundle_outcome=bundle.places.outcome,
         compiles=devices.compiles.num_compiles,
         traces=devices.compiles.num_traces,
         heavy_imports=[name for name in HEAVY_PACKAGES if name in sys.modules],
@@ -87,9 +87,9 @@ def store_bundle(
     context: StartContext, *, spec: "EngineSpec", bundle: "BundleSearch", executables: "Executables"
 ) -> None:
     """Store the bundle for later starts, wherever it is missing."""
-    with contextlib.closing(bundle.bundles):
+    with contextlib.closing(bundle.places):
         try:
-            bundle.bundles.keep(executables.to_bundle(spec, context.progress))
+            bundle.places.store(executables.to_bundle(spec, context.progress))
         except Exception:  # the service answers, and not every backend can serialize
             logger.warning("no bundle could be made; the next start compiles again", exc_info=True)
 

@@ -112,11 +112,11 @@ def find_bundle(
     context: StartContext, *, checkpoint: LocatedCheckpoint, spec: "EngineSpec", last_bundle: PrefetchedBundle
 ) -> "BundleSearch":
     """Look for the engine's bundle: on this machine, then where BUNDLE_URI says."""
-    from service.bundles.lookup import Bundles
+    from service.bundles.lookup import BundlePlaces
     from service.start.executables import find_bundle
 
-    bundles = Bundles.of_settings(context.settings, checkpoint.uri, context.metrics, last_bundle)
-    return find_bundle(spec, bundles, context.progress)
+    places = BundlePlaces.of_settings(context.settings, checkpoint.uri, context.metrics, last_bundle)
+    return find_bundle(spec, places, context.progress)
 
 
 def obtain_executables(context: StartContext, *, spec: "EngineSpec", bundle: "BundleSearch") -> "Executables":
@@ -146,12 +146,11 @@ def pull_tokenizer_files(context: StartContext, *, checkpoint: LocatedCheckpoint
 def load_text(context: StartContext, *, checkpoint: LocatedCheckpoint, tokenizer_files: "Path") -> Text:
     """Read tokenizer and chat template, which holds the GIL."""
     with context.progress.phase(Phase.TOKENIZER) as facts:
-        from service.text.chat_template import ChatTemplate
-        from service.text.tokenizer import Tokenizer
+        from service.text.load import load_chat_template, load_tokenizer
 
         uri = checkpoint.tokenizer.source.uri
-        tokenizer = Tokenizer.load(tokenizer_files, uri)
-        template = ChatTemplate.load(tokenizer_files, tokenizer.special_tokens, uri)
+        tokenizer = load_tokenizer(tokenizer_files, uri)
+        template = load_chat_template(tokenizer_files, tokenizer.special_tokens, uri)
         facts |= {"tokens": tokenizer.vocab_size, "has_chat_template": template is not None}
     return Text(tokenizer, template)
 

@@ -13,13 +13,13 @@ from dataclasses import dataclass
 import numpy as np
 
 from service.bundles.bundle import Bundle
-from service.bundles.lookup import Bundles
+from service.bundles.lookup import BundlePlaces
 from service.checkpoint.discover import LocatedCheckpoint
 from service.engine.runner import Runner
 from service.observability.metrics import Metrics
 from service.settings import Settings
 from service.start.context import StartContext
-from service.start.conversions import keep_conversion
+from service.start.conversions import store_conversion
 from service.start.discover import checkpoint_uri, opener
 from service.start.executables import compile_all, find_bundle, needed_names
 from service.start.graph import GraphRun
@@ -32,21 +32,21 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class _Goal:
-    """The engine that a start would build, and where its bundles lie."""
+    """The engine that a start would build, and the places of its bundles."""
 
     checkpoint: LocatedCheckpoint
     spec: EngineSpec
-    bundles: Bundles
+    places: BundlePlaces
     progress: StartProgress
 
 
 def check(settings: Settings) -> int:
     """Print whether a start would find its bundle; return the exit code, 0 for yes."""
     goal = _discover(settings)
-    with contextlib.closing(goal.bundles):
-        found = find_bundle(goal.spec, goal.bundles, goal.progress).found
-    facts = {"outcome": goal.bundles.outcome, "key": goal.spec.key.digest, "executables": len(needed_names(goal.spec))}
-    _print_facts({**facts, "places": [place.uri for place in goal.bundles.places]})
+    with contextlib.closing(goal.places):
+        found = find_bundle(goal.spec, goal.places, goal.progress).found
+    facts = {"outcome": goal.places.outcome, "key": goal.spec.key.digest, "executables": len(needed_names(goal.spec))}
+    _print_facts({**facts, "places": [place.uri for place in goal.places.places]})
     return 0 if found is not None else 1
 
 
@@ -57,11 +57,11 @@ def prewarm(settings: Settings) -> int:
         StartError: the checkpoint cannot be served.
     """
     goal = _discover(settings)
-    with contextlib.closing(goal.bundles):
-        found = find_bundle(goal.spec, goal.bundles, goal.progress).found
+    with contextlib.closing(goal.places):
+        found = find_bundle(goal.spec, goal.places, goal.progress).found
         bundle = found or _make(goal)
-        kept = goal.bundles.keep(bundle)
-    converted = keep_conversion(settings, goal.checkpoint, checkpoint_uri(settings), opener(settings))
+        stored = goal.places.store(bundle)
+    converted = store_conversion(settings, goal.checkpoint, checkpoint_uri(settings), opener(settings))
     _print_executables(bundle, is_made=found is None)
     _print_facts(
         {
@@ -69,12 +69,12 @@ def prewarm(settings: Settings) -> int:
             "key": goal.spec.key.digest,
             "executables": len(bundle.manifest.executables),
             "bundle_bytes": bundle.size_bytes,
-            "places": kept,
+            "places": stored,
             "converted_weights": converted,
             "seconds": round(goal.progress.elapsed_s(), 3),
         }
     )
-    return 0 if kept or found is not None else 1
+    return 0 if stored or found is not None else 1
 
 
 def _discover(settings: Settings) -> _Goal:
@@ -82,7 +82,7 @@ def _discover(settings: Settings) -> _Goal:
     context = StartContext(settings, metrics, StartProgress(metrics))
     run = GraphRun(DISCOVERY, context, failed=context.failed)
     spec, checkpoint = run.wait("spec"), run.wait("checkpoint")
-    return _Goal(checkpoint, spec, Bundles.of_settings(settings, checkpoint.uri, metrics), context.progress)
+    return _Goal(checkpoint, spec, BundlePlaces.of_settings(settings, checkpoint.uri, metrics), context.progress)
 
 
 def _make(goal: _Goal) -> Bundle:

@@ -14,7 +14,7 @@ from service.bundles.bundle import MANIFEST_NAME
 from service.bundles.folder import BundleFolder
 from service.bundles.key import BundleKey
 from service.bundles.location import sibling_uri
-from service.bundles.lookup import Bundles
+from service.bundles.lookup import BundlePlaces
 from service.bundles.prefetch import prefetch_bundle
 from service.compile.program import load_executable
 from service.errors import SettingsError
@@ -42,7 +42,7 @@ def bucket_of(gcs_bucket) -> BundleBucket:
 def find(*places, key=KEY, names=NAMES):
     """Return outcome and bundle of a search, and check that it was counted."""
     metrics = Metrics()
-    bundles = Bundles(places, metrics)
+    bundles = BundlePlaces(places, metrics)
     found = bundles.find(key, names)
     bundles.close()
     counts = {
@@ -53,8 +53,8 @@ def find(*places, key=KEY, names=NAMES):
 
 
 def keep(bundle, *places) -> list[str]:
-    bundles = Bundles(places, Metrics())
-    kept = bundles.keep(bundle)
+    bundles = BundlePlaces(places, Metrics())
+    kept = bundles.store(bundle)
     bundles.close()
     return kept
 
@@ -207,7 +207,7 @@ def test_a_sibling_lies_beside_the_checkpoint():
 def test_bundles_cannot_be_shared_through_the_hub(tmp_path):
     settings = Settings(local_model_cache=tmp_path, bundle_uri="hf://org/name")
     with pytest.raises(SettingsError, match="BUNDLE_URI"):
-        Bundles.of_settings(settings, "/models/mine", Metrics())
+        BundlePlaces.of_settings(settings, "/models/mine", Metrics())
 
 
 @pytest.mark.parametrize("is_corrupt", [False, True])
@@ -220,7 +220,7 @@ def test_prefetched_bytes_are_checked_all_the_same(bundle, local, tmp_path, is_c
     prefetched = prefetch_bundle(folder)
     for file in files:
         file.write_bytes(b"what nobody reads")
-    bundles = Bundles([BundleFolder(folder, prefetched=prefetched)], Metrics(), prefetched)
+    bundles = BundlePlaces([BundleFolder(folder, prefetched=prefetched)], Metrics(), prefetched)
     found = bundles.find(KEY, NAMES)
     assert (bundles.outcome, found is None) == (("corrupt", True) if is_corrupt else ("hit", False))
     if found is not None:

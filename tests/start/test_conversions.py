@@ -73,7 +73,7 @@ def test_what_another_machine_converted_is_not_converted_again(run, tmp_path):
     from service.checkpoint import conversion as converted
     from service.checkpoint.discover import locate
     from service.settings import Settings
-    from service.start.conversions import keep_conversion
+    from service.start.conversions import store_conversion
     from service.storage.source import open_source
 
     def opener(location):
@@ -84,5 +84,5 @@ def test_what_another_machine_converted_is_not_converted_again(run, tmp_path):
     there.mkdir(parents=True)
     (there / converted.MARKER).write_text("{}")
     settings = Settings(bundle_uri=str(tmp_path / "shared"), local_model_cache=tmp_path / "cache")
-    assert keep_conversion(settings, locate(str(run), opener), str(run), opener) == []
+    assert store_conversion(settings, locate(str(run), opener), str(run), opener) == []
     assert not (tmp_path / "cache" / converted.FOLDER).exists()
