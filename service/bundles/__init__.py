@@ -1,1 +1,1 @@
-"""Executables kept for the next start: their key, their files, and the places that hold them."""
+"""Executables stored for the next start: their key, their files, and the places that hold them."""

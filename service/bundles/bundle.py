@@ -1,7 +1,7 @@
-"""A bundle: the executables of one engine, serialized, and a manifest that says what they are and what they sum to.
+"""A bundle: the serialized executables of one engine, and a manifest with their inputs and sums.
 
-An executable is a pickle with native code in it, so reading one may run anything. Nothing is unpickled before its
-sha256 is the manifest's; the manifest itself is plain JSON and is believed about nothing that could lead elsewhere.
+An executable is a pickle with native code in it, so unpickling one may run anything. None is unpickled before its
+sha256 equals the manifest's. The manifest is plain JSON; a file name in it cannot lead outside the bundle.
 """
 
 import hashlib
@@ -34,7 +34,7 @@ class BundleRefused(ServiceError):
 class BundledFile:
     """One executable's file."""
 
-    file: str  # named after its content too, so that two writers never mix
+    file: str  # contains a digest of the content, so that two writers never mix
     sha256: str
     size_bytes: int
     compile_seconds: float
@@ -42,12 +42,12 @@ class BundledFile:
 
 @dataclass(frozen=True)
 class Manifest:
-    """What a bundle holds."""
+    """The index of a bundle."""
 
     key: str
-    inputs: Mapping[str, Any]  # of the key, readable
+    inputs: Mapping[str, Any]  # everything that the key digests
     executables: Mapping[str, BundledFile]  # by the executable's name
-    making: Mapping[str, Any]  # recipe, sizes and timings of the start that made it
+    making: Mapping[str, Any]  # the weight recipe, and sizes and timings of the start that made the bundle
 
     def to_json(self) -> bytes:
         """Return the manifest as it is stored."""
@@ -58,12 +58,12 @@ class Manifest:
         """Read a manifest.
 
         Args:
-            uri: where it lies, for messages.
-            data: its bytes.
-            key: what it must be of.
+            uri: the place, for messages.
+            data: the bytes of the manifest.
+            key: the key that it must have.
 
         Raises:
-            BundleRefused: it is no manifest, or one of another format, or of other inputs.
+            BundleRefused: the bytes are not a manifest, or it has another format or other inputs.
         """
         try:
             content = json.loads(data)
@@ -83,16 +83,16 @@ class Manifest:
         return manifest
 
     def check(self, uri: str, name: str, data: bytes | None, sha256: Callable[[bytes], str] | None = None) -> bytes:
-        """Check one executable's bytes, before anything reads them.
+        """Check one executable's bytes before anything unpickles them.
 
         Args:
-            uri: where they lie, for messages.
-            name: the executable's.
-            data: the bytes; None if there are none.
-            sha256: returns the sum of bytes in hexadecimal, if some are known already.
+            uri: the place, for messages.
+            name: the executable's name.
+            data: the bytes; None if the file is missing.
+            sha256: returns the sum of bytes in hexadecimal; computed if left out.
 
         Raises:
-            BundleRefused: they are not there, or not those that were stored.
+            BundleRefused: the bytes are missing, or differ from those that were stored.
         """
         expected = self.executables[name]
         if data is None:
@@ -107,24 +107,24 @@ class Manifest:
 
 @dataclass(frozen=True)
 class Bundle:
-    """A manifest and its executables' bytes, all of them checked."""
+    """A manifest and the bytes of its executables, all of them checked."""
 
     manifest: Manifest
     data: Mapping[str, bytes]  # by the executable's name
 
     @property
     def size_bytes(self) -> int:
-        """What all executables take."""
+        """Size of all executables."""
         return sum(len(data) for data in self.data.values())
 
     def files(self) -> dict[str, bytes]:
-        """Return every file by its name; the manifest is the last, for whoever writes them in order."""
+        """Return every file by its name; the manifest is last, because writing it makes the bundle visible."""
         named = {self.manifest.executables[name].file: data for name, data in self.data.items()}
         return named | {MANIFEST_NAME: self.manifest.to_json()}
 
 
 def inputs_of(data: bytes) -> Mapping[str, Any] | None:
-    """Return the inputs that a manifest names, whatever it is of; None if it is none."""
+    """Return the inputs of any manifest; None if the bytes are not a manifest."""
     try:
         inputs = json.loads(data)["inputs"]
     except (ValueError, TypeError, KeyError, RecursionError):
@@ -141,9 +141,9 @@ def make_bundle(
     """Serialize executables.
 
     Args:
-        key: what they depend on.
+        key: everything that they depend on.
         executables: by name.
-        seconds: how long compiling each took.
+        seconds: compile time of each.
         making: plain JSON about how they were made.
     """
     data = {name: executable.serialize() for name, executable in executables.items()}
@@ -155,7 +155,7 @@ def make_bundle(
 
 
 def check_names(uri: str, manifest: Manifest, needed: Iterable[str]) -> None:
-    """Check that a bundle has every executable that will be asked for.
+    """Check that a bundle holds every needed executable.
 
     Raises:
         BundleRefused: one is missing.

@@ -2,7 +2,7 @@
 
 FOLDER/
   3f2a…/             one bundle, created by one rename
-  .part-…/           a bundle being written, locked by its writer; an unlocked one is a leftover and is swept
+  .3f2a….part/       a bundle being written, locked by its writer; an unlocked one is a leftover and is swept
 """
 
 import contextlib
@@ -10,19 +10,17 @@ import errno
 import os
 import shutil
 import time
-import uuid
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Protocol, runtime_checkable
 
 from service.bundles.bundle import MANIFEST_NAME, BundleRefused
 from service.bundles.prefetch import PrefetchedBundle
-from service.storage.files import FileLock, sync, try_lock_folder
+from service.storage.files import PART_SUFFIX, FileLock, part_path, sync, try_lock_folder
 
 MAX_BUNDLES = 8  # one per model and engine shapes; each takes a few dozen megabytes
 SWEEP_AFTER_S = 60
 OTHERS_MAY_WRITE = 0o022
-PART_PREFIX = ".part-"
 
 
 @runtime_checkable
@@ -117,7 +115,7 @@ class BundleFolder:
             return False
         self._path.mkdir(mode=0o700, parents=True, exist_ok=True)
         self._sweep(key)
-        part = self._path / f"{PART_PREFIX}{os.getpid()}-{uuid.uuid4().hex[:8]}"
+        part = part_path(self._path / key)
         part.mkdir(mode=0o700)
         try:
             with _locked(part):
@@ -137,7 +135,7 @@ class BundleFolder:
         Raises:
             OSError: the folder cannot be written.
         """
-        trash = self._path / f"{PART_PREFIX}{os.getpid()}-{uuid.uuid4().hex[:8]}"
+        trash = part_path(self._path / key)
         with contextlib.suppress(FileNotFoundError):
             (self._path / key).rename(trash)
         shutil.rmtree(trash, ignore_errors=True)
@@ -168,7 +166,7 @@ class BundleFolder:
 
     def _sweep(self, kept: str) -> None:
         """Remove what killed writers left, and the least recently used bundles."""
-        for part in self._path.glob(f"{PART_PREFIX}*"):
+        for part in self._path.glob(f".*{PART_SUFFIX}"):
             with contextlib.suppress(OSError):
                 # A writer creates its folder a moment before it locks it.
                 if time.time() - part.stat().st_mtime > SWEEP_AFTER_S:

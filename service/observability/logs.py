@@ -1,4 +1,4 @@
-"""One JSON object a line on stdout with Cloud Logging's keys; readable lines on a terminal.
+"""Log lines: one JSON object each with Cloud Logging's keys on stdout; readable text on a terminal.
 
 Prompts, completions and keys are never logged.
 Source: https://cloud.google.com/logging/docs/structured-logging (severity, message, time, logging.googleapis.com/trace)
@@ -15,7 +15,7 @@ from typing import Any, Literal, TextIO, override
 
 from pythonjsonlogger.json import JsonFormatter
 
-# The trace of the request being answered, as Cloud Run sends it: `projects/PROJECT/traces/ID` or the bare id.
+# The trace of the request in this context, as Cloud Run sends it: `projects/PROJECT/traces/ID` or the bare id.
 current_trace: ContextVar[str | None] = ContextVar("current_trace", default=None)
 
 # Log records carry their facts as `extra` fields; these are the record's own attributes, which are not facts.
@@ -28,7 +28,7 @@ _RECORD_ATTRIBUTES = frozenset(vars(logging.makeLogRecord({}))) | {
 
 
 class CloudJsonFormatter(JsonFormatter):
-    """One line of JSON per record, under the names that Cloud Logging reads."""
+    """Records as one line of JSON each, under the keys that Cloud Logging reads."""
 
     @override
     def add_fields(self, log_data: dict[str, Any], record: logging.LogRecord, message_dict: dict[str, Any]) -> None:
@@ -43,7 +43,7 @@ class CloudJsonFormatter(JsonFormatter):
 
 
 class TerminalFormatter(logging.Formatter):
-    """`12:00:01 INFO  message  key=value`, for people."""
+    """Records as `12:00:01 INFO  message  key=value`."""
 
     @override
     def format(self, record: logging.LogRecord) -> str:
@@ -58,7 +58,7 @@ def _short(value: Any) -> str:
 
 
 def configure_logging(level: str, log_format: Literal["auto", "json", "text"], stream: TextIO = sys.stdout) -> None:
-    """Send every record of this process, uvicorn's too, to `stream` in one format."""
+    """Write every record of this process, uvicorn's included, to `stream` in one format."""
     is_text = log_format == "text" or (log_format == "auto" and stream.isatty())
     handler = logging.StreamHandler(stream)
     if is_text:
@@ -68,18 +68,18 @@ def configure_logging(level: str, log_format: Literal["auto", "json", "text"], s
         formatter.converter = time.gmtime
         handler.setFormatter(formatter)
     logging.basicConfig(level=level, handlers=[handler], force=True)
-    # Libraries log each HTTP call or compilation at INFO; an operator asked for ours.
+    # These libraries log each HTTP call or compilation at INFO; LOG_LEVEL is meant for the service.
     for noisy in ("httpx", "urllib3", "google", "filelock", "jax", "jaxlib", "absl", "asyncio"):
         logging.getLogger(noisy).setLevel(max(logging.WARNING, logging.getLevelName(level)))
 
 
-def end_logging(tell: Callable[[], None]) -> None:
-    """Let what `tell` logs be the last of this process: what other threads log meanwhile, or later, goes nowhere."""
+def end_logging(write_last: Callable[[], None]) -> None:
+    """Make the records of `write_last` the last of this process; other threads' records are dropped from here on."""
     with ExitStack() as held:
         handlers = [handler for handler in logging.getLogger().handlers if isinstance(handler, logging.StreamHandler)]
         for handler in handlers:
             handler.acquire()
             held.callback(handler.release)
-        tell()
+        write_last()
         for handler in handlers:
             handler.setStream(io.StringIO())

@@ -42,14 +42,14 @@ class Metrics:
         self.engine_steps = self._counter("engine_steps", "Device steps by kind.", "kind")
         self.xla_compiles = self._counter("xla_compiles", "XLA compilations in this process.")
         self.xla_compiles_after_ready = self._counter("xla_compiles_after_ready", "The same, after ready: must stay 0.")
-        self.bundle_load = self._counter("bundle_load", "Bundles looked for: hit, miss, corrupt, stale.", "outcome")
+        self.bundle_load = self._counter("bundle_load", "Bundle lookups: hit, miss, corrupt, stale.", "outcome")
         self.time_to_first_token_seconds = self._histogram("time_to_first_token_seconds", "Submit to first token.")
         self.inter_token_latency_seconds = self._histogram("inter_token_latency_seconds", "Token to next token.")
         self.e2e_request_latency_seconds = self._histogram("e2e_request_latency_seconds", "Submit to last token.")
         self.startup_phase_seconds = self._gauge("startup_phase_seconds", "Duration of a phase of the start.", "phase")
 
     def exposition(self) -> bytes:
-        """Return all series in Prometheus' text format."""
+        """Return all series in Prometheus's text format."""
         return generate_latest(self.registry)
 
     def _gauge(self, name: str, text: str, *labels: str) -> Gauge:
