@@ -4,7 +4,7 @@ RUN := $(UV) run --no-sync
 # Large arrays in pages of 2 MiB: a step on a CPU is 3 to 5 % faster.
 GLIBC_TUNABLES ?= glibc.malloc.hugetlb=1
 .DEFAULT_GOAL := help
-.PHONY: help serve test check fix demo-model bench bench-start bench-loading image check-image
+.PHONY: help serve test mutate check fix demo-model bench bench-start bench-loading image check-image
 
 help: ## Show this list
 	@sed -n 's/^\([a-z-]*\):.*## /  make \1\t/p' Makefile | expand -t 20
@@ -14,6 +14,9 @@ serve: .venv/serve ## Serve the demo model on :8080; settings are environment va
 
 test: .venv/dev ## Run all tests
 	$(RUN) pytest
+
+mutate: .venv/dev ## Change the service one place at a time and count what no test notices (PLACE=text SAMPLE=all)
+	$(RUN) python -m scripts.mutate $(PLACE) $(if $(SAMPLE),--sample $(SAMPLE))
 
 check: .venv/dev ## Check format, lint, types, import rules, dependencies and deployment
 	$(RUN) ruff format --check .

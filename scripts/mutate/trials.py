@@ -1,0 +1,166 @@
+"""Tests run on a changed copy of the tree, each time in a fork of this process.
+
+Libraries are imported before the fork and the service after it, so that a trial takes little more than its tests.
+"""
+
+import contextlib
+import gc
+import importlib
+import importlib.metadata
+import os
+import shutil
+import signal
+import sys
+import time
+import traceback
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+
+import coverage
+import pytest
+
+# Imported once for all trials. None of them starts a thread that a fork would lose.
+LIBRARIES = (
+    "jax.numpy", "haliax", "equinox", "numpy", "hypothesis", "jaxtyping", "httpx", "fastapi.testclient", "openai",
+    "google.cloud.storage", "huggingface_hub", "tokenizers", "jinja2.sandbox", "tenacity", "uvicorn",
+)  # fmt: skip
+# Without what pyproject.toml adds: types are not checked at run time, so that a test must notice what is wrong.
+PYTEST_OPTIONS = (
+    "-q", "--no-header", "--tb=short", "-o", "addopts=", "-p", "no:cacheprovider", "--hypothesis-seed=0",
+    "-W", "ignore::pytest.PytestAssertRewriteWarning",
+)  # fmt: skip
+COPIED = ("service", "tests", "pyproject.toml")
+
+
+def import_libraries() -> None:
+    """Import what tests need besides the service, under the variables that `tests/conftest.py` sets."""
+    os.environ |= {"JAX_PLATFORMS": "cpu", "WANDB_MODE": "disabled", "HF_HUB_OFFLINE": "1"}
+    for library in LIBRARIES:
+        importlib.import_module(library)
+    for plugin in importlib.metadata.entry_points(group="pytest11"):
+        plugin.load()
+    gc.collect()
+    gc.freeze()  # no trial collects what they made
+
+
+class Tree:
+    """A copy of the repository, in which one file at a time is changed."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self._root = folder / "tree"
+        self._temporary = folder / "temporary"
+        self._log = folder / "log"
+        self._root.mkdir(parents=True)
+        for path in Path().glob("[!.]*"):
+            if path.name not in COPIED:
+                (self._root / path.name).symlink_to(path.absolute())
+            elif path.is_dir():
+                shutil.copytree(path, self._root / path.name)
+            else:
+                shutil.copy2(path, self._root / path.name)
+
+    @property
+    def output(self) -> str:
+        """What the last trial printed."""
+        return self._log.read_text(errors="replace")
+
+    def change(self, path: str, source: str) -> None:
+        """Put another text in a file's place."""
+        (self._root / path).rename(self.folder / "unchanged")
+        (self._root / path).write_text(source)
+
+    def restore(self, path: str) -> None:
+        """Undo `change`, time stamp included: compiled files go by it."""
+        (self.folder / "unchanged").rename(self._root / path)
+
+    def start(self, action: Callable[[], int], *, writes_bytecode: bool = False) -> int:
+        """Fork a process that does something inside the tree, and return its id."""
+        shutil.rmtree(self._temporary, ignore_errors=True)
+        self._temporary.mkdir()
+        pid = os.fork()
+        if pid:
+            return pid
+        status = 70
+        try:
+            os.setsid()
+            log = os.open(self._log, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
+            for stream in (1, 2):
+                os.dup2(log, stream)
+            os.environ |= {"TMPDIR": str(self._temporary), "PYTHONPATH": str(self._root)}
+            here = str(Path.cwd())
+            os.chdir(self._root)
+            sys.path[:] = [str(self._root), *(entry for entry in sys.path if entry not in ("", here))]
+            sys.dont_write_bytecode = not writes_bytecode
+            if not writes_bytecode:
+                os.environ["PYTHONDONTWRITEBYTECODE"] = "1"
+            status = action()
+        except BaseException:  # whatever it is, this process must not continue as its parent
+            traceback.print_exc()
+        finally:
+            sys.stdout.flush()
+            os._exit(status)
+
+
+def reap(pid: int, *, until: float) -> int | None:
+    """Return a trial's exit status; None while it runs. After `until`, and when it has ended, nothing of it is left."""
+    ended, status = os.waitpid(pid, os.WNOHANG)
+    if not ended and time.monotonic() < until:
+        return None
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(pid, signal.SIGKILL)
+    if not ended:
+        os.waitpid(pid, 0)
+        return -signal.SIGALRM
+    return os.waitstatus_to_exitcode(status)
+
+
+def run_tests(tests: Sequence[str]) -> int:
+    """Run tests in this order, until the first failure, and return pytest's exit status."""
+    files = sorted({test.partition("::")[0] for test in tests})
+    return int(pytest.main([*PYTEST_OPTIONS, "-x", *files], plugins=[_InOrder(tests)]))
+
+
+class _InOrder:
+    def __init__(self, tests: Iterable[str]) -> None:
+        self._order = {test: number for number, test in enumerate(tests)}
+
+    @pytest.hookimpl(trylast=True)
+    def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
+        items[:] = sorted((i for i in items if i.nodeid in self._order), key=lambda i: self._order[i.nodeid])
+
+
+class Survey:
+    """How long each test takes, and which lines it runs: a run of all tests of a place on the unchanged tree."""
+
+    def __init__(self) -> None:
+        self.seconds: dict[str, float] = {}
+        self._coverage = coverage.Coverage(data_file=None, source=["service"], config_file=False)
+
+    def run(self, selection: Sequence[str]) -> int:
+        """Run the tests that pytest's arguments select."""
+        self._coverage.start()
+        status = int(pytest.main([*PYTEST_OPTIONS, *selection], plugins=[self]))
+        self._coverage.stop()
+        return status
+
+    @pytest.hookimpl(wrapper=True)
+    def pytest_runtest_protocol(self, item: pytest.Item):  # noqa: ANN201 - pytest's own
+        """Note what one test runs, fixtures included."""
+        self._coverage.switch_context(item.nodeid)
+        start = time.monotonic()
+        done = yield
+        self.seconds[item.nodeid] = time.monotonic() - start
+        self._coverage.switch_context("")
+        return done
+
+    def lines(self) -> dict[str, dict[int, list[str]]]:
+        """Return the tests that ran each line of each file."""
+        data = self._coverage.get_data()
+        root = Path.cwd()
+        return {
+            str(Path(file).relative_to(root)): {
+                line: [test for test in tests if test] for line, tests in data.contexts_by_lineno(file).items()
+            }
+            for file in data.measured_files()
+        }
