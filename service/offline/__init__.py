@@ -1,1 +1,1 @@
-"""The same engine without a port: OpenAI batch files in, result files out."""
+"""`levserve batch`: the same engine without a port; OpenAI batch files in, result files out."""

@@ -1,22 +1,21 @@
-"""OpenAI batch files: checked whole before any line runs, answered line by line into a journal, renamed when complete.
+"""OpenAI batch files: input checked before any line runs, answers in a journal that is renamed when complete.
 
     IN.jsonl    {"custom_id": "a", "method": "POST", "url": "/v1/completions", "body": {...}}
     OUT.jsonl   {"id": "...", "custom_id": "a", "response": {"status_code": 200, "body": {...}}, "error": null}
 
-While a run is under way its answers lie in OUT.jsonl.part, one whole line each; a run that was killed goes on behind
-the last whole line.
+During a run, answers are appended to OUT.jsonl.part, a line each; after a kill, the next run continues after the last
+whole line.
 Source: https://platform.openai.com/docs/guides/batch, https://platform.openai.com/docs/api-reference/batch/request-input
 """
 
-import fcntl
 import json
-import os
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO
 
 from service.errors import ServiceError
+from service.storage.files import PART_SUFFIX, replace_synced, try_lock_descriptor
 
 URLS = ("/v1/chat/completions", "/v1/completions")
 
@@ -40,10 +39,10 @@ class BatchLine:
 
 
 def read_lines(path: Path) -> Iterator[BatchLine]:
-    """Read a batch file line by line; blank lines are passed over.
+    """Read a batch file line by line; blank lines are skipped.
 
     Raises:
-        BatchError: a line is malformed, or uses a custom_id a second time; names the line.
+        BatchError: a line is malformed, or repeats a custom_id; names the line.
     """
     seen: set[str] = set()
     try:
@@ -52,7 +51,7 @@ def read_lines(path: Path) -> Iterator[BatchLine]:
                 if text.strip():
                     line = _parse(path, number, text)
                     if line.custom_id in seen:
-                        raise BatchError(path, number, f"custom_id {line.custom_id!r} stands on an earlier line too.")
+                        raise BatchError(path, number, f"custom_id {line.custom_id!r} is on an earlier line too.")
                     seen.add(line.custom_id)
                     yield line
     except OSError as error:
@@ -63,7 +62,7 @@ def _parse(path: Path, number: int, text: bytes) -> BatchLine:
     try:
         value = json.loads(text)
     except (ValueError, RecursionError) as error:
-        raise BatchError(path, number, "is no JSON.") from error
+        raise BatchError(path, number, "is not JSON.") from error
     if not isinstance(value, dict) or not isinstance(value.get("custom_id"), str) or not value["custom_id"]:
         raise BatchError(path, number, "needs a custom_id.")
     if value.get("method") != "POST" or value.get("url") not in URLS:
@@ -71,56 +70,55 @@ def _parse(path: Path, number: int, text: bytes) -> BatchLine:
     if not isinstance(value.get("body"), dict):
         raise BatchError(path, number, "needs a body, an object.")
     if value["body"].get("stream"):
-        raise BatchError(path, number, "asks for a stream, which a batch has not.")
+        raise BatchError(path, number, "asks for a stream, which a batch cannot have.")
     return BatchLine(value["custom_id"], value["url"], value["body"])
 
 
 class Journal:
-    """The answers so far; one process at a time writes it."""
+    """The answers so far; one process at a time may write them."""
 
     def __init__(self, path: Path) -> None:
-        """Open the journal of an output file, and read which lines it has.
+        """Open the journal of an output file and read the ids of the lines that it answers.
 
         Raises:
-            BatchError: the output is complete already, or another process is at it.
+            BatchError: the output is complete already, cannot be written, or is being written by another process.
         """
         self._path = path
-        self._part = path.with_name(path.name + ".part")
+        self._part = path.with_name(path.name + PART_SUFFIX)
         if path.exists():
             raise BatchError(path, 0, "exists already. Remove it or name another file.")
         try:
             self._file: BinaryIO = self._part.open("a+b")
-            fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError as error:
-            raise BatchError(path, 0, "is being written by another process.") from error
+            is_locked = try_lock_descriptor(self._file.fileno())
         except OSError as error:
             raise BatchError(path, 0, f"cannot be written: {error.strerror}.") from error
+        if not is_locked:
+            self._file.close()
+            raise BatchError(path, 0, "is being written by another process.")
         self.done = self._whole_lines()
 
+    def __enter__(self) -> "Journal":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._file.close()
+
     def write(self, answer: dict[str, Any]) -> None:
-        """Add an answer; it is whole in the journal, or not there at all."""
+        """Append an answer; a line that a kill cuts short is dropped by the next run."""
         self._file.write(json.dumps(answer, ensure_ascii=False).encode() + b"\n")
         self._file.flush()
         self.done.add(answer["custom_id"])
 
     def complete(self) -> None:
         """Give the output its name."""
-        os.fsync(self._file.fileno())
-        self._part.replace(self._path)
-        folder = os.open(self._path.parent, os.O_RDONLY)
-        os.fsync(folder)
-        os.close(folder)
-
-    def close(self) -> None:
-        """Let another process go on."""
-        self._file.close()
+        replace_synced(self._part, self._path)
 
     def _whole_lines(self) -> set[str]:
         self._file.seek(0)
         done, end = set(), 0
         for text in self._file:
             if not text.endswith(b"\n"):
-                break  # a kill cut this line: it runs again
+                break  # a kill cut this line short: it runs again
             done.add(json.loads(text)["custom_id"])
             end += len(text)
         self._file.truncate(end)

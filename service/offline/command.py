@@ -1,4 +1,4 @@
-"""Loads a model and answers a batch file with it: what `levserve batch` runs."""
+"""`levserve batch`: load a model and answer a batch file with it."""
 
 import asyncio
 import logging
@@ -19,13 +19,13 @@ from service.start.progress import StartProgress
 
 logger = logging.getLogger(__name__)
 
-# No client waits, so a line may take as long as it takes; a day ends one that never does.
+# No client waits, so a line may take long; a day ends one that hangs.
 LINE_TIMEOUT_S = 86_400.0
 
 
 @dataclass(frozen=True)
 class _Loaded:
-    """The API's `Readiness` where nothing is on its way."""
+    """The `Readiness` of a model that has been loaded."""
 
     model: ServedModel
     is_live: bool = True
@@ -39,21 +39,22 @@ class _Loaded:
 
 
 def run_file(settings: Settings, source: Path, target: Path) -> int:
-    """Answer a batch file; returns the exit code.
+    """Answer a batch file and return the exit code.
 
     Raises:
-        BatchError: a file is malformed, or cannot be read or written; told before the model is loaded.
+        BatchError: a file is malformed, or cannot be read or written; raised before the model is loaded.
         StartError: the model cannot be loaded.
         EngineStopped: the engine failed; what was answered is kept for the next run.
     """
     for _ in read_lines(source):
         pass
-    Journal(target).close()
+    with Journal(target):
+        pass
     metrics = Metrics()
     start = ModelStart(StartContext(settings, metrics, StartProgress(metrics)))
     loaded = start.wait_for_model()
     start.wait_until_ready()
-    # The access log has a line a request, which here would be a line a line.
+    # The access log has a record for each request, here for each line of the file.
     logging.getLogger("service.api").setLevel(logging.WARNING)
     tally = asyncio.run(_answer(settings, loaded, metrics, source, target))
     loaded.engine.stop()

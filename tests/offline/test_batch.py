@@ -8,7 +8,7 @@ import pytest
 
 from service.errors import EngineStopped
 from service.offline.batch import run_batch
-from service.offline.batch_file import BatchError, read_lines
+from service.offline.batch_file import BatchError, Journal, read_lines
 
 
 def write(path, lines) -> None:
@@ -105,9 +105,9 @@ def test_a_complete_output_is_never_overwritten(tmp_path):
 @pytest.mark.parametrize(
     ("bad", "reason"),
     [
-        ("{", "line 2: is no JSON"),
+        ("{", "line 2: is not JSON"),
         (json.dumps(line("")), "line 2: needs a custom_id"),
-        (json.dumps(line("a")), "line 2: custom_id 'a' stands on an earlier line too"),
+        (json.dumps(line("a")), "line 2: custom_id 'a' is on an earlier line too"),
         (json.dumps(line("b") | {"url": "/v1/embeddings"}), "line 2: needs method POST and one of the urls"),
         (json.dumps(line("b") | {"body": 3}), "line 2: needs a body"),
         (json.dumps(line("b", stream=True)), "line 2: asks for a stream"),
@@ -130,3 +130,10 @@ def test_blank_lines_are_passed_over(tmp_path):
 def test_a_file_that_is_not_there_is_one_clear_error(tmp_path):
     with pytest.raises(BatchError, match="cannot be read: No such file"):
         run(EchoApi(), tmp_path / "none.jsonl", tmp_path / "out.jsonl")
+
+
+def test_two_processes_do_not_write_one_output(tmp_path):
+    write(tmp_path / "in.jsonl", [line("a")])
+    with Journal(tmp_path / "out.jsonl"), pytest.raises(BatchError, match="is being written by another process"):
+        run(EchoApi(), tmp_path / "in.jsonl", tmp_path / "out.jsonl")
+    run(EchoApi(), tmp_path / "in.jsonl", tmp_path / "out.jsonl")
