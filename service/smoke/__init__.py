@@ -1,1 +1,1 @@
-"""`levserve smoke URL`: whether a deployed service may take traffic. A client: it knows HTTP, nothing of the server."""
+"""`levserve smoke URL`: test whether a deployed service may take traffic, as a client that knows only its HTTP API."""

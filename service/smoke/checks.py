@@ -1,4 +1,4 @@
-"""What a service must do before it takes traffic, one function a check, in the order in which they run."""
+"""The checks that a service must pass before it takes traffic, in the order in which they run."""
 
 import json
 from typing import Any
@@ -21,12 +21,12 @@ WRONG_KEY = "levserve-smoke-wrong-key"
 
 
 def check_ready(session: Session) -> Finding:
-    """Wait for the service, however cold it is."""
-    return wait_until_ready(session.client, session.ready_timeout_s, session.tell)
+    """Wait until the service is ready."""
+    return wait_until_ready(session.client, session.ready_timeout_s, session.report)
 
 
 def check_models(session: Session) -> Finding:
-    """The list has the model that is wanted, and each model has an address of its own."""
+    """Check that /v1/models lists the wanted model, and that the model has its own URL."""
     reply = session.client.get("/v1/models")
     expect_status(reply, 200)
     document = json_of(reply)
@@ -46,7 +46,7 @@ def check_models(session: Session) -> Finding:
 
 
 def check_errors(session: Session) -> Finding:
-    """What is wrong is refused by name, in OpenAI's form."""
+    """Check that invalid requests are refused by name, in OpenAI's format."""
     client, body = session.client, _chat_body(session)
     expect_error(client.post(CHAT, {**body, "model": NO_SUCH_MODEL}), 404, code="model_not_found")
     expect_error(client.post(CHAT, {**body, NO_SUCH_FIELD: 1}), 400, param=NO_SUCH_FIELD)
@@ -56,9 +56,9 @@ def check_errors(session: Session) -> Finding:
 
 
 def check_auth(session: Session) -> Finding:
-    """Whoever brings credentials expects that others are kept out."""
+    """Check that requests without the given credentials are refused."""
     given = session.client.credentials
-    told = []
+    found = []
     if given.api_key is not None:
         wrong = Credentials(WRONG_KEY, given.identity_token)
         for credentials in (wrong, given.without_key()):
@@ -66,17 +66,17 @@ def check_auth(session: Session) -> Finding:
             if reply.status == 200:
                 raise CheckFailed("answers without the key: is API_KEY set on the service?", reply)
             expect_error(reply, 401)
-        told.append("no key and a wrong key are refused")
+        found.append("no key and a wrong key are refused")
     if given.identity_token is not None:
         reply = session.client.get("/v1/models", credentials=given.without_identity())
         if reply.status not in (401, 403):
             raise CheckFailed("answers without an identity token: may anyone call it?", reply)
-        told.append("a call without an identity is refused")
-    return Finding(" and ".join(told) or "no credentials given, none asked for")
+        found.append("a call without an identity is refused")
+    return Finding(" and ".join(found) or "no credentials given, none asked for")
 
 
 def check_chat(session: Session) -> Finding:
-    """A conversation is answered."""
+    """Check the answer to a chat."""
     reply = session.client.post(CHAT, _chat_body(session))
     session.takes_messages = _takes_messages(reply)
     if not session.takes_messages:
@@ -95,7 +95,7 @@ def check_chat(session: Session) -> Finding:
 
 
 def check_stream(session: Session) -> Finding:
-    """The same comes in pieces, with an end, a reason and the usage."""
+    """Check a stream of the same: its end, finish reason and usage."""
     path, body = (CHAT, _chat_body(session)) if session.takes_messages else (COMPLETIONS, _completion_body(session))
     streamed = read_stream(session.client, path, body)
     facts = {"events": streamed.num_events, "completion_tokens": streamed.completion_tokens}
@@ -104,7 +104,7 @@ def check_stream(session: Session) -> Finding:
 
 
 def check_completions(session: Session) -> Finding:
-    """A text is continued; its log-probabilities come with it, or are refused by name."""
+    """Check a completion, with its log-probabilities unless the service refuses them by name."""
     body = _completion_body(session)
     reply = session.client.post(COMPLETIONS, {**body, "logprobs": 1})
     has_logprobs = reply.status != 400
@@ -119,8 +119,8 @@ def check_completions(session: Session) -> Finding:
     count = expect_usage(reply, answer, max_tokens=MAX_TOKENS)
     if has_logprobs:
         _expect_logprobs(reply, answer)
-    told = "log-probabilities" if has_logprobs else "logprobs are refused by name"
-    return Finding(f"{_quoted(text)}, {count} tokens, {reason}, {told}", {"has_logprobs": has_logprobs})
+    logprobs = "log-probabilities" if has_logprobs else "logprobs are refused by name"
+    return Finding(f"{_quoted(text)}, {count} tokens, {reason}, {logprobs}", {"has_logprobs": has_logprobs})
 
 
 ALL_CHECKS = (
@@ -145,7 +145,7 @@ def _completion_body(session: Session) -> dict[str, Any]:
 
 
 def _takes_messages(reply: Reply) -> bool:
-    """Tell a base model by its refusal; it is tested with completions alone."""
+    """Return whether the model accepts messages; a base model, without a chat template, refuses them by name."""
     if reply.status != 400 or b"chat template" not in reply.body:
         return True
     expect_error(reply, 400, param="messages")
@@ -153,7 +153,7 @@ def _takes_messages(reply: Reply) -> bool:
 
 
 def _expect_logprobs(reply: Reply, answer: Any) -> None:
-    """Demand one entry a token in each list.
+    """Expect one entry for each token in each list.
 
     Source: https://platform.openai.com/docs/api-reference/completions/object
     """
@@ -164,7 +164,7 @@ def _expect_logprobs(reply: Reply, answer: Any) -> None:
     if len({len(values) for values in lists}) != 1 or not lists[0]:
         raise CheckFailed(f"the lists of logprobs have {[len(values) for values in lists]} entries", reply)
     if not all(value is None or (isinstance(value, int | float) and value <= 0) for value in lists[1]):
-        raise CheckFailed("a token's logprob is no number that is at most 0", reply)
+        raise CheckFailed("a token's logprob is not a number that is at most 0", reply)
 
 
 def _quoted(text: str) -> str:

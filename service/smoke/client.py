@@ -1,9 +1,8 @@
-"""HTTP for the checks, with Python's own client: small, no proxy, no retry, each request on a connection of its own.
+"""HTTP for the checks: httpx without proxies, redirects or retries, and a new connection for each request.
 
-The clock of a request starts once the connection stands, so a latency is the server's and not the TLS handshake's.
+The clock of a request starts once its connection is established, so that latencies exclude the TLS handshake.
 """
 
-import http.client
 import json
 import socket
 import ssl
@@ -12,23 +11,24 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any
-from urllib.parse import urlsplit
+
+import httpx
 
 from service.smoke.failures import CheckFailed, Reply, Unreachable
 
-USER_AGENT = "levserve-smoke"
+HEADERS = {"User-Agent": "levserve-smoke", "Accept-Encoding": "identity"}
+SENDING_EVENT = "http11.send_request_headers.started"
 CAUSES = (
     (ConnectionRefusedError, "connection refused"),
-    (http.client.RemoteDisconnected, "the connection was closed before an answer"),
-    (http.client.IncompleteRead, "the connection broke off in the middle of the answer"),
     (ConnectionError, "the connection broke"),
     (socket.gaierror, "there is no such host"),
 )
+FINAL_CAUSES = (socket.gaierror, ssl.SSLCertVerificationError)
 
 
 @dataclass(frozen=True)
 class Credentials:
-    """What opens the service: a key of its own, a Google identity, both or neither."""
+    """An API key, a Google identity token, both or neither."""
 
     api_key: str | None = None
     identity_token: str | None = None
@@ -57,70 +57,82 @@ class Credentials:
 
 @dataclass(frozen=True)
 class OpenAnswer:
-    """An answer whose body is still to come."""
+    """An answer whose body may not have arrived yet."""
 
     reply: Reply  # with the whole body if the status is an error's
     began_s: float  # monotonic
-    _response: http.client.HTTPResponse
+    _response: httpx.Response
 
     def lines(self, limit_s: float) -> Iterator[bytes]:
-        """Yield the body's lines as they come.
+        """Yield the body's lines as they arrive, without their ends.
 
         Raises:
-            Unreachable: the connection broke, fell silent, or went on for longer than `limit_s`.
+            Unreachable: the connection broke, was silent for too long, or the answer took longer than `limit_s`.
         """
+        rest = b""
         try:
-            while line := self._response.readline():
-                yield line
+            for content in self._response.iter_bytes():
+                *lines, rest = (rest + content).split(b"\n")
+                yield from lines
                 if time.monotonic() - self.began_s > limit_s:
                     raise Unreachable(self.reply.request, f"the answer did not end within {limit_s:g} s")
-        except (OSError, http.client.HTTPException) as error:
-            raise Unreachable(self.reply.request, _cause(error, limit_s)) from error
+        except httpx.HTTPError as error:
+            raise Unreachable(self.reply.request, _cause(error, limit_s, has_begun=True)) from error
+        if rest:
+            yield rest
 
 
 class Client:
-    """Requests to one service."""
+    """Requests to one service; to be closed, as by a `with` block."""
 
     def __init__(self, url: str, credentials: Credentials, *, request_timeout_s: float) -> None:
-        parts = urlsplit(url)
         self.url = url
         self.credentials = credentials
         self.request_timeout_s = request_timeout_s
-        self._is_tls = parts.scheme == "https"
-        self._host = parts.hostname or ""
-        self._port = parts.port
-        self._prefix = parts.path.rstrip("/").removesuffix("/v1")  # the OpenAI SDK's base_url is welcome too
+        self._base_url = url.rstrip("/").removesuffix("/v1")  # the OpenAI SDK's base_url is accepted too
+        self._http = httpx.Client(
+            headers=HEADERS,
+            limits=httpx.Limits(max_keepalive_connections=0),
+            trust_env=False,
+            verify=ssl.create_default_context(),  # the system's certificates
+        )
+
+    def __enter__(self) -> "Client":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._http.close()
 
     def get(self, path: str, *, credentials: Credentials | None = None, timeout_s: float | None = None) -> Reply:
-        """Ask for a document.
+        """Request a document.
 
         Raises:
             Unreachable: there is no answer.
         """
-        with self._exchange("GET", path, None, credentials, timeout_s, is_whole=True) as answer:
+        with self._send("GET", path, None, credentials, timeout_s, is_whole=True) as answer:
             return answer.reply
 
     def post(self, path: str, document: Mapping[str, Any] | bytes) -> Reply:
-        """Send a document, or bytes that are none.
+        """Send a document, or bytes that are not JSON.
 
         Raises:
             Unreachable: there is no answer.
         """
-        with self._exchange("POST", path, document, None, None, is_whole=True) as answer:
+        with self._send("POST", path, document, None, None, is_whole=True) as answer:
             return answer.reply
 
     @contextmanager
     def stream(self, path: str, document: Mapping[str, Any]) -> Iterator[OpenAnswer]:
-        """Send a document and read the answer as it comes.
+        """Send a document, and provide the answer while its body arrives.
 
         Raises:
             Unreachable: there is no answer.
         """
-        with self._exchange("POST", path, document, None, None, is_whole=False) as answer:
+        with self._send("POST", path, document, None, None, is_whole=False) as answer:
             yield answer
 
     @contextmanager
-    def _exchange(
+    def _send(
         self,
         method: str,
         path: str,
@@ -132,45 +144,51 @@ class Client:
     ) -> Iterator[OpenAnswer]:
         limit_s = self.request_timeout_s if timeout_s is None else timeout_s
         credentials = self.credentials if credentials is None else credentials
-        headers = {"User-Agent": USER_AGENT, **credentials.headers()}
         body = document if isinstance(document, bytes | None) else json.dumps(document).encode()
-        if body is not None:
-            headers["Content-Type"] = "application/json"
-        connection = self._connection(limit_s)
-        try:
-            try:
-                connection.connect()
+        headers = credentials.headers() | ({} if body is None else {"Content-Type": "application/json"})
+        began_s = time.monotonic()
+
+        def trace(event: str, _: Mapping[str, Any]) -> None:
+            nonlocal began_s
+            if event == SENDING_EVENT:
                 began_s = time.monotonic()
-                connection.request(method, self._prefix + path, body, headers)
-                response = connection.getresponse()
-                content = response.read() if is_whole or response.status >= 400 else b""
-            except (OSError, http.client.HTTPException) as error:
-                is_final = isinstance(error, socket.gaierror | ssl.SSLCertVerificationError)
-                raise Unreachable(f"{method} {path}", _cause(error, limit_s), is_final=is_final) from error
-            reply = Reply(
-                f"{method} {path}",
-                response.status,
-                {name.lower(): value for name, value in response.getheaders()},
-                content,
-                time.monotonic() - began_s,
-                was_keyed=credentials.api_key is not None,
-                was_identified=credentials.identity_token is not None,
+
+        has_begun = False
+        try:
+            request = self._http.build_request(
+                method,
+                self._base_url + path,
+                content=body,
+                headers=headers,
+                timeout=limit_s,
+                extensions={"trace": trace},
             )
+            response = self._http.send(request, stream=True)
+            has_begun = True
+            content = response.read() if is_whole or response.status_code >= 400 else b""
+        except httpx.HTTPError as error:
+            cause = _cause(error, limit_s, has_begun=has_begun)
+            raise Unreachable(f"{method} {path}", cause, is_final=isinstance(_root(error), FINAL_CAUSES)) from error
+        reply = Reply(
+            f"{method} {path}",
+            response.status_code,
+            response.headers,
+            content,
+            time.monotonic() - began_s,
+            was_keyed=credentials.api_key is not None,
+            was_identified=credentials.identity_token is not None,
+        )
+        try:
             yield OpenAnswer(reply, began_s, response)
         finally:
-            connection.close()
-
-    def _connection(self, timeout_s: float) -> http.client.HTTPConnection:
-        if self._is_tls:
-            return http.client.HTTPSConnection(self._host, self._port, timeout=timeout_s)
-        return http.client.HTTPConnection(self._host, self._port, timeout=timeout_s)
+            response.close()
 
 
 def json_of(reply: Reply) -> Any:
     """Return the document of an answer.
 
     Raises:
-        CheckFailed: it is none.
+        CheckFailed: the answer is not JSON.
     """
     try:
         return json.loads(reply.body)
@@ -178,12 +196,25 @@ def json_of(reply: Reply) -> Any:
         raise CheckFailed("the answer is not JSON", reply) from None
 
 
-def _cause(error: Exception, limit_s: float) -> str:
-    if isinstance(error, TimeoutError):
+def _cause(error: httpx.HTTPError, limit_s: float, *, has_begun: bool) -> str:
+    """Return the cause of a failed request in a phrase; `has_begun` says whether a status had arrived."""
+    root = _root(error)
+    if isinstance(error, httpx.TimeoutException):
         return f"no answer within {limit_s:g} s"
-    if isinstance(error, ssl.SSLCertVerificationError):
-        return f"the certificate is not trusted: {error.verify_message}"
+    if isinstance(root, ssl.SSLCertVerificationError):
+        return f"the certificate is not trusted: {root.verify_message}"
     for kind, cause in CAUSES:
-        if isinstance(error, kind):
+        if isinstance(root, kind):
             return cause
-    return f"no HTTP answer: {type(error).__name__} {error}".rstrip()
+    if isinstance(error, httpx.RemoteProtocolError) and has_begun:
+        return "the connection broke off in the middle of the answer"
+    if isinstance(error, httpx.RemoteProtocolError) and "disconnected" in str(error):
+        return "the connection was closed before an answer"
+    return f"no HTTP answer: {type(root).__name__} {root}".rstrip()
+
+
+def _root(error: BaseException) -> BaseException:
+    """Return the first error of a chain; httpcore hides causes, but keeps them as contexts."""
+    while (earlier := error.__cause__ or error.__context__) is not None:
+        error = earlier
+    return error

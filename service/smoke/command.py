@@ -1,4 +1,4 @@
-"""`levserve smoke URL`: flags, output, exit code. Imports the rest only when it runs: `serve` starts no slower."""
+"""`levserve smoke URL`: flags, output, exit code. Imports the rest only when it runs, to keep `serve` fast."""
 
 import argparse
 import sys
@@ -9,11 +9,11 @@ if TYPE_CHECKING:
     from service.smoke.client import Credentials
 
 GREEN, RED, NOT_RUN, INTERRUPTED = 0, 1, 2, 130
-LARGEST_NUMBER = 1e6  # of seconds or requests; more is a slip
+LARGEST_NUMBER = 1e6  # of seconds or requests; a larger one is a mistake
 
 DESCRIPTION = """\
-Tell whether a deployed service may take traffic: wait until it is ready, then check models, errors, keys, a chat, a
-stream, a completion, and measure latencies. Exit code 0: all green; 1: something is red; 2: nothing was tested."""
+Test whether a deployed service may take traffic: wait until it is ready, then check models, errors, keys, a chat, a
+stream and a completion, and measure latencies. Exit code 0: all green; 1: a check failed; 2: no check has run."""
 
 
 def add_parser(commands: Any) -> None:
@@ -28,9 +28,7 @@ def add_parser(commands: Any) -> None:
         metavar="TOKEN",
         help="a Google identity token, @FILE with one, or auto: from the metadata server or gcloud",
     )
-    parser.add_argument(
-        "--audience", metavar="URL", help="whom the automatic token is made out to; default: the service"
-    )
+    parser.add_argument("--audience", metavar="URL", help="the audience of the automatic token; default: the service")
     parser.add_argument(
         "--timeout", type=_seconds, default=300.0, metavar="S", help="patience for a cold start; default: 300"
     )
@@ -44,7 +42,7 @@ def add_parser(commands: Any) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Run the checks, print what they find, and return the exit code."""
+    """Run the checks, print their outcomes, and return the exit code."""
     from service.smoke.failures import NoIdentityToken
 
     try:
@@ -67,18 +65,19 @@ def _run(arguments: argparse.Namespace, credentials: "Credentials") -> int:
     from service.smoke.session import Session, report_of, run_checks
 
     began_s = time.monotonic()
-    session = Session(
-        Client(arguments.url, credentials, request_timeout_s=arguments.request_timeout),
-        ready_timeout_s=arguments.timeout,
-        num_requests=arguments.requests,
-        wanted_model=arguments.model,
-        tell=lambda news: print(news, file=sys.stderr, flush=True),
-    )
-    if not arguments.json:
-        print(f"levserve smoke {arguments.url}", flush=True)
-    for outcome in run_checks(session, ALL_CHECKS):
+    with Client(arguments.url, credentials, request_timeout_s=arguments.request_timeout) as client:
+        session = Session(
+            client,
+            ready_timeout_s=arguments.timeout,
+            num_requests=arguments.requests,
+            wanted_model=arguments.model,
+            report=lambda news: print(news, file=sys.stderr, flush=True),
+        )
         if not arguments.json:
-            print(outcome.text(), flush=True)
+            print(f"levserve smoke {arguments.url}", flush=True)
+        for outcome in run_checks(session, ALL_CHECKS):
+            if not arguments.json:
+                print(outcome.text(), flush=True)
     report = report_of(session, time.monotonic() - began_s)
     print(json.dumps(report.as_json(), indent=2) if arguments.json else report.summary(), flush=True)
     return GREEN if report.is_green else RED
@@ -103,7 +102,7 @@ def _url(text: str) -> str:
     except ValueError:
         is_address = False
     if not is_address:
-        raise argparse.ArgumentTypeError(f"{text!r} is no address; write http://HOST:PORT or https://HOST")
+        raise argparse.ArgumentTypeError(f"{text!r} is not an address; write http://HOST:PORT or https://HOST")
     return text.rstrip("/")
 
 
@@ -133,5 +132,5 @@ def _above_zero[Number: (int, float)](text: str, kind: type[Number]) -> Number:
     except ValueError:
         number = kind(0)
     if not 0 < number < LARGEST_NUMBER:
-        raise argparse.ArgumentTypeError(f"{text!r} is no number above 0")
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number above 0")
     return number

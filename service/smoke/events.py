@@ -1,4 +1,4 @@
-"""A stream of server-sent events as the official client reads it, held to what such a stream must be.
+"""A stream of server-sent events, read as the official client does and checked against OpenAI's format.
 
 Source: https://platform.openai.com/docs/api-reference/chat-streaming, https://html.spec.whatwg.org/multipage/server-sent-events.html
 """
@@ -19,24 +19,25 @@ FINISH_REASONS = ("stop", "length")
 
 @dataclass(frozen=True)
 class Streamed:
-    """What came over a stream that was in order."""
+    """The content of a valid stream, and the times of its text in seconds since the request was sent."""
 
     text: str
     finish_reason: str
     completion_tokens: int
     num_events: int  # without [DONE]
-    first_token_s: float  # from the request to the first piece of text
+    first_token_s: float
     last_token_s: float
 
 
 def read_stream(client: Client, path: str, document: Mapping[str, Any]) -> Streamed:
-    """Ask for a stream and read all of it.
+    """Request a stream and read all of it.
 
     Raises:
-        CheckFailed: it is no event stream, broke off, carried an error, or lacks its end, its reason or its usage.
+        CheckFailed: the answer is not an event stream, breaks off, has an error event, or lacks its end, its finish
+            reason or its usage.
     """
-    asked = {**document, "stream": True, "stream_options": {"include_usage": True}}
-    with client.stream(path, asked) as answer:
+    streaming = {**document, "stream": True, "stream_options": {"include_usage": True}}
+    with client.stream(path, streaming) as answer:
         reply = answer.reply
         expect_status(reply, 200)
         if not reply.headers.get("content-type", "").startswith("text/event-stream"):
@@ -56,7 +57,7 @@ def read_stream(client: Client, path: str, document: Mapping[str, Any]) -> Strea
 
 
 def data_of(lines: Iterable[bytes]) -> Iterator[str]:
-    """Yield the data of each event; comments and other fields mean nothing here.
+    """Yield the data of each event; comments and other fields are skipped.
 
     Raises:
         CheckFailed: a line is not UTF-8.
@@ -64,7 +65,7 @@ def data_of(lines: Iterable[bytes]) -> Iterator[str]:
     parts: list[str] = []
     for line in lines:
         try:
-            text = line.decode().rstrip("\r\n")
+            text = line.decode().rstrip("\r")
         except UnicodeDecodeError:
             raise CheckFailed("a line of the stream is not UTF-8") from None
         if text.startswith("data:"):
@@ -80,16 +81,16 @@ def _chunk(reply: Reply, data: str) -> dict[str, Any]:
     except ValueError:
         raise CheckFailed(f"an event is not JSON: {data:.80}", reply) from None
     if not isinstance(chunk, dict):
-        raise CheckFailed(f"an event is no object: {data:.80}", reply)
+        raise CheckFailed(f"an event is not an object: {data:.80}", reply)
     if "error" in chunk:
         raise CheckFailed(f"the stream carried an error: {data:.200}", reply)
     return chunk
 
 
 def _streamed(reply: Reply, chunks: list[tuple[float, Any]], *, max_tokens: int) -> Streamed:
-    pieces = [(arrived_s, text) for arrived_s, chunk in chunks if (text := _text(reply, chunk))]
+    texts = [(arrived_s, text) for arrived_s, chunk in chunks if (text := _text(reply, chunk))]
     reasons = [reason for _, chunk in chunks for choice in chunk["choices"] if (reason := choice.get("finish_reason"))]
-    if not pieces:
+    if not texts:
         raise CheckFailed("the stream has no text", reply)
     if len(reasons) != 1 or reasons[0] not in FINISH_REASONS:
         raise CheckFailed(f"the stream's finish reasons are {reasons}, not one of stop, length", reply)
@@ -99,17 +100,17 @@ def _streamed(reply: Reply, chunks: list[tuple[float, Any]], *, max_tokens: int)
     if last["choices"]:
         raise CheckFailed("the event with the usage has choices; it must have none", reply)
     return Streamed(
-        "".join(text for _, text in pieces),
+        "".join(text for _, text in texts),
         reasons[0],
         expect_usage(reply, last, max_tokens=max_tokens),
         len(chunks),
-        pieces[0][0],
-        pieces[-1][0],
+        texts[0][0],
+        texts[-1][0],
     )
 
 
 def _text(reply: Reply, chunk: dict[str, Any]) -> str:
-    """Return a chunk's text, of a chat or of a completion; the usage comes in a chunk without choices."""
+    """Return the text of a chat's or completion's chunk; the chunk with the usage has no choices."""
     choices = take(reply, chunk, "choices", list)
     if not choices:
         return ""

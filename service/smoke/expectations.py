@@ -1,4 +1,4 @@
-"""What answers must look like. Every function fails the check with what it wanted, what it found, and the answer."""
+"""Expectations of answers; each function raises CheckFailed with what it expected, what it found, and the answer."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -7,24 +7,24 @@ from service.smoke.client import json_of
 from service.smoke.failures import CheckFailed, Reply
 
 ERROR_KEYS = ("message", "type", "param", "code")
-KIND_NAMES = {str: "a text", int: "a whole number", list: "a list", dict: "an object"}
+KIND_NAMES = {str: "a string", int: "a whole number", list: "a list", dict: "an object"}
 
 
 def expect_status(reply: Reply, status: int) -> None:
-    """Demand a status; says what to do about a refusal.
+    """Expect a status.
 
     Raises:
-        CheckFailed: it is another.
+        CheckFailed: it is another; for 401 and 403, the message suggests a flag.
     """
     if reply.status != status:
         raise CheckFailed(f"answered {reply.status} instead of {status}{_hint(reply)}", reply)
 
 
 def take(reply: Reply | None, document: Any, path: str, kind: type) -> Any:
-    """Return what lies at a dotted path of a document, such as `choices.0.message`.
+    """Return the value at a dotted path of a document, such as `choices.0.message`.
 
     Raises:
-        CheckFailed: nothing does, or something of another kind.
+        CheckFailed: the path does not exist, or its value is of another kind.
     """
     value = document
     steps = path.split(".")
@@ -39,10 +39,10 @@ def take(reply: Reply | None, document: Any, path: str, kind: type) -> Any:
 
 
 def expect_value(reply: Reply | None, document: Any, path: str, wanted: Sequence[str]) -> str:
-    """Demand one of a few texts at a path, and return it.
+    """Expect one of a few strings at a path, and return it.
 
     Raises:
-        CheckFailed: it is another.
+        CheckFailed: the value is another.
     """
     value = take(reply, document, path, str)
     if value not in wanted:
@@ -51,10 +51,10 @@ def expect_value(reply: Reply | None, document: Any, path: str, wanted: Sequence
 
 
 def expect_usage(reply: Reply | None, document: Any, *, max_tokens: int) -> int:
-    """Demand token counts that agree, and return those of the completion.
+    """Expect consistent token counts, and return the completion's.
 
     Raises:
-        CheckFailed: they are missing, do not sum up, or show more tokens than were asked for.
+        CheckFailed: they are missing, do not sum up, or exceed `max_tokens`.
     """
     prompt, completion, total = (
         take(reply, document, f"usage.{name}_tokens", int) for name in ("prompt", "completion", "total")
@@ -67,10 +67,10 @@ def expect_usage(reply: Reply | None, document: Any, *, max_tokens: int) -> int:
 
 
 def expect_error(reply: Reply, status: int, *, code: str | None = None, param: str | None = None) -> None:
-    """Demand an error in OpenAI's form.
+    """Expect an error in OpenAI's format.
 
     Raises:
-        CheckFailed: another status, a missing key, or another code or parameter than wanted.
+        CheckFailed: the status, code or parameter is another, or a key is missing.
     """
     expect_status(reply, status)
     error = take(reply, json_of(reply), "error", dict)

@@ -1,10 +1,10 @@
-"""What a check can end with besides a green light.
+"""Replies of the service, and the ways in which a check can end other than passing.
 
 ServiceError
-├── CheckFailed        (reply) the service does not do what it must
+├── CheckFailed        (reply) the service is wrong
 │   └── Unreachable        (request, is_final) no answer at all
-├── NotApplicable      the service rightly does not offer what the check asks for
-└── NoIdentityToken    nothing was checked, exit code 2
+├── NotApplicable      the service may lack what the check tests
+└── NoIdentityToken    no check has run; exit code 2
 """
 
 from collections.abc import Mapping
@@ -17,35 +17,35 @@ EXCERPT_CHARS = 300
 
 @dataclass(frozen=True)
 class Reply:
-    """A whole answer."""
+    """A complete answer."""
 
     request: str  # method and path
     status: int
-    headers: Mapping[str, str]  # names in lower case
+    headers: Mapping[str, str]  # names are case-insensitive
     body: bytes
     seconds: float  # from the request's first byte to the answer's last
-    was_keyed: bool  # an API key went with the request
-    was_identified: bool  # an identity token did
+    was_keyed: bool  # the request had an API key
+    was_identified: bool  # the request had an identity token
 
     @property
     def is_json(self) -> bool:
-        """Whether the answer says that it is JSON; Google's front end and most proxies answer HTML."""
+        """Whether the content type is JSON; Google's front end and most proxies answer HTML."""
         return self.headers.get("content-type", "").startswith("application/json")
 
     @property
     def request_id(self) -> str | None:
-        """The id under which the server's log knows the request."""
+        """The id of the request in the server's log."""
         return self.headers.get("x-request-id")
 
     @property
     def excerpt(self) -> str:
-        """The start of the body, on one line."""
+        """The start of the body, on one line, `EXCERPT_CHARS` long at most."""
         text = " ".join(self.body.decode("utf-8", "replace").split())
         return text if len(text) <= EXCERPT_CHARS else text[:EXCERPT_CHARS] + "…"
 
 
 class CheckFailed(ServiceError):
-    """The service does not do what it must."""
+    """The service does not do what the check expects."""
 
     def __init__(self, message: str, reply: Reply | None = None) -> None:
         super().__init__(message)
@@ -54,7 +54,7 @@ class CheckFailed(ServiceError):
 
 
 class Unreachable(CheckFailed):
-    """There is no answer, or not the whole of it."""
+    """There is no answer, or only a part of one."""
 
     def __init__(self, request: str, cause: str, *, is_final: bool = False) -> None:
         super().__init__(f"{request}: {cause}")
@@ -63,11 +63,11 @@ class Unreachable(CheckFailed):
 
 
 class NotApplicable(ServiceError):
-    """The service rightly does not offer what the check asks for."""
+    """The service need not support what the check tests."""
 
 
 class NoIdentityToken(ServiceError):
-    """Neither a metadata server nor gcloud gives an identity token."""
+    """Neither a metadata server nor gcloud provides an identity token."""
 
     def __init__(self, audience: str, causes: str) -> None:
         super().__init__(

@@ -1,9 +1,10 @@
-"""An identity token for a service that asks who is calling, from where one is to be had without a stored key."""
+"""Google identity tokens for services that require one, from the metadata server or gcloud, without a stored key."""
 
-import http.client
 import shutil
 import subprocess
-from urllib.parse import quote, urlsplit
+from urllib.parse import urlsplit
+
+import httpx
 
 from service.smoke.failures import NoIdentityToken
 
@@ -15,7 +16,7 @@ TAG_SEPARATOR = "---"
 
 
 def audience_of(url: str) -> str:
-    """Return whom a token must be made out to: the service's own address, also when a tag's is called.
+    """Return the audience of a service's tokens: its own address, also if the URL is that of a tagged revision.
 
     Source: https://cloud.google.com/run/docs/authenticating/service-to-service
     """
@@ -28,16 +29,16 @@ def identity_token(audience: str) -> str:
     """Return a token from the metadata server (on Google Cloud) or from gcloud (elsewhere).
 
     Raises:
-        NoIdentityToken: neither has one; says why.
+        NoIdentityToken: neither has one; the message says why.
     """
     try:
         return _from_metadata(audience)
-    except (OSError, http.client.HTTPException) as error:
+    except httpx.HTTPError as error:
         cause = f"no metadata server ({type(error).__name__})"
     gcloud = shutil.which("gcloud")
     if gcloud is None:
         raise NoIdentityToken(audience, f"{cause} and no gcloud on PATH")
-    # A service account names the audience; a person's account may not, and needs none.
+    # gcloud accepts an audience for service accounts only; a person's account needs none.
     for flags in ([f"--audiences={audience}"], []):
         ran = subprocess.run(
             [gcloud, "auth", "print-identity-token", *flags],
@@ -54,14 +55,14 @@ def identity_token(audience: str) -> str:
 
 def _from_metadata(audience: str) -> str:
     """Source: https://cloud.google.com/compute/docs/instances/verifying-instance-identity."""
-    connection = http.client.HTTPConnection(METADATA_HOST, timeout=METADATA_TIMEOUT_S)
-    try:
-        path = f"{METADATA_PATH}?audience={quote(audience, safe='')}"
-        connection.request("GET", path, headers={"Metadata-Flavor": "Google"})
-        answer = connection.getresponse()
-        token = answer.read().decode().strip()
-        if answer.status != 200 or answer.headers.get("Metadata-Flavor") != "Google" or not token:
-            raise ConnectionError(f"it answers {answer.status}")
-        return token
-    finally:
-        connection.close()
+    answer = httpx.get(
+        f"http://{METADATA_HOST}{METADATA_PATH}",
+        params={"audience": audience},
+        headers={"Metadata-Flavor": "Google"},
+        timeout=METADATA_TIMEOUT_S,
+        trust_env=False,
+    )
+    token = answer.text.strip()
+    if answer.status_code != 200 or answer.headers.get("Metadata-Flavor") != "Google" or not token:
+        raise httpx.HTTPError(f"the metadata server answers {answer.status_code}")
+    return token

@@ -1,4 +1,4 @@
-"""How fast it answers one client: not a benchmark, but enough to see that a deployment runs on what it should."""
+"""Latencies of one client: not a benchmark, but enough to see that a deployment runs on the expected hardware."""
 
 from statistics import median
 
@@ -7,17 +7,17 @@ from service.smoke.report import Finding
 from service.smoke.session import Session
 
 MAX_TOKENS = 32
-SHORTEST_SPAN_S = 0.05  # over less, the rate is that of the network's buffers
+SHORTEST_SPAN_S = 0.05  # over a shorter span, network buffers dominate the rate
 QUESTION = "Count from one to thirty in words."
 
 
 def check_latency(session: Session) -> Finding:
     """Stream a few answers, one after another, and return the median of each time."""
-    asked = {"model": session.model_name, "max_tokens": MAX_TOKENS, "temperature": 0}
+    common = {"model": session.model_name, "max_tokens": MAX_TOKENS, "temperature": 0}
     if session.takes_messages:
-        path, body = "/v1/chat/completions", {**asked, "messages": [{"role": "user", "content": QUESTION}]}
+        path, body = "/v1/chat/completions", {**common, "messages": [{"role": "user", "content": QUESTION}]}
     else:
-        path, body = "/v1/completions", {**asked, "prompt": QUESTION}
+        path, body = "/v1/completions", {**common, "prompt": QUESTION}
     streams = [read_stream(session.client, path, body) for _ in range(session.num_requests)]
     first_s = median(stream.first_token_s for stream in streams)
     total_s = median(stream.last_token_s for stream in streams)

@@ -1,4 +1,4 @@
-"""Waiting for a service that may be on its way: a cold start answers nothing, then 503 with its progress, then 200."""
+"""Wait for a service that may be starting: no answer at first, then 503 with its progress, then 200."""
 
 import time
 from collections.abc import Callable
@@ -10,26 +10,26 @@ from service.smoke.failures import CheckFailed, Reply, Unreachable
 from service.smoke.report import Finding
 
 READY_PATH = "/health/ready"
-TRY_TIMEOUT_S = 60.0  # a platform may hold a request until it has an instance
+TRY_TIMEOUT_S = 60.0  # a platform may hold a request until it has started an instance
 PAUSE_S = (0.25, 2.0)  # first, and at most
-TELL_EVERY_S = 10.0
-# A new address, or a permission just given, takes a moment to reach every front end.
+REPORT_INTERVAL_S = 10.0
+# A new address or permission takes a moment to reach every front end.
 SETTLE_S = 10.0
 NEVER_READY = frozenset({401, 403, 404})
 
 
-def wait_until_ready(client: Client, timeout_s: float, tell: Callable[[str], None]) -> Finding:
-    """Ask until the service is ready.
+def wait_until_ready(client: Client, timeout_s: float, report: Callable[[str], None]) -> Finding:
+    """Poll until the service is ready.
 
     Raises:
-        CheckFailed: it refuses, is something else, or is not ready in time; the message has its last words.
+        CheckFailed: it refuses, is another service, or is not ready in time; the message has its last state.
     """
     began_s = time.monotonic()
-    told_s, pause_s, tries = began_s, PAUSE_S[0], 0
+    reported_s, pause_s, tries = began_s, PAUSE_S[0], 0
     while True:
         tries += 1
         left_s = timeout_s - (time.monotonic() - began_s)
-        reply, state = _ask(client, max(0.5, min(left_s, TRY_TIMEOUT_S)))
+        reply, state = _poll(client, max(0.5, min(left_s, TRY_TIMEOUT_S)))
         now_s = time.monotonic()
         if reply is not None and reply.status == 200:
             return _finding(reply, now_s - began_s, tries)
@@ -37,14 +37,14 @@ def wait_until_ready(client: Client, timeout_s: float, tell: Callable[[str], Non
             expect_status(reply, 200)
         if now_s + pause_s - began_s > timeout_s:
             raise CheckFailed(f"not ready after {timeout_s:g} s and {tries} tries; at last: {state}", reply)
-        if tries == 1 or now_s - told_s > TELL_EVERY_S:
-            tell(f"waiting for {client.url}: {state} ({now_s - began_s:.0f} s)")
-            told_s = now_s
+        if tries == 1 or now_s - reported_s > REPORT_INTERVAL_S:
+            report(f"waiting for {client.url}: {state} ({now_s - began_s:.0f} s)")
+            reported_s = now_s
         time.sleep(pause_s)
         pause_s = min(pause_s * 1.5, PAUSE_S[1])
 
 
-def _ask(client: Client, timeout_s: float) -> tuple[Reply | None, str]:
+def _poll(client: Client, timeout_s: float) -> tuple[Reply | None, str]:
     try:
         reply = client.get(READY_PATH, timeout_s=timeout_s)
     except Unreachable as error:
@@ -55,7 +55,7 @@ def _ask(client: Client, timeout_s: float) -> tuple[Reply | None, str]:
 
 
 def _state(reply: Reply) -> str:
-    """Return where the start is, in a phrase."""
+    """Return the progress of the start in a phrase."""
     if reply.status != 503 or not reply.is_json:
         return f"{reply.request} answers {reply.status}"
     progress = json_of(reply)

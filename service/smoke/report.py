@@ -1,4 +1,4 @@
-"""What was found, for a terminal or a CI log (one line a check) and for machines (one JSON document)."""
+"""Results as text for a terminal or a CI log (one line for each check) and as one JSON document."""
 
 import textwrap
 from collections.abc import Mapping, Sequence
@@ -14,7 +14,7 @@ WIDTH = 120
 
 @dataclass(frozen=True)
 class Finding:
-    """What a green check has to tell."""
+    """The result of a check that passed."""
 
     detail: str
     facts: Mapping[str, Any] = field(default_factory=dict)  # the numbers, as plain JSON
@@ -22,21 +22,21 @@ class Finding:
 
 @dataclass(frozen=True)
 class Outcome:
-    """How one check ended."""
+    """The outcome of one check."""
 
     name: str
     status: Literal["passed", "failed", "skipped"]
     detail: str
     seconds: float
     facts: Mapping[str, Any] = field(default_factory=dict)
-    request: str | None = None  # of a red check: what was asked
+    request: str | None = None  # of a failed check
     http_status: int | None = None
     request_id: str | None = None
     answer: str | None = None
 
     @classmethod
     def failed(cls, name: str, message: str, seconds: float, reply: Reply | None) -> "Outcome":
-        """Return a red outcome with what the server answered."""
+        """Return a failed outcome with the server's answer."""
         if reply is None:
             return cls(name, "failed", message, seconds)
         return cls(
@@ -51,7 +51,7 @@ class Outcome:
         )
 
     def text(self) -> str:
-        """Return the line, with what helps to look further below it if it is red."""
+        """Return the line of the outcome; if it failed, with the request and an excerpt of the answer below."""
         lines = [f"  {LABELS[self.status]:<4}  {self.name:<11}  {self.detail}"]
         if self.request is not None:
             request_id = "" if self.request_id is None else f", request id {self.request_id}"
@@ -65,7 +65,7 @@ class Outcome:
 
 @dataclass(frozen=True)
 class Report:
-    """All outcomes of one run."""
+    """The outcomes of one run."""
 
     url: str
     model: str | None
@@ -80,11 +80,11 @@ class Report:
     def summary(self) -> str:
         """Return the last line."""
         counts = {status: sum(outcome.status == status for outcome in self.outcomes) for status in LABELS}
-        told = ", ".join(f"{count} {status}" for status, count in counts.items() if count)
-        return f"{'green' if self.is_green else 'RED'}: {told}, in {self.seconds:.1f} s"
+        parts = ", ".join(f"{count} {status}" for status, count in counts.items() if count)
+        return f"{'green' if self.is_green else 'RED'}: {parts}, in {self.seconds:.1f} s"
 
     def as_json(self) -> dict[str, Any]:
-        """Return all of it as plain JSON."""
+        """Return the report as plain JSON."""
         checks = [
             {name: value for name, value in asdict(outcome).items() if value not in (None, {})}
             | {"seconds": round(outcome.seconds, 3)}

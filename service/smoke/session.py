@@ -1,4 +1,4 @@
-"""The run: the checks in their order, each only if what it needs was green."""
+"""A run of the checks, in order; a check is skipped if one that it needs has failed."""
 
 import time
 from collections.abc import Callable, Iterator
@@ -11,26 +11,26 @@ from service.smoke.report import Finding, Outcome, Report
 
 @dataclass
 class Session:
-    """One run against one service: what was asked for, and what the checks have learnt so far."""
+    """One run against one service: its options, and what the checks have learned so far."""
 
     client: Client
     ready_timeout_s: float
     num_requests: int  # for the latencies
     wanted_model: str | None = None
-    tell: Callable[[str], None] = lambda _: None  # news for a person who waits
-    model: str | None = None  # set by the check of the models
-    takes_messages: bool = True  # unset by the check of the chat, if the model has no chat template
+    report: Callable[[str], None] = lambda _: None  # shows progress to a person
+    model: str | None = None  # set by the check `models`
+    takes_messages: bool = True  # unset by the check `chat` if the model has no chat template
     outcomes: list[Outcome] = field(default_factory=list)
 
     @property
     def model_name(self) -> str:
-        """The model to ask."""
+        """The model to send requests to."""
         return self.model or self.wanted_model or ""
 
 
 @dataclass(frozen=True)
 class Check:
-    """A check by name."""
+    """A named check and the checks that it needs."""
 
     name: str
     run: Callable[[Session], Finding]
@@ -38,22 +38,22 @@ class Check:
 
 
 def run_checks(session: Session, checks: tuple[Check, ...]) -> Iterator[Outcome]:
-    """Run the checks and yield each outcome as soon as it is known."""
-    red: set[str] = set()
+    """Run the checks and yield each outcome as it becomes known."""
+    failed: set[str] = set()
     for check in checks:
-        missing = sorted(check.needs & red)
+        missing = sorted(check.needs & failed)
         if missing:
             outcome = Outcome(check.name, "skipped", f"needs {', '.join(missing)}", 0.0)
         else:
             outcome = _run(session, check)
         if outcome.status == "failed" or missing:
-            red.add(check.name)
+            failed.add(check.name)
         session.outcomes.append(outcome)
         yield outcome
 
 
 def report_of(session: Session, seconds: float) -> Report:
-    """Return what the run has found."""
+    """Return the report of a finished run."""
     return Report(session.client.url, session.model_name or None, tuple(session.outcomes), seconds)
 
 

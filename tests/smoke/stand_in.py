@@ -45,7 +45,7 @@ class StandIn:
             if given != f"Bearer {self.identity_token}":
                 return Answer(403, "<html>Forbidden</html>", "text/html")
         if path == "/health/ready":
-            return self._health()
+            return self.health()
         if self.api_key is not None and headers.get("Authorization") != f"Bearer {self.api_key}":
             return Answer(401, error("Incorrect API key provided.", code="invalid_api_key"))
         try:
@@ -55,7 +55,7 @@ class StandIn:
         broken = self.answers.get(path, lambda _: None)(document)
         return broken or self._route(path, document)
 
-    def _health(self) -> Answer:
+    def health(self) -> Answer:
         if self.lines.count("/health/ready") > self.ready_after:
             return Answer(
                 200, {"status": "ready", "seconds": 3.25, "phases_done_seconds": {"weights": 2.5, "warm": 0.5}}
@@ -71,10 +71,10 @@ class StandIn:
             case _ if path.startswith("/v1/models/"):
                 return Answer(200, one)
             case "/v1/chat/completions" | "/v1/completions":
-                return self._generate(document, is_chat=path == CHAT)
+                return self.generate(document, is_chat=path == CHAT)
         return Answer(404, error("There is no such route.", code="unknown_url"))
 
-    def _generate(self, document: dict[str, Any], *, is_chat: bool) -> Answer:
+    def generate(self, document: dict[str, Any], *, is_chat: bool) -> Answer:
         unknown = [name for name in document if name.startswith("levserve_")]
         if unknown:
             return Answer(400, error("Unknown parameter.", param=unknown[0], code="unknown_parameter"))

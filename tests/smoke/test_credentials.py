@@ -73,8 +73,8 @@ def test_a_secret_may_lie_in_a_file(smoke, tmp_path):
     [
         (["--api-key", "@/no/such/file"], "cannot read /no/such/file"),
         (["--api-key", "two\nlines"], "printable ASCII"),
-        (["--timeout", "-1"], "'-1' is no number above 0"),
-        (["--requests", "many"], "'many' is no number above 0"),
+        (["--timeout", "-1"], "'-1' is not a number above 0"),
+        (["--requests", "many"], "'many' is not a number above 0"),
     ],
 )
 def test_a_wrong_flag_is_exit_code_2(capsys, flags, message):
@@ -89,7 +89,7 @@ def test_a_wrong_address_is_exit_code_2(capsys, url):
     with pytest.raises(SystemExit) as end:
         build_parser().parse_args(["smoke", url])
     assert end.value.code == 2
-    assert "is no address" in capsys.readouterr().err
+    assert "is not an address" in capsys.readouterr().err
 
 
 def test_a_token_is_made_out_to_the_service_and_not_to_a_tag():

@@ -1,11 +1,15 @@
 """`levserve smoke` is green against a service that is in order, and red, with what is wrong, against any other."""
 
 import json
+import socket
+import threading
 
 import pytest
 
 from service.cli import build_parser
+from service.smoke.client import Client, Credentials
 from service.smoke.command import run
+from service.smoke.failures import Unreachable
 from tests.smoke.stand_in import (
     CHAT,
     COMPLETIONS,
@@ -123,9 +127,9 @@ def test_something_else_at_the_address(smoke):
     ran = smoke(StandIn({"/health/ready": lambda _: None}, ready_after=0), "--timeout", "0.5")
     assert ran.code == 0
     does = StandIn()
-    does._health = lambda: Answer(200, {"status": "ok"})
+    does.health = lambda: Answer(200, {"status": "ok"})
     assert "is this the address of Levserve?" in smoke(does).out
-    does._health = lambda: Answer(404, "nothing here", "text/plain")
+    does.health = lambda: Answer(404, "nothing here", "text/plain")
     assert "answered 404 instead of 200" in smoke(does, "--timeout", "1").out
 
 
@@ -155,7 +159,7 @@ def test_one_that_answers_500_is_red_where_it_does(smoke, path, failed):
         (streaming([*stream_events()[:2], stream_events()[-1]]), "the stream's finish reasons are []"),
         (streaming([stream_events()[0], error("The engine failed.")]), "the stream carried an error"),
         (streaming([b"data: {"]), "an event is not JSON"),
-        (streaming([b"data: []"]), "an event is no object"),
+        (streaming([b"data: []"]), "an event is not an object"),
         (streaming([b"data: \xff"]), "a line of the stream is not UTF-8"),
         (
             StandIn({CHAT: lambda document: Answer(200, {}) if document.get("stream") else None}),
@@ -201,7 +205,7 @@ def test_an_error_of_a_wrong_shape(smoke, wrong, message):
     ],
 )
 def test_a_chat_answer_that_is_wrong(smoke, changes, message):
-    right = StandIn()._generate({"model": "tiny"}, is_chat=True).document
+    right = StandIn().generate({"model": "tiny"}, is_chat=True).document
 
     def answer(document):
         is_chat = document["model"] == "tiny" and not document.get("stream") and len(document) == 4
@@ -214,7 +218,7 @@ def test_a_chat_answer_that_is_wrong(smoke, changes, message):
 
 
 def completing(logprobs) -> StandIn:
-    right = StandIn()._generate({"model": "tiny"}, is_chat=False).document
+    right = StandIn().generate({"model": "tiny"}, is_chat=False).document
     choices = [{**right["choices"][0], "logprobs": logprobs}]
 
     def answer(document):
@@ -228,7 +232,7 @@ def completing(logprobs) -> StandIn:
     [
         (None, "the answer has no choices.0.logprobs.tokens"),
         (LOGPROBS | {"text_offset": [0]}, "the lists of logprobs have [2, 2, 2, 1] entries"),
-        (LOGPROBS | {"token_logprobs": [0.5, -1]}, "no number that is at most 0"),
+        (LOGPROBS | {"token_logprobs": [0.5, -1]}, "not a number that is at most 0"),
     ],
 )
 def test_log_probabilities_that_are_asked_for_must_be_there_and_in_order(smoke, logprobs, message):
@@ -262,11 +266,34 @@ def test_a_model_without_a_chat_template_is_tested_with_completions(smoke):
 
 
 def test_a_silent_server_is_not_waited_for_beyond_the_request_timeout(smoke):
-    import threading
-
     def answer(document):
         threading.Event().wait(2)
 
     ran = smoke(StandIn({"/v1/models": answer}), "--request-timeout", "0.2")
     assert (ran.code, ran.failed) == (1, ["models"])
     assert "GET /v1/models: no answer within 0.2 s" in ran.out
+
+
+@pytest.mark.parametrize(
+    ("sent", "cause"),
+    [
+        (b"", "the connection was closed before an answer"),
+        (b"HTTP/1.1 200 OK\r\ncontent-length: 10\r\n\r\nabc", "the connection broke off in the middle of the answer"),
+        (b"SSH-2.0-OpenSSH_9.6\r\n\r\n", "no HTTP answer: RemoteProtocolError illegal status line"),
+    ],
+)
+def test_a_server_that_does_not_answer_in_http_is_named_by_what_it_does(sent, cause):
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        thread = threading.Thread(target=answer_once, args=(listener, sent))
+        thread.start()
+        url = f"http://127.0.0.1:{listener.getsockname()[1]}"
+        with Client(url, Credentials(), request_timeout_s=5) as client, pytest.raises(Unreachable, match=cause):
+            client.get("/health")
+        thread.join()
+
+
+def answer_once(listener: socket.socket, sent: bytes) -> None:
+    connection, _ = listener.accept()
+    with connection:
+        connection.recv(65536)
+        connection.sendall(sent)
