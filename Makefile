@@ -29,7 +29,7 @@ check: .venv/dev ## Check format, lint, types, import rules, dependencies and de
 fix: .venv/dev ## Format and mend what can be mended
 	$(RUN) ruff format .
 	$(RUN) ruff check --fix .
-	$(RUN) python -m scripts.document_settings
+	$(RUN) python -m scripts.write_documents
 
 demo-model: .venv/dev ## Train the demo model again with Levanter (a few CPU minutes)
 	$(RUN) python -m examples.demo_model.train

@@ -14,8 +14,8 @@ from service.offline.batch_file import Journal, read_lines
 from service.settings import Settings
 from service.start.context import StartContext
 from service.start.load import ModelStart
-from service.start.parts import LoadedModel
 from service.start.progress import StartProgress
+from service.start.tasks import LoadedModel
 
 logger = logging.getLogger(__name__)
 

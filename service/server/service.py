@@ -19,8 +19,9 @@ from service.start.progress import Phase, StartProgress
 if TYPE_CHECKING:
     from service.api.dependencies import ServedModel
     from service.start.context import StartContext
+    from service.start.graph import Task
     from service.start.load import ModelStart
-    from service.start.parts import LoadedModel
+    from service.start.tasks import LoadedModel
 
 logger = logging.getLogger(__name__)
 
@@ -122,12 +123,17 @@ class Service:
     def _begin(self) -> "ModelStart":
         with self.start_progress.phase(Phase.IMPORT, "checkpoint"):
             from service.start.context import StartContext
-            from service.start.graph import Part
             from service.start.load import ModelStart
 
         context = StartContext(self.settings, self.metrics, self.start_progress, self._engine_failed)
-        # The import holds the GIL, so it begins after the loading of executables and weights.
-        return ModelStart(context, before_answering=[Part("api", self._import_api, after=("bundle",))])
+        return ModelStart(context, before_answering=[self.api_task])
+
+    @property
+    def api_task(self) -> "Task":
+        """The task that imports the API. The import holds the GIL, so it begins after the loading of executables."""
+        from service.start.graph import Task
+
+        return Task("api", self._import_api, after=("bundle",))
 
     def _decide(self) -> None:
         if self._loop is not None:

@@ -1,4 +1,4 @@
-"""What every part of a start is given: settings, clocks, counters, and the cache of checkpoints."""
+"""What every task of a start is given: settings, clocks, counters, and the cache of checkpoints."""
 
 import threading
 from collections.abc import Callable
@@ -20,7 +20,7 @@ class StartContext:
     metrics: Metrics
     progress: StartProgress
     on_engine_failure: Callable[[], None] = lambda: None  # called from the device thread if the engine dies
-    failed: threading.Event = field(default_factory=threading.Event)  # set when a part fails; ends the transfers
+    failed: threading.Event = field(default_factory=threading.Event)  # set when a task fails; ends the transfers
 
     @cached_property
     def cache(self) -> CheckpointCache | None:

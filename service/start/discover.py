@@ -1,4 +1,4 @@
-"""The first parts of every start: the devices of this host, and the checkpoint. Neither needs the other."""
+"""The first tasks of every start: the devices of this host, and the checkpoint. Neither needs the other."""
 
 import logging
 from dataclasses import dataclass

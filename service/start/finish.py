@@ -12,8 +12,8 @@ from service.errors import Draining, Overloaded
 from service.start.context import StartContext
 from service.start.discover import Devices
 from service.start.imports import end_quick_imports
-from service.start.parts import LoadedModel, RunningEngine
 from service.start.progress import Phase
+from service.start.tasks import LoadedModel, RunningEngine
 
 if TYPE_CHECKING:
     from service.engine.engine import Engine

@@ -1,4 +1,4 @@
-"""A graph of named parts, each run on a thread of its own as soon as what it needs is done. Knows nothing of models."""
+"""A graph of named tasks, each run on a thread of its own as soon as what it needs is done. Knows nothing of models."""
 
 import threading
 import time
@@ -8,17 +8,17 @@ from typing import Any
 
 
 @dataclass(frozen=True)
-class Part:
-    """One node: a function, and the parts whose results it takes."""
+class Task:
+    """One node: a function, and the tasks whose results it takes."""
 
     name: str
-    run: Callable[..., Any]  # called with the run's context and, by name, the result of each part in `needs`
+    run: Callable[..., Any]  # called with the run's context and, by name, the result of each task in `needs`
     needs: tuple[str, ...] = ()
     after: tuple[str, ...] = ()  # must be done first, but their results are not taken
 
     @property
     def waits_for(self) -> tuple[str, ...]:
-        """Names of every part that must be done before this one begins."""
+        """Names of every task that must be done before this one begins."""
         return (*self.needs, *self.after)
 
     @property
@@ -28,10 +28,10 @@ class Part:
 
 
 @dataclass(frozen=True, slots=True)
-class PartTimes:
-    """When a finished part ran, on the clock of `time.monotonic`."""
+class TaskTimes:
+    """When a finished task ran, on the clock of `time.monotonic`."""
 
-    part: Part
+    task: Task
     begin_s: float
     end_s: float
 
@@ -39,39 +39,39 @@ class PartTimes:
 class GraphRun:
     """One run of a graph. Threads are daemons, so a failed run ends while one of them is deep in a compilation."""
 
-    def __init__(self, parts: Sequence[Part], context: Any, failed: threading.Event | None = None) -> None:
-        """Begin every part that waits for nothing.
+    def __init__(self, tasks: Sequence[Task], context: Any, failed: threading.Event | None = None) -> None:
+        """Begin every task that waits for nothing.
 
         Args:
-            parts: the graph; a part comes after those that it waits for.
-            context: the first argument of every part.
-            failed: set when a part fails, so that others can end early.
+            tasks: the graph; a task comes after those that it waits for.
+            context: the first argument of every task.
+            failed: set when a task fails, so that others can end early.
 
         Raises:
-            ValueError: two parts share a name, or one waits for a part that does not precede it.
+            ValueError: two tasks share a name, or one waits for a task that does not precede it.
         """
-        check_graph(parts)
-        self._parts = tuple(parts)
+        check_graph(tasks)
+        self._tasks = tuple(tasks)
         self._context = context
         self._failed = failed or threading.Event()
         self._changed = threading.Condition()
         self._begun: set[str] = set()
         self._results: dict[str, Any] = {}
         self._failures: dict[str, BaseException] = {}
-        self._times: list[PartTimes] = []
+        self._times: list[TaskTimes] = []
         self._begin_unblocked()
 
     @property
-    def times(self) -> list[PartTimes]:
-        """The parts that are done, in the order in which they ended."""
+    def times(self) -> list[TaskTimes]:
+        """The tasks that are done, in the order in which they ended."""
         with self._changed:
             return list(self._times)
 
     def wait(self, name: str) -> Any:
-        """Wait for one part and return its result.
+        """Wait for one task and return its result.
 
         Raises:
-            BaseException: the first failure of any part, at once, whatever the other parts are doing.
+            BaseException: the first failure of any task, at once, whatever the other tasks are doing.
         """
         with self._changed:
             self._changed.wait_for(lambda: self._failures or name in self._results)
@@ -79,69 +79,84 @@ class GraphRun:
             return self._results[name]
 
     def wait_for_all(self) -> None:
-        """Wait until every part is done.
+        """Wait until every task is done.
 
         Raises:
             BaseException: as `wait`.
         """
         with self._changed:
-            self._changed.wait_for(lambda: self._failures or len(self._results) == len(self._parts))
+            self._changed.wait_for(lambda: self._failures or len(self._results) == len(self._tasks))
             self._raise_failure()
 
     def _raise_failure(self) -> None:
         # Of several, the one that was declared first: a cause precedes its consequences.
-        for part in self._parts:
-            if part.name in self._failures:
-                raise self._failures[part.name]
+        for task in self._tasks:
+            if task.name in self._failures:
+                raise self._failures[task.name]
 
     def _begin_unblocked(self) -> None:
-        """Start a thread for every part whose needs are met; none after a failure."""
+        """Start a thread for every task whose needs are met; none after a failure."""
         with self._changed:
             if self._failures:
                 return
-            for part in self._parts:
-                if part.name not in self._begun and all(name in self._results for name in part.waits_for):
-                    self._begun.add(part.name)
-                    threading.Thread(target=self._run, args=(part,), name=part.name, daemon=True).start()
+            for task in self._tasks:
+                if task.name not in self._begun and all(name in self._results for name in task.waits_for):
+                    self._begun.add(task.name)
+                    threading.Thread(target=self._run, args=(task,), name=task.name, daemon=True).start()
 
-    def _run(self, part: Part) -> None:
+    def _run(self, task: Task) -> None:
         begin_s = time.monotonic()
         try:
-            result = part.run(self._context, **{name: self._results[name] for name in part.needs})
+            result = task.run(self._context, **{name: self._results[name] for name in task.needs})
         except BaseException as error:
             with self._changed:
-                self._failures[part.name] = error
+                self._failures[task.name] = error
                 self._failed.set()
                 self._changed.notify_all()
             return
         with self._changed:
-            self._results[part.name] = result
-            self._times.append(PartTimes(part, begin_s, time.monotonic()))
+            self._results[task.name] = result
+            self._times.append(TaskTimes(task, begin_s, time.monotonic()))
             self._changed.notify_all()
         self._begin_unblocked()
 
 
-def check_graph(parts: Sequence[Part]) -> None:
-    """Check that names are unique and that every part is declared after those that it waits for.
+def check_graph(tasks: Sequence[Task]) -> None:
+    """Check that names are unique and that every task is declared after those that it waits for.
 
     Raises:
         ValueError: they are not; such an order also rules out cycles.
     """
     declared: set[str] = set()
-    for part in parts:
-        if part.name in declared:
-            raise ValueError(f"two parts are named {part.name!r}")
-        if missing := [name for name in part.waits_for if name not in declared]:
-            raise ValueError(f"{part.name!r} waits for {missing[0]!r}, which is not declared before it")
-        declared.add(part.name)
+    for task in tasks:
+        if task.name in declared:
+            raise ValueError(f"two tasks are named {task.name!r}")
+        if missing := [name for name in task.waits_for if name not in declared]:
+            raise ValueError(f"{task.name!r} waits for {missing[0]!r}, which is not declared before it")
+        declared.add(task.name)
 
 
-def describe(parts: Sequence[Part]) -> str:
-    """Return the graph as a table for people: each part, the parts that it waits for, and what it does."""
-    rows = [("part", "needs (after)", "does")]
-    for part in parts:
-        after = f"({', '.join(part.after)})" if part.after else ""
-        rows.append((part.name, " ".join(filter(None, [", ".join(part.needs), after])), part.summary))
-    widths = [max(len(row[column]) for row in rows) for column in range(2)]
-    lines = (f"{name:{widths[0]}}  {needs:{widths[1]}}  {does}".rstrip() for name, needs, does in rows)
-    return "\n".join(lines) + "\n"
+def direct_edges(tasks: Sequence[Task]) -> list[tuple[str, str]]:
+    """Return the edges from a task to one that waits for it, without those that follow from longer ways."""
+    by_name = {task.name: task for task in tasks}
+    ancestors: dict[str, set[str]] = {}
+    for task in tasks:
+        ancestors[task.name] = set(task.waits_for).union(*(ancestors[name] for name in task.waits_for))
+    return [
+        (name, task.name)
+        for task in by_name.values()
+        for name in dict.fromkeys(task.waits_for)
+        if not any(name in ancestors[other] for other in task.waits_for)
+    ]
+
+
+def describe(tasks: Sequence[Task]) -> str:
+    """Return the graph as a Markdown table: each task, the tasks that it waits for, and what it does.
+
+    Tasks in parentheses must be done first, but their results are not taken.
+    """
+    lines = ["| task | needs (after) | does |", "|---|---|---|"]
+    for task in tasks:
+        needs = ", ".join([*(f"`{name}`" for name in task.needs), *(f"(`{name}`)" for name in task.after)])
+        lines.append(f"| `{task.name}` | {needs} | {task.summary} |")
+    return "\n".join(lines)

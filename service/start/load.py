@@ -9,8 +9,9 @@ from collections.abc import Sequence
 from service.start.context import StartContext
 from service.start.discover import find_devices, locate_checkpoint
 from service.start.finish import fill_caches, load_rest, mark_ready, probe, store_bundle
-from service.start.graph import GraphRun, Part
-from service.start.parts import (
+from service.start.graph import GraphRun, Task
+from service.start.prefetch import check_prefetch, expect_weights, prefetch_weights
+from service.start.tasks import (
     LoadedModel,
     assemble_model,
     begin_state,
@@ -23,49 +24,48 @@ from service.start.parts import (
     read_last_bundle,
     start_engine,
 )
-from service.start.prefetch import check_prefetch, expect_weights, prefetch_weights
 
 DISCOVERY = (
-    Part("devices", find_devices),
-    Part("checkpoint", locate_checkpoint),
-    Part("spec", choose_spec, needs=("devices", "checkpoint")),
+    Task("devices", find_devices),
+    Task("checkpoint", locate_checkpoint),
+    Task("spec", choose_spec, needs=("devices", "checkpoint")),
 )
 
 
-def start_graph(before_answering: Sequence[Part] = ()) -> tuple[Part, ...]:
-    """Return the parts of a start.
+def start_graph(before_answering: Sequence[Task] = ()) -> tuple[Task, ...]:
+    """Return the tasks of a start.
 
     Args:
-        before_answering: further parts that the first answer waits for, such as the import of the API.
+        before_answering: further tasks that the first answer waits for, such as the import of the API.
     """
-    others = tuple(part.name for part in before_answering)
+    others = tuple(task.name for task in before_answering)
     return (
         *DISCOVERY,
-        Part("last_bundle", read_last_bundle),
-        Part("bundle", find_bundle, needs=("checkpoint", "spec", "last_bundle")),
-        Part("executables", obtain_executables, needs=("spec", "bundle")),
-        Part("expected_weights", expect_weights, needs=("checkpoint",)),
-        Part("prefetched_weights", prefetch_weights, needs=("checkpoint", "expected_weights")),
-        Part("prefetch_check", check_prefetch, needs=("expected_weights", "spec")),
-        Part("weights", load_weights, needs=("checkpoint", "spec", "expected_weights", "prefetched_weights")),
-        Part("device_state", begin_state, needs=("spec", "executables")),
-        Part("tokenizer_files", pull_tokenizer_files, needs=("checkpoint",)),
-        Part("tokenizer", load_text, needs=("checkpoint", "tokenizer_files"), after=("bundle",)),
+        Task("last_bundle", read_last_bundle),
+        Task("bundle", find_bundle, needs=("checkpoint", "spec", "last_bundle")),
+        Task("executables", obtain_executables, needs=("spec", "bundle")),
+        Task("expected_weights", expect_weights, needs=("checkpoint",)),
+        Task("prefetched_weights", prefetch_weights, needs=("checkpoint", "expected_weights")),
+        Task("prefetch_check", check_prefetch, needs=("expected_weights", "spec")),
+        Task("weights", load_weights, needs=("checkpoint", "spec", "expected_weights", "prefetched_weights")),
+        Task("device_state", begin_state, needs=("spec", "executables")),
+        Task("tokenizer_files", pull_tokenizer_files, needs=("checkpoint",)),
+        Task("tokenizer", load_text, needs=("checkpoint", "tokenizer_files"), after=("bundle",)),
         *before_answering,
-        Part("engine", start_engine, needs=("spec", "weights", "executables", "device_state")),
-        Part("model", assemble_model, needs=("spec", "engine", "tokenizer"), after=others),
-        Part("probe", probe, needs=("engine",), after=("model",)),
-        Part("rest", load_rest, needs=("spec", "bundle", "executables"), after=("probe",)),
-        Part("caches", fill_caches, needs=("engine",), after=("probe",)),
-        Part("ready", mark_ready, needs=("devices", "spec", "bundle", "engine", "model"), after=("rest", "caches")),
-        Part("stored_bundle", store_bundle, needs=("spec", "bundle", "executables"), after=("ready",)),
+        Task("engine", start_engine, needs=("spec", "weights", "executables", "device_state")),
+        Task("model", assemble_model, needs=("spec", "engine", "tokenizer"), after=others),
+        Task("probe", probe, needs=("engine",), after=("model",)),
+        Task("rest", load_rest, needs=("spec", "bundle", "executables"), after=("probe",)),
+        Task("caches", fill_caches, needs=("engine",), after=("probe",)),
+        Task("ready", mark_ready, needs=("devices", "spec", "bundle", "engine", "model"), after=("rest", "caches")),
+        Task("stored_bundle", store_bundle, needs=("spec", "bundle", "executables"), after=("ready",)),
     )
 
 
 class ModelStart:
     """A start under way."""
 
-    def __init__(self, context: StartContext, before_answering: Sequence[Part] = ()) -> None:
+    def __init__(self, context: StartContext, before_answering: Sequence[Task] = ()) -> None:
         """Begin; see `start_graph`."""
         self.run = GraphRun(start_graph(before_answering), context, failed=context.failed)
 

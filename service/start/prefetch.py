@@ -69,7 +69,10 @@ class PrefetchedWeights:
 
 
 def expect_weights(context: StartContext, *, checkpoint: LocatedCheckpoint) -> ExpectedWeights | None:
-    """Work out which weights a CPU would serve; None on a host with other devices or little memory."""
+    """Work out which weights a CPU would serve.
+
+    Returns None on a host with other devices or little memory.
+    """
     settings = context.settings
     if not expects_cpu() or settings.tensor_parallel not in (None, 1) or isinstance(checkpoint.layout, LevanterLayout):
         return None
@@ -91,7 +94,9 @@ def _expected(settings: Settings, checkpoint: LocatedCheckpoint, cancelled: thre
 def prefetch_weights(
     context: StartContext, *, checkpoint: LocatedCheckpoint, expected_weights: ExpectedWeights | None
 ) -> PrefetchedWeights | None:
-    """Load the expected weights into host memory; None if none are expected or the spec asks for others.
+    """Load the expected weights into host memory.
+
+    Returns None if none are expected, or if the engine asks for others.
 
     Raises:
         CheckpointError: the bytes did not arrive whole, or differ from what headers or configuration describe.

@@ -1,10 +1,10 @@
-"""The picture of a start: its graph with the times of each part, and below it what the phases spent their time on."""
+"""The picture of a start: its graph with the times of each task, and below it what the phases spent their time on."""
 
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from service.start.graph import PartTimes
+from service.start.graph import TaskTimes, direct_edges
 from service.start.progress import Phase, Span, StartProgress
 
 COLORS = {
@@ -15,7 +15,7 @@ COLORS = {
     Phase.TOKENIZER: "#81b29a",
     Phase.WARM: "#f2cc8f",
 }
-PART_COLOR = "#5c677d"
+TASK_COLOR = "#5c677d"
 ARROW_COLOR = "#adb5bd"
 ROW_INCHES = 0.26
 # A label is drawn to the left of a bar that ends within this last share of the picture.
@@ -23,14 +23,14 @@ LATE_SHARE = 0.2
 SMALLEST_BAR_SHARE = 1 / 400
 
 
-def draw(progress: StartProgress, parts: Sequence[PartTimes], path: Path, title: str) -> None:
+def draw(progress: StartProgress, tasks: Sequence[TaskTimes], path: Path, title: str) -> None:
     """Draw a finished start; the suffix of the path chooses the format."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
     # What ended before the graph ran (the interpreter, the server) is a span alone.
     begin_of_process_s = progress.process_began_s
-    nodes = sorted(parts, key=lambda times: times.begin_s)
+    nodes = sorted(tasks, key=lambda times: times.begin_s)
     spans = _in_order_of_phases(progress.spans)
     end_s = max([span.end_s for span in spans] + [progress.ready_s or 0.0])
     figure = Figure(figsize=(11, 1.8 + ROW_INCHES * (len(nodes) + len(spans))), layout="constrained")
@@ -49,27 +49,28 @@ def draw(progress: StartProgress, parts: Sequence[PartTimes], path: Path, title:
     figure.savefig(path, dpi=150)
 
 
-def _draw_graph(axes: Any, nodes: Sequence[PartTimes], began_s: float, end_s: float) -> None:
-    """Draw a bar for each part, and an arrow to it from the part that it waited for last."""
-    row_of = {times.part.name: row for row, times in enumerate(nodes)}
-    by_name = {times.part.name: times for times in nodes}
+def _draw_graph(axes: Any, nodes: Sequence[TaskTimes], began_s: float, end_s: float) -> None:
+    """Draw a bar for each task, and an arrow to it from each that it waited for: dark from the one that ended last."""
+    row_of = {times.task.name: row for row, times in enumerate(nodes)}
+    by_name = {times.task.name: times for times in nodes}
+    edges = direct_edges([times.task for times in sorted(nodes, key=lambda times: times.end_s)])
     for row, times in enumerate(nodes):
-        _draw_bar(axes, row, times.begin_s - began_s, times.end_s - began_s, end_s, color=PART_COLOR, height=0.62)
-        waited_for = [by_name[name] for name in times.part.waits_for]
+        _draw_bar(axes, row, times.begin_s - began_s, times.end_s - began_s, end_s, color=TASK_COLOR, height=0.62)
+        waited_for = [by_name[name] for name, waiting in edges if waiting == times.task.name]
         last = max(waited_for, key=lambda needed: needed.end_s, default=None)
         for needed in waited_for:
             axes.annotate(
                 "",
                 xy=(times.begin_s - began_s, row),
-                xytext=(needed.end_s - began_s, row_of[needed.part.name]),
+                xytext=(needed.end_s - began_s, row_of[needed.task.name]),
                 arrowprops={
                     "arrowstyle": "-|>",
-                    "color": PART_COLOR if needed is last else ARROW_COLOR,
+                    "color": TASK_COLOR if needed is last else ARROW_COLOR,
                     "linewidth": 0.9 if needed is last else 0.5,
                     "mutation_scale": 7,
                 },
             )
-    axes.set_yticks(range(len(nodes)), [times.part.name for times in nodes], fontsize=8)
+    axes.set_yticks(range(len(nodes)), [times.task.name for times in nodes], fontsize=8)
 
 
 def _draw_spans(axes: Any, spans: Sequence[Span], end_s: float) -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from scripts.document_settings import documents
+from scripts.write_documents import documents
 from service import errors
 from service.settings import Settings
 

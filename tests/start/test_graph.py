@@ -4,7 +4,7 @@ import threading
 
 import pytest
 
-from service.start.graph import GraphRun, Part, describe
+from service.start.graph import GraphRun, Task, describe
 from service.start.load import start_graph
 
 
@@ -20,12 +20,12 @@ def raises(error: BaseException):
 
 
 def test_a_part_gets_the_context_and_the_results_of_the_parts_it_needs():
-    parts = [
-        Part("two", returns(2)),
-        Part("three", returns(3)),
-        Part("product", lambda context, *, two, three: context * two * three, needs=("two", "three")),
+    tasks = [
+        Task("two", returns(2)),
+        Task("three", returns(3)),
+        Task("product", lambda context, *, two, three: context * two * three, needs=("two", "three")),
     ]
-    assert GraphRun(parts, 10).wait("product") == 60
+    assert GraphRun(tasks, 10).wait("product") == 60
 
 
 def test_a_part_begins_after_those_it_only_follows_and_does_not_take_their_results():
@@ -36,8 +36,8 @@ def test_a_part_begins_after_those_it_only_follows_and_does_not_take_their_resul
         may_end.wait(10)
         order.append("first")
 
-    parts = [Part("first", first), Part("second", lambda _: order.append("second"), after=("first",))]
-    run = GraphRun(parts, None)
+    tasks = [Task("first", first), Task("second", lambda _: order.append("second"), after=("first",))]
+    run = GraphRun(tasks, None)
     may_end.set()
     run.wait_for_all()
     assert order == ["first", "second"]
@@ -45,18 +45,18 @@ def test_a_part_begins_after_those_it_only_follows_and_does_not_take_their_resul
 
 def test_independent_parts_run_at_the_same_time():
     met = threading.Barrier(2)
-    parts = [Part(name, lambda _: met.wait(10)) for name in ("one", "other")]
-    GraphRun(parts, None).wait_for_all()
+    tasks = [Task(name, lambda _: met.wait(10)) for name in ("one", "other")]
+    GraphRun(tasks, None).wait_for_all()
 
 
 def test_the_first_failure_ends_every_wait_at_once_and_nothing_new_begins():
     never, failed, begun = threading.Event(), threading.Event(), []
-    parts = [
-        Part("endless", lambda _: never.wait()),
-        Part("broken", raises(KeyError("broken"))),
-        Part("dependent", lambda _, *, broken: begun.append(broken), needs=("broken",)),
+    tasks = [
+        Task("endless", lambda _: never.wait()),
+        Task("broken", raises(KeyError("broken"))),
+        Task("dependent", lambda _, *, broken: begun.append(broken), needs=("broken",)),
     ]
-    run = GraphRun(parts, None, failed=failed)
+    run = GraphRun(tasks, None, failed=failed)
     for wait in (lambda: run.wait("endless"), lambda: run.wait("dependent"), run.wait_for_all):
         with pytest.raises(KeyError, match="broken"):
             wait()
@@ -75,7 +75,7 @@ def test_of_two_failures_the_part_that_was_declared_first_is_raised():
 
         return run
 
-    run = GraphRun([Part("cause", fail("cause")), Part("consequence", fail("consequence"))], None)
+    run = GraphRun([Task("cause", fail("cause")), Task("consequence", fail("consequence"))], None)
     both_failed.wait(10)
     for thread in threading.enumerate():
         if thread.name in ("cause", "consequence"):
@@ -85,7 +85,7 @@ def test_of_two_failures_the_part_that_was_declared_first_is_raised():
 
 
 def test_a_result_can_be_read_after_another_part_has_failed_only_as_the_failure():
-    run = GraphRun([Part("good", returns(1)), Part("bad", raises(OSError("disk")))], None)
+    run = GraphRun([Task("good", returns(1)), Task("bad", raises(OSError("disk")))], None)
     with pytest.raises(OSError, match="disk"):
         run.wait_for_all()
     with pytest.raises(OSError, match="disk"):
@@ -93,23 +93,23 @@ def test_a_result_can_be_read_after_another_part_has_failed_only_as_the_failure(
 
 
 @pytest.mark.parametrize(
-    ("parts", "message"),
+    ("tasks", "message"),
     [
-        ([Part("a", returns(1)), Part("a", returns(2))], "two parts are named 'a'"),
-        ([Part("a", returns(1), needs=("b",)), Part("b", returns(1))], "'a' waits for 'b'"),
-        ([Part("a", returns(1), after=("a",))], "'a' waits for 'a'"),
+        ([Task("a", returns(1)), Task("a", returns(2))], "two tasks are named 'a'"),
+        ([Task("a", returns(1), needs=("b",)), Task("b", returns(1))], "'a' waits for 'b'"),
+        ([Task("a", returns(1), after=("a",))], "'a' waits for 'a'"),
     ],
 )
-def test_an_impossible_graph_is_refused_before_anything_runs(parts, message):
+def test_an_impossible_graph_is_refused_before_anything_runs(tasks, message):
     with pytest.raises(ValueError, match=message):
-        GraphRun(parts, None)
+        GraphRun(tasks, None)
 
 
 def test_times_are_recorded_in_the_order_of_the_ends():
-    run = GraphRun([Part("one", returns(1)), Part("two", lambda _, *, one: one, needs=("one",))], None)
+    run = GraphRun([Task("one", returns(1)), Task("two", lambda _, *, one: one, needs=("one",))], None)
     run.wait_for_all()
     one, two = run.times
-    assert (one.part.name, two.part.name) == ("one", "two")
+    assert (one.task.name, two.task.name) == ("one", "two")
     assert one.begin_s <= one.end_s <= two.begin_s <= two.end_s
 
 
@@ -120,16 +120,26 @@ def test_the_description_names_every_part_its_needs_and_what_it_does():
         More.
         """
 
-    text = describe([Part("one", returns(1)), Part("two", returns(2)), Part("sum", sum_up, ("one",), after=("two",))])
-    assert text.splitlines()[-1].split(maxsplit=3) == ["sum", "one", "(two)", "Sum up."]
+    text = describe([Task("one", returns(1)), Task("two", returns(2)), Task("sum", sum_up, ("one",), after=("two",))])
+    assert text.splitlines()[-1] == "| `sum` | `one`, (`two`) | Sum up. |"
 
 
-def test_every_part_of_a_start_says_what_it_does_and_takes_what_it_needs():
+def test_an_edge_that_follows_from_a_longer_way_is_not_direct():
+    tasks = [
+        Task("a", returns(1)),
+        Task("b", returns(1), needs=("a",)),
+        Task("c", returns(1), needs=("a", "b")),
+        Task("d", returns(1), needs=("a",), after=("a",)),
+    ]
+    assert direct_edges(tasks) == [("a", "b"), ("b", "c"), ("a", "d")]
+
+
+def test_every_task_of_a_start_says_what_it_does_and_takes_what_it_needs():
     import inspect
 
-    for part in start_graph([Part("api", returns(None), after=("bundle",))]):
-        if part.name != "api":
-            assert part.summary.endswith(".") or part.summary.endswith(":"), part.name
-            parameters = inspect.signature(part.run).parameters.values()
+    for task in start_graph([Task("api", returns(None), after=("bundle",))]):
+        if task.name != "api":
+            assert task.summary.endswith(".") or task.summary.endswith(":"), task.name
+            parameters = inspect.signature(task.run).parameters.values()
             taken = {p.name for p in parameters if p.kind is p.KEYWORD_ONLY}
-            assert taken == set(part.needs), part.name
+            assert taken == set(task.needs), task.name

@@ -1,12 +1,14 @@
-"""Write the settings of service/settings.py into the table in README.md and into .env.example."""
+"""Write into documents what the code says: the settings into README.md and .env.example, the graph of a start."""
 
 import re
 from pathlib import Path
 
+from service.server.service import Service
 from service.settings import Settings
+from service.start.graph import describe
+from service.start.load import start_graph
 
 ROOT = Path(__file__).parents[1]
-BEGIN, END = "<!-- settings -->", "<!-- /settings -->"
 WIDTH = 118
 
 
@@ -33,10 +35,23 @@ def env_example() -> str:
 
 def documents() -> dict[Path, str]:
     """Return the text that each document has to hold."""
-    readme = ROOT / "README.md"
-    pattern = re.compile(f"{BEGIN}\n.*?{END}", re.DOTALL)
-    text = pattern.sub(lambda _: f"{BEGIN}\n{readme_table()}\n{END}", readme.read_text())
-    return {readme: text, ROOT / ".env.example": env_example()}
+    readme, architecture = ROOT / "README.md", ROOT / "docs/architecture.md"
+    return {
+        readme: replaced(readme.read_text(), "settings", readme_table()),
+        architecture: replaced(architecture.read_text(), "start graph", start_table()),
+        ROOT / ".env.example": env_example(),
+    }
+
+
+def start_table() -> str:
+    """Return the tasks of a service's start as a table."""
+    return describe(start_graph([Service(Settings()).api_task]))
+
+
+def replaced(text: str, name: str, content: str) -> str:
+    """Return a document with new content between the markers of this name."""
+    begin, end = f"<!-- {name} -->", f"<!-- /{name} -->"
+    return re.sub(f"{begin}\n.*?{end}", lambda _: f"{begin}\n{content}\n{end}", text, flags=re.DOTALL)
 
 
 def main() -> None:

@@ -1,4 +1,4 @@
-"""The parts of a start between its discovery and its first answer. Each imports what it needs when it runs.
+"""The tasks of a start between its discovery and its first answer. Each imports what it needs when it runs.
 
 A warm start imports no Levanter, Haliax, Equinox or Transformers, and nothing here may import jax before `devices` has.
 """
