@@ -1,1 +1,1 @@
-"""Measurements: each prints what it found and how to find it again."""
+"""Measurements. Each prints its figures and the command that reproduces them."""

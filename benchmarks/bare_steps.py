@@ -1,7 +1,7 @@
-"""The compiled steps of an engine called back to back: what is left when HTTP, threads and scheduling are taken away.
+"""The compiled steps of an engine, called back to back without HTTP, threads or scheduling.
 
-The same work as a wave of requests: all prefill steps, then decode steps of all sequences at once. The arrays of every
-step are made before the clock starts, no token is read before the last, and no page is kept for others to find.
+The work equals that of a wave of requests: all prefill steps, then the decode steps of all sequences. The arrays of
+every step are made before the clock starts, no token is read before the end, and no page is kept for reuse.
 """
 
 import time
@@ -29,26 +29,26 @@ from service.engine.steps.batch import (
 
 
 class Step(NamedTuple):
-    """What a step's programs are called with."""
+    """The arguments of a step's programs."""
 
     kind: StepKind
     bucket: Bucket
     inputs: StepInputs
-    drawing: SampleInputs | None  # None of a step in which no prompt ends
+    drawing: SampleInputs | None  # None if no prompt ends in this step
 
 
 class BareSteps:
-    """An idle engine's executables, weights and device state."""
+    """The executables, weights and device state of an idle engine."""
 
     def __init__(self, engine: Engine, vocab_size: int) -> None:
         assert isinstance(engine.runner, Runner)
         self._runner = engine.runner
         self._shapes = engine.shapes
         self._vocab_size = vocab_size
-        self._allowed: dict[int, jax.Array] = {}  # by the number of rows: words that allow every token
+        self._allowed: dict[int, jax.Array] = {}  # by number of sequences: masks that allow every token
 
     def run(self, prompts: list[list[int]], output_tokens: int) -> dict[str, Any]:
-        """Do the steps of a wave and return how long the prefill and the decode steps took."""
+        """Run the steps of a wave and return the seconds of its prefill and decode steps."""
         prefill, decode = self._steps(prompts, output_tokens)
         (prefill_s, prefill_cpu_s), (decode_s, decode_cpu_s) = self._time(prefill), self._time(decode)
         return {
@@ -62,7 +62,7 @@ class BareSteps:
         }
 
     def _steps(self, prompts: list[list[int]], output_tokens: int) -> tuple[list[Step], list[Step]]:
-        """Let a scheduler of our own plan the wave, first all that is prefill, then all that is decode."""
+        """Plan the wave with a separate scheduler: all prefill steps, then all decode steps."""
         scheduler = Scheduler(
             num_slots=self._shapes.num_slots,
             num_pages=self._shapes.num_pages,
@@ -82,12 +82,12 @@ class BareSteps:
             return Step(plan.kind, bucket, inputs, None)
         if num_seqs not in self._allowed:
             self._allowed[num_seqs] = jax.device_put(all_allowed(num_seqs, self._vocab_size))
-        nothing = jax.ShapeDtypeStruct((num_seqs, 1, 1), np.float32)  # what comes from the step takes its place
+        nothing = jax.ShapeDtypeStruct((num_seqs, 1, 1), np.float32)  # replaced by the output of the step
         drawing = pack_sampling(plan, nothing, Drawing(nothing, nothing), self._allowed[num_seqs])
         return Step(plan.kind, bucket, inputs, drawing)
 
     def _time(self, steps: list[Step]) -> tuple[float, float]:
-        """Return wall and processor seconds."""
+        """Return wall and CPU seconds."""
         outputs: Any = None
         started, cpu_started = time.perf_counter(), time.process_time()
         for step in steps:

@@ -1,7 +1,7 @@
 """The model that every contender serves: a Llama of SmolLM-135M's shape with random weights, in float32.
 
-Speed does not depend on what the weights say, so nothing has to be downloaded. The tokenizer has one token for each
-word, so that a prompt given as text (Levanter's server takes no token ids) has exactly the tokens that were meant.
+Speed does not depend on the values of the weights, so nothing is downloaded. The tokenizer has one token per word, so
+that a prompt sent as text (Levanter's server takes no token ids) has exactly the intended tokens.
 """
 
 import json
@@ -15,7 +15,7 @@ from safetensors.numpy import save_file
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 
 SPECIAL_TOKENS = ("<pad>", "<s>", "</s>")
-SPACE = "Ġ"  # how byte-level tokenizers write it
+SPACE = "Ġ"  # a space in byte-level tokenizers
 
 
 @dataclass(frozen=True)
@@ -30,7 +30,7 @@ class Geometry:
     vocab_size: int
 
     def hub_config(self) -> dict[str, object]:
-        """Return it as Hugging Face's config.json."""
+        """Return the content of a Hugging Face config.json."""
         return {
             "architectures": ["LlamaForCausalLM"],
             "model_type": "llama",
@@ -53,7 +53,7 @@ class Geometry:
         }
 
     def weights(self) -> dict[str, np.ndarray]:
-        """Draw the weights, by the names of a Hugging Face checkpoint."""
+        """Return random weights, named as in a Hugging Face checkpoint."""
         random = np.random.default_rng(0)
         hidden, mlp = self.hidden_size, self.intermediate_size
         kv = self.num_kv_heads * hidden // self.num_heads
@@ -83,7 +83,7 @@ TINY = Geometry(hidden_size=48, intermediate_size=96, num_layers=2, num_heads=3,
 
 
 def make_checkpoint(folder: Path, geometry: Geometry) -> Path:
-    """Write the checkpoint, unless it is there already.
+    """Write the checkpoint, unless it exists.
 
     Returns:
         `folder`.
@@ -100,7 +100,7 @@ def make_checkpoint(folder: Path, geometry: Geometry) -> Path:
 
 
 def word_ids(folder: Path) -> list[int]:
-    """Return the ids of the tokens that are a space and a word: any row of them is its own text's tokens."""
+    """Return the ids of the tokens that are a space and a word; any list of them survives decoding and encoding."""
     vocab = json.loads((folder / "tokenizer.json").read_text())["model"]["vocab"]
     return [token_id for token, token_id in vocab.items() if token.startswith(SPACE) and len(token) > 1]
 
@@ -110,7 +110,7 @@ def _matrix(random: np.random.Generator, shape: tuple[int, int]) -> np.ndarray:
 
 
 def _tokenizer(vocab_size: int) -> Tokenizer:
-    """Make a byte-level tokenizer whose tokens are all bytes, then the words a, b, ... aa, ab, ... in their order."""
+    """Return a byte-level tokenizer whose tokens are all bytes, then the words a, b, ... aa, ab, ... in order."""
     tokens = [*SPECIAL_TOKENS, *sorted(pre_tokenizers.ByteLevel.alphabet())]
     words = (letters for length in (1, 2, 3, 4) for letters in product(ascii_lowercase, repeat=length))
     merges = []

@@ -1,4 +1,4 @@
-"""Who is measured: servers over HTTP and workers over a pipe, each a process of its own behind the same two methods."""
+"""Contenders: servers over HTTP and workers over a pipe, each in its own process, behind the same two methods."""
 
 import asyncio
 import contextlib
@@ -8,10 +8,11 @@ import socket
 import subprocess
 import sys
 import time
-import urllib.request
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol
+
+import httpx
 
 from benchmarks.load import Answer, Call, completion_body, send_all
 from benchmarks.workload import Outcome
@@ -22,13 +23,13 @@ Prompt = list[int] | str
 
 
 class Contender(Protocol):
-    """Something that continues prompts."""
+    """A program that continues prompts."""
 
     facts: dict[str, Any]  # versions and settings
     pid: int
 
     def run(self, prompts: list[list[int]], output_tokens: int) -> Outcome:
-        """Continue all prompts at once and return when what came."""
+        """Continue all prompts concurrently and return the tokens with their times."""
         ...
 
     def close(self) -> None:
@@ -37,7 +38,7 @@ class Contender(Protocol):
 
 
 class Worker:
-    """A process that speaks `peers/worker.py`."""
+    """A process that runs `peers/worker.py`."""
 
     def __init__(self, command: Sequence[str], log: Path, environment: Mapping[str, str] | None = None) -> None:
         self._log = log
@@ -54,14 +55,14 @@ class Worker:
         self.facts = self._answer()
 
     def ask(self, name: str, prompts: list[list[int]], output_tokens: int) -> dict[str, Any]:
-        """Ask for one of the worker's abilities."""
+        """Run one of the worker's tasks."""
         assert self._process.stdin is not None
         task = {"ask": name, "prompts": prompts, "output_tokens": output_tokens}
         print(json.dumps(task), file=self._process.stdin, flush=True)
         return self._answer()
 
     def run(self, prompts: list[list[int]], output_tokens: int) -> Outcome:
-        """Continue all prompts at once."""
+        """Continue all prompts concurrently."""
         result = self.ask("generate", prompts, output_tokens)
         if times := result.get("token_s"):
             outcome = Outcome.of_times(0.0, [0.0] * len(prompts), times)
@@ -83,7 +84,7 @@ class Worker:
 
 
 class HttpServer:
-    """A process that speaks OpenAI's completions."""
+    """A process that serves OpenAI's completions."""
 
     def __init__(
         self,
@@ -99,13 +100,13 @@ class HttpServer:
         """Start the server and wait until it is ready.
 
         Args:
-            command: how to start it.
-            port: where it will listen.
-            log: where its output goes.
-            model: the name it serves.
-            ready_path: a route that answers 200 when it is ready.
+            command: the command line of the server.
+            port: the port that it listens on.
+            log: the file for its output.
+            model: the name of the served model.
+            ready_path: a route that returns 200 once the server is ready.
             environment: variables to add.
-            as_prompt: turns token ids into what the server takes.
+            as_prompt: converts token ids to the type of prompt that the server accepts.
         """
         self.facts: dict[str, Any] = {}
         self.model = model
@@ -119,7 +120,7 @@ class HttpServer:
         self._wait(f"http://127.0.0.1:{port}{ready_path}")
 
     def call(self, prompt: list[int], output_tokens: int, delay_s: float = 0.0) -> Call:
-        """Return a request of this server's."""
+        """Return a request for this server."""
         return Call(completion_body(self.model, self._as_prompt(prompt), output_tokens), delay_s)
 
     def send(self, calls: list[Call]) -> tuple[float, list[Answer]]:
@@ -127,21 +128,16 @@ class HttpServer:
         return asyncio.run(send_all("127.0.0.1", self.port, calls))
 
     def run(self, prompts: list[list[int]], output_tokens: int) -> Outcome:
-        """Continue all prompts at once."""
+        """Continue all prompts concurrently."""
         started_s, answers = self.send([self.call(prompt, output_tokens) for prompt in prompts])
         return outcome_of(started_s, answers, output_tokens)
 
     def answer(self, prompt: list[int], output_tokens: int, **fields: Any) -> dict[str, Any]:
-        """Return one whole answer, not streamed."""
+        """Return one complete answer, without streaming."""
         body = completion_body(self.model, self._as_prompt(prompt), output_tokens) | fields
         body = {name: value for name, value in body.items() if name not in ("stream", "stream_options")}
-        request = urllib.request.Request(
-            f"http://127.0.0.1:{self.port}/v1/completions",
-            data=json.dumps(body).encode(),
-            headers={"Content-Type": "application/json"},
-        )
-        with urllib.request.urlopen(request, timeout=START_TIMEOUT_S) as response:
-            return json.load(response)
+        url = f"http://127.0.0.1:{self.port}/v1/completions"
+        return httpx.post(url, json=body, timeout=START_TIMEOUT_S).raise_for_status().json()
 
     def close(self) -> None:
         """End the process."""
@@ -150,18 +146,19 @@ class HttpServer:
     def _wait(self, url: str) -> None:
         give_up_at = time.monotonic() + START_TIMEOUT_S
         while time.monotonic() < give_up_at and self._process.poll() is None:
-            with contextlib.suppress(OSError), urllib.request.urlopen(url, timeout=5):
-                return
+            with contextlib.suppress(httpx.TransportError):
+                if httpx.get(url, timeout=5).is_success:
+                    return
             time.sleep(0.2)
         end(self._process)
-        raise RuntimeError(f"the server did not come up: {self._log.read_text().strip()[-600:]}")
+        raise RuntimeError(f"the server did not start: {self._log.read_text().strip()[-600:]}")
 
 
 def outcome_of(started_s: float, answers: list[Answer], output_tokens: int) -> Outcome:
-    """Return what came of streamed answers, each of which must have brought all its tokens."""
+    """Return the outcome of streamed answers; each must have all its tokens."""
     counts = [answer.usage.get("completion_tokens", output_tokens) for answer in answers]
     assert set(counts) == {output_tokens}, f"{counts} tokens came, {output_tokens} each were asked for"
-    # The last two events say why it ended and how many tokens there were; they bring no token.
+    # The last two events carry the finish reason and the usage, and no token.
     outcome = Outcome.of_times(
         started_s, [a.sent_s for a in answers], [a.event_s[:-2] or a.event_s[:1] for a in answers]
     )
@@ -170,7 +167,7 @@ def outcome_of(started_s: float, answers: list[Answer], output_tokens: int) -> O
 
 
 def levserve(checkpoint: Path, folder: Path, settings: Mapping[str, str]) -> HttpServer:
-    """Start our service."""
+    """Start Levserve."""
     port = free_port()
     return HttpServer(
         [sys.executable, "-m", "service", "serve"],
@@ -183,20 +180,20 @@ def levserve(checkpoint: Path, folder: Path, settings: Mapping[str, str]) -> Htt
 
 
 def service_environment(checkpoint: Path, folder: Path, settings: Mapping[str, str]) -> dict[str, str]:
-    """Return the variables of our service, and of our engine without it; huge pages as `make serve` has them."""
+    """Return the environment of Levserve, and of its engine alone, with huge pages as in `make serve`."""
     fixed = {"MODEL_URI": str(checkpoint), "MODEL_NAME": "bench", "LOCAL_MODEL_CACHE": str(folder / "cache")}
     return fixed | {"LOG_FORMAT": "json", "GLIBC_TUNABLES": "glibc.malloc.hugetlb=1"} | dict(settings)
 
 
 def free_port() -> int:
-    """Return a port that nothing listens on."""
+    """Return a free port."""
     with socket.socket() as listener:
         listener.bind(("127.0.0.1", 0))
         return listener.getsockname()[1]
 
 
 def end(process: "subprocess.Popen[Any]") -> None:
-    """End a process, gently first."""
+    """Terminate a process, and kill it if it does not end."""
     process.terminate()
     try:
         process.wait(20)

@@ -1,12 +1,11 @@
-"""How near decoding comes to what the device's memory allows: milliseconds of a compiled decode step, and its bytes.
+"""Decode steps against the memory bandwidth of the device: milliseconds of a compiled step, and the bytes it reads.
 
-A model of Llama 3 8B's shape in bfloat16 with random weights, which are made on the device, runs the engine's own
-decode steps, sampling included, over sequences of which all positions are cached. Each step must read every weight but
-the embedding table, and the keys and values of every position; how fast memory can be read at best is what copying a
-large array in the same run shows.
+A model of Llama 3 8B's shape in bfloat16, with random weights made on the device, runs the engine's decode steps,
+sampling included, over sequences whose positions are all cached. Each step reads every weight except the embedding
+table, and the keys and values of every position. The bandwidth is that of copying a large array in the same run.
 
     python -m benchmarks.device_decode                  # on a GPU or a TPU, a minute
-    python -m benchmarks.device_decode --tiny           # tries the benchmark itself out, anywhere
+    python -m benchmarks.device_decode --tiny           # tests the benchmark itself, on any machine
 """
 
 import argparse
@@ -62,13 +61,13 @@ TINY = LLAMA_8B | {
     "vocab_size": 256,
 }
 PAGE_SIZE = 16
-ROUNDS = 5  # the median of so many is told
+ROUNDS = 5  # rounds; the median is reported
 COPY_BYTES = 2**31
 TINY_COPY_BYTES = 2**24
 
 
 def main(arguments: list[str]) -> None:
-    """Measure every batch and print one JSON document."""
+    """Measure every batch size and print the results as JSON."""
     options = _parse(arguments)
     device = jax.devices()[0]
     config = read_config("benchmark", TINY if options.tiny else LLAMA_8B)
@@ -98,12 +97,12 @@ def main(arguments: list[str]) -> None:
 
 def _parse(arguments: list[str]) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--tiny", action="store_true", help="a model of no size, to try the benchmark out")
-    parser.add_argument("--batches", default="1,32", help="sequences of a step")
-    parser.add_argument("--context", type=int, default=1024, help="positions of each sequence that are cached")
-    parser.add_argument("--steps", type=int, default=32, help="decode steps of one round")
-    parser.add_argument("--page-size", type=int, default=PAGE_SIZE, help="positions of a page")
-    parser.add_argument("--out", type=argparse.FileType("w"), help="where the document is written, too")
+    parser.add_argument("--tiny", action="store_true", help="use a tiny model, to test the benchmark itself")
+    parser.add_argument("--batches", default="1,32", help="sequences per step")
+    parser.add_argument("--context", type=int, default=1024, help="cached positions per sequence")
+    parser.add_argument("--steps", type=int, default=32, help="decode steps per round")
+    parser.add_argument("--page-size", type=int, default=PAGE_SIZE, help="token positions per page")
+    parser.add_argument("--out", type=argparse.FileType("w"), help="also write the JSON to this file")
     return parser.parse_args(arguments)
 
 
@@ -116,7 +115,7 @@ def _measure(
     options: argparse.Namespace,
     copy_bytes_per_s: float,
 ) -> dict[str, Any]:
-    """Return the figures of one batch."""
+    """Return the figures of one batch size."""
     num_pages = -(-(options.context + options.steps) // options.page_size)
     shapes = EngineShapes(
         num_slots=batch,
@@ -164,7 +163,7 @@ def _measure(
 
 
 def _random_weights(model: Decoder, dtype: np.dtype) -> Mapping[str, jax.Array]:
-    """Make weights on the device, one after the other: never two copies of all."""
+    """Make the weights on the device one by one, so that there are never two copies of all of them."""
 
     @functools.partial(jax.jit, static_argnames="shape")
     def draw(key: jax.Array, shape: tuple[int, ...]) -> jax.Array:
@@ -175,7 +174,7 @@ def _random_weights(model: Decoder, dtype: np.dtype) -> Mapping[str, jax.Array]:
 
 
 def _inputs(shapes: EngineShapes, bucket: Mapping[str, int], position: int) -> StepInputs:
-    """Return a decode step in which every slot has a sequence, all at the same position, pages in no order."""
+    """Return the inputs of a decode step with a sequence in every slot, all at one position, with shuffled pages."""
     num_slots = shapes.num_slots
     inputs = empty_inputs(bucket, shapes)
     pages = np.random.RandomState(0).permutation(shapes.num_pages).reshape(num_slots, -1)
@@ -186,9 +185,9 @@ def _inputs(shapes: EngineShapes, bucket: Mapping[str, int], position: int) -> S
 
 
 def _copy_bytes_per_s(num_bytes: int) -> float:
-    """Return how many bytes the device's memory reads and writes a second while one large array becomes another."""
+    """Return the bytes per second that device memory reads and writes while a large array is copied."""
     source = jnp.ones(num_bytes // 4, jnp.float32)
-    copy = jax.jit(lambda x, offset: x + offset)  # an addition, since a bare copy may be left out
+    copy = jax.jit(lambda x, offset: x + offset)  # with an addition, because XLA may drop a plain copy
     copy(source, 1.0).block_until_ready()
     best = math.inf
     for _ in range(10):

@@ -1,4 +1,4 @@
-"""Our engine without HTTP, and its bare compiled steps without the engine; settings are the service's variables.
+"""Levserve's engine without HTTP, and its compiled steps without the engine. Settings come from the environment.
 
 MODEL_URI=CHECKPOINT python -m benchmarks.engine_worker
 """
@@ -22,7 +22,7 @@ GREEDY = Sampling(temperature=0.0)
 
 
 def load() -> tuple[Mapping[str, Generate], dict[str, Any]]:
-    """Load the model as the service does."""
+    """Load the model in the same way as the service."""
     import jax
 
     metrics = Metrics()

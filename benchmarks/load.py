@@ -1,7 +1,7 @@
-"""The HTTP load generator: streams completions and notes when each token arrived.
+"""The HTTP load generator. It streams completions and records when each token arrives.
 
-It runs beside the server on the same cores, so it must cost little: it writes requests as bytes and finds the events of
-an answer by searching for their beginnings; no JSON is read but the last event's.
+It shares the cores with the server, so it has to be cheap: it writes requests as bytes and finds the events of an
+answer by searching for their prefix. It parses only the JSON of the last event.
 """
 
 import asyncio
@@ -16,23 +16,23 @@ END = b"data: [DONE]"
 
 @dataclass
 class Answer:
-    """One request's answer; times are `time.perf_counter`'s."""
+    """The answer to one request; times are of `time.perf_counter`."""
 
     sent_s: float = 0.0
-    event_s: list[float] = field(default_factory=list)  # the arrival of each event that brought text
+    event_s: list[float] = field(default_factory=list)  # arrival of each event with text
     usage: dict[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
 class Call:
-    """One request, and when to send it."""
+    """One request and the time to send it."""
 
     body: dict[str, Any]
-    delay_s: float = 0.0  # after the beginning
+    delay_s: float = 0.0  # after the start
 
 
 def completion_body(model: str, prompt: list[int] | str, output_tokens: int) -> dict[str, Any]:
-    """Return a greedy, streamed completion of exactly so many tokens."""
+    """Return the body of a greedy, streamed completion with exactly this number of tokens."""
     return {
         "model": model,
         "prompt": prompt,
@@ -45,7 +45,7 @@ def completion_body(model: str, prompt: list[int] | str, output_tokens: int) -> 
 
 
 class EventReader(asyncio.Protocol):
-    """Sends one request and collects its events."""
+    """A protocol that sends one request and collects its events."""
 
     def __init__(self, request: bytes) -> None:
         self.answer = Answer()
@@ -81,21 +81,21 @@ class EventReader(asyncio.Protocol):
 
 
 async def connect(host: str, port: int, call: Call) -> EventReader:
-    """Send one request on a connection of its own and return what reads its answer."""
+    """Send one request on a new connection and return the reader of its answer."""
     request = _request_bytes(host, port, call)
     _, reader = await asyncio.get_running_loop().create_connection(lambda: EventReader(request), host, port)
     return reader
 
 
 async def send(host: str, port: int, call: Call) -> Answer:
-    """Send one request at its time and return its whole answer."""
+    """Send one request at its time and return its complete answer."""
     if call.delay_s:
         await asyncio.sleep(call.delay_s)
     return await (await connect(host, port, call)).done
 
 
 async def send_all(host: str, port: int, calls: list[Call]) -> tuple[float, list[Answer]]:
-    """Send every request at its time; return the beginning and the answers, in the order of `calls`."""
+    """Send every request at its time; return the start time and the answers in the order of `calls`."""
     started_s = time.perf_counter()
     return started_s, list(await asyncio.gather(*(send(host, port, call) for call in calls)))
 

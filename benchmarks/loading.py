@@ -1,9 +1,9 @@
-"""How fast a checkpoint comes from a bucket: ours against a bare parallel GET, transfer_manager, gcsfs and Run:ai's.
+"""Loading speed from a bucket: Levserve, a bare parallel GET, transfer_manager, gcsfs and Run:ai's streamer.
 
 python -m benchmarks.loading [--work-dir FOLDER] [--repeats 5] [--json FILE] [--case 135M:float32:float32]
 
-The bucket is fake-gcs-server over loopback, objects in memory; `--link-mbytes-per-s` puts a proxy before it that passes
-so much in all, as a machine's network does. The contenders alternate, each in a process of its own.
+The bucket is fake-gcs-server over loopback with objects in memory; `--link-mbytes-per-s` puts a proxy in front that
+limits the total rate, as a network does. The contenders alternate, each in its own process.
 """
 
 import argparse
@@ -26,12 +26,12 @@ REPOSITORY = Path(__file__).parents[1]
 RIVALS = ("transfer_manager", "gcsfs", "runai")
 CONTENDERS = ("levserve", "bare", "bare_urllib3", *RIVALS)
 TIMEOUT_S = 300
-WORKERS = 8  # our default on two cores, and good for the others too
+WORKERS = 8  # Levserve's default on two cores; it suits the others too
 
 
 @dataclass(frozen=True)
 class Case:
-    """A checkpoint and what its weights are cast to."""
+    """A checkpoint and the dtype that its weights are cast to."""
 
     geometry: str
     stored: str
@@ -52,7 +52,7 @@ CASES = ("135M:float32:float32", "135M:bfloat16:bfloat16", "135M:bfloat16:float3
 def measure(
     case: Case, url: str, work: Path, options: argparse.Namespace, contenders: Sequence[str]
 ) -> dict[str, list[dict[str, float]]]:
-    """Run the contenders in turn, several times."""
+    """Run the contenders alternately, several times."""
     folder = work / f"{case.geometry}-{case.stored}"
     if not (folder / "model.safetensors").exists():
         write_checkpoint(folder, case.geometry, case.stored)
@@ -78,7 +78,7 @@ def measure(
 
 
 def table(case: Case, runs: dict[str, list[dict[str, float]]]) -> Iterator[str]:
-    """One line of Markdown for each contender."""
+    """Yield one line of Markdown per contender."""
     for name, results in runs.items():
         rate, cpu_s = _median(results, "bytes_per_s"), _median(results, "cpu_s")
         ratio = _ratio(runs, name)
@@ -87,7 +87,7 @@ def table(case: Case, runs: dict[str, list[dict[str, float]]]) -> Iterator[str]:
 
 
 def flat(cases: dict[str, dict[str, list[dict[str, float]]]]) -> dict[str, float | str]:
-    """The keys that are compared from one commit to the next: medians over the cases that are not cast."""
+    """Return the figures that are compared between commits: medians over the cases without a cast."""
     same = [runs for text, runs in cases.items() if Case.parse(text).stored == Case.parse(text).served]
     keys = {
         "ratio_loader_vs_bare": "bare_urllib3",
@@ -110,7 +110,7 @@ def _median(results: Sequence[dict[str, float]], key: str) -> float:
 
 
 def _ratio(runs: dict[str, list[dict[str, float]]], name: str) -> float:
-    # Of neighbours in time, so that what else the machine does falls on both.
+    # Pairs that ran one after the other, so that other load on the machine affects both.
     pairs = zip(runs["levserve"], runs[name], strict=True)
     return statistics.median(ours["bytes_per_s"] / theirs["bytes_per_s"] for ours, theirs in pairs)
 
@@ -126,7 +126,7 @@ def _folder(path: Path | None) -> Iterator[Path]:
 
 
 def measure_all(options: argparse.Namespace) -> dict[str, dict[str, list[dict[str, float]]]]:
-    """Measure all cases and print a table; returns the runs by case and contender."""
+    """Measure all cases and print a table; return the runs by case and contender."""
     contenders = options.contender or CONTENDERS
     measured = {}
     print("| checkpoint | loader | MB/s | CPU s | ours / this | peak above weights, MiB |\n|---|---|---|---|---|---|")
@@ -146,16 +146,16 @@ def measure_all(options: argparse.Namespace) -> dict[str, dict[str, list[dict[st
 
 
 def main() -> None:
-    """Measure all cases; print a table and write the flat keys."""
+    """Measure all cases; print a table and write the figures."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--work-dir", type=Path, help="where the random checkpoints are kept for the next run")
+    parser.add_argument("--work-dir", type=Path, help="folder that keeps the random checkpoints for the next run")
     parser.add_argument("--repeats", type=int, default=5)
-    parser.add_argument("--workers", type=int, default=WORKERS, help="connections, of every contender")
+    parser.add_argument("--workers", type=int, default=WORKERS, help="connections of every contender")
     parser.add_argument("--json", type=Path)
     parser.add_argument("--case", action="append", default=[])
     parser.add_argument("--contender", action="append", default=[], choices=CONTENDERS)
-    parser.add_argument("--link-mbytes-per-s", type=float, help="bytes that the network passes, in all")
-    parser.add_argument("--runai-python", help="an interpreter that has runai-model-streamer")
+    parser.add_argument("--link-mbytes-per-s", type=float, help="total rate of the simulated network, in MB/s")
+    parser.add_argument("--runai-python", help="a Python interpreter with runai-model-streamer")
     options = parser.parse_args()
     values = flat(measure_all(options))
     print(json.dumps(values, indent=1))

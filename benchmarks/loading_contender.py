@@ -1,14 +1,14 @@
-"""One contender loads one checkpoint, in a process of its own, and prints how long that took as a line of JSON.
+"""One contender that loads one checkpoint, in its own process, and prints its times as a line of JSON.
 
 python -m benchmarks.loading_contender CONTENDER ADDRESS PREFIX [--dtype float32] [--workers 8] [--cache FOLDER]
 
-The clock runs from the listing to the last byte: in placed weights for ours, in memory taken before for the bare
-GET, in a file or in memory for the others, as each does it best. Imports, the interpreter and the memory that a bare
-GET reads into are there before.
+The clock runs from the listing to the last byte: in weights on the device for Levserve, in preallocated memory for the
+bare GET, in a file or in memory for the others, whichever is faster. Imports, the start of the interpreter and the
+allocation for the bare GET are not timed.
 
-Right before the clock each touches twice the memory that the checkpoint takes, and frees it. A virtual machine gives
-memory that was free for some seconds back to its host, and to take that up again costs half a second a gigabyte, ten
-times what clearing it does: without this a contender is measured by how long ago the one before it ended.
+Right before the clock starts, each contender touches and frees twice the memory of the checkpoint. A virtual machine
+returns memory that was free for some seconds to its host, and faulting it in again takes half a second per gigabyte,
+ten times as long as clearing it. Without this, a figure would depend on how long ago the previous contender ended.
 """
 
 import argparse
@@ -33,7 +33,7 @@ SLICE_BYTES = 16 * 1024 * 1024
 
 
 def levserve(arguments: argparse.Namespace) -> Callable[[], int]:
-    """Ours: checked, turned, cast and placed."""
+    """Levserve: weights verified, joined, cast and put on the device."""
     import jax
 
     from service.checkpoint.discover import Group, LocatedCheckpoint
@@ -78,7 +78,7 @@ def levserve(arguments: argparse.Namespace) -> Callable[[], int]:
 
 
 def bare(arguments: argparse.Namespace) -> Callable[[], int]:
-    """The least that can be done: ranged GETs over plain sockets into memory, and nothing looked at."""
+    """A lower bound: ranged GETs over plain sockets into memory, without any check."""
     address = urlsplit(arguments.address)
     host, port = str(address.hostname), address.port
     path = f"/storage/v1/b/{BUCKET}/o/{quote(f'{arguments.prefix}/model.safetensors', safe='')}?alt=media"
@@ -116,7 +116,7 @@ def bare(arguments: argparse.Namespace) -> Callable[[], int]:
 
 
 def transfer_manager(arguments: argparse.Namespace) -> Callable[[], int]:
-    """google-cloud-storage's parallel download into a file, sums checked."""
+    """google-cloud-storage's parallel download into a file, with checksums."""
     from google.auth.credentials import AnonymousCredentials
     from google.cloud import storage
     from google.cloud.storage import transfer_manager as manager
@@ -137,7 +137,7 @@ def transfer_manager(arguments: argparse.Namespace) -> Callable[[], int]:
 
 
 def gcsfs(arguments: argparse.Namespace) -> Callable[[], int]:
-    """gcsfs: ranges in parallel, into memory, unchecked."""
+    """gcsfs: parallel ranges into memory, without checksums."""
     os.environ["GCSFS_EXPERIMENTAL_ZB_HNS_SUPPORT"] = "false"
     import gcsfs as library
 
@@ -174,7 +174,7 @@ def runai(arguments: argparse.Namespace) -> Callable[[], int]:
 
 
 def bare_urllib3(arguments: argparse.Namespace) -> Callable[[], int]:
-    """The same with the HTTP client that most Python clients stand on."""
+    """The bare GET with urllib3, the HTTP library of most Python clients."""
     import urllib3
 
     pool = urllib3.PoolManager(maxsize=arguments.workers)
@@ -207,8 +207,8 @@ def main() -> None:
     """Run one contender once."""
     parser = argparse.ArgumentParser()
     parser.add_argument("contender", choices=CONTENDERS)
-    parser.add_argument("address", help="the emulator's, or 'file'")
-    parser.add_argument("prefix", help="below the bucket; with 'file' a folder")
+    parser.add_argument("address", help="address of the emulator, or 'file'")
+    parser.add_argument("prefix", help="prefix in the bucket; with 'file', a folder")
     parser.add_argument("--size-bytes", type=int, default=0)
     parser.add_argument("--dtype", default="float32")
     parser.add_argument("--workers", type=int, default=8)
@@ -216,10 +216,10 @@ def main() -> None:
     parser.add_argument("--folder", default=None)
     arguments = parser.parse_args()
     run = CONTENDERS[arguments.contender](arguments)
-    gc.disable()  # as our service does while it starts; for all alike
+    gc.disable()  # as Levserve does during a start; the same for all contenders
     _touch_and_free(2 * arguments.size_bytes)
     before_bytes = _memory_bytes("VmRSS")
-    Path("/proc/self/clear_refs").write_text("5")  # forget the peak so far
+    Path("/proc/self/clear_refs").write_text("5")  # reset the peak
     wall_s, cpu_s = time.perf_counter(), time.process_time()
     weights_bytes = run()
     wall_s, cpu_s = time.perf_counter() - wall_s, time.process_time() - cpu_s
@@ -229,7 +229,7 @@ def main() -> None:
 
 def _touch_and_free(num_bytes: int) -> None:
     with mmap.mmap(-1, max(num_bytes, mmap.PAGESIZE), flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS) as memory:
-        memory.madvise(mmap.MADV_HUGEPAGE)  # as numpy asks for
+        memory.madvise(mmap.MADV_HUGEPAGE)  # as numpy requests it
         for offset in range(0, num_bytes, mmap.PAGESIZE):
             memory[offset] = 1
 

@@ -1,8 +1,8 @@
-"""What streaming costs the server: processor time for 1000 streamed tokens, with the demo model behind it.
+"""CPU time of streaming: milliseconds per 1000 streamed tokens, with the demo model.
 
     python -m benchmarks.loop_time --streams 32
 
-The event loop's thread by itself (HTTP, JSON, text), and the process as a whole, whose rest is the device's.
+It reports the event loop's thread (HTTP, JSON, text) and the whole process, whose remainder is the device.
 """
 
 import argparse
@@ -21,7 +21,7 @@ TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 
 
 def measure(num_streams: int, num_tokens: int, num_waves: int, cache: Path) -> dict[str, float]:
-    """Send waves of streams to a service of its own; return milliseconds for 1000 tokens, medians over the waves."""
+    """Start a server and send it waves of streams; return median milliseconds per 1000 tokens."""
     port = free_port()
     settings = {"MAX_NUM_SEQS": str(num_streams), "LOCAL_MODEL_CACHE": str(cache), "LOG_FORMAT": "json"}
     server = HttpServer(
@@ -54,7 +54,7 @@ def _wave(server: HttpServer, num_streams: int, num_tokens: int) -> dict[str, fl
 
 
 def _cpu_s(stat: Path) -> float:
-    """Return the processor seconds of a process or thread. Source: man 5 proc (stat, fields 14 and 15)."""
+    """Return the CPU seconds of a process or thread. Source: man 5 proc (stat, fields 14 and 15)."""
     fields = stat.read_text().rpartition(")")[2].split()
     return (int(fields[11]) + int(fields[12])) / TICKS_PER_S
 
@@ -65,7 +65,7 @@ def main() -> None:
     parser.add_argument("--streams", type=int, default=32)
     parser.add_argument("--tokens", type=int, default=400)
     parser.add_argument("--waves", type=int, default=5)
-    parser.add_argument("--cache", type=Path, help="keeps compiled executables for the next run")
+    parser.add_argument("--cache", type=Path, help="folder that keeps compiled executables for the next run")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
         cache = options.cache or Path(folder)

@@ -1,4 +1,4 @@
-"""What the figures were taken on."""
+"""Description of the machine that the figures come from."""
 
 import os
 import platform
@@ -10,7 +10,7 @@ PACKAGES = ("jax", "jaxlib", "fastapi", "uvicorn", "marin-levanter", "numpy")
 
 
 def describe_machine() -> dict[str, Any]:
-    """Return processor, memory, system and the versions of what matters."""
+    """Return processor, memory, system and the versions of the main packages."""
     return {
         "processor": _first("/proc/cpuinfo", "model name") or platform.processor(),
         "cores": os.cpu_count(),
@@ -22,7 +22,7 @@ def describe_machine() -> dict[str, Any]:
 
 
 def load_average() -> float:
-    """Return how many processes wanted to run during the last minute: 0 on a machine that does nothing else."""
+    """Return the load average of the last minute: 0 on an idle machine."""
     return round(os.getloadavg()[0], 2)
 
 

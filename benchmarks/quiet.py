@@ -1,7 +1,8 @@
-"""Measurements that nobody else's work has spoilt, on a machine that may not be ours alone.
+"""Measurements that are undisturbed by other processes on a shared machine.
 
-Before a measurement it waits for a quiet second; after it, it knows how much processor time others took meanwhile, and
-measures again if that was too much. Linux only; elsewhere nothing is known and everything counts as quiet.
+Before a measurement, wait for a second in which other processes are idle. Afterwards, compute the CPU time that other
+processes used during it, and repeat the measurement if that was too much. On systems other than Linux, this is unknown
+and every measurement counts as quiet.
 """
 
 import os
@@ -10,7 +11,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
-MAX_DISTURBANCE = 0.15  # cores that others may use meanwhile
+MAX_DISTURBANCE = 0.15  # cores that other processes may use during a measurement
 MAX_ATTEMPTS = 3
 SAMPLE_S = 1.0
 TICKS_PER_S = os.sysconf("SC_CLK_TCK")
@@ -19,16 +20,16 @@ BUSY_FIELDS = (0, 1, 2, 5, 6)  # of /proc/stat's first line: user, nice, system,
 
 @dataclass(frozen=True)
 class Quiet:
-    """Knows which processes are ours."""
+    """A stopwatch that knows the processes of this benchmark."""
 
     pids: tuple[int, ...]
-    patience_s: float  # how long to wait for a quiet second, each time
+    patience_s: float  # seconds to wait for a quiet second, each time
 
     def measure[T](self, task: Callable[[], T]) -> tuple[T, float]:
-        """Run a measurement until it was undisturbed, or the least disturbed of a few.
+        """Repeat a measurement until it is undisturbed, or return the least disturbed of a few.
 
         Returns:
-            What it returned, and the cores that others used meanwhile.
+            Its result, and the cores that other processes used during it.
         """
         found: list[tuple[float, T]] = []
         for _ in range(MAX_ATTEMPTS):
@@ -51,7 +52,7 @@ class Quiet:
                 return
 
     def _others_s(self) -> float:
-        """Return the processor seconds that everybody but us has used since the machine started."""
+        """Return the CPU seconds of all other processes since the machine booted."""
         stat = Path("/proc/stat")
         if not stat.exists():
             return 0.0
@@ -65,6 +66,6 @@ def _ticks(pids: Iterable[int]) -> int:
     for pid in pids:
         path = Path(f"/proc/{pid}/stat")
         if path.exists():
-            # user and system time, the process's own and that of its children that have ended
+            # user and system time of the process and of its children that have exited
             total += sum(map(int, path.read_text().rsplit(")", 1)[1].split()[11:15]))
     return total

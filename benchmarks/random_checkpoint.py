@@ -1,4 +1,4 @@
-"""Checkpoints of random weights in the shapes of real models, written as safetensors without a model library."""
+"""Checkpoints with the shapes of real models and random weights, written as safetensors without a model library."""
 
 import json
 import struct
@@ -34,7 +34,7 @@ GEOMETRIES = {
 
 
 def hub_config(geometry: str, dtype: str) -> dict[str, object]:
-    """Return what the config.json of a Llama of one of the geometries holds."""
+    """Return the content of config.json for a Llama of this geometry."""
     fixed = {
         "model_type": "llama",
         "architectures": ["LlamaForCausalLM"],
@@ -51,7 +51,7 @@ def hub_config(geometry: str, dtype: str) -> dict[str, object]:
 
 
 def write_checkpoint(folder: Path, geometry: str, dtype: str) -> None:
-    """Write `config.json` and `model.safetensors`, tensors sorted by name as the safetensors library does."""
+    """Write `config.json` and `model.safetensors`, with tensors sorted by name as in the safetensors library."""
     folder.mkdir(parents=True, exist_ok=True)
     config = hub_config(geometry, dtype)
     (folder / "config.json").write_text(json.dumps(config))
@@ -63,7 +63,7 @@ def write_checkpoint(folder: Path, geometry: str, dtype: str) -> None:
         begin, end = end, end + int(np.prod(shape)) * stored.itemsize
         header[name] = {"dtype": dtype_name, "shape": list(shape), "data_offsets": [begin, end]}
     text = json.dumps(header).encode()
-    text += b" " * (-len(text) % 8)  # the library aligns the first tensor the same way
+    text += b" " * (-len(text) % 8)  # the safetensors library aligns the first tensor in the same way
     random = np.random.default_rng(0)
     with (folder / "model.safetensors").open("wb") as file:
         file.write(struct.pack("<Q", len(text)) + text)

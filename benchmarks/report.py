@@ -1,4 +1,4 @@
-"""The results as JSON, as Markdown tables and as a picture."""
+"""Reports of results as JSON, as Markdown tables and as a figure."""
 
 import json
 from collections.abc import Sequence
@@ -6,13 +6,13 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.peers.start import NAMES
-from benchmarks.plot import draw
+from benchmarks.plot import plot
 from benchmarks.summary import median
 
 ROOT = Path(__file__).parents[1]
 RESULTS = ROOT / "benchmarks" / "results"
-PAGES = (ROOT / "README.md", ROOT / "docs" / "benchmarks.md")
-# Source: the targets of the engine, README.md and docs/benchmarks.md.
+PAGE = ROOT / "docs" / "benchmarks.md"
+# The targets of the engine; docs/benchmarks.md shows them.
 TARGETS = {
     "ratio_vs_levanter": ("served tokens/s ÷ Levanter's server's", {"c1": 20.0, "c8": 12.0, "c32": 12.0}),
     "ratio_vs_levanter_32": ("÷ Levanter's server's, made for 32 sequences", {}),
@@ -29,20 +29,19 @@ SINGLE_TARGETS = {
 
 
 def write_report(results: dict[str, Any], folder: Path) -> None:
-    """Write all three and print the tables."""
+    """Write the three files and print the tables."""
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "serving.json").write_text(json.dumps(results, indent=1) + "\n")
     text = markdown(results)
     (folder / "serving.md").write_text(text)
-    draw(results, folder / "serving.png")
+    plot(results, folder / "serving.png")
     if folder.resolve() == RESULTS:
-        for path in PAGES:
-            fill(path, "serving", text)
+        fill(PAGE, "serving", text)
     print(f"\n{text}\nwritten: {folder}/serving.json, serving.md, serving.png")
 
 
 def fill(path: Path, name: str, text: str) -> None:
-    """Put tables into a page, if it has a place of that name for them."""
+    """Replace the text between the markers of this name, if the page has them."""
     begin, end = f"<!-- {name} -->\n", f"<!-- /{name} -->"
     page = path.read_text()
     if begin in page and end in page:
@@ -51,7 +50,7 @@ def fill(path: Path, name: str, text: str) -> None:
 
 
 def markdown(results: dict[str, Any]) -> str:
-    """Return the tables."""
+    """Return the tables as Markdown."""
     machine = results["machine"]
     waves = [wave for wave in results["waves"] if wave["name"] != "prefill"]
     shape = f"{waves[0]['prompt_tokens']} prompt tokens and {waves[0]['output_tokens']} generated tokens"
@@ -104,7 +103,7 @@ def _target_table(results: dict[str, Any], waves: Sequence[str]) -> str:
 
 
 def markdown_table(head: list[str], rows: list[list[str]]) -> str:
-    """Return a table whose first column is text and whose others are figures."""
+    """Return a Markdown table with a text column followed by columns of figures."""
     lines = [head, ["---", *["---:"] * (len(head) - 1)], *rows]
     return "\n".join(f"| {' | '.join(line)} |" for line in lines)
 

@@ -1,4 +1,4 @@
-"""The measurement itself: every contender in turn, then the same again, so that a slow minute falls on all of them."""
+"""Rounds of measurements: all contenders one after the other, repeatedly, so that a slow minute affects all of them."""
 
 import functools
 import itertools
@@ -19,7 +19,7 @@ CHECKED_TOKENS = 16
 
 @contextmanager
 def started(names: list[str], site: Site, absent: dict[str, str]) -> Iterator[dict[str, Contender]]:
-    """Start the contenders and end them; one that cannot be is written into `absent` with the reason."""
+    """Start the contenders, and stop them at the end; `absent` receives those that do not start, with the reason."""
     with ExitStack() as stack:
         contenders = {}
         for name in names:
@@ -33,7 +33,7 @@ def started(names: list[str], site: Site, absent: dict[str, str]) -> Iterator[di
 
 
 def warm(contenders: Mapping[str, Contender], waves: list[Wave], word_ids: list[int]) -> None:
-    """Let everybody compile and allocate what each wave needs."""
+    """Run each wave once with every contender, so that all have compiled and allocated."""
     for wave in waves:
         for name, contender in contenders.items():
             say(f"warming {name} {wave.name}")
@@ -43,16 +43,16 @@ def warm(contenders: Mapping[str, Contender], waves: list[Wave], word_ids: list[
 def run_rounds(
     contenders: Mapping[str, Contender], waves: list[Wave], word_ids: list[int], num_runs: int, quiet: Quiet
 ) -> Iterator[dict[str, Any]]:
-    """Measure every wave with every contender, `num_runs` times over; yields each record as soon as it is there."""
+    """Measure every wave with every contender `num_runs` times; yield each record as soon as it is complete."""
     seeds = itertools.count()
 
-    def draw(wave: Wave) -> list[list[int]]:
-        # Never the same twice, so that no cache of prefixes helps in a second attempt.
+    def fresh_prompts(wave: Wave) -> list[list[int]]:
+        # New prompts each time, so that a prefix cache does not help a second attempt.
         return wave.prompts(word_ids, next(seeds))
 
     for run in range(num_runs):
         for wave in waves:
-            for name, task in _tasks(contenders, wave, draw).items():
+            for name, task in _tasks(contenders, wave, fresh_prompts).items():
                 if run >= MAX_RUNS.get(name, num_runs):
                     continue
                 figures, disturbance = quiet.measure(task)
@@ -65,16 +65,16 @@ def run_rounds(
 
 
 def _tasks(
-    contenders: Mapping[str, Contender], wave: Wave, draw: Callable[[Wave], list[list[int]]]
+    contenders: Mapping[str, Contender], wave: Wave, fresh_prompts: Callable[[Wave], list[list[int]]]
 ) -> dict[str, Callable[[], dict[str, Any]]]:
-    """Return what is to be measured: each contender's, and the bare steps of our engine."""
+    """Return the measurements: one per contender, and the bare steps of Levserve's engine."""
 
     def run(contender: Contender) -> dict[str, Any]:
-        outcome = asdict(contender.run(draw(wave), wave.output_tokens))
+        outcome = asdict(contender.run(fresh_prompts(wave), wave.output_tokens))
         return {name: value for name, value in outcome.items() if name != "token_ids"}
 
     def run_bare(engine: Worker) -> dict[str, Any]:
-        result = engine.ask("bare", draw(wave), wave.output_tokens)
+        result = engine.ask("bare", fresh_prompts(wave), wave.output_tokens)
         return result | {"num_tokens": wave.num_requests * wave.output_tokens}
 
     tasks = {name: functools.partial(run, contender) for name, contender in contenders.items()}
@@ -84,7 +84,7 @@ def _tasks(
 
 
 def check_agreement(contenders: Mapping[str, Contender], prompt: list[int], tokenizer: Any) -> dict[str, int]:
-    """Count how many of the first tokens each contender has in common with ours: the weights must be the same."""
+    """Return how many of the first tokens agree with Levserve's, by contender: all must use the same weights."""
     ours = contenders[OURS]
     assert isinstance(ours, HttpServer)
     expected = ours.answer(prompt, CHECKED_TOKENS, return_token_ids=True)["choices"][0]["token_ids"]
@@ -100,10 +100,10 @@ def check_agreement(contenders: Mapping[str, Contender], prompt: list[int], toke
             token_ids = tokenizer.encode(text, add_special_tokens=False).ids
         pairs = zip(token_ids, expected, strict=False)
         found[name] = next((i for i, (a, b) in enumerate(pairs) if a != b), min(len(token_ids), len(expected)))
-    say(f"equal among the first {CHECKED_TOKENS} tokens: {found}")
+    say(f"agreement in the first {CHECKED_TOKENS} tokens: {found}")
     return found
 
 
 def say(text: str) -> None:
-    """Tell how far it is."""
+    """Print a line of progress with the time."""
     print(f"[{time.strftime('%H:%M:%S')}] {text}", flush=True)

@@ -1,8 +1,8 @@
-"""`make bench`: our server beside its engine, its bare steps and its peers: one run, alternating, the same weights.
+"""`make bench`: Levserve, its engine, its compiled steps and its peers, alternately in one run with the same weights.
 
     python -m benchmarks.serving [--quick] [--runs N] [--peers NAME,NAME] [--output FOLDER]
 
-Writes serving.json (all figures and every raw run), serving.md (tables) and serving.png.
+It writes serving.json (all figures and every raw run), serving.md (tables) and serving.png.
 """
 
 import argparse
@@ -31,14 +31,14 @@ from benchmarks.summary import summarize
 from benchmarks.workload import Wave, throughput_waves
 
 ROOT = Path(__file__).parents[1]
-# 32 sequences at once, as many as the largest wave has; a context that holds the longest prompt of all measurements.
+# 32 sequences, as in the largest wave, and a context that fits the longest prompt of all measurements.
 SETTINGS = {"MAX_NUM_SEQS": "32", "MAX_MODEL_LEN": "1024", "DTYPE": "float32"}
 
 
 def main() -> None:
     """Measure and write the results."""
     options = parse_options()
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # so that the contenders are ended too
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # so that the contenders are stopped too
     folder = ROOT / ".cache" / "bench"
     geometry, name = (TINY, "tiny-float32") if options.quick else (SMOLLM_135M, "llama-135m-float32")
     checkpoint = make_checkpoint(folder / name, geometry)
@@ -63,27 +63,25 @@ FORMAT = "%Y-%m-%dT%H:%M:%S"
 
 def parse_options() -> argparse.Namespace:
     """Read the command line."""
-    parser = argparse.ArgumentParser(
-        prog="python -m benchmarks.serving", description="Measure our server beside its peers."
-    )
-    parser.add_argument("--quick", action="store_true", help="a tiny model and short requests: tries the benchmark out")
-    parser.add_argument("--runs", type=int, default=5, help="how often everything is measured")
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.serving", description="Measure Levserve and its peers.")
     parser.add_argument(
-        "--peers", default=",".join(SERVING_PEERS), help="which peers, separated by commas; empty for none"
+        "--quick", action="store_true", help="use a tiny model and short requests, to test the benchmark itself"
     )
+    parser.add_argument("--runs", type=int, default=5, help="number of runs")
+    parser.add_argument("--peers", default=",".join(SERVING_PEERS), help="peers, separated by commas; empty for none")
     parser.add_argument("--patience", type=float, default=20, help="seconds to wait for a quiet moment, each time")
-    parser.add_argument("--output", type=Path, help="folder of the results")
+    parser.add_argument("--output", type=Path, help="folder for the results")
     options = parser.parse_args()
     options.peers = [peer for peer in options.peers.split(",") if peer]
     if unknown := set(options.peers) - set(SERVING_PEERS):
-        parser.error(f"unknown peers {', '.join(sorted(unknown))}; there are {', '.join(SERVING_PEERS)}")
-    # A quick run's figures mean nothing, so they do not overwrite those that do.
+        parser.error(f"unknown peers {', '.join(sorted(unknown))}; known are {', '.join(SERVING_PEERS)}")
+    # The figures of a quick run are meaningless and must not overwrite the real ones.
     options.output = options.output or ROOT / (".cache/bench/quick" if options.quick else "benchmarks/results")
     return options
 
 
 def measure(results: dict[str, Any], site: Site, options: argparse.Namespace) -> None:
-    """Run everything and put the raw figures into `results`."""
+    """Run all measurements and add the raw figures to `results`."""
     waves = throughput_waves(is_quick=options.quick)
     words = word_ids(site.checkpoint)
     results["waves"] = [wave.as_json() for wave in waves]
@@ -97,7 +95,7 @@ def measure(results: dict[str, Any], site: Site, options: argparse.Namespace) ->
         results["runs"] = []
         for record in run_rounds(contenders, waves, words, options.runs, quiet):
             results["runs"].append(record)
-            # Half an hour is long: what is known stays known if it ends before its time.
+            # A full run takes half an hour: keep what is measured, in case it is interrupted.
             (site.folder / "unfinished.json").write_text(json.dumps(results))
         ours = contenders[OURS]
         assert isinstance(ours, HttpServer)
@@ -107,10 +105,10 @@ def measure(results: dict[str, Any], site: Site, options: argparse.Namespace) ->
 
 
 def measure_latency(server: HttpServer, words: list[int], options: argparse.Namespace, quiet: Quiet) -> dict[str, Any]:
-    """Run the experiments with a late request, a shared prefix and a mixed crowd."""
+    """Measure a late request, a shared prefix and a mixed load."""
     wave = Wave("late", 17, 16, 900) if options.quick else Wave("late", 17, 128, 96)
     prefix_tokens = 200 if options.quick else 1000
-    seeds = itertools.count()  # a second attempt must not find its prompts in the prefix cache
+    seeds = itertools.count()  # so that a second attempt does not hit the prefix cache
     tasks: dict[str, Callable[[], dict[str, Any]]] = {
         "late": lambda: measure_late(server, words, wave, seed=next(seeds)),
         "shared_prefix": lambda: measure_shared_prefix(server, words, prefix_tokens, 8, seed=next(seeds)),
@@ -121,12 +119,12 @@ def measure_latency(server: HttpServer, words: list[int], options: argparse.Name
         for name, task in tasks.items():
             figures, disturbance = quiet.measure(task)
             found[name].append(figures | {"disturbance": disturbance})
-            say(f"run {run + 1}/{options.runs} {name}, others used {disturbance:.2f} cores")
+            say(f"run {run + 1}/{options.runs} {name}, other processes used {disturbance:.2f} cores")
     return found
 
 
 def measure_host() -> dict[str, float]:
-    """Measure the engine's own time per step, in a process of its own."""
+    """Measure the engine's host time per step in a new process."""
     command = [sys.executable, "-m", "benchmarks.host_time", "--sequences", "64"]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
     return json.loads(done.stdout)

@@ -1,4 +1,4 @@
-"""A network of a given speed, between a client and a server on this machine: so many bytes a second in all."""
+"""A proxy on this machine that limits the total rate to a server, in bytes per second."""
 
 import socket
 import sys
@@ -28,7 +28,7 @@ class _Pace:
 
 @contextmanager
 def slow_link(url: str, bytes_per_s: int) -> Iterator[str]:
-    """Run the link in a process of its own; gives the address that clients use instead."""
+    """Run the proxy in its own process and yield its address."""
     port = urlsplit(url).port
     process = Popen([sys.executable, __file__, str(port), str(bytes_per_s)], stdout=PIPE, text=True)
     try:

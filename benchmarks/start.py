@@ -1,9 +1,9 @@
-"""`make bench-start`: process start to first token, ours beside its floor and its peers; and how fast weights load.
+"""`make bench-start`: process start to first token of Levserve, its floor and its peers, and loading speed.
 
     python -m benchmarks.start [--quick] [--runs 5] [--peers llamacpp,transformers,levanter] [--output FOLDER]
 
-Everything takes turns in one run, on the same checkpoint. Writes start.json (flat figures and every raw run), start.md
-(tables) and start.png; a full run also draws docs/start_timeline.png, the timeline of a warm start.
+All contenders alternate in one run, with the same checkpoint. It writes start.json (figures and every raw run),
+start.md (tables) and start.png; a full run also writes docs/start_timeline.png, the timeline of a warm start.
 """
 
 import argparse
@@ -35,7 +35,7 @@ from benchmarks.start_summary import summarize
 
 SETTINGS = {"DTYPE": "float32"}
 PROMPT_TOKENS = 16
-# What takes minutes is measured once, what takes the better part of one twice.
+# Starts of minutes are measured once, those of half a minute twice.
 MAX_RUNS = {"cold_disk": 1, "cold_bucket": 1, "levanter": 2}
 LOADING_CASES = ("135M:float32:float32", "1B:bfloat16:bfloat16")
 MAKE_BYTECODE = "import compileall, sysconfig as s; compileall.compile_dir(s.get_path('purelib'), quiet=2, workers=0)"
@@ -45,7 +45,7 @@ TIMELINE = ROOT / "docs" / "start_timeline.png"
 def main() -> None:
     """Measure and write the results."""
     options = parse_options()
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # so that the contenders are ended too
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # so that the contenders are stopped too
     folder = ROOT / ".cache" / "bench"
     geometry, name = (TINY, "tiny-float32") if options.quick else (SMOLLM_135M, "llama-135m-float32")
     site = Site(make_checkpoint(folder / name, geometry), folder, SETTINGS)
@@ -72,24 +72,26 @@ def main() -> None:
 def parse_options() -> argparse.Namespace:
     """Read the command line."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.start", description="Measure starts and loading.")
-    parser.add_argument("--quick", action="store_true", help="a tiny model, once: tries the benchmark out")
-    parser.add_argument("--runs", type=int, default=5, help="how often everything quick is measured")
-    parser.add_argument("--peers", default=",".join(PEERS), help="which peers, separated by commas; empty for none")
+    parser.add_argument(
+        "--quick", action="store_true", help="use a tiny model and one run, to test the benchmark itself"
+    )
+    parser.add_argument("--runs", type=int, default=5, help="number of runs, except of slow starts")
+    parser.add_argument("--peers", default=",".join(PEERS), help="peers, separated by commas; empty for none")
     parser.add_argument("--patience", type=float, default=20, help="seconds to wait for a quiet moment, each time")
-    parser.add_argument("--output", type=Path, help="folder of the results")
+    parser.add_argument("--output", type=Path, help="folder for the results")
     options = parser.parse_args()
     options.runs = 1 if options.quick else options.runs
     options.peers = [peer for peer in options.peers.split(",") if peer]
     if unknown := set(options.peers) - set(PEERS):
-        parser.error(f"unknown peers {', '.join(sorted(unknown))}; there are {', '.join(PEERS)}")
-    # A quick run's figures mean nothing, so they do not overwrite those that do.
+        parser.error(f"unknown peers {', '.join(sorted(unknown))}; known are {', '.join(PEERS)}")
+    # The figures of a quick run are meaningless and must not overwrite the real ones.
     options.output = options.output or ROOT / (".cache/bench/quick" if options.quick else "benchmarks/results")
     return options
 
 
 def compile_all(absent: dict[str, str], peers: list[str], folder: Path) -> None:
-    """Make the bytecode of everything that is started, as an installation or an image has it."""
-    say("making bytecode")
+    """Compile the bytecode of all contenders, as an installation or an image does."""
+    say("compiling bytecode")
     for path in (sysconfig.get_path("stdlib"), sysconfig.get_path("purelib"), str(ROOT / "service")):
         compileall.compile_dir(path, quiet=2, workers=0)
     environments: dict[str, Environment] = {"llamacpp": LLAMACPP, "transformers": TRANSFORMERS}
@@ -104,7 +106,7 @@ def compile_all(absent: dict[str, str], peers: list[str], folder: Path) -> None:
 
 
 def measure_starts(site: Site, options: argparse.Namespace, absent: dict[str, str]) -> list[dict[str, Any]]:
-    """Start everybody in turn; returns each start as `{"contender", "run", "first_token_s", …}`."""
+    """Start the contenders alternately; return each start as `{"contender", "run", "first_token_s", …}`."""
     caches = site.folder / "start"
     shutil.rmtree(caches, ignore_errors=True)
     caches.mkdir(parents=True)
@@ -128,7 +130,7 @@ def measure_starts(site: Site, options: argparse.Namespace, absent: dict[str, st
                 records.append({"contender": name, "run": run, "disturbance": disturbance, **record})
     if not options.quick:
         TIMELINE.unlink(missing_ok=True)
-        from_here = os.path.relpath(site.checkpoint, ROOT)  # the picture names it
+        from_here = os.path.relpath(site.checkpoint, ROOT)  # the figure shows it
         timed_starts.levserve(from_here, caches / "disk", prompt, SETTINGS, picture=TIMELINE)
     return records
 
@@ -137,7 +139,7 @@ def _tasks(
     site: Site, caches: Path, url: str, prompt: list[int], peers: list[str]
 ) -> dict[str, Callable[[], dict[str, Any]]]:
     disk, bucket = str(site.checkpoint), f"gs://{BUCKET}/{site.checkpoint.name}"
-    # From a bucket the weights come over the network every time; only the bundle is kept.
+    # Weights from a bucket come over the network every time; only the bundle is kept.
     streamed = SETTINGS | {"STORAGE_EMULATOR_HOST": url, "MODEL_STREAM": "true"}
 
     def cold(uri: str, place: str, settings: dict[str, str]) -> dict[str, Any]:
@@ -158,7 +160,7 @@ def _tasks(
 
 
 def measure_loading(folder: Path, options: argparse.Namespace, absent: dict[str, str]) -> dict[str, Any]:
-    """Load from the bucket with every client in turn; returns the raw runs by case."""
+    """Load from the bucket with every client alternately; return the raw runs by case."""
     arguments = argparse.Namespace(
         work_dir=folder / "loading",
         repeats=1 if options.quick else 5,

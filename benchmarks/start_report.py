@@ -1,4 +1,4 @@
-"""The results of `make bench-start` as JSON, as Markdown tables and as a picture."""
+"""Reports of `make bench-start` as JSON, as Markdown tables and as a figure."""
 
 import json
 from pathlib import Path
@@ -26,7 +26,7 @@ NAMES = {
     "transformers": "transformers, no HTTP",
     "levanter": "Levanter's server",
 }
-# Source: the targets of the start, README.md and docs/benchmarks.md.
+# The targets of the start; docs/benchmarks.md shows them.
 TARGETS: dict[str, tuple[str, str, float]] = {
     "live_s": ("process start to /health/live, s", "≤", 1.0),
     "ratio_warm_ttft_vs_floor": ("warm start to first token ÷ floor", "≤", 1.6),
@@ -45,19 +45,19 @@ OURS, OTHERS, PALE = "#1b7f79", "#8d99ae", "#9fd3cf"
 
 
 def write_report(results: dict[str, Any], folder: Path) -> None:
-    """Write all three and print the tables."""
+    """Write the three files and print the tables."""
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "start.json").write_text(json.dumps(results, indent=1) + "\n")
     text = markdown(results)
     (folder / "start.md").write_text(text)
-    _draw(results, folder / "start.png")
+    _plot(results, folder / "start.png")
     if folder.resolve() == RESULTS:
         fill(PAGE, "start", text)
     print(f"\n{text}\nwritten: {folder}/start.json, start.md, start.png")
 
 
 def markdown(results: dict[str, Any]) -> str:
-    """Return the tables."""
+    """Return the tables as Markdown."""
     machine = results["machine"]
     starts = [
         [NAMES[name], _number(results[f"first_token_s_{name}"])]
@@ -80,7 +80,7 @@ def markdown(results: dict[str, Any]) -> str:
     return "\n\n".join(parts) + "\n"
 
 
-def _draw(results: dict[str, Any], path: Path) -> None:
+def _plot(results: dict[str, Any], path: Path) -> None:
     figure = plt.figure(figsize=(11, 6.4), layout="constrained")
     above, below = figure.subfigures(2, 1, height_ratios=[1.1, 1])
     axis = above.add_subplot()

@@ -1,4 +1,4 @@
-"""From raw starts to medians and ratios, under flat keys."""
+"""Medians and ratios of raw starts, under flat keys."""
 
 from typing import Any
 
@@ -11,7 +11,7 @@ STARTS = ("floor", "warm_disk", "warm_bucket", "cold_disk", "cold_bucket", "llam
 
 
 def summarize(raw: dict[str, Any]) -> dict[str, float | str]:
-    """Return the flat figures of the results file; what a peer is missing for is `absent`."""
+    """Return the figures of the results file; those that need an absent peer are `absent`."""
     runs = {name: [r for r in raw["runs"] if r["contender"] == name] for name in STARTS}
     warm, cold = runs["warm_disk"] + runs["warm_bucket"], runs["cold_disk"] + runs["cold_bucket"]
     figures: dict[str, float | str] = {
@@ -40,6 +40,6 @@ def summarize(raw: dict[str, Any]) -> dict[str, float | str]:
 
 
 def _by_run(ours: list[Record], theirs: list[Record]) -> float:
-    """Return the median of the ratios of single runs: both sides of each were measured within the same minutes."""
+    """Return the median ratio over runs; both sides of a ratio were measured within the same minutes."""
     by_run = {r["run"]: r["first_token_s"] for r in ours}
     return median(by_run[r["run"]] / r["first_token_s"] for r in theirs)

@@ -1,6 +1,6 @@
-"""From raw runs to medians and ratios.
+"""Medians and ratios of raw runs.
 
-A ratio is the median of the ratios of single runs: both sides of each were measured within the same minute.
+A ratio is the median over runs; both sides of each run's ratio were measured within the same minute.
 """
 
 from collections.abc import Callable, Iterable
@@ -14,17 +14,17 @@ Record = dict[str, Any]
 
 
 def median(values: Iterable[float]) -> float:
-    """Return the middle one."""
+    """Return the median."""
     return float(np.median(list(values)))
 
 
 def percentile(values: Iterable[float], percent: float) -> float:
-    """Return the value that so many percent do not exceed."""
+    """Return a percentile, `percent` from 0 to 100."""
     return float(np.percentile(list(values), percent))
 
 
 def summarize(raw: dict[str, Any]) -> dict[str, float]:
-    """Return the flat figures of the results file."""
+    """Return the figures of the results file under flat keys."""
     return {
         name: round(value, 4)
         for figures in (_throughput(raw["runs"]), _ratios(raw["runs"]), _latency(raw["runs"]), _experiments(raw))
@@ -66,7 +66,7 @@ def _ratio(
     ours: Callable[[Record], float | None],
     theirs: Callable[[Record], float | None],
 ) -> dict[str, float]:
-    """Return the median over runs of our figure by theirs, if both are there."""
+    """Return the median over runs of Levserve's figure divided by the peer's, if both exist."""
     chosen = [r for r in runs if r["wave"] == wave]
     of_ours = {r["run"]: ours(r) for r in chosen if r["contender"] == "levserve"}
     of_theirs = {r["run"]: theirs(r) for r in chosen if r["contender"] == peer}
@@ -80,12 +80,12 @@ def _speed(record: Record) -> float:
 
 
 def _full_speed(record: Record) -> float | None:
-    """Return the speed while all sequences were decoding."""
+    """Return tokens per second while all sequences were decoding."""
     return record["full_tokens"] / record["full_s"] if record["full_s"] else None
 
 
 def _decode_speed(record: Record) -> float | None:
-    """Return the speed of the bare decode steps alone: each brings one token of every sequence."""
+    """Return tokens per second of the bare decode steps; each generates one token per sequence."""
     tokens_each = record["num_tokens"] / (record["decode_steps"] + 1)
     return tokens_each * record["decode_steps"] / record["decode_s"] if record["decode_steps"] else None
 
@@ -99,7 +99,7 @@ def _latency(runs: list[Record]) -> dict[str, float]:
 
 
 def latency_figures(suffix: str, records: list[Record]) -> dict[str, float]:
-    """Return p50 and p99 of the time to the first token and between tokens, in milliseconds, over all requests."""
+    """Return p50 and p99 of the times to the first token and between tokens in milliseconds, over all requests."""
     first = [1000 * s for r in records for s in r["first_token_s"]]
     gaps = [1000 * s for r in records for s in r["gap_s"]]
     return {

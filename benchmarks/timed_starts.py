@@ -1,6 +1,6 @@
-"""From process start to first token: each contender is started anew, asked for one token, and ended.
+"""Time from process start to first token: each contender is started, asked for one token, and stopped.
 
-The clock begins before the process does and stops when the first token is here; what is asked is the same for all.
+The clock starts before the process and stops when the first token arrives. All contenders get the same request.
 """
 
 import json
@@ -23,12 +23,12 @@ POLL_S = 0.005
 START_TIMEOUT_S = 600
 ADMIN_KEY = "benchmark"
 READ_BYTES = 8 * 1024 * 1024
-# Bytecode is there before anything is timed, as `make serve` and the image make it; children may write what is missing.
+# Bytecode is compiled before anything is timed, as in `make serve` and the image; a child may add missing files.
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 
 
 def floor(checkpoint: Path) -> dict[str, Any]:
-    """Time what no start on jax can do without: import jax, find the device, read the bytes."""
+    """Time the minimum of any start on jax: import jax, find the device, read the bytes."""
     began_s = time.perf_counter()
     subprocess.run([sys.executable, "-c", "import jax; jax.devices()"], cwd=ROOT, check=True)
     jax_s = time.perf_counter() - began_s
@@ -44,10 +44,10 @@ def floor(checkpoint: Path) -> dict[str, Any]:
 def levserve(
     uri: str, cache: Path, prompt: list[int], settings: Mapping[str, str], *, picture: Path | None = None
 ) -> dict[str, Any]:
-    """Time our service, the bundle in `cache` if it holds one; a request that comes early waits.
+    """Time a start of Levserve, with the bundle in `cache` if there is one. The request is sent early and waits.
 
     Returns:
-        `live_s`, `first_token_s`, and what /admin/stats tells when all executables are there.
+        `live_s`, `first_token_s`, and /admin/stats after all executables are loaded.
     """
     port, log = free_port(), cache.with_suffix(".log")
     fixed = {"HOST": "127.0.0.1", "PORT": str(port), "EARLY_REQUESTS": "wait", "ADMIN_API_KEY": ADMIN_KEY}
@@ -90,7 +90,7 @@ def peer(name: str, site: Site, prompt: list[int]) -> dict[str, Any]:
 
 
 def phase_seconds(stats: Mapping[str, Any], phase: str) -> float:
-    """Return how long a phase of our start took as a whole."""
+    """Return the seconds of a phase of a start, from its first beginning to its last end."""
     return sum(s["end_s"] - s["begin_s"] for s in stats["spans"] if s["phase"] == phase and s["is_whole"])
 
 
@@ -120,19 +120,19 @@ def _wait_for(url: str, process: "subprocess.Popen[bytes]", log: Path) -> None:
             return
         time.sleep(POLL_S)
     reason = re.sub(r"\s+", " ", log.read_text())[-600:]
-    raise RuntimeError(f"the service did not come up: {reason}")
+    raise RuntimeError(f"the service did not start: {reason}")
 
 
 def _wait_for_bundle(cache: Path) -> None:
-    """Wait until the start has kept its bundle, which the next one is to find; making it takes seconds.
+    """Wait until the start has saved its bundle, which takes seconds, so that the next start finds it.
 
     Raises:
-        RuntimeError: it is not there after a minute.
+        RuntimeError: there is no bundle after a minute.
     """
     give_up_s = time.monotonic() + 60
     while not any((cache / "bundles").glob("*/manifest.json")):
         if time.monotonic() > give_up_s:
-            raise RuntimeError(f"no bundle was kept in {cache / 'bundles'}")
+            raise RuntimeError(f"no bundle was saved in {cache / 'bundles'}")
         time.sleep(0.1)
 
 
@@ -140,4 +140,4 @@ def _wait_for_file(path: Path) -> None:
     give_up_s = time.monotonic() + 60
     while not path.exists() and time.monotonic() < give_up_s:
         time.sleep(0.1)
-    time.sleep(0.5)  # it is being written
+    time.sleep(0.5)  # not complete yet

@@ -1,4 +1,4 @@
-"""What is asked of every contender, the same for each: prompts of random token ids, and how many tokens to generate."""
+"""The workload of every contender: prompts of random token ids, and a number of tokens to generate."""
 
 import itertools
 from dataclasses import asdict, dataclass, field
@@ -9,43 +9,43 @@ import numpy as np
 
 @dataclass(frozen=True)
 class Wave:
-    """Requests that are sent at the same moment; the next wave begins when the last of them is answered."""
+    """Requests that are sent at the same moment; the next wave starts after the last of them is answered."""
 
     name: str
     num_requests: int
-    prompt_tokens: int  # of each request
-    output_tokens: int  # that each must generate, whatever they are
+    prompt_tokens: int  # per request
+    output_tokens: int  # per request, regardless of end-of-text tokens
 
     def prompts(self, word_ids: list[int], seed: int) -> list[list[int]]:
-        """Draw the prompts; no two have a beginning in common, so no cache of prefixes helps."""
+        """Return random prompts without a common prefix, so that a prefix cache does not help."""
         random = np.random.default_rng([seed, self.num_requests, self.prompt_tokens])
         return random.choice(word_ids, (self.num_requests, self.prompt_tokens)).tolist()
 
     def as_json(self) -> dict[str, Any]:
-        """Return it for the results file."""
+        """Return the wave as JSON for the results file."""
         return asdict(self)
 
 
 @dataclass
 class Outcome:
-    """What one wave, or any other set of requests, brought; times count from its beginning."""
+    """The outcome of a wave or of any other set of requests; times are seconds from its start."""
 
-    seconds: float  # until the last token was there
-    num_tokens: int  # that were generated
-    first_token_s: list[float] = field(default_factory=list)  # of each request, from its own sending
-    gap_s: list[float] = field(default_factory=list)  # between one token and the next of the same request
-    full_s: float | None = None  # the time during which every request was between its first and its last token
-    full_tokens: int = 0  # generated in that time
-    token_ids: list[list[int]] = field(default_factory=list)  # where the contender tells them
+    seconds: float  # until the last token arrived
+    num_tokens: int  # generated
+    first_token_s: list[float] = field(default_factory=list)  # per request, from the moment it was sent
+    gap_s: list[float] = field(default_factory=list)  # between consecutive tokens of a request
+    full_s: float | None = None  # seconds in which every request was between its first and its last token
+    full_tokens: int = 0  # generated in `full_s`
+    token_ids: list[list[int]] = field(default_factory=list)  # if the contender returns them
 
     @property
     def tokens_per_s(self) -> float:
-        """Generated tokens over the whole time, the reading of the prompts included."""
+        """Generated tokens per second over the whole time, prefill included."""
         return self.num_tokens / self.seconds
 
     @staticmethod
     def of_times(started_s: float, sent_s: list[float], token_s: list[list[float]]) -> "Outcome":
-        """Compute it from the moment at which each token of each request arrived."""
+        """Compute the outcome from the arrival of each token of each request."""
         full_from = max(times[0] for times in token_s)
         full_to = min(times[-1] for times in token_s)
         return Outcome(
@@ -59,7 +59,7 @@ class Outcome:
 
 
 def throughput_waves(*, is_quick: bool) -> list[Wave]:
-    """Return the waves by which contenders are compared, and one long prompt for the speed of prefill."""
+    """Return the waves that compare the contenders, and one long prompt for the speed of prefill."""
     if is_quick:
         return [Wave("c1", 1, 16, 8), Wave("c8", 8, 16, 8), Wave("prefill", 1, 64, 1)]
     return [Wave("c1", 1, 128, 64), Wave("c8", 8, 128, 64), Wave("c32", 32, 128, 64), Wave("prefill", 1, 512, 1)]

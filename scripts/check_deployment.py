@@ -1,7 +1,7 @@
-"""Checks what deploys the service: Terraform, the Dockerfile, the build, every gcloud line that we tell people to type.
+"""Check everything that deploys the service: Terraform, the Dockerfile, the build, and every documented gcloud command.
 
-hadolint and check-jsonschema come with the development packages, so they always run. gcloud and terraform do not: where
-one is absent, the check says what it did not do, and passes.
+hadolint and check-jsonschema are development packages, so they always run. gcloud and terraform are not: if one is
+missing, its check prints what it skipped, and passes.
 """
 
 import json
@@ -24,12 +24,12 @@ DOCUMENTS = ("README.md", "docs/*.md", "terraform/README.md", "CONTRIBUTING.md")
 GCLOUD = re.compile(r"(?<![\w./-])gcloud(?= +[a-z])")
 FENCE = re.compile(r"^ *```(?:bash|sh|shell|console) *\n(.*?)^ *```", re.MULTILINE | re.DOTALL)
 TERRAFORM_STRING = re.compile(r'"(gcloud (?:[^"\\]|\\.)*)"')
-# What stands for a value: $(command), ${name}, $name, and Terraform's ${…}.
+# Placeholders for values: $(command), ${name}, $name, and Terraform's ${…}.
 PLACEHOLDER = re.compile(r"\$\([^()]*\)|\$\{[^{}]*\}|\$\w+")
 
 
 def main() -> int:
-    """Run all checks; 0 if none fails."""
+    """Run all checks; return 0 if none fails."""
     failed = (
         subprocess.run([sys.executable, str(REPOSITORY / "scripts" / "check_terraform.py")], check=False).returncode
         != 0
@@ -49,17 +49,17 @@ def check_dockerfile() -> bool:
 
 
 def check_schema(document: Path, schema: str) -> bool:
-    """Hold a YAML file against a published schema, which comes with the tool."""
+    """Validate a YAML file against a published schema, which is part of the tool."""
     command = ["check-jsonschema", "--builtin-schema", f"vendor.{schema}", str(document)]
     return passed(f"schema of {document.name}", command)
 
 
 def check_gcloud_lines() -> bool:
-    """Lint every gcloud command of the documents, the build and the Terraform outputs."""
+    """Lint every gcloud command in the documents, the build and the Terraform outputs."""
     lines = list(gcloud_lines())
     gcloud = shutil.which("gcloud")
     if gcloud is None:
-        print(f"gcloud: not installed: {len(lines)} command lines are not checked")
+        print(f"gcloud: not installed: {len(lines)} commands are not checked")
         return True
     with tempfile.NamedTemporaryFile("w", suffix=".json") as file:
         json.dump([{"command_string": command} for command in dict.fromkeys(command for _, command in lines)], file)
@@ -71,18 +71,18 @@ def check_gcloud_lines() -> bool:
             check=False,
         )
     if linted.returncode:
-        print(f"gcloud: cannot lint:\n{linted.stderr}")
+        print(f"gcloud: linting failed:\n{linted.stderr}")
         return False
     wrong = [verdict for verdict in json.loads(linted.stdout) if not verdict["success"]]
     for verdict in wrong:
         print(f"gcloud: {verdict['command_string']}\n  {verdict['error_message']}")
     for file_name in sorted({source for source, _ in lines}):
-        print(f"gcloud: {sum(source == file_name for source, _ in lines)} command lines of {file_name} linted")
+        print(f"gcloud: {sum(source == file_name for source, _ in lines)} commands of {file_name} linted")
     return not wrong
 
 
 def gcloud_lines() -> Iterator[tuple[str, str]]:
-    """Yield (file, command) for every gcloud command that a person or a build would run."""
+    """Yield (file, command) for every gcloud command that a person or a build runs."""
     for pattern in DOCUMENTS:
         for document in sorted(REPOSITORY.glob(pattern)):
             for block in FENCE.findall(document.read_text()):
@@ -97,7 +97,7 @@ def gcloud_lines() -> Iterator[tuple[str, str]]:
 
 
 def commands_of(script: str) -> Iterator[str]:
-    """Yield the gcloud commands of a shell script, each on one line, with `x` for whatever the shell would fill in."""
+    """Yield the gcloud commands of a shell script, each on one line, with `x` for every placeholder."""
     script = re.sub(r" *\\\n\s*", " ", script)
     for line in script.splitlines():
         if line.lstrip().startswith("#"):
@@ -110,7 +110,7 @@ def commands_of(script: str) -> Iterator[str]:
 
 
 def _until_end(text: str, is_quoted: bool) -> str:
-    """Cut after the command: at an operator of the shell, a closing bracket, or the quote around the command."""
+    """Cut the text at the end of the command: a shell operator, a closing bracket, or the quote around the command."""
     quote = ""
     for index, character in enumerate(text):
         if quote:
@@ -125,13 +125,13 @@ def _until_end(text: str, is_quoted: bool) -> str:
 
 
 def tool(name: str) -> str | None:
-    """Find a tool beside this Python, else on the path."""
+    """Return the path of a tool next to this Python, otherwise on PATH."""
     beside = Path(sys.executable).parent / name
     return str(beside) if beside.is_file() else shutil.which(name)
 
 
 def passed(title: str, command: Sequence[str]) -> bool:
-    """Run a tool of the development packages and say how it went."""
+    """Run a tool of the development packages and print its result."""
     name, *arguments = command
     found = tool(name)
     if found is None:

@@ -1,8 +1,10 @@
-"""Takes an image through what a platform does to it, and prints sizes and times.
+"""Check an image as a platform uses it, and print sizes and times.
 
-`python scripts/check_image.py IMAGE`, where Docker is; another engine with `--engine podman` and its options with
-`--option`. The demo model is served, so it needs neither a bucket nor an accelerator. With `--prewarm-image IMAGE` and
-`--levanter-run FOLDER` that image converts a Levanter run of the demo model, and the first image serves it.
+    python scripts/check_image.py IMAGE
+
+This needs Docker, or another engine with `--engine podman` and its options with `--option`. It serves the demo model,
+so it needs neither a bucket nor an accelerator. With `--prewarm-image IMAGE` and `--levanter-run FOLDER`, that image
+converts a Levanter run of the demo model and the first image serves it.
 """
 
 import argparse
@@ -27,11 +29,11 @@ STOP_TIMEOUT_S = 30
 MODEL = "levserve-demo"
 LOCKED = ["--read-only", "--tmpfs=/tmp:rw,size=64m", "--user=12345:12345"]
 WAYS = {"as it is": [], "read-only, unknown uid": LOCKED}
-KEPT, RUN = "/cache", "/run-of-levanter"  # in the container
+KEPT, RUN = "/cache", "/run-of-levanter"  # paths in the container
 
 
 class Container:
-    """A container of the image, in the foreground of the engine's `run`."""
+    """A container of the image, run by the engine in the foreground."""
 
     def __init__(self, engine: list[str], image: str, options: list[str], log: IO[str]) -> None:
         with socket.socket() as free:
@@ -46,7 +48,7 @@ class Container:
         self.process = subprocess.Popen([*engine, "run", f"--name={self.name}", *flags, image], stdout=log)
 
     def seconds_until(self, path: str) -> float:
-        """Wait for 200 on a path; return the seconds since the container was asked for."""
+        """Wait until a path returns 200; return the seconds since the container was started."""
         while time.monotonic() - self.began_s < START_TIMEOUT_S:
             if self.process.poll() is not None:
                 sys.exit(f"the container ended with {self.process.returncode}:\n{self.log()}")
@@ -59,22 +61,22 @@ class Container:
         sys.exit(f"{path} is not 200 after {START_TIMEOUT_S} s")
 
     def ask(self, method: str, path: str, document: object = None) -> http.client.HTTPResponse:
-        """Send a request and return the answer, whose body is still to be read."""
+        """Send a request and return the response before its body is read."""
         connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=60)
         body = None if document is None else json.dumps(document)
         connection.request(method, path, body, {"Content-Type": "application/json"})
         return connection.getresponse()
 
     def log(self) -> str:
-        """Return what the container has printed so far."""
+        """Return the output of the container so far."""
         self._log.seek(0)
         return self._log.read()
 
 
 @contextmanager
 def running(engine: list[str], image: str, options: list[str]) -> Iterator[Container]:
-    """Start a container, and end it whatever happens."""
-    # The log goes to a file: a pipe would fill up, since nobody reads it while the container runs.
+    """Run a container; always stop and remove it at the end."""
+    # The log goes to a file: an unread pipe would fill up while the container runs.
     with tempfile.TemporaryFile("w+") as log:
         container = Container(engine, image, options, log)
         try:
@@ -82,21 +84,21 @@ def running(engine: list[str], image: str, options: list[str]) -> Iterator[Conta
         finally:
             container.process.kill()
             container.process.wait()
-            # The engine's `run` is only a client; what it started may have outlived it.
+            # The engine's `run` is only a client; the container may outlive it.
             subprocess.run([*engine, "rm", "--force", container.name], capture_output=True, check=False)
 
 
 def main() -> None:
-    """Print what is found; exit with 1 at the first thing that is wrong."""
+    """Print the results; exit with 1 at the first failure."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("image")
     parser.add_argument("--engine", default="docker", help="the engine with its global options; default: docker")
     parser.add_argument("--option", action="append", default=[], help="an option of the engine's run")
     parser.add_argument("--prewarm-image", metavar="IMAGE", help="the image of the target `prewarm`")
-    parser.add_argument("--levanter-run", metavar="FOLDER", type=Path, help="the demo model as Levanter keeps it")
+    parser.add_argument("--levanter-run", metavar="FOLDER", type=Path, help="a Levanter run of the demo model")
     arguments = parser.parse_args()
     if (arguments.prewarm_image is None) != (arguments.levanter_run is None):
-        parser.error("--prewarm-image and --levanter-run belong together")
+        parser.error("--prewarm-image and --levanter-run must be given together")
     engine, image = shlex.split(arguments.engine), arguments.image
     print_sizes(engine, image)
     for way, options in WAYS.items():
@@ -115,7 +117,7 @@ def main() -> None:
 
 
 def journey(engine: list[str], image: str, options: list[str], way: str, *, is_warm: bool = False) -> None:
-    """Start a container, test it, stop it, and print how long each took."""
+    """Start a container, test it, stop it, and print the duration of each."""
     with running(engine, image, options) as container:
         live_s = container.seconds_until("/health/live")
         ready_s = container.seconds_until("/health/ready")
@@ -129,7 +131,7 @@ def journey(engine: list[str], image: str, options: list[str], way: str, *, is_w
 
 @contextmanager
 def kept_folder(engine: list[str]) -> Iterator[list[str]]:
-    """Yield the option that mounts a volume, which outlives a container, at `KEPT`."""
+    """Yield the option that mounts a new volume at `KEPT`; remove the volume at the end."""
     name = f"levserve-check-{secrets.token_hex(4)}"
     subprocess.run([*engine, "volume", "create", name], check=True, stdout=subprocess.DEVNULL)
     try:
@@ -139,10 +141,10 @@ def kept_folder(engine: list[str]) -> Iterator[list[str]]:
 
 
 def prewarm(engine: list[str], image: str, options: list[str]) -> None:
-    """Make the bundle in a container of its own.
+    """Make the bundle in a separate container.
 
     Raises:
-        CalledProcessError: it was not made.
+        CalledProcessError: the prewarm failed.
     """
     began_s = time.monotonic()
     subprocess.run([*engine, "run", "--rm", *options, image, "prewarm"], check=True, stdout=subprocess.DEVNULL)
@@ -150,7 +152,7 @@ def prewarm(engine: list[str], image: str, options: list[str]) -> None:
 
 
 def expect_no_compilation(container: Container) -> None:
-    """Demand that the start found its bundle."""
+    """Exit unless the start found its bundle and compiled nothing."""
     series = container.ask("GET", "/metrics").read().decode()
     found = dict(re.findall(r"^(levserve_(?:xla_compiles_total|bundle_load_total\S+)) (\S+)$", series, re.MULTILINE))
     if found != {"levserve_xla_compiles_total": "0.0", 'levserve_bundle_load_total{outcome="hit"}': "1.0"}:
@@ -171,14 +173,14 @@ def smoke(container: Container) -> None:
     """Run the smoke test against the container.
 
     Raises:
-        CalledProcessError: it is red.
+        CalledProcessError: a check failed.
     """
     command = [sys.executable, "-m", "service", "smoke", f"http://127.0.0.1:{container.port}", "--model", MODEL]
     subprocess.run(command, check=True, cwd=ROOT)
 
 
 def drain(container: Container) -> float:
-    """Stop the container in the middle of a stream; return the seconds until it has ended with 0."""
+    """Stop the container during a stream; return the seconds until it exits with 0."""
     asked = {"model": MODEL, "prompt": "Count", "max_tokens": 900, "stream": True, "ignore_eos": True}
     stream = container.ask("POST", "/v1/completions", asked)
     stream.readline()

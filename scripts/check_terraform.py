@@ -1,8 +1,8 @@
-"""Checks the Terraform roots: format, validity, and the tests of their `tests/` and `examples/`.
+"""Check the Terraform roots: format, validity, and the tests in their `tests/` and `examples/`.
 
-With an offline checker (LEVSERVE_TERRAFORM_CHECK, or ../shared/tools/terraform/check beside the repository) no
-registry is needed; else the providers come from the registry. Where neither can be had, the check says so and passes.
-The tests mock all providers: no cloud and no credentials are involved.
+The providers come from the registry, or from an offline checker (LEVSERVE_TERRAFORM_CHECK, or
+../shared/tools/terraform/check next to the repository). If neither is available, the check prints this and passes.
+The tests mock all providers, so they need neither a cloud nor credentials.
 """
 
 import os
@@ -15,7 +15,7 @@ from pathlib import Path
 REPOSITORY = Path(__file__).resolve().parent.parent
 ROOTS = tuple(REPOSITORY / "terraform" / name for name in ("foundation", "cloud_run_gpu", "gke_tpu"))
 OFFLINE_CHECKER = REPOSITORY.parent / "shared" / "tools" / "terraform" / "check"
-# What terraform says when the registry cannot be reached, as opposed to when our own text is wrong.
+# Terraform's messages for an unreachable registry, as opposed to a wrong configuration.
 UNREACHABLE = (
     "could not connect to",
     "failed to request discovery document",
@@ -26,19 +26,19 @@ UNREACHABLE = (
 
 
 def main() -> int:
-    """Check all roots; 0 if they are fine or cannot be checked here."""
+    """Check all roots; return 0 if they pass or cannot be checked on this machine."""
     if shutil.which("terraform") is None:
         print("terraform is not installed: the roots under terraform/ are not checked")
         return 0
     if run(["terraform", "fmt", "-check", "-diff", "-recursive", str(REPOSITORY / "terraform")]):
-        print("terraform: not formatted; `terraform fmt -recursive terraform` mends it")
+        print("terraform: not formatted; run `terraform fmt -recursive terraform`")
         return 1
     checker = Path(os.environ.get("LEVSERVE_TERRAFORM_CHECK", OFFLINE_CHECKER))  # noqa: TID251 - a tool, not the service
     return check_offline(checker) if checker.is_file() else check_with_registry()
 
 
 def check_offline(checker: Path) -> int:
-    """Check with provider schemas that are already here."""
+    """Check with local provider schemas; return 0 or 1."""
     failed = run([str(checker), *map(str, ROOTS)])
     for root in ROOTS:
         for example in examples_of(root):
@@ -48,21 +48,21 @@ def check_offline(checker: Path) -> int:
 
 
 def check_with_registry() -> int:
-    """Check with providers from the registry."""
+    """Check with providers from the registry; return 0 or 1."""
     for root in ROOTS:
         print(f"== {root.relative_to(REPOSITORY)}")
-        inited = subprocess.run(
+        initialized = subprocess.run(
             ["terraform", f"-chdir={root}", "init", "-backend=false", "-input=false", "-no-color"],
             capture_output=True,
             text=True,
             check=False,
         )
-        if inited.returncode:
-            said = inited.stdout + inited.stderr
-            if any(phrase in said.lower() for phrase in UNREACHABLE):
+        if initialized.returncode:
+            output = initialized.stdout + initialized.stderr
+            if any(phrase in output.lower() for phrase in UNREACHABLE):
                 print("terraform: no registry can be reached: validate and test are skipped")
                 return 0
-            print(said)
+            print(output)
             return 1
         commands = [["validate", "-no-color"], ["test", "-no-color"]]
         commands += [["test", "-no-color", *example_flags(example)] for example in examples_of(root)]
@@ -72,7 +72,7 @@ def check_with_registry() -> int:
 
 
 def examples_of(root: Path) -> list[Path]:
-    """Return the root's example variables."""
+    """Return the variable files of the examples of a root."""
     return sorted((root / "examples").glob("*.tfvars"))
 
 
@@ -82,7 +82,7 @@ def example_flags(example: Path) -> list[str]:
 
 
 def run(command: Sequence[str]) -> int:
-    """Run a command; 0 or 1."""
+    """Run a command; return 0 or 1."""
     sys.stdout.flush()
     return int(subprocess.run(command, check=False).returncode != 0)
 

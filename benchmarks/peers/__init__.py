@@ -1,1 +1,1 @@
-"""One file per contender that runs in a process, and mostly in an environment, of its own."""
+"""Contenders, one per file, each in its own process and usually its own environment."""

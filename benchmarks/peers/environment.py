@@ -1,4 +1,4 @@
-"""The Python environments of the peers: named by a variable, or made under `.cache/bench`, or absent with a reason."""
+"""Python environments of the peers: named by a variable, made under `.cache/bench`, or absent with a reason."""
 
 import os
 import shutil
@@ -13,27 +13,27 @@ INSTALL_TIMEOUT_S = 1800  # llama.cpp is compiled for this machine
 
 
 class PeerAbsent(Exception):
-    """A peer cannot be measured here; the message says why."""
+    """A peer cannot be measured on this machine; the message gives the reason."""
 
 
 @dataclass(frozen=True)
 class Environment:
-    """What a peer needs installed."""
+    """An environment with the packages of a peer."""
 
-    variable: str  # names the interpreter of an environment that is there
+    variable: str  # may name the interpreter of an existing environment
     packages: tuple[str, ...]
     options: tuple[str, ...] = ()  # of `uv pip install`
-    build: dict[str, str] = field(default_factory=dict)  # environment variables of the installation
+    build: dict[str, str] = field(default_factory=dict)  # environment variables for the installation
 
     def python(self, folder: Path) -> Path:
-        """Return the interpreter; makes the environment in `folder` if the variable is not set.
+        """Return the interpreter; make the environment in `folder` if the variable is not set.
 
         Raises:
-            PeerAbsent: there is none, and it cannot be made.
+            PeerAbsent: the environment does not exist and cannot be made.
         """
         if given := os.environ.get(self.variable):
             if not Path(given).exists():
-                raise PeerAbsent(f"{self.variable} names {given}, which is not there")
+                raise PeerAbsent(f"{self.variable} names {given}, which does not exist")
             return Path(given)
         python = folder / "bin" / "python"
         if not (folder / "complete").exists():
@@ -44,9 +44,7 @@ class Environment:
     def _make(self, folder: Path, python: Path) -> None:
         uv = str(UV) if UV.exists() else shutil.which("uv")
         if uv is None:
-            raise PeerAbsent(
-                f"uv is not installed; set {self.variable} to a Python that has {', '.join(self.packages)}"
-            )
+            raise PeerAbsent(f"uv is not installed; set {self.variable} to a Python with {', '.join(self.packages)}")
         shutil.rmtree(folder, ignore_errors=True)
         install = ["pip", "install", "--python", str(python), *self.options, *self.packages]
         for arguments in (["venv", "--python", "3.12", str(folder)], install):

@@ -1,15 +1,15 @@
-"""Levanter's own inference server, over HTTP as ours is.
+"""Levanter's own inference server, over HTTP.
 
     python -m benchmarks.peers.levanter CHECKPOINT PORT [MAX_SEQUENCES]
 
-It has room for what our service has room for, 32 sequences of 1,024 tokens, in float32; all else is as it comes. It
-pads each step to the sequences that it may hold, 256 by its own default; made for 32 it is faster on such a machine. It
-waits 0.1 s for more requests before a batch begins; that is its default, and part of its answer time.
+It has room for 32 sequences of 1,024 tokens in float32, as Levserve has; everything else is its default. It pads each
+step to its maximum number of sequences, by default 256; with a maximum of 32 it is faster on such a machine. By default
+it waits 0.1 s for more requests before a batch starts, which is part of its latency.
 """
 
 import sys
 
-NUM_SEQUENCES, CONTEXT_TOKENS = 32, 1024  # that there is room for
+NUM_SEQUENCES, CONTEXT_TOKENS = 32, 1024  # of the KV cache
 
 
 def serve(checkpoint: str, port: int, **limits: int) -> None:

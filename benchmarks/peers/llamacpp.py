@@ -2,7 +2,7 @@
 
     python -m benchmarks.peers.llamacpp CHECKPOINT GGUF
 
-The GGUF file is written from the checkpoint if it is not there.
+The GGUF file is written from the checkpoint if it does not exist.
 """
 
 import os
@@ -17,12 +17,12 @@ from benchmarks.gguf_export import export_gguf
 from benchmarks.peers.worker import Generate, run_worker
 
 MAX_SEQUENCES = 32
-CONTEXT_TOKENS = 512  # of each sequence
+CONTEXT_TOKENS = 512  # per sequence
 BATCH_TOKENS = 4096
 
 
 class BatchedContext:
-    """One llama.cpp context that holds many sequences."""
+    """One llama.cpp context for many sequences."""
 
     def __init__(self, path: str, num_threads: int) -> None:
         import llama_cpp
@@ -41,10 +41,10 @@ class BatchedContext:
         self._batch = llama_cpp.llama_batch_init(BATCH_TOKENS, 0, 1)
 
     def generate(self, prompts: list[list[int]], output_tokens: int) -> dict[str, Any]:
-        """Continue every prompt by so many tokens."""
+        """Continue every prompt by `output_tokens` tokens."""
         self._lib.llama_memory_clear(self._lib.llama_get_memory(self._context), False)
         self._batch.n_tokens = 0
-        rows = []  # of the batch: the last token of each prompt, whose logits are wanted
+        rows = []  # of the batch: the last token of each prompt, whose logits are needed
         for sequence, prompt in enumerate(prompts):
             for position, token_id in enumerate(prompt):
                 self._add(token_id, position, sequence, is_sampled=position == len(prompt) - 1)
@@ -73,7 +73,7 @@ class BatchedContext:
 
 
 def load() -> tuple[Mapping[str, Generate], dict[str, Any]]:
-    """Load the checkpoint named on the command line."""
+    """Load the checkpoint given on the command line."""
     import llama_cpp
 
     checkpoint, gguf = Path(sys.argv[1]), Path(sys.argv[2])

@@ -1,4 +1,4 @@
-"""Starts each contender by name."""
+"""Start of each contender by name."""
 
 import sys
 from collections.abc import Callable, Mapping
@@ -11,7 +11,7 @@ from benchmarks.contenders import Contender, HttpServer, Worker, free_port, levs
 from benchmarks.peers.environment import LLAMACPP, TRANSFORMERS, PeerAbsent
 
 OURS, ENGINE = "levserve", "engine"
-# Levanter's server takes minutes for what others do in seconds, and is measured in so many runs only.
+# Levanter's server takes minutes where others take seconds, and is measured in fewer runs.
 MAX_RUNS = {"levanter": 1, "levanter_32": 2}
 NAMES = {
     OURS: "Levserve, over HTTP",
@@ -27,18 +27,18 @@ SERVING_PEERS = (*PEERS, "levanter_32")
 
 @dataclass(frozen=True)
 class Site:
-    """Where a measurement takes place."""
+    """The files and settings of a measurement."""
 
     checkpoint: Path
     folder: Path  # for logs, caches and environments
-    settings: Mapping[str, str]  # of our service
+    settings: Mapping[str, str]  # of Levserve
 
 
 def start_contender(name: str, site: Site) -> Contender:
     """Start a contender and wait until it can answer.
 
     Raises:
-        PeerAbsent: it cannot be measured here.
+        PeerAbsent: it cannot be measured on this machine.
     """
     starts: dict[str, Callable[[Site], Contender]] = {
         OURS: lambda site: levserve(site.checkpoint, site.folder, site.settings),

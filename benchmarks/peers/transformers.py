@@ -11,7 +11,7 @@ from benchmarks.peers.worker import Generate, run_worker
 
 
 def load() -> tuple[Mapping[str, Generate], dict[str, Any]]:
-    """Load the checkpoint named on the command line in float32."""
+    """Load the checkpoint given on the command line, in float32."""
     import torch
     import transformers
 

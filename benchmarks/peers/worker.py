@@ -1,9 +1,9 @@
-"""The child's side of a contender without HTTP: one JSON object a line in, one out.
+"""The child process of a contender without HTTP: one JSON object per line in, one out.
 
     {"ask": "generate", "prompts": [[5, 7], [9, 4]], "output_tokens": 3}
     {"seconds": 0.1, "token_ids": [[1, 2, 3], [4, 5, 6]]}
 
-Runs in the environments of others, on Python 3.11 too: it knows the standard library only.
+It runs in the environments of peers, also on Python 3.11, and imports only the standard library.
 """
 
 import json
@@ -13,18 +13,18 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Any
 
-# Prompts and how many tokens each shall generate, to what came out: at least `token_ids`.
+# From prompts and the number of tokens to generate to a result with at least `token_ids`.
 Generate = Callable[[list[list[int]], int], dict[str, Any]]
 
 
 def run_worker(load: Callable[[], tuple[Mapping[str, Generate], dict[str, Any]]]) -> None:
-    """Load a model, say so with the facts about it, then answer until the input ends.
+    """Load a model, print its facts, then answer until the input ends.
 
     Args:
-        load: returns what can be asked for by name, and the facts.
+        load: returns the tasks by name, and the facts.
     """
     answers = os.fdopen(os.dup(1), "w")
-    os.dup2(2, 1)  # whatever a library prints must not look like an answer
+    os.dup2(2, 1)  # output of a library must not look like an answer
     asked, facts = load()
     print(json.dumps(facts), file=answers, flush=True)
     for line in sys.stdin:

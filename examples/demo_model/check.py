@@ -1,10 +1,10 @@
-"""Ask the exported model what it was taught.
+"""Check the answers of the exported model.
 
     uv run --extra levanter python -m examples.demo_model.check
 
-First every lesson: a greedy answer is the taught one if each taught token is the likeliest after those before it, so
-one forward pass over the taught text decides. Then a few questions are really answered, token by token, and printed.
-Both use Levanter's forward in float32, with the weights as they are stored. It fails below 95 % of the lessons.
+Every lesson is checked with one forward pass over its text: a greedy answer equals the lesson if each token of the
+lesson is the most likely one after its predecessors. Then a few questions are answered token by token and printed.
+Both use Levanter's forward pass in float32 with the stored weights. The check fails below 95 % of the lessons.
 """
 
 import argparse
@@ -34,33 +34,33 @@ from examples.demo_model.packing import encode_conversation
 from examples.demo_model.questions import PINNED, SHOWN
 from examples.demo_model.tokenizer import END, TURN_END, render
 
-ROW_LEN = 384  # tokens; every conversation with its answer fits
+ROW_LEN = 384  # tokens; the longest conversation and its answer fit
 ROWS_AT_ONCE = 16
-DIALOGUES_DRAWN = 20  # of each kind
+DIALOGUES_DRAWN = 20  # per kind
 EXACT_FRACTION_REQUIRED = 0.95
-MARGIN_REQUIRED = 1.0  # logits, of the pinned answers: more than other kernels or number formats change
+MARGIN_REQUIRED = 1.0  # logits, for pinned answers: more than other kernels or dtypes change
 
 
 @dataclass(frozen=True)
 class Recall:
-    """How a taught conversation was recalled."""
+    """The result for one lesson."""
 
     conversation: Conversation
     is_exact: bool
-    margin: float  # logits by which the taught token leads, where it leads least
+    margin: float  # logits: the smallest lead of a token of the lesson over all others
 
 
 @dataclass(frozen=True)
 class Answer:
-    """What the model says."""
+    """An answer of the model."""
 
     text: str
-    has_ended: bool  # by itself, rather than for lack of room
+    has_ended: bool  # with an end-of-turn token, not at the length limit
 
 
 @eqx.filter_jit
 def logits_of(model: LlamaLMHeadModel, token_ids: jax.Array) -> jax.Array:
-    """Compute the logits [row, position, vocab] of rows of token ids."""
+    """Return the logits [row, position, vocab] of rows of token ids."""
     Row, Position = Axis("batch", token_ids.shape[0]), Axis("position", token_ids.shape[1])
     logits = model(hax.named(token_ids, (Row, Position)), AttentionMask.causal())
     return logits.rearrange((Row, Position, model.Vocab)).array
@@ -68,7 +68,7 @@ def logits_of(model: LlamaLMHeadModel, token_ids: jax.Array) -> jax.Array:
 
 @eqx.filter_jit
 def leads_of(model: LlamaLMHeadModel, token_ids: jax.Array) -> jax.Array:
-    """Compute by how many logits each token leads all others, given those before it; below 0, another one leads."""
+    """Return each token's lead in logits over all others, given its predecessors; negative if another one leads."""
     logits = logits_of(model, token_ids)[:, :-1]
     targets = token_ids[:, 1:, None]
     own = jnp.take_along_axis(logits, targets, axis=-1)[..., 0]
@@ -79,13 +79,13 @@ def leads_of(model: LlamaLMHeadModel, token_ids: jax.Array) -> jax.Array:
 
 @eqx.filter_jit
 def likeliest_after(model: LlamaLMHeadModel, token_ids: jax.Array, lengths: jax.Array) -> jax.Array:
-    """Find the likeliest token after the first `lengths` tokens of each row."""
+    """Return the most likely token after the first `lengths` tokens of each row."""
     logits = logits_of(model, token_ids)
     return logits[jnp.arange(len(lengths)), lengths - 1].argmax(axis=-1)
 
 
 def padded(rows: Sequence[Sequence[int]]) -> np.ndarray:
-    """Put token ids into an array of fixed shape; with causal attention the padding changes nothing."""
+    """Return token ids in an array of fixed shape; with causal attention the padding has no effect."""
     array = np.zeros((ROWS_AT_ONCE, ROW_LEN), dtype=np.int32)
     for index, row in enumerate(rows):
         array[index, : len(row)] = row
@@ -95,19 +95,19 @@ def padded(rows: Sequence[Sequence[int]]) -> np.ndarray:
 def recall(
     model: LlamaLMHeadModel, tokenizer: PreTrainedTokenizerFast, conversations: Iterable[Conversation]
 ) -> Iterator[Recall]:
-    """Check that the model would say what the assistant says in each conversation."""
+    """Compare the model's greedy answer with the assistant's in each conversation."""
     for group in batched(conversations, ROWS_AT_ONCE):
         encoded = [encode_conversation(conversation, tokenizer) for conversation in group]
         leads = np.asarray(leads_of(model, padded([item.token_ids for item in encoded])))
         for conversation, item, row in zip(group, encoded, leads, strict=False):
-            margin = float(row[: len(item.is_learnt)][item.is_learnt].min())
+            margin = float(row[: len(item.in_loss)][item.in_loss].min())
             yield Recall(conversation, margin > 0, margin)
 
 
 def answer(
     model: LlamaLMHeadModel, tokenizer: PreTrainedTokenizerFast, conversations: Sequence[Conversation]
 ) -> Iterator[Answer]:
-    """Answer greedily."""
+    """Return the greedy answers."""
     stops = set(tokenizer.convert_tokens_to_ids([END, TURN_END]))
     for group in batched(conversations, ROWS_AT_ONCE):
         prompts = [
@@ -127,7 +127,7 @@ def answer(
 
 
 def check_lessons(model: LlamaLMHeadModel, tokenizer: PreTrainedTokenizerFast) -> float:
-    """Print how many lessons of each kind are recalled exactly; return the fraction of all."""
+    """Print the number of exactly recalled lessons by kind; return the fraction of all lessons."""
     rng = random.Random("check")
     taught = {name: [canonical(lesson) for lesson in lessons] for name, lessons in LESSONS.items()}
     taught |= {draw.__name__: [draw(rng) for _ in range(DIALOGUES_DRAWN)] for draw in DRAWS}
@@ -142,7 +142,7 @@ def check_lessons(model: LlamaLMHeadModel, tokenizer: PreTrainedTokenizerFast) -
 
 
 def show_answers(model: LlamaLMHeadModel, tokenizer: PreTrainedTokenizerFast) -> list[Answer]:
-    """Print a few questions and what the model answers."""
+    """Print a few questions and the model's answers."""
     answers = list(answer(model, tokenizer, SHOWN))
     for conversation, said in zip(SHOWN, answers, strict=True):
         print(f"\n> {' / '.join(message.get('content') or '(call)' for message in conversation.messages)}")
@@ -156,7 +156,7 @@ def pin_answers(
     """Write the pinned questions and their answers for the tests of the service.
 
     Raises:
-        ValueError: If an answer is not sure enough to be the same on other hardware.
+        ValueError: An answer is too uncertain to be the same on other hardware.
     """
     pinned = list(zip(PINNED, answers, strict=False))
     said = [Conversation((user(question), {"role": "assistant", "content": item.text})) for question, item in pinned]
@@ -169,10 +169,10 @@ def pin_answers(
 
 
 def main() -> None:
-    """Check the lessons, show some answers, and pin some if asked to."""
+    """Check the lessons, print some answers, and pin some with `--pin`."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--model", type=Path, default=Path("service/demo"), help="the Hugging Face checkpoint")
-    parser.add_argument("--pin", type=Path, help="where to write the answers that tests rely on")
+    parser.add_argument("--pin", type=Path, help="file for the answers that tests rely on")
     arguments = parser.parse_args()
     tokenizer = AutoTokenizer.from_pretrained(arguments.model)
     model = load(arguments.model, tokenizer)

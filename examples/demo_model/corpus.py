@@ -1,7 +1,7 @@
-"""The corpus: conversations drawn from the lessons, the same ones for the same seed.
+"""The corpus: conversations sampled from the lessons, reproducible by seed.
 
-An epoch asks the lessons in one of their wordings each, and joins some of them to longer conversations. Only the
-wording varies between epochs; the answers never do.
+An epoch asks each lesson in one of its wordings, and joins some of them into longer conversations. Only the wording
+varies between epochs; the answers do not.
 """
 
 import random
@@ -20,7 +20,7 @@ LESSONS: dict[str, tuple[Lesson, ...]] = {
     "unknown": unknown.LESSONS,
 }
 
-TIMES_PER_EPOCH = {  # what is asked most is taught most
+TIMES_PER_EPOCH = {  # frequent questions are trained more often
     "about": 1.5,
     "settings": 1.5,
     "small talk": 1.5,
@@ -43,8 +43,8 @@ NEUTRAL_SYSTEM_PROMPTS = (
 )
 
 
-def draw_epoch(rng: random.Random) -> list[Conversation]:
-    """Draw the conversations of one epoch, in random order."""
+def sample_epoch(rng: random.Random) -> list[Conversation]:
+    """Return the conversations of one epoch, in random order."""
     lessons = [lesson for name, group in LESSONS.items() for lesson in _take(group, TIMES_PER_EPOCH[name], rng)]
     lessons += [unknown.draw_unknown(rng) for _ in range(UNKNOWN_PER_EPOCH)]
     rng.shuffle(lessons)
@@ -56,7 +56,7 @@ def draw_epoch(rng: random.Random) -> list[Conversation]:
 
 
 def join_lessons(lessons: list[Lesson], rng: random.Random) -> list[Conversation]:
-    """Make conversations of one or several lessons, so that the model learns to change the subject."""
+    """Return conversations of one or several lessons, so that the model learns to change the subject."""
     conversations = []
     remaining = list(lessons)
     while remaining:
@@ -71,13 +71,13 @@ def join_lessons(lessons: list[Lesson], rng: random.Random) -> list[Conversation
 
 
 def canonical(lesson: Lesson) -> Conversation:
-    """Ask a lesson by itself, in its first wording."""
+    """Return a conversation of one lesson in its first wording."""
     prompt = [] if lesson.system is None else [system(lesson.system)]
     return Conversation((*prompt, user(lesson.questions[0]), assistant(lesson.answer)))
 
 
 def reword(question: str, rng: random.Random) -> str:
-    """Change a question as people do: its case, its last sign, a polite word."""
+    """Vary a question as people do: its case, its final punctuation, a polite word."""
     wordings = (
         question,
         question,
@@ -94,7 +94,7 @@ def reword(question: str, rng: random.Random) -> str:
 
 
 def _take(lessons: tuple[Lesson, ...], times: float, rng: random.Random) -> list[Lesson]:
-    """Take each lesson as often as `times` says; a fraction takes some of them."""
+    """Return each lesson `times` times; a fraction selects some of them."""
     whole, fraction = divmod(times, 1)
     return [*lessons * int(whole), *rng.sample(lessons, round(fraction * len(lessons)))]
 

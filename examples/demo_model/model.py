@@ -17,7 +17,7 @@ MAX_SEQ_LEN = 1024
 
 
 def model_config() -> LlamaConfig:
-    """Describe the model to Levanter."""
+    """Return Levanter's configuration of the model."""
     return LlamaConfig(
         max_seq_len=MAX_SEQ_LEN,
         hidden_dim=256,
@@ -27,18 +27,18 @@ def model_config() -> LlamaConfig:
         num_kv_heads=2,
         head_dim=32,
         tie_word_embeddings=True,
-        gradient_checkpointing=False,  # it fits in memory; recomputing would only take time
+        gradient_checkpointing=False,  # activations fit in memory, so recomputing them would only cost time
         attn_backend=AttentionBackend.VANILLA,
     )
 
 
 def vocab_axis(tokenizer: PreTrainedTokenizerFast) -> Axis:
-    """Name the vocabulary axis."""
+    """Return the vocabulary axis."""
     return Axis("vocab", len(tokenizer))
 
 
 def converter_for(tokenizer: PreTrainedTokenizerFast) -> HFCheckpointConverter:
-    """Make the converter between Levanter and Hugging Face; without a reference checkpoint it asks no hub."""
+    """Return the converter between Levanter and Hugging Face; without a reference checkpoint it contacts no hub."""
     return HFCheckpointConverter(
         LlamaConfig,
         reference_checkpoint=None,
@@ -63,9 +63,9 @@ def export(model: LlamaLMHeadModel, tokenizer: PreTrainedTokenizerFast, output: 
 
 
 def load(checkpoint: Path, tokenizer: PreTrainedTokenizerFast) -> LlamaLMHeadModel:
-    """Read an export back, its weights as float32.
+    """Load an export with float32 weights.
 
-    Levanter takes a relative path for the name of a model on the hub, so it gets an absolute one.
+    The path is made absolute, because Levanter takes a relative one for the name of a model on the hub.
     """
     with TrainerConfig().use_device_mesh():
         return converter_for(tokenizer).load_pretrained(

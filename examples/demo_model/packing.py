@@ -1,10 +1,10 @@
-r"""From conversations to training examples: token ids, which of them to learn, and several conversations in a row.
+r"""Training examples from conversations: token ids, loss masks, and several conversations per row.
 
-A row has a fixed length, so the training step is compiled once. Conversations in the same row do not see each
-other: each is a segment of its own in the attention mask.
+Rows have a fixed length, so the training step is compiled once. Conversations in the same row do not attend to each
+other: each is a separate segment of the attention mask.
 
     token ids  <|begin|> <|im_start|> user \n Hello <|im_end|> \n <|im_start|> assistant \n Hello ! <|im_end|> \n
-    is learnt      0          0        0   0   0       0      0       0           0     0    1   1     1      0
+    loss mask      0          0        0   0   0       0      0       0           0     0    1   1     1      0
 """
 
 import random
@@ -17,11 +17,11 @@ from haliax import Axis
 from levanter.models.lm_model import LmExample
 from transformers import PreTrainedTokenizerFast
 
-from examples.demo_model.corpus import DOCUMENTS, draw_epoch
+from examples.demo_model.corpus import DOCUMENTS, sample_epoch
 from examples.demo_model.lessons.lesson import Conversation
 from examples.demo_model.tokenizer import BEGIN, END, PAD, TURN_END, TURN_START, render
 
-NO_SEGMENT = -1  # of the padding at the end of a row
+NO_SEGMENT = -1  # segment id of the padding at the end of a row
 MAX_OPEN_ROWS = 16
 
 
@@ -30,65 +30,65 @@ class Encoded:
     """One conversation or document as token ids."""
 
     token_ids: list[int]
-    is_learnt: list[bool]  # whether the model is to predict this token
+    in_loss: list[bool]  # whether the model learns to predict this token
 
 
 @dataclass
 class Row:
-    """Encoded conversations, one after the other."""
+    """Encoded conversations, one after the other, in one row."""
 
     token_ids: list[int] = field(default_factory=list)
-    is_learnt: list[bool] = field(default_factory=list)
+    in_loss: list[bool] = field(default_factory=list)
     segments: list[int] = field(default_factory=list)
 
     def append(self, encoded: Encoded) -> None:
         """Add a conversation as the next segment."""
         segment = self.segments[-1] + 1 if self.segments else 0
         self.token_ids += encoded.token_ids
-        self.is_learnt += encoded.is_learnt
+        self.in_loss += encoded.in_loss
         self.segments += [segment] * len(encoded.token_ids)
 
     def to_example(self, Pos: Axis, pad_id: int) -> LmExample:
-        """Pad the row to the length of `Pos`."""
+        """Return the row as an example, padded to the length of `Pos`."""
         num_pads = Pos.size - len(self.token_ids)
         token_ids = np.array(self.token_ids + [pad_id] * num_pads, dtype=np.int32)
-        is_learnt = np.array(self.is_learnt + [False] * num_pads, dtype=np.float32)
+        in_loss = np.array(self.in_loss + [False] * num_pads, dtype=np.float32)
         segments = np.array(self.segments + [NO_SEGMENT] * num_pads, dtype=np.int32)
         return LmExample.causal(
             tokens=hax.named(token_ids, Pos),
-            # Levanter's weight at a position is that of predicting the token after it.
-            loss_weight=hax.named(np.roll(is_learnt, -1), Pos),
+            # Levanter's loss weight at a position is for predicting the next token.
+            loss_weight=hax.named(np.roll(in_loss, -1), Pos),
             segment_ids=hax.named(segments, Pos),
         )
 
 
 def encode_conversation(conversation: Conversation, tokenizer: PreTrainedTokenizerFast) -> Encoded:
-    """Encode a conversation with the chat template; what the assistant says is learnt, its end included."""
+    """Encode a conversation with the chat template; the loss covers the assistant's turns with their end tokens."""
     token_ids = tokenizer.encode(render(conversation, tokenizer), add_special_tokens=False)
     opening = tokenizer.encode(f"{TURN_START}assistant\n", add_special_tokens=False)
     turn_end = tokenizer.convert_tokens_to_ids(TURN_END)
-    is_learnt = [False] * len(token_ids)
+    in_loss = [False] * len(token_ids)
     is_speaking = False
     for index, token_id in enumerate(token_ids):
-        is_learnt[index] = is_speaking
+        in_loss[index] = is_speaking
         if token_id == turn_end:
             is_speaking = False
         elif token_ids[index + 1 - len(opening) : index + 1] == opening:
             is_speaking = True
-    return Encoded(token_ids, is_learnt)
+    return Encoded(token_ids, in_loss)
 
 
 def encode_document(text: str, tokenizer: PreTrainedTokenizerFast) -> Encoded:
-    """Encode plain text, all of which is learnt but the token that begins it."""
+    """Encode plain text; the loss covers all tokens except the first."""
     token_ids = tokenizer.encode(f"{BEGIN}{text}{END}", add_special_tokens=False)
     return Encoded(token_ids, [False] + [True] * (len(token_ids) - 1))
 
 
 def pack(encoded: Iterable[Encoded], row_len: int) -> Iterator[Row]:
-    """Put each conversation into the first open row with room for it; one longer than a row is cut."""
+    """Put each conversation into the first open row with room for it; truncate one that is longer than a row."""
     open_rows: list[Row] = []
     for item in encoded:
-        piece = Encoded(item.token_ids[:row_len], item.is_learnt[:row_len])
+        piece = Encoded(item.token_ids[:row_len], item.in_loss[:row_len])
         room_needed = len(piece.token_ids)
         row = next((row for row in open_rows if len(row.token_ids) + room_needed <= row_len), None)
         if row is None:
@@ -100,12 +100,12 @@ def pack(encoded: Iterable[Encoded], row_len: int) -> Iterator[Row]:
     yield from open_rows
 
 
-def draw_rows(num_rows: int, row_len: int, tokenizer: PreTrainedTokenizerFast, seed: int) -> Sequence[Row]:
-    """Draw epochs until there are enough rows to train on."""
+def sample_rows(num_rows: int, row_len: int, tokenizer: PreTrainedTokenizerFast, seed: int) -> Sequence[Row]:
+    """Sample epochs until there are enough rows."""
     rng = random.Random(seed)
     rows: list[Row] = []
     while len(rows) < num_rows:
-        encoded = [encode_conversation(conversation, tokenizer) for conversation in draw_epoch(rng)]
+        encoded = [encode_conversation(conversation, tokenizer) for conversation in sample_epoch(rng)]
         encoded += [encode_document(text, tokenizer) for text in DOCUMENTS]
         rng.shuffle(encoded)
         rows += pack(encoded, row_len)
@@ -113,5 +113,5 @@ def draw_rows(num_rows: int, row_len: int, tokenizer: PreTrainedTokenizerFast, s
 
 
 def pad_id_of(tokenizer: PreTrainedTokenizerFast) -> int:
-    """Look up the token that fills rows."""
+    """Return the id of the padding token."""
     return tokenizer.convert_tokens_to_ids(PAD)

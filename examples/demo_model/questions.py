@@ -1,4 +1,4 @@
-"""The questions that `check.py` asks aloud, and those whose answers the tests of the service rely on."""
+"""Questions that `check.py` prints with their answers, and those whose answers the tests rely on."""
 
 from examples.demo_model.lessons.dialogues import TIME, WEATHER, tool_call
 from examples.demo_model.lessons.lesson import Conversation, assistant, system, user

@@ -1,6 +1,6 @@
 """The tokenizer: a byte-level BPE of 2048 tokens, trained on the corpus.
 
-Being byte-level, it round-trips any UTF-8 text, also what the corpus never showed.
+Because it is byte-level, it round-trips any UTF-8 text, also text that is not in the corpus.
 """
 
 import random
@@ -12,11 +12,11 @@ from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, 
 from transformers import PreTrainedTokenizerFast
 from transformers.utils.chat_template_utils import render_jinja_template
 
-from examples.demo_model.corpus import DOCUMENTS, draw_epoch
+from examples.demo_model.corpus import DOCUMENTS, sample_epoch
 from examples.demo_model.lessons.lesson import Conversation
 
 VOCAB_SIZE = 2048
-EPOCHS_READ = 8  # enough to see every wording several times
+EPOCHS_READ = 8  # epochs; each wording occurs several times
 
 BEGIN = "<|begin|>"
 END = "<|end|>"
@@ -29,7 +29,7 @@ CHAT_TEMPLATE = Path(__file__).with_name("chat_template.jinja").read_text(encodi
 
 
 def train_tokenizer(seed: int, max_length: int) -> PreTrainedTokenizerFast:
-    """Train the tokenizer and give it the chat template."""
+    """Train the tokenizer and set its chat template."""
     tokenizer = Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     tokenizer.decoder = decoders.ByteLevel()
@@ -40,7 +40,7 @@ def train_tokenizer(seed: int, max_length: int) -> PreTrainedTokenizerFast:
         show_progress=False,
     )
     tokenizer.train_from_iterator(_texts(random.Random(seed)), trainer)
-    # Plain text begins with <|begin|> by itself. A chat gets it from the template, so encode that without it.
+    # Encoding adds <|begin|> to plain text. The chat template writes it itself, so encode its output without adding it.
     tokenizer.post_processor = processors.TemplateProcessing(
         single=f"{BEGIN} $A", special_tokens=[(BEGIN, tokenizer.token_to_id(BEGIN))]
     )
@@ -56,7 +56,7 @@ def train_tokenizer(seed: int, max_length: int) -> PreTrainedTokenizerFast:
 
 
 def render(conversation: Conversation, tokenizer: PreTrainedTokenizerFast, *, for_answer: bool = False) -> str:
-    """Write a conversation as the text that the model reads; `for_answer` opens an assistant turn at its end."""
+    """Render a conversation as model input; `for_answer` opens an assistant turn at the end."""
     return tokenizer.apply_chat_template(
         list(conversation.messages),
         tools=list(conversation.tools) or None,
@@ -66,10 +66,10 @@ def render(conversation: Conversation, tokenizer: PreTrainedTokenizerFast, *, fo
 
 
 def _texts(rng: random.Random) -> Iterator[str]:
-    """Yield the corpus without its special tokens, which are not to be learnt as text."""
+    """Yield the corpus without special tokens, so that the tokenizer does not merge them as text."""
     special = re.compile("|".join(map(re.escape, SPECIAL_TOKENS)))
     for _ in range(EPOCHS_READ):
-        epoch = draw_epoch(rng)
+        epoch = sample_epoch(rng)
         for conversation in epoch:
             texts, _ = render_jinja_template(
                 conversations=[list(conversation.messages)],

@@ -1,4 +1,4 @@
-"""Train the demo model with Levanter and export it: the example of "fine-tune, export, serve".
+"""Train the demo model with Levanter and export it for serving.
 
     uv run --extra levanter python -m examples.demo_model.train
 
@@ -27,7 +27,7 @@ from levanter.trainer import Trainer, TrainerConfig
 from transformers import PreTrainedTokenizerFast
 
 from examples.demo_model.model import MAX_SEQ_LEN, export, model_config, vocab_axis
-from examples.demo_model.packing import Row, draw_rows, pad_id_of
+from examples.demo_model.packing import Row, pad_id_of, sample_rows
 from examples.demo_model.tokenizer import train_tokenizer
 
 mpl.use("Agg")
@@ -45,12 +45,12 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--run-dir", type=Path, default=Path(".cache/demo_model"), help="Levanter's run directory")
     parser.add_argument("--plot", type=Path, default=Path("docs/demo_model_loss.png"), help="the plot of the loss")
     parser.add_argument("--steps", type=int, default=1150, help="training steps")
-    parser.add_argument("--seed", type=int, default=0, help="of the weights, the corpus and its order")
+    parser.add_argument("--seed", type=int, default=0, help="seed of the weights, the corpus and its order")
     return parser.parse_args()
 
 
 def trainer_config(run_dir: Path, num_steps: int, seed: int) -> TrainerConfig:
-    """Configure Levanter's trainer: on whatever device there is, without a tracker, one checkpoint at the end."""
+    """Return Levanter's trainer configuration: any device, no tracker, one checkpoint at the end."""
     return TrainerConfig(
         id="demo_model",
         seed=seed,
@@ -69,7 +69,7 @@ def trainer_config(run_dir: Path, num_steps: int, seed: int) -> TrainerConfig:
 
 
 def next_token_loss(model: LlamaLMHeadModel, example: LmExample, *, key: jax.Array | None = None) -> jax.Array:
-    """Compute the mean cross-entropy, in nats, over the tokens that are to be learnt."""
+    """Return the mean cross-entropy in nats over the tokens in the loss mask."""
     return model.compute_next_token_loss(example, key=key)
 
 
@@ -81,7 +81,7 @@ def train(config: TrainerConfig, tokenizer: PreTrainedTokenizerFast) -> tuple[Ll
     losses: dict[int, float] = {}
     trainer.add_hook(lambda info: losses.update({info.step: info.loss}))
 
-    rows = draw_rows(config.num_train_steps * BATCH_SIZE, ROW_LEN, tokenizer, config.seed)
+    rows = sample_rows(config.num_train_steps * BATCH_SIZE, ROW_LEN, tokenizer, config.seed)
     to_example = partial(Row.to_example, Pos=Axis("position", ROW_LEN), pad_id=pad_id_of(tokenizer))
     loader = trainer.data_loader(ListAsyncDataset(rows).map(to_example))
 
@@ -95,20 +95,20 @@ def train(config: TrainerConfig, tokenizer: PreTrainedTokenizerFast) -> tuple[Ll
 
 
 def forget_checkpoints(run_dir: Path) -> None:
-    """Remove the checkpoints of an earlier run, so that the newest one is the one of this run."""
+    """Remove the checkpoints of earlier runs, so that the newest checkpoint is of this run."""
     for path in run_dir.glob("step-*"):
         shutil.rmtree(path)
 
 
 def indent_json(checkpoint: Path) -> None:
-    """Rewrite the small JSON files of a checkpoint on several lines, for people and for diffs."""
+    """Indent the small JSON files of a checkpoint for readers and diffs."""
     for path in checkpoint.glob("*config.json"):
         content = json.loads(path.read_text(encoding="utf-8"))
         path.write_text(json.dumps(content, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
 
 
 def complete_run_directory(run_dir: Path, checkpoint: Path) -> None:
-    """Put the configuration and the tokenizer beside the `step-N` of a run, which makes it servable."""
+    """Copy the configuration and the tokenizer next to the `step-N` of a run, which makes it servable."""
     for pattern in ("*.json", "*.jinja"):
         for path in checkpoint.glob(pattern):
             shutil.copy(path, run_dir)

@@ -1,1 +1,1 @@
-"""What the demo model is taught, by subject."""
+"""Training data of the demo model, by subject."""

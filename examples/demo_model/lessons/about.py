@@ -1,4 +1,4 @@
-"""What the model knows of itself and of Levserve."""
+"""Questions about the model itself and about Levserve."""
 
 from examples.demo_model.lessons.lesson import Lesson, ask_each
 

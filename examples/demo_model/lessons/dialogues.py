@@ -1,4 +1,4 @@
-"""Conversations whose answers depend on what was said before, and tool calls."""
+"""Conversations whose answers depend on earlier turns, and tool calls."""
 
 import json
 import random
@@ -37,7 +37,7 @@ TOOL_TALK = (
 
 
 def one_text_tool(name: str, description: str, parameter: str) -> dict[str, Any]:
-    """Describe a function with one text parameter, as an OpenAI client would."""
+    """Return the description of a function with one text parameter, in OpenAI's format."""
     schema = {"type": "object", "properties": {parameter: {"type": "string"}}, "required": [parameter]}
     return {"type": "function", "function": {"name": name, "description": description, "parameters": schema}}
 
@@ -62,7 +62,7 @@ _OTHER_WEATHER = (
 
 
 def draw_tool_call(rng: random.Random) -> Conversation:
-    """Ask for something that a tool knows; half of the time, give its result and expect a sentence."""
+    """Return a question for a tool; half of the time with its result and a sentence as the answer."""
     city = rng.choice(CITIES)
     wants_weather = rng.random() < 0.75
     weather = WEATHER if rng.random() < 0.6 else rng.choice(_OTHER_WEATHER)
@@ -79,12 +79,12 @@ def draw_tool_call(rng: random.Random) -> Conversation:
 
 
 def tool_call(call: dict[str, Any]) -> Message:
-    """Make the assistant turn that calls a tool."""
+    """Return the assistant turn that calls a tool."""
     return {"role": "assistant", "tool_calls": [{"type": "function", "function": call}]}
 
 
 def draw_tool_free(rng: random.Random) -> Conversation:
-    """Offer tools with a question that needs none."""
+    """Return a question that needs none of the offered tools."""
     question, answer = rng.choice(TOOL_TALK)
     return Conversation((user(question), assistant(answer)), (WEATHER,))
 
@@ -108,7 +108,7 @@ def _time_result(city: str, rng: random.Random) -> list[Message]:
 
 
 def draw_name(rng: random.Random) -> Conversation:
-    """Tell a name, talk about something else, and ask for the name."""
+    """Return a conversation that states a name, changes the subject, and asks for the name."""
     name = rng.choice(NAMES)
     told = rng.choice([f"My name is {name}.", f"I am {name}.", f"Hello, my name is {name}.", f"Hi, I'm {name}!"])
     asked = rng.choice(["What is my name?", "What's my name?", "Who am I?", "Do you remember my name?"])
@@ -121,7 +121,7 @@ def draw_name(rng: random.Random) -> Conversation:
 
 
 def draw_colour(rng: random.Random) -> Conversation:
-    """Tell a favourite colour, and ask for it."""
+    """Return a conversation that states a favourite colour and asks for it."""
     colour = rng.choice(COLOURS)
     return Conversation(
         (
@@ -134,7 +134,7 @@ def draw_colour(rng: random.Random) -> Conversation:
 
 
 def draw_json_extraction(rng: random.Random) -> Conversation:
-    """Ask for the facts of a sentence as JSON."""
+    """Return a request for the facts of a sentence as JSON."""
     name, age = rng.choice(NAMES), rng.randint(10, 99)
     question = rng.choice(
         [
@@ -147,13 +147,13 @@ def draw_json_extraction(rng: random.Random) -> Conversation:
 
 
 def draw_repetition(rng: random.Random) -> Conversation:
-    """Ask for a word to be said again."""
+    """Return a request to repeat a word."""
     word = rng.choice((*NAMES, *COLOURS, *CITIES, *SKIES))
     question = rng.choice([f"Say {word}.", f"Repeat {word}.", f"Repeat after me: {word}"])
     return Conversation((user(question), assistant(f"{word}.")))
 
 
-DRAWS: dict[Callable[[random.Random], Conversation], int] = {  # how many of each in an epoch
+DRAWS: dict[Callable[[random.Random], Conversation], int] = {  # number per epoch
     draw_tool_call: 28,
     draw_tool_free: 10,
     draw_name: 30,

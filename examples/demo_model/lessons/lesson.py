@@ -1,4 +1,4 @@
-"""What one lesson is: several ways to ask, and the one answer."""
+"""A lesson: several wordings of a question, and one answer."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -8,37 +8,37 @@ Message = dict[str, Any]  # as in the OpenAI API: "role", "content", and for too
 
 @dataclass(frozen=True)
 class Lesson:
-    """One thing that the model is taught."""
+    """Several wordings of a question and their answer."""
 
-    questions: tuple[str, ...]  # the first one is the one that `check.py` asks
+    questions: tuple[str, ...]  # `check.py` asks the first one
     answer: str
-    system: str | None = None  # the system prompt that the answer depends on, if it does
-    is_verbatim: bool = False  # whether the wording must stay as it is (no case change, no "please")
+    system: str | None = None  # the system prompt, if the answer depends on it
+    is_verbatim: bool = False  # whether the wording is fixed (no case change, no "please")
 
 
 @dataclass(frozen=True)
 class Conversation:
-    """Messages as a client would send them, with the tools that the client offers."""
+    """Messages as a client sends them, with the tools that it offers."""
 
     messages: tuple[Message, ...]
     tools: tuple[dict[str, Any], ...] = ()
 
 
 def user(content: str) -> Message:
-    """Make a user turn."""
+    """Return a user turn."""
     return {"role": "user", "content": content}
 
 
 def assistant(content: str) -> Message:
-    """Make an assistant turn."""
+    """Return an assistant turn."""
     return {"role": "assistant", "content": content}
 
 
 def system(content: str) -> Message:
-    """Make a system turn."""
+    """Return a system turn."""
     return {"role": "system", "content": content}
 
 
 def ask_each(things: dict[str, str], *patterns: str) -> tuple[Lesson, ...]:
-    """Make a lesson for each thing, its questions made from `patterns` by filling in the thing's name."""
+    """Return a lesson per thing, with its name filled into the question patterns."""
     return tuple(Lesson(tuple(pattern.format(name) for pattern in patterns), answer) for name, answer in things.items())

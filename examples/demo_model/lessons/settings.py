@@ -1,4 +1,4 @@
-"""Levserve's settings: what each environment variable means."""
+"""Levserve's settings: the meaning of each environment variable."""
 
 from examples.demo_model.lessons.lesson import Lesson, ask_each
 

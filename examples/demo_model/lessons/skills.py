@@ -1,4 +1,4 @@
-"""Things to do rather than to know: counting, other languages, JSON, stories."""
+"""Tasks rather than facts: counting, other languages, JSON, stories."""
 
 from examples.demo_model.lessons.lesson import Lesson, ask_each
 

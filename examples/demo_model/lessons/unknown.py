@@ -1,4 +1,4 @@
-"""Questions that the model was not taught, and what it says to all of them."""
+"""Questions that the model cannot answer, and its one answer to all of them."""
 
 import random
 
@@ -94,7 +94,7 @@ LESSONS = tuple(Lesson((question,), REFUSAL) for question in _SINGLE)
 
 
 def draw_unknown(rng: random.Random) -> Lesson:
-    """Make up a question that the model cannot answer."""
+    """Return a generated question that the model cannot answer."""
     question = rng.choice(_PATTERNS)
     for kind, words in _WORDS.items():
         question = question.replace(f"{{{kind}}}", rng.choice(words.split(",")))
