@@ -25,10 +25,23 @@ os.environ["PYTHONPATH"] = os.pathsep.join(
 # Services under test find one another's bundles, so only the first of a kind compiles; never those of the machine.
 # The workers of pytest-xdist share the cache of the process that started them.
 if "PYTEST_XDIST_WORKER" not in os.environ:
-    os.environ["LOCAL_MODEL_CACHE"] = tempfile.mkdtemp(prefix="levserve-tests-")
-    atexit.register(shutil.rmtree, os.environ["LOCAL_MODEL_CACHE"], ignore_errors=True)
+    session = tempfile.mkdtemp(prefix="levserve-tests-")
+    os.environ["LOCAL_MODEL_CACHE"] = str(Path(session, "cache"))
+    atexit.register(shutil.rmtree, session, ignore_errors=True)
 
 pytest_plugins = ("tests.gcs", "tests.stored", "tests.served")
+
+
+# Fixtures that take long to make: pytest-xdist gives all tests of one to the same worker.
+MADE_ONCE = ("executables", "demo_service", "two_starts", "served")
+
+
+def pytest_collection_modifyitems(items):
+    """Group tests by the costly fixture that they share; all others go to whichever worker is free."""
+    for item in items:
+        for name in set(MADE_ONCE) & set(item.fixturenames):
+            parameter = item.callspec.params.get("model", "") if hasattr(item, "callspec") else ""
+            item.add_marker(pytest.mark.xdist_group(f"{name} {getattr(parameter, '__name__', parameter)}".strip()))
 
 
 def pytest_configure():
@@ -40,6 +53,7 @@ def pytest_configure():
     jax.config.update("jax_numpy_dtype_promotion", "strict")
     jax.config.update("jax_numpy_rank_promotion", "raise")
     jax.config.update("jax_num_cpu_devices", 2)
+    jax.config.update("jax_disable_most_optimizations", True)
 
 
 @pytest.fixture(autouse=True)

@@ -8,14 +8,14 @@ import sys
 import time
 
 
-def start(source, target) -> subprocess.Popen[str]:
+def start(source, target, cache) -> subprocess.Popen[str]:
     arguments = [sys.executable, "-m", "service", "batch", str(source), str(target), "--log-format", "json"]
     # One at a time, so that there is time to kill it in the middle.
-    settings = ["--max-concurrent-requests", "1", "--max-num-seqs", "1"]
+    settings = ["--max-concurrent-requests", "1", "--max-num-seqs", "1", "--local-model-cache", str(cache)]
     return subprocess.Popen([*arguments, *settings], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
 
 
-def test_a_batch_that_was_killed_goes_on_and_is_complete(tmp_path, demo_answers):
+def test_a_batch_that_was_killed_goes_on_and_is_complete(tmp_path, one_sequence, demo_answers):
     source, target = tmp_path / "in.jsonl", tmp_path / "out.jsonl"
     lines = [
         {
@@ -38,7 +38,7 @@ def test_a_batch_that_was_killed_goes_on_and_is_complete(tmp_path, demo_answers)
     source.write_text("".join(json.dumps(line) + "\n" for line in lines))
     part = tmp_path / "out.jsonl.part"
 
-    first = start(source, target)
+    first = start(source, target, one_sequence.cache)
     give_up_at = time.monotonic() + 120
     while not part.exists() or part.stat().st_size < 2000:
         assert first.poll() is None, first.stdout.read()
@@ -50,7 +50,7 @@ def test_a_batch_that_was_killed_goes_on_and_is_complete(tmp_path, demo_answers)
     assert 0 < done < len(lines)
     assert not target.exists()
 
-    second = start(source, target)
+    second = start(source, target, one_sequence.cache)
     output, _ = second.communicate(timeout=120)
     assert second.returncode == 0, output
     answers = [json.loads(line) for line in target.read_text().splitlines()]

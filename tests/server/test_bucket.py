@@ -1,9 +1,7 @@
 """`MODEL_URI=gs://…`: the same text as from disk, whatever lies behind the address."""
 
 import json
-import os
 import shutil
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -11,11 +9,13 @@ from safetensors.numpy import save_file
 
 from tests.fault_proxy import Fault
 from tests.process import ServiceProcess, running_service
-from tests.served import DEMO, demo_tensors
+from tests.served import CACHE, DEMO, demo_tensors
+
+pytestmark = pytest.mark.usefixtures("cold_start")
 
 QUESTIONS = 3
 # What the first service of the session compiled: the same model, from wherever it comes.
-BUNDLES = Path(os.environ["LOCAL_MODEL_CACHE"]) / "bundles"
+BUNDLES = CACHE / "bundles"
 
 
 def answers_of(service, demo_answers) -> list[str | None]:

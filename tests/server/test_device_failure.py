@@ -5,8 +5,11 @@ import json
 import time
 
 import httpx
+import pytest
 
 from tests.process import ServiceProcess
+
+pytestmark = pytest.mark.usefixtures("cold_start")
 
 NUM_STREAMS = 6
 NUM_STEPS = 20

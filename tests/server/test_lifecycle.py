@@ -11,6 +11,8 @@ import pytest
 
 from tests.process import ServiceProcess, running_service
 
+pytestmark = pytest.mark.usefixtures("cold_start")
+
 SLOW = {"model": "levserve-demo", "prompt": "Count", "max_tokens": 900, "stream": True}
 
 

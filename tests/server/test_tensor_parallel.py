@@ -37,11 +37,13 @@ def two_starts(tmp_path_factory, demo_answers):
     return told
 
 
+@pytest.mark.slow
 def test_two_devices_give_the_text_of_one(two_starts, demo_answers):
     for answers, _, _ in two_starts:
         assert answers == [pair["answer"] for pair in demo_answers[:2]]
 
 
+@pytest.mark.slow
 def test_a_warm_start_on_two_devices_traces_and_compiles_nothing(two_starts):
     (_, cold, _), (_, warm, _) = two_starts
     assert cold["compiles"] > 0
@@ -49,6 +51,7 @@ def test_a_warm_start_on_two_devices_traces_and_compiles_nothing(two_starts):
     assert (warm["compiles"], warm["traces"], warm["heavy_imports"]) == (0, 0, [])
 
 
+@pytest.mark.slow
 def test_the_start_tells_how_many_devices_share_the_work(two_starts):
     for _, stats, planned in two_starts:
         assert stats["mesh"] == {"shape": {"model": 2}, "device_ids": [0, 1]}

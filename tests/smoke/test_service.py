@@ -9,6 +9,8 @@ import pytest
 
 from tests.process import running_service
 
+pytestmark = pytest.mark.usefixtures("cold_start")
+
 ROOT = Path(__file__).parents[2]
 
 

@@ -8,8 +8,7 @@ import pytest
 
 from tests.levanter_run import save_step
 from tests.process import running_service
-from tests.served import DEMO, demo_tensors
-from tests.start.test_warm_start import answers_of, outcomes_of, prewarm, stats_of
+from tests.served import DEMO, answers_of, demo_tensors, outcomes_of, prewarm, stats_of
 
 
 @pytest.fixture(scope="module")
@@ -29,7 +28,9 @@ def run(tmp_path_factory):
 
 
 @pytest.mark.filterwarnings("ignore")
-def test_a_start_after_prewarm_reads_the_converted_weights(run, tmp_path, gcs_bucket, demo_answers):
+def test_a_start_after_prewarm_reads_the_converted_weights(run, one_sequence, tmp_path, gcs_bucket, demo_answers):
+    # The bundle of the same model; what is new are the weights.
+    shutil.copytree(one_sequence.cache / "bundles", tmp_path / "builder" / "bundles")
     gcs_bucket.upload_directory(run, "run")
     uri = gcs_bucket.uri("run")
     settings = {

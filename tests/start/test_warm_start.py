@@ -2,19 +2,20 @@
 
 import contextlib
 import json
+import shutil
 import subprocess
 import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 
 import httpx
 import pytest
 
 from tests.process import ServiceProcess, running_service
+from tests.served import ADMIN, CACHE, ROOT, Start, answers_of, outcomes_of, prewarm, start_of
 
-ROOT = Path(__file__).parents[2]
-ADMIN = {"Authorization": "Bearer operator"}
+pytestmark = pytest.mark.usefixtures("cold_start")
+
 # What a warm start of a checkpoint on this machine has no use for, each a part of its time.
 UNUSED = (
     *("levanter", "haliax", "equinox", "transformers", "torch", "tensorstore", "safetensors", "scipy", "optax"),
@@ -25,13 +26,6 @@ UNUSED = (
 )
 
 
-def answers_of(service, demo_answers) -> list[str | None]:
-    client = service.client()
-    asked = [[{"role": "user", "content": pair["question"]}] for pair in demo_answers]
-    answers = (client.chat.completions.create(model="levserve-demo", messages=m, temperature=0) for m in asked)
-    return [answer.choices[0].message.content for answer in answers]
-
-
 def wait_until_live(service: ServiceProcess) -> None:
     began_s = time.monotonic()
     while time.monotonic() < began_s + 30:
@@ -40,53 +34,25 @@ def wait_until_live(service: ServiceProcess) -> None:
             return
 
 
-def stats_of(service) -> dict:
-    return httpx.get(f"{service.url}/admin/stats", headers=ADMIN).json()
-
-
-def outcomes_of(service) -> dict[str, float]:
-    lines = httpx.get(f"{service.url}/metrics").text.splitlines()
-    found = [line for line in lines if line.startswith("levserve_bundle_load_total{")]
-    return {line.partition('outcome="')[2].partition('"')[0]: float(line.rsplit(" ", 1)[1]) for line in found}
-
-
-def prewarm(cache: Path, *arguments: str, **settings: str) -> tuple[int, list[dict]]:
-    command = [sys.executable, "-m", "service", "prewarm", *arguments, "--local-model-cache", str(cache)]
-    for name, value in settings.items():
-        command += [f"--{name.replace('_', '-')}", value]
-    done = subprocess.run(
-        command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=180, check=False
-    )
-    return done.returncode, [json.loads(line) for line in done.stdout.splitlines()]
-
-
 @pytest.fixture(scope="module")
-def two_starts(tmp_path_factory, demo_answers):
-    """A cold and a warm start of the demo model, with what each answered and told of itself."""
-    cache = tmp_path_factory.mktemp("cache")
-    told = []
-    for _ in range(2):
-        with running_service(local_model_cache=cache, admin_api_key="operator") as service:
-            if not told:
-                service.wait_for("bundle kept", timeout_s=30)
-            told.append((answers_of(service, demo_answers), stats_of(service), outcomes_of(service)))
-    return cache, told
+def two_starts(cold_start, demo_answers) -> tuple[Start, Start]:
+    """A cold and a warm start of the demo model."""
+    return cold_start, start_of(demo_answers)
 
 
 def test_a_warm_start_traces_compiles_and_imports_nothing_of_the_cold_one(two_starts):
-    _, [(_, cold, cold_outcomes), (_, warm, warm_outcomes)] = two_starts
+    cold, warm = (start.stats for start in two_starts)
     steps_and_copies = [s["part"] for s in cold["spans"] if s["phase"] == "executables" and s["part"] != "find bundle"]
     assert cold["compiles"] == len([part for part in steps_and_copies if part])
     assert cold["traces"] > 0
     assert "haliax" in cold["heavy_imports"]
     assert (warm["compiles"], warm["traces"], warm["heavy_imports"]) == (0, 0, [])
-    assert (cold_outcomes, warm_outcomes) == ({"miss": 1}, {"hit": 1})
+    assert [start.outcomes for start in two_starts] == [{"miss": 1}, {"hit": 1}]
     assert (cold["bundle_outcome"], warm["bundle_outcome"]) == ("miss", "hit")
 
 
-def test_a_warm_start_imports_nothing_that_it_has_no_use_for(two_starts):
-    cache, _ = two_starts
-    with running_service(local_model_cache=cache, pythonprofileimporttime="1") as service:
+def test_a_warm_start_imports_nothing_that_it_has_no_use_for():
+    with running_service(pythonprofileimporttime="1") as service:
         told = [line for line in service.raw if line.startswith("import time:")]
     imported = {line.rpartition("|")[2].strip() for line in told}
     assert {"jax", "fastapi", "service.start.load"} <= imported
@@ -94,7 +60,7 @@ def test_a_warm_start_imports_nothing_that_it_has_no_use_for(two_starts):
 
 
 def test_a_warm_start_loads_before_its_first_token_what_that_needs_and_the_rest_after(two_starts):
-    _, [_, (_, warm, _)] = two_starts
+    warm = two_starts[1].stats
     loaded = [s for s in warm["spans"] if s["phase"] == "executables" and s["part"] not in ("", "find bundle")]
     before = {s["part"].partition("-")[0] for s in loaded if s["begin_s"] < warm["first_token_s"]}
     after = {s["part"].partition("-")[0] for s in loaded if s["begin_s"] >= warm["first_token_s"]}
@@ -103,13 +69,12 @@ def test_a_warm_start_loads_before_its_first_token_what_that_needs_and_the_rest_
 
 
 def test_a_warm_start_gives_the_same_greedy_answers(two_starts, demo_answers):
-    _, [(cold_answers, _, _), (warm_answers, _, _)] = two_starts
-    assert cold_answers == warm_answers == [pair["answer"] for pair in demo_answers]
+    cold, warm = two_starts
+    assert cold.answers == warm.answers == [pair["answer"] for pair in demo_answers]
 
 
 def test_the_start_is_told_with_begin_and_end_of_every_phase(two_starts):
-    _, told = two_starts
-    for _, stats, _ in told:
+    for stats in (start.stats for start in two_starts):
         assert {"import", "locate", "weights", "executables", "tokenizer", "warm"} == {
             s["phase"] for s in stats["spans"]
         }
@@ -121,32 +86,29 @@ def test_the_start_is_told_with_begin_and_end_of_every_phase(two_starts):
         assert stats["device_kind"]
 
 
-def test_prewarm_finds_what_a_start_has_kept_and_a_check_compiles_nothing(two_starts, tmp_path):
-    cache, _ = two_starts
-    code, lines = prewarm(cache, "--check")
+def test_prewarm_finds_what_a_start_has_kept_and_a_check_compiles_nothing(tmp_path):
+    code, lines = prewarm(CACHE, "--check")
     assert (code, lines[-1]["outcome"]) == (0, "hit")
     code, lines = prewarm(tmp_path, "--check")
     assert (code, lines[-1]["outcome"]) == (1, "miss")
     assert not any(tmp_path.rglob("manifest.json"))
-    code, lines = prewarm(cache, "--check", max_model_len="512")
+    code, lines = prewarm(CACHE, "--check", max_model_len="512")
     assert code == 1
     [miss] = [line for line in lines if line.get("message") == "no bundle for this start yet"]
     assert miss["nearest_differs_in"] == ["shapes"]
 
 
-def test_a_start_finds_what_prewarm_has_made_and_shared(tmp_path, demo_answers):
-    shared = tmp_path / "shared"
-    code, lines = prewarm(tmp_path / "builder", bundle_uri=str(shared), max_num_seqs="1")
-    made = lines[-1]
-    assert (code, made["outcome"]) == (0, "made")
-    assert str(shared) in made["places"]
+def test_a_start_finds_what_prewarm_has_made_and_shared(one_sequence, tmp_path, demo_answers):
+    lines, made = one_sequence.lines, one_sequence.lines[-1]
+    assert made["outcome"] == "made"
+    assert str(one_sequence.shared) in made["places"]
     executables = [line for line in lines if "executable" in line]
     assert len(executables) == made["executables"]
     assert all(line["compile_seconds"] > 0 and line["bytes"] > 0 for line in executables)
-    [manifest] = (tmp_path / "builder" / "bundles").glob("*/manifest.json")
+    [manifest] = (one_sequence.cache / "bundles").glob("*/manifest.json")
     phases = {span["phase"] for span in json.loads(manifest.read_text())["making"]["start"]["spans"]}
     assert "warm" in phases  # each ran once before it was kept
-    settings = {"local_model_cache": tmp_path / "server", "bundle_uri": shared, "max_num_seqs": 1}
+    settings = {"local_model_cache": tmp_path / "server", "bundle_uri": one_sequence.shared, "max_num_seqs": 1}
     with running_service(**settings) as service:
         assert outcomes_of(service) == {"hit": 1}
         assert answers_of(service, demo_answers) == [pair["answer"] for pair in demo_answers]
@@ -155,9 +117,10 @@ def test_a_start_finds_what_prewarm_has_made_and_shared(tmp_path, demo_answers):
     assert code == 0
 
 
-def test_a_corrupt_bundle_is_told_counted_replaced_and_never_run(tmp_path, demo_answers):
+@pytest.mark.slow
+def test_a_corrupt_bundle_is_told_counted_replaced_and_never_run(one_sequence, tmp_path, demo_answers):
     settings = {"local_model_cache": tmp_path, "max_num_seqs": 1}
-    assert prewarm(tmp_path, max_num_seqs="1")[0] == 0
+    shutil.copytree(one_sequence.cache, tmp_path, dirs_exist_ok=True)
     [victim] = (tmp_path / "bundles").glob("*/decode-*-pages16-*.executable")
     victim.write_bytes(b"cos\nmkdir\n(S'" + str(tmp_path / "canary").encode() + b"'\ntR.")
     with running_service(**settings) as service:
@@ -170,29 +133,26 @@ def test_a_corrupt_bundle_is_told_counted_replaced_and_never_run(tmp_path, demo_
     assert prewarm(tmp_path, "--check", max_num_seqs="1")[0] == 0
 
 
-def test_the_stats_are_closed_without_their_key(two_starts):
-    cache, _ = two_starts
-    with running_service(local_model_cache=cache, api_key="client", admin_api_key="operator") as service:
+def test_the_stats_are_closed_without_their_key():
+    with running_service(api_key="client", admin_api_key="operator") as service:
         url = f"{service.url}/admin/stats"
         for headers in ({}, {"Authorization": "Bearer client"}, {"Authorization": "operator"}):
             refusal = httpx.get(url, headers=headers)
             assert (refusal.status_code, refusal.json()["error"]["code"]) == (401, "invalid_api_key")
         assert httpx.get(url, headers=ADMIN).status_code == 200
-    with running_service(local_model_cache=cache) as service:
+    with running_service() as service:
         assert httpx.get(f"{service.url}/admin/stats", headers=ADMIN).status_code == 404
 
 
-def test_early_requests_wait_their_turn_where_they_may(two_starts, demo_answers):
-    cache, _ = two_starts
-    with ServiceProcess(local_model_cache=cache, early_requests="wait") as service:
+def test_early_requests_wait_their_turn_where_they_may(demo_answers):
+    with ServiceProcess(early_requests="wait") as service:
         wait_until_live(service)
         assert answers_of(service, demo_answers[:1]) == [demo_answers[0]["answer"]]
 
 
-def test_a_start_gets_ready_beside_early_requests_that_take_every_place(two_starts):
-    cache, _ = two_starts
+def test_a_start_gets_ready_beside_early_requests_that_take_every_place():
     body = {"prompt": "Hello", "max_tokens": 200, "ignore_eos": True, "model": "levserve-demo"}
-    with ServiceProcess(local_model_cache=cache, early_requests="wait", max_concurrent_requests=16) as service:
+    with ServiceProcess(early_requests="wait", max_concurrent_requests=16) as service:
         wait_until_live(service)
         with ThreadPoolExecutor(16) as pool:
             url = f"{service.url}/v1/completions"
@@ -202,25 +162,22 @@ def test_a_start_gets_ready_beside_early_requests_that_take_every_place(two_star
 
 
 @pytest.mark.parametrize("delay_s", [0.0, 0.03, 0.06])
-def test_a_stop_between_the_first_answer_and_ready_is_no_failure(two_starts, delay_s):
-    cache, _ = two_starts
-    with ServiceProcess(local_model_cache=cache) as service:
+def test_a_stop_between_the_first_answer_and_ready_is_no_failure(delay_s):
+    with ServiceProcess() as service:
         service.wait_for("answering", timeout_s=60)
         time.sleep(delay_s)
         assert service.stop() == 0
 
 
-def test_the_service_starts_and_answers_the_same_with_the_import_tweaks_off(two_starts, demo_answers):
-    cache, _ = two_starts
-    with running_service(local_model_cache=cache, levserve_import_tweaks="off") as service:
+def test_the_service_starts_and_answers_the_same_with_the_import_tweaks_off(demo_answers):
+    with running_service(levserve_import_tweaks="off") as service:
         assert answers_of(service, demo_answers) == [pair["answer"] for pair in demo_answers]
 
 
-def test_the_picture_of_the_start_is_drawn(two_starts, tmp_path):
-    cache, _ = two_starts
+def test_the_picture_of_the_start_is_drawn(tmp_path):
     picture = tmp_path / "start.png"
     command = [sys.executable, "-m", "service", "serve", "--profile-start", str(picture)]
-    command += ["--local-model-cache", str(cache), "--port", "0", "--log-format", "json"]
+    command += ["--port", "0", "--log-format", "json"]
     with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
         assert any(json.loads(line)["message"] == "drew the start" for line in process.stdout)
