@@ -1,10 +1,12 @@
 # `make serve` and `make test` need nothing before them: uv, Python 3.12 and all packages come by themselves.
 UV := .tools/uv/bin/uv
 RUN := $(UV) run --no-sync
+# Tests run in as many processes as the machine has processors; tests that share a costly fixture share a process.
+PYTEST := pytest --numprocesses=logical --maxprocesses=8 --dist=loadgroup
 # Large arrays in pages of 2 MiB: a step on a CPU is 3 to 5 % faster.
 GLIBC_TUNABLES ?= glibc.malloc.hugetlb=1
 .DEFAULT_GOAL := help
-.PHONY: help serve test mutate check fix demo-model bench bench-start bench-loading image check-image
+.PHONY: help serve test test-all mutate check fix demo-model bench bench-start bench-loading image check-image
 
 help: ## Show this list
 	@sed -n 's/^\([a-z-]*\):.*## /  make \1\t/p' Makefile | expand -t 20
@@ -12,8 +14,14 @@ help: ## Show this list
 serve: .venv/serve ## Serve the demo model on :8080; settings are environment variables (MODEL_URI=…)
 	@GLIBC_TUNABLES=$(GLIBC_TUNABLES) $(RUN) levserve serve
 
-test: .venv/dev ## Run all tests
-	$(RUN) pytest
+test: .venv/dev ## Run the tests, all but those that take long
+	$(RUN) $(PYTEST) -m "not slow"
+
+test-all: .venv/dev ## Run all tests, compiled as for users, and count the lines that they reach
+	@rm -f .coverage .coverage.*
+	$(RUN) coverage run -m $(PYTEST) --optimized
+	@$(RUN) coverage combine --quiet
+	@$(RUN) coverage report --sort=cover | sed -n '1,12p;$$p'
 
 mutate: .venv/dev ## Change the service one place at a time and count what no test notices (PLACE=text SAMPLE=all)
 	$(RUN) python -m scripts.mutate $(PLACE) $(if $(SAMPLE),--sample $(SAMPLE))

@@ -44,7 +44,7 @@ def pytest_collection_modifyitems(items):
             item.add_marker(pytest.mark.xdist_group(f"{name} {getattr(parameter, '__name__', parameter)}".strip()))
 
 
-def pytest_configure():
+def pytest_configure(config):
     """Make arrays strict, and refuse other machines from now on."""
     import jax
 
@@ -53,7 +53,8 @@ def pytest_configure():
     jax.config.update("jax_numpy_dtype_promotion", "strict")
     jax.config.update("jax_numpy_rank_promotion", "raise")
     jax.config.update("jax_num_cpu_devices", 2)
-    jax.config.update("jax_disable_most_optimizations", True)
+    if not config.getoption("--optimized"):
+        jax.config.update("jax_disable_most_optimizations", True)
 
 
 @pytest.fixture(autouse=True)
@@ -68,7 +69,9 @@ def no_network():
 
 
 def pytest_addoption(parser):
-    """Where a deployed service is, for `pytest tests/smoke`; the same flags as those of `levserve smoke`."""
+    """`--optimized`; and for `pytest tests/smoke` the flags of `levserve smoke`, which name a deployed service."""
+    help_text = "compile as for users in this process too, rather than quickly"
+    parser.addoption("--optimized", action="store_true", help=help_text)
     group = parser.getgroup("deployed service")
     group.addoption("--url", help="test the service at this address")
     group.addoption("--model", help="the model that must be served")

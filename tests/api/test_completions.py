@@ -1,6 +1,5 @@
 import asyncio
 import json
-import time
 
 import pytest
 
@@ -123,11 +122,9 @@ async def test_sampling_is_the_requests_else_the_operators_else_the_authors(fiel
 async def test_a_long_prompt_does_not_hold_up_the_other_requests():
     service = Service(model={"max_model_len": 10**7})
     request = asyncio.ensure_future(service.complete("a" * 2_000_000, max_tokens=1))
-    begin = last = time.perf_counter()
-    longest = 0.0
+    num_others = 0
     while not request.done():
         await asyncio.sleep(0.001)
-        now = time.perf_counter()
-        longest, last = max(longest, now - last), now
+        num_others += 1
     assert (await request).status_code == 200
-    assert longest < 0.5 * (last - begin)
+    assert num_others > 20
