@@ -10,7 +10,13 @@ from openai.types.completion_create_params import CompletionCreateParamsStreamin
 from service.api.schema.chat import ChatCompletionRequest
 from service.api.schema.completions import CompletionRequest
 from service.api.schema.wire import parse
-from service.errors import UnknownParameter, UnsupportedParameter
+from service.errors import (
+    InvalidParameter,
+    MissingParameter,
+    RequestError,
+    UnknownParameter,
+    UnsupportedParameter,
+)
 
 CHAT = {"model": "m", "messages": [{"role": "user", "content": "hi"}]}
 TEXT = {"model": "m", "prompt": "hi"}
@@ -64,3 +70,209 @@ def test_what_the_official_client_sends_back_of_an_answer_is_taken():
     turn = {"role": "assistant", "content": "hi", "refusal": None, "annotations": [], "audio": None, "tool_calls": None}
     body = check(ChatCompletionRequest, messages=[turn, {"role": "user", "content": "more"}])
     assert len(body.messages) == 2
+
+
+# What clients of OpenAI and vLLM send when they ask for nothing, and a value of the same type that asks for something.
+NEUTRAL_OF_BOTH = {
+    "bad_words": ([], ["a"]),
+    "detokenize": (True, False),
+    "include_stop_str_in_output": (False, True),
+    "length_penalty": (1.0, 0.5),
+    "logits_processors": ([], ["a"]),
+    "return_tokens_as_token_ids": (False, True),
+    "skip_special_tokens": (True, False),
+    "spaces_between_special_tokens": (True, False),
+    "use_beam_search": (False, True),
+    "vllm_xargs": ({}, {"a": 1}),
+    "response_format": ({"type": "text"}, {"type": "json_object"}),
+}
+NEUTRAL = {
+    ChatCompletionRequest: NEUTRAL_OF_BOTH
+    | {
+        "add_generation_prompt": (True, False),
+        "add_special_tokens": (False, True),
+        "chat_template_kwargs": ({}, {"a": 1}),
+        "continue_final_message": (False, True),
+        "documents": ([], [{}]),
+        "echo": (False, True),
+        "function_call": ("none", "auto"),
+        "functions": ([], [{}]),
+        "include_reasoning": (True, False),
+        "metadata": ({}, {"a": "b"}),
+        "modalities": (["text"], ["text", "audio"]),
+        "parallel_tool_calls": (True, "true"),
+        "service_tier": ("auto", "flex"),
+        "store": (False, True),
+        "tool_choice": ("none", "auto"),
+        "tools": ([], [{}]),
+    },
+    CompletionRequest: NEUTRAL_OF_BOTH | {"add_special_tokens": (True, False), "suffix": ("", "a")},
+}
+NEVER_NEUTRAL_OF_BOTH = {
+    "cache_salt", "guided_choice", "guided_decoding_backend", "guided_grammar", "guided_json", "guided_regex",
+    "guided_whitespace_pattern", "kv_transfer_params", "request_id", "structured_outputs", "truncate_prompt_tokens",
+}  # fmt: skip
+NEVER_NEUTRAL = {
+    ChatCompletionRequest: NEVER_NEUTRAL_OF_BOTH
+    | {
+        "audio", "chat_template", "mm_processor_kwargs", "moderation", "prediction", "prompt_cache_key",
+        "prompt_cache_options", "prompt_cache_retention", "reasoning_effort", "safety_identifier", "verbosity",
+        "web_search_options",
+    },
+    CompletionRequest: NEVER_NEUTRAL_OF_BOTH | {"prompt_embeds"},
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_fields_that_are_refused_are_those_of_openai_and_vllm(kind):
+    assert set(kind.neutral_values) == NEUTRAL[kind].keys() | NEVER_NEUTRAL[kind]
+
+
+@pytest.mark.parametrize(("kind", "field"), [(kind, field) for kind in KINDS for field in sorted(NEUTRAL[kind])])
+def test_a_clients_default_is_taken_and_its_opposite_refused(kind, field):
+    default, opposite = NEUTRAL[kind][field]
+    assert field not in check(kind, **{field: default}).model_dump()
+    with pytest.raises(UnsupportedParameter) as caught:
+        check(kind, **{field: opposite})
+    assert caught.value.param == field
+
+
+@pytest.mark.parametrize(("field", "value"), [("parallel_tool_calls", False), ("service_tier", "default")])
+def test_a_field_may_have_two_values_that_ask_for_nothing(field, value):
+    check(ChatCompletionRequest, **{field: value})
+
+
+def test_a_length_penalty_of_one_is_neutral_as_either_kind_of_number():
+    check(CompletionRequest, length_penalty=1)
+    check(CompletionRequest, length_penalty=1.0)
+
+
+@pytest.mark.parametrize("option", ["continuous_usage_stats", "include_obfuscation"])
+def test_a_stream_option_is_taken_only_where_it_asks_for_nothing(option):
+    body = check(CompletionRequest, stream=True, stream_options={option: False, "include_usage": True})
+    assert body.includes_usage
+    with pytest.raises(UnsupportedParameter) as caught:
+        check(CompletionRequest, stream=True, stream_options={option: True})
+    assert caught.value.param == f"stream_options.{option}"
+
+
+@pytest.mark.parametrize("field", ["annotations", "audio", "function_call", "refusal"])
+def test_a_replayed_field_that_holds_something_is_refused_by_its_path(field):
+    with pytest.raises(UnsupportedParameter) as caught:
+        check(ChatCompletionRequest, messages=[{"role": "assistant", "content": "hi", field: ["x"]}])
+    assert caught.value.param == f"messages[0].{field}"
+
+
+@pytest.mark.parametrize(
+    ("content", "kind", "param"),
+    [
+        (b"{", RequestError, None),
+        (b"", RequestError, None),
+        (b"[]", RequestError, None),
+        (b'"text"', RequestError, None),
+        (b"\xff", RequestError, None),
+        (b'{"prompt": "hi"}', MissingParameter, "model"),
+        (b'{"model": "m"}', MissingParameter, "prompt"),
+        (b'{"model": "m", "prompt": null}', MissingParameter, "prompt"),
+        (b'{"model": 7, "prompt": "hi"}', InvalidParameter, "model"),
+        (b'{"model": "m", "prompt": "hi", "temperature": NaN}', RequestError, None),
+        (b'{"model": "m", "prompt": "hi", "temperature": Infinity}', RequestError, None),
+    ],
+)
+def test_what_is_no_such_object_is_refused_with_the_kind_of_fault(content, kind, param):
+    with pytest.raises(RequestError) as caught:
+        parse(CompletionRequest, content)
+    assert (type(caught.value), caught.value.param, caught.value.status) == (kind, param, 400)
+
+
+def test_a_refusal_never_quotes_the_prompt():
+    with pytest.raises(RequestError) as caught:
+        check(ChatCompletionRequest, messages=[{"role": "user", "content": ["a secret"]}])
+    assert "secret" not in str(caught.value)
+    assert caught.value.__cause__ is None
+    assert caught.value.__suppress_context__
+
+
+def test_deep_nesting_is_refused_as_no_json():
+    with pytest.raises(RequestError) as caught:
+        parse(CompletionRequest, b'{"model": "m", "prompt": ' + b"[" * 100_000 + b"]" * 100_000 + b"}")
+    assert type(caught.value) is RequestError
+
+
+def test_unknown_fields_of_nested_objects_are_named_by_their_path():
+    long = "b" * 100
+    for messages, param in (
+        ([{"role": "user", "content": "hi", long: 1}], f"messages[0].{long[:64]}"),
+        ([{"role": "user", "content": [{"type": "text", "text": "hi", "mood": 1}]}], "messages[0].content[0].mood"),
+        (
+            [{"role": "user", "content": [{"type": "text", "text": "hi", long: 1}]}],
+            f"messages[0].content[0].{long[:64]}",
+        ),
+    ):
+        with pytest.raises(UnknownParameter) as caught:
+            check(ChatCompletionRequest, messages=messages)
+        assert caught.value.param == param
+
+
+def test_null_is_the_same_as_nothing_everywhere():
+    message = {"role": "user", "content": "hi", "name": None}
+    body = check(ChatCompletionRequest, messages=[message], temperature=None, n=None, stream_options=None, tools=None)
+    assert (body.n, body.temperature, body.stream_options) == (1, None, None)
+
+
+def test_a_message_is_read_with_its_tool_calls():
+    call = {"id": "1", "type": "function", "function": {"name": "f", "arguments": "{}"}}
+    messages = [
+        {"role": "system", "content": "Be brief."},
+        {"role": "developer", "content": [{"type": "text", "text": "Be kind."}]},
+        {"role": "assistant", "tool_calls": [call]},
+        {"role": "tool", "content": "4", "tool_call_id": "1"},
+        {"role": "user", "content": "hi", "name": "ann"},
+    ]
+    got = check(ChatCompletionRequest, messages=messages).messages
+    assert [message.role for message in got] == ["system", "developer", "assistant", "tool", "user"]
+    assert [[part.text for part in message.content or ()] for message in got] == [
+        ["Be brief."],
+        ["Be kind."],
+        [],
+        ["4"],
+        ["hi"],
+    ]
+    assert got[2].tool_calls[0].model_dump() == call
+    assert (got[3].tool_call_id, got[4].name, got[0].name) == ("1", "ann", None)
+
+
+def test_options_of_streams_and_prompts_must_fit_the_answer():
+    assert check(CompletionRequest, stream=True, stream_options={"include_usage": True}).includes_usage
+    assert not check(CompletionRequest, stream=True, stream_options={}).includes_usage
+    assert check(CompletionRequest, prompt_logprobs=1).prompt_logprobs == 1
+    for kind in KINDS:
+        for fields, param in (
+            ({"stream_options": {}}, "stream_options"),
+            ({"stream": True, "prompt_logprobs": 0}, "prompt_logprobs"),
+        ):
+            with pytest.raises(InvalidParameter) as caught:
+                check(kind, **fields)
+            assert caught.value.param == param
+    for fields, param in (
+        ({"top_logprobs": 1}, "top_logprobs"),
+        ({"max_tokens": 5, "max_completion_tokens": 6}, "max_tokens"),
+    ):
+        with pytest.raises(InvalidParameter) as caught:
+            check(ChatCompletionRequest, **fields)
+        assert caught.value.param == param
+
+
+def test_token_ids_are_checked_against_the_vocabulary():
+    check(CompletionRequest, stop_token_ids=[9], allowed_token_ids=[9], logit_bias={"9": 1}).check_token_ids(10)
+    check(CompletionRequest).check_token_ids(10)
+    for fields, param in (
+        ({"stop_token_ids": [9, 10]}, "stop_token_ids[1]"),
+        ({"allowed_token_ids": [10]}, "allowed_token_ids[0]"),
+        ({"logit_bias": {"10": 1}}, "logit_bias"),
+    ):
+        with pytest.raises(
+            InvalidParameter, match="10 is not a token id of this model, whose ids are less than 10"
+        ) as caught:
+            check(CompletionRequest, **fields).check_token_ids(10)
+        assert caught.value.param == param
