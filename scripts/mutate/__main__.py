@@ -19,7 +19,7 @@ from scripts.mutate.trials import Survey, Tree, import_libraries, reap, run_test
 PLACES = {
     "engine/schedule": ("tests/engine/schedule", "--ignore=tests/engine/schedule/test_scheduler_properties.py"),
     "text": ("tests/text",),
-    "api/schema": ("tests/api",),
+    "api/schema": ("tests/api/schema",),
     "storage": ("tests/storage",),
     "weights": ("tests/weights", "tests/checkpoint"),
 }
