@@ -52,3 +52,31 @@ def test_a_template_that_does_not_compile_stops_the_start():
         ChatTemplate("x\n{% for %}", {})
     with pytest.raises(MalformedCheckpoint, match="nested too deeply"):
         ChatTemplate("{{" + "(" * 5000 + "1" + ")" * 5000 + "}}", {})
+
+
+def test_a_template_sees_the_tools_and_whether_to_begin_the_answer():
+    source = "{% for tool in tools or [] %}{{ tool.name }};{% endfor %}{{ add_generation_prompt }}"
+    assert render(source, tools=[{"name": "f"}, {"name": "g"}]) == "f;g;True"
+    assert render(source, tools=[]) == "True"
+    assert render(source, tools=()) == "True"
+    assert render(source, add_generation_prompt=False) == "False"
+    assert (
+        render("{{ messages | length }}{{ messages[-1].content }}{{ documents is none }}", (*USER, *USER)) == "2hiTrue"
+    )
+    assert render("{{ documents is defined }}{{ tools is defined }}") == "TrueTrue"
+
+
+def test_a_template_that_fails_is_the_requests_error_without_the_templates_words():
+    with pytest.raises(InvalidParameter, match=r"cannot render these messages \(ZeroDivisionError\)") as caught:
+        render("{{ 1 / 0 }}")
+    assert caught.value.param == "messages"
+    with pytest.raises(InvalidParameter, match="rejects these messages: .str object. has no attribute") as caught:
+        render("{{ messages[0].role.foo.bar }}")
+    assert caught.value.param == "messages"
+
+
+def test_a_template_of_the_tests_is_named_as_such():
+    with pytest.raises(MalformedCheckpoint, match=r"gs://b/m: tokenizer_config\.json: line 1 of the chat template: "):
+        ChatTemplate("{% for %}", {}, uri="gs://b/m", file="tokenizer_config.json")
+    with pytest.raises(MalformedCheckpoint, match=r"gs://b/m: chat_template\.jinja: the chat template is nested"):
+        ChatTemplate("{{" + "(" * 5000 + "1" + ")" * 5000 + "}}", {}, uri="gs://b/m")

@@ -112,3 +112,148 @@ def test_a_broken_template_of_a_checkpoint_names_its_file(tmp_path, stated):
     write(tmp_path, "tokenizer_config.json", {"chat_template": stated})
     with pytest.raises(MalformedCheckpoint, match=r"gs://b/m: tokenizer_config\.json"):
         load_chat_template(tmp_path, {}, "gs://b/m")
+
+
+@pytest.mark.parametrize("name", ["bos", "eos", "pad", "unk", "sep", "cls", "mask"])
+def test_every_special_token_of_transformers_is_read(folder, name):
+    write(folder, "tokenizer_config.json", {f"{name}_token": "<|end|>", "padding_side": "left", "odd_token": "x"})
+    assert load_tokenizer(folder).special_tokens == {f"{name}_token": "<|end|>"}
+
+
+def test_a_special_token_that_is_no_text_is_left_out(folder):
+    write(folder, "tokenizer_config.json", {"bos_token": 7, "eos_token": {"content": 7}, "unk_token": {}})
+    assert load_tokenizer(folder).special_tokens == {}
+
+
+def test_the_end_of_text_is_what_is_stated_and_the_named_token(folder):
+    write(folder, "special_tokens_map.json", {"eos_token": "<|end|>"})
+    write(folder, "generation_config.json", {"eos_token_id": [5, 0]})
+    write(folder, "config.json", {"eos_token_id": 9})
+    tokenizer = load_tokenizer(folder)
+    assert tokenizer.eos_ids == {0, 5, tokenizer.backend.token_to_id("<|end|>")}
+
+
+def test_a_named_token_that_the_tokenizer_lacks_ends_nothing(folder):
+    write(folder, "special_tokens_map.json", {"eos_token": "<|nowhere|>"})
+    assert load_tokenizer(folder).eos_ids == frozenset()
+
+
+@pytest.mark.parametrize("stated", [-1, [5, -1], True, [True], 5.0, "5", [None], {}])
+def test_an_end_of_text_that_is_no_id_names_its_file_and_place(folder, stated):
+    write(folder, "generation_config.json", {"eos_token_id": stated})
+    with pytest.raises(MalformedCheckpoint, match=r"gs://b/m: generation_config\.json") as caught:
+        load_tokenizer(folder, "gs://b/m")
+    assert repr(stated) in str(caught.value)
+
+
+RANGES = {"temperature": (0, 2), "top_p": (1e-9, 1), "min_p": (0, 1), "repetition_penalty": (0.01, 10)}
+
+
+@pytest.mark.parametrize("name", RANGES)
+def test_a_default_is_taken_within_its_range(folder, name):
+    for value in RANGES[name]:
+        write(folder, "generation_config.json", {name: value})
+        got = getattr(load_tokenizer(folder).defaults, name)
+        assert (got, type(got)) == (value, float)
+    lowest, highest = RANGES[name]
+    for value in (lowest - 0.005, highest + 0.005, True, str(lowest), [lowest]):
+        write(folder, "generation_config.json", {name: value})
+        with pytest.raises(MalformedCheckpoint, match=rf"gs://b/m: generation_config\.json: {name} is "):
+            load_tokenizer(folder, "gs://b/m")
+
+
+def test_the_likeliest_tokens_are_counted_in_31_bits(folder):
+    for value in (-1, 0, 2**31 - 1):
+        write(folder, "generation_config.json", {"top_k": value})
+        assert load_tokenizer(folder).defaults == GenerationDefaults(top_k=value)
+    for value in (-2, 2**31, True, "1"):
+        write(folder, "generation_config.json", {"top_k": value})
+        with pytest.raises(MalformedCheckpoint, match=rf"gs://b/m: generation_config\.json: top_k is {value!r}"):
+            load_tokenizer(folder, "gs://b/m")
+
+
+def test_without_a_generation_config_nothing_is_recommended(folder):
+    assert load_tokenizer(folder).defaults == GenerationDefaults(None, None, None, None, None)
+    write(folder, "generation_config.json", {"do_sample": False})
+    assert load_tokenizer(folder).defaults == GenerationDefaults(temperature=0.0, top_p=1.0)
+
+
+@pytest.mark.parametrize("name", ["num_beams", "typical_p"])
+def test_a_default_that_has_no_effect_is_not_logged(folder, caplog, name):
+    for value in (1, None):
+        write(folder, "generation_config.json", {name: value})
+        load_tokenizer(folder)
+    assert caplog.text == ""
+    write(folder, "generation_config.json", {name: 0.5})
+    load_tokenizer(folder)
+    assert f"{name} = 0.5" in caplog.text
+
+
+def test_a_missing_tokenizer_is_named_with_its_place(tmp_path):
+    with pytest.raises(MissingFile, match="gs://bucket/model"):
+        load_tokenizer(tmp_path, "gs://bucket/model")
+    with pytest.raises(MissingFile, match=str(tmp_path)):
+        load_tokenizer(tmp_path)
+
+
+def test_a_broken_tokenizer_is_named_with_its_place(tmp_path):
+    write(tmp_path, "tokenizer.json", "{")
+    with pytest.raises(MalformedCheckpoint, match=r"gs://bucket/model: tokenizer\.json"):
+        load_tokenizer(tmp_path, "gs://bucket/model")
+
+
+@pytest.mark.parametrize("name", ["special_tokens_map", "tokenizer_config", "generation_config", "config"])
+@pytest.mark.parametrize("content", ["{", "7", "[" * 100_000])
+def test_a_broken_file_beside_the_tokenizer_is_named_with_its_place(folder, name, content):
+    write(folder, f"{name}.json", content)
+    with pytest.raises(MalformedCheckpoint, match=rf"gs://b/m: {name}\.json"):
+        load_tokenizer(folder, "gs://b/m")
+
+
+def test_files_are_read_as_utf8(folder):
+    text = '{"bos_token": "é"}'
+    (folder / "tokenizer_config.json").write_bytes(text.encode())
+    assert load_tokenizer(folder).special_tokens == {"bos_token": "é"}
+    (folder / "chat_template.jinja").write_bytes("é".encode())
+    assert load_chat_template(folder, {}).render(USER) == "é"
+
+
+def test_a_template_that_is_no_text_is_named_with_its_place(tmp_path):
+    (tmp_path / "chat_template.jinja").write_bytes(b"\xff")
+    with pytest.raises(MalformedCheckpoint, match=r"gs://b/m: chat_template\.jinja"):
+        load_chat_template(tmp_path, {}, "gs://b/m")
+    (tmp_path / "chat_template.jinja").write_text("{% for %}")
+    with pytest.raises(MalformedCheckpoint, match=rf"{tmp_path}: chat_template\.jinja"):
+        load_chat_template(tmp_path, {})
+
+
+def test_a_template_in_a_json_file_of_its_own_wins_over_the_tokenizers_configuration(tmp_path):
+    write(tmp_path, "tokenizer_config.json", {"chat_template": "config"})
+    write(tmp_path, "chat_template.json", {"chat_template": "own"})
+    assert load_chat_template(tmp_path, {}).render(USER) == "own"
+    write(tmp_path, "chat_template.json", {"chat_template": 7})
+    with pytest.raises(MalformedCheckpoint, match=r"gs://b/m: chat_template\.json"):
+        load_chat_template(tmp_path, {}, "gs://b/m")
+    write(tmp_path, "chat_template.json", {"chat_template": None})
+    assert load_chat_template(tmp_path, {}).render(USER) == "config"
+
+
+@pytest.mark.parametrize("file", ["chat_template.jinja", "tokenizer_config.json"])
+def test_a_template_may_write_the_special_tokens(tmp_path, file):
+    template = "{{ bos_token }}!"
+    write(tmp_path, file, template if file.endswith("jinja") else {"chat_template": template})
+    assert load_chat_template(tmp_path, {"bos_token": "<s>"}).render(USER) == "<s>!"
+
+
+@pytest.mark.parametrize(
+    "named",
+    [
+        [{"name": "default", "template": "it"}],
+        [{"name": "tool_use", "template": "it"}],
+        [{"name": "default", "template": "it"}, "junk"],
+        [{"name": "tool_use", "template": "other"}, {"name": "default", "template": "it"}],
+    ],
+)
+def test_a_list_of_templates_has_a_default_or_only_one(tmp_path, named):
+    write(tmp_path, "tokenizer_config.json", {"chat_template": named})
+    assert load_chat_template(tmp_path, {}).render(USER) == "it"

@@ -1,8 +1,10 @@
 import pytest
+from tokenizers import Tokenizer as LibraryTokenizer
+from tokenizers import models
 
 from service.errors import ContextLengthExceeded, InvalidParameter
-from service.text.tokenizer import Tokenizer
-from tests.text.small_tokenizers import byte_level, metaspace
+from service.text.tokenizer import GenerationDefaults, Tokenizer
+from tests.text.small_tokenizers import byte_level, metaspace, outside_metaspace
 
 
 def test_a_token_has_bytes_of_its_own():
@@ -52,3 +54,68 @@ def test_a_text_that_cannot_fit_is_refused_before_it_is_encoded():
 def test_a_text_that_may_fit_is_encoded():
     tokenizer = Tokenizer(byte_level())
     assert tokenizer.encode("Hello world", add_special_tokens=False, limit_tokens=8)
+
+
+@pytest.mark.parametrize("family", [byte_level, metaspace, outside_metaspace])
+def test_a_token_of_any_family_has_the_bytes_of_its_text(family):
+    tokenizer = Tokenizer(family())
+    for text in ("a", "世", "\ufffd"):
+        ids = tokenizer.encode(text, add_special_tokens=False)
+        assert b"".join(tokenizer.token_bytes_of(token_id) for token_id in ids).strip() == text.encode()
+    assert tokenizer.token_bytes_of(10**6) == b""
+
+
+def test_a_control_token_is_named_but_not_decoded():
+    tokenizer = Tokenizer(byte_level())
+    begin, think = (tokenizer.backend.token_to_id(name) for name in ("<|begin|>", "<think>"))
+    [hi] = tokenizer.encode("h", add_special_tokens=False)
+    assert tokenizer.decode([begin, hi, think]) == "h<think>"
+    assert tokenizer.token_bytes_of(begin) == b"<|begin|>"
+    assert tokenizer.token_bytes_of(think) == b"<think>"
+    assert begin in tokenizer.special_ids
+    assert think not in tokenizer.special_ids
+
+
+def test_added_tokens_count_as_vocabulary():
+    tokenizer = Tokenizer(byte_level())
+    think = tokenizer.backend.token_to_id("<think>")
+    assert tokenizer.vocab_size == think + 1
+
+
+def test_a_tokenizer_without_advice_has_none():
+    tokenizer = Tokenizer(byte_level())
+    assert (tokenizer.special_tokens, tokenizer.eos_ids) == ({}, frozenset())
+    assert tokenizer.defaults == GenerationDefaults(None, None, None, None, None)
+    advised = Tokenizer(
+        byte_level(), special_tokens={"bos_token": "<s>"}, eos_ids=frozenset({7}), defaults=GenerationDefaults(0.5)
+    )
+    assert (advised.special_tokens, advised.eos_ids, advised.defaults.temperature) == ({"bos_token": "<s>"}, {7}, 0.5)
+
+
+def test_the_limit_of_a_text_is_what_its_longest_tokens_could_hold():
+    # Every token of this vocabulary has one character.
+    tokenizer = Tokenizer(LibraryTokenizer(models.WordLevel({"a": 0, "b": 1}, unk_token="a")))
+    for limit in (0, 3):
+        with pytest.raises(ContextLengthExceeded) as caught:
+            tokenizer.encode("a" * (limit + 1), add_special_tokens=False, limit_tokens=limit, param="messages")
+        error = caught.value
+        assert (error.prompt_tokens, error.max_tokens, error.limit_tokens, error.param) == (
+            limit + 1,
+            0,
+            limit,
+            "messages",
+        )
+    assert tokenizer.encode("a", add_special_tokens=False, limit_tokens=1) == [0]
+    assert tokenizer.encode("", add_special_tokens=False, limit_tokens=0) == []
+
+
+def test_a_vocabulary_without_tokens_refuses_long_texts_all_the_same():
+    tokenizer = Tokenizer(LibraryTokenizer(models.BPE()))
+    with pytest.raises(ContextLengthExceeded):
+        tokenizer.encode("ab", add_special_tokens=False, limit_tokens=1)
+
+
+def test_a_lone_surrogate_is_refused_under_the_name_of_the_prompt():
+    with pytest.raises(InvalidParameter) as caught:
+        Tokenizer(byte_level()).encode("\udc00", add_special_tokens=False)
+    assert caught.value.param == "prompt"
