@@ -70,7 +70,7 @@ def test_a_template_that_fails_is_the_requests_error_without_the_templates_words
     with pytest.raises(InvalidParameter, match=r"cannot render these messages \(ZeroDivisionError\)") as caught:
         render("{{ 1 / 0 }}")
     assert caught.value.param == "messages"
-    with pytest.raises(InvalidParameter, match="rejects these messages: .str object. has no attribute") as caught:
+    with pytest.raises(InvalidParameter, match="has no attribute") as caught:
         render("{{ messages[0].role.foo.bar }}")
     assert caught.value.param == "messages"
 
