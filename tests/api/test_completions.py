@@ -1,10 +1,13 @@
 import asyncio
 import json
+import threading
 
 import pytest
 
-from service.text.tokenizer import GenerationDefaults
+from service.api.completions import SHORT_PROMPT_CHARS
+from service.text.tokenizer import GenerationDefaults, Tokenizer
 from tests.api.scripted_engine import MAX_MODEL_LEN, TOKENIZER, Service, tokens
+from tests.text.small_tokenizers import byte_level
 
 pytestmark = pytest.mark.anyio
 
@@ -120,11 +123,20 @@ async def test_sampling_is_the_requests_else_the_operators_else_the_authors(fiel
 
 
 async def test_a_long_prompt_does_not_hold_up_the_other_requests():
-    service = Service(model={"max_model_len": 10**7})
-    request = asyncio.ensure_future(service.complete("a" * 2_000_000, max_tokens=1))
-    num_others = 0
-    while not request.done():
+    begun, may_end = threading.Event(), threading.Event()
+
+    class Held(Tokenizer):
+        def encode(self, text, **options):
+            if len(text) > SHORT_PROMPT_CHARS:
+                begun.set()
+                assert may_end.wait(10), "the event loop waits for the encoding"
+            return super().encode(text, **options)
+
+    service = Service(model={"max_model_len": 10**7, "tokenizer": Held(byte_level())})
+    long = asyncio.create_task(service.complete("a" * (SHORT_PROMPT_CHARS + 1), max_tokens=1))
+    while not begun.is_set():
         await asyncio.sleep(0.001)
-        num_others += 1
-    assert (await request).status_code == 200
-    assert num_others > 20
+    assert (await service.complete("short")).status_code == 200
+    assert not long.done()
+    may_end.set()
+    assert (await long).status_code == 200

@@ -2,12 +2,17 @@
 
 import asyncio
 import json
+import subprocess
+import sys
+from pathlib import Path
 
 import pytest
 
 from service.errors import NotReady
 from service.observability.metrics import Metrics
 from service.server.early import EarlyAnswers
+
+ROOT = Path(__file__).parents[2]
 
 
 class StartingService:
@@ -122,3 +127,9 @@ def test_the_stats_need_their_key(service):
     status, _, body = asyncio.run(ask(app, "/admin/stats", headers=[(b"authorization", b"bearer operator")]))
     assert (status, json.loads(body)) == (200, {"compiles": 0})
     assert asyncio.run(ask(EarlyAnswers(service, Metrics()), "/admin/stats"))[0] == 404
+
+
+def test_it_needs_no_web_framework():
+    """Importing FastAPI and Pydantic takes longer than a platform should wait for an open port."""
+    code = "import service.server.early, sys; assert not {'fastapi', 'pydantic', 'anyio', 'jax'} & sys.modules.keys()"
+    subprocess.run([sys.executable, "-c", code], check=True, cwd=ROOT)
