@@ -3,8 +3,8 @@
     ServiceError
     ├── RequestError                   400 invalid_request_error; answers one request
     │   ├── InvalidParameter               (param)
-    │   ├── UnsupportedParameter           (param) in OpenAI's interface, not in ours yet
-    │   ├── UnknownParameter               (param) in nobody's interface
+    │   ├── UnsupportedParameter           (param) of OpenAI's interface, not supported here
+    │   ├── UnknownParameter               (param) of no known interface
     │   ├── MissingParameter               (param)
     │   ├── ContextLengthExceeded          (prompt_tokens, max_tokens, limit_tokens)
     │   ├── InvalidApiKey              401
@@ -14,31 +14,31 @@
     │   ├── BodyTooSlow                408 (limit_s)
     │   ├── BodyTooLarge               413 (limit_bytes)
     │   ├── UnsupportedMediaType       415
-    │   ├── ClientGone                 499 nobody reads the answer
+    │   ├── ClientDisconnected         499
     │   ├── Overloaded                 429 (running, limit, retry_after_s)
     │   ├── NotReady                   503 (retry_after_s)
     │   ├── Draining                   503
     │   └── DeadlineExceeded           504 (limit_s)
     ├── EngineError                    500 server_error
-    │   ├── NonFiniteLogits                one sequence's logits are NaN or infinite
-    │   └── EngineStopped              503 the device thread is gone
-    └── StartError                     stops the start: one line, exit code 1
+    │   ├── NonFiniteLogits                of one sequence
+    │   └── EngineStopped              503 the device thread has ended
+    └── StartError                     stops the start with one line and exit code 1
         ├── SettingsError                  (variable)
         ├── PortInUse                      (host, port)
         ├── DoesNotFit                     (needed_bytes, available_bytes)
         └── CheckpointError                (uri)
             ├── CheckpointNotFound, AccessDenied, MissingFile, AmbiguousCheckpoint
-            ├── UnsupportedModel           its model_type, or a feature
+            ├── UnsupportedModel           a model_type, or a feature
             ├── PickledWeights             (files)
-            ├── MalformedCheckpoint        (file): lying headers, wrong shapes, bad JSON
+            ├── MalformedCheckpoint        (file): invalid headers, wrong shapes, bad JSON
             ├── HostileName                (name)
             ├── CorruptObject              (name, expected, actual)
             ├── ObjectChanged              (name, generation)
             ├── TransferFailed             (name)
             └── StorageFull                (needed_bytes, free_bytes)
 
-Facts are fields, so that no caller has to read them out of a message; the message says cause and remedy.
-They lie in files by who raises them, and are imported from here alone, which import-linter checks.
+Details are fields, so that no caller has to parse a message; the message states cause and remedy. The files group the
+errors by the code that raises them; import-linter checks that they are imported from this package alone.
 """
 
 from service.errors.checkpoint import (
@@ -60,7 +60,7 @@ from service.errors.engine import EngineError, EngineStopped, NonFiniteLogits
 from service.errors.request import (
     BodyTooLarge,
     BodyTooSlow,
-    ClientGone,
+    ClientDisconnected,
     ContextLengthExceeded,
     DeadlineExceeded,
     Draining,
@@ -87,7 +87,7 @@ __all__ = [
     "BodyTooSlow",
     "CheckpointError",
     "CheckpointNotFound",
-    "ClientGone",
+    "ClientDisconnected",
     "ContextLengthExceeded",
     "CorruptObject",
     "DeadlineExceeded",

@@ -1,4 +1,4 @@
-"""Why a checkpoint cannot be served, raised by what finds, pulls or reads it."""
+"""Errors of finding, downloading and reading a checkpoint, which stop the start."""
 
 from collections.abc import Sequence
 
@@ -14,27 +14,27 @@ class CheckpointError(StartError):
 
 
 class CheckpointNotFound(CheckpointError):
-    """There is nothing at this place."""
+    """Nothing exists at the URI."""
 
 
 class AccessDenied(CheckpointError):
-    """The place exists, or may, but we are not allowed to read it."""
+    """The URI may exist, but the service's credentials do not allow reading it."""
 
 
 class MissingFile(CheckpointError):
-    """The checkpoint lacks a file that it needs; the message names the setting that supplies it."""
+    """The checkpoint lacks a required file; the message names the setting that supplies one."""
 
 
 class AmbiguousCheckpoint(CheckpointError):
-    """The place holds more than one thing that could be meant."""
+    """The URI matches more than one checkpoint."""
 
 
 class UnsupportedModel(CheckpointError):
-    """The model's family, or a feature that its configuration asks for, is not served."""
+    """The model's family, or a feature of its configuration, is not supported."""
 
 
 class PickledWeights(CheckpointError):
-    """The weights are pickles, which can run code and are never opened."""
+    """The weights are pickled; reading a pickle can run code, so it is never opened."""
 
     def __init__(self, uri: str, files: Sequence[str]) -> None:
         super().__init__(
@@ -47,7 +47,7 @@ class PickledWeights(CheckpointError):
 
 
 class MalformedCheckpoint(CheckpointError):
-    """A file does not hold what its header, its index or the model's configuration says."""
+    """A file contradicts its header, its index or the model's configuration."""
 
     def __init__(self, uri: str, file: str, reason: str) -> None:
         super().__init__(uri, f"{file}: {reason}")
@@ -55,7 +55,7 @@ class MalformedCheckpoint(CheckpointError):
 
 
 class HostileName(CheckpointError):
-    """An object's name would lead outside the cache."""
+    """An object's name would be a path outside the cache."""
 
     def __init__(self, uri: str, name: str, reason: str) -> None:
         super().__init__(
@@ -65,21 +65,21 @@ class HostileName(CheckpointError):
 
 
 class CorruptObject(CheckpointError):
-    """The bytes that came are not the bytes that were stored."""
+    """The bytes received are not the bytes stored."""
 
     def __init__(self, uri: str, name: str, *, expected: str, actual: str) -> None:
         cause = f"{name}: crc32c is {actual}, the bucket says {expected}, twice in a row."
-        super().__init__(uri, f"{cause} Nothing was kept. Try again; if it stays, upload the object anew.")
+        super().__init__(uri, f"{cause} Nothing was kept. Try again; if the error persists, upload the object again.")
         self.name = name
         self.expected = expected
         self.actual = actual
 
 
 class ObjectChanged(CheckpointError):
-    """An object was overwritten or deleted while the checkpoint was being pulled."""
+    """An object was overwritten or deleted while the checkpoint was being downloaded."""
 
     def __init__(self, uri: str, name: str, generation: int) -> None:
-        cause = f"{name} was overwritten or deleted while it was being pulled (generation {generation} is gone)."
+        cause = f"{name} was overwritten or deleted while it was being downloaded (generation {generation} is gone)."
         super().__init__(uri, f"{cause} Nothing was kept. Start again when the upload is complete.")
         self.name = name
         self.generation = generation
@@ -94,13 +94,13 @@ class TransferFailed(CheckpointError):
 
 
 class StorageFull(CheckpointError):
-    """The cache's file system has not enough room."""
+    """The cache's file system has too little room."""
 
     def __init__(self, uri: str, *, needed_bytes: int, free_bytes: int, path: str) -> None:
         super().__init__(
             uri,
             f"{needed_bytes:,} bytes are needed under {path} and {free_bytes:,} are free. "
-            "Free some room or set LOCAL_MODEL_CACHE to a larger disk.",
+            "Free some space or set LOCAL_MODEL_CACHE to a larger disk.",
         )
         self.needed_bytes = needed_bytes
         self.free_bytes = free_bytes

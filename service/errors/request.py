@@ -1,4 +1,4 @@
-"""Why a request is refused or given up, raised on its way to the engine and back; a class carries its wire form.
+"""Errors that answer one request; each class has the status, type and code of its JSON.
 
 Source: https://platform.openai.com/docs/guides/error-codes
 """
@@ -9,7 +9,7 @@ from service.errors.root import ServiceError
 
 
 class RequestError(ServiceError):
-    """One request cannot be served; everything else goes on."""
+    """One request cannot be served; others are not affected."""
 
     status: int = 400
     type: str = "invalid_request_error"
@@ -23,13 +23,13 @@ class RequestError(ServiceError):
 
 
 class InvalidParameter(RequestError):
-    """A field has a value that it cannot have."""
+    """A field has an invalid value."""
 
     code = "invalid_value"
 
 
 class UnsupportedParameter(RequestError):
-    """A field of OpenAI's interface that is not served, so it is refused rather than ignored."""
+    """A known field is not supported, so it is refused rather than ignored."""
 
     code = "unsupported_parameter"
 
@@ -38,7 +38,7 @@ class UnsupportedParameter(RequestError):
 
 
 class UnknownParameter(RequestError):
-    """A field that no interface has."""
+    """A field belongs to no known interface."""
 
     code = "unknown_parameter"
 
@@ -47,7 +47,7 @@ class UnknownParameter(RequestError):
 
 
 class MissingParameter(RequestError):
-    """A field that must be there is not."""
+    """A required field is missing."""
 
     code = "missing_required_parameter"
 
@@ -56,7 +56,7 @@ class MissingParameter(RequestError):
 
 
 class ContextLengthExceeded(RequestError):
-    """The prompt and what it asks for do not fit into the model's context."""
+    """The prompt and the requested completion do not fit into the model's context."""
 
     code = "context_length_exceeded"
 
@@ -76,7 +76,7 @@ class ContextLengthExceeded(RequestError):
 
 
 class InvalidApiKey(RequestError):
-    """No key, or a wrong one."""
+    """The request has no API key, or a wrong one."""
 
     status = 401
     code = "invalid_api_key"
@@ -94,7 +94,7 @@ class UnknownRoute(RequestError):
 
 
 class UnknownModel(RequestError):
-    """The request names a model that is not served here."""
+    """The requested model is not served here."""
 
     status = 404
     code = "model_not_found"
@@ -136,14 +136,14 @@ class BodyTooLarge(RequestError):
 
 
 class UnsupportedMediaType(RequestError):
-    """The body is not JSON."""
+    """The body is compressed, or its content type is not JSON."""
 
     status = 415
     code = "unsupported_media_type"
 
 
-class ClientGone(RequestError):
-    """The client closed the connection, so the work for it stops; the status is for the log."""
+class ClientDisconnected(RequestError):
+    """The client closed the connection, so its work is cancelled; the status is for the log."""
 
     status = 499
     code = "client_closed_request"
@@ -153,7 +153,7 @@ class ClientGone(RequestError):
 
 
 class Overloaded(RequestError):
-    """The server holds as many requests as it may."""
+    """The server is at its limit of concurrent requests."""
 
     status = 429
     type = "rate_limit_error"
@@ -167,7 +167,7 @@ class Overloaded(RequestError):
 
 
 class NotReady(RequestError):
-    """The model is still on its way to the device."""
+    """The model is still loading."""
 
     status = 503
     type = "server_error"
@@ -179,7 +179,7 @@ class NotReady(RequestError):
 
 
 class Draining(RequestError):
-    """The server was told to stop and takes no new request."""
+    """The server is shutting down and accepts no new requests."""
 
     status = 503
     type = "server_error"
@@ -187,7 +187,9 @@ class Draining(RequestError):
     retry_after_s = 1
 
     def __init__(self) -> None:
-        super().__init__("The server is shutting down and takes no new requests. Try again: another instance answers.")
+        super().__init__(
+            "The server is shutting down and accepts no new requests. Try again: another instance will answer."
+        )
 
 
 class DeadlineExceeded(RequestError):

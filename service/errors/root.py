@@ -1,5 +1,5 @@
-"""The root of every error."""
+"""The base class of all errors."""
 
 
 class ServiceError(Exception):
-    """Any error that Levserve raises on purpose."""
+    """An error that Levserve raises deliberately."""

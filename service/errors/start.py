@@ -1,10 +1,10 @@
-"""Why a start stops, raised by what reads settings, opens the port or makes room on the devices."""
+"""Errors of settings, the port and device memory that stop the start."""
 
 from service.errors.root import ServiceError
 
 
 class StartError(ServiceError):
-    """The service cannot start; the message is one line with cause and remedy."""
+    """The service cannot start; the message states cause and remedy in one line."""
 
 
 class SettingsError(StartError):
@@ -16,11 +16,11 @@ class SettingsError(StartError):
 
 
 class PortInUse(StartError):
-    """We may not listen where we should; as a rule because another process does."""
+    """The port cannot be opened, usually because another process listens on it."""
 
     def __init__(self, host: str, port: int, cause: str) -> None:
         super().__init__(
-            f"cannot listen on {host} port {port}: {cause}. Stop what uses it, or set PORT (or HOST) to a free one."
+            f"cannot listen on {host} port {port}: {cause}. Stop the process that uses it, or set PORT (or HOST) to a free one."
         )
         self.host = host
         self.port = port
@@ -31,7 +31,7 @@ class DoesNotFit(StartError):
 
     def __init__(self, *, needed_bytes: int, available_bytes: int, remedy: str) -> None:
         super().__init__(
-            f"the model needs {needed_bytes:,} bytes on each device and {available_bytes:,} are there. {remedy}"
+            f"the model needs {needed_bytes:,} bytes on each device and {available_bytes:,} are available. {remedy}"
         )
         self.needed_bytes = needed_bytes
         self.available_bytes = available_bytes

@@ -13,7 +13,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from service.api.http.errors import respond
 from service.api.http.probes import PROBE_PATHS
-from service.errors import ClientGone
+from service.errors import ClientDisconnected
 from service.observability.logs import current_trace
 from service.observability.metrics import Metrics
 
@@ -59,7 +59,7 @@ class AccessLog:
                 raise  # too late for an answer: the server closes the connection and logs why
             await respond(error, scope, send_with_id)
         finally:
-            self._record(scope, status or ClientGone.status, time.perf_counter() - begin_s)
+            self._record(scope, status or ClientDisconnected.status, time.perf_counter() - begin_s)
             current_trace.reset(trace)
 
     def _record(self, scope: Scope, status: int, latency_s: float) -> None:

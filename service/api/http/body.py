@@ -10,7 +10,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from service.api.http.errors import respond
 from service.api.schema.wire import WireObject, parse
-from service.errors import BodyTooLarge, BodyTooSlow, ClientGone, RequestError, UnsupportedMediaType
+from service.errors import BodyTooLarge, BodyTooSlow, ClientDisconnected, RequestError, UnsupportedMediaType
 
 METHODS_WITH_BODY = frozenset({"POST", "PUT", "PATCH"})
 MAX_LENGTH_DIGITS = 20
@@ -23,7 +23,7 @@ def json_body[T: WireObject](kind: type[T]) -> Callable[[Request], Awaitable[T]]
         try:
             content = await request.body()
         except ClientDisconnect:
-            raise ClientGone from None
+            raise ClientDisconnected from None
         return parse(kind, content)
 
     return read_body

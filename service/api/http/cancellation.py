@@ -6,7 +6,7 @@ from typing import Any
 
 from starlette.types import Receive
 
-from service.errors import ClientGone, DeadlineExceeded
+from service.errors import ClientDisconnected, DeadlineExceeded
 
 
 class Deadline:
@@ -36,14 +36,14 @@ async def cancel_on_disconnect[T](receive: Receive, work: Coroutine[Any, Any, T]
     """Return the result of `work`, cancelled if the client disconnects first; the request's body must have been read.
 
     Raises:
-        ClientGone: the client disconnected first.
+        ClientDisconnected: the client disconnected first.
     """
     working = asyncio.ensure_future(work)
     watching = asyncio.ensure_future(_disconnected(receive))
     try:
         await asyncio.wait((working, watching), return_when=asyncio.FIRST_COMPLETED)
         if not working.done():
-            raise ClientGone
+            raise ClientDisconnected
         return working.result()
     finally:
         working.cancel()

@@ -14,7 +14,7 @@ from starlette.types import Receive, Scope, Send
 from service.api.generation.streams import TextStreams
 from service.api.http.cancellation import cancel_on_disconnect
 from service.api.http.errors import logged_error_answer
-from service.errors import ClientGone, DeadlineExceeded
+from service.errors import ClientDisconnected, DeadlineExceeded
 
 DONE = b"data: [DONE]\n\n"
 # Proxies must neither cache nor buffer the answer.
@@ -47,7 +47,7 @@ class EventStream(StreamingResponse):
         try:
             with self._streams:
                 await cancel_on_disconnect(receive, self._send_all(scope, send))
-        except ClientGone:
+        except ClientDisconnected:
             if not self._has_begun:
                 raise
             # The body stays incomplete, so the server closes the connection.
@@ -62,12 +62,12 @@ class EventStream(StreamingResponse):
             if not self._has_begun:
                 raise
             if self._is_sending and isinstance(error, DeadlineExceeded):
-                raise ClientGone from None
+                raise ClientDisconnected from None
             end = frame(logged_error_answer(error, scope).body)  # too late for a status
         try:
             await deadline.within(self._send(send, end, is_last=True))
         except DeadlineExceeded:
-            raise ClientGone from None
+            raise ClientDisconnected from None
 
     async def _send_documents(self, send: Send) -> None:
         async for documents in self._documents:

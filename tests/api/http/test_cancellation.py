@@ -3,7 +3,7 @@ import asyncio
 import pytest
 
 from service.api.http.cancellation import Deadline, cancel_on_disconnect
-from service.errors import ClientGone, DeadlineExceeded
+from service.errors import ClientDisconnected, DeadlineExceeded
 
 pytestmark = pytest.mark.anyio
 
@@ -37,7 +37,7 @@ async def test_the_work_is_cancelled_and_over_when_the_client_leaves():
         finally:
             ended.append(True)
 
-    with pytest.raises(ClientGone):
+    with pytest.raises(ClientDisconnected):
         await cancel_on_disconnect(leaves, work())
     assert ended
 

@@ -18,7 +18,7 @@ REFUSALS = [
     errors.BodyTooSlow(1.0),
     errors.BodyTooLarge(5),
     errors.UnsupportedMediaType("no"),
-    errors.ClientGone(),
+    errors.ClientDisconnected(),
     errors.Overloaded(running=1, limit=1, retry_after_s=7),
     errors.NotReady("weights"),
     errors.Draining(),
