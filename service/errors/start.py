@@ -20,7 +20,8 @@ class PortInUse(StartError):
 
     def __init__(self, host: str, port: int, cause: str) -> None:
         super().__init__(
-            f"cannot listen on {host} port {port}: {cause}. Stop the process that uses it, or set PORT (or HOST) to a free one."
+            f"cannot listen on {host} port {port}: {cause}. "
+            "Stop the process that uses it, or set PORT (or HOST) to a free one."
         )
         self.host = host
         self.port = port
