@@ -1,20 +1,21 @@
-# One image, two targets, four accelerators:
+# One Dockerfile, two targets, four accelerators:
 #
-#   docker build .                                        the server (target `serve`), for a CPU
+#   docker build .                                        the server (target `serve`) for a CPU
 #   docker build --build-arg ACCELERATOR=cuda12 .         the same for cuda12, cuda13 or tpu
-#   docker build --target prewarm .                       the same and Levanter, to read its checkpoints: for `levserve
-#                                                         prewarm`, which converts them, so that `serve` needs no Levanter
+#   docker build --target prewarm .                       the same with Levanter, for `levserve prewarm`, which converts
+#                                                         Levanter checkpoints so that `serve` needs no Levanter
 #
-# Bases are named by tag, so that a rebuild brings Debian's and Python's security fixes; what is deployed is named by
-# the digest that the registry gives the built image, so a revision never changes under anyone. To pin a base as well:
-# `docker buildx imagetools inspect python:3.12-slim-bookworm`, and write the tag with @sha256:… behind it.
+# Base images are named by tag, so that a rebuild includes the security fixes of Debian and Python. Deployments name the
+# built image by its digest in the registry, so a revision never changes. To pin a base image as well, run
+# `docker buildx imagetools inspect python:3.12-slim-bookworm` and append @sha256:… to the tag.
 #
-# It needs no frontend newer than 2021: no heredocs, no COPY --link.
+# The Dockerfile works with frontends since 2021: it has no heredocs and no COPY --link.
 
 FROM ghcr.io/astral-sh/uv:0.13.8 AS uv
 
 FROM python:3.12-slim-bookworm AS python
-# Python's image comes without bytecode, and an instance that may not write would compile the library at every start.
+# Python's image contains no bytecode, and an instance with a read-only file system would compile the standard library at
+# every start.
 RUN python -m compileall -q -j 0 -x '/(ensurepip|idlelib|lib2to3|site-packages|test|tkinter|turtledemo)/' \
       /usr/local/lib/python3.12
 
@@ -35,8 +36,8 @@ RUN case "$ACCELERATOR" in \
 COPY pyproject.toml uv.lock ./
 
 
-# flax, which haliax brings for quantized matrices, asks for orbax and its packages to save checkpoints. Nothing here
-# does, so 90 MB stay out; tests that packages bring are 27 MB more.
+# flax, a dependency of haliax for quantized matrices, requires orbax and its dependencies to save checkpoints. Levserve
+# does not use them, so 90 MB are left out. The tests of packages are another 27 MB.
 FROM build AS serve-packages
 RUN --mount=type=cache,target=/root/.cache/uv \
     xargs --arg-file=extra uv sync --frozen --no-dev --no-install-project --no-editable \
@@ -45,7 +46,7 @@ RUN --mount=type=cache,target=/root/.cache/uv \
     && python -m compileall -q -j 0 /opt/python/lib
 
 
-# What Levanter adds to the packages above, alone: both images share the layer with JAX and CUDA.
+# Only the packages that Levanter adds: both images share the layer with JAX and CUDA.
 FROM serve-packages AS levanter-packages
 WORKDIR /
 RUN --mount=type=cache,target=/root/.cache/uv \
@@ -56,7 +57,7 @@ RUN --mount=type=cache,target=/root/.cache/uv \
     && find opt/python -cnewer before ! -type d -exec cp --archive --parents --target-directory=levanter {} +
 
 
-# Apart from the packages, so that a change of ours pushes and pulls a few megabytes.
+# Separate from the packages, so that a change of Levserve pushes and pulls only a few megabytes.
 FROM build AS project
 COPY README.md ./
 COPY service service
@@ -68,10 +69,10 @@ RUN --mount=type=cache,target=/root/.cache/uv \
 
 
 FROM python AS runtime
-# A named volume that is mounted here takes over who may write: any uid.
+# A named volume that is mounted here inherits the mode: any uid may write.
 RUN install --directory --mode=1777 /cache
-# An instance may run under any uid and without a file system to write to, except /tmp or a volume: the home is there,
-# and a uid that /etc/passwd does not know still has a user name for the libraries that ask.
+# An instance may run under any uid, with /tmp or a volume as its only writable file system. HOME is therefore /tmp, and
+# USER is set because some libraries need a user name and /etc/passwd may not contain the uid.
 ENV HOME=/tmp \
     USER=levserve \
     LOCAL_MODEL_CACHE=/tmp/levserve \
@@ -79,15 +80,15 @@ ENV HOME=/tmp \
     PYTHONPATH=/opt/levserve \
     PYTHONDONTWRITEBYTECODE=1 \
     PYTHONUNBUFFERED=1
-# Large arrays in pages of 2 MiB: a step on a CPU is 3 to 5 % faster.
+# Huge pages of 2 MiB for large arrays: a step on a CPU is 3 to 5 % faster.
 ENV GLIBC_TUNABLES=glibc.malloc.hugetlb=1
-# Where GKE and Cloud Run put the GPU's driver; CUDA itself comes with the packages.
+# GKE and Cloud Run install the GPU driver here; CUDA itself is in the packages.
 ENV LD_LIBRARY_PATH=/usr/local/nvidia/lib64
 WORKDIR /srv
 USER 10001:10001
 EXPOSE 8080
 STOPSIGNAL SIGTERM
-# For Docker and Compose; Cloud Run and Kubernetes have probes of their own. http.client, because it minds no proxy.
+# For Docker and Compose; Cloud Run and Kubernetes have their own probes. http.client ignores proxy settings.
 HEALTHCHECK --interval=10s --timeout=5s --start-period=30m --retries=3 \
     CMD ["python", "-ISc", "import http.client, os, sys; c = http.client.HTTPConnection('127.0.0.1', int(os.environ.get('PORT') or 8080), timeout=4); c.request('GET', '/health/ready'); sys.exit(c.getresponse().status != 200)"]
 ENTRYPOINT ["levserve"]
@@ -99,7 +100,7 @@ COPY --from=serve-packages /opt/python /opt/python
 
 
 FROM packages AS prewarm
-# What Levanter logs runs with wants git, or to be told that there is none.
+# Levanter's run tracker requires git unless this is set.
 ENV GIT_PYTHON_REFRESH=quiet
 COPY --from=levanter-packages /levanter /
 COPY --from=project /opt/levserve /opt/levserve

@@ -1,9 +1,9 @@
-# `make serve` and `make test` need nothing before them: uv, Python 3.12 and all packages come by themselves.
+# `make serve` and `make test` need no setup: they install uv, Python 3.12 and all packages.
 UV := .tools/uv/bin/uv
 RUN := $(UV) run --no-sync
-# Tests run in as many processes as the machine has processors; tests that share a costly fixture share a process.
+# One test process per CPU; tests that share a costly fixture run in the same process.
 PYTEST := pytest --numprocesses=logical --maxprocesses=8 --dist=loadgroup
-# Large arrays in pages of 2 MiB: a step on a CPU is 3 to 5 % faster.
+# Huge pages of 2 MiB for large arrays: a step on a CPU is 3 to 5 % faster.
 GLIBC_TUNABLES ?= glibc.malloc.hugetlb=1
 .DEFAULT_GOAL := help
 .PHONY: help serve test test-all mutate check fix demo-model bench bench-start bench-loading image check-image
@@ -34,7 +34,7 @@ check: .venv/dev ## Check format, lint, types, import rules, dependencies and de
 	$(RUN) deptry .
 	$(RUN) python scripts/check_deployment.py
 
-fix: .venv/dev ## Format and mend what can be mended
+fix: .venv/dev ## Format, apply automatic fixes, write the settings into README.md and .env.example
 	$(RUN) ruff format .
 	$(RUN) ruff check --fix .
 	$(RUN) python -m scripts.write_documents
@@ -43,13 +43,13 @@ demo-model: .venv/dev ## Train the demo model again with Levanter (a few CPU min
 	$(RUN) python -m examples.demo_model.train
 	$(RUN) python -m examples.demo_model.check --pin tests/demo_answers.json
 
-bench: .venv/dev ## Measure serving side by side with peers, on a quiet machine (half an hour)
+bench: .venv/dev ## Measure serving against peers, on an idle machine (half an hour)
 	$(RUN) python -m benchmarks.serving
 
-bench-start: .venv/dev ## Measure starts and loading side by side with peers, on a quiet machine (a quarter of an hour)
+bench-start: .venv/dev ## Measure starts and loading against peers, on an idle machine (a quarter of an hour)
 	$(RUN) python -m benchmarks.start
 
-bench-loading: .venv/dev ## Measure loading from a bucket side by side with other clients
+bench-loading: .venv/dev ## Measure loading from a bucket against other clients
 	$(RUN) python -m benchmarks.loading --work-dir .cache/bench/loading
 
 image: ## Build the container image (needs Docker); ACCELERATOR=cuda12, cuda13 or tpu; TARGET=prewarm with Levanter
@@ -61,7 +61,7 @@ check-image: .venv/serve ## Start the CPU image, smoke-test it, drain it (needs 
 $(UV): scripts/install_uv.sh
 	@sh scripts/install_uv.sh .tools/uv && touch $@
 
-# Each stamp is newer than the lock once its packages are there. Neither takes away what the other brought.
+# Each stamp is newer than the lock file once its packages are installed. Neither removes packages of the other.
 .venv/serve: $(UV) pyproject.toml uv.lock
 	$(UV) sync --frozen --no-default-groups --inexact --compile-bytecode
 	@touch $@
