@@ -1,5 +1,4 @@
-# Who may call the service, and which keys it may read. Nobody is let in by default but the deploy identity's smoke
-# test.
+# Callers of the service, and the keys that it may read. By default only the smoke test of the deploy identity may call.
 
 locals {
   callers = merge(
@@ -31,7 +30,7 @@ resource "google_secret_manager_secret_iam_member" "serve_reads_keys" {
   member    = "serviceAccount:${var.serve_account_email}"
 }
 
-# The smoke test of a deployment knocks with the key.
+# The smoke test of a deployment sends the key.
 resource "google_secret_manager_secret_iam_member" "deploy_reads_key" {
   for_each = toset([for name, secret in var.secret_env : secret if name == "API_KEY"])
 

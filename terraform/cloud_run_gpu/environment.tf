@@ -1,7 +1,7 @@
-# Every environment variable that this root sets; a test holds the names against service/settings.py.
+# Every environment variable that this root sets; a test compares the names with service/settings.py.
 
 locals {
-  pull_timeout_s = floor(local.startup_budget_s * 5 / 6) # fail with a message before the probe gives up without one
+  pull_timeout_s = floor(local.startup_budget_s * 5 / 6) # fail with a message before the probe times out without one
   cache_path     = "/cache"
 
   settings_env = {

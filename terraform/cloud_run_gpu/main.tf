@@ -1,7 +1,7 @@
-# The service, and the job that compiles for it.
+# The service, and the job that compiles its bundle.
 #
-# Terraform owns the shape; `gcloud run` and Cloud Build own which image runs and which revision gets traffic. That is
-# why both resources ignore the image and the traffic below: neither side undoes the other.
+# Terraform owns the shape; `gcloud run` and Cloud Build own the image and the traffic of revisions. Both resources ignore
+# the image and the traffic below, so that neither side undoes the other.
 
 resource "google_cloud_run_v2_service" "main" {
   name                 = var.service_name
@@ -12,7 +12,7 @@ resource "google_cloud_run_v2_service" "main" {
   deletion_protection  = var.deletion_protection_enabled
   launch_stage         = var.model_cache == "disk" ? "BETA" : "GA"
 
-  # On the service, not on the revision: a revision under test keeps no instance of its own.
+  # On the service, not on the revision, so that a revision under test keeps no instance running.
   scaling {
     min_instance_count = var.min_instances
   }
@@ -69,11 +69,11 @@ resource "google_cloud_run_v2_service" "main" {
           { cpu = tostring(var.cpu), memory = "${var.memory_gib}Gi" },
           local.has_gpu ? { "nvidia.com/gpu" = "1" } : {},
         )
-        cpu_idle          = false # a GPU needs CPU that is always there, and the drain does too
+        cpu_idle          = false # a GPU requires CPU that is always allocated, and so does the drain
         startup_cpu_boost = var.startup_cpu_boost_enabled
       }
 
-      # Ready means that a real token was produced; the default probe would pass as soon as the port is open.
+      # Ready means that a real token was generated; the default probe would pass as soon as the port is open.
       startup_probe {
         period_seconds    = local.startup_period_s
         timeout_seconds   = 5
@@ -124,7 +124,7 @@ resource "google_cloud_run_v2_service" "main" {
       }
     }
 
-    # Scrapes localhost:8080/metrics every 30 s, which is what it does without a configuration.
+    # Without a configuration, it scrapes localhost:8080/metrics every 30 s.
     dynamic "containers" {
       for_each = var.metrics_sidecar_enabled ? [var.metrics_sidecar_image] : []
       content {
@@ -140,7 +140,7 @@ resource "google_cloud_run_v2_service" "main" {
   }
 
   timeouts {
-    create = "45m" # the default of 20 minutes is shorter than a start may be
+    create = "45m" # a start may take longer than the default of 20 minutes
     update = "45m"
   }
 
@@ -150,7 +150,7 @@ resource "google_cloud_run_v2_service" "main" {
       client_version,
       traffic,
       template[0].containers[0].image,
-      template[0].labels, # gcloud marks each deployment there
+      template[0].labels, # gcloud labels each deployment
     ]
   }
 
@@ -160,13 +160,13 @@ resource "google_cloud_run_v2_service" "main" {
   ]
 }
 
-# The same packages, settings and GPU as the service: a bundle fits only what it was compiled for.
+# The same packages, settings and GPU as the service, because a bundle fits only these.
 resource "google_cloud_run_v2_job" "prewarm" {
   name                = "${var.service_name}-prewarm"
   location            = var.region
   deletion_protection = false
   launch_stage        = "GA"
-  # Without the image, which is ignored below: a build that brings another one executes the job itself.
+  # Without the image, which is ignored below: a build with a new image runs the job itself.
   run_execution_token = var.prewarm_on_apply ? substr(sha256(jsonencode([var.gpu_type, local.env])), 0, 8) : null
 
   template {

@@ -1,7 +1,7 @@
 # Dashboard, uptime check and alerts of this service. The log-based metrics of the start come from the foundation root.
 
 locals {
-  # An uptime check is traffic: it would keep a service that scales to zero awake, at the price of an instance.
+  # An uptime check is traffic: it would keep one instance of a service that scales to zero running.
   has_uptime_check = var.min_instances > 0
 
   of_service = "monitored_resource=\"cloud_run_revision\",service_name=\"${var.service_name}\""
@@ -135,7 +135,7 @@ resource "google_monitoring_alert_policy" "main" {
       query                     = each.value.query
       duration                  = "${each.value.wait_s}s"
       evaluation_interval       = "60s"
-      disable_metric_validation = true # a service that never had a request has no series yet
+      disable_metric_validation = true # a service without requests has no series yet
     }
   }
 

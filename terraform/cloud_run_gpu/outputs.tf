@@ -1,6 +1,6 @@
 locals {
   key_secret = lookup(var.secret_env, "API_KEY", "")
-  # The key, the first of several, comes through a pipe: neither a process list nor a shell's history shows it.
+  # The first key comes through a pipe, so that neither a process list nor a shell history shows it.
   key_command = local.key_secret == "" ? "" : "gcloud secrets versions access latest --secret=${local.key_secret} --project=${var.project_id} | cut -d, -f1 | "
   smoke_flags = compact([
     var.public_access_enabled ? "" : "--identity-token auto",
@@ -10,7 +10,7 @@ locals {
 }
 
 output "logs_command" {
-  description = "The last log lines of the service."
+  description = "Shows the last log lines of the service."
   value       = "gcloud run services logs read ${var.service_name} --region=${var.region} --project=${var.project_id} --limit=100"
 }
 
@@ -25,7 +25,7 @@ output "rollback_command" {
 }
 
 output "smoke_command" {
-  description = "Tests the deployed service from outside, with patience for a cold start."
+  description = "Tests the deployed service from outside, and waits for a cold start."
   value       = "${local.key_command}levserve smoke ${google_cloud_run_v2_service.main.uri} ${join(" ", local.smoke_flags)}"
 }
 

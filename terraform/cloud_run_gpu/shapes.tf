@@ -1,4 +1,4 @@
-# What Cloud Run offers with each GPU, and the limits of a start.
+# Cloud Run's resources for each GPU, and the limits of a start.
 # Source: https://cloud.google.com/run/docs/configuring/services/gpu, read 2026-10-07; no maximum is stated there for
 # the RTX shape.
 
@@ -24,7 +24,7 @@ locals {
   has_gpu   = var.gpu_type != "none"
   gpu_shape = lookup(local.gpu_shapes, var.gpu_type, { min_cpu = 1, min_memory_gib = 2, max_cpu = 8, max_memory_gib = 32, gpu_memory_gib = 0, regions = [var.region] })
 
-  # The metrics sidecar comes on top of the service's own container.
+  # The metrics sidecar needs resources in addition to the service's container.
   sidecar_cpu        = 1
   sidecar_memory_gib = 1
 
@@ -32,8 +32,7 @@ locals {
   startup_budget_s     = coalesce(var.startup_budget_s, local.max_startup_budget_s)
   startup_period_s     = 10
 
-  # Slots that run and as many that wait: Cloud Run sends the next request to another instance instead of being answered
-  # 429.
+  # As many requests wait as run: Cloud Run sends any further one to another instance, so that it does not get a 429.
   concurrency = 2 * var.slots
 }
 

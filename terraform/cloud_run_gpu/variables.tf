@@ -21,7 +21,7 @@ variable "bundle_bucket_name" {
 }
 
 variable "cache_gib" {
-  description = "Size of the cache volume where model_cache is \"disk\" or \"memory\": the checkpoint and a little more."
+  description = "Size of the cache volume if model_cache is \"disk\" or \"memory\": the checkpoint and a little more."
   type        = number
   default     = 20
 
@@ -63,7 +63,7 @@ variable "cpu" {
 }
 
 variable "deletion_protection_enabled" {
-  description = "Whether a destroy, or a change that replaces the service, is refused."
+  description = "Whether to refuse a destroy, or a change that replaces the service."
   type        = bool
   default     = true
 }
@@ -79,7 +79,7 @@ variable "deploy_account_email" {
 }
 
 variable "dtype" {
-  description = "DTYPE: the type of weights and activations."
+  description = "DTYPE: the dtype of weights and activations."
   type        = string
   default     = "auto"
 
@@ -101,12 +101,12 @@ variable "env" {
 
   validation {
     condition     = alltrue([for name in keys(var.env) : !can(regex("(^|_)(KEY|TOKEN|SECRET|PASSWORD)$", name))])
-    error_message = "env is readable by all who see the project: put keys into Secret Manager and name the secret in secret_env."
+    error_message = "env is readable for everyone with access to the project: put keys into Secret Manager and name the secret in secret_env."
   }
 
   validation {
     condition     = length(setintersection(keys(var.env), keys(local.settings_env))) == 0 && !contains(keys(var.env), "PORT")
-    error_message = "env repeats what another variable of this root decides (such as MAX_NUM_SEQS: slots), or PORT, which Cloud Run sets. Use that variable."
+    error_message = "env repeats a setting of another variable of this root (such as MAX_NUM_SEQS: slots), or PORT, which Cloud Run sets. Use that variable."
   }
 }
 
@@ -122,23 +122,23 @@ variable "gpu_type" {
 }
 
 variable "gpu_zonal_redundancy_enabled" {
-  description = "Whether capacity is held for a zone's failure: about half as dear again, and a fresh project's quota of 3 GPUs does not cover it."
+  description = "Whether capacity is reserved for the failure of a zone. It costs about half as much again, and the quota of 3 GPUs in a new project does not cover it."
   type        = bool
   default     = false
 }
 
 variable "image" {
-  description = "The image with tag or digest. Later deployments by gcloud or Cloud Build may change it: this root does not change it back."
+  description = "The image with tag or digest. Later deployments by gcloud or Cloud Build may change it; this root does not revert that."
   type        = string
 
   validation {
     condition     = can(regex("^[a-z0-9.-]+/[a-zA-Z0-9_./-]+(:[a-zA-Z0-9_.-]+|@sha256:[0-9a-f]{64})$", var.image)) && !endswith(var.image, ":latest")
-    error_message = "image must name a registry, an image and a tag or digest that stays what it is (not \":latest\"), such as us-central1-docker.pkg.dev/PROJECT/levserve/levserve:1.0-cuda12."
+    error_message = "image must name a registry, an image and an immutable tag or digest (not \":latest\"), such as us-central1-docker.pkg.dev/PROJECT/levserve/levserve:1.0-cuda12."
   }
 }
 
 variable "ingress" {
-  description = "From where the service can be reached at all: all, internal, or internal and a load balancer. Who may call it is another matter: invokers."
+  description = "Networks that can reach the service: all, internal, or internal and a load balancer. See invokers for permission to call it."
   type        = string
   default     = "INGRESS_TRAFFIC_ALL"
 
@@ -160,7 +160,7 @@ variable "invokers" {
 }
 
 variable "max_instances" {
-  description = "Most instances of one revision. A fresh project has 3 GPUs: 2 leave one for the next revision's smoke test."
+  description = "Maximum number of instances of one revision. A new project has 3 GPUs: 2 leave one for the smoke test of the next revision."
   type        = number
   default     = 2
 
@@ -171,7 +171,7 @@ variable "max_instances" {
 }
 
 variable "max_model_len" {
-  description = "MAX_MODEL_LEN: tokens of context. Null: the model's own, as far as memory reaches."
+  description = "MAX_MODEL_LEN: context length in tokens. Null: the model's own, as memory allows."
   type        = number
   default     = null
 
@@ -198,13 +198,13 @@ variable "memory_gib" {
 }
 
 variable "metrics_sidecar_enabled" {
-  description = "Whether a Managed Prometheus sidecar carries /metrics to Cloud Monitoring. It takes 1 vCPU and 1 GiB of the instance; without it there are no alerts on KV pages and slots."
+  description = "Whether a Managed Prometheus sidecar sends /metrics to Cloud Monitoring. It takes 1 vCPU and 1 GiB of the instance; without it there are no alerts on KV pages and slots."
   type        = bool
   default     = false
 
   validation {
     condition     = !var.metrics_sidecar_enabled || !contains(keys(var.secret_env), "API_KEY")
-    error_message = "With API_KEY set /metrics asks for the key, which the sidecar cannot send: protect the service by IAM alone, or set metrics_sidecar_enabled = false."
+    error_message = "With API_KEY set, /metrics requires the key, which the sidecar cannot send: protect the service by IAM alone, or set metrics_sidecar_enabled = false."
   }
 }
 
@@ -237,7 +237,7 @@ variable "model_bucket_name" {
 }
 
 variable "model_cache" {
-  description = "Where a pulled checkpoint lies: \"none\" streams it from the bucket to the GPU; \"disk\" is an ephemeral disk (Preview, billed by size); \"memory\" counts against memory_gib."
+  description = "Storage of a downloaded checkpoint: \"none\" streams it from the bucket to the GPU; \"disk\" is an ephemeral disk (Preview, billed by size); \"memory\" counts against memory_gib."
   type        = string
   default     = "none"
 
@@ -248,7 +248,7 @@ variable "model_cache" {
 }
 
 variable "model_name" {
-  description = "MODEL_NAME: what clients send as `model`. Null: the last part of model_uri."
+  description = "MODEL_NAME: the name that clients send as `model`. Null: the last part of model_uri."
   type        = string
   default     = null
 }
@@ -259,7 +259,7 @@ variable "model_uri" {
 
   validation {
     condition     = startswith(var.model_uri, "gs://${var.model_bucket_name}/") && length(var.model_uri) > length("gs://${var.model_bucket_name}/")
-    error_message = "model_uri must be gs://MODEL_BUCKET_NAME/FOLDER: the service may read that bucket only, and has no way to the internet."
+    error_message = "model_uri must be gs://MODEL_BUCKET_NAME/FOLDER: the service can read only that bucket, and has no access to the internet."
   }
 }
 
@@ -269,7 +269,7 @@ variable "network" {
 }
 
 variable "notification_channels" {
-  description = "Who is told of alerts: ids such as projects/PROJECT/notificationChannels/NUMBER."
+  description = "Recipients of alerts: ids such as projects/PROJECT/notificationChannels/NUMBER."
   type        = list(string)
   default     = []
 
@@ -301,7 +301,7 @@ variable "prewarm_image" {
 
   validation {
     condition     = var.prewarm_image == null ? true : can(regex("^[a-z0-9.-]+/[a-zA-Z0-9_./-]+(:[a-zA-Z0-9_.-]+|@sha256:[0-9a-f]{64})$", var.prewarm_image)) && !endswith(var.prewarm_image, ":latest")
-    error_message = "prewarm_image must name a registry, an image and a tag or digest that stays what it is (not \":latest\"), such as us-central1-docker.pkg.dev/PROJECT/levserve/levserve-prewarm:1.0-cuda12."
+    error_message = "prewarm_image must name a registry, an image and an immutable tag or digest (not \":latest\"), such as us-central1-docker.pkg.dev/PROJECT/levserve/levserve-prewarm:1.0-cuda12."
   }
 }
 
@@ -366,7 +366,7 @@ variable "secret_env" {
 
   validation {
     condition     = length(setintersection(keys(var.secret_env), keys(local.settings_env))) == 0
-    error_message = "secret_env repeats a setting that another variable of this root decides."
+    error_message = "secret_env repeats a setting of another variable of this root."
   }
 }
 
@@ -392,18 +392,18 @@ variable "service_name" {
 }
 
 variable "slots" {
-  description = "MAX_NUM_SEQS: sequences that run at once on an instance. As many more may wait, and Cloud Run's concurrency is the sum."
+  description = "MAX_NUM_SEQS: sequences that run at the same time on an instance. As many more may wait; Cloud Run's concurrency is the sum."
   type        = number
   default     = 16
 
   validation {
     condition     = var.slots >= 1 && var.slots <= 500 && var.slots == floor(var.slots)
-    error_message = "slots must be a whole number from 1 to 500: Cloud Run sends an instance at most 1000 requests at once, half running and half waiting."
+    error_message = "slots must be a whole number from 1 to 500: Cloud Run sends an instance at most 1000 concurrent requests, half of them running and half waiting."
   }
 }
 
 variable "startup_budget_s" {
-  description = "Seconds that a start may take before the instance is given up. Null: the most that Cloud Run allows."
+  description = "Seconds that a start may take before the instance is stopped. Null: Cloud Run's maximum."
   type        = number
   default     = null
 

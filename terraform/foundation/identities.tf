@@ -1,4 +1,4 @@
-# One service account for each thing that acts; each can do what its line says and no more.
+# One service account per role, with the least privilege for it.
 
 locals {
   identities = {
@@ -7,7 +7,7 @@ locals {
     deploy  = "Cloud Build: pushes images, runs the prewarm job, deploys revisions."
     node    = "GKE nodes: pull images, write logs and metrics."
   }
-  # Known before the accounts exist, so that a plan shows who gets what.
+  # Known before the accounts exist, so that a plan shows the members of each grant.
   emails = { for key, account in google_service_account.main : key => "${account.account_id}@${var.project_id}.iam.gserviceaccount.com" }
   project_roles = {
     "serve/metrics"  = { identity = "serve", role = "roles/monitoring.metricWriter" }
@@ -36,7 +36,7 @@ resource "google_project_iam_member" "main" {
   member  = "serviceAccount:${local.emails[each.value.identity]}"
 }
 
-# A deployment says as whom the revision and the job run.
+# A deployment sets the identity of the revision and of the job.
 resource "google_service_account_iam_member" "deploy_acts_as" {
   for_each = toset(["serve", "prewarm"])
 
@@ -45,7 +45,7 @@ resource "google_service_account_iam_member" "deploy_acts_as" {
   member             = "serviceAccount:${local.emails["deploy"]}"
 }
 
-# The smoke test's ID token.
+# For the ID token of the smoke test.
 resource "google_service_account_iam_member" "deploy_makes_its_own_id_token" {
   service_account_id = google_service_account.main["deploy"].name
   role               = "roles/iam.serviceAccountOpenIdTokenCreator"

@@ -51,7 +51,7 @@ resource "google_artifact_registry_repository" "main" {
     }
   }
 
-  # Keeping wins over deleting.
+  # Keep policies take precedence over delete policies.
   cleanup_policies {
     id     = "keep-newest"
     action = "KEEP"

@@ -1,4 +1,5 @@
-# Log-based metrics of the start, here because both platforms write the same lines and alerts need the metric to exist.
+# Log-based metrics of the start. They are in this root because both platforms write the same lines, and alerts require
+# that the metric exists.
 
 locals {
   service_logs = "(resource.type=\"cloud_run_revision\" OR resource.type=\"k8s_container\")"

@@ -1,4 +1,4 @@
-# Weights travel over Google's own network: Private Google Access, no address on the internet, no NAT.
+# Weights are read over Google's network: Private Google Access, no external address, no NAT.
 
 resource "google_compute_network" "main" {
   name                    = var.name

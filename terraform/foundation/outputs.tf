@@ -22,14 +22,14 @@ output "build_command" {
 }
 
 output "cloud_run_tfvars" {
-  description = "What the cloud_run_gpu root takes from this one: write it to its foundation.auto.tfvars."
+  description = "Input of the cloud_run_gpu root: write it to its foundation.auto.tfvars."
   value = join("", [
     for name, value in merge(local.shared, { deploy_account_email = local.emails["deploy"] }) : format("%-21s = %q\n", name, value)
   ])
 }
 
 output "gke_tfvars" {
-  description = "What the gke_tpu root takes from this one: write it to its foundation.auto.tfvars."
+  description = "Input of the gke_tpu root: write it to its foundation.auto.tfvars."
   value = join("", [
     for name, value in merge(local.shared, { node_account_email = local.emails["node"] }) : format("%-21s = %q\n", name, value)
   ])
@@ -41,6 +41,6 @@ output "image_prefix" {
 }
 
 output "model_upload_command" {
-  description = "Uploads a checkpoint; put its folder's name in the place of MODEL."
+  description = "Uploads a checkpoint; replace MODEL by its folder."
   value       = "gcloud storage cp MODEL gs://${google_storage_bucket.models.name}/ --recursive"
 }

@@ -1,4 +1,4 @@
-# Two buckets with different trust: checkpoints are data, bundles are native code that every instance will run.
+# Two buckets of different trust: checkpoints are data, bundles are native code that every instance runs.
 
 resource "google_storage_bucket" "models" {
   name                        = var.model_bucket_name
@@ -9,7 +9,7 @@ resource "google_storage_bucket" "models" {
   force_destroy               = false
 
   versioning {
-    enabled = true # a start pins the generations that it reads, so a file replaced meanwhile must stay readable
+    enabled = true # a start pins the generations that it reads, so a replaced file must stay readable
   }
 
   lifecycle_rule {
@@ -67,7 +67,7 @@ resource "google_storage_bucket" "bundles" {
   depends_on = [google_project_service.main]
 }
 
-# What `gcloud builds submit` uploads; nothing of value.
+# Uploads of `gcloud builds submit`, which can be deleted.
 resource "google_storage_bucket" "build_sources" {
   name                        = "${var.project_id}-${var.name}-build"
   location                    = var.region
@@ -109,7 +109,7 @@ resource "google_storage_bucket_iam_member" "bundles_read" {
   member = "serviceAccount:${local.emails["serve"]}"
 }
 
-# The only grant of this repository that can write a bundle.
+# The only grant of this repository that allows writing bundles.
 resource "google_storage_bucket_iam_member" "bundles_write" {
   bucket = google_storage_bucket.bundles.name
   role   = "roles/storage.objectUser"

@@ -15,12 +15,12 @@ variable "bundle_bucket_name" {
 
   validation {
     condition     = var.bundle_bucket_name != var.model_bucket_name || var.bundle_bucket_name == ""
-    error_message = "bundle_bucket_name and model_bucket_name are the same bucket: whoever may upload a model could then plant native code. Give bundles a bucket of their own."
+    error_message = "bundle_bucket_name and model_bucket_name are the same bucket: everyone who can upload a model could then plant native code. Use a separate bucket for bundles."
   }
 }
 
 variable "images_kept" {
-  description = "How many of the newest images of each name the registry keeps, whatever their age."
+  description = "Number of the newest images per name that the registry keeps, of any age."
   type        = number
   default     = 5
 
@@ -58,7 +58,7 @@ variable "model_writers" {
 }
 
 variable "name" {
-  description = "Prefix of all that this root makes: network, registry, service accounts."
+  description = "Prefix of everything that this root creates: network, registry, service accounts."
   type        = string
   default     = "levserve"
 
@@ -75,7 +75,7 @@ variable "noncurrent_days" {
 
   validation {
     condition     = var.noncurrent_days >= 1
-    error_message = "noncurrent_days must be at least 1, or an overwritten checkpoint is gone at once."
+    error_message = "noncurrent_days must be at least 1, otherwise an overwritten checkpoint is lost at once."
   }
 }
 

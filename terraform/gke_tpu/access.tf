@@ -1,4 +1,4 @@
-# Workload Identity: a pod acts as its Google service account, without a key file anywhere.
+# Workload Identity: a pod acts as its Google service account without a key file.
 
 locals {
   identities = {
@@ -38,10 +38,10 @@ resource "google_service_account_iam_member" "pods_act_as" {
   role               = "roles/iam.workloadIdentityUser"
   member             = "serviceAccount:${var.project_id}.svc.id.goog[${var.namespace}/${var.service_name}-${each.key}]"
 
-  depends_on = [google_container_cluster.main] # its workload pool exists with the first cluster
+  depends_on = [google_container_cluster.main] # the workload pool exists once there is a cluster
 }
 
-# The autoscaler's adapter reads our queue metric from Cloud Monitoring.
+# The autoscaler's adapter reads the queue metric from Cloud Monitoring.
 resource "google_project_iam_member" "metrics_adapter_reads" {
   project = var.project_id
   role    = "roles/monitoring.viewer"

@@ -29,7 +29,7 @@ resource "kubernetes_horizontal_pod_autoscaler_v2" "main" {
       }
     }
 
-    # A replica is a TPU VM: come quickly, go slowly.
+    # A replica is a TPU VM: add replicas quickly, remove them slowly.
     behavior {
       scale_up {
         stabilization_window_seconds = 0

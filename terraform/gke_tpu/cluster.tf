@@ -22,7 +22,7 @@ resource "google_container_cluster" "main" {
 
   control_plane_endpoints_config {
     dns_endpoint_config {
-      allow_external_traffic = true # IAM decides who comes in
+      allow_external_traffic = true # IAM controls access
     }
     ip_endpoints_config {
       enabled = false

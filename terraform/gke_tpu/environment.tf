@@ -1,8 +1,8 @@
-# Every environment variable that this root sets; a test holds the names against service/settings.py.
+# Every environment variable that this root sets; a test compares the names with service/settings.py.
 
 locals {
   drain_s     = coalesce(var.drain_s, var.capacity == "spot" ? 8 : 30)
-  concurrency = 2 * var.slots # as many wait as run
+  concurrency = 2 * var.slots # as many requests wait as run
   cache_path  = "/cache"
 
   settings_env = {

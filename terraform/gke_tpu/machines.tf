@@ -1,4 +1,4 @@
-# TPU machines and the topologies that they form: how many VMs each takes.
+# TPU machines and their topologies, with the number of VMs of each.
 # Source: https://cloud.google.com/kubernetes-engine/docs/concepts/plan-tpus, read 2026-11; v5e's slices of several VMs
 # are from memory there.
 #

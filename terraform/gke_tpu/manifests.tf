@@ -1,5 +1,5 @@
-# Custom resources: scraping, and the gateway. They go through a chart of one line, because the kubernetes provider
-# cannot plan a custom resource before its cluster exists.
+# Custom resources for scraping and the gateway. They are installed through a chart of one line, because the kubernetes
+# provider cannot plan a custom resource before its cluster exists.
 
 locals {
   key_secret = lookup(var.secret_env, "API_KEY", null)
@@ -12,7 +12,7 @@ locals {
       selector = { matchLabels = local.pod_labels }
       endpoints = [merge(
         { port = "http", path = "/metrics", interval = "15s" },
-        # /metrics asks for the key too; the collector takes it from the same secret.
+        # /metrics requires the key too; the collector reads it from the same secret.
         local.key_secret == null ? {} : { authorization = { type = "Bearer", credentials = { secret = { name = local.key_secret, key = "API_KEY" } } } },
       )]
     }
@@ -68,7 +68,7 @@ locals {
     )
   }
 
-  # The load balancer's default of 30 s would cut every longer answer.
+  # The load balancer's default of 30 s would cut off longer answers.
   backend_policy = {
     apiVersion = "networking.gke.io/v1"
     kind       = "GCPBackendPolicy"

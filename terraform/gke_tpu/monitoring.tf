@@ -122,7 +122,7 @@ resource "google_monitoring_alert_policy" "main" {
       query                     = each.value.query
       duration                  = "${each.value.wait_s}s"
       evaluation_interval       = "60s"
-      disable_metric_validation = true # a service that never had a request has no series yet
+      disable_metric_validation = true # a service without requests has no series yet
     }
   }
 

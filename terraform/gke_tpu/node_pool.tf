@@ -43,11 +43,11 @@ resource "google_container_node_pool" "tpu" {
   }
 
   management {
-    auto_repair  = var.capacity != "flex_start" # GKE refuses repair where a node is lent for a time
+    auto_repair  = var.capacity != "flex_start" # GKE rejects auto-repair for nodes of limited lifetime
     auto_upgrade = true
   }
 
-  # There is no spare TPU to surge to.
+  # There is no spare TPU for a surge.
   upgrade_settings {
     max_surge       = 0
     max_unavailable = 1
@@ -61,16 +61,16 @@ resource "google_container_node_pool" "tpu" {
     oauth_scopes     = ["https://www.googleapis.com/auth/cloud-platform"]
     spot             = var.capacity == "spot"
     flex_start       = var.capacity == "flex_start"
-    max_run_duration = var.capacity == "flex_start" ? "604800s" : null # 7 days, the most there is
+    max_run_duration = var.capacity == "flex_start" ? "604800s" : null # 7 days, the maximum
 
-    # Stated in every case: without it a pool may eat someone else's reservation.
+    # Always set: otherwise a pool may consume another reservation.
     reservation_affinity {
       consume_reservation_type = var.capacity == "reservation" ? "SPECIFIC_RESERVATION" : "NO_RESERVATION"
       key                      = var.capacity == "reservation" ? "compute.googleapis.com/reservation-name" : null
       values                   = var.capacity == "reservation" ? [var.reservation_name] : null
     }
 
-    # Streams the image: a pod starts before all of it is there.
+    # Image streaming: a pod starts before its image is complete.
     gcfs_config {
       enabled = true
     }

@@ -1,5 +1,5 @@
 locals {
-  # The key, the first of several, stays in the pod and comes through a pipe: no process list shows it.
+  # The first key stays in the pod and comes through a pipe, so that no process list shows it.
   key_command = local.key_secret == null ? "" : "printf %s \"$${API_KEY%%,*}\" | "
   smoke_flags = "--timeout ${var.startup_budget_s}${local.key_secret == null ? "" : " --api-key @/dev/stdin"}"
   urls = {
@@ -10,7 +10,7 @@ locals {
 }
 
 output "adapter_command" {
-  description = "Installs what lets the autoscaler read Cloud Monitoring, once for the cluster."
+  description = "Installs the adapter through which the autoscaler reads Cloud Monitoring, once per cluster."
   value       = "kubectl apply --filename=https://raw.githubusercontent.com/GoogleCloudPlatform/k8s-stackdriver/master/custom-metrics-stackdriver-adapter/deploy/production/adapter_new_resource_model.yaml"
 }
 
@@ -20,23 +20,23 @@ output "credentials_command" {
 }
 
 output "gateway_address" {
-  description = "Where the external gateway's DNS name must point, or the command that tells the internal gateway's address."
+  description = "Where the external gateway's DNS name must point, or the command that prints the internal gateway's address."
   value = (var.gateway == "external" ? one(google_compute_global_address.gateway[*].address)
   : "kubectl get gateway ${var.service_name} --namespace=${var.namespace} --output=jsonpath={.status.addresses[0].value}")
 }
 
 output "rollback_command" {
-  description = "Goes back to the pods before the last change; put the old image back in the tfvars too."
+  description = "Rolls back to the pods before the last change; put the old image back in the tfvars too."
   value       = "kubectl rollout undo deployment/${var.service_name} --namespace=${var.namespace}"
 }
 
 output "smoke_command" {
-  description = "Tests the service: from outside if it can be reached there (with the key in API_KEY), else from its own pod."
+  description = "Tests the service: from outside if that is possible (with the key in API_KEY), otherwise from its own pod."
   value = (var.gateway == "external" ? "${local.key_command}levserve smoke ${local.urls.external} ${local.smoke_flags}"
   : "kubectl exec deployment/${var.service_name} --namespace=${var.namespace} -- bash -c '${local.key_command}levserve smoke ${local.urls[var.gateway]} ${local.smoke_flags}'")
 }
 
 output "url" {
-  description = "The service's address; the OpenAI SDK takes it with /v1 at the end. Without an external gateway it holds inside the cluster."
+  description = "The service's address; the OpenAI SDK takes it with /v1 at the end. Without an external gateway it is valid inside the cluster only."
   value       = local.urls[var.gateway]
 }

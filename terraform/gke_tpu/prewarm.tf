@@ -1,5 +1,5 @@
-# Compiles for this TPU before the service starts on it. A Kubernetes job cannot be changed: another image or another
-# setting is another job, by the hash in its name.
+# Compile for this TPU before the service starts on it. A Kubernetes job is immutable, so a new image or setting is a new
+# job, with another hash in its name.
 
 locals {
   prewarm_image = coalesce(var.prewarm_image, var.image)
@@ -63,7 +63,7 @@ resource "kubernetes_job_v1" "prewarm" {
     }
   }
 
-  wait_for_completion = var.capacity != "flex_start" # there capacity may come tomorrow
+  wait_for_completion = var.capacity != "flex_start" # its capacity may take a day
 
   timeouts {
     create = "90m"

@@ -21,7 +21,7 @@ variable "bundle_bucket_name" {
 }
 
 variable "cache_gib" {
-  description = "Size of the cache where model_cache is \"disk\" or \"memory\": the checkpoint and a little more."
+  description = "Size of the cache if model_cache is \"disk\" or \"memory\": the checkpoint and a little more."
   type        = number
   default     = 40
 
@@ -37,7 +37,7 @@ variable "cache_gib" {
 }
 
 variable "capacity" {
-  description = "How TPUs are had: \"on_demand\", \"spot\" (cheap, taken away at any time), \"flex_start\" (waits for capacity, up to 7 days of use) or \"reservation\"."
+  description = "How TPUs are provisioned: \"on_demand\", \"spot\" (cheap, can be preempted at any time), \"flex_start\" (waits for capacity, up to 7 days of use) or \"reservation\"."
   type        = string
   default     = "on_demand"
 
@@ -65,13 +65,13 @@ variable "cluster_name" {
 }
 
 variable "deletion_protection_enabled" {
-  description = "Whether a destroy, or a change that replaces the cluster, is refused."
+  description = "Whether to refuse a destroy, or a change that replaces the cluster."
   type        = bool
   default     = true
 }
 
 variable "drain_s" {
-  description = "DRAIN_SECONDS: seconds that running requests get when a pod ends. Null: 30, and 8 on spot."
+  description = "DRAIN_SECONDS: seconds that running requests have to finish when a pod stops. Null: 30, and 8 on spot."
   type        = number
   default     = null
 
@@ -82,12 +82,12 @@ variable "drain_s" {
 
   validation {
     condition     = var.drain_s == null || var.capacity != "spot" ? true : var.drain_s <= 10
-    error_message = "A spot TPU is taken away 30 s after its warning, of which pods get 15: drain_s must be at most 10 there."
+    error_message = "A spot TPU is preempted 30 s after its warning, of which pods get 15: drain_s must be at most 10 there."
   }
 }
 
 variable "dtype" {
-  description = "DTYPE: the type of weights and activations."
+  description = "DTYPE: the dtype of weights and activations."
   type        = string
   default     = "auto"
 
@@ -109,12 +109,12 @@ variable "env" {
 
   validation {
     condition     = alltrue([for name in keys(var.env) : !can(regex("(^|_)(KEY|TOKEN|SECRET|PASSWORD)$", name))])
-    error_message = "env is readable by all who see the cluster: put keys into a Kubernetes secret and name it in secret_env."
+    error_message = "env is readable for everyone with access to the cluster: put keys into a Kubernetes secret and name it in secret_env."
   }
 
   validation {
     condition     = length(setintersection(keys(var.env), keys(local.settings_env))) == 0
-    error_message = "env repeats what another variable of this root decides (such as MAX_NUM_SEQS: slots). Use that variable."
+    error_message = "env repeats a setting of another variable of this root (such as MAX_NUM_SEQS: slots). Use that variable."
   }
 }
 
@@ -135,7 +135,7 @@ variable "gateway" {
 
   validation {
     condition     = var.gateway != "external" || var.hostname != null && var.certificate_map != null
-    error_message = "An external gateway speaks TLS: set hostname and certificate_map."
+    error_message = "An external gateway requires TLS: set hostname and certificate_map."
   }
 }
 
@@ -151,12 +151,12 @@ variable "image" {
 
   validation {
     condition     = can(regex("^[a-z0-9.-]+/[a-zA-Z0-9_./-]+(:[a-zA-Z0-9_.-]+|@sha256:[0-9a-f]{64})$", var.image)) && !endswith(var.image, ":latest")
-    error_message = "image must name a registry, an image and a tag or digest that stays what it is (not \":latest\"), such as us-central1-docker.pkg.dev/PROJECT/levserve/levserve:1.0-tpu."
+    error_message = "image must name a registry, an image and an immutable tag or digest (not \":latest\"), such as us-central1-docker.pkg.dev/PROJECT/levserve/levserve:1.0-tpu."
   }
 }
 
 variable "max_model_len" {
-  description = "MAX_MODEL_LEN: tokens of context. Null: the model's own, as far as memory reaches."
+  description = "MAX_MODEL_LEN: context length in tokens. Null: the model's own, as memory allows."
   type        = number
   default     = null
 
@@ -167,7 +167,7 @@ variable "max_model_len" {
 }
 
 variable "max_replicas" {
-  description = "Most replicas, each on a TPU VM of its own. The node pool has room for one more, in which a new image is prewarmed."
+  description = "Maximum number of replicas, each on its own TPU VM. The node pool has room for one more, to prewarm a new image."
   type        = number
   default     = 1
 
@@ -200,7 +200,7 @@ variable "model_bucket_name" {
 }
 
 variable "model_cache" {
-  description = "Where a pulled checkpoint lies: \"none\" streams it from the bucket to the TPU; \"disk\" is the node's disk; \"memory\" is the node's memory."
+  description = "Storage of a downloaded checkpoint: \"none\" streams it from the bucket to the TPU; \"disk\" is the node's disk; \"memory\" is the node's memory."
   type        = string
   default     = "none"
 
@@ -211,7 +211,7 @@ variable "model_cache" {
 }
 
 variable "model_name" {
-  description = "MODEL_NAME: what clients send as `model`. Null: the last part of model_uri."
+  description = "MODEL_NAME: the name that clients send as `model`. Null: the last part of model_uri."
   type        = string
   default     = null
 }
@@ -222,7 +222,7 @@ variable "model_uri" {
 
   validation {
     condition     = startswith(var.model_uri, "gs://${var.model_bucket_name}/") && length(var.model_uri) > length("gs://${var.model_bucket_name}/")
-    error_message = "model_uri must be gs://MODEL_BUCKET_NAME/FOLDER: the service may read that bucket only, and its nodes have no way to the internet."
+    error_message = "model_uri must be gs://MODEL_BUCKET_NAME/FOLDER: the service can read only that bucket, and its nodes have no access to the internet."
   }
 }
 
@@ -270,7 +270,7 @@ variable "node_disk_type" {
 }
 
 variable "notification_channels" {
-  description = "Who is told of alerts: ids such as projects/PROJECT/notificationChannels/NUMBER."
+  description = "Recipients of alerts: ids such as projects/PROJECT/notificationChannels/NUMBER."
   type        = list(string)
   default     = []
 
@@ -302,7 +302,7 @@ variable "prewarm_image" {
 
   validation {
     condition     = var.prewarm_image == null ? true : can(regex("^[a-z0-9.-]+/[a-zA-Z0-9_./-]+(:[a-zA-Z0-9_.-]+|@sha256:[0-9a-f]{64})$", var.prewarm_image)) && !endswith(var.prewarm_image, ":latest")
-    error_message = "prewarm_image must name a registry, an image and a tag or digest that stays what it is (not \":latest\"), such as us-central1-docker.pkg.dev/PROJECT/levserve/levserve-prewarm:1.0-tpu."
+    error_message = "prewarm_image must name a registry, an image and an immutable tag or digest (not \":latest\"), such as us-central1-docker.pkg.dev/PROJECT/levserve/levserve-prewarm:1.0-tpu."
   }
 }
 
@@ -356,7 +356,7 @@ variable "request_timeout_s" {
 }
 
 variable "reservation_name" {
-  description = "The reservation, where capacity is \"reservation\"."
+  description = "The reservation, if capacity is \"reservation\"."
   type        = string
   default     = null
 
@@ -378,7 +378,7 @@ variable "secret_env" {
 
   validation {
     condition     = length(setintersection(keys(var.secret_env), keys(local.settings_env))) == 0
-    error_message = "secret_env repeats a setting that another variable of this root decides."
+    error_message = "secret_env repeats a setting of another variable of this root."
   }
 }
 
@@ -393,7 +393,7 @@ variable "serve_account_email" {
 }
 
 variable "service_name" {
-  description = "Name of the Deployment, its Service and what belongs to them."
+  description = "Name of the Deployment, its Service and related resources."
   type        = string
   default     = "levserve"
 
@@ -404,7 +404,7 @@ variable "service_name" {
 }
 
 variable "slots" {
-  description = "MAX_NUM_SEQS: sequences that run at once in a pod. As many more may wait."
+  description = "MAX_NUM_SEQS: sequences that run at the same time in a pod. As many more may wait."
   type        = number
   default     = 32
 
@@ -441,7 +441,7 @@ variable "tpu_machine_type" {
 }
 
 variable "tpu_topology" {
-  description = "How the chips are connected: 1x1 for one chip, 2x2 (7x: 2x2x1) for four, 2x4 for eight. All that the model divides by share its work, unless TENSOR_PARALLEL asks for fewer."
+  description = "How the chips are connected: 1x1 for one chip, 2x2 (7x: 2x2x1) for four, 2x4 for eight. As many chips as the model divides by share each step, unless TENSOR_PARALLEL is lower."
   type        = string
 
   validation {
@@ -467,7 +467,7 @@ variable "waiting_requests_per_replica" {
 
   validation {
     condition     = var.waiting_requests_per_replica < var.slots
-    error_message = "waiting_requests_per_replica must be below slots: a replica holds no more waiting requests than that, and the autoscaler would never act."
+    error_message = "waiting_requests_per_replica must be below slots: a replica holds no more waiting requests than that, so the autoscaler would never act."
   }
 }
 

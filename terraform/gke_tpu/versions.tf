@@ -28,8 +28,8 @@ provider "google" {
 
 data "google_client_config" "main" {}
 
-# The cluster's DNS endpoint: guarded by IAM, with a public certificate, reachable from a laptop and from Cloud Build
-# alike.
+# The DNS endpoint of the cluster: protected by IAM, with a public certificate, reachable from a laptop and from Cloud
+# Build.
 locals {
   cluster_host = "https://${google_container_cluster.main.control_plane_endpoints_config[0].dns_endpoint_config[0].endpoint}"
 }

@@ -1,10 +1,10 @@
-# One pod is one TPU VM with all its chips. A slice of several VMs would be a LeaderWorkerSet with this same pod
+# One pod uses one TPU VM with all its chips. A slice of several VMs would be a LeaderWorkerSet with the same pod
 # template.
 
 locals {
   pod_labels = { app = var.service_name }
   port       = 8080
-  # Endpoints forget a pod a moment after it was told to end; until then it still takes requests.
+  # Endpoints drop a pod a moment after its termination begins; until then it still receives requests.
   deregister_s = 5
 }
 
@@ -17,13 +17,13 @@ resource "kubernetes_deployment_v1" "main" {
 
   spec {
     replicas                  = var.min_replicas
-    progress_deadline_seconds = var.startup_budget_s + 1800 # and the time to get a TPU
+    progress_deadline_seconds = var.startup_budget_s + 1800 # plus the time to get a TPU
 
     selector {
       match_labels = local.pod_labels
     }
 
-    # A rollout goes pod by pod and takes the TPU of the one before: there is none to spare. With one replica that is a
+    # A rollout replaces one pod at a time and reuses its TPU, because there is no spare one. With one replica this is a
     # gap as long as a warm start.
     strategy {
       type = "RollingUpdate"
@@ -41,7 +41,7 @@ resource "kubernetes_deployment_v1" "main" {
       spec {
         service_account_name             = kubernetes_service_account_v1.main["serve"].metadata[0].name
         automount_service_account_token  = false
-        enable_service_links             = false # else LEVSERVE_PORT and the like appear among the settings
+        enable_service_links             = false # otherwise variables such as LEVSERVE_PORT appear among the settings
         termination_grace_period_seconds = local.deregister_s + local.drain_s + 5
 
         node_selector = {
@@ -163,7 +163,7 @@ resource "kubernetes_deployment_v1" "main" {
   }
 
   lifecycle {
-    ignore_changes = [spec[0].replicas] # the autoscaler's
+    ignore_changes = [spec[0].replicas] # set by the autoscaler
   }
 
   depends_on = [

@@ -1,4 +1,4 @@
-# A model below a billion parameters without a GPU: the cheapest way to try a deployment. A start has 240 s in all.
+# A model below a billion parameters without a GPU: the cheapest way to try a deployment. A start may take 240 s.
 gpu_type   = "none"
 cpu        = 4
 memory_gib = 8

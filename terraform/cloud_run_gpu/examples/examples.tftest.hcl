@@ -1,4 +1,4 @@
-# Plans one example: terraform test -test-directory=examples -var-file=examples/l4_8b.tfvars
+# Plan one example: terraform test -test-directory=examples -var-file=examples/l4_8b.tfvars
 
 mock_provider "google" {}
 

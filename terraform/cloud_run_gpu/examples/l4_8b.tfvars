@@ -1,6 +1,6 @@
 # A model of 7 to 8 billion parameters in bfloat16 (about 16 GB) on one L4 (24 GB); scales to zero.
 gpu_type   = "nvidia-l4"
-cpu        = 6 # and 1 for the metrics sidecar; an instance has at most 8
+cpu        = 6 # plus 1 for the metrics sidecar; an instance has at most 8
 memory_gib = 30
 
 image         = "us-central1-docker.pkg.dev/my-project/levserve/levserve:first-cuda12"

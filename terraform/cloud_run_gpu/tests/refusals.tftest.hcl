@@ -1,4 +1,4 @@
-# What is refused in words before any plan.
+# Variables that are rejected with a message before any plan.
 
 mock_provider "google" {}
 

@@ -1,4 +1,4 @@
-# Plans one example: terraform test -test-directory=examples -var-file=examples/v5e_1.tfvars
+# Plan one example: terraform test -test-directory=examples -var-file=examples/v5e_1.tfvars
 
 mock_provider "google" {
   mock_data "google_project" {
