@@ -1,1 +1,1 @@
-"""OpenAI over HTTP: JSON in, JSON and server-sent events out. Knows no arrays and no token arithmetic."""
+"""OpenAI's API over HTTP: JSON in, JSON and server-sent events out."""

@@ -88,7 +88,7 @@ def _hint(reply: Reply) -> str:
     if reply.status not in (401, 403):
         return ""
     if reply.is_json:
-        return ": it does not take this key" if reply.was_keyed else ": it asks for a key; give --api-key KEY"
+        return ": it does not take this key" if reply.was_keyed else ": it requires a key; give --api-key KEY"
     if not reply.was_identified:
-        return ": the platform asks who is calling; give --identity-token auto"
+        return ": the platform requires an identity; give --identity-token auto"
     return ": this identity may not call it (roles/run.invoker), or the token is for another --audience"

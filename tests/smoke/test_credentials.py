@@ -48,8 +48,8 @@ def test_the_right_credentials_open_it_and_are_not_printed(smoke, does, flags):
     ("does", "flags", "message"),
     [
         (StandIn(api_key="s3cret"), ["--api-key", "wr0ng"], "it does not take this key"),
-        (StandIn(api_key="s3cret"), [], "it asks for a key; give --api-key KEY"),
-        (StandIn(identity_token="t0ken"), [], "the platform asks who is calling; give --identity-token auto"),
+        (StandIn(api_key="s3cret"), [], "it requires a key; give --api-key KEY"),
+        (StandIn(identity_token="t0ken"), [], "the platform requires an identity; give --identity-token auto"),
         (StandIn(identity_token="t0ken"), ["--identity-token", "wr0ng"], "this identity may not call it"),
         (StandIn(), ["--api-key", "any"], "answers without the key: is API_KEY set on the service?"),
         (StandIn(), ["--identity-token", "any"], "answers without an identity token: may anyone call it?"),

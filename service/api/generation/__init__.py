@@ -1,1 +1,1 @@
-"""From an admitted request to tokens, text and JSON."""
+"""Checked requests to running sequences, and their tokens to text and log-probabilities."""

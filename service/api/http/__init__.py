@@ -1,1 +1,1 @@
-"""What every route shares: framing, bodies, limits, keys, logs, errors, cancellation."""
+"""HTTP for all routes: keys, bodies, logs, errors, cancellation, framing."""

@@ -1,1 +1,1 @@
-"""What a request may say, and which fields are refused."""
+"""The bodies of requests: their fields, ranges, and the fields that are refused by name."""
