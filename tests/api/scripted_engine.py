@@ -1,4 +1,4 @@
-"""An engine that says what the test wrote, a start that is where the test wants it, and an app around them."""
+"""An engine that follows a script, a start in any state, and an app around them."""
 
 import asyncio
 from dataclasses import replace
@@ -27,7 +27,7 @@ STALL = object()
 
 
 def scripted_logprobs(token_id, num_top):
-    """Return what the script says of a token: itself the likeliest, and the ids after it less and less."""
+    """Return the log-probabilities of a token: itself the likeliest, and the ids after it in falling order."""
     top = tuple((token_id + i, -0.25 * (i + 1)) for i in range(num_top))
     return TokenLogprobs(-0.25, 1, top)
 
@@ -76,7 +76,7 @@ class ScriptedStream:
 
 
 class ScriptedEngine:
-    """Each request gets the same script: token ids, a finish reason, an exception to raise, or STALL."""
+    """Every request gets the same script: token ids, a finish reason, an exception to raise, or STALL."""
 
     def __init__(self, script):
         self.script = script
@@ -133,7 +133,7 @@ def model_of(engine, **changes):
 
 
 class Service:
-    """The app, with handles on what stands behind it."""
+    """The app, with its engine and readiness at hand."""
 
     def __init__(self, script=None, *, model=None, **settings):
         self.engine = ScriptedEngine([*tokens("Hello world"), FinishReason.STOP] if script is None else script)

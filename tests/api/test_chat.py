@@ -208,5 +208,5 @@ async def test_ignoring_the_end_of_text_leaves_no_stop_token():
     assert service.engine.last.request.stop_ids == frozenset()
 
 
-async def test_the_tokenizer_of_the_test_knows_its_turns():
+async def test_the_tokenizer_of_these_tests_has_the_special_token_of_the_template():
     assert TOKENIZER.backend.token_to_id("<|turn|>") in tokens("<|turn|>user:hi")

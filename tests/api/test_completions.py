@@ -63,7 +63,7 @@ async def test_a_list_of_one_text_is_a_text():
         (None, "prompt"),
     ],
 )
-async def test_what_is_no_prompt_is_refused_by_place(prompt, param):
+async def test_an_invalid_prompt_is_refused_by_its_path(prompt, param):
     assert (await refusal(prompt))["param"] == param
 
 

@@ -12,7 +12,7 @@ async def get(service, path):
 
 
 @pytest.mark.parametrize("path", ["/health", "/health/ready", "/healthz"])
-async def test_ready_tells_how_far_the_start_is(path):
+async def test_ready_reports_the_progress_of_the_start(path):
     service = Service()
     response = await get(service, path)
     assert (response.status_code, response.json()["status"]) == (200, "ready")

@@ -1,4 +1,4 @@
-"""The door before the API is there: health, early requests, and nothing else."""
+"""Answers before the API is imported: health, early requests and statistics."""
 
 import asyncio
 import json
@@ -16,7 +16,7 @@ ROOT = Path(__file__).parents[2]
 
 
 class StartingService:
-    """A service whose API and model come when a test says so."""
+    """A start whose steps a test takes."""
 
     def __init__(self) -> None:
         self.api = None
@@ -61,7 +61,7 @@ async def ask(app, path, method="GET", headers=()):
     return start["status"], {k.decode(): v.decode() for k, v in start["headers"]}, body["body"]
 
 
-def test_health_is_answered_and_all_else_is_told_to_come_back(service):
+def test_health_is_answered_and_all_else_gets_503_with_a_time_to_retry(service):
     app = EarlyAnswers(service, Metrics())
     assert asyncio.run(ask(app, "/health/live"))[0] == 200
     for path in ("/health", "/health/ready", "/healthz"):
@@ -76,7 +76,7 @@ def test_health_is_answered_and_all_else_is_told_to_come_back(service):
     assert headers["x-request-id"].startswith("req_")
 
 
-def test_a_dead_service_says_so(service):
+def test_a_failed_service_is_not_live(service):
     service.is_live = False
     assert asyncio.run(ask(EarlyAnswers(service, Metrics()), "/health/live"))[0] == 503
 

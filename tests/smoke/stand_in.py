@@ -1,4 +1,4 @@
-"""A tiny server that does all that a smoke test asks for, except for what a test breaks in it."""
+"""A small server that passes every check of the smoke test, except where a test breaks it."""
 
 import json
 import threading
@@ -27,7 +27,7 @@ class Answer:
 
 @dataclass
 class StandIn:
-    """What the server does; `answers` goes before what it would do."""
+    """The behaviour of the server; `answers` overrides it by path."""
 
     answers: dict[str, Callable[[dict[str, Any]], Answer | None]] = field(default_factory=dict)
     api_key: str | None = None

@@ -55,7 +55,7 @@ def test_the_right_credentials_open_it_and_are_not_printed(smoke, does, flags):
         (StandIn(), ["--identity-token", "any"], "answers without an identity token: may anyone call it?"),
     ],
 )
-def test_wrong_or_missing_ones_are_told_with_the_remedy(smoke, does, flags, message):
+def test_wrong_or_missing_ones_are_reported_with_the_remedy(smoke, does, flags, message):
     code, out = smoke(does, *flags)
     assert code == 1
     assert message in out
@@ -99,7 +99,7 @@ def test_a_token_is_made_out_to_the_service_and_not_to_a_tag():
 
 @pytest.fixture
 def gcloud(tmp_path, monkeypatch):
-    """A gcloud that says what a test wants, on a machine without a metadata server."""
+    """A scripted gcloud, on a machine without a metadata server."""
     monkeypatch.setattr(identity, "METADATA_HOST", "metadata.invalid")
 
     def install(script: str) -> None:
@@ -118,7 +118,7 @@ def test_gcloud_is_asked_for_the_audience_and_a_persons_account_without(gcloud):
     assert identity.identity_token("https://a.run.app") == "of-a-person"
 
 
-def test_without_any_source_the_causes_are_told_and_nothing_is_tested(gcloud, capsys):
+def test_without_any_source_the_causes_are_reported_and_no_check_runs(gcloud, capsys):
     gcloud('echo "ERROR: no active account" >&2; exit 1')
     with pytest.raises(NoIdentityToken, match=r"no metadata server .*; gcloud says: ERROR: no active account"):
         identity.identity_token("https://a.run.app")
@@ -127,7 +127,7 @@ def test_without_any_source_the_causes_are_told_and_nothing_is_tested(gcloud, ca
     assert "Give one with --identity-token TOKEN." in capsys.readouterr().err
 
 
-def test_no_gcloud_is_told(tmp_path, monkeypatch):
+def test_a_missing_gcloud_is_reported(tmp_path, monkeypatch):
     monkeypatch.setattr(identity, "METADATA_HOST", "metadata.invalid")
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(NoIdentityToken, match="and no gcloud on PATH"):

@@ -86,7 +86,7 @@ def test_json_is_one_document_with_the_numbers(smoke):
     assert facts["latency"]["first_token_seconds_p50"] > 0
 
 
-def test_a_cold_start_is_waited_for_and_told(smoke):
+def test_a_cold_start_is_waited_for_with_its_progress(smoke):
     ran = smoke(StandIn(ready_after=2))
     assert ran.code == 0
     assert "and 3 tries" in ran.out

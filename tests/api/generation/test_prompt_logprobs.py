@@ -28,7 +28,7 @@ def places(prompt_ids, num_top):
 
 
 @pytest.mark.parametrize("num_top", [0, 1, 3])
-async def test_a_chat_tells_them_once_beside_its_choices(num_top):
+async def test_a_chat_has_them_once_for_all_choices(num_top):
     service = Service()
     answer = (await service.chat(prompt_logprobs=num_top, n=2)).json()
     assert answer["prompt_logprobs"] == places(service.engine.last.request.prompt_ids, num_top)
@@ -36,7 +36,7 @@ async def test_a_chat_tells_them_once_beside_its_choices(num_top):
     assert "prompt_logprobs" not in (await service.chat()).json()
 
 
-async def test_a_completion_tells_them_in_each_choice_of_its_own_prompt():
+async def test_a_completion_has_them_in_each_choice_of_its_own_prompt():
     prompts = [tokens("Once upon"), tokens("é🌍")]
     answer = (await Service().complete(prompts, n=2, prompt_logprobs=2)).json()
     expected = [places(prompt, 2) for prompt in prompts for _ in range(2)]

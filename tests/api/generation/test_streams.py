@@ -80,7 +80,7 @@ async def test_a_failure_of_one_ends_all(stream):
     assert all(stream.is_aborted for stream in service.engine.streams)
 
 
-async def test_broken_scores_are_told_in_their_own_words():
+async def test_non_finite_logits_are_an_error_of_their_own():
     response = await Service([NonFiniteLogits(BROKEN_SCORES)]).chat()
     error = response.json()["error"]
     assert (response.status_code, error["code"], error["type"]) == (500, "broken_scores", "server_error")
@@ -94,7 +94,7 @@ async def test_a_stop_string_ends_its_own_choice():
 
 
 @pytest.mark.parametrize("stream", [False, True])
-async def test_tokens_that_came_with_the_one_that_completes_a_stop_string_are_not_told(stream):
+async def test_tokens_that_came_with_the_one_that_completes_a_stop_string_are_dropped(stream):
     kept = tokens("One. STOP")
     service = Service([[*kept, *tokens(" Two. Three.")], tokens(" Four."), FinishReason.STOP])
     fields = {"stop": " STOP", "logprobs": 0, "return_token_ids": True, "stream": stream}
@@ -109,7 +109,7 @@ async def test_tokens_that_came_with_the_one_that_completes_a_stop_string_are_no
     assert service.engine.last.is_aborted
 
 
-async def test_a_part_of_a_character_is_told_as_its_bytes():
+async def test_a_part_of_a_character_is_written_as_its_bytes():
     service = Service([*tokens("é🌍"), FinishReason.STOP])
     logprobs = (await service.complete(logprobs=0)).json()["choices"][0]["logprobs"]
     assert len(logprobs["tokens"]) == len(tokens("é🌍"))

@@ -78,7 +78,7 @@ async def test_the_trace_of_the_front_end_is_the_trace_of_the_log(name, value, e
     assert current_trace.get() is None
 
 
-async def test_a_failure_that_nobody_expected_is_a_500_with_an_id_and_no_detail(caplog):
+async def test_an_unexpected_failure_is_a_500_with_an_id_and_no_detail(caplog):
     service = Service()
     service.readiness.error = ValueError("/secret/path 0xdeadbeef")
     async with service.client() as client:

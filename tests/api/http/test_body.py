@@ -35,7 +35,7 @@ BOMBS = {
 
 @pytest.mark.parametrize("path", ["/v1/chat/completions", "/v1/completions"])
 @pytest.mark.parametrize("bomb", BOMBS)
-async def test_a_body_that_is_no_request_is_a_400_in_openais_shape(path, bomb):
+async def test_a_body_that_is_not_a_request_is_a_400_in_openais_shape(path, bomb):
     service = Service()
     async with service.client() as client:
         response = await client.post(path, content=BOMBS[bomb], headers={"content-type": "application/json"})
@@ -99,7 +99,7 @@ async def test_a_body_of_just_the_limit_is_read():
 
 
 @pytest.mark.parametrize("length", ["-1", "x", "9" * 30])
-async def test_a_length_that_is_no_length_is_refused(length):
+async def test_an_invalid_length_is_refused(length):
     assert (await post(b"{}", JSON | {"content-length": length})).status_code == 413
 
 

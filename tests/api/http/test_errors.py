@@ -1,4 +1,4 @@
-"""Every error has OpenAI's four keys; what is ours to fix is told to the log only."""
+"""Every error has OpenAI's four keys; details of internal errors go to the log alone."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""What a client that goes away or does not read costs: nothing more."""
+"""A client that disconnects or stops reading costs nothing more."""
 
 import asyncio
 import json
@@ -80,7 +80,7 @@ async def test_a_client_that_leaves_before_the_first_token_stops_the_request(str
     assert client.sent[0]["status"] == 499
 
 
-async def test_a_client_that_leaves_while_it_sends_is_no_error():
+async def test_a_client_that_leaves_while_it_sends_causes_no_error():
     async def receive():
         return {"type": "http.disconnect"}
 
