@@ -1,12 +1,16 @@
-"""The build's scripts as they stand, run against a gcloud and a levserve that write down what was asked of them."""
+"""The build's scripts as they stand, run with a docker, a gcloud and a levserve that write down their arguments."""
 
 import os
+import re
 import subprocess
 from dataclasses import dataclass
+from string import Template
 
 import pytest
 
-from tests.deploy.test_cloud_build import STEPS
+from tests.deploy.test_cloud_build import ROOT, STEPS
+
+DOCKERFILE = (ROOT / "Dockerfile").read_text()
 
 REVISION = "levserve-00002-abc"
 GCLOUD = f"""#!/usr/bin/env bash
@@ -19,9 +23,9 @@ case "$*" in
   *"secrets versions access"*) echo k3y-1,k3y-2 ;;
 esac
 """
-LEVSERVE = """#!/usr/bin/env bash
-echo "levserve $*" >> "$CALLS"
-case "levserve $*" in *"$FAILS"*) exit 1 ;; esac
+RECORDED = """#!/usr/bin/env bash
+echo "{name} $*" >> "$CALLS"
+case "{name} $*" in *"$FAILS"*) exit 1 ;; esac
 """
 
 
@@ -36,14 +40,17 @@ class Ran:
 
 @pytest.fixture
 def build(tmp_path):
-    """Run the steps from the prewarm on, in their order, until one fails."""
+    """Run the steps in their order until one fails; by default from the prewarm on."""
     bin_folder, calls = tmp_path / "bin", tmp_path / "calls"
     bin_folder.mkdir()
-    for name, script in (("gcloud", GCLOUD), ("levserve", LEVSERVE)):
+    scripts = {"gcloud": GCLOUD} | {name: RECORDED.format(name=name) for name in ("docker", "levserve")}
+    for name, script in scripts.items():
         (bin_folder / name).write_text(script)
         (bin_folder / name).chmod(0o755)
 
-    def run(*, fails: str = "nothing fails", service: str = "levserve", secret: str = "") -> Ran:
+    def run(
+        *, fails: str = "nothing fails", service: str = "levserve", secret: str = "", first: str = "prewarm"
+    ) -> Ran:
         calls.write_text("")
         environment = {
             "PATH": f"{bin_folder}:{os.environ['PATH']}",
@@ -59,7 +66,7 @@ def build(tmp_path):
             "_IMAGE": "registry/levserve",
         }
         done, said = [], ""
-        for name in list(STEPS)[list(STEPS).index("prewarm") :]:
+        for name in list(STEPS)[list(STEPS).index(first) :]:
             script = STEPS[name]["script"].replace("/workspace/", f"{tmp_path}/")
             ran = subprocess.run(["bash", "-c", script], env=environment, capture_output=True, text=True, check=False)
             said += ran.stdout + ran.stderr
@@ -84,6 +91,26 @@ def test_a_green_build_moves_all_traffic_to_the_revision_that_was_tested(build):
     [move] = moves(ran)
     assert f"--to-revisions={REVISION}=100" in move
     assert ran.calls.index(smoke) < ran.calls.index(move)
+
+
+def test_the_images_that_are_built_are_pushed_tested_and_deployed(build):
+    calls = build(first="build").calls
+    built = {
+        re.search("--target ([a-z]+)", call)[1]: re.search(r"--tag (\S+:b1-\S+)", call)[1]
+        for call in calls
+        if call.startswith("docker build")
+    }
+    assert built.keys() <= set(re.findall(r"^FROM \S+ AS (\S+)", DOCKERFILE, re.MULTILINE))
+    pushed = {call.removeprefix("docker push ") for call in calls if call.startswith("docker push")}
+    assert set(built.values()) <= pushed
+    [job] = [call for call in calls if "run jobs update" in call]
+    [deploy] = [call for call in calls if "run services update " in call]
+    assert f"--image={built['prewarm']} " in f"{job} "
+    assert f"--image={built['serve']} " in f"{deploy} "
+    tested = Template(STEPS["smoke"]["name"]).substitute(
+        _IMAGE="registry/levserve", BUILD_ID="b1", _ACCELERATOR="cuda12"
+    )
+    assert tested == built["serve"]
 
 
 def test_the_job_and_the_service_get_their_images_and_the_revision_no_traffic(build):

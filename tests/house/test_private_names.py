@@ -15,6 +15,7 @@ PUBLIC = {"_replace", "_asdict", "_fields", "_make"}  # of every NamedTuple
 # (file, name): private names of other projects that the service happens to use for its own too.
 OF_OTHERS = {
     ("tests/contract/test_openai_client.py", "_request_id"),  # documented by OpenAI
+    ("tests/server/test_demo_service.py", "_request_id"),
     ("tests/deploy/test_terraform.py", "_name"),  # of a series of prometheus_client
 }
 
