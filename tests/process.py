@@ -15,7 +15,7 @@ from typing import Any
 import httpx
 from openai import OpenAI
 
-START_TIMEOUT_S = 900
+START_TIMEOUT_S = 280
 STOP_TIMEOUT_S = 30
 
 

@@ -77,7 +77,7 @@ def prewarm(cache: Path, *arguments: str, **settings: str) -> tuple[int, list[di
     for name, value in settings.items():
         command += [f"--{name.replace('_', '-')}", value]
     done = subprocess.run(
-        command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=900, check=False
+        command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=280, check=False
     )
     return done.returncode, [json.loads(line) for line in done.stdout.splitlines()]
 

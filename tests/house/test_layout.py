@@ -2,15 +2,24 @@
 
 import ast
 import re
+import statistics
+import tomllib
+from collections import Counter
 from pathlib import Path
 
 import pytest
 
 ROOT = Path(__file__).parents[2]
-MAX_FILE_LINES = 400
+MAX_FILE_LINES = 296
+MAX_MEDIAN_FILE_LINES = 94
 MAX_FUNCTION_LINES = 60
+MAX_FILES_OF_A_FOLDER = 18
+MAX_LAYERS = 12
 BANNED_FILE_NAMES = {"utils", "util", "helpers", "helper", "common", "misc", "base", "manager", "core"}
 BANNED_CLASS_ENDINGS = ("Manager", "Handler", "Helper", "Processor")
+
+# Folders of tests that mirror no folder of the service.
+KINDS = {("contract",), ("deploy",), ("house",), ("parity",)}
 
 SOURCES = sorted((ROOT / "service").rglob("*.py"))
 
@@ -27,6 +36,38 @@ def test_a_file_is_small_and_says_what_it_is(path):
             assert node.end_lineno - node.lineno < MAX_FUNCTION_LINES, node.name
         if isinstance(node, ast.ClassDef):
             assert not node.name.endswith(BANNED_CLASS_ENDINGS), node.name
+
+
+def test_half_of_the_files_are_short():
+    assert statistics.median(path.read_text().count("\n") for path in SOURCES) <= MAX_MEDIAN_FILE_LINES
+
+
+@pytest.mark.parametrize("name", ["service", "tests"])
+def test_a_folder_is_seen_at_a_glance(name):
+    sizes = Counter(path.parent for path in (ROOT / name).rglob("*.py"))
+    assert {str(folder.relative_to(ROOT)): n for folder, n in sizes.items() if n > MAX_FILES_OF_A_FOLDER} == {}
+
+
+def test_the_root_of_the_service_holds_the_entry_settings_and_errors_alone():
+    entries = {path.name for path in (ROOT / "service").iterdir() if path.is_file()}
+    assert entries == {"__init__.py", "__main__.py", "cli.py", "settings.py"}
+
+
+def test_the_layers_of_imports_are_few_and_hold_every_module():
+    contracts = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["importlinter"]["contracts"]
+    [layers] = [contract["layers"] for contract in contracts if contract["type"] == "layers"]
+    named = [name.strip() for layer in layers for name in layer.split("|")]
+    assert len(layers) <= MAX_LAYERS
+    packages = {path.parent.name for path in (ROOT / "service").glob("*/__init__.py")}
+    modules = {path.stem for path in (ROOT / "service").glob("*.py")} - {"__init__"}
+    assert sorted(named) == sorted(packages | modules)
+
+
+def test_tests_lie_in_the_folder_of_what_they_test():
+    """The tree of tests is that of the service; besides it there are kinds of tests that concern all of it."""
+    folders = {path.parent.relative_to(ROOT / "tests") for path in (ROOT / "tests").rglob("test_*.py")}
+    kinds = {folder for folder in folders if folder.parts[:1] in KINDS}
+    assert [str(folder) for folder in folders - kinds if not (ROOT / "service" / folder).is_dir()] == []
 
 
 def test_a_todo_names_its_issue():
