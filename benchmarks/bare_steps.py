@@ -11,21 +11,15 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
-from service.compile.buckets import Bucket
+from service.engine.batch import choose_bucket, pack, pack_sampling
 from service.engine.engine import Engine
 from service.engine.request import Request, Sampling
 from service.engine.runner import Runner
-from service.engine.schedule.plan import Plan, StepKind
+from service.engine.schedule.chunking import Chunking
+from service.engine.schedule.plan import Plan
 from service.engine.schedule.scheduler import Scheduler
-from service.engine.steps.batch import (
-    Drawing,
-    SampleInputs,
-    StepInputs,
-    all_allowed,
-    choose_bucket,
-    pack,
-    pack_sampling,
-)
+from service.engine.shapes import Bucket, StepKind
+from service.engine.steps.inputs import SampleInputs, SampleTargets, StepInputs, unrestricted_mask
 
 
 class Step(NamedTuple):
@@ -34,7 +28,7 @@ class Step(NamedTuple):
     kind: StepKind
     bucket: Bucket
     inputs: StepInputs
-    drawing: SampleInputs | None  # None if no prompt ends in this step
+    sampling: SampleInputs | None  # None if no prompt ends in this step
 
 
 class BareSteps:
@@ -45,7 +39,7 @@ class BareSteps:
         self._runner = engine.runner
         self._shapes = engine.shapes
         self._vocab_size = vocab_size
-        self._allowed: dict[int, jax.Array] = {}  # by number of sequences: masks that allow every token
+        self._unrestricted: dict[int, jax.Array] = {}  # by number of sequences: masks that allow every token
 
     def run(self, prompts: list[list[int]], output_tokens: int) -> dict[str, Any]:
         """Run the steps of a wave and return the seconds of its prefill and decode steps."""
@@ -67,7 +61,7 @@ class BareSteps:
             num_slots=self._shapes.num_slots,
             num_pages=self._shapes.num_pages,
             page_size=self._shapes.page_size,
-            chunking=self._shapes.chunking,
+            chunking=Chunking(self._shapes.prefill),
         )
         for i, prompt in enumerate(prompts):
             scheduler.add(Request(str(i), tuple(prompt), output_tokens, sampling=Sampling(temperature=0.0)))
@@ -76,15 +70,15 @@ class BareSteps:
 
     def _packed(self, plan: Plan) -> Step:
         bucket = choose_bucket(plan, self._shapes)
-        num_seqs = bucket["num_seqs"]
+        num_seqs = bucket.num_seqs
         inputs = pack(plan, bucket, self._shapes)
-        if not any(row.is_sampled for row in plan.rows):
+        if not any(planned.is_sampled for planned in plan.seqs):
             return Step(plan.kind, bucket, inputs, None)
-        if num_seqs not in self._allowed:
-            self._allowed[num_seqs] = jax.device_put(all_allowed(num_seqs, self._vocab_size))
+        if num_seqs not in self._unrestricted:
+            self._unrestricted[num_seqs] = jax.device_put(unrestricted_mask(num_seqs, self._vocab_size))
         nothing = jax.ShapeDtypeStruct((num_seqs, 1, 1), np.float32)  # replaced by the output of the step
-        drawing = pack_sampling(plan, nothing, Drawing(nothing, nothing), self._allowed[num_seqs])
-        return Step(plan.kind, bucket, inputs, drawing)
+        sampling = pack_sampling(plan, nothing, SampleTargets(nothing, nothing), self._unrestricted[num_seqs])
+        return Step(plan.kind, bucket, inputs, sampling)
 
     def _time(self, steps: list[Step]) -> tuple[float, float]:
         """Return wall and CPU seconds."""
@@ -92,9 +86,9 @@ class BareSteps:
         started, cpu_started = time.perf_counter(), time.process_time()
         for step in steps:
             made = outputs = self._runner.run_model(step.kind, step.bucket, step.inputs)
-            if step.drawing is not None:
-                drawing = step.drawing._replace(hidden=made.last, drawing=made.drawing)
-                outputs = self._runner.draw(step.kind, drawing)
+            if step.sampling is not None:
+                sampling = step.sampling._replace(hidden=made.last, targets=made.targets)
+                outputs = self._runner.sample(step.kind, sampling)
         jax.block_until_ready(outputs)
         return time.perf_counter() - started, time.process_time() - cpu_started
 

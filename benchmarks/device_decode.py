@@ -26,13 +26,12 @@ from benchmarks.machine import describe_machine
 from service.compile.aot import compile_programs
 from service.device.mesh import DeviceMesh
 from service.engine.runner import Runner
-from service.engine.schedule.plan import StepKind
-from service.engine.shapes import EngineShapes
-from service.engine.steps.batch import SampleInputs, StepInputs, all_allowed, empty_inputs
-from service.engine.steps.programs import INITIAL_SLOTS, engine_programs, initial_cache_name, step_names
-from service.kernels.attention import num_cache_parts
+from service.engine.shapes import Bucket, EngineShapes, StepKind
+from service.engine.steps.inputs import SampleInputs, StepInputs, empty_step, unrestricted_mask
+from service.engine.steps.names import INITIAL_SLOTS, initial_cache_name, step_names
+from service.engine.steps.programs import engine_programs
 from service.kernels.choice import HeadShape, KernelChoice, choose_kernel
-from service.kernels.linear import product_parts
+from service.kernels.linear import choose_num_splits
 from service.models.config import DecoderConfig
 from service.models.decoder import Decoder
 from service.models.registry import read_config
@@ -123,19 +122,21 @@ def _measure(
         page_size=options.page_size,
         max_context=num_pages * options.page_size,
         max_prefill_tokens=64,
+        has_slot_cache=choice.has_slot_cache,
     )
     mesh = DeviceMesh((jax.devices()[0],))
-    model = Decoder(config, dtype, choice.kernel(shapes.layout), product_parts(mesh, dtype), mesh)
+    model = Decoder(config, dtype, choice.kernel(shapes.layout), choose_num_splits(mesh, dtype), mesh)
     weights = _random_weights(model, dtype)
-    bucket = shapes.decode_grid.smallest(num_seqs=batch, num_tokens=1, num_pages=num_pages)
+    bucket = shapes.decode_grid.smallest(Bucket(batch, 1, num_pages))
     programs = engine_programs(model, shapes, weight_shapes(model.weight_specs(), dtype, mesh))
-    num_parts = num_cache_parts(shapes.layout, keeps_rows=model.keeps_rows)
-    caches = [initial_cache_name(stage, part) for stage in model.stages for part in range(num_parts)]
-    needed = {INITIAL_SLOTS, *caches, *step_names(StepKind.DECODE, bucket, model.stages)}
+    caches = [
+        initial_cache_name(group, part) for group in model.layer_groups for part in range(shapes.layout.num_parts)
+    ]
+    needed = {INITIAL_SLOTS, *caches, *step_names(StepKind.DECODE, bucket, model.layer_groups)}
     compiled = compile_programs([program for program in programs if program.name in needed], num_threads=2)
     executables = {name: program.executable for name, program in compiled.items()}
-    runner = Runner(shapes, model.stages, weights, executables)
-    allowed = jax.device_put(all_allowed(batch, config.vocab_size))
+    runner = Runner(shapes, model.layer_groups, weights, executables)
+    unrestricted = jax.device_put(unrestricted_mask(batch, config.vocab_size))
     inputs = [_inputs(shapes, bucket, position) for position in range(options.context, options.context + options.steps)]
     seconds = []
     for _ in range(1 + ROUNDS):
@@ -143,7 +144,7 @@ def _measure(
         sampled: Any = None
         for of_step in inputs:
             outputs = runner.run_model(StepKind.DECODE, bucket, of_step)
-            sampled = runner.draw(StepKind.DECODE, SampleInputs(outputs.last, outputs.drawing, allowed, None))
+            sampled = runner.sample(StepKind.DECODE, SampleInputs(outputs.last, outputs.targets, unrestricted, None))
         np.asarray(sampled.token_ids)
         seconds.append((time.perf_counter() - started) / options.steps)
     step_s = statistics.median(seconds[1:])  # the first round warms up
@@ -173,13 +174,13 @@ def _random_weights(model: Decoder, dtype: np.dtype) -> Mapping[str, jax.Array]:
     return {spec.name: draw(key, spec.shape) for key, spec in zip(keys, model.weight_specs(), strict=True)}
 
 
-def _inputs(shapes: EngineShapes, bucket: Mapping[str, int], position: int) -> StepInputs:
+def _inputs(shapes: EngineShapes, bucket: Bucket, position: int) -> StepInputs:
     """Return the inputs of a decode step with a sequence in every slot, all at one position, with shuffled pages."""
     num_slots = shapes.num_slots
-    inputs = empty_inputs(bucket, shapes)
+    inputs = empty_step(bucket, shapes)
     pages = np.random.RandomState(0).permutation(shapes.num_pages).reshape(num_slots, -1)
     inputs.start[:], inputs.num_tokens[:], inputs.slots[:] = position, 1, np.arange(num_slots)
-    inputs.drawing_slots[:] = inputs.slots
+    inputs.sample_slots[:] = inputs.slots
     inputs.page_table[:, : pages.shape[1]] = pages
     return inputs
 

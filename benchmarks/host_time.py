@@ -17,11 +17,11 @@ from collections.abc import Sequence
 
 from service.compile.aot import compile_programs
 from service.engine.engine import Engine
-from service.engine.loop import StepResult
+from service.engine.pipeline import DispatchedStep
 from service.engine.request import Request, Sampling
 from service.engine.runner import Runner
-from service.engine.schedule.plan import PageCopy, Plan, StepKind
-from service.engine.shapes import EngineShapes
+from service.engine.schedule.plan import PageCopy, Plan
+from service.engine.shapes import EngineShapes, StepKind
 from service.engine.steps.programs import engine_programs
 from service.observability.metrics import Metrics
 from tests.fakes import HandCountedModel
@@ -39,9 +39,9 @@ class ClockedRunner:
             tuple[StepKind, int, float, float]
         ] = []  # kind, number of sequences, CPU seconds, wall seconds
 
-    def dispatch(self, plan: Plan) -> StepResult:
+    def dispatch(self, plan: Plan) -> DispatchedStep:
         """Record the clocks and dispatch the plan."""
-        self.marks.append((plan.kind, len(plan.rows), time.thread_time(), time.perf_counter()))
+        self.marks.append((plan.kind, len(plan.seqs), time.thread_time(), time.perf_counter()))
         return self._runner.dispatch(plan)
 
     @property
@@ -66,7 +66,7 @@ def measure(num_sequences: int, num_steps: int) -> dict[str, float]:
     model = HandCountedModel()
     programs = engine_programs(model, shapes, {})
     executables = {name: program.executable for name, program in compile_programs(programs, num_threads=2).items()}
-    runner = Runner(shapes, model.stages, {}, executables)
+    runner = Runner(shapes, model.layer_groups, {}, executables)
     runner.warm()
     clocked = ClockedRunner(runner)
     engine = Engine(clocked, shapes, Metrics(), max_requests=num_sequences)

@@ -7,8 +7,8 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int
 
-from service.kernels.paging import CacheLayout
-from service.models.interface import Stage, StageInputs, Weights
+from service.kernels.cache_layout import CacheLayout
+from service.models.interface import LayerGroup, LayerGroupInputs, Weights
 from service.models.weight_spec import WeightSpec
 
 
@@ -28,9 +28,9 @@ class HandCountedModel:
     context_len = 4096
     hidden_size = 1
     dtype = np.dtype(np.float32)
-    keeps_rows = False
     shardings = None
-    stages = (Stage("all", range(1), ()),)
+    has_slot_cache = False  # of the layout that it needs
+    layer_groups = (LayerGroup("all", range(1), ()),)
 
     def __init__(self, vocab_size: int = 97) -> None:
         self.vocab_size = vocab_size
@@ -48,12 +48,12 @@ class HandCountedModel:
     def embed(self, weights: Weights, token_ids, positions) -> tuple[Float[Array, "seq token hidden"], tuple[()]]:
         return token_ids[..., None].astype(jnp.float32), ()
 
-    def initial_cache(self, layout: CacheLayout, stage: Stage) -> TokenPages:
+    def initial_cache(self, layout: CacheLayout, group: LayerGroup) -> TokenPages:
         # Not zeros: a position that was never written must show.
         return TokenPages(jnp.full((layout.num_pages, layout.page_size), 41, jnp.int32))
 
-    def run_stage(
-        self, stage: Stage, weights: list[Array], cache: TokenPages, inputs: StageInputs
+    def run_layer_group(
+        self, group: LayerGroup, weights: list[Array], cache: TokenPages, inputs: LayerGroupInputs
     ) -> tuple[Float[Array, "seq token hidden"], TokenPages]:
         token_ids, paging = inputs.hidden[..., 0].astype(jnp.int32), inputs.paging
         width = token_ids.shape[1]
@@ -86,15 +86,15 @@ class TokenRows(NamedTuple):
 class HandCountedRows(HandCountedModel):
     """The same continuation, read back from a slot's row: a page that is not saved or restored rightly shows."""
 
-    keeps_rows = True
+    has_slot_cache = True
 
-    def initial_cache(self, layout: CacheLayout, stage: Stage) -> TokenRows:
+    def initial_cache(self, layout: CacheLayout, group: LayerGroup) -> TokenRows:
         return TokenRows(
             jnp.full((layout.num_slots, layout.context_sizes[-1]), 41, jnp.int32),
             jnp.full((layout.num_pages, layout.page_size), 43, jnp.int32),
         )
 
-    def run_stage(self, stage, weights, cache, inputs):
+    def run_layer_group(self, group, weights, cache, inputs):
         token_ids, paging = inputs.hidden[..., 0].astype(jnp.int32), inputs.paging
         width = token_ids.shape[1]
         positions = paging.positions(width)

@@ -1,4 +1,4 @@
-"""What a bundle depends on: all that can change the native code in it. Starts share one only if all of it agrees."""
+"""The key of a bundle: all inputs that can change the native code in it. Starts with equal keys share a bundle."""
 
 import hashlib
 import json
@@ -16,7 +16,7 @@ import jax
 from service.device.memory import Device
 from service.settings import compiler_variables
 
-# Configuration of jax that changes what is traced or compiled.
+# Options of jax that change traces or compiled code.
 JAX_OPTIONS = (
     "jax_enable_x64",
     "jax_default_matmul_precision",
@@ -26,18 +26,19 @@ JAX_OPTIONS = (
     "jax_default_dtype_bits",
 )
 # Packages that trace or compile, or whose objects are pickled.
+PROJECT = "levserve"
 PACKAGES = ("jax", "jaxlib", "numpy", "marin-haliax", "jax-cuda12-plugin", "jax-cuda13-plugin", "libtpu")
 CPU_INFO = Path("/proc/cpuinfo")
 
 
 @dataclass(frozen=True)
 class BundleKey:
-    """The inputs, readable, and one name for all of them."""
+    """The inputs, readable, and one digest of all of them."""
 
     inputs: Mapping[str, Any]  # plain JSON
 
     def __post_init__(self) -> None:
-        # What is read back from a manifest has lists where there were tuples.
+        # A key that is read from a manifest has lists instead of tuples.
         object.__setattr__(self, "inputs", json.loads(json.dumps(self.inputs)))
 
     @cached_property
@@ -47,15 +48,16 @@ class BundleKey:
         return hashlib.sha256(text.encode()).hexdigest()[:40]
 
     def differences(self, other: Mapping[str, Any]) -> list[str]:
-        """Name the inputs in which another bundle differs, for a message about a miss."""
+        """Return the names of the inputs in which another bundle differs, for a message about a miss."""
         names = sorted({*self.inputs, *other})
         return [name for name in names if self.inputs.get(name) != other.get(name)]
 
 
 def machine_inputs(devices: Sequence[Device]) -> dict[str, Any]:
-    """Return what this machine and its packages put into a key."""
+    """Return the inputs of this machine, of its packages and of this project's version."""
     first = devices[0]
     inputs = {
+        "service": _version(PROJECT) or "not installed",  # run from its source, which has a digest of its own
         "python": ".".join(platform.python_version_tuple()[:2]),  # the form of pickles
         "packages": {name: found for name in PACKAGES if (found := _version(name))},
         "variables": compiler_variables(),
@@ -71,7 +73,7 @@ def machine_inputs(devices: Sequence[Device]) -> dict[str, Any]:
 
 
 def source_digest(root: Path, names: Iterable[str]) -> str:
-    """Return one digest of Python files; a folder stands for all below it."""
+    """Return one digest of Python files below `root`; a folder stands for all files in it."""
     digest = hashlib.sha256()
     for name in names:
         path = root / name

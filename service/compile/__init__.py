@@ -1,1 +1,1 @@
-"""Any function and its shapes to executables, ahead of traffic. Knows no engine."""
+"""Functions and shapes to executables, ahead of traffic; independent of the engine."""

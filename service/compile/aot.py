@@ -1,4 +1,4 @@
-"""Programs to executables, in parallel, before there is any data."""
+"""Programs to executables, in parallel and ahead of time."""
 
 import threading
 import time
@@ -16,7 +16,7 @@ STACK_BYTES = 64 * 1024 * 1024
 
 @dataclass(frozen=True)
 class Compiled:
-    """An executable and what making it took."""
+    """An executable and its compile time."""
 
     executable: Executable
     seconds: float
@@ -28,7 +28,7 @@ def compile_programs(
     num_threads: int,
     on_compiled: Callable[[str, float], None] = lambda name, seconds: None,
 ) -> Mapping[str, Compiled]:
-    """Lower and compile every program; `on_compiled` is told name and seconds of each, from any thread."""
+    """Lower and compile every program; call `on_compiled` with each one's name and seconds, from any thread."""
 
     def compile_one(program: Program) -> Compiled:
         started = time.perf_counter()
@@ -36,7 +36,7 @@ def compile_programs(
         on_compiled(program.name, compiled.seconds)
         return compiled
 
-    # Which line of ours an operation came from is of no use in a bundle and takes 3 to 14 % of the time to load it.
+    # Operations' source lines are useless in a bundle and take 3 to 14 % of the time to load it.
     jax.config.update("jax_traceback_in_locations_limit", 0)
     # The stack size holds for threads started after it is set; the pool starts its threads within this block.
     previous = threading.stack_size(STACK_BYTES)

@@ -1,11 +1,11 @@
-"""How often this process traced and compiled; after ready both must stand still."""
+"""Counts of this process's traces and compilations; both stay constant once the service is ready."""
 
 import threading
 from collections import Counter
 from collections.abc import Callable
 
-# The whole of it, not `jax.monitoring`: other threads of a start import jax at the same time, and who imports a part of
-# a package that another thread has begun to import may wait for that thread while that thread waits for the part.
+# All of jax, not `jax.monitoring` alone: other threads of a start import jax concurrently, and importing a submodule of
+# a package that another thread is importing can deadlock: each thread waits for the other's import lock.
 import jax
 
 # Source: jax/_src/dispatch.py, the names of the events that each tracing and each backend compilation records.
@@ -14,7 +14,7 @@ COMPILE_EVENT = "/jax/core/compile/backend_compile_duration"
 
 
 class CompileCounter:
-    """Counts from its making on; `on_compile` is called for each compilation, from the thread that compiles."""
+    """Counts from its construction on; `on_compile` is called for each compilation, on the thread that compiles."""
 
     def __init__(self, on_compile: Callable[[], None] = lambda: None) -> None:
         self._lock = threading.Lock()

@@ -1,4 +1,4 @@
-"""Executables that come one by one, in the background; who asks for one that is not there yet waits for that one."""
+"""Executables that load in the background, in the order given; a lookup waits for the one it needs."""
 
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -9,7 +9,7 @@ from service.compile.program import Executable
 
 
 class LazyExecutables(Mapping[str, Executable]):
-    """A mapping from names to executables whose values may still be on their way."""
+    """A mapping from names to executables whose values may still be loading."""
 
     def __init__(
         self,
@@ -20,36 +20,36 @@ class LazyExecutables(Mapping[str, Executable]):
         num_first_threads: int,
         num_threads: int,
     ) -> None:
-        """Begin to load the first.
+        """Begin to load the first ones.
 
         Args:
-            names: of all executables, those that are needed first at the front.
-            load: brings one, on any thread.
-            num_first: how many of them to begin with; the others wait for `load_rest`, or until they are asked for.
+            names: of all executables, in the order in which they are needed.
+            load: loads one; called on any thread.
+            num_first: how many of them to load now; the others are loaded by `load_rest`, or when they are looked up.
             num_first_threads: how many of the first are loaded at once.
             num_threads: how many of the others.
         """
         self._load = load
         self._lock = threading.Lock()
         self._num_threads = num_threads
-        # One that is not submitted yet looks like one that waits in the pool, and is taken over in the same way.
+        # A future that is not submitted yet is pending, like one that waits in the pool; a lookup takes over either.
         self._futures: dict[str, Future[Executable]] = {name: Future() for name in names}
         self._rest = list(names[num_first:])
         self._submit(names[:num_first], num_first_threads)
 
     @override
     def __getitem__(self, name: str) -> Executable:
-        """Return an executable; one that nobody has begun to load is loaded here and now.
+        """Return an executable; one whose loading has not begun is loaded on this thread.
 
         Raises:
-            Exception: what loading it raised.
+            Exception: loading it failed.
         """
         with self._lock:
             future = self._futures[name]
-            is_ours = future.cancel()  # false for one that is there or under way
+            is_ours = future.cancel()  # False for one that is loading or loaded
             if is_ours:
                 future = self._futures[name] = Future()
-                future.set_running_or_notify_cancel()  # from here on nobody overtakes it
+                future.set_running_or_notify_cancel()  # from here on no other lookup can take it over
         if is_ours:
             try:
                 future.set_result(self._load(name))
@@ -59,7 +59,7 @@ class LazyExecutables(Mapping[str, Executable]):
 
     @override
     def __contains__(self, name: object) -> bool:
-        """Tell whether there is such an executable; waits for none."""
+        """Return whether there is such an executable, without waiting for it."""
         return name in self._futures
 
     @override
@@ -71,7 +71,7 @@ class LazyExecutables(Mapping[str, Executable]):
         return len(self._futures)
 
     def load_rest(self) -> None:
-        """Begin to load all that nobody has asked for yet; may be called again."""
+        """Begin to load all that were not looked up yet; may be called again."""
         with self._lock:
             rest, self._rest = self._rest, []
             left = [name for name in rest if not (self._futures[name].running() or self._futures[name].done())]
@@ -81,7 +81,7 @@ class LazyExecutables(Mapping[str, Executable]):
         """Load the rest and wait for all.
 
         Raises:
-            Exception: what loading any of them raised.
+            Exception: loading one of them failed.
         """
         self.load_rest()
         for name in self._futures:
@@ -90,4 +90,4 @@ class LazyExecutables(Mapping[str, Executable]):
     def _submit(self, names: Sequence[str], num_threads: int) -> None:
         pool = ThreadPoolExecutor(num_threads, thread_name_prefix="executables")
         self._futures |= {name: pool.submit(self._load, name) for name in names}
-        pool.shutdown(wait=False)  # its threads end when they have done all
+        pool.shutdown(wait=False)  # its threads end after the last of these

@@ -1,8 +1,8 @@
-"""An executable that is handed only those arrays that it uses.
+"""Executables that take only the arrays that they use.
 
-What a step computes with is hundreds of arrays: weights, and state that stays on the device. Handing one over costs a
-few microseconds whether it is used or not, and a state array that no step reads would go in and come out again. So the
-leaves that a function does not touch are found in its trace, once, and left out of every call.
+The arguments of a step are hundreds of arrays: weights, and state that stays on the device. Passing one costs a few
+microseconds, used or not, and an unused state array would be both an argument and a result. So the leaves that a
+function does not use are found once, in its trace, and left out of every call.
 """
 
 import pickle
@@ -21,8 +21,8 @@ from service.device.memory import Device
 class Program:
     """A function of constants, state and inputs to the new state and outputs, at one set of shapes.
 
-    Each of the four is a pytree; the new state has the structure of the old one, whose memory it takes over. On several
-    devices the shapes of constants and state say where each of them lies, and the new state lies where the old one did.
+    Each of the four is a pytree. The new state has the structure and sharding of the old one, and reuses its memory. On
+    several devices the shapes of constants and state have shardings.
     """
 
     name: str
@@ -30,32 +30,32 @@ class Program:
     constants: Any = ()  # of jax.ShapeDtypeStruct, as are the other two
     state: Any = ()
     inputs: Any = ()
-    # Where inputs and outputs lie, as prefixes of their pytrees; None: on the one device there is.
+    # Shardings of inputs and outputs, as prefixes of their pytrees; None on one device.
     inputs_sharding: Any = None
     outputs_sharding: Any = None
 
 
 @dataclass(frozen=True)
 class Executable:
-    """A compiled program, and which leaves of its constants and its state it takes."""
+    """A compiled program, and the indices of the leaves that it takes of its constants and its state."""
 
     compiled: jax.stages.Compiled
     constant_leaves: tuple[int, ...]
-    read_leaves: tuple[int, ...]  # of the state: those that it leaves as they are
-    state_leaves: tuple[int, ...]  # those that it changes
+    read_leaves: tuple[int, ...]  # of the state: only read
+    state_leaves: tuple[int, ...]  # of the state: replaced
 
     @cached_property
     def reach(self) -> int:
-        """How many leaves of the state, from the first on, must be there."""
+        """The number of leaves of the state, from the first on, that must exist."""
         return 1 + max((*self.read_leaves, *self.state_leaves), default=-1)
 
     def __call__(self, constants: Sequence[jax.Array], state: list[jax.Array], inputs: Any) -> Any:
-        """Run, put the new leaves into `state`, and return the outputs; does not wait for the device.
+        """Start the program, put the new leaves into `state`, and return the outputs; does not wait for the device.
 
         Args:
             constants: all leaves of the constants.
-            state: all leaves of the state; those that the program changes are consumed and replaced.
-            inputs: the pytree that the program takes.
+            state: the leaves of the state; those that the program replaces are donated to it.
+            inputs: the pytree of the program's inputs.
         """
         changed, outputs = self.compiled(
             [constants[i] for i in self.constant_leaves],
@@ -73,15 +73,15 @@ class Executable:
 
 
 def load_executable(data: bytes, devices: Sequence[Device]) -> Executable:
-    """Put one executable onto its devices; runs what is in the bytes, so only for those that were checked."""
+    """Load one executable onto its devices. The bytes run as code, so they must come from a trusted source."""
     (payload, in_tree, out_tree), *leaves = pickle.loads(data)
     compiled = deserialize_and_load(payload, in_tree, out_tree, execution_devices=devices)  # pyright: ignore[reportArgumentType]
     return Executable(compiled, *leaves)
 
 
 def compile_program(program: Program) -> Executable:
-    """Trace a program, leave out what it does not touch, and compile the rest."""
-    from jax.extend.core import jaxpr_as_fun  # a start that finds its bundle needs none of it
+    """Trace a program, leave out the leaves that it does not use, and compile it."""
+    from jax.extend.core import jaxpr_as_fun  # imported here, because a start that finds its bundle does not need it
 
     traced = jax.jit(program.function).trace(program.constants, program.state, program.inputs)
     jaxpr = traced.jaxpr.jaxpr
@@ -98,7 +98,7 @@ def compile_program(program: Program) -> Executable:
     def run(
         constants: list[jax.Array], read: list[jax.Array], changed: list[jax.Array], inputs: Any
     ) -> tuple[list[jax.Array], Any]:
-        arguments: list[Any] = [None] * (num_constants + num_state)  # nobody reads those that stay None
+        arguments: list[Any] = [None] * (num_constants + num_state)  # those that stay None are unused
         for i, leaf in zip(constant_leaves, constants, strict=True):
             arguments[i] = leaf
         for i, leaf in zip((*read_leaves, *state_leaves), (*read, *changed), strict=True):
@@ -106,7 +106,7 @@ def compile_program(program: Program) -> Executable:
         results = jaxpr_as_fun(traced.jaxpr)(*arguments, *jax.tree.leaves(inputs))
         return [results[i] for i in state_leaves], jax.tree.unflatten(output_tree, results[num_state:])
 
-    run.__name__ = program.name.replace("-", "_")  # what profiles show
+    run.__name__ = program.name.replace("-", "_")  # the name in profiles
     taken, read, changed = (
         [leaves[i] for i in indices]
         for leaves, indices in ((constants, constant_leaves), (state, read_leaves), (state, state_leaves))

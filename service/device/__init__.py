@@ -1,1 +1,1 @@
-"""The hardware: its memory, and how arrays are laid over it."""
+"""The hardware: its memory, and the sharding of arrays over devices."""

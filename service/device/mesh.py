@@ -1,10 +1,11 @@
-"""The devices of one host that run every step together, and which part of an array lies on which of them.
+"""The devices of one host that run every step together, and the sharding of arrays over them.
 
-Placement follows the names of an array's axes: one table says which are split over the devices. What has none of them,
-or has one whose size does not divide by the number of devices (a vocabulary of 49,153), lies whole on each device.
+Sharding follows the names of an array's axes: one table lists the axes that are split over the devices. An axis that is
+not in it, or whose size does not divide by the number of devices (a vocabulary of 49,153), is not split; an array with
+no split axis is replicated.
 
-Only this file says which devices there are: a mesh over several hosts would be chosen here, and arrays are made from
-what each host adds to them (`DeviceMesh.put`), so nothing else counts on one host.
+Only this file chooses devices: a mesh over several hosts would be chosen here, and arrays are made from each host's own
+part (`DeviceMesh.put`), so no other file assumes a single host.
 """
 
 from collections.abc import Mapping, Sequence
@@ -26,42 +27,42 @@ MESH_AXES = {"kv_head": MODEL_AXIS, "mlp": MODEL_AXIS, "vocab": MODEL_AXIS}
 
 @dataclass(frozen=True)
 class DeviceMesh:
-    """Some devices in a row."""
+    """A one-dimensional mesh of devices."""
 
     devices: tuple[Device, ...]
 
     @property
     def num_devices(self) -> int:
-        """How many devices share each step."""
+        """The number of devices that share each step."""
         return len(self.devices)
 
     @property
     def platform(self) -> str:
-        """What kind of devices they are: `cpu`, `gpu`, `tpu`."""
+        """The kind of the devices: `cpu`, `gpu` or `tpu`."""
         return self.devices[0].platform
 
     @property
     def is_host(self) -> bool:
-        """Whether there is one device, whose memory is the host's."""
+        """Whether the mesh is a single device whose memory is the host's."""
         return self.num_devices == 1 and self.platform == "cpu"
 
     @property
     def facts(self) -> dict[str, Any]:
-        """What an executable knows of the mesh, as plain JSON."""
+        """The properties of the mesh that executables depend on, as plain JSON."""
         return {"shape": {MODEL_AXIS: self.num_devices}, "device_ids": [device.id for device in self.devices]}
 
     @cached_property
     def named(self) -> Mesh:
-        """The mesh as jax has it."""
+        """The mesh as a jax object."""
         return Mesh(np.array(self.devices), (MODEL_AXIS,), axis_types=(AxisType.Auto,))
 
     @cached_property
-    def whole(self) -> Sharding:
-        """Where an array lies of which every device has a copy."""
+    def replicated(self) -> Sharding:
+        """The sharding of an array that every device has a copy of."""
         return self._sharding(PartitionSpec())
 
     def partition(self, axes: Sequence[str], shape: Sequence[int]) -> PartitionSpec:
-        """Return the mesh's axis for each axis of an array, None for one that is not split."""
+        """Return the mesh axis for each axis of an array; None for one that is not split."""
         return PartitionSpec(
             *(
                 MESH_AXES.get(name) if size % self.num_devices == 0 else None
@@ -70,7 +71,7 @@ class DeviceMesh:
         )
 
     def sharding(self, axes: Sequence[str], shape: Sequence[int]) -> Sharding:
-        """Return where an array with these axes lies."""
+        """Return the sharding of an array with these axes."""
         return self._sharding(self.partition(axes, shape))
 
     def shard_shape(self, axes: Sequence[str], shape: Sequence[int]) -> tuple[int, ...]:
@@ -81,28 +82,31 @@ class DeviceMesh:
         )
 
     def constrain(self, array: jax.Array, axes: Sequence[str]) -> jax.Array:
-        """Say, inside a traced function, that an array lies as its axes' names say."""
+        """Shard an array by the names of its axes, inside a traced function."""
         if self.num_devices == 1:
             return array
         return jax.lax.with_sharding_constraint(array, self.sharding(axes, array.shape))
 
     def gather(self, array: jax.Array) -> jax.Array:
-        """Bring, inside a traced function, the whole of an array to every device."""
-        return array if self.num_devices == 1 else jax.lax.with_sharding_constraint(array, self.whole)
+        """Replicate an array, inside a traced function."""
+        return array if self.num_devices == 1 else jax.lax.with_sharding_constraint(array, self.replicated)
 
     def put(self, array: np.ndarray, axes: Sequence[str]) -> jax.Array:
-        """Place an array of the host: each device gets its part, and none ever has the whole if it is split."""
+        """Place a host array: each device receives its own part alone if the array is split."""
         return jax.make_array_from_callback(
             array.shape, self.sharding(axes, array.shape), lambda part: array[part], dtype=array.dtype
         )
 
     def alias_host_arrays(self, arrays: Mapping[str, np.ndarray]) -> dict[str, jax.Array]:
-        """Make arrays of the host the device's, which has the same memory, without a copy if they are aligned."""
-        placed = jax.block_until_ready(jax.device_put(list(arrays.values()), self.whole, may_alias=True))
+        """Return device arrays over the memory of host arrays; only unaligned ones are copied.
+
+        Only for a mesh with `is_host`. The host arrays must not change afterwards.
+        """
+        placed = jax.block_until_ready(jax.device_put(list(arrays.values()), self.replicated, may_alias=True))
         return dict(zip(arrays, placed, strict=True))
 
     def _sharding(self, partition: PartitionSpec) -> Sharding:
-        # A sharding over one device of many would be another type than what a plain `device_put` gives.
+        # Programs on one device expect the sharding type that a plain `device_put` yields.
         if self.num_devices == 1:
             return SingleDeviceSharding(self.devices[0])  # pyright: ignore[reportArgumentType]
         return NamedSharding(self.named, partition)
@@ -111,16 +115,16 @@ class DeviceMesh:
 def choose_mesh(devices: Sequence[Device], *, wanted: int | None, sizes: Mapping[str, int]) -> DeviceMesh:
     """Choose how many devices of this host to use.
 
-    Without a wish: as many as there are and the sizes divide by; on a CPU one, because devices that share one
-    processor only get in one another's way.
+    The automatic choice is the largest number of devices that divides all sizes; on a CPU it is one, because CPU
+    devices share the same cores.
 
     Args:
         devices: those of this host.
         wanted: TENSOR_PARALLEL; None for the automatic choice.
-        sizes: what of the model must divide by the number of devices, by the name that its configuration gives it.
+        sizes: sizes of the model that the number of devices must divide, by their names in its configuration.
 
     Raises:
-        SettingsError: so many devices are not there, or something does not divide by their number.
+        SettingsError: the host has fewer devices, or their number does not divide a size.
     """
     possible = [number for number in range(1, len(devices) + 1) if all(size % number == 0 for size in sizes.values())]
     if wanted is None:

@@ -1,1 +1,1 @@
-"""Token ids in, token ids out. Knows no strings, no HTTP, and no model by name."""
+"""Token ids in, token ids out: the engine. Independent of strings, HTTP and model families."""

@@ -1,6 +1,6 @@
-"""What stays on the device between steps: what each slot knows, and the stages' caches, which grow part by part.
+"""The state on the device between steps: the slots, and the layer groups' caches, which grow part by part.
 
-None of it needs weights, so a start makes the first of it while they are still coming.
+None of it needs weights, so a start makes its first part while weights are still loading.
 """
 
 import threading
@@ -9,36 +9,38 @@ from collections.abc import Mapping, Sequence
 import jax
 
 from service.compile.program import Executable
-from service.engine.steps.programs import INITIAL_SLOTS, initial_cache_name
+from service.engine.shapes import EngineShapes
+from service.engine.steps.names import INITIAL_SLOTS, initial_cache_name
 from service.engine.steps.step import SlotState
-from service.models.interface import Stage
+from service.models.interface import LayerGroup
 
 
-class StageCache:
-    """The keys and values of a stage's layers, in the order in which its executables take them.
+class LayerGroupCache:
+    """The keys and values of a group's layers, in the order in which its executables take them.
 
-    What no step has reached is made while nobody waits for it, or else when a step does.
+    A part is made when a step first reaches it, or before that by `fill`.
     """
 
-    def __init__(self, stage: Stage, executables: Mapping[str, Executable]) -> None:
+    def __init__(self, group: LayerGroup, num_parts: int, executables: Mapping[str, Executable]) -> None:
         self.leaves: list[jax.Array] = []
-        self._stage = stage
+        self._group = group
+        self._num_parts = num_parts
         self._executables = executables
-        self._next_part = 0
-        self._lock = threading.Lock()  # who fills the cache may be another than who runs steps
+        self._num_made = 0
+        self._lock = threading.Lock()  # one thread may fill the cache while another runs steps
 
     @property
     def is_filled(self) -> bool:
-        """Whether all of the cache is there."""
-        return initial_cache_name(self._stage, self._next_part) not in self._executables
+        """Whether all parts are made."""
+        return self._num_made == self._num_parts
 
     def grow(self, num_leaves: int) -> None:
-        """Make what is not there yet of the first leaves."""
+        """Make parts until there are so many leaves."""
         while (size_seen := len(self.leaves)) < num_leaves:
             self._add_part(size_seen)
 
     def fill(self) -> None:
-        """Make what is not there yet."""
+        """Make all missing parts."""
         while True:
             size_seen = len(self.leaves)
             if self.is_filled:
@@ -49,27 +51,30 @@ class StageCache:
         with self._lock:
             if len(self.leaves) > size_seen:  # another thread came first
                 return
-            part = self._executables[initial_cache_name(self._stage, self._next_part)]((), [], ())
-            # Not one behind the other: a step that comes meanwhile shall not wait for all.
+            part = self._executables[initial_cache_name(self._group, self._num_made)]((), [], ())
+            # One part at a time: a step that is dispatched in between would wait for all that is queued before it.
             leaves = jax.block_until_ready(jax.tree.leaves(part))
-            self._next_part += 1
+            self._num_made += 1
             self.leaves.extend(leaves)
 
 
 class DeviceState:
-    """The state of one engine's device; a `Runner` moves it on from step to step."""
+    """The state of one engine's device; a `Runner` updates it from step to step."""
 
-    def __init__(self, stages: Sequence[Stage], executables: Mapping[str, Executable]) -> None:
-        """Make what the slots know, and nothing of the caches yet."""
+    def __init__(
+        self, shapes: EngineShapes, groups: Sequence[LayerGroup], executables: Mapping[str, Executable]
+    ) -> None:
+        """Make the slots, and no part of the caches yet."""
         slots: SlotState = executables[INITIAL_SLOTS]((), [], ())
         self.slots: list[jax.Array] = jax.tree.leaves(slots)
-        self.everywhere = slots.token_counts.sharding  # what lies whole on every device
+        self.replicated = slots.token_counts.sharding  # of arrays that every device has a copy of
         self.vocab_size: int = slots.token_counts.shape[1]
-        self.caches = [StageCache(stage, executables) for stage in stages]
+        num_parts = shapes.layout.num_parts
+        self.caches = [LayerGroupCache(group, num_parts, executables) for group in groups]
 
     @property
     def is_filled(self) -> bool:
-        """Whether all caches are there."""
+        """Whether all caches are complete."""
         return all(cache.is_filled for cache in self.caches)
 
     def begin_caches(self) -> None:
@@ -78,6 +83,6 @@ class DeviceState:
             cache.grow(1)
 
     def fill_caches(self) -> None:
-        """Make what no step has reached yet of the caches; may run beside steps, on another thread."""
+        """Make all missing parts of the caches; may run on another thread while steps run."""
         for cache in self.caches:
             cache.fill()

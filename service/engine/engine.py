@@ -1,4 +1,4 @@
-"""The facade: submit a request, read its stream. Two threads, two hops, and no lock between them.
+"""The engine's public side: submit a request, read its stream. Two threads, two hops, and no lock between them.
 
 event loop thread                      device thread (`loop`)
 submit ── inbox ──────────────────────> take, plan, dispatch, commit
@@ -11,8 +11,10 @@ import threading
 import time
 from collections.abc import Callable, Iterable
 
-from service.engine.loop import Abort, Loop, StepRunner, Stop, Submission
+from service.engine.loop import Abort, Loop, Stop, Submission
+from service.engine.pipeline import StepRunner
 from service.engine.request import Generation, Request
+from service.engine.schedule.chunking import Chunking
 from service.engine.schedule.scheduler import Scheduler
 from service.engine.shapes import EngineShapes
 from service.engine.stream import TokenStream
@@ -23,7 +25,7 @@ logger = logging.getLogger(__name__)
 
 
 class Engine:
-    """Continues token ids. Made with a loaded runner; `start` it before the first `submit`."""
+    """Continues sequences of token ids; call `start` before the first `submit`."""
 
     def __init__(
         self,
@@ -34,14 +36,14 @@ class Engine:
         max_requests: int,
         on_failure: Callable[[], None] = lambda: None,
     ) -> None:
-        """Put an engine together.
+        """Connect a runner with a scheduler.
 
         Args:
             runner: the device side.
             shapes: the sizes that the runner was compiled for.
-            metrics: where to count.
-            max_requests: how many requests may be open at once, waiting ones included.
-            on_failure: called from the device thread when that has failed; the process should end then.
+            metrics: updated by the device thread.
+            max_requests: the most requests that may be open at once, waiting ones included.
+            on_failure: called on the device thread after it failed; the process should end then.
         """
         self.shapes = shapes
         self.runner = runner
@@ -51,7 +53,7 @@ class Engine:
             num_slots=shapes.num_slots,
             num_pages=shapes.num_pages,
             page_size=shapes.page_size,
-            chunking=shapes.chunking,
+            chunking=Chunking(shapes.prefill),
         )
         self._loop = Loop(self._scheduler, runner, metrics)
         self._thread = threading.Thread(target=self._run, name="device", daemon=True)
@@ -60,12 +62,12 @@ class Engine:
 
     @property
     def is_live(self) -> bool:
-        """Whether the device thread is at work."""
+        """Whether the device thread is running."""
         return self._thread.is_alive() and self._loop.error is None
 
     @property
     def first_token_s(self) -> float | None:
-        """When the first token of all came out, on the clock of `time.monotonic`."""
+        """The time of the engine's first token, on the clock of `time.monotonic`; None before it."""
         return self._loop.first_token_s
 
     @property
@@ -78,11 +80,11 @@ class Engine:
         self._thread.start()
 
     def submit(self, request: Request) -> TokenStream:
-        """Take a request; called on the event loop that will read the stream.
+        """Submit a request; called on the event loop that reads the stream.
 
         Raises:
-            Overloaded: as many requests as may be are open.
-            Draining: the engine takes no more.
+            Overloaded: `max_requests` requests are open.
+            Draining: the engine accepts no more requests.
             EngineStopped: the device thread has ended.
         """
         self._check_live()
@@ -97,16 +99,16 @@ class Engine:
             on_over=lambda: self._streams.pop(request.id, None),
         )
         self._loop.inbox.put(Submission(request, stream, time.perf_counter()))
-        # A loop that failed just now may have emptied its inbox for the last time before this message came.
+        # A loop that failed just now may have emptied its inbox for the last time before this message arrived.
         self._check_live()
         self._streams[request.id] = stream
         return stream
 
     def generate(self, requests: Iterable[Request]) -> list[Generation]:
-        """Run requests to their ends, all at once, and return what came, in their order. For scripts: it blocks.
+        """Run requests to their ends, concurrently, and return their results in order. Blocks, so it is for scripts.
 
         Raises:
-            Overloaded: there are more requests than may be open at once.
+            Overloaded: there are more requests than `max_requests`.
             EngineError: the engine failed.
         """
 
@@ -124,10 +126,10 @@ class Engine:
         return asyncio.run(read_all())
 
     async def drain(self, timeout_s: float) -> bool:
-        """Take no more requests and wait until the open ones are finished.
+        """Accept no more requests and wait until the open ones are finished.
 
         Returns:
-            Whether all of them finished within the time; those that did not are still open.
+            Whether all of them finished within the time; the others are still open.
         """
         self._is_draining = True
         deadline_s = time.monotonic() + timeout_s
@@ -136,9 +138,17 @@ class Engine:
         return not self._streams
 
     def stop(self) -> None:
-        """End the device thread; what is still open gets an error."""
+        """End the device thread; requests that are still open get an error."""
         self._loop.inbox.put(Stop())
         self._thread.join()
+
+    def check_integrity(self) -> None:
+        """Check that no page and no slot was lost; only after `stop`, since the device thread owns them before.
+
+        Raises:
+            PageIntegrityError: a page was lost.
+        """
+        self._scheduler.check_integrity()
 
     def _check_live(self) -> None:
         if not self.is_live:
@@ -148,5 +158,5 @@ class Engine:
         try:
             self._loop.run()
         except Exception:
-            logger.critical("The device thread failed; every open request was told so.", exc_info=True)
+            logger.critical("The device thread failed; every open request gets an error.", exc_info=True)
             self._on_failure()

@@ -1,78 +1,35 @@
-"""The device thread: take, plan, dispatch, commit, deliver.
-
-A step is dispatched before the previous one is read, so the device is at work while Python is.
-"""
+"""The device thread: take messages, run a step, deliver events, until a message ends it."""
 
 import asyncio
 import queue
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Protocol, runtime_checkable
 
-from service.engine.request import FinishReason, Request, StepLogprobs, TokenEvent
-from service.engine.schedule.plan import PageCopy, Plan
+from service.engine.pipeline import Events, StepPipeline, StepRunner
+from service.engine.request import FinishReason, Request, TokenEvent
+from service.engine.schedule.plan import Plan
 from service.engine.schedule.scheduler import Scheduler
-from service.engine.schedule.sequence import Sequence as RunningSequence
+from service.engine.schedule.sequence import Sequence
 from service.engine.stream import TokenStream
 from service.errors import EngineError, NonFiniteLogits
 from service.observability.metrics import Metrics
 
-# Requests that are sent together are read one after the other, and a step that begins with the first of them alone
-# holds up the others. Within six rounds of the event loop, eight that were sent at once were always there.
-BURST_ROUNDS = 6
+# Requests that are sent together are parsed one after another, and a step that begins with the first of them alone
+# delays the others. Within six iterations of the event loop, eight requests sent at once had always arrived.
+BURST_ITERATIONS = 6
 BURST_PATIENCE_S = 0.02
 
-BROKEN_SCORES = (
-    "The model's scores for the next token are NaN or infinite, so none can be chosen. This ends this request only. "
+NON_FINITE_LOGITS = (
+    "The model's logits for the next token are NaN or infinite, so none can be chosen. This ends this request only. "
     "The checkpoint's weights or the DTYPE may be at fault; another prompt may work."
 )
 
 
-@runtime_checkable
-class StepResult(Protocol):
-    """A step under way."""
-
-    def read(self) -> "IntRow":
-        """Wait for the step and return one token per row; -1 for one whose scores are no numbers."""
-        ...
-
-    def read_logprobs(self) -> StepLogprobs | None:
-        """Return the log-probabilities that were asked for, if any were."""
-        ...
-
-
-@runtime_checkable
-class IntRow(Protocol):
-    """One integer per row, as numpy gives it."""
-
-    def tolist(self) -> list[int]:
-        """Return plain integers."""
-        ...
-
-
-@runtime_checkable
-class StepRunner(Protocol):
-    """What the loop asks of the device."""
-
-    @property
-    def has_pages(self) -> bool:
-        """Whether pages are there already, for copies."""
-        ...
-
-    def copy_pages(self, copies: Sequence[PageCopy]) -> None:
-        """Start copies between rows and pages, where the kernel keeps rows."""
-        ...
-
-    def dispatch(self, plan: Plan) -> StepResult:
-        """Start a step and return at once."""
-        ...
-
-
 @dataclass(slots=True)
 class Submission:
-    """A request on its way in, and its clocks."""
+    """A new request, and its clocks, which read `time.perf_counter`."""
 
     request: Request
     stream: TokenStream
@@ -96,48 +53,31 @@ Delivery = tuple[TokenStream, TokenEvent | EngineError]
 
 
 class Loop:
-    """Runs on the device thread and owns the scheduler; the inbox is its only door."""
+    """Runs on the device thread and owns the scheduler; other threads reach it through the inbox alone."""
 
     def __init__(self, scheduler: Scheduler, runner: StepRunner, metrics: Metrics) -> None:
         self.inbox: queue.SimpleQueue[Message] = queue.SimpleQueue()
-        self.error: EngineError | None = None  # set once, when the loop has failed
+        self.error: EngineError | None = None  # set once, when the loop has failed or was stopped
         self.first_token_s: float | None = None  # set once, on the clock of `time.monotonic`
         self._scheduler = scheduler
-        self._runner = runner
+        self._pipeline = StepPipeline(scheduler, runner, self._deliver)
         self._metrics = metrics
-        self._open: dict[str, tuple[RunningSequence, Submission]] = {}
+        self._open: dict[str, tuple[Sequence, Submission]] = {}
         self._is_stopping = False
 
     def run(self) -> None:
-        """Run until told to stop; a failure is told to every open stream and kept in `error`."""
+        """Run until a `Stop` arrives; a failure is sent to every open stream and kept in `error`."""
         try:
-            under_way: tuple[Plan, StepResult] | None = None
             while not self._is_stopping:
-                self._take(can_wait=under_way is None and self._scheduler.is_idle)
-                plan = self._scheduler.plan()
-                copies = self._scheduler.take_copies()
-                if copies and not self._runner.has_pages:  # making them takes long, so tokens go first
-                    self._finish(under_way)
-                    under_way = None
-                self._runner.copy_pages(copies)
-                dispatched = (plan, self._runner.dispatch(plan)) if plan is not None else None
-                self._finish(under_way)
-                under_way = dispatched
-                self._measure(plan)
+                self._take(can_wait=self._pipeline.is_idle)
+                self._measure(self._pipeline.step())
             self._fail(EngineError("the engine was stopped"))
         except Exception as error:
             self._fail(EngineError(f"the device thread failed: {type(error).__name__}"), cause=error)
             raise
 
-    def _finish(self, under_way: tuple[Plan, StepResult] | None) -> None:
-        """Read a step and tell what came out of it."""
-        if under_way is not None:
-            plan, result = under_way
-            token_ids = result.read().tolist()
-            self._deliver(self._scheduler.commit(plan, token_ids, result.read_logprobs()))
-
     def _take(self, *, can_wait: bool) -> None:
-        """Empty the inbox; with nothing else to do, wait for the next message."""
+        """Empty the inbox; if there is no other work, wait for the next message first."""
         if can_wait:
             self._scheduler.check_integrity()
             message = self.inbox.get()
@@ -154,17 +94,17 @@ class Loop:
                 return
 
     def _wait_for_burst(self, event_loop: asyncio.AbstractEventLoop) -> None:
-        """Let what was sent together share the first step: wait until the event loop has gone round in vain."""
+        """Wait until some iterations of the event loop bring no new request, so that a burst shares its first step."""
         end_s = time.monotonic() + BURST_PATIENCE_S
         num_open = 0
         while num_open < len(self._open):
             num_open = len(self._open)
-            has_gone_round = threading.Event()
+            has_iterated = threading.Event()
             try:
-                event_loop.call_soon_threadsafe(_go_round, event_loop, BURST_ROUNDS, has_gone_round.set)
+                event_loop.call_soon_threadsafe(_iterate, event_loop, BURST_ITERATIONS, has_iterated.set)
             except RuntimeError:  # it is closed
                 return
-            has_gone_round.wait(max(0.0, end_s - time.monotonic()))
+            has_iterated.wait(max(0.0, end_s - time.monotonic()))
             self._accept_all()
 
     def _accept(self, message: Message) -> None:
@@ -179,16 +119,16 @@ class Loop:
             case Stop():
                 self._is_stopping = True
 
-    def _deliver(self, events: list[tuple[RunningSequence, TokenEvent]]) -> None:
-        """Tell each stream its event: one wake-up of each event loop, however many streams."""
+    def _deliver(self, events: Events) -> None:
+        """Put each event into its stream: one wake-up of each event loop, for any number of streams."""
         now_s = time.perf_counter()
         self._metrics.generation_tokens.inc(sum(len(event.token_ids) for _, event in events))
         by_loop: dict[object, list[Delivery]] = {}
         for sequence, event in events:
             _, submission = self._open[sequence.request.id]
             self._measure_event(submission, event, now_s)
-            told = NonFiniteLogits(BROKEN_SCORES) if event.finish_reason is FinishReason.ERROR else event
-            by_loop.setdefault(submission.stream.loop, []).append((submission.stream, told))
+            delivered = NonFiniteLogits(NON_FINITE_LOGITS) if event.finish_reason is FinishReason.ERROR else event
+            by_loop.setdefault(submission.stream.loop, []).append((submission.stream, delivered))
             if event.finish_reason is not None:
                 del self._open[sequence.request.id]
         for deliveries in by_loop.values():
@@ -213,7 +153,7 @@ class Loop:
         metrics.kv_cache_usage_perc.set(1 - scheduler.pages.num_available / scheduler.pages.num_pages)
         if plan is not None:
             metrics.engine_steps.labels(plan.kind).inc()
-            metrics.prompt_tokens.inc(sum(len(row.token_ids) for row in plan.rows))
+            metrics.prompt_tokens.inc(sum(len(planned.token_ids) for planned in plan.seqs))
 
     def _measure_event(self, submission: Submission, event: TokenEvent, now_s: float) -> None:
         metrics = self._metrics
@@ -229,17 +169,17 @@ class Loop:
             metrics.request_success.labels(event.finish_reason).inc()
 
 
-def _go_round(event_loop: asyncio.AbstractEventLoop, num_rounds: int, then: Callable[[], None]) -> None:
-    if num_rounds == 0:
+def _iterate(event_loop: asyncio.AbstractEventLoop, num_iterations: int, then: Callable[[], None]) -> None:
+    if num_iterations == 0:
         then()
     else:
-        event_loop.call_soon(_go_round, event_loop, num_rounds - 1, then)
+        event_loop.call_soon(_iterate, event_loop, num_iterations - 1, then)
 
 
 def _hand_over(deliveries: list[Delivery]) -> None:
     try:
         deliveries[0][0].loop.call_soon_threadsafe(_put_all, deliveries)
-    except RuntimeError:  # the event loop is closed: its clients are gone, and nobody waits for these events
+    except RuntimeError:  # the event loop is closed, so the clients are gone and the events are dropped
         for stream, _ in deliveries:
             stream.abort()
 

@@ -1,115 +1,59 @@
-"""Holds weights, device state and executables; dispatches steps without waiting for them."""
+"""The device side of the engine: weights, device state and executables. Dispatches steps without waiting for them."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import jax
-import numpy as np
 from jaxtyping import Array, Float, Int
 
-from service.compile.buckets import Bucket
 from service.compile.program import Executable
-from service.engine.device_state import DeviceState, StageCache
-from service.engine.request import StepLogprobs, TokenLogprobs
-from service.engine.schedule.plan import CopyKind, PageCopy, Plan, PlannedRow, StepKind
-from service.engine.shapes import EngineShapes
-from service.engine.steps.batch import (
-    Drawing,
-    LastInputs,
-    PromptInputs,
-    SampleInputs,
-    StepInputs,
-    all_allowed,
+from service.engine.batch import (
+    batch_indices,
     choose_bucket,
-    empty_count,
-    empty_inputs,
-    empty_prompt_inputs,
-    empty_sample_inputs,
     pack,
     pack_copy,
     pack_count,
     pack_prompt,
     pack_sampling,
-    row_indices,
 )
-from service.engine.steps.logprobs import unpack_logprobs
-from service.engine.steps.programs import (
-    COUNT_TOKENS,
-    copy_name,
-    embed_name,
-    last_name,
-    sample_name,
-    score_name,
-    stage_name,
+from service.engine.device_state import DeviceState, LayerGroupCache
+from service.engine.schedule.plan import PageCopy, Plan, PlannedSequence
+from service.engine.shapes import Bucket, CopyKind, EngineShapes, StepKind
+from service.engine.step_executables import DeferredExecutable, StepExecutables
+from service.engine.step_result import StepResult
+from service.engine.steps.inputs import (
+    LastHiddenInputs,
+    PromptLogprobInputs,
+    SampleInputs,
+    SampleTargets,
+    StepInputs,
+    empty_count,
+    empty_prompt,
+    empty_sample,
+    empty_step,
+    unrestricted_mask,
 )
-from service.engine.steps.sampler import SampledRows
-from service.models.interface import Stage, Weights
-
-
-class StepResult(NamedTuple):
-    """A step that may still be under way."""
-
-    plan: Plan
-    indices: list[int]  # where each row of the plan lies
-    hidden: Float[Array, "seq token hidden"]
-    sampled: SampledRows | None  # None if no row is at its prompt's end
-    prompt_logprobs: Int[Array, "seq token packed"] | None  # None if no row asks
-
-    def read(self) -> Int[np.ndarray, " seq"]:
-        """Wait for the step and return one token per row; -1 for one whose scores are no numbers."""
-        if self.sampled is None:
-            jax.block_until_ready(self.hidden)
-            return np.zeros(len(self.indices), np.int32)  # of rows that are not sampled: nobody looks
-        return np.asarray(self.sampled.token_ids)[self.indices]
-
-    def read_logprobs(self) -> StepLogprobs | None:
-        """Return the log-probabilities that were asked for; without any, nothing is copied from the device."""
-        requests = [row.sequence.request for row in self.plan.rows]
-        if all(r.sampling.num_logprobs is None and r.num_prompt_logprobs is None for r in requests):
-            return None
-        return StepLogprobs(
-            tokens=tuple(
-                self._token_logprobs(i, r.sampling.num_logprobs) for i, r in zip(self.indices, requests, strict=True)
-            ),
-            prompts=tuple(self._prompt_logprobs(i, row) for i, row in zip(self.indices, self.plan.rows, strict=True)),
-        )
-
-    def _token_logprobs(self, index: int, num_top: int | None) -> TokenLogprobs | None:
-        if num_top is None or self.sampled is None:
-            return None
-        return unpack_logprobs(np.asarray(self.sampled.logprobs)[index], num_top)
-
-    def _prompt_logprobs(self, index: int, row: PlannedRow) -> tuple[TokenLogprobs, ...]:
-        request = row.sequence.request
-        if request.num_prompt_logprobs is None or self.prompt_logprobs is None:
-            return ()
-        packed = np.asarray(self.prompt_logprobs)[index]
-        num_targets = min(len(row.token_ids), len(request.prompt_ids) - 1 - row.start)
-        return tuple(unpack_logprobs(packed[i], request.num_prompt_logprobs) for i in range(num_targets))
+from service.engine.steps.sampling import SampledTokens
+from service.models.interface import LayerGroup, Weights
 
 
 class ModelOutputs(NamedTuple):
-    """The model's part of a step, under way."""
+    """The outputs of the model's part of a step, which may still be in flight."""
 
     hidden: Float[Array, "seq token hidden"]
-    last: Float[Array, "seq 1 hidden"]  # of each row's last token
-    drawing: Drawing
+    last: Float[Array, "seq 1 hidden"]  # of each sequence's last token
+    targets: SampleTargets
 
 
-class _StageOnDevice:
-    """A stage's weights and cache, in the order in which its executables take them."""
+class _LayerGroupOnDevice:
+    """A layer group's weights and cache, in the order in which its executables take them."""
 
-    def __init__(
-        self, stage: Stage, cache: StageCache, weights: Weights, executables: Mapping[str, Executable]
-    ) -> None:
-        self.stage = stage
+    def __init__(self, group: LayerGroup, cache: LayerGroupCache, weights: Weights) -> None:
         self._cache = cache
-        self._weights = [weights[name] for name in stage.weights]
-        self._executables = executables
+        self._weights = [weights[name] for name in group.weights]
 
-    def run(self, name: str, inputs: Any) -> Any:
-        """Start a program of the stage and return its outputs at once; the cache moves on."""
-        executable = self._executables[name]
+    def run(self, executable: Executable, inputs: Any) -> Any:
+        """Start a program of the group, which updates the cache, and return its outputs at once."""
         self._cache.grow(executable.reach)
         return executable(self._weights, self._cache.leaves, inputs)
 
@@ -120,113 +64,117 @@ class Runner:
     def __init__(
         self,
         shapes: EngineShapes,
-        stages: Sequence[Stage],
+        layer_groups: Sequence[LayerGroup],
         weights: Weights,
         executables: Mapping[str, Executable],
         state: DeviceState | None = None,
     ) -> None:
-        """Put a runner together.
+        """Connect weights, state and executables.
 
         Args:
             shapes: the sizes that the executables were compiled for.
-            stages: the model's layers, in those parts in which they were compiled.
+            layer_groups: the model's layers, as they were compiled.
             weights: by name.
-            executables: by name.
-            state: what was made of it already, for these stages out of these executables.
+            executables: by name; they may still be loading.
+            state: made before, for the same shapes and layer groups; None to make it now.
         """
         self.shapes = shapes
         self._weights: list[jax.Array] = jax.tree.leaves(weights)
-        self._executables = executables
-        self._keeps_rows = copy_name(CopyKind.SAVE, shapes.copy_sizes[0], stages[0]) in executables
-        self._state = state or DeviceState(stages, executables)
-        self._stages = [
-            _StageOnDevice(stage, cache, weights, executables)
-            for stage, cache in zip(stages, self._state.caches, strict=True)
+        self._executables = StepExecutables(executables, shapes, layer_groups)
+        self._state = state or DeviceState(shapes, layer_groups, executables)
+        self._groups = [
+            _LayerGroupOnDevice(group, cache, weights)
+            for group, cache in zip(layer_groups, self._state.caches, strict=True)
         ]
-        # On every device already, so that a step without a restriction carries no words.
-        self._all_allowed = {
-            num_seqs: jax.device_put(all_allowed(num_seqs, self._state.vocab_size), self._state.everywhere)
-            for num_seqs in {bucket["num_seqs"] for _, bucket in shapes.buckets}
+        # On every device already, so that a step without a restriction sends no masks.
+        self._unrestricted = {
+            num_seqs: jax.device_put(unrestricted_mask(num_seqs, self._state.vocab_size), self._state.replicated)
+            for num_seqs in {bucket.num_seqs for _, bucket in shapes.buckets}
         }
 
     def run_model(self, kind: StepKind, bucket: Bucket, inputs: StepInputs) -> ModelOutputs:
         """Start the model's part of a step."""
-        stage_inputs, drawing = self._run(embed_name(kind, bucket), inputs.packed)
-        for on_device in self._stages:
-            hidden = on_device.run(stage_name(kind, bucket, on_device.stage), stage_inputs)
-            stage_inputs = stage_inputs._replace(hidden=hidden)
-        hidden = last = stage_inputs.hidden
-        if kind is StepKind.PREFILL:
-            last = self._run(last_name(*hidden.shape[:2]), LastInputs(hidden, stage_inputs.paging.num_tokens))
-        return ModelOutputs(hidden, last, drawing)
+        executables = self._executables.model[kind, bucket]
+        group_inputs, targets = self._run(executables.embed, inputs.packed)
+        for group, executable in zip(self._groups, executables.layer_groups, strict=True):
+            group_inputs = group_inputs._replace(hidden=group.run(executable.get(), group_inputs))
+        hidden = last = group_inputs.hidden
+        if executables.last_hidden is not None:
+            last = self._run(executables.last_hidden, LastHiddenInputs(hidden, group_inputs.paging.num_tokens))
+        return ModelOutputs(hidden, last, targets)
 
-    def draw(self, kind: StepKind, inputs: SampleInputs) -> SampledRows:
-        """Start the draw of the tokens that come after a step."""
-        return self._run(sample_name(kind, len(inputs.hidden)), inputs)
+    def sample(self, kind: StepKind, inputs: SampleInputs) -> SampledTokens:
+        """Start the sampling of the tokens that follow a step."""
+        return self._run(self._executables.sample[kind, len(inputs.hidden)], inputs)
 
     def dispatch(self, plan: Plan) -> StepResult:
-        """Start a plan's step, and what is to be made of it, and return at once."""
+        """Start a plan's step and its sampling, and return at once."""
         bucket = choose_bucket(plan, self.shapes)
         outputs = self.run_model(plan.kind, bucket, pack(plan, bucket, self.shapes))
-        sampled = scored = None
-        if any(row.is_sampled for row in plan.rows):
+        sampled = logprobs = None
+        if any(planned.is_sampled for planned in plan.seqs):
             if plan.kind is StepKind.PREFILL:
-                self._count_tokens(plan.rows)
-            everything_allowed = self._all_allowed[bucket["num_seqs"]]
-            sampled = self.draw(plan.kind, pack_sampling(plan, outputs.last, outputs.drawing, everything_allowed))
-        if plan.kind is StepKind.PREFILL and any(_asks_for_prompt_logprobs(row) for row in plan.rows):
-            scored = self._score_prompts(pack_prompt(plan, outputs.hidden))
-        return StepResult(plan, row_indices(plan), outputs.hidden, sampled, scored)
+                self._count_tokens(plan.seqs)
+            unrestricted = self._unrestricted[bucket.num_seqs]
+            sampled = self.sample(plan.kind, pack_sampling(plan, outputs.last, outputs.targets, unrestricted))
+        if plan.kind is StepKind.PREFILL and any(_requests_prompt_logprobs(planned) for planned in plan.seqs):
+            logprobs = self._prompt_logprobs(pack_prompt(plan, outputs.hidden))
+        return StepResult(plan, batch_indices(plan), outputs.hidden, sampled, logprobs)
 
     def copy_pages(self, copies: Sequence[PageCopy]) -> None:
-        """Start copies between slots' rows and pages; a kernel that reads pages in place needs none."""
-        if self._keeps_rows:
+        """Start copies between slots and pages; a kernel that reads pages in place needs none."""
+        if self.shapes.has_slot_cache:
             for copy in copies:
                 for inputs in pack_copy(copy, self.shapes):
-                    for on_device in self._stages:
-                        on_device.run(copy_name(copy.kind, len(inputs.pages), on_device.stage), inputs)
+                    executables = self._executables.copies[copy.kind, len(inputs.pages)]
+                    for group, executable in zip(self._groups, executables, strict=True):
+                        group.run(executable.get(), inputs)
 
     @property
     def has_pages(self) -> bool:
-        """Whether the last part of each cache, which copies need, is there already."""
+        """Whether the last part of each cache, which copies need, is made."""
         return self._state.is_filled
 
     def fill_caches(self) -> None:
-        """Make what no step has reached yet of the caches; may run beside steps, on another thread."""
+        """Make all missing parts of the caches; may run on another thread while steps run."""
         self._state.fill_caches()
+
+    def cache_leaves(self) -> list[jax.Array]:
+        """Return the arrays of all caches, as they are after the last dispatched step."""
+        return [leaf for cache in self._state.caches for leaf in cache.leaves]
 
     def warm(self) -> None:
         """Run every executable once on padding, and wait; the first call of one loads it onto the device."""
-        drawn: list[Any] = []
+        outputs: list[Any] = []
         for kind, bucket in self.shapes.buckets:
-            outputs = self.run_model(kind, bucket, empty_inputs(bucket, self.shapes))
-            everything_allowed = self._all_allowed[bucket["num_seqs"]]
-            drawn.append(self.draw(kind, empty_sample_inputs(kind, outputs.last, outputs.drawing, everything_allowed)))
+            step = self.run_model(kind, bucket, empty_step(bucket, self.shapes))
+            unrestricted = self._unrestricted[bucket.num_seqs]
+            outputs.append(self.sample(kind, empty_sample(kind, step.last, step.targets, unrestricted)))
             if kind is StepKind.PREFILL:
-                drawn.append(self._score_prompts(empty_prompt_inputs(outputs.hidden)))
-        self._run(COUNT_TOKENS, empty_count(self.shapes))
+                outputs.append(self._prompt_logprobs(empty_prompt(step.hidden)))
+        self._run(self._executables.count_tokens, empty_count(self.shapes))
         no_pages = (self.shapes.num_pages,)
         self.copy_pages([PageCopy(kind, 0, 0, no_pages * size) for kind in CopyKind for size in self.shapes.copy_sizes])
         self.fill_caches()
-        jax.block_until_ready((drawn, self._state.slots, [cache.leaves for cache in self._state.caches]))
+        jax.block_until_ready((outputs, self._state.slots, self.cache_leaves()))
 
-    def _run(self, name: str, inputs: Any) -> Any:
-        """Start a program on the slots and return its outputs at once; the slots' state moves on."""
-        return self._executables[name](self._weights, self._state.slots, inputs)
+    def _run(self, executable: DeferredExecutable, inputs: Any) -> Any:
+        """Start a program that updates the slots, and return its outputs at once."""
+        return executable.get()(self._weights, self._state.slots, inputs)
 
-    def _score_prompts(self, inputs: PromptInputs) -> Int[Array, "seq token packed"]:
-        return self._run(score_name(*inputs.target_ids.shape), inputs)
+    def _prompt_logprobs(self, inputs: PromptLogprobInputs) -> Int[Array, "seq token packed"]:
+        return self._run(self._executables.prompt_logprobs[inputs.target_ids.shape], inputs)
 
-    def _count_tokens(self, rows: Sequence[PlannedRow]) -> None:
-        """Count the tokens of sequences with penalties anew just before they draw their first one in their slot.
+    def _count_tokens(self, seqs: Sequence[PlannedSequence]) -> None:
+        """Count the tokens of sequences with penalties just before each samples its first token in its slot.
 
-        So the counts are right whoever had the slot before, however the prompt was cut into chunks, and whatever part
-        of it was found in a cache or had come out of the sequence before it lost its slot.
+        So the counts do not depend on the slot's previous owner, on how the prompt was cut into chunks, or on how much
+        of it was cached or generated before the sequence was preempted.
         """
-        for row in rows:
-            if row.is_sampled and row.sequence.request.sampling.has_penalties:
-                self._run(COUNT_TOKENS, pack_count(row, self.shapes))
+        for planned in seqs:
+            if planned.is_sampled and planned.sequence.request.sampling.has_penalties:
+                self._run(self._executables.count_tokens, pack_count(planned, self.shapes))
 
 
-def _asks_for_prompt_logprobs(row: PlannedRow) -> bool:
-    return row.sequence.request.num_prompt_logprobs is not None
+def _requests_prompt_logprobs(planned: PlannedSequence) -> bool:
+    return planned.sequence.request.num_prompt_logprobs is not None

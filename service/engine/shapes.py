@@ -1,67 +1,125 @@
-"""The sizes of one engine: slots, pages, and the grid of steps that is compiled. Known before any weight is."""
+"""The sizes of one engine: slots, pages, and the grid of steps that is compiled. Known before any weight is read."""
 
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
+from enum import StrEnum
 from functools import cached_property
+from typing import Any, NamedTuple
 
-from service.compile.buckets import Bucket, BucketGrid, geometric_sizes
-from service.engine.schedule.chunking import Chunking
-from service.engine.schedule.plan import StepKind
-from service.kernels.paging import CacheLayout
+from service.compile.buckets import BucketGrid, geometric_sizes
+from service.kernels.cache_layout import CacheLayout
 
 # Coarse on purpose: each size multiplies the number of executables, and a padded row or page costs less than a compile.
 CONTEXT_FACTOR = 4
 SMALLEST_CONTEXT = 256  # tokens
 COPY_FACTOR = 4
 SMALLEST_COPY, LARGEST_COPY = 4, 64  # pages
+SMALLEST_CHUNK = 16  # tokens
+
+
+class StepKind(StrEnum):
+    """The two kinds of step."""
+
+    PREFILL = "prefill"  # chunks of a few prompts
+    DECODE = "decode"  # one token of each running sequence
+
+
+class CopyKind(StrEnum):
+    """The two directions of a copy between a slot's cache and pages."""
+
+    SAVE = "save"  # slot to pages, where other sequences can find them
+    RESTORE = "restore"  # pages to slot: a cached prefix
+
+
+class Bucket(NamedTuple):
+    """A padded shape of a step."""
+
+    num_seqs: int
+    num_tokens: int  # of each sequence
+    num_pages: int  # of each sequence's context
+
+
+@dataclass(frozen=True)
+class PrefillShapes:
+    """The sizes of prefill steps, and the fixed cost that they follow from."""
+
+    max_tokens: int  # of one step
+    num_seqs: tuple[int, ...]  # how many prompts may share a step, from 1 on
+    step_cost_tokens: int  # reading all weights takes as long as computing so many tokens
+
+    @cached_property
+    def chunk_sizes(self) -> tuple[int, ...]:
+        """The lengths, in tokens, of a step with a single prompt."""
+        if self.max_tokens <= 2 * SMALLEST_CHUNK:
+            return (self.max_tokens,)
+        if self.step_cost_tokens < 4 * SMALLEST_CHUNK:
+            # Padding is most of what a short prompt could lose, so sizes lie close together.
+            return (SMALLEST_CHUNK, *geometric_sizes(4 * SMALLEST_CHUNK, self.max_tokens, factor=2))
+        # Halving at the top, where padding costs most, and quartering below.
+        return (*geometric_sizes(SMALLEST_CHUNK, self.max_tokens // 2, factor=4), self.max_tokens)
+
+    def width(self, num_seqs: int) -> int:
+        """Return how many tokens of each prompt fit if `num_seqs` of them share a step."""
+        return self.max_tokens // num_seqs
 
 
 @dataclass(frozen=True)
 class EngineShapes:
-    """What can run at once, and the shapes it runs in."""
+    """How much can run at once, and the shapes in which it runs."""
 
     num_slots: int
     num_pages: int
     page_size: int  # token positions
     max_context: int  # tokens of prompt and completion together
     max_prefill_tokens: int  # tokens of one prefill step
-    prefill_rows: tuple[int, ...] = (1, 2, 4)  # how many prompts may share a prefill step
+    prefill_seqs: tuple[int, ...] = (1, 2, 4)  # how many prompts may share a prefill step
     prefill_step_cost_tokens: int = 512  # what a prefill step costs besides its tokens, in tokens
+    has_slot_cache: bool = False  # whether each slot has a cache of its own, which pages are copied to and from
+
+    @property
+    def facts(self) -> dict[str, Any]:
+        """The sizes under the names that `/admin/stats` has for them."""
+        sizes = asdict(self)
+        sizes["prefill_rows"] = sizes.pop("prefill_seqs")
+        del sizes["has_slot_cache"]
+        return sizes
 
     @property
     def layout(self) -> CacheLayout:
-        """How much cache a model shall lay out."""
+        """How much cache a model lays out."""
         return CacheLayout(
             num_pages=self.num_pages,
             page_size=self.page_size,
             slot_sizes=self._slot_sizes,
             context_sizes=tuple(num_pages * self.page_size for num_pages in self._page_sizes),
+            has_slot_cache=self.has_slot_cache,
         )
 
     @cached_property
-    def chunking(self) -> Chunking:
-        """How prompts are cut into prefill steps."""
-        return Chunking(self.max_prefill_tokens, self.prefill_rows, self.prefill_step_cost_tokens)
+    def prefill(self) -> PrefillShapes:
+        """The sizes of prefill steps."""
+        return PrefillShapes(self.max_prefill_tokens, self.prefill_seqs, self.prefill_step_cost_tokens)
 
     def pages_for(self, num_tokens: int) -> int:
         """Return how many pages hold so many tokens."""
         return -(-num_tokens // self.page_size)
 
     @cached_property
-    def prefill_grid(self) -> BucketGrid:
+    def prefill_grid(self) -> BucketGrid[Bucket]:
         """A chunk of one prompt, of several lengths, or of several prompts at once, together as long as the longest."""
-        chunking = self.chunking
-        alone = [(1, size) for size in chunking.sizes]
-        # A cut into more rows is used only where half as many would not do for all that wait.
-        together = [(rows, chunking.width(rows)) for rows in chunking.rows[1:] if rows // 2 < self.num_slots]
+        alone = [(1, size) for size in self.prefill.chunk_sizes]
+        # A step is shared among more prompts only where half as many would not hold all that wait.
+        together = [
+            (count, self.prefill.width(count)) for count in self.prefill_seqs[1:] if count // 2 < self.num_slots
+        ]
         return self._grid([*alone, *together])
 
     @cached_property
-    def decode_grid(self) -> BucketGrid:
+    def decode_grid(self) -> BucketGrid[Bucket]:
         """Many sequences, one token each."""
         return self._grid([(size, 1) for size in self._slot_sizes])
 
     @property
-    def grids(self) -> dict[StepKind, BucketGrid]:
+    def grids(self) -> dict[StepKind, BucketGrid[Bucket]]:
         """The buckets of each kind of step."""
         return {StepKind.PREFILL: self.prefill_grid, StepKind.DECODE: self.decode_grid}
 
@@ -70,37 +128,38 @@ class EngineShapes:
         """All buckets."""
         return [(kind, bucket) for kind, grid in self.grids.items() for bucket in grid]
 
-    def row_sizes(self, kind: StepKind) -> list[int]:
-        """Return how many rows a step of a kind may have."""
-        return sorted({bucket["num_seqs"] for bucket in self.grids[kind]})
+    def seq_counts(self, kind: StepKind) -> list[int]:
+        """Return how many sequences a step of a kind may have."""
+        return sorted({bucket.num_seqs for bucket in self.grids[kind]})
 
-    def sizes(self, kind: StepKind) -> list[tuple[int, int]]:
-        """Return how many rows of how many tokens a step of a kind may have, whatever its context."""
-        return sorted({(bucket["num_seqs"], bucket["num_tokens"]) for bucket in self.grids[kind]})
+    def token_shapes(self, kind: StepKind) -> list[tuple[int, int]]:
+        """Return how many sequences of how many tokens a step of a kind may have, whatever its context."""
+        return sorted({(bucket.num_seqs, bucket.num_tokens) for bucket in self.grids[kind]})
 
     @property
     def copy_sizes(self) -> tuple[int, ...]:
-        """How many pages one copy between row and pages may be about."""
+        """How many pages one copy between a slot and pages may cover."""
         return geometric_sizes(SMALLEST_COPY, LARGEST_COPY, factor=COPY_FACTOR)
 
-    def _grid(self, rows_and_tokens: list[tuple[int, int]]) -> BucketGrid:
+    def _grid(self, seqs_and_tokens: list[tuple[int, int]]) -> BucketGrid[Bucket]:
         return BucketGrid(
             tuple(
-                {"num_seqs": num_seqs, "num_tokens": num_tokens, "num_pages": num_pages}
-                for num_seqs, num_tokens in rows_and_tokens
+                Bucket(num_seqs, num_tokens, num_pages)
+                for num_seqs, num_tokens in seqs_and_tokens
                 for num_pages in self._page_sizes
                 if not self._is_wider_than_needed(num_tokens, num_pages)
             )
         )
 
     def _is_wider_than_needed(self, num_tokens: int, num_pages: int) -> bool:
-        """Tell whether a shorter chunk fills all of a context already."""
+        """Return whether a shorter chunk fills all of a context already."""
         context = num_pages * self.page_size
-        return any(context <= size < num_tokens for size in self.chunking.sizes)
+        return any(context <= size < num_tokens for size in self.prefill.chunk_sizes)
 
     @cached_property
     def _slot_sizes(self) -> tuple[int, ...]:
-        # One alone must not pay for a neighbour; from four on a step costs little more for twice the rows.
+        # A sequence that runs alone must not pay for a neighbour; from four on a step costs little more for twice as
+        # many sequences.
         if self.num_slots <= 4:
             return tuple(sorted({1, self.num_slots}))
         return (1, *geometric_sizes(4, self.num_slots, factor=2))

@@ -1,4 +1,4 @@
-"""How many pages and how much context: from the configuration and the device's memory, before any weight is there.
+"""The number of pages and the context, from the configuration and the device's memory, before weights are read.
 
 Plain numbers, so that a warm start needs no model and traces nothing.
 """
@@ -12,25 +12,25 @@ from service.engine.shapes import EngineShapes
 from service.engine.steps.logprobs import PROMPT_SLICE_TOKENS
 from service.errors import DoesNotFit, SettingsError
 
-# A context shorter than this serves nobody; rather refuse to start.
+# A shorter context is useless; the start fails instead.
 SMALLEST_CONTEXT = 256  # tokens
-# Where the kernel keeps rows, on a CPU, a step costs as much as some forty tokens, so that two or three prompts gain
-# nothing by sharing one: of 128 tokens one takes 88 ms, four take 285.
-PREFILL_OF_ROWS: Mapping[str, Any] = {"prefill_rows": (1, 4), "prefill_step_cost_tokens": 40}
-# Pages are counted in steps of about 3 %, so that two machines of one kind whose free memory differs a little get the
-# same shapes, and so the same executables.
+# With a cache per slot, on a CPU, the fixed cost of a step is that of about forty tokens, so two or three prompts gain
+# nothing by sharing one: a prompt of 128 tokens takes 88 ms, four take 285.
+SLOT_CACHE_PREFILL: Mapping[str, Any] = {"prefill_seqs": (1, 4), "prefill_step_cost_tokens": 40}
+# The number of pages is rounded down to this many significant bits, in increments of 3 to 6 %. So two machines of one
+# kind whose free memory differs a little get the same shapes, and so the same executables.
 COUNT_BITS = 5
 
 
 @dataclass(frozen=True)
 class ModelSize:
-    """What of a model decides how much of it fits; of one that several devices share, what each of them has."""
+    """The sizes of a model that decide how much fits on each device: totals on one, each one's share on several."""
 
-    context_len: int  # tokens that the model was made for
+    context_len: int  # the model's longest sequence, in tokens
     vocab_size: int
     weights_bytes: int
     kv_bytes_per_token: int  # keys and values of one token position, all layers
-    keeps_rows: bool = False  # whether the kernel keeps a row per slot, and pages as copies beside the rows
+    has_slot_cache: bool = False  # whether the kernel keeps a cache per slot, and pages as copies of it
 
 
 def fit_engine(
@@ -45,25 +45,25 @@ def fit_engine(
     """Choose the engine's sizes.
 
     Args:
-        model: what has to fit.
-        memory_bytes: what weights, pages and work space may take together on each device.
+        model: the model's sizes.
+        memory_bytes: for weights, pages and work space together on each device.
         max_num_seqs: slots.
         page_size: token positions of a page.
         max_prefill_tokens: tokens of one prefill step.
-        max_model_len: the context that the operator asks for; None for the model's own, as far as memory reaches.
+        max_model_len: the context that the operator requests; None for the model's own, or as much as fits.
 
     Raises:
-        SettingsError: the operator asks for more context than the model was made for.
-        DoesNotFit: the weights and one sequence's pages need more than there is.
+        SettingsError: the operator requests more context than the model has.
+        DoesNotFit: the weights and one sequence's pages exceed the memory.
     """
     if max_model_len is not None and max_model_len > model.context_len:
         raise SettingsError(
             "MAX_MODEL_LEN", f"is {max_model_len} tokens; the model was made for {model.context_len} at most."
         )
     context = max_model_len or model.context_len
-    page_bytes = model.kv_bytes_per_token * page_size * (2 if model.keeps_rows else 1)
-    # Pages go to whoever needs them; a row is one slot's, used or not.
-    num_shares = max_num_seqs if model.keeps_rows else 1
+    page_bytes = model.kv_bytes_per_token * page_size * (2 if model.has_slot_cache else 1)
+    # Pages are shared on demand; a slot's cache is its own, used or not.
+    num_shares = max_num_seqs if model.has_slot_cache else 1
     work_bytes = _work_bytes(model.vocab_size, max_num_seqs, max_prefill_tokens)
     free_bytes = memory_bytes - model.weights_bytes - work_bytes
     num_pages = max(free_bytes, 0) // page_bytes
@@ -77,14 +77,15 @@ def fit_engine(
         )
     num_pages = max(_round_down(num_pages), fewest_pages)
     context = min(context, num_pages // num_shares * page_size)
-    pages_in_use = max_num_seqs * math.ceil(context / page_size)  # more would never be written
+    pages_in_use = max_num_seqs * math.ceil(context / page_size)  # more pages would never be used
     return EngineShapes(
         num_slots=max_num_seqs,
         num_pages=min(num_pages, pages_in_use),
         page_size=page_size,
         max_context=context,
         max_prefill_tokens=max_prefill_tokens,
-        **(PREFILL_OF_ROWS if model.keeps_rows else {}),
+        has_slot_cache=model.has_slot_cache,
+        **(SLOT_CACHE_PREFILL if model.has_slot_cache else {}),
     )
 
 
@@ -98,9 +99,9 @@ def _work_bytes(vocab_size: int, max_num_seqs: int, max_prefill_tokens: int) -> 
         4  # float32
         * vocab_size
         * (max_num_seqs + PROMPT_SLICE_TOKENS)  # logits of a decode step, and of a slice of a prompt
-        * 5  # the logits, what drawing makes of them, and the counts of tokens
+        * 5  # the logits, the arrays that sampling derives from them, and the counts of tokens
     ) + (
         64
-        * 1024  # activations of one token, generously: 16 arrays of 1024 float32
+        * 1024  # activations of one token, an upper bound: 16 arrays of 1024 float32
         * (max_prefill_tokens + max_num_seqs)
     )

@@ -1,4 +1,4 @@
-"""The way back: what the device thread says to one client, read as an async iterator."""
+"""The events of one request, sent by the device thread and read as an async iterator."""
 
 import asyncio
 from collections import deque
@@ -11,19 +11,19 @@ from service.errors import EngineError
 class TokenStream:
     """The events of one request, in order; ends after the one with a finish reason.
 
-    Delivery never blocks the device thread: what a slow reader leaves lies here, bounded by the request's max_tokens.
-    A reader that comes late gets all that has arrived as one event, so being late makes its work less.
+    Delivery never blocks the device thread: unread events wait here, bounded by the request's max_tokens. A slow reader
+    gets all events that have arrived as one, so falling behind makes its work less.
     """
 
     def __init__(
         self, loop: asyncio.AbstractEventLoop, *, abort: Callable[[], None], on_over: Callable[[], object]
     ) -> None:
-        """Make the reading end.
+        """Connect the stream with its reader.
 
         Args:
             loop: the event loop of the reader.
-            abort: tells the engine that nobody reads any more.
-            on_over: told once, on the event loop, when the last event has arrived or the reader has gone.
+            abort: called when the reader stops reading; the engine then stops the request.
+            on_over: called once, on the event loop, after the last event or after `abort`.
         """
         self.loop = loop
         self._abort = abort
@@ -51,7 +51,7 @@ class TokenStream:
         return self
 
     async def __anext__(self) -> TokenEvent:
-        """Return the next event: what has arrived since the last one.
+        """Return the next event: all that have arrived since the last one, joined.
 
         Raises:
             EngineError: the engine failed.
@@ -69,7 +69,7 @@ class TokenStream:
         return event
 
     def _take(self) -> list[TokenEvent]:
-        """Take what has arrived, up to an error."""
+        """Remove and return the events that have arrived, up to an error."""
         taken: list[TokenEvent] = []
         while self._events and isinstance(event := self._events[0], TokenEvent):
             taken.append(event)
@@ -78,13 +78,13 @@ class TokenStream:
 
 
 def _joined(events: list[TokenEvent]) -> TokenEvent:
-    """Return one event that says what several did."""
+    """Return one event with the contents of several."""
     if len(events) == 1:
         return events[0]
     return TokenEvent(
         token_ids=tuple(token_id for event in events for token_id in event.token_ids),
         finish_reason=events[-1].finish_reason,
-        num_found=events[0].num_found,
+        num_cached_tokens=events[0].num_cached_tokens,
         logprobs=tuple(entry for event in events for entry in event.logprobs),
         prompt_logprobs=events[0].prompt_logprobs,
     )

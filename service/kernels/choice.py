@@ -1,6 +1,6 @@
-"""Which attention kernel a device gets, and why: decided from numbers alone, so that a warm start imports no kernel.
+"""The choice of an attention kernel, from numbers alone, so that a warm start imports no kernel.
 
-All that decides is in a bundle's key: the device's kind and number, the model, the dtype and this source.
+All its inputs are in a bundle's key: the device's kind and number, the model, the dtype and this source.
 """
 
 from dataclasses import dataclass
@@ -9,13 +9,13 @@ from enum import StrEnum
 import numpy as np
 
 from service.device.memory import Device
-from service.kernels.attention import AttentionKernel, keeps_rows
+from service.kernels.attention import AttentionKernel
+from service.kernels.cache_layout import CacheLayout
 from service.kernels.limits import AMPERE, GPU_LARGEST_HEAD_DIM, TPU_LANES, TPU_SUBLANE_COUNTS
-from service.kernels.paging import CacheLayout
 
 
 class KernelName(StrEnum):
-    """The kernels there are."""
+    """The kernels of this package."""
 
     ROWS = "rows"
     TRITON = "triton"
@@ -25,7 +25,7 @@ class KernelName(StrEnum):
 
 @dataclass(frozen=True)
 class HeadShape:
-    """What of a model's attention decides which kernels can do it."""
+    """The properties of a model's attention that limit the choice of a kernel."""
 
     num_kv_heads: int  # on one device
     head_dim: int
@@ -38,10 +38,15 @@ class KernelChoice:
 
     name: KernelName
     cached_head_dim: int  # dimensions that a cached key or value takes, padding included
-    obstacle: str | None = None  # what keeps the device's own kernel from doing it, if the reference must
+    obstacle: str | None = None  # why the device's own kernel cannot be used and the reference is
+
+    @property
+    def has_slot_cache(self) -> bool:
+        """Whether the kernel keeps a row per slot, and pages as copies; the others keep pages alone."""
+        return self.name is KernelName.ROWS
 
     def kernel(self, layout: CacheLayout) -> AttentionKernel:
-        """Return the kernel; only for tracing."""
+        """Return the kernel, whose modules only tracing needs."""
         match self.name:
             case KernelName.ROWS:
                 from service.kernels.cpu import RowAttention
@@ -62,8 +67,8 @@ class KernelChoice:
 
 
 def choose_kernel(device: Device, heads: HeadShape) -> KernelChoice:
-    """Choose the kernel of a device's platform (`cpu`, `gpu`, `tpu`), or the reference for what it cannot do."""
-    if keeps_rows(device.platform):
+    """Choose the kernel of a device's platform (`cpu`, `gpu`, `tpu`), or the reference for shapes it does not take."""
+    if device.platform == "cpu":
         return KernelChoice(KernelName.ROWS, heads.head_dim)
     if device.platform == "gpu":
         name, cached, obstacle = KernelName.TRITON, heads.head_dim, _gpu_obstacle(device, heads)
@@ -77,11 +82,11 @@ def choose_kernel(device: Device, heads: HeadShape) -> KernelChoice:
 
 
 def _gpu_obstacle(device: Device, heads: HeadShape) -> str | None:
-    # jax's devices of other makers have another form of capability, or none.
+    # The devices of other vendors have a capability of another form, or none.
     capability = str(getattr(device, "compute_capability", ""))
     parts = capability.split(".")
     if not all(part.isdigit() for part in parts) or tuple(map(int, parts)) < AMPERE:
-        return f"{device.device_kind} (compute capability {capability or 'unknown'}) is no NVIDIA Ampere or newer"
+        return f"{device.device_kind} (compute capability {capability or 'unknown'}) is not an NVIDIA Ampere or newer"
     if heads.dtype.name not in ("bfloat16", "float16", "float32"):
         return f"it does not take {heads.dtype.name}"
     return _size_obstacle(heads, GPU_LARGEST_HEAD_DIM)
@@ -90,7 +95,7 @@ def _gpu_obstacle(device: Device, heads: HeadShape) -> str | None:
 def _tpu_obstacle(heads: HeadShape) -> str | None:
     if heads.dtype.name not in ("bfloat16", "float32"):
         return f"it does not take {heads.dtype.name}"
-    # Keys and values of all heads lie side by side; a register holds one or two of them, by the dtype's size.
+    # Keys and values of all heads are neighbours; a sublane holds one or two of them, depending on the dtype's size.
     sublanes = 2 * heads.num_kv_heads * heads.dtype.itemsize // 4
     if sublanes not in TPU_SUBLANE_COUNTS and sublanes % 8:
         return f"it does not take {heads.num_kv_heads} key-value heads of {heads.dtype.name} on a device"

@@ -1,4 +1,4 @@
-"""Attention on a CPU, over blocks of rows where they lie."""
+"""Attention on a CPU, over blocks of slots' rows, read in place."""
 
 import functools
 from collections.abc import Sequence
@@ -44,7 +44,7 @@ class RowAttention(SlotRows):
         *,
         attention: "_BlockAttention",
     ) -> tuple[Float[Array, "seq 1 kv_head group head_dim"], Rows]:
-        """Row `i` is slot `i`, so each group of slots meets its rows in place."""
+        """Sequence `i` is in slot `i`, so each slot group's queries meet its rows in place."""
         groups, attended = list(cache), []
         positions = jnp.where(paging.num_tokens > 0, paging.start, -1)
         spans = self.touched(paging)
@@ -74,46 +74,46 @@ class RowAttention(SlotRows):
         *,
         attention: "_BlockAttention",
     ) -> tuple[QueryHeads, Rows]:
-        """Rows are few and their slots known only on the device: each is found among the groups, chunk by chunk."""
-        num_rows, num_tokens, num_kv_heads, group_size, head_dim = query.shape
+        """Sequences are few and their slots known only on the device: each slot is looked up among the slot groups."""
+        num_seqs, num_tokens, num_kv_heads, group_size, head_dim = query.shape
         spans = self.touched(paging)
         slots = jnp.where(paging.num_tokens > 0, paging.slots, self.layout.num_slots)
         positions = paging.positions(num_tokens)
 
-        def write(row: Int[Array, ""] | int, rows: Rows) -> Rows:
+        def write(seq: Int[Array, ""] | int, rows: Rows) -> Rows:
             run = Run(
-                keys=jnp.transpose(new_keys[row], (1, 2, 0)),
-                values=jnp.transpose(new_values[row], (1, 0, 2)),
-                start=paging.start[row],
-                slot=slots[row],
+                keys=jnp.transpose(new_keys[seq], (1, 2, 0)),
+                values=jnp.transpose(new_values[seq], (1, 0, 2)),
+                start=paging.start[seq],
+                slot=slots[seq],
             )
             groups = [list(blocks) for blocks in rows]
             for number, span in enumerate(spans):
                 self.write_run(groups, number, span, run)
             return tuple(tuple(blocks) for blocks in groups)
 
-        def attend(row: Int[Array, ""] | int) -> Float[Array, "token kv_head group head_dim"]:
-            contexts = [self.row_block(cache, number, slots[row]) for number in range(len(spans))]
-            # The queries that share a key-value head lie behind each other, so that one product serves them all.
-            queries = jnp.transpose(query[row], (1, 2, 0, 3)).reshape(num_kv_heads, -1, head_dim)
-            visible = jnp.tile(positions[row], group_size)[:, None]
+        def attend(seq: Int[Array, ""] | int) -> Float[Array, "token kv_head group head_dim"]:
+            contexts = [self.row_block(cache, number, slots[seq]) for number in range(len(spans))]
+            # The queries that share a KV head are consecutive, so that one product serves them all.
+            queries = jnp.transpose(query[seq], (1, 2, 0, 3)).reshape(num_kv_heads, -1, head_dim)
+            visible = jnp.tile(positions[seq], group_size)[:, None]
             merged = attention(queries, contexts, visible).reshape(num_kv_heads, group_size, num_tokens, head_dim)
             return jnp.transpose(merged, (2, 0, 1, 3))
 
-        # All rows are written before any is read: a read between two writes would keep a block from changing in place.
+        # All writes come before any read: a read between two writes would keep XLA from updating a block in place.
         with jax.named_scope("cache_update"):
-            cache = write(0, cache) if num_rows == 1 else jax.lax.fori_loop(0, num_rows, write, cache)
+            cache = write(0, cache) if num_seqs == 1 else jax.lax.fori_loop(0, num_seqs, write, cache)
         with jax.named_scope("attention"):
-            attended = attend(0)[None] if num_rows == 1 else jax.lax.map(attend, jnp.arange(num_rows))
+            attended = attend(0)[None] if num_seqs == 1 else jax.lax.map(attend, jnp.arange(num_seqs))
         return attended, cache
 
 
 @dataclass(frozen=True)
 class _BlockAttention:
-    """Attention over blocks of positions that stay where they are: neither scores nor weights are ever joined.
+    """Attention over separate blocks of positions, without concatenating their scores or weights.
 
-    XLA on a CPU then makes one pass of each block's scores, exponentials and sum, and multiplies what comes out of it
-    in place; joined weights would be cut again, and copied, before they meet the values.
+    XLA on a CPU then fuses each block's scores, exponentials and sum into one pass, and multiplies the result in place.
+    Concatenated weights would be sliced again, and so copied, before their product with the values.
     """
 
     scoring: Scoring
@@ -124,8 +124,8 @@ class _BlockAttention:
         blocks: Sequence[Block | RowBlock],
         positions: Int[Array, "*#batch #query 1"],
     ) -> Float[Array, "*batch query head_dim"]:
-        """Attend from queries at some positions to the positions that each may see."""
-        scaled = query.astype(jnp.float32) * self.scoring.scale  # fewer numbers than there are scores
+        """Attend from queries at the given positions to the positions that each sees."""
+        scaled = query.astype(jnp.float32) * self.scoring.scale  # smaller than the scores
         scores, begin = [], 0
         for block in blocks:
             scores.append(self._scores(scaled, block.keys, positions, begin))

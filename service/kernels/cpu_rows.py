@@ -1,15 +1,15 @@
-"""Where keys and values lie on a CPU: a row of positions per slot, cut into blocks, so that no step copies any.
+"""The cache on a CPU: a row of positions per slot, cut into blocks, so that no step copies keys or values.
 
 XLA on a CPU copies every gathered or sliced operand before it multiplies, which costs more than the multiplication. So
-nothing is gathered or sliced: the cache of a layer is cut exactly where steps are cut, and a step reads whole blocks.
+nothing is gathered or sliced: the cache of a layer is cut at the same borders as steps, and a step reads whole blocks.
 
                  positions 0..255      256..1023         1024..4095
     slot  0      block [0][0]          block [0][1]      block [0][2]         decode of slot 0, context up to 1024:
     slots 1..3   block [1][0]          block [1][1]      block [1][2]         blocks [0][0] and [0][1], in place
     slots 4..15  block [2][0]          block [2][1]      block [2][2]
 
-Keys lie with positions innermost, values with dimensions innermost: both products then run along memory. Pages, which
-others may find, are copies beside the rows.
+Keys have positions innermost, values have dimensions innermost: both products then run along memory. Pages, where
+other sequences find a prefix, are copies in addition to the rows.
 """
 
 import functools
@@ -22,7 +22,8 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, DTypeLike, Float, Int
 
-from service.kernels.paging import CacheLayout, Paging, RowPages
+from service.kernels.cache_layout import CacheLayout
+from service.kernels.paging import Paging, RowPages
 
 Keys = Float[Array, "slot kv_head head_dim position"]
 Values = Float[Array, "slot kv_head position head_dim"]
@@ -39,14 +40,13 @@ Rows = tuple[tuple[Block, ...], ...]  # [slot group][context block]
 
 
 class Pages(NamedTuple):
-    """The pages of one layer, beside its rows."""
+    """The pages of one layer, in addition to its rows."""
 
     keys: Float[Array, "page kv_head head_dim position"]
     values: Float[Array, "page kv_head position head_dim"]
 
 
-# The blocks of every slot group for one context size after the other, and then the pages: memory that no step has
-# reached yet need not be there.
+# For each context size the blocks of every slot group, and then the pages. Each is made when a step first reaches it.
 RowCache = tuple[Any, ...]
 
 
@@ -58,7 +58,7 @@ class RowBlock(NamedTuple):
 
 
 class Run(NamedTuple):
-    """Neighbouring tokens of one slot, which start at some position."""
+    """Consecutive tokens of one slot, from a position on."""
 
     keys: Float[Array, "kv_head head_dim token"]
     values: Float[Array, "kv_head token head_dim"]
@@ -68,16 +68,15 @@ class Run(NamedTuple):
 
 @dataclass(frozen=True)
 class SlotRows:
-    """All of an `AttentionKernel` but the attention, for one that keeps a row of positions per slot."""
+    """The cache operations of an `AttentionKernel` that keeps a row of positions per slot."""
 
     layout: CacheLayout
 
-    keeps_rows: ClassVar[bool] = True
     kv_head_axis: ClassVar[int] = 1
 
     @property
     def slot_spans(self) -> list[tuple[int, int]]:
-        """The first slot of each group, and the one after its last."""
+        """The first slot of each slot group, and the one after its last."""
         return _spans(self.layout.slot_sizes)
 
     def initial_cache(self, layout: CacheLayout, *, num_kv_heads: int, head_dim: int, dtype: DTypeLike) -> RowCache:
@@ -107,7 +106,7 @@ class SlotRows:
         return (*contexts, saved)
 
     def restore(self, cache: RowCache, pages: RowPages) -> RowCache:
-        """Copy pages into a slot's row; what an absent page puts there is written again before it is read."""
+        """Copy pages into a slot's row; positions under padding are overwritten before they are read."""
         saved: Pages = cache[-1]
         keys = jnp.moveaxis(saved.keys.at[pages.ids].get(mode="clip"), 0, 2)
         values = jnp.moveaxis(saved.values.at[pages.ids].get(mode="clip"), 0, 1)
@@ -123,12 +122,12 @@ class SlotRows:
         return with_rows(cache, groups)
 
     def touched(self, paging: Paging) -> list[tuple[int, int]]:
-        """Return the context blocks that a step of this page table's width can reach."""
+        """Return the spans of the context blocks that a step of this page table's width can reach."""
         reach = paging.page_table.shape[1] * self.layout.page_size
         return [span for span in _spans(self.layout.context_sizes) if span[0] < reach]
 
     def write_run(self, groups: list[list[Block]], number: int, span: tuple[int, int], run: Run) -> None:
-        """Put a run of tokens into the block of its slot's group."""
+        """Write a run of tokens into the block of its slot's group."""
         begin, _ = span
         for index, (first, last) in enumerate(self.slot_spans):
             block = groups[index][number]
@@ -150,7 +149,7 @@ class SlotRows:
         return found
 
     def _read_run(self, rows: Rows, slot: Int[Array, ""], start: Int[Array, ""], length: int) -> RowBlock:
-        """Return a run of positions of one slot; what lies past the row's end is not meant."""
+        """Return a run of positions of one slot; values past the row's end are undefined."""
         positions = start + jnp.arange(length, dtype=jnp.int32)
 
         def read(first_slot: int, blocks: Sequence[Block]) -> RowBlock:
@@ -173,12 +172,12 @@ class SlotRows:
 
 
 def rows_of(cache: RowCache) -> Rows:
-    """Return a cache's blocks, a group of slots after the other."""
+    """Return a cache's blocks by slot group and then by context."""
     return tuple(zip(*cache[:-1], strict=True))
 
 
 def with_rows(cache: RowCache, rows: Sequence[Sequence[Block]]) -> RowCache:
-    """Return a cache with other blocks and the same pages."""
+    """Return a cache with new blocks and the same pages."""
     return (*zip(*rows, strict=True), cache[-1])
 
 
@@ -191,8 +190,8 @@ def write_column(
 ) -> Block:
     """Write one token per slot; a position outside the block is dropped."""
     if keys.shape[0] == 1:
-        # XLA turns a scatter to one row into updates that it makes once for each reader, each on a copy of the block;
-        # a window of one token behind a barrier stays one update in place.
+        # XLA turns a scatter into one slot into an update per reader, each on a copy of the block. A window of one
+        # token behind a barrier stays a single update in place.
         slot, is_here = jnp.zeros((), jnp.int32), positions[0] >= 0
         written = Block(
             _write_window(block.keys, keys[0, :, :, None], slot, positions[0], is_here, axis=3),
@@ -218,8 +217,8 @@ def _write_window(
 ) -> Float[Array, "slot a b c"]:
     """Write a run of tokens into one slot's row, as far as it lies within the block.
 
-    A window as long as the run is read, mixed and written back, so the cost does not depend on the block's size.
-    What the run's padding overwrites lies behind its last token, where nothing is read before it is written again.
+    A window as long as the run is read, merged and written back, so the cost does not depend on the block's size. The
+    run's padding overwrites positions after its last token only, which are written again before they are read.
     """
     width, size = chunk.shape[axis - 1], block.shape[axis]
     length = min(width, size)
@@ -240,7 +239,7 @@ def _write_window(
 def _read_window(
     block: Float[Array, "slot a b c"], slot: Int[Array, ""], start: Int[Array, ""], length: int, *, axis: int
 ) -> Float[Array, "a p q"]:
-    """Read a run of tokens from one slot's row; what of it lies outside the block is padding."""
+    """Read a run of tokens from one slot's row; positions outside the block are padding."""
     size = block.shape[axis]
     width = min(length, size)
     window_start = jnp.clip(start, 0, size - width)
@@ -254,7 +253,7 @@ def _read_window(
 
 
 def _choose(condition: Bool[Array, "*position"], one: RowBlock, other: RowBlock) -> RowBlock:
-    """Choose between two, as a whole or position by position."""
+    """Select one of two blocks, as a whole or position by position."""
     by_key, by_value = (condition[None, None], condition[None, :, None]) if condition.ndim else (condition, condition)
     return RowBlock(jnp.where(by_key, one.keys, other.keys), jnp.where(by_value, one.values, other.values))
 

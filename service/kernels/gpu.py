@@ -1,7 +1,7 @@
-"""Attention on a GPU: pages are read where they lie, by one kernel for prefill and decode.
+"""Attention on a GPU: one kernel for prefill and decode, which reads pages in place.
 
-The queries of a step are laid out as rows, the heads of a group side by side, so that one tile of rows meets one tile
-of positions in a matrix product, whether the rows are one token's heads or many tokens':
+The queries of a step are laid out as rows of a matrix, the heads of a group side by side, so that a tile of query rows
+and a tile of positions form a matrix product, whether the rows are one token's heads or many tokens':
 
     row      0       1       2       3       4       5      ...     group = 3
     token    0       0       0       1       1       1
@@ -9,13 +9,13 @@ of positions in a matrix product, whether the rows are one token's heads or many
 
     grid     (row blocks x splits of the context, kv_head, sequence)
 
-Few rows over a long context would leave most of the chip idle: then the context is split among programs, each of which
-leaves an unfinished softmax, and those are joined afterwards.
+Few query rows over a long context would leave most of the chip idle. Then the context is split among programs, each of
+which outputs an unfinished softmax, and those are joined afterwards.
 
 Why Pallas on Triton: it runs on Ampere, Ada (Cloud Run's L4) and newer, and in interpret mode without any GPU, whereas
-Pallas on Mosaic needs Hopper, and cuDNN's paged attention, as JAX calls it, wants exactly as many pages as its tables
-have entries, and knows no soft cap. JAX calls its Triton backend deprecated: before JAX 0.12, whose Pallas may lack it,
-this file moves on, and the pin in pyproject.toml with it.
+Pallas on Mosaic needs Hopper, and cuDNN's paged attention, as JAX calls it, requires exactly as many pages as its
+tables have entries, and has no soft cap. JAX calls its Triton backend deprecated, and the Pallas of JAX 0.12 may lack
+it: the upper bound of jax in pyproject.toml holds until this file has moved to another backend.
 
 Source: Dao et al. 2022, arXiv:2205.14135 (tiles, running softmax); Dao et al. 2023, "Flash-Decoding for long-context
 inference" (splits); Kwon et al. 2023, arXiv:2309.06180 (pages).
@@ -33,41 +33,40 @@ from jaxtyping import Array, Float
 from service.kernels.attention import KVHeads, QueryHeads, Scoring
 from service.kernels.gpu_tile import Tile, attend_tile
 from service.kernels.paging import Paging
-from service.kernels.reference import KVPages, PagedReference, write_tokens
+from service.kernels.reference import KVPages, PagedCache, PagedReference, write_tokens
 
 # Sizes of tiles, such that queries and two stages of keys and values fit an L4's 99 KiB of shared memory; not tuned.
-SMALLEST_TILE = 16  # rows, positions and dimensions of a product on tensor cores
-MOST_ROWS = 64
-MOST_POSITIONS = 128
-TILE_BYTES = 16 * 1024  # of the queries, keys or values of one tile
+SMALLEST_TILE = 16  # query rows, positions and dimensions of a product on tensor cores
+MOST_ROWS = 64  # query rows of a tile
+MOST_POSITIONS = 128  # of a tile
+TILE_BYTES = 16 * 1024  # of the queries, the keys or the values of one tile
 NUM_WARPS, NUM_STAGES = 4, 2
-# Programs below which the context is split: one to two for each multiprocessor of the largest chips.
+# The context is split if there are fewer programs: one to two for each multiprocessor of the largest chips.
 ENOUGH_PROGRAMS = 256
 SHORTEST_SPLIT = 128  # positions
 
 
 @dataclass(frozen=True)
 class TritonAttention(PagedReference):
-    """An `AttentionKernel` with the pages of the reference, which it reads in place."""
+    """An `AttentionKernel` with the page format of the reference, which it reads in place."""
 
-    interpret: bool = False  # emulate the kernel where there is no GPU: for tests
+    interpret: bool = False  # emulate the kernel without a GPU: for tests
 
     def attend(
         self,
         query: QueryHeads,
         new_keys: KVHeads,
         new_values: KVHeads,
-        cache: KVPages,
+        cache: PagedCache,
         paging: Paging,
         *,
         scoring: Scoring,
-    ) -> tuple[QueryHeads, KVPages]:
+    ) -> tuple[QueryHeads, PagedCache]:
         """Write the new tokens into their pages and attend over the pages in place."""
         with jax.named_scope("cache_update"):
-            keys = write_tokens(cache.keys, new_keys, paging)
-            cache = KVPages(keys, write_tokens(cache.values, new_values, paging))
+            pages = write_tokens(cache[0], new_keys, new_values, paging)
         num_seqs, width, num_kv_heads, group, head_dim = query.shape
-        page_size = cache.keys.shape[2]
+        page_size = pages.keys.shape[2]
         context = paging.page_table.shape[1] * page_size
         dim = _power_of_two(head_dim)
         tile_vectors = TILE_BYTES // (dim * query.dtype.itemsize)
@@ -87,19 +86,19 @@ class TritonAttention(PagedReference):
             rows = jnp.moveaxis(query, 2, 1).reshape(num_seqs, num_kv_heads, width * group, head_dim)
             padding = num_blocks * num_rows - width * group
             rows = jnp.pad(rows, ((0, 0), (0, 0), (0, padding), (0, dim - head_dim)))
-            attended = self._attend_rows(rows, cache, paging, tile)[:, :, : width * group, :head_dim]
+            attended = self._attend_rows(rows, pages, paging, tile)[:, :, : width * group, :head_dim]
             attended = attended.reshape(num_seqs, num_kv_heads, width, group, head_dim)
-            return jnp.moveaxis(attended, 1, 2), cache
+            return jnp.moveaxis(attended, 1, 2), (pages,)
 
     def _attend_rows(
-        self, rows: Float[Array, "seq kv_head row dim"], cache: KVPages, paging: Paging, tile: Tile
+        self, rows: Float[Array, "seq kv_head row dim"], pages: KVPages, paging: Paging, tile: Tile
     ) -> Float[Array, "seq kv_head row dim"]:
         num_seqs, num_kv_heads, total_rows, dim = rows.shape
         num_blocks, splits = total_rows // tile.num_rows, tile.num_splits
         row_shape = (num_seqs, num_kv_heads, total_rows)
         row_spec = pl.BlockSpec((None, None, tile.num_rows, dim), lambda i, head, seq: (seq, head, i // splits, 0))
         pages_spec = pl.BlockSpec(
-            (cache.keys.shape[0], None, *cache.keys.shape[2:]), lambda i, head, seq: (0, head, 0, 0)
+            (pages.keys.shape[0], None, *pages.keys.shape[2:]), lambda i, head, seq: (0, head, 0, 0)
         )
         number_spec = pl.BlockSpec((None,), lambda i, head, seq: (seq,))
         table_spec = pl.BlockSpec((None, paging.page_table.shape[1]), lambda i, head, seq: (seq, 0))
@@ -125,7 +124,7 @@ class TritonAttention(PagedReference):
             compiler_params=plgpu.CompilerParams(num_warps=NUM_WARPS, num_stages=NUM_STAGES),
             interpret=self.interpret,
             name="paged_attention",
-        )(rows, cache.keys, cache.values, paging.page_table, paging.start, paging.num_tokens)
+        )(rows, pages.keys, pages.values, paging.page_table, paging.start, paging.num_tokens)
         return outputs[0] if splits == 1 else _join(*outputs).astype(rows.dtype)
 
 
@@ -134,18 +133,18 @@ def _join(
     highest: Float[Array, "split seq kv_head row"],
     totals: Float[Array, "split seq kv_head row"],
 ) -> Float[Array, "seq kv_head row dim"]:
-    """Finish the softmax over the splits of each row."""
+    """Finish the softmax over the splits of each query row."""
     shares = jnp.exp2(highest - jnp.max(highest, axis=0, keepdims=True))
     total = jnp.sum(totals * shares, axis=0)
     return jnp.sum(weighted * shares[..., None], axis=0) / jnp.where(total == 0, 1, total)[..., None]
 
 
 def _num_splits(num_programs: int, reach: int) -> int:
-    """Return among how many programs a context is split: enough to keep the chip busy, none with next to nothing."""
+    """Return into how many splits a context is cut: enough programs to keep the chip busy, and no very short split."""
     return max(1, min(ENOUGH_PROGRAMS // num_programs, reach // SHORTEST_SPLIT))
 
 
 def _power_of_two(size: int, *, most: int | None = None) -> int:
-    """Return the smallest power of two that holds `size`, within what a tile may measure."""
+    """Return the smallest power of two that holds `size`, but at least SMALLEST_TILE and at most `most`."""
     rounded = max(pl.next_power_of_2(size), SMALLEST_TILE)
     return rounded if most is None else min(rounded, most)

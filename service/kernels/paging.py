@@ -1,65 +1,49 @@
-"""Where the tokens of one step lie: the indices that every attention kernel reads.
+"""Positions, pages and slots of the tokens of one step: the indices that every attention kernel reads.
 
-    sequence row:   | tokens already cached | tokens of this step | padding |
+    sequence:       | tokens already cached | tokens of this step | padding |
     position:       0                       start       start + num_tokens
 
-A kernel that keeps its cache in pages finds position `p` of row `s` at offset `p % page_size` of the page
+A kernel that keeps its cache in pages finds position `p` of sequence `s` at offset `p % page_size` of the page
 `page_table[s, p // page_size]`; one that keeps a row per slot finds it in row `slots[s]`.
 
-A step of one token a row is a decode step, and in a decode step row `i` is slot `i`: what a kernel keeps by slot is
-then read in place.
+A step of one token per sequence is a decode step, and in a decode step sequence `i` is in slot `i`, so a kernel reads a
+slot's row in place.
 """
 
-from dataclasses import dataclass
 from typing import NamedTuple
 
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Int
 
 
-@dataclass(frozen=True)
-class CacheLayout:
-    """How much cache there is, and which parts of it a step may be about."""
-
-    num_pages: int
-    page_size: int  # token positions of one page
-    slot_sizes: tuple[int, ...]  # how many slots, from the first on, a decode step may be about; the last: all
-    context_sizes: tuple[int, ...]  # how many positions, from the first on, a step may be about; the last: all
-
-    @property
-    def num_slots(self) -> int:
-        """All slots."""
-        return self.slot_sizes[-1]
-
-
 class RowPages(NamedTuple):
-    """Neighbouring pages of a slot's row, as one copy between them and the row takes them."""
+    """Neighbouring pages of a slot's row, which one copy between the row and pages covers."""
 
     slot: Int[Array, ""]
-    first: Int[Array, ""]  # in the order of the row's positions, in pages
-    ids: Int[Array, " page"]  # `num_pages` is no page
+    first: Int[Array, ""]  # index of the first page, in the order of the row's positions
+    ids: Int[Array, " page"]  # `num_pages` is padding
 
 
 class Paging(NamedTuple):
-    """The rows of a step and where they lie. A padded row has `num_tokens` 0."""
+    """The sequences of a step and the places of their tokens. A padded sequence has 0 tokens."""
 
-    start: Int[Array, " seq"]  # tokens of the row that earlier steps have cached
-    num_tokens: Int[Array, " seq"]  # tokens of the row in this step; the rest of the row is padding
+    start: Int[Array, " seq"]  # tokens that earlier steps have cached
+    num_tokens: Int[Array, " seq"]  # tokens in this step; the rest of the width is padding
     page_table: Int[Array, "seq page"]  # page ids in the order of positions; entries past the end are never read
-    slots: Int[Array, " seq"]  # a padded row has `num_slots`, which is no slot
+    slots: Int[Array, " seq"]  # `num_slots` for a padded sequence
 
     def positions(self, width: int) -> Int[Array, "seq token"]:
-        """Return the position of each of `width` tokens of each row."""
+        """Return the position of each of `width` tokens of each sequence."""
         return self.start[:, None] + jnp.arange(width, dtype=jnp.int32)[None, :]
 
     def is_token(self, width: int) -> Bool[Array, "seq token"]:
-        """Tell tokens from padding."""
+        """Return True for tokens and False for padding."""
         return jnp.arange(width, dtype=jnp.int32)[None, :] < self.num_tokens[:, None]
 
     def destinations(
         self, width: int, *, num_pages: int, page_size: int
     ) -> tuple[Int[Array, "seq token"], Int[Array, "seq token"]]:
-        """Return the page id and the offset where each token is written; padding gets `num_pages`, which is no page."""
+        """Return each token's page id and its offset in the page; the page id of padding is `num_pages`."""
         positions = self.positions(width)
         # Padding may run past the table's end: clip the read here, drop the write below.
         entries = jnp.minimum(positions // page_size, self.page_table.shape[1] - 1)

@@ -1,4 +1,4 @@
-"""Attention over pages, slow and obviously right: the oracle of every other kernel."""
+"""Attention over pages, slow and obviously right: the oracle for every other kernel."""
 
 from dataclasses import dataclass
 from typing import ClassVar, NamedTuple
@@ -8,9 +8,10 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, DTypeLike, Float, Int
 
 from service.kernels.attention import KVHeads, QueryHeads, Scoring
-from service.kernels.paging import CacheLayout, Paging, RowPages
+from service.kernels.cache_layout import CacheLayout
+from service.kernels.paging import Paging, RowPages
 
-# Finite, so that a padded row, where every position is masked, stays free of NaN.
+# Finite, so that a padded sequence, whose positions are all masked, stays free of NaN.
 MASKED_SCORE = -1e30
 
 
@@ -21,37 +22,39 @@ class KVPages(NamedTuple):
     values: Float[Array, "page kv_head position head_dim"]
 
 
+PagedCache = tuple[KVPages]  # of one part
+
+
 @dataclass(frozen=True)
 class PagedReference:
-    """An `AttentionKernel` that gathers each row's pages into one context."""
+    """An `AttentionKernel` that gathers each sequence's pages into one context."""
 
-    keeps_rows: ClassVar[bool] = False
     kv_head_axis: ClassVar[int] = 1
 
-    def initial_cache(self, layout: CacheLayout, *, num_kv_heads: int, head_dim: int, dtype: DTypeLike) -> KVPages:
+    def initial_cache(self, layout: CacheLayout, *, num_kv_heads: int, head_dim: int, dtype: DTypeLike) -> PagedCache:
         """Return empty pages."""
         shape = (layout.num_pages, num_kv_heads, layout.page_size, head_dim)
-        return KVPages(keys=jnp.zeros(shape, dtype), values=jnp.zeros(shape, dtype))
+        return (KVPages(keys=jnp.zeros(shape, dtype), values=jnp.zeros(shape, dtype)),)
 
     def attend(
         self,
         query: QueryHeads,
         new_keys: KVHeads,
         new_values: KVHeads,
-        cache: KVPages,
+        cache: PagedCache,
         paging: Paging,
         *,
         scoring: Scoring,
-    ) -> tuple[QueryHeads, KVPages]:
+    ) -> tuple[QueryHeads, PagedCache]:
         """Write the new tokens into their pages, gather, attend.
 
         Source: Vaswani et al. 2017, arXiv:1706.03762, section 3.2.1; grouped heads: Ainslie et al. 2023,
         arXiv:2305.13245; soft cap: Gemma Team 2024, arXiv:2408.00118.
         """
         with jax.named_scope("cache_update"):
-            cache = KVPages(write_tokens(cache.keys, new_keys, paging), write_tokens(cache.values, new_values, paging))
+            pages = write_tokens(cache[0], new_keys, new_values, paging)
         with jax.named_scope("attention"):
-            keys, values = _read(cache.keys, paging), _read(cache.values, paging)
+            keys, values = _read(pages.keys, paging), _read(pages.values, paging)
             scores = jnp.einsum("stkgd,skcd->skgtc", query, keys, preferred_element_type=jnp.float32) * scoring.scale
             if scoring.soft_cap is not None:
                 scores = scoring.soft_cap * jnp.tanh(scores / scoring.soft_cap)
@@ -61,21 +64,21 @@ class PagedReference:
                 is_visible(query_positions, key_positions, scoring.sliding_window)[:, None, None], scores, MASKED_SCORE
             )
             weights = jax.nn.softmax(scores, axis=-1)
-            return jnp.einsum("skgtc,skcd->stkgd", weights.astype(values.dtype), values), cache
+            return jnp.einsum("skgtc,skcd->stkgd", weights.astype(values.dtype), values), (pages,)
 
-    def save(self, cache: KVPages, pages: RowPages) -> KVPages:
-        """Nothing is to be copied: pages are read in place."""
+    def save(self, cache: PagedCache, pages: RowPages) -> PagedCache:
+        """Return the cache as it is: pages are read in place."""
         return cache
 
-    def restore(self, cache: KVPages, pages: RowPages) -> KVPages:
-        """Nothing is to be copied: pages are read in place."""
+    def restore(self, cache: PagedCache, pages: RowPages) -> PagedCache:
+        """Return the cache as it is: pages are read in place."""
         return cache
 
 
 def is_visible(
-    query_positions: Int[Array, "*rows 1"], key_positions: Int[Array, " context"], sliding_window: int | None
-) -> Bool[Array, "*rows context"]:
-    """Tell which positions a token sees: its own, those before it, and of these only what its window holds.
+    query_positions: Int[Array, "*batch 1"], key_positions: Int[Array, " context"], sliding_window: int | None
+) -> Bool[Array, "*batch context"]:
+    """Return which positions a token sees: its own and those before it, as far as its window reaches.
 
     Source: sliding window: Jiang et al. 2023, arXiv:2310.06825.
     """
@@ -86,12 +89,14 @@ def is_visible(
     return visible
 
 
-def write_tokens(
-    pages: Float[Array, "page kv_head position head_dim"],
-    new: KVHeads,
-    paging: Paging,
+def write_tokens(pages: KVPages, new_keys: KVHeads, new_values: KVHeads, paging: Paging) -> KVPages:
+    """Put each new token's keys and values into its page; padding is dropped."""
+    return KVPages(_write(pages.keys, new_keys, paging), _write(pages.values, new_values, paging))
+
+
+def _write(
+    pages: Float[Array, "page kv_head position head_dim"], new: KVHeads, paging: Paging
 ) -> Float[Array, "page kv_head position head_dim"]:
-    """Put each new token's vectors into its page; padding is dropped."""
     num_pages, _, page_size, _ = pages.shape
     page_ids, offsets = paging.destinations(new.shape[1], num_pages=num_pages, page_size=page_size)
     return pages.at[page_ids, :, offsets].set(new.astype(pages.dtype), mode="drop")
@@ -100,7 +105,7 @@ def write_tokens(
 def _read(
     pages: Float[Array, "page kv_head position head_dim"], paging: Paging
 ) -> Float[Array, "seq kv_head context head_dim"]:
-    """Gather each row's pages into one context, padded to the width of the page table."""
+    """Gather each sequence's pages into one context, padded to the width of the page table."""
     gathered = pages[paging.page_table]  # [seq, page, kv_head, position, head_dim]
     by_head = jnp.moveaxis(gathered, 2, 1)
     return by_head.reshape(*by_head.shape[:2], -1, pages.shape[-1])

@@ -29,8 +29,8 @@ class DecoderConfig:
     has_output_bias: bool = False
     has_mlp_bias: bool = False
     has_qk_norm: bool = False  # Qwen3: an RMS norm over each head's query and key
-    sliding_windows: tuple[int | None, ...] = field(default=())  # by layer, in tokens; None sees all
-    kv_copies: int = 1  # how many of the key-value heads are copies of one in the checkpoint, side by side
+    sliding_windows: tuple[int | None, ...] = field(default=())  # by layer, in tokens; None for all positions
+    kv_copies: int = 1  # consecutive key-value heads that are copies of one in the checkpoint
 
     @property
     def group_size(self) -> int:
@@ -40,8 +40,8 @@ class DecoderConfig:
     def split_over(self, num_devices: int) -> "DecoderConfig":
         """Return the geometry in which every device has whole key-value heads, and the query heads that read them.
 
-        Where there are too few to go round, each is copied just as often as it takes, and its query heads are dealt
-        out among the copies in their order: the numbers that come out stay the same. On 4 devices,
+        If there are fewer key-value heads than devices, each is copied as often as needed, and its query heads are
+        distributed among the copies in order, which does not change the results. On 4 devices,
 
             query head       0  1  2  3    4  5  6  7
             key-value head   0  0  0  0    1  1  1  1     2 heads with 4 query heads each
@@ -55,7 +55,7 @@ class DecoderConfig:
         return replace(self, num_kv_heads=self.num_kv_heads * copies, kv_copies=self.kv_copies * copies)
 
     def kv_bytes_per_token(self, itemsize_bytes: int) -> int:
-        """Return what the keys and values of one token position take in all layers together."""
+        """Return the bytes of the keys and values of one token position in all layers together."""
         return 2 * self.num_layers * self.num_kv_heads * self.head_dim * itemsize_bytes
 
     def sliding_window(self, layer: int) -> int | None:
@@ -65,16 +65,16 @@ class DecoderConfig:
 
 @dataclass(frozen=True)
 class HubConfig:
-    """A `config.json`, asked key by key with errors that name the key and the file."""
+    """A `config.json`, read key by key with errors that name the key and the file."""
 
     uri: str
     values: Mapping[str, Any]
 
     def required_int(self, key: str) -> int:
-        """Return a positive integer that must be there.
+        """Return a positive integer.
 
         Raises:
-            UnsupportedModel: it is missing or no positive integer.
+            UnsupportedModel: the value is missing or not a positive integer.
         """
         value = self.values.get(key)
         if not isinstance(value, int) or isinstance(value, bool) or value < 1:
@@ -91,10 +91,10 @@ class HubConfig:
         return default if value is None else bool(value)
 
     def refuse_unless(self, key: str, *accepted: Any) -> None:
-        """Refuse a feature that would change the result and is not served.
+        """Raise if the configuration asks for a feature that changes results and is not served.
 
         Raises:
-            UnsupportedModel: the key is there and has none of the accepted values.
+            UnsupportedModel: the key has a value other than the accepted ones and null.
         """
         value = self.values.get(key)
         if value is not None and value not in accepted:
@@ -103,7 +103,7 @@ class HubConfig:
 
 
 def read_decoder(config: HubConfig, **family: Any) -> DecoderConfig:
-    """Read what all descendants of Llama share; `family` adds what one of them has besides.
+    """Read the values that all descendants of Llama share; `family` adds those of one of them.
 
     Raises:
         UnsupportedModel: a value is missing, malformed, or asks for a feature that is not served.
@@ -117,7 +117,8 @@ def read_decoder(config: HubConfig, **family: Any) -> DecoderConfig:
     if num_heads % num_kv_heads:
         raise UnsupportedModel(
             config.uri,
-            f"config.json: num_attention_heads = {num_heads} is no multiple of num_key_value_heads = {num_kv_heads}.",
+            f"config.json: num_attention_heads = {num_heads} is not a multiple of "
+            f"num_key_value_heads = {num_kv_heads}.",
         )
     head_dim = config.optional_int("head_dim", hidden_size // num_heads)
     context_len = config.required_int("max_position_embeddings")
@@ -139,7 +140,7 @@ def read_decoder(config: HubConfig, **family: Any) -> DecoderConfig:
 
 
 def read_sliding_windows(config: HubConfig, num_layers: int, *, first_layer: int) -> tuple[int | None, ...]:
-    """Return each layer's window: `layer_types` where the configuration lists them, else all from `first_layer` on."""
+    """Return each layer's window: by `layer_types` if the configuration has them, otherwise from `first_layer` on."""
     if config.values.get("sliding_window") is None:
         return ()
     window = config.required_int("sliding_window")

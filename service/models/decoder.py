@@ -1,8 +1,8 @@
 """The forward pass that Llama and its descendants share, over Haliax axes.
 
-Weights are stored `[out, in]`, as in a checkpoint; but what multiplies the same input lies in one array, which runs
-faster (query, key and value; gate and up). Query, key and value are joined *within* each key-value head, so that
-splitting that axis over devices splits all three alike.
+Weights are stored `[out, in]`, as in a checkpoint. Those that multiply the same input are one array, which runs faster:
+query, key and value; gate and up. Query, key and value are concatenated *within* each KV head, so that splitting that
+axis over devices splits all three alike.
 """
 
 import math
@@ -19,14 +19,15 @@ from jaxtyping import Array, DTypeLike, Float, Int
 
 from service.device.mesh import DeviceMesh
 from service.kernels.attention import AttentionKernel, LayerCache, Scoring
-from service.kernels.linear import WHOLE, Parts, product
-from service.kernels.paging import CacheLayout, Paging, RowPages
+from service.kernels.cache_layout import CacheLayout
+from service.kernels.linear import UNSPLIT, NumSplits, linear
+from service.kernels.paging import Paging, RowPages
 from service.kernels.reference import PagedReference
 from service.kernels.sharded import ShardedAttention
 from service.models.config import DecoderConfig
 from service.models.decoder_weights import decoder_weight_specs
-from service.models.interface import Cache, Shardings, Stage, StageInputs, Weights
-from service.models.layer_groups import decoder_stages
+from service.models.interface import Cache, LayerGroup, LayerGroupInputs, Shardings, Weights
+from service.models.layer_groups import decoder_layer_groups
 from service.models.rotation import Rotation
 from service.models.weight_spec import WeightSpec
 
@@ -42,18 +43,20 @@ class Decoder:
     config: DecoderConfig
     dtype: np.dtype = FLOAT32  # of weights, activations and cache
     kernel: AttentionKernel = REFERENCE
-    parts: Parts = WHOLE  # in which products read the weights
-    mesh: DeviceMesh | None = None  # that shares each step, by key-value heads, MLP and vocabulary; None: one device
+    num_splits: NumSplits = UNSPLIT  # of weights, for their products
+    mesh: DeviceMesh | None = None  # devices that share each step, by KV heads, MLP and vocabulary; None for one
 
     @property
     def shardings(self) -> Shardings | None:
-        """Where arrays lie on several devices; None: all on one."""
+        """The shardings of arrays on several devices; None on one device."""
         kernel = self._kernel
-        return Shardings(kernel.cache_sharding, kernel.mesh.whole) if isinstance(kernel, ShardedAttention) else None
+        return (
+            Shardings(kernel.cache_sharding, kernel.mesh.replicated) if isinstance(kernel, ShardedAttention) else None
+        )
 
     @property
     def vocab_size(self) -> int:
-        """How many token ids there are."""
+        """The number of token ids."""
         return self.config.vocab_size
 
     @property
@@ -71,39 +74,39 @@ class Decoder:
         return decoder_weight_specs(self.config)
 
     @property
-    def stages(self) -> tuple[Stage, ...]:
-        """The layers, some at a time."""
-        return decoder_stages(self.config, self.weight_specs())
+    def layer_groups(self) -> tuple[LayerGroup, ...]:
+        """The layers in order, cut into groups that are compiled separately."""
+        return decoder_layer_groups(self.config, self.weight_specs())
 
-    def initial_cache(self, layout: CacheLayout, stage: Stage) -> Cache:
-        """Return a stage's empty cache, each part of all its layers."""
+    def initial_cache(self, layout: CacheLayout, group: LayerGroup) -> Cache:
+        """Return a layer group's empty cache: for each part of the layout that of all its layers."""
         config = self.config
         return self._by_part(
             self._kernel.initial_cache(
                 layout, num_kv_heads=config.num_kv_heads, head_dim=config.head_dim, dtype=self.dtype
             )
-            for _ in stage.layers
+            for _ in group.layers
         )
 
     def embed(
         self, weights: Weights, token_ids: Int[Array, "seq token"], positions: Int[Array, "seq token"]
     ) -> tuple[Float[Array, "seq token hidden"], Rotation]:
-        """Look the tokens up, and return how far each is turned."""
+        """Return the tokens' embeddings, and the RoPE tables of their positions."""
         named = self._named(weights, self.weight_specs())
         with jax.named_scope("embed"):
-            hidden = self._laid_out(named["embed"].take("vocab", hax.named(token_ids, (Seq, Token))))
+            hidden = self._constrained(named["embed"].take("vocab", hax.named(token_ids, (Seq, Token))))
         return hidden.rearrange((Seq, Token, "embed")).array, self._rotation(positions)
 
-    def run_stage(
-        self, stage: Stage, weights: Sequence[jax.Array], cache: Cache, inputs: StageInputs
+    def run_layer_group(
+        self, group: LayerGroup, weights: Sequence[jax.Array], cache: Cache, inputs: LayerGroupInputs
     ) -> tuple[Float[Array, "seq token hidden"], Cache]:
-        """Run a stage's layers; its cache now holds their keys and values."""
+        """Run a group's layers; the returned cache holds the tokens' keys and values."""
         specs = {spec.name: spec for spec in self.weight_specs()}
-        named = self._named(dict(zip(stage.weights, weights, strict=True)), [specs[name] for name in stage.weights])
+        named = self._named(dict(zip(group.weights, weights, strict=True)), [specs[name] for name in group.weights])
         hidden = hax.named(inputs.hidden, (Seq, Token, "embed"))
         cosine, sine = (hax.named(part, (Seq, Token, Half)) for part in inputs.rotation)
         new_cache = []
-        for layer, layer_cache in zip(stage.layers, self._by_layer(cache), strict=True):
+        for layer, layer_cache in zip(group.layers, self._by_layer(cache), strict=True):
             attended, new_layer_cache = self._attention(
                 named, hidden, layer_cache, inputs.paging, (cosine, sine), layer=layer
             )
@@ -112,35 +115,30 @@ class Decoder:
             new_cache.append(new_layer_cache)
         return hidden.rearrange((Seq, Token, "embed")).array, self._by_part(new_cache)
 
-    @property
-    def keeps_rows(self) -> bool:
-        """Whether the kernel keeps a row per slot."""
-        return self.kernel.keeps_rows
-
     def save_pages(self, cache: Cache, pages: RowPages) -> Cache:
-        """Copy pages out of a slot's row, in every layer of a stage."""
+        """Copy pages out of a slot's row, in every layer of a group."""
         return self._by_part(self._kernel.save(of_layer, pages) for of_layer in self._by_layer(cache))
 
     def restore_pages(self, cache: Cache, pages: RowPages) -> Cache:
-        """Copy pages into a slot's row, in every layer of a stage."""
+        """Copy pages into a slot's row, in every layer of a group."""
         return self._by_part(self._kernel.restore(of_layer, pages) for of_layer in self._by_layer(cache))
 
     def logits(self, weights: Weights, hidden: Float[Array, "sample hidden"]) -> Float[Array, "sample vocab"]:
-        """Turn hidden states after the last stage into float32 scores over the vocabulary."""
+        """Return float32 logits of hidden states after the last layer group."""
         named = self._named(weights, self.weight_specs())
         unembed = named["embed" if self.config.has_tied_embeddings else "unembed"]
         states = self._rms_norm(hax.named(hidden, ("sample", "embed")), named["final_norm"], "embed")
         with jax.named_scope("unembed"):
-            # First in parts, then whole: asked for the whole at once, the compiler would rather gather the weights.
-            scores = self._laid_out(self._dot(states, unembed, ("embed",), dtype=jnp.float32))
-        logits = scores.rearrange(("sample", "vocab")).array
+            # Sharded first, then gathered: for replicated logits alone the compiler would gather the weights instead.
+            sharded = self._constrained(self._dot(states, unembed, ("embed",), dtype=jnp.float32))
+        logits = sharded.rearrange(("sample", "vocab")).array
         return logits if self.mesh is None else self.mesh.gather(logits)
 
     def _by_part(self, layers: Iterable[LayerCache]) -> Cache:
-        return tuple(zip(*layers, strict=True)) if self.keeps_rows else (tuple(layers),)
+        return tuple(zip(*layers, strict=True))
 
     def _by_layer(self, cache: Cache) -> tuple[LayerCache, ...]:
-        return tuple(zip(*cache, strict=True)) if self.keeps_rows else cache[0]
+        return tuple(zip(*cache, strict=True))
 
     @property
     def _kernel(self) -> AttentionKernel | ShardedAttention:
@@ -148,8 +146,8 @@ class Decoder:
             return self.kernel
         return ShardedAttention(self.kernel, self.mesh)
 
-    def _laid_out(self, x: NamedArray) -> NamedArray:
-        """Say that an array lies as its axes' names say: a sum over a split axis is then added up on all devices."""
+    def _constrained(self, x: NamedArray) -> NamedArray:
+        """Shard an array by the names of its axes, so that a sum over a split axis is completed by an all-reduce."""
         if self.mesh is None:
             return x
         return hax.named(self.mesh.constrain(x.array, [axis.name for axis in x.axes]), x.axes)
@@ -161,14 +159,14 @@ class Decoder:
         self, x: NamedArray, weight: NamedArray, axes: tuple[str, ...], dtype: DTypeLike | None = None
     ) -> NamedArray:
         """Multiply by a weight and sum over `axes`, its last ones."""
-        if self.parts == WHOLE:
+        if self.num_splits == UNSPLIT:
             return hax.dot(x, weight, axis=axes, preferred_element_type=dtype)
         num_in = math.prod(weight.axis_size(axis) for axis in axes)
         kept = hax.eliminate_axes(x.axes, axes)
-        rows = x.rearrange((*kept, *axes)).array.reshape(-1, num_in)
+        tokens = x.rearrange((*kept, *axes)).array.reshape(-1, num_in)
         out_axes = (*kept, *weight.axes[: -len(axes)])
-        made = product(rows, weight.array.reshape(-1, num_in), self.parts)
-        return hax.named(made.reshape([axis.size for axis in out_axes]), out_axes)
+        out = linear(tokens, weight.array.reshape(-1, num_in), self.num_splits)
+        return hax.named(out.reshape([axis.size for axis in out_axes]), out_axes)
 
     def _rms_norm(self, x: NamedArray, scale: NamedArray, axis: str) -> NamedArray:
         """Divide by the root mean square over `axis`, in float32. Source: Zhang & Sennrich 2019, arXiv:1910.07467."""
@@ -205,7 +203,7 @@ class Decoder:
             key = self._rms_norm(key, named[prefix + "key_norm"], "head_dim")
         with jax.named_scope("rope"):
             query, key = _rotate(query, *rotation), _rotate(key, *rotation)
-        key, value = _with_faults_in_keys(key, value)
+        key, value = _with_nans_in_keys(key, value)
         attended, cache = self._kernel.attend(
             query.rearrange((Seq, Token, "kv_head", "group", "head_dim")).array,
             key.rearrange((Seq, Token, "kv_head", "head_dim")).array,
@@ -216,7 +214,7 @@ class Decoder:
         )
         merged = hax.named(attended, (Seq, Token, "kv_head", "group", "head_dim"))
         with jax.named_scope("output"):
-            out = self._laid_out(self._dot(merged, named[prefix + "output"], ("kv_head", "group", "head_dim")))
+            out = self._constrained(self._dot(merged, named[prefix + "output"], ("kv_head", "group", "head_dim")))
         if config.has_output_bias:
             out = out + named[prefix + "output_bias"]
         return out, cache
@@ -230,25 +228,24 @@ class Decoder:
             if self.config.has_mlp_bias:
                 gate_up = gate_up + named[prefix + "gate_up_bias"]
             active = hnn.silu(gate_up["gate_up", 0]) * gate_up["gate_up", 1]
-            down = self._laid_out(self._dot(active, named[prefix + "down"], ("mlp",)))
+            down = self._constrained(self._dot(active, named[prefix + "down"], ("mlp",)))
         return down + named[prefix + "down_bias"] if self.config.has_mlp_bias else down
 
 
-def _with_faults_in_keys(key: NamedArray, value: NamedArray) -> tuple[NamedArray, NamedArray]:
-    """Tell of a value that is no number by its key instead.
+def _with_nans_in_keys(key: NamedArray, value: NamedArray) -> tuple[NamedArray, NamedArray]:
+    """Move NaNs from values to keys, where masking removes them.
 
-    Attention hides a position by its score, which takes any key out of the sum; but a hidden value is multiplied by
-    zero, and zero times NaN is NaN. So a NaN in a key fails all that see it, and in a value also strangers: whoever
-    gets its page later.
+    Masking replaces a position's score, whatever its key. But a masked value is multiplied by zero, and zero times NaN
+    is NaN: without this, a NaN in a value would also reach the next sequence that gets its page.
     """
-    is_number = hax.isfinite(value)
-    return hax.where(hax.all(is_number, "head_dim"), key, jnp.nan), hax.where(is_number, value, 0)
+    is_finite = hax.isfinite(value)
+    return hax.where(hax.all(is_finite, "head_dim"), key, jnp.nan), hax.where(is_finite, value, 0)
 
 
 def _rotate(x: NamedArray, cosine: NamedArray, sine: NamedArray) -> NamedArray:
-    """Turn each pair (i, i + head_dim / 2) by its angle, as Hugging Face pairs them."""
+    """Rotate each pair (i, i + head_dim / 2) by its angle, as Hugging Face pairs them."""
     half = x.resolve_axis("head_dim").size // 2
     first = x.slice("head_dim", Half, start=0, length=half)
     second = x.slice("head_dim", Half, start=half, length=half)
-    turned = (first * cosine - second * sine, second * cosine + first * sine)
-    return hax.concatenate("head_dim", [part.rename({Half: "head_dim"}) for part in turned])
+    rotated = (first * cosine - second * sine, second * cosine + first * sine)
+    return hax.concatenate("head_dim", [part.rename({Half: "head_dim"}) for part in rotated])

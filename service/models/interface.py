@@ -1,8 +1,8 @@
-"""What a model must offer to be served, and what it is given.
+"""The interface between the engine and a model.
 
 A model is a pure description: it names its weights, shapes its cache, and traces its forward pass in parts: tokens to
-hidden states (`embed`), some layers at a time (`run_stage`), hidden states to scores (`logits`). The engine calls them
-with opaque pytrees and never looks inside.
+hidden states (`embed`), some layers at a time (`run_layer_group`), hidden states to logits (`logits`). The engine calls
+them with pytrees that are opaque to it.
 """
 
 from collections.abc import Mapping, Sequence
@@ -12,35 +12,36 @@ import jax
 import numpy as np
 from jaxtyping import Array, Float, Int
 
-from service.kernels.paging import CacheLayout, Paging, RowPages
+from service.kernels.cache_layout import CacheLayout
+from service.kernels.paging import Paging, RowPages
 from service.models.weight_spec import WeightSpec
 
 Weights = Mapping[str, jax.Array]  # by WeightSpec.name
-# A stage's: a pytree for each part. Parts are made in their order, the last of them when a step first reaches so far.
+# A layer group's: a pytree for each part of the layout. Parts are made in order, each when a step first reaches it.
 Cache = tuple[Any, ...]
 
 
-class Stage(NamedTuple):
-    """Neighbouring layers that one executable runs. Stages of one kind look alike and share their executables."""
+class LayerGroup(NamedTuple):
+    """Consecutive layers that one executable runs. Groups of one kind have equal traces and share their executables."""
 
     kind: str  # part of the executables' names
     layers: range
     weights: tuple[str, ...]  # by WeightSpec.name, in the order in which the kind's executables take them
 
 
-class StageInputs(NamedTuple):
-    """What a stage takes besides weights and cache."""
+class LayerGroupInputs(NamedTuple):
+    """The inputs of a layer group besides weights and cache."""
 
-    hidden: Float[Array, "seq token hidden"]  # from the stage before
+    hidden: Float[Array, "seq token hidden"]  # from the previous layer group
     rotation: Any  # as `embed` returned it
     paging: Paging
 
 
 class Shardings(NamedTuple):
-    """Where a model's arrays lie when several devices share each step."""
+    """The shardings of a model's arrays when several devices share each step."""
 
     cache: jax.sharding.Sharding  # every array of the cache
-    whole: jax.sharding.Sharding  # what every device has a copy of
+    replicated: jax.sharding.Sharding  # of arrays that every device has a copy of
 
 
 @runtime_checkable
@@ -49,7 +50,7 @@ class PagedDecoder(Protocol):
 
     @property
     def vocab_size(self) -> int:
-        """How many token ids there are; logits have this width."""
+        """The number of token ids, which is the width of logits."""
         ...
 
     @property
@@ -59,7 +60,7 @@ class PagedDecoder(Protocol):
 
     @property
     def dtype(self) -> np.dtype:
-        """Of the hidden states."""
+        """The dtype of the hidden states."""
         ...
 
     @property
@@ -69,7 +70,7 @@ class PagedDecoder(Protocol):
 
     @property
     def shardings(self) -> Shardings | None:
-        """Where arrays lie on several devices; None: all on one."""
+        """The shardings of arrays on several devices; None on one device."""
         ...
 
     def weight_specs(self) -> tuple[WeightSpec, ...]:
@@ -77,39 +78,34 @@ class PagedDecoder(Protocol):
         ...
 
     @property
-    def stages(self) -> tuple[Stage, ...]:
-        """The layers in order, in those parts in which they are compiled."""
+    def layer_groups(self) -> tuple[LayerGroup, ...]:
+        """The layers in order, cut into groups that are compiled separately."""
         ...
 
-    def initial_cache(self, layout: CacheLayout, stage: Stage) -> Cache:
-        """Return a stage's empty cache; traced for its shapes and compiled, never called for big arrays on the host."""
+    def initial_cache(self, layout: CacheLayout, group: LayerGroup) -> Cache:
+        """Return a layer group's empty cache; only traced, so its arrays are never made on the host."""
         ...
 
     def embed(
         self, weights: Weights, token_ids: Int[Array, "seq token"], positions: Int[Array, "seq token"]
     ) -> tuple[Float[Array, "seq token hidden"], Any]:
-        """Return the hidden states before the first stage, and what every stage needs to know of the positions."""
+        """Return the hidden states before the first layer group, and a pytree of the positions for every group."""
         ...
 
-    def run_stage(
-        self, stage: Stage, weights: Sequence[jax.Array], cache: Cache, inputs: StageInputs
+    def run_layer_group(
+        self, group: LayerGroup, weights: Sequence[jax.Array], cache: Cache, inputs: LayerGroupInputs
     ) -> tuple[Float[Array, "seq token hidden"], Cache]:
-        """Run a stage's layers; its cache now holds the tokens."""
-        ...
-
-    @property
-    def keeps_rows(self) -> bool:
-        """Whether pages must be copied to and from a slot's row (`save_pages`, `restore_pages`)."""
+        """Run a group's layers; the returned cache holds the tokens."""
         ...
 
     def save_pages(self, cache: Cache, pages: RowPages) -> Cache:
-        """Copy pages out of a slot's row of a stage."""
+        """Copy pages out of a slot's row, in every layer of a group. Called only if the layout has a slot cache."""
         ...
 
     def restore_pages(self, cache: Cache, pages: RowPages) -> Cache:
-        """Copy pages into a slot's row of a stage."""
+        """Copy pages into a slot's row, in every layer of a group. Called only if the layout has a slot cache."""
         ...
 
     def logits(self, weights: Weights, hidden: Float[Array, "sample hidden"]) -> Float[Array, "sample vocab"]:
-        """Turn hidden states after the last stage into float32 scores over the vocabulary."""
+        """Return float32 logits of hidden states after the last layer group."""
         ...

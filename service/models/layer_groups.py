@@ -1,32 +1,34 @@
-"""How a decoder's layers are cut into stages, the parts that are compiled.
+"""Groups of a decoder's layers, each of which is compiled as a program of its own.
 
-A step in one piece has the code of every layer in its executable, and loading that takes longer than in proportion: on
-a CPU 0.47 s for 30 layers, 0.07 s for five of them. Layers that look alike share code only by sharing an executable,
-and calling one for a few layers at a time costs nothing that shows: the device is still busy with the call before.
+The executable of a step in one piece has the code of every layer, and the time to load it grows faster than its size:
+on a CPU 0.47 s for 30 layers, 0.07 s for five of them. Layers of equal trace share code only by sharing an executable.
+Calling one for a few layers at a time costs no measurable time: the device is still busy with the call before.
 """
 
 from collections.abc import Sequence
 
 from service.models.config import DecoderConfig
-from service.models.interface import Stage
+from service.models.interface import LayerGroup
 from service.models.weight_spec import WeightSpec
 
-# Measured on a CPU: from three layers on, a step takes as long as in one piece; one layer at a time costs it 5 %.
-STAGE_SIZES = (3, 4, 5, 6)  # layers
-USUAL_STAGE = 5
+# Measured on a CPU: with three layers or more, a step takes as long as in one piece; with one layer 5 % longer.
+GROUP_SIZES = (3, 4, 5, 6)  # layers
+USUAL_SIZE = 5
 
 
-def decoder_stages(config: DecoderConfig, specs: Sequence[WeightSpec]) -> tuple[Stage, ...]:
-    """Cut the layers into stages of as few kinds as possible."""
+def decoder_layer_groups(config: DecoderConfig, specs: Sequence[WeightSpec]) -> tuple[LayerGroup, ...]:
+    """Cut the layers into groups of as few kinds as possible."""
 
     def cost(size: int) -> tuple[int, int]:
-        num_kinds = len({_looks(config, layers) for layers in _cut(config.num_layers, size)})
-        return num_kinds, abs(size - USUAL_STAGE)
+        num_kinds = len({_trace_properties(config, layers) for layers in _cut(config.num_layers, size)})
+        return num_kinds, abs(size - USUAL_SIZE)
 
-    cut = _cut(config.num_layers, min(STAGE_SIZES, key=cost))
+    cut = _cut(config.num_layers, min(GROUP_SIZES, key=cost))
     first_of_kind: dict[tuple[int | None, ...], range] = {}
     return tuple(
-        Stage(_kind(first_of_kind.setdefault(_looks(config, layers), layers)), layers, _weights(specs, layers))
+        LayerGroup(
+            _kind(first_of_kind.setdefault(_trace_properties(config, layers), layers)), layers, _weights(specs, layers)
+        )
         for layers in cut
     )
 
@@ -35,8 +37,8 @@ def _cut(num_layers: int, size: int) -> list[range]:
     return [range(first, min(first + size, num_layers)) for first in range(0, num_layers, size)]
 
 
-def _looks(config: DecoderConfig, layers: range) -> tuple[int | None, ...]:
-    """Return what tells one stage's trace from another's."""
+def _trace_properties(config: DecoderConfig, layers: range) -> tuple[int | None, ...]:
+    """Return the properties that distinguish one group's trace from another's."""
     return tuple(config.sliding_window(layer) for layer in layers)
 
 
@@ -45,5 +47,5 @@ def _kind(layers: range) -> str:
 
 
 def _weights(specs: Sequence[WeightSpec], layers: range) -> tuple[str, ...]:
-    """Return the weights of layers in the order of use, which is the same for every layer."""
+    """Return the names of the layers' weights in the order of use, which is the same for every layer."""
     return tuple(spec.name for layer in layers for spec in specs if spec.name.startswith(f"layers.{layer}."))

@@ -7,6 +7,6 @@ from service.models.config import DecoderConfig, HubConfig, read_decoder, read_s
 
 
 def read_config(config: HubConfig) -> DecoderConfig:
-    """Read a `config.json` of model_type `mistral`; a null `sliding_window` sees all."""
+    """Read a `config.json` of model_type `mistral`; a null `sliding_window` means no window."""
     windows = read_sliding_windows(config, config.required_int("num_hidden_layers"), first_layer=0)
     return read_decoder(config, sliding_windows=windows)

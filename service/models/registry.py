@@ -1,4 +1,4 @@
-"""From a `config.json` to the geometry of a family that is served; knows the families by name, and no jax."""
+"""The served model families, by the `model_type` of their `config.json`; no jax."""
 
 from collections.abc import Mapping
 from importlib import import_module
@@ -7,7 +7,7 @@ from typing import Any
 from service.errors import UnsupportedModel
 from service.models.config import DecoderConfig, HubConfig
 
-# A file of this package is named after the model_type that it reads.
+# Each is a module of this package, named after its model_type.
 FAMILIES = ("llama", "mistral", "qwen2", "qwen3")
 
 
@@ -15,7 +15,7 @@ def read_config(uri: str, values: Mapping[str, Any]) -> DecoderConfig:
     """Read a `config.json` of any served family.
 
     Args:
-        uri: where it came from, for messages.
+        uri: the checkpoint, for messages.
         values: its content.
 
     Raises:

@@ -1,4 +1,4 @@
-"""Rotary positions: the frequencies of each scaling; no jax.
+"""Rotary position embeddings (RoPE): the frequencies of each scaling; no jax.
 
 Source: Su et al. 2021, arXiv:2104.09864; scalings as Hugging Face defines them in `modeling_rope_utils.py`:
 linear (Chen et al. 2023, arXiv:2306.15595), llama3 (Llama 3.1 release), yarn (Peng et al. 2023, arXiv:2309.00071).
@@ -25,20 +25,20 @@ class RopeConfig:
     head_dim: int
     scaling: str = "default"
     factor: float = 1.0
-    original_context_len: int = 0  # tokens the model was trained on before its context was stretched
+    original_context_len: int = 0  # tokens of the context in pretraining, before it was extended
     low_freq_factor: float = 1.0  # llama3
     high_freq_factor: float = 4.0  # llama3
     beta_fast: float = 32.0  # yarn
     beta_slow: float = 1.0  # yarn
-    attention_factor: float = 1.0  # on sine and cosine; yarn's is not 1
-    has_truncated_range: bool = True  # yarn: the range's ends are rounded to whole dimensions
+    attention_factor: float = 1.0  # factor of sine and cosine; 1 for all scalings but yarn
+    has_truncated_range: bool = True  # yarn: the ends of the range are rounded to whole dimensions
 
     @classmethod
     def from_hub(cls, uri: str, values: Mapping[str, Any], *, head_dim: int, context_len: int) -> "RopeConfig":
-        """Read either spelling of the configuration: `rope_parameters`, or `rope_theta` with `rope_scaling`.
+        """Read either form of the configuration: `rope_parameters`, or `rope_theta` with `rope_scaling`.
 
         Raises:
-            UnsupportedModel: the scaling is none of those served, or rotates a part of the head only.
+            UnsupportedModel: the scaling is not served, or only a part of the head is rotated.
         """
         given = dict(values.get("rope_parameters") or values.get("rope_scaling") or {})
         scaling = given.get("rope_type") or given.get("type") or "default"
@@ -84,11 +84,11 @@ class RopeConfig:
 
     def _llama3(self, plain: Float[np.ndarray, " half_head_dim"]) -> Float[np.ndarray, " half_head_dim"]:
         wavelengths = 2 * math.pi / plain
-        turns = self.original_context_len / wavelengths
-        smooth = (turns - self.low_freq_factor) / (self.high_freq_factor - self.low_freq_factor)
+        rotations = self.original_context_len / wavelengths
+        smooth = (rotations - self.low_freq_factor) / (self.high_freq_factor - self.low_freq_factor)
         blended = (1 - smooth) * plain / self.factor + smooth * plain
-        scaled = np.where(turns < self.low_freq_factor, plain / self.factor, plain)
-        is_between = (turns >= self.low_freq_factor) & (turns <= self.high_freq_factor)
+        scaled = np.where(rotations < self.low_freq_factor, plain / self.factor, plain)
+        is_between = (rotations >= self.low_freq_factor) & (rotations <= self.high_freq_factor)
         return np.where(is_between, blended, scaled).astype(np.float32)
 
     def _yarn(self, plain: Float[np.ndarray, " half_head_dim"]) -> Float[np.ndarray, " half_head_dim"]:
@@ -100,9 +100,9 @@ class RopeConfig:
         ramp = np.clip((dimensions - low) / max(high - low, 0.001), 0, 1)
         return (plain / self.factor * ramp + plain * (1 - ramp)).astype(np.float32)
 
-    def _yarn_dimension(self, num_turns: float) -> float:
-        """Return the dimension whose wave turns `num_turns` times over the original context."""
-        waves = self.original_context_len / (num_turns * 2 * math.pi)
+    def _yarn_dimension(self, num_rotations: float) -> float:
+        """Return the dimension that rotates `num_rotations` times over the original context."""
+        waves = self.original_context_len / (num_rotations * 2 * math.pi)
         return self.head_dim * math.log(waves) / (2 * math.log(self.theta))
 
 

@@ -1,4 +1,4 @@
-"""What turns queries and keys; a file of its own, since who loads an executable imports what goes in and out."""
+"""RoPE tables, apart so that unpickling an executable does not import Haliax."""
 
 from typing import NamedTuple
 
@@ -6,7 +6,7 @@ from jaxtyping import Array, Float
 
 
 class Rotation(NamedTuple):
-    """Cosine and sine of each token's angles."""
+    """Cosine and sine of each token's angles, times the attention factor."""
 
     cosine: Float[Array, "seq token half_head_dim"]
     sine: Float[Array, "seq token half_head_dim"]

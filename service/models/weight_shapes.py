@@ -1,4 +1,4 @@
-"""The shapes and places of a model's weights, for lowering ahead of them."""
+"""The shapes and shardings of a model's weights, so that programs are lowered before weights are read."""
 
 from collections.abc import Iterable
 
@@ -10,7 +10,7 @@ from service.models.weight_spec import WeightSpec
 
 
 def weight_shapes(specs: Iterable[WeightSpec], dtype: np.dtype, mesh: DeviceMesh) -> dict[str, jax.ShapeDtypeStruct]:
-    """Return every weight's shape and place, by name."""
+    """Return every weight's shape and sharding, by name."""
     return {
         spec.name: jax.ShapeDtypeStruct(spec.shape, dtype, sharding=mesh.sharding(spec.axes, spec.shape))
         for spec in specs

@@ -1,24 +1,24 @@
-"""What a model is made of: its arrays, and the tensors of a checkpoint that each of them comes from; no jax."""
+"""The arrays of a model, and the checkpoint tensors that each of them is made from; no jax."""
 
 from dataclasses import dataclass
 
 
 @dataclass(frozen=True)
 class TensorSource:
-    """One tensor of a checkpoint, under Hugging Face's names, and the shape it is seen in."""
+    """One tensor of a checkpoint, under Hugging Face's name, and its shape as a part of an array."""
 
     name: str
-    shape: tuple[int, ...]  # as it is stored
-    view: tuple[int, ...]  # as it is served, before concatenation
-    copies: int = 1  # each index of the axis before the joined one comes so many times in `view`, side by side
+    shape: tuple[int, ...]  # in the checkpoint
+    view: tuple[int, ...]  # in the array, before concatenation
+    copies: int = 1  # how often `view` repeats each index of the axis before the concatenated one, consecutively
 
 
 @dataclass(frozen=True)
 class WeightSpec:
-    """One array on the device: its shape, the names of its axes, and the tensors that it is made of."""
+    """One array on the device: its shape, the names of its axes, and the tensors that it is made from."""
 
     name: str
     axes: tuple[str, ...]  # Haliax axis names; sharding follows them
     shape: tuple[int, ...]
     sources: tuple[TensorSource, ...]
-    concat_axis: int = 0  # where the sources are joined, if there are several
+    concat_axis: int = 0  # along which several sources are concatenated

@@ -13,8 +13,8 @@ from service.bundles.lookup import BundlePlaces
 from service.compile.aot import Compiled, compile_programs
 from service.compile.lazy import LazyExecutables
 from service.compile.program import Executable, load_executable
-from service.engine.steps.programs import engine_programs, first_names, program_names
-from service.kernels.attention import keeps_rows
+from service.engine.steps.names import first_names, program_names
+from service.engine.steps.programs import engine_programs
 from service.models.weight_shapes import weight_shapes
 from service.start.imports import run_deferred
 from service.start.progress import Phase, StartProgress
@@ -64,7 +64,7 @@ class Executables:
 
 def needed_names(spec: EngineSpec) -> list[str]:
     """Return the names of all executables of an engine, about in the order in which requests need them."""
-    return program_names(spec.shapes, spec.stages, keeps_rows=keeps_rows(spec.mesh.platform))
+    return program_names(spec.shapes, spec.layer_groups)
 
 
 def find_bundle(spec: EngineSpec, places: BundlePlaces, progress: StartProgress) -> BundleSearch:
@@ -119,7 +119,7 @@ def _load(bundle: Bundle, spec: EngineSpec, names: Sequence[str], progress: Star
     return LazyExecutables(
         names,
         load_one,
-        num_first=len(first_names(spec.shapes, spec.stages)),
+        num_first=len(first_names(spec.shapes, spec.layer_groups)),
         num_first_threads=max(1, num_processors - 1),  # the imports that run at the same time need one processor
         num_threads=num_processors,
     )

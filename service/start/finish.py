@@ -5,7 +5,6 @@ import contextlib
 import logging
 import sys
 import time
-from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from service.errors import Draining, Overloaded
@@ -114,4 +113,4 @@ def _wait_for_early_requests(engine: "Engine") -> None:
 def _engine_facts(spec: "EngineSpec") -> dict[str, Any]:
     inputs = spec.key.inputs
     reported = ("packages", "platform", "platform_version", "device_kind", "num_devices", "mesh")
-    return {"bundle_key": spec.key.digest, "shapes": asdict(spec.shapes), **{name: inputs[name] for name in reported}}
+    return {"bundle_key": spec.key.digest, "shapes": spec.shapes.facts, **{name: inputs[name] for name in reported}}

@@ -92,7 +92,7 @@ def _make(goal: _Goal) -> Bundle:
     with goal.progress.phase(Phase.WARM):
         # Whether a step runs does not depend on the values of the weights.
         zeros = {weight.name: spec.mesh.put(np.zeros(weight.shape, spec.dtype), weight.axes) for weight in spec.specs}
-        Runner(spec.shapes, spec.stages, zeros, executables.by_name).warm()
+        Runner(spec.shapes, spec.layer_groups, zeros, executables.by_name).warm()
     return executables.to_bundle(spec, goal.progress)
 
 

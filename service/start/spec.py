@@ -16,12 +16,11 @@ from service.device.memory import Device, device_memory_bytes
 from service.device.mesh import DeviceMesh, choose_mesh
 from service.engine.shapes import EngineShapes
 from service.engine.sizing import ModelSize, fit_engine
-from service.kernels.attention import keeps_rows
 from service.kernels.choice import HeadShape, KernelChoice, choose_kernel
 from service.models.config import DecoderConfig
 from service.models.decoder_weights import decoder_weight_specs
-from service.models.interface import PagedDecoder, Stage
-from service.models.layer_groups import decoder_stages
+from service.models.interface import LayerGroup, PagedDecoder
+from service.models.layer_groups import decoder_layer_groups
 from service.models.registry import read_config
 from service.models.weight_spec import WeightSpec
 from service.settings import Settings
@@ -47,9 +46,9 @@ class EngineSpec:
     key: BundleKey
 
     @cached_property
-    def stages(self) -> tuple[Stage, ...]:
-        """The layers, in those parts in which they are compiled."""
-        return decoder_stages(self.config, self.specs)
+    def layer_groups(self) -> tuple[LayerGroup, ...]:
+        """The layers in order, cut into groups that are compiled separately."""
+        return decoder_layer_groups(self.config, self.specs)
 
     @property
     def weights_bytes(self) -> int:
@@ -65,12 +64,12 @@ class EngineSpec:
 
     def model(self) -> PagedDecoder:
         """Return the model to trace; imports Haliax, so only a start without a bundle asks."""
-        from service.kernels.linear import product_parts
+        from service.kernels.linear import choose_num_splits
         from service.models.decoder import Decoder
 
-        parts = product_parts(self.mesh, self.dtype)
+        num_splits = choose_num_splits(self.mesh, self.dtype)
         kernel = self.kernel.kernel(self.shapes.layout)
-        return Decoder(self.config, self.dtype, kernel, parts, self.mesh)
+        return Decoder(self.config, self.dtype, kernel, num_splits, self.mesh)
 
 
 def choose_engine_spec(settings: Settings, located: LocatedCheckpoint, devices: Sequence[Device]) -> EngineSpec:
@@ -100,7 +99,7 @@ def choose_engine_spec(settings: Settings, located: LocatedCheckpoint, devices: 
             * kernel.cached_head_dim
             // config.head_dim
             // mesh.num_devices,
-            keeps_rows=keeps_rows(mesh.platform),
+            has_slot_cache=kernel.has_slot_cache,
         ),
         memory_bytes=int(device_memory_bytes(mesh.devices) * fraction),
         max_num_seqs=settings.max_num_seqs,

@@ -130,7 +130,7 @@ def begin_state(_: StartContext, *, spec: "EngineSpec", executables: "Executable
     """Make the device state that the first step needs besides weights."""
     from service.engine.device_state import DeviceState
 
-    state = DeviceState(spec.stages, executables.by_name)
+    state = DeviceState(spec.shapes, spec.layer_groups, executables.by_name)
     state.begin_caches()
     return state
 
@@ -168,7 +168,7 @@ def start_engine(
     from service.engine.runner import Runner
 
     with context.progress.phase(Phase.WARM):
-        runner = Runner(spec.shapes, spec.stages, weights, executables.by_name, device_state)
+        runner = Runner(spec.shapes, spec.layer_groups, weights, executables.by_name, device_state)
         if not executables.is_hit:  # a bundle is stored after this, so its executables have run
             runner.warm()
         engine = Engine(

@@ -1,5 +1,7 @@
 """A real engine over a model that can be counted by hand: real steps, real executables, tiny sizes."""
 
+from dataclasses import replace
+
 import pytest
 
 from service.compile.aot import compile_programs
@@ -19,15 +21,20 @@ def model(request):
 
 
 @pytest.fixture(scope="session")
-def executables(model):
-    compiled = compile_programs(engine_programs(model, SHAPES, {}), num_threads=2)
+def shapes(model):
+    return replace(SHAPES, has_slot_cache=model.has_slot_cache)
+
+
+@pytest.fixture(scope="session")
+def executables(model, shapes):
+    compiled = compile_programs(engine_programs(model, shapes, {}), num_threads=2)
     return {name: program.executable for name, program in compiled.items()}
 
 
 @pytest.fixture(scope="session")
-def runner(executables):
+def runner(model, shapes, executables):
     """One runner for all tests: what an earlier one left in its pages must never show."""
-    return Runner(SHAPES, HandCountedModel.stages, {}, executables)
+    return Runner(shapes, model.layer_groups, {}, executables)
 
 
 @pytest.fixture
@@ -44,7 +51,7 @@ def start_engine():
     yield start
     for engine in engines:
         engine.stop()
-        engine._scheduler.check_integrity()
+        engine.check_integrity()
 
 
 @pytest.fixture

@@ -8,7 +8,6 @@ import pytest
 
 from service.engine.request import Request, Sampling
 from service.engine.runner import Runner
-from tests.engine.conftest import SHAPES
 
 GREEDY = Sampling(temperature=0.0)
 SHORT, LONG = (2, 3), (2, 3, 5, 7, 11)  # less than a page, and more
@@ -43,9 +42,9 @@ class ReadingRunner:
 
 
 @pytest.fixture
-def cold_runner(executables, model):
+def cold_runner(executables, model, shapes):
     """A runner that has made nothing of its caches."""
-    return Runner(SHAPES, model.stages, {}, executables)
+    return Runner(shapes, model.layer_groups, {}, executables)
 
 
 def continue_all(engine, prompts, num_tokens):
@@ -63,7 +62,7 @@ def test_a_short_request_makes_only_what_its_steps_reach(start_engine, cold_runn
     assert not cold_runner.has_pages
     engine = start_engine(cold_runner)
     assert continue_all(engine, [SHORT], 1) == [model.expected(SHORT, 1)]
-    assert cold_runner.has_pages == (not model.keeps_rows)  # beside rows, pages are a part of their own
+    assert cold_runner.has_pages == (not model.has_slot_cache)  # beside rows, pages are a part of their own
     assert continue_all(engine, [LONG], 8) == [model.expected(LONG, 8)]
     assert cold_runner.has_pages
 
@@ -71,7 +70,7 @@ def test_a_short_request_makes_only_what_its_steps_reach(start_engine, cold_runn
 def test_tokens_are_out_before_pages_are_made(start_engine, cold_runner, model):
     watched = ReadingRunner(cold_runner)
     assert continue_all(start_engine(watched), [LONG], 8) == [model.expected(LONG, 8)]
-    assert watched.unread_when_pages_were_made == [0] * model.keeps_rows
+    assert watched.unread_when_pages_were_made == [0] * model.has_slot_cache
 
 
 def test_caches_are_filled_beside_steps(start_engine, cold_runner, model):

@@ -5,12 +5,11 @@ import time
 
 import pytest
 
-from service.engine.loop import BURST_ROUNDS
+from service.engine.loop import BURST_ITERATIONS
 from service.engine.request import FinishReason, Request, Sampling
-from service.engine.schedule.plan import StepKind
+from service.engine.shapes import StepKind
 from service.errors import Draining, EngineError, EngineStopped, Overloaded
 from service.observability.metrics import Metrics
-from tests.engine.conftest import SHAPES
 
 GREEDY = Sampling(temperature=0.0)
 
@@ -59,25 +58,32 @@ def test_what_is_read_within_a_few_rounds_of_the_event_loop_shares_the_first_ste
 
     async def main():
         first = submit(engine, "first")
-        for _ in range(BURST_ROUNDS - 1):
+        for _ in range(BURST_ITERATIONS - 1):
             time.sleep(0.001)  # so that the device thread would have begun
             await asyncio.sleep(0)
         second = submit(engine, "second", prompt=(4, 5))
         await asyncio.gather(read(first), read(second))
 
     asyncio.run(main())
-    assert metrics.engine_steps.labels(StepKind.PREFILL)._value.get() == 1
+    assert metrics.registry.get_sample_value("levserve_engine_steps_total", {"kind": StepKind.PREFILL}) == 1
 
 
-def test_an_abort_frees_what_the_request_held(engine):
+async def until_all_pages_are_free(metrics):
+    while metrics.registry.get_sample_value("levserve_kv_cache_usage_perc") > 0:
+        await asyncio.sleep(0.001)
+
+
+def test_an_abort_frees_what_the_request_held(start_engine, runner):
+    metrics = Metrics()
+    engine = start_engine(runner, metrics)
+
     async def main():
         stream = submit(engine, "a", max_tokens=40)
         await anext(aiter(stream))
         stream.abort()
         stream.abort()
         assert [event async for event in stream] == []
-        while engine._scheduler.pages.num_available < SHAPES.num_pages:
-            await asyncio.sleep(0.001)
+        await until_all_pages_are_free(metrics)
 
     asyncio.run(asyncio.wait_for(main(), 5))
 
@@ -178,7 +184,7 @@ def test_a_shared_beginning_is_found_and_told_and_changes_nothing(engine, model)
         prompt = tuple(range(1, 22))
         for expected_found in (0, 20):
             [first, *rest] = [event async for event in submit(engine, "a", prompt, max_tokens=5)]
-            assert first.num_found == expected_found
+            assert first.num_cached_tokens == expected_found
             token_ids = [token_id for event in (first, *rest) for token_id in event.token_ids]
             assert token_ids == model.expected(prompt, 5)
 

@@ -12,12 +12,12 @@ from service.engine.loop import Abort, Loop, Stop, Submission
 from service.engine.request import FinishReason, Request, Sampling, TokenEvent
 from service.engine.schedule.chunking import Chunking
 from service.engine.schedule.scheduler import Scheduler
+from service.engine.shapes import PrefillShapes
 from service.engine.stream import TokenStream
 from service.errors import NonFiniteLogits
 from service.observability.metrics import Metrics
-from tests.engine.conftest import SHAPES
 from tests.engine.host_device import HostDevice
-from tests.engine.test_engine import read
+from tests.engine.test_engine import read, until_all_pages_are_free
 from tests.fakes import HandCountedModel
 
 NUM_REQUESTS = 10_000
@@ -51,7 +51,7 @@ class Reader(TokenStream):
     def __init__(self, request, loop):
         super().__init__(loop, abort=lambda: None, on_over=lambda: None)
         self.request = request
-        self.token_ids, self.reason, self.num_found = [], None, 0
+        self.token_ids, self.reason, self.num_cached_tokens = [], None, 0
 
     def put(self, event):
         assert self.reason in (None, CUT_OFF), "nothing comes after the end"
@@ -60,7 +60,7 @@ class Reader(TokenStream):
         elif isinstance(event, Exception):
             raise event
         self.token_ids += event.token_ids
-        self.num_found += event.num_found
+        self.num_cached_tokens += event.num_cached_tokens
         self.reason = self.reason or event.finish_reason
 
 
@@ -151,17 +151,17 @@ def unchecked_types():
 
 
 @pytest.mark.usefixtures("unchecked_types")
-@pytest.mark.parametrize("keeps_rows", [False, True], ids=["pages", "rows"])
-def test_ten_thousand_requests_with_aborts_each_get_their_text_and_leave_every_page_free(keeps_rows):
+@pytest.mark.parametrize("has_slot_cache", [False, True], ids=["pages", "rows"])
+def test_ten_thousand_requests_with_aborts_each_get_their_text_and_leave_every_page_free(has_slot_cache):
     scheduler = CountingScheduler(
         num_slots=NUM_SLOTS,
         num_pages=NUM_PAGES,
         page_size=PAGE_SIZE,
-        chunking=Chunking(max_tokens=16, rows=(1, 2, 4), step_cost_tokens=8),
+        chunking=Chunking(PrefillShapes(max_tokens=16, num_seqs=(1, 2, 4), step_cost_tokens=8)),
     )
     sizes = {"num_slots": NUM_SLOTS, "num_pages": NUM_PAGES, "page_size": PAGE_SIZE, "vocab_size": VOCAB}
-    device = HostDevice(**sizes, keeps_rows=keeps_rows, breaking_sum=BREAKING_SUM)
-    clients = RandomClients(device, scheduler, seed=5 + keeps_rows)
+    device = HostDevice(**sizes, has_slot_cache=has_slot_cache, breaking_sum=BREAKING_SUM)
+    clients = RandomClients(device, scheduler, seed=5 + has_slot_cache)
     loop = Loop(scheduler, clients, Metrics())
     loop.inbox = clients
     loop.run()
@@ -178,13 +178,16 @@ def test_ten_thousand_requests_with_aborts_each_get_their_text_and_leave_every_p
             assert (reader.token_ids, reader.reason) == (token_ids, reason)
     # What must have happened on the way for this to say anything.
     assert scheduler.num_preemptions > 1000
-    assert sum(reader.num_found for reader in clients.readers) > 10_000
+    assert sum(reader.num_cached_tokens for reader in clients.readers) > 10_000
     reasons = Counter(reader.reason for reader in clients.readers)
     assert reasons[CUT_OFF] > 1000
     assert reasons.keys() == {CUT_OFF, FinishReason.STOP, FinishReason.LENGTH, FinishReason.ERROR}
 
 
-def test_clients_that_come_and_go_leave_the_whole_engine_as_it_was(engine, model):
+def test_clients_that_come_and_go_leave_the_whole_engine_as_it_was(start_engine, runner, model):
+    metrics = Metrics()
+    engine = start_engine(runner, metrics)
+
     async def client(draw):
         for _ in range(25):
             prompt = (*range(1, draw.choice([4, 8, 16])), draw.randrange(VOCAB))
@@ -205,8 +208,7 @@ def test_clients_that_come_and_go_leave_the_whole_engine_as_it_was(engine, model
 
     async def main():
         await asyncio.gather(*(client(random.Random(seed)) for seed in range(12)))
-        while engine._scheduler.pages.num_available < SHAPES.num_pages:
-            await asyncio.sleep(0.001)
+        await until_all_pages_are_free(metrics)
 
     asyncio.run(asyncio.wait_for(main(), 60))
     assert engine.num_open == 0

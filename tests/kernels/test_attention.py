@@ -6,8 +6,9 @@ import numpy as np
 import pytest
 
 from service.kernels.attention import Scoring
+from service.kernels.cache_layout import CacheLayout
 from service.kernels.cpu import RowAttention
-from service.kernels.paging import CacheLayout, Paging, RowPages
+from service.kernels.paging import Paging, RowPages
 from service.kernels.reference import PagedReference
 from tests.tolerances import SAME_ATTENTION_ATOL
 

@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 
 from service.kernels.attention import AttentionKernel
+from service.kernels.cache_layout import CacheLayout
 from service.kernels.choice import HeadShape, KernelName, choose_kernel
 from service.kernels.cpu import RowAttention
 from service.kernels.gpu import TritonAttention
-from service.kernels.paging import CacheLayout
 from service.kernels.reference import PagedReference
 from service.kernels.tpu import RaggedAttention
 
@@ -71,7 +71,7 @@ def test_a_tpu_caches_heads_in_whole_registers(head_dim):
     choice = choose_kernel(V5E, HeadShape(num_kv_heads=8, head_dim=head_dim, dtype=BFLOAT16))
     assert (choice.name, choice.cached_head_dim) == (KernelName.RAGGED, 128)
     cache = RaggedAttention().initial_cache(LAYOUT, num_kv_heads=8, head_dim=head_dim, dtype=BFLOAT16)
-    assert cache.shape[-1] == choice.cached_head_dim
+    assert cache[0].shape[-1] == choice.cached_head_dim
 
 
 @pytest.mark.parametrize("dtype", ["bfloat16", "float32"])

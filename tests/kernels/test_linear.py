@@ -1,4 +1,4 @@
-"""A decoder whose products read the weights in parts says what one that reads them whole says."""
+"""Splitting weights for their products changes no logits."""
 
 import jax
 import jax.numpy as jnp
@@ -6,8 +6,9 @@ import numpy as np
 import pytest
 
 from service.device.mesh import DeviceMesh
-from service.kernels.linear import CPU_PARTS, WHOLE, product, product_parts
-from service.kernels.paging import CacheLayout, Paging
+from service.kernels.cache_layout import CacheLayout
+from service.kernels.linear import CPU_NUM_SPLITS, UNSPLIT, choose_num_splits, linear
+from service.kernels.paging import Paging
 from service.models.decoder import Decoder
 from service.models.registry import read_config
 from tests.models.whole_step import empty_caches, whole_step
@@ -31,28 +32,28 @@ def logits_of(model: Decoder, weights: dict[str, jax.Array], chunk: int) -> np.n
 
 @pytest.mark.parametrize("chunk", [1, 3, 6])
 @pytest.mark.parametrize("name", ["llama_biases", "qwen3"])
-def test_parts_change_nothing_that_can_be_told(name: str, chunk: int):
+def test_split_weights_give_the_same_logits(name: str, chunk: int):
     case = next(case for case in CASES if case.name == name)
     config = read_config("test", case.hub_config)
     random = np.random.RandomState(1)
     specs = Decoder(config).weight_specs()
     weights = {spec.name: jnp.asarray(random.randn(*spec.shape) * 0.2, jnp.float32) for spec in specs}
     expected = logits_of(Decoder(config), weights, chunk=6)
-    got = logits_of(Decoder(config, parts=((1, 8), (3, 2))), weights, chunk)
+    got = logits_of(Decoder(config, num_splits=((1, 8), (3, 2))), weights, chunk)
     np.testing.assert_allclose(got, expected, atol=SAME_MODEL_ATOL, rtol=0)
 
 
 @pytest.mark.parametrize("num_out", [24, 20, 7], ids=["divides", "divides by less", "divides by nothing"])
 @pytest.mark.parametrize("num_tokens", [1, 2, 8, 9, 64, 65])
-def test_a_product_is_one_whatever_its_shape(num_out: int, num_tokens: int):
+def test_a_split_product_equals_the_plain_one_in_every_shape(num_out: int, num_tokens: int):
     random = np.random.default_rng(0)
     x, weight = (random.standard_normal(shape, np.float32) for shape in ((num_tokens, 16), (num_out, 16)))
-    made = product(jnp.asarray(x), jnp.asarray(weight), CPU_PARTS)
+    made = linear(jnp.asarray(x), jnp.asarray(weight), CPU_NUM_SPLITS)
     np.testing.assert_allclose(made, x @ weight.T, atol=1e-4, rtol=0)
 
 
-def test_only_a_processor_reads_parts_and_only_float32():
+def test_weights_are_split_on_one_cpu_in_float32_alone():
     mesh = DeviceMesh((jax.devices("cpu")[0],))
-    assert product_parts(mesh, np.dtype(np.float32)) == CPU_PARTS
-    assert product_parts(mesh, np.dtype(jnp.bfloat16)) == WHOLE
-    assert product_parts(DeviceMesh((jax.devices("cpu")[0],) * 2), np.dtype(np.float32)) == WHOLE
+    assert choose_num_splits(mesh, np.dtype(np.float32)) == CPU_NUM_SPLITS
+    assert choose_num_splits(mesh, np.dtype(jnp.bfloat16)) == UNSPLIT
+    assert choose_num_splits(DeviceMesh((jax.devices("cpu")[0],) * 2), np.dtype(np.float32)) == UNSPLIT

@@ -8,8 +8,9 @@ import pytest
 from jax.sharding import AbstractDevice, AbstractMesh, use_abstract_mesh
 
 from service.kernels.attention import Scoring
+from service.kernels.cache_layout import CacheLayout
 from service.kernels.gpu import TritonAttention
-from service.kernels.paging import CacheLayout, Paging
+from service.kernels.paging import Paging
 from service.kernels.tpu import RaggedAttention
 
 SHAPES = {

@@ -10,7 +10,8 @@ import numpy as np
 import pytest
 
 from service.kernels.attention import Scoring
-from service.kernels.paging import CacheLayout, Paging
+from service.kernels.cache_layout import CacheLayout
+from service.kernels.paging import Paging
 from service.kernels.reference import PagedReference
 from tests.kernels.emulated import RAGGED, TRITON
 from tests.tolerances import SAME_ATTENTION_ATOL, SAME_ATTENTION_BFLOAT16_ATOL, SAME_ATTENTION_FLOAT16_ATOL

@@ -5,8 +5,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from service.kernels.cache_layout import CacheLayout
 from service.kernels.cpu import RowAttention
-from service.kernels.paging import CacheLayout, Paging
+from service.kernels.paging import Paging
 from service.kernels.reference import PagedReference
 from service.models.decoder import Decoder
 from service.models.registry import read_config

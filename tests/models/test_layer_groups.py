@@ -10,13 +10,14 @@ from service.compile.aot import compile_programs
 from service.device.mesh import DeviceMesh
 from service.engine.request import Request, Sampling
 from service.engine.runner import Runner
+from service.engine.schedule.chunking import Chunking
 from service.engine.schedule.scheduler import Scheduler
 from service.engine.shapes import EngineShapes
 from service.engine.steps.programs import engine_programs
 from service.kernels.cpu import RowAttention
 from service.kernels.paging import Paging
 from service.models.decoder import Decoder
-from service.models.layer_groups import decoder_stages
+from service.models.layer_groups import decoder_layer_groups
 from service.models.registry import read_config
 from service.models.weight_shapes import weight_shapes
 from tests.models.whole_step import empty_caches, whole_step
@@ -24,15 +25,17 @@ from tests.parity.cases import CASES
 
 HUB_CONFIG = next(case.hub_config for case in CASES if case.name == "mistral_window")
 CONFIG = read_config("test", HUB_CONFIG)
-SHAPES = EngineShapes(num_slots=1, num_pages=8, page_size=4, max_context=16, max_prefill_tokens=8, prefill_rows=(1,))
+SHAPES = EngineShapes(
+    num_slots=1, num_pages=8, page_size=4, max_context=16, max_prefill_tokens=8, prefill_seqs=(1,), has_slot_cache=True
+)
 
 
 def deep(num_layers, windows=()):
     return dataclasses.replace(CONFIG, num_layers=num_layers, sliding_windows=tuple(windows))
 
 
-def stages_of(config):
-    return decoder_stages(config, Decoder(config).weight_specs())
+def groups_of(config):
+    return decoder_layer_groups(config, Decoder(config).weight_specs())
 
 
 @pytest.mark.parametrize(
@@ -47,35 +50,35 @@ def stages_of(config):
     ],
 )
 def test_layers_that_look_alike_are_cut_into_a_few_at_a_time(num_layers, sizes, num_kinds):
-    stages = stages_of(deep(num_layers))
-    assert [len(stage.layers) for stage in stages] == sizes
-    assert [layer for stage in stages for layer in stage.layers] == list(range(num_layers))
-    assert len({stage.kind for stage in stages}) == num_kinds
+    groups = groups_of(deep(num_layers))
+    assert [len(group.layers) for group in groups] == sizes
+    assert [layer for group in groups for layer in group.layers] == list(range(num_layers))
+    assert len({group.kind for group in groups}) == num_kinds
 
 
 @pytest.mark.parametrize(
     ("windows", "num_kinds"),
     [
-        ([None, 8] * 12, 1),  # every other layer: a stage is two or three pairs
+        ([None, 8] * 12, 1),  # every other layer: a group is two or three pairs
         ([8, 8, 8, 8, 8, None] * 4, 1),  # one of six
         ([None] * 10 + [8] * 14, 3),  # no cut of a few layers hits the border
     ],
 )
 def test_layers_with_other_windows_are_cut_where_the_fewest_kinds_come_out(windows, num_kinds):
     config = deep(24, windows)
-    stages = stages_of(config)
-    assert len({stage.kind for stage in stages}) == num_kinds
-    for stage in stages:
-        first = next(s for s in stages if s.kind == stage.kind)
-        assert [config.sliding_window(i) for i in stage.layers] == [config.sliding_window(i) for i in first.layers]
+    groups = groups_of(config)
+    assert len({group.kind for group in groups}) == num_kinds
+    for group in groups:
+        first = next(s for s in groups if s.kind == group.kind)
+        assert [config.sliding_window(i) for i in group.layers] == [config.sliding_window(i) for i in first.layers]
 
 
 def test_stages_of_a_kind_take_alike_weights_in_the_same_order_and_all_are_taken():
     specs = {spec.name: spec for spec in Decoder(deep(12)).weight_specs()}
-    stages = stages_of(deep(12))
-    assert sorted(name for stage in stages for name in stage.weights) == sorted(n for n in specs if "." in n)
-    for stage in stages:
-        for name, of_first in zip(stage.weights, stages[0].weights, strict=True):
+    groups = groups_of(deep(12))
+    assert sorted(name for group in groups for name in group.weights) == sorted(n for n in specs if "." in n)
+    for group in groups:
+        for name, of_first in zip(group.weights, groups[0].weights, strict=True):
             assert name.split(".")[2] == of_first.split(".")[2]
             assert specs[name].shape == specs[of_first].shape
 
@@ -83,15 +86,15 @@ def test_stages_of_a_kind_take_alike_weights_in_the_same_order_and_all_are_taken
 def test_a_model_whose_stages_share_executables_says_what_it_says_in_one_piece():
     config = deep(12, [None, 3] * 6)
     model = Decoder(config, kernel=RowAttention(SHAPES.layout))
-    kinds = [stage.kind for stage in model.stages]
+    kinds = [group.kind for group in model.layer_groups]
     assert len(set(kinds)) < len(kinds)  # else nothing is shared
     random = np.random.RandomState(2)
     weights = {s.name: jnp.asarray(random.randn(*s.shape) * 0.4, jnp.float32) for s in model.weight_specs()}
     mesh = DeviceMesh((next(iter(weights["embed"].devices())),))
     programs = engine_programs(model, SHAPES, weight_shapes(model.weight_specs(), np.dtype(np.float32), mesh))
     executables = {name: program.executable for name, program in compile_programs(programs, num_threads=2).items()}
-    runner = Runner(SHAPES, model.stages, weights, executables)
-    scheduler = Scheduler(num_slots=1, num_pages=8, page_size=4, chunking=SHAPES.chunking)
+    runner = Runner(SHAPES, model.layer_groups, weights, executables)
+    scheduler = Scheduler(num_slots=1, num_pages=8, page_size=4, chunking=Chunking(SHAPES.prefill))
     prompt = (3, 1, 4, 1, 5, 9, 2, 6, 5, 3)  # two chunks
     sequence = scheduler.add(Request("a", prompt, 6, Sampling(temperature=0.0)))
     while (plan := scheduler.plan()) is not None:

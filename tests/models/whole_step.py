@@ -5,24 +5,25 @@ from typing import Any
 import jax
 from jaxtyping import Array, Float, Int
 
-from service.kernels.paging import CacheLayout, Paging
+from service.kernels.cache_layout import CacheLayout
+from service.kernels.paging import Paging
 from service.models.decoder import Decoder
-from service.models.interface import StageInputs
+from service.models.interface import LayerGroupInputs
 
 
 def empty_caches(model: Decoder, layout: CacheLayout) -> list[Any]:
-    """Return the empty cache of every stage."""
-    return [model.initial_cache(layout, stage) for stage in model.stages]
+    """Return the empty cache of every group."""
+    return [model.initial_cache(layout, group) for group in model.layer_groups]
 
 
 def whole_step(
     model: Decoder, weights: dict[str, jax.Array], caches: list[Any], token_ids: Int[Array, "seq token"], paging: Paging
 ) -> tuple[Float[Array, "seq token hidden"], list[Any]]:
-    """Run all stages over some tokens."""
+    """Run all groups over some tokens."""
     hidden, rotation = model.embed(weights, token_ids, paging.positions(token_ids.shape[1]))
     new_caches = []
-    for stage, cache in zip(model.stages, caches, strict=True):
-        of_stage = [weights[name] for name in stage.weights]
-        hidden, new_cache = model.run_stage(stage, of_stage, cache, StageInputs(hidden, rotation, paging))
+    for group, cache in zip(model.layer_groups, caches, strict=True):
+        of_group = [weights[name] for name in group.weights]
+        hidden, new_cache = model.run_layer_group(group, of_group, cache, LayerGroupInputs(hidden, rotation, paging))
         new_caches.append(new_cache)
     return hidden, new_caches

@@ -41,7 +41,7 @@ MODELS = {
     "rows": (
         Case("four_kv_heads", "llama", {**HEADS, "num_key_value_heads": 4}),
         RowAttention(TWO_SLOTS.layout),
-        TWO_SLOTS,
+        replace(TWO_SLOTS, has_slot_cache=True),
     ),
     # Four devices need copies already, of biases too; its vocabulary, used twice, divides by nothing.
     "pages": (
@@ -74,13 +74,13 @@ def serve(model: str, num_devices: int) -> dict[str, Any]:
         {},
     )
     executables = {name: load_executable(data, mesh.devices) for name, data in bundle.data.items()}
-    runner = Runner(shapes, decoder.stages, weights, executables)
+    runner = Runner(shapes, decoder.layer_groups, weights, executables)
     runner.warm()
     counter = CompileCounter()
     generated = generate(runner)
     counted = [counter.num_traces, counter.num_compiles]
     counter.close()
-    cache = [leaf for cache in runner._state.caches for leaf in cache.leaves]
+    cache = runner.cache_leaves()
     return {
         "generated": generated,
         "traces_and_compiles": counted,
@@ -137,7 +137,7 @@ async def _read_all(engine: Engine, requests: list[Request]) -> list[dict[str, A
         return {
             "id": request.id,
             "token_ids": [token_id for event in events for token_id in event.token_ids],
-            "num_found": events[0].num_found,
+            "num_cached_tokens": events[0].num_cached_tokens,
             "logprobs": [[known.logprob, *dict(known.top).values()] for known in logprobs if known is not None],
         }
 

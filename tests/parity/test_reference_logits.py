@@ -10,8 +10,9 @@ from safetensors.numpy import load_file, save_file
 
 from service.device.mesh import DeviceMesh
 from service.kernels.attention import AttentionKernel
+from service.kernels.cache_layout import CacheLayout
 from service.kernels.cpu import RowAttention
-from service.kernels.paging import CacheLayout, Paging
+from service.kernels.paging import Paging
 from service.kernels.reference import PagedReference
 from service.models.decoder import Decoder
 from service.models.registry import read_config

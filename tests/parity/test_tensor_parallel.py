@@ -42,7 +42,7 @@ def test_the_tokens_are_those_of_one_device(served, model, count):
         assert (one["id"], one["token_ids"]) == (many["id"], many["token_ids"])
         assert len(one["token_ids"]) == 12
     # A prefix of an earlier request was found, and so its pages were copied where the kernel keeps rows.
-    assert [result["num_found"] for result in shared] == [0, 0, 0, 16]
+    assert [result["num_cached_tokens"] for result in shared] == [0, 0, 0, 16]
 
 
 @pytest.mark.parametrize(("model", "count"), CASES)

@@ -18,7 +18,7 @@ dispatch, start = Runner.dispatch, Service.start
 
 
 def dispatch_until_it_fails(runner, plan):
-    if len(plan.rows) == NUM_SEQUENCES and next(STEPS, None) is None:
+    if len(plan.seqs) == NUM_SEQUENCES and next(STEPS, None) is None:
         raise RuntimeError("device lost")
     return dispatch(runner, plan)
 

@@ -8,7 +8,8 @@ from dataclasses import replace
 from service.api.dependencies import ApiContext, RequestContext, ServedModel
 from service.api.generation.streams import TextStreams
 from service.api.schema.generation import GenerationRequest
-from service.engine.request import MAX_STOP_IDS, Request, Sampling
+from service.engine.limits import MAX_STOP_IDS
+from service.engine.request import Request, Sampling
 from service.errors import ContextLengthExceeded, InvalidParameter
 
 MAX_LOGGED_CHARS = 128

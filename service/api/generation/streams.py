@@ -60,7 +60,7 @@ class TextStream:
     def _delta(self, event: TokenEvent) -> TextDelta:
         text, num_tokens = self._read(event)
         self.num_tokens += num_tokens
-        self.num_cached_tokens += event.num_found
+        self.num_cached_tokens += event.num_cached_tokens
         if self.finish_reason is None and event.finish_reason is FinishReason.ABORT:
             raise Draining
         if self.finish_reason is None and event.finish_reason is not None:

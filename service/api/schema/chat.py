@@ -9,7 +9,7 @@ from pydantic import BeforeValidator, Field
 
 from service.api.schema.generation import INT64_MAX, VLLM_FIELDS, GenerationRequest, StreamOptions
 from service.api.schema.wire import NeutralValues, WireObject
-from service.engine.request import MAX_LOGPROBS
+from service.engine.limits import MAX_LOGPROBS
 from service.errors import InvalidParameter
 
 _UNSUPPORTED_FIELDS: NeutralValues = {

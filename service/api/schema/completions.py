@@ -9,7 +9,7 @@ from pydantic import Field, PlainValidator
 
 from service.api.schema.generation import MAX_CHOICES, VLLM_FIELDS, GenerationRequest
 from service.api.schema.wire import NeutralValues
-from service.engine.request import MAX_LOGPROBS
+from service.engine.limits import MAX_LOGPROBS
 from service.errors import InvalidParameter
 
 MAX_PROMPTS = 64

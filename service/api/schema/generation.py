@@ -11,7 +11,7 @@ from typing import Annotated, Any, ClassVar, override
 from pydantic import BeforeValidator, Field, PlainValidator
 
 from service.api.schema.wire import NeutralValues, WireObject
-from service.engine.request import MAX_BIASED_TOKENS, MAX_LOGPROBS
+from service.engine.limits import MAX_BIASED_TOKENS, MAX_LOGPROBS
 from service.errors import InvalidParameter
 
 INT32_MAX = 2**31 - 1

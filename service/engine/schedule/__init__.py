@@ -1,1 +1,1 @@
-"""Who runs next: plain Python over token counts and page numbers, without jax."""
+"""The scheduler: plain Python over token counts and page numbers, without jax."""

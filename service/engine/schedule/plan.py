@@ -1,52 +1,38 @@
-"""What the scheduler tells the device side: who runs in the next step, and which pages to copy before it."""
+"""The scheduler's output: the sequences of the next step, and the pages to copy before it."""
 
 from dataclasses import dataclass
-from enum import StrEnum
 
 from service.engine.schedule.sequence import Sequence
-
-
-class StepKind(StrEnum):
-    """The two kinds of step."""
-
-    PREFILL = "prefill"  # chunks of a few prompts
-    DECODE = "decode"  # one token of each running sequence
+from service.engine.shapes import CopyKind, StepKind
 
 
 @dataclass(frozen=True, slots=True)
-class PlannedRow:
+class PlannedSequence:
     """One sequence's part of a step."""
 
     sequence: Sequence
-    slot: int  # the sequence may have lost it when the step is read
+    slot: int  # a copy, because the sequence may have lost its slot when the step is read
     start: int  # position of its first token
-    token_ids: tuple[int, ...]  # a prefill's tokens; empty in a decode, whose token is still on the device
-    is_sampled: bool  # whether the token that comes out counts: not after a prompt's earlier chunks
+    token_ids: tuple[int, ...]  # a prefill's tokens; empty in a decode step, whose token is still on the device
+    is_sampled: bool  # whether the sampled token counts: not after a prompt's earlier chunks
 
     @property
     def num_tokens(self) -> int:
-        """Tokens of the row in this step."""
+        """Tokens of the sequence in this step."""
         return len(self.token_ids) or 1
 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """Who runs in the next step."""
+    """The sequences of the next step."""
 
     kind: StepKind
-    rows: tuple[PlannedRow, ...]
-
-
-class CopyKind(StrEnum):
-    """The two ways between a slot's row and the pages, for kernels that keep rows."""
-
-    SAVE = "save"  # row to pages: others may find them
-    RESTORE = "restore"  # pages to row: a prefix that was found
+    seqs: tuple[PlannedSequence, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class PageCopy:
-    """Some neighbouring pages of one sequence."""
+    """A copy of neighbouring pages of one sequence, for kernels that keep a cache per slot."""
 
     kind: CopyKind
     slot: int

@@ -1,45 +1,43 @@
-"""Token ids in, token ids out: the scheduler.
+"""The scheduler: before every device step, it decides which sequences run and with how many tokens.
 
-Decides, before every device step, which sequences run and with how many tokens. Pure Python: it sees lengths and page
-counts, never arrays, so every question of policy is answerable in a unit test.
+Pure Python: it sees lengths and page counts, never arrays, so a unit test can answer every question of policy.
 
-A plan is made before the previous step's tokens are read. So a sequence that ended in that step may run once more; what
-comes of it is dropped at `commit`. Its slot and pages are free at once all the same: device steps run in order, so a
-later owner writes after that last stray write and reads only positions that it wrote itself.
+A plan is made before the previous step's tokens are read. So a sequence that ended in that step may run once more, and
+`commit` drops the token of that extra run. The sequence's slot and pages are free at once all the same: device steps
+run in order, so a later owner writes after that last stray write and reads only positions that it wrote itself.
 
-Pages are taken as a sequence grows. Out of pages is no error: whoever ranks lowest gives its pages back, waits, and
-goes on later from all that it had, its own output included, with the same text.
+Pages are taken as a sequence grows. Running out of them is not an error: the running sequence of the lowest rank
+releases its pages, waits, and later recomputes from all its tokens, its own output included, with the same text.
 """
 
 from bisect import insort
 from collections.abc import Iterable, Mapping
-from collections.abc import Sequence as Rows
+from collections.abc import Sequence as Tokens
 from heapq import heappop, heappush
 
 from service.engine.request import FinishReason, Request, StepLogprobs, TokenEvent, TokenLogprobs
 from service.engine.schedule.chunking import Chunking
-from service.engine.schedule.pages import PagePool
-from service.engine.schedule.plan import CopyKind, PageCopy, Plan, PlannedRow, StepKind
-from service.engine.schedule.prefix_key import extend_keys, root_key
+from service.engine.schedule.plan import PageCopy, Plan, PlannedSequence
+from service.engine.schedule.prefix_key import root_key
 from service.engine.schedule.sequence import Sequence
-from service.engine.token_mask import words_allowing
+from service.engine.schedule.sequence_pages import SequencePages
+from service.engine.shapes import StepKind
+from service.engine.token_mask import pack_token_mask
 
 
 class Scheduler:
     """Owns every sequence from its arrival to its end."""
 
     def __init__(self, *, num_slots: int, num_pages: int, page_size: int, chunking: Chunking) -> None:
-        self.pages = PagePool(num_pages)
         self.num_preemptions = 0
-        self._page_size = page_size
+        self._pages = SequencePages(num_pages=num_pages, page_size=page_size)
+        self.pages = self._pages.pool
         self._chunking = chunking
         self._free_slots = list(range(num_slots))  # a heap
-        self._waiting: list[Sequence] = []  # best rank first
+        self._waiting: list[Sequence] = []  # by rank
         self._running: list[Sequence] = []  # in the order of admission
-        self._turn_cost = 0  # of the prefill steps since the last decode step, in tokens
+        self._prefill_cost = 0  # of the prefill steps since the last decode step, in tokens
         self._num_arrived = self._num_chunks = 0
-        self._copies: list[PageCopy] = []  # before the next step
-        self._copies_after: list[PageCopy] = []  # of what the step being planned brings: before the one after it
 
     @property
     def num_waiting(self) -> int:
@@ -60,62 +58,62 @@ class Scheduler:
         """Take a request; it waits for a slot and for pages."""
         sequence = Sequence(request, self._num_arrived, root_key(request.cache_salt))
         if request.sampling.allowed_ids is not None:
-            sequence.allowed_words = words_allowing(request.sampling.allowed_ids)
-        assert self._pages_for(sequence.max_positions) <= self.pages.num_pages, "the facade admits only what can fit"
+            sequence.token_mask = pack_token_mask(request.sampling.allowed_ids)
+        needed = self._pages.pages_for(sequence.max_positions)
+        assert needed <= self.pages.num_pages, "a request that does not fit the pages is refused before"
         self._num_arrived += 1
         self._wait(sequence)
         return sequence
 
     def abort(self, sequence: Sequence) -> None:
-        """End a sequence now, whatever it is doing; nothing more is reported of it."""
+        """End a sequence now, in any state; no event of it follows."""
         if not sequence.is_finished:
             self._finish(sequence, FinishReason.ABORT)
 
     def plan(self, only: StepKind | None = None) -> Plan | None:
-        """Choose the next step: chunks of prompts and decode steps take turns, so that neither waits long.
+        """Choose the next step; prefill and decode steps alternate, so that neither waits long.
 
-        A turn of prefill is as many steps as cost no more than one full chunk, so that short prompts that came together
-        get their first tokens together.
+        Between two decode steps run as many prefill steps as cost no more than one full chunk together, so that short
+        prompts that arrived together get their first tokens together.
 
         Args:
-            only: the kind that it must be, for who measures one kind by itself.
+            only: the kind that the step must have, to measure one kind by itself.
         """
-        self._copies += self._copies_after
-        self._copies_after = []
+        self._pages.begin_plan()
         self._admit()
         ends = {} if only is StepKind.DECODE else self._cut_prefill()
-        cost = self._chunking.cost(end - s.num_cached for s, end in ends.items()) if ends else 0
-        is_turn_over = self._turn_cost + cost > self._chunking.cost_of_a_turn
+        cost = self._chunking.cost(end - s.num_computed for s, end in ends.items()) if ends else 0
+        is_budget_spent = self._prefill_cost + cost > self._chunking.prefill_budget
         may_decode = only is not StepKind.PREFILL
-        if may_decode and is_turn_over and (rows := self._plan_decode()):
-            self._turn_cost = 0
-            return Plan(StepKind.DECODE, rows)
-        if rows := self._plan_prefill(ends):
-            self._turn_cost = cost if is_turn_over else self._turn_cost + cost
-            return Plan(StepKind.PREFILL, rows)
-        self._turn_cost = 0
-        rows = self._plan_decode() if may_decode else ()
-        return Plan(StepKind.DECODE, rows) if rows else None
+        if may_decode and is_budget_spent and (seqs := self._plan_decode()):
+            self._prefill_cost = 0
+            return Plan(StepKind.DECODE, seqs)
+        if seqs := self._plan_prefill(ends):
+            self._prefill_cost = cost if is_budget_spent else self._prefill_cost + cost
+            return Plan(StepKind.PREFILL, seqs)
+        self._prefill_cost = 0
+        seqs = self._plan_decode() if may_decode else ()
+        return Plan(StepKind.DECODE, seqs) if seqs else None
 
     def take_copies(self) -> list[PageCopy]:
         """Hand over the copies that must run before the step that was just planned."""
-        copies, self._copies = self._copies, []
-        return copies
+        return self._pages.take_copies()
 
     def commit(
-        self, plan: Plan, token_ids: Rows[int], logprobs: StepLogprobs | None = None
+        self, plan: Plan, token_ids: Tokens[int], logprobs: StepLogprobs | None = None
     ) -> list[tuple[Sequence, TokenEvent]]:
-        """Take the tokens that a step brought, one per row, and return what is to be told to whom.
+        """Take the tokens that a step sampled, one per planned sequence, and return the events of its sequences.
 
-        A negative token id says that the row's scores are no numbers: it ends that sequence alone.
+        A negative token id means that the sequence's logits are NaN or infinite: it ends that sequence alone.
         """
         events = []
-        for index, (row, token_id) in enumerate(zip(plan.rows, token_ids, strict=True)):
+        for index, (planned, token_id) in enumerate(zip(plan.seqs, token_ids, strict=True)):
+            sequence = planned.sequence
             if logprobs is not None and logprobs.prompts[index]:
-                row.sequence.keep_prompt_logprobs(row.start, logprobs.prompts[index])
-            if row.is_sampled and not row.sequence.is_finished:
+                sequence.keep_prompt_logprobs(planned.start, logprobs.prompts[index])
+            if planned.is_sampled and not sequence.is_finished:
                 token_logprobs = None if logprobs is None else logprobs.tokens[index]
-                events.append((row.sequence, self._commit_token(row.sequence, token_id, token_logprobs)))
+                events.append((sequence, self._commit_token(sequence, token_id, token_logprobs)))
         return events
 
     def check_integrity(self) -> None:
@@ -134,113 +132,86 @@ class Scheduler:
     def _admit(self) -> None:
         while self._waiting and self._free_slots:
             sequence = self._waiting[0]
-            # Not before its prefill fits beside those under way: it would take pages only to give them back again.
-            under_way = sum(self._pages_for(s.prefill_len) - len(s.pages) for s in self._running if s.is_prefilling)
-            if not self.pages.can_allocate(under_way + self._pages_for(len(sequence.known_ids))):
+            # Only if its prefill fits in addition to those in progress: otherwise it would soon be preempted again.
+            in_progress = sum(
+                self._pages.pages_for(s.prefill_len) - len(s.pages) for s in self._running if s.is_prefilling
+            )
+            if not self.pages.can_allocate(in_progress + self._pages.pages_for(len(sequence.known_ids))):
                 return
             del self._waiting[0]
-            # The lowest slot that is free: decode steps are cut at the highest one in use.
+            # The lowest free slot: a decode step is as wide as the highest slot in use.
             sequence.slot = heappop(self._free_slots)
             sequence.prefill_len = len(sequence.known_ids)
             sequence.num_planned = len(sequence.output_ids)
             self._running.append(sequence)
 
     def _cut_prefill(self) -> Mapping[Sequence, int]:
-        """Cut a step among those whose turn it is, so that a long prompt does not hold up short ones.
+        """Cut a step from the prompts; those of equal priority alternate, so that a long one does not block the others.
 
         Returns:
-            up to which position each is to be computed.
+            the position up to which each sequence of the step is computed.
         """
         candidates = sorted(
             (s for s in self._running if s.is_prefilling),
-            key=lambda s: (s.request.priority, s.last_prefill_turn, s.arrival),
+            key=lambda s: (s.request.priority, s.last_chunk, s.arrival),
         )
-        chunking = self._chunking
-        candidates = self._without_repeated_work(candidates[: chunking.rows[-1]])
+        shapes = self._chunking.shapes
+        candidates = self._without_repeated_work(candidates[: shapes.num_seqs[-1]])
         if not candidates:
             return {}
-        lengths = [s.prefill_len - s.num_cached for s in candidates]
-        num_rows = chunking.choose_rows(lengths)
-        if num_rows == 1:
-            return {
-                s: s.num_cached + chunking.first_chunk(length)
-                for s, length in zip(candidates[:1], lengths[:1], strict=True)
-            }
-        return {s: min(s.num_cached + chunking.width(num_rows), s.prefill_len) for s in candidates[:num_rows]}
+        lengths = [s.prefill_len - s.num_computed for s in candidates]
+        num_seqs = self._chunking.choose_num_seqs(lengths)
+        if num_seqs == 1:
+            [first, *_] = candidates
+            return {first: first.num_computed + self._chunking.first_chunk(lengths[0])}
+        return {s: min(s.num_computed + shapes.width(num_seqs), s.prefill_len) for s in candidates[:num_seqs]}
 
     def _without_repeated_work(self, candidates: Iterable[Sequence]) -> list[Sequence]:
-        """Find what each has in common with those before; who would compute the same page waits until it is there."""
+        """Find cached prefixes, and leave out sequences that would compute the same page as one before them.
+
+        Those find that page in a later step.
+        """
         page_keys: set[bytes] = set()
         different = []
         for sequence in candidates:
-            self._find_prefix(sequence)
-            key = next(iter(sequence.page_keys[sequence.num_cached // self._page_size :]), None)
+            self._pages.find_prefix(sequence)
+            key = self._pages.next_page_key(sequence)
             if key is None or key not in page_keys:
                 different.append(sequence)
             if key is not None:
                 page_keys.add(key)
         return different
 
-    def _plan_prefill(self, ends: Mapping[Sequence, int]) -> tuple[PlannedRow, ...]:
+    def _plan_prefill(self, ends: Mapping[Sequence, int]) -> tuple[PlannedSequence, ...]:
         self._grow_all(ends)
         return tuple(self._plan_chunk(s, end) for s, end in ends.items() if s.is_running)
 
-    def _plan_decode(self) -> tuple[PlannedRow, ...]:
+    def _plan_decode(self) -> tuple[PlannedSequence, ...]:
         decoding = sorted((s for s in self._running if s.can_decode), key=lambda s: s.rank)
-        self._grow_all({s: s.num_cached + 1 for s in decoding})
+        self._grow_all({s: s.num_computed + 1 for s in decoding})
         return tuple(self._plan_token(s) for s in decoding if s.is_running)
 
-    def _plan_token(self, sequence: Sequence) -> PlannedRow:
-        row = PlannedRow(sequence, sequence.slot, sequence.num_cached, (), is_sampled=True)
-        sequence.num_cached += 1
+    def _plan_token(self, sequence: Sequence) -> PlannedSequence:
+        planned = PlannedSequence(sequence, sequence.slot, sequence.num_computed, (), is_sampled=True)
+        sequence.num_computed += 1
         sequence.num_planned += 1
-        return row
+        return planned
 
-    def _plan_chunk(self, sequence: Sequence, end: int) -> PlannedRow:
-        start = sequence.num_cached
-        sequence.num_cached = end
-        sequence.last_prefill_turn = self._num_chunks = self._num_chunks + 1
+    def _plan_chunk(self, sequence: Sequence, end: int) -> PlannedSequence:
+        start = sequence.num_computed
+        sequence.num_computed = end
+        sequence.last_chunk = self._num_chunks = self._num_chunks + 1
         is_last = not sequence.is_prefilling
         sequence.num_planned += is_last
-        self._remember(sequence, end)
-        return PlannedRow(sequence, sequence.slot, start, sequence.known_ids[start:end], is_sampled=is_last)
-
-    def _find_prefix(self, sequence: Sequence) -> None:
-        """Take over the pages that hold the beginning already; at least one token is left to compute."""
-        if sequence.num_cached > 0 or sequence.pages:
-            return
-        if sequence.request.num_prompt_logprobs is not None and not sequence.output_ids:
-            return  # a position that is found has no scores
-        known = sequence.known_ids
-        extend_keys(sequence.page_keys, sequence.root_key, known, self._page_size)
-        found = self.pages.find(sequence.page_keys[: (len(known) - 1) // self._page_size])
-        self.pages.share(found)
-        sequence.pages = found
-        sequence.num_cached = len(found) * self._page_size
-        sequence.num_remembered = len(found)
-        if not sequence.output_ids:
-            sequence.num_found = sequence.num_cached
-        if found:
-            self._copies.append(PageCopy(CopyKind.RESTORE, sequence.slot, 0, tuple(found)))
-
-    def _remember(self, sequence: Sequence, num_positions: int) -> None:
-        """Let others find the whole pages among the first `num_positions`, whose tokens are known."""
-        extend_keys(sequence.page_keys, sequence.root_key, sequence.known_ids, self._page_size)
-        last = num_positions // self._page_size
-        fresh = []
-        for index in range(sequence.num_remembered, last):
-            if self.pages.remember(sequence.pages[index], sequence.page_keys[index]):
-                fresh.append(index)
-        sequence.num_remembered = max(sequence.num_remembered, last)
-        if fresh:
-            pages = tuple(sequence.pages[index] for index in range(fresh[0], fresh[-1] + 1))
-            self._copies_after.append(PageCopy(CopyKind.SAVE, sequence.slot, fresh[0], pages))
+        self._pages.register(sequence, end)
+        token_ids = sequence.known_ids[start:end]
+        return PlannedSequence(sequence, sequence.slot, start, token_ids, is_sampled=is_last)
 
     def _grow_all(self, num_positions: Mapping[Sequence, int]) -> None:
-        """Give each sequence the pages for so many positions, if need be those of others; some may lose theirs."""
+        """Give each sequence the pages for so many positions, preempting those of the lowest rank if there are none."""
         for sequence, needed in num_positions.items():
             if sequence.is_running:
-                self._grow(sequence, self._pages_for(needed) - len(sequence.pages))
+                self._grow(sequence, self._pages.pages_for(needed) - len(sequence.pages))
 
     def _grow(self, sequence: Sequence, num_pages: int) -> None:
         while not self.pages.can_allocate(max(num_pages, 0)):
@@ -253,20 +224,19 @@ class Scheduler:
 
     def _preempt(self, sequence: Sequence) -> None:
         self.num_preemptions += 1
-        self._give_back(sequence)
-        sequence.num_cached = sequence.prefill_len = sequence.num_remembered = 0
+        self._release(sequence)
+        sequence.num_computed = sequence.prefill_len = sequence.num_registered = 0
         self._wait(sequence)
 
-    def _give_back(self, sequence: Sequence) -> None:
+    def _release(self, sequence: Sequence) -> None:
         """Take slot and pages from a running sequence; whole pages whose tokens are known stay findable."""
-        if sequence.finish_reason is FinishReason.ERROR:  # whoever found its pages might fail as it did
-            self.pages.forget(sequence.pages)
+        if sequence.finish_reason is FinishReason.ERROR:  # a sequence that found its pages might fail as it did
+            self.pages.unregister(sequence.pages)
         else:
-            self._remember(sequence, min(sequence.num_cached, len(sequence.known_ids)))
+            self._pages.register(sequence, min(sequence.num_computed, len(sequence.known_ids)))
         self._running.remove(sequence)
         heappush(self._free_slots, sequence.slot)
-        self.pages.release(sequence.pages)
-        sequence.pages = []
+        self._pages.release(sequence)
         sequence.slot = -1
 
     def _commit_token(self, sequence: Sequence, token_id: int, logprobs: TokenLogprobs | None) -> TokenEvent:
@@ -274,23 +244,20 @@ class Scheduler:
             self._finish(sequence, FinishReason.ERROR)
             return TokenEvent((), FinishReason.ERROR)
         is_first = not sequence.output_ids
-        num_found = sequence.num_found if is_first else 0
+        num_cached_tokens = sequence.num_cached_tokens if is_first else 0
         of_prompt = tuple(sequence.prompt_logprobs) if is_first else ()
         if token_id in sequence.request.stop_ids:
             self._finish(sequence, FinishReason.STOP)
-            return TokenEvent((), FinishReason.STOP, num_found, prompt_logprobs=of_prompt)
+            return TokenEvent((), FinishReason.STOP, num_cached_tokens, prompt_logprobs=of_prompt)
         sequence.output_ids.append(token_id)
         if len(sequence.output_ids) == sequence.request.max_tokens:
             self._finish(sequence, FinishReason.LENGTH)
         of_token = () if logprobs is None else (logprobs,)
-        return TokenEvent((token_id,), sequence.finish_reason, num_found, of_token, of_prompt)
+        return TokenEvent((token_id,), sequence.finish_reason, num_cached_tokens, of_token, of_prompt)
 
     def _finish(self, sequence: Sequence, reason: FinishReason) -> None:
         sequence.finish_reason = reason
         if sequence.is_running:
-            self._give_back(sequence)
+            self._release(sequence)
         else:
             self._waiting.remove(sequence)
-
-    def _pages_for(self, num_positions: int) -> int:
-        return -(-num_positions // self._page_size)

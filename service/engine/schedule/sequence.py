@@ -1,10 +1,10 @@
-"""One running continuation of a request: how far it is, and what it holds.
+"""One continuation of a request: its progress, and the slot and pages that it holds.
 
-The numbers run ahead of each other, because steps are planned before earlier ones are read:
+The counts run ahead of each other, because steps are planned before earlier ones are read:
 
     prompt_len + max_tokens >= prompt_len + num_planned >= prompt_len + len(output_ids)
 
-`num_cached` and `num_planned` count what is done or under way on the device; `output_ids` is what the host has read.
+`num_computed` and `num_planned` include steps in flight on the device; `output_ids` is what the host has read.
 """
 
 from dataclasses import dataclass, field
@@ -20,21 +20,21 @@ class Sequence:
     """The scheduler's view of one continuation; only the device thread touches it."""
 
     request: Request
-    arrival: int  # running number: who came first
-    root_key: bytes  # what its first page's key builds on
+    arrival: int  # running number in the order of arrival
+    root_key: bytes  # precedes its first page's key
     slot: int = -1  # -1 while it waits
     pages: list[int] = field(default_factory=list)  # in the order of positions
-    page_keys: list[bytes] = field(default_factory=list)  # of its whole pages, as far as they were computed
-    num_remembered: int = 0  # leading pages that were found, or remembered for others
+    page_keys: list[bytes] = field(default_factory=list)  # of its leading whole pages, as far as computed
+    num_registered: int = 0  # leading pages that were found, or were offered to the pool's index
     prefill_len: int = 0  # positions to fill before it decodes: the prompt, and after a preemption its own output too
-    num_found: int = 0  # prompt tokens whose pages were found at the first admission
-    num_cached: int = 0
-    num_planned: int = 0
-    last_prefill_turn: int = -1  # when it last got a chunk
+    num_cached_tokens: int = 0  # prompt tokens whose pages were found at the first admission
+    num_computed: int = 0  # positions with keys and values, or that a step in flight gives them
+    num_planned: int = 0  # output tokens that were sampled, or that a step in flight samples
+    last_chunk: int = -1  # running number of its last prefill chunk among all sequences' chunks
     output_ids: list[int] = field(default_factory=list)
     finish_reason: FinishReason | None = None
-    allowed_words: UInt[np.ndarray, " word"] | None = None  # as `words_allowing` has them; None for all tokens
-    prompt_logprobs: list[TokenLogprobs | None] = field(default_factory=list)  # by position, if the request asks
+    token_mask: UInt[np.ndarray, " word"] | None = None  # as `pack_token_mask` returns it; None allows all tokens
+    prompt_logprobs: list[TokenLogprobs | None] = field(default_factory=list)  # by position; empty unless requested
 
     @property
     def prompt_len(self) -> int:
@@ -43,7 +43,7 @@ class Sequence:
 
     @property
     def rank(self) -> tuple[int, int]:
-        """Who goes first: by priority, then by arrival."""
+        """The order of service, lowest first: by priority, then by arrival."""
         return self.request.priority, self.arrival
 
     @property
@@ -63,21 +63,21 @@ class Sequence:
 
     @property
     def is_prefilling(self) -> bool:
-        """Whether some of what it starts from is not yet cached."""
-        return self.num_cached < self.prefill_len
+        """Whether some positions before its first decode step are not computed yet."""
+        return self.num_computed < self.prefill_len
 
     @property
     def can_decode(self) -> bool:
-        """Whether one more token may be planned: the first one comes out of the prefill."""
+        """Whether one more token may be planned: the first one is sampled by the prefill."""
         return self.is_running and not self.is_prefilling and self.num_planned < self.request.max_tokens
-
-    def keep_prompt_logprobs(self, start: int, logprobs: tuple[TokenLogprobs, ...]) -> None:
-        """Take those of the tokens after `start`; a chunk that runs again brings the same ones again."""
-        if not self.prompt_logprobs:
-            self.prompt_logprobs = [None] * self.prompt_len
-        self.prompt_logprobs[start + 1 : start + 1 + len(logprobs)] = logprobs
 
     @property
     def is_finished(self) -> bool:
-        """Whether nothing more will come of it."""
+        """Whether it has ended."""
         return self.finish_reason is not None
+
+    def keep_prompt_logprobs(self, start: int, logprobs: tuple[TokenLogprobs, ...]) -> None:
+        """Keep those of the tokens after position `start`; a chunk that runs again brings the same ones again."""
+        if not self.prompt_logprobs:
+            self.prompt_logprobs = [None] * self.prompt_len
+        self.prompt_logprobs[start + 1 : start + 1 + len(logprobs)] = logprobs

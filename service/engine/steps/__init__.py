@@ -1,1 +1,1 @@
-"""The functions that are traced and compiled, and the arrays that go into them."""
+"""The functions that are traced and compiled, and the arrays that they take."""

@@ -1,7 +1,7 @@
-"""Log-probabilities of drawn tokens and of prompts: how they are computed, and how they travel to the host.
+"""Log-probabilities of sampled tokens and of prompts, computed on the device.
 
-They are the model's own, in nats: a softmax of its scores before temperature and every other option, as vLLM has it by
-default. One row of integers per token, so that a step has one small array to copy:
+They are the model's own, in nats: a softmax of its logits before temperature and every other option, as in vLLM by
+default. One row of integers per token, so that the host copies a single small array per step:
 
     | its log-probability | its rank | ids of the likeliest, 20 | their log-probabilities, 20 |   floats by their bits
 """
@@ -10,19 +10,18 @@ from collections.abc import Callable
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 from jaxtyping import Array, Float, Int
 
-from service.engine.request import MAX_LOGPROBS, TokenLogprobs
+from service.engine.limits import MAX_LOGPROBS
 
-FIRST_TOP = 2  # the place of the likeliest token's id
-PACKED_LOGPROBS = FIRST_TOP + 2 * MAX_LOGPROBS
-# Positions of a prompt whose scores lie in memory at once.
+FIRST_TOP = 2  # column of the likeliest token's id
+PACKED_LOGPROBS = FIRST_TOP + 2 * MAX_LOGPROBS  # columns
+# Positions of a prompt whose logits are in memory at the same time.
 PROMPT_SLICE_TOKENS = 8
 
 
-def pack_logprobs(logits: Float[Array, "row vocab"], token_ids: Int[Array, " row"]) -> Int[Array, "row packed"]:
-    """Return the log-probability of one token of each row, and the likeliest ones with theirs."""
+def pack_logprobs(logits: Float[Array, "token vocab"], token_ids: Int[Array, " token"]) -> Int[Array, "token packed"]:
+    """Return the log-probability of one token for each row of logits, and the likeliest tokens with theirs."""
     normalizer = jax.nn.logsumexp(logits, axis=1, keepdims=True)
     chosen = jnp.take_along_axis(logits, token_ids[:, None], axis=1)
     rank = jnp.sum(logits >= chosen, axis=1, keepdims=True, dtype=jnp.int32)
@@ -40,19 +39,10 @@ def pack_prompt_logprobs(
     target_ids: Int[Array, " token"],
     logits_of: Callable[[Float[Array, "sample hidden"]], Float[Array, "sample vocab"]],
 ) -> Int[Array, "token packed"]:
-    """Return the same of the token that follows each position, a few positions at a time."""
+    """Return the log-probabilities of the token that follows each position, a few positions at a time."""
 
     def one(position: tuple[Float[Array, " hidden"], Int[Array, ""]]) -> Int[Array, " packed"]:
         state, target_id = position
         return pack_logprobs(logits_of(state[None]), target_id[None])[0]
 
     return jax.lax.map(one, (hidden, target_ids), batch_size=min(PROMPT_SLICE_TOKENS, hidden.shape[0]))
-
-
-def unpack_logprobs(packed: Int[np.ndarray, " packed"], num_top: int) -> TokenLogprobs:
-    """Read one row on the host."""
-    logprobs = packed.view(np.float32)
-    ids = packed[FIRST_TOP:][:num_top].tolist()
-    top = logprobs[FIRST_TOP + MAX_LOGPROBS :][:num_top].tolist()
-    pairs = tuple((token_id, logprob) for token_id, logprob in zip(ids, top, strict=True) if token_id >= 0)
-    return TokenLogprobs(float(logprobs[0]), int(packed[1]), pairs)

@@ -1,126 +1,141 @@
-"""Scores to one token a row: temperature, min_p, top_k and top_p, then one uniform number against the running sum.
+"""Logits to token ids, on the device: one executable for all options.
 
-Nothing is sorted. What top_k and top_p keep is all that lies above a threshold, and the threshold is found by halving
-the range of floats in which it lies, with one pass over the scores each time: exact, and much faster than a sort (32
-rows of 49,152 scores on two CPU cores: 8 ms, where XLA sorts for 280 ms). Tokens that tie with the last one that is
-kept are kept too.
+    logits ─> token mask ─> stop tokens held back ─> bias ─> penalties ─> argmax or a random choice
+       └─> log-probabilities
+
+One of three branches runs for a batch: argmax only; random choices; or all of the above. So a batch of greedy sequences
+costs one pass over the logits, and an option costs nothing until a sequence uses it.
+
+Source: the order: vLLM, vllm/v1/sample/sampler.py.
 """
+
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float, Int, UInt
+from jaxtyping import Array, Bool, Float, Int, UInt
 
-from service.engine.steps.options import Integer, Number, Options
+from service.engine.steps.categorical import argmax, sample_categorical
+from service.engine.steps.logprobs import PACKED_LOGPROBS, pack_logprobs
+from service.engine.steps.options import FloatOption, IntegerOption, Options
+from service.engine.token_mask import ALL_ALLOWED, WORD_BITS
 
-BLOCK = 256  # tokens whose probabilities are summed at once; a draw looks into one block only
-# The bits of a positive float are ordered as the float is, so they can be halved as integers.
-BITS_ABOVE_ONE = 0x3F80_0001
-NUM_HALVINGS = 30  # 2**30 > BITS_ABOVE_ONE
+BROKEN = -1  # in place of a token id: the sequence's logits are NaN or infinite
+# Added to a token's count if it occurs in the prompt; more than a sequence can have tokens.
+IN_PROMPT = 1 << 30
 
 
-def likeliest(logits: Float[Array, "row vocab"]) -> Int[Array, " row"]:
-    """Return the first of the largest scores of each row; for a row with a NaN, any token.
+class SampledTokens(NamedTuple):
+    """The outputs of a step for the host."""
 
-    Two passes that vectorize: five times as fast on a CPU as `argmax`, which carries the index along.
+    token_ids: Int[Array, " seq"]  # BROKEN for a sequence that must fail
+    logprobs: Int[Array, "seq packed"]  # as `pack_logprobs` returns them; undefined unless requested
+
+
+class SamplingState(NamedTuple):
+    """The inputs of sampling besides the logits."""
+
+    options: Options
+    slots: Int[Array, " seq"]
+    token_counts: Int[Array, "slot vocab"]  # occurrences of each token; see `count_tokens`
+    token_mask: UInt[Array, "seq word"]  # one bit per token, the lowest first
+    positions: Int[Array, " seq"]  # of the token to be sampled; with the seed it fixes the random number
+    is_sequence: Bool[Array, " seq"]  # False for padding, whose options belong to another sequence
+
+
+def sample_tokens(logits: Float[Array, "seq vocab"], state: SamplingState) -> SampledTokens:
+    """Sample one token per sequence, with its log-probability where that is requested.
+
+    A sequence's token depends on its own inputs alone: the other sequences change the cost, never the outcome.
     """
+    has_temperature = state.options.float_option(FloatOption.TEMPERATURE) > 0
+    is_random = state.is_sequence & has_temperature
+
+    def chosen(logits: Float[Array, "seq vocab"]) -> Int[Array, " seq"]:
+        tokens = sample_categorical(logits, state.options, state.positions)
+        return jnp.where(has_temperature, tokens, argmax(logits))
+
+    def chosen_of_adjusted() -> tuple[Int[Array, " seq"], Bool[Array, " seq"]]:
+        adjusted = _adjust(logits, state)
+        return jax.lax.cond(jnp.any(is_random), chosen, argmax, adjusted), _is_broken(adjusted)
+
+    all_false = jnp.zeros_like(is_random)
+    branch = jnp.where(jnp.any(state.is_sequence & _is_adjusted(state)), 2, jnp.any(is_random).astype(jnp.int32))
+    token_ids, is_unfit = jax.lax.switch(
+        branch, [lambda: (argmax(logits), all_false), lambda: (chosen(logits), all_false), chosen_of_adjusted]
+    )
+    is_broken = is_unfit | _is_broken(logits)
+    is_requested = state.is_sequence & (state.options.integer_option(IntegerOption.LOGPROBS) >= 0)
+    logprobs = jax.lax.cond(
+        jnp.any(is_requested),
+        lambda: pack_logprobs(logits, token_ids),
+        lambda: jnp.zeros((logits.shape[0], PACKED_LOGPROBS), jnp.int32),
+    )
+    return SampledTokens(jnp.where(is_broken, BROKEN, token_ids), logprobs)
+
+
+def count_tokens(
+    token_counts: Int[Array, "slot vocab"],
+    slot: Int[Array, ""],
+    token_ids: Int[Array, " position"],
+    prompt_len: Int[Array, ""],
+    num_tokens: Int[Array, ""],
+) -> Int[Array, "slot vocab"]:
+    """Replace a slot's counts by those of a sequence: occurrences in the output, plus IN_PROMPT for prompt tokens."""
+    positions = jnp.arange(token_ids.shape[0], dtype=jnp.int32)
+    is_output = (positions >= prompt_len) & (positions < num_tokens)
+    zeros = jnp.zeros(token_counts.shape[1], jnp.int32)
+    output = zeros.at[token_ids].add(is_output.astype(jnp.int32), mode="drop")
+    prompt = zeros.at[token_ids].max(jnp.where(positions < prompt_len, IN_PROMPT, 0), mode="drop")
+    return token_counts.at[slot].set(output + prompt, mode="drop")
+
+
+def _is_broken(logits: Float[Array, "seq vocab"]) -> Bool[Array, " seq"]:
+    # The maximum is NaN if any logit is, and minus infinity if no token may be sampled.
+    return ~jnp.isfinite(jnp.max(logits, axis=1))
+
+
+def _is_adjusted(state: SamplingState) -> Bool[Array, " seq"]:
+    options = state.options
+    return (
+        options.has_penalties
+        | (options.integer_option(IntegerOption.HAS_BIAS) > 0)
+        | (state.positions < options.integer_option(IntegerOption.STOPS_FROM))
+        | jnp.any(state.token_mask != ALL_ALLOWED, axis=1)
+    )
+
+
+def _adjust(logits: Float[Array, "seq vocab"], state: SamplingState) -> Float[Array, "seq vocab"]:
+    """Apply the options that change the logits themselves."""
+    options = state.options
     vocab_size = logits.shape[1]
-    is_best = logits == jnp.max(logits, axis=1, keepdims=True)
-    tokens = jnp.arange(vocab_size, dtype=jnp.int32)[None, :]
-    return jnp.minimum(jnp.min(jnp.where(is_best, tokens, vocab_size), axis=1), vocab_size - 1)
+    seqs = jnp.arange(logits.shape[0], dtype=jnp.int32)[:, None]
+    tokens = jnp.arange(vocab_size, dtype=jnp.uint32)
+    words = jnp.take(state.token_mask, tokens // WORD_BITS, axis=1)
+    adjusted = jnp.where((words >> (tokens % WORD_BITS)[None, :]) & 1 == 1, logits, -jnp.inf)
+    is_held_back = state.positions < options.integer_option(IntegerOption.STOPS_FROM)
+    stop_ids = jnp.where(is_held_back[:, None], options.stop_ids, vocab_size)
+    adjusted = adjusted.at[seqs, stop_ids].set(-jnp.inf, mode="drop")
+    adjusted = adjusted.at[seqs, options.bias_ids].add(options.biases, mode="drop")
+    return _penalize(adjusted, state)
 
 
-def draw(logits: Float[Array, "row vocab"], options: Options, positions: Int[Array, " row"]) -> Int[Array, " row"]:
-    """Draw one token per row, by its options, seed and position alone.
+def _penalize(logits: Float[Array, "seq vocab"], state: SamplingState) -> Float[Array, "seq vocab"]:
+    """Make tokens that occurred before less likely, or likelier.
 
-    Temperature comes first, then min_p, top_k and top_p, each on what the one before it kept.
+    The repetition penalty counts prompt and output, the other two the output alone.
 
-    Source: the order and the formulas: vLLM, vllm/v1/sample/sampler.py, ops/topk_topp_sampler.py and
-    logits_processor/builtin.py (min_p); top_p: Holtzman et al. 2020, arXiv:1904.09751.
+    Source: repetition: Keskar et al. 2019, arXiv:1909.05858, section 4.1, with the multiplication for negative logits
+    of vLLM, vllm/model_executor/layers/utils.py (apply_penalties); presence and frequency:
+    https://platform.openai.com/docs/advanced-usage#frequency-and-presence-penalties
     """
-    temperature = jnp.maximum(options.number(Number.TEMPERATURE), 1e-6)[:, None]
-    # In proportion to the probabilities, with 1 for the likeliest, so min_p is a bound as it stands.
-    weights = jnp.exp((logits - jnp.max(logits, axis=1, keepdims=True)) / temperature)
-    floor = options.number(Number.MIN_P)
-    top_k = options.integer(Integer.TOP_K)
-    floor = jax.lax.cond(jnp.any(top_k > 0), lambda: _top_k_floor(weights, floor, top_k), lambda: floor)
-    top_p = options.number(Number.TOP_P)
-    floor = jax.lax.cond(jnp.any(top_p < 1), lambda: _top_p_floor(weights, floor, top_p), lambda: floor)
-    kept = jnp.where(weights >= floor[:, None], weights, 0)
-    return _pick(kept, _uniform(options.seeds, positions))
-
-
-def _top_k_floor(
-    weights: Float[Array, "row vocab"], floor: Float[Array, " row"], top_k: Int[Array, " row"]
-) -> Float[Array, " row"]:
-    """Return the weight of the k-th likeliest token, or the floor if that is higher; 0 for k is no bound."""
-    threshold = _largest_threshold(weights, jnp.ones_like(weights), top_k.astype(jnp.float32))
-    return jnp.where(top_k > 0, jnp.maximum(floor, threshold), floor)
-
-
-def _top_p_floor(
-    weights: Float[Array, "row vocab"], floor: Float[Array, " row"], top_p: Float[Array, " row"]
-) -> Float[Array, " row"]:
-    """Return the least weight in the smallest set of likeliest tokens that has the mass."""
-    kept = jnp.where(weights >= floor[:, None], weights, 0)
-    threshold = _largest_threshold(kept, kept, top_p * jnp.sum(kept, axis=1))
-    return jnp.where(top_p < 1, jnp.maximum(floor, threshold), floor)
-
-
-def _largest_threshold(
-    weights: Float[Array, "row vocab"], amounts: Float[Array, "row vocab"], wanted: Float[Array, " row"]
-) -> Float[Array, " row"]:
-    """Return the largest threshold at which the tokens that reach it amount to what is wanted; 0 if none does."""
-
-    def halve(_: Int[Array, ""], bounds: tuple[Array, Array]) -> tuple[Array, Array]:
-        low, high = bounds
-        middle = low + (high - low) // 2
-        threshold = jax.lax.bitcast_convert_type(middle, jnp.float32)
-        is_enough = jnp.sum(jnp.where(weights >= threshold[:, None], amounts, 0), axis=1) >= wanted
-        return jnp.where(is_enough, middle, low), jnp.where(is_enough, high, middle)
-
-    lowest = jnp.zeros(weights.shape[0], jnp.int32)
-    low, _ = jax.lax.fori_loop(0, NUM_HALVINGS, halve, (lowest, jnp.full_like(lowest, BITS_ABOVE_ONE)))
-    return jax.lax.bitcast_convert_type(low, jnp.float32)
-
-
-def _uniform(seeds: UInt[Array, "row 2"], positions: Int[Array, " row"]) -> Float[Array, " row"]:
-    """Return one number in [0, 1) for each row's seed and position: the same alone or in a crowd."""
-
-    def one(seed: UInt[Array, "2"], position: Int[Array, ""]) -> Float[Array, ""]:
-        key = jax.random.fold_in(jax.random.wrap_key_data(seed, impl="threefry2x32"), position)
-        return jax.random.uniform(key, (), jnp.float32)
-
-    return jax.vmap(one)(seeds, positions)
-
-
-def _pick(weights: Float[Array, "row vocab"], uniform: Float[Array, " row"]) -> Int[Array, " row"]:
-    """Return the token at which the running sum of the weights passes the given share of their total.
-
-    weights   | 3 0 1 2 | 0 4 1 1 |      blocks of 4 here; total 12
-    sums      |       6 |       6 |
-    share 1/2: 6.0 lies in the second block, at its second token
-    """
-    num_rows, vocab_size = weights.shape
-    num_blocks = -(-vocab_size // BLOCK)
-    padded = jnp.pad(weights, ((0, 0), (0, num_blocks * BLOCK - vocab_size)))
-    blocks = padded.reshape(num_rows, num_blocks, BLOCK)
-    sums = jnp.sum(blocks, axis=2)
-    running = jnp.cumsum(sums, axis=1)
-    # `uniform` has 23 bits, so its product with the total is less than the total, and some block passes it.
-    target = uniform * running[:, -1]
-    block = _first_passing(running, sums, target)
-    before = jnp.take_along_axis(running - sums, block[:, None], axis=1)[:, 0]
-    inside = jnp.take_along_axis(blocks, block[:, None, None], axis=1)[:, 0]
-    return block * BLOCK + _first_passing(jnp.cumsum(inside, axis=1), inside, target - before)
-
-
-def _first_passing(
-    running: Float[Array, "row place"], amounts: Float[Array, "row place"], target: Float[Array, " row"]
-) -> Int[Array, " row"]:
-    """Return the first place with a positive amount whose running sum passes the target.
-
-    Rounding may leave none, or put one on a place without an amount, which must never be taken: then the largest is.
-    """
-    is_passing = (running > target[:, None]) & (amounts > 0)
-    first = jnp.argmax(is_passing, axis=1).astype(jnp.int32)
-    return jnp.where(jnp.any(is_passing, axis=1), first, jnp.argmax(amounts, axis=1).astype(jnp.int32))
+    options = state.options
+    counts = state.token_counts.at[state.slots].get(mode="clip")
+    counts = jnp.where(options.has_penalties[:, None], counts, 0)
+    repetition = jnp.where(counts > 0, options.float_option(FloatOption.REPETITION)[:, None], 1)
+    logits = jnp.where(logits > 0, logits / repetition, logits * repetition)
+    in_output = (counts & (IN_PROMPT - 1)).astype(jnp.float32)
+    frequency = options.float_option(FloatOption.FREQUENCY)[:, None] * in_output
+    return (
+        logits - frequency - options.float_option(FloatOption.PRESENCE)[:, None] * (in_output > 0).astype(jnp.float32)
+    )

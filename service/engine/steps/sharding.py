@@ -1,4 +1,4 @@
-"""Where the state, the inputs and the outputs of the compiled functions lie, when several devices share each step."""
+"""Placement of the state, inputs and outputs of compiled functions when several devices share each step."""
 
 from typing import Any, NamedTuple
 
@@ -8,26 +8,23 @@ from service.models.interface import PagedDecoder
 
 
 class Placement(NamedTuple):
-    """What to tell the compiler of each kind of argument and result: a pytree prefix of shardings.
+    """The shardings of each kind of argument and result, as pytree prefixes; None on a single device."""
 
-    On one device all of it is None, which leaves the compiler nothing to decide.
-    """
-
-    cache: Any  # is split
-    whole: Any  # what comes from the host and goes there, and what lies whole on each device meanwhile
+    cache: Any  # split over the devices
+    replicated: Any  # what the host sends and reads, and what every device has a copy of
 
 
 def placement_of(model: PagedDecoder) -> Placement:
-    """Return where a model's arrays lie, but for its weights, whose shapes say it of themselves."""
+    """Return the placement of a model's arrays except its weights, whose shapes carry their own shardings."""
     if model.shardings is None:
-        return Placement(cache=None, whole=None)
+        return Placement(cache=None, replicated=None)
     return Placement(*model.shardings)
 
 
-def placed(shapes: Any, where: Any) -> Any:
-    """Return a pytree of shapes that say where each of them lies, from a pytree prefix of shardings."""
+def placed(shapes: Any, shardings: Any) -> Any:
+    """Return a pytree of shapes with shardings, which are given as a pytree prefix."""
 
     def place_all(sharding: Any, part: Any) -> Any:
         return jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=sharding), part)
 
-    return jax.tree.map(place_all, where, shapes, is_leaf=lambda node: node is None)
+    return jax.tree.map(place_all, shardings, shapes, is_leaf=lambda node: node is None)

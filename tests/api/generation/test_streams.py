@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from service.engine.loop import BROKEN_SCORES
+from service.engine.loop import NON_FINITE_LOGITS
 from service.engine.request import FinishReason
 from service.errors import EngineError, NonFiniteLogits
 from tests.api.scripted_engine import STALL, Service, tokens
@@ -81,7 +81,7 @@ async def test_a_failure_of_one_ends_all(stream):
 
 
 async def test_non_finite_logits_are_an_error_of_their_own():
-    response = await Service([NonFiniteLogits(BROKEN_SCORES)]).chat()
+    response = await Service([NonFiniteLogits(NON_FINITE_LOGITS)]).chat()
     error = response.json()["error"]
     assert (response.status_code, error["code"], error["type"]) == (500, "broken_scores", "server_error")
     assert "NaN or infinite" in error["message"]

@@ -3,10 +3,11 @@
 import pytest
 
 from service.engine.schedule.chunking import Chunking
+from service.engine.shapes import PrefillShapes
 
 # Reading the weights takes as long as computing 512 tokens, or 40.
-ACCELERATOR = Chunking(max_tokens=512, rows=(1, 2, 4), step_cost_tokens=512)
-PROCESSOR = Chunking(max_tokens=512, rows=(1, 4), step_cost_tokens=40)
+ACCELERATOR = Chunking(PrefillShapes(max_tokens=512, num_seqs=(1, 2, 4), step_cost_tokens=512))
+PROCESSOR = Chunking(PrefillShapes(max_tokens=512, num_seqs=(1, 4), step_cost_tokens=40))
 
 
 @pytest.mark.parametrize(
@@ -23,10 +24,10 @@ PROCESSOR = Chunking(max_tokens=512, rows=(1, 4), step_cost_tokens=40)
     ],
 )
 def test_as_many_prompts_share_a_step_as_make_a_token_cheapest(lengths, on_accelerator, on_processor):
-    assert ACCELERATOR.choose_rows(lengths) == on_accelerator
-    assert PROCESSOR.choose_rows(lengths) == on_processor
+    assert ACCELERATOR.choose_num_seqs(lengths) == on_accelerator
+    assert PROCESSOR.choose_num_seqs(lengths) == on_processor
 
 
 def test_where_a_step_costs_little_its_sizes_lie_close():
-    assert PROCESSOR.sizes == (16, 64, 128, 256, 512)
-    assert ACCELERATOR.sizes == (16, 64, 256, 512)
+    assert PROCESSOR.shapes.chunk_sizes == (16, 64, 128, 256, 512)
+    assert ACCELERATOR.shapes.chunk_sizes == (16, 64, 256, 512)

@@ -12,10 +12,10 @@ def test_pages_are_given_once_until_they_are_released():
     assert sorted(pool.allocate(2)) == sorted(first)
 
 
-def test_a_remembered_page_is_found_until_room_is_needed():
+def test_a_registered_page_is_found_until_room_is_needed():
     pool = PagePool(3)
     pages = pool.allocate(2)
-    assert all(pool.remember(page, key) for page, key in zip(pages, (b"a", b"ab"), strict=True))
+    assert all(pool.register(page, key) for page, key in zip(pages, (b"a", b"ab"), strict=True))
     pool.release(pages)
     assert pool.num_available == 3
     assert pool.find([b"a", b"ab", b"abc"]) == pages
@@ -27,7 +27,7 @@ def test_a_remembered_page_is_found_until_room_is_needed():
 def test_a_shared_page_stays_until_its_last_holder_lets_go():
     pool = PagePool(2)
     [page] = pool.allocate(1)
-    pool.remember(page, b"a")
+    pool.register(page, b"a")
     pool.share([page])
     pool.release([page])
     pool.check_integrity([[page]])
@@ -40,7 +40,7 @@ def test_the_least_recently_used_page_is_evicted_first():
     pool = PagePool(3)
     pages = pool.allocate(3)
     for page, key in zip(pages, (b"a", b"b", b"c"), strict=True):
-        pool.remember(page, key)
+        pool.register(page, key)
         pool.release([page])
     pool.share(pool.find([b"a"]))
     pool.release(pages[:1])
@@ -48,11 +48,11 @@ def test_the_least_recently_used_page_is_evicted_first():
     assert [pool.find([key]) != [] for key in (b"a", b"b", b"c")] == [True, False, True]
 
 
-def test_the_same_content_is_remembered_once():
+def test_the_same_content_is_registered_once():
     pool = PagePool(2)
     first, second = pool.allocate(2)
-    assert pool.remember(first, b"a")
-    assert not pool.remember(second, b"a")
+    assert pool.register(first, b"a")
+    assert not pool.register(second, b"a")
     pool.release([first])
     pool.release([second])
     pool.check_integrity([])
@@ -61,7 +61,7 @@ def test_the_same_content_is_remembered_once():
 def test_a_lost_page_is_found():
     pool = PagePool(4)
     pool.allocate(2)
-    with pytest.raises(PageIntegrityError, match="2 free, 0 remembered and 0 held should be the 4 pages"):
+    with pytest.raises(PageIntegrityError, match="2 free, 0 evictable and 0 held should be the 4 pages"):
         pool.check_integrity([])
 
 

@@ -2,13 +2,13 @@
 
 from service.engine.request import FinishReason, Request
 from service.engine.schedule.chunking import Chunking
-from service.engine.schedule.plan import CopyKind, StepKind
 from service.engine.schedule.scheduler import Scheduler
+from service.engine.shapes import CopyKind, PrefillShapes, StepKind
 
 
 def make_scheduler(**sizes: int) -> Scheduler:
-    chunking = Chunking(max_tokens=sizes.pop("max_prefill_tokens", 8), rows=(1, 2, 4), step_cost_tokens=512)
-    return Scheduler(**{"num_slots": 2, "num_pages": 16, "page_size": 4} | sizes, chunking=chunking)
+    prefill = PrefillShapes(sizes.pop("max_prefill_tokens", 8), num_seqs=(1, 2, 4), step_cost_tokens=512)
+    return Scheduler(**{"num_slots": 2, "num_pages": 16, "page_size": 4} | sizes, chunking=Chunking(prefill))
 
 
 def make_request(name: str, prompt_len: int = 4, max_tokens: int = 4, **options):
@@ -19,13 +19,13 @@ def make_request(name: str, prompt_len: int = 4, max_tokens: int = 4, **options)
 
 def step(scheduler: Scheduler, token_id: int = 7):
     plan = scheduler.plan()
-    return plan, scheduler.commit(plan, [token_id] * len(plan.rows))
+    return plan, scheduler.commit(plan, [token_id] * len(plan.seqs))
 
 
 def test_a_prompt_is_prefilled_in_chunks_and_only_the_last_one_is_sampled():
     scheduler = make_scheduler()
     scheduler.add(make_request("a", prompt_len=18))
-    rows = [scheduler.plan().rows[0] for _ in range(3)]
+    rows = [scheduler.plan().seqs[0] for _ in range(3)]
     assert [(row.start, len(row.token_ids), row.is_sampled) for row in rows] == [
         (0, 8, False),
         (8, 8, False),
@@ -50,7 +50,7 @@ def test_one_kind_by_itself_comes_as_long_as_there_is_any_of_it():
     kinds = []
     for only in (StepKind.PREFILL, StepKind.DECODE):
         while plan := scheduler.plan(only=only):
-            kinds.append((plan.kind, len(plan.rows)))
+            kinds.append((plan.kind, len(plan.seqs)))
     assert [kind for kind, _ in kinds] == [StepKind.PREFILL] * (len(kinds) - 2) + [StepKind.DECODE] * 2
     assert [num_rows for _, num_rows in kinds[-2:]] == [2, 1]
 
@@ -64,7 +64,7 @@ def test_a_second_request_joins_while_the_first_runs():
     step(scheduler)
     plan, _ = step(scheduler)
     assert plan.kind is StepKind.DECODE
-    assert [row.sequence for row in plan.rows] == [first, second]
+    assert [row.sequence for row in plan.seqs] == [first, second]
 
 
 def test_a_request_waits_for_a_slot_in_the_order_of_arrival():
@@ -96,7 +96,7 @@ def test_short_prompts_pass_a_long_one_between_its_chunks():
     step(scheduler)
     short = scheduler.add(make_request("short", prompt_len=4))
     plan, events = step(scheduler)
-    assert {row.sequence for row in plan.rows} == {long, short}
+    assert {row.sequence for row in plan.seqs} == {long, short}
     assert [sequence for sequence, _ in events] == [short]
 
 
@@ -105,7 +105,7 @@ def test_several_short_prompts_share_a_prefill_step():
     for name in "abcd":
         scheduler.add(make_request(name, prompt_len=2))
     plan, events = step(scheduler)
-    assert (plan.kind, len(plan.rows), len(events)) == (StepKind.PREFILL, 4, 4)
+    assert (plan.kind, len(plan.seqs), len(events)) == (StepKind.PREFILL, 4, 4)
 
 
 def test_who_would_compute_the_same_page_waits_and_finds_it():
@@ -113,10 +113,10 @@ def test_who_would_compute_the_same_page_waits_and_finds_it():
     first, twin = (scheduler.add(make_request(name, prompt_len=7)) for name in ("a1", "a2"))
     other = scheduler.add(make_request("b"))
     plan, _ = step(scheduler)
-    assert [row.sequence for row in plan.rows] == [first, other]
-    while not any(row.sequence is twin for row in plan.rows):
+    assert [row.sequence for row in plan.seqs] == [first, other]
+    while not any(row.sequence is twin for row in plan.seqs):
         plan, _ = step(scheduler)
-    assert [(row.start, len(row.token_ids)) for row in plan.rows if row.sequence is twin] == [(4, 3)]
+    assert [(row.start, len(row.token_ids)) for row in plan.seqs if row.sequence is twin] == [(4, 3)]
 
 
 def test_out_of_pages_the_youngest_gives_back_and_later_goes_on_from_its_own_output():
@@ -125,7 +125,7 @@ def test_out_of_pages_the_youngest_gives_back_and_later_goes_on_from_its_own_out
     young = scheduler.add(make_request("young", prompt_len=4, max_tokens=7))
     for token_id in range(100, 120):
         plan = scheduler.plan()
-        scheduler.commit(plan, [token_id] * len(plan.rows))
+        scheduler.commit(plan, [token_id] * len(plan.seqs))
         scheduler.check_integrity()
         if scheduler.is_idle:
             break
@@ -142,8 +142,8 @@ def test_a_later_request_finds_the_pages_of_an_equal_beginning():
     second = scheduler.add(make_request("a", prompt_len=11, max_tokens=1))
     plan, [(_, event)] = step(scheduler)
     assert first.is_finished
-    assert (plan.rows[0].start, event.num_found) == (8, 8)
-    assert second.request.prompt_ids[8:] == plan.rows[0].token_ids
+    assert (plan.seqs[0].start, event.num_cached_tokens) == (8, 8)
+    assert second.request.prompt_ids[8:] == plan.seqs[0].token_ids
 
 
 def test_an_equal_prompt_leaves_one_token_to_compute():
@@ -151,7 +151,7 @@ def test_an_equal_prompt_leaves_one_token_to_compute():
     for _ in range(2):
         scheduler.add(make_request("a", prompt_len=8, max_tokens=1))
         plan, _ = step(scheduler)
-    assert (plan.rows[0].start, len(plan.rows[0].token_ids)) == (4, 4)
+    assert (plan.seqs[0].start, len(plan.seqs[0].token_ids)) == (4, 4)
 
 
 def test_another_salt_finds_nothing():
@@ -160,7 +160,7 @@ def test_another_salt_finds_nothing():
     step(scheduler)
     scheduler.add(make_request("a", prompt_len=8, max_tokens=1, cache_salt=b"two"))
     plan, [(_, event)] = step(scheduler)
-    assert (plan.rows[0].start, event.num_found) == (0, 0)
+    assert (plan.seqs[0].start, event.num_cached_tokens) == (0, 0)
 
 
 def test_what_a_running_sequence_has_cached_is_shared_at_once():

@@ -3,7 +3,9 @@
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from service.engine.pipeline import StepPipeline
 from service.engine.request import FinishReason, Request, Sampling
+from service.engine.schedule.chunking import Chunking
 from service.engine.schedule.scheduler import Scheduler
 from tests.engine.conftest import SHAPES
 
@@ -33,16 +35,17 @@ def expected_output(model, request: Request) -> tuple[list[int], FinishReason]:
 
 
 class SteppedEngine:
-    """The device thread's loop, one turn at a time: a step is dispatched before the one before it is read."""
+    """A scheduler and the pipeline of the device thread, one step at a time."""
 
     def __init__(self, runner, num_pages):
-        self.runner = runner
         self.scheduler = Scheduler(
-            num_slots=SHAPES.num_slots, num_pages=num_pages, page_size=SHAPES.page_size, chunking=SHAPES.chunking
+            num_slots=SHAPES.num_slots,
+            num_pages=num_pages,
+            page_size=SHAPES.page_size,
+            chunking=Chunking(SHAPES.prefill),
         )
-        self.num_pages = num_pages
+        self.pipeline = StepPipeline(self.scheduler, runner, deliver=lambda events: None)
         self.sequences = []
-        self.under_way = None
 
     def submit(self, prompt, max_tokens, stop_ids, priority):
         request = Request(
@@ -55,19 +58,11 @@ class SteppedEngine:
         )
         self.sequences.append(self.scheduler.add(request))
 
-    def step(self):
-        plan = self.scheduler.plan()
-        self.runner.copy_pages(self.scheduler.take_copies())
-        dispatched = (plan, self.runner.dispatch(plan)) if plan else None
-        if self.under_way:
-            self.scheduler.commit(self.under_way[0], self.under_way[1].read().tolist())
-        self.under_way = dispatched
-
     def run_out(self):
         for _ in range(2000):
-            if self.scheduler.is_idle and self.under_way is None:
+            if self.pipeline.is_idle:
                 return
-            self.step()
+            self.pipeline.step()
         raise AssertionError("the engine does not come to an end")
 
 
@@ -79,7 +74,7 @@ def test_every_sequence_gets_its_own_text_and_every_page_comes_back(model, runne
     for happening in happenings:
         match happening:
             case "step":
-                engine.step()
+                engine.pipeline.step()
             case ("abort", index):
                 if index < len(engine.sequences) and not engine.sequences[index].is_finished:
                     engine.scheduler.abort(engine.sequences[index])

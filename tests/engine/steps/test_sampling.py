@@ -1,272 +1,275 @@
-"""The sampler inside the engine: over chunks, slots, neighbours and broken scores."""
+"""Every option against a plain numpy reference, and what it must not cost."""
 
-import asyncio
-
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
-from service.compile.aot import compile_programs
-from service.engine.request import FinishReason, Request, Sampling
-from service.engine.runner import Runner
-from service.engine.schedule.scheduler import Scheduler
-from service.engine.shapes import EngineShapes
-from service.engine.steps.programs import engine_programs
-from service.engine.steps.sampler import BROKEN
-from service.errors import NonFiniteLogits
-from tests.engine.steps.sampling_reference import adjusted, log_softmax
-from tests.fakes import HandCountedModel
+from service.engine.batch import pack_options
+from service.engine.request import Request, Sampling
+from service.engine.step_result import unpack_logprobs
+from service.engine.steps.sampling import BROKEN, SamplingState, count_tokens, sample_tokens
+from service.engine.token_mask import ALL_ALLOWED, pack_token_mask
+from tests.engine.steps.sampling_reference import adjusted, distribution, log_softmax
 from tests.tolerances import SAME_LOGPROB_ATOL
 
-VOCAB = 50
-SHAPES = EngineShapes(num_slots=2, num_pages=24, page_size=4, max_context=48, max_prefill_tokens=8)
-BREAKING_SUM = 13  # after tokens of this sum, modulo the vocabulary, the scores are no numbers
+VOCAB = 40
+MAX_TOKENS = 16
+MAX_ROWS = 8
+compiled_sample = jax.jit(sample_tokens)
+compiled_count = jax.jit(count_tokens)
 
 
-class HandScoredModel(HandCountedModel):
-    """Scores that differ from token to token, and follow from the sum of the sequence's tokens alone."""
+def words_of(allowed):
+    """One bit a token, the lowest first."""
+    bits = np.zeros(-(-len(allowed) // 32) * 32, bool)
+    bits[: len(allowed)] = allowed
+    return np.packbits(bits, bitorder="little").view(np.uint32)
 
-    def __init__(self):
-        super().__init__(vocab_size=VOCAB)
 
-    def logits(self, weights, hidden):
-        sums = hidden[:, :1].astype(jnp.int32) % VOCAB
-        tokens = jnp.arange(VOCAB)[None]
-        scores = ((sums * 7 + tokens * tokens * 3) % 31).astype(jnp.float32) / 4 - 3
-        return jnp.where((sums == BREAKING_SUM) & (tokens == 5), jnp.nan, scores)
+@given(st.sets(st.integers(0, 200), min_size=1))
+def test_a_request_allows_by_the_same_bits_and_the_last_word_is_its_last_tokens(token_ids):
+    allowed = np.isin(np.arange(max(token_ids) + 1), list(token_ids))
+    assert pack_token_mask(token_ids).tolist() == words_of(allowed).tolist()
 
-    def scores(self, token_ids):
-        return np.asarray(self.logits({}, jnp.array([[float(sum(token_ids))]])))[0]
+
+def rows_of(requests, outputs=None, *, vocab=VOCAB, allowed=None, positions=None, is_row=None):
+    """Return what the sampler is told of some sequences, as steps leave it on the device."""
+    num_rows = len(requests)
+    outputs = outputs or [[]] * num_rows
+    counts = jnp.full((num_rows, vocab), 12345, jnp.int32)  # what another sequence left
+    for slot, (request, output_ids) in enumerate(zip(requests, outputs, strict=True)):
+        padded = np.zeros(MAX_TOKENS, np.int32)
+        token_ids = [*request.prompt_ids, *output_ids]
+        padded[: len(token_ids)] = token_ids
+        counts = compiled_count(counts, slot, padded, len(request.prompt_ids), len(token_ids))
+    words = np.full((num_rows, -(-vocab // 32)), ALL_ALLOWED, np.uint32)
+    for row, allowed_tokens in enumerate(allowed or []):
+        words[row] = words_of(allowed_tokens)
+    lengths = [len(r.prompt_ids) + len(o) for r, o in zip(requests, outputs, strict=True)]
+    return SamplingState(
+        options=jax.tree.map(jnp.asarray, pack_options(requests, num_rows)),
+        slots=jnp.arange(num_rows, dtype=jnp.int32),
+        token_counts=counts,
+        token_mask=jnp.asarray(words),
+        positions=jnp.asarray(lengths if positions is None else positions, jnp.int32),
+        is_sequence=jnp.asarray([True] * num_rows if is_row is None else is_row),
+    )
+
+
+def sampled(logits, rows):
+    """Sample in one shape for all tests, with padding below: compiling takes longer than running."""
+    logits = jnp.asarray(logits, jnp.float32)
+    num_rows = len(logits)
+
+    def padded(leaf):
+        return jnp.pad(leaf, [(0, MAX_ROWS - num_rows), *[(0, 0)] * (leaf.ndim - 1)])
+
+    got = compiled_sample(padded(logits), jax.tree.map(padded, rows))
+    return jax.tree.map(lambda leaf: np.asarray(leaf[:num_rows]), got)
+
+
+def draws(logits, sampling, num_draws=4096, **facts):
+    """Draw many tokens from one row's scores, each with another seed, in one call."""
+    request = Request("a", (1, 2), 8, sampling, stop_ids=frozenset({3, 5}))
+    rows = rows_of([request], vocab=len(logits), **facts)
+    many = jax.tree.map(lambda leaf: jnp.repeat(leaf, num_draws, axis=0), rows)
+    seeds = np.stack([np.zeros(num_draws, np.int32), np.arange(num_draws, dtype=np.int32)], axis=1)
+    integers = many.options.integers.at[:, 4:6].set(seeds)
+    many = many._replace(options=many.options._replace(integers=integers), slots=jnp.zeros(num_draws, jnp.int32))
+    return np.asarray(compiled_sample(jnp.tile(jnp.asarray(logits), (num_draws, 1)), many).token_ids)
 
 
 @pytest.fixture(scope="module")
-def scored():
-    return HandScoredModel()
+def logits():
+    return np.random.RandomState(0).randn(VOCAB).astype(np.float32) * 1.5
 
 
-@pytest.fixture(scope="module")
-def scored_runner(scored):
-    compiled = compile_programs(engine_programs(scored, SHAPES, {}), num_threads=2)
-    runner = Runner(SHAPES, scored.stages, {}, {name: program.executable for name, program in compiled.items()})
-    runner.warm()
-    return runner
+small_floats = st.floats(-8, 8, width=16)
+samplings = st.builds(
+    Sampling,
+    temperature=st.sampled_from([0.0, 0.5, 1.0, 2.0]),
+    top_p=st.sampled_from([0.05, 0.5, 0.9, 1.0]),
+    seed=st.integers(0, 2**63 - 1),
+    top_k=st.sampled_from([0, 1, 3, 10, VOCAB, 10**6]),
+    min_p=st.sampled_from([0.0, 0.05, 0.5, 1.0]),
+    repetition_penalty=st.sampled_from([0.5, 1.0, 1.3, 10.0]),
+    presence_penalty=st.sampled_from([-2.0, 0.0, 0.7, 2.0]),
+    frequency_penalty=st.sampled_from([-2.0, 0.0, 0.3, 2.0]),
+    logit_bias=st.dictionaries(st.integers(0, VOCAB - 1), st.floats(-100, 100, width=16), max_size=5),
+    min_tokens=st.integers(0, 4),
+    num_logprobs=st.sampled_from([None, 0, 5, 20]),
+)
+sequences = st.tuples(
+    samplings,
+    st.lists(st.integers(0, VOCAB - 1), min_size=1, max_size=6),  # prompt
+    st.lists(st.integers(0, VOCAB - 1), max_size=6),  # output
+    st.sets(st.integers(0, VOCAB - 1), max_size=3),  # stop tokens
+    st.none() | st.sets(st.integers(0, VOCAB - 1), min_size=8),  # allowed tokens
+)
 
 
-@pytest.fixture
-def scored_engine(scored_runner, start_engine):
-    return start_engine(scored_runner, shapes=SHAPES)
-
-
-async def collect(engine, request):
-    return [event async for event in engine.submit(request)]
-
-
-def run(engine, *requests):
-    async def main():
-        return await asyncio.gather(*(collect(engine, r) for r in requests), return_exceptions=True)
-
-    return asyncio.run(asyncio.wait_for(main(), 30))
-
-
-def tokens_of(events):
-    return [token_id for event in events for token_id in event.token_ids]
-
-
-def greedy(model, request):
-    """Continue by the reference, with everything but drawing."""
-    output = []
-    while len(output) < request.max_tokens:
-        scores = adjusted(model.scores([*request.prompt_ids, *output]), request, output, None)
-        token_id = int(np.argmax(scores))
-        if token_id in request.stop_ids:
-            break
-        output.append(token_id)
-    return output
-
-
-PENALIZED = Sampling(temperature=0.0, repetition_penalty=1.7, presence_penalty=0.6, frequency_penalty=0.9)
-
-
-@pytest.mark.parametrize("prompt_len", [1, 7, 8, 9, 20])
-def test_penalties_count_the_whole_prompt_however_it_was_cut_and_every_token_since(scored, scored_engine, prompt_len):
-    prompt = tuple((3 * i * i + 1) % 19 for i in range(prompt_len))
+@settings(max_examples=150, deadline=None)
+@given(batch=st.lists(sequences, min_size=4, max_size=4), scores_seed=st.integers(0, 1000))
+def test_every_row_gets_a_token_that_its_own_options_allow_whatever_its_neighbours_ask(batch, scores_seed):
+    logits = (np.random.RandomState(scores_seed).randn(4, VOCAB) * 2).astype(np.float32)
     requests = [
-        Request("penalized", prompt, 14, PENALIZED),
-        Request("plain", prompt, 14, Sampling(temperature=0.0)),
+        Request(str(i), tuple(prompt), 8, sampling, frozenset(stop))
+        for i, (sampling, prompt, _, stop, _) in enumerate(batch)
     ]
-    penalized, plain = run(scored_engine, *requests)
-    assert tokens_of(penalized) == greedy(scored, requests[0])
-    assert tokens_of(plain) == greedy(scored, requests[1])
-    assert tokens_of(penalized) != tokens_of(plain)
+    outputs = [output for _, _, output, _, _ in batch]
+    allowed = [np.isin(np.arange(VOCAB), list(range(VOCAB) if ids is None else ids)) for *_, ids in batch]
+    got = sampled(logits, rows_of(requests, outputs, allowed=allowed))
+    for row, request in enumerate(requests):
+        scores = adjusted(logits[row], request, outputs[row], allowed[row])
+        token_id = int(got.token_ids[row])
+        if np.max(scores) == -np.inf:  # the stop tokens that are held back were all that was allowed
+            assert token_id == BROKEN
+            continue
+        # Two tokens of nearly one score, or at the very border of a share, may fall either way in float32.
+        nearby = [distribution(scores + shift, _wider(request.sampling)) for shift in _jitters(row)]
+        assert sum(nearby)[token_id] > 0
+        if request.sampling.num_logprobs is not None:
+            _check_logprobs(got.logprobs[row], logits[row], token_id, request.sampling.num_logprobs)
 
 
-def test_a_slot_keeps_nothing_of_its_last_sequence(scored, scored_engine):
-    """Twelve sequences share two slots; every second one leaves penalties, a bias and stop tokens behind."""
-    requests = [
-        Request(
-            str(i),
-            (i + 1, 4, i),
-            10,
-            Sampling(temperature=0.0, frequency_penalty=2.0, logit_bias={i: 50.0}, min_tokens=3)
-            if i % 2
-            else Sampling(temperature=0.0, presence_penalty=0.1 * (i % 4)),
-            frozenset({i}),
-        )
-        for i in range(12)
-    ]
-    for request, events in zip(requests, run(scored_engine, *requests), strict=True):
-        if not isinstance(events, NonFiniteLogits):
-            assert tokens_of(events) == greedy(scored, request)
+def _wider(sampling):
+    fields = {name: getattr(sampling, name) for name in ("temperature", "top_k")}
+    top_p = sampling.top_p if sampling.top_p == 1 else min(sampling.top_p + 1e-5, 1 - 1e-9)
+    return Sampling(**fields, top_p=top_p, min_p=max(sampling.min_p - 1e-5, 0.0))
 
 
-def test_stop_tokens_wait_for_min_tokens(scored, scored_engine):
-    prompt = (2, 3)
-    first = greedy(scored, Request("a", prompt, 1, Sampling(temperature=0.0)))[0]
-    stops = frozenset({first})
-    (at_once,) = run(scored_engine, Request("a", prompt, 6, Sampling(temperature=0.0), stops))
-    assert (tokens_of(at_once), at_once[-1].finish_reason) == ([], FinishReason.STOP)
-    waiting = Request("b", prompt, 6, Sampling(temperature=0.0, min_tokens=4), stops)
-    (late,) = run(scored_engine, waiting)
-    assert tokens_of(late) == greedy(scored, waiting)
-    assert len(tokens_of(late)) >= 4
-    assert first not in tokens_of(late)
+def _jitters(seed):
+    rng = np.random.RandomState(seed)
+    return [np.zeros(VOCAB), *(rng.uniform(-1e-5, 1e-5, VOCAB) for _ in range(8))]
 
 
-def test_a_seed_draws_the_same_text_in_a_crowd_of_other_options(scored_engine):
-    seeded = [Request(f"s{i}", (1, 2), 8, Sampling(seed=i, top_p=0.95, presence_penalty=0.5)) for i in range(3)]
-    crowd = [Request(f"c{i}", (i + 3,), 8, Sampling(seed=99, top_k=4, num_logprobs=2)) for i in range(6)]
-    alone = [run(scored_engine, request)[0] for request in seeded]
-    together = run(scored_engine, *crowd[:3], *seeded, *crowd[3:])[3:6]
-    assert [tokens_of(events) for events in together] == [tokens_of(events) for events in alone]
-    assert len({tuple(tokens_of(events)) for events in alone}) == 3
+def _check_logprobs(packed, logits, token_id, num_top):
+    got = unpack_logprobs(packed, num_top)
+    expected = log_softmax(logits)
+    assert got.logprob == pytest.approx(expected[token_id], abs=SAME_LOGPROB_ATOL)
+    assert got.rank == np.sum(logits >= logits[token_id])
+    assert [top_id for top_id, _ in got.top] == np.argsort(-expected, kind="stable")[:num_top].tolist()
+    np.testing.assert_allclose([p for _, p in got.top], np.sort(expected)[::-1][:num_top], atol=SAME_LOGPROB_ATOL)
 
 
-def test_logprobs_are_the_models_own_whatever_the_options(scored, scored_engine):
-    sampling = Sampling(temperature=1.7, top_k=5, seed=3, logit_bias={4: 9.0}, presence_penalty=1.0, num_logprobs=3)
-    prompt = (1, 2)
-    beside = Request("b", (5,), 4, Sampling(temperature=0.0))
-    events, silent = run(scored_engine, Request("a", prompt, 4, sampling), beside)
-    assert all(event.logprobs == () for event in silent)
-    known = list(prompt)
-    told = [pair for event in events for pair in zip(event.token_ids, event.logprobs, strict=True)]
-    for token_id, logprobs in told:
-        expected = log_softmax(scored.scores(known))
-        assert logprobs.logprob == pytest.approx(expected[token_id], abs=SAME_LOGPROB_ATOL)
-        assert [p for _, p in logprobs.top] == pytest.approx(sorted(expected)[::-1][:3], abs=SAME_LOGPROB_ATOL)
-        known.append(token_id)
-    assert len(told) == 4
+@pytest.mark.parametrize(
+    "sampling",
+    [
+        Sampling(temperature=0.5),
+        Sampling(temperature=2.0),
+        Sampling(top_p=0.01),
+        Sampling(top_p=0.7),
+        Sampling(top_p=0.95),
+        Sampling(top_k=1),
+        Sampling(top_k=7),
+        Sampling(min_p=0.2),
+        Sampling(top_k=9, top_p=0.8, min_p=0.02, temperature=1.3),
+        Sampling(logit_bias={4: 3.0, 9: -100.0}),
+        Sampling(min_tokens=1),
+        Sampling(repetition_penalty=3.0),
+    ],
+    ids=repr,
+)
+def test_draws_follow_the_references_distribution(logits, sampling):
+    drawn = draws(logits, sampling)
+    request = Request("a", (1, 2), 8, sampling, stop_ids=frozenset({3, 5}))
+    expected = distribution(adjusted(logits, request, [], None), sampling)
+    frequencies = np.bincount(drawn, minlength=VOCAB) / len(drawn)
+    assert set(drawn.tolist()) <= set(np.flatnonzero(expected).tolist())
+    # Five standard deviations of a binomial share.
+    assert np.all(np.abs(frequencies - expected) < 5 * np.sqrt(expected / len(drawn)) + 1e-3)
 
 
-@pytest.mark.parametrize("prompt_len", [1, 2, 8, 9, 21])
-def test_the_prompts_logprobs_come_with_the_first_token_over_all_chunks(scored, scored_engine, prompt_len):
-    prompt = tuple((5 * i + 1) % 11 + 1 for i in range(prompt_len))
-    request = Request("a", prompt, 2, Sampling(temperature=0.0), num_prompt_logprobs=2)
-    first, *later = run(scored_engine, request, Request("b", (9,) * 9, 2))[0]
-    assert all(event.prompt_logprobs == () for event in later)
-    if prompt_len == 1:
-        assert first.prompt_logprobs in ((), (None,))
-        return
-    assert first.prompt_logprobs[0] is None
-    for position, got in enumerate(first.prompt_logprobs[1:], 1):
-        expected = log_softmax(scored.scores(prompt[:position]))
-        assert got.logprob == pytest.approx(expected[prompt[position]], abs=SAME_LOGPROB_ATOL)
-        assert got.rank == np.sum(expected >= expected[prompt[position]])
-        assert len(got.top) == 2
-    assert len(first.prompt_logprobs) == prompt_len
+def test_a_large_vocabulary_is_drawn_from_to_its_end():
+    drawn = draws(np.zeros(1000, np.float32), Sampling())
+    assert (drawn.min() < 20, drawn.max() > 980, len(set(drawn.tolist())) > 900) == (True, True, True)
+    only_last = np.full(1000, -50, np.float32)
+    only_last[999] = 0
+    assert set(draws(only_last, Sampling(top_p=0.9)).tolist()) == {999}
 
 
-def test_broken_scores_end_their_sequence_alone_and_the_engine_goes_on(scored, scored_engine):
-    broken = Request("broken", (6, 7), 10, Sampling(temperature=0.0))
-    healthy = Request("healthy", (3, 4), 30, Sampling(temperature=0.0))
-    failure, events = run(scored_engine, broken, healthy)
-    assert isinstance(failure, NonFiniteLogits)
-    assert "NaN" in str(failure)
-    assert tokens_of(events) == greedy(scored, healthy)
-    assert scored_engine.is_live
-    assert scored_engine.num_open == 0
-    assert tokens_of(run(scored_engine, healthy)[0]) == greedy(scored, healthy)
+def test_temperature_zero_takes_the_likeliest_even_beside_one_that_draws(logits):
+    requests = [Request(str(i), (1,), 8, Sampling(temperature=2.0 * (i % 2), seed=i)) for i in range(8)]
+    drawn = sampled(np.tile(logits, (8, 1)), rows_of(requests)).token_ids
+    assert set(drawn[::2].tolist()) == {int(np.argmax(logits))}
+    assert len(set(drawn[1::2].tolist())) > 1
 
 
-@pytest.mark.parametrize("allowed_ids", [{3, 8, 33, 49}, {3, 8}, {31}, {33}], ids=str)
-def test_only_allowed_tokens_come(scored, scored_engine, allowed_ids):
-    sampling = Sampling(temperature=0.0, allowed_ids=frozenset(allowed_ids))
-    masked = Request("masked", (1, 2), 6, sampling)
-    free = Request("free", (1, 2), 6, Sampling(temperature=0.0))
-    of_masked, of_free = run(scored_engine, masked, free)
-    allowed = np.isin(np.arange(VOCAB), list(allowed_ids))
-    output = []
-    while len(output) < 6:
-        output.append(int(np.argmax(adjusted(scored.scores([1, 2, *output]), masked, output, allowed))))
-    assert tokens_of(of_masked) == output
-    assert tokens_of(of_free) == greedy(scored, free)
+def test_the_same_seed_and_position_draw_the_same_token_alone_or_in_a_crowd(logits):
+    crowd = np.random.RandomState(1).randn(8, VOCAB).astype(np.float32)
+    crowd[5] = logits
+    for seed in (0, 7, 2**40 + 3, 2**63 - 1):
+        requests = [Request(str(i), (1,), 8, Sampling(seed=i, top_p=0.5, top_k=i)) for i in range(8)]
+        requests[5] = Request("5", (1,), 8, Sampling(seed=seed, top_p=0.9))
+        alone = compiled_sample(jnp.asarray(logits[None]), rows_of(requests[5:6], positions=[9]))
+        together = compiled_sample(jnp.asarray(crowd), rows_of(requests, positions=[9] * 8))
+        assert int(together.token_ids[5]) == int(alone.token_ids[0])
 
 
-def run_pipelined(scheduler, runner):
-    """Run until all is done, each step dispatched before the one before it is read."""
-    under_way = None
-    while under_way is not None or not scheduler.is_idle:
-        plan = scheduler.plan()
-        runner.copy_pages(scheduler.take_copies())
-        dispatched = (plan, runner.dispatch(plan)) if plan else None
-        if under_way is not None:
-            done, result = under_way
-            scheduler.commit(done, result.read().tolist(), result.read_logprobs())
-        under_way = dispatched
+def test_another_seed_or_position_draws_anew():
+    flat = np.zeros((1, 1000), np.float32)
+
+    def drawn(seed, position):
+        request = Request("a", (1,), 8, Sampling(seed=seed))
+        return int(compiled_sample(flat, rows_of([request], vocab=1000, positions=[position])).token_ids[0])
+
+    assert len({drawn(seed, 0) for seed in range(20)}) >= 17
+    assert len({drawn(3, position) for position in range(20)}) >= 17
+    assert len({drawn(seed << 32, 0) for seed in range(20)}) >= 17
 
 
-def test_a_sequence_that_lost_its_slot_goes_on_with_the_same_draws_and_the_same_penalties(scored, scored_runner):
-    options = [
-        Sampling(temperature=0.0, frequency_penalty=0.8, presence_penalty=0.4, repetition_penalty=1.3),
-        Sampling(seed=4, top_p=0.9, frequency_penalty=1.1, min_tokens=10),
-    ]
-    requests = [Request(str(i), (i, 2, 5), 24, sampling) for i, sampling in enumerate(options)]
-    outputs, preemptions = [], []
-    for num_pages, groups in ((24, [[r] for r in requests]), (8, [requests])):
-        for group in groups:
-            scheduler = Scheduler(num_slots=2, num_pages=num_pages, page_size=4, chunking=SHAPES.chunking)
-            sequences = [scheduler.add(request) for request in group]
-            run_pipelined(scheduler, scored_runner)
-            assert [sequence.finish_reason for sequence in sequences] == [FinishReason.LENGTH] * len(group)
-            outputs += [sequence.output_ids for sequence in sequences]
-            preemptions.append(scheduler.num_preemptions)
-    assert preemptions[:2] == [0, 0]
-    assert preemptions[2] > 0
-    assert outputs[:2] == outputs[2:]
-    assert outputs[0] == greedy(scored, requests[0])
+@pytest.mark.parametrize("broken", [np.nan, np.inf, -np.inf])
+@pytest.mark.parametrize("sampling", [Sampling(temperature=0.0), Sampling(top_p=0.5), Sampling(logit_bias={2: 1.0})])
+def test_scores_that_are_no_numbers_break_their_row_alone(logits, broken, sampling):
+    scores = np.tile(logits, (3, 1))
+    scores[1, slice(None) if broken == -np.inf else 7] = broken
+    requests = [Request(str(i), (1,), 8, sampling) for i in range(3)]
+    token_ids = sampled(scores, rows_of(requests)).token_ids
+    assert token_ids[1] == BROKEN
+    healthy = sampled(np.tile(logits, (3, 1)), rows_of(requests)).token_ids
+    assert (token_ids[[0, 2]] == healthy[[0, 2]]).all()
 
 
-def test_penalties_and_prompt_logprobs_look_through_a_prefix_that_was_found(scored, scored_runner):
-    scheduler = Scheduler(num_slots=2, num_pages=24, page_size=4, chunking=SHAPES.chunking)
-    prompt = tuple(i % 9 + 1 for i in range(18))
-    scheduler.add(Request("first", prompt, 2, Sampling(temperature=0.0)))
-    run_pipelined(scheduler, scored_runner)
-    penalized = scheduler.add(Request("second", prompt, 12, PENALIZED))
-    run_pipelined(scheduler, scored_runner)
-    assert penalized.num_found > 0
-    assert penalized.output_ids == greedy(scored, penalized.request)
-    asking = scheduler.add(Request("third", prompt, 2, Sampling(temperature=0.0), num_prompt_logprobs=0))
-    run_pipelined(scheduler, scored_runner)
-    assert [entry is None for entry in asking.prompt_logprobs] == [True] + [False] * 17
+def test_a_token_that_is_not_allowed_may_have_no_number_but_the_row_still_fails(logits):
+    scores = logits.copy()
+    scores[7] = np.nan
+    allowed = np.arange(VOCAB) != 7
+    rows = rows_of([Request("a", (1,), 8, Sampling())], allowed=[allowed])
+    assert int(sampled(scores[None], rows).token_ids[0]) == BROKEN
 
 
-def test_nobody_finds_the_pages_of_a_sequence_whose_scores_broke(scored_runner):
-    scheduler = Scheduler(num_slots=2, num_pages=24, page_size=4, chunking=SHAPES.chunking)
-    prompt = (1,) * 12 + (BREAKING_SUM + VOCAB - 12,)
-    for name in ("first", "again"):
-        sequence = scheduler.add(Request(name, prompt, 2, Sampling(temperature=0.0)))
-        run_pipelined(scheduler, scored_runner)
-        assert (sequence.finish_reason, sequence.num_found) == (FinishReason.ERROR, 0)
-        scheduler.check_integrity()
+def primitives(jaxpr, *, enters_branches):
+    """Yield the names of all primitives that run, or of those that run whatever the options."""
+    for equation in jaxpr.eqns:
+        yield equation.primitive.name
+        if equation.primitive.name == "cond" and not enters_branches:
+            continue
+        for value in jax.tree.leaves(list(equation.params.values()), is_leaf=lambda v: hasattr(v, "eqns")):
+            inner = getattr(value, "jaxpr", value)
+            if hasattr(inner, "eqns"):
+                yield from primitives(inner, enters_branches=enters_branches)
 
 
-def test_a_broken_row_is_no_token(scored, scored_runner):
-    scheduler = Scheduler(num_slots=2, num_pages=24, page_size=4, chunking=SHAPES.chunking)
-    sequence = scheduler.add(Request("a", (6, 7), 6))
-    plan = scheduler.plan()
-    token_ids = scored_runner.dispatch(plan).read().tolist()
-    assert token_ids == [BROKEN]
-    ((told, event),) = scheduler.commit(plan, token_ids)
-    assert (told, event.token_ids, event.finish_reason) == (sequence, (), FinishReason.ERROR)
-    scheduler.check_integrity()
-    (last_token_ids,) = [leaf for leaf in scored_runner._state.slots if leaf.shape == (SHAPES.num_slots,)]
-    assert last_token_ids.min() >= 0
+def test_nothing_is_sorted_and_greedy_rows_run_no_pass_but_two():
+    rows = rows_of([Request("a", (1,), 8)])
+    jaxpr = jax.make_jaxpr(sample)(jnp.zeros((1, VOCAB)), rows).jaxpr
+    everywhere = set(primitives(jaxpr, enters_branches=True))
+    always = set(primitives(jaxpr, enters_branches=False))
+    assert "sort" not in everywhere
+    assert {"exp", "while", "top_k", "random_bits", "threefry2x32"} & always == set()
+    (switch,) = [e for e in jaxpr.eqns if e.primitive.name == "cond" and len(e.params["branches"]) == 3]
+    greedy = set(primitives(switch.params["branches"][0].jaxpr, enters_branches=True))
+    assert {"exp", "while", "scatter", "scatter-add", "cumsum", "argmax"} & greedy == set()
+
+
+def test_padding_asks_for_nothing():
+    """A row that ended leaves its options in its slot: they must cost its neighbours nothing, and draw nothing."""
+    costly = Sampling(temperature=1.0, top_p=0.5, repetition_penalty=2.0, num_logprobs=5)
+    requests = [Request("a", (1,), 8, Sampling(temperature=0.0)), Request("b", (1,), 8, costly)]
+    logits = np.random.RandomState(0).randn(2, VOCAB)
+    got = sampled(logits, rows_of(requests, is_row=[True, False]))
+    assert int(got.token_ids[1]) == int(np.argmax(logits[1]))
+    assert not got.logprobs.any()

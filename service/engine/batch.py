@@ -1,0 +1,162 @@
+"""A plan as the padded arrays of one bucket."""
+
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+from jaxtyping import Array, Float, UInt
+
+from service.engine.request import Request, Sampling
+from service.engine.schedule.plan import PageCopy, Plan, PlannedSequence
+from service.engine.shapes import Bucket, EngineShapes, StepKind
+from service.engine.steps.inputs import (
+    CopyInputs,
+    CountInputs,
+    OnDevice,
+    PromptLogprobInputs,
+    SampleInputs,
+    SampleTargets,
+    StepInputs,
+    empty_copy,
+    empty_count,
+    empty_prompt,
+    empty_step,
+    scalar,
+)
+from service.engine.steps.options import Options, neutral_options
+from service.engine.token_mask import ALL_ALLOWED
+
+
+def choose_bucket(plan: Plan, shapes: EngineShapes) -> Bucket:
+    """Return the smallest compiled shape that holds a plan."""
+    return shapes.grids[plan.kind].smallest(
+        Bucket(
+            num_seqs=max(batch_indices(plan)) + 1,
+            num_tokens=max(planned.num_tokens for planned in plan.seqs),
+            num_pages=max(shapes.pages_for(planned.start + planned.num_tokens) for planned in plan.seqs),
+        )
+    )
+
+
+def batch_indices(plan: Plan) -> list[int]:
+    """Return each planned sequence's index in the arrays: its slot in a decode step, its place in a prefill's plan."""
+    if plan.kind is StepKind.DECODE:
+        return [planned.slot for planned in plan.seqs]
+    return list(range(len(plan.seqs)))
+
+
+def pack(plan: Plan, bucket: Bucket, shapes: EngineShapes) -> StepInputs:
+    """Lay a plan out in the arrays of a bucket."""
+    inputs = empty_step(bucket, shapes)
+    for index, planned in zip(batch_indices(plan), plan.seqs, strict=True):
+        if plan.kind is StepKind.PREFILL:
+            inputs.token_ids[index, : len(planned.token_ids)] = planned.token_ids
+        inputs.start[index] = planned.start
+        inputs.num_tokens[index] = planned.num_tokens
+        # A sequence holds the pages of all its positions; this step reads only those up to its own.
+        pages = planned.sequence.pages[: bucket.num_pages]
+        inputs.page_table[index, : len(pages)] = pages
+        inputs.slots[index] = planned.slot
+        if planned.is_sampled:
+            inputs.sample_slots[index] = planned.slot
+    return inputs
+
+
+def pack_sampling(
+    plan: Plan,
+    hidden: Float[OnDevice, "seq 1 hidden"],
+    targets: SampleTargets,
+    unrestricted: UInt[Array, "seq word"],
+) -> SampleInputs:
+    """Lay out the sampling options of a plan's sequences.
+
+    Args:
+        plan: the step.
+        hidden: of each sequence's last token, from the step.
+        targets: from the step, too.
+        unrestricted: masks on the device already, sent while no sequence restricts its tokens.
+    """
+    options = None
+    if plan.kind is StepKind.PREFILL:
+        options = pack_options([planned.sequence.request for planned in plan.seqs], hidden.shape[0])
+    return SampleInputs(hidden, targets, _pack_token_masks(plan, unrestricted), options)
+
+
+def pack_options(requests: Sequence[Request], num_seqs: int) -> Options:
+    """Lay out the options of requests, one a sequence; the sequences after the last one get neutral options."""
+    options = neutral_options(num_seqs)
+    for index, request in enumerate(requests):
+        sampling = request.sampling
+        options.floats[index] = _float_options(sampling)
+        options.integers[index] = _integer_options(request)
+        if sampling.min_tokens:
+            options.stop_ids[index, : len(request.stop_ids)] = sorted(request.stop_ids)
+        options.bias_ids[index, : len(sampling.logit_bias)] = list(sampling.logit_bias)
+        options.biases[index, : len(sampling.logit_bias)] = list(sampling.logit_bias.values())
+    return options
+
+
+def pack_prompt(plan: Plan, hidden: Float[OnDevice, "seq token hidden"]) -> PromptLogprobInputs:
+    """Lay out the token after each position of a prefill's chunks."""
+    inputs = empty_prompt(hidden)
+    for index, planned in enumerate(plan.seqs):
+        end = planned.start + len(planned.token_ids)
+        targets = planned.sequence.request.prompt_ids[planned.start + 1 : end + 1]
+        inputs.target_ids[index, : len(targets)] = targets
+    return inputs
+
+
+def pack_copy(copy: PageCopy, shapes: EngineShapes) -> Iterator[CopyInputs]:
+    """Cut a copy into the compiled sizes."""
+    done = 0
+    while done < len(copy.pages):
+        left = len(copy.pages) - done
+        size = next((size for size in shapes.copy_sizes if size >= left), shapes.copy_sizes[-1])
+        pages = empty_copy(size, shapes).pages
+        pages[: min(left, size)] = copy.pages[done : done + size]
+        yield CopyInputs(scalar(copy.slot), scalar(copy.first_page + done), pages)
+        done += size
+
+
+def pack_count(planned: PlannedSequence, shapes: EngineShapes) -> CountInputs:
+    """Lay out the tokens of a sequence up to the end of its part of the step."""
+    token_ids = planned.sequence.known_ids[: planned.start + planned.num_tokens]
+    padded = empty_count(shapes).token_ids
+    padded[: len(token_ids)] = token_ids
+    return CountInputs(scalar(planned.slot), padded, scalar(planned.sequence.prompt_len), scalar(len(token_ids)))
+
+
+def _pack_token_masks(plan: Plan, unrestricted: UInt[Array, "seq word"]) -> UInt[Array | np.ndarray, "seq word"]:
+    if all(planned.sequence.token_mask is None for planned in plan.seqs):
+        return unrestricted
+    masks = np.full(unrestricted.shape, ALL_ALLOWED, np.uint32)
+    for index, planned in zip(batch_indices(plan), plan.seqs, strict=True):
+        if (mask := planned.sequence.token_mask) is not None:
+            masks[index] = 0
+            masks[index, : len(mask)] = mask
+    return masks
+
+
+def _float_options(sampling: Sampling) -> tuple[float, ...]:
+    """Return the values of `FloatOption`, in its order."""
+    return (
+        sampling.temperature,
+        sampling.top_p,
+        sampling.min_p,
+        sampling.repetition_penalty,
+        sampling.presence_penalty,
+        sampling.frequency_penalty,
+    )
+
+
+def _integer_options(request: Request) -> tuple[int, ...]:
+    """Return the values of `IntegerOption`, in its order."""
+    sampling = request.sampling
+    seed_halves = np.array(divmod(sampling.seed, 1 << 32), np.uint32).view(np.int32)
+    return (
+        sampling.top_k,
+        len(request.prompt_ids) + sampling.min_tokens if sampling.min_tokens else 0,
+        -1 if sampling.num_logprobs is None else sampling.num_logprobs,
+        -1 if request.num_prompt_logprobs is None else request.num_prompt_logprobs,
+        *seed_halves.tolist(),
+        bool(sampling.logit_bias),
+    )

@@ -1,0 +1,93 @@
+"""Names of the programs of a runner, as bundles and logs have them.
+
+initial-slots, initial-cache-…  the device state; each part of a cache for each kind of layer group
+embed-…                         tokens to hidden states; one for each bucket
+prefill-…, decode-…             the layers of a group; one for each bucket and kind of layer group
+last-…                          the hidden states from which a prefill samples; one for each token shape of its step
+sample-prefill-…, -decode-…     the sampling that follows a step; one for each number of sequences
+prompt-logprobs-…               a prompt's log-probabilities; one for each token shape of a prefill step
+count-tokens                    for sequences with penalties
+save-…, restore-…               between slots and pages, where each slot has a cache; one for each size of a copy
+"""
+
+from collections.abc import Sequence
+
+from service.engine.shapes import Bucket, CopyKind, EngineShapes, StepKind
+from service.models.interface import LayerGroup
+
+INITIAL_SLOTS = "initial-slots"
+COUNT_TOKENS = "count-tokens"
+
+
+def initial_cache_name(group: LayerGroup, part: int) -> str:
+    """Name the program that makes a part of a layer group's empty cache."""
+    return f"initial-cache-{group.kind}-part{part}"
+
+
+def embed_name(kind: StepKind, bucket: Bucket) -> str:
+    """Name the program that begins a step of a bucket."""
+    return f"embed-{_bucket_name(kind, bucket)}"
+
+
+def layer_group_name(kind: StepKind, bucket: Bucket, group: LayerGroup) -> str:
+    """Name a layer group's program of a step."""
+    return f"{_bucket_name(kind, bucket)}-{group.kind}"
+
+
+def last_hidden_name(num_seqs: int, num_tokens: int) -> str:
+    """Name the program that ends a prefill step of this shape."""
+    return f"last-seqs{num_seqs}-tokens{num_tokens}"
+
+
+def sample_name(kind: StepKind, num_seqs: int) -> str:
+    """Name the sampling after a step of so many sequences."""
+    return f"sample-{kind}-seqs{num_seqs}"
+
+
+def prompt_logprobs_name(num_seqs: int, num_tokens: int) -> str:
+    """Name the log-probabilities of prompts after a prefill step of this shape."""
+    return f"prompt-logprobs-seqs{num_seqs}-tokens{num_tokens}"
+
+
+def copy_name(kind: CopyKind, num_pages: int, group: LayerGroup) -> str:
+    """Name a copy of so many pages of a layer group."""
+    return f"{kind}-pages{num_pages}-{group.kind}"
+
+
+def distinct(groups: Sequence[LayerGroup]) -> list[LayerGroup]:
+    """Return the first layer group of each kind: programs are made for those alone."""
+    return list({group.kind: group for group in reversed(groups)}.values())[::-1]
+
+
+def step_names(kind: StepKind, bucket: Bucket, groups: Sequence[LayerGroup]) -> list[str]:
+    """Name the programs that a step of a bucket runs, in that order."""
+    return [
+        embed_name(kind, bucket),
+        *(layer_group_name(kind, bucket, group) for group in groups),
+        *([last_hidden_name(bucket.num_seqs, bucket.num_tokens)] if kind is StepKind.PREFILL else []),
+        sample_name(kind, bucket.num_seqs),
+    ]
+
+
+def first_names(shapes: EngineShapes, groups: Sequence[LayerGroup]) -> list[str]:
+    """Name the programs that the first token of a short request needs."""
+    kinds = distinct(groups)
+    caches = [initial_cache_name(group, 0) for group in kinds]
+    return [INITIAL_SLOTS, *caches, *step_names(StepKind.PREFILL, next(iter(shapes.prefill_grid)), kinds)]
+
+
+def program_names(shapes: EngineShapes, groups: Sequence[LayerGroup]) -> list[str]:
+    """Name all programs of a runner, in about the order in which requests need them."""
+    kinds = distinct(groups)
+    short_first = sorted(shapes.buckets, key=lambda kind_and_bucket: kind_and_bucket[1].num_pages)
+    steps = [name for kind, bucket in short_first for name in step_names(kind, bucket, kinds)]
+    copies = [copy_name(kind, size, group) for kind in CopyKind for size in shapes.copy_sizes for group in kinds]
+    logprobs = [prompt_logprobs_name(*shape) for shape in shapes.token_shapes(StepKind.PREFILL)]
+    caches = [initial_cache_name(group, part) for part in range(shapes.layout.num_parts) for group in kinds]
+    decode = step_names(StepKind.DECODE, next(iter(shapes.decode_grid)), kinds)
+    rest = [*decode, *caches, *steps, COUNT_TOKENS, *(copies if shapes.has_slot_cache else ()), *logprobs]
+    return list(dict.fromkeys([*first_names(shapes, groups), *rest]))
+
+
+def _bucket_name(kind: StepKind, bucket: Bucket) -> str:
+    return f"{kind}-seqs{bucket.num_seqs}-tokens{bucket.num_tokens}-pages{bucket.num_pages}"
