@@ -7,17 +7,17 @@ It reports the event loop's thread (HTTP, JSON, text) and the whole process, who
 
 import argparse
 import json
-import os
 import statistics
 import sys
 import tempfile
 import time
 from pathlib import Path
 
+import psutil
+
 from benchmarks.contenders import HttpServer, free_port
 
 MODEL = "levserve-demo"
-TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 
 
 def measure(num_streams: int, num_tokens: int, num_waves: int, cache: Path) -> dict[str, float]:
@@ -40,10 +40,9 @@ def measure(num_streams: int, num_tokens: int, num_waves: int, cache: Path) -> d
 
 
 def _wave(server: HttpServer, num_streams: int, num_tokens: int) -> dict[str, float]:
-    loop, process = Path(f"/proc/{server.pid}/task/{server.pid}/stat"), Path(f"/proc/{server.pid}/stat")
-    before, began_s = (_cpu_s(loop), _cpu_s(process)), time.perf_counter()
+    before, began_s = _cpu_s(server.pid), time.perf_counter()
     _, answers = server.send([server.call([5 + i], num_tokens) for i in range(num_streams)])
-    after, ended_s = (_cpu_s(loop), _cpu_s(process)), time.perf_counter()
+    after, ended_s = _cpu_s(server.pid), time.perf_counter()
     thousands = num_streams * num_tokens / 1000
     return {
         "loop_cpu_ms": 1000 * (after[0] - before[0]) / thousands,
@@ -53,10 +52,12 @@ def _wave(server: HttpServer, num_streams: int, num_tokens: int) -> dict[str, fl
     }
 
 
-def _cpu_s(stat: Path) -> float:
-    """Return the CPU seconds of a process or thread. Source: man 5 proc (stat, fields 14 and 15)."""
-    fields = stat.read_text().rpartition(")")[2].split()
-    return (int(fields[11]) + int(fields[12])) / TICKS_PER_S
+def _cpu_s(pid: int) -> tuple[float, float]:
+    """Return the CPU seconds of a process's main thread, which runs the event loop, and of the whole process."""
+    process = psutil.Process(pid)
+    [loop] = [thread for thread in process.threads() if thread.id == pid]
+    times = process.cpu_times()
+    return loop.user_time + loop.system_time, times.user + times.system
 
 
 def main() -> None:

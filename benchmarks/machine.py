@@ -2,9 +2,12 @@
 
 import os
 import platform
+import re
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
+
+import psutil
 
 PACKAGES = ("jax", "jaxlib", "fastapi", "uvicorn", "marin-levanter", "numpy")
 
@@ -12,9 +15,9 @@ PACKAGES = ("jax", "jaxlib", "fastapi", "uvicorn", "marin-levanter", "numpy")
 def describe_machine() -> dict[str, Any]:
     """Return processor, memory, system and the versions of the main packages."""
     return {
-        "processor": _first("/proc/cpuinfo", "model name") or platform.processor(),
+        "processor": _processor() or platform.processor(),
         "cores": os.cpu_count(),
-        "memory_gb": round(int((_first("/proc/meminfo", "MemTotal") or "0 kB").split()[0]) / 1e6, 1),
+        "memory_gb": round(psutil.virtual_memory().total / 1024e6, 1),
         "system": platform.platform(),
         "python": platform.python_version(),
         "versions": {name: _version(name) for name in PACKAGES},
@@ -26,11 +29,10 @@ def load_average() -> float:
     return round(os.getloadavg()[0], 2)
 
 
-def _first(path: str, key: str) -> str | None:
-    if not Path(path).exists():
-        return None
-    lines = (line.partition(":") for line in Path(path).read_text().splitlines())
-    return next((value.strip() for name, _, value in lines if name.strip() == key), None)
+def _processor() -> str | None:
+    path = Path("/proc/cpuinfo")
+    names = re.findall(r"^model name\s*: (.+)$", path.read_text(), re.MULTILINE) if path.exists() else []
+    return names[0] if names else None
 
 
 def _version(package: str) -> str | None:

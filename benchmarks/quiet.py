@@ -1,21 +1,21 @@
 """Measurements that are undisturbed by other processes on a shared machine.
 
 Before a measurement, wait for a second in which other processes are idle. Afterwards, compute the CPU time that other
-processes used during it, and repeat the measurement if that was too much. On systems other than Linux, this is unknown
-and every measurement counts as quiet.
+processes used during it, and repeat the measurement if that was too much.
 """
 
 import os
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
-from pathlib import Path
+
+import psutil
 
 MAX_DISTURBANCE = 0.15  # cores that other processes may use during a measurement
 MAX_ATTEMPTS = 3
 SAMPLE_S = 1.0
-TICKS_PER_S = os.sysconf("SC_CLK_TCK")
-BUSY_FIELDS = (0, 1, 2, 5, 6)  # of /proc/stat's first line: user, nice, system, irq, softirq
+BUSY = ("user", "nice", "system", "irq", "softirq")  # the last two exist on Linux only
 
 
 @dataclass(frozen=True)
@@ -53,19 +53,14 @@ class Quiet:
 
     def _others_s(self) -> float:
         """Return the CPU seconds of all other processes since the machine booted."""
-        stat = Path("/proc/stat")
-        if not stat.exists():
-            return 0.0
-        fields = stat.read_text().split("\n", 1)[0].split()[1:]
-        busy = sum(int(fields[i]) for i in BUSY_FIELDS)
-        return (busy - _ticks((os.getpid(), *self.pids))) / TICKS_PER_S
+        times = psutil.cpu_times()
+        busy_s = sum(getattr(times, name, 0.0) for name in BUSY)
+        return busy_s - sum(_cpu_s(pid) for pid in (os.getpid(), *self.pids))
 
 
-def _ticks(pids: Iterable[int]) -> int:
-    total = 0
-    for pid in pids:
-        path = Path(f"/proc/{pid}/stat")
-        if path.exists():
-            # user and system time of the process and of its children that have exited
-            total += sum(map(int, path.read_text().rsplit(")", 1)[1].split()[11:15]))
-    return total
+def _cpu_s(pid: int) -> float:
+    """Return the CPU seconds of a process and of its children that have exited; 0 if there is no such process."""
+    with suppress(psutil.NoSuchProcess):
+        times = psutil.Process(pid).cpu_times()
+        return times.user + times.system + times.children_user + times.children_system
+    return 0.0
