@@ -36,8 +36,8 @@ def levserve(arguments: argparse.Namespace) -> Callable[[], int]:
     """Levserve: weights verified, joined, cast and put on the device."""
     import jax
 
-    from service.checkpoint.discover import Group, LocatedCheckpoint
-    from service.checkpoint.layout import recognise
+    from service.checkpoint.discover import FileSet, LocatedCheckpoint
+    from service.checkpoint.layout import detect_layout
     from service.checkpoint.load import LoadLimits, load_checkpoint
     from service.device.mesh import DeviceMesh
     from service.models.decoder import Decoder
@@ -61,8 +61,8 @@ def levserve(arguments: argparse.Namespace) -> Callable[[], int]:
 
     def run() -> int:
         objects = source.list()
-        layout = recognise(uri, objects)
-        group = Group(source, layout.weights)
+        layout = detect_layout(uri, objects)
+        group = FileSet(source, layout.weights)
         located = LocatedCheckpoint(uri, layout, config, group, group)
         loaded = load_checkpoint(
             located,

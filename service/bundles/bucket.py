@@ -2,28 +2,27 @@
 
 Every file is named after its content and the manifest comes last, so a bundle is either whole or not there. Writing
 needs storage.objects.create; a service that may only read is given bundles by `levserve prewarm`.
-Source: https://cloud.google.com/storage/docs/request-preconditions (if_generation_match)
 """
 
-import contextlib
-import io
 import logging
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
-from service.errors import AccessDenied, CheckpointNotFound, TransferFailed
+from service.errors import CheckpointNotFound
 from service.storage import crc32c
 from service.storage.gcs.read import GcsSource
 from service.storage.location import GcsLocation
 from service.storage.objects import ObjectInfo
 from service.storage.retry import TransferLimits
 
+if TYPE_CHECKING:
+    from service.storage.gcs.upload import GcsUploader
+
 logger = logging.getLogger(__name__)
 
 # A start must not wait long for a bundle: compiling is always possible.
 READ_DEADLINE_S = 60.0
-WRITE_TIMEOUT_S = 60.0
 
 
 class BundleBucket:
@@ -67,13 +66,12 @@ class BundleBucket:
         *contents, manifest = files
         if manifest in listing and key not in self._discarded:
             return False
-        with contextlib.closing(self._client()) as client:
-            bucket = client.bucket(self._location.bucket)
+        with self._uploader() as uploader:
             for name in contents:
                 present = listing.get(name)
                 if present is None or present.crc32c != crc32c.to_text(crc32c.extend(0, files[name])):
-                    self._upload(bucket, f"{key}/{name}", files[name], present)
-            return self._upload(bucket, f"{key}/{manifest}", files[manifest], listing.get(manifest))
+                    uploader.upload(f"{key}/{name}", files[name], replaces=present)
+            return uploader.upload(f"{key}/{manifest}", files[manifest], replaces=listing.get(manifest))
 
     def write_folder(self, key: str, folder: Path, marker: str) -> bool:
         """Store the files of a folder unless they are there; `marker` is the last, and makes them visible.
@@ -85,10 +83,9 @@ class BundleBucket:
         listing = self._listing(key)
         if marker in listing:
             return False
-        with contextlib.closing(self._client()) as client:
-            bucket = client.bucket(self._location.bucket)
+        with self._uploader() as uploader:
             for path in sorted(folder.iterdir(), key=lambda path: path.name == marker):
-                self._upload(bucket, f"{key}/{path.name}", path, listing.get(path.name))
+                uploader.upload(f"{key}/{path.name}", path, replaces=listing.get(path.name))
         return True
 
     def discard(self, key: str) -> None:
@@ -112,46 +109,7 @@ class BundleBucket:
                 self._listings[key] = {}
         return self._listings[key]
 
-    def _client(self) -> Any:
-        from google.auth.credentials import AnonymousCredentials
-        from google.auth.exceptions import DefaultCredentialsError
-        from google.cloud import storage
+    def _uploader(self) -> "GcsUploader":
+        from service.storage.gcs.upload import GcsUploader  # imports Google's client, which only a writer needs
 
-        try:
-            if self._emulator_host is None:
-                return storage.Client()
-        except DefaultCredentialsError as error:
-            raise AccessDenied(
-                self.uri, "there are no Google credentials here, so the bundle cannot be written."
-            ) from error
-        host = self._emulator_host if "://" in self._emulator_host else f"http://{self._emulator_host}"
-        return storage.Client(
-            project="emulator", credentials=AnonymousCredentials(), client_options={"api_endpoint": host}
-        )
-
-    def _upload(self, bucket: Any, name: str, content: bytes | Path, present: ObjectInfo | None) -> bool:
-        """Write one object in place of the version that the listing saw; return whether nobody else was first."""
-        from google.api_core.exceptions import Forbidden, GoogleAPIError, PreconditionFailed, Unauthorized
-        from google.auth.exceptions import GoogleAuthError
-        from requests import RequestException
-
-        blob = bucket.blob("/".join(part for part in (self._location.prefix, name) if part))
-        generation = present.generation if present is not None else 0
-        try:
-            with io.BytesIO(content) if isinstance(content, bytes) else content.open("rb") as file:
-                blob.upload_from_file(
-                    file,
-                    size=len(content) if isinstance(content, bytes) else content.stat().st_size,
-                    content_type="application/octet-stream",
-                    if_generation_match=generation,
-                    checksum="crc32c",
-                    timeout=WRITE_TIMEOUT_S,
-                )
-        except PreconditionFailed:
-            return False
-        except (Forbidden, Unauthorized) as error:
-            remedy = "Grant storage.objects.create (and .delete, to replace a broken one), or run `levserve prewarm`."
-            raise AccessDenied(self.uri, f"HTTP {error.code}, {name} may not be written. {remedy}") from error
-        except (GoogleAPIError, GoogleAuthError, RequestException, OSError) as error:
-            raise TransferFailed(self.uri, name, f"it could not be written ({type(error).__name__}).") from error
-        return True
+        return GcsUploader(self._location, emulator_host=self._emulator_host)

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from service.checkpoint.discover import LocatedCheckpoint, OpenSource
-from service.checkpoint.layout import TOKENIZER_FILES, LevanterLayout, recognise
+from service.checkpoint.layout import TOKENIZER_FILES, LevanterLayout, detect_layout
 from service.checkpoint.model_config import CONFIG_JSON
 from service.checkpoint.tokenizer_files import pull_tokenizer
 from service.errors import CheckpointNotFound
@@ -37,7 +37,7 @@ def conversion_name(uri: str, open_source: OpenSource, sources: Sequence[str | N
     source = open_source(parse_location(uri))
     try:
         objects = source.list()
-        layout = recognise(source.uri, objects)
+        layout = detect_layout(source.uri, objects)
     finally:
         source.close()
     if not isinstance(layout, LevanterLayout):

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from service.checkpoint import levanter
-from service.checkpoint.layout import INDEX, TOKENIZER_FILES, LevanterLayout, SafetensorsLayout, named, recognise
+from service.checkpoint.layout import INDEX, TOKENIZER_FILES, LevanterLayout, SafetensorsLayout, detect_layout, named
 from service.checkpoint.model_config import CONFIG_JSON, YAML_SUFFIXES, parse_json_object, parse_levanter_yaml
 from service.errors import AmbiguousCheckpoint, MalformedCheckpoint, MissingFile
 from service.storage.location import GcsLocation, LocalLocation, Location, parse_location
@@ -22,7 +22,7 @@ OpenSource = Callable[[Location], Source]
 
 
 @dataclass(frozen=True)
-class Group:
+class FileSet:
     """Files of one place that belong together."""
 
     source: Source
@@ -37,8 +37,8 @@ class LocatedCheckpoint:
     uri: str
     layout: SafetensorsLayout | LevanterLayout
     hub_config: Mapping[str, Any]  # what a config.json holds
-    weights: Group
-    tokenizer: Group
+    weights: FileSet
+    tokenizer: FileSet
 
 
 def locate(
@@ -59,7 +59,7 @@ def locate(
     location = parse_location(uri)
     source = open_source(location)
     objects = source.list()
-    layout = recognise(source.uri, objects)
+    layout = detect_layout(source.uri, objects)
     places = [_Place(source, objects, layout.folder if isinstance(layout, LevanterLayout) else "")]
     if isinstance(layout, LevanterLayout):
         levanter.require_levanter(source.uri)
@@ -77,7 +77,7 @@ def locate(
         layout, weights = _choose_weights(source, objects, layout)
     if tokenizer.source is source:  # one place: one folder of the cache
         weights = tuple(dict.fromkeys((*weights, *tokenizer.objects)))
-    return LocatedCheckpoint(source.uri, layout, hub_config, Group(source, weights, places[0].folder), tokenizer)
+    return LocatedCheckpoint(source.uri, layout, hub_config, FileSet(source, weights, places[0].folder), tokenizer)
 
 
 @dataclass(frozen=True)
@@ -166,11 +166,11 @@ def _read_config(
     return values
 
 
-def _tokenizer(uri: str, places: Sequence[_Place]) -> Group:
+def _tokenizer(uri: str, places: Sequence[_Place]) -> FileSet:
     for place in places:
         found = place.find(*TOKENIZER_FILES)
         if any(info.name.endswith(("tokenizer.json", "tokenizer.model")) for info in found):
-            return Group(place.source, found, place.folder)
+            return FileSet(place.source, found, place.folder)
     raise MissingFile(
         uri,
         "tokenizer.json is missing. Set TOKENIZER_URI to where it lies, for instance hf://org/name of the base model.",

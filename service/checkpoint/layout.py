@@ -42,7 +42,7 @@ class LevanterLayout:
 Layout = SafetensorsLayout | LevanterLayout
 
 
-def recognise(uri: str, objects: Sequence[ObjectInfo]) -> Layout:
+def detect_layout(uri: str, objects: Sequence[ObjectInfo]) -> Layout:
     """Tell what kind of checkpoint lies at a place.
 
     Raises:

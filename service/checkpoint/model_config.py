@@ -19,9 +19,9 @@ def parse_json_object(uri: str, name: str, data: bytes) -> dict[str, Any]:
     try:
         values = json.loads(data)
     except (ValueError, RecursionError) as error:
-        raise MalformedCheckpoint(uri, name, "is no JSON.") from error
+        raise MalformedCheckpoint(uri, name, "is not JSON.") from error
     if not isinstance(values, dict):
-        raise MalformedCheckpoint(uri, name, "is no JSON object.")
+        raise MalformedCheckpoint(uri, name, "is not a JSON object.")
     return values
 
 
@@ -35,7 +35,7 @@ def parse_levanter_yaml(uri: str, name: str, data: bytes, *, vocab_size: int) ->
         vocab_size: how many token ids the checkpoint has; Levanter takes them from the tokenizer.
 
     Raises:
-        MalformedCheckpoint: it is no YAML, or Levanter refuses it.
+        MalformedCheckpoint: it is not YAML, or Levanter refuses it.
         UnsupportedModel: Levanter cannot express the model as a Hugging Face one.
     """
     import yaml
@@ -43,7 +43,7 @@ def parse_levanter_yaml(uri: str, name: str, data: bytes, *, vocab_size: int) ->
     try:
         values = yaml.safe_load(data)
     except (yaml.YAMLError, RecursionError) as error:
-        raise MalformedCheckpoint(uri, name, "is no YAML.") from error
+        raise MalformedCheckpoint(uri, name, "is not YAML.") from error
     model = values.get("model", values) if isinstance(values, Mapping) else None
     if not isinstance(model, Mapping) or "type" not in model:
         return None

@@ -14,7 +14,7 @@ import numpy as np
 
 from service.checkpoint.discover import LocatedCheckpoint
 from service.checkpoint.layout import LevanterLayout
-from service.checkpoint.load import Loaded, load_on_host
+from service.checkpoint.load import LoadedWeights, load_on_host
 from service.device.memory import expects_cpu, host_memory_bytes
 from service.errors import CheckpointError, UnsupportedModel
 from service.models.decoder_weights import decoder_weight_specs
@@ -64,7 +64,7 @@ class ExpectedWeights:
 class PrefetchedWeights:
     """Weights in host memory, not yet asked for."""
 
-    loaded: Loaded[np.ndarray]
+    loaded: LoadedWeights[np.ndarray]
     begin_s: float  # when the prefetch began, in seconds since the process began
 
 

@@ -1,212 +1,246 @@
-"""Objects by ranges, in parallel: each byte is fetched once, summed, and given to whoever wants it.
+"""Objects fetched by slices in parallel: each byte is fetched once, summed, and given to a file, a consumer or both.
 
-An object's slices come in any order, each summed when it is there; when the last has come the sums are combined and
-compared with the listing. The bytes go to a file beside, to a consumer such as weights that are being made, or both.
+The slices arrive in any order, each summed on arrival; when the last has arrived, their sums are combined and compared
+with the listing.
 """
 
 import threading
-from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Sequence
+from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
 from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
+from pathlib import Path
 from typing import Protocol, runtime_checkable
 
 import numpy as np
 
 from service.errors import CorruptObject, StorageFull, TransferFailed
 from service.storage import crc32c
-from service.storage.crew import work_off
 from service.storage.objects import ObjectInfo
 from service.storage.part_file import PartFile
 from service.storage.progress import Progress
-from service.storage.retry import Patience
-from service.storage.slices import Piece, Slice
+from service.storage.ranges import Chunk, Extent, RangeSource, Slice, divide
+from service.storage.retry import RetryBudget
 
 
 @runtime_checkable
-class ByteRanges(Protocol):
-    """Whatever the bytes of an object can be read from, by range."""
+class ChunkConsumer(Protocol):
+    """Uses an object's bytes as they arrive; called by several threads."""
 
-    uri: str
-
-    def stream(
-        self, info: ObjectInfo, start: int, length: int, room: Callable[[], memoryview], patience: Patience
-    ) -> Iterator[int]:
-        """Read a range as it arrives; a `TransientFault` may interrupt it.
-
-        Args:
-            info: the object.
-            start: the first byte.
-            length: how many bytes.
-            room: asked, before each arrival, where to put it.
-            patience: how long it may take.
-
-        Yields:
-            How many bytes were put at the beginning of the room.
-        """
+    def reserve(self, part: Slice, budget: RetryBudget) -> AbstractContextManager[None]:
+        """Wait until there is memory for the results of a slice."""
         ...
 
-
-@runtime_checkable
-class PieceConsumer(Protocol):
-    """Whoever makes something of an object's bytes while they come."""
-
-    def admitted(self, part: Slice, patience: Patience) -> AbstractContextManager[None]:
-        """Wait until there is room for what becomes of a slice."""
-        ...
-
-    def take(self, piece: Piece, data: np.ndarray) -> None:
-        """Use a piece's bytes, which are overwritten afterwards."""
+    def consume(self, chunk: Chunk, data: np.ndarray) -> None:
+        """Use a chunk's bytes: uint8 of shape [chunk.num_bytes], overwritten after the call."""
         ...
 
 
 class ObjectFetch:
-    """One object on its way."""
+    """The fetch of one object, by as many threads as there are slices."""
 
     def __init__(
         self,
-        source: ByteRanges,
+        source: RangeSource,
         info: ObjectInfo,
         slices: Sequence[Slice],
         progress: Progress,
         *,
         head: bytes = b"",
-        part: PartFile | None = None,
-        consumer: PieceConsumer | None = None,
+        file: PartFile | None = None,
+        consumer: ChunkConsumer | None = None,
     ) -> None:
-        """Plan a fetch.
+        """Describe a fetch; nothing is read yet.
 
         Args:
-            source: where the bytes come from.
-            info: which object; without a sum its bytes are taken for what they are.
+            source: where the bytes are read from.
+            info: the object; one without a sum is not checked.
             slices: what to fetch; with `head` all of the object, in order and without a gap.
-            progress: told what comes.
-            head: the object's first bytes, if they are here already.
-            part: the file beside. With a consumer a disk that fails is the file's misfortune alone: see `part_error`.
-            consumer: who makes something of the bytes.
+            progress: counts the bytes.
+            head: the object's first bytes, if they were read before.
+            file: gets a copy. If there is a consumer too, a disk that fails costs the copy alone: see `disk_fault`.
+            consumer: uses the bytes.
         """
         self.info, self.slices = info, slices
-        self.file_sum: str | None = None  # of the file that was put in place
-        self.part_error: StorageFull | TransferFailed | None = None  # why there is none
+        self.file_sum: str | None = None  # crc32c of the committed file
+        self.disk_fault: StorageFull | TransferFailed | None = None  # why there is no file
         self.actual_sum = ""
         self._source, self._progress, self._head = source, progress, head
-        self._part, self._consumer = part, consumer
+        self._file, self._consumer = file, consumer
         self._lock = threading.Lock()
-        self._sums: dict[int, int] = {}
+        self._sums: dict[int, int] = {}  # by slice
         progress.add(len(head))
 
     @property
     def is_right(self) -> bool:
-        """Whether all bytes have come and are those of the listing."""
+        """Whether all bytes have arrived and have the sum of the listing."""
         return len(self._sums) == len(self.slices) and self.actual_sum == self.info.crc32c
 
-    def fetch(self, index: int, buffer: np.ndarray, patience: Patience) -> None:
-        """Fetch one slice, piece by piece through a buffer; whoever fetches the last slice compares the sum."""
+    def fetch(self, index: int, buffer: np.ndarray, budget: RetryBudget) -> None:
+        """Fetch slice number `index`; the thread that fetches the last one compares the sum.
+
+        Args:
+            index: the number of the slice.
+            buffer: uint8 of shape [n], no shorter than the longest chunk, used by no other thread.
+            budget: the time and the attempts.
+        """
         part = self.slices[index]
-        patience.check(self._source.uri, self.info.name)
-        with nullcontext() if self._consumer is None else self._consumer.admitted(part, patience):
-            crc = self._fetch_slice(part, buffer, patience)
+        budget.check(self._source.uri, self.info.name)
+        with nullcontext() if self._consumer is None else self._consumer.reserve(part, budget):
+            crc = self._fetch_slice(part, buffer, budget)
         with self._lock:
             self._sums[index] = crc
             is_last = len(self._sums) == len(self.slices)
         if is_last:
             self._finish()
 
-    def check(self, uri: str) -> None:
-        """Refuse bytes that are not those of the listing.
+    def check(self) -> None:
+        """Raise unless the object has the sum of the listing.
 
         Raises:
             CorruptObject: with both sums.
         """
         if not self.is_right:
-            raise CorruptObject(uri, self.info.name, expected=self.info.crc32c, actual=self.actual_sum)
+            raise CorruptObject(self._source.uri, self.info.name, expected=self.info.crc32c, actual=self.actual_sum)
 
     def discard(self) -> None:
-        """Delete what is left of the file beside; no thread may be fetching any more."""
-        if self._part is not None:
-            self._part.discard()
+        """Delete the file unless it was committed; no thread may be fetching."""
+        if self._file is not None:
+            self._file.discard()
 
-    def _fetch_slice(self, part: Slice, buffer: np.ndarray, patience: Patience) -> int:
-        pieces = deque(part.pieces)
-        view = memoryview(buffer)
-        filled = crc = 0  # bytes of the first piece that are in the buffer, and the sum of what came before it
-
-        def room() -> memoryview:
-            return view[filled : pieces[0].length]
-
-        def attempt() -> None:
-            nonlocal filled, crc
-            # A slice that broke off goes on where it stopped.
-            start = pieces[0].start + filled if pieces else part.end
-            for num_bytes in self._source.stream(self.info, start, part.end - start, room, patience):
-                filled += num_bytes
-                self._progress.add(num_bytes)
-                if filled == pieces[0].length:
-                    crc = self._use(pieces.popleft(), buffer[:filled], crc)
-                    filled = 0
-
-        patience.try_often(attempt, self._source.uri, self.info.name)
-        if part.length == 0:
-            self._write(b"", part.start)
+    def _fetch_slice(self, part: Slice, buffer: np.ndarray, budget: RetryBudget) -> int:
+        crc = 0
+        with self._source.open_range(self.info, part.start, part.num_bytes, budget) as reader:
+            for chunk in part.chunks:
+                data = buffer[: chunk.num_bytes]
+                reader.readinto(memoryview(data))
+                self._progress.add(chunk.num_bytes)
+                self._write(memoryview(data), chunk.start)
+                if self._consumer is not None:
+                    self._consumer.consume(chunk, data)
+                if self.info.crc32c:
+                    crc = crc32c.extend(crc, data)
         return crc
-
-    def _use(self, piece: Piece, data: np.ndarray, crc: int) -> int:
-        self._write(memoryview(data), piece.start)
-        if self._consumer is not None:
-            self._consumer.take(piece, data)
-        return crc32c.extend(crc, data) if self.info.crc32c else crc
-
-    def _write(self, data: memoryview | bytes, offset: int) -> None:
-        if self._part is None or self.part_error is not None:
-            return
-        try:
-            self._part.write(data, offset)
-        except (StorageFull, TransferFailed) as error:
-            if self._consumer is None:
-                raise
-            self.part_error = error
 
     def _finish(self) -> None:
         if self.info.crc32c:
             crc = crc32c.extend(0, self._head)
-            for index, piece in enumerate(self.slices):
-                crc = crc32c.combine(crc, self._sums[index], piece.length)
+            for index, part in enumerate(self.slices):
+                crc = crc32c.combine(crc, self._sums[index], part.num_bytes)
             self.actual_sum = crc32c.to_text(crc)
-        if self._part is not None and self.is_right:
+        if self._file is not None and self.is_right:
             self._write(self._head, 0)
-            self._put_in_place(self._part)
+            self._commit(self._file)
 
-    def _put_in_place(self, part: PartFile) -> None:
-        if self.part_error is not None:
+    def _write(self, data: memoryview | bytes, offset: int) -> None:
+        if self._file is None or self.disk_fault is not None:
             return
         try:
-            self.file_sum = part.put_in_place()
+            self._file.write(data, offset)
         except (StorageFull, TransferFailed) as error:
-            if self._consumer is None:
-                raise
-            self.part_error = error
+            self._note_disk_fault(error)
+
+    def _commit(self, file: PartFile) -> None:
+        if self.disk_fault is not None:
+            return
+        try:
+            self.file_sum = file.commit()
+        except (StorageFull, TransferFailed) as error:
+            self._note_disk_fault(error)
+
+    def _note_disk_fault(self, error: StorageFull | TransferFailed) -> None:
+        if self._consumer is None:
+            raise error
+        self.disk_fault = error
 
 
-def fetch_all(turns: Sequence[tuple[ObjectFetch, int]], patience: Patience) -> None:
-    """Fetch slices in parallel, begun in this order; returns when all are there, right or wrong.
+@dataclass(frozen=True, slots=True)
+class FetchTask:
+    """One slice to fetch."""
+
+    fetch: ObjectFetch
+    slice_index: int
+
+    @property
+    def max_chunk_bytes(self) -> int:
+        """Length of the slice's longest chunk."""
+        return max(chunk.num_bytes for chunk in self.fetch.slices[self.slice_index].chunks)
+
+
+def fetch_all(tasks: Sequence[FetchTask], budget: RetryBudget) -> None:
+    """Fetch slices in parallel, started in this order; return when all have arrived, right or wrong.
 
     Args:
-        turns: each slice of each object once, as the object and the slice's number.
-        patience: how long and how often; cancelled by the first failure.
+        tasks: each slice of each object once.
+        budget: the time and the attempts; the first failure cancels it.
 
     Raises:
         ObjectChanged: an object was overwritten or deleted since it was listed.
-        StorageFull: the file system has no room left, and there is no consumer.
+        StorageFull: the file system is full, and there is no consumer.
         TransferFailed: retries or deadline ran out.
     """
-    pieces = (piece for fetch, index in turns for piece in fetch.slices[index].pieces)
-    buffer_bytes = max((piece.length for piece in pieces), default=0)
+    buffer_bytes = max((task.max_chunk_bytes for task in tasks), default=0)
+    buffers = threading.local()
+    failures: list[BaseException] = []
 
-    def begin() -> Callable[[tuple[ObjectFetch, int]], None]:
-        buffer = np.empty(buffer_bytes, np.uint8)
-        return lambda turn: turn[0].fetch(turn[1], buffer, patience)
+    def run(task: FetchTask) -> None:
+        try:
+            if not hasattr(buffers, "own"):
+                buffers.own = np.empty(buffer_bytes, np.uint8)
+            task.fetch.fetch(task.slice_index, buffers.own, budget)
+        except BaseException as error:
+            failures.append(error)  # the first is the cause; the others come from cancelling
+            budget.cancel()
+            raise
 
     try:
-        work_off(deque(turns), begin, max_threads=patience.limits.num_workers, cancel=patience.cancel)
+        with ThreadPoolExecutor(budget.limits.num_workers, thread_name_prefix="fetch") as pool:
+            try:
+                wait([pool.submit(run, task) for task in tasks], return_when=FIRST_EXCEPTION)
+            except BaseException:
+                budget.cancel()
+                raise
+            finally:
+                pool.shutdown(cancel_futures=True)
     finally:
-        for fetch in {id(fetch): fetch for fetch, _ in turns}.values():
+        for fetch in {id(task.fetch): task.fetch for task in tasks}.values():
             fetch.discard()
+    if failures:
+        raise failures[0]
+
+
+def fetch_files(
+    source: RangeSource, objects: Sequence[ObjectInfo], folder: Path, progress: Progress, budget: RetryBudget
+) -> dict[str, str]:
+    """Fetch objects into files of a folder and return each file's crc32c by name; a wrong object is fetched twice.
+
+    Raises:
+        CorruptObject: an object's sum was wrong twice.
+        ObjectChanged: an object was overwritten or deleted since it was listed.
+        MalformedCheckpoint: an object that is stored with gzip does not unpack.
+        StorageFull: the file system is full.
+        TransferFailed: retries or deadline ran out, or the folder cannot be written.
+    """
+    sums: dict[str, str] = {}
+    limits, wrong = budget.limits, list(objects)
+    for is_last_try in (False, True):
+        fetches = [
+            ObjectFetch(
+                source,
+                info,
+                divide(0, [Extent(info.size_bytes, 1)], chunk_bytes=limits.chunk_bytes, slice_bytes=limits.slice_bytes),
+                progress,
+                file=PartFile(source.uri, info, folder),
+            )
+            for info in wrong
+        ]
+        fetch_all([FetchTask(fetch, index) for fetch in fetches for index in range(len(fetch.slices))], budget)
+        sums |= {fetch.info.name: fetch.file_sum for fetch in fetches if fetch.file_sum is not None}
+        wrong = [fetch.info for fetch in fetches if not fetch.is_right]
+        if is_last_try:
+            for fetch in fetches:
+                fetch.check()
+        if not wrong:
+            break
+        progress.add(-sum(info.size_bytes for info in wrong))
+    return sums

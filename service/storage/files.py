@@ -3,9 +3,12 @@
 The locks are `flock` and not a file's mere existence: a process that is killed leaves none behind.
 """
 
+import atexit
 import errno
 import fcntl
 import os
+import shutil
+import tempfile
 import uuid
 from collections.abc import Callable
 from pathlib import Path
@@ -127,6 +130,13 @@ def sync(path: Path) -> None:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
+
+
+def private_folder() -> Path:
+    """Create a folder that only this user can read and that is deleted when the process ends."""
+    folder = Path(tempfile.mkdtemp(prefix="levserve-"))
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    return folder
 
 
 def free_bytes(folder: Path) -> int:

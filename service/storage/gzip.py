@@ -1,6 +1,6 @@
-"""Objects that are stored with `Content-Encoding: gzip`: the bucket sums the packed bytes, readers want the others.
+"""Objects stored with `Content-Encoding: gzip`: their sums are of the packed bytes, their files hold the unpacked ones.
 
-What unpacks to much more than it weighs is refused, so that a small object cannot fill the machine.
+An object that unpacks to many times its size is refused, so that a small one cannot fill the machine.
 Source: https://cloud.google.com/storage/docs/transcoding
 """
 
@@ -19,35 +19,30 @@ MAX_RATIO = 32
 ALLOWANCE_BYTES = 64 * 1024 * 1024
 
 
-def is_packed(info: ObjectInfo) -> bool:
-    """Whether the stored bytes are not the file's."""
-    return info.content_encoding.strip().lower() == "gzip"
-
-
-def decoded(uri: str, info: ObjectInfo, data: bytes) -> bytes:
-    """The file's bytes from the stored ones.
+def unpacked(uri: str, info: ObjectInfo, data: bytes) -> bytes:
+    """Return the file's bytes, given the stored ones.
 
     Raises:
-        MalformedCheckpoint: the object is no gzip stream, or unpacks to far more than it weighs.
+        MalformedCheckpoint: the object is not a gzip stream, or unpacks to many times its size.
     """
-    return b"".join(_unpacked(uri, info, iter([data]))) if is_packed(info) else data
+    return b"".join(_chunks(uri, info, iter([data]))) if info.is_gzipped else data
 
 
-def decode_file(uri: str, info: ObjectInfo, packed: Path, unpacked: Path) -> int:
-    """Unpack a stored object into a new file and return the crc32c of what it holds.
+def unpack_file(uri: str, info: ObjectInfo, packed: Path, target: Path) -> int:
+    """Unpack a stored object into a new file and return the crc32c of that file.
 
     Raises:
-        MalformedCheckpoint: the object is no gzip stream, or unpacks to far more than it weighs.
+        MalformedCheckpoint: the object is not a gzip stream, or unpacks to many times its size.
     """
     crc = 0
-    with packed.open("rb") as source, unpacked.open("xb") as sink:
-        for chunk in _unpacked(uri, info, iter(lambda: source.read(CHUNK_BYTES), b"")):
+    with packed.open("rb") as source, target.open("xb") as sink:
+        for chunk in _chunks(uri, info, iter(lambda: source.read(CHUNK_BYTES), b"")):
             crc = crc32c.extend(crc, chunk)
             sink.write(chunk)
     return crc
 
 
-def _unpacked(uri: str, info: ObjectInfo, chunks: Iterator[bytes]) -> Iterator[bytes]:
+def _chunks(uri: str, info: ObjectInfo, chunks: Iterator[bytes]) -> Iterator[bytes]:
     limit_bytes = info.size_bytes * MAX_RATIO + ALLOWANCE_BYTES
     unpacker = zlib.decompressobj(wbits=zlib.MAX_WBITS | 16)  # 16: a gzip header, not zlib's
     try:
@@ -62,6 +57,6 @@ def _unpacked(uri: str, info: ObjectInfo, chunks: Iterator[bytes]) -> Iterator[b
                 yield chunk
         yield unpacker.flush()
     except zlib.error as error:
-        raise MalformedCheckpoint(uri, info.name, "is stored as gzip and is no gzip stream.") from error
+        raise MalformedCheckpoint(uri, info.name, "is stored as gzip and is not a gzip stream.") from error
     if not unpacker.eof or unpacker.unused_data:
         raise MalformedCheckpoint(uri, info.name, "is stored as gzip and is not exactly one gzip stream.")

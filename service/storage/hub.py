@@ -8,18 +8,19 @@ import logging
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import Any, override
 
 from service.errors import AccessDenied, CheckpointNotFound, SettingsError, TransferFailed
-from service.storage.cache.cache import CheckpointCache, PulledCheckpoint
+from service.storage.cache.cache import CheckpointCache, PulledCheckpoint, private_cache
 from service.storage.files import atomic_write
 from service.storage.local import LocalSource
 from service.storage.location import HubLocation, LocalLocation
 from service.storage.objects import ObjectInfo, check_name, check_names_together
+from service.storage.open_files import OpenFiles, open_pulled
 from service.storage.progress import Progress, show_progress
-from service.storage.retry import Patience, TransferLimits
+from service.storage.retry import RetryBudget, TransferLimits
 
 logger = logging.getLogger(__name__)
 
@@ -83,7 +84,7 @@ class HubSource:
         """
         if self._kept is not None:
             return self._kept.read(info)
-        return self._fetch(info, Progress(), Patience(self._limits)).read_bytes()
+        return self._fetch(info, Progress(), RetryBudget(self._limits)).read_bytes()
 
     def pull(
         self,
@@ -101,27 +102,41 @@ class HubSource:
         if self._kept is not None:
             return self._kept.pull(objects, cache, progress)
         check_names_together(self.uri, objects)
-        patience = Patience(self._limits, cancelled)
+        budget = RetryBudget(self._limits, cancelled)
         progress.expect(sum(info.size_bytes for info in objects))
         paths: dict[str, Path] = {}
         with show_progress(progress, self.uri), ThreadPoolExecutor(NUM_WORKERS, thread_name_prefix="pull") as pool:
-            futures = {pool.submit(self._fetch, info, progress, patience): info for info in objects}
+            futures = {pool.submit(self._fetch, info, progress, budget): info for info in objects}
             try:
                 for future in as_completed(futures):
                     paths[futures[future].name] = future.result()
             except BaseException:
-                patience.cancel()
+                budget.cancel()
                 pool.shutdown(wait=False, cancel_futures=True)
                 raise
         self._remember_commit()
         name, path = next(iter(paths.items()))
         return PulledCheckpoint(path.parents[name.count("/")], tuple(objects))
 
-    def _fetch(self, info: ObjectInfo, progress: Progress, patience: Patience) -> Path:
+    def open_files(
+        self,
+        objects: Sequence[ObjectInfo],
+        chosen: Sequence[ObjectInfo],
+        *,
+        cache: CheckpointCache | None,
+        progress: Progress,
+        cancelled: threading.Event | None = None,
+    ) -> AbstractContextManager[OpenFiles]:
+        """Pull files, then open them."""
+        pulled = self.pull(objects, cache or private_cache(), progress, cancelled)
+        # Pulled bytes have been counted already.
+        return open_pulled(self.uri, pulled, chosen, Progress() if self._kept is None else progress, cancelled)
+
+    def _fetch(self, info: ObjectInfo, progress: Progress, budget: RetryBudget) -> Path:
         share = _Share(info.size_bytes, progress)
 
         def count(num_bytes: int) -> None:
-            patience.check(self.uri, info.name)
+            budget.check(self.uri, info.name)
             share.add(num_bytes)
 
         with self._errors_named(info.name):

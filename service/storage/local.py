@@ -1,17 +1,19 @@
-"""A checkpoint in a folder of this machine: listed like a bucket, served in place.
+"""A checkpoint in a folder of this machine: listed like a bucket, and used in place.
 
-Whoever can write to this folder can write to this machine, so its names and bytes are not checked here.
+A user who can write to this folder can write to this machine, so its names and bytes are not checked here.
 """
 
 import os
 import threading
 from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager
 from pathlib import Path
 
 from service.errors import AccessDenied, CheckpointNotFound, ObjectChanged
 from service.storage.cache.cache import CheckpointCache, PulledCheckpoint
 from service.storage.location import LocalLocation
 from service.storage.objects import RECORD_NAME, ObjectInfo
+from service.storage.open_files import OpenFiles, open_pulled
 from service.storage.progress import Progress
 
 
@@ -64,8 +66,20 @@ class LocalSource:
         progress: Progress,
         cancelled: threading.Event | None = None,
     ) -> PulledCheckpoint:
-        """Give the folder itself; nothing is copied."""
+        """Return the folder itself; nothing is copied."""
         return PulledCheckpoint(self._path, tuple(objects))
+
+    def open_files(
+        self,
+        objects: Sequence[ObjectInfo],
+        chosen: Sequence[ObjectInfo],
+        *,
+        cache: CheckpointCache | None,
+        progress: Progress,
+        cancelled: threading.Event | None = None,
+    ) -> AbstractContextManager[OpenFiles]:
+        """Open files where they lie; nothing is copied."""
+        return open_pulled(self.uri, PulledCheckpoint(self._path, tuple(objects)), chosen, progress, cancelled)
 
     def _files(self) -> Iterator[ObjectInfo]:
         def refuse(error: OSError) -> None:

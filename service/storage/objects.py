@@ -1,7 +1,7 @@
-"""What lies at a location: a list of objects, each pinned to one version.
+"""The listing of a location: objects, each pinned to one version, with names that are safe as paths.
 
-A name comes from whoever may write to the bucket and becomes a path here, so it is checked before anything is
-downloaded. A bad name is refused rather than cleaned: two names must never become one file.
+Any writer of the bucket chooses the names, which become paths here, so they are checked before anything is downloaded.
+A bad name is refused rather than cleaned: two names must never become one file.
 """
 
 from collections.abc import Iterable
@@ -23,16 +23,21 @@ class ObjectInfo:
 
     name: str  # relative to the location, folders divided by "/"
     size_bytes: int
-    crc32c: str = ""  # base64 of the big-endian sum, as GCS gives it; empty where the place keeps none
+    crc32c: str = ""  # base64 of the big-endian sum, as GCS gives it; empty where the source keeps none
     generation: int = 0  # the version: GCS's generation, or a local file's time of change in ns
     content_encoding: str = ""  # "gzip": the stored bytes are compressed and the file's are not
 
+    @property
+    def is_gzipped(self) -> bool:
+        """Whether the stored bytes have to be unpacked."""
+        return self.content_encoding.strip().lower() == "gzip"
+
 
 def check_name(uri: str, name: str) -> None:
-    """Refuse a name that would lead outside its folder, or that two file systems read differently.
+    """Check that a name stays inside its folder, and that all file systems read it alike.
 
     Raises:
-        HostileName: says what is wrong with the name.
+        HostileName: it does not; the message says why.
     """
     segments = name.split("/")
     reason = None
@@ -57,7 +62,7 @@ def check_name(uri: str, name: str) -> None:
 
 
 def check_names_together(uri: str, objects: Iterable[ObjectInfo]) -> None:
-    """Refuse names that cannot lie side by side in one folder.
+    """Check that objects can be files of one folder.
 
     Raises:
         HostileName: two names differ in case only, one is a folder of another, or one is reserved for the cache.

@@ -1,4 +1,4 @@
-"""A file that grows under a temporary name beside its final one, and gets that when its bytes are known to be right."""
+"""A file that is written under a temporary name, and renamed once its bytes are known to be right."""
 
 import errno
 import os
@@ -9,16 +9,22 @@ from pathlib import Path
 
 from service.errors import StorageFull, TransferFailed
 from service.storage import crc32c
-from service.storage import gzip as content
 from service.storage.files import DISK_FULL, PART_SUFFIX, free_bytes, part_path
+from service.storage.gzip import unpack_file
 from service.storage.objects import ObjectInfo
 
 
 class PartFile:
-    """One object on its way into a folder; slices may be written in any order and from several threads."""
+    """One object on its way into a folder; its bytes may be written in any order and by several threads."""
 
     def __init__(self, uri: str, info: ObjectInfo, folder: Path) -> None:
-        """Choose a name; nothing is made until the first byte comes."""
+        """Choose a name; the file is created by the first write.
+
+        Args:
+            uri: the checkpoint's address, for messages.
+            info: the object.
+            folder: the folder that gets the file, under the object's name.
+        """
         self._uri, self._info, self._folder = uri, info, folder
         self._final = folder / info.name
         self._part = part_path(self._final)
@@ -26,30 +32,30 @@ class PartFile:
         self._descriptor: int | None = None
 
     def write(self, data: memoryview | bytes, offset: int) -> None:
-        """Write bytes where they belong.
+        """Write stored bytes from byte `offset` of the object.
 
         Raises:
             StorageFull: the file system has no room left.
             TransferFailed: the folder cannot be written.
         """
-        with self._disk_errors_named():
+        with self._naming_disk_errors():
             descriptor, view = self._open(), memoryview(data)
             while view:
                 written = os.pwrite(descriptor, view, offset)
                 view = view[written:]
                 offset += written
 
-    def put_in_place(self) -> str:
-        """Give the file its name, unpacked if the object is stored packed, and return its crc32c then.
+    def commit(self) -> str:
+        """Flush the file, unpacked if the object is stored with gzip, give it its name, and return its crc32c.
 
         Raises:
             MalformedCheckpoint: the object does not unpack.
             StorageFull, TransferFailed: see `write`.
         """
         file_sum = self._info.crc32c
-        with self._disk_errors_named():
+        with self._naming_disk_errors():
             descriptor = self._open()
-            if content.is_packed(self._info):
+            if self._info.is_gzipped:
                 file_sum = self._unpack()
                 os.close(descriptor)
                 descriptor = self._descriptor = os.open(self._part, os.O_RDWR | os.O_CLOEXEC)
@@ -60,7 +66,7 @@ class PartFile:
         return file_sum
 
     def discard(self) -> None:
-        """Delete the temporary file, if it is still there; nobody may write to it any more."""
+        """Delete the temporary file unless it was committed; no thread may be writing to it."""
         if self._descriptor is not None:
             os.close(self._descriptor)
             self._descriptor = None
@@ -77,14 +83,14 @@ class PartFile:
     def _unpack(self) -> str:
         unpacked = self._part.with_name(f"{self._part.name.removesuffix(PART_SUFFIX)}.unpacked{PART_SUFFIX}")
         try:
-            crc = content.decode_file(self._uri, self._info, self._part, unpacked)
+            crc = unpack_file(self._uri, self._info, self._part, unpacked)
             unpacked.replace(self._part)
         finally:
             unpacked.unlink(missing_ok=True)
         return crc32c.to_text(crc)
 
     @contextmanager
-    def _disk_errors_named(self) -> Iterator[None]:
+    def _naming_disk_errors(self) -> Iterator[None]:
         folder = self._final.parent
         try:
             yield
@@ -97,7 +103,7 @@ class PartFile:
 
 
 def _reserve(descriptor: int, size_bytes: int) -> None:
-    # Finds a full disk before the first byte, and keeps a file of one piece.
+    # Finds a full disk before the first byte, and keeps the file contiguous.
     if size_bytes == 0:
         return
     try:

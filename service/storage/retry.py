@@ -1,40 +1,43 @@
-"""How long and how often a transfer is tried: limits, retries, a deadline and a watchdog for slow bodies.
+"""Limits on a transfer: retries with growing waits, one deadline for all threads, and a floor on throughput.
 
-Knows nothing of buckets: whoever reads bytes raises `TransientFault` for what may be gone the next time.
+Knows no protocol: a reader raises `TransientFault` for a failure that a retry may cure.
 """
 
 import logging
 import os
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Iterator
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 from service.errors import TransferFailed
+
+if TYPE_CHECKING:
+    from tenacity import AttemptManager, RetryCallState
 
 logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
 class TransferLimits:
-    """What a transfer may take; the defaults suit a bucket of the same region and a home connection alike."""
+    """Limits of a transfer; the defaults suit a bucket in the same region and a home connection alike."""
 
-    deadline_s: float = 1500.0  # for one pull in all, PULL_TIMEOUT
+    deadline_s: float = 1500.0  # of the whole transfer, PULL_TIMEOUT
     connect_timeout_s: float = 5.0
     read_timeout_s: float = 30.0  # between two arrivals of bytes
-    max_attempts: int = 8  # of one request, the first included
+    max_attempts: int = 8  # of one read, the first included
     max_wait_s: float = 10.0  # between two attempts, unless the server asks for more
-    min_bytes_per_s: int = 16 * 1024  # of one body, over `slow_window_s`; below it the connection is given up
+    min_bytes_per_s: int = 16 * 1024  # of one body, over `slow_window_s`; a slower body is requested again
     slow_window_s: float = 30.0
-    # One stream brings 50 to 100 MB/s, a machine's link 1 to 10 GB/s; more threads than a few a core hinder each other.
+    # One stream brings 50 to 100 MB/s, a machine's link 1 to 10 GB/s; more than a few threads a core hinder each other.
     num_workers: int = field(default_factory=lambda: min(16, 4 * (os.cpu_count() or 1)))
     slice_bytes: int = 16 * 1024 * 1024  # of one request
-    # What is used at once: small enough to be in the processor's cache still when it is summed and cast.
-    piece_bytes: int = 2 * 1024 * 1024
+    chunk_bytes: int = 2 * 1024 * 1024  # small enough to be in the processor's cache still when it is summed and cast
 
 
 class TransientFault(Exception):
-    """A failure that may be gone the next time."""
+    """A failure that a retry may cure."""
 
     def __init__(self, reason: str, retry_after_s: float | None = None) -> None:
         super().__init__(reason)
@@ -42,30 +45,36 @@ class TransientFault(Exception):
         self.retry_after_s = retry_after_s
 
 
-class Patience:
-    """The time that one pull has left, shared by its threads; `cancel` ends it for all."""
+class RetryBudget:
+    """The time and the attempts that one transfer has, shared by its threads; `cancel` ends it for all of them."""
 
     def __init__(self, limits: TransferLimits, cancelled: threading.Event | None = None) -> None:
+        """Start the clock.
+
+        Args:
+            limits: the deadline and the number of attempts.
+            cancelled: set by the caller to end the transfer.
+        """
         self.limits = limits
-        self._ends_at = time.monotonic() + limits.deadline_s
-        # Two events: the caller's, and one of our own that a failed thread sets to stop its siblings.
+        self._deadline_s = time.monotonic() + limits.deadline_s  # on the monotonic clock
+        # Two events: the caller's, and one that a failed thread sets to stop its siblings.
         self._cancelled_by_caller = cancelled
         self._cancelled = threading.Event()
 
     def cancel(self) -> None:
-        """Stop every thread that shares this patience at its next chunk."""
+        """Stop every thread of the transfer at its next check."""
         self._cancelled.set()
 
     @property
     def remaining_s(self) -> float:
         """Seconds until the deadline, at least 0."""
-        return max(0.0, self._ends_at - time.monotonic())
+        return max(0.0, self._deadline_s - time.monotonic())
 
     def check(self, uri: str, name: str) -> None:
-        """Stop if the time is up.
+        """Raise if the transfer has to end.
 
         Raises:
-            TransferFailed: the deadline has passed or the pull was cancelled.
+            TransferFailed: the deadline has passed or the transfer was cancelled.
         """
         if self._is_cancelled:
             raise TransferFailed(uri, name, "the pull was stopped before it was complete.")
@@ -78,92 +87,78 @@ class Patience:
             )
 
     def sleep(self, seconds: float) -> None:
-        """Wait, but not past the deadline nor past a cancellation by a sibling."""
+        """Sleep, but not past the deadline nor past a cancellation by a sibling."""
         self._cancelled.wait(min(seconds, self.remaining_s))
 
-    def try_often[T](self, attempt: Callable[[], T], uri: str, name: str) -> T:
-        """Call `attempt` until it raises no `TransientFault`, with random and growing waits in between.
+    def attempts(self, uri: str, name: str) -> "Iterator[AttemptManager]":
+        """Yield a context manager for each attempt at a read, until one ends without a `TransientFault`.
 
         Source: https://cloud.google.com/storage/docs/retry-strategy (exponential backoff with jitter)
 
         Raises:
             TransferFailed: the attempts or the time ran out; chained to the last fault.
         """
-        try:
-            return attempt()
-        except TransientFault as fault:
-            return self._try_again(attempt, fault, uri, name)
+        import tenacity  # 20 ms, which a checkpoint on this machine does not need
+
+        wait = tenacity.wait_random_exponential(multiplier=0.5, max=self.limits.max_wait_s)
+
+        def is_over(state: "RetryCallState") -> bool:
+            is_hopeless = (_fault_of(state).retry_after_s or 0.0) >= self.remaining_s
+            return self._is_cancelled or is_hopeless or state.attempt_number >= self.limits.max_attempts
+
+        def log(state: "RetryCallState") -> None:
+            facts = {"object": name, "reason": _fault_of(state).reason, "attempt": state.attempt_number}
+            logger.warning("transfer is tried again", extra=facts)
+
+        def give_up(state: "RetryCallState") -> None:
+            self.check(uri, name)
+            fault, tries = _fault_of(state), state.attempt_number
+            raise TransferFailed(uri, name, f"{fault.reason}; given up at attempt {tries}. Try again later.") from fault
+
+        return iter(
+            tenacity.Retrying(
+                retry=tenacity.retry_if_exception_type(TransientFault),
+                stop=is_over,
+                wait=lambda state: max(wait(state), _fault_of(state).retry_after_s or 0.0),
+                sleep=self.sleep,
+                before_sleep=log,
+                retry_error_callback=give_up,
+            )
+        )
 
     @property
     def _is_cancelled(self) -> bool:
         by_caller = self._cancelled_by_caller is not None and self._cancelled_by_caller.is_set()
         return by_caller or self._cancelled.is_set()
 
-    def _try_again[T](self, attempt: Callable[[], T], first: TransientFault, uri: str, name: str) -> T:
-        """Go on after the first attempt, which has failed."""
-        import tenacity  # a start without a fault needs none of it
-
-        failed = [first]
-
-        def attempt_after_first() -> T:
-            if failed:
-                raise failed.pop()
-            return attempt()
-
-        def fault_of(state: tenacity.RetryCallState) -> TransientFault:
-            fault = state.outcome.exception() if state.outcome else None
-            assert isinstance(fault, TransientFault)
-            return fault
-
-        wait = tenacity.wait_random_exponential(multiplier=0.5, max=self.limits.max_wait_s)
-
-        def wait_s(state: tenacity.RetryCallState) -> float:
-            return max(wait(state), fault_of(state).retry_after_s or 0.0)
-
-        def is_over(state: tenacity.RetryCallState) -> bool:
-            is_hopeless = (fault_of(state).retry_after_s or 0.0) >= self.remaining_s
-            return self._is_cancelled or is_hopeless or state.attempt_number >= self.limits.max_attempts
-
-        def log(state: tenacity.RetryCallState) -> None:
-            facts = {"object": name, "reason": fault_of(state).reason, "attempt": state.attempt_number}
-            logger.warning("transfer is tried again", extra=facts)
-
-        retrying = tenacity.Retrying(
-            retry=tenacity.retry_if_exception_type(TransientFault),
-            stop=is_over,
-            wait=wait_s,
-            sleep=self.sleep,
-            before_sleep=log,
-            reraise=True,
-        )
-        try:
-            return retrying(attempt_after_first)
-        except TransientFault as fault:
-            self.check(uri, name)
-            tries = retrying.statistics["attempt_number"]
-            raise TransferFailed(uri, name, f"{fault.reason}; given up at attempt {tries}. Try again later.") from fault
-
 
 class ThroughputWatchdog:
-    """Gives up a body that trickles: each byte comes before the read timeout, and the whole never does."""
+    """A floor on the throughput of one body, whose every byte may come before the read timeout."""
 
     def __init__(self, limits: TransferLimits) -> None:
+        """Start the first window."""
         self._limits = limits
         self._window_bytes = 0
-        self._window_started_at = time.monotonic()
+        self._window_started_s = time.monotonic()
 
     def add(self, num_bytes: int) -> None:
-        """Count bytes that came.
+        """Count bytes that arrived.
 
         Raises:
-            TransientFault: fewer than the minimum came within the last window.
+            TransientFault: fewer than the minimum arrived within the last window.
         """
         self._window_bytes += num_bytes
-        elapsed_s = time.monotonic() - self._window_started_at
+        elapsed_s = time.monotonic() - self._window_started_s
         if elapsed_s < self._limits.slow_window_s:
             return
         rate = self._window_bytes / elapsed_s
         if rate < self._limits.min_bytes_per_s:
             raise TransientFault(f"only {rate:.0f} bytes per second came for {elapsed_s:.0f} s")
         self._window_bytes = 0
-        self._window_started_at = time.monotonic()
+        self._window_started_s = time.monotonic()
+
+
+def _fault_of(state: "RetryCallState") -> TransientFault:
+    fault = state.outcome.exception() if state.outcome else None
+    assert isinstance(fault, TransientFault)
+    return fault

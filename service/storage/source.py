@@ -1,11 +1,12 @@
-"""One interface to a checkpoint, wherever it lies: list it, read its small files, then pull what is needed.
+"""One interface to a checkpoint in a bucket, on the Hub or in a folder.
 
 `open_source(parse_location(uri), ...)`, then `source.list()`, `source.read(info)` for a configuration, and
-`source.pull(chosen, cache, progress)`, whose `path` holds the chosen files, whole and checked.
+`source.open_files(...)` to stream large files, or `source.pull(...)` to copy them to this machine.
 """
 
 import threading
 from collections.abc import Sequence
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Protocol, runtime_checkable
 
@@ -13,13 +14,14 @@ from service.storage.cache.cache import CheckpointCache, PulledCheckpoint
 from service.storage.local import LocalSource
 from service.storage.location import GcsLocation, HubLocation, Location
 from service.storage.objects import ObjectInfo
+from service.storage.open_files import OpenFiles
 from service.storage.progress import Progress
 from service.storage.retry import TransferLimits
 
 
 @runtime_checkable
 class Source(Protocol):
-    """A place that holds a checkpoint."""
+    """A location that holds a checkpoint."""
 
     uri: str
 
@@ -38,7 +40,27 @@ class Source(Protocol):
         progress: Progress,
         cancelled: threading.Event | None = None,
     ) -> PulledCheckpoint:
-        """Bring files to this machine; returns when all of them are whole, checked and held."""
+        """Copy files to this machine; return when all of them are complete, checked and held."""
+        ...
+
+    def open_files(
+        self,
+        objects: Sequence[ObjectInfo],
+        chosen: Sequence[ObjectInfo],
+        *,
+        cache: CheckpointCache | None,
+        progress: Progress,
+        cancelled: threading.Event | None = None,
+    ) -> AbstractContextManager[OpenFiles]:
+        """Open the chosen ones of some files for one reading, without waiting for their bytes where that is possible.
+
+        Args:
+            objects: all files that belong together in the cache.
+            chosen: the files to read.
+            cache: gets copies of all of them, if they are fetched; None: nothing is kept.
+            progress: counts the bytes.
+            cancelled: set by the caller to end the reading.
+        """
         ...
 
     def close(self) -> None:
@@ -56,7 +78,7 @@ def open_source(
     """Open a location; nothing is read yet.
 
     Args:
-        location: what `parse_location` made of an address.
+        location: from `parse_location`.
         cache_root: LOCAL_MODEL_CACHE; the Hub's files go below it.
         emulator_host: STORAGE_EMULATOR_HOST.
         limits: time limits of listing, reading and pulling; the defaults without PULL_TIMEOUT if left out.

@@ -1,4 +1,4 @@
-"""Headers of safetensors files; every number is checked before a byte of a tensor is moved.
+"""Headers of safetensors objects, read by range; every number is checked before a byte of a tensor is read.
 
 Source: https://github.com/huggingface/safetensors#format (u64 header length, JSON header, then the bytes)
 """
@@ -7,42 +7,79 @@ import json
 import math
 import struct
 from collections.abc import Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from pathlib import PurePosixPath
 from typing import Any
 
 import ml_dtypes
 import numpy as np
 
 from service.errors import MalformedCheckpoint
+from service.storage.open_files import OpenFile
+from service.storage.ranges import read_range
+from service.storage.retry import RetryBudget
 
 DTYPES = {"F32": np.dtype(np.float32), "F16": np.dtype(np.float16), "BF16": np.dtype(ml_dtypes.bfloat16)}
 # The library's own bound; a header this long names millions of tensors.
 MAX_HEADER_BYTES = 100_000_000
-PREFIX_BYTES = 8  # the header's length
+PREFIX_BYTES = 8  # they hold the header's length
+# Of the first read: the header of a model of a few billion parameters fits, and a round trip costs more than its bytes.
+FIRST_READ_BYTES = 128 * 1024
 
 
 @dataclass(frozen=True)
 class TensorEntry:
-    """Where one tensor lies."""
+    """The header's entry for one tensor."""
 
     file: str
     dtype_name: str  # as the header spells it: "BF16"
     shape: tuple[int, ...]
-    begin: int  # byte in the file
-    end: int
+    begin: int  # byte of the file
+    end: int  # the byte after the last
+
+
+@dataclass(frozen=True)
+class Header:
+    """The bytes of one object before its first tensor, which no sum has covered yet, and their meaning."""
+
+    file: OpenFile
+    data: bytes
+    entries: Mapping[str, TensorEntry]  # by tensor
+
+
+def read_headers(files: Sequence[OpenFile], budget: RetryBudget) -> list[Header]:
+    """Read the headers of several objects in parallel.
+
+    Raises:
+        MalformedCheckpoint: a header does not describe the bytes that follow it.
+        ObjectChanged, TransferFailed: see `RangeReader`.
+    """
+    with ThreadPoolExecutor(min(len(files), budget.limits.num_workers), thread_name_prefix="header") as pool:
+        return list(pool.map(lambda file: _read_header(file, budget), files))
+
+
+def _read_header(file: OpenFile, budget: RetryBudget) -> Header:
+    source, info = file.source, file.info
+    data = read_range(source, info, 0, min(FIRST_READ_BYTES, info.size_bytes), budget)
+    num_bytes = header_size(source.uri, info.name, data, info.size_bytes)
+    if num_bytes > len(data):
+        data += read_range(source, info, len(data), num_bytes - len(data), budget)
+    data = data[:num_bytes]
+    return Header(file, data, parse_header(source.uri, PurePosixPath(info.name).name, data, info.size_bytes))
 
 
 def header_size(uri: str, file: str, start: bytes, size_bytes: int) -> int:
-    """Return how many bytes of a file come before its first tensor.
+    """Return the number of bytes of a file before its first tensor.
 
     Args:
         uri: the checkpoint's address, for messages.
         file: the file's name, for messages.
-        start: the file's first bytes, eight at least if it has so many.
+        start: the file's first bytes, at least eight if it has as many.
         size_bytes: the file's size.
 
     Raises:
-        MalformedCheckpoint: the header would be longer than the file, or than any header is.
+        MalformedCheckpoint: the header would be longer than the file, or longer than the format allows.
     """
     if len(start) < PREFIX_BYTES:
         raise MalformedCheckpoint(uri, file, f"has {size_bytes} bytes, too few for a safetensors header.")
@@ -51,13 +88,13 @@ def header_size(uri: str, file: str, start: bytes, size_bytes: int) -> int:
         raise MalformedCheckpoint(
             uri,
             file,
-            f"claims a header of {header_bytes} bytes; the file has {size_bytes}. It is cut or no safetensors.",
+            f"claims a header of {header_bytes} bytes; the file has {size_bytes}. It is cut or not safetensors.",
         )
     return PREFIX_BYTES + header_bytes
 
 
 def parse_header(uri: str, file: str, header: bytes, size_bytes: int) -> dict[str, TensorEntry]:
-    """Read a file's header, its length included, and check it against the file's size.
+    """Parse a file's header, its length included, and check it against the file's size.
 
     Raises:
         MalformedCheckpoint: the header does not describe the bytes that follow it.
@@ -65,9 +102,9 @@ def parse_header(uri: str, file: str, header: bytes, size_bytes: int) -> dict[st
     try:
         values = json.loads(header[PREFIX_BYTES:])
     except (ValueError, RecursionError) as error:
-        raise MalformedCheckpoint(uri, file, "the header is no JSON.") from error
+        raise MalformedCheckpoint(uri, file, "the header is not JSON.") from error
     if not isinstance(values, dict):
-        raise MalformedCheckpoint(uri, file, "the header is no JSON object.")
+        raise MalformedCheckpoint(uri, file, "the header is not a JSON object.")
     values.pop("__metadata__", None)
     entries = {name: _entry(uri, file, name, value, len(header)) for name, value in values.items()}
     _check_layout(uri, file, list(entries.values()), len(header), size_bytes)
@@ -75,7 +112,7 @@ def parse_header(uri: str, file: str, header: bytes, size_bytes: int) -> dict[st
 
 
 def merged(uri: str, parts: Iterable[Mapping[str, TensorEntry]]) -> dict[str, TensorEntry]:
-    """Put the tensors of several files under one roof.
+    """Merge the entries of several files.
 
     Raises:
         MalformedCheckpoint: two files hold a tensor of one name.
@@ -93,7 +130,7 @@ def stored_dtype(uri: str, name: str, entry: TensorEntry) -> np.dtype:
     """Return a tensor's type.
 
     Raises:
-        MalformedCheckpoint: it is one that is not served.
+        MalformedCheckpoint: the type is not served.
     """
     dtype = DTYPES.get(entry.dtype_name)
     if dtype is None:

@@ -1,33 +1,32 @@
-"""Weights from safetensors objects straight to the device, while their bytes are still coming.
+"""Weights streamed from safetensors objects to the device, while their bytes are still arriving.
 
-The headers are read first, so that everything is checked and planned before a byte of a weight is moved. Then the
-slices come, in an order that completes weights early, and each is cast into place as soon as it is there.
-Nothing is handed out before the sum of every object was right.
+The headers are read first, so that everything is checked before a byte of a weight is read. Then the slices arrive, in
+an order that completes weights early, and each chunk is cast into its weights at once. No weight is returned before the
+sum of every object was right.
 """
 
 import itertools
 import logging
 from bisect import bisect_right
-from collections.abc import Callable, Iterable, Mapping, Sequence, Set
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from service.errors import MalformedCheckpoint, StorageFull, TransferFailed
 from service.models.weight_spec import WeightSpec
-from service.storage.fetch import ObjectFetch, fetch_all
-from service.storage.objects import ObjectInfo
+from service.storage.fetch import FetchTask, ObjectFetch, fetch_all
+from service.storage.open_files import OpenFile
 from service.storage.part_file import PartFile
 from service.storage.progress import Progress
-from service.storage.retry import Patience
-from service.storage.slices import cut
+from service.storage.ranges import Chunk, Extent, Slice, divide
+from service.storage.retry import RetryBudget, TransferLimits
 from service.weights.assembly import Assembly
 from service.weights.check import check_tensors
-from service.weights.header import Header, Origin, read_headers
-from service.weights.safetensors import TensorEntry, merged, stored_dtype
-from service.weights.staging import Staging
-from service.weights.tensor_consumer import TensorConsumer, extents
+from service.weights.host_memory import HostMemoryBudget
+from service.weights.safetensors import DTYPES, Header, TensorEntry, merged, read_headers, stored_dtype
 
 if TYPE_CHECKING:
     import jax
@@ -42,175 +41,195 @@ MIN_SLICE_BYTES = 2 * 1024 * 1024
 
 
 @dataclass(frozen=True)
-class WeightOrder:
-    """What to make of a checkpoint."""
+class WeightTarget:
+    """The weights to make of a checkpoint."""
 
-    uri: str
     specs: tuple[WeightSpec, ...]
     dtype: np.dtype
     mesh: "DeviceMesh | None"  # weights are split over it by the names of their axes; None: they stay on the host
-    max_staging_bytes: int  # of the host's memory, beside the weights where they stay
+    max_staging_bytes: int  # of host memory, besides the weights that stay there
 
 
 @dataclass
 class StreamedWeights:
-    """Weights whose every byte was right, and what became of the files beside."""
+    """Weights whose every byte was right, and the copies of their files."""
 
-    weights: "dict[str, np.ndarray | jax.Array]"
-    file_sums: dict[str, str]  # of the files that were put in place, by name
-    part_error: StorageFull | TransferFailed | None = None  # why one could not be written
+    weights: "dict[str, np.ndarray | jax.Array]" = field(default_factory=dict)
+    file_sums: dict[str, str] = field(default_factory=dict)  # crc32c of each committed copy, by name
+    disk_fault: StorageFull | TransferFailed | None = None  # why a copy could not be written
 
 
 def stream_weights(
-    order: WeightOrder,
-    origins: Sequence[Origin],
-    progress: Progress,
-    patience: Patience,
-    *,
-    part_of: Callable[[ObjectInfo], PartFile | None] = lambda info: None,
+    target: WeightTarget, files: Sequence[OpenFile], progress: Progress, budget: RetryBudget
 ) -> StreamedWeights:
-    """Make every weight, and place it if there is where.
+    """Make every weight, and place it if there is a mesh; a disk that fails costs the copies alone.
 
     Args:
-        order: what to make.
-        origins: the objects that hold the tensors.
-        progress: told what comes; the caller has told it what to expect.
-        patience: how long and how often.
-        part_of: makes the file that an object is also written to, if it is. A disk that fails costs the file alone.
+        target: the weights to make.
+        files: the objects that hold the tensors.
+        progress: counts the bytes, which the caller has added to its total.
+        budget: the time and the attempts.
 
     Raises:
-        MalformedCheckpoint: a header lies, or the tensors are not those of the model; no byte of a weight was moved.
+        MalformedCheckpoint: a header lies, or the tensors are not those of the model; no byte of a weight was read.
         CorruptObject: an object's sum was wrong twice.
         ObjectChanged: an object was overwritten or deleted since it was listed.
         TransferFailed: retries or deadline ran out.
     """
-    streaming = _Streaming(order, progress, patience, part_of)
-    plan = _plan(order, origins, patience)
-    names = {header.origin.info.name for header in plan.headers}
-    wrong = streaming.run(plan, order.specs, names, names)
+    streamed = StreamedWeights()
+    headers = _read_checked_headers(target, files, budget)
+    wrong = _stream(target, headers, streamed, progress, budget)
     if wrong:
-        # A wrong sum is rare enough to begin again with; a second one is no accident of the network.
+        # A wrong sum is rare enough to start over; a second one is not an accident of the network.
         logger.warning("bytes came wrong and are fetched again", extra={"objects": sorted(wrong)})
-        again = _plan(order, origins, patience)
-        is_same_plan = [header.data for header in again.headers] == [header.data for header in plan.headers]
-        specs = [
-            spec for spec in order.specs if not is_same_plan or not wrong.keys().isdisjoint(again.objects_of([spec]))
-        ]
-        for fetch in streaming.run(again, specs, wrong.keys() | again.objects_of(specs), set(wrong)).values():
-            fetch.check(order.uri)
-    return streaming.result(order.specs)
+        again = _read_checked_headers(target, files, budget)
+        are_same = [header.data for header in again] == [header.data for header in headers]
+        specs = tuple(
+            spec for spec in target.specs if not are_same or not wrong.keys().isdisjoint(_files_of([spec], again))
+        )
+        needed = wrong.keys() | _files_of(specs, again)
+        again = [header for header in again if header.file.info.name in needed]
+        for fetch in _stream(replace(target, specs=specs), again, streamed, progress, budget).values():
+            fetch.check()
+    streamed.weights = {spec.name: streamed.weights[spec.name] for spec in target.specs}
+    return streamed
 
 
-@dataclass(frozen=True)
-class _Plan:
-    headers: Sequence[Header]
-    entries: Mapping[str, Mapping[str, TensorEntry]]  # by object, then by tensor
-
-    def objects_of(self, specs: Iterable[WeightSpec]) -> set[str]:
-        """Return the objects that hold a part of these weights."""
-        names = {source.name for spec in specs for source in spec.sources}
-        return {name for name, entries in self.entries.items() if not names.isdisjoint(entries)}
-
-
-class _Streaming:
-    """The weights and files that are there so far."""
-
-    def __init__(
-        self,
-        order: WeightOrder,
-        progress: Progress,
-        patience: Patience,
-        part_of: Callable[[ObjectInfo], PartFile | None],
-    ) -> None:
-        self._order, self._progress, self._patience, self._part_of = order, progress, patience, part_of
-        self._weights: dict[str, np.ndarray | jax.Array] = {}
-        self._file_sums: dict[str, str] = {}
-        self._part_error: StorageFull | TransferFailed | None = None
-
-    def run(
-        self, plan: _Plan, specs: Sequence[WeightSpec], objects: Set[str], filed: Set[str]
-    ) -> dict[str, ObjectFetch]:
-        """Make weights anew out of these objects; return what came wrong, by name."""
-        for spec in specs:
-            self._weights.pop(spec.name, None)  # its memory is needed
-        # The rest of the bound is for the pieces that are on their way.
-        limits = self._patience.limits
-        buffer_bytes = limits.num_workers * limits.piece_bytes
-        staging = Staging(max(0, self._order.max_staging_bytes - buffer_bytes))
-        order = self._order
-        assembly = Assembly(specs, order.dtype, order.mesh, on_placed=staging.give_back)
-        headers = [header for header in plan.headers if header.origin.info.name in objects]
-        slice_bytes = self._slice_bytes(headers)
-        fetches = {}
-        for header in headers:
-            info, entries = header.origin.info, plan.entries[header.origin.info.name]
-            fetches[info.name] = ObjectFetch(
-                header.origin.source,
-                info,
-                cut(len(header.data), extents(entries), piece_bytes=limits.piece_bytes, slice_bytes=slice_bytes),
-                self._progress,
-                head=header.data,
-                part=self._part_of(info) if info.name in filed else None,
-                consumer=TensorConsumer(self._order.uri, entries, assembly, staging),
-            )
-        fetch_all(_in_order_of_use(specs, plan, fetches), self._patience)
-        self._weights |= assembly.weights()
-        for name, fetch in fetches.items():
-            self._part_error = self._part_error or fetch.part_error
-            if fetch.file_sum is not None:
-                self._file_sums[name] = fetch.file_sum
-        return {name: fetch for name, fetch in fetches.items() if not fetch.is_right}
-
-    def result(self, specs: Iterable[WeightSpec]) -> StreamedWeights:
-        """Hand out everything."""
-        weights = {spec.name: self._weights[spec.name] for spec in specs}
-        return StreamedWeights(weights, self._file_sums, self._part_error)
-
-    def _slice_bytes(self, headers: Sequence[Header]) -> int:
-        limits = self._patience.limits
-        total_bytes = sum(header.origin.info.size_bytes for header in headers)
-        fair_bytes = max(total_bytes // (limits.num_workers * SLICES_PER_WORKER), MIN_SLICE_BYTES)
-        return min(limits.slice_bytes, fair_bytes)
-
-
-def _in_order_of_use(
-    specs: Sequence[WeightSpec], plan: _Plan, fetches: Mapping[str, ObjectFetch]
-) -> list[tuple[ObjectFetch, int]]:
-    """Return every slice once: those of one weight behind those of another, weights in the order of storage."""
-    places = {
-        name: (number, object_name, entry)
-        for number, object_name in enumerate(fetches)
-        for name, entry in plan.entries[object_name].items()
-    }
-    by_place = sorted(specs, key=lambda spec: min((places[s.name][0], places[s.name][2].begin) for s in spec.sources))
-    turns: dict[tuple[str, int], None] = {}
-    for source in itertools.chain.from_iterable(spec.sources for spec in by_place):
-        _, name, entry = places[source.name]
-        slices = fetches[name].slices
-        first = bisect_right(slices, entry.begin, key=lambda piece: piece.start) - 1
-        for index in range(max(first, 0), len(slices)):
-            if slices[index].start >= entry.end:
-                break
-            turns[name, index] = None
-    # What is no weight's counts for the sums, and for the files beside.
-    turns |= dict.fromkeys((name, index) for name, fetch in fetches.items() for index in range(len(fetch.slices)))
-    return [(fetches[name], index) for name, index in turns]
-
-
-def _plan(order: WeightOrder, origins: Sequence[Origin], patience: Patience) -> _Plan:
+def _read_checked_headers(target: WeightTarget, files: Sequence[OpenFile], budget: RetryBudget) -> list[Header]:
     try:
-        return _plan_once(order, origins, patience)
+        return _read_headers_once(target, files, budget)
     except MalformedCheckpoint as error:
-        # No sum covers a header before the whole object is here, and one wrong bit can make a good one a bad one.
+        # No sum covers a header before the whole object has arrived, and one wrong bit can make a good one a bad one.
         logger.warning("a header is wrong; the headers are read again", extra={"reason": str(error)})
-        return _plan_once(order, origins, patience)
+        return _read_headers_once(target, files, budget)
 
 
-def _plan_once(order: WeightOrder, origins: Sequence[Origin], patience: Patience) -> _Plan:
-    headers = read_headers(origins, patience)
-    entries = {header.origin.info.name: header.entries() for header in headers}
-    tensors = merged(order.uri, entries.values())
-    check_tensors(order.uri, order.specs, {name: entry.shape for name, entry in tensors.items()})
-    for source in itertools.chain.from_iterable(spec.sources for spec in order.specs):
-        stored_dtype(order.uri, source.name, tensors[source.name])
-    return _Plan(headers, entries)
+def _read_headers_once(target: WeightTarget, files: Sequence[OpenFile], budget: RetryBudget) -> list[Header]:
+    headers = read_headers(files, budget)
+    uri = files[0].source.uri
+    tensors = merged(uri, [header.entries for header in headers])
+    check_tensors(uri, target.specs, {name: entry.shape for name, entry in tensors.items()})
+    for source in itertools.chain.from_iterable(spec.sources for spec in target.specs):
+        stored_dtype(uri, source.name, tensors[source.name])
+    return headers
+
+
+def _files_of(specs: Iterable[WeightSpec], headers: Iterable[Header]) -> set[str]:
+    """Return the names of the objects that hold a part of these weights."""
+    tensors = {source.name for spec in specs for source in spec.sources}
+    return {header.file.info.name for header in headers if not tensors.isdisjoint(header.entries)}
+
+
+def _stream(
+    target: WeightTarget,
+    headers: Sequence[Header],
+    streamed: StreamedWeights,
+    progress: Progress,
+    budget: RetryBudget,
+) -> dict[str, ObjectFetch]:
+    """Add weights made of these objects to `streamed`; return the fetches of wrong objects, by name."""
+    for spec in target.specs:
+        streamed.weights.pop(spec.name, None)  # its memory is needed
+    limits = budget.limits
+    # The rest of the bound is for the workers' buffers.
+    memory = HostMemoryBudget(max(0, target.max_staging_bytes - limits.num_workers * limits.chunk_bytes))
+    assembly = Assembly(target.specs, target.dtype, target.mesh, on_placed=memory.give_back)
+    slice_bytes = _slice_bytes(headers, limits)
+    fetches = {}
+    for header in headers:
+        file, info = header.file, header.file.info
+        copy_to = None if streamed.disk_fault or info.name in streamed.file_sums else file.copy_to
+        fetches[info.name] = ObjectFetch(
+            file.source,
+            info,
+            divide(len(header.data), _extents(header.entries), chunk_bytes=limits.chunk_bytes, slice_bytes=slice_bytes),
+            progress,
+            head=header.data,
+            file=None if copy_to is None else PartFile(file.source.uri, info, copy_to),
+            consumer=TensorConsumer(header, assembly, memory),
+        )
+    fetch_all(_schedule(target.specs, headers, fetches), budget)
+    streamed.weights |= assembly.weights()
+    for name, fetch in fetches.items():
+        streamed.disk_fault = streamed.disk_fault or fetch.disk_fault
+        if fetch.file_sum is not None:
+            streamed.file_sums[name] = fetch.file_sum
+    return {name: fetch for name, fetch in fetches.items() if not fetch.is_right}
+
+
+def _slice_bytes(headers: Sequence[Header], limits: TransferLimits) -> int:
+    total_bytes = sum(header.file.info.size_bytes for header in headers)
+    fair_bytes = max(total_bytes // (limits.num_workers * SLICES_PER_WORKER), MIN_SLICE_BYTES)
+    return min(limits.slice_bytes, fair_bytes)
+
+
+def _extents(entries: Mapping[str, TensorEntry]) -> list[Extent]:
+    """Return how an object's tensors may be divided: between elements."""
+    result = []
+    for entry in sorted(entries.values(), key=lambda entry: (entry.begin, entry.end)):
+        dtype = DTYPES.get(entry.dtype_name)
+        unit_bytes = dtype.itemsize if dtype is not None else 1
+        result.append(Extent(entry.end - entry.begin, unit_bytes))
+    return result
+
+
+def _schedule(
+    specs: Sequence[WeightSpec], headers: Sequence[Header], fetches: Mapping[str, ObjectFetch]
+) -> list[FetchTask]:
+    """Return every slice once: those of one weight after those of another, weights in the order of storage."""
+    stored = {
+        tensor: (number, entry, fetches[header.file.info.name])
+        for number, header in enumerate(headers)
+        for tensor, entry in header.entries.items()
+    }
+    by_storage = sorted(specs, key=lambda spec: min((stored[s.name][0], stored[s.name][1].begin) for s in spec.sources))
+    tasks: dict[FetchTask, None] = {}
+    for source in itertools.chain.from_iterable(spec.sources for spec in by_storage):
+        _, entry, fetch = stored[source.name]
+        first = bisect_right(fetch.slices, entry.begin, key=lambda part: part.start) - 1
+        for index in range(max(first, 0), len(fetch.slices)):
+            if fetch.slices[index].start >= entry.end:
+                break
+            tasks[FetchTask(fetch, index)] = None
+    # Bytes of no weight count for the sums, and for the copies.
+    tasks |= dict.fromkeys(FetchTask(fetch, index) for fetch in fetches.values() for index in range(len(fetch.slices)))
+    return list(tasks)
+
+
+class TensorConsumer:
+    """Writes the tensors of one object into the weights that are being assembled."""
+
+    def __init__(self, header: Header, assembly: Assembly, memory: HostMemoryBudget) -> None:
+        """Take the object's header; tensors that no weight is made of are skipped."""
+        # An empty tensor has no bytes to wait for, and lies where another one begins.
+        named = [(name, entry) for name, entry in header.entries.items() if entry.end > entry.begin]
+        self._tensors = sorted(named, key=lambda item: item[1].begin)
+        self._ends = [entry.end for _, entry in self._tensors]
+        self._uri, self._assembly, self._memory = header.file.source.uri, assembly, memory
+
+    @contextmanager
+    def reserve(self, part: Slice, budget: RetryBudget) -> Iterator[None]:
+        """Wait until there is host memory for the weights that a slice begins."""
+        num_bytes = self._assembly.reserve([name for name, _ in self._inside(part)])
+        with self._memory.reserve(num_bytes, lambda: budget.check(self._uri, "weights")):
+            yield
+
+    def consume(self, chunk: Chunk, data: np.ndarray) -> None:
+        """Write a chunk's elements to their weights; `data` is uint8 of shape [chunk.num_bytes]."""
+        for name, entry in self._inside(chunk):
+            dtype = DTYPES.get(entry.dtype_name)
+            if dtype is None:  # no weight is made of it, or it would have been refused
+                continue
+            begin, end = max(chunk.start, entry.begin), min(chunk.end, entry.end)
+            values = data[begin - chunk.start : end - chunk.start]
+            self._assembly.write(name, (begin - entry.begin) // dtype.itemsize, _elements(values, dtype))
+
+    def _inside(self, part: Slice | Chunk) -> Iterator[tuple[str, TensorEntry]]:
+        first = bisect_right(self._ends, part.start)
+        return itertools.takewhile(lambda item: item[1].begin < part.end, iter(self._tensors[first:]))
+
+
+def _elements(data: np.ndarray, dtype: np.dtype) -> np.ndarray:
+    # A file may begin its tensors at any byte; numpy is slow on elements that lie across words.
+    is_aligned = data.ctypes.data % dtype.itemsize == 0
+    return (data if is_aligned else data.copy()).view(dtype)

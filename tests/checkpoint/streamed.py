@@ -11,7 +11,7 @@ import numpy as np
 from safetensors.numpy import save
 
 from service.checkpoint.discover import LocatedCheckpoint, locate
-from service.checkpoint.load import Loaded, LoadLimits, load_checkpoint
+from service.checkpoint.load import LoadedWeights, LoadLimits, load_checkpoint
 from service.device.mesh import DeviceMesh
 from service.models.decoder_weights import decoder_weight_specs
 from service.models.registry import read_config
@@ -74,7 +74,7 @@ OBJECTS = {
 }
 
 
-def same_weights(loaded: Loaded[jax.Array]) -> bool:
+def same_weights(loaded: LoadedWeights[jax.Array]) -> bool:
     return list(loaded.weights) == [spec.name for spec in SPECS] and all(
         np.array_equal(loaded.weights[spec.name], made_at_once(spec, TENSORS, DTYPE)) for spec in SPECS
     )
@@ -102,12 +102,14 @@ class Loader:
 
     def load(
         self, *, is_cached: bool = True, before_load: Callable[[], None] = lambda: None, cancelled=None, **limits
-    ) -> Loaded[jax.Array]:
+    ) -> LoadedWeights[jax.Array]:
         located = self.locate(**limits)
         before_load()
         return self.load_located(located, is_cached=is_cached, cancelled=cancelled)
 
-    def load_located(self, located: LocatedCheckpoint, *, is_cached: bool = False, cancelled=None) -> Loaded[jax.Array]:
+    def load_located(
+        self, located: LocatedCheckpoint, *, is_cached: bool = False, cancelled=None
+    ) -> LoadedWeights[jax.Array]:
         """Load from wherever it lies."""
         return load_checkpoint(
             located,

@@ -85,7 +85,7 @@ def test_without_an_index_the_standard_name_wins_over_others(tmp_path, snapshot)
 @pytest.mark.parametrize("content", ["{", "[]", "nul"])
 def test_a_configuration_that_is_no_json_object_is_refused(tmp_path, snapshot, content):
     (snapshot / "config.json").write_text(content)
-    with pytest.raises(MalformedCheckpoint, match=r"config.json: is no JSON"):
+    with pytest.raises(MalformedCheckpoint, match=r"config.json: is not (a )?JSON"):
         locate_in(tmp_path, snapshot)
 
 

@@ -1,6 +1,6 @@
 import pytest
 
-from service.checkpoint.layout import LevanterLayout, SafetensorsLayout, recognise
+from service.checkpoint.layout import LevanterLayout, SafetensorsLayout, detect_layout
 from service.errors import AmbiguousCheckpoint, CheckpointNotFound, PickledWeights
 from service.storage.objects import ObjectInfo
 
@@ -14,46 +14,46 @@ def step(folder: str, *, is_complete: bool = True) -> list[str]:
 
 
 def test_safetensors_at_the_top_are_a_hugging_face_snapshot():
-    layout = recognise("gs://b/m", listing("config.json", "model.safetensors", "pytorch_model.bin"))
+    layout = detect_layout("gs://b/m", listing("config.json", "model.safetensors", "pytorch_model.bin"))
     assert isinstance(layout, SafetensorsLayout)
     assert [info.name for info in layout.weights] == ["model.safetensors"]
 
 
 def test_the_newest_complete_step_of_a_run_is_taken():
     names = step("step-9/") + step("step-100/") + step("step-200/", is_complete=False)
-    layout = recognise("gs://b/run", listing("config.json", *names))
+    layout = detect_layout("gs://b/run", listing("config.json", *names))
     assert isinstance(layout, LevanterLayout)
     assert (layout.step, layout.folder) == (100, "step-100/")
     assert {info.name for info in layout.weights} == set(step("step-100/"))
 
 
 def test_an_address_can_name_one_step():
-    layout = recognise("gs://b/run/step-7", listing(*step("")))
+    layout = detect_layout("gs://b/run/step-7", listing(*step("")))
     assert isinstance(layout, LevanterLayout)
     assert (layout.step, layout.folder) == (7, "")
 
 
 def test_a_run_whose_steps_are_all_half_written_is_refused():
     with pytest.raises(CheckpointNotFound, match=r"1 Levanter steps and none is complete \(each lacks metadata.json"):
-        recognise("gs://b/run", listing(*step("step-1/", is_complete=False)))
+        detect_layout("gs://b/run", listing(*step("step-1/", is_complete=False)))
 
 
 @pytest.mark.parametrize("name", ["pytorch_model.bin", "model.pt", "consolidated.00.pth", "weights.pkl"])
 def test_pickled_weights_are_refused_by_name_with_what_to_do(name):
     with pytest.raises(PickledWeights, match=f"pickled \\({name}\\).*safe_serialization=True"):
-        recognise("gs://b/m", listing("config.json", name))
+        detect_layout("gs://b/m", listing("config.json", name))
 
 
 def test_both_kinds_at_once_are_ambiguous():
     with pytest.raises(AmbiguousCheckpoint, match="Set MODEL_URI to the step's own folder"):
-        recognise("gs://b/m", listing("model.safetensors", *step("step-1/")))
+        detect_layout("gs://b/m", listing("model.safetensors", *step("step-1/")))
 
 
 def test_a_folder_too_high_is_told_where_to_look():
     with pytest.raises(CheckpointNotFound, match="There are safetensors below it, in 'hf/step-10'"):
-        recognise("gs://b/m", listing("hf/step-10/model.safetensors", "log.txt"))
+        detect_layout("gs://b/m", listing("hf/step-10/model.safetensors", "log.txt"))
 
 
 def test_nothing_of_use_is_told_with_what_is_there():
     with pytest.raises(CheckpointNotFound, match=r"holds no \*.safetensors and no Levanter step-N.*it has log.txt"):
-        recognise("gs://b/m", listing("log.txt"))
+        detect_layout("gs://b/m", listing("log.txt"))

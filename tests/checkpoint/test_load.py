@@ -131,7 +131,7 @@ def test_weights_that_are_stored_with_gzip_come_unpacked(loader: Loader, gcs_buc
 
 def test_weights_that_claim_gzip_and_are_not_are_refused(loader: Loader, gcs_bucket: GcsBucket):
     gcs_bucket.upload(f"llama/{SHARDS[0]}", OBJECTS[SHARDS[0]], content_encoding="gzip")
-    with pytest.raises(MalformedCheckpoint, match="is stored as gzip and is no gzip stream"):
+    with pytest.raises(MalformedCheckpoint, match="is stored as gzip and is not a gzip stream"):
         loader.load()
     assert not loader.visible()
 

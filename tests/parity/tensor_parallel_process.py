@@ -29,7 +29,7 @@ from service.models.decoder import Decoder
 from service.models.registry import read_config
 from service.models.weight_shapes import weight_shapes
 from service.observability.metrics import Metrics
-from service.weights.check import load_weights
+from service.weights.assembly import assemble_weights
 from tests.parity.cases import Case
 
 COUNTS = (1, 2, 4, 8)
@@ -64,7 +64,7 @@ def serve(model: str, num_devices: int) -> dict[str, Any]:
     config = read_config("test", case.hub_config).split_over(num_devices)
     decoder = Decoder(config, kernel=kernel, mesh=mesh)
     specs = decoder.weight_specs()
-    weights = load_weights(specs, case.tensors(), np.dtype(np.float32), mesh=mesh)
+    weights = assemble_weights(specs, case.tensors(), np.dtype(np.float32), mesh=mesh)
     programs = engine_programs(decoder, shapes, weight_shapes(specs, np.dtype(np.float32), mesh))
     compiled = compile_programs(programs, num_threads=2)
     bundle = make_bundle(

@@ -16,7 +16,8 @@ from service.kernels.paging import Paging
 from service.kernels.reference import PagedReference
 from service.models.decoder import Decoder
 from service.models.registry import read_config
-from service.weights.check import check_tensors, load_weights
+from service.weights.assembly import assemble_weights
+from service.weights.check import check_tensors
 from tests.models.whole_step import empty_caches, whole_step
 from tests.parity.cases import CASES, Case
 from tests.tolerances import SAME_MODEL_ATOL, SAME_TOKENS_OTHER_STEPS_ATOL
@@ -32,7 +33,7 @@ def load(case: Case, kernel: AttentionKernel, tmp_path) -> tuple[Decoder, dict[s
     model = Decoder(read_config("test", json.loads(json.dumps(case.hub_config))), kernel=kernel)
     tensors = load_file(tmp_path / "model.safetensors")
     check_tensors("test", model.weight_specs(), {name: tensor.shape for name, tensor in tensors.items()})
-    return model, load_weights(
+    return model, assemble_weights(
         model.weight_specs(),
         tensors,
         np.dtype(np.float32),

@@ -3,16 +3,18 @@
 python -m tests.storage.many_objects_process CACHE
 """
 
+import io
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from service.storage import crc32c
 from service.storage.cache.cache import CheckpointCache
 from service.storage.objects import ObjectInfo
 from service.storage.progress import Progress
-from service.storage.retry import Patience, TransferLimits
+from service.storage.retry import RetryBudget, TransferLimits
 
 NAMES = [f"model/c/{index // 100}/{index % 100}" for index in range(10_000)]
 
@@ -23,11 +25,9 @@ class ManyObjects:
     uri = "gs://many/objects"
     limits = TransferLimits(deadline_s=60.0)
 
-    def stream(
-        self, info: ObjectInfo, start: int, length: int, room: Callable[[], memoryview], patience: Patience
-    ) -> Iterator[int]:
-        room()[:length] = info.name.encode()[start : start + length]
-        yield length
+    @contextmanager
+    def open_range(self, info: ObjectInfo, start: int, num_bytes: int, budget: RetryBudget) -> Iterator[io.BytesIO]:
+        yield io.BytesIO(info.name.encode()[start : start + num_bytes])
 
 
 def main() -> None:

@@ -51,8 +51,8 @@ def test_what_the_safetensors_library_writes_is_read(dtype):
     [
         (b"abc", "too few for a safetensors header"),
         (struct.pack("<Q", 10**12) + b"{}", "claims a header of 1000000000000 bytes"),
-        (struct.pack("<Q", 5) + b"nojso", "the header is no JSON"),
-        (struct.pack("<Q", 2) + b"[]", "no JSON object"),
+        (struct.pack("<Q", 5) + b"nojso", "the header is not JSON"),
+        (struct.pack("<Q", 2) + b"[]", "not a JSON object"),
     ],
 )
 def test_a_file_that_is_none_is_refused(content, reason):

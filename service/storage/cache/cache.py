@@ -2,60 +2,47 @@
 
     LOCAL_MODEL_CACHE/checkpoints/
       my-model-3f2a…/          the files, and COMPLETE.json, which is written last
-      my-model-3f2a….lock      held alone while it is pulled or checked
-      my-model-3f2a….use       held together while it is served
+      my-model-3f2a….lock      held exclusively while it is pulled or checked
+      my-model-3f2a….use       shared while it is served
       my-model-3f2a….corrupt/  files whose bytes changed on the disk
 
-The name holds a digest of the listing, so another version of any object is another folder and nothing is ever
-written in place. A pull that was killed leaves whole files, which the next one sums and keeps.
+The name holds a digest of the listing, so another version of any object is another folder and no file is ever changed
+in place. A killed pull leaves whole files, which the next one sums and keeps.
 """
 
-import atexit
 import logging
 import os
 import shutil
-import tempfile
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol, runtime_checkable
 
-from service.errors import StorageFull, TransferFailed
-from service.storage.cache.entry import Place
+from service.errors import CheckpointError, StorageFull, TransferFailed
+from service.storage.cache.entry import CacheEntry
 from service.storage.cache.eviction import make_room
-from service.storage.cache.record import mark_of, write_record
-from service.storage.cache.verification import recorded, sums_of_whole_files, wrong_files
-from service.storage.download import Bring, download
-from service.storage.fetch import ByteRanges
-from service.storage.files import CANNOT_LOCK, DISK_FULL, PART_SUFFIX, free_bytes, sync, try_lock, wait_for_lock
-from service.storage.objects import RECORD_NAME, ObjectInfo, check_names_together
+from service.storage.fetch import fetch_files
+from service.storage.files import CANNOT_LOCK, DISK_FULL, FileLock, free_bytes, private_folder, wait_for_lock
+from service.storage.objects import ObjectInfo, check_names_together
 from service.storage.progress import Progress, show_progress
-from service.storage.retry import Patience, TransferLimits
+from service.storage.ranges import RangeSource
+from service.storage.retry import RetryBudget, TransferLimits
 
 logger = logging.getLogger(__name__)
 
-# Room that is left over for the record, the folders and whatever else writes to the same disk.
+# Left free for the record, the folders and other writers to the same disk.
 SPARE_BYTES = 1024 * 1024
 LOCK_POLL_S = 0.1
 LOCK_LOG_INTERVAL_S = 10.0
 
 
 @runtime_checkable
-class Bucket(ByteRanges, Protocol):
-    """A bucket, as far as the cache needs to know it."""
+class Bucket(RangeSource, Protocol):
+    """A source whose objects are copied into the cache."""
 
     limits: TransferLimits
-
-
-@dataclass(frozen=True, slots=True)
-class _Order:
-    source: Bucket
-    objects: Sequence[ObjectInfo]
-    progress: Progress
-    patience: Patience
-    bring: Bring = download
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,16 +62,93 @@ class CacheUnusable(Exception):
         self.reason = reason
 
 
+class OpenEntry:
+    """A checkpoint's folder, locked until `close` so that the missing files can be added."""
+
+    def __init__(
+        self,
+        source: RangeSource,
+        entry: CacheEntry,
+        pulled: PulledCheckpoint,
+        *,
+        file_sums: Mapping[str, str],
+        lock: FileLock | None,
+        is_complete: bool = False,
+    ) -> None:
+        """Own the lock.
+
+        Args:
+            source: where the objects lie.
+            entry: where the files belong.
+            pulled: the files, held; a caller that succeeds keeps it.
+            file_sums: the crc32c of each file that is there, by name.
+            lock: the pull lock; None for a cache that cannot be locked.
+            is_complete: whether the entry is visible already.
+        """
+        self.folder, self.cache_root = entry.folder, entry.root.parent
+        self.pulled = pulled
+        self._source, self._entry, self._lock = source, entry, lock
+        self._file_sums = dict(file_sums)
+        self._is_complete = is_complete
+
+    def __enter__(self) -> "OpenEntry":
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        self.close() if kind is None else self.abandon()
+
+    @property
+    def missing(self) -> tuple[ObjectInfo, ...]:
+        """The objects whose files are not there."""
+        return tuple(info for info in self.pulled.objects if info.name not in self._file_sums)
+
+    @property
+    def missing_bytes(self) -> int:
+        """Stored bytes of the missing objects."""
+        return sum(info.size_bytes for info in self.missing)
+
+    def add(self, file_sums: Mapping[str, str]) -> None:
+        """Count files as present that were committed to the folder, given the crc32c of each by name."""
+        self._file_sums |= file_sums
+
+    def complete(self) -> None:
+        """Make the entry visible, none of whose files is missing, unless it is visible already.
+
+        Raises:
+            CacheUnusable: the file system cannot keep the entry.
+            StorageFull, TransferFailed: the record cannot be written.
+        """
+        if self._is_complete:
+            return
+        try:
+            self._entry.complete(self._source.uri, self.pulled.objects, self._file_sums)
+        except OSError as error:
+            if error.errno in CANNOT_LOCK:
+                raise CacheUnusable(os.strerror(error.errno)) from error
+            raise _disk_error(error, self._source.uri, self.pulled.objects, self._entry.root) from error
+        self._is_complete = True
+
+    def close(self) -> None:
+        """Free the lock; `pulled` stays held."""
+        if self._lock is not None:
+            self._lock.release()
+
+    def abandon(self) -> None:
+        """Free the lock and the files."""
+        self.pulled.release()
+        self.close()
+
+
 class CheckpointCache:
     """A folder of pulled checkpoints that several processes may use at once."""
 
     def __init__(self, root: Path, *, max_checkpoints: int, verify_fully: bool = False) -> None:
-        """Make a cache below `root`; nothing is written yet.
+        """Name a cache; nothing is written yet.
 
         Args:
             root: LOCAL_MODEL_CACHE.
             max_checkpoints: MAX_CACHED_MODELS.
-            verify_fully: sum every file at every start, and not only those whose marks changed.
+            verify_fully: sum every file at every start, and not only those whose `lstat` changed.
         """
         self.root = root.expanduser().absolute()
         self._max_checkpoints = max_checkpoints
@@ -97,156 +161,129 @@ class CheckpointCache:
         progress: Progress,
         cancelled: threading.Event | None = None,
     ) -> PulledCheckpoint:
-        """Bring objects of a bucket into the cache, or find them there, and hold them.
+        """Copy objects of a bucket into the cache, unless they are there, and hold them.
 
         A cache that cannot be written is still read; what it lacks goes to a private folder that ends with the process.
 
         Raises:
-            HostileName: two names cannot lie side by side; nothing was downloaded.
+            HostileName: two names cannot be files of one folder; nothing was downloaded.
             StorageFull: the objects do not fit.
-            CorruptObject, ObjectChanged, AccessDenied, TransferFailed: see `download`.
+            CorruptObject, ObjectChanged, AccessDenied, TransferFailed: see `fetch_files`.
         """
-        order = _Order(source, objects, progress, Patience(source.limits, cancelled))
+        budget = RetryBudget(source.limits, cancelled)
         try:
-            return self._fill(order)
+            return self._pull(source, objects, progress, budget)
         except CacheUnusable as error:
-            return self._pull_privately(error.reason, order)
+            private = private_cache()
+            facts = {"cache": str(self.root), "reason": error.reason, "private_folder": str(private.root)}
+            logger.warning("the cache cannot be written or locked; pulling for this process alone", extra=facts)
+        try:
+            return private._pull(source, objects, progress, budget)
+        except BaseException:
+            shutil.rmtree(private.root, ignore_errors=True)
+            raise
 
-    def fill(
-        self, source: Bucket, objects: Sequence[ObjectInfo], progress: Progress, patience: Patience, bring: Bring
-    ) -> PulledCheckpoint:
-        """Find objects in the cache, or have `bring` put what is missing there, and hold them.
+    def find(self, source: Bucket, objects: Sequence[ObjectInfo]) -> PulledCheckpoint | None:
+        """Hold objects that are cached, if a look at their files leaves no doubt; never wait for another process."""
+        entry = CacheEntry.of(self._folder, source.uri, objects)
+        lock = entry.try_hold_unchanged(objects)
+        return None if lock is None else PulledCheckpoint(entry.folder, tuple(objects), lock.release)
+
+    def open_entry(self, source: RangeSource, objects: Sequence[ObjectInfo], budget: RetryBudget) -> OpenEntry:
+        """Lock the entry of some objects and make room for those that it lacks.
 
         Args:
             source: where the objects lie.
-            objects: what belongs together.
-            progress: told what comes.
-            patience: how long it may take, the waiting for another process included.
-            bring: called, with the checkpoint locked, for what is not in the folder whole and right.
+            objects: the files of one checkpoint.
+            budget: bounds the wait for another process that pulls the same objects.
 
         Raises:
             CacheUnusable: the cache lacks the objects and cannot be written or locked.
-            StorageFull: the objects do not fit.
-            CheckpointError: whatever `bring` raises.
+            HostileName: two names cannot be files of one folder.
+            StorageFull: the missing objects do not fit.
+            TransferFailed: the disk failed, or the deadline has passed.
         """
-        return self._fill(_Order(source, objects, progress, patience, bring))
-
-    def find(self, source: Bucket, objects: Sequence[ObjectInfo]) -> PulledCheckpoint | None:
-        """Hold objects that are in the cache already, by the look of their files; None if they are not, or in doubt."""
-        place = Place.of(self.root / "checkpoints", source.uri, objects)
-        if not place.has_by_its_marks(objects):
-            return None
-        try:
-            use = try_lock(place.use_lock, is_shared=True)
-        except OSError:
-            return None
-        if use is None:  # another process is about to evict it
-            return None
-        if not place.has_by_its_marks(objects):
-            use.release()
-            return None
-        return PulledCheckpoint(place.folder, tuple(objects), use.release)
-
-    def _fill(self, order: _Order) -> PulledCheckpoint:
-        source, objects = order.source, order.objects
         check_names_together(source.uri, objects)
-        root = self.root / "checkpoints"
-        place = Place.of(root, source.uri, objects)
+        entry = CacheEntry.of(self._folder, source.uri, objects)
         try:
-            root.mkdir(mode=0o700, parents=True, exist_ok=True)
-            return self._pull_into(place, order)
-        except OSError as error:
-            if error.errno in DISK_FULL:
-                needed_bytes = sum(info.size_bytes for info in objects) + SPARE_BYTES
-                free = free_bytes(self.root)
-                raise StorageFull(source.uri, needed_bytes=needed_bytes, free_bytes=free, path=str(root)) from error
-            if error.errno not in CANNOT_LOCK:
-                raise TransferFailed(source.uri, str(self.root), f"the cache failed: {error.strerror}.") from error
-            reason = os.strerror(error.errno)
-        files = recorded(place.folder, objects)
-        if files is None or wrong_files(place.folder, files):
-            raise CacheUnusable(reason)
-        return PulledCheckpoint(place.folder, tuple(objects))
-
-    def _pull_into(self, place: Place, order: _Order) -> PulledCheckpoint:
-        with wait_for_lock(place.pull_lock, _pause(order)):
-            use = place.hold()
+            entry.root.mkdir(mode=0o700, parents=True, exist_ok=True)
+            lock = wait_for_lock(entry.pull_lock, _LockWait(source.uri, budget))
             try:
-                if not self._is_complete(place, order):
-                    self._complete(place, order)
+                return self._prepare(source, entry, tuple(objects), lock)
             except BaseException:
-                use.release()
+                lock.release()
                 raise
-        return PulledCheckpoint(place.folder, tuple(order.objects), use.release)
+        except OSError as error:
+            if error.errno not in CANNOT_LOCK:
+                raise _disk_error(error, source.uri, objects, entry.root) from error
+            reason = os.strerror(error.errno)
+        if not entry.has_right_files(objects):
+            raise CacheUnusable(reason)
+        pulled = PulledCheckpoint(entry.folder, tuple(objects))
+        return OpenEntry(
+            source, entry, pulled, file_sums={info.name: info.crc32c for info in objects}, lock=None, is_complete=True
+        )
 
-    def _is_complete(self, place: Place, order: _Order) -> bool:
-        files = recorded(place.folder, order.objects)
-        if files is None:
-            return False
-        suspects = [f for f in files if self._verify_fully or mark_of(place.folder / f.info.name) != f.mark]
-        corrupt = wrong_files(place.folder, suspects)
-        if corrupt:
-            (place.folder / RECORD_NAME).unlink()
-            for file in corrupt:
-                place.set_aside(file)
-        elif suspects:
-            # Right bytes under new marks, as after a copy of the cache: the next start need not sum them again.
-            write_record(place.folder, order.source.uri, order.objects, {file.info.name: file.crc32c for file in files})
-        return not corrupt
+    @property
+    def _folder(self) -> Path:
+        return self.root / "checkpoints"
 
-    def _complete(self, place: Place, order: _Order) -> None:
-        place.folder.mkdir(mode=0o700, exist_ok=True)
-        for part in place.folder.rglob(f".*{PART_SUFFIX}"):
-            part.unlink()
-        sums = sums_of_whole_files(place.folder, order.objects)
-        missing = [info for info in order.objects if info.name not in sums]
-        missing_bytes = sum(info.size_bytes for info in missing)
-        needed_bytes = missing_bytes + SPARE_BYTES
-        free = make_room(place, max_checkpoints=self._max_checkpoints, needed_bytes=needed_bytes)
-        if free < needed_bytes:
-            raise StorageFull(order.source.uri, needed_bytes=needed_bytes, free_bytes=free, path=str(place.root))
-        order.progress.expect(missing_bytes)
-        with show_progress(order.progress, order.source.uri):
-            sums |= order.bring(order.source, missing, place.folder, order.progress, order.patience)
-        for folder in [place.folder, *(path for path in place.folder.rglob("*") if path.is_dir())]:
-            sync(folder)
-        write_record(place.folder, order.source.uri, order.objects, sums)
-        sync(place.root)
+    def _pull(
+        self, source: Bucket, objects: Sequence[ObjectInfo], progress: Progress, budget: RetryBudget
+    ) -> PulledCheckpoint:
+        with self.open_entry(source, objects, budget) as entry:
+            if entry.missing:
+                progress.expect(entry.missing_bytes)
+                with show_progress(progress, source.uri):
+                    entry.add(fetch_files(source, entry.missing, entry.folder, progress, budget))
+            entry.complete()
+            return entry.pulled
 
-    def _pull_privately(self, reason: str, order: _Order) -> PulledCheckpoint:
-        private = private_folder()
-        facts = {"cache": str(self.root), "reason": reason, "private_folder": str(private)}
-        logger.warning("the cache cannot be written or locked; pulling for this process alone", extra=facts)
+    def _prepare(
+        self, source: RangeSource, entry: CacheEntry, objects: tuple[ObjectInfo, ...], lock: FileLock
+    ) -> OpenEntry:
+        use = entry.hold()
         try:
-            return self._pull_into(Place.of(private, order.source.uri, order.objects), order)
+            pulled = PulledCheckpoint(entry.folder, objects, use.release)
+            if entry.repair(source.uri, objects, verify_fully=self._verify_fully):
+                sums = {info.name: info.crc32c for info in objects}
+                return OpenEntry(source, entry, pulled, file_sums=sums, lock=lock, is_complete=True)
+            entry.folder.mkdir(mode=0o700, exist_ok=True)
+            entry.remove_parts()
+            opened = OpenEntry(source, entry, pulled, file_sums=entry.sums_of_whole_files(objects), lock=lock)
+            needed_bytes = opened.missing_bytes + SPARE_BYTES
+            free = make_room(entry, max_checkpoints=self._max_checkpoints, needed_bytes=needed_bytes)
+            if free < needed_bytes:
+                raise StorageFull(source.uri, needed_bytes=needed_bytes, free_bytes=free, path=str(entry.root))
         except BaseException:
-            shutil.rmtree(private, ignore_errors=True)
+            use.release()
             raise
+        return opened
 
 
-def _pause(order: _Order) -> Callable[[], None]:
-    """Return what passes the time while another process holds the pull lock; it raises when the patience ends."""
-    waiting_since_s = logged_at_s = time.monotonic()
+class _LockWait:
+    """Passes the time while another process holds the pull lock."""
 
-    def pause() -> None:
-        nonlocal logged_at_s
-        order.patience.check(order.source.uri, "waiting for another process that pulls the same checkpoint")
-        if time.monotonic() - logged_at_s >= LOCK_LOG_INTERVAL_S:
-            logged_at_s = time.monotonic()
-            facts = {"waited_s": round(logged_at_s - waiting_since_s)}
-            logger.info("another process pulls %s", order.source.uri, extra=facts)
-        order.patience.sleep(LOCK_POLL_S)
+    def __init__(self, uri: str, budget: RetryBudget) -> None:
+        self._uri, self._budget = uri, budget
+        self._since_s = self._logged_s = time.monotonic()
 
-    return pause
-
-
-def private_folder() -> Path:
-    """Make a folder that nobody else may read and that ends with the process."""
-    folder = Path(tempfile.mkdtemp(prefix="levserve-"))
-    atexit.register(shutil.rmtree, folder, ignore_errors=True)
-    return folder
+    def __call__(self) -> None:
+        self._budget.check(self._uri, "waiting for another process that pulls the same checkpoint")
+        now_s = time.monotonic()
+        if now_s - self._logged_s >= LOCK_LOG_INTERVAL_S:
+            self._logged_s = now_s
+            logger.info("another process pulls %s", self._uri, extra={"waited_s": round(now_s - self._since_s)})
+        self._budget.sleep(LOCK_POLL_S)
 
 
 def private_cache() -> CheckpointCache:
-    """Return a cache that ends with this process."""
+    """Return a cache in a private folder."""
     return CheckpointCache(private_folder(), max_checkpoints=1)
+
+
+def _disk_error(error: OSError, uri: str, objects: Sequence[ObjectInfo], root: Path) -> CheckpointError:
+    if error.errno in DISK_FULL:
+        needed_bytes = sum(info.size_bytes for info in objects) + SPARE_BYTES
+        return StorageFull(uri, needed_bytes=needed_bytes, free_bytes=free_bytes(root.parent), path=str(root))
+    return TransferFailed(uri, str(root.parent), f"the cache failed: {error.strerror}.")

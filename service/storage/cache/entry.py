@@ -1,7 +1,10 @@
-"""Where one checkpoint lies in a cache: its folder, its locks, and what of it changed on the disk.
+"""One checkpoint in a cache: its folder, its locks, and COMPLETE.json, without which the folder counts as incomplete.
 
-A checkpoint `NAME` is the folder `NAME/` with two locks beside it: `NAME.lock`, held alone while it is pulled or
-checked, and `NAME.use`, held together by all who serve from it; the time of `NAME.use` is when it was last opened.
+A checkpoint `NAME` is the folder `NAME/` with two locks next to it: `NAME.lock`, held exclusively while it is pulled or
+checked, and `NAME.use`, shared by all processes that serve from it; the time of `NAME.use` is that of the last use.
+
+The record is written last. It holds the listing that was pulled and, for each file, its `lstat` when its bytes were
+known to be right. A start compares those, which is cheap, and sums only the files whose `lstat` differs.
 """
 
 import hashlib
@@ -9,28 +12,58 @@ import json
 import logging
 import os
 import re
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from service.storage.cache.record import RecordedFile, mark_of
-from service.storage.cache.verification import recorded
-from service.storage.files import FileLock, try_lock
-from service.storage.objects import ObjectInfo
+from service.storage import crc32c
+from service.storage.files import PART_SUFFIX, FileLock, atomic_write, sync, try_lock
+from service.storage.objects import RECORD_NAME, ObjectInfo
 
 logger = logging.getLogger(__name__)
 
+FORMAT_VERSION = 1
+
 
 @dataclass(frozen=True, slots=True)
-class Place:
-    """A checkpoint's place, whether it is there yet or not."""
+class FileStat:
+    """The part of `lstat` that changes when a file is replaced or written to."""
+
+    size_bytes: int
+    mtime_ns: int
+    inode: int
+
+    @classmethod
+    def of(cls, path: Path) -> "FileStat | None":
+        """Return a regular file's; None if there is no such file."""
+        try:
+            status = path.lstat()
+        except OSError:
+            return None
+        is_regular = path.is_file() and not path.is_symlink()
+        return cls(status.st_size, status.st_mtime_ns, status.st_ino) if is_regular else None
+
+
+@dataclass(frozen=True, slots=True)
+class RecordedFile:
+    """A file whose bytes were right when the record was written."""
+
+    info: ObjectInfo
+    crc32c: str  # of the file; differs from the object's where the object is stored with gzip
+    stat: FileStat
+
+
+@dataclass(frozen=True, slots=True)
+class CacheEntry:
+    """The paths of one checkpoint in a cache, which may hold it or not."""
 
     root: Path
     name: str
 
     @classmethod
-    def of(cls, root: Path, uri: str, objects: Sequence[ObjectInfo]) -> "Place":
-        """Return the place of one version of some objects: another version of any of them has another."""
+    def of(cls, root: Path, uri: str, objects: Sequence[ObjectInfo]) -> "CacheEntry":
+        """Return the entry of one version of some objects: another version of any of them has another entry."""
         versions = sorted([info.name, info.generation, info.size_bytes, info.crc32c] for info in objects)
         digest = hashlib.sha256(json.dumps([uri, versions]).encode()).hexdigest()
         readable = re.sub(r"[^A-Za-z0-9._-]+", "-", uri.rsplit("/", 1)[-1]).strip(".-")[:48]
@@ -43,39 +76,145 @@ class Place:
 
     @property
     def pull_lock(self) -> Path:
-        """Held alone by the process that pulls or checks."""
+        """Held exclusively by the process that pulls or checks."""
         return self.root / f"{self.name}.lock"
 
     @property
     def use_lock(self) -> Path:
-        """Held together by the processes that serve from it."""
+        """Shared by the processes that serve from the folder."""
         return self.root / f"{self.name}.use"
 
     @property
     def quarantine(self) -> Path:
-        """Files whose bytes had changed on the disk, kept for a look at them."""
+        """Files whose bytes changed on the disk, kept for inspection."""
         return self.root / f"{self.name}.corrupt"
 
     def hold(self) -> FileLock:
-        """Hold the files along with all who serve from them; only for who holds the pull lock."""
-        # Nobody holds this lock alone without holding the pull lock too, which is ours.
+        """Keep the entry from being evicted; the caller holds the pull lock."""
+        # An exclusive holder of this lock also holds the pull lock, which is the caller's.
         lock = try_lock(self.use_lock, is_shared=True)
         assert lock is not None
         os.utime(self.use_lock)
         return lock
 
-    def has_by_its_marks(self, objects: Sequence[ObjectInfo]) -> bool:
-        """Whether all objects are recorded here and no file looks as if it had changed since."""
-        files = recorded(self.folder, objects)
-        return files is not None and all(mark_of(self.folder / file.info.name) == file.mark for file in files)
+    def try_hold_unchanged(self, objects: Sequence[ObjectInfo]) -> FileLock | None:
+        """Hold the entry if it is complete and no file's `lstat` has changed; the pull lock is not needed."""
+        if not self._is_unchanged(objects):
+            return None
+        try:
+            lock = try_lock(self.use_lock, is_shared=True)
+        except OSError:
+            return None
+        if lock is not None and not self._is_unchanged(objects):  # evicted before it was locked
+            lock.release()
+            return None
+        return lock
 
-    def set_aside(self, file: RecordedFile) -> None:
-        """Move a file whose bytes are not those that were pulled into quarantine."""
+    def has_right_files(self, objects: Sequence[ObjectInfo]) -> bool:
+        """Sum all files; return whether the entry is complete and every file has its recorded sum."""
+        files = self._recorded(objects)
+        return files is not None and not self._wrong(files)
+
+    def repair(self, uri: str, objects: Sequence[ObjectInfo], *, verify_fully: bool) -> bool:
+        """Move files whose bytes changed into quarantine; return whether the entry is complete without them.
+
+        Args:
+            uri: where the objects lie, for the record.
+            objects: the listing.
+            verify_fully: sum every file, and not only those whose `lstat` changed.
+        """
+        files = self._recorded(objects)
+        if files is None:
+            return False
+        suspects = [file for file in files if verify_fully or FileStat.of(self.folder / file.info.name) != file.stat]
+        wrong = self._wrong(suspects)
+        if wrong:
+            (self.folder / RECORD_NAME).unlink()
+            for file in wrong:
+                self._quarantine(file)
+        elif suspects:
+            # Right bytes with a new `lstat`, as after a copy of the cache: the next start need not sum them again.
+            self._write_record(uri, objects, {file.info.name: file.crc32c for file in files})
+        return not wrong
+
+    def sums_of_whole_files(self, objects: Sequence[ObjectInfo]) -> dict[str, str]:
+        """Sum the files of an incomplete entry; return the sums, by name, of those that match the listing."""
+        # A killed pull committed right files, but a crash of the machine may have cost the disk their bytes. An
+        # unpacked file has no sum in the listing and is fetched again.
+        comparable = [info for info in objects if not info.is_gzipped]
+        are_whole = self._have_sums([(info, info.crc32c) for info in comparable])
+        return {info.name: info.crc32c for info, is_whole in zip(comparable, are_whole, strict=True) if is_whole}
+
+    def remove_parts(self) -> None:
+        """Delete the temporary files of a killed pull; the caller holds the pull lock."""
+        for part in self.folder.rglob(f".*{PART_SUFFIX}"):
+            part.unlink()
+
+    def complete(self, uri: str, objects: Sequence[ObjectInfo], file_sums: Mapping[str, str]) -> None:
+        """Make the folder visible, all of whose files were committed.
+
+        Args:
+            uri: where the objects lie, for a person who inspects the cache.
+            objects: the listing.
+            file_sums: each file's crc32c, by name.
+
+        Raises:
+            OSError: the disk failed or is full.
+        """
+        for folder in [self.folder, *(path for path in self.folder.rglob("*") if path.is_dir())]:
+            sync(folder)
+        self._write_record(uri, objects, file_sums)
+        sync(self.root)
+
+    def _is_unchanged(self, objects: Sequence[ObjectInfo]) -> bool:
+        files = self._recorded(objects)
+        return files is not None and all(FileStat.of(self.folder / file.info.name) == file.stat for file in files)
+
+    def _recorded(self, objects: Sequence[ObjectInfo]) -> tuple[RecordedFile, ...] | None:
+        """Return the files of a complete entry; None if its record is absent, damaged or of another version."""
+        try:
+            record = json.loads((self.folder / RECORD_NAME).read_bytes())
+            if record["format_version"] != FORMAT_VERSION:
+                return None
+            files = tuple(
+                RecordedFile(ObjectInfo(**file["info"]), file["crc32c"], FileStat(**file["mark"]))
+                for file in record["files"]
+            )
+        except (OSError, ValueError, KeyError, TypeError):
+            return None
+        # The listing, not the record, decides which files belong to the entry.
+        return files if {file.info for file in files} == set(objects) else None
+
+    def _write_record(self, uri: str, objects: Sequence[ObjectInfo], file_sums: Mapping[str, str]) -> None:
+        files = []
+        for info in objects:
+            stat = FileStat.of(self.folder / info.name)
+            assert stat is not None, f"{self.folder / info.name} was committed and is gone"
+            files.append({"info": asdict(info), "crc32c": file_sums[info.name], "mark": asdict(stat)})
+        record = {"format_version": FORMAT_VERSION, "uri": uri, "files": files}
+        atomic_write(self.folder / RECORD_NAME, json.dumps(record, indent=1).encode())
+
+    def _quarantine(self, file: RecordedFile) -> None:
         logger.warning(
             "a cached file changed on the disk; it is set aside and pulled again",
             extra={"object": file.info.name, "expected": file.crc32c, "quarantine": str(self.quarantine)},
         )
         path, aside = self.folder / file.info.name, self.quarantine / file.info.name
-        if mark_of(path) is not None:
+        if FileStat.of(path) is not None:
             aside.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
             path.replace(aside)
+
+    def _wrong(self, files: Sequence[RecordedFile]) -> list[RecordedFile]:
+        are_right = self._have_sums([(file.info, file.crc32c) for file in files])
+        return [file for file, is_right in zip(files, are_right, strict=True) if not is_right]
+
+    def _have_sums(self, expected: Sequence[tuple[ObjectInfo, str]]) -> list[bool]:
+        with ThreadPoolExecutor(os.cpu_count()) as pool:
+            return list(pool.map(lambda pair: _has_sum(self.folder / pair[0].name, pair[1]), expected))
+
+
+def _has_sum(path: Path, expected: str) -> bool:
+    try:
+        return FileStat.of(path) is not None and crc32c.to_text(crc32c.of_file(path)) == expected
+    except OSError:
+        return False

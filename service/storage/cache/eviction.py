@@ -1,4 +1,4 @@
-"""Which pulled checkpoints leave the cache: the least recently used, and never one that a process holds."""
+"""Eviction of the least recently used checkpoints, never of one that a process holds."""
 
 import logging
 import shutil
@@ -6,7 +6,7 @@ import uuid
 from collections.abc import Iterator
 from contextlib import ExitStack, suppress
 
-from service.storage.cache.entry import Place
+from service.storage.cache.entry import CacheEntry
 from service.storage.files import free_bytes, try_lock
 
 logger = logging.getLogger(__name__)
@@ -14,49 +14,49 @@ logger = logging.getLogger(__name__)
 TRASH_PREFIX = ".trash-"
 
 
-def make_room(kept: Place, *, max_checkpoints: int, needed_bytes: int) -> int:
+def make_room(kept: CacheEntry, *, max_checkpoints: int, needed_bytes: int) -> int:
     """Evict until `kept` is within the count and its bytes fit, as far as locks allow; return the bytes then free."""
     for trash in kept.root.glob(f"{TRASH_PREFIX}*"):
         shutil.rmtree(trash, ignore_errors=True)
     others = _by_last_use(kept)
     surplus = len(others) + 1 - max_checkpoints
-    for place in others:
+    for entry in others:
         if surplus <= 0 and free_bytes(kept.root) >= needed_bytes:
             break
-        if _evict(place):
+        if _evict(entry):
             surplus -= 1
     if free_bytes(kept.root) < needed_bytes:
         shutil.rmtree(kept.quarantine, ignore_errors=True)
     return free_bytes(kept.root)
 
 
-def _by_last_use(kept: Place) -> list[Place]:
-    return [place for _, place in sorted(_dated(kept), key=lambda dated: dated[0])]
+def _by_last_use(kept: CacheEntry) -> list[CacheEntry]:
+    return [entry for _, entry in sorted(_with_last_use(kept), key=lambda pair: pair[0])]
 
 
-def _dated(kept: Place) -> Iterator[tuple[float, Place]]:
+def _with_last_use(kept: CacheEntry) -> Iterator[tuple[float, CacheEntry]]:
     for folder in kept.root.iterdir():
-        place = Place(kept.root, folder.name)
+        entry = CacheEntry(kept.root, folder.name)
         if folder.name != kept.name and folder.is_dir():
-            # Without locks it is not ours to delete, or another process is deleting it.
+            # A folder without locks is not the cache's, or another process is deleting it.
             with suppress(FileNotFoundError):
-                yield place.use_lock.stat().st_mtime, place
+                yield entry.use_lock.stat().st_mtime, entry
 
 
-def _evict(place: Place) -> bool:
+def _evict(entry: CacheEntry) -> bool:
     with ExitStack() as held:
-        for path in (place.pull_lock, place.use_lock):
+        for path in (entry.pull_lock, entry.use_lock):
             lock = try_lock(path)
             if lock is None:
                 return False
             held.enter_context(lock)
         # Renamed first: a kill in the middle of the deletion must not leave half a checkpoint under its name.
-        trash = place.root / f"{TRASH_PREFIX}{uuid.uuid4().hex[:8]}"
+        trash = entry.root / f"{TRASH_PREFIX}{uuid.uuid4().hex[:8]}"
         with suppress(FileNotFoundError):
-            place.folder.replace(trash)
+            entry.folder.replace(trash)
         shutil.rmtree(trash, ignore_errors=True)
-        shutil.rmtree(place.quarantine, ignore_errors=True)
-        place.use_lock.unlink(missing_ok=True)
-        place.pull_lock.unlink(missing_ok=True)
-    logger.info("evicted a checkpoint from the cache", extra={"checkpoint": place.name})
+        shutil.rmtree(entry.quarantine, ignore_errors=True)
+        entry.use_lock.unlink(missing_ok=True)
+        entry.pull_lock.unlink(missing_ok=True)
+    logger.info("evicted a checkpoint from the cache", extra={"checkpoint": entry.name})
     return True

@@ -1,18 +1,15 @@
-"""HTTP to Google Cloud Storage's JSON API: credentials, time-outs, and what each failure means.
+"""HTTP to Google Cloud Storage's JSON API: credentials, and the meaning of each failure.
 
-The client library is not used for it: its ranged reads check no sum and its time-outs watch no throughput, and its
-import takes longer than reading a configuration. Neither is `requests`, except by the library that gets tokens.
+Google's client library is not used: its ranged reads check no sum, its timeouts watch no throughput, and its import
+takes longer than reading a configuration. `requests` is used only by the library that gets tokens.
 Source: https://cloud.google.com/storage/docs/json_api/v1/status-codes
 """
 
-import contextlib
-import http.client
 import json
 import re
-import ssl
 import threading
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from email.utils import parsedate_to_datetime
 from typing import Any
 from urllib.parse import quote, urlencode
@@ -21,13 +18,12 @@ import google.auth
 from google.auth.exceptions import DefaultCredentialsError, GoogleAuthError, TransportError
 
 from service.errors import AccessDenied, CheckpointError, CheckpointNotFound, ObjectChanged, TransferFailed
-from service.storage.gcs.keep_alive import Answer, KeepAlive
+from service.storage.gcs.connections import ConnectionPool, Response, connection_fault
 from service.storage.location import GcsLocation
 from service.storage.retry import TransferLimits, TransientFault
 
 ENDPOINT = "https://storage.googleapis.com"
 READ_ONLY_SCOPE = "https://www.googleapis.com/auth/devstorage.read_only"
-BROKEN_CONNECTION = (OSError, http.client.HTTPException, TransportError)
 MAX_MESSAGE_BYTES = 64 * 1024
 TRANSIENT_STATUSES = frozenset({408, 429, 500, 502, 503, 504})
 
@@ -39,18 +35,18 @@ class GcsTransport:
         """Find the credentials; with `emulator_host` (`http://127.0.0.1:4443`) none are needed.
 
         Raises:
-            AccessDenied: there are no credentials, with how to get some.
+            AccessDenied: there are no credentials; the message says how to get some.
         """
         self._location = location
         self._account = ""
         self._endpoint = _with_scheme(emulator_host) if emulator_host else ENDPOINT
         self._credentials = None if emulator_host else self._find_credentials()
         self._token_lock = threading.Lock()
-        self._connections = KeepAlive(
+        self._connections = ConnectionPool(
             self._endpoint,
             connect_timeout_s=limits.connect_timeout_s,
             read_timeout_s=limits.read_timeout_s,
-            # An emulator is on this machine or beside it, and must not be looked for behind a proxy.
+            # An emulator is on this machine or next to it, never behind a proxy.
             is_proxy_allowed=not emulator_host,
         )
 
@@ -58,64 +54,57 @@ class GcsTransport:
         """Close the connections."""
         self._connections.close()
 
-    @contextlib.contextmanager
     def get(
         self,
         path: str,
         params: Mapping[str, str | int],
         headers: Mapping[str, str],
         version: tuple[str, int] | None = None,
-    ) -> Iterator[Answer]:
-        """Send one GET below the bucket; the body is not read yet.
+    ) -> Response:
+        """Send one GET below the bucket; the caller reads and closes the response.
 
         Args:
-            path: what follows the bucket in the JSON API's address, quoted.
+            path: the part of the JSON API's address after the bucket, quoted.
             params: the query.
             headers: besides the usual ones.
             version: the name and the generation of the object that is read; None for a listing.
 
         Raises:
-            TransientFault: the connection broke, before or in the body, or the status says to try again.
+            TransientFault: the connection broke, or the status asks for a retry.
             AccessDenied: 401 or 403.
             CheckpointNotFound: 404 of a listing: there is no such bucket.
             ObjectChanged: 404, 412 or 416 of an object: that version is gone.
             TransferFailed: any other status.
         """
         target = f"/storage/v1/b/{quote(self._location.bucket, safe='')}/{path}?{urlencode(params)}"
-        with self._faults_named(), contextlib.ExitStack() as opened:
-            authorized = self._authorized(target, headers)
-            answer = opened.enter_context(self._connections.get(target, authorized))
-            if answer.status == 401 and self._credentials is not None:
-                opened.close()
-                authorized = self._authorized(target, headers, is_refused=True)
-                answer = opened.enter_context(self._connections.get(target, authorized))
-            if answer.status not in (200, 206):
-                raise self._refusal(answer, version)
-            yield answer
+        response = self._connections.get(target, self._authorized(target, headers))
+        if response.status == 401 and self._credentials is not None:
+            response.close()
+            response = self._connections.get(target, self._authorized(target, headers, is_refused=True))
+        if response.status not in (200, 206):
+            with response:
+                raise self._refusal(response, version)
+        return response
 
     def _authorized(self, target: str, headers: Mapping[str, str], *, is_refused: bool = False) -> dict[str, str]:
-        """Add an access token; another one if the last was refused."""
+        """Add an access token; a new one if the last was refused."""
         if self._credentials is None:
             return dict(headers)
         from google.auth.transport.requests import Request
 
         added = dict(headers)
-        with self._token_lock:
-            if is_refused:
-                self._credentials.refresh(Request())
-            self._credentials.before_request(Request(), "GET", self._endpoint + target, added)
-        return added
-
-    @contextlib.contextmanager
-    def _faults_named(self) -> Iterator[None]:
         try:
-            yield
-        except BROKEN_CONNECTION as error:
-            raise TransientFault(_reason(error)) from error
+            with self._token_lock:
+                if is_refused:
+                    self._credentials.refresh(Request())
+                self._credentials.before_request(Request(), "GET", self._endpoint + target, added)
+        except (OSError, TransportError) as error:
+            raise connection_fault(error) from error
         except GoogleAuthError as error:
             if error.retryable:  # the metadata server of a machine that has just started
                 raise TransientFault("no access token came") from error
             raise self._denied(f"the credentials were not accepted ({type(error).__name__})") from error
+        return added
 
     def _find_credentials(self) -> Any:
         try:
@@ -130,18 +119,20 @@ class GcsTransport:
         self._account = str(getattr(credentials, "service_account_email", ""))
         return credentials
 
-    def _refusal(self, answer: Answer, version: tuple[str, int] | None) -> Exception:
-        status = answer.status
+    def _refusal(self, response: Response, version: tuple[str, int] | None) -> Exception:
+        status = response.status
         if status in TRANSIENT_STATUSES:
-            return TransientFault(f"HTTP {status}", _retry_after_s(answer.headers.get("Retry-After")))
+            return TransientFault(f"HTTP {status}", _retry_after_s(response.headers.get("Retry-After")))
         if status in (401, 403):
             permission = "storage.objects.get" if version else "storage.objects.list"
-            return self._denied(f"HTTP {status}, {permission} is not allowed{_said(answer)}")
+            return self._denied(f"HTTP {status}, {permission} is not allowed{_server_message(response)}")
         if status == 404 and version is None:
             return CheckpointNotFound(self._location.uri, f"there is no bucket {self._location.bucket!r}.")
         if status in (404, 412, 416) and version is not None:
             return ObjectChanged(self._location.uri, *version)
-        return TransferFailed(self._location.uri, version[0] if version else "listing", f"HTTP {status}{_said(answer)}")
+        return TransferFailed(
+            self._location.uri, version[0] if version else "listing", f"HTTP {status}{_server_message(response)}"
+        )
 
     def _denied(self, reason: str) -> CheckpointError:
         account = self._account if "@" in self._account else "ACCOUNT"
@@ -157,20 +148,11 @@ def _with_scheme(host: str) -> str:
     return (host if "://" in host else f"http://{host}").rstrip("/")
 
 
-def _reason(error: Exception) -> str:
-    # An error's own text may hold the whole address, and its query may hold more than an operator should read.
-    if isinstance(error, TimeoutError):
-        return "no bytes came in time"
-    if isinstance(error, ssl.SSLError):
-        return "the TLS handshake failed"
-    return f"the connection broke ({type(error).__name__})"
-
-
-def _said(answer: Answer) -> str:
-    # One short line of the server's own words: they name the account and the permission, never a token.
+def _server_message(response: Response) -> str:
+    # The server's message names the account and the permission, never a token.
     try:
-        message = str(json.loads(answer.read(MAX_MESSAGE_BYTES))["error"]["message"])
-    except (ValueError, KeyError, TypeError, *BROKEN_CONNECTION):
+        message = str(json.loads(response.read(MAX_MESSAGE_BYTES))["error"]["message"])
+    except (ValueError, KeyError, TypeError, TransientFault):
         return ""
     return f" ({_plain(message)})" if message else ""
 

@@ -1,26 +1,29 @@
-"""A checkpoint in a bucket: listed once, then read by generation.
+"""Ranged reads of GCS objects, pinned to the generation of one listing.
 
-Every read names the generation that the listing saw, so an object that is overwritten meanwhile is an error and never
-a mix of old and new bytes; every byte is summed and compared with the sum in the listing.
+An object that is overwritten after the listing is an error, never a mix of old and new bytes. Whole objects are summed
+and compared with the listing; ranges are summed by the caller.
 Source: https://cloud.google.com/storage/docs/json_api/v1/objects (list, get, alt=media)
 """
 
 import json
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Sequence
+from contextlib import AbstractContextManager
 from typing import Any
 from urllib.parse import quote
 
 from service.errors import CheckpointNotFound, CorruptObject, MalformedCheckpoint, ObjectChanged, TransferFailed
 from service.storage import crc32c
 from service.storage.cache.cache import CheckpointCache, PulledCheckpoint
+from service.storage.gcs.connections import Response
 from service.storage.gcs.http import GcsTransport
-from service.storage.gcs.keep_alive import Answer
-from service.storage.gzip import decoded
+from service.storage.gzip import unpacked
 from service.storage.location import GcsLocation
 from service.storage.objects import ObjectInfo, check_name
+from service.storage.open_files import OpenFiles, open_bucket
 from service.storage.progress import Progress
-from service.storage.retry import Patience, ThroughputWatchdog, TransferLimits, TransientFault
+from service.storage.ranges import read_range
+from service.storage.retry import RetryBudget, ThroughputWatchdog, TransferLimits, TransientFault
 
 MAX_LISTING_BYTES = 64 * 1024 * 1024  # of one page of a thousand objects
 MAX_READ_BYTES = 256 * 1024 * 1024
@@ -60,12 +63,11 @@ class GcsSource:
             HostileName: an object's name would lead outside its folder.
             TransferFailed: the listing did not come within its retries or its deadline.
         """
-        patience = Patience(self.limits)
+        budget = RetryBudget(self.limits)
         objects: list[ObjectInfo] = []
         token: str | None = ""
         while token is not None:
-            patience.check(self.uri, "listing")
-            page = patience.try_often(lambda token=token: self._page(token), self.uri, "listing")
+            page = self._page(token, budget)
             objects += [self._info(item) for item in page.get("items", ()) if not item["name"].endswith("/")]
             token = page.get("nextPageToken")
         if not objects:
@@ -83,51 +85,18 @@ class GcsSource:
         """
         if info.size_bytes > MAX_READ_BYTES:
             raise MalformedCheckpoint(self.uri, info.name, f"{info.size_bytes:,} bytes are too many for this file.")
-        patience = Patience(self.limits)
-
-        def attempt() -> bytes:
-            data = bytearray(info.size_bytes)
-            rooms = [memoryview(data)]
-            for num_bytes in self.stream(info, 0, len(data), lambda: rooms[-1], patience):
-                rooms.append(rooms[-1][num_bytes:])
-            return bytes(data)
-
         actual = ""
         for _ in range(2):
-            data = patience.try_often(attempt, self.uri, info.name)
+            data = read_range(self, info, 0, info.size_bytes, RetryBudget(self.limits))
             actual = crc32c.to_text(crc32c.extend(0, data))
             if actual == info.crc32c:
-                return decoded(self.uri, info, data)
+                return unpacked(self.uri, info, data)
         raise CorruptObject(self.uri, info.name, expected=info.crc32c, actual=actual)
 
-    def stream(
-        self, info: ObjectInfo, start: int, length: int, room: Callable[[], memoryview], patience: Patience
-    ) -> Iterator[int]:
-        """Read `length` bytes of an object from byte `start`, as they are stored; once, unchecked. See `ByteRanges`.
-
-        Raises:
-            TransientFault: the body stopped, broke off or trickled; what came before is right as far as it goes.
-            ObjectChanged: the object was overwritten or deleted since it was listed.
-            TransferFailed: the deadline has passed.
-        """
-        if length == 0:
-            return
+    def open_range(self, info: ObjectInfo, start: int, num_bytes: int, budget: RetryBudget) -> "_ObjectRange":
+        """Open a range of an object's stored bytes, which are not compared with its sum; see `RangeSource`."""
         path = f"o/{quote(self._prefix + info.name, safe='')}"
-        params = {"alt": "media", "generation": info.generation}
-        # Asking for gzip gets an object that is stored with gzip as it is stored, which is what its sum is of.
-        headers = {"Range": f"bytes={start}-{start + length - 1}", "Accept-Encoding": "gzip"}
-        with self._transport.get(path, params, headers, (info.name, info.generation)) as answer:
-            self._check_is_asked_for(answer, info, start, length)
-            watchdog = ThroughputWatchdog(self.limits)
-            left_bytes = length
-            while left_bytes:
-                patience.check(self.uri, info.name)
-                num_bytes = answer.read_into(room()[:left_bytes])
-                if not num_bytes:
-                    raise TransientFault("the body ended early")
-                watchdog.add(num_bytes)
-                left_bytes -= num_bytes
-                yield num_bytes
+        return _ObjectRange(self._transport, path, self.uri, info, budget, start=start, end=start + num_bytes)
 
     def pull(
         self,
@@ -136,18 +105,35 @@ class GcsSource:
         progress: Progress,
         cancelled: threading.Event | None = None,
     ) -> PulledCheckpoint:
-        """Bring objects into the cache; see `CheckpointCache.pull`."""
+        """Copy objects into the cache; see `CheckpointCache.pull`."""
         return cache.pull(self, objects, progress, cancelled)
 
-    def _page(self, token: str) -> dict[str, Any]:
+    def open_files(
+        self,
+        objects: Sequence[ObjectInfo],
+        chosen: Sequence[ObjectInfo],
+        *,
+        cache: CheckpointCache | None,
+        progress: Progress,
+        cancelled: threading.Event | None = None,
+    ) -> AbstractContextManager[OpenFiles]:
+        """Open objects for streaming; see `open_bucket`."""
+        return open_bucket(self, objects, chosen, cache=cache, progress=progress, cancelled=cancelled)
+
+    def _page(self, token: str, budget: RetryBudget) -> dict[str, Any]:
         params: dict[str, str | int] = {"prefix": self._prefix, "fields": LIST_FIELDS, "maxResults": 1000}
         if token:
             params["pageToken"] = token
-        with self._transport.get("o", params, {}) as answer:
-            try:
-                return json.loads(answer.read(MAX_LISTING_BYTES))
-            except ValueError as error:
-                raise TransientFault("the listing is no JSON") from error
+        page: dict[str, Any] = {}
+        for attempt in budget.attempts(self.uri, "listing"):
+            with attempt:
+                budget.check(self.uri, "listing")
+                with self._transport.get("o", params, {}) as response:
+                    try:
+                        page = json.loads(response.read(MAX_LISTING_BYTES))
+                    except ValueError as error:
+                        raise TransientFault("the listing is not JSON") from error
+        return page
 
     def _info(self, item: dict[str, Any]) -> ObjectInfo:
         name = item["name"].removeprefix(self._prefix)
@@ -162,13 +148,82 @@ class GcsSource:
             content_encoding=item.get("contentEncoding", ""),
         )
 
-    def _check_is_asked_for(self, answer: Answer, info: ObjectInfo, start: int, length: int) -> None:
-        generation = answer.headers.get("X-Goog-Generation")
-        if generation is not None and generation != str(info.generation):
-            raise ObjectChanged(self.uri, info.name, info.generation)
-        if answer.status == 206:
-            came = answer.headers.get("Content-Range", "")
-            if came != f"bytes {start}-{start + length - 1}/{info.size_bytes}":
-                raise TransientFault(f"another range came than was asked for ({came[:60]!r})")
-        elif start != 0 or length != info.size_bytes or answer.headers.get("Content-Length") != str(length):
+
+class _ObjectRange:
+    """A range of one object's bytes; a body that breaks off is requested again from where it stopped."""
+
+    def __init__(
+        self,
+        transport: GcsTransport,
+        path: str,
+        uri: str,
+        info: ObjectInfo,
+        budget: RetryBudget,
+        *,
+        start: int,
+        end: int,
+    ) -> None:
+        self._transport, self._path, self._uri, self._info, self._budget = transport, path, uri, info, budget
+        self._next, self._end = start, end  # the byte to read next, and the one after the last
+        self._response: Response | None = None
+        self._watchdog = ThroughputWatchdog(budget.limits)
+
+    def __enter__(self) -> "_ObjectRange":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._close()
+
+    def readinto(self, buffer: memoryview) -> None:
+        """Fill the buffer with the next bytes of the range; see `RangeReader`."""
+        filled = 0
+        for attempt in self._budget.attempts(self._uri, self._info.name):
+            with attempt:
+                while filled < len(buffer):
+                    filled += self._read_some(buffer[filled:])
+
+    def _read_some(self, buffer: memoryview) -> int:
+        self._budget.check(self._uri, self._info.name)
+        try:
+            response = self._response = self._response or self._request()
+            num_bytes = response.readinto(buffer)
+            if not num_bytes:
+                raise TransientFault("the body ended early")
+            self._watchdog.add(num_bytes)
+        except TransientFault:
+            self._close()
+            raise
+        self._next += num_bytes
+        return num_bytes
+
+    def _request(self) -> Response:
+        version = (self._info.name, self._info.generation)
+        params = {"alt": "media", "generation": self._info.generation}
+        # Accepting gzip returns an object that is stored with gzip as it is stored, which is what its sum is of.
+        headers = {"Range": f"bytes={self._next}-{self._end - 1}", "Accept-Encoding": "gzip"}
+        response = self._transport.get(self._path, params, headers, version)
+        try:
+            self._check_range(response)
+        except BaseException:
+            response.close()
+            raise
+        self._watchdog = ThroughputWatchdog(self._budget.limits)
+        return response
+
+    def _check_range(self, response: Response) -> None:
+        generation = response.headers.get("X-Goog-Generation")
+        if generation is not None and generation != str(self._info.generation):
+            raise ObjectChanged(self._uri, self._info.name, self._info.generation)
+        if response.status == 206:
+            received = response.headers.get("Content-Range", "")
+            if received != f"bytes {self._next}-{self._end - 1}/{self._info.size_bytes}":
+                raise TransientFault(f"another range came than was asked for ({received[:60]!r})")
+            return
+        length = response.headers.get("Content-Length")
+        if (self._next, self._end) != (0, self._info.size_bytes) or length != str(self._end):
             raise TransientFault("the whole object came where a range was asked for")
+
+    def _close(self) -> None:
+        if self._response is not None:
+            self._response.close()
+            self._response = None

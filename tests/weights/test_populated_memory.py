@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from service.weights.fresh_memory import ALIGNMENT_BYTES, fresh_memory
+from service.weights.host_memory import ALIGNMENT_BYTES, populated_memory
 
 MIB = 1024 * 1024
 
@@ -31,14 +31,14 @@ def wait_until_resident(address: int, num_bytes: int) -> None:
 
 
 def test_it_becomes_real_by_itself():
-    memory = fresh_memory(64 * MIB)
+    memory = populated_memory(64 * MIB)
     wait_until_resident(memory.ctypes.data, 64 * MIB)
     assert memory.ctypes.data % ALIGNMENT_BYTES == 0
 
 
 def test_what_is_written_stays_while_the_rest_is_got_ready():
     for _ in range(20):
-        memory = fresh_memory(64 * MIB)
+        memory = populated_memory(64 * MIB)
         memory[:] = values = np.random.default_rng(0).integers(0, 256, memory.nbytes, np.uint8)
         wait_until_resident(memory.ctypes.data, memory.nbytes)
         assert np.array_equal(memory, values)
@@ -46,4 +46,4 @@ def test_what_is_written_stays_while_the_rest_is_got_ready():
 
 @pytest.mark.parametrize("num_bytes", [0, 1, mmap.PAGESIZE + 1])
 def test_it_has_as_many_bytes_as_were_asked_for(num_bytes):
-    assert fresh_memory(num_bytes).nbytes == num_bytes
+    assert populated_memory(num_bytes).nbytes == num_bytes

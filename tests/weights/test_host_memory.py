@@ -9,7 +9,7 @@ import pytest
 
 from service.device.mesh import DeviceMesh
 from service.weights.assembly import Assembly
-from service.weights.staging import Staging
+from service.weights.host_memory import HostMemoryBudget
 from tests.checkpoint.streamed import DTYPE, SPECS, TENSORS, made_at_once
 
 MESH = DeviceMesh((jax.devices()[0],))
@@ -20,41 +20,41 @@ def no_check() -> None:
 
 
 def test_who_does_not_fit_waits_until_bytes_are_given_back():
-    staging = Staging(100)
+    memory = HostMemoryBudget(100)
     order = []
-    with staging.admitted(80, no_check):
+    with memory.reserve(80, no_check):
 
         def enter() -> None:
-            with staging.admitted(30, no_check):
+            with memory.reserve(30, no_check):
                 order.append("entered")
 
         thread = threading.Thread(target=enter)
         thread.start()
         time.sleep(0.05)
         order.append("given back")
-        staging.give_back(80)
+        memory.give_back(80)
         thread.join(5)
     assert order == ["given back", "entered"]
 
 
 def test_one_that_is_larger_than_all_goes_through_alone():
-    with Staging(100).admitted(1000, no_check):
+    with HostMemoryBudget(100).reserve(1000, no_check):
         pass
 
 
 def test_who_waits_in_vain_is_stopped():
-    staging = Staging(100)
+    memory = HostMemoryBudget(100)
 
     def refuse() -> None:
         raise TimeoutError
 
-    with staging.admitted(100, no_check), pytest.raises(TimeoutError), staging.admitted(1, refuse):
+    with memory.reserve(100, no_check), pytest.raises(TimeoutError), memory.reserve(1, refuse):
         pass
 
 
 def filled(assembly: Assembly) -> None:
     for name, tensor in TENSORS.items():
-        assembly.opening_bytes([name])
+        assembly.reserve([name])
         assembly.write(name, 0, tensor.reshape(-1))
 
 
@@ -73,8 +73,8 @@ def test_elsewhere_a_weight_takes_memory_when_it_begins_and_gives_it_back_when_i
     assembly = Assembly(SPECS, DTYPE, MESH, on_placed=given_back.append)
     taken = 0
     for name, tensor in TENSORS.items():
-        taken += assembly.opening_bytes([name])
-        assert assembly.opening_bytes([name]) == 0
+        taken += assembly.reserve([name])
+        assert assembly.reserve([name]) == 0
         assembly.write(name, 0, tensor.reshape(-1))
         assert sum(given_back) <= taken
     assert taken == sum(given_back) == sum(weight.nbytes for weight in assembly.weights().values())

@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 from service.models.weight_spec import TensorSource, WeightSpec
-from service.weights.tensor_place import TensorPlace
+from service.weights.assembly import TensorPlace
 from tests.checkpoint.streamed import made_at_once
 
 BF16 = np.dtype(ml_dtypes.bfloat16)

@@ -1,0 +1,156 @@
+"""HTTP/1.1 GETs over connections that stay open, with bodies that are read straight into the caller's memory.
+
+The usual clients return each part of a body as new bytes and spend a millisecond of Python on a request; when weights
+are read at several gigabytes a second, both cost a good part of the time.
+"""
+
+import http.client
+import ssl
+import urllib.request
+import weakref
+from collections.abc import Mapping
+from urllib.parse import SplitResult, urlsplit
+
+from service.storage.retry import TransientFault
+
+BROKEN_CONNECTION = (OSError, http.client.HTTPException)
+
+
+class Response:
+    """Status, headers and an unread body; `close` gives the connection back once the body was read to its end."""
+
+    def __init__(self, connection: http.client.HTTPConnection, idle: list[http.client.HTTPConnection]) -> None:
+        """Receive the status and the headers."""
+        self._connection, self._idle = connection, idle
+        self._response = connection.getresponse()
+        self._left_bytes = self._response.length
+        self.status = self._response.status
+        self.headers = self._response.headers
+
+    def __enter__(self) -> "Response":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def readinto(self, buffer: memoryview) -> int:
+        """Read what has arrived into the beginning of `buffer`; return how many bytes, 0 at the end of the body.
+
+        Raises:
+            TransientFault: the connection broke or timed out.
+        """
+        try:
+            if self._left_bytes is None:  # chunked transfer coding
+                data = self._response.read1(len(buffer))
+                buffer[: len(data)] = data
+                return len(data)
+            # The response's own methods would wait until the buffer is full; its buffered reader takes what is there.
+            num_bytes = self._response.fp.readinto1(buffer[: self._left_bytes]) if self._left_bytes else 0
+        except BROKEN_CONNECTION as error:
+            raise connection_fault(error) from error
+        self._left_bytes -= num_bytes
+        return num_bytes
+
+    def read(self, max_bytes: int) -> bytes:
+        """Read the rest of the body, or the beginning of a long one.
+
+        Raises:
+            TransientFault: the connection broke or timed out.
+        """
+        try:
+            data = self._response.read(max_bytes)
+        except BROKEN_CONNECTION as error:
+            raise connection_fault(error) from error
+        if self._left_bytes is not None:
+            self._left_bytes -= len(data)
+        return data
+
+    def close(self) -> None:
+        """Keep the connection for the next request, or close it if bytes of this body may still arrive on it."""
+        is_at_end = self._response.isclosed() if self._left_bytes is None else self._left_bytes == 0
+        self._response.close()
+        if is_at_end and not self._response.will_close:
+            self._idle.append(self._connection)
+        else:
+            self._connection.close()
+
+
+class ConnectionPool:
+    """Connections to one server; safe to use from several threads."""
+
+    def __init__(
+        self, endpoint: str, *, connect_timeout_s: float, read_timeout_s: float, is_proxy_allowed: bool
+    ) -> None:
+        """Name the server; nothing is opened yet.
+
+        Args:
+            endpoint: `https://host[:port]` or `http://host[:port]`.
+            connect_timeout_s: for a new connection.
+            read_timeout_s: between two arrivals of bytes.
+            is_proxy_allowed: whether to use the proxy that the environment names, if it names one.
+        """
+        self._address = urlsplit(endpoint)
+        self._connect_timeout_s, self._read_timeout_s = connect_timeout_s, read_timeout_s
+        self._proxy = _proxy_for(self._address) if is_proxy_allowed else None
+        self._idle: list[http.client.HTTPConnection] = []
+        # A checkpoint may be read long after it was located, so no caller knows a moment to close.
+        self._finalizer = weakref.finalize(self, _close_all, self._idle)
+
+    def close(self) -> None:
+        """Close the idle connections; one in use is closed by its response."""
+        _close_all(self._idle)
+
+    def get(self, target: str, headers: Mapping[str, str]) -> Response:
+        """Send one GET and receive the headers of its response.
+
+        Raises:
+            TransientFault: the connection could not be made, broke or timed out.
+        """
+        connection = None
+        try:
+            connection = self._take_idle() or self._connect()
+            connection.request("GET", self._address.path.rstrip("/") + target, headers=dict(headers))
+            return Response(connection, self._idle)
+        except BROKEN_CONNECTION as error:
+            if connection is not None:
+                connection.close()
+            raise connection_fault(error) from error
+
+    def _take_idle(self) -> http.client.HTTPConnection | None:
+        try:
+            return self._idle.pop()
+        except IndexError:
+            return None
+
+    def _connect(self) -> http.client.HTTPConnection:
+        is_tls = self._address.scheme == "https"
+        kind = http.client.HTTPSConnection if is_tls else http.client.HTTPConnection
+        end = self._proxy or self._address
+        assert end.hostname is not None
+        connection = kind(end.hostname, end.port, timeout=self._connect_timeout_s)
+        if self._proxy is not None:
+            connection.set_tunnel(self._address.hostname or "", self._address.port or (443 if is_tls else 80))
+        connection.connect()
+        connection.sock.settimeout(self._read_timeout_s)
+        return connection
+
+
+def connection_fault(error: Exception) -> TransientFault:
+    """Describe a broken connection without the error's own text, which may hold an address with its query."""
+    if isinstance(error, TimeoutError):
+        return TransientFault("no bytes came in time")
+    if isinstance(error, ssl.SSLError):
+        return TransientFault("the TLS handshake failed")
+    return TransientFault(f"the connection broke ({type(error).__name__})")
+
+
+def _proxy_for(address: SplitResult) -> SplitResult | None:
+    proxy = urllib.request.getproxies().get(address.scheme)
+    if not proxy or urllib.request.proxy_bypass(address.netloc):
+        return None
+    return urlsplit(proxy if "://" in proxy else f"http://{proxy}")
+
+
+def _close_all(connections: list[http.client.HTTPConnection]) -> None:
+    while connections:
+        connections.pop().close()

@@ -1,0 +1,260 @@
+"""Files of a checkpoint, opened for one reading: from a bucket, with copies for the cache, or from this machine."""
+
+import logging
+import os
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from service.errors import AccessDenied, ObjectChanged, StorageFull, TransferFailed
+from service.storage.cache.cache import (
+    Bucket,
+    CacheUnusable,
+    CheckpointCache,
+    OpenEntry,
+    PulledCheckpoint,
+    private_cache,
+)
+from service.storage.fetch import fetch_files
+from service.storage.objects import ObjectInfo
+from service.storage.progress import Progress, show_progress
+from service.storage.ranges import RangeSource
+from service.storage.retry import RetryBudget, TransferLimits
+
+logger = logging.getLogger(__name__)
+
+# A disk needs few readers: more of them than processors wait for one another and for the GIL. Large chunks make them
+# take the GIL seldom, because they share it with imports.
+FILE_LIMITS = TransferLimits(num_workers=2, slice_bytes=16 * 1024 * 1024, chunk_bytes=8 * 1024 * 1024)
+
+
+@dataclass(frozen=True)
+class OpenFile:
+    """One file: the source that it is read from, and the folder that gets a copy, if any."""
+
+    source: RangeSource
+    info: ObjectInfo  # without a sum where the bytes are trusted
+    copy_to: Path | None = None
+
+
+@dataclass
+class OpenFiles:
+    """Open files, and the limits of reading them."""
+
+    files: Sequence[OpenFile]
+    progress: Progress  # expects their bytes
+    budget: RetryBudget
+    release: Callable[[], None] = lambda: None  # lets the cache evict the files
+    entry: OpenEntry | None = None  # gets the copies
+
+    def keep_copies(self, file_sums: Mapping[str, str], disk_fault: Exception | None) -> None:
+        """Complete the cache's entry; a disk that failed costs the entry and raises nothing.
+
+        Args:
+            file_sums: the crc32c of each copy, by name.
+            disk_fault: why a copy could not be written, if one could not.
+        """
+        if self.entry is None:
+            return
+        try:
+            if disk_fault is not None:
+                raise disk_fault
+            self.entry.add(file_sums)
+            self.entry.complete()
+        except (CacheUnusable, StorageFull, TransferFailed) as error:
+            self.entry.pulled.release()
+            _warn_not_kept(self.entry.cache_root, error)
+
+
+@contextmanager
+def open_bucket(
+    bucket: Bucket,
+    objects: Sequence[ObjectInfo],
+    chosen: Sequence[ObjectInfo],
+    *,
+    cache: CheckpointCache | None,
+    progress: Progress,
+    cancelled: threading.Event | None,
+) -> Iterator[OpenFiles]:
+    """Open files of a bucket, or of the cache if it has them.
+
+    Args:
+        bucket: where the objects lie.
+        objects: all files that belong in the cache together; those that are not chosen are fetched here.
+        chosen: the files to open.
+        cache: gets copies of what it lacks; None: nothing is written, except files that have to be unpacked.
+        progress: counts the bytes.
+        cancelled: set by the caller to end the reading.
+
+    Raises:
+        CheckpointError: see `CheckpointCache.pull`; a disk that is full or fails is only logged.
+    """
+    if any(info.is_gzipped for info in chosen):
+        pulled = (cache or private_cache()).pull(bucket, objects, progress, cancelled)
+        with open_pulled(bucket.uri, pulled, chosen, Progress(), cancelled) as opened:  # counted by the pull
+            yield opened
+        return
+    entry = None
+    if cache is not None:
+        budget = RetryBudget(bucket.limits, cancelled)
+        try:
+            entry = _open_entry(cache, bucket, objects, chosen=chosen, progress=progress, budget=budget)
+        except (CacheUnusable, StorageFull) as error:
+            # A disk that is full or fails must not keep a model from being served.
+            _warn_not_kept(cache.root, error)
+    if entry is not None and not entry.missing:
+        entry.close()
+        with open_pulled(bucket.uri, entry.pulled, chosen, progress, cancelled) as opened:
+            yield opened
+        return
+    budget = RetryBudget(bucket.limits, cancelled)
+    with show_progress(progress, bucket.uri):
+        if entry is None:
+            progress.expect(sum(info.size_bytes for info in chosen))
+            yield OpenFiles([OpenFile(bucket, info) for info in chosen], progress, budget)
+            return
+        with entry, FolderRanges(bucket.uri, entry.folder) as present:
+            files = [
+                # An earlier, interrupted pull may have left some of them.
+                OpenFile(bucket, info, entry.folder) if info in entry.missing else OpenFile(present, info)
+                for info in chosen
+            ]
+            yield OpenFiles(files, progress, budget, entry.pulled.release, entry)
+
+
+@contextmanager
+def open_pulled(
+    uri: str,
+    pulled: PulledCheckpoint,
+    chosen: Sequence[ObjectInfo],
+    progress: Progress,
+    cancelled: threading.Event | None,
+) -> Iterator[OpenFiles]:
+    """Open files of this machine, which are trusted: a pull has summed them, or they are the user's own.
+
+    Args:
+        uri: the checkpoint's address, for messages.
+        pulled: the files; released if the body fails.
+        chosen: the files to open.
+        progress: counts the bytes.
+        cancelled: set by the caller to end the reading.
+    """
+    # A file that was stored with gzip is larger than its object.
+    sizes = [(pulled.path / info.name).stat().st_size if info.is_gzipped else info.size_bytes for info in chosen]
+    progress.expect(sum(sizes))
+    try:
+        with FolderRanges(uri, pulled.path) as folder:
+            infos = [replace(info, crc32c="", size_bytes=size) for info, size in zip(chosen, sizes, strict=True)]
+            files = [OpenFile(folder, info) for info in infos]
+            yield OpenFiles(files, progress, RetryBudget(FILE_LIMITS, cancelled), pulled.release)
+    except BaseException:
+        pulled.release()
+        raise
+
+
+class FolderRanges:
+    """Ranged reads of one folder's files, each open from its first read until `close`.
+
+    The files are not mapped: mapped pages count as this process's memory, and each costs a page fault.
+    """
+
+    def __init__(self, uri: str, folder: Path) -> None:
+        """Name the folder; nothing is opened yet.
+
+        Args:
+            uri: the checkpoint's address, for messages.
+            folder: the folder that the objects' names are relative to.
+        """
+        self.uri = uri
+        self._folder = folder
+        self._lock = threading.Lock()
+        self._descriptors: dict[str, int] = {}
+
+    def __enter__(self) -> "FolderRanges":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Close the files."""
+        with self._lock:
+            for descriptor in self._descriptors.values():
+                os.close(descriptor)
+            self._descriptors.clear()
+
+    @contextmanager
+    def open_range(self, info: ObjectInfo, start: int, num_bytes: int, budget: RetryBudget) -> Iterator["_FileRange"]:
+        """Open a range of a file; see `RangeSource`."""
+        yield _FileRange(self, info, start, budget)
+
+    def read_at(self, info: ObjectInfo, start: int, buffer: memoryview) -> int:
+        """Read some bytes of a file from byte `start` on; return how many.
+
+        Raises:
+            ObjectChanged: the file is gone or shorter than it was.
+            AccessDenied: it may not be read.
+            TransferFailed: the disk failed.
+        """
+        try:
+            num_bytes = os.preadv(self._descriptor(info), [buffer], start)
+        except FileNotFoundError as error:
+            raise ObjectChanged(self.uri, info.name, info.generation) from error
+        except PermissionError as error:
+            raise AccessDenied(self.uri, f"{info.name} may not be read by this user.") from error
+        except OSError as error:
+            raise TransferFailed(self.uri, info.name, f"cannot be read: {error.strerror}") from error
+        if num_bytes == 0:
+            raise ObjectChanged(self.uri, info.name, info.generation)
+        return num_bytes
+
+    def _descriptor(self, info: ObjectInfo) -> int:
+        with self._lock:
+            if info.name not in self._descriptors:
+                self._descriptors[info.name] = os.open(self._folder / info.name, os.O_RDONLY | os.O_CLOEXEC)
+            return self._descriptors[info.name]
+
+
+class _FileRange:
+    """A range of one file."""
+
+    def __init__(self, files: FolderRanges, info: ObjectInfo, start: int, budget: RetryBudget) -> None:
+        self._files, self._info, self._next, self._budget = files, info, start, budget
+
+    def readinto(self, buffer: memoryview) -> None:
+        filled = 0
+        while filled < len(buffer):
+            self._budget.check(self._files.uri, self._info.name)
+            num_bytes = self._files.read_at(self._info, self._next, buffer[filled:])
+            filled += num_bytes
+            self._next += num_bytes
+
+
+def _open_entry(
+    cache: CheckpointCache,
+    bucket: Bucket,
+    objects: Sequence[ObjectInfo],
+    *,
+    chosen: Sequence[ObjectInfo],
+    progress: Progress,
+    budget: RetryBudget,
+) -> OpenEntry:
+    """Open the cache's entry, fetch the missing files that are not chosen, and complete it if that was all."""
+    entry = cache.open_entry(bucket, objects, budget)
+    try:
+        progress.expect(entry.missing_bytes)
+        others = [info for info in entry.missing if info not in chosen]
+        entry.add(fetch_files(bucket, others, entry.folder, progress, budget))
+        if not entry.missing:
+            entry.complete()
+    except BaseException:
+        entry.abandon()
+        raise
+    return entry
+
+
+def _warn_not_kept(cache_root: Path, error: Exception) -> None:
+    facts = {"cache": str(cache_root), "reason": str(error)}
+    logger.warning("the cache cannot keep the checkpoint; its weights stream past it", extra=facts)
