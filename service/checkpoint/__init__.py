@@ -1,1 +1,1 @@
-"""Bytes in a bucket to weights on the device."""
+"""Checkpoints: their layouts, their configurations, and the loading of their weights."""

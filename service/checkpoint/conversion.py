@@ -1,6 +1,6 @@
-"""A Levanter checkpoint converted once: safetensors, config.json and tokenizer, so that later starts need no Levanter.
+"""A Levanter checkpoint converted to safetensors, config.json and tokenizer, so that later starts need no Levanter.
 
-A conversion is named after the listing of what it was made from, so another version of any object is another name.
+Its name is a digest of the Levanter checkpoint's listing, so another version of any object has another name.
 """
 
 import hashlib
@@ -24,12 +24,12 @@ WEIGHTS = "model.safetensors"
 
 
 def conversion_name(uri: str, open_source: OpenSource, sources: Sequence[str | None]) -> str | None:
-    """Return the name that a checkpoint's conversion has, or would have; None if it needs none.
+    """Return the name of a checkpoint's conversion, which may exist or not; None if it needs none.
 
     Args:
         uri: MODEL_URI.
-        open_source: opens a place.
-        sources: further settings that decide what the conversion holds.
+        open_source: opens a location.
+        sources: further settings that the conversion depends on.
 
     Raises:
         CheckpointError: there is no checkpoint.
@@ -42,7 +42,7 @@ def conversion_name(uri: str, open_source: OpenSource, sources: Sequence[str | N
         source.close()
     if not isinstance(layout, LevanterLayout):
         return None
-    # The step itself, and what lies beside it at the top: the configuration and the tokenizer.
+    # The step itself, and the files at the top: the configuration and the tokenizer.
     inside = {*layout.weights, *(info for info in objects if "/" not in info.name)}
     versions = sorted([info.name, info.generation, info.size_bytes, info.crc32c] for info in inside)
     text = json.dumps([source.uri, list(sources), versions])
@@ -50,10 +50,10 @@ def conversion_name(uri: str, open_source: OpenSource, sources: Sequence[str | N
 
 
 def is_conversion(uri: str, open_source: OpenSource) -> bool:
-    """Tell whether a whole conversion lies at a place.
+    """Return whether a location holds a complete conversion.
 
     Raises:
-        CheckpointError: the place cannot be read.
+        CheckpointError: the location cannot be read.
     """
     source = open_source(parse_location(uri))
     try:
@@ -68,7 +68,7 @@ def write_conversion(folder: Path, located: LocatedCheckpoint, cache: Checkpoint
     """Write a Levanter checkpoint as a Hugging Face snapshot into an empty folder.
 
     Raises:
-        CheckpointError: the weights did not come whole, or are not what the configuration describes.
+        CheckpointError: the bytes are wrong or missing, or are not those of the configuration.
     """
     from safetensors.numpy import save_file  # comes with Levanter
 

@@ -1,6 +1,6 @@
-"""A checkpoint that was found, described and pinned, before any weight of it is moved.
+"""Discovery of a checkpoint: its files, pinned to one version, and its configuration; no weight is read.
 
-What a start needs to lower and compile is here already: the configuration. `loading` brings the rest.
+The configuration is all that a start needs to lower and compile.
 """
 
 import logging
@@ -23,20 +23,20 @@ OpenSource = Callable[[Location], Source]
 
 @dataclass(frozen=True)
 class FileSet:
-    """Files of one place that belong together."""
+    """Files of one source that are cached together."""
 
     source: Source
     objects: tuple[ObjectInfo, ...]
-    folder: str = ""  # where in the place the files of interest lie
+    folder: str = ""  # of the source, where the files of interest lie; empty or with a slash at its end
 
 
 @dataclass(frozen=True)
 class LocatedCheckpoint:
-    """Where everything is, and what the model looks like."""
+    """The files of a checkpoint and the configuration of its model."""
 
     uri: str
     layout: SafetensorsLayout | LevanterLayout
-    hub_config: Mapping[str, Any]  # what a config.json holds
+    hub_config: Mapping[str, Any]  # the values of a config.json
     weights: FileSet
     tokenizer: FileSet
 
@@ -48,41 +48,41 @@ def locate(
 
     Args:
         uri: MODEL_URI.
-        open_source: opens a place; the caller knows the cache and the emulator.
-        model_config_uri: MODEL_CONFIG_URI, for a Levanter checkpoint without a configuration beside or above it.
-        tokenizer_uri: TOKENIZER_URI, for a tokenizer that lies elsewhere.
+        open_source: opens a location; the caller knows the cache and the emulator.
+        model_config_uri: MODEL_CONFIG_URI, for a Levanter checkpoint without a configuration next to it or above it.
+        tokenizer_uri: TOKENIZER_URI, for a tokenizer in another location.
 
     Raises:
-        CheckpointError: something is missing, ambiguous or malformed; what is missing is named with its setting.
+        CheckpointError: a file is missing, ambiguous or malformed; the message names the setting that supplies it.
         SettingsError: an address is malformed.
     """
     location = parse_location(uri)
     source = open_source(location)
     objects = source.list()
     layout = detect_layout(source.uri, objects)
-    places = [_Place(source, objects, layout.folder if isinstance(layout, LevanterLayout) else "")]
+    folders = [_Folder(source, objects, layout.folder if isinstance(layout, LevanterLayout) else "")]
     if isinstance(layout, LevanterLayout):
         levanter.require_levanter(source.uri)
         logger.info("found a Levanter checkpoint", extra={"uri": source.uri, "step": layout.step})
-        places += _above(location, places[0], open_source)
-    hub_config = _hub_config(source.uri, layout, places, model_config_uri, open_source)
+        folders += _above(location, folders[0], open_source)
+    hub_config = _hub_config(source.uri, layout, folders, model_config_uri, open_source)
     if tokenizer_uri is not None:
         tokenizer_source = open_source(parse_location(tokenizer_uri, "TOKENIZER_URI"))
-        tokenizer_places = [_Place(tokenizer_source, tokenizer_source.list(), "")]
+        tokenizer_folders = [_Folder(tokenizer_source, tokenizer_source.list(), "")]
     else:
-        tokenizer_places = places
-    tokenizer = _tokenizer(source.uri, tokenizer_places)
+        tokenizer_folders = folders
+    tokenizer = _tokenizer(source.uri, tokenizer_folders)
     weights = layout.weights
     if isinstance(layout, SafetensorsLayout):
         layout, weights = _choose_weights(source, objects, layout)
-    if tokenizer.source is source:  # one place: one folder of the cache
+    if tokenizer.source is source:  # one source: one entry of the cache
         weights = tuple(dict.fromkeys((*weights, *tokenizer.objects)))
-    return LocatedCheckpoint(source.uri, layout, hub_config, FileSet(source, weights, places[0].folder), tokenizer)
+    return LocatedCheckpoint(source.uri, layout, hub_config, FileSet(source, weights, folders[0].folder), tokenizer)
 
 
 @dataclass(frozen=True)
-class _Place:
-    """A folder to look into."""
+class _Folder:
+    """A folder that may hold the configuration and the tokenizer."""
 
     source: Source
     objects: Sequence[ObjectInfo]
@@ -92,15 +92,15 @@ class _Place:
         return named(self.objects, names, self.folder)
 
     def files(self) -> list[ObjectInfo]:
-        """Return the files right in the folder."""
+        """Return the files directly in the folder."""
         inside = [info for info in self.objects if info.name.startswith(self.folder)]
         return [info for info in inside if "/" not in info.name[len(self.folder) :]]
 
 
-def _above(location: Location, step: _Place, open_source: OpenSource) -> list[_Place]:
-    """Return the run's folder: in the same listing if that holds it, else one address up."""
+def _above(location: Location, step: _Folder, open_source: OpenSource) -> list[_Folder]:
+    """Return the run's folder, from the same listing if that holds it, otherwise from the parent address."""
     if step.folder:
-        return [_Place(step.source, step.objects, "")]
+        return [_Folder(step.source, step.objects, "")]
     match location:
         case LocalLocation(path):
             parent: Location = LocalLocation(path.parent)
@@ -109,14 +109,14 @@ def _above(location: Location, step: _Place, open_source: OpenSource) -> list[_P
         case _:
             return []
     source = open_source(parent)
-    # Only what lies right above is of interest, and other steps may be many.
-    return [_Place(source, [info for info in source.list() if "/" not in info.name], "")]
+    # Only files directly in the parent are of interest, and it may hold many other steps.
+    return [_Folder(source, [info for info in source.list() if "/" not in info.name], "")]
 
 
 def _hub_config(
     uri: str,
     layout: SafetensorsLayout | LevanterLayout,
-    places: Sequence[_Place],
+    folders: Sequence[_Folder],
     model_config_uri: str | None,
     open_source: OpenSource,
 ) -> Mapping[str, Any]:
@@ -126,16 +126,16 @@ def _hub_config(
         found = named(source.list(), [name])
         if not found:
             raise MissingFile(model_config_uri, "there is no such file; MODEL_CONFIG_URI names it.")
-        return _read_config(uri, layout, source, found[0], places[0])
-    for place in places:
-        if found := place.find(CONFIG_JSON):
-            return _read_config(uri, layout, place.source, found[0], places[0])
-        yamls = [info for info in place.files() if info.name.endswith(YAML_SUFFIXES)]
+        return _read_config(uri, layout, source, found[0], folders[0])
+    for folder in folders:
+        if found := folder.find(CONFIG_JSON):
+            return _read_config(uri, layout, folder.source, found[0], folders[0])
+        yamls = [info for info in folder.files() if info.name.endswith(YAML_SUFFIXES)]
         if isinstance(layout, LevanterLayout) and yamls:
             if len(yamls) > 1:
                 names = ", ".join(info.name for info in yamls)
                 raise AmbiguousCheckpoint(uri, f"holds several YAML files ({names}). Set MODEL_CONFIG_URI to one.")
-            return _read_config(uri, layout, place.source, yamls[0], places[0])
+            return _read_config(uri, layout, folder.source, yamls[0], folders[0])
     remedy = (
         "Put a Hugging Face config.json or the Levanter YAML beside the step or above it, or set MODEL_CONFIG_URI."
         if isinstance(layout, LevanterLayout)
@@ -145,7 +145,7 @@ def _hub_config(
 
 
 def _read_config(
-    uri: str, layout: SafetensorsLayout | LevanterLayout, source: Source, info: ObjectInfo, step: _Place
+    uri: str, layout: SafetensorsLayout | LevanterLayout, source: Source, info: ObjectInfo, step: _Folder
 ) -> Mapping[str, Any]:
     data = source.read(info)
     if not info.name.endswith(YAML_SUFFIXES):
@@ -166,24 +166,24 @@ def _read_config(
     return values
 
 
-def _tokenizer(uri: str, places: Sequence[_Place]) -> FileSet:
-    for place in places:
-        found = place.find(*TOKENIZER_FILES)
+def _tokenizer(uri: str, folders: Sequence[_Folder]) -> FileSet:
+    for folder in folders:
+        found = folder.find(*TOKENIZER_FILES)
         if any(info.name.endswith(("tokenizer.json", "tokenizer.model")) for info in found):
-            return FileSet(place.source, found, place.folder)
+            return FileSet(folder.source, found, folder.folder)
     raise MissingFile(
         uri,
-        "tokenizer.json is missing. Set TOKENIZER_URI to where it lies, for instance hf://org/name of the base model.",
+        "tokenizer.json is missing. Set TOKENIZER_URI to its location, for instance hf://org/name of the base model.",
     )
 
 
 def _choose_weights(
     source: Source, objects: Sequence[ObjectInfo], layout: SafetensorsLayout
 ) -> tuple[SafetensorsLayout, tuple[ObjectInfo, ...]]:
-    """Return those safetensors that hold the model, and all files that a Hugging Face snapshot needs.
+    """Return the safetensors that hold the model, and all files that a Hugging Face snapshot needs.
 
-    Some publish the weights twice, under the standard names and under their own (`consolidated.safetensors`): the
-    index decides, and without one the standard name.
+    Some repositories hold the weights twice, under the standard names and under others (`consolidated.safetensors`):
+    the index decides, and without one the standard name.
     """
     index = named(objects, [INDEX])
     if not index:

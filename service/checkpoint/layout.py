@@ -1,4 +1,4 @@
-"""What a listing holds: a Hugging Face snapshot, a Levanter run or one of its steps; told by names alone."""
+"""Layouts of checkpoints, detected by names alone: a Hugging Face snapshot, a Levanter run or one of its steps."""
 
 import re
 from collections.abc import Iterable, Sequence
@@ -17,7 +17,7 @@ TOKENIZER_FILES = (
     "generation_config.json",
     "tokenizer.model",
 )
-# Levanter writes it last, so a step that has it is complete.
+# Levanter writes this file last, so a step that has it is complete.
 STEP_MARKER = "metadata.json"
 INDEX = "model.safetensors.index.json"
 _STEP_FOLDER = re.compile(r"step-(\d+)")
@@ -34,7 +34,7 @@ class SafetensorsLayout:
 class LevanterLayout:
     """One complete step of a Levanter run."""
 
-    step: int | None  # None where the address names the step itself by another name than step-N
+    step: int | None  # None if the address is a step whose name is not step-N
     folder: str  # relative to the location, with a slash at its end; empty if the address names the step
     weights: tuple[ObjectInfo, ...]
 
@@ -43,12 +43,12 @@ Layout = SafetensorsLayout | LevanterLayout
 
 
 def detect_layout(uri: str, objects: Sequence[ObjectInfo]) -> Layout:
-    """Tell what kind of checkpoint lies at a place.
+    """Detect the layout of the checkpoint in a listing.
 
     Raises:
-        PickledWeights: the weights are there as pickles only.
-        AmbiguousCheckpoint: both kinds are there.
-        CheckpointNotFound: neither kind is, or no Levanter step is complete.
+        PickledWeights: the weights are pickled.
+        AmbiguousCheckpoint: the listing holds both layouts.
+        CheckpointNotFound: it holds neither, or no Levanter step is complete.
     """
     top = [info for info in objects if "/" not in info.name]
     safetensors = tuple(info for info in top if info.name.endswith(".safetensors"))
@@ -67,7 +67,7 @@ def detect_layout(uri: str, objects: Sequence[ObjectInfo]) -> Layout:
 
 
 def named(objects: Iterable[ObjectInfo], names: Iterable[str], folder: str = "") -> tuple[ObjectInfo, ...]:
-    """Return those of `names` that lie in a folder."""
+    """Return the objects of a folder that have one of these names."""
     wanted = {folder + name for name in names}
     return tuple(info for info in objects if info.name in wanted)
 

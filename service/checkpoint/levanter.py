@@ -1,7 +1,7 @@
-"""Levanter's own code, for Levanter's own formats: its configurations and its TensorStore checkpoints.
+"""Levanter's configurations and TensorStore checkpoints, read by Levanter's own code.
 
-The only file that imports Levanter, which takes seconds; a Hugging Face checkpoint never comes here. A checkpoint is
-read from a local copy whose bytes were checked, because TensorStore accepts corrupt bytes without a word.
+Only this file imports Levanter, which takes seconds, and no Hugging Face checkpoint needs it. A checkpoint is read from
+a local copy whose bytes were checked, because TensorStore accepts corrupt bytes silently.
 """
 
 import dataclasses
@@ -25,10 +25,10 @@ _CONFIG_MODULES = {
 
 
 def require_levanter(uri: str) -> None:
-    """Import Levanter, or say how to get it.
+    """Import Levanter.
 
     Raises:
-        MissingFile: it is not installed.
+        MissingFile: it is not installed; the message says how to install it.
     """
     try:
         import levanter.checkpoint  # noqa: F401
@@ -41,7 +41,7 @@ def require_levanter(uri: str) -> None:
 
 
 def stored_vocab_size(manifest: bytes) -> int | None:
-    """Return how many rows the embedding has, from a checkpoint's `manifest.json`; None if that does not say."""
+    """Return how many rows the embedding has, from a checkpoint's `manifest.json`; None if it has no shape of it."""
     try:
         arrays = json.loads(manifest)["arrays"]
         return next(int(array["shape"][0]) for array in arrays if array["path"] == EMBEDDING)
@@ -50,7 +50,7 @@ def stored_vocab_size(manifest: bytes) -> int | None:
 
 
 def decode_config(model: Mapping[str, Any]) -> Any:
-    """Read the `model:` part of a Levanter YAML into Levanter's own configuration class."""
+    """Parse the `model:` part of a Levanter YAML as Levanter's configuration class."""
     from importlib import import_module
 
     import draccus
@@ -62,7 +62,7 @@ def decode_config(model: Mapping[str, Any]) -> Any:
 
 
 def hub_values(config: Any, vocab_size: int) -> dict[str, Any]:
-    """Return what a `config.json` of a Levanter configuration would hold."""
+    """Return the values of the `config.json` that describes a Levanter configuration's model."""
     values = config.to_hf_config(vocab_size).to_dict()
     if getattr(config, "head_dim", None):
         values["head_dim"] = config.head_dim
@@ -75,10 +75,10 @@ def read_tensors(uri: str, step_path: Path, hub_config: Mapping[str, Any]) -> di
     Args:
         uri: the checkpoint's address, for messages.
         step_path: the verified local copy of one step.
-        hub_config: what a `config.json` of the model holds.
+        hub_config: the values of the model's `config.json`.
 
     Raises:
-        MalformedCheckpoint: what is stored is not what the configuration describes.
+        MalformedCheckpoint: the stored tensors are not those of the configuration.
     """
     import equinox
     import jax
@@ -104,7 +104,7 @@ def read_tensors(uri: str, step_path: Path, hub_config: Mapping[str, Any]) -> di
 
 
 def levanter_config(hub_config: Mapping[str, Any]) -> Any:
-    """Return Levanter's configuration of what a `config.json` describes."""
+    """Return Levanter's configuration of the model that a `config.json` describes."""
     from importlib import import_module
 
     from transformers import AutoConfig
@@ -114,7 +114,7 @@ def levanter_config(hub_config: Mapping[str, Any]) -> Any:
     config = getattr(import_module(module), name).from_hf_config(
         AutoConfig.for_model(hub_config["model_type"], **given)
     )
-    # Levanter's conversion passes over the head's size, which changes the shapes that are stored.
+    # Levanter's conversion ignores the head's size, which changes the stored shapes.
     return dataclasses.replace(config, head_dim=hub_config.get("head_dim") or config.head_dim)
 
 
@@ -125,5 +125,5 @@ def _one_device_mesh() -> Any:
 
 
 def _cut_padding(array: np.ndarray, vocab_size: int, name: str) -> np.ndarray:
-    """Drop the rows that Levanter adds so that the vocabulary divides among devices; no token has them."""
+    """Drop the rows that Levanter adds to make the vocabulary divisible among devices; they belong to no token."""
     return array[:vocab_size] if name in ("model.embed_tokens.weight", "lm_head.weight") else array

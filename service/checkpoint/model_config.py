@@ -1,4 +1,4 @@
-"""A model's configuration, from a Hugging Face `config.json` or the `model:` part of a Levanter YAML, as the former."""
+"""A model's configuration as the values of a Hugging Face `config.json`, parsed from that or from a Levanter YAML."""
 
 import json
 from collections.abc import Mapping
@@ -11,10 +11,10 @@ YAML_SUFFIXES = (".yaml", ".yml")
 
 
 def parse_json_object(uri: str, name: str, data: bytes) -> dict[str, Any]:
-    """Read a JSON file whose top is an object.
+    """Parse a JSON object.
 
     Raises:
-        MalformedCheckpoint: it is none.
+        MalformedCheckpoint: the data is not a JSON object.
     """
     try:
         values = json.loads(data)
@@ -26,13 +26,13 @@ def parse_json_object(uri: str, name: str, data: bytes) -> dict[str, Any]:
 
 
 def parse_levanter_yaml(uri: str, name: str, data: bytes, *, vocab_size: int) -> dict[str, Any] | None:
-    """Turn a Levanter configuration into what a `config.json` would hold; None if it has no `model:` part.
+    """Return the values of the `config.json` that a Levanter YAML stands for; None if it has no `model:` part.
 
     Args:
-        uri: where the file came from, for messages.
+        uri: the checkpoint's address, for messages.
         name: the file's name, for messages.
         data: the file: a training configuration, or its `model:` part alone.
-        vocab_size: how many token ids the checkpoint has; Levanter takes them from the tokenizer.
+        vocab_size: the number of token ids of the checkpoint, which Levanter takes from the tokenizer.
 
     Raises:
         MalformedCheckpoint: it is not YAML, or Levanter refuses it.
@@ -51,7 +51,7 @@ def parse_levanter_yaml(uri: str, name: str, data: bytes, *, vocab_size: int) ->
 
     try:
         config = levanter.decode_config(dict(model))
-    except Exception as error:  # draccus raises many kinds, all for what the file says
+    except Exception as error:  # draccus raises many kinds, all because of the file's values
         raise MalformedCheckpoint(uri, name, f"Levanter refuses it: {_first_line(error)}") from error
     try:
         return levanter.hub_values(config, vocab_size)

@@ -1,1 +1,1 @@
-"""Bytes from a bucket, the Hub or a folder to this machine, safely."""
+"""Bytes from a bucket, the Hub or a folder to this machine, checked and resumable."""

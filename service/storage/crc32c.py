@@ -1,7 +1,7 @@
-"""CRC32C sums as Google Cloud Storage writes them, and the sum of two byte strings from their sums.
+"""CRC32C sums as Google Cloud Storage writes them, and the sum of a concatenation from the sums of its parts.
 
-Slices of one object are summed as they arrive, by different threads and in any order; `combine` puts them together
-without reading the file again.
+Threads sum the slices of an object as they arrive, in any order; `combine` joins the sums without reading the bytes
+again.
 Source: RFC 3720 appendix B.4 (the polynomial); https://cloud.google.com/storage/docs/data-validation (the text form).
 """
 
@@ -20,13 +20,13 @@ CHUNK_BYTES = 4 * 1024 * 1024
 
 
 def extend(crc: int, data: bytes | np.ndarray) -> int:
-    """The sum of what `crc` stands for, followed by `data`; the sum of nothing is 0."""
-    # Any contiguous buffer of bytes will do, though the library's annotation does not say so.
+    """Return the sum of the bytes whose sum is `crc`, followed by `data`; the sum of no bytes is 0."""
+    # The library takes any contiguous buffer of bytes, though its annotation does not say so.
     return google_crc32c.extend(crc, cast(bytes, data))
 
 
 def combine(first: int, second: int, second_bytes: int) -> int:
-    """The sum of two byte strings, from the sum of each and the length of the second.
+    """Return the sum of two concatenated byte strings, given the sum of each and the length of the second.
 
     Appending k bytes multiplies the first sum by x**(8 k) modulo the polynomial.
     Source: zlib's crc32_combine (crc32.c, multmodp and x2nmodp), with the Castagnoli polynomial.
@@ -35,12 +35,12 @@ def combine(first: int, second: int, second_bytes: int) -> int:
 
 
 def to_text(crc: int) -> str:
-    """Base64 of the big-endian sum."""
+    """Return base64 of the big-endian sum."""
     return base64.b64encode(crc.to_bytes(4, "big")).decode()
 
 
 def of_file(path: Path) -> int:
-    """The sum of a file's bytes."""
+    """Return the sum of a file's bytes."""
     crc = 0
     with path.open("rb", buffering=0) as file:
         while chunk := file.read(CHUNK_BYTES):

@@ -1,7 +1,7 @@
-"""A checkpoint on the Hugging Face Hub, through the Hub's own client and into its own layout below our cache.
+"""A checkpoint on the Hugging Face Hub, fetched by the Hub's own client into its own layout below our cache.
 
-The revision becomes a commit when the repository is listed, and everything is read at that commit. The client checks
-the size of what it fetches. Without a network, what an earlier start fetched is served.
+Listing the repository resolves the revision to a commit, and every file is read at that commit. The client checks the
+size of each file. Without a network, the files that an earlier start fetched are served.
 """
 
 import logging
@@ -34,14 +34,14 @@ class HubSource:
         """Find the Hub's client.
 
         Raises:
-            SettingsError: it is not installed.
+            SettingsError: the client is not installed.
         """
         self.uri = location.uri
         self._repo, self._revision = location.repo, location.revision
         self._folder = cache_root.expanduser().absolute() / "hub"
         self._limits = limits
         self._commit: str | None = None
-        self._kept: LocalSource | None = None  # what an earlier start fetched; set when the Hub cannot be reached
+        self._kept: LocalSource | None = None  # files of an earlier start; set when the Hub cannot be reached
         try:
             import huggingface_hub
         except ImportError as error:
@@ -51,7 +51,7 @@ class HubSource:
         self._hub = huggingface_hub
 
     def close(self) -> None:
-        """The client keeps its own connections."""
+        """Do nothing: the client owns its connections."""
 
     def list(self) -> tuple[ObjectInfo, ...]:
         """List the repository's files, pinned to the commit that the revision is now.
@@ -62,7 +62,7 @@ class HubSource:
             TransferFailed: the Hub cannot be reached and no earlier start fetched this repository.
         """
         try:
-            with self._errors_named("listing"):
+            with self._naming_errors("listing"):
                 info = self._hub.HfApi().model_info(
                     self._repo, revision=self._revision, files_metadata=True, timeout=self._limits.read_timeout_s
                 )
@@ -77,7 +77,7 @@ class HubSource:
         return objects
 
     def read(self, info: ObjectInfo) -> bytes:
-        """Read a file whole; it goes into the cache on the way.
+        """Read a file; the Hub's client also caches it.
 
         Raises:
             AccessDenied, CheckpointNotFound, TransferFailed: as in `list`.
@@ -93,10 +93,10 @@ class HubSource:
         progress: Progress,
         cancelled: threading.Event | None = None,
     ) -> PulledCheckpoint:
-        """Bring files into the Hub's layout below the cache; they are not counted by MAX_CACHED_MODELS.
+        """Fetch files into the Hub's layout below the cache, which MAX_CACHED_MODELS does not count.
 
         Raises:
-            HostileName: two names cannot lie side by side.
+            HostileName: two names cannot be files of one folder.
             AccessDenied, CheckpointNotFound, TransferFailed: as in `list`.
         """
         if self._kept is not None:
@@ -139,7 +139,7 @@ class HubSource:
             budget.check(self.uri, info.name)
             share.add(num_bytes)
 
-        with self._errors_named(info.name):
+        with self._naming_errors(info.name):
             path = self._hub.hf_hub_download(
                 self._repo,
                 info.name,
@@ -151,7 +151,7 @@ class HubSource:
         return Path(path)
 
     def _remember_commit(self) -> None:
-        # Files asked for by commit leave no trace of the name that led to it, which a start without network looks up.
+        # Files fetched by commit leave no record of the revision's name, which a start without network looks up.
         # Source: https://huggingface.co/docs/huggingface_hub/guides/manage-cache (refs)
         revision = self._revision or "main"
         if self._commit is None or revision == self._commit:
@@ -172,7 +172,7 @@ class HubSource:
         return self._kept.list()
 
     @contextmanager
-    def _errors_named(self, name: str) -> Iterator[None]:
+    def _naming_errors(self, name: str) -> Iterator[None]:
         import httpx
         from huggingface_hub import errors
 
@@ -195,13 +195,13 @@ class HubSource:
                 raise AccessDenied(self.uri, f"HTTP {status}: set HF_TOKEN to a token that may read it.") from error
             raise TransferFailed(self.uri, name, f"the Hub answered HTTP {status}. Try again later.") from error
         except (OSError, httpx.TransportError, errors.EntryNotFoundError) as error:
-            is_off = isinstance(error, errors.OfflineModeIsEnabled)
-            cause = "HF_HUB_OFFLINE is set" if is_off else f"the Hub cannot be reached ({type(error).__name__})"
+            is_offline = isinstance(error, errors.OfflineModeIsEnabled)
+            cause = "HF_HUB_OFFLINE is set" if is_offline else f"the Hub cannot be reached ({type(error).__name__})"
             raise TransferFailed(self.uri, name, f"{cause}. Use gs:// or a path where there is no network.") from error
 
 
 class _Share:
-    # One file's part of the progress: at most its size while bytes come, exactly its size when it is there.
+    # One file's share of the progress: at most its size while bytes arrive, exactly its size at the end.
     def __init__(self, size_bytes: int, progress: Progress) -> None:
         self._left_bytes = size_bytes
         self._progress = progress
@@ -218,7 +218,7 @@ class _Share:
 
 
 def _counting_bar(add: Callable[[int], None]) -> Any:
-    # The client tells its progress to a tqdm class and to nothing else; this one shows nothing and counts.
+    # The client reports progress only to a tqdm class; this one shows nothing and counts.
     from huggingface_hub.utils import tqdm
 
     class CountingBar(tqdm):

@@ -25,7 +25,7 @@ class LocalSource:
         self._path = location.path
 
     def close(self) -> None:
-        """Nothing is held open."""
+        """Do nothing: no file stays open."""
 
     def list(self) -> tuple[ObjectInfo, ...]:
         """List every file below the folder, hidden ones left out; links are followed.
@@ -39,14 +39,14 @@ class LocalSource:
                 self.uri, "there is no such folder. A bucket is written gs://bucket/prefix, the Hub hf://org/name."
             )
         if not self._path.is_dir():
-            raise CheckpointNotFound(self.uri, "this is a file; name the folder that it lies in.")
+            raise CheckpointNotFound(self.uri, "this is a file; name the folder that holds it.")
         objects = tuple(sorted(self._files(), key=lambda info: info.name))
         if not objects:
             raise CheckpointNotFound(self.uri, "the folder is empty.")
         return objects
 
     def read(self, info: ObjectInfo) -> bytes:
-        """Read a file whole.
+        """Read a file.
 
         Raises:
             ObjectChanged: the file is gone.
@@ -82,11 +82,11 @@ class LocalSource:
         return open_pulled(self.uri, PulledCheckpoint(self._path, tuple(objects)), chosen, progress, cancelled)
 
     def _files(self) -> Iterator[ObjectInfo]:
-        def refuse(error: OSError) -> None:
+        def raise_denied(error: OSError) -> None:
             raise AccessDenied(self.uri, f"{error.filename} may not be read by this user.") from error
 
         # Links are followed: the Hub's own cache is a folder of them.
-        for folder, folders, names in os.walk(self._path, followlinks=True, onerror=refuse):
+        for folder, folders, names in os.walk(self._path, followlinks=True, onerror=raise_denied):
             folders[:] = [name for name in folders if not name.startswith(".")]
             for name in names:
                 path = Path(folder, name)

@@ -1,7 +1,4 @@
-"""Where a checkpoint lies: a bucket, the Hugging Face Hub or a folder.
-
-Knows how an address is written, and nothing of what lies there.
-"""
+"""Addresses of checkpoints: a bucket, the Hugging Face Hub or a folder; nothing is read here."""
 
 import re
 from dataclasses import dataclass
@@ -61,7 +58,7 @@ Location = GcsLocation | HubLocation | LocalLocation
 
 
 def parse_location(uri: str, variable: str = "MODEL_URI") -> Location:
-    """Read an address.
+    """Parse an address.
 
     Args:
         uri: `gs://bucket/prefix`, `hf://org/name[@revision]`, `file:///path`, or an absolute, relative or `~` path.
@@ -72,7 +69,7 @@ def parse_location(uri: str, variable: str = "MODEL_URI") -> Location:
     """
     text = uri.strip()
     if not text or "\0" in text:
-        raise SettingsError(variable, f"{uri!r} is no address. Write {SUPPORTED_FORMS}.")
+        raise SettingsError(variable, f"{uri!r} is not an address. Write {SUPPORTED_FORMS}.")
     match = _SCHEME.match(text)
     if match is None:
         return _local(text, variable)
@@ -93,7 +90,7 @@ def parse_location(uri: str, variable: str = "MODEL_URI") -> Location:
 def _gcs(rest: str, uri: str, variable: str) -> GcsLocation:
     bucket, _, prefix = rest.partition("/")
     if not _BUCKET.fullmatch(bucket):
-        reason = f"'{bucket}' can be no bucket's name" if bucket else "the bucket is missing"
+        reason = f"'{bucket}' cannot be the name of a bucket" if bucket else "the bucket is missing"
         raise SettingsError(variable, f"{uri!r}: {reason}. Write gs://bucket/prefix.")
     return GcsLocation(bucket, prefix.strip("/"))
 
@@ -102,7 +99,7 @@ def _hub(rest: str, uri: str, variable: str) -> HubLocation:
     repo, at, revision = rest.strip("/").partition("@")
     if not _HUB_REPO.fullmatch(repo) or (at and not _HUB_REVISION.fullmatch(revision)):
         raise SettingsError(
-            variable, f"{uri!r} names no repository and revision. Write hf://org/name or hf://org/name@revision."
+            variable, f"{uri!r} does not name a repository and revision. Write hf://org/name or hf://org/name@revision."
         )
     return HubLocation(repo, revision or None)
 

@@ -30,7 +30,7 @@ class Source(Protocol):
         ...
 
     def read(self, info: ObjectInfo) -> bytes:
-        """Read a small file whole."""
+        """Read a small file."""
         ...
 
     def pull(
@@ -79,16 +79,16 @@ def open_source(
 
     Args:
         location: from `parse_location`.
-        cache_root: LOCAL_MODEL_CACHE; the Hub's files go below it.
+        cache_root: LOCAL_MODEL_CACHE, below which the Hub's files are kept.
         emulator_host: STORAGE_EMULATOR_HOST.
-        limits: time limits of listing, reading and pulling; the defaults without PULL_TIMEOUT if left out.
+        limits: of listing, reading and pulling; the defaults if left out.
 
     Raises:
-        AccessDenied: a bucket is meant and there are no credentials.
-        SettingsError: the Hub is meant and its client is not installed.
+        AccessDenied: the location is a bucket and there are no credentials.
+        SettingsError: the location is on the Hub and its client is not installed.
     """
     chosen_limits = limits or TransferLimits()
-    # Only what the address needs is imported: the start's speed depends on it.
+    # Import only what the address needs: the start's speed depends on it.
     if isinstance(location, GcsLocation):
         from service.storage.gcs.read import GcsSource
 

@@ -43,12 +43,13 @@ def test_two_processes_and_one_is_killed(loader: Loader, gcs_bucket: GcsBucket, 
     assert contents(loader.visible()[0]) == OBJECTS
 
 
+@pytest.mark.slow
 def test_eight_processes_that_load_or_pull_and_one_is_killed(loader: Loader, gcs_bucket: GcsBucket, start: Start):
     gcs_bucket.faults([SLOWLY])
     pulling = [start("tests.storage.pull_process", "llama") for _ in range(6)]
     loading = [start(), start()]
     wait_until(lambda: len(gcs_bucket.requests("safetensors.*alt=media")) >= 2)
-    # Whichever it is: one that was waiting takes over from one that was fetching.
+    # If it was the one that fetches, one that waited takes over.
     kill(pulling.pop(0))
     assert [verdict(process) for process in loading] == ["right"] * 2
     assert {finished(process) for process in pulling} == set(loader.visible())
@@ -59,7 +60,7 @@ def test_eight_processes_that_load_or_pull_and_one_is_killed(loader: Loader, gcs
 def test_killed_at_random_moments_it_ends_with_the_right_weights(
     loader: Loader, gcs_bucket: GcsBucket, start: Start, num_rounds: int
 ):
-    """Five at once, so that the one that takes over from a process that dies, dies too."""
+    """Kill five processes at a time, so that one that waited takes over and is killed too."""
     for _ in range(num_rounds):
         gcs_bucket.faults([SLOWLY])
         processes = [start() for _ in range(5)]

@@ -1,13 +1,16 @@
-"""A weight made of pieces is the weight that numpy makes of whole tensors."""
+"""A weight assembled from runs of elements is the one that numpy makes of whole tensors."""
 
+import jax
 import ml_dtypes
 import numpy as np
 import pytest
 
+from service.device.mesh import DeviceMesh
 from service.models.weight_spec import TensorSource, WeightSpec
-from service.weights.assembly import TensorPlace
-from tests.checkpoint.streamed import made_at_once
+from service.weights.assembly import Assembly, TensorPlace
+from tests.checkpoint.streamed import DTYPE, SPECS, TENSORS, made_at_once
 
+MESH = DeviceMesh((jax.devices()[0],))
 BF16 = np.dtype(ml_dtypes.bfloat16)
 
 
@@ -60,3 +63,33 @@ def test_pieces_in_any_order_make_the_weight(spec: WeightSpec, size: int, stored
         for start in starts:
             TensorPlace(spec, index, weight).write(start, values[start : start + size])
     np.testing.assert_array_equal(weight, made_at_once(spec, tensors, served))
+
+
+def write_all(assembly: Assembly) -> None:
+    for name, tensor in TENSORS.items():
+        assembly.reserve([name])
+        assembly.write(name, 0, tensor.reshape(-1))
+
+
+def test_weights_on_the_host_are_the_memory_that_a_cpu_uses():
+    assembly = Assembly(SPECS, DTYPE, None)
+    write_all(assembly)
+    arrays = assembly.weights()
+    weights = MESH.alias_host_arrays(arrays)
+    assert [w.unsafe_buffer_pointer() for w in weights.values()] == [a.ctypes.data for a in arrays.values()]
+    for spec in SPECS:
+        np.testing.assert_array_equal(weights[spec.name], made_at_once(spec, TENSORS, DTYPE))
+
+
+def test_a_weight_for_a_device_takes_memory_at_its_first_tensor_and_gives_it_back_once_placed():
+    given_back: list[int] = []
+    assembly = Assembly(SPECS, DTYPE, MESH, on_placed=given_back.append)
+    taken = 0
+    for name, tensor in TENSORS.items():
+        taken += assembly.reserve([name])
+        assert assembly.reserve([name]) == 0
+        assembly.write(name, 0, tensor.reshape(-1))
+        assert sum(given_back) <= taken
+    assert taken == sum(given_back) == sum(weight.nbytes for weight in assembly.weights().values())
+    for spec in SPECS:
+        np.testing.assert_array_equal(assembly.weights()[spec.name], made_at_once(spec, TENSORS, DTYPE))

@@ -1,82 +1,93 @@
-"""The host's memory on the way to a device: bounded, given back, and not needed at all where the device is the host."""
+"""Host memory: staged bytes stay within their bound, and memory for weights is populated while it is written."""
 
+import mmap
+import sys
 import threading
 import time
+from pathlib import Path
 
-import jax
 import numpy as np
 import pytest
 
-from service.device.mesh import DeviceMesh
-from service.weights.assembly import Assembly
-from service.weights.host_memory import HostMemoryBudget
-from tests.checkpoint.streamed import DTYPE, SPECS, TENSORS, made_at_once
+from service.weights.host_memory import ALIGNMENT_BYTES, HostMemoryBudget, populated_memory
 
-MESH = DeviceMesh((jax.devices()[0],))
+MIB = 1024 * 1024
+TIMEOUT_S = 30
+
+only_on_linux = pytest.mark.skipif(
+    sys.platform != "linux", reason="elsewhere pages are populated when they are touched"
+)
 
 
 def no_check() -> None:
     pass
 
 
-def test_who_does_not_fit_waits_until_bytes_are_given_back():
-    memory = HostMemoryBudget(100)
-    order = []
-    with memory.reserve(80, no_check):
+def test_a_reservation_that_does_not_fit_waits_until_bytes_are_given_back():
+    budget = HostMemoryBudget(100)
+    waits, order = threading.Event(), []
 
-        def enter() -> None:
-            with memory.reserve(30, no_check):
-                order.append("entered")
+    def reserve() -> None:
+        with budget.reserve(30, waits.set):
+            order.append("reserved")
 
-        thread = threading.Thread(target=enter)
+    with budget.reserve(80, no_check):
+        thread = threading.Thread(target=reserve)
         thread.start()
-        time.sleep(0.05)
+        assert waits.wait(TIMEOUT_S)
         order.append("given back")
-        memory.give_back(80)
-        thread.join(5)
-    assert order == ["given back", "entered"]
+        budget.give_back(80)
+        thread.join(TIMEOUT_S)
+    assert order == ["given back", "reserved"]
 
 
-def test_one_that_is_larger_than_all_goes_through_alone():
+def test_a_reservation_larger_than_the_bound_is_granted_alone():
     with HostMemoryBudget(100).reserve(1000, no_check):
         pass
 
 
-def test_who_waits_in_vain_is_stopped():
-    memory = HostMemoryBudget(100)
+def test_the_check_ends_a_wait():
+    budget = HostMemoryBudget(100)
 
-    def refuse() -> None:
+    def fail() -> None:
         raise TimeoutError
 
-    with memory.reserve(100, no_check), pytest.raises(TimeoutError), memory.reserve(1, refuse):
+    with budget.reserve(100, no_check), pytest.raises(TimeoutError), budget.reserve(1, fail):
         pass
 
 
-def filled(assembly: Assembly) -> None:
-    for name, tensor in TENSORS.items():
-        assembly.reserve([name])
-        assembly.write(name, 0, tensor.reshape(-1))
+def resident_bytes(address: int, num_bytes: int) -> int:
+    """Return how much memory from an address on has pages. Source: Linux, Documentation/admin-guide/mm/pagemap.rst."""
+    with Path("/proc/self/pagemap").open("rb") as file:
+        file.seek(address // mmap.PAGESIZE * 8)
+        entries = np.frombuffer(file.read(num_bytes // mmap.PAGESIZE * 8), np.uint64)
+    return int((entries >> np.uint64(63)).sum()) * mmap.PAGESIZE
 
 
-def test_weights_that_stay_on_the_host_are_the_memory_that_a_cpu_takes_over():
-    assembly = Assembly(SPECS, DTYPE, None)
-    filled(assembly)
-    arrays = assembly.weights()
-    weights = MESH.alias_host_arrays(arrays)
-    assert [w.unsafe_buffer_pointer() for w in weights.values()] == [a.ctypes.data for a in arrays.values()]
-    for spec in SPECS:
-        np.testing.assert_array_equal(weights[spec.name], made_at_once(spec, TENSORS, DTYPE))
+def wait_until_resident(address: int, num_bytes: int) -> None:
+    give_up_s = time.monotonic() + TIMEOUT_S
+    while resident_bytes(address, num_bytes) < num_bytes:
+        assert time.monotonic() < give_up_s
+        time.sleep(0.01)
 
 
-def test_elsewhere_a_weight_takes_memory_when_it_begins_and_gives_it_back_when_it_is_placed():
-    given_back: list[int] = []
-    assembly = Assembly(SPECS, DTYPE, MESH, on_placed=given_back.append)
-    taken = 0
-    for name, tensor in TENSORS.items():
-        taken += assembly.reserve([name])
-        assert assembly.reserve([name]) == 0
-        assembly.write(name, 0, tensor.reshape(-1))
-        assert sum(given_back) <= taken
-    assert taken == sum(given_back) == sum(weight.nbytes for weight in assembly.weights().values())
-    for spec in SPECS:
-        np.testing.assert_array_equal(assembly.weights()[spec.name], made_at_once(spec, TENSORS, DTYPE))
+@only_on_linux
+def test_memory_is_populated_before_it_is_touched():
+    memory = populated_memory(64 * MIB)
+    wait_until_resident(memory.ctypes.data, 64 * MIB)
+    assert memory.ctypes.data % ALIGNMENT_BYTES == 0
+
+
+@only_on_linux
+def test_bytes_that_are_written_while_memory_is_populated_stay():
+    values = np.random.default_rng(0).integers(0, 256, 32 * MIB, np.uint8)
+    for _ in range(5):
+        memory = populated_memory(values.nbytes)
+        memory[:] = values
+        wait_until_resident(memory.ctypes.data, memory.nbytes)
+        assert np.array_equal(memory, values)
+
+
+@pytest.mark.parametrize("num_bytes", [0, 1, mmap.PAGESIZE + 1])
+def test_memory_has_the_requested_size(num_bytes):
+    assert populated_memory(num_bytes).nbytes == num_bytes

@@ -39,7 +39,7 @@ def wait_until(is_so: Callable[[], object], limit_s: float = 20) -> None:
 
 
 def finished(process: subprocess.Popen[str]) -> Path:
-    """Where a process says that its checkpoint lies; the process goes on holding it."""
+    """Return the folder that a process prints, whose checkpoint it still holds."""
     assert process.stdout is not None
     for line in process.stdout:
         if line.startswith("/"):
@@ -52,7 +52,9 @@ def kill(process: subprocess.Popen[str]) -> None:
     process.wait()
 
 
-@pytest.mark.parametrize("num_requests", [1, 3, 5, 8, 10])
+@pytest.mark.parametrize(
+    "num_requests", [5, *(pytest.param(number, marks=pytest.mark.slow) for number in (1, 3, 8, 10))]
+)
 def test_a_killed_pull_goes_on_with_what_is_missing(sharded: Puller, start: Start, num_requests: int):
     sharded.bucket.faults([SLOWLY])
     process = start()
