@@ -3,6 +3,7 @@
 import argparse
 import json
 import os
+import re
 import sys
 import tempfile
 import time
@@ -141,7 +142,9 @@ def _survey(tree: Tree, selection: Sequence[str]) -> TestsOf:
         if mutant.function_lines:
             ran = lines.get(mutant.path, {})
             tests = {test for line in mutant.function_lines[1:] for test in ran.get(str(line), ())}
-        in_order = sorted(tests, key=lambda test: seconds[test])
+        # First those that have a word of the change in their names, then quick ones.
+        words = set(re.findall(r"[a-z]{4,}", mutant.was.lower()))
+        in_order = sorted(tests, key=lambda test: (not any(word in test for word in words), seconds[test]))
         return in_order, sum(seconds[test] for test in tests)
 
     return tests_of
