@@ -239,7 +239,8 @@ def test_a_message_is_read_with_its_tool_calls():
         ["hi"],
     ]
     assert got[2].tool_calls[0].model_dump() == call
-    assert (got[3].tool_call_id, got[4].name, got[0].name) == ("1", "ann", None)
+    assert (got[3].tool_call_id, got[4].name) == ("1", "ann")
+    assert (got[0].name, got[0].tool_calls, got[0].tool_call_id, got[2].content) == (None, None, None, None)
 
 
 def test_options_of_streams_and_prompts_must_fit_the_answer():
