@@ -21,8 +21,8 @@ PLACES = {
     "engine/schedule": ("tests/engine/schedule", "--ignore=tests/engine/schedule/test_scheduler_properties.py"),
     "text": ("tests/text",),
     "api/schema": ("tests/api/schema",),
-    "storage": ("tests/storage",),
-    "weights": ("tests/weights", "tests/checkpoint"),
+    "storage": ("tests/storage", "-m", "not slow"),
+    "weights": ("tests/weights", "tests/checkpoint/test_load.py", "-m", "not slow"),
 }
 EQUIVALENT = Path("tests/mutation/equivalent.toml")
 VERDICTS = Path(".cache/mutate")
@@ -142,6 +142,9 @@ def _survey(tree: Tree, selection: Sequence[str]) -> TestsOf:
         if mutant.function_lines:
             ran = lines.get(mutant.path, {})
             tests = {test for line in mutant.function_lines[1:] for test in ran.get(str(line), ())}
+            # No lines are seen of the processes that tests start.
+            mirror = f"/test_{Path(mutant.path).stem}.py"
+            tests = tests or {test for test in seconds if mirror in test}
         # First those that have a word of the change in their names, then quick ones.
         words = set(re.findall(r"[a-z]{4,}", mutant.was.lower()))
         in_order = sorted(tests, key=lambda test: (not any(word in test for word in words), seconds[test]))
