@@ -70,13 +70,13 @@ def _logit_bias(value: Any) -> dict[int, float]:
 class SamplingFields(WireObject):
     """How tokens are sampled and when a sequence ends; None leaves the choice to the operator or the model's author."""
 
-    temperature: float | None = Field(default=None, ge=0, le=2, allow_inf_nan=False)
-    top_p: float | None = Field(default=None, gt=0, le=1, allow_inf_nan=False)
+    temperature: float | None = Field(default=None, ge=0, le=2)
+    top_p: float | None = Field(default=None, gt=0, le=1)
     top_k: int | None = Field(default=None, ge=-1, le=INT32_MAX)  # vLLM's; 0 and -1 keep all tokens
-    min_p: float | None = Field(default=None, ge=0, le=1, allow_inf_nan=False)  # vLLM's
-    repetition_penalty: float | None = Field(default=None, ge=0.01, le=10, allow_inf_nan=False)  # vLLM's
-    presence_penalty: float = Field(default=0.0, ge=-2, le=2, allow_inf_nan=False)
-    frequency_penalty: float = Field(default=0.0, ge=-2, le=2, allow_inf_nan=False)
+    min_p: float | None = Field(default=None, ge=0, le=1)  # vLLM's
+    repetition_penalty: float | None = Field(default=None, ge=0.01, le=10)  # vLLM's
+    presence_penalty: float = Field(default=0.0, ge=-2, le=2)
+    frequency_penalty: float = Field(default=0.0, ge=-2, le=2)
     logit_bias: Annotated[dict[int, float], PlainValidator(_logit_bias)] = Field(default_factory=dict)
     seed: int | None = Field(default=None, ge=-(2**63), le=INT64_MAX)
     n: int = Field(default=1, ge=1, le=MAX_CHOICES)

@@ -7,7 +7,7 @@ import pytest
 from service.api.schema.chat import ChatCompletionRequest
 from service.api.schema.completions import CompletionRequest
 from service.api.schema.wire import parse
-from service.errors import InvalidParameter
+from service.errors import InvalidParameter, RequestError
 
 CHAT = {"model": "m", "messages": [{"role": "user", "content": "hi"}]}
 TEXT = {"model": "m", "prompt": "hi"}
@@ -123,6 +123,29 @@ def test_a_bias_is_taken_up_to_its_limits():
         assert refused_param(CompletionRequest, logit_bias={"7": bias}) == "logit_bias.7"
     assert check(CompletionRequest, logit_bias={"0": 1, str(10**9): 2}).logit_bias == {0: 1.0, 10**9: 2.0}
     assert refused_param(CompletionRequest, logit_bias={str(10**10): 1}) == "logit_bias"
+
+
+def test_too_many_biases_are_refused_with_the_limit():
+    with pytest.raises(InvalidParameter, match="1025 tokens are over the limit of 1024"):
+        check(CompletionRequest, logit_bias={str(token_id): 1 for token_id in range(1025)})
+
+
+def test_too_many_prompts_are_refused_with_the_limit():
+    with pytest.raises(InvalidParameter, match="65 prompts are over the limit of 64"):
+        check(CompletionRequest, prompt=["a"] * 65)
+    with pytest.raises(InvalidParameter, match="33 prompts times n = 2 are over the limit of 64"):
+        check(CompletionRequest, prompt=["a"] * 33, n=2)
+
+
+@pytest.mark.parametrize("number", ["NaN", "Infinity", "-Infinity", "1e999", "-1e999"])
+@pytest.mark.parametrize(
+    "field",
+    ["temperature", "top_p", "min_p", "repetition_penalty", "presence_penalty", "frequency_penalty", "logit_bias"],
+)
+def test_no_field_takes_a_number_that_is_not_finite(field, number):
+    value = f'{{"1": {number}}}' if field == "logit_bias" else number
+    with pytest.raises(RequestError):
+        parse(CompletionRequest, f'{{"model": "m", "prompt": "hi", "{field}": {value}}}'.encode())
 
 
 def test_a_refused_bias_echoes_the_beginning_of_its_key():
