@@ -70,3 +70,73 @@ def test_a_page_with_an_uncounted_holder_is_found():
     pages = pool.allocate(2)
     with pytest.raises(PageIntegrityError, match="3 holds are claimed and 2 counted"):
         pool.check_integrity([pages, pages[:1]])
+
+
+def test_the_page_freed_last_is_taken_first():
+    pool = PagePool(4)
+    first, second, _ = pool.allocate(3)
+    pool.release([second])
+    pool.release([first])
+    assert pool.allocate(2) == [first, second]
+
+
+def test_a_page_that_was_given_up_by_one_holder_stays_with_the_others():
+    pool = PagePool(2)
+    [page] = pool.allocate(1)
+    pool.register(page, b"a")
+    pool.share([page])
+    pool.share([page])
+    for num_holders in (3, 2, 1):
+        pool.check_integrity([[page]] * num_holders)
+        pool.release([page])
+    assert pool.find([b"a"]) == [page]
+    pool.check_integrity([])
+
+
+def test_free_pages_are_taken_before_any_content_is_lost():
+    pool = PagePool(2)
+    [page] = pool.allocate(1)
+    pool.register(page, b"a")
+    pool.release([page])
+    [other] = pool.allocate(1)
+    assert other != page
+    assert pool.find([b"a"]) == [page]
+    assert pool.allocate(1) == [page]
+    assert pool.find([b"a"]) == []
+
+
+def test_a_page_is_registered_again_under_its_own_key():
+    pool = PagePool(1)
+    [page] = pool.allocate(1)
+    assert pool.register(page, b"a")
+    assert pool.register(page, b"a")
+
+
+def test_unregistered_pages_are_free_when_they_are_released():
+    pool = PagePool(3)
+    pages = pool.allocate(3)
+    pool.register(pages[0], b"a")
+    pool.register(pages[2], b"c")
+    pool.unregister(pages)
+    pool.release(pages)
+    assert [pool.find([key]) for key in (b"a", b"c")] == [[], []]
+    assert sorted(pool.allocate(3)) == sorted(pages)
+    assert pool.register(pages[0], b"a")
+    pool.check_integrity([pages])
+
+
+def test_more_pages_than_there_are_cannot_be_taken():
+    pool = PagePool(2)
+    assert pool.can_allocate(2)
+    assert not pool.can_allocate(3)
+    with pytest.raises(AssertionError, match="3 pages wanted, 2 available"):
+        pool.allocate(3)
+
+
+def test_held_pages_in_right_number_pass_the_check():
+    pool = PagePool(4)
+    first, second = pool.allocate(2), pool.allocate(1)
+    pool.share(first[:1])
+    pool.check_integrity([first, second, first[:1]])
+    with pytest.raises(PageIntegrityError, match="1 free, 0 evictable and 3 held should be the 4 pages"):
+        pool.check_integrity([first, second])

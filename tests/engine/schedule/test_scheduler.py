@@ -1,25 +1,8 @@
 """Every question of policy, answered without an array."""
 
-from service.engine.request import FinishReason, Request
-from service.engine.schedule.chunking import Chunking
-from service.engine.schedule.scheduler import Scheduler
-from service.engine.shapes import CopyKind, PrefillShapes, StepKind
-
-
-def make_scheduler(**sizes: int) -> Scheduler:
-    prefill = PrefillShapes(sizes.pop("max_prefill_tokens", 8), num_seqs=(1, 2, 4), step_cost_tokens=512)
-    return Scheduler(**{"num_slots": 2, "num_pages": 16, "page_size": 4} | sizes, chunking=Chunking(prefill))
-
-
-def make_request(name: str, prompt_len: int = 4, max_tokens: int = 4, **options):
-    # Each name has tokens of its own, so that none finds another's prefix unless it means to.
-    first = 1000 * (1 + ord(name[0]))
-    return Request(name, tuple(range(first, first + prompt_len)), max_tokens, **options)
-
-
-def step(scheduler: Scheduler, token_id: int = 7):
-    plan = scheduler.plan()
-    return plan, scheduler.commit(plan, [token_id] * len(plan.seqs))
+from service.engine.request import FinishReason
+from service.engine.shapes import CopyKind, StepKind
+from tests.engine.schedule.scheduling import make_request, make_scheduler, step
 
 
 def test_a_prompt_is_prefilled_in_chunks_and_only_the_last_one_is_sampled():
