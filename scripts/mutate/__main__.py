@@ -137,14 +137,15 @@ def _survey(tree: Tree, selection: Sequence[str]) -> TestsOf:
     seconds, lines = json.loads(report.read_text())
 
     def tests_of(mutant: Mutant) -> tuple[list[str], float]:
-        # A function's own tests; of what runs as the module is imported, all.
         tests = set(seconds)
         if mutant.function_lines:
             ran = lines.get(mutant.path, {})
-            tests = {test for line in mutant.function_lines[1:] for test in ran.get(str(line), ())}
-            # No lines are seen of the processes that tests start.
+            of_function = {test for line in mutant.function_lines for test in ran.get(str(line), ())}
+            # A function's own tests. All, if it runs on import; and where no test runs it in this process, those of
+            # the file that mirrors its own, which may start others.
             mirror = f"/test_{Path(mutant.path).stem}.py"
-            tests = tests or {test for test in seconds if mirror in test}
+            if "" not in of_function:
+                tests = of_function or {test for test in seconds if mirror in test}
         # First those that have a word of the change in their names, then quick ones.
         words = set(re.findall(r"[a-z]{4,}", mutant.was.lower()))
         in_order = sorted(tests, key=lambda test: (not any(word in test for word in words), seconds[test]))

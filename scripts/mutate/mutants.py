@@ -1,8 +1,8 @@
 """The mutants of a source file: mutmut's operators, and five more for what decides a policy.
 
 Left alone, by rule and never one by one: type annotations (but for what `Annotated` adds to a type), imports,
-decorators, docstrings, calls of a logger, `__repr__`, bodies of protocols, and prose. Prose is a text with a blank
-between two words: the wording of an error is free, its class and its fields are not.
+decorators, docstrings, loggers and their calls, `__repr__`, bodies of protocols, and prose. Prose is a text with a
+blank between two words: the wording of an error is free, its class and its fields are not.
 """
 
 import re
@@ -24,6 +24,7 @@ LEFT_ALONE = m.OneOf(
     m.Import(),
     m.ImportFrom(),
     LOGGER_CALL,
+    m.Assign(targets=[m.AssignTarget(target=m.Name("logger"))]),
     m.Expr(value=LOGGER_CALL | m.SimpleString() | m.ConcatenatedString()),
     m.FunctionDef(name=m.Name("__repr__")),
     m.ClassDef(bases=[m.ZeroOrMore(), m.Arg(value=m.Name("Protocol")), m.ZeroOrMore()]),
@@ -39,7 +40,7 @@ class Mutant:
     path: str  # of the file, from the root of the repository
     scope: str  # the classes and functions around the change, joined by dots; empty at module level
     line: int
-    function_lines: range | None  # of the outermost function around the change
+    function_lines: range | None  # of the body of the outermost function around the change
     was: str  # the changed lines before the change, on one line
     becomes: str
     source: str  # of the whole file
@@ -113,7 +114,7 @@ class _Visitor(cst.CSTVisitor):
             path=self._path,
             scope=".".join(scope.name.value for scope in self._scopes),
             line=self.get_metadata(PositionProvider, node).start.line,
-            function_lines=self._lines_of(functions[0]) if functions else None,
+            function_lines=self._lines_of(functions[0].body) if functions else None,
             **_difference(before, after),
             source=source,
         )

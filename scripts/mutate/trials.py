@@ -155,12 +155,7 @@ class Survey:
         return done
 
     def lines(self) -> dict[str, dict[int, list[str]]]:
-        """Return the tests that ran each line of each file."""
+        """Return the tests that ran each line of each file; "" stands for an import."""
         data = self._coverage.get_data()
         root = Path.cwd()
-        return {
-            str(Path(file).relative_to(root)): {
-                line: [test for test in tests if test] for line, tests in data.contexts_by_lineno(file).items()
-            }
-            for file in data.measured_files()
-        }
+        return {str(Path(file).relative_to(root)): data.contexts_by_lineno(file) for file in data.measured_files()}

@@ -38,3 +38,27 @@ def test_a_decoder_of_neither_family_has_no_table(decoder):
     if decoder is not None:
         backend.decoder = decoder
     assert TokenBytes.of(backend) is None
+
+
+def test_a_family_without_a_leading_space_has_a_table_too():
+    backend = Tokenizer(models.BPE())
+    backend.decoder = decoders.Sequence([decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse()])
+    table = TokenBytes.of(backend)
+    assert table is not None
+    assert table.num_leading_spaces_stripped == 0
+
+
+def test_spaces_that_are_stripped_at_the_end_need_the_whole_text():
+    backend = Tokenizer(models.BPE())
+    backend.decoder = decoders.Sequence([decoders.ByteFallback(), decoders.Fuse(), decoders.Strip(" ", 1, 1)])
+    assert TokenBytes.of(backend) is None
+
+
+def test_the_alphabet_of_bytes_is_that_of_gpt2():
+    # Source: https://huggingface.co/openai-community/gpt2/blob/main/vocab.json, where " " is "Ġ" and "\n" is "Ċ".
+    backend = Tokenizer(models.WordLevel({"!~¡¬®ÿ": 0, "ĀĠĊġŃ": 1, "ń": 2}, unk_token="ń"))
+    backend.decoder = decoders.ByteLevel()
+    table = TokenBytes.of(backend)
+    assert table[0] == b"!~\xa1\xac\xae\xff"
+    assert table[1] == b"\x00 \n\x7f\xad"
+    assert table[2] == "ń".encode()
