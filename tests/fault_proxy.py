@@ -1,4 +1,4 @@
-"""An HTTP proxy that breaks answers on purpose, between a client and an object store's emulator.
+"""An HTTP proxy that injects faults between a client and an object store's emulator.
 
 The client needs no special header and sees the store's own answers, except where a `Fault` matches the request. It
 runs in a thread of the test's process, so a test can ask it afterwards what was requested.
@@ -17,7 +17,7 @@ MAX_HEAD_BYTES = 1024 * 1024
 
 @dataclass
 class Fault:
-    """What goes wrong with the requests whose line matches; several fields together all happen.
+    """A fault of the requests whose line matches; all fields that are set apply together.
 
     A request line reads `GET /storage/v1/b/BUCKET/o/NAME?alt=media&generation=1 bytes=0-1023`.
     """
@@ -54,7 +54,7 @@ class FaultProxy:
         self.url = f"http://127.0.0.1:{self._server.sockets[0].getsockname()[1]}"
 
     def set_faults(self, faults: Sequence[Fault]) -> None:
-        """Break what matches from now on; forget faults, requests and hits of before."""
+        """Replace the faults, and forget earlier requests and hits."""
         with self._lock:
             self._faults = list(faults)
             self._lines, self._hits = [], []

@@ -1,4 +1,4 @@
-"""A bucket for tests: a real server on this machine, with a proxy before it that can break its answers.
+"""A bucket for tests: a real server on this machine, behind a proxy that can inject faults.
 
 Import the fixtures in a `conftest.py` beside the tests: `from tests.gcs import gcs_bucket, gcs_server`. The service
 under test is given `gcs_bucket.endpoint` as STORAGE_EMULATOR_HOST and `gcs_bucket.uri("prefix")` as MODEL_URI.
@@ -41,7 +41,7 @@ class GcsBucket:
 
     @property
     def endpoint(self) -> str:
-        """STORAGE_EMULATOR_HOST for whoever reads this bucket."""
+        """STORAGE_EMULATOR_HOST for readers of this bucket."""
         return self.server.proxy.url
 
     def uri(self, prefix: str = "") -> str:

@@ -1,4 +1,4 @@
-"""A small checkpoint in a bucket, and a quick way to pull it."""
+"""A small checkpoint in a bucket, and a puller with small limits."""
 
 import random
 import subprocess
@@ -33,7 +33,7 @@ FILES = {
 
 
 def quick_limits(**changes) -> TransferLimits:
-    """Limits that fail within a test's patience."""
+    """Return limits under which a fault fails within seconds."""
     values = {
         "deadline_s": 20.0,
         "connect_timeout_s": 1.0,
@@ -105,7 +105,7 @@ def loader(gcs_bucket: GcsBucket, tmp_path: Path) -> "Loader":
 
 @pytest.fixture
 def spawn() -> Iterator[Callable[..., subprocess.Popen[str]]]:
-    """Run modules as processes that are talked to; all are killed in the end."""
+    """Run modules as processes with pipes; all are killed at the end."""
     processes = []
 
     def spawn_one(module: str, *arguments: str) -> subprocess.Popen[str]:

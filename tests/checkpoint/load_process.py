@@ -1,4 +1,4 @@
-"""A process that loads the tiny Llama, says whether its weights are right, and holds the cache until its input ends.
+"""Load the tiny Llama, print whether its weights are right, and hold its files until the input ends.
 
 python -m tests.checkpoint.load_process ENDPOINT BUCKET CACHE
 """

@@ -1,4 +1,4 @@
-"""A tiny Llama in two safetensors objects of a bucket, what its weights must be, and a quick way to load them."""
+"""A tiny Llama in two safetensors objects of a bucket, its expected weights, and a loader with small limits."""
 
 import json
 from collections.abc import Callable
@@ -51,7 +51,7 @@ def tensors() -> dict[str, np.ndarray]:
 
 
 def made_at_once(spec: WeightSpec, stored: dict[str, np.ndarray], dtype: np.dtype) -> np.ndarray:
-    """The weight as numpy makes it of whole tensors."""
+    """Return a weight as numpy makes it of whole tensors."""
     parts = []
     for source in spec.sources:
         tensor = stored[source.name]
@@ -110,7 +110,7 @@ class Loader:
     def load_located(
         self, located: LocatedCheckpoint, *, is_cached: bool = False, cancelled=None
     ) -> LoadedWeights[jax.Array]:
-        """Load from wherever it lies."""
+        """Load a located checkpoint."""
         return load_checkpoint(
             located,
             SPECS,

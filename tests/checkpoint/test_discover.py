@@ -1,4 +1,4 @@
-"""From an address to a described checkpoint: what is missing is named with the setting that supplies it."""
+"""An address leads to a described checkpoint, or to an error that names the setting for a missing file."""
 
 import json
 import shutil
@@ -25,7 +25,7 @@ def locate_in(tmp_path, uri, **settings):
 
 
 def make_run(folder: Path, step: int = 3) -> Path:
-    """Make what a listing of a Levanter run shows; the weights themselves are not looked at here."""
+    """Create the files by which a Levanter run is detected, without weights."""
     step_folder = folder / f"step-{step}"
     (step_folder / "d").mkdir(parents=True)
     for name in ("manifest.ocdbt", "metadata.json", "d/0a"):
@@ -48,7 +48,7 @@ def test_a_snapshot_is_described_and_pulled_as_one_group(tmp_path, snapshot):
     ("missing", "setting"),
     [("config.json", "MODEL_CONFIG_URI"), ("tokenizer.json", "TOKENIZER_URI")],
 )
-def test_what_is_missing_is_named_with_its_setting(tmp_path, snapshot, missing, setting):
+def test_a_missing_file_is_named_with_its_setting(tmp_path, snapshot, missing, setting):
     (snapshot / missing).unlink()
     with pytest.raises(MissingFile, match=rf"{missing} is missing.*{setting}"):
         locate_in(tmp_path, snapshot)

@@ -1,4 +1,4 @@
-"""A checkpoint that lies about itself: refused before a byte of a weight is moved, or a file is made."""
+"""A checkpoint with a false header or hostile names is refused before a weight is read or a file is created."""
 
 import json
 import struct
@@ -43,7 +43,7 @@ def _first(header: dict) -> dict:
         (save({**{name: TENSORS[name] for name in TENSORS}, "spare": np.zeros(3, np.float32)}), "is in model-0000"),
     ],
 )
-def test_a_header_that_lies_is_refused_before_a_byte_of_a_weight_is_moved(
+def test_a_false_header_is_refused_before_a_weight_is_read(
     loader: Loader, gcs_bucket: GcsBucket, data: bytes, message: str
 ):
     gcs_bucket.upload(f"llama/{SHARDS[0]}", data)
@@ -56,7 +56,7 @@ def test_a_header_that_lies_is_refused_before_a_byte_of_a_weight_is_moved(
     assert not loader.visible()
 
 
-def test_hostile_names_are_refused_before_anything_is_made(loader: Loader, gcs_bucket: GcsBucket):
+def test_hostile_names_are_refused_before_a_file_is_created(loader: Loader, gcs_bucket: GcsBucket):
     gcs_bucket.upload("llama/TOKENIZER.json", b"")
     gcs_bucket.upload("llama/tokenizer_config.json", b"{}")
     gcs_bucket.upload("llama/../outside.safetensors", b"")

@@ -49,11 +49,11 @@ def test_both_kinds_at_once_are_ambiguous():
         detect_layout("gs://b/m", listing("model.safetensors", *step("step-1/")))
 
 
-def test_a_folder_too_high_is_told_where_to_look():
+def test_the_error_for_a_folder_too_high_names_the_right_one():
     with pytest.raises(CheckpointNotFound, match="There are safetensors below it, in 'hf/step-10'"):
         detect_layout("gs://b/m", listing("hf/step-10/model.safetensors", "log.txt"))
 
 
-def test_nothing_of_use_is_told_with_what_is_there():
+def test_the_error_for_other_files_names_some_of_them():
     with pytest.raises(CheckpointNotFound, match=r"holds no \*.safetensors and no Levanter step-N.*it has log.txt"):
         detect_layout("gs://b/m", listing("log.txt"))

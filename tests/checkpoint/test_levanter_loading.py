@@ -1,4 +1,4 @@
-"""A Levanter run gives the weights that went into it, from a folder, through the cache and past it."""
+"""A Levanter run loads the weights that were saved, from a folder, through the cache and past it."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -20,7 +20,7 @@ pytestmark = pytest.mark.filterwarnings("ignore")
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The weights of `streamed` as the third step of a run, beside what a start needs besides."""
+    """Return a run whose third step holds the weights of `streamed`, with a configuration and a tokenizer."""
     folder = tmp_path_factory.mktemp("run")
     save_step(folder, 3, CONFIG, {name: tensor.astype(np.float32) for name, tensor in TENSORS.items()})
     for name in ("config.json", "tokenizer.json"):

@@ -1,4 +1,4 @@
-"""A process that lists, reads and pulls one repository of the Hub that HF_ENDPOINT names, and prints what happened.
+"""List, read and pull one repository of the Hub at HF_ENDPOINT, and print the result as JSON.
 
 python -m tests.storage.hub_process URI CACHE
 """

@@ -1,4 +1,4 @@
-"""A process that pulls the test checkpoint, says where it lies, and holds it until its input ends.
+"""Pull the test checkpoint, print its folder, and hold it until the input ends.
 
 python -m tests.storage.pull_process ENDPOINT BUCKET PREFIX CACHE
 """

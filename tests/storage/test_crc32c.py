@@ -1,4 +1,4 @@
-"""Sums of parts, put together, are the sum of the whole."""
+"""Combined sums of parts are the sum of their concatenation."""
 
 from pathlib import Path
 

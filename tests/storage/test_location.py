@@ -1,4 +1,4 @@
-"""Addresses: what is understood, and what the message says where it is not."""
+"""Addresses of checkpoints are parsed, or refused with a message that names the setting."""
 
 from pathlib import Path
 

@@ -31,7 +31,7 @@ def start(sharded: Puller, spawn: Callable[..., subprocess.Popen[str]]) -> Start
     return lambda: spawn("tests.storage.pull_process", *arguments)
 
 
-def wait_until(is_so: Callable[[], object], limit_s: float = 20) -> None:
+def wait_until(is_so: Callable[[], object], limit_s: float = 60) -> None:
     give_up_at = time.monotonic() + limit_s
     while not is_so():
         assert time.monotonic() < give_up_at
