@@ -167,11 +167,11 @@ def _random_weights(model: Decoder, dtype: np.dtype) -> Mapping[str, jax.Array]:
     """Make the weights on the device one by one, so that there are never two copies of all of them."""
 
     @functools.partial(jax.jit, static_argnames="shape")
-    def draw(key: jax.Array, shape: tuple[int, ...]) -> jax.Array:
+    def random_weight(key: jax.Array, shape: tuple[int, ...]) -> jax.Array:
         return jax.random.normal(key, shape, dtype) * 0.02
 
     keys = jax.random.split(jax.random.key(0), len(model.weight_specs()))
-    return {spec.name: draw(key, spec.shape) for key, spec in zip(keys, model.weight_specs(), strict=True)}
+    return {spec.name: random_weight(key, spec.shape) for key, spec in zip(keys, model.weight_specs(), strict=True)}
 
 
 def _inputs(shapes: EngineShapes, bucket: Bucket, position: int) -> StepInputs:

@@ -50,7 +50,7 @@ def _plot_throughput(results: dict[str, Any], wave: str, axis: Axes) -> None:
 
 def _plot_latency(results: dict[str, Any], loads: list[str], kind: str, title: str, axis: Axes) -> None:
     for offset, percent, color in ((-0.2, 50, OURS), (0.2, 99, PALE)):
-        values = [results.get(f"{kind}_ms_p{percent}_{crowd}", 0.0) for crowd in loads]
+        values = [results.get(f"{kind}_ms_p{percent}_{load}", 0.0) for load in loads]
         places = [i + offset for i in range(len(loads))]
         bars = axis.bar(places, values, width=0.38, color=color, label=f"p{percent}")
         axis.bar_label(bars, [_number(value) for value in values], padding=2, fontsize=8)

@@ -126,8 +126,8 @@ def _until_end(text: str, is_quoted: bool) -> str:
 
 def tool(name: str) -> str | None:
     """Return the path of a tool next to this Python, otherwise on PATH."""
-    beside = Path(sys.executable).parent / name
-    return str(beside) if beside.is_file() else shutil.which(name)
+    path = Path(sys.executable).parent / name
+    return str(path) if path.is_file() else shutil.which(name)
 
 
 def passed(title: str, command: Sequence[str]) -> bool:

@@ -27,7 +27,7 @@ from levanter.models.llama import LlamaLMHeadModel
 from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
 from examples.demo_model.corpus import LESSONS, canonical
-from examples.demo_model.lessons.dialogues import DRAWS
+from examples.demo_model.lessons.dialogues import DIALOGUES
 from examples.demo_model.lessons.lesson import Conversation, user
 from examples.demo_model.model import load
 from examples.demo_model.packing import encode_conversation
@@ -36,7 +36,7 @@ from examples.demo_model.tokenizer import END, TURN_END, render
 
 ROW_LEN = 384  # tokens; the longest conversation and its answer fit
 ROWS_AT_ONCE = 16
-DIALOGUES_DRAWN = 20  # per kind
+DIALOGUES_SAMPLED = 20  # per kind
 EXACT_FRACTION_REQUIRED = 0.95
 MARGIN_REQUIRED = 1.0  # logits, for pinned answers: more than other kernels or dtypes change
 
@@ -130,7 +130,7 @@ def check_lessons(model: LlamaLMHeadModel, tokenizer: PreTrainedTokenizerFast) -
     """Print the number of exactly recalled lessons by kind; return the fraction of all lessons."""
     rng = random.Random("check")
     taught = {name: [canonical(lesson) for lesson in lessons] for name, lessons in LESSONS.items()}
-    taught |= {draw.__name__: [draw(rng) for _ in range(DIALOGUES_DRAWN)] for draw in DRAWS}
+    taught |= {kind.__name__: [kind(rng) for _ in range(DIALOGUES_SAMPLED)] for kind in DIALOGUES}
     recalls = {name: list(recall(model, tokenizer, conversations)) for name, conversations in taught.items()}
     for name, group in recalls.items():
         print(f"{name:22} {sum(item.is_exact for item in group):4} of {len(group):4} exact")

@@ -7,7 +7,7 @@ varies between epochs; the answers do not.
 import random
 
 from examples.demo_model.lessons import about, arithmetic, facts, settings, skills, small_talk, unknown
-from examples.demo_model.lessons.dialogues import DRAWS
+from examples.demo_model.lessons.dialogues import DIALOGUES
 from examples.demo_model.lessons.lesson import Conversation, Lesson, assistant, system, user
 
 LESSONS: dict[str, tuple[Lesson, ...]] = {
@@ -49,8 +49,8 @@ def sample_epoch(rng: random.Random) -> list[Conversation]:
     lessons += [unknown.draw_unknown(rng) for _ in range(UNKNOWN_PER_EPOCH)]
     rng.shuffle(lessons)
     conversations = join_lessons(lessons, rng)
-    for draw, count in DRAWS.items():
-        conversations += [draw(rng) for _ in range(count)]
+    for dialogue, count in DIALOGUES.items():
+        conversations += [dialogue(rng) for _ in range(count)]
     rng.shuffle(conversations)
     return conversations
 

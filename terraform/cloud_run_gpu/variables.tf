@@ -37,7 +37,7 @@ variable "cache_gib" {
 
   validation {
     condition     = var.model_cache != "memory" || var.cache_gib + 8 <= var.memory_gib
-    error_message = "A cache in memory counts against memory_gib, and the service needs 8 GiB besides: lower cache_gib, raise memory_gib, or choose model_cache = \"none\"."
+    error_message = "A cache in memory counts against memory_gib, and the service needs another 8 GiB: lower cache_gib, raise memory_gib, or choose model_cache = \"none\"."
   }
 }
 

@@ -32,7 +32,7 @@ variable "cache_gib" {
 
   validation {
     condition     = var.model_cache != "disk" || var.cache_gib + 40 <= var.node_disk_gib
-    error_message = "The cache does not fit on the node's disk beside the image and the system (40 GiB): raise node_disk_gib or lower cache_gib."
+    error_message = "The cache does not fit on the node's disk next to the image and the system (40 GiB): raise node_disk_gib or lower cache_gib."
   }
 }
 

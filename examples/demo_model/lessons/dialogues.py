@@ -153,7 +153,7 @@ def draw_repetition(rng: random.Random) -> Conversation:
     return Conversation((user(question), assistant(f"{word}.")))
 
 
-DRAWS: dict[Callable[[random.Random], Conversation], int] = {  # number per epoch
+DIALOGUES: dict[Callable[[random.Random], Conversation], int] = {  # number per epoch
     draw_tool_call: 28,
     draw_tool_free: 10,
     draw_name: 30,
