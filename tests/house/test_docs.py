@@ -76,12 +76,24 @@ def test_the_layers_are_those_that_imports_are_checked_against():
     assert block("layers") == layers
 
 
+def named_paths(page: str) -> set[str]:
+    """Every relative path of a folder or of a text file that a page names outside its tree."""
+    prose = re.sub(r"^```tree\n.*?^```$", "", page, flags=re.MULTILINE | re.DOTALL)
+    return set(re.findall(r"(?<![\w/.:-])((?:[\w-]+/)+(?:[\w-]+\.(?:py|md|toml))?)(?![\w/.<-])", prose))
+
+
 def test_every_file_and_folder_that_the_architecture_names_exists():
-    prose = ARCHITECTURE.replace("\n".join(block("tree")), "")
-    named = set(re.findall(r"(?<![\w/.-])((?:[\w-]+/)+(?:[\w-]+\.(?:py|md|toml))?)(?![\w/.<-])", prose))
+    named = named_paths(ARCHITECTURE)
     assert len(named) > 40
     roots = [ROOT, ROOT / "service", ROOT / "docs"]
     assert [path for path in sorted(named) if not any((root / path).exists() for root in roots)] == []
+
+
+@pytest.mark.parametrize("page", PAGES, ids=PAGE_NAMES)
+def test_every_source_file_that_a_page_names_exists(page: Path):
+    sources = {path for path in named_paths(page.read_text()) if path.endswith(".py")}
+    roots = [ROOT, ROOT / "service", page.parent]
+    assert [path for path in sorted(sources) if not any((root / path).exists() for root in roots)] == []
 
 
 @pytest.mark.parametrize("page", PAGES, ids=PAGE_NAMES)
