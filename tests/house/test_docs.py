@@ -72,7 +72,7 @@ def test_the_tree_gives_every_folder_one_phrase_and_names_no_other():
 
 def test_the_layers_are_those_that_imports_are_checked_against():
     contracts = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["importlinter"]["contracts"]
-    [layers] = [contract["layers"] for contract in contracts if contract["type"] == "layers"]
+    [layers] = [contract["layers"] for contract in contracts if contract.get("containers") == ["service"]]
     assert block("layers") == layers
 
 
