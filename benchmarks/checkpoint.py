@@ -1,4 +1,4 @@
-"""The model that every contender serves: a Llama of SmolLM-135M's shape with random weights, in float32.
+"""The checkpoints of the benchmarks: Llamas with the shapes of real models and random weights.
 
 Speed does not depend on the values of the weights, so nothing is downloaded. The tokenizer has one token per word, so
 that a prompt sent as text (Levanter's server takes no token ids) has exactly the intended tokens.
@@ -10,9 +10,13 @@ from itertools import islice, product
 from pathlib import Path
 from string import ascii_lowercase
 
+import ml_dtypes
 import numpy as np
 from safetensors.numpy import save_file
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
+
+from service.models.decoder_weights import decoder_weight_specs
+from service.models.registry import read_config
 
 SPECIAL_TOKENS = ("<pad>", "<s>", "</s>")
 SPACE = "Ġ"  # a space in byte-level tokenizers
@@ -29,7 +33,7 @@ class Geometry:
     num_kv_heads: int
     vocab_size: int
 
-    def hub_config(self) -> dict[str, object]:
+    def hub_config(self, dtype: str = "float32") -> dict[str, object]:
         """Return the content of a Hugging Face config.json."""
         return {
             "architectures": ["LlamaForCausalLM"],
@@ -49,50 +53,45 @@ class Geometry:
             "bos_token_id": 1,
             "eos_token_id": 2,
             "pad_token_id": 0,
-            "torch_dtype": "float32",
+            "torch_dtype": dtype,
         }
 
-    def weights(self) -> dict[str, np.ndarray]:
-        """Return random weights, named as in a Hugging Face checkpoint."""
-        random = np.random.default_rng(0)
-        hidden, mlp = self.hidden_size, self.intermediate_size
-        kv = self.num_kv_heads * hidden // self.num_heads
-        shapes = {
-            "self_attn.q_proj": (hidden, hidden),
-            "self_attn.k_proj": (kv, hidden),
-            "self_attn.v_proj": (kv, hidden),
-            "self_attn.o_proj": (hidden, hidden),
-            "mlp.gate_proj": (mlp, hidden),
-            "mlp.up_proj": (mlp, hidden),
-            "mlp.down_proj": (hidden, mlp),
-        }
-        tensors = {"model.embed_tokens.weight": _matrix(random, (self.vocab_size, hidden))}
-        for layer in range(self.num_layers):
-            for name, shape in shapes.items():
-                tensors[f"model.layers.{layer}.{name}.weight"] = _matrix(random, shape)
-            for name in ("input_layernorm", "post_attention_layernorm"):
-                tensors[f"model.layers.{layer}.{name}.weight"] = np.ones(hidden, np.float32)
-        return tensors | {"model.norm.weight": np.ones(hidden, np.float32)}
 
-
-# Source: https://huggingface.co/HuggingFaceTB/SmolLM-135M/blob/main/config.json
+# Source: the config.json of HuggingFaceTB/SmolLM-135M and of meta-llama/Llama-3.2-1B.
 SMOLLM_135M = Geometry(
     hidden_size=576, intermediate_size=1536, num_layers=30, num_heads=9, num_kv_heads=3, vocab_size=49152
+)
+LLAMA_1B = Geometry(
+    hidden_size=2048, intermediate_size=8192, num_layers=16, num_heads=32, num_kv_heads=8, vocab_size=128256
 )
 TINY = Geometry(hidden_size=48, intermediate_size=96, num_layers=2, num_heads=3, num_kv_heads=1, vocab_size=2048)
 
 
+def write_weights(folder: Path, geometry: Geometry, dtype: str = "float32") -> None:
+    """Write `config.json` and `model.safetensors` with random weights of float32 or bfloat16."""
+    folder.mkdir(parents=True, exist_ok=True)
+    config = geometry.hub_config(dtype)
+    (folder / "config.json").write_text(json.dumps(config, indent=1))
+    random = np.random.default_rng(0)
+    shapes = {
+        source.name: source.shape
+        for spec in decoder_weight_specs(read_config("benchmark", config))
+        for source in spec.sources
+    }
+    stored = np.dtype(getattr(ml_dtypes, dtype, dtype))
+    tensors = {name: _random(random, shape).astype(stored) for name, shape in shapes.items()}
+    save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
+
+
 def make_checkpoint(folder: Path, geometry: Geometry) -> Path:
-    """Write the checkpoint, unless it exists.
+    """Write a float32 checkpoint with its tokenizer, unless it exists.
 
     Returns:
         `folder`.
     """
     done = folder / "tokenizer_config.json"  # written last
     if not done.exists():
-        folder.mkdir(parents=True, exist_ok=True)
-        save_file(geometry.weights(), folder / "model.safetensors", metadata={"format": "pt"})
-        (folder / "config.json").write_text(json.dumps(geometry.hub_config(), indent=1))
+        write_weights(folder, geometry)
         _tokenizer(geometry.vocab_size).save(str(folder / "tokenizer.json"))
         names = dict(zip(("pad_token", "bos_token", "eos_token"), SPECIAL_TOKENS, strict=True))
         done.write_text(json.dumps({"tokenizer_class": "PreTrainedTokenizerFast", **names}))
@@ -105,8 +104,11 @@ def word_ids(folder: Path) -> list[int]:
     return [token_id for token, token_id in vocab.items() if token.startswith(SPACE) and len(token) > 1]
 
 
-def _matrix(random: np.random.Generator, shape: tuple[int, int]) -> np.ndarray:
-    return random.standard_normal(shape, np.float32) * np.float32(0.05)
+def _random(random: np.random.Generator, shape: tuple[int, ...]) -> np.ndarray:
+    """Return a matrix of small random values, or a norm's vector of ones."""
+    return (
+        random.standard_normal(shape, np.float32) * np.float32(0.05) if len(shape) > 1 else np.ones(shape, np.float32)
+    )
 
 
 def _tokenizer(vocab_size: int) -> Tokenizer:

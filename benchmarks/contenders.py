@@ -8,11 +8,10 @@ import socket
 import subprocess
 import sys
 import time
+import urllib.request
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol
-
-import httpx
 
 from benchmarks.load import Answer, Call, completion_body, send_all
 from benchmarks.workload import Outcome
@@ -136,8 +135,13 @@ class HttpServer:
         """Return one complete answer, without streaming."""
         body = completion_body(self.model, self._as_prompt(prompt), output_tokens) | fields
         body = {name: value for name, value in body.items() if name not in ("stream", "stream_options")}
-        url = f"http://127.0.0.1:{self.port}/v1/completions"
-        return httpx.post(url, json=body, timeout=START_TIMEOUT_S).raise_for_status().json()
+        request = urllib.request.Request(
+            f"http://127.0.0.1:{self.port}/v1/completions",
+            data=json.dumps(body).encode(),
+            headers={"Content-Type": "application/json"},
+        )
+        with urllib.request.urlopen(request, timeout=START_TIMEOUT_S) as response:
+            return json.load(response)
 
     def close(self) -> None:
         """End the process."""
@@ -146,9 +150,8 @@ class HttpServer:
     def _wait(self, url: str) -> None:
         give_up_at = time.monotonic() + START_TIMEOUT_S
         while time.monotonic() < give_up_at and self._process.poll() is None:
-            with contextlib.suppress(httpx.TransportError):
-                if httpx.get(url, timeout=5).is_success:
-                    return
+            with contextlib.suppress(OSError), urllib.request.urlopen(url, timeout=5):
+                return
             time.sleep(0.2)
         end(self._process)
         raise RuntimeError(f"the server did not start: {self._log.read_text().strip()[-600:]}")

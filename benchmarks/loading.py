@@ -18,10 +18,11 @@ from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 
+from benchmarks.checkpoint import LLAMA_1B, SMOLLM_135M, write_weights
 from benchmarks.gcs_emulator import emulator, upload
-from benchmarks.random_checkpoint import write_checkpoint
 from benchmarks.slow_link import slow_link
 
+GEOMETRIES = {"135M": SMOLLM_135M, "1B": LLAMA_1B}
 REPOSITORY = Path(__file__).parents[1]
 RIVALS = ("transfer_manager", "gcsfs", "runai")
 CONTENDERS = ("levserve", "bare", "bare_urllib3", *RIVALS)
@@ -54,8 +55,6 @@ def measure(
 ) -> dict[str, list[dict[str, float]]]:
     """Run the contenders alternately, several times."""
     folder = work / f"{case.geometry}-{case.stored}"
-    if not (folder / "model.safetensors").exists():
-        write_checkpoint(folder, case.geometry, case.stored)
     size_bytes = (folder / "model.safetensors").stat().st_size
     runs: dict[str, list[dict[str, float]]] = {name: [] for name in contenders}
     for _ in range(options.repeats):
@@ -136,7 +135,7 @@ def measure_all(options: argparse.Namespace) -> dict[str, dict[str, list[dict[st
             with emulator(work / "emulator.log") as direct_url:
                 folder = work / f"{case.geometry}-{case.stored}"
                 if not (folder / "model.safetensors").exists():
-                    write_checkpoint(folder, case.geometry, case.stored)
+                    write_weights(folder, GEOMETRIES[case.geometry], case.stored)
                 upload(direct_url, folder, folder.name)
                 limit = options.link_mbytes_per_s
                 with slow_link(direct_url, int(limit * 1e6)) if limit else nullcontext(direct_url) as url:

@@ -90,7 +90,7 @@ def peer(name: str, site: Site, prompt: list[int]) -> dict[str, Any]:
 
 
 def phase_seconds(stats: Mapping[str, Any], phase: str) -> float:
-    """Return the seconds of a phase of a start, from its first beginning to its last end."""
+    """Return the seconds that a phase of a start took as a whole."""
     return sum(s["end_s"] - s["begin_s"] for s in stats["spans"] if s["phase"] == phase and s["is_whole"])
 
 
