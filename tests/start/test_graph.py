@@ -4,7 +4,7 @@ import threading
 
 import pytest
 
-from service.start.graph import GraphRun, Task, describe
+from service.start.graph import GraphRun, Task, describe, direct_edges
 from service.start.load import start_graph
 
 
