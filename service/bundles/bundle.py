@@ -75,7 +75,7 @@ class Manifest:
             are_well_named = all(isinstance(name, str) and FILE_NAME.fullmatch(name) for name in names)
             differences = key.differences(manifest.inputs)
         except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
-            raise BundleRefused(uri, "corrupt", f"{MANIFEST_NAME} is no manifest") from error
+            raise BundleRefused(uri, "corrupt", f"{MANIFEST_NAME} is not a manifest") from error
         if not are_well_named:
             raise BundleRefused(uri, "corrupt", f"{MANIFEST_NAME} names a file that leads elsewhere")
         if differences or manifest.key != key.digest:

@@ -6,7 +6,7 @@ import shutil
 from pathlib import Path
 
 from service.bundles.location import shared_location
-from service.checkpoint import conversion as converted
+from service.checkpoint import conversion
 from service.checkpoint.discover import LocatedCheckpoint, OpenSource
 from service.errors import CheckpointError
 from service.settings import Settings
@@ -26,11 +26,11 @@ def find_conversion(settings: Settings, uri: str, open_source: OpenSource) -> st
     local, shared = _local(settings), _shared(settings, uri)
     if shared is None and not local.is_dir():
         return None  # no conversion can exist, so nothing has to be listed
-    name = converted.conversion_name(uri, open_source, _sources(settings))
+    name = conversion.conversion_name(uri, open_source, _sources(settings))
     for place in (str(local), shared.uri if shared is not None else None):
         if name is not None and place is not None:
             try:
-                if converted.is_conversion(f"{place}/{name}", open_source):
+                if conversion.is_conversion(f"{place}/{name}", open_source):
                     return f"{place}/{name}"
             except CheckpointError as error:
                 logger.warning("a conversion cannot be looked up", extra={"place": place, "reason": str(error)})
@@ -48,23 +48,23 @@ def store_conversion(settings: Settings, located: LocatedCheckpoint, uri: str, o
     """
     from service.bundles.folder import BundleFolder
 
-    name = converted.conversion_name(uri, open_source, _sources(settings))
+    name = conversion.conversion_name(uri, open_source, _sources(settings))
     if name is None:
         return []
     cache = CheckpointCache(settings.local_model_cache, max_checkpoints=settings.max_cached_models)
     local, shared = _local(settings), _shared(settings, uri)
-    if shared is not None and converted.is_conversion(f"{shared.uri}/{name}", open_source):
+    if shared is not None and conversion.is_conversion(f"{shared.uri}/{name}", open_source):
         return []
     place = BundleFolder(local, max_bundles=settings.max_cached_models)
     stored = []
-    if place.write_with(name, lambda part: converted.write_conversion(part, located, cache, Progress())):
+    if place.write_with(name, lambda part: conversion.write_conversion(part, located, cache, Progress())):
         stored.append(place.uri)
     if isinstance(shared, GcsLocation):
         from service.bundles.bucket import BundleBucket
 
         bucket = BundleBucket(shared, emulator_host=settings.storage_emulator_host)
         with contextlib.closing(bucket):
-            if bucket.write_folder(name, local / name, converted.MARKER):
+            if bucket.write_folder(name, local / name, conversion.MARKER):
                 stored.append(shared.uri)
     elif shared is not None and BundleFolder(shared.path).write_with(name, lambda part: _copy(local / name, part)):
         stored.append(shared.uri)
@@ -78,15 +78,15 @@ def _copy(folder: Path, part: Path) -> None:
 def _shared(settings: Settings, uri: str) -> GcsLocation | LocalLocation | None:
     match shared_location(settings.bundle_uri, uri):
         case GcsLocation(bucket, prefix):
-            return GcsLocation(bucket, f"{prefix}/{converted.FOLDER}".lstrip("/"))
+            return GcsLocation(bucket, f"{prefix}/{conversion.FOLDER}".lstrip("/"))
         case LocalLocation(path):
-            return LocalLocation(path / converted.FOLDER)
+            return LocalLocation(path / conversion.FOLDER)
         case None:
             return None
 
 
 def _local(settings: Settings) -> Path:
-    return settings.local_model_cache.expanduser().absolute() / converted.FOLDER
+    return settings.local_model_cache.expanduser().absolute() / conversion.FOLDER
 
 
 def _sources(settings: Settings) -> list[str | None]:
