@@ -8,7 +8,7 @@ from fastapi import APIRouter, Depends
 from fastapi.responses import JSONResponse, Response
 from pydantic_core import from_json
 
-from service.api.dependencies import RequestContext, ServedModel, request_context
+from service.api.dependencies import RequestContext, request_context
 from service.api.generation.admission import submit
 from service.api.generation.logprobs import chat_logprobs, prompt_logprobs
 from service.api.generation.streams import TextDelta, TextStreams
@@ -16,6 +16,7 @@ from service.api.http.body import json_body
 from service.api.http.cancellation import cancel_on_disconnect
 from service.api.http.sse import EventStream
 from service.api.schema.chat import ChatCompletionRequest, Message, ToolCall
+from service.api.served_model import ServedModel
 from service.errors import InvalidParameter, MissingParameter
 from service.text.tokenizer import Tokenizer
 
@@ -40,7 +41,7 @@ async def create_chat_completion(
     streams = submit(context, body, [prompt_ids], prefix="chatcmpl", param="messages", default_max_tokens=None)
     tokenizer = context.model.tokenizer
     if body.stream:
-        return EventStream(streams, _chunks(streams, body, tokenizer))
+        return EventStream(_chunks(streams, body, tokenizer), sequences=streams, deadline=context.deadline)
     with streams:
         collected = await cancel_on_disconnect(context.receive, streams.collect())
 

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Depends
 from fastapi.responses import JSONResponse, Response
 
-from service.api.dependencies import RequestContext, ServedModel, request_context
+from service.api.dependencies import RequestContext, request_context
 from service.api.generation.admission import submit
 from service.api.generation.logprobs import CompletionLogprobs, prompt_logprobs
 from service.api.generation.streams import TextDelta, TextStreams
@@ -16,6 +16,7 @@ from service.api.http.body import json_body
 from service.api.http.cancellation import cancel_on_disconnect
 from service.api.http.sse import EventStream
 from service.api.schema.completions import CompletionRequest
+from service.api.served_model import ServedModel
 from service.errors import InvalidParameter
 from service.text.tokenizer import Tokenizer
 
@@ -59,7 +60,7 @@ async def create_completion(
         for index, prompt_ids in enumerate(ids for ids in prompts for _ in range(body.n))
     ]
     if body.stream:
-        return EventStream(streams, _chunks(streams, writers, body, head))
+        return EventStream(_chunks(streams, writers, body, head), sequences=streams, deadline=context.deadline)
     with streams:
         collected = await cancel_on_disconnect(context.receive, streams.collect())
 

@@ -1,11 +1,8 @@
-"""The objects that handlers work with, and the FastAPI dependencies that provide them.
+"""The objects that handlers work with, and the FastAPI dependencies that provide them."""
 
-The engine and the start are known by Protocols only, so that the API can be tested without a device.
-"""
-
-from collections.abc import AsyncIterator, Callable
+from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any, Protocol, runtime_checkable
+from typing import Any
 
 import anyio
 import anyio.to_thread
@@ -15,56 +12,11 @@ from starlette.types import Receive
 from service.api.http.auth import CACHE_SALT
 from service.api.http.cancellation import Deadline
 from service.api.http.probes import Readiness
-from service.engine.request import Request, TokenEvent
-from service.errors import UnknownModel
+from service.api.served_model import ServedModel
 from service.observability.metrics import Metrics
-from service.text.chat_template import ChatTemplate
-from service.text.tokenizer import GenerationDefaults, Tokenizer
 
 # Threads that tokenize and render; each may occupy a core, which the device thread needs too.
 MAX_TEXT_THREADS = 4
-
-
-@runtime_checkable
-class TokenStream(Protocol):
-    """The tokens of one sequence, in events of one or more; ends after the event that has a finish reason."""
-
-    def __aiter__(self) -> AsyncIterator[TokenEvent]:
-        """Iterate once; raises EngineError if the device thread fails."""
-        ...
-
-    def abort(self) -> None:
-        """Stop the sequence and free its slot and pages; does nothing once it has ended."""
-        ...
-
-
-@runtime_checkable
-class TokenEngine(Protocol):
-    """Token ids in, token ids out."""
-
-    def submit(self, request: Request) -> TokenStream:
-        """Queue a request without waiting; raises Overloaded, Draining or EngineStopped."""
-        ...
-
-
-@dataclass(frozen=True)
-class ServedModel:
-    """A loaded model."""
-
-    name: str  # the `model` of requests
-    created: int  # Unix time of the load, in seconds
-    engine: TokenEngine
-    tokenizer: Tokenizer
-    chat_template: ChatTemplate | None  # None: completions only
-    max_model_len: int  # tokens, prompt and completion together
-    vocab_size: int  # rows of the embedding; valid token ids are less
-    stop_ids: frozenset[int]
-    defaults: GenerationDefaults
-
-    def check_name(self, requested: str) -> None:
-        """Raise UnknownModel unless a request names this model."""
-        if requested != self.name:
-            raise UnknownModel(requested, [self.name])
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from service.api.application import create_api
-from service.api.dependencies import ServedModel
+from service.api.served_model import ServedModel
 from service.observability.metrics import Metrics
 from service.offline.batch import Tally, run_batch
 from service.offline.batch_file import Journal, read_lines

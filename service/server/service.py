@@ -17,7 +17,7 @@ from service.start.imports import quick_fastapi_import
 from service.start.progress import Phase, StartProgress
 
 if TYPE_CHECKING:
-    from service.api.dependencies import ServedModel
+    from service.api.served_model import ServedModel
     from service.start.context import StartContext
     from service.start.graph import Task
     from service.start.load import ModelStart

@@ -112,7 +112,7 @@ class TextStreams:
             Overloaded, Draining, EngineStopped: the engine does not accept all of them now.
         """
         self.id = answer_id
-        self.deadline = context.deadline
+        self._deadline = context.deadline
         self._streams: list[TextStream] = []
         self._log_fields = context.log_fields
         self._per_prompt = per_prompt
@@ -174,7 +174,7 @@ class TextStreams:
             async for index, delta in self.deltas():
                 collected[index].append(delta)
 
-        await self.deadline.within(read())
+        await self._deadline.within(read())
         return collected
 
     def prompt_ids(self, index: int) -> tuple[int, ...]:

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 from service.api.http.answer import Answer
 
 if TYPE_CHECKING:
-    from service.api.dependencies import ServedModel
+    from service.api.served_model import ServedModel
 
 LIVE_PATH = "/health/live"
 # `/health` and `/healthz` are aliases for older clients; Google's front end swallows `/healthz` on some platforms.

@@ -5,14 +5,14 @@ Source: https://platform.openai.com/docs/api-reference/chat-streaming, https://h
 """
 
 from collections.abc import AsyncIterator, Sequence
+from contextlib import AbstractContextManager
 from typing import Any, override
 
 from pydantic_core import to_json
 from starlette.responses import StreamingResponse
 from starlette.types import Receive, Scope, Send
 
-from service.api.generation.streams import TextStreams
-from service.api.http.cancellation import cancel_on_disconnect
+from service.api.http.cancellation import Deadline, cancel_on_disconnect
 from service.api.http.errors import logged_error_answer
 from service.errors import ClientDisconnected, DeadlineExceeded
 
@@ -29,23 +29,31 @@ def frame(document: dict[str, Any]) -> bytes:
 class EventStream(StreamingResponse):
     """A response that sends events as they arrive, and aborts the sequences when the client disconnects."""
 
-    def __init__(self, streams: TextStreams, documents: AsyncIterator[Sequence[dict[str, Any]]]) -> None:
+    def __init__(
+        self,
+        documents: AsyncIterator[Sequence[dict[str, Any]]],
+        *,
+        sequences: AbstractContextManager[object],
+        deadline: Deadline,
+    ) -> None:
         """Create the response.
 
         Args:
-            streams: the running sequences; the response aborts them when it ends.
             documents: the events; those of one item are sent in one write.
+            sequences: the running sequences; leaving the context aborts them.
+            deadline: of the request.
         """
         super().__init__((), headers=HEADERS, media_type="text/event-stream")
-        self._streams = streams
         self._documents = documents
+        self._sequences = sequences
+        self._deadline = deadline
         self._has_begun = False
         self._is_sending = False
 
     @override
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         try:
-            with self._streams:
+            with self._sequences:
                 await cancel_on_disconnect(receive, self._send_all(scope, send))
         except ClientDisconnected:
             if not self._has_begun:
@@ -54,9 +62,8 @@ class EventStream(StreamingResponse):
 
     async def _send_all(self, scope: Scope, send: Send) -> None:
         """Send the events and the end; a client that has stopped reading counts as gone at the deadline."""
-        deadline = self._streams.deadline
         try:
-            await deadline.within(self._send_documents(send))
+            await self._deadline.within(self._send_documents(send))
             end = DONE
         except Exception as error:
             if not self._has_begun:
@@ -65,7 +72,7 @@ class EventStream(StreamingResponse):
                 raise ClientDisconnected from None
             end = frame(logged_error_answer(error, scope).body)  # too late for a status
         try:
-            await deadline.within(self._send(send, end, is_last=True))
+            await self._deadline.within(self._send(send, end, is_last=True))
         except DeadlineExceeded:
             raise ClientDisconnected from None
 
