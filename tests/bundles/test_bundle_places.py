@@ -4,6 +4,7 @@ import json
 import logging
 import os
 import pickle
+from pathlib import Path
 
 import jax
 import numpy as np
