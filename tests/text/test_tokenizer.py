@@ -35,7 +35,9 @@ def test_a_truncation_saved_after_training_does_not_cut_prompts():
     backend.enable_padding(length=64)
     tokenizer = Tokenizer(backend)
     text = "one two three four five six seven"
-    assert tokenizer.decode(tokenizer.encode(text, add_special_tokens=True)) == text
+    token_ids = tokenizer.encode(text, add_special_tokens=True)
+    assert tokenizer.decode(token_ids) == text
+    assert token_ids == Tokenizer(byte_level()).encode(text, add_special_tokens=True)
 
 
 def test_a_text_that_cannot_fit_is_refused_before_it_is_encoded():
