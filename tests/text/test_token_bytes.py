@@ -10,6 +10,7 @@ def test_every_byte_of_the_byte_level_alphabet_is_itself():
     table = TokenBytes.of(backend)
     single = {table[i] for token, i in backend.get_vocab().items() if len(token) == 1}
     assert single >= {bytes([byte]) for byte in range(256)}
+    assert table.num_leading_spaces_stripped == 0
 
 
 def test_a_byte_token_is_its_byte_and_any_other_its_text():
