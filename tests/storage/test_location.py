@@ -70,3 +70,54 @@ def test_any_text_is_a_location_or_a_clear_error(text: str):
             continue
         if not isinstance(location, LocalLocation):
             assert parse_location(location.uri) == location
+
+
+@pytest.mark.parametrize("bucket", ["abc", "a" * 222, "1.2", "a_b", "a-9"])
+def test_a_bucket_has_three_to_222_characters(bucket: str):
+    assert parse_location(f"gs://{bucket}/x") == GcsLocation(bucket, "x")
+
+
+@pytest.mark.parametrize("bucket", ["ab", "a" * 223, "-ab", "ab-", ".ab", "ab.", "a b", "ABC"])
+def test_any_other_bucket_is_refused(bucket: str):
+    with pytest.raises(SettingsError, match="cannot be the name of a bucket"):
+        parse_location(f"gs://{bucket}/x")
+
+
+@pytest.mark.parametrize(
+    ("location", "uri"),
+    [
+        (GcsLocation("bucket", "a/b"), "gs://bucket/a/b"),
+        (GcsLocation("bucket", ""), "gs://bucket"),
+        (HubLocation("org/name"), "hf://org/name"),
+        (HubLocation("org/name", "main"), "hf://org/name@main"),
+        (HubLocation("9.org/n-a_m.e", "V1.0/x"), "hf://9.org/n-a_m.e@V1.0/x"),
+        (LocalLocation(Path("/models/a")), "/models/a"),
+    ],
+)
+def test_an_address_is_written_as_it_is_read(location, uri: str):
+    assert location.uri == uri
+    assert parse_location(uri) == location
+    assert parse_location(uri.replace("hf:", "HF:").replace("gs:", "Gs:")) == location
+
+
+@pytest.mark.parametrize("uri", ["hf://org/name/", "hf:///org/name", "hf://org/name@main/"])
+def test_slashes_around_a_repository_mean_nothing(uri: str):
+    assert parse_location(uri).uri == uri.rstrip("/").replace(":///", "://")
+
+
+def test_a_file_address_is_a_path():
+    assert parse_location("file:///a%20b/c") == LocalLocation(Path("/a b/c"))
+    assert parse_location("FILE:///a") == LocalLocation(Path("/a"))
+
+
+@pytest.mark.parametrize("uri", ["", "gs://", "gs:/a", "hf://", "s3://a", "file://a/b", "\0"])
+def test_the_setting_is_named_even_if_nothing_is_said_about_it(uri: str):
+    with pytest.raises(SettingsError) as caught:
+        parse_location(uri)
+    assert caught.value.variable == "MODEL_URI"
+
+
+def test_a_user_without_a_home_is_told_to_write_an_absolute_path():
+    with pytest.raises(SettingsError, match="no home folder") as caught:
+        parse_location("~no-such-user/model", "TOKENIZER_URI")
+    assert caught.value.variable == "TOKENIZER_URI"

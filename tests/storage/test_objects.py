@@ -59,3 +59,93 @@ def test_a_name_that_passes_stays_inside_its_folder(name: str):
     assert path.is_relative_to("/cache/folder")
     assert ".." not in path.parts
     assert path.relative_to("/cache/folder").as_posix() == name
+
+
+URI = "gs://bucket"
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "a",
+        "a" * 200,
+        "é" * 100,
+        "/".join(["a" * 200] * 5) + "/" + "a" * 19,
+        " ",
+        "~",
+        "a b",
+        "\ud7ff",
+        "\ue000",
+        "...",
+        ".a",
+        "a.",
+    ],
+)
+def test_a_name_within_the_limits_is_taken(name: str):
+    check_name(URI, name)
+
+
+@pytest.mark.parametrize(
+    ("name", "reason"),
+    [
+        ("", "empty or too long"),
+        ("/".join(["a" * 200] * 5) + "/" + "a" * 20, "empty or too long"),
+        ("a" * 201, "more than 200 bytes"),
+        ("é" * 101, "more than 200 bytes"),
+        ("b/" + "a" * 201, "more than 200 bytes"),
+        ("a\x1fb", "control character"),
+        ("\x00", "control character"),
+        ("a\x7f", "control character"),
+        ("\ud800", "not valid Unicode"),
+        ("a\udfff", "not valid Unicode"),
+        ("a\\b", "backslash"),
+        ("/a", "absolute"),
+        ("..", "another folder"),
+        ("a/./b", "another folder"),
+        ("a//b", "empty folder name"),
+        ("a/", "empty folder name"),
+    ],
+)
+def test_a_name_beyond_a_limit_is_refused_with_the_limit(name: str, reason: str):
+    with pytest.raises(HostileName, match=reason) as caught:
+        check_name(URI, name)
+    assert (caught.value.uri, caught.value.name) == (URI, name)
+
+
+@pytest.mark.parametrize(
+    "names",
+    [
+        ["a", "b"],
+        ["a/b", "a/c", "ab", "a.b"],
+        ["a", "a"],
+        [".hidden", "x.part", "a.part/b", "data/complete.json", "COMPLETE.json.txt"],
+        [".x.part/a"],
+    ],
+)
+def test_names_that_can_be_files_of_one_folder_are_taken(names: list[str]):
+    check_names_together(URI, [ObjectInfo(name, 0) for name in names])
+
+
+@pytest.mark.parametrize(
+    ("names", "refused", "reason"),
+    [
+        (["x", "Complete.JSON"], "Complete.JSON", "reserved"),
+        (["data/.x.part"], "data/.x.part", "reserved"),
+        (["a", "data/X", "data/x"], "data/x", "'data/X' in case only"),
+        (["a", "a/b"], "a", "the folder of 'a/b'"),
+        (["a/b/c", "A"], "a", "the folder of 'a/b/c'"),
+        (["a/b/c/d", "a/b"], "a/b", "the folder of 'a/b/c/d'"),
+        (["ok", "../x"], "../x", "another folder"),
+    ],
+)
+def test_names_that_cannot_be_files_of_one_folder_are_named(names: list[str], refused: str, reason: str):
+    with pytest.raises(HostileName, match=reason) as caught:
+        check_names_together(URI, [ObjectInfo(name, 0) for name in names])
+    assert (caught.value.uri, caught.value.name) == (URI, refused)
+
+
+@pytest.mark.parametrize(
+    ("encoding", "is_gzipped"), [("gzip", True), (" GZIP ", True), ("", False), ("br", False), ("gzip, br", False)]
+)
+def test_only_gzip_is_unpacked(encoding: str, is_gzipped: bool):
+    assert ObjectInfo("a", 0, content_encoding=encoding).is_gzipped is is_gzipped

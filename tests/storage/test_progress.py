@@ -33,3 +33,53 @@ def test_the_log_has_the_byte_counts(caplog: pytest.LogCaptureFixture, monkeypat
     record = caplog.records[0]
     assert (record.bytes_done, record.bytes_total) == (4, 10)
     assert record.bytes_per_second > 0
+
+
+class Clock:
+    def __init__(self, monkeypatch) -> None:
+        self.now_s = 100.0
+        monkeypatch.setattr(progress_module.time, "monotonic", lambda: self.now_s)
+
+
+@pytest.mark.parametrize(
+    ("total", "done", "seconds", "line"),
+    [
+        (0, 0, 1, "x  100 %  0 B of 0 B  0 B/s  waiting"),
+        (1000, 0, 1, "x    0 %  0 B of 1.0 KB  0 B/s  waiting"),
+        (1000, 999, 1, "x   99 %  999 B of 1.0 KB  999 B/s  0:00 left"),
+        (1000, 1000, 1, "x  100 %  1.0 KB of 1.0 KB  1.0 KB/s  0:00 left"),
+        (1_000_000, 1000, 1, "x    0 %  1.0 KB of 1.0 MB  1.0 KB/s  16:39 left"),
+        (2 * 10**9, 10**9, 10, "x   50 %  1.0 GB of 2.0 GB  100.0 MB/s  0:10 left"),
+        (5 * 10**12, 10**12, 100, "x   20 %  1.00 TB of 5.00 TB  10.0 GB/s  6:40 left"),
+        (6_100, 100, 1, "x    1 %  100 B of 6.1 KB  100 B/s  1:00 left"),
+        (36_000_000 + 100, 100, 1, "x    0 %  100 B of 36.0 MB  100 B/s  waiting"),
+        (36_000_000, 100, 1, "x    0 %  100 B of 36.0 MB  100 B/s  5999:59 left"),
+    ],
+)
+def test_the_line_of_progress_is_readable_at_every_size(monkeypatch, total, done, seconds, line):
+    clock = Clock(monkeypatch)
+    progress = Progress()
+    progress.expect(total)
+    progress.add(done)
+    clock.now_s += seconds
+    assert render(progress, "x") == line
+
+
+def test_the_rate_counts_from_the_first_transfer(monkeypatch):
+    clock = Clock(monkeypatch)
+    progress = Progress()
+    clock.now_s += 50
+    progress.expect(100)
+    clock.now_s += 10
+    progress.expect(100)
+    progress.add(150)
+    progress.add(-50)
+    assert (progress.bytes_done, progress.bytes_total, progress.bytes_per_second) == (100, 200, 10.0)
+
+
+def test_a_rate_in_no_time_is_finite(monkeypatch):
+    Clock(monkeypatch)
+    progress = Progress()
+    progress.expect(100)
+    progress.add(100)
+    assert progress.bytes_per_second == 100_000

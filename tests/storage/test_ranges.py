@@ -2,10 +2,11 @@
 
 import itertools
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from service.storage.ranges import Chunk, Extent, divide
+from service.storage.ranges import Chunk, Extent, Slice, divide
 
 EXTENTS = st.lists(
     st.tuples(st.integers(0, 40), st.integers(1, 9)).map(lambda pair: Extent(pair[0] * pair[1], pair[1])), max_size=12
@@ -33,3 +34,35 @@ def test_every_byte_is_in_one_chunk_and_no_unit_is_divided(extents, start, chunk
 def test_nothing_is_one_empty_chunk():
     [part] = divide(5, [], chunk_bytes=10, slice_bytes=10)
     assert part.chunks == (Chunk(5, 5),)
+
+
+def starts(slices: tuple[Slice, ...]) -> list[list[int]]:
+    return [[chunk.start for chunk in part.chunks] for part in slices]
+
+
+@pytest.mark.parametrize(
+    ("extents", "chunk_bytes", "slice_bytes", "expected"),
+    [
+        ([Extent(100, 1)], 30, 60, [[0, 30], [60, 90]]),
+        ([Extent(100, 1)], 30, 100, [[0, 30, 60, 90]]),
+        ([Extent(100, 1)], 30, 90, [[0, 30, 60], [90]]),
+        ([Extent(100, 1)], 30, 89, [[0, 30], [60, 90]]),
+        ([Extent(100, 1)], 200, 50, [[0], [50]]),
+        ([Extent(40, 8)], 30, 60, [[0, 24]]),
+        ([Extent(10, 1), Extent(10, 1)], 30, 60, [[0]]),
+        ([Extent(10, 1), Extent(40, 20)], 30, 60, [[0, 30]]),
+        ([Extent(15, 1), Extent(40, 20)], 30, 60, [[0, 15, 35]]),
+        ([Extent(80, 40)], 30, 60, [[0], [40]]),
+        ([Extent(0, 4), Extent(8, 4), Extent(0, 4)], 30, 60, [[0]]),
+    ],
+)
+def test_chunks_and_slices_are_as_large_as_allowed(extents, chunk_bytes, slice_bytes, expected):
+    assert starts(divide(0, extents, chunk_bytes=chunk_bytes, slice_bytes=slice_bytes)) == expected
+    moved = starts(divide(7, extents, chunk_bytes=chunk_bytes, slice_bytes=slice_bytes))
+    assert [[start - 7 for start in part] for part in moved] == expected
+
+
+def test_a_slice_is_as_long_as_its_chunks():
+    part = Slice((Chunk(5, 9), Chunk(9, 20)))
+    assert (part.start, part.end, part.num_bytes) == (5, 20, 15)
+    assert [chunk.num_bytes for chunk in part.chunks] == [4, 11]

@@ -1,5 +1,7 @@
 """A weight assembled from runs of elements is the one that numpy makes of whole tensors."""
 
+import itertools
+
 import jax
 import ml_dtypes
 import numpy as np
@@ -7,7 +9,7 @@ import pytest
 
 from service.device.mesh import DeviceMesh
 from service.models.weight_spec import TensorSource, WeightSpec
-from service.weights.assembly import Assembly, TensorPlace
+from service.weights.assembly import Assembly, TensorPlace, assemble_weights, host_bytes
 from tests.checkpoint.streamed import DTYPE, SPECS, TENSORS, made_at_once
 
 MESH = DeviceMesh((jax.devices()[0],))
@@ -93,3 +95,45 @@ def test_a_weight_for_a_device_takes_memory_at_its_first_tensor_and_gives_it_bac
     assert taken == sum(given_back) == sum(weight.nbytes for weight in assembly.weights().values())
     for spec in SPECS:
         np.testing.assert_array_equal(assembly.weights()[spec.name], made_at_once(spec, TENSORS, DTYPE))
+
+
+F32 = np.dtype(np.float32)
+
+
+def plain(name: str, *shape: int) -> WeightSpec:
+    axes = tuple(f"axis{number}" for number in range(len(shape)))
+    return WeightSpec(name, axes, shape, (TensorSource(f"{name}.tensor", shape, shape),))
+
+
+PLAIN = (plain("a", 3), plain("b", 64), plain("c", 65, 2), plain("d", 1))
+
+
+@pytest.mark.parametrize("dtype", [F32, BF16], ids=str)
+def test_every_weight_begins_at_the_same_bank_and_none_overlaps_another(dtype: np.dtype):
+    weights = Assembly(PLAIN, dtype, None).weights()
+    assert list(weights) == ["a", "b", "c", "d"]
+    places = [(weight.ctypes.data, weight.ctypes.data + weight.nbytes) for weight in weights.values()]
+    assert {begin % 256 for begin, _ in places} == {192}
+    assert all(end <= begin for (_, end), (begin, _) in itertools.pairwise(places))
+    # The next place of the same bank is taken, and no later one.
+    assert all(begin - end < 256 for (_, end), (begin, _) in itertools.pairwise(places))
+    assert places[-1][1] - places[0][0] + 192 <= host_bytes(PLAIN, dtype) < places[-1][1] - places[0][0] + 192 + 256
+    assert [(weight.shape, weight.dtype) for weight in weights.values()] == [(spec.shape, dtype) for spec in PLAIN]
+
+
+def test_a_tensor_of_no_weight_is_ignored_and_one_of_two_weights_is_in_both():
+    source = TensorSource("shared", (4,), (4,))
+    specs = tuple(WeightSpec(name, ("axis",), (4,), (source,)) for name in "ab")
+    assembly = Assembly(specs, F32, None)
+    assert assembly.reserve(["other", "shared"]) == 0
+    assembly.write("other", 0, np.ones(4, np.float32))
+    assembly.write("shared", 0, np.arange(4, dtype=np.float32))
+    assert [weight.tolist() for weight in assembly.weights().values()] == [[0, 1, 2, 3]] * 2
+
+
+def test_tensors_of_this_machine_become_weights_whatever_their_memory_order():
+    tensors = {"c.tensor": np.arange(130, dtype=np.float32).reshape(2, 65).T}
+    tensors |= {f"{name}.tensor": np.ones(size, np.float32) for name, size in (("a", 3), ("b", 64), ("d", 1))}
+    weights = assemble_weights(iter(PLAIN), tensors, F32, mesh=None)
+    np.testing.assert_array_equal(weights["c"], tensors["c.tensor"])
+    assert weights["b"].sum() == 64

@@ -4,6 +4,7 @@ import pytest
 from service.errors import MalformedCheckpoint
 from service.models.decoder_weights import decoder_weight_specs
 from service.models.registry import read_config
+from service.models.weight_spec import TensorSource, WeightSpec
 from service.weights.check import check_tensors
 from tests.parity.cases import CASES
 
@@ -50,3 +51,37 @@ def test_every_weight_is_made_of_as_many_numbers_as_its_sources_hold():
         for spec in decoder_weight_specs(read_config("test", case.hub_config)):
             assert np.prod(spec.shape) == sum(np.prod(source.shape) for source in spec.sources)
             assert len(spec.axes) == len(spec.shape)
+
+
+TIED = (WeightSpec("embed", ("vocab", "embed"), (4, 2), (TensorSource("embed.weight", (4, 2), (4, 2)),)),)
+
+
+UNTIED = (*TIED, WeightSpec("head", ("vocab", "embed"), (4, 2), (TensorSource("lm_head.weight", (4, 2), (4, 2)),)))
+
+
+def test_a_second_copy_of_a_tied_table_is_let_be_and_no_other():
+    check_tensors("test", TIED, {"embed.weight": (4, 2)})
+    check_tensors("test", TIED, {"embed.weight": (4, 2), "lm_head.weight": (4, 2)})
+    check_tensors("test", UNTIED, {"embed.weight": (4, 2), "lm_head.weight": (4, 2)})
+    with pytest.raises(MalformedCheckpoint, match="x: 2 tensors such as this one") as caught:
+        check_tensors("test", TIED, {"embed.weight": (4, 2), "x": (1,), "lm_head.weight": (4, 2), "y": (1,)})
+    assert (caught.value.uri, caught.value.file) == ("test", "x")
+
+
+@pytest.mark.parametrize(
+    ("shapes", "reason"),
+    [
+        ({}, r"embed.weight: is missing.* \[4, 2\]"),
+        ({"embed.weight": (2, 4)}, r"embed.weight: has shape \[2, 4\]; .* \[4, 2\]"),
+    ],
+)
+def test_a_tensor_that_is_missing_or_of_another_shape_is_named(shapes, reason):
+    with pytest.raises(MalformedCheckpoint, match=reason) as caught:
+        check_tensors("test", TIED, shapes)
+    assert (caught.value.uri, caught.value.file) == ("test", "embed.weight")
+
+
+def test_only_the_table_of_rotations_is_computed_anew():
+    check_tensors("test", TIED, {"embed.weight": (4, 2), "layers.0.rotary_emb.inv_freq": (1,)})
+    with pytest.raises(MalformedCheckpoint):
+        check_tensors("test", TIED, {"embed.weight": (4, 2), "layers.0.rotary_emb.inv_freq.more": (1,)})

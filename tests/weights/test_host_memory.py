@@ -91,3 +91,78 @@ def test_bytes_that_are_written_while_memory_is_populated_stay():
 @pytest.mark.parametrize("num_bytes", [0, 1, mmap.PAGESIZE + 1])
 def test_memory_has_the_requested_size(num_bytes):
     assert populated_memory(num_bytes).nbytes == num_bytes
+
+
+class Waiter:
+    """A thread that reserves bytes; says when it waits and when it has them."""
+
+    def __init__(self, budget: HostMemoryBudget, num_bytes: int) -> None:
+        self.waits, self.has, self.may_end = threading.Event(), threading.Event(), threading.Event()
+
+        def reserve() -> None:
+            with budget.reserve(num_bytes, self.waits.set):
+                self.has.set()
+                self.may_end.wait(TIMEOUT_S)
+
+        threading.Thread(target=reserve, daemon=True).start()
+
+
+def granted_at_once(budget: HostMemoryBudget, num_bytes: int) -> bool:
+    waiter = Waiter(budget, num_bytes)
+    while not waiter.has.is_set() and not waiter.waits.is_set():
+        waiter.has.wait(0.01)
+    waiter.may_end.set()
+    return not waiter.waits.is_set()
+
+
+def test_bytes_are_granted_up_to_the_bound():
+    budget = HostMemoryBudget(100)
+    with budget.reserve(60, pytest.fail):
+        assert granted_at_once(budget, 40)
+    budget = HostMemoryBudget(100)
+    with budget.reserve(60, pytest.fail):
+        assert not granted_at_once(budget, 41)
+
+
+def test_bytes_stay_held_after_the_body_until_they_are_given_back():
+    budget = HostMemoryBudget(100)
+    with budget.reserve(100, pytest.fail):
+        pass
+    with budget.reserve(0, pytest.fail):
+        assert not granted_at_once(budget, 1)
+    budget = HostMemoryBudget(100)
+    with budget.reserve(100, pytest.fail):
+        pass
+    budget.give_back(40)
+    with budget.reserve(0, pytest.fail):
+        assert granted_at_once(budget, 40)
+
+
+def test_nothing_is_granted_at_any_time():
+    budget = HostMemoryBudget(0)
+    with budget.reserve(10, pytest.fail):
+        assert granted_at_once(budget, 0)
+
+
+def test_one_that_is_alone_is_granted_more_than_the_bound_even_while_bytes_are_held():
+    budget = HostMemoryBudget(100)
+    with budget.reserve(100, pytest.fail):
+        pass
+    assert granted_at_once(budget, 500)
+
+
+def test_the_end_of_a_body_wakes_one_that_waits():
+    budget = HostMemoryBudget(100)
+    with budget.reserve(100, pytest.fail):
+        waiter = Waiter(budget, 50)
+        assert waiter.waits.wait(TIMEOUT_S)
+        assert not waiter.has.is_set()
+    assert waiter.has.wait(TIMEOUT_S)
+    waiter.may_end.set()
+
+
+def test_a_body_that_fails_is_at_work_no_longer():
+    budget = HostMemoryBudget(100)
+    with pytest.raises(KeyError), budget.reserve(100, pytest.fail):
+        raise KeyError
+    assert granted_at_once(budget, 100)
