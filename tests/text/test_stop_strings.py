@@ -60,3 +60,10 @@ def test_a_stop_string_across_pieces_is_cut_with_all_that_follows():
 
 def test_text_without_stop_strings_is_not_held():
     assert StopStrings([]).push("text") == ("text", False)
+
+
+def test_text_that_cannot_begin_a_stop_string_is_not_held_even_if_its_first_character_does():
+    cutter = StopStrings(["abc"])
+    assert cutter.push("ax") == ("ax", False)
+    assert cutter.push("ab") == ("", False)
+    assert cutter.push("x") == ("abx", False)
