@@ -1,0 +1,58 @@
+"""The sources in a bundle's key: all that compiled functions depend on, as the import contracts have it."""
+
+import shutil
+import tomllib
+from pathlib import Path
+
+import jax
+import pytest
+
+import service
+from service.bundles.key import machine_inputs, source_digest
+from service.bundles.lookup import TRACED_SOURCES
+
+SERVICE = Path(service.__file__).parent
+
+
+@pytest.fixture
+def sources(tmp_path):
+    """A copy of the service's sources that a test may change."""
+    return shutil.copytree(SERVICE, tmp_path / "service", ignore=shutil.ignore_patterns("demo", "__pycache__"))
+
+
+@pytest.mark.parametrize(
+    ("file", "constant"),
+    [
+        ("engine/limits.py", "MAX_STOP_IDS = 64"),
+        ("engine/limits.py", "MAX_LOGPROBS = 20"),
+        ("engine/token_mask.py", "WORD_BITS = 32"),
+        ("engine/steps/categorical.py", "BLOCK = 256"),
+        ("kernels/limits.py", "TPU_LANES = 128"),
+    ],
+)
+def test_a_constant_that_is_traced_changes_the_digest(sources, file, constant):
+    before = source_digest(sources, TRACED_SOURCES)
+    path = sources / file
+    assert constant in path.read_text()
+    path.write_text(path.read_text().replace(constant, constant + "0"))
+    assert source_digest(sources, TRACED_SOURCES) != before
+
+
+def test_the_host_side_of_the_engine_does_not_change_the_digest(sources):
+    before = source_digest(sources, TRACED_SOURCES)
+    (sources / "engine/batch.py").write_text("")
+    assert source_digest(sources, TRACED_SOURCES) == before
+
+
+def test_the_import_contract_holds_the_sources_of_the_key_together():
+    contracts = tomllib.loads((SERVICE.parent / "pyproject.toml").read_text())["tool"]["importlinter"]["contracts"]
+    [contract] = [c for c in contracts if "a bundle's key does not digest" in c["name"]]
+    modules = {"service." + source.removesuffix(".py").replace("/", ".") for source in TRACED_SOURCES}
+    assert set(contract["source_modules"]) == modules
+    rooms = {f"service.{path.stem}" for path in SERVICE.iterdir() if (path / "__init__.py").is_file()}
+    allowed = {module.rpartition(".")[0] if module.count(".") == 2 else module for module in modules}
+    assert rooms - set(contract["forbidden_modules"]) == allowed | {"service.errors"}
+
+
+def test_the_version_of_the_project_is_in_the_key():
+    assert machine_inputs(jax.devices("cpu")[:1])["service"]
