@@ -12,32 +12,52 @@ import pytest
 from tests.tolerances import SAME_TOKENS_OTHER_STEPS_ATOL
 
 ROOT = Path(__file__).parents[2]
-COUNTS = (2, 4, 8)
-CASES = [(model, count) for model in ("rows", "pages") for count in COUNTS]
+# One number of devices for each model: two divide the KV heads of one, four need copies of the other's.
+QUICK = {"rows": 2, "pages": 4}
+CASES = [
+    pytest.param(model, count, marks=() if count == QUICK[model] else pytest.mark.slow)
+    for model in QUICK
+    for count in (2, 4, 8)
+]
 # Which axes are split, said again: whoever changes the table of the service has to mean it.
 SPLIT_AXES = {"kv_head", "mlp", "vocab"}
 
 
+class Served:
+    """The results of processes with eight devices, by model and number of devices; each process runs when needed."""
+
+    def __init__(self):
+        self._results = {"rows": {}, "pages": {}}
+
+    def result(self, model: str, count: int) -> dict:
+        if not self._results[model]:  # one device, to compare with, and the quick case
+            self._run(model, (1, QUICK[model]))
+        if count not in self._results[model]:
+            self._run(model, tuple(other for other in (2, 4, 8) if other != QUICK[model]))
+        return self._results[model][count]
+
+    def _run(self, model: str, counts: tuple[int, ...]) -> None:
+        done = subprocess.run(
+            [sys.executable, "-m", "tests.parity.tensor_parallel_process", model, *map(str, counts)],
+            cwd=ROOT,
+            env=os.environ | {"XLA_FLAGS": "--xla_force_host_platform_device_count=8"},
+            capture_output=True,
+            text=True,
+            timeout=280,
+            check=False,
+        )
+        assert done.returncode == 0, done.stderr
+        self._results[model] |= {int(count): result for count, result in json.loads(done.stdout).items()}
+
+
 @pytest.fixture(scope="module")
-def served() -> dict:
-    """What a process with eight devices served, by model and number of devices."""
-    environment = os.environ | {"XLA_FLAGS": "--xla_force_host_platform_device_count=8"}
-    done = subprocess.run(
-        [sys.executable, "-m", "tests.parity.tensor_parallel_process"],
-        cwd=ROOT,
-        env=environment,
-        capture_output=True,
-        text=True,
-        timeout=280,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    return json.loads(done.stdout)
+def served() -> Served:
+    return Served()
 
 
 @pytest.mark.parametrize(("model", "count"), CASES)
 def test_the_tokens_are_those_of_one_device(served, model, count):
-    alone, shared = served[model]["1"]["generated"], served[model][str(count)]["generated"]
+    alone, shared = served.result(model, 1)["generated"], served.result(model, count)["generated"]
     for one, many in zip(alone, shared, strict=True):
         assert (one["id"], one["token_ids"]) == (many["id"], many["token_ids"])
         assert len(one["token_ids"]) == 12
@@ -48,8 +68,8 @@ def test_the_tokens_are_those_of_one_device(served, model, count):
 @pytest.mark.parametrize(("model", "count"), CASES)
 def test_the_scores_are_those_of_one_device_but_for_the_order_of_sums(served, model, count):
     alone, shared = (
-        {result["id"]: np.array(result["logprobs"]) for result in served[model][n]["generated"]}
-        for n in ("1", str(count))
+        {result["id"]: np.array(result["logprobs"]) for result in served.result(model, number)["generated"]}
+        for number in (1, count)
     )
     assert alone["drawn"].shape == (17 + 12, 21)
     np.testing.assert_allclose(shared["drawn"], alone["drawn"], atol=SAME_TOKENS_OTHER_STEPS_ATOL, rtol=0)
@@ -57,13 +77,13 @@ def test_the_scores_are_those_of_one_device_but_for_the_order_of_sums(served, mo
 
 @pytest.mark.parametrize(("model", "count"), CASES)
 def test_executables_for_several_devices_come_out_of_a_bundle_and_nothing_is_compiled_besides(served, model, count):
-    assert served[model][str(count)]["traces_and_compiles"] == [0, 0]
+    assert served.result(model, count)["traces_and_compiles"] == [0, 0]
 
 
 @pytest.mark.parametrize(("model", "count"), CASES)
 def test_a_decode_step_exchanges_hidden_states_and_scores_and_never_weights_or_cache(served, model, count):
     hidden_size, vocab_size, num_layers = 32, 96, 2
-    for name, found in served[model][str(count)]["collectives"].items():
+    for name, found in served.result(model, count)["collectives"].items():
         num_seqs, num_tokens = (int(name.partition(word)[2].partition("-")[0] or 0) for word in ("seqs", "tokens"))
         if name.startswith("decode"):  # a sum behind attention and one behind the MLP of each layer
             assert found == [["all-reduce", [num_seqs, 1, hidden_size]]] * (2 * num_layers)
@@ -77,15 +97,15 @@ def test_a_decode_step_exchanges_hidden_states_and_scores_and_never_weights_or_c
 
 @pytest.mark.parametrize(("model", "count"), CASES)
 def test_every_step_and_copy_writes_the_cache_of_its_device_in_place(served, model, count):
-    told = served[model][str(count)]
-    for name, reused_bytes in told["reused_bytes"].items():
+    result = served.result(model, count)
+    for name, reused_bytes in result["reused_bytes"].items():
         if name.startswith(("decode", "prefill", "save", "restore")):
-            assert reused_bytes >= told["cache_bytes"]
+            assert reused_bytes >= result["cache_bytes"]
 
 
 @pytest.mark.parametrize(("model", "count"), CASES)
 def test_every_weight_lies_in_equal_parts_along_its_axes(served, model, count):
-    weights = served[model][str(count)]["weights"]
+    weights = served.result(model, count)["weights"]
     for axes, shape, parts in weights.values():
         expected = [
             size // count if name in SPLIT_AXES and size % count == 0 else size
@@ -101,10 +121,10 @@ def test_every_weight_lies_in_equal_parts_along_its_axes(served, model, count):
 
 @pytest.mark.parametrize(("model", "count"), CASES)
 def test_the_cache_is_split_by_heads_and_stays_so_over_steps(served, model, count):
-    told = served[model][str(count)]
+    result = served.result(model, count)
     num_heads = {"rows": 4, "pages": 2}[model]
-    assert told["kv_heads"] == max(num_heads, count)
-    assert told["kv_copies"] == max(1, count // num_heads)
-    for shape, parts in told["cache"]:
-        assert shape[1] == told["kv_heads"]
+    assert result["kv_heads"] == max(num_heads, count)
+    assert result["kv_copies"] == max(1, count // num_heads)
+    for shape, parts in result["cache"]:
+        assert shape[1] == result["kv_heads"]
         assert parts == [[shape[0], shape[1] // count, *shape[2:]]] * count
