@@ -15,6 +15,7 @@ import statistics
 import time
 from collections.abc import Sequence
 
+from benchmarks.hand_counted import HandCountedModel
 from service.compile.aot import compile_programs
 from service.engine.engine import Engine
 from service.engine.pipeline import DispatchedStep
@@ -24,7 +25,6 @@ from service.engine.schedule.plan import PageCopy, Plan
 from service.engine.shapes import EngineShapes, StepKind
 from service.engine.steps.programs import engine_programs
 from service.observability.metrics import Metrics
-from tests.fakes import HandCountedModel
 
 PROMPT_TOKENS, CONTEXT_TOKENS = 16, 256
 SKIPPED_STEPS = 10  # at the beginning and at the end, where not all sequences run

@@ -4,13 +4,14 @@ from dataclasses import replace
 
 import pytest
 
+from benchmarks.hand_counted import HandCountedModel
 from service.compile.aot import compile_programs
 from service.engine.engine import Engine
 from service.engine.runner import Runner
 from service.engine.shapes import EngineShapes
 from service.engine.steps.programs import engine_programs
 from service.observability.metrics import Metrics
-from tests.fakes import HandCountedModel, HandCountedRows
+from tests.fakes import HandCountedRows
 
 SHAPES = EngineShapes(num_slots=3, num_pages=24, page_size=4, max_context=48, max_prefill_tokens=8)
 

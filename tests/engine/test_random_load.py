@@ -8,6 +8,7 @@ from collections import Counter
 import jaxtyping
 import pytest
 
+from benchmarks.hand_counted import HandCountedModel
 from service.engine.loop import Abort, Loop, Stop, Submission
 from service.engine.request import FinishReason, Request, Sampling, TokenEvent
 from service.engine.schedule.chunking import Chunking
@@ -18,7 +19,6 @@ from service.errors import NonFiniteLogits
 from service.observability.metrics import Metrics
 from tests.engine.host_device import HostDevice
 from tests.engine.test_engine import read, until_all_pages_are_free
-from tests.fakes import HandCountedModel
 
 NUM_REQUESTS = 10_000
 NUM_SLOTS, NUM_PAGES, PAGE_SIZE = 6, 20, 4

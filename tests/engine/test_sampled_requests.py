@@ -6,6 +6,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from benchmarks.hand_counted import HandCountedModel
 from service.compile.aot import compile_programs
 from service.engine.request import FinishReason, Request, Sampling
 from service.engine.runner import Runner
@@ -16,7 +17,6 @@ from service.engine.steps.programs import engine_programs
 from service.engine.steps.sampling import BROKEN
 from service.errors import NonFiniteLogits
 from tests.engine.steps.sampling_reference import adjusted, log_softmax
-from tests.fakes import HandCountedModel
 from tests.tolerances import SAME_LOGPROB_ATOL
 
 VOCAB = 50
