@@ -29,6 +29,7 @@ mutate: .venv/dev ## Change the service one place at a time and count what no te
 check: .venv/dev ## Check format, lint, types, import rules, dependencies and deployment
 	$(RUN) ruff format --check .
 	$(RUN) ruff check .
+	$(RUN) ruff check --isolated --select F821 tests benchmarks scripts examples
 	$(RUN) pyright
 	$(RUN) lint-imports
 	$(RUN) deptry .

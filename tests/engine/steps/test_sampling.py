@@ -255,7 +255,7 @@ def primitives(jaxpr, *, enters_branches):
 
 def test_nothing_is_sorted_and_greedy_rows_run_no_pass_but_two():
     rows = rows_of([Request("a", (1,), 8)])
-    jaxpr = jax.make_jaxpr(sample)(jnp.zeros((1, VOCAB)), rows).jaxpr
+    jaxpr = jax.make_jaxpr(sample_tokens)(jnp.zeros((1, VOCAB)), rows).jaxpr
     everywhere = set(primitives(jaxpr, enters_branches=True))
     always = set(primitives(jaxpr, enters_branches=False))
     assert "sort" not in everywhere
