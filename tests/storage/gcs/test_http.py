@@ -1,14 +1,12 @@
 """The meaning of every status of the bucket, and connections that are used again."""
 
-import http.server
 import json
-import threading
 from collections.abc import Iterator
 from email.utils import formatdate
-from time import time
-from typing import ClassVar
+from time import sleep, time
 
 import pytest
+from google.auth.exceptions import RefreshError, TransportError
 
 from service.errors import AccessDenied, CheckpointNotFound, ObjectChanged, TransferFailed
 from service.storage.gcs.http import GcsTransport
@@ -17,46 +15,6 @@ from service.storage.retry import TransientFault
 from tests.stored import quick_limits
 
 VERSION = ("model.safetensors", 7)
-
-
-class Answers(http.server.BaseHTTPRequestHandler):
-    """Answers every GET with what the test wrote down, and keeps the request."""
-
-    protocol_version = "HTTP/1.1"
-    status, headers_sent, body, is_chunked = 200, {}, b"", False
-    requests: ClassVar[list] = []
-    ports: ClassVar[list] = []
-
-    def do_GET(self) -> None:
-        self.requests.append((self.path, dict(self.headers)))
-        self.ports.append(self.client_address[1])
-        self.send_response(self.status)
-        for name, value in self.headers_sent.items():
-            self.send_header(name, value)
-        if self.is_chunked:
-            self.send_header("Transfer-Encoding", "chunked")
-            self.end_headers()
-            for part in (self.body[:3], self.body[3:]):
-                self.wfile.write(b"%x\r\n%s\r\n" % (len(part), part))
-            self.wfile.write(b"0\r\n\r\n")
-            return
-        self.send_header("Content-Length", str(len(self.body)))
-        self.end_headers()
-        self.wfile.write(self.body)
-
-    def log_message(self, *_: object) -> None:
-        pass
-
-
-@pytest.fixture
-def answers() -> Iterator[type[Answers]]:
-    handler = type("Handler", (Answers,), {"requests": [], "ports": []})
-    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
-        server.daemon_threads = True
-        threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
-        handler.endpoint = f"http://127.0.0.1:{server.server_port}"
-        yield handler
-        server.shutdown()
 
 
 @pytest.fixture
@@ -201,3 +159,93 @@ def test_a_server_that_is_not_there_is_a_reason_to_try_again(answers):
     transport = GcsTransport(GcsLocation("b", ""), "127.0.0.1:9", quick_limits())
     with pytest.raises(TransientFault, match=r"the connection broke \(ConnectionRefusedError\)"):
         get(transport)
+
+
+def test_closing_the_transport_closes_its_connections(answers, transport):
+    get(transport).close()
+    assert answers.num_ended == []
+    transport.close()
+    wait_until(lambda: answers.num_ended)
+
+
+def wait_until(is_true) -> None:
+    deadline = time() + 30
+    while not is_true():
+        assert time() < deadline
+        sleep(0.01)
+
+
+class Credentials:
+    """Credentials that give a token, and fail as the test wants it."""
+
+    service_account_email = "levserve@project.iam.gserviceaccount.com"
+
+    def __init__(self) -> None:
+        self.token, self.error, self.asked = "old", None, []
+
+    def before_request(self, request, method, url, headers) -> None:
+        if self.error is not None:
+            raise self.error
+        self.asked.append((method, url))
+        headers["authorization"] = f"Bearer {self.token}"
+
+    def refresh(self, request) -> None:
+        self.token = "new"
+
+
+@pytest.fixture
+def credentials(answers, monkeypatch) -> Credentials:
+    credentials = Credentials()
+    monkeypatch.setattr("google.auth.default", lambda scopes: (credentials, None))
+    monkeypatch.setattr("service.storage.gcs.http.ENDPOINT", answers.endpoint)
+    return credentials
+
+
+@pytest.fixture
+def authorized(credentials) -> Iterator[GcsTransport]:
+    transport = GcsTransport(GcsLocation("my-bucket", "model"), None, quick_limits())
+    yield transport
+    transport.close()
+
+
+def test_a_request_carries_a_token_and_its_own_headers(answers, credentials, authorized):
+    get(authorized, headers={"Range": "bytes=0-4"}).close()
+    [(path, headers)] = answers.requests
+    assert (headers["authorization"], headers["Range"]) == ("Bearer old", "bytes=0-4")
+    assert credentials.asked == [("GET", answers.endpoint + path)]
+
+
+def test_a_refused_token_is_renewed_once(answers, credentials, authorized):
+    answers.status = 401
+    with pytest.raises(AccessDenied, match="serviceAccount:levserve@project"):
+        get(authorized)
+    assert [headers["authorization"] for _, headers in answers.requests] == ["Bearer old", "Bearer new"]
+    answers.status = 403
+    with pytest.raises(AccessDenied):
+        get(authorized)
+    assert len(answers.requests) == 3
+
+
+@pytest.mark.parametrize(
+    ("error", "kind", "reason"),
+    [
+        (TransportError("no route"), TransientFault, r"the connection broke \(TransportError\)"),
+        (TimeoutError(), TransientFault, "no bytes came in time"),
+        (RefreshError("busy", retryable=True), TransientFault, "no access token came"),
+        (RefreshError("revoked"), AccessDenied, r"the credentials were not accepted \(RefreshError\)"),
+    ],
+)
+def test_credentials_that_fail_are_tried_again_if_that_may_help(credentials, authorized, error, kind, reason):
+    credentials.error = error
+    with pytest.raises(kind, match=reason) as caught:
+        get(authorized)
+    assert caught.value.__cause__ is error
+
+
+def test_an_account_without_an_address_is_not_named(answers, credentials, authorized):
+    credentials.service_account_email = "default"
+    transport = GcsTransport(GcsLocation("my-bucket", "model"), None, quick_limits())
+    answers.status = 403
+    with pytest.raises(AccessDenied, match="serviceAccount:ACCOUNT "):
+        get(transport)
+    transport.close()
