@@ -13,8 +13,9 @@ from pathlib import Path
 import pytest
 
 from service.errors import HostileName, MalformedCheckpoint, StorageFull, TransferFailed
-from service.storage.cache.cache import CheckpointCache
+from service.storage.cache.cache import CacheUnusable, CheckpointCache
 from service.storage.progress import Progress
+from service.storage.retry import RetryBudget
 from tests.fault_proxy import Fault
 from tests.stored import FILES, WEIGHTS, Puller, contents
 
@@ -290,3 +291,47 @@ def test_nothing_is_made_for_a_refused_pull(puller: Puller, tmp_path: Path):
     with puller.source() as source, pytest.raises(HostileName):
         source.pull(source.list(), cache, Progress())
     assert not (tmp_path / "new").exists()
+
+
+def test_folders_of_the_cache_are_this_users_alone(puller: Puller):
+    path = puller.pull().path
+    assert [folder.stat().st_mode & 0o777 for folder in (path, path.parent)] == [0o700, 0o700]
+    assert {lock.stat().st_mode & 0o777 for lock in path.parent.glob("*.*e") if lock.is_file()} == {0o600}
+
+
+def test_a_disk_that_is_full_for_the_record_is_named_with_what_all_files_need(puller: Puller, monkeypatch):
+    def fail(*_: object) -> None:
+        raise OSError(errno.ENOSPC, "full")
+
+    monkeypatch.setattr("service.storage.cache.entry.atomic_write", fail)
+    with pytest.raises(StorageFull) as caught:
+        puller.pull()
+    assert caught.value.needed_bytes == sum(map(len, FILES.values())) + 1024 * 1024
+    assert caught.value.free_bytes > 0
+    assert not puller.visible()
+
+
+def test_a_cache_that_is_not_used_says_why(puller: Puller, monkeypatch: pytest.MonkeyPatch):
+    def fail(*_: object) -> None:
+        raise OSError(errno.ENOLCK, "no locks")
+
+    monkeypatch.setattr("service.storage.cache.cache.wait_for_lock", fail)
+    with puller.source() as source, pytest.raises(CacheUnusable, match=os.strerror(errno.ENOLCK)):
+        puller.cache().open_entry(source, source.list(), RetryBudget(source.limits))
+
+
+def test_what_is_cached_is_found_without_waiting(puller: Puller):
+    with puller.source() as source:
+        objects = source.list()
+        assert puller.cache().find(source, objects) is None
+        puller.pull().release()
+        found = puller.cache().find(source, objects)
+    assert found is not None
+    assert contents(found.path) == FILES
+    assert found.objects == tuple(objects)
+    puller.max_checkpoints = 1
+    version(puller, 1).pull().release()
+    assert found.path in puller.visible()
+    found.release()
+    version(puller, 2).pull().release()
+    assert found.path not in puller.visible()
