@@ -34,6 +34,13 @@ class SmallHub(http.server.BaseHTTPRequestHandler):
             return self.answer(404, b"", {"X-Error-Code": "RevisionNotFound"})
         if path.startswith("/api/models/org/gated"):
             return self.answer(403, b"", {"X-Error-Code": "GatedRepo"})
+        if path.startswith("/api/models/org/forbidden"):
+            return self.answer(403, b"")
+        if path.startswith("/api/models/org/broken"):
+            return self.answer(400, b"")
+        for name, files in (("empty", []), ("hostile", [{"rfilename": "../evil", "size": 1}])):
+            if path.startswith(f"/api/models/org/{name}"):
+                return self.answer(200, json.dumps({"id": name, "sha": COMMIT, "siblings": files}).encode())
         prefix = f"/org/name/resolve/{COMMIT}/"
         data = FILES.get(path.removeprefix(prefix)) if path.startswith(prefix) else None
         if data is None:
@@ -67,6 +74,7 @@ def pull(uri: str, root: Path, endpoint: str) -> dict:
     command = [sys.executable, "-m", "tests.storage.hub_process", uri, str(root)]
     done = subprocess.run(command, cwd=REPOSITORY, env=os.environ | home, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
+    assert "%|" not in done.stderr  # a bar of the client's own
     return json.loads(done.stdout.splitlines()[-1])
 
 
@@ -81,6 +89,7 @@ def test_a_repository_is_pulled_and_then_served_without_the_network(endpoint: st
 
     offline = pull("hf://org/name", tmp_path, "http://127.0.0.1:9")
     assert (offline["files"], offline["path"]) == (wanted, result["path"])
+    assert offline["config"] == result["config"]
 
 
 @pytest.mark.parametrize(
@@ -89,12 +98,23 @@ def test_a_repository_is_pulled_and_then_served_without_the_network(endpoint: st
         ("hf://org/missing", "CheckpointNotFound", "no such repository, or it is private"),
         ("hf://org/name@nightly", "CheckpointNotFound", "no revision 'nightly'"),
         ("hf://org/gated", "AccessDenied", "is gated"),
+        ("hf://org/forbidden", "AccessDenied", "HTTP 403: set HF_TOKEN"),
+        ("hf://org/broken", "TransferFailed", "listing: the Hub answered HTTP 400"),
+        ("hf://org/empty", "CheckpointNotFound", "the repository is empty"),
+        ("hf://org/hostile", "HostileName", "'../evil' leads to another folder"),
     ],
 )
 def test_what_the_hub_refuses_is_a_clear_error(endpoint: str, tmp_path: Path, uri: str, error: str, message: str):
     result = pull(uri, tmp_path, endpoint)
     assert result["error"] == error
     assert message in result["message"]
+    assert result["message"].startswith(f"{uri}: ")
+
+
+def test_a_hub_that_is_not_there_is_named_with_its_failure(tmp_path: Path):
+    result = pull("hf://org/name@main", tmp_path, "http://127.0.0.1:9")
+    assert result["error"] == "TransferFailed"
+    assert "listing: the Hub cannot be reached (" in result["message"]
 
 
 def test_without_network_or_earlier_start_the_error_says_so(tmp_path: Path):

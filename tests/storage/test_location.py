@@ -59,6 +59,7 @@ def test_a_malformed_address_is_refused_under_its_settings_name(text: str, reaso
     with pytest.raises(SettingsError, match=reason) as caught:
         parse_location(text, "TOKENIZER_URI")
     assert caught.value.variable == "TOKENIZER_URI"
+    assert repr(text) in str(caught.value)
 
 
 @given(st.text(max_size=40))

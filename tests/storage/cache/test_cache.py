@@ -280,8 +280,9 @@ def test_a_cache_that_is_no_folder_is_a_clear_error(puller: Puller):
 def test_a_cancelled_pull_stops(puller: Puller):
     cancelled = threading.Event()
     puller.bucket.faults([Fault("alt=media", skip=1, before=cancelled.set)])
-    with puller.source() as source, pytest.raises(TransferFailed, match="was stopped"):
+    with puller.source() as source, pytest.raises(TransferFailed, match="was stopped") as caught:
         source.pull(source.list(), puller.cache(), Progress(), cancelled)
+    assert (caught.value.uri, caught.value.name in FILES) == (puller.bucket.uri("model"), True)
     assert not puller.visible()
 
 
@@ -335,3 +336,16 @@ def test_what_is_cached_is_found_without_waiting(puller: Puller):
     found.release()
     version(puller, 2).pull().release()
     assert found.path not in puller.visible()
+
+
+def test_a_pull_that_did_not_fit_leaves_nothing_locked(puller: Puller, monkeypatch: pytest.MonkeyPatch):
+    with monkeypatch.context() as full:
+        full.setattr("service.storage.cache.eviction.free_bytes", lambda folder: 0)
+        with pytest.raises(StorageFull):
+            puller.pull()
+    pulled = puller.pull(deadline_s=5)
+    assert contents(pulled.path) == FILES
+    pulled.release()
+    puller.max_checkpoints = 1
+    version(puller, 1).pull().release()
+    assert pulled.path not in puller.visible()

@@ -190,6 +190,9 @@ def test_a_listing_survives_faults_and_is_given_up_in_bounded_time(puller: Pulle
     puller.bucket.faults([Fault("/o\\?prefix", status=503), Fault("/o\\?prefix", cut_after_bytes=40)])
     with puller.source() as source:
         assert {info.name for info in source.list()} == set(FILES)
+    puller.bucket.faults([Fault("/o\\?prefix", cut_after_bytes=40, times=1000)])
+    with puller.source() as source, pytest.raises(TransferFailed, match=r"the connection broke \(IncompleteRead\)"):
+        source.list()
     puller.bucket.faults([Fault("/o\\?prefix", status=503, times=1000)])
     with puller.source() as source, pytest.raises(TransferFailed, match="listing: HTTP 503"):
         source.list()
