@@ -33,7 +33,7 @@ pytest_plugins = ("tests.gcs", "tests.stored", "tests.served")
 
 
 # Fixtures that take long to make: pytest-xdist gives all tests of one to the same worker.
-MADE_ONCE = ("executables", "demo_service", "two_starts", "served")
+MADE_ONCE = ("executables", "scored_executables", "demo_service", "two_starts", "served")
 
 
 def pytest_collection_modifyitems(items):
@@ -41,7 +41,7 @@ def pytest_collection_modifyitems(items):
     for item in items:
         for name in set(MADE_ONCE) & set(item.fixturenames):
             parameter = item.callspec.params.get("model", "") if hasattr(item, "callspec") else ""
-            item.add_marker(pytest.mark.xdist_group(f"{name} {getattr(parameter, '__name__', parameter)}".strip()))
+            item.add_marker(pytest.mark.xdist_group(f"{name} {getattr(parameter, '__name__', '')}".strip()))
 
 
 def pytest_configure(config):

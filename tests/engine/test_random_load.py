@@ -20,7 +20,6 @@ from service.observability.metrics import Metrics
 from tests.engine.host_device import HostDevice
 from tests.engine.test_engine import read, until_all_pages_are_free
 
-NUM_REQUESTS = 10_000
 NUM_SLOTS, NUM_PAGES, PAGE_SIZE = 6, 20, 4
 VOCAB = 97
 BREAKING_SUM = 333
@@ -67,10 +66,11 @@ class Reader(TokenStream):
 class RandomClients(queue.SimpleQueue):
     """The loop's inbox and its device: between two steps clients come, go, or leave the engine until it is idle."""
 
-    def __init__(self, device, scheduler, seed):
+    def __init__(self, device, scheduler, num_requests, seed):
         self.readers = []
         self.num_waits = 0
         self._device = device
+        self._num_requests = num_requests
         self._scheduler = scheduler
         self._random = random.Random(seed)
         self._calling = CallingLoop()
@@ -91,7 +91,7 @@ class RandomClients(queue.SimpleQueue):
     def get(self):
         """Answer the loop that has nothing to do."""
         self.num_waits += 1
-        if self.empty() and len(self.readers) >= NUM_REQUESTS:
+        if self.empty() and len(self.readers) >= self._num_requests:
             return Stop()
         self._is_pausing = False
         if self.empty():
@@ -101,7 +101,7 @@ class RandomClients(queue.SimpleQueue):
     def _come(self):
         self._is_pausing |= self._random.random() < 0.01
         num_open = self._scheduler.num_waiting + self._scheduler.num_running
-        if not self._is_pausing and num_open < MAX_OPEN and len(self.readers) < NUM_REQUESTS:
+        if not self._is_pausing and num_open < MAX_OPEN and len(self.readers) < self._num_requests:
             for _ in range(self._random.choice([0, 0, 1, 3])):
                 self._ask()
 
@@ -151,8 +151,9 @@ def unchecked_types():
 
 
 @pytest.mark.usefixtures("unchecked_types")
+@pytest.mark.parametrize("num_requests", [1_000, pytest.param(10_000, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("has_slot_cache", [False, True], ids=["pages", "rows"])
-def test_ten_thousand_requests_with_aborts_each_get_their_text_and_leave_every_page_free(has_slot_cache):
+def test_thousands_of_requests_with_aborts_each_get_their_text_and_leave_every_page_free(has_slot_cache, num_requests):
     scheduler = CountingScheduler(
         num_slots=NUM_SLOTS,
         num_pages=NUM_PAGES,
@@ -161,12 +162,12 @@ def test_ten_thousand_requests_with_aborts_each_get_their_text_and_leave_every_p
     )
     sizes = {"num_slots": NUM_SLOTS, "num_pages": NUM_PAGES, "page_size": PAGE_SIZE, "vocab_size": VOCAB}
     device = HostDevice(**sizes, has_slot_cache=has_slot_cache, breaking_sum=BREAKING_SUM)
-    clients = RandomClients(device, scheduler, seed=5 + has_slot_cache)
+    clients = RandomClients(device, scheduler, num_requests, seed=5 + has_slot_cache)
     loop = Loop(scheduler, clients, Metrics())
     loop.inbox = clients
     loop.run()
 
-    assert scheduler.num_checks == clients.num_waits > 100
+    assert scheduler.num_checks == clients.num_waits > num_requests // 100
     assert scheduler.is_idle
     assert scheduler.pages.num_available == NUM_PAGES
     model = HandCountedModel(VOCAB)
@@ -177,10 +178,10 @@ def test_ten_thousand_requests_with_aborts_each_get_their_text_and_leave_every_p
         else:
             assert (reader.token_ids, reader.reason) == (token_ids, reason)
     # What must have happened on the way for this to say anything.
-    assert scheduler.num_preemptions > 1000
-    assert sum(reader.num_cached_tokens for reader in clients.readers) > 10_000
+    assert scheduler.num_preemptions > num_requests // 10
+    assert sum(reader.num_cached_tokens for reader in clients.readers) > num_requests
     reasons = Counter(reader.reason for reader in clients.readers)
-    assert reasons[CUT_OFF] > 1000
+    assert reasons[CUT_OFF] > num_requests // 10
     assert reasons.keys() == {CUT_OFF, FinishReason.STOP, FinishReason.LENGTH, FinishReason.ERROR}
 
 

@@ -8,6 +8,7 @@ import pytest
 
 from benchmarks.hand_counted import HandCountedModel
 from service.compile.aot import compile_programs
+from service.engine.device_state import DeviceState
 from service.engine.request import FinishReason, Request, Sampling
 from service.engine.runner import Runner
 from service.engine.schedule.chunking import Chunking
@@ -46,9 +47,19 @@ def scored():
 
 
 @pytest.fixture(scope="module")
-def scored_runner(scored):
+def scored_executables(scored):
     compiled = compile_programs(engine_programs(scored, SHAPES, {}), num_threads=2)
-    runner = Runner(SHAPES, scored.layer_groups, {}, {name: program.executable for name, program in compiled.items()})
+    return {name: program.executable for name, program in compiled.items()}
+
+
+@pytest.fixture(scope="module")
+def scored_state(scored, scored_executables):
+    return DeviceState(SHAPES, scored.layer_groups, scored_executables)
+
+
+@pytest.fixture(scope="module")
+def scored_runner(scored, scored_executables, scored_state):
+    runner = Runner(SHAPES, scored.layer_groups, {}, scored_executables, scored_state)
     runner.warm()
     return runner
 
@@ -260,7 +271,7 @@ def test_nobody_finds_the_pages_of_a_sequence_whose_scores_broke(scored_runner):
         scheduler.check_integrity()
 
 
-def test_a_broken_row_is_no_token(scored, scored_runner):
+def test_a_broken_row_is_no_token(scored_state, scored_runner):
     scheduler = Scheduler(num_slots=2, num_pages=24, page_size=4, chunking=Chunking(SHAPES.prefill))
     sequence = scheduler.add(Request("a", (6, 7), 6))
     plan = scheduler.plan()
@@ -269,5 +280,5 @@ def test_a_broken_row_is_no_token(scored, scored_runner):
     ((told, event),) = scheduler.commit(plan, token_ids)
     assert (told, event.token_ids, event.finish_reason) == (sequence, (), FinishReason.ERROR)
     scheduler.check_integrity()
-    (last_token_ids,) = [leaf for leaf in scored_runner._state.slots if leaf.shape == (SHAPES.num_slots,)]
+    (last_token_ids,) = [leaf for leaf in scored_state.slots if leaf.shape == (SHAPES.num_slots,)]
     assert last_token_ids.min() >= 0

@@ -2,6 +2,7 @@
 
 import dataclasses
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -103,10 +104,19 @@ def test_a_model_whose_stages_share_executables_says_what_it_says_in_one_piece()
 
 
 def _greedy_in_one_piece(model, weights, prompt, num_tokens):
-    token_ids = list(prompt)
-    paging_of = {"start": jnp.zeros(1, jnp.int32), "page_table": jnp.arange(4)[None], "slots": jnp.zeros(1, jnp.int32)}
-    for _ in range(num_tokens):
-        paging = Paging(num_tokens=jnp.array([len(token_ids)]), **paging_of)
-        hidden, _ = whole_step(model, weights, empty_caches(model, SHAPES.layout), jnp.array([token_ids]), paging)
-        token_ids.append(int(model.logits(weights, hidden[:, -1])[0].argmax()))
-    return token_ids[len(prompt) :]
+    @jax.jit
+    def next_logits(weights, token_ids, num_known):
+        paging = Paging(
+            start=jnp.zeros(1, jnp.int32),
+            num_tokens=num_known[None],
+            page_table=jnp.arange(4)[None],
+            slots=jnp.zeros(1, jnp.int32),
+        )
+        hidden, _ = whole_step(model, weights, empty_caches(model, SHAPES.layout), token_ids, paging)
+        return model.logits(weights, hidden[:, num_known - 1])[0]
+
+    token_ids = np.zeros((1, SHAPES.max_context), np.int32)
+    token_ids[0, : len(prompt)] = prompt
+    for num_known in range(len(prompt), len(prompt) + num_tokens):
+        token_ids[0, num_known : num_known + 1] = next_logits(weights, token_ids, jnp.int32(num_known)).argmax()
+    return token_ids[0, len(prompt) :].tolist()

@@ -46,7 +46,7 @@ def logits_by_chunk(model: Decoder, weights: dict[str, jax.Array], token_ids: np
     cache = empty_caches(model, LAYOUT)
 
     @jax.jit
-    def step(cache, token_ids, paging):
+    def step(weights, cache, token_ids, paging):
         hidden, cache = whole_step(model, weights, cache, token_ids, paging)
         return model.logits(weights, hidden[0]), cache
 
@@ -56,7 +56,7 @@ def logits_by_chunk(model: Decoder, weights: dict[str, jax.Array], token_ids: np
         padded = np.zeros((1, chunk), np.int32)
         padded[0, : len(part)] = part
         paging = Paging(jnp.array([start]), jnp.array([len(part)]), jnp.asarray(PAGES[None]), jnp.array([0]))
-        logits, cache = step(cache, jnp.asarray(padded), paging)
+        logits, cache = step(weights, cache, jnp.asarray(padded), paging)
         rows.append(logits[: len(part)])
     return np.concatenate(rows)
 
