@@ -36,6 +36,7 @@ pytest_plugins = ("tests.gcs", "tests.stored", "tests.served")
 MADE_ONCE = ("executables", "scored_executables", "demo_service", "two_starts", "served")
 
 
+@pytest.hookimpl(tryfirst=True)  # pytest-xdist reads the groups in the same hook
 def pytest_collection_modifyitems(items):
     """Group tests by the costly fixture that they share; all others go to whichever worker is free."""
     for item in items:
