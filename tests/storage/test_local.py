@@ -4,10 +4,11 @@ from pathlib import Path
 
 import pytest
 
-from service.errors import CheckpointNotFound, ObjectChanged
+from service.errors import AccessDenied, CheckpointNotFound, ObjectChanged
 from service.storage.cache.cache import CheckpointCache
 from service.storage.location import parse_location
 from service.storage.progress import Progress
+from service.storage.ranges import read_range
 from service.storage.source import Source, open_source
 
 
@@ -56,3 +57,48 @@ def test_a_file_that_vanished_is_a_clear_error(model: Path):
     (model / "empty").unlink()
     with pytest.raises(ObjectChanged):
         source.read(objects[-1])
+
+
+def test_linked_folders_are_followed_and_hidden_ones_left_out(model: Path, tmp_path: Path):
+    (tmp_path / "elsewhere").mkdir()
+    (tmp_path / "elsewhere" / "1").write_bytes(b"12")
+    (model / "linked").symlink_to(tmp_path / "elsewhere")
+    (model / "COMPLETE.json").write_text("the cache's own")
+    (model / ".hidden").write_text("x")
+    (model / "broken").symlink_to(tmp_path / "nothing")
+    objects = opened(model).list()
+    assert [info.name for info in objects] == ["config.json", "data/0", "empty", "linked/1"]
+    assert [info.generation for info in objects] == [(model / info.name).stat().st_mtime_ns for info in objects]
+
+
+def test_local_files_are_opened_where_they_lie(model: Path):
+    source, progress = opened(model), Progress()
+    objects = source.list()
+    with source.open_files(objects, objects[1:2], cache=None, progress=progress) as files:
+        [file] = files.files
+        assert read_range(file.source, file.info, 0, 3, files.budget) == b"123"
+        assert (file.copy_to, file.source.uri) == (None, str(model))
+    assert progress.bytes_total == 3
+
+
+@pytest.mark.parametrize(("error", "kind"), [(FileNotFoundError, ObjectChanged), (PermissionError, AccessDenied)])
+def test_a_file_that_cannot_be_read_is_named(model: Path, monkeypatch: pytest.MonkeyPatch, error, kind):
+    def fail(path: Path) -> None:
+        raise error
+
+    source = opened(model)
+    objects = source.list()
+    monkeypatch.setattr(Path, "read_bytes", fail)
+    with pytest.raises(kind, match="data/0") as caught:
+        source.read(objects[1])
+    assert caught.value.uri == str(model)
+
+
+def test_a_folder_that_may_not_be_read_is_named(model: Path, monkeypatch: pytest.MonkeyPatch):
+    def refuse(path: object) -> None:
+        raise PermissionError(13, "denied", str(path))
+
+    monkeypatch.setattr("os.scandir", refuse)
+    with pytest.raises(AccessDenied, match=f"{model} may not be read by this user") as caught:
+        opened(model).list()
+    assert caught.value.uri == str(model)

@@ -145,7 +145,7 @@ class GcsTransport:
 
 
 def _with_scheme(host: str) -> str:
-    return (host if "://" in host else f"http://{host}").rstrip("/")
+    return host if "://" in host else f"http://{host}"
 
 
 def _server_message(response: Response) -> str:
