@@ -166,3 +166,11 @@ def test_a_body_that_fails_is_at_work_no_longer():
     with pytest.raises(KeyError), budget.reserve(100, pytest.fail):
         raise KeyError
     assert granted_at_once(budget, 100)
+
+
+def test_one_waits_as_long_as_any_other_is_at_work():
+    budget = HostMemoryBudget(100)
+    with budget.reserve(50, pytest.fail):
+        with budget.reserve(40, pytest.fail):
+            pass
+        assert not granted_at_once(budget, 20)
