@@ -1,10 +1,20 @@
 """Writes a checkpoint the way Levanter does: any Hugging Face weights as a `step-N` of a run."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+
+
+@contextmanager
+def implicit_promotion() -> Iterator[None]:
+    """Let Levanter's own code, which relies on it, mix dtypes and ranks."""
+    import jax
+
+    with jax.numpy_dtype_promotion("standard"), jax.numpy_rank_promotion("allow"):
+        yield
 
 
 def build_model(hub_config: Mapping[str, Any], tensors: Mapping[str, np.ndarray]) -> Any:
@@ -19,7 +29,8 @@ def build_model(hub_config: Mapping[str, Any], tensors: Mapping[str, np.ndarray]
 
     config = levanter_config(hub_config)
     vocab = Axis("vocab", int(hub_config["vocab_size"]))
-    shapes = equinox.filter_eval_shape(config.build, vocab, key=jax.random.PRNGKey(0))
+    with implicit_promotion():
+        shapes = equinox.filter_eval_shape(config.build, vocab, key=jax.random.PRNGKey(0))
     return from_torch_compatible_state_dict(shapes, {name: jnp.asarray(array) for name, array in tensors.items()})
 
 

@@ -7,7 +7,7 @@ import pytest
 from levanter.layers.attention import AttentionMask
 
 from service.checkpoint.levanter import read_tensors
-from tests.levanter_run import build_model, save_step
+from tests.levanter_run import build_model, implicit_promotion, save_step
 from tests.parity.cases import CASES
 from tests.tolerances import SAME_MODEL_ATOL
 
@@ -24,7 +24,9 @@ def test_levanters_forward_gives_the_reference_logits_that_ours_gives(case):
     model = build_model(case.hub_config, case.tensors())
     token_ids = hax.named(jax.numpy.asarray(case.token_ids), "position")
     forward = hax.named_jit(lambda model, ids: model(ids, AttentionMask.causal()))
-    logits = forward(model, token_ids).rearrange(("position", "vocab")).array
+    with implicit_promotion():
+        logits = forward(model, token_ids)
+    logits = logits.rearrange(("position", "vocab")).array
     np.testing.assert_allclose(logits, np.load(case.reference_path)["logits"], atol=SAME_MODEL_ATOL, rtol=0)
 
 
