@@ -1,7 +1,9 @@
 """Weights streamed from files of this machine and from a bucket: checked first, fetched in slices, placed in order."""
 
 import json
+import os
 import struct
+from dataclasses import replace
 from pathlib import Path
 
 import ml_dtypes
@@ -11,6 +13,7 @@ from safetensors.numpy import save
 
 from service.errors import MalformedCheckpoint
 from service.models.weight_spec import TensorSource, WeightSpec
+from service.storage import open_files
 from service.storage.location import parse_location
 from service.storage.progress import Progress
 from service.storage.source import open_source
@@ -114,3 +117,28 @@ def test_a_slice_is_not_cut_smaller_than_it_pays(loader: Loader, gcs_bucket: Gcs
     gcs_bucket.faults([])
     assert same_weights(loader.load(is_cached=False, num_workers=2, slice_bytes=10**9))
     assert [len(lengths(gcs_bucket, shard)) for shard in SHARDS] == [1, 1]
+
+
+def test_slices_come_in_an_order_that_completes_weight_after_weight(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    size = 16 * 1024
+    parts = {name: np.full(size, number, np.float32) for number, name in enumerate(("1a", "1b", "2"))}
+    folder = write(tmp_path / "model", a=save({"1a": parts["1a"], "2": parts["2"]}), b=save({"1b": parts["1b"]}))
+    halves = tuple(TensorSource(name, (size,), (1, size)) for name in ("1a", "1b"))
+    specs = (
+        WeightSpec("second", ("a",), (size,), (TensorSource("2", (size,), (size,)),)),
+        WeightSpec("first", ("a", "b"), (2, size), halves),
+    )
+    reads: list[tuple[str, int]] = []
+    preadv = os.preadv
+
+    def record(descriptor: int, buffers: list[memoryview], start: int) -> int:
+        reads.append((Path(f"/proc/self/fd/{descriptor}").readlink().stem, start))
+        return preadv(descriptor, buffers, start)
+
+    monkeypatch.setattr("os.preadv", record)
+    limits = replace(open_files.FILE_LIMITS, num_workers=1, slice_bytes=4 * size)
+    monkeypatch.setattr(open_files, "FILE_LIMITS", limits)
+    monkeypatch.setattr(stream, "MIN_SLICE_BYTES", 4 * size)
+    result = streamed(folder, specs)
+    assert [weight.mean() for weight in result.weights.values()] == [2, 0.5]
+    assert [file for file, start in reads if start] == ["a", "b", "a"]
