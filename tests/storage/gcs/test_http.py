@@ -98,6 +98,7 @@ def test_a_status_that_may_pass_is_a_reason_to_try_again(answers, transport, sta
         (formatdate(time() + 3600, usegmt=True), 3600.0),
         (formatdate(time() - 3600, usegmt=True), 0.0),
     ],
+    ids=["seconds", "zero", "a word", "negative", "a date in an hour", "a date an hour ago"],
 )
 def test_the_time_that_the_server_asks_for_is_seconds_or_a_date(answers, transport, header, seconds):
     answers.status, answers.headers_sent = 503, {"Retry-After": header}
