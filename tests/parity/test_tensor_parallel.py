@@ -91,7 +91,7 @@ def test_a_decode_step_exchanges_hidden_states_and_scores_and_never_weights_or_c
             assert found == [["all-reduce", [num_seqs, num_tokens, hidden_size]]]
         elif name.startswith("sample"):
             assert found == ([["all-gather", [num_seqs, vocab_size]]] if model == "rows" else [])
-        elif not name.startswith(("prefill", "score")):
+        elif not name.startswith(("prefill", "prompt-logprobs")):
             assert found == []
 
 
