@@ -6,7 +6,7 @@ PYTEST := pytest --numprocesses=logical --maxprocesses=8 --dist=loadgroup
 # Huge pages of 2 MiB for large arrays: a step on a CPU is 3 to 5 % faster.
 GLIBC_TUNABLES ?= glibc.malloc.hugetlb=1
 .DEFAULT_GOAL := help
-.PHONY: help serve test test-all mutate check fix demo-model bench bench-start bench-loading image check-image
+.PHONY: help serve test test-all coverage mutate check fix demo-model bench bench-start bench-loading image check-image
 
 help: ## Show this list
 	@sed -n 's/^\([a-z-]*\):.*## /  make \1\t/p' Makefile | expand -t 20
@@ -17,7 +17,10 @@ serve: .venv/serve ## Serve the demo model on :8080; settings are environment va
 test: .venv/dev ## Run the tests, all but those that take long
 	$(RUN) $(PYTEST) -m "not slow"
 
-test-all: .venv/dev ## Run all tests, compiled as for users, and count the lines that they reach
+test-all: .venv/dev ## Run all tests, the long series of kills and faults included
+	$(RUN) $(PYTEST)
+
+coverage: .venv/dev ## Run all tests, compiled as for users, and count the lines that they reach
 	@rm -f .coverage .coverage.*
 	$(RUN) coverage run -m $(PYTEST) --optimized
 	@$(RUN) coverage combine --quiet
