@@ -1,4 +1,4 @@
-"""How the cache of one engine is laid out: plain numbers, so that sizing an engine imports no jax."""
+"""The layout of an engine's cache: plain numbers, so that sizing an engine imports no jax."""
 
 from dataclasses import dataclass
 

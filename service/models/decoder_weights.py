@@ -1,4 +1,4 @@
-"""How each weight of a decoder is made from a checkpoint's tensors, under Hugging Face's names.
+"""Weight specs of a decoder: the checkpoint tensors that make each weight, under Hugging Face's names.
 
 Source: transformers `models/llama/modeling_llama.py` (parameter names; a linear layer stores [out, in]).
 """

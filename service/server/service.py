@@ -59,11 +59,6 @@ class Service:
         """Whether a request would be accepted now."""
         return self.start_progress.is_ready and self.error is None and not self.is_draining
 
-    @property
-    def is_loading(self) -> bool:
-        """Whether the start is still running."""
-        return self._loading.is_alive()
-
     def progress(self) -> dict[str, Any]:
         """Return the start's progress as a JSON object."""
         return self.start_progress.progress()

@@ -1,4 +1,4 @@
-"""What every task of a start is given: settings, clocks, counters, and the cache of checkpoints."""
+"""The context that every task of a start receives: settings, clocks, counters, and the cache of checkpoints."""
 
 import threading
 from collections.abc import Callable
