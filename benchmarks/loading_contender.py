@@ -42,9 +42,9 @@ def levserve(arguments: argparse.Namespace) -> Callable[[], int]:
     from service.device.mesh import DeviceMesh
     from service.models.decoder import Decoder
     from service.models.registry import read_config
+    from service.observability.progress import Progress
     from service.storage.cache.cache import CheckpointCache
     from service.storage.location import parse_location
-    from service.storage.progress import Progress
     from service.storage.retry import TransferLimits
     from service.storage.source import open_source
 

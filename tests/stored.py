@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from service.observability.progress import Progress
 from service.storage.cache.cache import CheckpointCache, PulledCheckpoint
 from service.storage.gcs.read import GcsSource
 from service.storage.location import GcsLocation
-from service.storage.progress import Progress
 from service.storage.retry import TransferLimits
 from tests.gcs import GcsBucket
 

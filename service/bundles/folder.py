@@ -16,7 +16,8 @@ from typing import Protocol, runtime_checkable
 
 from service.bundles.bundle import MANIFEST_NAME, BundleRefused
 from service.bundles.prefetch import PrefetchedBundle
-from service.storage.files import PART_SUFFIX, FileLock, part_path, sync, try_lock_folder
+from service.storage.files import FileLock, part_path, sync, try_lock_folder
+from service.storage.objects import PART_SUFFIX
 
 MAX_BUNDLES = 8  # one per model and engine shapes; each takes a few dozen megabytes
 SWEEP_AFTER_S = 60

@@ -14,9 +14,9 @@ from service.checkpoint.layout import TOKENIZER_FILES, LevanterLayout, detect_la
 from service.checkpoint.model_config import CONFIG_JSON
 from service.checkpoint.tokenizer_files import pull_tokenizer
 from service.errors import CheckpointNotFound
+from service.observability.progress import Progress
 from service.storage.cache.cache import CheckpointCache
 from service.storage.location import parse_location
-from service.storage.progress import Progress
 
 FOLDER = "converted"
 MARKER = "CONVERTED.json"  # written last

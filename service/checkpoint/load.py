@@ -18,10 +18,10 @@ from service.checkpoint import levanter
 from service.checkpoint.discover import LocatedCheckpoint
 from service.checkpoint.layout import LevanterLayout
 from service.models.weight_spec import WeightSpec
+from service.observability.progress import Progress
 from service.storage.cache.cache import Bucket, CheckpointCache, private_cache
-from service.storage.progress import Progress
 from service.weights.assembly import assemble_weights
-from service.weights.check import check_tensors
+from service.weights.safetensors import check_tensors
 from service.weights.stream import WeightTarget, stream_weights
 
 if TYPE_CHECKING:

@@ -3,9 +3,9 @@
 from dataclasses import replace
 
 from service.checkpoint.discover import LocatedCheckpoint
+from service.observability.progress import Progress
 from service.storage.cache.cache import Bucket, CheckpointCache, PulledCheckpoint, private_cache
 from service.storage.files import private_folder
-from service.storage.progress import Progress
 
 
 def pull_tokenizer(located: LocatedCheckpoint, cache: CheckpointCache | None, progress: Progress) -> PulledCheckpoint:

@@ -18,7 +18,7 @@ import httpx
 from starlette.types import ASGIApp
 
 from service.errors import EngineStopped
-from service.observability.progress_line import progress_line
+from service.observability.progress import progress_line
 from service.offline.batch_file import BatchError, BatchLine, Journal, read_lines
 
 logger = logging.getLogger(__name__)

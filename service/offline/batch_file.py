@@ -15,7 +15,8 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from service.errors import ServiceError
-from service.storage.files import PART_SUFFIX, replace_synced, try_lock_descriptor
+from service.storage.files import replace_synced, try_lock_descriptor
+from service.storage.objects import PART_SUFFIX
 
 URLS = ("/v1/chat/completions", "/v1/completions")
 

@@ -9,10 +9,10 @@ from service.bundles.location import shared_location
 from service.checkpoint import conversion
 from service.checkpoint.discover import LocatedCheckpoint, OpenSource
 from service.errors import CheckpointError
+from service.observability.progress import Progress
 from service.settings import Settings
 from service.storage.cache.cache import CheckpointCache
 from service.storage.location import GcsLocation, LocalLocation
-from service.storage.progress import Progress
 
 logger = logging.getLogger(__name__)
 

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from service.observability.metrics import Metrics
-from service.storage.progress import Progress
+from service.observability.progress import Progress
 
 logger = logging.getLogger(__name__)
 

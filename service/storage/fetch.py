@@ -15,11 +15,10 @@ from typing import Protocol, runtime_checkable
 import numpy as np
 
 from service.errors import CorruptObject, StorageFull, TransferFailed
+from service.observability.progress import Progress
 from service.storage import crc32c
-from service.storage.objects import ObjectInfo
-from service.storage.part_file import PartFile
-from service.storage.progress import Progress
-from service.storage.ranges import Chunk, Extent, RangeSource, Slice, divide
+from service.storage.files import PartFile
+from service.storage.objects import Chunk, Extent, ObjectInfo, RangeSource, Slice, divide
 from service.storage.retry import RetryBudget
 
 

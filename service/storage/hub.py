@@ -13,13 +13,13 @@ from pathlib import Path
 from typing import Any, override
 
 from service.errors import AccessDenied, CheckpointNotFound, SettingsError, TransferFailed
+from service.observability.progress import Progress, show_progress
 from service.storage.cache.cache import CheckpointCache, PulledCheckpoint, private_cache
 from service.storage.files import atomic_write
 from service.storage.local import LocalSource
 from service.storage.location import HubLocation, LocalLocation
 from service.storage.objects import ObjectInfo, check_name, check_names_together
 from service.storage.open_files import OpenFiles, open_pulled
-from service.storage.progress import Progress, show_progress
 from service.storage.retry import RetryBudget, TransferLimits
 
 logger = logging.getLogger(__name__)

@@ -10,11 +10,11 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 
 from service.errors import AccessDenied, CheckpointNotFound, ObjectChanged
+from service.observability.progress import Progress
 from service.storage.cache.cache import CheckpointCache, PulledCheckpoint
 from service.storage.location import LocalLocation
 from service.storage.objects import RECORD_NAME, ObjectInfo
 from service.storage.open_files import OpenFiles, open_pulled
-from service.storage.progress import Progress
 
 
 class LocalSource:

@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from service.errors import AccessDenied, ObjectChanged, StorageFull, TransferFailed
+from service.observability.progress import Progress, show_progress
 from service.storage.cache.cache import (
     Bucket,
     CacheUnusable,
@@ -18,9 +19,7 @@ from service.storage.cache.cache import (
     private_cache,
 )
 from service.storage.fetch import fetch_files
-from service.storage.objects import ObjectInfo
-from service.storage.progress import Progress, show_progress
-from service.storage.ranges import RangeSource
+from service.storage.objects import ObjectInfo, RangeSource
 from service.storage.retry import RetryBudget, TransferLimits
 
 logger = logging.getLogger(__name__)

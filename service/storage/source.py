@@ -10,12 +10,12 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Protocol, runtime_checkable
 
+from service.observability.progress import Progress
 from service.storage.cache.cache import CheckpointCache, PulledCheckpoint
 from service.storage.local import LocalSource
 from service.storage.location import GcsLocation, HubLocation, Location
 from service.storage.objects import ObjectInfo
 from service.storage.open_files import OpenFiles
-from service.storage.progress import Progress
 from service.storage.retry import TransferLimits
 
 

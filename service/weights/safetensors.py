@@ -1,4 +1,4 @@
-"""Headers of safetensors objects, read by range; every number is checked before a byte of a tensor is read.
+"""Headers of safetensors objects, checked in themselves and against the model before a byte of a tensor is read.
 
 Source: https://github.com/huggingface/safetensors#format (u64 header length, JSON header, then the bytes)
 """
@@ -16,8 +16,9 @@ import ml_dtypes
 import numpy as np
 
 from service.errors import MalformedCheckpoint
+from service.models.weight_spec import TensorSource, WeightSpec
+from service.storage.objects import read_range
 from service.storage.open_files import OpenFile
-from service.storage.ranges import read_range
 from service.storage.retry import RetryBudget
 
 DTYPES = {"F32": np.dtype(np.float32), "F16": np.dtype(np.float16), "BF16": np.dtype(ml_dtypes.bfloat16)}
@@ -26,6 +27,8 @@ MAX_HEADER_BYTES = 100_000_000
 PREFIX_BYTES = 8  # they hold the header's length
 # Of the first read: the header of a model of a few billion parameters fits, and a round trip costs more than its bytes.
 FIRST_READ_BYTES = 128 * 1024
+# Tables in old checkpoints that a model computes itself.
+COMPUTED_SUFFIXES = (".rotary_emb.inv_freq",)
 
 
 @dataclass(frozen=True)
@@ -138,6 +141,37 @@ def stored_dtype(uri: str, name: str, entry: TensorEntry) -> np.dtype:
     return dtype
 
 
+def check_tensors(uri: str, specs: Iterable[WeightSpec], shapes: Mapping[str, tuple[int, ...]]) -> None:
+    """Check that a checkpoint has every tensor of a model in its shape, and no other.
+
+    Args:
+        uri: the checkpoint's address, for messages.
+        specs: the model's weights.
+        shapes: the shape of each tensor of the checkpoint, by name.
+
+    Raises:
+        MalformedCheckpoint: a tensor is missing, has another shape, or has no place in the model.
+    """
+    sources = {source.name: source for spec in specs for source in spec.sources}
+    for name, source in sources.items():
+        if name not in shapes:
+            raise MalformedCheckpoint(uri, name, f"is missing. config.json asks for it in shape {list(source.shape)}.")
+        if shapes[name] != source.shape:
+            raise MalformedCheckpoint(
+                uri, name, f"has shape {list(shapes[name])}; config.json makes it {list(source.shape)}."
+            )
+    spare = [name for name in shapes if name not in sources and not name.endswith(COMPUTED_SUFFIXES)]
+    # With tied embeddings some writers store the same table twice; the embedding is the one that is used.
+    spare = [name for name in spare if not (name == "lm_head.weight" and _is_tied(sources))]
+    if spare:
+        raise MalformedCheckpoint(
+            uri,
+            spare[0],
+            f"{len(spare)} tensors such as this one have no place in the model that config.json describes, "
+            "so the answers would be wrong. Check model_type and the bias, norm and layer settings there.",
+        )
+
+
 def _entry(uri: str, file: str, name: str, value: Any, start: int) -> TensorEntry:
     try:
         begin, end = value["data_offsets"]
@@ -170,3 +204,7 @@ def _check_layout(uri: str, file: str, entries: Sequence[TensorEntry], start: in
         raise MalformedCheckpoint(
             uri, file, f"the header describes {position} bytes; the file has {size}. It is cut, or lies."
         )
+
+
+def _is_tied(sources: Mapping[str, TensorSource]) -> bool:
+    return "lm_head.weight" not in sources

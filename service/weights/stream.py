@@ -1,14 +1,15 @@
 """Weights streamed from safetensors objects to the device, while their bytes are still arriving.
 
 The headers are read first, so that everything is checked before a byte of a weight is read. Then the slices arrive, in
-an order that completes weights early, and each chunk is cast into its weights at once. No weight is returned before the
-sum of every object was right.
+an order that completes weights early, and each chunk is cast into its weights at once. Those that wait for the device
+stay within a bound of host memory. No weight is returned before the sum of every object was right.
 """
 
 import itertools
 import logging
+import threading
 from bisect import bisect_right
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
@@ -17,16 +18,14 @@ import numpy as np
 
 from service.errors import MalformedCheckpoint, StorageFull, TransferFailed
 from service.models.weight_spec import WeightSpec
+from service.observability.progress import Progress
 from service.storage.fetch import FetchTask, ObjectFetch, fetch_all
+from service.storage.files import PartFile
+from service.storage.objects import Chunk, Extent, Slice, divide
 from service.storage.open_files import OpenFile
-from service.storage.part_file import PartFile
-from service.storage.progress import Progress
-from service.storage.ranges import Chunk, Extent, Slice, divide
 from service.storage.retry import RetryBudget, TransferLimits
 from service.weights.assembly import Assembly
-from service.weights.check import check_tensors
-from service.weights.host_memory import HostMemoryBudget
-from service.weights.safetensors import DTYPES, Header, TensorEntry, merged, read_headers, stored_dtype
+from service.weights.safetensors import DTYPES, Header, TensorEntry, check_tensors, merged, read_headers, stored_dtype
 
 if TYPE_CHECKING:
     import jax
@@ -38,6 +37,7 @@ logger = logging.getLogger(__name__)
 # So many slices for each worker, if that makes them no smaller than this: the last ones should end together.
 SLICES_PER_WORKER = 4
 MIN_SLICE_BYTES = 2 * 1024 * 1024
+CHECK_INTERVAL_S = 0.2  # of a waiting thread, for a cancellation or the deadline
 
 
 @dataclass(frozen=True)
@@ -194,6 +194,46 @@ def _schedule(
     # Bytes of no weight count for the sums, and for the copies.
     tasks |= dict.fromkeys(FetchTask(fetch, index) for fetch in fetches.values() for index in range(len(fetch.slices)))
     return list(tasks)
+
+
+class HostMemoryBudget:
+    """A bound on staged bytes, shared by threads: one that needs more than is left waits while others are at work."""
+
+    def __init__(self, max_bytes: int) -> None:
+        """Hold nothing."""
+        self._max_bytes = max_bytes
+        self._held_bytes = 0
+        self._num_at_work = 0
+        self._changed = threading.Condition()
+
+    @contextmanager
+    def reserve(self, num_bytes: int, check: Callable[[], None]) -> Iterator[None]:
+        """Hold bytes from the beginning of the body until `give_back`, which may be called much later.
+
+        A reservation larger than the bound is granted when no other body is running, which could give bytes back.
+
+        Args:
+            num_bytes: the host memory that the body takes.
+            check: called while waiting; an exception that it raises ends the wait.
+        """
+        with self._changed:
+            while self._num_at_work and self._held_bytes + num_bytes > self._max_bytes and num_bytes:
+                self._changed.wait(CHECK_INTERVAL_S)
+                check()
+            self._held_bytes += num_bytes
+            self._num_at_work += 1
+        try:
+            yield
+        finally:
+            with self._changed:
+                self._num_at_work -= 1
+                self._changed.notify_all()
+
+    def give_back(self, num_bytes: int) -> None:
+        """Free bytes that were reserved."""
+        with self._changed:
+            self._held_bytes -= num_bytes
+            self._changed.notify_all()
 
 
 class TensorConsumer:

@@ -16,9 +16,9 @@ from service.device.mesh import DeviceMesh
 from service.models.decoder_weights import decoder_weight_specs
 from service.models.registry import read_config
 from service.models.weight_spec import WeightSpec
+from service.observability.progress import Progress
 from service.storage.cache.cache import CheckpointCache
 from service.storage.gcs.read import GcsSource
-from service.storage.progress import Progress
 from tests.stored import quick_limits
 
 SLICE_BYTES = 32 * 1024

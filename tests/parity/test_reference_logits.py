@@ -17,7 +17,7 @@ from service.kernels.reference import PagedReference
 from service.models.decoder import Decoder
 from service.models.registry import read_config
 from service.weights.assembly import assemble_weights
-from service.weights.check import check_tensors
+from service.weights.safetensors import check_tensors
 from tests.models.whole_step import empty_caches, whole_step
 from tests.parity.cases import CASES, Case
 from tests.tolerances import SAME_MODEL_ATOL, SAME_TOKENS_OTHER_STEPS_ATOL

@@ -8,9 +8,9 @@ import sys
 from pathlib import Path
 
 from service.errors import StartError
+from service.observability.progress import Progress
 from service.storage.cache.cache import CheckpointCache
 from service.storage.location import parse_location
-from service.storage.progress import Progress
 from service.storage.source import open_source
 from tests.stored import contents
 

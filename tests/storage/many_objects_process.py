@@ -9,10 +9,10 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from service.observability.progress import Progress
 from service.storage import crc32c
 from service.storage.cache.cache import CheckpointCache
 from service.storage.objects import ObjectInfo
-from service.storage.progress import Progress
 from service.storage.retry import RetryBudget, TransferLimits
 
 NAMES = [f"model/c/{index // 100}/{index % 100}" for index in range(10_000)]

@@ -6,10 +6,10 @@ python -m tests.storage.pull_process ENDPOINT BUCKET PREFIX CACHE
 import sys
 from pathlib import Path
 
+from service.observability.progress import Progress
 from service.storage.cache.cache import CheckpointCache
 from service.storage.gcs.read import GcsSource
 from service.storage.location import GcsLocation
-from service.storage.progress import Progress
 from service.storage.retry import TransferLimits
 
 endpoint, bucket, prefix, root = sys.argv[1:]

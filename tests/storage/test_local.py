@@ -5,10 +5,10 @@ from pathlib import Path
 import pytest
 
 from service.errors import AccessDenied, CheckpointNotFound, ObjectChanged
+from service.observability.progress import Progress
 from service.storage.cache.cache import CheckpointCache
 from service.storage.location import parse_location
-from service.storage.progress import Progress
-from service.storage.ranges import read_range
+from service.storage.objects import read_range
 from service.storage.source import Source, open_source
 
 

@@ -8,12 +8,11 @@ from pathlib import Path
 import pytest
 
 from service.errors import AccessDenied, ObjectChanged, StorageFull, TransferFailed
+from service.observability.progress import Progress
 from service.storage.cache.cache import PulledCheckpoint
 from service.storage.location import parse_location
-from service.storage.objects import ObjectInfo
+from service.storage.objects import ObjectInfo, read_range
 from service.storage.open_files import FolderRanges, OpenFiles, open_pulled
-from service.storage.progress import Progress
-from service.storage.ranges import read_range
 from service.storage.retry import RetryBudget
 from service.storage.source import open_source
 from tests.fault_proxy import Fault
@@ -158,7 +157,7 @@ def test_a_disk_that_fails_costs_the_copies_alone_and_is_logged(puller: Puller, 
 
 
 def test_a_cache_without_room_is_streamed_past_and_logged(puller: Puller, caplog, monkeypatch):
-    monkeypatch.setattr("service.storage.cache.eviction.free_bytes", lambda folder: 0)
+    monkeypatch.setattr("service.storage.cache.entry.free_bytes", lambda folder: 0)
     opener = Opened(puller)
     with opener as opened:
         assert read(opened) == {MODEL: WEIGHTS}

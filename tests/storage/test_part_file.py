@@ -11,8 +11,8 @@ import pytest
 
 from service.errors import StorageFull, TransferFailed
 from service.storage.crc32c import to_text
+from service.storage.files import PartFile
 from service.storage.objects import ObjectInfo
-from service.storage.part_file import PartFile
 
 URI = "gs://bucket/model"
 INFO = ObjectInfo("data/0.bin", 6, crc32c="the listing's")

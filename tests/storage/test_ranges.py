@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from service.storage.ranges import Chunk, Extent, Slice, divide
+from service.storage.objects import Chunk, Extent, Slice, divide
 
 EXTENTS = st.lists(
     st.tuples(st.integers(0, 40), st.integers(1, 9)).map(lambda pair: Extent(pair[0] * pair[1], pair[1])), max_size=12

@@ -9,7 +9,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from service.weights.host_memory import ALIGNMENT_BYTES, HostMemoryBudget, populated_memory
+from service.weights.assembly import ALIGNMENT_BYTES, populated_memory
+from service.weights.stream import HostMemoryBudget
 
 MIB = 1024 * 1024
 TIMEOUT_S = 30

@@ -10,8 +10,8 @@ import pytest
 from safetensors.numpy import save
 
 from service.errors import MalformedCheckpoint
+from service.observability.progress import Progress
 from service.storage.location import parse_location
-from service.storage.progress import Progress
 from service.storage.retry import RetryBudget
 from service.storage.source import open_source
 from service.weights import safetensors

@@ -13,9 +13,9 @@ from safetensors.numpy import save
 
 from service.errors import MalformedCheckpoint
 from service.models.weight_spec import TensorSource, WeightSpec
+from service.observability.progress import Progress
 from service.storage import open_files
 from service.storage.location import parse_location
-from service.storage.progress import Progress
 from service.storage.source import open_source
 from service.weights import stream
 from service.weights.stream import StreamedWeights, WeightTarget, stream_weights

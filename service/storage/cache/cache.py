@@ -21,13 +21,11 @@ from pathlib import Path
 from typing import Protocol, runtime_checkable
 
 from service.errors import CheckpointError, StorageFull, TransferFailed
-from service.storage.cache.entry import CacheEntry
-from service.storage.cache.eviction import make_room
+from service.observability.progress import Progress, show_progress
+from service.storage.cache.entry import CacheEntry, make_room
 from service.storage.fetch import fetch_files
 from service.storage.files import CANNOT_LOCK, DISK_FULL, FileLock, free_bytes, private_folder, wait_for_lock
-from service.storage.objects import ObjectInfo, check_names_together
-from service.storage.progress import Progress, show_progress
-from service.storage.ranges import RangeSource
+from service.storage.objects import ObjectInfo, RangeSource, check_names_together
 from service.storage.retry import RetryBudget, TransferLimits
 
 logger = logging.getLogger(__name__)

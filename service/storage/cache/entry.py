@@ -1,10 +1,11 @@
-"""One checkpoint in a cache: its folder, its locks, and COMPLETE.json, without which the folder counts as incomplete.
+"""One checkpoint in a cache: its folder, its locks, the record of its files, and its eviction.
 
 A checkpoint `NAME` is the folder `NAME/` with two locks next to it: `NAME.lock`, held exclusively while it is pulled or
 checked, and `NAME.use`, shared by all processes that serve from it; the time of `NAME.use` is that of the last use.
 
-The record is written last. It holds the listing that was pulled and, for each file, its `lstat` when its bytes were
-known to be right. A start compares those, which is cheap, and sums only the files whose `lstat` differs.
+The record, COMPLETE.json, is written last; a folder without it counts as incomplete. It holds the listing that was
+pulled and, for each file, its `lstat` when its bytes were known to be right. A start compares those, which is cheap,
+and sums only the files whose `lstat` differs.
 """
 
 import hashlib
@@ -12,18 +13,22 @@ import json
 import logging
 import os
 import re
-from collections.abc import Mapping, Sequence
+import shutil
+import uuid
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from service.storage import crc32c
-from service.storage.files import PART_SUFFIX, FileLock, atomic_write, sync, try_lock
-from service.storage.objects import RECORD_NAME, ObjectInfo
+from service.storage.files import FileLock, atomic_write, free_bytes, sync, try_lock
+from service.storage.objects import PART_SUFFIX, RECORD_NAME, ObjectInfo
 
 logger = logging.getLogger(__name__)
 
 FORMAT_VERSION = 1
+TRASH_PREFIX = ".trash-"
 
 
 @dataclass(frozen=True, slots=True)
@@ -211,6 +216,54 @@ class CacheEntry:
     def _have_sums(self, expected: Sequence[tuple[ObjectInfo, str]]) -> list[bool]:
         with ThreadPoolExecutor(os.cpu_count()) as pool:
             return list(pool.map(lambda pair: _has_sum(self.folder / pair[0].name, pair[1]), expected))
+
+
+def make_room(kept: CacheEntry, *, max_checkpoints: int, needed_bytes: int) -> int:
+    """Evict until `kept` is within the count and its bytes fit, as far as locks allow; return the bytes then free."""
+    for trash in kept.root.glob(f"{TRASH_PREFIX}*"):
+        shutil.rmtree(trash, ignore_errors=True)
+    others = _by_last_use(kept)
+    surplus = len(others) + 1 - max_checkpoints
+    for entry in others:
+        if surplus <= 0 and free_bytes(kept.root) >= needed_bytes:
+            break
+        if _evict(entry):
+            surplus -= 1
+    if free_bytes(kept.root) < needed_bytes:
+        shutil.rmtree(kept.quarantine, ignore_errors=True)
+    return free_bytes(kept.root)
+
+
+def _by_last_use(kept: CacheEntry) -> list[CacheEntry]:
+    return [entry for _, entry in sorted(_with_last_use(kept), key=lambda pair: pair[0])]
+
+
+def _with_last_use(kept: CacheEntry) -> Iterator[tuple[float, CacheEntry]]:
+    for folder in kept.root.iterdir():
+        entry = CacheEntry(kept.root, folder.name)
+        if folder.name != kept.name and folder.is_dir():
+            # A folder without locks is not the cache's, or another process is deleting it.
+            with suppress(FileNotFoundError):
+                yield entry.use_lock.stat().st_mtime, entry
+
+
+def _evict(entry: CacheEntry) -> bool:
+    with ExitStack() as held:
+        for path in (entry.pull_lock, entry.use_lock):
+            lock = try_lock(path)
+            if lock is None:
+                return False
+            held.enter_context(lock)
+        # Renamed first: a kill in the middle of the deletion must not leave half a checkpoint under its name.
+        trash = entry.root / f"{TRASH_PREFIX}{uuid.uuid4().hex[:8]}"
+        with suppress(FileNotFoundError):
+            entry.folder.replace(trash)
+        shutil.rmtree(trash, ignore_errors=True)
+        shutil.rmtree(entry.quarantine, ignore_errors=True)
+        entry.use_lock.unlink(missing_ok=True)
+        entry.pull_lock.unlink(missing_ok=True)
+    logger.info("evicted a checkpoint from the cache", extra={"checkpoint": entry.name})
+    return True
 
 
 def _has_sum(path: Path, expected: str) -> bool:

@@ -13,16 +13,15 @@ from typing import Any
 from urllib.parse import quote
 
 from service.errors import CheckpointNotFound, CorruptObject, MalformedCheckpoint, ObjectChanged, TransferFailed
+from service.observability.progress import Progress
 from service.storage import crc32c
 from service.storage.cache.cache import CheckpointCache, PulledCheckpoint
 from service.storage.gcs.connections import Response
 from service.storage.gcs.http import GcsTransport
 from service.storage.gzip import unpacked
 from service.storage.location import GcsLocation
-from service.storage.objects import ObjectInfo, check_name
+from service.storage.objects import ObjectInfo, check_name, read_range
 from service.storage.open_files import OpenFiles, open_bucket
-from service.storage.progress import Progress
-from service.storage.ranges import read_range
 from service.storage.retry import RetryBudget, ThroughputWatchdog, TransferLimits, TransientFault
 
 MAX_LISTING_BYTES = 64 * 1024 * 1024  # of one page of a thousand objects

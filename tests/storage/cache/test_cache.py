@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 
 from service.errors import HostileName, MalformedCheckpoint, StorageFull, TransferFailed
+from service.observability.progress import Progress
 from service.storage.cache.cache import CacheUnusable, CheckpointCache
-from service.storage.progress import Progress
 from service.storage.retry import RetryBudget
 from tests.fault_proxy import Fault
 from tests.stored import FILES, WEIGHTS, Puller, contents
@@ -340,7 +340,7 @@ def test_what_is_cached_is_found_without_waiting(puller: Puller):
 
 def test_a_pull_that_did_not_fit_leaves_nothing_locked(puller: Puller, monkeypatch: pytest.MonkeyPatch):
     with monkeypatch.context() as full:
-        full.setattr("service.storage.cache.eviction.free_bytes", lambda folder: 0)
+        full.setattr("service.storage.cache.entry.free_bytes", lambda folder: 0)
         with pytest.raises(StorageFull):
             puller.pull()
     pulled = puller.pull(deadline_s=5)

@@ -18,8 +18,7 @@ from service.storage.crc32c import extend, to_text
 from service.storage.gcs import read as gcs_read
 from service.storage.gcs.read import GcsSource
 from service.storage.location import GcsLocation
-from service.storage.objects import ObjectInfo
-from service.storage.ranges import read_range
+from service.storage.objects import ObjectInfo, read_range
 from service.storage.retry import RetryBudget
 from tests.stored import quick_limits
 

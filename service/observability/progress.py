@@ -1,15 +1,21 @@
-"""Byte counts of a transfer, shared by its threads, shown on a terminal or in the log, and read by `/health/ready`."""
+"""Progress of a long operation: counted bytes, one rewritten line on a terminal, log records elsewhere.
+
+The counts of a transfer are shared by its threads, and read by `/health/ready` too.
+"""
 
 import logging
+import sys
 import threading
 import time
-from contextlib import AbstractContextManager
-
-from service.observability.progress_line import progress_line
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+from typing import TextIO
 
 logger = logging.getLogger(__name__)
 
 LOG_INTERVAL_S = 5.0
+TERMINAL_INTERVAL_S = 0.2
+CLEAR_LINE = "\r\x1b[2K"
 
 
 class Progress:
@@ -61,6 +67,50 @@ def render(progress: Progress, label: str) -> str:
     left_s = (total - done) / rate if rate > 0 else float("inf")
     left = f"{int(left_s) // 60}:{int(left_s) % 60:02d} left" if left_s < 360_000 else "waiting"
     return f"{label}  {percent:3d} %  {_human(done)} of {_human(total)}  {_human(rate)}/s  {left}"
+
+
+@contextmanager
+def progress_line(
+    line: Callable[[], str],
+    log: Callable[[], None],
+    *,
+    log_interval_s: float,
+    out: TextIO | None = None,
+    keeps_last_line: bool = False,
+) -> Iterator[None]:
+    """Show progress from a thread of its own while the body runs.
+
+    Args:
+        line: returns the line for a terminal, shorter than the terminal is wide.
+        log: writes one log record.
+        log_interval_s: seconds between two log records.
+        out: the stream whose terminal shows the line; stdout if left out.
+        keeps_last_line: whether the terminal keeps the line as it was when the body ended, or has it erased.
+    """
+    stream = sys.stdout if out is None else out
+    is_terminal = stream.isatty()
+    is_over = threading.Event()
+
+    def write(text: str) -> None:
+        stream.write(text)
+        stream.flush()
+
+    def show_until_over() -> None:
+        while not is_over.wait(TERMINAL_INTERVAL_S if is_terminal else log_interval_s):
+            if is_terminal:
+                write(f"{CLEAR_LINE}{line()}")
+            else:
+                log()
+
+    thread = threading.Thread(target=show_until_over, name="progress", daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        is_over.set()
+        thread.join()
+        if is_terminal:
+            write(f"{CLEAR_LINE}{line()}\n" if keeps_last_line else CLEAR_LINE)
 
 
 def _log(progress: Progress, label: str) -> None:
