@@ -1,28 +1,46 @@
 """Messages to the single prompt string that a chat model was trained on, by the checkpoint's Jinja template.
 
-The template is compiled once, when the checkpoint is loaded; requests cannot send their own. Jinja is imported only if
-there is a template: a base model starts without it.
-Source: https://huggingface.co/docs/transformers/chat_templating_writing
+The template is compiled once, when the checkpoint is loaded; requests cannot send their own. It comes with the weights
+and is not trusted further. Jinja's sandbox denies it access to Python, and the limits here bound the time and memory
+that the sandbox leaves unbounded: loops, operators and output.
+Source: https://huggingface.co/docs/transformers/chat_templating_writing,
+https://jinja.palletsprojects.com/en/stable/sandbox/, transformers' utils/chat_template_utils.py
 """
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+import json
+import re
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from datetime import datetime
+from typing import Any, override
+
+from jinja2 import nodes
+from jinja2.exceptions import SecurityError, TemplateError, TemplateSyntaxError
+from jinja2.ext import Extension, loopcontrols
+from jinja2.parser import Parser
+from jinja2.runtime import Context
+from jinja2.sandbox import MAX_RANGE, ImmutableSandboxedEnvironment
 
 from service.errors import InvalidParameter, MalformedCheckpoint
 
-TEMPLATE_FILE = "chat_template.jinja"
+MAX_RENDERED_CHARS = 16 * 1024 * 1024
+MAX_RENDER_S = 10.0
+TOO_SLOW = f"the chat template takes longer than {MAX_RENDER_S:g} s"
+# A format width of five or more digits, or one taken from the arguments.
+HUGE_WIDTH = re.compile(r"\d{5}|\*")
 
 
 class ChatTemplate:
     """A compiled template and the special tokens that it may use."""
 
     def __init__(
-        self, source: str, special_tokens: Mapping[str, str], *, uri: str = "chat template", file: str = TEMPLATE_FILE
+        self,
+        source: str,
+        special_tokens: Mapping[str, str],
+        *,
+        uri: str = "chat template",
+        file: str = "chat_template.jinja",
     ) -> None:
-        from jinja2.exceptions import TemplateSyntaxError
-
-        from service.text.sandbox import TemplateSandbox
-
         try:
             self._template = TemplateSandbox().from_string(source)
         except TemplateSyntaxError as error:
@@ -44,10 +62,6 @@ class ChatTemplate:
         Raises:
             InvalidParameter: the template rejects the messages, or exceeds its limits.
         """
-        from jinja2.exceptions import TemplateError
-
-        from service.text.sandbox import RenderLimit
-
         limit = RenderLimit()
         try:
             parts = self._template.generate(
@@ -66,3 +80,108 @@ class ChatTemplate:
             raise InvalidParameter(
                 f"The model's chat template cannot render these messages ({type(error).__name__}).", param="messages"
             ) from error
+
+
+class GenerationTag(Extension):
+    """`{% generation %}…{% endgeneration %}`, which marks the assistant's text for training; rendered as its body."""
+
+    tags = {"generation"}  # noqa: RUF012 - Jinja's own declaration
+
+    @override
+    def parse(self, parser: Parser) -> list[nodes.Node]:
+        next(parser.stream)
+        return parser.parse_statements(("name:endgeneration",), drop_needle=True)
+
+
+class TemplateSandbox(ImmutableSandboxedEnvironment):
+    """The globals, filters and extensions that transformers offers a chat template, within limits."""
+
+    intercepted_binops = frozenset({"*", "**", "%"})
+
+    def __init__(self) -> None:
+        super().__init__(trim_blocks=True, lstrip_blocks=True, extensions=[GenerationTag, loopcontrols])
+        self.filters["tojson"] = _to_json
+        self.globals.update(raise_exception=_raise_exception, strftime_now=_strftime_now, range=_TimedRange)
+
+    @override
+    def call_binop(self, context: Context, operator: str, left: Any, right: Any) -> Any:
+        if operator == "%" and isinstance(left, str) and HUGE_WIDTH.search(left):
+            raise SecurityError("the width of a formatted string is too large")
+        if operator == "**" and _is_huge_power(left, right):
+            raise SecurityError("the power is too large")
+        if operator == "*" and max(_repeated_len(left, right), _repeated_len(right, left)) > MAX_RENDERED_CHARS:
+            raise SecurityError("the repetition is too long")
+        return super().call_binop(context, operator, left, right)
+
+
+class RenderLimit:
+    """Bounds the duration (`MAX_RENDER_S`) and size (`MAX_RENDERED_CHARS`) of one rendering."""
+
+    def __init__(self) -> None:
+        self._end_s = time.monotonic() + MAX_RENDER_S
+        self._num_chars = 0
+
+    def count(self, text: str) -> str:
+        """Count a part of the output and return it.
+
+        Raises:
+            SecurityError: the output is too large, or the time is over.
+        """
+        self._num_chars += len(text)
+        if self._num_chars > MAX_RENDERED_CHARS:
+            raise SecurityError(f"the chat template renders to more than {MAX_RENDERED_CHARS} characters")
+        if time.monotonic() > self._end_s:
+            raise SecurityError(TOO_SLOW)
+        return text
+
+
+class _TimedRange(Sequence[int]):
+    """Jinja's `range` with a deadline, since nested loops multiply."""
+
+    def __init__(self, *bounds: int) -> None:
+        self._numbers = range(*bounds)
+        if len(self._numbers) > MAX_RANGE:
+            raise SecurityError(f"a range of more than {MAX_RANGE} numbers")
+
+    @override
+    def __len__(self) -> int:
+        return len(self._numbers)
+
+    @override
+    def __getitem__(self, index: Any) -> Any:
+        return self._numbers[index]
+
+    @override
+    def __iter__(self) -> Iterator[int]:
+        end_s = time.monotonic() + MAX_RENDER_S
+        for number in self._numbers:
+            if time.monotonic() > end_s:
+                raise SecurityError(TOO_SLOW)
+            yield number
+
+
+def _to_json(
+    value: Any,
+    ensure_ascii: bool = False,
+    indent: int | None = None,
+    separators: tuple[str, str] | None = None,
+    sort_keys: bool = False,
+) -> str:
+    # Jinja's own filter escapes HTML, which would put escapes into the prompt.
+    return json.dumps(value, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys)
+
+
+def _is_huge_power(base: Any, exponent: Any) -> bool:
+    return not (abs(base) <= MAX_RANGE and abs(exponent) <= 64)
+
+
+def _repeated_len(sequence: Any, factor: Any) -> int:
+    return len(sequence) * factor if hasattr(sequence, "__len__") and isinstance(factor, int) else 0
+
+
+def _raise_exception(message: str) -> None:
+    raise TemplateError(message)
+
+
+def _strftime_now(pattern: str) -> str:
+    return datetime.now().strftime(pattern)

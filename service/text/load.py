@@ -11,13 +11,15 @@ import json
 import logging
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import tokenizers
 
 from service.errors import MalformedCheckpoint, MissingFile
-from service.text.chat_template import TEMPLATE_FILE, ChatTemplate
 from service.text.tokenizer import GenerationDefaults, Tokenizer
+
+if TYPE_CHECKING:
+    from service.text.chat_template import ChatTemplate
 
 logger = logging.getLogger(__name__)
 
@@ -65,23 +67,36 @@ def load_tokenizer(folder: Path, uri: str | None = None) -> Tokenizer:
     )
 
 
-def load_chat_template(folder: Path, special_tokens: Mapping[str, str], uri: str | None = None) -> ChatTemplate | None:
+def load_chat_template(
+    folder: Path, special_tokens: Mapping[str, str], uri: str | None = None
+) -> "ChatTemplate | None":
     """Read the chat template of a checkpoint; None if it has none, as base models do not.
 
     Raises:
         MalformedCheckpoint: the template does not compile, or is not text.
     """
     uri = uri or str(folder)
-    path = folder / TEMPLATE_FILE
+    found = _template_source(folder, uri)
+    if found is None:
+        return None
+    from service.text.chat_template import ChatTemplate  # with Jinja, which a base model starts without
+
+    file, source = found
+    return ChatTemplate(source, special_tokens, uri=uri, file=file)
+
+
+def _template_source(folder: Path, uri: str) -> tuple[str, str] | None:
+    """Return the name of the file that has a template, and the template; None if no file has one."""
+    path = folder / "chat_template.jinja"
     if path.is_file():
         try:
-            return ChatTemplate(path.read_text(encoding="utf-8"), special_tokens, uri=uri)
+            return path.name, path.read_text(encoding="utf-8")
         except UnicodeDecodeError as error:
             raise MalformedCheckpoint(uri, path.name, "is not UTF-8 text") from error
     for file in ("chat_template.json", "tokenizer_config.json"):
         stated = _read_json(folder, file, uri).get("chat_template")
         if stated is not None:
-            return ChatTemplate(_default_template(stated, uri, file), special_tokens, uri=uri, file=file)
+            return file, _default_template(stated, uri, file)
     return None
 
 
