@@ -8,18 +8,17 @@ from fastapi.responses import JSONResponse
 from starlette.exceptions import HTTPException
 
 from service.api import chat, completions, health, models
-from service.api.dependencies import ApiContext
+from service.api.dependencies import ApiContext, ModelReadiness
 from service.api.http.access_log import AccessLog
 from service.api.http.auth import KeyCheck
-from service.api.http.body import BodyLimit
 from service.api.http.errors import logged_error_answer
-from service.api.http.probes import Readiness
+from service.api.http.receive import BodyLimit
 from service.errors import EngineError, MethodNotAllowed, RequestError, UnknownRoute
 from service.observability.metrics import Metrics
 
 
 def create_api(
-    readiness: Readiness,
+    readiness: ModelReadiness,
     metrics: Metrics,
     *,
     api_keys: Sequence[str] = (),

@@ -8,15 +8,13 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Depends
 from fastapi.responses import JSONResponse, Response
 
-from service.api.dependencies import RequestContext, request_context
+from service.api.dependencies import RequestContext, ServedModel, request_context
 from service.api.generation.admission import submit
 from service.api.generation.logprobs import CompletionLogprobs, prompt_logprobs
 from service.api.generation.streams import TextDelta, TextStreams
-from service.api.http.body import json_body
-from service.api.http.cancellation import cancel_on_disconnect
+from service.api.http.receive import cancel_on_disconnect, json_body
 from service.api.http.sse import EventStream
 from service.api.schema.completions import CompletionRequest
-from service.api.served_model import ServedModel
 from service.errors import InvalidParameter
 from service.text.tokenizer import Tokenizer
 

@@ -1,8 +1,11 @@
-"""The objects that handlers work with, and the FastAPI dependencies that provide them."""
+"""The objects that handlers work with, and the FastAPI dependencies that provide them.
 
-from collections.abc import Callable
+The engine is a Protocol, so that the API can be tested without a device.
+"""
+
+from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 import anyio
 import anyio.to_thread
@@ -10,20 +13,76 @@ from fastapi import Request as HttpRequest
 from starlette.types import Receive
 
 from service.api.http.auth import CACHE_SALT
-from service.api.http.cancellation import Deadline
 from service.api.http.probes import Readiness
-from service.api.served_model import ServedModel
+from service.api.http.receive import Deadline
+from service.engine.request import Request, TokenEvent
+from service.errors import UnknownModel
 from service.observability.metrics import Metrics
+from service.text.tokenizer import GenerationDefaults, Tokenizer
+
+if TYPE_CHECKING:
+    from service.text.chat_template import ChatTemplate
 
 # Threads that tokenize and render; each may occupy a core, which the device thread needs too.
 MAX_TEXT_THREADS = 4
+
+
+@runtime_checkable
+class TokenStream(Protocol):
+    """The tokens of one sequence, in events of one or more; ends after the event that has a finish reason."""
+
+    def __aiter__(self) -> AsyncIterator[TokenEvent]:
+        """Iterate once; raises EngineError if the device thread fails."""
+        ...
+
+    def abort(self) -> None:
+        """Stop the sequence and free its slot and pages; does nothing once it has ended."""
+        ...
+
+
+@runtime_checkable
+class TokenEngine(Protocol):
+    """Token ids in, token ids out."""
+
+    def submit(self, request: Request) -> TokenStream:
+        """Queue a request without waiting; raises Overloaded, Draining or EngineStopped."""
+        ...
+
+
+@dataclass(frozen=True)
+class ServedModel:
+    """A loaded model."""
+
+    name: str  # the `model` of requests
+    created: int  # Unix time of the load, in seconds
+    engine: TokenEngine
+    tokenizer: Tokenizer
+    chat_template: "ChatTemplate | None"  # None: completions only
+    max_model_len: int  # tokens, prompt and completion together
+    vocab_size: int  # rows of the embedding; valid token ids are less
+    stop_ids: frozenset[int]
+    defaults: GenerationDefaults
+
+    def check_name(self, requested: str) -> None:
+        """Raise UnknownModel unless a request names this model."""
+        if requested != self.name:
+            raise UnknownModel(requested, [self.name])
+
+
+@runtime_checkable
+class ModelReadiness(Readiness, Protocol):
+    """The state of the service, and its model."""
+
+    def served_model(self) -> ServedModel:
+        """Return the model; raises NotReady, Draining or EngineStopped if none can answer."""
+        ...
 
 
 @dataclass(frozen=True)
 class ApiContext:
     """State that all requests share."""
 
-    readiness: Readiness
+    readiness: ModelReadiness
     metrics: Metrics
     request_timeout_s: float
     default_max_tokens: int | None

@@ -8,8 +8,7 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Depends, Request
 from fastapi.responses import JSONResponse, Response
 
-from service.api.dependencies import served_model
-from service.api.served_model import ServedModel
+from service.api.dependencies import ServedModel, served_model
 
 router = APIRouter()
 

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from service.api.application import create_api
-from service.api.served_model import ServedModel
+from service.api.dependencies import ServedModel
 from service.observability.metrics import Metrics
 from service.offline.batch import Tally, run_batch
 from service.offline.batch_file import Journal, read_lines
@@ -25,7 +25,7 @@ LINE_TIMEOUT_S = 86_400.0
 
 @dataclass(frozen=True)
 class _Loaded:
-    """The `Readiness` of a model that has been loaded."""
+    """The `ModelReadiness` of a model that has been loaded."""
 
     model: ServedModel
     is_live: bool = True

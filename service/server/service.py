@@ -17,7 +17,7 @@ from service.start.imports import quick_fastapi_import
 from service.start.progress import Phase, StartProgress
 
 if TYPE_CHECKING:
-    from service.api.served_model import ServedModel
+    from service.api.dependencies import ServedModel
     from service.start.context import StartContext
     from service.start.graph import Task
     from service.start.load import ModelStart
@@ -27,7 +27,7 @@ logger = logging.getLogger(__name__)
 
 
 class Service:
-    """The state behind the port; the API's `Readiness`. The start's threads write it, the event loop reads it."""
+    """The state behind the port; the API's `ModelReadiness`. The start's threads write it, the event loop reads it."""
 
     def __init__(self, settings: Settings, picture: Path | None = None) -> None:
         """Create a service that has not started.

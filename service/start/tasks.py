@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
     import jax
 
-    from service.api.served_model import ServedModel
+    from service.api.dependencies import ServedModel
     from service.engine.device_state import DeviceState
     from service.engine.engine import Engine
     from service.engine.runner import Runner
@@ -184,7 +184,7 @@ def start_engine(
 
 def assemble_model(context: StartContext, *, spec: "EngineSpec", engine: RunningEngine, tokenizer: Text) -> LoadedModel:
     """Put engine and tokenizer together: requests are answered from here on."""
-    from service.api.served_model import ServedModel
+    from service.api.dependencies import ServedModel
 
     context.progress.mark_answering()
     served = ServedModel(

@@ -6,7 +6,7 @@ from dataclasses import replace
 import httpx
 
 from service.api.application import create_api
-from service.api.served_model import ServedModel
+from service.api.dependencies import ServedModel
 from service.engine.request import FinishReason, TokenEvent, TokenLogprobs
 from service.errors import Overloaded
 from service.observability.metrics import Metrics

@@ -5,10 +5,9 @@ import uuid
 from collections.abc import Sequence
 from dataclasses import replace
 
-from service.api.dependencies import ApiContext, RequestContext
+from service.api.dependencies import ApiContext, RequestContext, ServedModel
 from service.api.generation.streams import TextStreams
 from service.api.schema.generation import GenerationRequest
-from service.api.served_model import ServedModel
 from service.engine.limits import MAX_STOP_IDS
 from service.engine.request import Request, Sampling
 from service.errors import ContextLengthExceeded, InvalidParameter

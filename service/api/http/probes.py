@@ -1,11 +1,8 @@
 """Answers to health checks as plain data, so that they can be given before FastAPI is imported."""
 
-from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
+from typing import Any, Protocol, runtime_checkable
 
 from service.api.http.answer import Answer
-
-if TYPE_CHECKING:
-    from service.api.served_model import ServedModel
 
 LIVE_PATH = "/health/live"
 # `/health` and `/healthz` are aliases for older clients; Google's front end swallows `/healthz` on some platforms.
@@ -32,10 +29,6 @@ class Readiness(Protocol):
 
     def progress(self) -> dict[str, Any]:
         """Return the phases of the start as a JSON object."""
-        ...
-
-    def served_model(self) -> "ServedModel":
-        """Return the model; raises NotReady, Draining or EngineStopped if none can answer."""
         ...
 
 

@@ -1,7 +1,11 @@
-"""A request's body: bounded in size and time as it arrives, then parsed."""
+"""What arrives from the client while a request is answered: the body, and the disconnect that ends the work.
+
+The body is bounded in size and time, the work in time.
+"""
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Coroutine
+from typing import Any
 
 from fastapi import Request
 from starlette.datastructures import Headers
@@ -10,7 +14,14 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from service.api.http.errors import respond
 from service.api.schema.wire import WireObject, parse
-from service.errors import BodyTooLarge, BodyTooSlow, ClientDisconnected, RequestError, UnsupportedMediaType
+from service.errors import (
+    BodyTooLarge,
+    BodyTooSlow,
+    ClientDisconnected,
+    DeadlineExceeded,
+    RequestError,
+    UnsupportedMediaType,
+)
 
 METHODS_WITH_BODY = frozenset({"POST", "PUT", "PATCH"})
 MAX_LENGTH_DIGITS = 20
@@ -83,3 +94,50 @@ class BodyLimit:
             return message
 
         return bounded
+
+
+class Deadline:
+    """REQUEST_TIMEOUT: one moment for a whole request, on the event loop's clock."""
+
+    def __init__(self, limit_s: float) -> None:
+        self._limit_s = limit_s
+        self._end_s = asyncio.get_running_loop().time() + limit_s
+
+    async def within[T](self, awaited: Awaitable[T]) -> T:
+        """Return the result of an awaitable, cancelled at the deadline.
+
+        Raises:
+            DeadlineExceeded: the time was over first.
+        """
+        scope = asyncio.timeout_at(self._end_s)
+        try:
+            async with scope:
+                return await awaited
+        except TimeoutError:
+            if scope.expired():
+                raise DeadlineExceeded(self._limit_s) from None
+            raise
+
+
+async def cancel_on_disconnect[T](receive: Receive, work: Coroutine[Any, Any, T]) -> T:
+    """Return the result of `work`, cancelled if the client disconnects first; the request's body must have been read.
+
+    Raises:
+        ClientDisconnected: the client disconnected first.
+    """
+    working = asyncio.ensure_future(work)
+    watching = asyncio.ensure_future(_disconnected(receive))
+    try:
+        await asyncio.wait((working, watching), return_when=asyncio.FIRST_COMPLETED)
+        if not working.done():
+            raise ClientDisconnected
+        return working.result()
+    finally:
+        working.cancel()
+        watching.cancel()
+        await asyncio.gather(working, watching, return_exceptions=True)
+
+
+async def _disconnected(receive: Receive) -> None:
+    while (await receive())["type"] != "http.disconnect":
+        pass
