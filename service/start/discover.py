@@ -36,12 +36,9 @@ def checkpoint_uri(settings: Settings) -> str:
 
 def opener(settings: Settings) -> OpenSource:
     """Return a function that opens addresses with the cache, the emulator and the deadline of the settings."""
-    return lambda location: open_source(
-        location,
-        cache_root=settings.local_model_cache,
-        emulator_host=settings.storage_emulator_host,
-        limits=TransferLimits(deadline_s=settings.pull_timeout),
-    )
+    cache_root, emulator_host = settings.local_model_cache, settings.storage_emulator_host
+    limits = TransferLimits(deadline_s=settings.pull_timeout)
+    return lambda location: open_source(location, cache_root=cache_root, emulator_host=emulator_host, limits=limits)
 
 
 def find_devices(context: StartContext) -> Devices:

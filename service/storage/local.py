@@ -35,9 +35,7 @@ class LocalSource:
             AccessDenied: the folder may not be read.
         """
         if not self._path.exists():
-            raise CheckpointNotFound(
-                self.uri, "there is no such folder. A bucket is written gs://bucket/prefix, the Hub hf://org/name."
-            )
+            raise CheckpointNotFound(self.uri, "no such folder; a bucket is gs://bucket/prefix, the Hub hf://org/name.")
         if not self._path.is_dir():
             raise CheckpointNotFound(self.uri, "this is a file; name the folder that holds it.")
         objects = tuple(sorted(self._files(), key=lambda info: info.name))
