@@ -18,10 +18,11 @@ from collections.abc import Sequence
 from benchmarks.hand_counted import HandCountedModel
 from service.compile.aot import compile_programs
 from service.engine.engine import Engine
-from service.engine.pipeline import DispatchedStep
+from service.engine.loop import DispatchedStep
 from service.engine.request import Request, Sampling
 from service.engine.runner import Runner
-from service.engine.schedule.plan import PageCopy, Plan
+from service.engine.schedule.pages import PageCopy
+from service.engine.schedule.sequence import Plan
 from service.engine.shapes import EngineShapes, StepKind
 from service.engine.steps.programs import engine_programs
 from service.observability.metrics import Metrics

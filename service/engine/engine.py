@@ -11,13 +11,11 @@ import threading
 import time
 from collections.abc import Callable, Iterable
 
-from service.engine.loop import Abort, Loop, Stop, Submission
-from service.engine.pipeline import StepRunner
-from service.engine.request import Generation, Request
+from service.engine.loop import Abort, Loop, StepRunner, Stop, Submission
+from service.engine.request import Generation, Request, TokenStream
 from service.engine.schedule.chunking import Chunking
 from service.engine.schedule.scheduler import Scheduler
 from service.engine.shapes import EngineShapes
-from service.engine.stream import TokenStream
 from service.errors import Draining, EngineStopped, Overloaded
 from service.observability.metrics import Metrics
 

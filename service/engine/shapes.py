@@ -1,11 +1,12 @@
 """The sizes of one engine: slots, pages, and the grid of steps that is compiled. Known before any weight is read."""
 
+import math
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from enum import StrEnum
 from functools import cached_property
 from typing import Any, NamedTuple
 
-from service.compile.buckets import BucketGrid, geometric_sizes
 from service.kernels.cache_layout import CacheLayout
 
 # Coarse on purpose: each size multiplies the number of executables, and a padded row or page costs less than a compile.
@@ -36,6 +37,27 @@ class Bucket(NamedTuple):
     num_seqs: int
     num_tokens: int  # of each sequence
     num_pages: int  # of each sequence's context
+
+
+@dataclass(frozen=True)
+class BucketGrid:
+    """All buckets of one kind of step."""
+
+    buckets: tuple[Bucket, ...]
+
+    def __iter__(self) -> Iterator[Bucket]:
+        return iter(self.buckets)
+
+    def smallest(self, needed: Bucket) -> Bucket:
+        """Return the bucket that holds the needed size along every dimension with the least padding in all.
+
+        Raises:
+            ValueError: no bucket holds it, which is a fault of the caller's bounds.
+        """
+        fitting = [bucket for bucket in self.buckets if all(map(int.__ge__, bucket, needed))]
+        if not fitting:
+            raise ValueError(f"no bucket holds {needed}")
+        return min(fitting, key=math.prod)
 
 
 @dataclass(frozen=True)
@@ -104,7 +126,7 @@ class EngineShapes:
         return -(-num_tokens // self.page_size)
 
     @cached_property
-    def prefill_grid(self) -> BucketGrid[Bucket]:
+    def prefill_grid(self) -> BucketGrid:
         """A chunk of one prompt, of several lengths, or of several prompts at once, together as long as the longest."""
         alone = [(1, size) for size in self.prefill.chunk_sizes]
         # A step is shared among more prompts only where half as many would not hold all that wait.
@@ -114,12 +136,12 @@ class EngineShapes:
         return self._grid([*alone, *together])
 
     @cached_property
-    def decode_grid(self) -> BucketGrid[Bucket]:
+    def decode_grid(self) -> BucketGrid:
         """Many sequences, one token each."""
         return self._grid([(size, 1) for size in self._slot_sizes])
 
     @property
-    def grids(self) -> dict[StepKind, BucketGrid[Bucket]]:
+    def grids(self) -> dict[StepKind, BucketGrid]:
         """The buckets of each kind of step."""
         return {StepKind.PREFILL: self.prefill_grid, StepKind.DECODE: self.decode_grid}
 
@@ -141,7 +163,7 @@ class EngineShapes:
         """How many pages one copy between a slot and pages may cover."""
         return geometric_sizes(SMALLEST_COPY, LARGEST_COPY, factor=COPY_FACTOR)
 
-    def _grid(self, seqs_and_tokens: list[tuple[int, int]]) -> BucketGrid[Bucket]:
+    def _grid(self, seqs_and_tokens: list[tuple[int, int]]) -> BucketGrid:
         return BucketGrid(
             tuple(
                 Bucket(num_seqs, num_tokens, num_pages)
@@ -169,3 +191,13 @@ class EngineShapes:
         largest = self.pages_for(self.max_context)
         smallest = min(self.pages_for(SMALLEST_CONTEXT), largest)
         return geometric_sizes(smallest, largest, factor=CONTEXT_FACTOR)
+
+
+def geometric_sizes(smallest: int, largest: int, *, factor: int) -> tuple[int, ...]:
+    """Return sizes from `smallest`, each `factor` times the one before, and always `largest` as the last."""
+    sizes = []
+    size = smallest
+    while size < largest:
+        sizes.append(size)
+        size *= factor
+    return (*sizes, largest)

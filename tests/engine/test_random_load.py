@@ -10,11 +10,10 @@ import pytest
 
 from benchmarks.hand_counted import HandCountedModel
 from service.engine.loop import Abort, Loop, Stop, Submission
-from service.engine.request import FinishReason, Request, Sampling, TokenEvent
+from service.engine.request import FinishReason, Request, Sampling, TokenEvent, TokenStream
 from service.engine.schedule.chunking import Chunking
 from service.engine.schedule.scheduler import Scheduler
 from service.engine.shapes import PrefillShapes
-from service.engine.stream import TokenStream
 from service.errors import NonFiniteLogits
 from service.observability.metrics import Metrics
 from tests.engine.host_device import HostDevice

@@ -4,8 +4,7 @@ import asyncio
 
 import pytest
 
-from service.engine.request import FinishReason, TokenEvent, TokenLogprobs
-from service.engine.stream import TokenStream
+from service.engine.request import FinishReason, TokenEvent, TokenLogprobs, TokenStream
 from service.errors import EngineError
 
 pytestmark = pytest.mark.anyio

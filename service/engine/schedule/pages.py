@@ -1,12 +1,30 @@
-"""Ownership of KV pages, and the prefixes they hold. Pure bookkeeping: a page is a number here.
+"""KV pages: which sequences hold them, the prefixes that they hold, and the copies that fill them.
+
+Pure bookkeeping: a page is a number here. It is in one of three states:
 
 held         by one sequence, or by several that share it
 evictable    not held, but registered under a key, so it can be found again; reused when room is needed, oldest first
 free         not held, content unknown
+
+A page's key is a hash of its tokens and of the previous page's key, so keys are equal only where all tokens up to the
+page's end are equal too. The first page's key hashes the request's conditioning and its salt, so that one tenant cannot
+find, or time, what another sent.
 """
 
+import hashlib
+import secrets
+from array import array
 from collections import OrderedDict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
+from collections.abc import Sequence as Tokens
+from dataclasses import dataclass
+
+from service.engine.schedule.sequence import Sequence
+from service.engine.shapes import CopyKind
+
+KEY_BYTES = 16
+# Random for each process, so that an attacker cannot construct two texts whose keys collide.
+_PROCESS_SECRET = secrets.token_bytes(32)
 
 
 class PageIntegrityError(AssertionError):
@@ -72,7 +90,7 @@ class PagePool:
             if (key := self._key_of.pop(page, None)) is not None:
                 del self._page_of[key]
 
-    def release(self, pages: Sequence[int]) -> None:
+    def release(self, pages: list[int]) -> None:
         """Release a sequence's pages, given in the order of positions.
 
         The last pages become the first to be evicted: more sequences may share the beginning of a prefix than its end.
@@ -85,7 +103,7 @@ class PagePool:
                 else:
                     self._free.append(page)
 
-    def check_integrity(self, held: Sequence[Iterable[int]]) -> None:
+    def check_integrity(self, held: Iterable[Iterable[int]]) -> None:
         """Check that every page is held, evictable or free, and that its holders are counted.
 
         Args:
@@ -112,3 +130,98 @@ class PagePool:
         page, _ = self._evictable.popitem(last=False)
         del self._page_of[self._key_of.pop(page)]
         return page
+
+
+@dataclass(frozen=True, slots=True)
+class PageCopy:
+    """A copy of neighbouring pages of one sequence, for kernels that keep a cache per slot."""
+
+    kind: CopyKind
+    slot: int
+    first_page: int  # in the order of positions
+    pages: tuple[int, ...]
+
+
+class SequencePages:
+    """Connects sequences with the pool. A copy is collected whether or not the kernel needs it."""
+
+    def __init__(self, *, num_pages: int, page_size: int) -> None:
+        self.pool = PagePool(num_pages)
+        self._page_size = page_size
+        self._copies: list[PageCopy] = []  # before the next step
+        self._later_copies: list[PageCopy] = []  # of what the step being planned computes: before the step after it
+
+    def pages_for(self, num_positions: int) -> int:
+        """Return how many pages hold so many positions."""
+        return -(-num_positions // self._page_size)
+
+    def begin_plan(self) -> None:
+        """Let the copies of what the previous step computed run before the step that is planned now."""
+        self._copies += self._later_copies
+        self._later_copies = []
+
+    def take_copies(self) -> list[PageCopy]:
+        """Hand over the copies that must run before the step that was just planned."""
+        copies, self._copies = self._copies, []
+        return copies
+
+    def find_prefix(self, sequence: Sequence) -> None:
+        """Share the pages that hold the sequence's beginning already; at least one token is left to compute."""
+        if sequence.num_computed > 0 or sequence.pages:
+            return
+        if sequence.request.num_prompt_logprobs is not None and not sequence.output_ids:
+            return  # a cached position has no logits
+        known = sequence.known_ids
+        extend_keys(sequence.page_keys, sequence.root_key, known, self._page_size)
+        found = self.pool.find(sequence.page_keys[: (len(known) - 1) // self._page_size])
+        self.pool.share(found)
+        sequence.pages = found
+        sequence.num_computed = len(found) * self._page_size
+        sequence.num_registered = len(found)
+        if not sequence.output_ids:
+            sequence.num_cached_tokens = sequence.num_computed
+        if found:
+            self._copies.append(PageCopy(CopyKind.RESTORE, sequence.slot, 0, tuple(found)))
+
+    def next_page_key(self, sequence: Sequence) -> bytes | None:
+        """Return the key of the first whole page that is not computed yet; None if the rest is shorter than a page."""
+        return next(iter(sequence.page_keys[sequence.num_computed // self._page_size :]), None)
+
+    def register(self, sequence: Sequence, num_positions: int) -> None:
+        """Make the whole pages among the first `num_positions`, whose tokens are known, findable."""
+        extend_keys(sequence.page_keys, sequence.root_key, sequence.known_ids, self._page_size)
+        last = num_positions // self._page_size
+        fresh = []
+        for index in range(sequence.num_registered, last):
+            if self.pool.register(sequence.pages[index], sequence.page_keys[index]):
+                fresh.append(index)
+        sequence.num_registered = max(sequence.num_registered, last)
+        if fresh:
+            pages = tuple(sequence.pages[index] for index in range(fresh[0], fresh[-1] + 1))
+            self._later_copies.append(PageCopy(CopyKind.SAVE, sequence.slot, fresh[0], pages))
+
+    def release(self, sequence: Sequence) -> None:
+        """Release all pages of a sequence that has its slot still; registered ones stay findable."""
+        self.pool.release(sequence.pages)
+        sequence.pages = []
+
+
+def root_key(salt: bytes, conditioning_digest: bytes = b"") -> bytes:
+    """Return the key that precedes the first page's."""
+    content = len(salt).to_bytes(4, "big") + salt + conditioning_digest
+    return hashlib.blake2b(content, digest_size=KEY_BYTES, key=_PROCESS_SECRET).digest()
+
+
+def extend_keys(keys: list[bytes], root: bytes, token_ids: Tokens[int], page_size: int) -> None:
+    """Add the key of every whole page of `token_ids` that has none yet.
+
+    Args:
+        keys: the keys of the first pages; extended in place.
+        root: the result of `root_key`.
+        token_ids: all tokens from position 0 on.
+        page_size: tokens of a page.
+    """
+    for start in range(len(keys) * page_size, len(token_ids) - page_size + 1, page_size):
+        page = array("i", token_ids[start : start + page_size]).tobytes()
+        previous = keys[-1] if keys else root
+        keys.append(hashlib.blake2b(previous + page, digest_size=KEY_BYTES, key=_PROCESS_SECRET).digest())

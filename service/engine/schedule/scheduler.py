@@ -17,10 +17,8 @@ from heapq import heappop, heappush
 
 from service.engine.request import FinishReason, Request, StepLogprobs, TokenEvent, TokenLogprobs
 from service.engine.schedule.chunking import Chunking
-from service.engine.schedule.plan import PageCopy, Plan, PlannedSequence
-from service.engine.schedule.prefix_key import root_key
-from service.engine.schedule.sequence import Sequence
-from service.engine.schedule.sequence_pages import SequencePages
+from service.engine.schedule.pages import PageCopy, SequencePages, root_key
+from service.engine.schedule.sequence import Plan, PlannedSequence, Sequence
 from service.engine.shapes import StepKind
 from service.engine.token_mask import pack_token_mask
 

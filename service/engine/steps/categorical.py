@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int, UInt
 
-from service.engine.steps.options import FloatOption, IntegerOption, Options
+from service.engine.steps.inputs import FloatOption, IntegerOption, Options
 
 BLOCK = 256  # tokens whose weights are summed at once; sampling a token reads inside one block only
 # The bits of a positive float are ordered as the float is, so they can be bisected as integers.

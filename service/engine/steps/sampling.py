@@ -16,8 +16,8 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int, UInt
 
 from service.engine.steps.categorical import argmax, sample_categorical
+from service.engine.steps.inputs import FloatOption, IntegerOption, Options
 from service.engine.steps.logprobs import PACKED_LOGPROBS, pack_logprobs
-from service.engine.steps.options import FloatOption, IntegerOption, Options
 from service.engine.token_mask import ALL_ALLOWED, WORD_BITS
 
 BROKEN = -1  # in place of a token id: the sequence's logits are NaN or infinite

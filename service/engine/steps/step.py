@@ -17,13 +17,14 @@ from service.engine.steps.inputs import (
     CopyInputs,
     CountInputs,
     LastHiddenInputs,
+    Options,
     PromptLogprobInputs,
     SampleInputs,
     SampleTargets,
+    neutral_options,
     step_inputs,
 )
 from service.engine.steps.logprobs import PACKED_LOGPROBS, pack_prompt_logprobs
-from service.engine.steps.options import Options, neutral_options
 from service.engine.steps.sampling import SampledTokens, SamplingState, count_tokens, sample_tokens
 from service.kernels.paging import RowPages
 from service.models.interface import Cache, LayerGroup, LayerGroupInputs, PagedDecoder, Weights

@@ -3,7 +3,7 @@
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from service.engine.pipeline import StepPipeline
+from service.engine.loop import StepPipeline
 from service.engine.request import FinishReason, Request, Sampling
 from service.engine.schedule.chunking import Chunking
 from service.engine.schedule.scheduler import Scheduler

@@ -7,9 +7,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from service.engine.batch import pack_options
+from service.engine.batch import pack_options, unpack_logprobs
 from service.engine.request import Request, Sampling
-from service.engine.step_result import unpack_logprobs
 from service.engine.steps.sampling import BROKEN, SamplingState, count_tokens, sample_tokens
 from service.engine.token_mask import ALL_ALLOWED, pack_token_mask
 from tests.engine.steps.sampling_reference import adjusted, distribution, log_softmax

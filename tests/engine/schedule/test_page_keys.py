@@ -1,7 +1,7 @@
 import hashlib
 from array import array
 
-from service.engine.schedule.prefix_key import KEY_BYTES, extend_keys, root_key
+from service.engine.schedule.pages import KEY_BYTES, extend_keys, root_key
 
 
 def keys_of(token_ids, salt=b"", page_size=4):
