@@ -5,11 +5,13 @@ import time
 
 import pytest
 
-from service.engine.loop import BURST_ITERATIONS
+from service.engine.loop import BURST_ITERATIONS, Loop, Stop
 from service.engine.request import FinishReason, Request, Sampling
+from service.engine.schedule.pages import PageIntegrityError
 from service.engine.shapes import StepKind
 from service.errors import Draining, EngineError, EngineStopped, Overloaded
 from service.observability.metrics import Metrics
+from tests.engine.schedule.scheduling import make_scheduler
 
 GREEDY = Sampling(temperature=0.0)
 
@@ -149,6 +151,16 @@ def test_a_failure_of_the_device_reaches_every_open_stream_and_is_told_once(runn
     engine.stop()
     assert len(failures) == 1
     assert not engine.is_live
+
+
+def test_a_page_that_was_lost_ends_the_device_thread_as_soon_as_it_is_idle(runner):
+    scheduler = make_scheduler()
+    scheduler.pages.allocate(1)
+    loop = Loop(scheduler, runner, Metrics())
+    loop.inbox.put(Stop())  # for a loop that does not notice
+    with pytest.raises(PageIntegrityError, match="15 free"):
+        loop.run()
+    assert "PageIntegrityError" in str(loop.error)
 
 
 def test_the_moment_of_the_first_token_is_kept(runner, start_engine):
