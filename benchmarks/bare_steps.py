@@ -16,8 +16,7 @@ from service.engine.engine import Engine
 from service.engine.request import Request, Sampling
 from service.engine.runner import Runner
 from service.engine.schedule.chunking import Chunking
-from service.engine.schedule.scheduler import Scheduler
-from service.engine.schedule.sequence import Plan
+from service.engine.schedule.scheduler import Plan, Scheduler
 from service.engine.shapes import Bucket, StepKind
 from service.engine.steps.inputs import SampleInputs, SampleTargets, StepInputs, unrestricted_mask
 

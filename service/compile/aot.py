@@ -5,10 +5,11 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from typing import Any
 
 import jax
 
-from service.compile.program import Executable, Program, compile_program
+from service.compile.program import Executable, Program
 
 # Tracing and lowering a deep model recurses deeply; a thread's default stack overflows silently.
 STACK_BYTES = 64 * 1024 * 1024
@@ -46,3 +47,46 @@ def compile_programs(
     finally:
         threading.stack_size(previous)
     return {program.name: result for program, result in zip(programs, results, strict=True)}
+
+
+def compile_program(program: Program) -> Executable:
+    """Trace a program, leave out the leaves that it does not use, and compile it."""
+    from jax.extend.core import jaxpr_as_fun  # imported here, because a start that finds its bundle does not need it
+
+    traced = jax.jit(program.function).trace(program.constants, program.state, program.inputs)
+    jaxpr = traced.jaxpr.jaxpr
+    constants, state = jax.tree.leaves(program.constants), jax.tree.leaves(program.state)
+    num_constants, num_state = len(constants), len(state)
+    _, output_tree = jax.tree.structure(traced.out_info).children()
+    state_in = jaxpr.invars[num_constants : num_constants + num_state]
+    state_out = jaxpr.outvars[:num_state]
+    used = {id(var) for eqn in jaxpr.eqns for var in eqn.invars} | {id(var) for var in jaxpr.outvars[num_state:]}
+    constant_leaves = tuple(i for i in range(num_constants) if id(jaxpr.invars[i]) in used)
+    state_leaves = tuple(i for i in range(num_state) if state_out[i] is not state_in[i])
+    read_leaves = tuple(i for i in range(num_state) if state_out[i] is state_in[i] and id(state_in[i]) in used)
+
+    def run(
+        constants: list[jax.Array], read: list[jax.Array], changed: list[jax.Array], inputs: Any
+    ) -> tuple[list[jax.Array], Any]:
+        arguments: list[Any] = [None] * (num_constants + num_state)  # those that stay None are unused
+        for i, leaf in zip(constant_leaves, constants, strict=True):
+            arguments[i] = leaf
+        for i, leaf in zip((*read_leaves, *state_leaves), (*read, *changed), strict=True):
+            arguments[num_constants + i] = leaf
+        results = jaxpr_as_fun(traced.jaxpr)(*arguments, *jax.tree.leaves(inputs))
+        return [results[i] for i in state_leaves], jax.tree.unflatten(output_tree, results[num_state:])
+
+    run.__name__ = program.name.replace("-", "_")  # the name in profiles
+    taken, read, changed = (
+        [leaves[i] for i in indices]
+        for leaves, indices in ((constants, constant_leaves), (state, read_leaves), (state, state_leaves))
+    )
+    state_shardings = [leaf.sharding for leaf in changed]
+    jitted = jax.jit(
+        run,
+        donate_argnums=2,
+        in_shardings=(*([leaf.sharding for leaf in part] for part in (taken, read, changed)), program.inputs_sharding),
+        out_shardings=(state_shardings, program.outputs_sharding),
+    )
+    compiled = jitted.lower(taken, read, changed, program.inputs).compile()
+    return Executable(compiled, constant_leaves, read_leaves, state_leaves)

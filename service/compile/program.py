@@ -1,4 +1,4 @@
-"""Executables that take only the arrays that they use.
+"""A program before and after it is compiled: an executable takes only the arrays that it uses.
 
 The arguments of a step are hundreds of arrays: weights, and state that stays on the device. Passing one costs a few
 microseconds, used or not, and an unused state array would be both an argument and a result. So the leaves that a
@@ -77,46 +77,3 @@ def load_executable(data: bytes, devices: Sequence[Device]) -> Executable:
     (payload, in_tree, out_tree), *leaves = pickle.loads(data)
     compiled = deserialize_and_load(payload, in_tree, out_tree, execution_devices=devices)  # pyright: ignore[reportArgumentType]
     return Executable(compiled, *leaves)
-
-
-def compile_program(program: Program) -> Executable:
-    """Trace a program, leave out the leaves that it does not use, and compile it."""
-    from jax.extend.core import jaxpr_as_fun  # imported here, because a start that finds its bundle does not need it
-
-    traced = jax.jit(program.function).trace(program.constants, program.state, program.inputs)
-    jaxpr = traced.jaxpr.jaxpr
-    constants, state = jax.tree.leaves(program.constants), jax.tree.leaves(program.state)
-    num_constants, num_state = len(constants), len(state)
-    _, output_tree = jax.tree.structure(traced.out_info).children()
-    state_in = jaxpr.invars[num_constants : num_constants + num_state]
-    state_out = jaxpr.outvars[:num_state]
-    used = {id(var) for eqn in jaxpr.eqns for var in eqn.invars} | {id(var) for var in jaxpr.outvars[num_state:]}
-    constant_leaves = tuple(i for i in range(num_constants) if id(jaxpr.invars[i]) in used)
-    state_leaves = tuple(i for i in range(num_state) if state_out[i] is not state_in[i])
-    read_leaves = tuple(i for i in range(num_state) if state_out[i] is state_in[i] and id(state_in[i]) in used)
-
-    def run(
-        constants: list[jax.Array], read: list[jax.Array], changed: list[jax.Array], inputs: Any
-    ) -> tuple[list[jax.Array], Any]:
-        arguments: list[Any] = [None] * (num_constants + num_state)  # those that stay None are unused
-        for i, leaf in zip(constant_leaves, constants, strict=True):
-            arguments[i] = leaf
-        for i, leaf in zip((*read_leaves, *state_leaves), (*read, *changed), strict=True):
-            arguments[num_constants + i] = leaf
-        results = jaxpr_as_fun(traced.jaxpr)(*arguments, *jax.tree.leaves(inputs))
-        return [results[i] for i in state_leaves], jax.tree.unflatten(output_tree, results[num_state:])
-
-    run.__name__ = program.name.replace("-", "_")  # the name in profiles
-    taken, read, changed = (
-        [leaves[i] for i in indices]
-        for leaves, indices in ((constants, constant_leaves), (state, read_leaves), (state, state_leaves))
-    )
-    state_shardings = [leaf.sharding for leaf in changed]
-    jitted = jax.jit(
-        run,
-        donate_argnums=2,
-        in_shardings=(*([leaf.sharding for leaf in part] for part in (taken, read, changed)), program.inputs_sharding),
-        out_shardings=(state_shardings, program.outputs_sharding),
-    )
-    compiled = jitted.lower(taken, read, changed, program.inputs).compile()
-    return Executable(compiled, constant_leaves, read_leaves, state_leaves)

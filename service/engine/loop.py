@@ -13,8 +13,8 @@ from typing import Protocol, runtime_checkable
 
 from service.engine.request import FinishReason, Request, StepLogprobs, TokenEvent, TokenStream
 from service.engine.schedule.pages import PageCopy
-from service.engine.schedule.scheduler import Scheduler
-from service.engine.schedule.sequence import Plan, Sequence
+from service.engine.schedule.scheduler import Plan, Scheduler
+from service.engine.schedule.sequence import Sequence
 from service.errors import EngineError, NonFiniteLogits
 from service.observability.metrics import Metrics
 

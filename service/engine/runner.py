@@ -19,7 +19,7 @@ from service.engine.batch import (
 )
 from service.engine.device_state import DeviceState, LayerGroupCache
 from service.engine.schedule.pages import PageCopy
-from service.engine.schedule.sequence import Plan, PlannedSequence
+from service.engine.schedule.scheduler import Plan, PlannedSequence
 from service.engine.shapes import Bucket, CopyKind, EngineShapes, StepKind
 from service.engine.steps.inputs import (
     LastHiddenInputs,

@@ -90,10 +90,5 @@ class Report:
             | {"seconds": round(outcome.seconds, 3)}
             for outcome in self.outcomes
         ]
-        return {
-            "url": self.url,
-            "model": self.model,
-            "is_green": self.is_green,
-            "seconds": round(self.seconds, 3),
-            "checks": checks,
-        }
+        verdict = {"url": self.url, "model": self.model, "is_green": self.is_green}
+        return verdict | {"seconds": round(self.seconds, 3), "checks": checks}

@@ -2,8 +2,9 @@ import threading
 
 import pytest
 
+from service.compile.aot import compile_program
 from service.compile.lazy import LazyExecutables
-from service.compile.program import Program, compile_program
+from service.compile.program import Program
 
 
 def fake_executable(name):

@@ -13,14 +13,39 @@ releases its pages, waits, and later recomputes from all its tokens, its own out
 from bisect import insort
 from collections.abc import Iterable, Mapping
 from collections.abc import Sequence as Tokens
+from dataclasses import dataclass
 from heapq import heappop, heappush
 
 from service.engine.request import FinishReason, Request, StepLogprobs, TokenEvent, TokenLogprobs
 from service.engine.schedule.chunking import Chunking
 from service.engine.schedule.pages import PageCopy, SequencePages, root_key
-from service.engine.schedule.sequence import Plan, PlannedSequence, Sequence
+from service.engine.schedule.sequence import Sequence
 from service.engine.shapes import StepKind
 from service.engine.token_mask import pack_token_mask
+
+
+@dataclass(frozen=True, slots=True)
+class PlannedSequence:
+    """One sequence's part of a step."""
+
+    sequence: Sequence
+    slot: int  # a copy, because the sequence may have lost its slot when the step is read
+    start: int  # position of its first token
+    token_ids: tuple[int, ...]  # a prefill's tokens; empty in a decode step, whose token is still on the device
+    is_sampled: bool  # whether the sampled token counts: not after a prompt's earlier chunks
+
+    @property
+    def num_tokens(self) -> int:
+        """Tokens of the sequence in this step."""
+        return len(self.token_ids) or 1
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """The sequences of the next step."""
+
+    kind: StepKind
+    seqs: tuple[PlannedSequence, ...]
 
 
 class Scheduler:

@@ -1,4 +1,4 @@
-"""A sequence, one continuation of a request: its progress, its slot and pages, and its part of a plan.
+"""One continuation of a request: its progress, and the slot and pages that it holds.
 
 The counts run ahead of each other, because steps are planned before earlier ones are read:
 
@@ -13,7 +13,6 @@ import numpy as np
 from jaxtyping import UInt
 
 from service.engine.request import FinishReason, Request, TokenLogprobs
-from service.engine.shapes import StepKind
 
 
 @dataclass(slots=True, eq=False)
@@ -82,27 +81,3 @@ class Sequence:
         if not self.prompt_logprobs:
             self.prompt_logprobs = [None] * self.prompt_len
         self.prompt_logprobs[start + 1 : start + 1 + len(logprobs)] = logprobs
-
-
-@dataclass(frozen=True, slots=True)
-class PlannedSequence:
-    """One sequence's part of a step."""
-
-    sequence: Sequence
-    slot: int  # a copy, because the sequence may have lost its slot when the step is read
-    start: int  # position of its first token
-    token_ids: tuple[int, ...]  # a prefill's tokens; empty in a decode step, whose token is still on the device
-    is_sampled: bool  # whether the sampled token counts: not after a prompt's earlier chunks
-
-    @property
-    def num_tokens(self) -> int:
-        """Tokens of the sequence in this step."""
-        return len(self.token_ids) or 1
-
-
-@dataclass(frozen=True, slots=True)
-class Plan:
-    """The sequences of the next step."""
-
-    kind: StepKind
-    seqs: tuple[PlannedSequence, ...]
