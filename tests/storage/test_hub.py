@@ -6,28 +6,43 @@ import os
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import ClassVar
 
 import pytest
+from huggingface_hub import constants
 
-from service.errors import SettingsError, TransferFailed
+from service import errors
+from service.errors import CheckpointError, SettingsError, TransferFailed
+from service.observability.progress import Progress
+from service.storage.cache.cache import CheckpointCache, PulledCheckpoint
+from service.storage.hub import HubSource
 from service.storage.location import parse_location
+from service.storage.objects import read_range
 from service.storage.source import open_source
-from tests.stored import REPOSITORY
+from tests.stored import REPOSITORY, contents
 
 COMMIT = "0123456789abcdef0123456789abcdef01234567"
 FILES = {"config.json": b'{"a": 1}', "data/weights.safetensors": bytes(300_000), "README.md": b"not needed"}
+WANTED = {name: data for name, data in FILES.items() if name != "README.md"}
+NUM_OF_WIDE = 60
+TIMEOUT_S = 30
 
 
 class SmallHub(http.server.BaseHTTPRequestHandler):
     """One public repository, one gated, and nothing else. Source: https://huggingface.co/docs/hub/api."""
 
     protocol_version = "HTTP/1.1"
+    paths: ClassVar[list[str]] = []  # what was asked for
+    may_go_on = threading.Event()  # cleared: only half of a long body is sent
+    may_go_on.set()
 
     def do_GET(self) -> None:
         path = self.path.partition("?")[0]
-        if path in ("/api/models/org/name", "/api/models/org/name/revision/main"):
+        self.paths.append(path)
+        if path == "/api/models/org/name" or path.endswith(("/name/revision/main", "/name/revision/refs%2Fpr%2F1")):
             siblings = [{"rfilename": name, "size": len(data)} for name, data in FILES.items()]
             return self.answer(200, json.dumps({"id": "org/name", "sha": COMMIT, "siblings": siblings}).encode())
         if path.startswith("/api/models/org/name/revision/"):
@@ -41,6 +56,9 @@ class SmallHub(http.server.BaseHTTPRequestHandler):
         for name, files in (("empty", []), ("hostile", [{"rfilename": "../evil", "size": 1}])):
             if path.startswith(f"/api/models/org/{name}"):
                 return self.answer(200, json.dumps({"id": name, "sha": COMMIT, "siblings": files}).encode())
+        if path.startswith("/api/models/org/wide"):
+            siblings = [{"rfilename": f"{number}.json", "size": 2} for number in range(NUM_OF_WIDE)]
+            return self.answer(200, json.dumps({"id": "wide", "sha": COMMIT, "siblings": siblings}).encode())
         prefix = f"/org/name/resolve/{COMMIT}/"
         data = FILES.get(path.removeprefix(prefix)) if path.startswith(prefix) else None
         if data is None:
@@ -55,7 +73,10 @@ class SmallHub(http.server.BaseHTTPRequestHandler):
             self.send_header(name, value)
         self.end_headers()
         if self.command == "GET":
-            self.wfile.write(body)
+            self.wfile.write(body[: len(body) // 2])
+            if len(body) > 100_000:
+                self.may_go_on.wait(TIMEOUT_S)
+            self.wfile.write(body[len(body) // 2 :])
 
     def log_message(self, *_: object) -> None:
         pass
@@ -67,6 +88,34 @@ def endpoint() -> Iterator[str]:
         threading.Thread(target=server.serve_forever, daemon=True).start()
         yield f"http://127.0.0.1:{server.server_port}"
         server.shutdown()
+
+
+@pytest.fixture
+def hub(endpoint: str, monkeypatch: pytest.MonkeyPatch) -> type[SmallHub]:
+    """The Hub that this process's client reads."""
+    connect(monkeypatch, endpoint)
+    SmallHub.paths.clear()
+    return SmallHub
+
+
+def connect(monkeypatch: pytest.MonkeyPatch, endpoint: str) -> None:
+    # The client reads its variables when it is imported.
+    template = constants.HUGGINGFACE_CO_URL_TEMPLATE.replace(constants.ENDPOINT, endpoint)
+    monkeypatch.setattr(constants, "HUGGINGFACE_CO_URL_TEMPLATE", template)
+    monkeypatch.setattr(constants, "ENDPOINT", endpoint)
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
+    monkeypatch.setattr(constants, "HF_HUB_DISABLE_XET", True)
+
+
+def opened(uri: str, root: Path) -> HubSource:
+    source = open_source(parse_location(uri), cache_root=root)
+    assert isinstance(source, HubSource)
+    return source
+
+
+def pull_wanted(source: HubSource, root: Path, progress: Progress | None = None) -> PulledCheckpoint:
+    objects = [info for info in source.list() if info.name in WANTED]
+    return source.pull(objects, CheckpointCache(root, max_checkpoints=1), progress or Progress())
 
 
 def pull(uri: str, root: Path, endpoint: str) -> dict:
@@ -104,23 +153,96 @@ def test_a_repository_is_pulled_and_then_served_without_the_network(endpoint: st
         ("hf://org/hostile", "HostileName", "'../evil' leads to another folder"),
     ],
 )
-def test_what_the_hub_refuses_is_a_clear_error(endpoint: str, tmp_path: Path, uri: str, error: str, message: str):
-    result = pull(uri, tmp_path, endpoint)
-    assert result["error"] == error
-    assert message in result["message"]
-    assert result["message"].startswith(f"{uri}: ")
+def test_what_the_hub_refuses_is_a_clear_error(hub, tmp_path: Path, uri: str, error: str, message: str):
+    with pytest.raises(CheckpointError, match=message) as caught:
+        opened(uri, tmp_path).list()
+    assert type(caught.value) is getattr(errors, error)
+    assert str(caught.value).startswith(f"{uri}: ")
+    assert caught.value.uri == uri
 
 
-def test_a_hub_that_is_not_there_is_named_with_its_failure(tmp_path: Path):
-    result = pull("hf://org/name@main", tmp_path, "http://127.0.0.1:9")
-    assert result["error"] == "TransferFailed"
-    assert "listing: the Hub cannot be reached (" in result["message"]
+def test_a_hub_that_is_not_there_is_named_with_its_failure(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    connect(monkeypatch, "http://127.0.0.1:9")
+    with pytest.raises(TransferFailed, match=r"the Hub cannot be reached \(ConnectError\)") as caught:
+        opened("hf://org/name@main", tmp_path).list()
+    assert (caught.value.uri, caught.value.name) == ("hf://org/name@main", "listing")
+
+
+@pytest.mark.parametrize("uri", ["hf://org/name", "hf://org/name@main", "hf://org/name@refs/pr/1"])
+def test_what_was_pulled_is_served_when_the_hub_is_gone(hub, tmp_path: Path, monkeypatch, caplog, uri: str):
+    pulled = pull_wanted(opened(uri, tmp_path), tmp_path)
+    assert contents(pulled.path) == WANTED
+    assert {info.name for info in pulled.objects} == set(WANTED)
+    connect(monkeypatch, "http://127.0.0.1:9")
+    source, progress = opened(uri, tmp_path), Progress()
+    objects = source.list()
+    assert {info.name for info in objects} == set(WANTED)
+    assert "the Hub cannot be reached" in caplog.text
+    assert caplog.records[-1].folder == str(pulled.path)
+    config = next(info for info in objects if info.name == "config.json")
+    assert source.read(config) == WANTED["config.json"]
+    assert pull_wanted(source, tmp_path).path == pulled.path
+    with source.open_files(objects, [config], cache=None, progress=progress) as files:
+        [file] = files.files
+        assert read_range(file.source, file.info, 0, config.size_bytes, files.budget) == WANTED["config.json"]
+    assert progress.bytes_total == config.size_bytes
+
+
+def test_files_are_read_at_the_commit_of_the_listing_and_opened_once_they_are_pulled(hub, tmp_path: Path):
+    source, progress = opened("hf://org/name@main", tmp_path), Progress()
+    objects = source.list()
+    config = next(info for info in objects if info.name == "config.json")
+    assert source.read(config) == WANTED["config.json"]
+    wanted = [info for info in objects if info.name in WANTED]
+    with source.open_files(wanted, [config], cache=None, progress=progress) as files:
+        assert [file.info.name for file in files.files] == ["config.json"]
+        [file] = files.files
+        assert read_range(file.source, file.info, 0, config.size_bytes, files.budget) == WANTED["config.json"]
+    assert progress.bytes_done == progress.bytes_total == sum(map(len, WANTED.values()))
+    assert {path.split("/")[4] for path in hub.paths if "/resolve/" in path} == {COMMIT}
+    source.close()
+
+
+def test_bytes_are_counted_as_they_arrive(hub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(constants, "DOWNLOAD_CHUNK_SIZE", 50_000)
+    progress = Progress()
+    hub.may_go_on.clear()
+    thread = threading.Thread(target=pull_wanted, args=(opened("hf://org/name", tmp_path), tmp_path, progress))
+    thread.start()
+    try:
+        deadline_s = time.monotonic() + TIMEOUT_S / 2
+        while progress.bytes_done < 100_000:
+            assert time.monotonic() < deadline_s
+            time.sleep(0.01)
+        assert progress.bytes_total == sum(map(len, WANTED.values()))
+    finally:
+        hub.may_go_on.set()
+        thread.join()
+    assert progress.bytes_done == progress.bytes_total
+
+
+def test_a_cancelled_pull_stops(hub, tmp_path: Path):
+    cancelled = threading.Event()
+    cancelled.set()
+    source = opened("hf://org/name", tmp_path)
+    with pytest.raises(TransferFailed, match="was stopped") as caught:
+        source.pull(source.list(), CheckpointCache(tmp_path, max_checkpoints=1), Progress(), cancelled)
+    assert caught.value.uri == "hf://org/name"
+    assert caught.value.name in FILES
+
+
+def test_after_a_failure_no_more_files_are_asked_for(hub, tmp_path: Path):
+    source = opened("hf://org/wide", tmp_path)
+    with pytest.raises(CheckpointError):
+        source.pull(source.list(), CheckpointCache(tmp_path, max_checkpoints=1), Progress())
+    assert len({path for path in hub.paths if "/resolve/" in path}) < NUM_OF_WIDE
 
 
 def test_without_network_or_earlier_start_the_error_says_so(tmp_path: Path):
     source = open_source(parse_location("hf://org/name"), cache_root=tmp_path)
-    with pytest.raises(TransferFailed, match="HF_HUB_OFFLINE is set"):
+    with pytest.raises(TransferFailed, match="HF_HUB_OFFLINE is set") as caught:
         source.list()
+    assert (caught.value.uri, caught.value.name) == ("hf://org/name", "listing")
 
 
 def test_without_the_client_the_error_says_what_to_install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):

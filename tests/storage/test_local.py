@@ -42,13 +42,14 @@ def test_files_are_listed_read_and_pulled_in_place(model: Path):
 
 
 def test_what_is_not_there_is_a_clear_error(model: Path):
-    with pytest.raises(CheckpointNotFound, match=r"no such folder.*gs://bucket/prefix"):
+    with pytest.raises(CheckpointNotFound, match=r"/nothing: there is no such folder.*gs://bucket/prefix"):
         opened(model / "nothing").list()
-    with pytest.raises(CheckpointNotFound, match="this is a file"):
-        opened(model / "data" / "0").list()
-    (model / "data" / "0").unlink()
-    with pytest.raises(CheckpointNotFound, match="is empty"):
-        opened(model / "data").list()
+    file = model / "data" / "0"
+    with pytest.raises(CheckpointNotFound, match=f"{file}: this is a file"):
+        opened(file).list()
+    file.unlink()
+    with pytest.raises(CheckpointNotFound, match=f"{file.parent}: the folder is empty"):
+        opened(file.parent).list()
 
 
 def test_a_file_that_vanished_is_a_clear_error(model: Path):

@@ -200,6 +200,56 @@ def test_a_cancelled_reading_stops(puller: Puller, tmp_path: Path):
                 read(opened)
 
 
+def test_a_cancelled_reading_of_packed_files_stops(puller: Puller):
+    puller.bucket.upload("model/tokenizer.json", gzip.compress(b"text"), content_encoding="gzip")
+    cancelled = threading.Event()
+    cancelled.set()
+    with puller.source() as bucket:
+        objects = bucket.list()
+        with (
+            pytest.raises(TransferFailed, match="was stopped"),
+            bucket.open_files(objects, objects, cache=None, progress=Progress(), cancelled=cancelled),
+        ):
+            pass
+
+
+def test_a_reading_past_a_full_cache_can_be_cancelled(puller: Puller, monkeypatch):
+    monkeypatch.setattr("service.storage.cache.entry.free_bytes", lambda folder: 0)
+    cancelled = threading.Event()
+    with puller.source() as bucket:
+        objects = bucket.list()
+        with bucket.open_files(
+            objects, objects, cache=puller.cache(), progress=Progress(), cancelled=cancelled
+        ) as opened:
+            assert read(opened) == FILES
+            cancelled.set()
+            with pytest.raises(TransferFailed, match="was stopped"):
+                read(opened)
+
+
+def test_the_log_says_whose_bytes_are_coming(puller: Puller, caplog, monkeypatch):
+    monkeypatch.setattr("service.observability.progress.LOG_INTERVAL_S", 0.01)
+    is_logged = threading.Event()
+    caplog.handler.addFilter(lambda record: record.msg == "pulling %s" and (is_logged.set() or True))
+    with caplog.at_level("INFO"), Opened(puller, is_cached=False):
+        assert is_logged.wait(30)
+    assert caplog.records[0].message == f"pulling {puller.bucket.uri('model')}"
+
+
+def test_a_chosen_file_that_the_cache_has_already_is_read_there(puller: Puller):
+    puller.bucket.faults([Fault("model.safetensors", times=1000, status=404)])
+    with pytest.raises(ObjectChanged):
+        puller.pull(num_workers=1)
+    puller.bucket.faults([])
+    with Opened(puller, chosen=("config.json", MODEL)) as opened:
+        assert read(opened) == {name: FILES[name] for name in ("config.json", MODEL)}
+        assert {file.info.name: file.copy_to is not None for file in opened.files} == {
+            "config.json": False,
+            MODEL: True,
+        }
+    assert not puller.bucket.requests("config.json")
+
+
 def budget() -> RetryBudget:
     return RetryBudget(quick_limits())
 

@@ -257,6 +257,9 @@ def test_a_read_only_cache_is_read_and_what_it_lacks_goes_elsewhere(puller: Pull
         assert contents(elsewhere.path) == {"config.json": b"1"}
         assert not elsewhere.path.is_relative_to(puller.root)
         assert "cannot be written or locked" in caplog.text
+        [facts] = [record for record in caplog.records if "cannot be written or locked" in record.message]
+        assert (facts.cache, facts.reason) == (str(puller.root), os.strerror(errno.EROFS))
+        assert elsewhere.path.is_relative_to(facts.private_folder)
 
 
 def test_a_file_system_without_locks_is_not_shared(puller: Puller, monkeypatch: pytest.MonkeyPatch):
@@ -273,8 +276,9 @@ def test_a_file_system_without_locks_is_not_shared(puller: Puller, monkeypatch: 
 
 def test_a_cache_that_is_no_folder_is_a_clear_error(puller: Puller):
     puller.root.write_text("a file")
-    with pytest.raises(TransferFailed, match="the cache failed"):
+    with pytest.raises(TransferFailed, match="the cache failed") as caught:
         puller.pull()
+    assert (caught.value.uri, caught.value.name) == (puller.bucket.uri("model"), str(puller.root))
 
 
 def test_a_cancelled_pull_stops(puller: Puller):
@@ -309,6 +313,7 @@ def test_a_disk_that_is_full_for_the_record_is_named_with_what_all_files_need(pu
         puller.pull()
     assert caught.value.needed_bytes == sum(map(len, FILES.values())) + 1024 * 1024
     assert caught.value.free_bytes > 0
+    assert f"under {puller.root / 'checkpoints'} " in str(caught.value)
     assert not puller.visible()
 
 
@@ -349,3 +354,46 @@ def test_a_pull_that_did_not_fit_leaves_nothing_locked(puller: Puller, monkeypat
     puller.max_checkpoints = 1
     version(puller, 1).pull().release()
     assert pulled.path not in puller.visible()
+
+
+def test_what_a_killed_eviction_left_goes_with_the_next_pull(puller: Puller):
+    left = puller.root / "checkpoints" / ".trash-0123abcd"
+    left.mkdir(parents=True)
+    (left / "model.safetensors").write_bytes(b"half deleted")
+    puller.pull()
+    assert not left.exists()
+
+
+def test_an_evicted_checkpoint_takes_its_quarantine_along(puller: Puller):
+    puller.max_checkpoints = 1
+    pulled = puller.pull()
+    pulled.release()
+    path = pulled.path
+    (path / "config.json").write_bytes(b"damaged")
+    puller.pull().release()
+    quarantine = path.with_name(f"{path.name}.corrupt")
+    assert (quarantine / "config.json").read_bytes() == b"damaged"
+    version(puller, 1).pull().release()
+    assert not path.exists()
+    assert not quarantine.exists()
+
+
+def test_files_in_quarantine_go_where_room_is_needed(puller: Puller):
+    with mounted(puller.root, "size=2200k"):
+        path = puller.pull().path
+        quarantine = path.with_name(f"{path.name}.corrupt")
+        quarantine.mkdir()
+        (quarantine / "old").write_bytes(bytes(900_000))
+        (path / "model.safetensors").unlink()
+        assert contents(puller.pull().path) == FILES
+        assert not quarantine.exists()
+
+
+def test_an_entry_is_locked_while_it_is_open(puller: Puller):
+    with puller.source(deadline_s=0.5) as source:
+        objects = source.list()
+        with puller.cache().open_entry(source, objects, RetryBudget(source.limits)):
+            with pytest.raises(TransferFailed, match="waiting for another process") as caught:
+                puller.cache().open_entry(source, objects, RetryBudget(source.limits))
+            assert caught.value.uri == source.uri
+        puller.cache().open_entry(source, objects, RetryBudget(source.limits)).abandon()

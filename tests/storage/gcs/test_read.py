@@ -178,3 +178,9 @@ def test_a_closed_source_has_no_connection_open(answers, source):
     while not answers.num_ended:
         assert time.monotonic() < deadline
         time.sleep(0.01)
+
+
+def test_a_quarter_of_a_gigabyte_is_the_most_that_is_read_whole(answers, source):
+    with pytest.raises(MalformedCheckpoint, match="268,435,457 bytes are too many"):
+        source.read(ObjectInfo("config.json", 256 * 1024 * 1024 + 1, crc32c=SUM))
+    assert answers.requests == []

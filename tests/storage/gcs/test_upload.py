@@ -1,7 +1,9 @@
 """Uploads: in place of exactly the version that a listing saw, and refused with the permission that is missing."""
 
+import time
 from pathlib import Path
 
+import psutil
 import pytest
 
 from service.errors import AccessDenied, TransferFailed
@@ -68,6 +70,30 @@ def test_any_other_refusal_names_the_object(gcs_bucket: GcsBucket, uploader):
 def test_a_file_that_is_gone_is_a_failed_transfer(uploader, tmp_path: Path):
     with pytest.raises(TransferFailed, match="FileNotFoundError"):
         uploader.upload("a", tmp_path / "nothing", replaces=None)
+
+
+def test_an_upload_that_gets_no_answer_in_time_is_sent_again(gcs_bucket: GcsBucket, uploader, monkeypatch):
+    monkeypatch.setattr("service.storage.gcs.upload.TIMEOUT_S", 0.5)
+    gcs_bucket.faults([Fault("/upload/", stall_after_bytes=0, stall_s=60)])
+    start_s = time.monotonic()
+    uploader.upload("a", b"1", replaces=None)
+    assert time.monotonic() - start_s < 30
+    assert len(gcs_bucket.requests("/upload/")) >= 2
+    assert listing(gcs_bucket)["a"][1] == b"1"
+
+
+def test_no_connection_outlives_the_uploader(gcs_bucket: GcsBucket):
+    def num_connections() -> int:
+        port = int(gcs_bucket.endpoint.rpartition(":")[2])
+        found = psutil.Process().net_connections("tcp")
+        return sum(bool(one.raddr) and one.raddr.port == port and one.status == "ESTABLISHED" for one in found)
+
+    before = num_connections()
+    location = GcsLocation(gcs_bucket.name, "model")
+    with GcsUploader(location, emulator_host=gcs_bucket.endpoint) as uploader:
+        uploader.upload("a", b"1", replaces=None)
+        assert num_connections() == before + 1
+    assert num_connections() == before
 
 
 def test_no_credentials_is_an_error_with_the_address(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
