@@ -52,7 +52,7 @@ CASES = {
 
 @pytest.mark.parametrize("stored", [np.dtype(np.float32), BF16, np.dtype(np.float16)], ids=lambda dtype: dtype.name)
 @pytest.mark.parametrize("served", [np.dtype(np.float32), BF16], ids=lambda dtype: dtype.name)
-@pytest.mark.parametrize("size", [1, 7, 250, 2000])  # less than a run of the joined axis, and several of them
+@pytest.mark.parametrize("size", [1, 7, 110, 250, 2000])  # less than a run of the joined axis, and several of them
 @pytest.mark.parametrize("spec", CASES.values(), ids=CASES)
 def test_pieces_in_any_order_make_the_weight(spec: WeightSpec, size: int, stored: np.dtype, served: np.dtype):
     random = np.random.default_rng(0)
@@ -137,3 +137,8 @@ def test_tensors_of_this_machine_become_weights_whatever_their_memory_order():
     weights = assemble_weights(iter(PLAIN), tensors, F32, mesh=None)
     np.testing.assert_array_equal(weights["c"], tensors["c.tensor"])
     assert weights["b"].sum() == 64
+    placed = assemble_weights(PLAIN, tensors, F32, mesh=MESH)
+    assert list(placed) == list(weights)
+    for name, weight in placed.items():
+        assert isinstance(weight, jax.Array)
+        np.testing.assert_array_equal(weight, weights[name])

@@ -53,8 +53,10 @@ def test_the_check_ends_a_wait():
     def fail() -> None:
         raise TimeoutError
 
+    start_s = time.monotonic()
     with budget.reserve(100, no_check), pytest.raises(TimeoutError), budget.reserve(1, fail):
         pass
+    assert time.monotonic() - start_s < 1  # a start that is cancelled ends at once
 
 
 def resident_bytes(address: int, num_bytes: int) -> int:
@@ -77,6 +79,15 @@ def test_memory_is_populated_before_it_is_touched():
     memory = populated_memory(64 * MIB)
     wait_until_resident(memory.ctypes.data, 64 * MIB)
     assert memory.ctypes.data % ALIGNMENT_BYTES == 0
+
+
+@only_on_linux
+def test_a_process_may_end_while_memory_is_populated():
+    memory = populated_memory(256 * MIB)
+    [thread] = [thread for thread in threading.enumerate() if thread.name == "populate"]
+    assert thread.daemon
+    thread.join(TIMEOUT_S)
+    assert resident_bytes(memory.ctypes.data, 256 * MIB) == 256 * MIB
 
 
 @only_on_linux

@@ -56,8 +56,9 @@ def test_what_the_safetensors_library_writes_is_read(dtype):
     ],
 )
 def test_a_file_that_is_none_is_refused(content, reason):
-    with pytest.raises(MalformedCheckpoint, match=reason):
+    with pytest.raises(MalformedCheckpoint, match=reason) as caught:
         entries_of(content)
+    assert caught.value.uri == URI
 
 
 @pytest.mark.parametrize(

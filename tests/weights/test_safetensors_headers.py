@@ -1,5 +1,6 @@
 """Headers at the edge of what is taken, and how many bytes are read for them."""
 
+import itertools
 import json
 import struct
 from collections.abc import Callable
@@ -69,6 +70,18 @@ def test_empty_tensors_lie_anywhere_between_the_others():
     assert set(parsed(header, 8)) == {"a", "none", "b", "end"}
     assert set(parsed({"none": entry([0], 0, 0), "a": entry([], 0, 4)}, 4)) == {"none", "a"}
     assert parsed({}, 0) == {}
+
+
+@pytest.mark.parametrize("names", list(itertools.permutations(["start", "a", "none", "b", "end"])), ids="-".join)
+def test_a_header_may_name_its_tensors_in_any_order(names):
+    entries = {
+        "start": entry([0], 0, 0),
+        "a": entry([1], 0, 4),
+        "none": entry([0, 3], 4, 4),
+        "b": entry([1], 4, 8),
+        "end": entry([0], 8, 8),
+    }
+    assert list(parsed({name: entries[name] for name in names}, 8)) == list(names)
 
 
 def test_a_tensor_of_a_type_that_is_not_served_may_have_any_number_of_bytes():
@@ -151,9 +164,13 @@ def test_headers_are_read_whole_however_much_comes_first(tmp_path, monkeypatch, 
         assert header.entries[f"t{number}.8"].file == f"{number}.safetensors"
 
 
-def test_a_broken_header_is_named_by_its_object(tmp_path, headers_in):
+@pytest.mark.parametrize(
+    ("content", "reason"),
+    [(b"short", "has 5 bytes"), (struct.pack("<Q", 5) + b"nojso", "the header is not JSON")],
+)
+def test_a_broken_header_is_named_by_its_object(tmp_path, headers_in, content: bytes, reason: str):
     (tmp_path / "model" / "part").mkdir(parents=True)
-    (tmp_path / "model" / "part" / "0.safetensors").write_bytes(b"short")
-    with pytest.raises(MalformedCheckpoint, match=r"0\.safetensors: has 5 bytes") as caught:
+    (tmp_path / "model" / "part" / "0.safetensors").write_bytes(content)
+    with pytest.raises(MalformedCheckpoint, match=rf"0\.safetensors: {reason}") as caught:
         headers_in(tmp_path / "model")
     assert caught.value.uri == str(tmp_path / "model")

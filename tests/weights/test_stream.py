@@ -1,17 +1,22 @@
 """Weights streamed from files of this machine and from a bucket: checked first, fetched in slices, placed in order."""
 
+import itertools
 import json
 import os
 import struct
+import threading
 from dataclasses import replace
 from pathlib import Path
 
+import jax
 import ml_dtypes
 import numpy as np
 import pytest
 from safetensors.numpy import save
 
-from service.errors import MalformedCheckpoint
+from service.checkpoint.load import LoadedWeights
+from service.device.mesh import DeviceMesh
+from service.errors import MalformedCheckpoint, TransferFailed
 from service.models.weight_spec import TensorSource, WeightSpec
 from service.observability.progress import Progress
 from service.storage import open_files
@@ -20,6 +25,7 @@ from service.storage.source import open_source
 from service.weights import stream
 from service.weights.stream import StreamedWeights, WeightTarget, stream_weights
 from tests.checkpoint.streamed import DTYPE, SHARDS, SPECS, TENSORS, Loader, made_at_once, same_weights
+from tests.fault_proxy import Fault
 from tests.gcs import GcsBucket
 
 BF16 = np.dtype(ml_dtypes.bfloat16)
@@ -32,6 +38,10 @@ def streamed(folder: Path, specs: tuple[WeightSpec, ...] = SPECS, progress: Prog
     with source.open_files(objects, objects, cache=None, progress=progress) as opened:
         target = WeightTarget(specs, DTYPE, None, max_staging_bytes=2**20)
         return stream_weights(target, opened.files, progress, opened.budget)
+
+
+def plain(name: str, size: int) -> WeightSpec:
+    return WeightSpec(name, ("a",), (size,), (TensorSource(name, (size,), (size,)),))
 
 
 def write(folder: Path, **files: bytes) -> Path:
@@ -57,6 +67,12 @@ def test_every_weight_is_made_in_the_order_of_the_specs(tmp_path: Path):
     assert progress.bytes_total == sum(path.stat().st_size for path in folder.iterdir())
 
 
+def file_of(header: dict[str, object], body: bytes) -> bytes:
+    """Return a safetensors file with a header that the library would not write."""
+    encoded = json.dumps(header).encode()
+    return struct.pack("<Q", len(encoded)) + encoded + body
+
+
 @pytest.mark.parametrize("num_before", [1, 2, 3])
 def test_tensors_may_begin_at_any_byte(tmp_path: Path, num_before: int):
     # The library aligns what it writes; the format does not ask for it.
@@ -65,15 +81,26 @@ def test_tensors_may_begin_at_any_byte(tmp_path: Path, num_before: int):
         "spare.rotary_emb.inv_freq": {"dtype": "U8", "shape": [num_before], "data_offsets": [0, num_before]},
         "w": {"dtype": "F32", "shape": [10], "data_offsets": [num_before, num_before + 40]},
     }
-    encoded = json.dumps(header).encode()
-    content = struct.pack("<Q", len(encoded)) + encoded + b"x" * num_before + values.tobytes()
-    spec = WeightSpec("w", ("a",), (10,), (TensorSource("w", (10,), (10,)),))
-    result = streamed(write(tmp_path / "model", a=content), (spec,))
+    content = file_of(header, b"x" * num_before + values.tobytes())
+    result = streamed(write(tmp_path / "model", a=content), (plain("w", 10),))
     np.testing.assert_array_equal(result.weights["w"], values)
 
 
+@pytest.mark.parametrize("names", list(itertools.permutations(["u", "empty.rotary_emb.inv_freq", "v"])), ids="-".join)
+@pytest.mark.parametrize("position", [0, 4, 8])
+def test_empty_tensors_hide_no_other_wherever_they_lie(tmp_path: Path, names: tuple[str, ...], position: int):
+    entries = {
+        "u": {"dtype": "F32", "shape": [1], "data_offsets": [0, 4]},
+        "empty.rotary_emb.inv_freq": {"dtype": "F32", "shape": [0], "data_offsets": [position, position]},
+        "v": {"dtype": "F32", "shape": [1], "data_offsets": [4, 8]},
+    }
+    content = file_of({name: entries[name] for name in names}, np.array([1, 2], np.float32).tobytes())
+    result = streamed(write(tmp_path / "model", a=content), (plain("u", 1), plain("v", 1)))
+    assert {name: weight.tolist() for name, weight in result.weights.items()} == {"u": [1], "v": [2]}
+
+
 def test_nothing_is_read_of_tensors_that_are_not_the_models(tmp_path: Path):
-    spec = WeightSpec("w", ("a",), (4,), (TensorSource("w", (4,), (4,)),))
+    spec = plain("w", 4)
     for content, reason in (
         (save({"w": np.zeros(5, np.float32)}), r"w: has shape \[5\]"),
         (save({"v": np.zeros(4, np.float32)}), "w: is missing"),
@@ -90,8 +117,10 @@ def test_nothing_is_read_of_tensors_that_are_not_the_models(tmp_path: Path):
 
 def test_a_tensor_in_two_files_is_refused(tmp_path: Path):
     content = save({"w": np.zeros(4, np.float32)})
-    with pytest.raises(MalformedCheckpoint, match=r"b\.safetensors: 'w' is in a\.safetensors too"):
-        streamed(write(tmp_path / "model", a=content, b=content), SPECS)
+    folder = write(tmp_path / "model", a=content, b=content)
+    with pytest.raises(MalformedCheckpoint, match=r"b\.safetensors: 'w' is in a\.safetensors too") as caught:
+        streamed(folder, SPECS)
+    assert caught.value.uri == str(folder)
 
 
 def lengths(bucket: GcsBucket, shard: str) -> list[int]:
@@ -119,26 +148,84 @@ def test_a_slice_is_not_cut_smaller_than_it_pays(loader: Loader, gcs_bucket: Gcs
     assert [len(lengths(gcs_bucket, shard)) for shard in SHARDS] == [1, 1]
 
 
-def test_slices_come_in_an_order_that_completes_weight_after_weight(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    size = 16 * 1024
-    parts = {name: np.full(size, number, np.float32) for number, name in enumerate(("1a", "1b", "2"))}
-    folder = write(tmp_path / "model", a=save({"1a": parts["1a"], "2": parts["2"]}), b=save({"1b": parts["1b"]}))
-    halves = tuple(TensorSource(name, (size,), (1, size)) for name in ("1a", "1b"))
+SIZE = 16 * 1024
+
+
+@pytest.mark.parametrize(
+    ("stored", "order"),
+    [
+        ({"a": ["1a", "2"], "b": ["1b"]}, [("a", 0), ("b", 0), ("a", 1)]),
+        ({"a": ["1a", "2", "1b"]}, [("a", 0), ("a", 2), ("a", 1)]),
+        ({"a": ["2"], "b": ["1a"], "c": ["1b"]}, [("a", 0), ("b", 0), ("c", 0)]),
+    ],
+    ids=["in two files", "around another", "one after another"],
+)
+def test_slices_come_in_an_order_that_completes_weight_after_weight(tmp_path: Path, monkeypatch, stored, order):
+    parts = {name: np.full(SIZE, number, np.float32) for number, name in enumerate(("1a", "1b", "2"))}
+    contents = {}
+    for file, names in stored.items():
+        header = {
+            name: {"dtype": "F32", "shape": [SIZE], "data_offsets": [number * 4 * SIZE, (number + 1) * 4 * SIZE]}
+            for number, name in enumerate(names)
+        }
+        contents[file] = file_of(header, b"".join(parts[name].tobytes() for name in names))
+    folder = write(tmp_path / "model", **contents)
+    halves = tuple(TensorSource(name, (SIZE,), (1, SIZE)) for name in ("1a", "1b"))
     specs = (
-        WeightSpec("second", ("a",), (size,), (TensorSource("2", (size,), (size,)),)),
-        WeightSpec("first", ("a", "b"), (2, size), halves),
+        WeightSpec("second", ("a",), (SIZE,), (TensorSource("2", (SIZE,), (SIZE,)),)),
+        WeightSpec("first", ("a", "b"), (2, SIZE), halves),
     )
     reads: list[tuple[str, int]] = []
     preadv = os.preadv
 
     def record(descriptor: int, buffers: list[memoryview], start: int) -> int:
-        reads.append((Path(f"/proc/self/fd/{descriptor}").readlink().stem, start))
+        reads.append((Path(f"/proc/self/fd/{descriptor}").readlink().stem, start // (4 * SIZE)))
         return preadv(descriptor, buffers, start)
 
     monkeypatch.setattr("os.preadv", record)
-    limits = replace(open_files.FILE_LIMITS, num_workers=1, slice_bytes=4 * size)
+    limits = replace(open_files.FILE_LIMITS, num_workers=1, slice_bytes=4 * SIZE)
     monkeypatch.setattr(open_files, "FILE_LIMITS", limits)
-    monkeypatch.setattr(stream, "MIN_SLICE_BYTES", 4 * size)
+    monkeypatch.setattr(stream, "MIN_SLICE_BYTES", 4 * SIZE)
     result = streamed(folder, specs)
     assert [weight.mean() for weight in result.weights.values()] == [2, 0.5]
-    assert [file for file, start in reads if start] == ["a", "b", "a"]
+    assert reads[len(stored) :] == order  # after the headers
+
+
+MESH = DeviceMesh((jax.devices()[0],))
+SLICES = r"model-0000.*alt=media.*bytes=[1-9]"
+
+
+def to_the_device(loader: Loader, max_staging_bytes: int, cancelled: threading.Event | None = None, **limits):
+    """Stream the checkpoint to a device whose memory is not the host's."""
+    located = loader.locate(**limits)
+    source, objects = located.weights.source, located.weights.objects
+    chosen = [info for info in objects if info.name in SHARDS]
+    with source.open_files(objects, chosen, cache=None, progress=Progress(), cancelled=cancelled) as opened:
+        target = WeightTarget(SPECS, DTYPE, MESH, max_staging_bytes)
+        return stream_weights(target, opened.files, opened.progress, opened.budget)
+
+
+def test_slices_come_side_by_side_as_far_as_there_is_host_memory(loader: Loader, gcs_bucket: GcsBucket, monkeypatch):
+    monkeypatch.setattr(stream, "MIN_SLICE_BYTES", 1000)
+    both = threading.Barrier(2, timeout=10)
+    gcs_bucket.faults([Fault(SLICES, times=2, before=both.wait)])
+    result = to_the_device(loader, 2**26, read_timeout_s=20.0)
+    assert not both.broken
+    assert all(isinstance(weight, jax.Array) for weight in result.weights.values())
+    assert same_weights(LoadedWeights(result.weights))
+
+
+def test_a_weight_that_is_larger_than_the_host_memory_is_loaded_all_the_same(loader: Loader, monkeypatch):
+    monkeypatch.setattr(stream, "MIN_SLICE_BYTES", 1000)
+    assert same_weights(LoadedWeights(to_the_device(loader, 0).weights))
+
+
+def test_a_cancelled_stream_does_not_wait_for_host_memory(loader: Loader, gcs_bucket: GcsBucket, monkeypatch):
+    monkeypatch.setattr(stream, "MIN_SLICE_BYTES", 1000)
+    cancelled = threading.Event()
+    # One slice holds its memory for two seconds; the next one waits for it.
+    soon = threading.Timer(0.5, cancelled.set)
+    gcs_bucket.faults([Fault(SLICES, before=soon.start, stall_after_bytes=0, stall_s=20)])
+    with pytest.raises(TransferFailed, match="was stopped") as caught:
+        to_the_device(loader, 0, cancelled, num_workers=2, read_timeout_s=2.0)
+    assert (caught.value.uri, caught.value.name) == (f"gs://{gcs_bucket.name}/llama", "weights")
