@@ -1,6 +1,7 @@
 """Weights streamed from a bucket to the device: right ones in bounded time, or one clear error and no weights."""
 
 import gzip
+import os
 import threading
 from pathlib import Path
 
@@ -180,6 +181,28 @@ def test_only_what_a_wrong_object_touches_comes_again(loader: Loader, gcs_bucket
     gcs_bucket.faults([fault("last slice", flipped_byte=5)])
     assert same_weights(loader.load(is_cached=False))
     assert len(gcs_bucket.requests("extra.safetensors.*alt=media")) == 4  # the header twice, its two slices once
+
+
+def test_what_comes_again_is_logged_and_a_right_copy_is_not_written_again(
+    loader: Loader, gcs_bucket: GcsBucket, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+):
+    written: list[str] = []
+    reserve = os.posix_fallocate
+
+    def record(descriptor: int, offset: int, num_bytes: int) -> None:
+        name = Path(f"/proc/self/fd/{descriptor}").readlink().name
+        written.append(next(shard for shard in (*SHARDS, name) if shard in name))
+        reserve(descriptor, offset, num_bytes)
+
+    monkeypatch.setattr("os.posix_fallocate", record)
+    gcs_bucket.faults([fault("last slice", flipped_byte=5)])
+    loaded = loader.load()
+    assert same_weights(loaded)
+    [record_of_wrong] = [record for record in caplog.records if "fetched again" in record.message]
+    assert record_of_wrong.objects == [SHARDS[0]]
+    # Both objects come again, since a weight is made of tensors of both.
+    assert [written.count(shard) for shard in SHARDS] == [2, 1]
+    assert contents(loader.visible()[0]) == OBJECTS
 
 
 def test_an_object_that_is_overwritten_amid_its_slices_is_an_error_and_never_a_mix(
