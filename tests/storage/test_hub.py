@@ -203,8 +203,9 @@ def test_files_are_read_at_the_commit_of_the_listing_and_opened_once_they_are_pu
     source.close()
 
 
-def test_bytes_are_counted_as_they_arrive(hub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_bytes_are_counted_as_they_arrive_and_the_client_shows_nothing(hub, tmp_path: Path, monkeypatch, capfd):
     monkeypatch.setattr(constants, "DOWNLOAD_CHUNK_SIZE", 50_000)
+    monkeypatch.setenv("TQDM_POSITION", "-1")  # the client's bars are shown even where there is no terminal
     progress = Progress()
     hub.may_go_on.clear()
     thread = threading.Thread(target=pull_wanted, args=(opened("hf://org/name", tmp_path), tmp_path, progress))
@@ -219,6 +220,7 @@ def test_bytes_are_counted_as_they_arrive(hub, tmp_path: Path, monkeypatch: pyte
         hub.may_go_on.set()
         thread.join()
     assert progress.bytes_done == progress.bytes_total
+    assert not capfd.readouterr().err
 
 
 def test_a_cancelled_pull_stops(hub, tmp_path: Path):
