@@ -207,10 +207,10 @@ def to_the_device(loader: Loader, max_staging_bytes: int, cancelled: threading.E
 
 def test_slices_come_side_by_side_as_far_as_there_is_host_memory(loader: Loader, gcs_bucket: GcsBucket, monkeypatch):
     monkeypatch.setattr(stream, "MIN_SLICE_BYTES", 1000)
-    both = threading.Barrier(2, timeout=10)
-    gcs_bucket.faults([Fault(SLICES, times=2, before=both.wait)])
-    result = to_the_device(loader, 2**26, read_timeout_s=20.0)
-    assert not both.broken
+    together = threading.Barrier(4, timeout=10)
+    gcs_bucket.faults([Fault(SLICES, times=4, before=together.wait)])
+    result = to_the_device(loader, 2**26, num_workers=4, read_timeout_s=20.0)
+    assert not together.broken
     assert all(isinstance(weight, jax.Array) for weight in result.weights.values())
     assert same_weights(LoadedWeights(result.weights))
 
