@@ -42,7 +42,7 @@ def test_files_are_listed_read_and_pulled_in_place(model: Path):
 
 
 def test_what_is_not_there_is_a_clear_error(model: Path):
-    with pytest.raises(CheckpointNotFound, match=r"/nothing: there is no such folder.*gs://bucket/prefix"):
+    with pytest.raises(CheckpointNotFound, match=r"/nothing: no such folder.*gs://bucket/prefix"):
         opened(model / "nothing").list()
     file = model / "data" / "0"
     with pytest.raises(CheckpointNotFound, match=f"{file}: this is a file"):
