@@ -167,7 +167,7 @@ class SequencePages:
 
     def find_prefix(self, sequence: Sequence) -> None:
         """Share the pages that hold the sequence's beginning already; at least one token is left to compute."""
-        if sequence.num_computed > 0 or sequence.pages:
+        if sequence.pages:  # it has begun
             return
         if sequence.request.num_prompt_logprobs is not None and not sequence.output_ids:
             return  # a cached position has no logits

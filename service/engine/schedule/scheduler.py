@@ -105,7 +105,7 @@ class Scheduler:
         self._pages.begin_plan()
         self._admit()
         ends = {} if only is StepKind.DECODE else self._cut_prefill()
-        cost = self._chunking.cost(end - s.num_computed for s, end in ends.items()) if ends else 0
+        cost = self._chunking.cost(end - s.num_computed for s, end in ends.items())
         is_budget_spent = self._prefill_cost + cost > self._chunking.prefill_budget
         may_decode = only is not StepKind.PREFILL
         if may_decode and is_budget_spent and (seqs := self._plan_decode()):

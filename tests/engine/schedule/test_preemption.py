@@ -26,6 +26,15 @@ def test_out_of_pages_the_lowest_rank_gives_way_and_the_best_one_runs():
     assert (best.is_running, middle.is_running, last.is_running) == (True, True, False)
 
 
+def test_every_preemption_is_counted():
+    scheduler = make_scheduler(num_slots=2, num_pages=3, max_tokens=32)
+    for count, pair in enumerate(("ab", "cd"), 1):
+        prefill(scheduler, *(make_request(name, max_tokens=5) for name in pair))
+        while not scheduler.is_idle:
+            step(scheduler)
+        assert scheduler.num_preemptions == count
+
+
 def test_priority_comes_before_arrival_when_a_sequence_must_give_way():
     scheduler = make_scheduler(num_slots=2, num_pages=3, max_tokens=32)
     first, urgent = prefill(

@@ -1,6 +1,9 @@
 """Every question of policy, answered without an array."""
 
+import pytest
+
 from service.engine.request import FinishReason
+from service.engine.schedule.pages import PageIntegrityError
 from service.engine.shapes import CopyKind, StepKind
 from tests.engine.schedule.scheduling import make_request, make_scheduler, step
 
@@ -217,3 +220,22 @@ def test_an_abort_frees_slot_and_pages_at_once_whether_running_or_waiting():
     assert scheduler.is_idle
     assert scheduler.pages.num_available == scheduler.pages.num_pages
     assert scheduler.commit(plan, [7]) == []
+
+
+def test_the_check_of_the_scheduler_notices_a_lost_page():
+    scheduler = make_scheduler(num_pages=8)
+    scheduler.add(make_request("a"))
+    step(scheduler)
+    scheduler.check_integrity()
+    scheduler.pages.allocate(1)
+    with pytest.raises(PageIntegrityError, match="1 held should be the 8 pages"):
+        scheduler.check_integrity()
+
+
+def test_the_check_of_the_scheduler_notices_a_slot_with_two_owners():
+    scheduler = make_scheduler()
+    first, second = scheduler.add(make_request("a")), scheduler.add(make_request("b"))
+    step(scheduler)
+    second.slot = first.slot
+    with pytest.raises(AssertionError, match=r"slots \[0, 0\] have a double"):
+        scheduler.check_integrity()

@@ -2,7 +2,7 @@
 
 import pytest
 
-from service.engine.request import Request, StepLogprobs, TokenLogprobs
+from service.engine.request import FinishReason, Request, StepLogprobs, TokenEvent, TokenLogprobs
 from service.engine.shapes import CopyKind
 from tests.engine.schedule.scheduling import make_request, make_scheduler, step
 
@@ -17,7 +17,8 @@ def first_start(scheduler, prompt_len, name="a", **options):
 def test_pages_of_a_sequence_that_failed_are_never_found():
     scheduler = make_scheduler()
     scheduler.add(make_request("a", prompt_len=8, max_tokens=9))
-    step(scheduler, token_id=-1)
+    _, [(_, event)] = step(scheduler, token_id=-1)
+    assert event == TokenEvent((), FinishReason.ERROR)
     assert scheduler.is_idle
     assert first_start(scheduler, 9) == 0
 
@@ -76,8 +77,10 @@ def test_a_token_that_was_not_read_is_in_no_findable_page():
 
 def test_prompt_logprobs_need_every_position_computed():
     scheduler = make_scheduler(max_tokens=32)
-    assert first_start(scheduler, 9, num_prompt_logprobs=0) == 0
-    assert first_start(scheduler, 9, num_prompt_logprobs=0) == 0
+    assert first_start(scheduler, 9) == 0
+    scheduler.add(make_request("a", prompt_len=9, max_tokens=1, num_prompt_logprobs=0))
+    plan, [(_, event)] = step(scheduler)
+    assert (plan.seqs[0].start, event.num_cached_tokens) == (0, 0)
     assert first_start(scheduler, 9) == 8
 
 
@@ -92,6 +95,14 @@ def test_prompt_logprobs_come_with_the_first_token_and_the_first_position_has_no
     assert sequence.is_finished
     assert events[0][1].prompt_logprobs == (None, *reported[1:])
     assert events[1][1].prompt_logprobs == ()
+
+
+def test_prompt_logprobs_of_a_chunk_that_runs_again_take_the_places_of_the_same_ones():
+    sequence = make_scheduler().add(make_request("a", prompt_len=6, num_prompt_logprobs=0))
+    reported = [TokenLogprobs(-float(i), 1, ()) for i in range(6)]
+    for start, end in ((0, 3), (3, 6), (0, 3)):
+        sequence.keep_prompt_logprobs(start, tuple(reported[start + 1 : end + 1]))
+    assert sequence.prompt_logprobs == [None, *reported[1:]]
 
 
 def test_prompt_logprobs_come_even_where_the_first_token_stops():
