@@ -24,7 +24,7 @@ class Chunking:
             return sum(cut) / self.cost(cut)
 
         candidates = (count for count in self.shapes.num_seqs if count // 2 < len(lengths))
-        return max(candidates, key=lambda count: (tokens_by_cost(count), -count))
+        return max(candidates, key=tokens_by_cost)  # of equal ones the first, which has the fewest prompts
 
     def first_chunk(self, length: int) -> int:
         """Return how many of a prompt's tokens to compute first, if it has the step to itself.

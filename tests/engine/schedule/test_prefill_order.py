@@ -127,6 +127,13 @@ def test_a_budget_that_was_spent_while_nothing_could_decode_is_counted_anew():
     assert kinds(scheduler, 8) == "P" * 7 + "D"
 
 
+def test_a_step_of_one_kind_is_planned_only_if_there_is_one(busy):
+    assert busy.plan(only=StepKind.PREFILL) is None
+    assert busy.plan(only=StepKind.DECODE).kind is StepKind.DECODE
+    short_prompts(busy, 1)
+    assert busy.plan(only=StepKind.PREFILL).kind is StepKind.PREFILL
+
+
 def test_decode_steps_run_while_no_prompt_waits(busy):
     assert kinds(busy, 5) == "DDDDD"
 
@@ -139,7 +146,7 @@ def test_a_decode_step_serves_in_the_order_of_rank():
     plan, _ = step(scheduler)
     assert (plan.kind, names(plan)) == (StepKind.DECODE, "bca")
     assert all(planned.is_sampled and planned.token_ids == () and planned.num_tokens == 1 for planned in plan.seqs)
-    assert [planned.start for planned in plan.seqs] == [2, 2, 2]
+    assert [(planned.slot, planned.start) for planned in plan.seqs] == [(0, 2), (1, 2), (2, 2)]
 
 
 def test_a_planned_sequence_counts_its_tokens_and_keeps_its_slot():

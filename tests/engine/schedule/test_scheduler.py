@@ -202,6 +202,14 @@ def test_no_token_is_planned_beyond_max_tokens_before_the_last_one_is_read():
     assert [scheduler.commit(plan, [7])[0][1].finish_reason for plan in plans] == [None, FinishReason.LENGTH]
 
 
+@pytest.mark.parametrize("token_ids", [[], [7, 7]])
+def test_a_step_brings_one_token_for_each_of_its_sequences(token_ids):
+    scheduler = make_scheduler()
+    scheduler.add(make_request("a"))
+    with pytest.raises(ValueError, match="argument 2 is"):
+        scheduler.commit(scheduler.plan(), token_ids)
+
+
 def test_what_a_step_under_way_brings_to_an_ended_sequence_is_dropped():
     scheduler = make_scheduler()
     scheduler.add(make_request("a", max_tokens=8, stop_ids=frozenset({9})))
