@@ -101,11 +101,12 @@ def test_a_fault_that_passes_leaves_the_right_weights(
     "flipped", [0, 111, *(pytest.param(byte, marks=pytest.mark.slow) for byte in range(37, 400, 37) if byte != 111)]
 )
 def test_a_header_that_came_wrong_is_read_again_wherever_the_bit_is(
-    loader: Loader, gcs_bucket: GcsBucket, flipped: int
+    loader: Loader, gcs_bucket: GcsBucket, caplog: pytest.LogCaptureFixture, flipped: int
 ):
     gcs_bucket.faults([fault("header", flipped_byte=flipped)])
     assert same_weights(loader.load(is_cached=False))
     assert gcs_bucket.hits()
+    assert any("read again" in message or "fetched again" in message for message in caplog.messages)
 
 
 @pytest.mark.timeout(60)

@@ -9,7 +9,15 @@ from pathlib import Path
 
 import pytest
 
-from service.storage.files import atomic_write, part_path, private_folder, try_lock, try_lock_folder, wait_for_lock
+from service.storage.files import (
+    atomic_write,
+    part_path,
+    private_folder,
+    try_lock,
+    try_lock_descriptor,
+    try_lock_folder,
+    wait_for_lock,
+)
 
 
 def test_a_lock_excludes_others_until_it_is_released(tmp_path: Path):
@@ -52,6 +60,17 @@ def test_a_folder_is_locked_like_a_file(tmp_path: Path):
     assert try_lock_folder(tmp_path) is None
     lock.release()
     assert try_lock_folder(tmp_path) is not None
+
+
+def test_an_open_file_is_locked_for_one_unless_it_is_shared(tmp_path: Path):
+    path = tmp_path / "file"
+    with path.open("wb") as first, path.open("rb") as second:
+        assert try_lock_descriptor(first.fileno())
+        assert not try_lock_descriptor(second.fileno())
+        assert not try_lock_descriptor(second.fileno(), is_shared=True)
+        assert try_lock_descriptor(first.fileno(), is_shared=True)
+        assert try_lock_descriptor(second.fileno(), is_shared=True)
+        assert not try_lock_descriptor(second.fileno())
 
 
 def test_an_atomic_write_replaces_a_file_and_leaves_no_other(tmp_path: Path):

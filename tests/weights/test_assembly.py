@@ -97,6 +97,20 @@ def test_a_weight_for_a_device_takes_memory_at_its_first_tensor_and_gives_it_bac
         np.testing.assert_array_equal(assembly.weights()[spec.name], made_at_once(spec, TENSORS, DTYPE))
 
 
+@pytest.mark.parametrize("spec", CASES.values(), ids=CASES)
+def test_a_weight_is_placed_once_all_copies_of_all_tensors_have_come(spec: WeightSpec):
+    tensors = {s.name: np.arange(np.prod(s.shape), dtype=np.float32).reshape(s.shape) for s in spec.sources}
+    given_back: list[int] = []
+    assembly = Assembly([spec], DTYPE, MESH, on_placed=given_back.append)
+    assembly.reserve(list(tensors))
+    for name, tensor in tensors.items():
+        assert given_back == []
+        assembly.write(name, 0, tensor.reshape(-1))
+    [weight] = assembly.weights().values()
+    assert given_back == [weight.nbytes]
+    np.testing.assert_array_equal(weight, made_at_once(spec, tensors, DTYPE))
+
+
 F32 = np.dtype(np.float32)
 
 
