@@ -13,7 +13,7 @@ from benchmarks.peers.worker import Generate, run_worker
 from service.engine.engine import Engine
 from service.engine.request import Request, Sampling
 from service.observability.metrics import Metrics
-from service.settings import load_settings
+from service.settings.sources import load_settings
 from service.start.context import StartContext
 from service.start.load import ModelStart
 from service.start.progress import StartProgress

@@ -13,7 +13,7 @@ WIDTH = 118
 
 
 def rows() -> list[tuple[str, str, str]]:
-    """Return the name, default and meaning of every setting, in the order of settings.py."""
+    """Return the name, default and meaning of every setting, in the order of their declaration."""
     return [
         (name.upper(), "" if field.default is None else str(field.default), field.description or "")
         for name, field in Settings.model_fields.items()

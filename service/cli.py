@@ -13,7 +13,8 @@ from typing import NoReturn
 
 from service.errors import ServiceError, SettingsError
 from service.observability.logs import configure_logging, end_logging
-from service.settings import Settings, load_settings
+from service.settings import Settings
+from service.settings.sources import load_settings
 from service.smoke.command import add_parser as add_smoke
 from service.smoke.command import run as run_smoke
 

@@ -6,7 +6,8 @@ from pathlib import Path
 import pytest
 
 from service.errors import SettingsError
-from service.settings import Settings, load_settings
+from service.settings import Settings
+from service.settings.sources import load_settings
 
 
 @pytest.fixture(autouse=True)

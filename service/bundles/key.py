@@ -14,7 +14,7 @@ from typing import Any
 import jax
 
 from service.device.memory import Device
-from service.settings import compiler_variables
+from service.settings.compiler import compiler_variables
 
 # Options of jax that change traces or compiled code.
 JAX_OPTIONS = (

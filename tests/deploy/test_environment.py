@@ -1,4 +1,4 @@
-"""What Terraform, the documents and the examples set exists in `settings.py`."""
+"""What Terraform, the documents and the examples set exists among the settings."""
 
 import re
 from pathlib import Path

@@ -50,7 +50,7 @@ def test_a_folder_is_seen_at_a_glance(name):
 
 def test_the_root_of_the_service_holds_the_entry_settings_and_errors_alone():
     entries = {path.name for path in (ROOT / "service").iterdir() if path.is_file()}
-    assert entries == {"__init__.py", "__main__.py", "cli.py", "settings.py"}
+    assert entries == {"__init__.py", "__main__.py", "cli.py"}
 
 
 def test_the_layers_of_imports_are_few_and_hold_every_module():

@@ -1,24 +1,11 @@
-"""Every setting of the service, and the sources that settings are read from.
+"""Every setting of the service. A test keeps `.env.example` and the table in README.md equal to this file."""
 
-A setting is a `serve` flag (`--max-model-len`), an environment variable (its name in capitals), a line of `.env`, or a
-key of the YAML file given with `--config`; the first source in this order wins. A test keeps `.env.example` and the
-table in README.md equal to this file.
-"""
-
-import difflib
-import os
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
-from pydantic import BaseModel, ConfigDict, Field, SecretStr, ValidationError, model_validator
+from pydantic import BaseModel, ConfigDict, Field, SecretStr, model_validator
 
 from service.errors import SettingsError
-
-# A variable this similar to a setting counts as misspelt: MODEL_URL, MAX_MODEL_LENGTH, API_KEYS.
-MISSPELLING_RATIO = 0.85
-COMPILER_VARIABLES = frozenset({"XLA_FLAGS", "LIBTPU_INIT_ARGS", "TF_XLA_FLAGS", "NVIDIA_TF32_OVERRIDE"})
-# These select a device, which the bundle key names anyway, or what is logged.
-HARMLESS_JAX_VARIABLES = frozenset({"JAX_PLATFORMS", "JAX_LOG_COMPILES", "JAX_LOGGING_LEVEL"})
 
 
 class Settings(BaseModel):
@@ -157,6 +144,11 @@ class Settings(BaseModel):
     port: int = Field(
         default=8080, ge=0, le=65535, description="The port to listen on; 0 picks a free one and logs it."
     )
+    ready_when: Literal["answering", "complete"] = Field(
+        default="answering",
+        description="When `/health/ready` is 200: once requests are `answering`, while executables that none of them "
+        "has to wait for are still compiled; or once the start is `complete`.",
+    )
     log_level: Literal["DEBUG", "INFO", "WARNING", "ERROR"] = Field(
         default="INFO",
         description="The lowest level that is logged. DEBUG adds tracebacks to start errors. Prompts are never logged.",
@@ -215,82 +207,3 @@ def _keys(secret: SecretStr | None) -> tuple[str, ...]:
     if secret is None:
         return ()
     return tuple(key for part in secret.get_secret_value().split(",") if (key := part.strip()))
-
-
-def compiler_variables() -> dict[str, str]:
-    """Return the variables that jax and XLA read themselves and that can change the compiled code."""
-    return {
-        name: value
-        for name, value in sorted(os.environ.items())
-        if name in COMPILER_VARIABLES or (name.startswith("JAX_") and name not in HARMLESS_JAX_VARIABLES)
-    }
-
-
-def load_settings(flags: dict[str, Any], config_path: Path | None = None) -> Settings:
-    """Read the settings from flags, environment, `.env` and a YAML file.
-
-    Args:
-        flags: settings given on the command line, by field name.
-        config_path: the YAML file of `--config`.
-
-    Raises:
-        SettingsError: a setting is unknown, malformed or contradicts another; names the variable.
-    """
-    if config_path is not None and not config_path.is_file():
-        raise SettingsError("--config", f"there is no file {config_path}.")
-    _refuse_misspelt_variables()
-    # In a union of dicts, the right operand wins.
-    given = _of_yaml(config_path) | _of_lines(Path(".env")) | _of_environment() | flags
-    try:
-        return Settings.model_validate(given)
-    except ValidationError as error:
-        raise _settings_error(error) from error
-
-
-def _of_environment() -> dict[str, str]:
-    # Any case is accepted. Capitals sort before small letters, so in reverse order they come last and win.
-    named = ((name.lower(), value) for name, value in sorted(os.environ.items(), reverse=True))
-    return {name: value for name, value in named if name in Settings.model_fields and value}
-
-
-def _of_lines(path: Path) -> dict[str, str]:
-    """Read variables, one a line; all of them must be settings."""
-    if not path.is_file():
-        return {}
-    from dotenv import dotenv_values  # imports before the port opens are kept to a minimum
-
-    return {name.lower(): value for name, value in dotenv_values(path).items() if value}
-
-
-def _of_yaml(path: Path | None) -> dict[str, Any]:
-    if path is None:
-        return {}
-    import yaml
-
-    try:
-        values = yaml.safe_load(path.read_text())
-    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
-        raise SettingsError("--config", f"{path} cannot be read: {error}") from error
-    if not isinstance(values, dict | None):
-        raise SettingsError("--config", f"{path} should hold settings by name, such as `port: 8080`.")
-    return {str(name): value for name, value in (values or {}).items()}
-
-
-def _refuse_misspelt_variables() -> None:
-    known = {name.upper() for name in Settings.model_fields}
-    for variable in sorted(os.environ.keys() - known):
-        match = difflib.get_close_matches(variable, known, n=1, cutoff=MISSPELLING_RATIO)
-        if match and len(variable) > 5:
-            raise SettingsError(variable, f"is not a setting of Levserve. Did you mean {match[0]}?")
-
-
-def _settings_error(error: ValidationError) -> SettingsError:
-    first = error.errors(include_url=False, include_context=False)[0]
-    variable = str(first["loc"][0]).upper() if first["loc"] else "settings"
-    if first["type"] == "extra_forbidden":
-        match = difflib.get_close_matches(variable.lower(), Settings.model_fields, n=1)
-        return SettingsError(
-            variable, "is not a setting of Levserve." + (f" Did you mean {match[0].upper()}?" if match else "")
-        )
-    given = "" if variable.endswith("API_KEY") else f" (it is {first['input']!r})"
-    return SettingsError(variable, f"{first['msg']}{given}.")
