@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
-from service.engine.batch import choose_bucket, pack, pack_sampling
+from service.engine.batch import needed_bucket, pack, pack_sampling
 from service.engine.engine import Engine
 from service.engine.request import Request, Sampling
 from service.engine.runner import Runner
@@ -68,7 +68,7 @@ class BareSteps:
         return prefill, [self._packed(plan) for plan in _plans(scheduler, StepKind.DECODE)]
 
     def _packed(self, plan: Plan) -> Step:
-        bucket = choose_bucket(plan, self._shapes)
+        bucket = self._shapes.grids[plan.kind].smallest(needed_bucket(plan, self._shapes))
         num_seqs = bucket.num_seqs
         inputs = pack(plan, bucket, self._shapes)
         if not any(planned.is_sampled for planned in plan.seqs):

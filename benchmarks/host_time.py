@@ -17,6 +17,7 @@ from collections.abc import Sequence
 
 from benchmarks.hand_counted import HandCountedModel
 from service.compile.aot import compile_programs
+from service.engine.available_steps import AvailableSteps
 from service.engine.engine import Engine
 from service.engine.loop import DispatchedStep
 from service.engine.request import Request, Sampling
@@ -44,6 +45,15 @@ class ClockedRunner:
         """Record the clocks and dispatch the plan."""
         self.marks.append((plan.kind, len(plan.seqs), time.thread_time(), time.perf_counter()))
         return self._runner.dispatch(plan)
+
+    @property
+    def waited_for_compile_s(self) -> float:
+        """Seconds that steps have waited for executables."""
+        return self._runner.waited_for_compile_s
+
+    def available_steps(self) -> AvailableSteps:
+        """Return what the wrapped runner can run."""
+        return self._runner.available_steps()
 
     @property
     def has_pages(self) -> bool:

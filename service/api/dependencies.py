@@ -31,6 +31,8 @@ MAX_TEXT_THREADS = 4
 class TokenStream(Protocol):
     """The tokens of one sequence, in events of one or more; ends after the event that has a finish reason."""
 
+    waited_for_compile_s: float  # how long its steps have waited for executables that a start was still compiling
+
     def __aiter__(self) -> AsyncIterator[TokenEvent]:
         """Iterate once; raises EngineError if the device thread fails."""
         ...

@@ -6,9 +6,11 @@ sha256 equals the manifest's. The manifest is plain JSON; a file name in it cann
 
 import hashlib
 import json
+import os
 import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass
+from pathlib import Path
 from typing import Any, Literal
 
 from service.bundles.key import BundleKey
@@ -18,6 +20,7 @@ from service.errors import ServiceError
 FORMAT_VERSION = 2
 MANIFEST_NAME = "manifest.json"
 FILE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,199}")
+OTHERS_MAY_WRITE = 0o022
 
 
 class BundleRefused(ServiceError):
@@ -137,6 +140,7 @@ def make_bundle(
     executables: Mapping[str, Executable],
     seconds: Mapping[str, float],
     making: Mapping[str, Any],
+    serialized: Mapping[str, bytes] | None = None,
 ) -> Bundle:
     """Serialize executables.
 
@@ -145,13 +149,32 @@ def make_bundle(
         executables: by name.
         seconds: compile time of each.
         making: plain JSON about how they were made.
+        serialized: the bytes of those that were loaded. On a CPU, one that was loaded serializes without its code.
     """
-    data = {name: executable.serialize() for name, executable in executables.items()}
-    files = {}
-    for name, content in data.items():
-        digest = _sha256(content)
-        files[name] = BundledFile(f"{name}-{digest[:12]}.executable", digest, len(content), round(seconds[name], 3))
+    known = serialized or {}
+    data = {name: known[name] if name in known else made.serialize() for name, made in executables.items()}
+    files = {name: describe_file(name, content, seconds[name]) for name, content in data.items()}
     return Bundle(Manifest(key.digest, key.inputs, files, making), data)
+
+
+def describe_file(name: str, data: bytes, compile_seconds: float) -> BundledFile:
+    """Return the entry of a serialized executable."""
+    digest = _sha256(data)
+    return BundledFile(f"{name}-{digest[:12]}.executable", digest, len(data), round(compile_seconds, 3))
+
+
+def check_owner(uri: str, *folders: Path) -> None:
+    """Check that no other user of this machine could have written what is about to run.
+
+    Raises:
+        BundleRefused: another user can write to one of the folders.
+        OSError: one of them cannot be read.
+    """
+    for path in folders:
+        status = path.stat()
+        if status.st_mode & OTHERS_MAY_WRITE or status.st_uid not in (0, os.geteuid()):
+            reason = f"{path} can be written by other users, so its code is not run; chmod 700 it"
+            raise BundleRefused(uri, "corrupt", reason)
 
 
 def check_names(uri: str, manifest: Manifest, needed: Iterable[str]) -> None:

@@ -3,6 +3,7 @@
 FOLDER/
   3f2a…/             one bundle, created by one rename
   .3f2a….part/       a bundle being written, locked by its writer; an unlocked one is a leftover and is swept
+  .3f2a….kept/       executables of a bundle that is still being compiled; see `kept`
 """
 
 import contextlib
@@ -14,14 +15,15 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Protocol, runtime_checkable
 
-from service.bundles.bundle import MANIFEST_NAME, BundleRefused
+from service.bundles.bundle import MANIFEST_NAME, check_owner
+from service.bundles.kept import KEPT_SUFFIX, KeptExecutables
 from service.bundles.prefetch import PrefetchedBundle
 from service.storage.files import FileLock, part_path, sync, try_lock_folder
 from service.storage.objects import PART_SUFFIX
 
 MAX_BUNDLES = 8  # one per model and engine shapes; each takes a few dozen megabytes
 SWEEP_AFTER_S = 60
-OTHERS_MAY_WRITE = 0o022
+FORGET_AFTER_S = 7 * 24 * 3600  # executables of a start that was stopped and never begun again
 
 
 @runtime_checkable
@@ -85,7 +87,7 @@ class BundleFolder:
             if data is None:
                 data = path.read_bytes()
             if self._is_private:
-                self._check_owner(self._path / key)
+                check_owner(self.uri, self._path, self._path / key)
         except (FileNotFoundError, NotADirectoryError):
             return None
         if file == MANIFEST_NAME:
@@ -141,6 +143,10 @@ class BundleFolder:
             (self._path / key).rename(trash)
         shutil.rmtree(trash, ignore_errors=True)
 
+    def kept(self, key: str) -> KeptExecutables:
+        """Return the executables of a bundle that is not complete yet."""
+        return KeptExecutables(self._path, key)
+
     def close(self) -> None:
         """Do nothing: a folder holds nothing open."""
 
@@ -149,13 +155,6 @@ class BundleFolder:
         for folder in self._by_last_use():
             with contextlib.suppress(OSError):
                 yield (folder / MANIFEST_NAME).read_bytes()
-
-    def _check_owner(self, folder: Path) -> None:
-        for path in (self._path, folder):
-            status = path.stat()
-            if status.st_mode & OTHERS_MAY_WRITE or status.st_uid not in (0, os.geteuid()):
-                reason = f"{path} can be written by other users, so its code is not run; chmod 700 it"
-                raise BundleRefused(self.uri, "corrupt", reason)
 
     def _by_last_use(self) -> list[Path]:
         dated = []
@@ -173,6 +172,10 @@ class BundleFolder:
                 if time.time() - part.stat().st_mtime > SWEEP_AFTER_S:
                     with _locked(part):
                         shutil.rmtree(part, ignore_errors=True)
+        for incomplete in self._path.glob(f".*{KEPT_SUFFIX}"):
+            with contextlib.suppress(OSError):
+                if time.time() - incomplete.stat().st_mtime > FORGET_AFTER_S:
+                    shutil.rmtree(incomplete, ignore_errors=True)
         others = [folder.name for folder in self._by_last_use() if folder.name != kept]
         for name in others[self._max_bundles - 1 :]:
             self.discard(name)

@@ -15,6 +15,7 @@ import numpy as np
 import service
 from service.bundles.bundle import MANIFEST_NAME, Bundle, BundleRefused, Manifest, check_names, inputs_of
 from service.bundles.folder import BundleFolder, BundlePlace
+from service.bundles.kept import KeptExecutables
 from service.bundles.key import BundleKey, machine_inputs, source_digest
 from service.bundles.location import local_folder, shared_location
 from service.bundles.prefetch import PrefetchedBundle
@@ -109,6 +110,10 @@ class BundlePlaces:
         self._count()
         self._explain_miss(key)
         return None
+
+    def kept(self, key: BundleKey) -> KeptExecutables:
+        """Return the place of what starts of this machine have compiled of a bundle that is not complete."""
+        return BundleFolder(Path(self.places[0].uri)).kept(key.digest)
 
     def store(self, bundle: Bundle) -> list[str]:
         """Store a bundle in every place that lacks it; return the addresses of those that took it."""

@@ -2,7 +2,8 @@
 
 import threading
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 
 # All of jax, not `jax.monitoring` alone: other threads of a start import jax concurrently, and importing a submodule of
 # a package that another thread is importing can deadlock: each thread waits for the other's import lock.
@@ -12,11 +13,23 @@ import jax
 TRACE_EVENT = "/jax/core/compile/jaxpr_trace_duration"
 COMPILE_EVENT = "/jax/core/compile/backend_compile_duration"
 
+_thread = threading.local()
+
+
+@contextmanager
+def planned_compilation() -> Iterator[None]:
+    """Mark what this thread compiles as planned: a program, not a computation that turns out to need compiling."""
+    _thread.is_planned = True
+    try:
+        yield
+    finally:
+        _thread.is_planned = False
+
 
 class CompileCounter:
-    """Counts from its construction on; `on_compile` is called for each compilation, on the thread that compiles."""
+    """Counts from its construction on; `on_compile` is told of each compilation whether it was planned."""
 
-    def __init__(self, on_compile: Callable[[], None] = lambda: None) -> None:
+    def __init__(self, on_compile: Callable[[bool], None] = lambda is_planned: None) -> None:
         self._lock = threading.Lock()
         self._counts: Counter[str] = Counter()
         self._on_compile = on_compile
@@ -42,4 +55,4 @@ class CompileCounter:
         with self._lock:
             self._counts[event] += 1
         if event == COMPILE_EVENT:
-            self._on_compile()
+            self._on_compile(getattr(_thread, "is_planned", False))

@@ -1,60 +1,57 @@
-"""Executables that load in the background, in the order given; a lookup waits for the one it needs."""
+"""Executables that are loaded or compiled in the background, in the order of need; a lookup waits for the one it needs.
+
+Two groups of names: the first ones begin at once, the rest begins with `make_rest`. Within a group the order is that of
+the names, unless `prefer` moves some to the front.
+"""
 
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future
+from dataclasses import dataclass
 from typing import override
 
 from service.compile.program import Executable
 
 
+@dataclass(frozen=True)
+class Making:
+    """How executables are made, and by how many threads."""
+
+    make: Callable[[str], Executable]  # loads or compiles one; called on any thread
+    num_first_threads: int
+    num_rest_threads: int
+    stack_bytes: int = 0  # of each thread; 0 for the system's default
+    # Whether a lookup may make an executable on its own thread; if not, it waits for a thread with a large stack.
+    lookups_make: bool = True
+    on_rest_thread: Callable[[], None] = lambda: None  # called first on each thread that makes the rest
+
+
 class LazyExecutables(Mapping[str, Executable]):
-    """A mapping from names to executables whose values may still be loading."""
+    """A mapping from names to executables whose values may still be in the making."""
 
-    def __init__(
-        self,
-        names: Sequence[str],
-        load: Callable[[str], Executable],
-        *,
-        num_first: int,
-        num_first_threads: int,
-        num_threads: int,
-    ) -> None:
-        """Begin to load the first ones.
-
-        Args:
-            names: of all executables, in the order in which they are needed.
-            load: loads one; called on any thread.
-            num_first: how many of them to load now; the others are loaded by `load_rest`, or when they are looked up.
-            num_first_threads: how many of the first are loaded at once.
-            num_threads: how many of the others.
-        """
-        self._load = load
+    def __init__(self, names: Sequence[str], num_first: int, making: Making) -> None:
+        """Begin to make the first `num_first` of the names, which are in the order of need."""
+        self._making = making
         self._lock = threading.Lock()
-        self._num_threads = num_threads
-        # A future that is not submitted yet is pending, like one that waits in the pool; a lookup takes over either.
         self._futures: dict[str, Future[Executable]] = {name: Future() for name in names}
+        self._queue = list(names[:num_first])
         self._rest = list(names[num_first:])
-        self._submit(names[:num_first], num_first_threads)
+        self._num_threads = 0
+        self._is_resting = True  # until the rest may begin
+        self._start_threads(making.num_first_threads)
 
     @override
     def __getitem__(self, name: str) -> Executable:
-        """Return an executable; one whose loading has not begun is loaded on this thread.
+        """Return an executable; one whose making has not begun comes next, or is made on this thread.
 
         Raises:
-            Exception: loading it failed.
+            Exception: making it failed.
         """
-        with self._lock:
-            future = self._futures[name]
-            is_ours = future.cancel()  # False for one that is loading or loaded
-            if is_ours:
-                future = self._futures[name] = Future()
-                future.set_running_or_notify_cancel()  # from here on no other lookup can take it over
-        if is_ours:
-            try:
-                future.set_result(self._load(name))
-            except BaseException as error:
-                future.set_exception(error)
+        future = self._futures[name]
+        if self._making.lookups_make and self._claim(name):
+            self._make(name)
+        elif not future.done():
+            self.prefer([name])
         return future.result()
 
     @override
@@ -70,24 +67,83 @@ class LazyExecutables(Mapping[str, Executable]):
     def __len__(self) -> int:
         return len(self._futures)
 
-    def load_rest(self) -> None:
-        """Begin to load all that were not looked up yet; may be called again."""
+    def is_usable(self, name: str) -> bool:
+        """Return whether a lookup returns at once, or as soon as it has made the executable itself."""
+        future = self._futures[name]
+        return self._making.lookups_make or (future.done() and future.exception() is None)
+
+    def prefer(self, names: Sequence[str]) -> None:
+        """Make these before all others that have not begun, in the order given."""
         with self._lock:
-            rest, self._rest = self._rest, []
-            left = [name for name in rest if not (self._futures[name].running() or self._futures[name].done())]
-            self._submit(left, self._num_threads)
+            waiting = [name for name in names if name in self._queue or name in self._rest]
+            self._rest = [name for name in self._rest if name not in waiting]
+            self._queue = waiting + [name for name in self._queue if name not in waiting]
+        self._start_threads(1)
+
+    def make_rest(self) -> None:
+        """Begin to make all that has not begun; may be called again."""
+        with self._lock:
+            self._is_resting = False
+            self._queue += self._rest
+            self._rest = []
+        self._start_threads(self._making.num_rest_threads)
 
     def wait(self) -> None:
-        """Load the rest and wait for all.
+        """Make the rest and wait for all.
 
         Raises:
-            Exception: loading one of them failed.
+            Exception: making one of them failed; the others have been made.
         """
-        self.load_rest()
-        for name in self._futures:
-            self[name]
+        self.make_rest()
+        errors = [error for future in self._futures.values() if (error := future.exception()) is not None]
+        if errors:
+            raise errors[0]
 
-    def _submit(self, names: Sequence[str], num_threads: int) -> None:
-        pool = ThreadPoolExecutor(num_threads, thread_name_prefix="executables")
-        self._futures |= {name: pool.submit(self._load, name) for name in names}
-        pool.shutdown(wait=False)  # its threads end after the last of these
+    def _start_threads(self, num_threads: int) -> None:
+        with self._lock:
+            num_missing = min(num_threads, len(self._queue)) - self._num_threads
+            self._num_threads += max(num_missing, 0)
+            is_rest = not self._is_resting
+        for _ in range(num_missing):
+            _start_thread(lambda: self._work(is_rest=is_rest), self._making.stack_bytes)
+
+    def _work(self, *, is_rest: bool) -> None:
+        if is_rest:
+            self._making.on_rest_thread()
+        while (name := self._next()) is not None:
+            self._make(name)
+
+    def _next(self) -> str | None:
+        with self._lock:
+            if self._queue:
+                return self._queue.pop(0)
+            self._num_threads -= 1
+            return None
+
+    def _claim(self, name: str) -> bool:
+        """Take one whose making has not begun out of the queue; return whether it was there."""
+        with self._lock:
+            for names in (self._queue, self._rest):
+                if name in names:
+                    names.remove(name)
+                    return True
+        return False
+
+    def _make(self, name: str) -> None:
+        try:
+            self._futures[name].set_result(self._making.make(name))
+        except BaseException as error:
+            self._futures[name].set_exception(error)
+
+
+_stack_lock = threading.Lock()
+
+
+def _start_thread(work: Callable[[], None], stack_bytes: int) -> None:
+    """Start a thread with a stack of its own size; the size is a setting of the process for threads yet to start."""
+    with _stack_lock:
+        previous = threading.stack_size(stack_bytes)
+        try:
+            threading.Thread(target=work, name="executables", daemon=True).start()
+        finally:
+            threading.stack_size(previous)

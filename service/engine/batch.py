@@ -33,14 +33,12 @@ from service.engine.steps.sampling import SampledTokens
 from service.engine.token_mask import ALL_ALLOWED
 
 
-def choose_bucket(plan: Plan, shapes: EngineShapes) -> Bucket:
-    """Return the smallest compiled shape that holds a plan."""
-    return shapes.grids[plan.kind].smallest(
-        Bucket(
-            num_seqs=max(batch_indices(plan)) + 1,
-            num_tokens=max(planned.num_tokens for planned in plan.seqs),
-            num_pages=max(shapes.pages_for(planned.start + planned.num_tokens) for planned in plan.seqs),
-        )
+def needed_bucket(plan: Plan, shapes: EngineShapes) -> Bucket:
+    """Return the size of a plan, which a step's bucket must hold."""
+    return Bucket(
+        num_seqs=max(batch_indices(plan)) + 1,
+        num_tokens=max(planned.num_tokens for planned in plan.seqs),
+        num_pages=max(shapes.pages_for(planned.start + planned.num_tokens) for planned in plan.seqs),
     )
 
 

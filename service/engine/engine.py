@@ -6,13 +6,15 @@ stream <── call_soon_threadsafe ─────── deliver
 """
 
 import asyncio
+import contextlib
 import logging
 import threading
 import time
 from collections.abc import Callable, Iterable
+from concurrent.futures import Future
 
-from service.engine.loop import Abort, Loop, StepRunner, Stop, Submission
-from service.engine.request import Generation, Request, TokenStream
+from service.engine.loop import Loop, StepRunner
+from service.engine.request import Abort, Call, Generation, Request, Stop, Submission, TokenStream
 from service.engine.schedule.chunking import Chunking
 from service.engine.schedule.scheduler import Scheduler
 from service.engine.shapes import EngineShapes
@@ -20,6 +22,8 @@ from service.errors import Draining, EngineStopped, Overloaded
 from service.observability.metrics import Metrics
 
 logger = logging.getLogger(__name__)
+
+LIVENESS_POLL_S = 1.0  # how often a call looks whether the device thread, which should run it, has ended
 
 
 class Engine:
@@ -134,6 +138,21 @@ class Engine:
         while self._streams and self.is_live and time.monotonic() < deadline_s:
             await asyncio.sleep(0.02)
         return not self._streams
+
+    def run_between_steps(self, function: Callable[[], None]) -> None:
+        """Run a function on the device thread, between two steps, and wait for it.
+
+        Raises:
+            EngineError: the engine has stopped.
+            Exception: the function failed; the engine goes on.
+        """
+        self._check_live()
+        call = Call(function, Future())
+        self._loop.inbox.put(call)
+        while True:
+            with contextlib.suppress(TimeoutError):
+                return call.done.result(timeout=LIVENESS_POLL_S)
+            self._check_live()
 
     def stop(self) -> None:
         """End the device thread; requests that are still open get an error."""

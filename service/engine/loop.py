@@ -4,14 +4,25 @@ A step is dispatched before the previous one is read, so the device computes whi
 """
 
 import asyncio
+import contextlib
 import queue
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
 
-from service.engine.request import FinishReason, Request, StepLogprobs, TokenEvent, TokenStream
+from service.engine.available_steps import AvailableSteps
+from service.engine.request import (
+    Abort,
+    Call,
+    FinishReason,
+    Message,
+    StepLogprobs,
+    Stop,
+    Submission,
+    TokenEvent,
+    TokenStream,
+)
 from service.engine.schedule.pages import PageCopy
 from service.engine.schedule.scheduler import Plan, Scheduler
 from service.engine.schedule.sequence import Sequence
@@ -62,6 +73,15 @@ class StepRunner(Protocol):
         """Whether the pages that copies need are made already."""
         ...
 
+    @property
+    def waited_for_compile_s(self) -> float:
+        """How long steps have waited for executables so far."""
+        ...
+
+    def available_steps(self) -> AvailableSteps:
+        """Return the steps that run without waiting for an executable."""
+        ...
+
     def copy_pages(self, copies: list[PageCopy]) -> None:
         """Start copies between slots and pages, if the kernel keeps a cache per slot."""
         ...
@@ -86,6 +106,7 @@ class StepPipeline:
         self._runner = runner
         self._deliver = deliver
         self._in_flight: tuple[Plan, DispatchedStep] | None = None
+        self._has_all_steps = False
 
     @property
     def is_idle(self) -> bool:
@@ -94,6 +115,10 @@ class StepPipeline:
 
     def step(self) -> Plan | None:
         """Dispatch the next step, then read the previous one and deliver its events; return the new step's plan."""
+        if not self._has_all_steps:
+            steps = self._runner.available_steps()
+            self._scheduler.adapt(steps.prefill, caches_prefixes=steps.has_copies)
+            self._has_all_steps = steps.is_complete
         plan = self._scheduler.plan()
         copies = self._scheduler.take_copies()
         if copies and not self._runner.has_pages:  # making pages takes long, so the tokens in flight come first
@@ -112,28 +137,6 @@ class StepPipeline:
             self._deliver(self._scheduler.commit(plan, token_ids, step.read_logprobs()))
 
 
-@dataclass(slots=True)
-class Submission:
-    """A new request, and its clocks, which read `time.perf_counter`."""
-
-    request: Request
-    stream: TokenStream
-    submitted_s: float
-    last_token_s: float | None = None  # None until the first token
-
-
-@dataclass(frozen=True, slots=True)
-class Abort:
-    """A client's wish to stop a request."""
-
-    request_id: str
-
-
-class Stop:
-    """The end of the device thread."""
-
-
-Message = Submission | Abort | Stop
 Delivery = tuple[TokenStream, TokenEvent | EngineError]
 
 
@@ -146,6 +149,8 @@ class Loop:
         self.first_token_s: float | None = None  # set once, on the clock of `time.monotonic`
         self._scheduler = scheduler
         self._pipeline = StepPipeline(scheduler, runner, self._deliver)
+        self._runner = runner
+        self._waited_s = 0.0  # of what the runner says, the part that is attributed to requests
         self._metrics = metrics
         self._open: dict[str, tuple[Sequence, Submission]] = {}
         self._is_stopping = False
@@ -201,6 +206,11 @@ class Loop:
                 if (entry := self._open.pop(message.request_id, None)) is not None:
                     self._scheduler.abort(entry[0])
                     self._metrics.request_success.labels(FinishReason.ABORT).inc()
+            case Call(function, done):
+                try:
+                    done.set_result(function())
+                except Exception as error:
+                    done.set_exception(error)
             case Stop():
                 self._is_stopping = True
 
@@ -227,6 +237,8 @@ class Loop:
             message = self.inbox.get_nowait()
             if isinstance(message, Submission):
                 submissions.append(message)
+            if isinstance(message, Call):
+                message.done.set_exception(error)
         for submission in submissions:
             _hand_over([(submission.stream, error)])
         self._open.clear()
@@ -239,6 +251,16 @@ class Loop:
         if plan is not None:
             metrics.engine_steps.labels(plan.kind).inc()
             metrics.prompt_tokens.inc(sum(len(planned.token_ids) for planned in plan.seqs))
+            if self._runner.waited_for_compile_s > self._waited_s:
+                self._attribute_wait(plan)
+
+    def _attribute_wait(self, plan: Plan) -> None:
+        """Charge the requests of a step with the time that it waited for an executable."""
+        waited_s = self._runner.waited_for_compile_s - self._waited_s
+        self._waited_s += waited_s
+        for planned in plan.seqs:
+            with contextlib.suppress(KeyError):  # it has ended
+                self._open[planned.sequence.request.id][1].stream.waited_for_compile_s += waited_s
 
     def _measure_event(self, submission: Submission, event: TokenEvent, now_s: float) -> None:
         metrics = self._metrics

@@ -3,6 +3,7 @@
 import asyncio
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Mapping
+from concurrent.futures import Future
 from dataclasses import dataclass, field
 from enum import StrEnum
 from types import MappingProxyType
@@ -102,6 +103,7 @@ class TokenStream:
             on_over: called once, on the event loop, after the last event or after `abort`.
         """
         self.loop = loop
+        self.waited_for_compile_s = 0.0  # counted by the device thread before it delivers what had to wait
         self._abort = abort
         self._on_over = on_over
         self._events: deque[TokenEvent | EngineError] = deque()
@@ -151,6 +153,38 @@ class TokenStream:
             taken.append(event)
             self._events.popleft()
         return taken
+
+
+@dataclass(slots=True)
+class Submission:
+    """A new request, and its clocks, which read `time.perf_counter`."""
+
+    request: Request
+    stream: TokenStream
+    submitted_s: float
+    last_token_s: float | None = None  # None until the first token
+
+
+@dataclass(frozen=True, slots=True)
+class Abort:
+    """A client's wish to stop a request."""
+
+    request_id: str
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """A function to run between two steps."""
+
+    function: Callable[[], None]
+    done: Future[None]
+
+
+class Stop:
+    """The end of the device thread."""
+
+
+Message = Submission | Abort | Call | Stop
 
 
 @dataclass(frozen=True, slots=True)

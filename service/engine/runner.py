@@ -1,16 +1,18 @@
 """The device side of the engine: weights, device state and executables. Dispatches steps without waiting for them."""
 
-from collections.abc import Callable, Mapping, Sequence
+import functools
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import jax
 from jaxtyping import Array, Float, Int
 
 from service.compile.program import Executable
+from service.engine.available_steps import AvailableSteps
 from service.engine.batch import (
     StepResult,
     batch_indices,
-    choose_bucket,
+    needed_bucket,
     pack,
     pack_copy,
     pack_count,
@@ -21,6 +23,7 @@ from service.engine.device_state import DeviceState, LayerGroupCache
 from service.engine.schedule.pages import PageCopy
 from service.engine.schedule.scheduler import Plan, PlannedSequence
 from service.engine.shapes import Bucket, CopyKind, EngineShapes, StepKind
+from service.engine.step_executables import DeferredExecutable, StepExecutables
 from service.engine.steps.inputs import (
     LastHiddenInputs,
     PromptLogprobInputs,
@@ -33,77 +36,8 @@ from service.engine.steps.inputs import (
     empty_step,
     unrestricted_mask,
 )
-from service.engine.steps.names import (
-    COUNT_TOKENS,
-    copy_name,
-    embed_name,
-    last_hidden_name,
-    layer_group_name,
-    prompt_logprobs_name,
-    sample_name,
-)
 from service.engine.steps.sampling import SampledTokens
 from service.models.interface import LayerGroup, Weights
-
-
-class DeferredExecutable:
-    """An executable that is looked up when it first runs; until then it may still be loading."""
-
-    def __init__(self, executables: Mapping[str, Executable], name: str) -> None:
-        self._executables = executables
-        self._name = name
-        self._found: Executable | None = None
-
-    def get(self) -> Executable:
-        """Return the executable; the first call waits until it is loaded."""
-        if self._found is None:
-            self._found = self._executables[self._name]
-        return self._found
-
-
-class ModelExecutables(NamedTuple):
-    """The model's part of a step of one bucket."""
-
-    embed: DeferredExecutable
-    layer_groups: tuple[DeferredExecutable, ...]  # one for each layer group of the model
-    last_hidden: DeferredExecutable | None  # None for a decode step, whose sequences have one token
-
-
-class StepExecutables:
-    """The executables of steps by bucket and size, so that a step formats and looks up no names."""
-
-    def __init__(
-        self, executables: Mapping[str, Executable], shapes: EngineShapes, groups: Sequence[LayerGroup]
-    ) -> None:
-        def deferred(name: str) -> DeferredExecutable:
-            return DeferredExecutable(executables, name)
-
-        def by_group(name: Callable[[LayerGroup], str]) -> tuple[DeferredExecutable, ...]:
-            return tuple(deferred(name(group)) for group in groups)
-
-        prefill_shapes: list[Any] = shapes.token_shapes(StepKind.PREFILL)
-        last_hidden = {shape: deferred(last_hidden_name(*shape)) for shape in prefill_shapes}
-        self.model = {
-            (kind, bucket): ModelExecutables(
-                deferred(embed_name(kind, bucket)),
-                by_group(lambda group, kind=kind, bucket=bucket: layer_group_name(kind, bucket, group)),
-                last_hidden[bucket.num_seqs, bucket.num_tokens] if kind is StepKind.PREFILL else None,
-            )
-            for kind, bucket in shapes.buckets
-        }
-        self.sample = {
-            (kind, num_seqs): deferred(sample_name(kind, num_seqs))
-            for kind in StepKind
-            for num_seqs in shapes.seq_counts(kind)
-        }
-        self.prompt_logprobs = {shape: deferred(prompt_logprobs_name(*shape)) for shape in prefill_shapes}
-        self.copies = {
-            (kind, size): by_group(lambda group, kind=kind, size=size: copy_name(kind, size, group))
-            for kind in CopyKind
-            for size in shapes.copy_sizes
-            if shapes.has_slot_cache
-        }
-        self.count_tokens = deferred(COUNT_TOKENS)
 
 
 class ModelOutputs(NamedTuple):
@@ -178,7 +112,10 @@ class Runner:
 
     def dispatch(self, plan: Plan) -> StepResult:
         """Start a plan's step and its sampling, and return at once."""
-        bucket = choose_bucket(plan, self.shapes)
+        needed = needed_bucket(plan, self.shapes)
+        bucket = self._executables.available.grids[plan.kind].smallest(needed)
+        if not self._executables.available.is_complete:
+            self._prefer_best(plan, needed)
         outputs = self.run_model(plan.kind, bucket, pack(plan, bucket, self.shapes))
         sampled = logprobs = None
         if any(planned.is_sampled for planned in plan.seqs):
@@ -189,6 +126,16 @@ class Runner:
         if plan.kind is StepKind.PREFILL and any(_requests_prompt_logprobs(planned) for planned in plan.seqs):
             logprobs = self._prompt_logprobs(pack_prompt(plan, outputs.hidden))
         return StepResult(plan, batch_indices(plan), outputs.hidden, sampled, logprobs)
+
+    @property
+    def waited_for_compile_s(self) -> float:
+        """How long steps have waited for executables so far."""
+        return self._executables.waited_s
+
+    def available_steps(self) -> AvailableSteps:
+        """Return the steps that run without waiting, as many as there are now."""
+        self._executables.available.refresh()
+        return self._executables.available
 
     def copy_pages(self, copies: Sequence[PageCopy]) -> None:
         """Start copies between slots and pages; a kernel that reads pages in place needs none."""
@@ -212,20 +159,41 @@ class Runner:
         """Return the arrays of all caches, as they are after the last dispatched step."""
         return [leaf for cache in self._state.caches for leaf in cache.leaves]
 
+    def padded_steps(self) -> Iterator[Callable[[], None]]:
+        """Yield calls that together run every executable once on padding; they may run between other steps."""
+        for kind, bucket in self.shapes.buckets:
+            yield functools.partial(self._run_padded, kind, bucket)
+        yield self._run_padded_copies
+
     def warm(self) -> None:
         """Run every executable once on padding, and wait; the first call of one loads it onto the device."""
-        outputs: list[Any] = []
-        for kind, bucket in self.shapes.buckets:
-            step = self.run_model(kind, bucket, empty_step(bucket, self.shapes))
-            unrestricted = self._unrestricted[bucket.num_seqs]
-            outputs.append(self.sample(kind, empty_sample(kind, step.last, step.targets, unrestricted)))
-            if kind is StepKind.PREFILL:
-                outputs.append(self._prompt_logprobs(empty_prompt(step.hidden)))
-        self._run(self._executables.count_tokens, empty_count(self.shapes))
-        no_pages = (self.shapes.num_pages,)
-        self.copy_pages([PageCopy(kind, 0, 0, no_pages * size) for kind in CopyKind for size in self.shapes.copy_sizes])
+        for run in self.padded_steps():
+            run()
         self.fill_caches()
-        jax.block_until_ready((outputs, self._state.slots, self.cache_leaves()))
+
+    def _run_padded(self, kind: StepKind, bucket: Bucket) -> None:
+        step = self.run_model(kind, bucket, empty_step(bucket, self.shapes))
+        unrestricted = self._unrestricted[bucket.num_seqs]
+        outputs: list[Any] = [self.sample(kind, empty_sample(kind, step.last, step.targets, unrestricted))]
+        if kind is StepKind.PREFILL:
+            outputs.append(self._prompt_logprobs(empty_prompt(step.hidden)))
+        jax.block_until_ready(outputs)
+
+    def _run_padded_copies(self) -> None:
+        """Copy between no slot and no page, and count the tokens of no slot."""
+        self._run(self._executables.count_tokens, empty_count(self.shapes))
+        no_slot, no_pages = self.shapes.num_slots, (self.shapes.num_pages,)
+        copies = [PageCopy(kind, no_slot, 0, no_pages * size) for kind in CopyKind for size in self.shapes.copy_sizes]
+        self.copy_pages(copies)
+        jax.block_until_ready((self._state.slots, self.cache_leaves()))
+
+    def _prefer_best(self, plan: Plan, needed: Bucket) -> None:
+        """Have the step compiled next that would serve a plan best."""
+        if plan.kind is StepKind.PREFILL and needed.num_seqs == 1:
+            [planned] = plan.seqs
+            rest = planned.sequence.prefill_len - planned.start
+            needed = needed._replace(num_tokens=min(rest, self.shapes.prefill.chunk_sizes[-1]))
+        self._executables.prefer(plan.kind, self.shapes.grids[plan.kind].smallest(needed))
 
     def _run(self, executable: DeferredExecutable, inputs: Any) -> Any:
         """Start a program that updates the slots, and return its outputs at once."""

@@ -15,6 +15,7 @@ SMALLEST_CONTEXT = 256  # tokens
 COPY_FACTOR = 4
 SMALLEST_COPY, LARGEST_COPY = 4, 64  # pages
 SMALLEST_CHUNK = 16  # tokens
+SUFFICIENT_CHUNK = 64  # tokens; a prompt in chunks of so many takes at most twice as long as in the best ones
 
 
 class StepKind(StrEnum):
@@ -67,10 +68,17 @@ class PrefillShapes:
     max_tokens: int  # of one step
     num_seqs: tuple[int, ...]  # how many prompts may share a step, from 1 on
     step_cost_tokens: int  # reading all weights takes as long as computing so many tokens
+    available_sizes: frozenset[int] | None = None  # the chunk sizes to use while others are compiled; None for all
 
     @cached_property
     def chunk_sizes(self) -> tuple[int, ...]:
         """The lengths, in tokens, of a step with a single prompt."""
+        available = self.available_sizes
+        return tuple(size for size in self.all_chunk_sizes if available is None or size in available)
+
+    @property
+    def all_chunk_sizes(self) -> tuple[int, ...]:
+        """The lengths of a step with a single prompt once all are compiled."""
         if self.max_tokens <= 2 * SMALLEST_CHUNK:
             return (self.max_tokens,)
         if self.step_cost_tokens < 4 * SMALLEST_CHUNK:
@@ -191,6 +199,14 @@ class EngineShapes:
         largest = self.pages_for(self.max_context)
         smallest = min(self.pages_for(SMALLEST_CONTEXT), largest)
         return geometric_sizes(smallest, largest, factor=CONTEXT_FACTOR)
+
+
+def sufficient_buckets(shapes: EngineShapes) -> list[tuple[StepKind, Bucket]]:
+    """Return two steps that serve any request, if slowly: one for any chunk of any prompt, one for any batch."""
+    alone = [bucket for bucket in shapes.prefill_grid if bucket.num_seqs == 1]
+    widest = [bucket for bucket in alone if bucket.num_pages == max(alone, key=lambda b: b.num_pages).num_pages]
+    usual = [bucket for bucket in widest if bucket.num_tokens >= SUFFICIENT_CHUNK] or widest[-1:]
+    return [(StepKind.PREFILL, min(usual)), (StepKind.DECODE, max(shapes.decode_grid))]
 
 
 def geometric_sizes(smallest: int, largest: int, *, factor: int) -> tuple[int, ...]:

@@ -30,6 +30,7 @@ class _Loaded:
     model: ServedModel
     is_live: bool = True
     is_ready: bool = True
+    status: str = "complete"
 
     def progress(self) -> dict[str, Any]:
         return {}

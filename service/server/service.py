@@ -56,8 +56,21 @@ class Service:
 
     @property
     def is_ready(self) -> bool:
-        """Whether a request would be accepted now."""
-        return self.start_progress.is_ready and self.error is None and not self.is_draining
+        """Whether the platform should send requests now."""
+        progress = self.start_progress
+        has_started = progress.is_complete if self.settings.ready_when == "complete" else progress.is_answering
+        return has_started and self.error is None and not self.is_draining
+
+    @property
+    def status(self) -> str:
+        """The state of the service in a word."""
+        if self.error is not None:
+            return "failed"
+        if self.is_draining:
+            return "draining"
+        if self.start_progress.is_complete:
+            return "complete"
+        return "answering" if self.start_progress.is_answering else "starting"
 
     def progress(self) -> dict[str, Any]:
         """Return the start's progress as a JSON object."""

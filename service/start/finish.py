@@ -1,4 +1,4 @@
-"""Finish a start once requests are answered: probe token, remaining executables, ready, store the bundle."""
+"""Finish a start once requests are answered: probe token, remaining executables, complete, store the bundle."""
 
 import asyncio
 import contextlib
@@ -7,7 +7,7 @@ import sys
 import time
 from typing import TYPE_CHECKING, Any
 
-from service.errors import Draining, Overloaded
+from service.errors import Draining, EngineError, Overloaded
 from service.start.context import StartContext
 from service.start.discover import Devices
 from service.start.imports import end_quick_imports
@@ -27,8 +27,8 @@ EARLY_REQUESTS_S, POLL_S = 1.0, 0.05
 HEAVY_PACKAGES = ("levanter", "haliax", "equinox", "transformers", "torch", "tensorstore", "google.cloud.storage")
 
 
-def probe(_: StartContext, *, engine: RunningEngine) -> None:
-    """Answer early requests first; generate one token if there were none.
+def probe(context: StartContext, *, engine: RunningEngine) -> None:
+    """Answer early requests first; generate one token if there were none. From here on the service is answering.
 
     Raises:
         EngineError: no token came out.
@@ -38,17 +38,40 @@ def probe(_: StartContext, *, engine: RunningEngine) -> None:
     _wait_for_early_requests(engine.engine)
     if engine.engine.first_token_s is None:
         asyncio.run(_generate_token(engine.engine))
+    context.progress.mark_answering(engine.engine.first_token_s)
 
 
-def load_rest(context: StartContext, *, spec: "EngineSpec", bundle: "BundleSearch", executables: "Executables") -> None:
-    """Load the executables that a first token does not need."""
-    if bundle.found is None:
-        return
+def obtain_rest(
+    context: StartContext,
+    *,
+    spec: "EngineSpec",
+    bundle: "BundleSearch",
+    executables: "Executables",
+    engine: RunningEngine,
+) -> bool:
+    """Load or compile the executables that a first token does not need, and run once what was compiled.
+
+    Returns:
+        Whether all are there; if not, the service goes on with those that it has.
+    """
     from service.start.executables import search_facts
 
-    with context.progress.phase(Phase.EXECUTABLES, begin_s=bundle.begin_s) as facts:
-        facts.update(search_facts(spec, bundle))
-        executables.load_rest()
+    try:
+        with context.progress.phase(Phase.EXECUTABLES, begin_s=bundle.begin_s) as facts:
+            facts.update(search_facts(spec, bundle))
+            executables.by_name.wait()
+        if not executables.is_hit:  # a bundle is stored after this, so its executables have run
+            for step in engine.runner.padded_steps():
+                engine.engine.run_between_steps(step)
+    except EngineError:
+        raise
+    except Exception as error:
+        obstacle = f"{type(error).__name__}: {str(error)[:200]}"
+        context.progress.mark_incomplete(obstacle)
+        message = "an executable could not be made; requests are answered with those that are there"
+        logger.exception(message, extra={"reason": obstacle})
+        return False
+    return True
 
 
 def fill_caches(_: StartContext, *, engine: RunningEngine) -> None:
@@ -62,13 +85,13 @@ def mark_ready(
     devices: Devices,
     spec: "EngineSpec",
     bundle: "BundleSearch",
-    engine: RunningEngine,
     model: LoadedModel,
+    rest: bool,
 ) -> None:
-    """Report the service ready, with the facts of its start."""
+    """Report the start complete, with its facts."""
+    if not rest:
+        return
     progress, shapes = context.progress, spec.shapes
-    if engine.engine.first_token_s is not None:
-        progress.note_first_token(engine.engine.first_token_s)
     progress.facts |= _engine_facts(spec)
     progress.mark_ready(
         model=model.served.name,
@@ -83,12 +106,15 @@ def mark_ready(
 
 
 def store_bundle(
-    context: StartContext, *, spec: "EngineSpec", bundle: "BundleSearch", executables: "Executables"
+    context: StartContext, *, spec: "EngineSpec", bundle: "BundleSearch", executables: "Executables", rest: bool
 ) -> None:
     """Store the bundle for later starts, wherever it is missing."""
     with contextlib.closing(bundle.places):
+        if not rest:
+            return
         try:
             bundle.places.store(executables.to_bundle(spec, context.progress))
+            bundle.places.kept(spec.key).discard()
         except Exception:  # the service answers, and not every backend can serialize
             logger.warning("no bundle could be made; the next start compiles again", exc_info=True)
 

@@ -1,4 +1,4 @@
-"""The graph of a start, from settings to a service that is ready and has stored its bundle.
+"""The graph of a start, from settings to a service that is complete and has stored its bundle.
 
 Loading executables and weights releases the GIL, so GIL-bound work (the tokenizer, the API's imports) begins after
 them. While jax imports, a processor is idle: it loads the weights that a CPU would serve and the last used bundle.
@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 from service.start.context import StartContext
 from service.start.discover import find_devices, locate_checkpoint
-from service.start.finish import fill_caches, load_rest, mark_ready, probe, store_bundle
+from service.start.finish import fill_caches, mark_ready, obtain_rest, probe, store_bundle
 from service.start.graph import GraphRun, Task
 from service.start.prefetch import check_prefetch, expect_weights, prefetch_weights
 from service.start.tasks import (
@@ -23,6 +23,7 @@ from service.start.tasks import (
     pull_tokenizer_files,
     read_last_bundle,
     start_engine,
+    wait_for_first,
 )
 
 DISCOVERY = (
@@ -44,6 +45,7 @@ def start_graph(before_answering: Sequence[Task] = ()) -> tuple[Task, ...]:
         Task("last_bundle", read_last_bundle),
         Task("bundle", find_bundle, needs=("checkpoint", "spec", "last_bundle")),
         Task("executables", obtain_executables, needs=("spec", "bundle")),
+        Task("first_executables", wait_for_first, needs=("executables",)),
         Task("expected_weights", expect_weights, needs=("checkpoint",)),
         Task("prefetched_weights", prefetch_weights, needs=("checkpoint", "expected_weights")),
         Task("prefetch_check", check_prefetch, needs=("expected_weights", "spec")),
@@ -52,13 +54,18 @@ def start_graph(before_answering: Sequence[Task] = ()) -> tuple[Task, ...]:
         Task("tokenizer_files", pull_tokenizer_files, needs=("checkpoint",)),
         Task("tokenizer", load_text, needs=("checkpoint", "tokenizer_files"), after=("bundle",)),
         *before_answering,
-        Task("engine", start_engine, needs=("spec", "weights", "executables", "device_state")),
+        Task(
+            "engine",
+            start_engine,
+            needs=("spec", "weights", "executables", "device_state"),
+            after=("first_executables",),
+        ),
         Task("model", assemble_model, needs=("spec", "engine", "tokenizer"), after=others),
         Task("probe", probe, needs=("engine",), after=("model",)),
-        Task("rest", load_rest, needs=("spec", "bundle", "executables"), after=("probe",)),
+        Task("rest", obtain_rest, needs=("spec", "bundle", "executables", "engine"), after=("probe",)),
         Task("caches", fill_caches, needs=("engine",), after=("probe",)),
-        Task("ready", mark_ready, needs=("devices", "spec", "bundle", "engine", "model"), after=("rest", "caches")),
-        Task("stored_bundle", store_bundle, needs=("spec", "bundle", "executables"), after=("ready",)),
+        Task("ready", mark_ready, needs=("devices", "spec", "bundle", "model", "rest"), after=("caches",)),
+        Task("stored_bundle", store_bundle, needs=("spec", "bundle", "executables", "rest"), after=("ready",)),
     )
 
 
@@ -70,7 +77,7 @@ class ModelStart:
         self.run = GraphRun(start_graph(before_answering), context, failed=context.failed)
 
     def wait_for_model(self) -> LoadedModel:
-        """Wait until requests can be answered; without a bundle that is after every executable has run.
+        """Wait until requests can be answered.
 
         Raises:
             StartError: the model cannot be served; the message says why and what to do.
@@ -78,7 +85,7 @@ class ModelStart:
         return self.run.wait("model")
 
     def wait_until_ready(self) -> None:
-        """Wait until every executable is loaded, a token has been generated and the bundle is stored.
+        """Wait until a token has been generated, every executable is there and the bundle is stored.
 
         Raises:
             EngineError: no token came out.

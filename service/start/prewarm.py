@@ -21,7 +21,7 @@ from service.settings import Settings
 from service.start.context import StartContext
 from service.start.conversions import store_conversion
 from service.start.discover import checkpoint_uri, opener
-from service.start.executables import compile_all, find_bundle, needed_names
+from service.start.executables import BundleSearch, compile_all, find_bundle, needed_names
 from service.start.graph import GraphRun
 from service.start.load import DISCOVERY
 from service.start.progress import Phase, StartProgress
@@ -58,9 +58,11 @@ def prewarm(settings: Settings) -> int:
     """
     goal = _discover(settings)
     with contextlib.closing(goal.places):
-        found = find_bundle(goal.spec, goal.places, goal.progress).found
-        bundle = found or _make(goal)
+        search = find_bundle(goal.spec, goal.places, goal.progress)
+        found = search.found
+        bundle = found or _make(goal, search)
         stored = goal.places.store(bundle)
+        goal.places.kept(goal.spec.key).discard()
     converted = store_conversion(settings, goal.checkpoint, checkpoint_uri(settings), opener(settings))
     _print_executables(bundle, is_made=found is None)
     _print_facts(
@@ -85,10 +87,11 @@ def _discover(settings: Settings) -> _Goal:
     return _Goal(checkpoint, spec, BundlePlaces.of_settings(settings, checkpoint.uri, metrics), context.progress)
 
 
-def _make(goal: _Goal) -> Bundle:
+def _make(goal: _Goal, search: BundleSearch) -> Bundle:
     """Compile every executable and run each once, so that none is stored that this device cannot run."""
     spec = goal.spec
-    executables = compile_all(spec, goal.progress)
+    executables = compile_all(spec, search, goal.progress)
+    executables.by_name.wait()
     with goal.progress.phase(Phase.WARM):
         # Whether a step runs does not depend on the values of the weights.
         zeros = {weight.name: spec.mesh.put(np.zeros(weight.shape, spec.dtype), weight.axes) for weight in spec.specs}

@@ -4,26 +4,22 @@ Every time counts from the creation of the process, so it includes the interpret
 """
 
 import logging
-import os
 import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from enum import StrEnum
-from pathlib import Path
 from typing import Any
 
 from service.observability.metrics import Metrics
 from service.observability.progress import Progress
+from service.start.process_age import process_began_s
 
 logger = logging.getLogger(__name__)
 
 # Longest silence of a start that compiles.
 LOG_INTERVAL_S = 3.0
-
-# A larger age means that the kernel's clock is not the one of this process, as in some sandboxes.
-MAX_AGE_S = 3600.0
 
 
 class Phase(StrEnum):
@@ -54,8 +50,10 @@ class StartProgress:
     def __init__(self, metrics: Metrics) -> None:
         self.pulled = Progress()
         self.facts: dict[str, Any] = {}  # what /admin/stats reports besides the phases
-        self.first_token_s: float | None = None  # since the process began
+        self.first_token_s: float | None = None  # since the process began, as are the next two
+        self.answering_s: float | None = None
         self.ready_s: float | None = None
+        self.obstacle: str | None = None  # why the start will not be complete, although requests are answered
         self._metrics = metrics
         self._lock = threading.Lock()
         self.process_began_s = process_began_s()  # on the clock of `time.monotonic`
@@ -67,8 +65,13 @@ class StartProgress:
         self.record(Phase.IMPORT, "settings and server", begin_s=0.0, is_whole=True)
 
     @property
-    def is_ready(self) -> bool:
-        """Whether every executable has been loaded and a token has been generated."""
+    def is_answering(self) -> bool:
+        """Whether a token has been generated: requests are answered, if slowly while executables are missing."""
+        return self.answering_s is not None
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether every executable is there as well."""
         return self.ready_s is not None
 
     @property
@@ -121,16 +124,23 @@ class StartProgress:
             self._executables_logged_s = now_s
             logger.info("compiling or loading", extra={"executables_done": done, "executables_total": total})
 
-    def mark_answering(self) -> None:
-        """Log that requests are answered from now on; on a warm start some executables may still be loading."""
-        logger.info("answering", extra={"seconds": round(self.elapsed_s(), 3)})
+    def mark_answering(self, first_token_s: float | None) -> None:
+        """Log that requests are answered from now on; some executables may still be loaded or compiled.
 
-    def note_first_token(self, monotonic_s: float) -> None:
-        """Record when the first token was generated, on the clock of `time.monotonic`."""
-        self.first_token_s = monotonic_s - self.process_began_s
+        Args:
+            first_token_s: when the first token was generated, on the clock of `time.monotonic`.
+        """
+        self.answering_s = self.elapsed_s()
+        if first_token_s is not None:
+            self.first_token_s = first_token_s - self.process_began_s
+        logger.info("answering", extra={"seconds": round(self.answering_s, 3)})
+
+    def mark_incomplete(self, obstacle: str) -> None:
+        """Record why the start will not be complete; the service goes on with the executables that it has."""
+        self.obstacle = obstacle
 
     def mark_ready(self, **facts: Any) -> None:
-        """Log that the service is ready, with its facts and the seconds of every phase."""
+        """Log that the start is complete, with its facts and the seconds of every phase."""
         self.ready_s = self.elapsed_s()
         self.facts |= facts
         phases = {f"{phase}_seconds": seconds for phase, seconds in self._done_seconds().items()}
@@ -146,7 +156,7 @@ class StartProgress:
         seconds = self.ready_s if self.ready_s is not None else now_s
         left_s = self._left_s(now_s)
         return {
-            "phase": "ready" if self.is_ready else ", ".join(running) or Phase.LOCATE,
+            "phase": "complete" if self.is_complete else ", ".join(running) or Phase.LOCATE,
             "seconds": round(seconds, 3),
             "percent": None if left_s is None else int(100 * seconds / (seconds + left_s)),
             "estimated_seconds_left": None if left_s is None else round(left_s, 1),
@@ -156,6 +166,7 @@ class StartProgress:
             "bytes_total": self.pulled.bytes_total,
             "executables_done": done,
             "executables_total": total,
+            **({} if self.obstacle is None else {"incomplete_because": self.obstacle}),
         }
 
     def summary(self) -> str:
@@ -173,7 +184,8 @@ class StartProgress:
     def report(self) -> dict[str, Any]:
         """Return the whole timeline as a JSON object."""
         spans = [{**asdict(span), "phase": str(span.phase)} for span in sorted(self.spans, key=lambda s: s.begin_s)]
-        return {"first_token_s": self.first_token_s, "ready_s": self.ready_s, "spans": spans, **self.facts}
+        moments = {name: getattr(self, name) for name in ("first_token_s", "answering_s", "ready_s")}
+        return {**moments, "spans": spans, **self.facts}
 
     @contextmanager
     def _timed(self, phase: Phase, part: str, *, is_whole: bool, begin_s: float | None = None) -> Iterator[list[Span]]:
@@ -196,7 +208,7 @@ class StartProgress:
 
     def _left_s(self, now_s: float) -> float | None:
         """Estimate the remaining seconds from the slower of bytes and executables; None while neither has begun."""
-        if self.is_ready:
+        if self.is_complete:
             return 0.0
         estimates = []
         if 0 < self.pulled.bytes_done < self.pulled.bytes_total:
@@ -205,18 +217,3 @@ class StartProgress:
         if 0 < done < total:
             estimates.append((now_s - self._executables_since_s) / done * (total - done))
         return max(estimates, default=None)
-
-
-def process_began_s() -> float:
-    """Return when this process was created, on the clock of `time.monotonic`; now if the kernel does not say.
-
-    Source: proc(5), /proc/pid/stat, field 22: ticks after boot.
-    """
-    now_s = time.monotonic()
-    try:
-        fields = Path("/proc/self/stat").read_text().rpartition(")")[2].split()
-        began_s = int(fields[19]) / os.sysconf("SC_CLK_TCK")
-        age_s = time.clock_gettime(time.CLOCK_BOOTTIME) - began_s
-    except (OSError, ValueError, IndexError, AttributeError):
-        return now_s
-    return now_s - age_s if 0 <= age_s < MAX_AGE_S else now_s

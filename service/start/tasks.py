@@ -120,10 +120,15 @@ def find_bundle(
 
 
 def obtain_executables(context: StartContext, *, spec: "EngineSpec", bundle: "BundleSearch") -> "Executables":
-    """Begin to load the bundle's executables and return, or compile all of them."""
+    """Begin to load the bundle's executables, or to compile them, and return."""
     from service.start.executables import obtain_executables
 
     return obtain_executables(spec, bundle, context.progress)
+
+
+def wait_for_first(_: StartContext, *, executables: "Executables") -> None:
+    """Wait for the executables of a first token, if there is no bundle to load them from."""
+    executables.wait_for_first()
 
 
 def begin_state(_: StartContext, *, spec: "EngineSpec", executables: "Executables") -> "DeviceState":
@@ -163,14 +168,12 @@ def start_engine(
     executables: "Executables",
     device_state: "DeviceState",
 ) -> RunningEngine:
-    """Warm executables that have never run, and start the device thread."""
+    """Start the device thread."""
     from service.engine.engine import Engine
     from service.engine.runner import Runner
 
     with context.progress.phase(Phase.WARM):
         runner = Runner(spec.shapes, spec.layer_groups, weights, executables.by_name, device_state)
-        if not executables.is_hit:  # a bundle is stored after this, so its executables have run
-            runner.warm()
         engine = Engine(
             runner,
             spec.shapes,
@@ -186,7 +189,6 @@ def assemble_model(context: StartContext, *, spec: "EngineSpec", engine: Running
     """Put engine and tokenizer together: requests are answered from here on."""
     from service.api.dependencies import ServedModel
 
-    context.progress.mark_answering()
     served = ServedModel(
         name=context.settings.model_name or _default_name(context.settings),
         created=int(time.time()),

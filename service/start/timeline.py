@@ -38,7 +38,11 @@ def draw(progress: StartProgress, tasks: Sequence[TaskTimes], path: Path, title:
     graph, phases = figure.subplots(2, sharex=True, height_ratios=[len(nodes), len(spans)])
     _draw_graph(graph, nodes, begin_of_process_s, end_s)
     _draw_spans(phases, spans, end_s)
-    moments = [("first token (solid)", progress.first_token_s, "-"), ("ready (dashed)", progress.ready_s, "--")]
+    moments = [
+        ("first token (solid)", progress.first_token_s, "-"),
+        ("answering (dotted)", progress.answering_s, ":"),
+        ("complete (dashed)", progress.ready_s, "--"),
+    ]
     passed = [(name, at_s, style) for name, at_s, style in moments if at_s is not None]
     for axes in (graph, phases):
         for _, at_s, style in passed:

@@ -42,6 +42,7 @@ class ScriptedStream:
         self.pace_s = pace_s
         self.is_aborted = False
         self.num_events = 0
+        self.waited_for_compile_s = 0.0
         self._script = script
 
     async def __aiter__(self):
@@ -107,6 +108,10 @@ class ScriptedReadiness:
     @property
     def is_ready(self):
         return self.error is None
+
+    @property
+    def status(self):
+        return "starting" if self.error is not None else "complete"
 
     def progress(self):
         return {"phase": "weights", "bytes": 12}

@@ -15,11 +15,11 @@ async def get(service, path):
 async def test_ready_reports_the_progress_of_the_start(path):
     service = Service()
     response = await get(service, path)
-    assert (response.status_code, response.json()["status"]) == (200, "ready")
+    assert (response.status_code, response.json()["status"]) == (200, "complete")
     service.readiness.error = NotReady("weights")
     response = await get(service, path)
     assert response.status_code == 503
-    assert response.json() == {"status": "not_ready", "phase": "weights", "bytes": 12}
+    assert response.json() == {"status": "starting", "phase": "weights", "bytes": 12}
     assert response.headers["retry-after"]
 
 

@@ -9,7 +9,7 @@ import jax
 import numpy as np
 import pytest
 
-from service.bundles.bundle import MANIFEST_NAME, BundleRefused, Manifest, check_names
+from service.bundles.bundle import MANIFEST_NAME, BundleRefused, Manifest, check_names, make_bundle
 from service.bundles.key import BundleKey, machine_inputs, source_digest
 from service.compile.counter import CompileCounter
 from service.compile.program import load_executable
@@ -137,3 +137,12 @@ def test_the_sums_are_of_the_bytes(bundle):
 def test_a_key_that_was_written_down_is_the_same_key():
     key = BundleKey({"sizes": (1, 4), "model": {"layers": 2}})
     assert key.differences(json.loads(json.dumps(key.inputs))) == []
+
+
+def test_one_that_was_loaded_goes_into_a_bundle_as_it_was_stored():
+    bundle = small_bundle()
+    loaded = {name: load_executable(data, jax.devices()[:1]) for name, data in bundle.data.items()}
+    again = make_bundle(KEY, loaded, dict.fromkeys(loaded, 1.0), {}, serialized=bundle.data)
+    assert again.data == bundle.data
+    values = np.arange(3, dtype=np.float32)
+    assert load_executable(again.data["double"], jax.devices()[:1])((), [], values).tolist() == [0, 2, 4]

@@ -13,16 +13,14 @@ def program(name, function, inputs):
 
 def test_programs_compile_from_shapes_alone_and_run():
     vector = jax.ShapeDtypeStruct((3,), jnp.float32)
-    told = []
     compiled = compile_programs(
         [program("double", lambda x: x * 2, vector), program("sum", lambda x: x.sum(), vector)],
         num_threads=2,
-        on_compiled=lambda name, seconds: told.append((name, seconds > 0)),
     )
     values = np.arange(3, dtype=np.float32)
     assert compiled["double"].executable((), [], values).tolist() == [0, 2, 4]
     assert float(compiled["sum"].executable((), [], values)) == 3
-    assert sorted(told) == [("double", True), ("sum", True)]
+    assert all(program.seconds > 0 for program in compiled.values())
 
 
 def test_the_counter_sees_a_compilation_and_an_executable_causes_none():

@@ -3,7 +3,7 @@ import threading
 import pytest
 
 from service.compile.aot import compile_program
-from service.compile.lazy import LazyExecutables
+from service.compile.lazy import LazyExecutables, Making
 from service.compile.program import Program
 
 
@@ -11,79 +11,128 @@ def fake_executable(name):
     return compile_program(Program(name, lambda constants, state, inputs: (state, inputs)))
 
 
+def lazily(names, make, *, num_first=9, num_first_threads=1, num_rest_threads=1, **options):
+    return LazyExecutables(names, num_first, Making(make, num_first_threads, num_rest_threads, **options))
+
+
+class Gated:
+    """Makes executables, the first one only once its gate is open, and notes their order."""
+
+    def __init__(self, gated="first"):
+        self.gate, self.made, self._gated = threading.Event(), [], gated
+
+    def __call__(self, name):
+        if name == self._gated:
+            assert self.gate.wait(10)
+        self.made.append(name)
+        return fake_executable(name)
+
+
 def test_asking_whether_one_is_there_waits_for_none():
-    gate = threading.Event()
-
-    def load(name):
-        gate.wait(10)
-        return fake_executable(name)
-
-    executables = LazyExecutables(["first", "second"], load, num_first=9, num_first_threads=1, num_threads=1)
-    answers: list[bool] = []
-    asking = threading.Thread(target=lambda: answers.extend(("second" in executables, "third" in executables)))
-    asking.start()
-    asking.join(5)
-    gate.set()
-    assert answers == [True, False]
+    make = Gated()
+    executables = lazily(["first", "second"], make)
+    assert ["second" in executables, "third" in executables] == [True, False]
+    make.gate.set()
     executables.wait()
 
 
-def test_one_that_is_asked_for_is_loaded_before_those_that_wait():
-    gate, loaded = threading.Event(), []
-
-    def load(name):
-        if name == "first":
-            gate.wait(10)
-        loaded.append(name)
-        return fake_executable(name)
-
-    executables = LazyExecutables(["first", "second", "third"], load, num_first=9, num_first_threads=1, num_threads=1)
+def test_one_that_is_asked_for_is_made_before_those_that_wait():
+    make = Gated()
+    executables = lazily(["first", "second", "third"], make)
     executables["third"]
-    assert loaded == ["third"]
-    gate.set()
+    assert make.made == ["third"]
+    make.gate.set()
     executables.wait()
-    assert sorted(loaded) == ["first", "second", "third"]
+    assert sorted(make.made) == ["first", "second", "third"]
     assert list(executables) == ["first", "second", "third"]
 
 
-def test_the_rest_waits_until_it_is_called_or_asked_for():
-    loaded = []
+def test_where_lookups_make_none_themselves_the_one_asked_for_comes_next():
+    make, found, preferred = Gated(), [], threading.Event()
 
-    def load(name):
-        loaded.append(name)
+    class Observed(LazyExecutables):
+        def prefer(self, names):
+            super().prefer(names)
+            preferred.set()
+
+    executables = Observed(["first", "second", "third"], 9, Making(make, 1, 1, lookups_make=False))
+    asking = threading.Thread(target=lambda: found.append(executables["third"]))
+    asking.start()
+    assert preferred.wait(10)
+    assert not executables.is_usable("third")
+    make.gate.set()
+    asking.join(10)
+    assert executables.is_usable("third")
+    executables.wait()
+    assert make.made == ["first", "third", "second"]
+    assert found == [executables["third"]]
+
+
+def test_preferred_ones_come_first_in_their_order_and_also_out_of_the_rest():
+    make = Gated()
+    executables = lazily([*list("abcdef"), "first"], make, num_first=0, lookups_make=False)
+    executables.prefer(["first"])
+    executables.prefer(["e", "d"])
+    executables.prefer(["first", "c"])  # the first of them is being made already
+    make.gate.set()
+    executables.wait()
+    assert make.made == ["first", "c", "e", "d", "a", "b", "f"]
+
+
+def test_every_thread_that_makes_the_rest_is_announced_and_has_the_stack_that_was_asked_for():
+    announced = []
+    barrier = threading.Barrier(2, timeout=10)
+
+    def make(name):
+        barrier.wait()  # two threads at once
         return fake_executable(name)
 
-    executables = LazyExecutables(
-        ["first", "second", "third", "fourth"], load, num_first=1, num_first_threads=1, num_threads=2
+    executables = lazily(
+        list("abcd"),
+        make,
+        num_first=0,
+        num_rest_threads=2,
+        stack_bytes=2**24,
+        on_rest_thread=lambda: announced.append(threading.get_ident()),
     )
-    executables["first"], executables["third"]
-    assert sorted(loaded) == ["first", "third"]
-    executables.load_rest()
+    size = threading.stack_size()
     executables.wait()
-    assert sorted(loaded) == ["first", "fourth", "second", "third"]
+    assert len(set(announced)) == 2
+    assert threading.stack_size() == size
 
 
-def test_a_failure_reaches_whoever_asks_and_whoever_waits():
-    def load(name):
-        raise RuntimeError(name)
+def test_the_rest_waits_until_it_is_called_or_asked_for():
+    make = Gated(gated=None)
+    executables = lazily(["first", "second", "third", "fourth"], make, num_first=1, num_rest_threads=2)
+    executables["first"], executables["third"]
+    assert sorted(make.made) == ["first", "third"]
+    executables.make_rest()
+    executables.wait()
+    assert sorted(make.made) == ["first", "fourth", "second", "third"]
 
-    executables = LazyExecutables(["a", "b"], load, num_first=9, num_first_threads=1, num_threads=2)
+
+@pytest.mark.parametrize("lookups_make", [True, False])
+def test_a_failure_reaches_whoever_asks_and_whoever_waits_and_the_others_are_made(lookups_make):
+    def make(name):
+        if name in "ab":
+            raise RuntimeError(name)
+        return fake_executable(name)
+
+    executables = lazily(["a", "b", "c"], make, lookups_make=lookups_make)
     with pytest.raises(RuntimeError, match="b"):
         executables["b"]
     with pytest.raises(RuntimeError, match="a"):
         executables.wait()
+    assert executables["c"]
+    assert lookups_make or [executables.is_usable(name) for name in "abc"] == [False, False, True]
     with pytest.raises(KeyError):
-        executables["c"]
+        executables["d"]
 
 
-def test_many_threads_that_ask_for_one_get_the_same():
-    num_loads = []
-
-    def load(name):
-        num_loads.append(name)
-        return fake_executable(name)
-
-    executables = LazyExecutables(list("abcdefgh"), load, num_first=9, num_first_threads=1, num_threads=2)
+@pytest.mark.parametrize("lookups_make", [True, False])
+def test_many_threads_that_ask_for_one_get_the_same(lookups_make):
+    make = Gated(gated=None)
+    executables = lazily(list("abcdefgh"), make, lookups_make=lookups_make)
     results = []
     threads = [threading.Thread(target=lambda: results.append(executables["h"])) for _ in range(8)]
     for thread in threads:
@@ -92,4 +141,4 @@ def test_many_threads_that_ask_for_one_get_the_same():
         thread.join()
     executables.wait()
     assert len({id(result) for result in results}) == 1
-    assert sorted(num_loads) == list("abcdefgh")
+    assert sorted(make.made) == list("abcdefgh")

@@ -21,6 +21,11 @@ class ReadingRunner:
         self._num_unread = 0
         self.unread_when_pages_were_made = []
 
+    waited_for_compile_s = 0.0
+
+    def available_steps(self):
+        return self._runner.available_steps()
+
     @property
     def has_pages(self):
         return self._runner.has_pages

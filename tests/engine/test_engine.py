@@ -125,6 +125,10 @@ class FailingRunner:
         self._runner, self._left = runner, failing_step
 
     has_pages = True
+    waited_for_compile_s = 0.0
+
+    def available_steps(self):
+        return self._runner.available_steps()
 
     def copy_pages(self, copies):
         self._runner.copy_pages(copies)

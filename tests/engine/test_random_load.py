@@ -9,11 +9,12 @@ import jaxtyping
 import pytest
 
 from benchmarks.hand_counted import HandCountedModel
+from service.engine.available_steps import AvailableSteps
 from service.engine.loop import Abort, Loop, Stop, Submission
 from service.engine.request import FinishReason, Request, Sampling, TokenEvent, TokenStream
 from service.engine.schedule.chunking import Chunking
 from service.engine.schedule.scheduler import Scheduler
-from service.engine.shapes import PrefillShapes
+from service.engine.shapes import EngineShapes, sufficient_buckets
 from service.errors import NonFiniteLogits
 from service.observability.metrics import Metrics
 from tests.engine.host_device import HostDevice
@@ -22,6 +23,15 @@ from tests.engine.test_engine import read, until_all_pages_are_free
 NUM_SLOTS, NUM_PAGES, PAGE_SIZE = 6, 20, 4
 VOCAB = 97
 BREAKING_SUM = 500
+SHAPES = EngineShapes(
+    num_slots=NUM_SLOTS,
+    num_pages=NUM_PAGES,
+    page_size=PAGE_SIZE,
+    max_context=NUM_PAGES * PAGE_SIZE,
+    max_prefill_tokens=16,
+    prefill_seqs=(1, 2, 4),
+    prefill_step_cost_tokens=8,
+)
 MAX_OPEN = 24
 CUT_OFF = object()  # in place of a reason: the client had gone
 
@@ -75,8 +85,22 @@ class RandomClients(queue.SimpleQueue):
         self._calling = CallingLoop()
         self._beginnings = [self._tokens(4 * i) for i in range(8)]
         self._is_pausing = False
+        self._num_plans = 0
+        self._steps = AvailableSteps(SHAPES, self._is_compiled, lambda: self._num_plans > 100)
 
     has_pages = True
+    waited_for_compile_s = 0.0
+
+    def available_steps(self):
+        """Return more and more steps, as a start that compiles has them."""
+        self._num_plans += 1
+        self._steps.refresh()
+        return self._steps
+
+    def _is_compiled(self, kind, bucket):
+        if (kind, bucket) in sufficient_buckets(SHAPES):
+            return True
+        return self._num_plans > 20 + 7 * SHAPES.buckets.index((kind, bucket))
 
     def copy_pages(self, copies):
         self._device.copy_pages(copies)
@@ -157,7 +181,7 @@ def test_thousands_of_requests_with_aborts_each_get_their_text_and_leave_every_p
         num_slots=NUM_SLOTS,
         num_pages=NUM_PAGES,
         page_size=PAGE_SIZE,
-        chunking=Chunking(PrefillShapes(max_tokens=16, num_seqs=(1, 2, 4), step_cost_tokens=8)),
+        chunking=Chunking(SHAPES.prefill),
     )
     sizes = {"num_slots": NUM_SLOTS, "num_pages": NUM_PAGES, "page_size": PAGE_SIZE, "vocab_size": VOCAB}
     device = HostDevice(**sizes, has_slot_cache=has_slot_cache, breaking_sum=BREAKING_SUM)

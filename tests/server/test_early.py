@@ -22,6 +22,7 @@ class StartingService:
         self.api = None
         self.is_live = True
         self.is_ready = False
+        self.status = "starting"
         self.decided = asyncio.Event()
 
     def progress(self):
@@ -67,7 +68,7 @@ def test_health_is_answered_and_all_else_gets_503_with_a_time_to_retry(service):
     for path in ("/health", "/health/ready", "/healthz"):
         status, headers, body = asyncio.run(ask(app, path))
         assert (status, headers["retry-after"]) == (503, "2")
-        assert json.loads(body) == {"status": "not_ready", "phase": "weights", "seconds": 1.5}
+        assert json.loads(body) == {"status": "starting", "phase": "weights", "seconds": 1.5}
     status, headers, body = asyncio.run(ask(app, "/v1/chat/completions", "POST"))
     error = json.loads(body)["error"]
     assert (status, error["code"], error["type"], error["param"]) == (503, "not_ready", "server_error", None)

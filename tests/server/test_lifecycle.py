@@ -21,14 +21,14 @@ def test_the_port_answers_while_the_model_is_on_its_way():
         assert httpx.get(f"{url}/health/live").status_code == 200
         early = httpx.get(f"{url}/health/ready")
         assert early.status_code == 503
-        assert early.json()["status"] == "not_ready"
+        assert early.json()["status"] == "starting"
         assert {"phase", "seconds", "bytes_done", "bytes_total", "executables_done"} <= early.json().keys()
         with pytest.raises(openai.InternalServerError) as refusal:
             service.client().models.list()
         assert (refusal.value.status_code, refusal.value.code) == (503, "not_ready")
         assert int(refusal.value.response.headers["retry-after"]) > 0
         service.wait_until_ready()
-        assert httpx.get(f"{url}/health/ready").json()["status"] == "ready"
+        assert httpx.get(f"{url}/health/ready").json()["status"] == "complete"
         assert service.stop(signal.SIGINT) == 0
 
 

@@ -58,10 +58,10 @@ class StandIn:
     def health(self) -> Answer:
         if self.lines.count("/health/ready") > self.ready_after:
             return Answer(
-                200, {"status": "ready", "seconds": 3.25, "phases_done_seconds": {"weights": 2.5, "warm": 0.5}}
+                200, {"status": "answering", "seconds": 3.25, "phases_done_seconds": {"weights": 2.5, "warm": 0.5}}
             )
         progress = {"phase": "weights", "bytes_done": 1000, "bytes_total": 64000}
-        return Answer(503, {"status": "not_ready", **progress})
+        return Answer(503, {"status": "starting", **progress})
 
     def _route(self, path: str, document: dict[str, Any]) -> Answer:
         one = {"id": self.model, "object": "model", "max_model_len": 128}

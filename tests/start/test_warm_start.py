@@ -80,7 +80,7 @@ def test_the_start_is_told_with_begin_and_end_of_every_phase(two_starts):
         }
         assert all(0 <= span["begin_s"] <= span["end_s"] for span in stats["spans"])
         assert {"jax", "api", "settings and server"} <= {span["part"] for span in stats["spans"]}
-        assert stats["first_token_s"] <= stats["ready_s"]
+        assert stats["first_token_s"] <= stats["answering_s"] <= stats["ready_s"]
         assert {"jax", "jaxlib"} <= stats["packages"].keys()
         assert stats["shapes"]["num_slots"] == stats["slots"] == 16
         assert stats["device_kind"]

@@ -40,6 +40,11 @@ class TextStream:
         self._stop_strings = StopStrings(stop)
         self._tokens = context.model.engine.submit(request)
 
+    @property
+    def waited_for_compile_s(self) -> float:
+        """How long steps of the sequence waited for an executable that a start was still compiling."""
+        return self._tokens.waited_for_compile_s
+
     def abort(self) -> None:
         """Stop the sequence; does nothing once it has ended."""
         self._tokens.abort()
@@ -138,6 +143,8 @@ class TextStreams:
             completion_tokens=usage["completion_tokens"],
             finish_reason=",".join(sorted(reasons)),
         )
+        if (waited_s := max((stream.waited_for_compile_s for stream in self._streams), default=0.0)) > 0:
+            self._log_fields["waited_for_compile_s"] = round(waited_s, 3)
 
     async def deltas(self) -> AsyncIterator[tuple[int, TextDelta]]:
         """Yield the deltas of all choices as they arrive, each with its choice's index.

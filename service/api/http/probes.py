@@ -15,7 +15,7 @@ RETRY_AFTER_S = 2
 
 @runtime_checkable
 class Readiness(Protocol):
-    """The state of the service: starting, ready, draining or failed."""
+    """The state of the service: starting, answering, complete, draining or failed."""
 
     @property
     def is_live(self) -> bool:
@@ -24,7 +24,12 @@ class Readiness(Protocol):
 
     @property
     def is_ready(self) -> bool:
-        """True from the first real token until the drain."""
+        """True from the moment that READY_WHEN names until the drain."""
+        ...
+
+    @property
+    def status(self) -> str:
+        """`starting`, then `answering` from the first real token on, `complete` once nothing is left to compile."""
         ...
 
     def progress(self) -> dict[str, Any]:
@@ -39,8 +44,8 @@ def live_answer(readiness: Readiness) -> Answer:
 
 
 def ready_answer(readiness: Readiness) -> Answer:
-    """Return 200 if requests would be answered now, 503 if not, with the progress of the start."""
-    progress = readiness.progress()
+    """Return 200 if the service is ready, 503 if not, with its status and the progress of the start."""
+    answer = {"status": readiness.status, **readiness.progress()}
     if readiness.is_ready:
-        return Answer(200, {"status": "ready"} | progress, {})
-    return Answer(503, {"status": "not_ready"} | progress, {"retry-after": str(RETRY_AFTER_S)})
+        return Answer(200, answer, {})
+    return Answer(503, answer, {"retry-after": str(RETRY_AFTER_S)})

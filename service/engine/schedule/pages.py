@@ -147,6 +147,7 @@ class SequencePages:
 
     def __init__(self, *, num_pages: int, page_size: int) -> None:
         self.pool = PagePool(num_pages)
+        self.caches_prefixes = True  # False while the copies are not compiled
         self._page_size = page_size
         self._copies: list[PageCopy] = []  # before the next step
         self._later_copies: list[PageCopy] = []  # of what the step being planned computes: before the step after it
@@ -167,7 +168,7 @@ class SequencePages:
 
     def find_prefix(self, sequence: Sequence) -> None:
         """Share the pages that hold the sequence's beginning already; at least one token is left to compute."""
-        if sequence.pages:  # it has begun
+        if sequence.pages or not self.caches_prefixes:  # it has begun, or there is nothing to find
             return
         if sequence.request.num_prompt_logprobs is not None and not sequence.output_ids:
             return  # a cached position has no logits
@@ -189,6 +190,8 @@ class SequencePages:
 
     def register(self, sequence: Sequence, num_positions: int) -> None:
         """Make the whole pages among the first `num_positions`, whose tokens are known, findable."""
+        if not self.caches_prefixes:
+            return  # a later call registers them
         extend_keys(sequence.page_keys, sequence.root_key, sequence.known_ids, self._page_size)
         last = num_positions // self._page_size
         fresh = []

@@ -20,7 +20,7 @@ from service.engine.request import FinishReason, Request, StepLogprobs, TokenEve
 from service.engine.schedule.chunking import Chunking
 from service.engine.schedule.pages import PageCopy, SequencePages, root_key
 from service.engine.schedule.sequence import Sequence
-from service.engine.shapes import StepKind
+from service.engine.shapes import PrefillShapes, StepKind
 from service.engine.token_mask import pack_token_mask
 
 
@@ -87,6 +87,11 @@ class Scheduler:
         self._num_arrived += 1
         self._wait(sequence)
         return sequence
+
+    def adapt(self, prefill: PrefillShapes, *, caches_prefixes: bool) -> None:
+        """Plan with the steps that are there, and cache prefixes only if pages can be copied."""
+        self._chunking = Chunking(prefill)
+        self._pages.caches_prefixes = caches_prefixes
 
     def abort(self, sequence: Sequence) -> None:
         """End a sequence now, in any state; no event of it follows."""

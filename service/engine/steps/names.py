@@ -12,7 +12,7 @@ save-…, restore-…               between slots and pages, where each slot has
 
 from collections.abc import Sequence
 
-from service.engine.shapes import Bucket, CopyKind, EngineShapes, StepKind
+from service.engine.shapes import Bucket, CopyKind, EngineShapes, StepKind, sufficient_buckets
 from service.models.interface import LayerGroup
 
 INITIAL_SLOTS = "initial-slots"
@@ -59,6 +59,18 @@ def distinct(groups: Sequence[LayerGroup]) -> list[LayerGroup]:
     return list({group.kind: group for group in reversed(groups)}.values())[::-1]
 
 
+def cache_names(part: int, kinds: Sequence[LayerGroup]) -> list[str]:
+    """Name the programs that make a part of every empty cache."""
+    return [initial_cache_name(group, part) for group in kinds]
+
+
+def copy_names(shapes: EngineShapes, kinds: Sequence[LayerGroup]) -> list[str]:
+    """Name the copies between slots and pages, which only a cache per slot needs."""
+    if not shapes.has_slot_cache:
+        return []
+    return [copy_name(kind, size, group) for kind in CopyKind for size in shapes.copy_sizes for group in kinds]
+
+
 def step_names(kind: StepKind, bucket: Bucket, groups: Sequence[LayerGroup]) -> list[str]:
     """Name the programs that a step of a bucket runs, in that order."""
     return [
@@ -69,11 +81,34 @@ def step_names(kind: StepKind, bucket: Bucket, groups: Sequence[LayerGroup]) -> 
     ]
 
 
+def sufficient_names(shapes: EngineShapes, groups: Sequence[LayerGroup]) -> list[str]:
+    """Name the programs that suffice to serve any request, if slowly; see `sufficient_buckets`."""
+    kinds = distinct(groups)
+    num_contexts = len(shapes.layout.context_sizes) if shapes.has_slot_cache else 1  # no pages of cached prefixes
+    caches = [name for part in range(num_contexts) for name in cache_names(part, kinds)]
+    steps = [name for kind, bucket in sufficient_buckets(shapes) for name in step_names(kind, bucket, kinds)]
+    return [*steps, INITIAL_SLOTS, *caches]
+
+
+def compile_order(shapes: EngineShapes, groups: Sequence[LayerGroup]) -> list[str]:
+    """Name all programs in the order in which they are worth most to a service that answers already."""
+    kinds = distinct(groups)
+    # A token shape is used once its widest context is there; long chunks and single sequences gain most.
+    widest_first = sorted(shapes.buckets, key=lambda step: (-step[1].num_pages, step[1].num_seqs, -step[1].num_tokens))
+    steps = [name for kind, bucket in widest_first for name in step_names(kind, bucket, kinds)]
+    pages = cache_names(shapes.layout.num_parts - 1, kinds)
+    soon = [*sufficient_names(shapes, groups), COUNT_TOKENS, *pages, *copy_names(shapes, kinds)]
+    return list(dict.fromkeys([*soon, *steps, *program_names(shapes, groups)]))
+
+
 def first_names(shapes: EngineShapes, groups: Sequence[LayerGroup]) -> list[str]:
     """Name the programs that the first token of a short request needs."""
     kinds = distinct(groups)
-    caches = [initial_cache_name(group, 0) for group in kinds]
-    return [INITIAL_SLOTS, *caches, *step_names(StepKind.PREFILL, next(iter(shapes.prefill_grid)), kinds)]
+    return [
+        INITIAL_SLOTS,
+        *cache_names(0, kinds),
+        *step_names(StepKind.PREFILL, next(iter(shapes.prefill_grid)), kinds),
+    ]
 
 
 def program_names(shapes: EngineShapes, groups: Sequence[LayerGroup]) -> list[str]:
@@ -81,11 +116,10 @@ def program_names(shapes: EngineShapes, groups: Sequence[LayerGroup]) -> list[st
     kinds = distinct(groups)
     short_first = sorted(shapes.buckets, key=lambda kind_and_bucket: kind_and_bucket[1].num_pages)
     steps = [name for kind, bucket in short_first for name in step_names(kind, bucket, kinds)]
-    copies = [copy_name(kind, size, group) for kind in CopyKind for size in shapes.copy_sizes for group in kinds]
     logprobs = [prompt_logprobs_name(*shape) for shape in shapes.token_shapes(StepKind.PREFILL)]
-    caches = [initial_cache_name(group, part) for part in range(shapes.layout.num_parts) for group in kinds]
+    caches = [name for part in range(shapes.layout.num_parts) for name in cache_names(part, kinds)]
     decode = step_names(StepKind.DECODE, next(iter(shapes.decode_grid)), kinds)
-    rest = [*decode, *caches, *steps, COUNT_TOKENS, *(copies if shapes.has_slot_cache else ()), *logprobs]
+    rest = [*decode, *caches, *steps, COUNT_TOKENS, *copy_names(shapes, kinds), *logprobs]
     return list(dict.fromkeys([*first_names(shapes, groups), *rest]))
 
 

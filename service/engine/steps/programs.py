@@ -61,6 +61,7 @@ class _EnginePrograms:
     ) -> None:
         self._model, self._shapes, self._weights = model, shapes, weight_shapes
         self._place = placement_of(model)
+        self._embedded = functools.cache(self._embed_shapes)
         self._make_slots = functools.partial(initial_slots, model.vocab_size, shapes)
         self._slots = placed(jax.eval_shape(self._make_slots), self._place.replicated)
 
@@ -154,9 +155,12 @@ class _EnginePrograms:
 
     def _group_inputs(self, bucket: Bucket) -> LayerGroupInputs:
         """Return the shapes of a layer group's inputs; those that depend on the model come from its `embed`."""
-        tokens = _int32(bucket.num_seqs, bucket.num_tokens)
-        hidden, rotation = jax.eval_shape(self._model.embed, self._weights, tokens, tokens)
+        hidden, rotation = self._embedded(bucket.num_seqs, bucket.num_tokens)
         return LayerGroupInputs(hidden, rotation, empty_step(bucket, self._shapes).paging)
+
+    def _embed_shapes(self, num_seqs: int, num_tokens: int) -> tuple[Any, Any]:
+        tokens = _int32(num_seqs, num_tokens)
+        return jax.eval_shape(self._model.embed, self._weights, tokens, tokens)
 
     def _hidden(self, *shape: int) -> jax.ShapeDtypeStruct:
         return jax.ShapeDtypeStruct((*shape, self._model.hidden_size), self._model.dtype)

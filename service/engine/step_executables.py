@@ -1,0 +1,118 @@
+"""A runner's executables by bucket and size, as many as a start has loaded or compiled so far."""
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+from service.compile.lazy import LazyExecutables
+from service.compile.program import Executable
+from service.engine.available_steps import AvailableSteps
+from service.engine.shapes import Bucket, CopyKind, EngineShapes, StepKind
+from service.engine.steps.names import (
+    COUNT_TOKENS,
+    cache_names,
+    copy_name,
+    copy_names,
+    distinct,
+    embed_name,
+    last_hidden_name,
+    layer_group_name,
+    prompt_logprobs_name,
+    sample_name,
+    step_names,
+)
+from service.models.interface import LayerGroup
+
+
+class DeferredExecutable:
+    """An executable that is looked up when it first runs; until then it may still be loading or compiling."""
+
+    def __init__(self, find: Callable[[str], Executable], name: str) -> None:
+        self._find = find
+        self._name = name
+        self._found: Executable | None = None
+
+    def get(self) -> Executable:
+        """Return the executable; the first call waits until it is there."""
+        if self._found is None:
+            self._found = self._find(self._name)
+        return self._found
+
+
+class ModelExecutables(NamedTuple):
+    """The model's part of a step of one bucket."""
+
+    embed: DeferredExecutable
+    layer_groups: tuple[DeferredExecutable, ...]  # one for each layer group of the model
+    last_hidden: DeferredExecutable | None  # None for a decode step, whose sequences have one token
+
+
+class StepExecutables:
+    """The executables of steps by bucket and size, so that a step formats and looks up no names."""
+
+    def __init__(
+        self, executables: Mapping[str, Executable], shapes: EngineShapes, groups: Sequence[LayerGroup]
+    ) -> None:
+        self.waited_s = 0.0  # for executables that were still being compiled, by all steps so far
+        self._by_name = executables
+        self._shapes = shapes
+        self._kinds = distinct(groups)
+        self._preferred: set[tuple[StepKind, Bucket]] = set()
+        self.available = AvailableSteps(shapes, self._is_compiled, self._are_copies_compiled)
+
+        def deferred(name: str) -> DeferredExecutable:
+            return DeferredExecutable(self._find, name)
+
+        def by_group(name: Callable[[LayerGroup], str]) -> tuple[DeferredExecutable, ...]:
+            return tuple(deferred(name(group)) for group in groups)
+
+        prefill_shapes: list[Any] = shapes.token_shapes(StepKind.PREFILL)
+        last_hidden = {shape: deferred(last_hidden_name(*shape)) for shape in prefill_shapes}
+        self.model = {
+            (kind, bucket): ModelExecutables(
+                deferred(embed_name(kind, bucket)),
+                by_group(lambda group, kind=kind, bucket=bucket: layer_group_name(kind, bucket, group)),
+                last_hidden[bucket.num_seqs, bucket.num_tokens] if kind is StepKind.PREFILL else None,
+            )
+            for kind, bucket in shapes.buckets
+        }
+        self.sample = {
+            (kind, num_seqs): deferred(sample_name(kind, num_seqs))
+            for kind in StepKind
+            for num_seqs in shapes.seq_counts(kind)
+        }
+        self.prompt_logprobs = {shape: deferred(prompt_logprobs_name(*shape)) for shape in prefill_shapes}
+        self.copies = {
+            (kind, size): by_group(lambda group, kind=kind, size=size: copy_name(kind, size, group))
+            for kind in CopyKind
+            for size in shapes.copy_sizes
+            if shapes.has_slot_cache
+        }
+        self.count_tokens = deferred(COUNT_TOKENS)
+
+    def prefer(self, kind: StepKind, bucket: Bucket) -> None:
+        """Have the executables of a step compiled next."""
+        if (kind, bucket) not in self._preferred and isinstance(self._by_name, LazyExecutables):
+            self._preferred.add((kind, bucket))
+            self._by_name.prefer(step_names(kind, bucket, self._kinds))
+
+    def _find(self, name: str) -> Executable:
+        """Look an executable up; it may have to be compiled first."""
+        begin_s = time.perf_counter()
+        is_usable = self._is_usable(name)
+        executable = self._by_name[name]
+        if not is_usable:
+            self.waited_s += time.perf_counter() - begin_s
+        return executable
+
+    def _is_usable(self, name: str) -> bool:
+        return not isinstance(self._by_name, LazyExecutables) or self._by_name.is_usable(name)
+
+    def _is_compiled(self, kind: StepKind, bucket: Bucket) -> bool:
+        return all(map(self._is_usable, step_names(kind, bucket, self._kinds)))
+
+    def _are_copies_compiled(self) -> bool:
+        last_part = self._shapes.layout.num_parts - 1
+        return not self._shapes.has_slot_cache or all(
+            map(self._is_usable, [*copy_names(self._shapes, self._kinds), *cache_names(last_part, self._kinds)])
+        )

@@ -1,0 +1,217 @@
+"""An engine whose start is still compiling: it serves every request with the steps that are there."""
+
+import asyncio
+import threading
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from service.compile.lazy import LazyExecutables, Making
+from service.engine.available_steps import AvailableSteps
+from service.engine.request import Request, Sampling
+from service.engine.runner import Runner
+from service.engine.schedule.chunking import Chunking
+from service.engine.shapes import Bucket, EngineShapes, PrefillShapes, StepKind, sufficient_buckets
+from service.engine.steps.names import compile_order, copy_names, distinct, program_names, step_names, sufficient_names
+from tests.engine.schedule.scheduling import make_request, make_scheduler, step
+
+SIZES = st.integers(1, 6).map(lambda power: 2**power)
+
+
+@st.composite
+def engine_shapes(draw):
+    page_size, num_slots = draw(SIZES), draw(st.integers(1, 33))
+    max_context = page_size * draw(st.integers(1, 400))
+    return EngineShapes(
+        num_slots=num_slots,
+        num_pages=num_slots * max_context // page_size,
+        page_size=page_size,
+        max_context=max_context,
+        max_prefill_tokens=draw(st.sampled_from([8, 64, 100, 512])),
+        prefill_seqs=draw(st.sampled_from([(1,), (1, 4), (1, 2, 4)])),
+        prefill_step_cost_tokens=draw(st.sampled_from([40, 512])),
+        has_slot_cache=draw(st.booleans()),
+    )
+
+
+@given(engine_shapes(), st.data())
+def test_whatever_is_compiled_there_is_a_step_for_every_chunk_that_is_cut_and_for_every_batch(shapes, data):
+    also = data.draw(st.sets(st.sampled_from(shapes.buckets)))
+    compiled = also | set(sufficient_buckets(shapes))
+    steps = AvailableSteps(shapes, lambda kind, bucket: (kind, bucket) in compiled)
+    chunking = Chunking(steps.prefill)
+    start = data.draw(st.integers(0, shapes.max_context - 1))
+    most = min(4, shapes.num_slots)
+    lengths = data.draw(st.lists(st.integers(1, shapes.max_context - start), min_size=1, max_size=most))
+    num_seqs = chunking.choose_num_seqs(lengths)
+    widths = [min(length, steps.prefill.width(num_seqs)) for length in lengths[:num_seqs]]
+    chunk = chunking.first_chunk(lengths[0]) if num_seqs == 1 else max(widths)
+    needed = Bucket(num_seqs, chunk, shapes.pages_for(start + chunk))
+    assert (StepKind.PREFILL, steps.grids[StepKind.PREFILL].smallest(needed)) in compiled
+    used = data.draw(st.integers(1, shapes.num_slots))
+    decode = steps.grids[StepKind.DECODE].smallest(Bucket(used, 1, shapes.pages_for(start + 1)))
+    assert (StepKind.DECODE, decode) in compiled
+
+
+@given(engine_shapes())
+def test_once_all_are_compiled_the_steps_are_those_of_the_shapes(shapes):
+    steps = AvailableSteps(shapes)
+    assert steps.is_complete
+    assert [list(grid) for grid in steps.grids.values()] == [list(grid) for grid in shapes.grids.values()]
+    assert steps.prefill == shapes.prefill
+
+
+def test_steps_appear_as_they_are_compiled_a_token_shape_with_its_widest_context():
+    shapes = EngineShapes(num_slots=4, num_pages=256, page_size=16, max_context=1024, max_prefill_tokens=128)
+    compiled = set(sufficient_buckets(shapes))
+    steps = AvailableSteps(shapes, lambda kind, bucket: (kind, bucket) in compiled)
+    short, long = Bucket(1, 1, 16), Bucket(1, 1, 64)
+    assert steps.grids[StepKind.DECODE].smallest(short) == Bucket(4, 1, 64)
+    compiled.add((StepKind.DECODE, short))
+    steps.refresh()
+    assert steps.grids[StepKind.DECODE].smallest(short) == Bucket(4, 1, 64)  # one that grows would have no step later
+    compiled.add((StepKind.DECODE, long))
+    steps.refresh()
+    assert steps.grids[StepKind.DECODE].smallest(short) == short
+    assert not steps.is_complete
+    compiled.update(shapes.buckets)
+    steps.refresh()
+    assert steps.is_complete
+
+
+def test_no_prefix_is_cached_until_pages_can_be_copied_and_then_those_that_run_are_too():
+    scheduler = make_scheduler(num_slots=3, max_tokens=8)
+    shapes = PrefillShapes(8, num_seqs=(1, 2, 4), step_cost_tokens=512)
+    scheduler.adapt(shapes, caches_prefixes=False)
+    scheduler.add(make_request("a", 8, max_tokens=20))
+    step(scheduler), step(scheduler)
+    assert scheduler.take_copies() == []
+    again = scheduler.add(make_request("a2", 8, max_tokens=20))
+    step(scheduler)
+    assert again.num_cached_tokens == 0
+    scheduler.adapt(shapes, caches_prefixes=True)
+    while not scheduler.is_idle:
+        step(scheduler)
+    later = scheduler.add(make_request("a3", 8))
+    step(scheduler), step(scheduler)
+    assert later.num_cached_tokens == 4  # at least one token is left to compute
+
+
+class GatedMaking:
+    """Hands out executables that were compiled before: some at once, the others when the gate opens."""
+
+    def __init__(self, executables, at_once):
+        self.gate = threading.Event()
+        self.asked = []
+        self._executables, self._at_once = executables, set(at_once)
+
+    def __call__(self, name):
+        self.asked.append(name)
+        if name not in self._at_once:
+            assert self.gate.wait(60)
+        return self._executables[name]
+
+
+@pytest.fixture
+def gated(executables, model, shapes):
+    return GatedMaking(executables, sufficient_names(shapes, model.layer_groups))
+
+
+@pytest.fixture
+def starting(gated, model, shapes):
+    """A runner of a start that has compiled what suffices."""
+    names = compile_order(shapes, model.layer_groups)
+    making = Making(gated, num_first_threads=2, num_rest_threads=2, lookups_make=False)
+    lazy = LazyExecutables(names, len(sufficient_names(shapes, model.layer_groups)), making)
+    for name in sufficient_names(shapes, model.layer_groups):
+        lazy[name]
+    runner = Runner(shapes, model.layer_groups, {}, lazy)
+    yield runner, lazy
+    gated.gate.set()
+    lazy.wait()
+
+
+def requests(prompts, num_tokens, **options):
+    return [
+        Request(str(i), tuple(prompt), num_tokens, Sampling(temperature=0.0), **options)
+        for i, prompt in enumerate(prompts)
+    ]
+
+
+PROMPTS = [list(range(1, 1 + length)) for length in (1, 3, 8, 17, 30, 40)]
+
+
+def test_every_request_is_served_by_what_suffices_and_by_more_as_it_comes(starting, gated, model, start_engine):
+    runner, lazy = starting
+    engine = start_engine(runner)
+    expected = [tuple(model.expected(tuple(prompt), 8)) for prompt in PROMPTS]
+    assert [g.token_ids for g in engine.generate(requests(PROMPTS, 8))] == expected
+    assert not runner.available_steps().is_complete
+    assert runner.waited_for_compile_s == 0
+    gated.gate.set()
+    lazy.wait()
+    assert [g.token_ids for g in engine.generate(requests(PROMPTS, 8))] == expected
+    assert runner.available_steps().is_complete
+
+
+def test_what_traffic_would_use_is_compiled_next(starting, gated, model, shapes, start_engine):
+    runner, lazy = starting
+    lazy.make_rest()  # both threads wait at the gate, with what comes first
+    engine = start_engine(runner)
+    engine.generate(requests([[1, 2, 3]], 3))
+    gated.gate.set()
+    lazy.wait()
+    taken = len(sufficient_names(shapes, model.layer_groups)) + 2
+    best = shapes.decode_grid.smallest(Bucket(1, 1, shapes.pages_for(6)))
+    assert gated.asked[taken] in step_names(StepKind.DECODE, best, model.layer_groups)
+
+
+def test_a_request_that_needs_a_missing_executable_waits_for_that_one_and_is_told(
+    starting, gated, executables, model, start_engine
+):
+    runner, _ = starting
+    engine = start_engine(runner)
+
+    async def main():
+        stream = engine.submit(*requests([[1, 2, 3]], 2, num_prompt_logprobs=0))
+        asyncio.get_running_loop().call_later(0.3, gated.gate.set)
+        events = [event async for event in stream]
+        return events, stream.waited_for_compile_s
+
+    events, waited_s = asyncio.run(main())
+    assert sum((event.token_ids for event in events), ()) == tuple(model.expected((1, 2, 3), 2))
+    assert 0.05 < waited_s < 30
+
+
+def test_running_every_executable_on_padding_changes_nothing_for_sequences_on_their_way(runner, model, start_engine):
+    engine = start_engine(runner)
+    expected = [tuple(model.expected(tuple(prompt), 8)) for prompt in PROMPTS]
+    answers = []
+    asking = threading.Thread(target=lambda: answers.extend(engine.generate(requests(PROMPTS, 8)) for _ in range(3)))
+    asking.start()
+    while asking.is_alive():
+        for run in runner.padded_steps():
+            engine.run_between_steps(run)
+    asking.join()
+    assert [[g.token_ids for g in generations] for generations in answers] == [expected] * 3
+
+
+def test_a_call_that_fails_between_steps_is_told_to_its_caller_alone(engine, model):
+    def fail():
+        raise ValueError("no")
+
+    with pytest.raises(ValueError, match="no"):
+        engine.run_between_steps(fail)
+    [generation] = engine.generate(requests([[1, 2]], 4))
+    assert generation.token_ids == tuple(model.expected((1, 2), 4))
+
+
+def test_the_order_of_compiling_has_every_program_once_and_what_suffices_first(model, shapes):
+    groups = model.layer_groups
+    order = compile_order(shapes, groups)
+    assert sorted(order) == sorted(program_names(shapes, groups))
+    first = sufficient_names(shapes, groups)
+    assert order[: len(first)] == first
+    copies = copy_names(shapes, distinct(groups))
+    assert set(order[len(first) : len(first) + 2 + len(copies)]) >= set(copies)
