@@ -183,9 +183,12 @@ def levserve(checkpoint: Path, folder: Path, settings: Mapping[str, str]) -> Htt
 
 
 def service_environment(checkpoint: Path, folder: Path, settings: Mapping[str, str]) -> dict[str, str]:
-    """Return the environment of Levserve, and of its engine alone, with huge pages as in `make serve`."""
+    """Return the environment of Levserve, and of its engine alone, with huge pages as in `make serve`.
+
+    It is ready once every executable is there, so that none is compiled while something is timed.
+    """
     fixed = {"MODEL_URI": str(checkpoint), "MODEL_NAME": "bench", "LOCAL_MODEL_CACHE": str(folder / "cache")}
-    return fixed | {"LOG_FORMAT": "json", "GLIBC_TUNABLES": "glibc.malloc.hugetlb=1"} | dict(settings)
+    return fixed | {"READY_WHEN": "complete", "LOG_FORMAT": "json", "GLIBC_TUNABLES": "glibc.malloc.hugetlb=1"} | dict(settings)
 
 
 def free_port() -> int:

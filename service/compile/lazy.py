@@ -23,7 +23,7 @@ class Making:
     stack_bytes: int = 0  # of each thread; 0 for the system's default
     # Whether a lookup may make an executable on its own thread; if not, it waits for a thread with a large stack.
     lookups_make: bool = True
-    on_rest_thread: Callable[[], None] = lambda: None  # called first on each thread that makes the rest
+    on_rest_thread: Callable[[], None] = lambda: None  # called once on each thread that makes some of the rest
 
 
 class LazyExecutables(Mapping[str, Executable]):
@@ -36,8 +36,8 @@ class LazyExecutables(Mapping[str, Executable]):
         self._futures: dict[str, Future[Executable]] = {name: Future() for name in names}
         self._queue = list(names[:num_first])
         self._rest = list(names[num_first:])
+        self._first = frozenset(self._queue)
         self._num_threads = 0
-        self._is_resting = True  # until the rest may begin
         self._start_threads(making.num_first_threads)
 
     @override
@@ -83,7 +83,6 @@ class LazyExecutables(Mapping[str, Executable]):
     def make_rest(self) -> None:
         """Begin to make all that has not begun; may be called again."""
         with self._lock:
-            self._is_resting = False
             self._queue += self._rest
             self._rest = []
         self._start_threads(self._making.num_rest_threads)
@@ -103,14 +102,15 @@ class LazyExecutables(Mapping[str, Executable]):
         with self._lock:
             num_missing = min(num_threads, len(self._queue)) - self._num_threads
             self._num_threads += max(num_missing, 0)
-            is_rest = not self._is_resting
         for _ in range(num_missing):
-            _start_thread(lambda: self._work(is_rest=is_rest), self._making.stack_bytes)
+            _start_thread(self._work, self._making.stack_bytes)
 
-    def _work(self, *, is_rest: bool) -> None:
-        if is_rest:
-            self._making.on_rest_thread()
+    def _work(self) -> None:
+        is_announced = False
         while (name := self._next()) is not None:
+            if not is_announced and name not in self._first:
+                self._making.on_rest_thread()
+                is_announced = True
             self._make(name)
 
     def _next(self) -> str | None:

@@ -6,12 +6,11 @@ stream <── call_soon_threadsafe ─────── deliver
 """
 
 import asyncio
-import contextlib
 import logging
 import threading
 import time
 from collections.abc import Callable, Iterable
-from concurrent.futures import Future
+from concurrent.futures import Future, wait
 
 from service.engine.loop import Loop, StepRunner
 from service.engine.request import Abort, Call, Generation, Request, Stop, Submission, TokenStream
@@ -149,10 +148,9 @@ class Engine:
         self._check_live()
         call = Call(function, Future())
         self._loop.inbox.put(call)
-        while True:
-            with contextlib.suppress(TimeoutError):
-                return call.done.result(timeout=LIVENESS_POLL_S)
+        while not wait([call.done], timeout=LIVENESS_POLL_S).done:
             self._check_live()
+        call.done.result()
 
     def stop(self) -> None:
         """End the device thread; requests that are still open get an error."""
