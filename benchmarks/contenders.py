@@ -188,7 +188,11 @@ def service_environment(checkpoint: Path, folder: Path, settings: Mapping[str, s
     It is ready once every executable is there, so that none is compiled while something is timed.
     """
     fixed = {"MODEL_URI": str(checkpoint), "MODEL_NAME": "bench", "LOCAL_MODEL_CACHE": str(folder / "cache")}
-    return fixed | {"READY_WHEN": "complete", "LOG_FORMAT": "json", "GLIBC_TUNABLES": "glibc.malloc.hugetlb=1"} | dict(settings)
+    return (
+        fixed
+        | {"READY_WHEN": "complete", "LOG_FORMAT": "json", "GLIBC_TUNABLES": "glibc.malloc.hugetlb=1"}
+        | dict(settings)
+    )
 
 
 def free_port() -> int:

@@ -23,7 +23,12 @@ MODEL = "levserve-demo"
 def measure(num_streams: int, num_tokens: int, num_waves: int, cache: Path) -> dict[str, float]:
     """Start a server and send it waves of streams; return median milliseconds per 1000 tokens."""
     port = free_port()
-    settings = {"MAX_NUM_SEQS": str(num_streams), "LOCAL_MODEL_CACHE": str(cache), "LOG_FORMAT": "json", "READY_WHEN": "complete"}
+    settings = {
+        "MAX_NUM_SEQS": str(num_streams),
+        "LOCAL_MODEL_CACHE": str(cache),
+        "LOG_FORMAT": "json",
+        "READY_WHEN": "complete",
+    }
     server = HttpServer(
         [sys.executable, "-m", "service", "serve"],
         port,

@@ -7,7 +7,7 @@ from fastapi import FastAPI, Request
 from fastapi.responses import JSONResponse
 from starlette.exceptions import HTTPException
 
-from service.api import chat, completions, health, models
+from service.api import chat, completions, health, models, tokenize
 from service.api.dependencies import ApiContext, ModelReadiness
 from service.api.http.access_log import AccessLog
 from service.api.http.auth import KeyCheck
@@ -51,7 +51,7 @@ def create_api(
         default_max_tokens=default_max_tokens,
         default_temperature=default_temperature,
     )
-    for resource in (chat, completions, models, health):
+    for resource in (chat, completions, models, tokenize, health):
         app.include_router(resource.router)
     app.add_exception_handler(RequestError, _answer_error)
     app.add_exception_handler(EngineError, _answer_error)

@@ -106,14 +106,23 @@ def _template_call(call: ToolCall, path: str) -> dict[str, Any]:
     return {"id": call.id, "type": "function", "function": {"name": call.function.name, "arguments": arguments}}
 
 
-def _prompt_ids(body: ChatCompletionRequest, model: ServedModel) -> list[int]:
+def render(messages: Sequence[Message], model: ServedModel) -> str:
+    """Return the prompt that a chat's messages make, special tokens included.
+
+    Raises:
+        InvalidParameter: the model has no template, or the template refuses the messages.
+    """
     if model.chat_template is None:
         raise InvalidParameter(
             f"The model '{model.name}' has no chat template, so it takes no messages. "
             "Send a 'prompt' to /v1/completions.",
             param="messages",
         )
-    text = model.chat_template.render(template_messages(body.messages))
+    return model.chat_template.render(template_messages(messages))
+
+
+def _prompt_ids(body: ChatCompletionRequest, model: ServedModel) -> list[int]:
+    text = render(body.messages, model)
     # The template has written the special tokens already.
     return model.tokenizer.encode(text, add_special_tokens=False, param="messages", limit_tokens=model.max_model_len)
 

@@ -9,6 +9,7 @@ at one character, the longest. Text that could still become a stop string is hel
 
 import codecs
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
 
 from service.text.tokenizer import BYTE_TOKEN, TokenBytes, Tokenizer
@@ -97,11 +98,20 @@ class WindowDetokenizer:
         return token is not None and BYTE_TOKEN.fullmatch(token) is not None
 
 
-class StopStrings:
-    """Cuts one text before its first stop string, wherever the boundaries of its parts lie."""
+@dataclass(frozen=True, slots=True)
+class StopRule:
+    """The strings that end a text."""
 
-    def __init__(self, stops: Sequence[str]) -> None:
-        self._stops = tuple(stops)  # each with at least one character
+    strings: tuple[str, ...] = ()  # each with at least one character
+    keeps_stop: bool = False  # whether the text ends after the stop string that ended it, rather than before
+
+
+class StopStrings:
+    """Cuts one text at its first stop string, wherever the boundaries of its parts lie."""
+
+    def __init__(self, rule: StopRule) -> None:
+        self._stops = rule.strings
+        self._keeps_stop = rule.keeps_stop
         self._held = ""
 
     def push(self, text: str) -> tuple[str, bool]:
@@ -112,7 +122,8 @@ class StopStrings:
         matches = [(start + len(stop), start) for stop in self._stops if (start := text.find(stop)) >= 0]
         if matches:
             self._held = ""
-            return text[: min(matches)[1]], True
+            end, start = min(matches)
+            return text[: end if self._keeps_stop else start], True
         border = min(self._first_possible_start(text, stop) for stop in self._stops)
         self._held = text[border:]
         return text[:border], False

@@ -10,15 +10,18 @@ pytestmark = pytest.mark.anyio
 
 METHODS = ("GET", "POST", "PUT", "PATCH", "DELETE", "HEAD", "OPTIONS", "TRACE")
 ROUTES = {
+    "/detokenize",
     "/health",
     "/health/live",
     "/health/ready",
     "/healthz",
     "/metrics",
+    "/tokenize",
     "/v1/chat/completions",
     "/v1/completions",
     "/v1/models",
     "/v1/models/{model_id:path}",
+    "/version",
 }
 
 

@@ -1,7 +1,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from service.text.detokenizer import StopStrings
+from service.text.detokenizer import StopRule, StopStrings
 
 stop_lists = st.lists(st.text("abc", min_size=1, max_size=5), min_size=0, max_size=4)
 
@@ -15,8 +15,12 @@ def cut(text, stops):
     return text, False
 
 
-def run(pieces, stops):
-    cutter = StopStrings(stops)
+def cutting(stops, **options):
+    return StopStrings(StopRule(tuple(stops), **options))
+
+
+def run(pieces, stops, **options):
+    cutter = cutting(stops, **options)
     sent = ""
     for piece in pieces:
         text, is_stopped = cutter.push(piece)
@@ -33,7 +37,7 @@ def test_the_cut_does_not_depend_on_the_pieces(pieces, stops):
 
 @given(text=st.text("abc", max_size=20), stops=stop_lists)
 def test_nothing_sent_is_ever_taken_back(text, stops):
-    cutter = StopStrings(stops)
+    cutter = cutting(stops)
     sent = ""
     for character in text:
         piece, is_stopped = cutter.push(character)
@@ -44,7 +48,7 @@ def test_nothing_sent_is_ever_taken_back(text, stops):
 
 
 def test_a_possible_beginning_is_held_back_and_no_more():
-    cutter = StopStrings(["###"])
+    cutter = cutting(["###"])
     assert cutter.push("a#") == ("a", False)
     assert cutter.push("#b") == ("##b", False)
     assert cutter.push("##") == ("", False)
@@ -53,17 +57,26 @@ def test_a_possible_beginning_is_held_back_and_no_more():
 
 
 def test_a_stop_string_across_pieces_is_cut_with_all_that_follows():
-    cutter = StopStrings(["\n\nUser:"])
+    cutter = cutting(["\n\nUser:"])
     assert cutter.push("Yes.\n") == ("Yes.", False)
     assert cutter.push("\nUser: more") == ("", True)
 
 
 def test_text_without_stop_strings_is_not_held():
-    assert StopStrings([]).push("text") == ("text", False)
+    assert cutting([]).push("text") == ("text", False)
 
 
 def test_text_that_cannot_begin_a_stop_string_is_not_held_even_if_its_first_character_does():
-    cutter = StopStrings(["abc"])
+    cutter = cutting(["abc"])
     assert cutter.push("ax") == ("ax", False)
     assert cutter.push("ab") == ("", False)
     assert cutter.push("x") == ("abx", False)
+
+
+@given(pieces=st.lists(st.text("abc", max_size=4), max_size=10), stops=stop_lists)
+def test_a_text_that_keeps_its_stop_string_has_just_that_more(pieces, stops):
+    text, is_stopped = run(pieces, stops, keeps_stop=True)
+    without, is_cut = run(pieces, stops)
+    assert is_stopped == is_cut
+    assert text.startswith(without)
+    assert (text[len(without) :] in stops) if is_stopped else text == without

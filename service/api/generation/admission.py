@@ -11,6 +11,7 @@ from service.api.schema.generation import GenerationRequest
 from service.engine.limits import MAX_STOP_IDS
 from service.engine.request import Request, Sampling
 from service.errors import ContextLengthExceeded, InvalidParameter
+from service.text.detokenizer import StopRule
 
 MAX_LOGGED_CHARS = 128
 
@@ -41,8 +42,8 @@ def submit(
     """
     model = context.model
     body.check_token_ids(model.vocab_size)
-    if body.user is not None:
-        context.log_fields["user"] = "".join(c if c.isprintable() else "?" for c in body.user[:MAX_LOGGED_CHARS])
+    if (user := body.end_user) is not None:
+        context.log_fields["user"] = "".join(c if c.isprintable() else "?" for c in user[:MAX_LOGGED_CHARS])
     answer_id = f"{prefix}-{uuid.uuid4().hex}"
     stop_ids = _stop_ids(body, model)
     sampling = _sampling(body, model, context.api)
@@ -63,7 +64,8 @@ def submit(
                     num_prompt_logprobs=body.num_prompt_logprobs,
                 )
             )
-    return TextStreams(context, answer_id, requests, body.stop, per_prompt=body.n)
+    stop = StopRule(tuple(body.stop), keeps_stop=body.include_stop_str_in_output)
+    return TextStreams(context, answer_id, requests, stop, per_prompt=body.n)
 
 
 def token_budget(

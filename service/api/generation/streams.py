@@ -13,7 +13,7 @@ from typing import Any
 from service.api.dependencies import RequestContext
 from service.engine.request import FinishReason, Request, TokenEvent, TokenLogprobs
 from service.errors import Draining, EngineError
-from service.text.detokenizer import StopStrings, detokenizer_for
+from service.text.detokenizer import StopRule, StopStrings, detokenizer_for
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,13 +30,13 @@ class TextDelta:
 class TextStream:
     """One running sequence."""
 
-    def __init__(self, context: RequestContext, request: Request, stop: Sequence[str]) -> None:
+    def __init__(self, context: RequestContext, request: Request, stop: StopRule) -> None:
         self.request = request
         self.num_tokens = 0
         self.num_cached_tokens = 0  # prompt tokens found in the prefix cache
         self.finish_reason: FinishReason | None = None
         self._detokenizer = detokenizer_for(context.model.tokenizer, request.prompt_ids)
-        self._has_stop_strings = bool(stop)
+        self._has_stop_strings = bool(stop.strings)
         self._stop_strings = StopStrings(stop)
         self._tokens = context.model.engine.submit(request)
 
@@ -100,7 +100,7 @@ class TextStreams:
         context: RequestContext,
         answer_id: str,
         requests: Sequence[Request],
-        stop: Sequence[str],
+        stop: StopRule,
         *,
         per_prompt: int,
     ) -> None:
@@ -110,7 +110,7 @@ class TextStreams:
             context: of the HTTP request.
             answer_id: of the answer.
             requests: one for each choice, in the order of their indices.
-            stop: strings that end a text.
+            stop: which strings end a text, and how.
             per_prompt: choices of each prompt.
 
         Raises:

@@ -7,10 +7,13 @@ from typing import Annotated, Any, ClassVar, Literal, override
 
 from pydantic import BeforeValidator, Field
 
-from service.api.schema.generation import INT64_MAX, VLLM_FIELDS, GenerationRequest, StreamOptions
+from service.api.schema.generation import INT64_MAX, MAX_NAME_CHARS, VLLM_FIELDS, GenerationRequest, StreamOptions
 from service.api.schema.wire import NeutralValues, WireObject
 from service.engine.limits import MAX_LOGPROBS
 from service.errors import InvalidParameter
+
+# Source: https://platform.openai.com/docs/api-reference/chat/create#chat_create-metadata
+MAX_METADATA_PAIRS, MAX_METADATA_KEY_CHARS, MAX_METADATA_VALUE_CHARS = 16, 64, 512
 
 _UNSUPPORTED_FIELDS: NeutralValues = {
     **VLLM_FIELDS,
@@ -25,18 +28,15 @@ _UNSUPPORTED_FIELDS: NeutralValues = {
     "function_call": ("none",),
     "functions": ([],),
     "include_reasoning": (True,),
-    "metadata": ({},),
     "mm_processor_kwargs": (),
     "modalities": (["text"],),
     "moderation": (),
     "parallel_tool_calls": (True, False),  # without tools it has no effect
     "prediction": (),
-    "prompt_cache_key": (),
     "prompt_cache_options": (),
     "prompt_cache_retention": (),
     "reasoning_effort": (),
     "response_format": ({"type": "text"},),
-    "safety_identifier": (),
     "service_tier": ("auto", "default"),
     "store": (False,),
     "tool_choice": ("none",),
@@ -96,6 +96,25 @@ class ChatCompletionRequest(GenerationRequest):
     max_completion_tokens: int | None = Field(default=None, ge=1, le=INT64_MAX)
     logprobs: bool = False
     top_logprobs: int = Field(default=0, ge=0, le=MAX_LOGPROBS)
+    # OpenAI files stored answers under it, and `store` is never true here: it is checked and changes nothing.
+    metadata: (
+        Annotated[
+            dict[
+                Annotated[str, Field(max_length=MAX_METADATA_KEY_CHARS)],
+                Annotated[str, Field(max_length=MAX_METADATA_VALUE_CHARS)],
+            ],
+            Field(max_length=MAX_METADATA_PAIRS, fail_fast=True),
+        ]
+        | None
+    ) = None
+    # OpenAI routes requests of one key to one machine; here every request finds every prefix.
+    prompt_cache_key: str | None = Field(default=None, max_length=MAX_NAME_CHARS)
+    safety_identifier: str | None = Field(default=None, max_length=MAX_NAME_CHARS)  # the newer name of `user`
+
+    @property
+    @override
+    def end_user(self) -> str | None:
+        return self.safety_identifier if self.safety_identifier is not None else self.user
 
     @property
     @override

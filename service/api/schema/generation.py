@@ -34,7 +34,6 @@ VLLM_FIELDS: NeutralValues = {
     "guided_json": (),
     "guided_regex": (),
     "guided_whitespace_pattern": (),
-    "include_stop_str_in_output": (False,),
     "kv_transfer_params": (),
     "length_penalty": (1, 1.0),
     "logits_processors": ([],),
@@ -153,6 +152,7 @@ class GenerationRequest(SamplingFields):
         Field(max_length=MAX_STOP_STRINGS, fail_fast=True),
         BeforeValidator(_as_list),
     ] = Field(default_factory=list)
+    include_stop_str_in_output: bool = False  # vLLM's: the text ends with the stop string that ended it
     stream: bool = False
     stream_options: StreamOptions | None = None
     user: str | None = Field(default=None, max_length=MAX_NAME_CHARS)
@@ -165,6 +165,11 @@ class GenerationRequest(SamplingFields):
     def includes_usage(self) -> bool:
         """Whether the stream ends with the token counts."""
         return self.stream_options is not None and self.stream_options.include_usage
+
+    @property
+    def end_user(self) -> str | None:
+        """The name of the client's own user, for the log."""
+        return self.user
 
     @property
     def requested_max_tokens(self) -> tuple[int | None, str]:

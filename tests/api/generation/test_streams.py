@@ -93,6 +93,14 @@ async def test_a_stop_string_ends_its_own_choice():
     assert [choice["message"]["content"] for choice in answer["choices"]] == ["One. "] * 2
 
 
+@pytest.mark.parametrize("path", ["chat", "complete"])
+async def test_the_stop_string_stays_if_that_is_requested(path):
+    service = Service([*tokens("One. STOP Two."), FinishReason.STOP])
+    answer = (await getattr(service, path)(stop="STOP", include_stop_str_in_output=True)).json()
+    [choice] = answer["choices"]
+    assert (choice.get("text") or choice["message"]["content"], choice["finish_reason"]) == ("One. STOP", "stop")
+
+
 @pytest.mark.parametrize("stream", [False, True])
 async def test_tokens_that_came_with_the_one_that_completes_a_stop_string_are_dropped(stream):
     kept = tokens("One. STOP")

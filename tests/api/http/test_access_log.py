@@ -89,3 +89,14 @@ async def test_an_unexpected_failure_is_a_500_with_an_id_and_no_detail(caplog):
     assert response.headers["x-request-id"] in error["message"]
     assert "secret" not in response.text
     assert "0xdeadbeef" in caplog.text  # the operator sees it
+
+
+@pytest.mark.parametrize(
+    ("fields", "user"),
+    [({"user": "one"}, "one"), ({"safety_identifier": "two"}, "two"), ({"user": "a", "safety_identifier": "b"}, "b")],
+)
+async def test_the_clients_user_is_in_the_line_by_either_of_its_names(fields, user, caplog):
+    caplog.set_level("INFO", "service.api.http.access_log")
+    assert (await Service().chat(**fields, prompt_cache_key="chats")).status_code == 200
+    [line] = [record for record in caplog.records if record.message == "request"]
+    assert line.user == user

@@ -123,7 +123,7 @@ async def test_what_comes_together_leaves_together():
 
 @pytest.mark.parametrize("stream", [False, True])
 async def test_a_request_longer_than_its_time_is_a_504(stream):
-    service = Service([STALL], request_timeout_s=0.05)
+    service = Service([STALL], request_timeout_s=0.5)
     response = await service.chat(stream=stream)
     assert (response.status_code, response.json()["error"]["code"]) == (504, "timeout")
     assert service.engine.last.is_aborted

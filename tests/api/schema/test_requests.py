@@ -153,3 +153,22 @@ def test_only_text_is_read_and_nothing_is_fetched(part):
     error = refusal(ChatCompletionRequest, CHAT | {"messages": [{"role": "user", "content": content}]})
     assert isinstance(error, InvalidParameter)
     assert error.param == "messages[0].content[1].type"
+
+
+@pytest.mark.parametrize(
+    ("metadata", "param"),
+    [
+        ({f"key{i}": "value" for i in range(17)}, "metadata"),
+        ({"k" * 65: "value"}, f"metadata.{'k' * 64}"),
+        ({"key": "v" * 513}, "metadata.key"),
+        ({"key": 5}, "metadata.key"),
+        ([], "metadata"),
+    ],
+)
+def test_metadata_is_pairs_of_short_strings(metadata, param):
+    body = {"model": "m", "messages": [{"role": "user", "content": "hi"}]}
+    full = {f"key{i:061}": "v" * 512 for i in range(16)}
+    assert parse(ChatCompletionRequest, json.dumps(body | {"metadata": full}).encode()).metadata == full
+    with pytest.raises(InvalidParameter) as caught:
+        parse(ChatCompletionRequest, json.dumps(body | {"metadata": metadata}).encode())
+    assert caught.value.param.startswith(param)

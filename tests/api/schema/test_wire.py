@@ -76,7 +76,6 @@ def test_what_the_official_client_sends_back_of_an_answer_is_taken():
 NEUTRAL_OF_BOTH = {
     "bad_words": ([], ["a"]),
     "detokenize": (True, False),
-    "include_stop_str_in_output": (False, True),
     "length_penalty": (1.0, 0.5),
     "logits_processors": ([], ["a"]),
     "return_tokens_as_token_ids": (False, True),
@@ -98,7 +97,6 @@ NEUTRAL = {
         "function_call": ("none", "auto"),
         "functions": ([], [{}]),
         "include_reasoning": (True, False),
-        "metadata": ({}, {"a": "b"}),
         "modalities": (["text"], ["text", "audio"]),
         "parallel_tool_calls": (True, "true"),
         "service_tier": ("auto", "flex"),
@@ -115,9 +113,8 @@ NEVER_NEUTRAL_OF_BOTH = {
 NEVER_NEUTRAL = {
     ChatCompletionRequest: NEVER_NEUTRAL_OF_BOTH
     | {
-        "audio", "chat_template", "mm_processor_kwargs", "moderation", "prediction", "prompt_cache_key",
-        "prompt_cache_options", "prompt_cache_retention", "reasoning_effort", "safety_identifier", "verbosity",
-        "web_search_options",
+        "audio", "chat_template", "mm_processor_kwargs", "moderation", "prediction", "prompt_cache_options",
+        "prompt_cache_retention", "reasoning_effort", "verbosity", "web_search_options",
     },
     CompletionRequest: NEVER_NEUTRAL_OF_BOTH | {"prompt_embeds"},
 }  # fmt: skip

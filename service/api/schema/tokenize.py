@@ -1,0 +1,48 @@
+"""The bodies of POST /tokenize and POST /detokenize.
+
+Source: https://docs.vllm.ai/en/latest/serving/openai_compatible_server.html#tokenizer-api
+"""
+
+from typing import Annotated, ClassVar, override
+
+from pydantic import Field
+
+from service.api.schema.chat import Message
+from service.api.schema.generation import INT32_MAX, MAX_NAME_CHARS
+from service.api.schema.wire import NeutralValues, WireObject
+from service.errors import InvalidParameter, MissingParameter
+
+
+class TokenizeRequest(WireObject):
+    """The body of POST /tokenize: a text, or the messages of a chat."""
+
+    neutral_values: ClassVar[NeutralValues] = {
+        "add_generation_prompt": (True,),
+        "chat_template": (),
+        "chat_template_kwargs": ({},),
+        "continue_final_message": (False,),
+        "mm_processor_kwargs": (),
+        "tools": ([],),
+    }
+    nested: ClassVar[dict[str, type[WireObject]]] = {"messages": Message}
+
+    model: str | None = Field(default=None, max_length=MAX_NAME_CHARS)
+    prompt: str | None = None
+    messages: Annotated[list[Message], Field(min_length=1, fail_fast=True)] | None = None
+    add_special_tokens: bool | None = None  # as /v1/completions does for a prompt, and a chat's template for messages
+    return_token_strs: bool = False
+
+    @override
+    def check_consistency(self) -> None:
+        """Refuse a request with neither text nor messages, or with both."""
+        if self.prompt is None and self.messages is None:
+            raise MissingParameter("prompt")
+        if self.prompt is not None and self.messages is not None:
+            raise InvalidParameter("'messages' contradicts 'prompt'; send one.", param="messages")
+
+
+class DetokenizeRequest(WireObject):
+    """The body of POST /detokenize."""
+
+    model: str | None = Field(default=None, max_length=MAX_NAME_CHARS)
+    tokens: Annotated[list[Annotated[int, Field(ge=0, le=INT32_MAX)]], Field(fail_fast=True)]
