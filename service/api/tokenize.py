@@ -3,7 +3,7 @@
 Source: https://docs.vllm.ai/en/latest/serving/openai_compatible_server.html#tokenizer-api
 """
 
-from importlib.metadata import version
+from importlib.metadata import PackageNotFoundError, version
 from typing import Annotated
 
 from fastapi import APIRouter, Depends
@@ -12,8 +12,8 @@ from fastapi.responses import JSONResponse, Response
 from service.api.chat import render
 from service.api.dependencies import RequestContext, ServedModel, request_context
 from service.api.http.receive import json_body
+from service.api.schema.generation import unknown_token
 from service.api.schema.tokenize import DetokenizeRequest, TokenizeRequest
-from service.errors import InvalidParameter
 
 router = APIRouter()
 
@@ -24,16 +24,7 @@ async def tokenize(
     body: Annotated[TokenizeRequest, Depends(json_body(TokenizeRequest))],
 ) -> Response:
     """Return the token ids that a prompt or a chat has; it may be longer than the context."""
-    model = context.model
-    if body.model is not None:
-        model.check_name(body.model)
-    token_ids = await context.run_in_thread(lambda: _token_ids(body, model))
-    names = (
-        [model.tokenizer.backend.id_to_token(token_id) for token_id in token_ids] if body.return_token_strs else None
-    )
-    return JSONResponse(
-        {"count": len(token_ids), "max_model_len": model.max_model_len, "tokens": token_ids, "token_strs": names}
-    )
+    return await context.run_in_thread(lambda: _tokens(body, context.model))
 
 
 @router.post("/detokenize")
@@ -42,24 +33,37 @@ async def detokenize(
     body: Annotated[DetokenizeRequest, Depends(json_body(DetokenizeRequest))],
 ) -> Response:
     """Return the text of token ids, special tokens included."""
-    model = context.model
-    if body.model is not None:
-        model.check_name(body.model)
-    for index, token_id in enumerate(body.tokens):
-        if token_id >= model.vocab_size:
-            param = f"tokens[{index}]"
-            message = f"Invalid '{param}': {token_id} is not a token id of this model, whose ids are less than "
-            raise InvalidParameter(f"{message}{model.vocab_size}.", param=param)
-    decoded = await context.run_in_thread(
-        lambda: model.tokenizer.backend.decode(list(body.tokens), skip_special_tokens=False)
-    )
-    return JSONResponse({"prompt": decoded})
+    return await context.run_in_thread(lambda: _text(body, context.model))
 
 
 @router.get("/version")
 async def show_version() -> Response:
     """Return the version of Levserve."""
-    return JSONResponse({"version": version("levserve")})
+    try:
+        return JSONResponse({"version": version("levserve")})
+    except PackageNotFoundError:  # it runs from its source
+        return JSONResponse({"version": "not installed"})
+
+
+# A body may have a million tokens, so all of an answer, its JSON included, is made off the event loop.
+def _tokens(body: TokenizeRequest, model: ServedModel) -> Response:
+    if body.model is not None:
+        model.check_name(body.model)
+    token_ids = _token_ids(body, model)
+    name_of = model.tokenizer.backend.id_to_token
+    names = [name_of(token_id) for token_id in token_ids] if body.return_token_strs else None
+    return JSONResponse(
+        {"count": len(token_ids), "max_model_len": model.max_model_len, "tokens": token_ids, "token_strs": names}
+    )
+
+
+def _text(body: DetokenizeRequest, model: ServedModel) -> Response:
+    if body.model is not None:
+        model.check_name(body.model)
+    for index, token_id in enumerate(body.tokens):
+        if token_id >= model.vocab_size:
+            raise unknown_token(f"tokens[{index}]", token_id, model.vocab_size)
+    return JSONResponse({"prompt": model.tokenizer.backend.decode(body.tokens, skip_special_tokens=False)})
 
 
 def _token_ids(body: TokenizeRequest, model: ServedModel) -> list[int]:

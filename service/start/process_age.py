@@ -1,4 +1,4 @@
-"""When this process was created: before Python itself had started."""
+"""Read from the kernel the time at which this process was created, which is before Python itself started."""
 
 import os
 import time

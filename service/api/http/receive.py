@@ -1,4 +1,4 @@
-"""What arrives from the client while a request is answered: the body, and the disconnect that ends the work.
+"""Read a request's body, and cancel its work when the client disconnects.
 
 The body is bounded in size and time, the work in time.
 """

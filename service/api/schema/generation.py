@@ -100,10 +100,10 @@ class SamplingFields(WireObject):
         ):
             for i, token_id in enumerate(token_ids):
                 if token_id >= vocab_size:
-                    raise _unknown_token(f"{name}[{i}]", token_id, vocab_size)
+                    raise unknown_token(f"{name}[{i}]", token_id, vocab_size)
         for token_id in self.logit_bias:
             if token_id >= vocab_size:
-                raise _unknown_token("logit_bias", token_id, vocab_size)
+                raise unknown_token("logit_bias", token_id, vocab_size)
 
     def seed_for(self, index: int, default: int) -> int:
         """Return the seed of one choice: the first uses the request's seed, the others are derived from it.
@@ -118,7 +118,8 @@ class SamplingFields(WireObject):
         return (own + index * 0x9E37_79B9_7F4A_7C15) & INT64_MAX
 
 
-def _unknown_token(param: str, token_id: int, vocab_size: int) -> InvalidParameter:
+def unknown_token(param: str, token_id: int, vocab_size: int) -> InvalidParameter:
+    """Return the refusal of a token id that the model does not have."""
     return InvalidParameter(
         f"Invalid '{param}': {token_id} is not a token id of this model, whose ids are less than {vocab_size}.",
         param=param,
