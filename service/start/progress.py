@@ -155,8 +155,9 @@ class StartProgress:
         done, total = self._executables
         seconds = self.ready_s if self.ready_s is not None else now_s
         left_s = self._left_s(now_s)
+        idle = Phase.EXECUTABLES if done < total else Phase.LOCATE  # no task runs while a start waits for executables
         return {
-            "phase": "complete" if self.is_complete else ", ".join(running) or Phase.LOCATE,
+            "phase": "complete" if self.is_complete else ", ".join(running) or idle,
             "seconds": round(seconds, 3),
             "percent": None if left_s is None else int(100 * seconds / (seconds + left_s)),
             "estimated_seconds_left": None if left_s is None else round(left_s, 1),
