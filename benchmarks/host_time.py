@@ -13,18 +13,18 @@ import itertools
 import json
 import statistics
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from benchmarks.hand_counted import HandCountedModel
 from service.compile.aot import compile_programs
 from service.engine.available_steps import AvailableSteps
 from service.engine.engine import Engine
-from service.engine.loop import DispatchedStep
 from service.engine.request import Request, Sampling
 from service.engine.runner import Runner
 from service.engine.schedule.pages import PageCopy
 from service.engine.schedule.scheduler import Plan
 from service.engine.shapes import EngineShapes, StepKind
+from service.engine.step_runner import DispatchedStep
 from service.engine.steps.programs import engine_programs
 from service.observability.metrics import Metrics
 
@@ -41,10 +41,10 @@ class ClockedRunner:
             tuple[StepKind, int, float, float]
         ] = []  # kind, number of sequences, CPU seconds, wall seconds
 
-    def dispatch(self, plan: Plan) -> DispatchedStep:
+    def dispatch(self, plan: Plan, read_previous: Callable[[], None]) -> DispatchedStep:
         """Record the clocks and dispatch the plan."""
         self.marks.append((plan.kind, len(plan.seqs), time.thread_time(), time.perf_counter()))
-        return self._runner.dispatch(plan)
+        return self._runner.dispatch(plan, read_previous)
 
     @property
     def waited_for_compile_s(self) -> float:

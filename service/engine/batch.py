@@ -181,13 +181,13 @@ def unpack_logprobs(packed: Int[np.ndarray, " packed"], num_top: int) -> TokenLo
 
 
 def _pack_token_masks(plan: Plan, unrestricted: UInt[Array, "seq word"]) -> UInt[Array | np.ndarray, "seq word"]:
-    if all(planned.sequence.token_mask is None for planned in plan.seqs):
+    seqs = zip(batch_indices(plan), plan.seqs, strict=True)
+    restricted = [(i, planned.sequence) for i, planned in seqs if planned.is_sampled and planned.sequence.is_restricted]
+    if not restricted:
         return unrestricted
     masks = np.full(unrestricted.shape, ALL_ALLOWED, np.uint32)
-    for index, planned in zip(batch_indices(plan), plan.seqs, strict=True):
-        if (mask := planned.sequence.token_mask) is not None:
-            masks[index] = 0
-            masks[index, : len(mask)] = mask
+    for index, sequence in restricted:
+        sequence.fill_mask(masks[index])
     return masks
 
 

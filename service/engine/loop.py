@@ -1,6 +1,7 @@
 """The device thread: take messages, run a step, deliver events, until a message ends it.
 
 A step is dispatched before the previous one is read, so the device computes while the host plans, packs and delivers.
+A step with constrained sequences starts the same way; only its sampling waits until the previous one is read.
 """
 
 import asyncio
@@ -9,23 +10,20 @@ import queue
 import threading
 import time
 from collections.abc import Callable
-from typing import Protocol, runtime_checkable
 
-from service.engine.available_steps import AvailableSteps
 from service.engine.request import (
     Abort,
     Call,
     FinishReason,
     Message,
-    StepLogprobs,
     Stop,
     Submission,
     TokenEvent,
     TokenStream,
 )
-from service.engine.schedule.pages import PageCopy
 from service.engine.schedule.scheduler import Plan, Scheduler
 from service.engine.schedule.sequence import Sequence
+from service.engine.step_runner import DispatchedStep, StepRunner
 from service.errors import EngineError, NonFiniteLogits
 from service.observability.metrics import Metrics
 
@@ -40,55 +38,6 @@ NON_FINITE_LOGITS = (
 )
 
 type Events = list[tuple[Sequence, TokenEvent]]
-
-
-@runtime_checkable
-class IntRow(Protocol):
-    """One integer per sequence, as a numpy array has them."""
-
-    def tolist(self) -> list[int]:
-        """Return plain integers."""
-        ...
-
-
-@runtime_checkable
-class DispatchedStep(Protocol):
-    """A step in flight."""
-
-    def read(self) -> IntRow:
-        """Wait for the step and return one token per sequence; -1 for one whose logits are NaN or infinite."""
-        ...
-
-    def read_logprobs(self) -> StepLogprobs | None:
-        """Return the requested log-probabilities, if any."""
-        ...
-
-
-@runtime_checkable
-class StepRunner(Protocol):
-    """The device side, as the loop uses it."""
-
-    @property
-    def has_pages(self) -> bool:
-        """Whether the pages that copies need are made already."""
-        ...
-
-    @property
-    def waited_for_compile_s(self) -> float:
-        """How long steps have waited for executables so far."""
-        ...
-
-    def available_steps(self) -> AvailableSteps:
-        """Return the steps that run without waiting for an executable."""
-        ...
-
-    def copy_pages(self, copies: list[PageCopy]) -> None:
-        """Start copies between slots and pages, if the kernel keeps a cache per slot."""
-        ...
-
-    def dispatch(self, plan: Plan) -> DispatchedStep:
-        """Start a step and return at once."""
-        ...
 
 
 class StepPipeline:
@@ -124,7 +73,7 @@ class StepPipeline:
         if copies and not self._runner.has_pages:  # making pages takes long, so the tokens in flight come first
             self._read()
         self._runner.copy_pages(copies)
-        dispatched = (plan, self._runner.dispatch(plan)) if plan is not None else None
+        dispatched = (plan, self._runner.dispatch(plan, self._read)) if plan is not None else None
         self._read()
         self._in_flight = dispatched
         return plan
@@ -222,7 +171,9 @@ class Loop:
         for sequence, event in events:
             _, submission = self._open[sequence.request.id]
             self._measure_event(submission, event, now_s)
-            delivered = NonFiniteLogits(NON_FINITE_LOGITS) if event.finish_reason is FinishReason.ERROR else event
+            delivered = event
+            if event.finish_reason is FinishReason.ERROR:
+                delivered = sequence.failure or NonFiniteLogits(NON_FINITE_LOGITS)
             by_loop.setdefault(submission.stream.loop, []).append((submission.stream, delivered))
             if event.finish_reason is not None:
                 del self._open[sequence.request.id]

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from types import MappingProxyType
 
+from service.engine.constraint import Constraint
 from service.errors import EngineError
 
 
@@ -17,7 +18,7 @@ class FinishReason(StrEnum):
     STOP = "stop"  # a stop token was sampled; it is not part of the result
     LENGTH = "length"  # max_tokens were sampled, or the context is full
     ABORT = "abort"  # the client disconnected, or a stop string was found in the text
-    ERROR = "error"  # the model's logits for this sequence are NaN or infinite; other sequences go on
+    ERROR = "error"  # its logits are NaN or infinite, or its constraint failed; other sequences go on
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +56,7 @@ class Request:
     priority: int = 0  # the lower, the sooner; among equals the first to arrive
     cache_salt: bytes = b""  # only requests of the same salt find each other's prefixes
     num_prompt_logprobs: int | None = None  # [0, MAX_LOGPROBS], as num_logprobs, for each token of the prompt
+    constraint: Constraint | None = None  # of this request alone: it advances with the request's tokens
 
 
 @dataclass(frozen=True, slots=True)

@@ -110,8 +110,13 @@ class Runner:
         """Start the sampling of the tokens that follow a step."""
         return self._run(self._executables.sample[kind, len(inputs.hidden)], inputs)
 
-    def dispatch(self, plan: Plan) -> StepResult:
-        """Start a plan's step and its sampling, and return at once."""
+    def dispatch(self, plan: Plan, read_previous: Callable[[], None] = lambda: None) -> StepResult:
+        """Start a plan's step and its sampling, and return at once.
+
+        Args:
+            plan: the step.
+            read_previous: called while the step runs, before a sampling that depends on the previous step's tokens.
+        """
         needed = needed_bucket(plan, self.shapes)
         bucket = self._executables.available.grids[plan.kind].smallest(needed)
         if not self._executables.available.is_complete:
@@ -121,6 +126,8 @@ class Runner:
         if any(planned.is_sampled for planned in plan.seqs):
             if plan.kind is StepKind.PREFILL:
                 self._count_tokens(plan.seqs)
+            if any(planned.sequence.request.constraint is not None for planned in plan.seqs):
+                read_previous()
             unrestricted = self._unrestricted[bucket.num_seqs]
             sampled = self.sample(plan.kind, pack_sampling(plan, outputs.last, outputs.targets, unrestricted))
         if plan.kind is StepKind.PREFILL and any(_requests_prompt_logprobs(planned) for planned in plan.seqs):

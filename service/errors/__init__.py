@@ -21,6 +21,7 @@
     │   └── DeadlineExceeded           504 (limit_s)
     ├── EngineError                    500 server_error
     │   ├── NonFiniteLogits                of one sequence
+    │   ├── ConstraintError                of one sequence
     │   └── EngineStopped              503 the device thread has ended
     └── StartError                     stops the start with one line and exit code 1
         ├── SettingsError                  (variable)
@@ -56,7 +57,7 @@ from service.errors.checkpoint import (
     TransferFailed,
     UnsupportedModel,
 )
-from service.errors.engine import EngineError, EngineStopped, NonFiniteLogits
+from service.errors.engine import ConstraintError, EngineError, EngineStopped, NonFiniteLogits
 from service.errors.request import (
     BodyTooLarge,
     BodyTooSlow,
@@ -88,6 +89,7 @@ __all__ = [
     "CheckpointError",
     "CheckpointNotFound",
     "ClientDisconnected",
+    "ConstraintError",
     "ContextLengthExceeded",
     "CorruptObject",
     "DeadlineExceeded",

@@ -17,6 +17,12 @@ class NonFiniteLogits(EngineError):
     code = "broken_scores"
 
 
+class ConstraintError(EngineError):
+    """The constraint of one sequence cannot be applied; the others of its batch go on."""
+
+    code = "constraint_failed"
+
+
 class EngineStopped(EngineError):
     """The device thread has ended; the cause is chained."""
 

@@ -41,7 +41,7 @@ class HostDevice:
             else:
                 row[:] = self._pages[list(copy.pages)]
 
-    def dispatch(self, plan):
+    def dispatch(self, plan, read_previous):
         self.num_steps += 1
         return HostResult([self._run(plan.kind, row) for row in plan.seqs])
 

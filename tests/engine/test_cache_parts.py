@@ -35,8 +35,8 @@ class ReadingRunner:
             self.unread_when_pages_were_made.append(self._num_unread)
         self._runner.copy_pages(copies)
 
-    def dispatch(self, plan):
-        result = self._runner.dispatch(plan)
+    def dispatch(self, plan, read_previous):
+        result = self._runner.dispatch(plan, read_previous)
         self._num_unread += 1
 
         def read():

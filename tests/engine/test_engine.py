@@ -133,11 +133,11 @@ class FailingRunner:
     def copy_pages(self, copies):
         self._runner.copy_pages(copies)
 
-    def dispatch(self, plan):
+    def dispatch(self, plan, read_previous):
         self._left -= 1
         if self._left < 0:
             raise RuntimeError("device lost")
-        return self._runner.dispatch(plan)
+        return self._runner.dispatch(plan, read_previous)
 
 
 def test_a_failure_of_the_device_reaches_every_open_stream_and_is_told_once(runner, start_engine):

@@ -108,8 +108,8 @@ class RandomClients(queue.SimpleQueue):
         self._come()
         self._go()
 
-    def dispatch(self, plan):
-        return self._device.dispatch(plan)
+    def dispatch(self, plan, read_previous):
+        return self._device.dispatch(plan, read_previous)
 
     def get(self):
         """Answer the loop that has nothing to do."""

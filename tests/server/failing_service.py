@@ -17,10 +17,10 @@ LINGERS_S = 2.0
 dispatch, start = Runner.dispatch, Service.start
 
 
-def dispatch_until_it_fails(runner, plan):
+def dispatch_until_it_fails(runner, plan, read_previous):
     if len(plan.seqs) == NUM_SEQUENCES and next(STEPS, None) is None:
         raise RuntimeError("device lost")
-    return dispatch(runner, plan)
+    return dispatch(runner, plan, read_previous)
 
 
 def start_to_stop_later(service, on_error):

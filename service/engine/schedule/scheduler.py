@@ -132,7 +132,8 @@ class Scheduler:
     ) -> list[tuple[Sequence, TokenEvent]]:
         """Take the tokens that a step sampled, one per planned sequence, and return the events of its sequences.
 
-        A negative token id means that the sequence's logits are NaN or infinite: it ends that sequence alone.
+        A negative token id means that the sequence's logits are NaN or infinite: it ends that sequence alone, and so
+        does a constraint that failed.
         """
         events = []
         for index, (planned, token_id) in enumerate(zip(plan.seqs, token_ids, strict=True)):
@@ -268,7 +269,7 @@ class Scheduler:
         sequence.slot = -1
 
     def _commit_token(self, sequence: Sequence, token_id: int, logprobs: TokenLogprobs | None) -> TokenEvent:
-        if token_id < 0:
+        if token_id < 0 or sequence.failure is not None:
             self._finish(sequence, FinishReason.ERROR)
             return TokenEvent((), FinishReason.ERROR)
         is_first = not sequence.output_ids
@@ -277,7 +278,7 @@ class Scheduler:
         if token_id in sequence.request.stop_ids:
             self._finish(sequence, FinishReason.STOP)
             return TokenEvent((), FinishReason.STOP, num_cached_tokens, prompt_logprobs=of_prompt)
-        sequence.output_ids.append(token_id)
+        sequence.append(token_id)
         if len(sequence.output_ids) == sequence.request.max_tokens:
             self._finish(sequence, FinishReason.LENGTH)
         of_token = () if logprobs is None else (logprobs,)

@@ -13,6 +13,8 @@ import numpy as np
 from jaxtyping import UInt
 
 from service.engine.request import FinishReason, Request, TokenLogprobs
+from service.engine.token_mask import ALL_ALLOWED
+from service.errors import ConstraintError
 
 
 @dataclass(slots=True, eq=False)
@@ -33,6 +35,7 @@ class Sequence:
     last_chunk: int = -1  # running number of its last prefill chunk among all sequences' chunks
     output_ids: list[int] = field(default_factory=list)
     finish_reason: FinishReason | None = None
+    failure: ConstraintError | None = None  # of its constraint; the sequence ends with its next token
     token_mask: UInt[np.ndarray, " word"] | None = None  # as `pack_token_mask` returns it; None allows all tokens
     prompt_logprobs: list[TokenLogprobs | None] = field(default_factory=list)  # by position; empty unless requested
 
@@ -75,6 +78,37 @@ class Sequence:
     def is_finished(self) -> bool:
         """Whether it has ended."""
         return self.finish_reason is not None
+
+    @property
+    def is_restricted(self) -> bool:
+        """Whether some tokens must not be sampled next."""
+        constraint = self.request.constraint
+        is_constrained = constraint is not None and not constraint.is_free
+        return not self.is_finished and (self.token_mask is not None or is_constrained)
+
+    def fill_mask(self, words: UInt[np.ndarray, " word"]) -> None:
+        """Write the mask of the tokens that may be sampled next; a constraint that fails leaves a neutral mask."""
+        words[:] = ALL_ALLOWED
+        try:
+            if self.request.constraint is not None:
+                self.request.constraint.fill_mask(words)
+            if self.token_mask is not None:
+                words[: len(self.token_mask)] &= self.token_mask
+                words[len(self.token_mask) :] = 0
+            if not words.any():
+                raise ConstraintError("The constraints of the request leave no token to sample.")
+        except ConstraintError as error:
+            self.failure = error
+            words[:] = ALL_ALLOWED
+
+    def append(self, token_id: int) -> None:
+        """Take a sampled token."""
+        self.output_ids.append(token_id)
+        if self.request.constraint is not None:
+            try:
+                self.request.constraint.accept(token_id)
+            except ConstraintError as error:
+                self.failure = error
 
     def keep_prompt_logprobs(self, start: int, logprobs: tuple[TokenLogprobs, ...]) -> None:
         """Keep those of the tokens after position `start`; a chunk that runs again brings the same ones again."""

@@ -1,0 +1,32 @@
+"""The seam of structured output: which tokens a sequence may sample next, decided after each token on the host."""
+
+from typing import Protocol, runtime_checkable
+
+import numpy as np
+from jaxtyping import UInt
+
+
+@runtime_checkable
+class Constraint(Protocol):
+    """The rule of one sequence; only the device thread uses it once its request is submitted."""
+
+    @property
+    def is_free(self) -> bool:
+        """Whether any token may be sampled next, so that no mask is needed."""
+        ...
+
+    def fill_mask(self, words: UInt[np.ndarray, " word"]) -> None:
+        """Write the mask of the tokens that may be sampled next: one bit per token, the lowest bit of a word first.
+
+        Raises:
+            ConstraintError: the rule cannot be applied; the sequence ends with this error.
+        """
+        ...
+
+    def accept(self, token_id: int) -> None:
+        """Advance by a sampled token, which the mask allowed; a token that ends the sequence is not passed.
+
+        Raises:
+            ConstraintError: the rule cannot be applied; the sequence ends with this error.
+        """
+        ...
