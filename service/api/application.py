@@ -13,6 +13,7 @@ from service.api.http.access_log import AccessLog
 from service.api.http.auth import KeyCheck
 from service.api.http.errors import logged_error_answer
 from service.api.http.receive import BodyLimit
+from service.api.openapi import route as openapi
 from service.errors import EngineError, MethodNotAllowed, RequestError, UnknownRoute
 from service.observability.metrics import Metrics
 
@@ -42,7 +43,7 @@ def create_api(
         body_timeout_s: for a whole body to arrive.
         project_id: the Google Cloud project, which makes a trace id a link in Cloud Logging.
     """
-    # No documentation pages: they would describe the service to strangers and fetch scripts from elsewhere.
+    # FastAPI's own pages fetch scripts from elsewhere, and its document would lack the bodies.
     app = FastAPI(title="Levserve", openapi_url=None, docs_url=None, redoc_url=None, redirect_slashes=False)
     app.state.context = ApiContext(
         readiness=readiness,
@@ -51,8 +52,10 @@ def create_api(
         default_max_tokens=default_max_tokens,
         default_temperature=default_temperature,
     )
-    for resource in (chat, completions, models, tokenize, health):
-        app.include_router(resource.router)
+    app.state.routers = tuple(resource.router for resource in (chat, completions, models, tokenize, health, openapi))
+    app.state.documents = {}
+    for router in app.state.routers:
+        app.include_router(router)
     app.add_exception_handler(RequestError, _answer_error)
     app.add_exception_handler(EngineError, _answer_error)
     app.add_exception_handler(HTTPException, _answer_routing_error)

@@ -149,11 +149,10 @@ async def _chunks(
 ) -> AsyncIterator[list[dict[str, Any]]]:
     """Yield each choice's role, text and finish reason as they arrive, then the usage if requested."""
     head = _head(streams, body, "chat.completion.chunk")
-    usage = {"usage": None} if body.includes_usage else {}
 
     def chunk(index: int, delta: dict[str, str], **fields: Any) -> dict[str, Any]:
         choice = {"index": index, "delta": delta, "logprobs": None, "finish_reason": None, **fields}
-        return {**head, "choices": [choice], **usage}
+        return {**head, "choices": [choice], **streams.usage_of_chunk(body)}
 
     begun: set[int] = set()
     async for index, delta in streams.deltas():

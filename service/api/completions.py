@@ -141,7 +141,6 @@ async def _chunks(
     streams: TextStreams, writers: Sequence[_ChoiceWriter], body: CompletionRequest, head: dict[str, Any]
 ) -> AsyncIterator[list[dict[str, Any]]]:
     """Yield the text as it arrives, the finish reason of each choice, and the usage if requested."""
-    usage = {"usage": None} if body.includes_usage else {}
     sends_tokens = body.return_token_ids or body.logprobs is not None
     async for index, delta in streams.deltas():
         parts = [delta]
@@ -150,6 +149,6 @@ async def _chunks(
         # A token that does not complete a character yet is sent only if tokens were requested.
         sent = [part for part in parts if part.text or part.finish_reason or (sends_tokens and part.token_ids)]
         if sent:
-            yield [{**head, "choices": [writers[index].write([part])], **usage} for part in sent]
+            yield [{**head, "choices": [writers[index].write([part])], **streams.usage_of_chunk(body)} for part in sent]
     if body.includes_usage:
         yield [{**head, "choices": [], "usage": streams.usage()}]

@@ -39,10 +39,15 @@ async def detokenize(
 @router.get("/version")
 async def show_version() -> Response:
     """Return the version of Levserve."""
+    return JSONResponse({"version": installed_version()})
+
+
+def installed_version() -> str:
+    """Return the version of the installed package."""
     try:
-        return JSONResponse({"version": version("levserve")})
+        return version("levserve")
     except PackageNotFoundError:  # it runs from its source
-        return JSONResponse({"version": "not installed"})
+        return "not installed"
 
 
 # A body may have a million tokens, so all of an answer, its JSON included, is made off the event loop.

@@ -74,6 +74,7 @@ def serve(settings: Settings, picture: Path | None = None) -> None:
         service,
         service.metrics,
         admin_keys=settings.admin_api_keys,
+        has_pages=settings.page,
         max_waiting=settings.max_concurrent_requests if settings.early_requests == "wait" else 0,
         wait_s=settings.request_timeout,
     )

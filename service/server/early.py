@@ -1,7 +1,7 @@
 """The ASGI app that holds the port from the first moment, and passes requests on once the API is imported.
 
-FastAPI takes longer to import than a platform should wait for an open port, so health checks, early requests and
-/admin/stats are answered without it. Once the API is there, everything except /admin/stats goes to it.
+FastAPI takes longer to import than a platform should wait for an open port, so health checks, early requests,
+/admin/stats and the pages are answered without it. Once the API is there, everything except the last two goes to it.
 """
 
 import asyncio
@@ -23,8 +23,9 @@ from service.api.http.probes import (
     live_answer,
     ready_answer,
 )
-from service.errors import InvalidApiKey, NotReady, UnknownRoute
+from service.errors import InvalidApiKey, MethodNotAllowed, NotReady, UnknownRoute
 from service.observability.metrics import Metrics
+from service.server.pages import ALLOWED_METHODS, PAGES, send_page
 
 logger = logging.getLogger(__name__)
 
@@ -65,6 +66,7 @@ class EarlyAnswers:
         metrics: Metrics,
         *,
         admin_keys: tuple[str, ...] = (),
+        has_pages: bool = True,
         max_waiting: int = 0,
         wait_s: float = 0.0,
     ) -> None:
@@ -74,12 +76,14 @@ class EarlyAnswers:
             service: the service that starts.
             metrics: the series that count the answers given here.
             admin_keys: each of these opens /admin/stats; if empty, the route does not exist.
+            has_pages: whether the pages exist.
             max_waiting: early requests that may wait for the model at once; others are refused.
             wait_s: the longest wait of an early request.
         """
         self._service = service
         self._metrics = metrics
         self._admin_keys = ApiKeys(admin_keys)
+        self._pages = PAGES if has_pages else {}
         self._max_waiting = max_waiting
         self._wait_s = wait_s
         self._num_waiting = 0
@@ -89,6 +93,9 @@ class EarlyAnswers:
         is_http = scope["type"] == "http"
         if is_http and scope["path"] == STATS_PATH:
             await self._send(self._stats(scope), scope, send)
+            return
+        if is_http and scope["path"] in self._pages:
+            await self._page(scope, send)
             return
         if is_http and scope["path"] not in IMMEDIATE_PATHS:
             await self._wait()
@@ -127,13 +134,24 @@ class EarlyAnswers:
             return error_answer(error, "")
         return Answer(200, self._service.stats(), {})
 
+    async def _page(self, scope: Scope, send: Send) -> None:
+        if scope["method"] not in ALLOWED_METHODS:
+            refusal = error_answer(MethodNotAllowed("This route does not allow this method."), "")
+            await self._send(refusal._replace(headers={"allow": ", ".join(ALLOWED_METHODS)}), scope, send)
+            return
+        await send_page(scope["path"], self._record(scope, 200), scope, send)
+
     async def _send(self, answer: Answer, scope: Scope, send: Send) -> None:
-        route = scope["path"] if scope["path"] in IMMEDIATE_PATHS | {STATS_PATH} else "early"
-        self._metrics.http_responses.labels(route, str(answer.status)).inc()
-        request_id = f"req_{uuid.uuid4().hex}"
-        facts = {"method": scope["method"], "route": route, "status": answer.status, "request_id": request_id}
-        logger.log(logging.DEBUG if route in IMMEDIATE_PATHS else logging.INFO, "request", extra=facts)
-        headers = {"x-request-id": request_id, **answer.headers}
+        headers = self._record(scope, answer.status) | answer.headers
         if answer.status >= 400:  # the body of the request was not read, so the connection cannot be used again
             headers["connection"] = "close"
         await send_answer(answer._replace(headers=headers), scope, send)
+
+    def _record(self, scope: Scope, status: int) -> dict[str, str]:
+        """Count and log an answer; return the header with its id."""
+        route = scope["path"] if scope["path"] in IMMEDIATE_PATHS | {STATS_PATH} | self._pages.keys() else "early"
+        self._metrics.http_responses.labels(route, str(status)).inc()
+        request_id = f"req_{uuid.uuid4().hex}"
+        facts = {"method": scope["method"], "route": route, "status": status, "request_id": request_id}
+        logger.log(logging.DEBUG if route in IMMEDIATE_PATHS else logging.INFO, "request", extra=facts)
+        return {"x-request-id": request_id}

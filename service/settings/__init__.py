@@ -149,6 +149,11 @@ class Settings(BaseModel):
         description="When `/health/ready` is 200: once requests are `answering`, while executables that none of them "
         "has to wait for are still compiled; or once the start is `complete`.",
     )
+    page: bool = Field(
+        default=True,
+        description="Whether `/` is a page to chat with the model and `/docs` one that describes the API. Both are "
+        "open to anyone and use the API with the key that the visitor enters.",
+    )
     log_level: Literal["DEBUG", "INFO", "WARNING", "ERROR"] = Field(
         default="INFO",
         description="The lowest level that is logged. DEBUG adds tracebacks to start errors. Prompts are never logged.",

@@ -11,6 +11,7 @@ from types import TracebackType
 from typing import Any
 
 from service.api.dependencies import RequestContext
+from service.api.schema.generation import GenerationRequest
 from service.engine.request import FinishReason, Request, TokenEvent, TokenLogprobs
 from service.errors import Draining, EngineError
 from service.text.detokenizer import StopRule, StopStrings, detokenizer_for
@@ -199,6 +200,12 @@ class TextStreams:
             "total_tokens": prompt_tokens + completion_tokens,
             "prompt_tokens_details": {"cached_tokens": sum(stream.num_cached_tokens for stream in first_of_prompts)},
         }
+
+    def usage_of_chunk(self, body: GenerationRequest) -> dict[str, Any]:
+        """Return the `usage` of a chunk that is not the last one: null, or the counts so far if the request asks."""
+        if not body.includes_usage:
+            return {}
+        return {"usage": self.usage() if body.includes_usage_so_far else None}
 
     def _abort(self) -> None:
         for pump in self._pumps:

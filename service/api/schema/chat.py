@@ -80,7 +80,14 @@ class Message(WireObject):
     neutral_values: ClassVar[NeutralValues] = _REPLAYED_FIELDS
 
     role: Literal["system", "developer", "user", "assistant", "tool"]
-    content: Annotated[list[TextPart], Field(fail_fast=True), BeforeValidator(_as_parts)] | None = None
+    content: (
+        Annotated[
+            list[TextPart],
+            Field(fail_fast=True),
+            BeforeValidator(_as_parts, json_schema_input_type=str | list[TextPart]),
+        ]
+        | None
+    ) = None
     name: str | None = None
     tool_calls: Annotated[list[ToolCall], Field(fail_fast=True)] | None = None
     tool_call_id: str | None = None

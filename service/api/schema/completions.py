@@ -5,7 +5,7 @@ Source: https://platform.openai.com/docs/api-reference/completions/create
 
 from typing import Annotated, Any, ClassVar, override
 
-from pydantic import Field, PlainValidator
+from pydantic import Field, PlainValidator, WithJsonSchema
 
 from service.api.schema.generation import MAX_CHOICES, VLLM_FIELDS, GenerationRequest
 from service.api.schema.wire import NeutralValues
@@ -21,6 +21,15 @@ _UNSUPPORTED_FIELDS: NeutralValues = {
     "prompt_embeds": (),
     "response_format": ({"type": "text"},),
     "suffix": ("",),
+}
+
+_TOKEN_IDS = {"type": "array", "items": {"type": "integer", "minimum": 0}, "minItems": 1}
+PROMPT = {
+    "anyOf": [
+        {"type": "string"},
+        _TOKEN_IDS,
+        {"type": "array", "items": {"anyOf": [{"type": "string"}, _TOKEN_IDS]}, "minItems": 1, "maxItems": MAX_PROMPTS},
+    ]
 }
 
 
@@ -52,7 +61,7 @@ class CompletionRequest(GenerationRequest):
 
     neutral_values: ClassVar[NeutralValues] = _UNSUPPORTED_FIELDS
 
-    prompt: Annotated[tuple[str | tuple[int, ...], ...], PlainValidator(_prompts)]
+    prompt: Annotated[tuple[str | tuple[int, ...], ...], PlainValidator(_prompts), WithJsonSchema(PROMPT)]
     logprobs: int | None = Field(default=None, ge=0, le=MAX_LOGPROBS)  # OpenAI allows 5
     echo: bool = False
     best_of: int | None = Field(default=None, ge=1, le=MAX_CHOICES)

@@ -8,7 +8,7 @@ https://docs.vllm.ai/en/latest/serving/openai_compatible_server.html (extra para
 
 from typing import Annotated, Any, ClassVar, override
 
-from pydantic import BeforeValidator, Field, PlainValidator
+from pydantic import BeforeValidator, Field, PlainValidator, WithJsonSchema
 
 from service.api.schema.wire import NeutralValues, WireObject
 from service.engine.limits import MAX_BIASED_TOKENS, MAX_LOGPROBS
@@ -47,6 +47,16 @@ VLLM_FIELDS: NeutralValues = {
     "vllm_xargs": ({},),
 }
 
+# The JSON Schemas of fields whose validators Pydantic cannot read.
+LOGIT_BIAS = {
+    "type": "object",
+    "maxProperties": MAX_BIASED_TOKENS,
+    "propertyNames": {"pattern": "^(0|[1-9][0-9]{0,9})$"},
+    "additionalProperties": {"type": "number", "minimum": -100, "maximum": 100},
+}
+_STOP_STRING = {"type": "string", "minLength": 1, "maxLength": MAX_STOP_CHARS}
+STOP = {"anyOf": [_STOP_STRING, {"type": "array", "items": _STOP_STRING, "maxItems": MAX_STOP_STRINGS}]}
+
 
 def _logit_bias(value: Any) -> dict[int, float]:
     """Return biases by token id; JSON writes the ids as strings."""
@@ -76,7 +86,9 @@ class SamplingFields(WireObject):
     repetition_penalty: float | None = Field(default=None, ge=0.01, le=10)  # vLLM's
     presence_penalty: float = Field(default=0.0, ge=-2, le=2)
     frequency_penalty: float = Field(default=0.0, ge=-2, le=2)
-    logit_bias: Annotated[dict[int, float], PlainValidator(_logit_bias)] = Field(default_factory=dict)
+    logit_bias: Annotated[dict[int, float], PlainValidator(_logit_bias), WithJsonSchema(LOGIT_BIAS)] = Field(
+        default_factory=dict
+    )
     seed: int | None = Field(default=None, ge=-(2**63), le=INT64_MAX)
     n: int = Field(default=1, ge=1, le=MAX_CHOICES)
     min_tokens: int = Field(default=0, ge=0, le=INT32_MAX)  # vLLM's: no stop token is sampled before
@@ -133,12 +145,10 @@ def _as_list(value: Any) -> Any:
 class StreamOptions(WireObject):
     """What a stream carries in addition to the text."""
 
-    neutral_values: ClassVar[NeutralValues] = {
-        "continuous_usage_stats": (False,),
-        "include_obfuscation": (False,),
-    }
+    neutral_values: ClassVar[NeutralValues] = {"include_obfuscation": (False,)}
 
     include_usage: bool = False
+    continuous_usage_stats: bool = False  # vLLM's: every chunk has the token counts so far
 
 
 class GenerationRequest(SamplingFields):
@@ -152,6 +162,7 @@ class GenerationRequest(SamplingFields):
         list[Annotated[str, Field(min_length=1, max_length=MAX_STOP_CHARS)]],
         Field(max_length=MAX_STOP_STRINGS, fail_fast=True),
         BeforeValidator(_as_list),
+        WithJsonSchema(STOP),
     ] = Field(default_factory=list)
     include_stop_str_in_output: bool = False  # vLLM's: the text ends with the stop string that ended it
     stream: bool = False
@@ -166,6 +177,11 @@ class GenerationRequest(SamplingFields):
     def includes_usage(self) -> bool:
         """Whether the stream ends with the token counts."""
         return self.stream_options is not None and self.stream_options.include_usage
+
+    @property
+    def includes_usage_so_far(self) -> bool:
+        """Whether every chunk of the stream has the token counts."""
+        return self.stream_options is not None and self.stream_options.continuous_usage_stats
 
     @property
     def end_user(self) -> str | None:
@@ -192,5 +208,8 @@ class GenerationRequest(SamplingFields):
         """Refuse stream options without a stream, and prompt log-probabilities, which no chunk carries, with one."""
         if self.stream_options is not None and not self.stream:
             raise InvalidParameter("'stream_options' is only allowed when 'stream' is true.", param="stream_options")
+        if self.includes_usage_so_far and not self.includes_usage:
+            param = "stream_options.continuous_usage_stats"
+            raise InvalidParameter(f"'{param}' needs 'include_usage' to be true.", param=param)
         if self.prompt_logprobs is not None and self.stream:
             raise InvalidParameter("'prompt_logprobs' is not allowed when 'stream' is true.", param="prompt_logprobs")

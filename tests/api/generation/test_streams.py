@@ -52,6 +52,19 @@ async def test_ids_are_the_requests_own_and_the_usage_is_the_sum():
     }
 
 
+@pytest.mark.parametrize("ask", [Service.chat, Service.complete])
+async def test_every_chunk_can_have_the_token_counts_so_far(ask):
+    options = {"include_usage": True, "continuous_usage_stats": True}
+    got = events(await ask(Service(), stream=True, stream_options=options))
+    counts = [event["usage"]["completion_tokens"] for event in got]
+    assert counts == sorted(counts)
+    assert counts[0] <= 1
+    assert counts[-1] == len(tokens("Hello world"))
+    without = events(await ask(Service(), stream=True, stream_options={"include_usage": True}))
+    assert [event["usage"] for event in without[:-1]] == [None] * (len(without) - 1)
+    assert without[-1]["usage"] == got[-1]["usage"]
+
+
 async def test_streams_of_several_choices_are_interleaved():
     service = Service()
     service.engine.pace_s = 0.001

@@ -144,13 +144,20 @@ def test_a_length_penalty_of_one_is_neutral_as_either_kind_of_number():
     check(CompletionRequest, length_penalty=1.0)
 
 
-@pytest.mark.parametrize("option", ["continuous_usage_stats", "include_obfuscation"])
-def test_a_stream_option_is_taken_only_where_it_asks_for_nothing(option):
-    body = check(CompletionRequest, stream=True, stream_options={option: False, "include_usage": True})
+def test_obfuscation_of_a_stream_is_refused_and_its_absence_accepted():
+    body = check(CompletionRequest, stream=True, stream_options={"include_obfuscation": False, "include_usage": True})
     assert body.includes_usage
     with pytest.raises(UnsupportedParameter) as caught:
-        check(CompletionRequest, stream=True, stream_options={option: True})
-    assert caught.value.param == f"stream_options.{option}"
+        check(CompletionRequest, stream=True, stream_options={"include_obfuscation": True})
+    assert caught.value.param == "stream_options.include_obfuscation"
+
+
+def test_the_usage_of_every_chunk_needs_the_usage_of_the_last():
+    options = {"include_usage": True, "continuous_usage_stats": True}
+    assert check(CompletionRequest, stream=True, stream_options=options).includes_usage_so_far
+    with pytest.raises(InvalidParameter) as caught:
+        check(CompletionRequest, stream=True, stream_options={"continuous_usage_stats": True})
+    assert caught.value.param == "stream_options.continuous_usage_stats"
 
 
 @pytest.mark.parametrize("field", ["annotations", "audio", "function_call", "refusal"])

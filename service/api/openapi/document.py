@@ -1,0 +1,91 @@
+"""The OpenAPI document: every route with the schemas of its body, answers and errors.
+
+FastAPI cannot make it: bodies are parsed by `json_body`, handlers write plain JSON, and a start leaves FastAPI's models
+of documents out.
+Source: https://spec.openapis.org/oas/v3.1.1.html
+"""
+
+import inspect
+from collections.abc import Sequence
+from typing import Any
+
+from fastapi import APIRouter
+from fastapi.routing import APIRoute
+
+from service.api.http.probes import READY_PATHS
+from service.api.openapi.errors import error_responses
+from service.api.openapi.operations import OPERATIONS, Operation
+from service.api.openapi.schemas import reference, schemas
+
+ALIASES = frozenset(READY_PATHS[1:])
+KEY = "key"  # the name of the security scheme
+INTRODUCTION = (
+    "An OpenAI-compatible inference service. Every field of a request is enforced, or refused with a 400 that names it "
+    "in `param`: a field that a request's schema lacks is refused."
+)
+
+
+def document(routers: Sequence[APIRouter], version: str, *, needs_key: bool) -> dict[str, Any]:
+    """Return the document.
+
+    Args:
+        routers: of the API.
+        version: of Levserve.
+        needs_key: whether operations other than health checks ask for a key.
+    """
+    paths: dict[str, dict[str, Any]] = {}
+    for router in routers:
+        for found in router.routes:
+            assert isinstance(found, APIRoute)
+            if found.path not in ALIASES:
+                [method] = found.methods or ()
+                path = paths.setdefault(found.path.replace(":path}", "}"), {})
+                path[method.lower()] = _operation(found, OPERATIONS[found.endpoint.__name__], needs_key=needs_key)
+    components: dict[str, Any] = {"schemas": schemas(OPERATIONS.values())}
+    if needs_key:
+        components["securitySchemes"] = {KEY: {"type": "http", "scheme": "bearer"}}
+    return {
+        "openapi": "3.1.0",
+        "info": {"title": "Levserve", "version": version, "description": INTRODUCTION},
+        "servers": [{"url": "/"}],
+        "paths": paths,
+        "components": components,
+    }
+
+
+def _operation(found: APIRoute, operation: Operation, *, needs_key: bool) -> dict[str, Any]:
+    text = (inspect.getdoc(found.endpoint) or "").partition("\n\nSource:")[0]
+    asks_for_key = needs_key and operation.needs_key
+    described: dict[str, Any] = {
+        "operationId": found.endpoint.__name__,
+        "summary": text.partition("\n")[0].rstrip("."),
+        "description": text,
+        "tags": [operation.tag],
+        "responses": _answers(operation) | error_responses((*operation.errors, *((401,) if asks_for_key else ()))),
+    }
+    if found.param_convertors:
+        described["parameters"] = [
+            {"name": name, "in": "path", "required": True, "schema": {"type": "string"}}
+            for name in found.param_convertors
+        ]
+    if operation.body is not None:
+        content = {"application/json": {"schema": reference(operation.body)}}
+        described["requestBody"] = {"required": True, "content": content}
+    if asks_for_key:
+        described["security"] = [{KEY: []}]
+    return described
+
+
+def _answers(operation: Operation) -> dict[str, Any]:
+    if operation.answer is None:
+        return {"200": {"description": "The answer.", "content": {"text/plain": {"schema": {"type": "string"}}}}}
+    content = {"application/json": {"schema": reference(operation.answer)}}
+    description = (inspect.getdoc(operation.answer) or "").partition("\n")[0]
+    if operation.event is None:
+        return {
+            status: {"description": description, "content": content}
+            for status in (("200", "503") if operation.answers_503 else ("200",))
+        }
+    content["text/event-stream"] = {"schema": reference(operation.event)}
+    description += " With `stream: true` server-sent events, each `data: ` and a chunk; `data: [DONE]` is the last."
+    return {"200": {"description": description, "content": content}}

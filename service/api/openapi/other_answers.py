@@ -1,0 +1,100 @@
+"""The answers of the smaller routes, and errors."""
+
+from typing import Any, Literal
+
+from service.api.openapi.answer_object import AnswerObject
+
+
+class Model(AnswerObject):
+    """A served model."""
+
+    id: str
+    """The `model` of requests."""
+    object: Literal["model"]
+    created: int
+    """Unix time of the load, in seconds."""
+    owned_by: str
+    max_model_len: int
+    """Context length in tokens, prompt and completion together."""
+
+
+class ModelList(AnswerObject):
+    """The answer of GET /v1/models."""
+
+    object: Literal["list"]
+    data: list[Model]
+
+
+class Tokens(AnswerObject):
+    """The answer of POST /tokenize."""
+
+    count: int
+    max_model_len: int
+    tokens: list[int]
+    token_strs: list[str] | None
+    """The tokens as the vocabulary writes them, if `return_token_strs` is true."""
+
+
+class Text(AnswerObject):
+    """The answer of POST /detokenize."""
+
+    prompt: str
+
+
+class Version(AnswerObject):
+    """The answer of GET /version."""
+
+    version: str
+
+
+class Liveness(AnswerObject):
+    """The answer of GET /health/live."""
+
+    status: Literal["live", "dead"]
+
+
+class Readiness(AnswerObject):
+    """The answer of GET /health/ready: the state of the service and the progress of its start."""
+
+    status: Literal["starting", "answering", "complete", "draining", "failed"]
+    phase: str
+    """The phases under way, separated by commas."""
+    seconds: float
+    """Age of the process, or how long its start took."""
+    percent: int | None
+    estimated_seconds_left: float | None
+    """Null while nothing can be estimated."""
+    phases_done_seconds: dict[str, float]
+    phases_running_seconds: dict[str, float]
+    bytes_done: int
+    bytes_total: int
+    executables_done: int
+    executables_total: int
+    incomplete_because: str = ""
+    """Why some executables will be missing, if a compilation failed behind the running service."""
+
+
+class ErrorDetails(AnswerObject):
+    """What is wrong and what to do about it."""
+
+    message: str
+    type: str
+    param: str | None
+    """The field at fault."""
+    code: str | None
+
+
+class Error(AnswerObject):
+    """Every answer with a status of 400 or more; in a stream, an event of its own."""
+
+    error: ErrorDetails
+
+
+class Description(AnswerObject):
+    """An OpenAPI document."""
+
+    openapi: str
+    info: dict[str, Any]
+    servers: list[dict[str, Any]]
+    paths: dict[str, Any]
+    components: dict[str, Any]

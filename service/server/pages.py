@@ -1,0 +1,75 @@
+"""The pages for people: a chat at `/` and the API's description at `/docs`, each one file without outside resources.
+
+They hold no secret, so they need no key; what they ask the service for needs one. A browser runs only the script and
+the style whose digests the policy names.
+Source: https://www.w3.org/TR/CSP3/ (hash-source), https://www.w3.org/TR/trusted-types/
+"""
+
+import re
+from functools import cache
+from pathlib import Path
+from typing import NamedTuple
+
+from starlette.types import Scope, Send
+
+FOLDER = Path(__file__).parent / "html"
+PAGES = {"/": "chat.html", "/docs": "docs.html"}
+ALLOWED_METHODS = ("GET", "HEAD")
+INLINE = {kind: re.compile(rf"<{kind}>(.*?)</{kind}>".encode(), re.DOTALL) for kind in ("script", "style")}
+
+
+class Page(NamedTuple):
+    """One page, as it is sent."""
+
+    content: bytes
+    compressed: bytes  # with gzip
+    policy: str  # Content-Security-Policy
+
+
+@cache
+def load(name: str) -> Page:
+    """Return a page, which is read and compressed once, at the first request for it."""
+    import gzip
+
+    content = (FOLDER / name).read_bytes()
+    return Page(content, gzip.compress(content, mtime=0), _policy(content))
+
+
+async def send_page(path: str, headers: dict[str, str], scope: Scope, send: Send) -> None:
+    """Send the page of a path, compressed if the browser accepts that; to HEAD, its headers alone."""
+    page = load(PAGES[path])
+    encodings = b",".join(value for name, value in scope["headers"] if name == b"accept-encoding")
+    is_compressed = b"gzip" in encodings
+    body = page.compressed if is_compressed else page.content
+    sent = {
+        "content-type": "text/html; charset=utf-8",
+        "content-length": str(len(body)),
+        "content-security-policy": page.policy,
+        "cache-control": "no-cache",
+        "cross-origin-opener-policy": "same-origin",
+        "referrer-policy": "no-referrer",
+        "vary": "accept-encoding",
+        "x-content-type-options": "nosniff",
+        **({"content-encoding": "gzip"} if is_compressed else {}),
+        **headers,
+    }
+    encoded = [(name.encode(), value.encode()) for name, value in sent.items()]
+    await send({"type": "http.response.start", "status": 200, "headers": encoded})
+    await send({"type": "http.response.body", "body": b"" if scope["method"] == "HEAD" else body})
+
+
+def _policy(content: bytes) -> str:
+    """Return a policy that allows the page's own script, its own style, and requests to this service."""
+    return (
+        f"default-src 'none'; script-src {_digests('script', content)}; style-src {_digests('style', content)}; "
+        "connect-src 'self'; img-src data:; base-uri 'none'; form-action 'none'; frame-ancestors 'none'; "
+        "require-trusted-types-for 'script'; trusted-types 'none'"
+    )
+
+
+def _digests(kind: str, content: bytes) -> str:
+    import base64
+    import hashlib
+
+    digests = (hashlib.sha256(text).digest() for text in INLINE[kind].findall(content))
+    return " ".join(f"'sha256-{base64.b64encode(digest).decode()}'" for digest in digests)

@@ -1,0 +1,118 @@
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from fastapi.openapi.utils import get_openapi
+
+from service.api.http.probes import READY_PATHS
+from service.api.openapi.answers import ChatCompletion, ChatCompletionChunk, Completion
+from service.api.openapi.other_answers import Error, ModelList, Text, Tokens, Version
+from tests.api.scripted_engine import MODEL, Service, tokens
+
+pytestmark = pytest.mark.anyio
+ROOT = Path(__file__).parents[3]
+KEY = {"Authorization": "Bearer sk-1"}
+
+
+async def document_of(service, **options):
+    async with service.client() as client:
+        response = await client.get("/openapi.json", **options)
+    assert response.headers["content-type"] == "application/json"
+    return response.json()
+
+
+async def test_it_describes_every_route_and_no_other():
+    service = Service()
+    found = get_openapi(title="", version="", routes=service.app.routes)["paths"]
+    expected = {path: set(methods) for path, methods in found.items() if path not in READY_PATHS[1:]}
+    assert {path: set(methods) for path, methods in (await document_of(service))["paths"].items()} == expected
+
+
+async def test_every_field_of_a_request_has_a_description():
+    schemas = (await document_of(Service()))["components"]["schemas"]
+    bodies = [schema for schema in schemas.values() if schema.get("additionalProperties") is False]
+    assert len(bodies) >= 8
+    assert [name for body in bodies for name, field in body["properties"].items() if "description" not in field] == []
+
+
+async def test_a_field_that_is_refused_is_not_in_the_schema_of_its_request():
+    body = (await document_of(Service()))["components"]["schemas"]["ChatCompletionRequest"]
+    for name in ("audio", "functions", "web_search_options"):
+        assert name not in body["properties"]
+    assert body["required"] == ["model", "messages"]
+
+
+async def test_the_fields_with_checks_of_their_own_have_schemas():
+    schemas = (await document_of(Service()))["components"]["schemas"]
+    prompt = schemas["CompletionRequest"]["properties"]["prompt"]
+    assert [kind["type"] for kind in prompt["anyOf"]] == ["string", "array", "array"]
+    assert schemas["Message"]["properties"]["content"]["anyOf"][0] == {"type": "string"}
+    assert "pattern" in str(schemas["CompletionRequest"]["properties"]["logit_bias"])
+    assert "maxItems" in str(schemas["CompletionRequest"]["properties"]["stop"])
+
+
+async def test_with_a_key_the_document_needs_it_and_says_so():
+    service = Service(api_keys=("sk-1",))
+    assert (await document_of(service))["error"]["code"] == "invalid_api_key"
+    document = await document_of(service, headers=KEY)
+    assert document["components"]["securitySchemes"] == {"key": {"type": "http", "scheme": "bearer"}}
+    assert document["paths"]["/v1/models"]["get"]["security"] == [{"key": []}]
+    assert "401" in document["paths"]["/v1/models"]["get"]["responses"]
+    assert "security" not in document["paths"]["/health/live"]["get"]
+    assert "securitySchemes" not in (await document_of(Service()))["components"]
+
+
+async def test_the_errors_of_an_operation_name_their_codes():
+    responses = (await document_of(Service()))["paths"]["/v1/chat/completions"]["post"]["responses"]
+    assert "`unsupported_parameter`" in responses["400"]["description"]
+    assert "`server_overloaded`" in responses["429"]["description"]
+    assert responses["503"]["headers"].keys() == {"Retry-After"}
+    assert all(response["description"] for response in responses.values())
+
+
+CHAT = {"logprobs": True, "top_logprobs": 2, "prompt_logprobs": 1, "return_token_ids": True, "n": 2}
+TEXT = {"logprobs": 2, "echo": True, "prompt_logprobs": 1, "return_token_ids": True}
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "kind"),
+    [
+        ("/v1/chat/completions", {"messages": [{"role": "user", "content": "hi"}]}, ChatCompletion),
+        ("/v1/chat/completions", {"messages": [{"role": "user", "content": "hi"}]} | CHAT, ChatCompletion),
+        ("/v1/chat/completions", {"messages": []}, Error),
+        ("/v1/completions", {"prompt": "Once"}, Completion),
+        ("/v1/completions", {"prompt": "Once"} | TEXT, Completion),
+        ("/tokenize", {"prompt": "Once", "return_token_strs": True}, Tokens),
+        ("/detokenize", {"tokens": tokens("Once")}, Text),
+    ],
+)
+async def test_an_answer_has_the_fields_of_its_schema_and_no_others(path, body, kind):
+    answer = (await Service().post(path, {"model": MODEL} | body)).json()
+    assert kind.model_validate(answer).model_dump(exclude_unset=True) == answer
+
+
+@pytest.mark.parametrize(("path", "kind"), [("/v1/models", ModelList), ("/version", Version), ("/nowhere", Error)])
+async def test_what_is_read_has_the_fields_of_its_schema(path, kind):
+    async with Service().client() as client:
+        answer = (await client.get(path)).json()
+    assert kind.model_validate(answer).model_dump(exclude_unset=True) == answer
+
+
+@pytest.mark.parametrize("fields", [{}, {"logprobs": True, "top_logprobs": 1, "return_token_ids": True, "n": 2}])
+async def test_every_event_of_a_stream_has_the_fields_of_its_schema(fields):
+    response = await Service().chat(stream=True, stream_options={"include_usage": True}, **fields)
+    events = [json.loads(line[len("data: ") :]) for line in response.text.splitlines() if line.startswith("data: {")]
+    assert len(events) > 3
+    for event in events:
+        assert ChatCompletionChunk.model_validate(event).model_dump(exclude_unset=True) == event
+
+
+async def test_a_start_does_not_make_the_document():
+    code = (
+        "import service.api.application, sys\n"
+        "late = ('service.api.openapi.document', 'service.api.openapi.answers')\n"
+        "assert not set(late) & sys.modules.keys(), sys.modules.keys() & set(late)"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True, cwd=ROOT)

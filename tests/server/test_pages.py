@@ -1,0 +1,76 @@
+"""The pages as they are sent; tests/page looks at them in a browser."""
+
+import asyncio
+import base64
+import gzip
+import hashlib
+import re
+
+import pytest
+
+from service.observability.metrics import Metrics
+from service.server.early import EarlyAnswers
+from service.server.pages import PAGES
+from tests.server.test_early import StartingService, ask, echo
+
+MAX_COMPRESSED_BYTES = 20_000
+# The names of XML vocabularies, which no browser fetches.
+NAMESPACE = "http://www.w3.org/2000/svg"
+
+
+def get(path, method="GET", headers=(), **options):
+    service = StartingService()
+    service.api = options.pop("api", None)
+    return asyncio.run(ask(EarlyAnswers(service, Metrics(), **options), path, method, headers))
+
+
+@pytest.mark.parametrize("path", PAGES)
+def test_a_page_is_there_before_the_model_and_before_the_api(path):
+    status, headers, body = get(path)
+    assert (status, headers["content-type"]) == (200, "text/html; charset=utf-8")
+    assert body.startswith(b"<!doctype html>")
+    assert headers["x-request-id"].startswith("req_")
+    assert get(path, api=echo)[2] == body
+
+
+@pytest.mark.parametrize("path", PAGES)
+def test_a_page_is_small_and_comes_compressed_to_those_who_can_read_it(path):
+    plain = get(path)[2]
+    status, headers, body = get(path, headers=[(b"accept-encoding", b"br, gzip")])
+    assert (status, headers["content-encoding"], headers["vary"]) == (200, "gzip", "accept-encoding")
+    assert int(headers["content-length"]) == len(body) <= MAX_COMPRESSED_BYTES
+    assert gzip.decompress(body) == plain
+
+
+@pytest.mark.parametrize("path", PAGES)
+def test_a_browser_runs_the_script_and_the_style_of_the_page_and_nothing_else(path):
+    _, headers, body = get(path)
+    policy = dict(rule.split(" ", 1) for rule in headers["content-security-policy"].split("; "))
+    assert policy["default-src"] == policy["frame-ancestors"] == policy["form-action"] == "'none'"
+    assert policy["connect-src"] == "'self'"
+    for kind in ("script", "style"):
+        [text] = re.findall(rf"<{kind}>(.*?)</{kind}>".encode(), body, re.DOTALL)
+        digest = base64.b64encode(hashlib.sha256(text).digest()).decode()
+        assert policy[f"{kind}-src"] == f"'sha256-{digest}'"
+
+
+@pytest.mark.parametrize("path", PAGES)
+def test_a_page_names_no_other_address(path):
+    text = get(path)[2].decode()
+    assert set(re.findall(r"https?://[^\s\"'`<]+", text.replace(NAMESPACE, ""))) == set()
+    assert re.findall(r"\bsrc=|@import|url\(|innerHTML|\bstyle=", text) == []
+
+
+@pytest.mark.parametrize("path", PAGES)
+def test_a_page_can_be_read_and_nothing_else(path):
+    status, headers, body = get(path, "HEAD")
+    assert (status, body) == (200, b"")
+    assert int(headers["content-length"]) > 0
+    status, headers, _ = get(path, "POST")
+    assert (status, headers["allow"]) == (405, "GET, HEAD")
+
+
+@pytest.mark.parametrize("path", PAGES)
+def test_without_pages_their_paths_belong_to_the_api(path):
+    assert get(path, has_pages=False)[0] == 503
+    assert get(path, has_pages=False, api=echo)[2] == b"from the api"
