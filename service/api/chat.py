@@ -10,6 +10,7 @@ from pydantic_core import from_json
 
 from service.api.dependencies import RequestContext, ServedModel, request_context
 from service.api.generation.admission import submit
+from service.api.generation.grammar import compiled_grammar
 from service.api.generation.logprobs import chat_logprobs, prompt_logprobs
 from service.api.generation.streams import TextDelta, TextStreams
 from service.api.http.receive import cancel_on_disconnect, json_body
@@ -36,7 +37,10 @@ async def create_chat_completion(
     """
     context.model.check_name(body.model)
     prompt_ids = await context.run_in_thread(lambda: _prompt_ids(body, context.model))
-    streams = submit(context, body, [prompt_ids], prefix="chatcmpl", param="messages", default_max_tokens=None)
+    grammar = await compiled_grammar(context, body)
+    streams = submit(
+        context, body, [prompt_ids], prefix="chatcmpl", param="messages", default_max_tokens=None, grammar=grammar
+    )
     tokenizer = context.model.tokenizer
     if body.stream:
         return EventStream(_chunks(streams, body, tokenizer), sequences=streams, deadline=context.deadline)

@@ -10,6 +10,7 @@ from fastapi.responses import JSONResponse, Response
 
 from service.api.dependencies import RequestContext, ServedModel, request_context
 from service.api.generation.admission import submit
+from service.api.generation.grammar import compiled_grammar
 from service.api.generation.logprobs import CompletionLogprobs, prompt_logprobs
 from service.api.generation.streams import TextDelta, TextStreams
 from service.api.http.receive import cancel_on_disconnect, json_body
@@ -51,6 +52,7 @@ async def create_completion(
         prefix="cmpl",
         param="prompt",
         default_max_tokens=DEFAULT_MAX_TOKENS,
+        grammar=await compiled_grammar(context, body),
     )
     head = {"id": streams.id, "object": "text_completion", "created": int(time.time()), "model": body.model}
     writers = [

@@ -5,6 +5,7 @@ The engine is a Protocol, so that the API can be tested without a device.
 
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 import anyio
@@ -18,6 +19,7 @@ from service.api.http.receive import Deadline
 from service.engine.request import Request, TokenEvent
 from service.errors import UnknownModel
 from service.observability.metrics import Metrics
+from service.text.grammar.compiler import GrammarCompiler
 from service.text.tokenizer import GenerationDefaults, Tokenizer
 
 if TYPE_CHECKING:
@@ -64,6 +66,11 @@ class ServedModel:
     vocab_size: int  # rows of the embedding; valid token ids are less
     stop_ids: frozenset[int]
     defaults: GenerationDefaults
+
+    @cached_property
+    def grammars(self) -> GrammarCompiler:
+        """The compiler of grammars for this model, with those that it has compiled."""
+        return GrammarCompiler(self.tokenizer, self.vocab_size, self.stop_ids)
 
     def check_name(self, requested: str) -> None:
         """Raise UnknownModel unless a request names this model."""

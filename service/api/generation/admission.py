@@ -12,6 +12,7 @@ from service.engine.limits import MAX_STOP_IDS
 from service.engine.request import Request, Sampling
 from service.errors import ContextLengthExceeded, InvalidParameter
 from service.text.detokenizer import StopRule
+from service.text.grammar.compiler import Grammar
 
 MAX_LOGGED_CHARS = 128
 
@@ -24,6 +25,7 @@ def submit(
     prefix: str,
     param: str,
     default_max_tokens: int | None,
+    grammar: Grammar | None = None,
 ) -> TextStreams:
     """Submit the sequences of a request to the engine.
 
@@ -34,6 +36,7 @@ def submit(
         prefix: of the answer's id, `chatcmpl` or `cmpl`.
         param: the field that the prompts came from.
         default_max_tokens: if neither the request nor DEFAULT_MAX_TOKENS sets one; None for the rest of the context.
+        grammar: of each answer; None for any text.
 
     Raises:
         InvalidParameter: a prompt is empty, or a field does not suit the model or the prompt.
@@ -62,6 +65,7 @@ def submit(
                     priority=body.priority,
                     cache_salt=context.cache_salt,
                     num_prompt_logprobs=body.num_prompt_logprobs,
+                    constraint=None if grammar is None else grammar.matcher(stop_ids),
                 )
             )
     stop = StopRule(tuple(body.stop), keeps_stop=body.include_stop_str_in_output)

@@ -3,14 +3,17 @@
 Source: https://platform.openai.com/docs/api-reference/chat/create
 """
 
+from collections.abc import Mapping
 from typing import Annotated, Any, ClassVar, Literal, override
 
 from pydantic import BeforeValidator, Field
 
-from service.api.schema.generation import INT64_MAX, MAX_NAME_CHARS, VLLM_FIELDS, GenerationRequest, StreamOptions
+from service.api.schema.generation import INT64_MAX, MAX_NAME_CHARS, REMEDIES, VLLM_FIELDS, GenerationRequest
+from service.api.schema.structured import ResponseFormat
 from service.api.schema.wire import NeutralValues, WireObject
 from service.engine.limits import MAX_LOGPROBS
 from service.errors import InvalidParameter
+from service.text.grammar.definition import GrammarDefinition
 
 # Source: https://platform.openai.com/docs/api-reference/chat/create#chat_create-metadata
 MAX_METADATA_PAIRS, MAX_METADATA_KEY_CHARS, MAX_METADATA_VALUE_CHARS = 16, 64, 512
@@ -36,7 +39,6 @@ _UNSUPPORTED_FIELDS: NeutralValues = {
     "prompt_cache_options": (),
     "prompt_cache_retention": (),
     "reasoning_effort": (),
-    "response_format": ({"type": "text"},),
     "service_tier": ("auto", "default"),
     "store": (False,),
     "tool_choice": ("none",),
@@ -97,10 +99,20 @@ class ChatCompletionRequest(GenerationRequest):
     """The body of POST /v1/chat/completions."""
 
     neutral_values: ClassVar[NeutralValues] = _UNSUPPORTED_FIELDS
-    nested: ClassVar[dict[str, type[WireObject]]] = {"stream_options": StreamOptions, "messages": Message}
+    nested: ClassVar[dict[str, type[WireObject]]] = {
+        **GenerationRequest.nested,
+        "messages": Message,
+        "response_format": ResponseFormat,
+    }
+    remedies: ClassVar[Mapping[str, str]] = {
+        **REMEDIES,
+        "functions": "send 'tools'.",
+        "function_call": "send 'tool_choice'.",
+    }
 
     messages: Annotated[list[Message], Field(min_length=1, fail_fast=True)]
     max_completion_tokens: int | None = Field(default=None, ge=1, le=INT64_MAX)
+    response_format: ResponseFormat | None = None
     logprobs: bool = False
     top_logprobs: int = Field(default=0, ge=0, le=MAX_LOGPROBS)
     # OpenAI files stored answers under it, and `store` is never true here: it is checked and changes nothing.
@@ -135,10 +147,24 @@ class ChatCompletionRequest(GenerationRequest):
     def num_logprobs(self) -> int | None:
         return self.top_logprobs if self.logprobs else None
 
+    @property
+    @override
+    def has_grammar(self) -> bool:
+        return super().has_grammar or (self.response_format is not None and self.response_format.type != "text")
+
+    @override
+    def grammar_definition(self) -> GrammarDefinition | None:
+        return super().grammar_definition() or (self.response_format and self.response_format.definition())
+
     @override
     def check_consistency(self) -> None:
-        """Refuse two limits that differ, and `top_logprobs` without `logprobs`, as OpenAI does."""
+        """Refuse two limits or formats that differ, and `top_logprobs` without `logprobs`, as OpenAI does."""
         super().check_consistency()
+        if self.response_format is not None:
+            self.response_format.check()
+            if self.has_grammar and self.structured_outputs is not None:
+                message = "'structured_outputs' contradicts 'response_format'; send one."
+                raise InvalidParameter(message, param="structured_outputs")
         if self.top_logprobs and not self.logprobs:
             raise InvalidParameter("'top_logprobs' needs 'logprobs' to be true.", param="top_logprobs")
         if self.max_tokens is not None and self.max_completion_tokens not in (None, self.max_tokens):

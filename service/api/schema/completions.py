@@ -3,11 +3,12 @@
 Source: https://platform.openai.com/docs/api-reference/completions/create
 """
 
+from collections.abc import Mapping
 from typing import Annotated, Any, ClassVar, override
 
 from pydantic import Field, PlainValidator, WithJsonSchema
 
-from service.api.schema.generation import MAX_CHOICES, VLLM_FIELDS, GenerationRequest
+from service.api.schema.generation import MAX_CHOICES, REMEDIES, VLLM_FIELDS, GenerationRequest
 from service.api.schema.wire import NeutralValues
 from service.engine.limits import MAX_LOGPROBS
 from service.errors import InvalidParameter
@@ -22,6 +23,7 @@ _UNSUPPORTED_FIELDS: NeutralValues = {
     "response_format": ({"type": "text"},),
     "suffix": ("",),
 }
+_REMEDIES = {**REMEDIES, "response_format": "send 'structured_outputs'."}
 
 _TOKEN_IDS = {"type": "array", "items": {"type": "integer", "minimum": 0}, "minItems": 1}
 PROMPT = {
@@ -60,6 +62,7 @@ class CompletionRequest(GenerationRequest):
     """The body of POST /v1/completions."""
 
     neutral_values: ClassVar[NeutralValues] = _UNSUPPORTED_FIELDS
+    remedies: ClassVar[Mapping[str, str]] = _REMEDIES
 
     prompt: Annotated[tuple[str | tuple[int, ...], ...], PlainValidator(_prompts), WithJsonSchema(PROMPT)]
     logprobs: int | None = Field(default=None, ge=0, le=MAX_LOGPROBS)  # OpenAI allows 5

@@ -6,13 +6,16 @@ https://docs.vllm.ai/en/latest/api/vllm/sampling_params.html,
 https://docs.vllm.ai/en/latest/serving/openai_compatible_server.html (extra parameters)
 """
 
+from collections.abc import Mapping
 from typing import Annotated, Any, ClassVar, override
 
 from pydantic import BeforeValidator, Field, PlainValidator, WithJsonSchema
 
+from service.api.schema.structured import StructuredOutputs
 from service.api.schema.wire import NeutralValues, WireObject
 from service.engine.limits import MAX_BIASED_TOKENS, MAX_LOGPROBS
 from service.errors import InvalidParameter
+from service.text.grammar.definition import GrammarDefinition
 
 INT32_MAX = 2**31 - 1
 INT64_MAX = 2**63 - 1
@@ -41,10 +44,14 @@ VLLM_FIELDS: NeutralValues = {
     "return_tokens_as_token_ids": (False,),
     "skip_special_tokens": (True,),
     "spaces_between_special_tokens": (True,),
-    "structured_outputs": (),
     "truncate_prompt_tokens": (),
     "use_beam_search": (False,),
     "vllm_xargs": ({},),
+}
+# vLLM's older names of structured outputs.
+REMEDIES = {
+    f"guided_{name}": f"send it as 'structured_outputs': {{'{name}': …}}."
+    for name in ("choice", "grammar", "json", "regex")
 }
 
 # The JSON Schemas of fields whose validators Pydantic cannot read.
@@ -154,7 +161,11 @@ class StreamOptions(WireObject):
 class GenerationRequest(SamplingFields):
     """The fields that chats and completions share."""
 
-    nested: ClassVar[dict[str, type[WireObject]]] = {"stream_options": StreamOptions}
+    nested: ClassVar[dict[str, type[WireObject]]] = {
+        "stream_options": StreamOptions,
+        "structured_outputs": StructuredOutputs,
+    }
+    remedies: ClassVar[Mapping[str, str]] = REMEDIES
 
     model: str = Field(max_length=MAX_NAME_CHARS)
     max_tokens: int | None = Field(default=None, ge=1, le=INT64_MAX)
@@ -172,6 +183,7 @@ class GenerationRequest(SamplingFields):
     return_token_ids: bool = False  # vLLM's: return the token ids of prompt and completion too
     # vLLM's: alternatives returned for each token of the prompt; 0 for its own log-probability alone.
     prompt_logprobs: int | None = Field(default=None, ge=0, le=MAX_LOGPROBS)
+    structured_outputs: StructuredOutputs | None = None  # vLLM's: a grammar of the answer
 
     @property
     def includes_usage(self) -> bool:
@@ -203,9 +215,20 @@ class GenerationRequest(SamplingFields):
         """Alternatives to compute for each prompt token, the largest number that a part of the answer needs."""
         return self.prompt_logprobs
 
+    @property
+    def has_grammar(self) -> bool:
+        """Whether the answer must follow a grammar."""
+        return self.structured_outputs is not None
+
+    def grammar_definition(self) -> GrammarDefinition | None:
+        """Return the grammar of the answer, None for any text; raises InvalidParameter, after milliseconds."""
+        return None if self.structured_outputs is None else self.structured_outputs.definition()
+
     @override
     def check_consistency(self) -> None:
         """Refuse stream options without a stream, and prompt log-probabilities, which no chunk carries, with one."""
+        if self.structured_outputs is not None:
+            self.structured_outputs.check()
         if self.stream_options is not None and not self.stream:
             raise InvalidParameter("'stream_options' is only allowed when 'stream' is true.", param="stream_options")
         if self.includes_usage_so_far and not self.includes_usage:

@@ -30,6 +30,7 @@ class WireObject(BaseModel):
     model_config = ConfigDict(strict=True, extra="forbid", frozen=True)
 
     neutral_values: ClassVar[NeutralValues] = {}
+    remedies: ClassVar[Mapping[str, str]] = {}  # what to send instead of a field that is not supported
     nested: ClassVar[dict[str, "type[WireObject]"]] = {}
 
     def check_consistency(self) -> None:
@@ -70,12 +71,13 @@ def _without_neutral_fields(kind: type[WireObject], document: dict[str, Any], pa
         UnsupportedParameter: the field is known, but not supported with this value.
     """
     kept: dict[str, Any] = {}
+    names = {field.alias or name for name, field in kind.model_fields.items()}
     for name, value in document.items():
         neutral = kind.neutral_values.get(name)
-        if neutral is None and name not in kind.model_fields:
+        if neutral is None and name not in names:
             raise UnknownParameter(path + name[:MAX_ECHOED_CHARS])
         if neutral is not None and not _is_neutral(value, neutral):
-            raise UnsupportedParameter(path + name)
+            raise UnsupportedParameter(path + name, kind.remedies.get(name, ""))
         if neutral is None and value is not None:
             kept[name] = _nested(kind.nested.get(name), value, path + name)
     return kept

@@ -83,7 +83,6 @@ NEUTRAL_OF_BOTH = {
     "spaces_between_special_tokens": (True, False),
     "use_beam_search": (False, True),
     "vllm_xargs": ({}, {"a": 1}),
-    "response_format": ({"type": "text"}, {"type": "json_object"}),
 }
 NEUTRAL = {
     ChatCompletionRequest: NEUTRAL_OF_BOTH
@@ -104,11 +103,16 @@ NEUTRAL = {
         "tool_choice": ("none", "auto"),
         "tools": ([], [{}]),
     },
-    CompletionRequest: NEUTRAL_OF_BOTH | {"add_special_tokens": (True, False), "suffix": ("", "a")},
+    CompletionRequest: NEUTRAL_OF_BOTH
+    | {
+        "add_special_tokens": (True, False),
+        "response_format": ({"type": "text"}, {"type": "json_object"}),
+        "suffix": ("", "a"),
+    },
 }
 NEVER_NEUTRAL_OF_BOTH = {
     "cache_salt", "guided_choice", "guided_decoding_backend", "guided_grammar", "guided_json", "guided_regex",
-    "guided_whitespace_pattern", "kv_transfer_params", "request_id", "structured_outputs", "truncate_prompt_tokens",
+    "guided_whitespace_pattern", "kv_transfer_params", "request_id", "truncate_prompt_tokens",
 }  # fmt: skip
 NEVER_NEUTRAL = {
     ChatCompletionRequest: NEVER_NEUTRAL_OF_BOTH

@@ -1,0 +1,42 @@
+"""The grammar that a request's answer must follow, compiled off the event loop."""
+
+from service.api.dependencies import RequestContext, ServedModel
+from service.api.schema.generation import GenerationRequest
+from service.errors import InvalidParameter
+from service.text.grammar.compiler import Grammar
+
+
+async def compiled_grammar(context: RequestContext, body: GenerationRequest) -> Grammar | None:
+    """Return the grammar of a request's answers, None for any text.
+
+    Raises:
+        InvalidParameter: the grammar cannot be enforced, or a field contradicts it.
+        DeadlineExceeded: the request's time is over.
+    """
+    if not body.has_grammar:
+        return None
+    check_options(body, context.model)
+    return await context.run_in_thread(lambda: _compile(body, context.model))
+
+
+def _compile(body: GenerationRequest, model: ServedModel) -> Grammar | None:
+    definition = body.grammar_definition()
+    return None if definition is None else model.grammars.compile([definition.part], definition.param)
+
+
+def check_options(body: GenerationRequest, model: ServedModel) -> None:
+    """Check that an answer can follow a grammar and end where the grammar does.
+
+    Raises:
+        InvalidParameter: an option could leave no token to sample.
+    """
+    if not (model.stop_ids or body.stop_token_ids) or (body.ignore_eos and not body.stop_token_ids):
+        message = "'ignore_eos' contradicts a grammar: nothing could end the answer. Send 'stop_token_ids' too."
+        raise InvalidParameter(message, param="ignore_eos")
+    for name, contradicts in (
+        ("min_tokens", body.min_tokens > 0),
+        ("allowed_token_ids", body.allowed_token_ids is not None),
+    ):
+        if contradicts:
+            message = f"'{name}' contradicts a grammar, which alone decides which tokens may come and when to end."
+            raise InvalidParameter(message, param=name)

@@ -1,0 +1,109 @@
+"""What an answer's text must satisfy: OpenAI's `response_format` and vLLM's `structured_outputs`.
+
+Source: https://platform.openai.com/docs/api-reference/chat/create#chat_create-response_format,
+https://docs.vllm.ai/en/latest/features/structured_outputs.html
+"""
+
+from typing import Annotated, Any, ClassVar, Literal
+
+from pydantic import Field
+from pydantic_core import from_json
+
+from service.api.schema.wire import NeutralValues, WireObject
+from service.errors import InvalidParameter, MissingParameter
+from service.text.grammar import definition
+from service.text.grammar.definition import GrammarDefinition
+
+# Of schemas and functions. Source: https://platform.openai.com/docs/api-reference/chat/create
+NAME_PATTERN = r"^[a-zA-Z0-9_-]{1,64}$"
+ANY_OBJECT = {"type": "object"}
+
+
+class JsonSchemaFormat(WireObject):
+    """A schema that an answer must satisfy."""
+
+    name: str = Field(pattern=NAME_PATTERN)
+    description: str | None = None
+    schema_: dict[str, Any] = Field(alias="schema")
+    strict: bool = False  # whether OpenAI's rules of strict schemas apply; the answer is held to the schema either way
+
+
+class ResponseFormat(WireObject):
+    """Whether an answer is text, any JSON object, or JSON that satisfies a schema."""
+
+    nested: ClassVar[dict[str, type[WireObject]]] = {"json_schema": JsonSchemaFormat}
+
+    type: Literal["text", "json_object", "json_schema"]
+    json_schema: JsonSchemaFormat | None = None
+
+    def check(self) -> None:
+        """Refuse a schema that is missing, or that has no effect.
+
+        Raises:
+            MissingParameter, InvalidParameter: the type and the schema do not belong together.
+        """
+        if self.type == "json_schema" and self.json_schema is None:
+            raise MissingParameter("response_format.json_schema")
+        if self.type != "json_schema" and self.json_schema is not None:
+            message = "'response_format.json_schema' needs 'response_format.type' to be 'json_schema'."
+            raise InvalidParameter(message, param="response_format.json_schema")
+
+    def definition(self) -> GrammarDefinition | None:
+        """Return the grammar of the answer, None for any text; raises InvalidParameter, after milliseconds."""
+        if self.json_schema is not None:
+            param = "response_format.json_schema.schema"
+            return definition.of_schema(self.json_schema.schema_, param, is_strict=self.json_schema.strict)
+        return definition.of_schema(ANY_OBJECT, "response_format") if self.type == "json_object" else None
+
+
+class StructuredOutputs(WireObject):
+    """A grammar of the answer in one of five notations."""
+
+    neutral_values: ClassVar[NeutralValues] = {
+        "disable_additional_properties": (False,),
+        "disable_any_whitespace": (False,),  # JSON has at most one space after a comma or a colon
+        "disable_fallback": (False, True),  # there is one backend
+        "structural_tag": (),
+        "whitespace_pattern": (),
+    }
+
+    json_: dict[str, Any] | str | None = Field(default=None, alias="json")  # a schema, or its JSON text
+    regex: Annotated[str, Field(min_length=1)] | None = None
+    choice: list[str] | None = None
+    grammar: str | None = None  # in Lark's syntax, or in llama.cpp's
+    json_object: Literal[True] | None = None
+
+    def check(self) -> None:
+        """Refuse no notation, and several.
+
+        Raises:
+            InvalidParameter: there is not exactly one.
+        """
+        stated = [value for value in dict(self).values() if value is not None]
+        if len(stated) != 1:
+            message = (
+                f"Invalid 'structured_outputs': it has {len(stated)} of 'json', 'regex', 'choice', 'grammar' and "
+                "'json_object'. Send one."
+            )
+            raise InvalidParameter(message, param="structured_outputs")
+
+    def definition(self) -> GrammarDefinition:
+        """Return the grammar of the answer; raises InvalidParameter, after milliseconds."""
+        if self.json_ is not None:
+            return definition.of_schema(self._schema(), "structured_outputs.json")
+        if self.regex is not None:
+            return definition.of_pattern(self.regex, "structured_outputs.regex")
+        if self.choice is not None:
+            return definition.of_choices(self.choice, "structured_outputs.choice")
+        if self.grammar is not None:
+            return definition.of_grammar(self.grammar, "structured_outputs.grammar")
+        return definition.of_schema(ANY_OBJECT, "structured_outputs.json_object")
+
+    def _schema(self) -> Any:
+        if not isinstance(self.json_, str):
+            return self.json_
+        try:
+            return from_json(self.json_, allow_inf_nan=False)
+        except ValueError as error:
+            param = "structured_outputs.json"
+            raise InvalidParameter(f"Invalid '{param}': it is not valid JSON: {error}.", param=param) from None

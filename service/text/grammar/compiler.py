@@ -1,0 +1,114 @@
+"""Grammars compiled for one model's vocabulary, within limits on time and memory, and kept for later requests.
+
+Source of the limits' units: https://github.com/guidance-ai/llguidance/blob/main/parser/src/api.rs (ParserLimits)
+"""
+
+import json
+from collections import OrderedDict
+from collections.abc import Mapping, Sequence, Set
+from dataclasses import dataclass
+from functools import cached_property
+from threading import Lock
+from typing import TYPE_CHECKING, Any
+
+from service.errors import InvalidParameter
+from service.text.grammar.matcher import GrammarMatcher, first_line
+from service.text.grammar.vocabulary import grammar_vocabulary
+from service.text.tokenizer import Tokenizer
+
+if TYPE_CHECKING:
+    from llguidance import LLMatcher, LLParserLimits, LLTokenizer
+
+MAX_KEPT_GRAMMARS = 64
+MAX_KEPT_CHARS = 4 * 1024 * 1024
+# A kilobyte or two each, shared by all sequences of a grammar.
+MAX_LEXER_STATES = 32_768
+MAX_GRAMMAR_SYMBOLS = 200_000
+FIRST_MASK_FUEL = 1_000_000  # 20 ms
+MASK_FUEL = 200_000  # 15 ms
+
+
+@dataclass(slots=True)
+class Grammar:
+    """A compiled grammar; its sequences share what has been computed of it."""
+
+    compiled: "LLMatcher"
+    end_ids: frozenset[int]  # tokens that the library lets end a text
+    has_failed: bool = False  # a sequence met a limit, which the others may share
+
+    def matcher(self, stop_ids: Set[int]) -> GrammarMatcher:
+        """Return the beginning of a text, in microseconds; tokens of `stop_ids`, at least one, end it."""
+        return GrammarMatcher(self.compiled.deep_copy(), stop_ids, self.end_ids - stop_ids, self._note_failure)
+
+    def _note_failure(self) -> None:
+        self.has_failed = True
+
+
+class GrammarCompiler:
+    """Compiles grammars for one model; safe to use from several threads, and too slow for the event loop."""
+
+    def __init__(self, tokenizer: Tokenizer, vocab_size: int, end_ids: frozenset[int]) -> None:
+        """Compile nothing yet: the tables of the vocabulary are made for the first grammar.
+
+        Args:
+            tokenizer: of the model.
+            vocab_size: number of rows of its embedding.
+            end_ids: tokens that end its texts.
+        """
+        self._tokenizer = tokenizer
+        self._vocab_size = vocab_size
+        self._end_ids = end_ids
+        self._lock = Lock()
+        self._kept: OrderedDict[str, Grammar] = OrderedDict()
+
+    def compile(self, parts: Sequence[Mapping[str, Any]], param: str) -> Grammar:
+        """Return the grammar of the first part; it may refer to the others as `@name`.
+
+        Raises:
+            InvalidParameter: the grammar is malformed, allows no text, or is too complex; or the tokenizer's decoder is
+                unknown.
+        """
+        text = json.dumps({"grammars": list(parts)})
+        with self._lock:
+            kept = self._kept.get(text)
+            if kept is not None and not kept.has_failed:
+                self._kept.move_to_end(text)
+                return kept
+        grammar = Grammar(self._compiled(text, param), self._end_ids)
+        with self._lock:
+            self._kept[text] = grammar
+            while len(self._kept) > MAX_KEPT_GRAMMARS or sum(map(len, self._kept)) > MAX_KEPT_CHARS:
+                self._kept.popitem(last=False)
+        return grammar
+
+    def _compiled(self, text: str, param: str) -> "LLMatcher":
+        from llguidance import LLMatcher
+
+        if self._tokenizer.token_bytes is None or not self._end_ids:
+            message = f"'{param}' is not supported by this model: its tokenizer's bytes or end tokens are unknown."
+            raise InvalidParameter(message, param=param)
+        compiled = LLMatcher(self._vocabulary, text, log_level=0, limits=self._limits)
+        # The first mask finds what compilation leaves open, and warms what every sequence needs.
+        if not compiled.is_error():
+            compiled.compute_bitmask()
+        problems = [first_line(compiled.get_error())] if compiled.is_error() else compiled.get_grammar_warnings()
+        if problems:
+            message = f"Invalid '{param}': it cannot be enforced ({problems[0] or 'no text satisfies it'})."
+            raise InvalidParameter(message, param=param)
+        return compiled
+
+    @cached_property
+    def _vocabulary(self) -> "LLTokenizer":
+        return grammar_vocabulary(self._tokenizer, self._vocab_size, sorted(self._end_ids))
+
+    @cached_property
+    def _limits(self) -> "LLParserLimits":
+        from llguidance import LLParserLimits
+
+        return LLParserLimits(
+            initial_lexer_fuel=FIRST_MASK_FUEL,
+            step_lexer_fuel=MASK_FUEL,
+            max_lexer_states=MAX_LEXER_STATES,
+            max_grammar_size=MAX_GRAMMAR_SYMBOLS,
+            verbose_errors=False,
+        )

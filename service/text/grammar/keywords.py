@@ -1,0 +1,40 @@
+"""The keywords of JSON Schema that a grammar enforces, and those that constrain nothing.
+
+Any other keyword is refused: accepting it would promise what no mask can hold.
+Source: https://json-schema.org/draft/2020-12/json-schema-validation,
+https://github.com/guidance-ai/llguidance/blob/main/docs/json_schema.md
+"""
+
+TYPES = frozenset({"array", "boolean", "integer", "null", "number", "object", "string"})
+
+SUBSCHEMA_KEYWORDS = frozenset({"additionalProperties", "items"})
+SUBSCHEMA_LIST_KEYWORDS = frozenset({"allOf", "anyOf", "oneOf", "prefixItems"})
+SUBSCHEMA_MAP_KEYWORDS = frozenset({"patternProperties", "properties"})
+COUNT_KEYWORDS = frozenset({"maxItems", "maxLength", "maxProperties", "minItems", "minLength", "minProperties"})
+NUMBER_KEYWORDS = frozenset({"exclusiveMaximum", "exclusiveMinimum", "maximum", "minimum", "multipleOf"})
+VALUE_KEYWORDS = frozenset({"$ref", "const", "enum", "format", "pattern", "required", "type"})
+
+# Keywords that no value can violate. Definitions are read where a `$ref` leads to them.
+ANNOTATIONS = frozenset(
+    {
+        "$anchor", "$comment", "$defs", "$schema", "$vocabulary", "default", "definitions", "deprecated", "description",
+        "discriminator", "example", "examples", "externalDocs", "id", "readOnly", "title", "writeOnly", "xml",
+    }
+)  # fmt: skip
+# Keywords that are not enforced, with the value at which they constrain nothing.
+NEUTRAL_VALUES = {
+    "nullable": False,
+    "unevaluatedItems": True,
+    "unevaluatedProperties": True,
+    "uniqueItems": False,
+}
+# How to write what an unenforceable keyword means, where there is a way.
+REMEDIES = {
+    "additionalItems": "Write the tuple as 'prefixItems' and 'items'.",
+    "dependencies": "List the combinations under 'anyOf'.",
+    "dependentRequired": "List the combinations under 'anyOf'.",
+    "dependentSchemas": "List the combinations under 'anyOf'.",
+    "if": "List the cases under 'anyOf'.",
+    "nullable": "Write 'type': [TYPE, 'null'].",
+    "propertyNames": "Use 'patternProperties' and 'additionalProperties': false.",
+}

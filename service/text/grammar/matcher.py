@@ -1,0 +1,85 @@
+"""The state of one sequence in a grammar: which tokens may come next, and whether the text may end."""
+
+from collections.abc import Callable, Set
+from typing import TYPE_CHECKING
+
+import numpy as np
+from jaxtyping import UInt
+
+from service.errors import ConstraintError
+
+if TYPE_CHECKING:
+    from llguidance import LLMatcher
+
+
+class GrammarMatcher:
+    """Holds one sequence to a grammar; an engine's `Constraint`.
+
+    A token that ends the sequence is allowed exactly where the grammar may end, and alone where it must.
+    """
+
+    def __init__(
+        self, matcher: "LLMatcher", stop_ids: Set[int], other_end_ids: Set[int], on_error: Callable[[], None]
+    ) -> None:
+        """Begin a text.
+
+        Args:
+            matcher: a copy of its own; changed as tokens are accepted.
+            stop_ids: tokens that end the sequence, at least one.
+            other_end_ids: tokens that the library would allow at the end although they do not end this sequence.
+            on_error: called before a ConstraintError is raised.
+        """
+        self._matcher = matcher
+        self._on_error = on_error
+        stop_words = _words(stop_ids)
+        words = _words(stop_ids | other_end_ids)
+        self._positions = np.fromiter(words, np.intp)
+        self._cleared = ~np.fromiter(words.values(), np.uint32)
+        self._stops = np.fromiter((stop_words.get(word, 0) for word in words), np.uint32)
+
+    @property
+    def is_free(self) -> bool:
+        """Whether every token is allowed: never, since text itself excludes the special tokens that it cannot have."""
+        return False
+
+    def fill_mask(self, words: UInt[np.ndarray, " word"]) -> None:
+        """Write the mask of the tokens that may be sampled next: bit `t % 32` of word `t // 32` for token `t`.
+
+        Raises:
+            ConstraintError: the grammar has become too complex to go on.
+        """
+        self._matcher.unsafe_compute_mask_ptr(words.ctypes.data, words.nbytes)
+        can_end = self._matcher.is_accepting()
+        if self._matcher.is_error() or (self._matcher.is_stopped() and not can_end):
+            raise self._error()
+        words[self._positions] &= self._cleared
+        if can_end:
+            words[self._positions] |= self._stops
+
+    def accept(self, token_id: int) -> None:
+        """Advance by the token that was sampled.
+
+        Raises:
+            ConstraintError: the token is not allowed here.
+        """
+        if not self._matcher.consume_token(token_id):
+            raise self._error()
+
+    def _error(self) -> ConstraintError:
+        self._on_error()
+        cause = first_line(self._matcher.get_error()) or self._matcher.stop_reason()
+        return ConstraintError(f"The grammar of this request cannot be followed further ({cause}). Simplify it.")
+
+
+def first_line(error: str) -> str:
+    """Return what the library says first, which is all that is fit for a client."""
+    lines = [line for line in error.strip().splitlines() if line and not line.startswith("<")]
+    return lines[0][:300] if lines else ""
+
+
+def _words(token_ids: Set[int]) -> dict[int, int]:
+    """Return the bits of tokens by the word that they are in."""
+    words: dict[int, int] = {}
+    for token_id in token_ids:
+        words[token_id // 32] = words.get(token_id // 32, 0) | 1 << token_id % 32
+    return words

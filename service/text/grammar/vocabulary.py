@@ -1,0 +1,51 @@
+"""A tokenizer's tokens as the grammar library reads them: their bytes, and the marks of special ones."""
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from service.text.tokenizer import Tokenizer
+
+if TYPE_CHECKING:
+    from llguidance import LLTokenizer
+
+
+def grammar_vocabulary(tokenizer: Tokenizer, vocab_size: int, end_ids: Sequence[int]) -> "LLTokenizer":
+    """Return the library's tables for a vocabulary, which takes about a second for a large one.
+
+    Args:
+        tokenizer: one whose tokens have bytes of their own (`token_bytes`).
+        vocab_size: number of rows of the model's embedding; ids without a token are never allowed.
+        end_ids: tokens that end a text, at least one.
+    """
+    from llguidance import LLTokenizer
+
+    return LLTokenizer(_Vocabulary(tokenizer, vocab_size, end_ids), eos_token=list(end_ids))  # pyright: ignore[reportArgumentType]
+
+
+class _Vocabulary:
+    """The attributes that the library reads, and its way to tokenize what a grammar forces."""
+
+    is_tokenizer_wrapper = True
+    bos_token_id = None
+
+    def __init__(self, tokenizer: Tokenizer, vocab_size: int, end_ids: Sequence[int]) -> None:
+        self._tokenizer = tokenizer
+        # The library adds its mark of a special token, which no text matches.
+        self.tokens = [tokenizer.token_bytes_of(token_id) for token_id in range(vocab_size)]
+        self.special_token_ids = sorted(tokenizer.special_ids)
+        self.eos_token_id = min(end_ids)
+        self._ids_of_bytes = {content: token_id for token_id, content in enumerate(self.tokens) if len(content) == 1}
+
+    def __call__(self, text: str) -> list[int]:
+        """Return tokens whose bytes are exactly the text's: the tokenizer's own unless it adds or drops characters."""
+        content = text.encode()
+        ids = self._tokenizer.encode(text, add_special_tokens=False)
+        encoded = b"".join(self.tokens[token_id] for token_id in ids)
+        if encoded == content:
+            return ids
+        if encoded == b" " + content:  # SentencePiece begins a text with a space
+            return self._bytewise(self.tokens[ids[0]][1:]) + ids[1:]
+        return self._bytewise(content)
+
+    def _bytewise(self, content: bytes) -> list[int]:
+        return [self._ids_of_bytes[content[i : i + 1]] for i in range(len(content))]

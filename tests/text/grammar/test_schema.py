@@ -1,0 +1,194 @@
+import json
+
+import pytest
+
+from service.errors import InvalidParameter
+from service.text.grammar import definition, schema
+from service.text.grammar.endings import has_end
+from service.text.grammar.schema import reduced
+
+NODE = {"type": "object", "properties": {"next": {"$ref": "#/$defs/node"}}}
+
+
+def nested(depth):
+    return {"items": nested(depth - 1)} if depth else {}
+
+
+@pytest.mark.parametrize(
+    ("part", "path"),
+    [
+        ({"uniqueItems": True}, "uniqueItems"),
+        ({"not": {}}, "not"),
+        ({"if": {}, "then": {}}, "if"),
+        ({"contains": {}}, "contains"),
+        ({"propertyNames": {}}, "propertyNames"),
+        ({"dependentRequired": {}}, "dependentRequired"),
+        ({"unevaluatedProperties": False}, "unevaluatedProperties"),
+        ({"additionalItems": False}, "additionalItems"),
+        ({"items": [{}]}, "items"),
+        ({"contentEncoding": "base64"}, "contentEncoding"),
+        ({"nullable": True}, "nullable"),
+        ({"maxLenght": 3}, "maxLenght"),
+        ({"x-guidance": {"lenient": True}}, "x-guidance"),
+        ({"$dynamicRef": "#a"}, "$dynamicRef"),
+        ({"$id": "http://example.com"}, "$id"),
+        ({"$ref": "other.json"}, "$ref"),
+        ({"$ref": "#/$defs/missing"}, "$ref"),
+        ({"$ref": "#/$defs/list/7"}, "$ref"),
+        ({"$ref": "#name"}, "$ref"),
+        ({"$ref": 3}, "$ref"),
+        ({"type": "text"}, "type"),
+        ({"type": []}, "type"),
+        ({"type": [["string"]]}, "type"),
+        ({"minimum": "1"}, "minimum"),
+        ({"minimum": True}, "minimum"),
+        ({"maximum": 2**53 + 1}, "maximum"),
+        ({"multipleOf": 0}, "multipleOf"),
+        ({"multipleOf": 0.1}, "multipleOf"),
+        ({"const": [1, {"a": 2**60}]}, "const"),
+        ({"enum": []}, "enum"),
+        ({"enum": 1}, "enum"),
+        ({"enum": [10**400]}, "enum"),
+        ({"maxItems": -1}, "maxItems"),
+        ({"maxItems": 1.0}, "maxItems"),
+        ({"maxLength": 10**6}, "maxLength"),
+        ({"minProperties": 2}, "minProperties"),
+        ({"required": "a"}, "required"),
+        ({"required": [1]}, "required"),
+        ({"properties": []}, "properties"),
+        ({"properties": {"p" * 100: 3}}, f"properties.{'p' * 64}"),
+        ({"anyOf": []}, "anyOf"),
+        ({"anyOf": {}}, "anyOf"),
+        ({"anyOf": [{}, {"not": {}}]}, "anyOf[1].not"),
+        ({"format": "binary"}, "format"),
+        ({"format": 1}, "format"),
+        ({"pattern": "(?=a)"}, "pattern"),
+        ({"pattern": 1}, "pattern"),
+        ({"patternProperties": {"[": {}}}, "patternProperties"),
+        ({"additionalProperties": "no"}, "additionalProperties"),
+    ],
+)
+def test_what_cannot_be_enforced_is_refused_by_its_path(part, path):
+    whole = {"type": "object", "properties": {"a": part}, "$defs": {"list": [{}]}}
+    with pytest.raises(InvalidParameter) as caught:
+        reduced(whole, "field")
+    assert caught.value.param == f"field.properties.a.{path}"
+    assert f"'{caught.value.param}'" in caught.value.message
+
+
+@pytest.mark.parametrize("whole", [1, "x", None, []])
+def test_a_schema_is_an_object_or_a_boolean(whole):
+    with pytest.raises(InvalidParameter, match="'field': a schema is an object or a boolean"):
+        reduced(whole, "field")
+
+
+@pytest.mark.parametrize(
+    ("whole", "problem"),
+    [
+        ({"description": "x" * schema.MAX_SCHEMA_BYTES}, "larger than"),
+        (nested(schema.MAX_DEPTH + 1), "levels deep"),
+        ({"const": json.loads("[" * 70 + "]" * 70)}, "levels deep"),
+        ({"properties": {str(i): {} for i in range(schema.MAX_PROPERTIES + 1)}}, "properties at most"),
+        (
+            {"$defs": {str(i): {} for i in range(300)}, "anyOf": [{"$ref": f"#/$defs/{i}"} for i in range(300)]},
+            "definitions at most",
+        ),
+    ],
+)
+def test_a_schema_is_bounded(whole, problem):
+    with pytest.raises(InvalidParameter, match=problem):
+        reduced(whole, "field")
+
+
+def test_annotations_and_keywords_that_constrain_nothing_are_left_out():
+    whole = {
+        "$schema": "https://json-schema.org/draft/2020-12/schema", "$id": "http://example.com", "title": "T",
+        "description": "D", "default": 1, "examples": [1], "deprecated": True, "uniqueItems": False, "nullable": False,
+        "discriminator": {"propertyName": "kind"}, "x-order": 3, "type": "integer",
+    }  # fmt: skip
+    assert reduced(whole, "field") == {"type": "integer"}
+
+
+def test_a_schema_that_is_a_boolean_is_kept():
+    assert reduced(True, "field") == {"anyOf": [True]}
+
+
+def test_references_lead_into_the_definitions_of_the_result():
+    whole = {
+        "definitions": {"a/b": {"type": "string"}, "n~": {"$ref": "#/definitions/a~1b"}, "unused": {"not": {}}},
+        "anyOf": [{"$ref": "#/definitions/n~0"}, {"$ref": "#/anyOf/2"}, {"type": "null"}, {"$ref": "#"}],
+    }
+    assert reduced(whole, "field") == {
+        "anyOf": [{"$ref": "#/$defs/1"}, {"$ref": "#/$defs/2"}, {"type": "null"}, {"$ref": "#"}],
+        "$defs": {"1": {"$ref": "#/$defs/3"}, "2": {"type": "null"}, "3": {"type": "string"}},
+    }
+
+
+def test_a_fault_in_a_definition_is_named_by_its_path():
+    with pytest.raises(InvalidParameter) as caught:
+        reduced({"$defs": {"node": {"uniqueItems": True}}, "items": {"$ref": "#/$defs/node"}}, "field")
+    assert caught.value.param == "field.$defs.node.uniqueItems"
+
+
+def test_a_format_of_dates_is_a_pattern_beside_those_that_are_there():
+    got = reduced({"format": "date", "allOf": [{"maxLength": 10}]}, "field")
+    assert [list(part) for part in got["allOf"]] == [["maxLength"], ["pattern"]]
+    assert reduced({"format": "uuid"}, "field") == {"format": "uuid"}
+
+
+@pytest.mark.parametrize(
+    ("whole", "expected"),
+    [
+        ({"$ref": "#"}, False),
+        ({"allOf": [{"$ref": "#"}]}, False),
+        ({"anyOf": [{"$ref": "#"}, {"type": "null"}]}, True),
+        ({"oneOf": [{"$ref": "#"}]}, False),
+        ({"type": "object", "properties": {"a": {"$ref": "#"}}, "required": ["a"]}, False),
+        ({"type": "object", "properties": {"a": {"$ref": "#"}}}, True),
+        ({"type": ["object", "null"], "properties": {"a": {"$ref": "#"}}, "required": ["a"]}, True),
+        ({"properties": {"a": {"$ref": "#"}}, "required": ["a"]}, True),
+        ({"type": "object", "additionalProperties": {"$ref": "#"}, "required": ["a"]}, False),
+        ({"type": "array", "items": {"$ref": "#"}}, True),
+        ({"type": "array", "items": {"$ref": "#"}, "minItems": 1}, False),
+        ({"type": "array", "prefixItems": [{"$ref": "#"}]}, True),
+        ({"type": "array", "prefixItems": [{"$ref": "#"}], "minItems": 1}, False),
+        ({"type": "array", "prefixItems": [{}], "items": {"$ref": "#"}, "minItems": 1}, True),
+        ({"const": {}, "$ref": "#"}, True),
+        ({"$ref": "#/$defs/node", "$defs": {"node": NODE}}, True),
+        ({"$ref": "#/$defs/node", "$defs": {"node": NODE | {"type": "object", "required": ["next"]}}}, False),
+        ({"$ref": "#/$defs/a", "$defs": {"a": {"$ref": "#/$defs/b"}, "b": {"$ref": "#/$defs/a"}}}, False),
+    ],
+)
+def test_a_schema_that_only_an_infinite_value_satisfies_is_found(whole, expected):
+    assert has_end(reduced(whole, "field")) is expected
+    if not expected:
+        with pytest.raises(InvalidParameter, match="only an infinite value"):
+            definition.of_schema(whole, "field")
+
+
+STRICT = {
+    "type": "object",
+    "properties": {"a": {"anyOf": [{"$ref": "#/$defs/b"}, {"type": "null"}]}},
+    "required": ["a"],
+    "additionalProperties": False,
+    "$defs": {"b": {"type": "object", "properties": {}, "additionalProperties": False}},
+}
+
+
+@pytest.mark.parametrize(
+    ("change", "param"),
+    [
+        ({"additionalProperties": True}, "field.additionalProperties"),
+        ({"required": []}, "field.required"),
+        ({"type": ["object", "null"]}, "field"),
+        ({"properties": {"a": {"items": {"properties": {}}}}}, "field.properties.a.items.additionalProperties"),
+        ({"properties": {"a": {"anyOf": [{"type": "object"}]}}}, "field.properties.a.anyOf[0].additionalProperties"),
+        ({"$defs": {"b": {"type": "object"}}}, "field.$defs.b.additionalProperties"),
+    ],
+)
+def test_a_strict_schema_leaves_nothing_out_and_adds_nothing(change, param):
+    definition.of_schema(STRICT, "field", is_strict=True)
+    definition.of_schema(STRICT | change, "field")
+    with pytest.raises(InvalidParameter) as caught:
+        definition.of_schema(STRICT | change, "field", is_strict=True)
+    assert caught.value.param == param
