@@ -1,5 +1,7 @@
 """Every kernel gives what the reference gives, over any order of prefill and decode steps of any slots."""
 
+import functools
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -18,27 +20,32 @@ PAGES_PER_SLOT = LAYOUT.context_sizes[-1] // LAYOUT.page_size
 CHUNKS = (4, 12)
 
 KERNELS = {"rows": RowAttention(LAYOUT)}
+PLAIN = Scoring(0.3)
+# How positions are scored, and in steps of which shapes: how slots and contexts are cut is the same for any scoring.
 VARIANTS = {
-    "plain": {},
-    "window": {"sliding_window": 6},
-    "soft cap": {"soft_cap": 2.0},
-    "window of one": {"sliding_window": 1},
+    "plain": (PLAIN, LAYOUT.slot_sizes, LAYOUT.context_sizes),
+    "window, soft cap": (Scoring(0.3, sliding_window=6, soft_cap=2.0), LAYOUT.slot_sizes, LAYOUT.context_sizes),
+    "window of one": (Scoring(0.3, sliding_window=1), LAYOUT.slot_sizes[-1:], LAYOUT.context_sizes[-1:]),
 }
+
+
+@functools.cache
+def compiled_attend(kernel, scoring):
+    """Compile each shape once for all tests."""
+    return jax.jit(functools.partial(kernel.attend, scoring=scoring))
 
 
 class Both:
     """A kernel and the reference, fed alike."""
 
-    def __init__(self, kernel, options):
+    def __init__(self, kernel, scoring, context_sizes=LAYOUT.context_sizes):
+        self.context_sizes = context_sizes
         self.kernels = (PagedReference(), kernel)
         self.caches = [
             k.initial_cache(LAYOUT, num_kv_heads=NUM_KV_HEADS, head_dim=HEAD_DIM, dtype=jnp.float32)
             for k in self.kernels
         ]
-        self.attend = [
-            jax.jit(lambda q, n, v, c, p, k=k: k.attend(q, n, v, c, p, scoring=Scoring(0.3, **options)))
-            for k in self.kernels
-        ]
+        self.attend = [compiled_attend(k, scoring) for k in self.kernels]
         self.random = np.random.RandomState(5)
         self.lengths = [0] * LAYOUT.num_slots
         # A slot's pages in no order, so that a mistake in either index shows.
@@ -50,33 +57,37 @@ class Both:
         start, num_tokens = np.zeros(num_rows, np.int32), np.zeros(num_rows, np.int32)
         slots = np.full(num_rows, LAYOUT.num_slots, np.int32)
         reach = max(self.lengths[slot] + count for slot, count in rows.values())
-        context = next(size for size in LAYOUT.context_sizes if size >= reach)
+        context = next(size for size in self.context_sizes if size >= reach)
         table = np.zeros((num_rows, context // LAYOUT.page_size), np.int32)
         for row, (slot, count) in rows.items():
             start[row], num_tokens[row], slots[row] = self.lengths[slot], count, slot
             table[row] = self.pages[slot, : table.shape[1]]
             self.lengths[slot] += count
-        paging = Paging(*(jnp.asarray(a) for a in (start, num_tokens, table, slots)))
-        # The reference reads whole tables, so it is compiled for no context sizes.
-        whole = np.zeros((num_rows, PAGES_PER_SLOT), np.int32)
+        # The reference reads whole tables of all slots at the longest chunk, so it is compiled for one shape alone.
+        whole = np.zeros((LAYOUT.num_slots, PAGES_PER_SLOT), np.int32)
         for row, (slot, _) in rows.items():
             whole[row] = self.pages[slot]
-        pagings = (paging._replace(page_table=jnp.asarray(whole)), paging)
-        draw = lambda *shape: jnp.asarray(self.random.randn(num_rows, width, *shape), jnp.float32)  # noqa: E731
-        query = draw(NUM_KV_HEADS, GROUP, HEAD_DIM)
-        keys, values = draw(NUM_KV_HEADS, HEAD_DIM), draw(NUM_KV_HEADS, HEAD_DIM)
+        heads = ((NUM_KV_HEADS, GROUP, HEAD_DIM), (NUM_KV_HEADS, HEAD_DIM), (NUM_KV_HEADS, HEAD_DIM))
+        tokens = [self.random.randn(num_rows, width, *shape).astype(np.float32) for shape in heads]
+        padding = LAYOUT.num_slots - num_rows
+        padded = (
+            [np.pad(part, [(0, padding), (0, CHUNKS[-1] - width), *[(0, 0)] * (part.ndim - 2)]) for part in tokens],
+            Paging(*(np.pad(part, (0, padding)) for part in (start, num_tokens)), whole, np.pad(slots, (0, padding))),
+        )
         outputs = []
-        for index, attend in enumerate(self.attend):
-            output, self.caches[index] = attend(query, keys, values, self.caches[index], pagings[index])
-            outputs.append(np.asarray(output))
-        is_token = np.asarray(paging.is_token(width))
+        for index, (of_tokens, paging) in enumerate((padded, (tokens, Paging(start, num_tokens, table, slots)))):
+            arrays = jax.tree.map(jnp.asarray, (*of_tokens, self.caches[index], paging))
+            output, self.caches[index] = self.attend[index](*arrays)
+            outputs.append(np.asarray(output)[:num_rows, :width])
+        is_token = np.arange(width)[None] < num_tokens[:, None]
         np.testing.assert_allclose(outputs[1][is_token], outputs[0][is_token], atol=SAME_ATTENTION_ATOL, rtol=0)
 
 
 @pytest.mark.parametrize("variant", VARIANTS)
 @pytest.mark.parametrize("name", KERNELS)
 def test_a_kernel_gives_what_the_reference_gives(name, variant):
-    both = Both(KERNELS[name], VARIANTS[variant])
+    scoring, slot_sizes, context_sizes = VARIANTS[variant]
+    both = Both(KERNELS[name], scoring, context_sizes)
     for _ in range(60):
         if both.random.rand() < 0.4:
             width = int(both.random.choice(CHUNKS))
@@ -85,7 +96,7 @@ def test_a_kernel_gives_what_the_reference_gives(name, variant):
                 both.lengths[slot] = 0  # the next owner of the slot; what the last one left must not show
             both.step(width, {0: (slot, both.random.randint(1, width + 1))}, num_rows=1)
         else:
-            num_rows = int(both.random.choice(LAYOUT.slot_sizes))
+            num_rows = int(both.random.choice(slot_sizes))
             active = [s for s in range(num_rows) if both.random.rand() < 0.7] or [0]
             for slot in active:
                 if both.lengths[slot] >= LAYOUT.context_sizes[-1]:
@@ -96,7 +107,7 @@ def test_a_kernel_gives_what_the_reference_gives(name, variant):
 @pytest.mark.parametrize("name", KERNELS)
 def test_a_prefix_copied_through_pages_gives_what_the_original_gives(name):
     kernel = KERNELS[name]
-    both = Both(kernel, {})
+    both = Both(kernel, PLAIN)
     both.step(12, {0: (1, 11)}, num_rows=1)
     both.step(12, {0: (1, 9)}, num_rows=1)
     # Three of the five pages that slot 1 has filled, with padding in the copies; the reference shares them in place.

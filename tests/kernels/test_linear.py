@@ -1,7 +1,5 @@
 """Splitting weights for their products changes no logits."""
 
-import functools
-
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -13,7 +11,7 @@ from service.kernels.linear import CPU_NUM_SPLITS, UNSPLIT, choose_num_splits, l
 from service.kernels.paging import Paging
 from service.models.decoder import Decoder
 from service.models.registry import read_config
-from tests.models.whole_step import empty_caches, whole_step
+from tests.models.whole_step import WholeStep
 from tests.parity.cases import CASES
 from tests.tolerances import SAME_MODEL_ATOL
 
@@ -23,14 +21,14 @@ TOKEN_IDS = [3, 1, 4, 1, 5, 9]
 
 def logits_of(model: Decoder, weights: dict[str, jax.Array], chunk: int) -> np.ndarray:
     """Feed some tokens, so many at a time, and return the logits after each."""
-    caches, hidden = empty_caches(model, LAYOUT), []
-    step = jax.jit(functools.partial(whole_step, model))
+    step = WholeStep(model)
+    caches, rows = step.empty_caches(LAYOUT), []
     for start in range(0, len(TOKEN_IDS), chunk):
         part = TOKEN_IDS[start : start + chunk]
         paging = Paging(*(jnp.array(v) for v in ([start], [len(part)], [[0, 1, 2, 3]], [0])))
-        states, caches = step(weights, caches, jnp.array([part]), paging)
-        hidden.append(states[0])
-    return np.asarray(model.logits(weights, jnp.concatenate(hidden)))
+        logits, caches = step(weights, caches, jnp.array([part]), paging)
+        rows.append(np.asarray(logits)[0])
+    return np.concatenate(rows)
 
 
 @pytest.mark.parametrize("chunk", [1, 3, 6])

@@ -34,7 +34,8 @@ class Case:
     head_dim: int = 64
     page_size: int = 16
     num_pages: int = 4  # of each sequence
-    steps: tuple[tuple[int, ...], ...] = ((9, 32, 0, 1), (20, 7, 3, 0), (1, 1, 0, 1))  # tokens of each sequence
+    # Tokens of each sequence; the longest of a step is its width, and each width is compiled.
+    steps: tuple[tuple[int, ...], ...] = ((9, 20, 0, 1), (20, 7, 3, 0), (1, 1, 0, 1))
     num_kv_heads: int = 2
     dtype: str = "float32"
     options: dict[str, Any] = field(default_factory=dict)

@@ -1,6 +1,5 @@
 """What is no number in one sequence's cache stays with that sequence, whoever gets its pages or its row later."""
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -12,7 +11,7 @@ from service.kernels.reference import PagedReference
 from service.models.decoder import Decoder
 from service.models.registry import read_config
 from tests.kernels.emulated import RAGGED, TRITON
-from tests.models.whole_step import empty_caches, whole_step
+from tests.models.whole_step import WholeStep
 from tests.parity.cases import CASES
 
 LAYOUT = CacheLayout(num_pages=4, page_size=4, slot_sizes=(1,), context_sizes=(16,))
@@ -35,15 +34,16 @@ def test_a_sequence_that_went_wrong_leaves_nothing_in_its_pages(kernel, weight):
         values = tuple(-1 if axis == "qkv_group" else slice(None) for axis in axes)
         broken[weight] = weights[weight].at[values].set(jnp.inf)
 
-    @jax.jit
-    def run(weights, cache, token_ids):
+    step = WholeStep(model)
+
+    def run(weights, caches, token_ids):
         paging = Paging(*(jnp.array(v) for v in ([0], [token_ids.shape[1]], [[2, 0, 3, 1]], [0])))
-        hidden, cache = whole_step(model, weights, cache, token_ids, paging)
-        return model.logits(weights, hidden[0]), cache
+        logits, caches = step(weights, caches, token_ids, paging)
+        return np.asarray(logits)[0], caches
 
     long, short = jnp.array([[1, 2, BROKEN_TOKEN, 4, 5, 6, 8, 9, 3, 1]]), jnp.array([[3, 1, 4]])
-    wrong, dirty = run(broken, empty_caches(model, LAYOUT), long)
-    assert jnp.isnan(wrong[-1]).any()  # the sequence itself is not healed in secret
-    expected, _ = run(weights, empty_caches(model, LAYOUT), short)
+    wrong, dirty = run(broken, step.empty_caches(LAYOUT), long)
+    assert np.isnan(wrong[-1]).any()  # the sequence itself is not healed in secret
+    expected, _ = run(weights, step.empty_caches(LAYOUT), short)
     got, _ = run(weights, dirty, short)
     np.testing.assert_array_equal(got, expected)

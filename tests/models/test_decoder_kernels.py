@@ -11,7 +11,7 @@ from service.kernels.reference import PagedReference
 from service.models.decoder import Decoder
 from service.models.registry import read_config
 from tests.kernels.emulated import RAGGED, TRITON
-from tests.models.whole_step import empty_caches, whole_step
+from tests.models.whole_step import WholeStep
 from tests.parity.cases import CASES
 from tests.tolerances import SAME_MODEL_ATOL
 
@@ -24,21 +24,17 @@ PROMPTS = ([1, 7, 3, 9, 2, 5, 4, 8, 6, 11, 10], [12, 4, 9])
 def continue_greedily(model: Decoder, weights: dict[str, jax.Array], num_tokens: int) -> tuple[np.ndarray, np.ndarray]:
     """Prefill both prompts in one step, then decode; return the tokens and the scores that they were drawn from."""
 
-    @jax.jit
-    def step(cache, token_ids, start, counts):
-        paging = Paging(start, counts, jnp.asarray(PAGES), jnp.arange(2, dtype=jnp.int32))
-        hidden, cache = whole_step(model, weights, cache, token_ids, paging)
-        return model.logits(weights, hidden[jnp.arange(2), counts - 1]), cache
-
+    step = WholeStep(model)
     lengths = np.array([len(prompt) for prompt in PROMPTS], np.int32)
     padded = np.zeros((2, max(lengths)), np.int32)
     for row, prompt in enumerate(PROMPTS):
         padded[row, : len(prompt)] = prompt
-    cache, start, counts, token_ids = empty_caches(model, LAYOUT), np.zeros(2, np.int32), lengths, jnp.asarray(padded)
+    start, counts, token_ids, caches = np.zeros(2, np.int32), lengths, jnp.asarray(padded), step.empty_caches(LAYOUT)
     tokens, scores = [], []
     for _ in range(num_tokens):
-        logits, cache = step(cache, token_ids, jnp.asarray(start), jnp.asarray(counts))
-        scores.append(np.asarray(logits))
+        paging = Paging(*(jnp.asarray(part) for part in (start, counts, PAGES, np.arange(2, dtype=np.int32))))
+        logits, caches = step(weights, caches, token_ids, paging)
+        scores.append(np.asarray(logits)[np.arange(2), counts - 1])
         tokens.append(scores[-1].argmax(axis=-1))
         start, counts, token_ids = start + counts, np.ones(2, np.int32), jnp.asarray(tokens[-1][:, None], jnp.int32)
     return np.array(tokens), np.array(scores)

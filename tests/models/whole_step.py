@@ -1,5 +1,11 @@
-"""A step of a model in one piece, as a test wants it and no service runs it."""
+"""A step of a model as tests want it: from token ids to logits of every position, each layer compiled by itself.
 
+Equal code is compiled once in a process, however many layers, models and tests have it: compiling takes most of the
+time of these tests, and models that differ in rope or in tying alone have the same layers.
+"""
+
+import functools
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -8,22 +14,61 @@ from jaxtyping import Array, Float, Int
 from service.kernels.cache_layout import CacheLayout
 from service.kernels.paging import Paging
 from service.models.decoder import Decoder
-from service.models.interface import LayerGroupInputs
+from service.models.interface import LayerGroup, LayerGroupInputs
+
+_compiled: dict[tuple[str, str], jax.stages.Compiled] = {}  # by the shapes of its arguments and its text
 
 
-def empty_caches(model: Decoder, layout: CacheLayout) -> list[Any]:
-    """Return the empty cache of every group."""
-    return [model.initial_cache(layout, group) for group in model.layer_groups]
+class WholeStep:
+    """The parts of a model, one after the other; a part is compiled when a step first has its shapes."""
 
+    def __init__(self, model: Decoder) -> None:
+        self._model = model
+        names = [spec.name for spec in model.weight_specs()]
+        self._layers = [
+            LayerGroup(
+                f"window {model.config.sliding_window(layer)}",
+                range(layer, layer + 1),
+                tuple(name for name in names if name.startswith(f"layers.{layer}.")),
+            )
+            for layer in range(model.config.num_layers)
+        ]
+        self._executables: dict[Any, jax.stages.Compiled] = {}
 
-def whole_step(
-    model: Decoder, weights: dict[str, jax.Array], caches: list[Any], token_ids: Int[Array, "seq token"], paging: Paging
-) -> tuple[Float[Array, "seq token hidden"], list[Any]]:
-    """Run all groups over some tokens."""
-    hidden, rotation = model.embed(weights, token_ids, paging.positions(token_ids.shape[1]))
-    new_caches = []
-    for group, cache in zip(model.layer_groups, caches, strict=True):
-        of_group = [weights[name] for name in group.weights]
-        hidden, new_cache = model.run_layer_group(group, of_group, cache, LayerGroupInputs(hidden, rotation, paging))
-        new_caches.append(new_cache)
-    return hidden, new_caches
+    def empty_caches(self, layout: CacheLayout) -> list[Any]:
+        """Return the empty cache of every layer."""
+        return [self._model.initial_cache(layout, layer) for layer in self._layers]
+
+    def __call__(
+        self, weights: dict[str, jax.Array], caches: list[Any], token_ids: Int[Array, "seq token"], paging: Paging
+    ) -> tuple[Float[Array, "seq token vocab"], list[Any]]:
+        """Run all layers over some tokens."""
+        hidden, rotation = self._run("embed", self._embed, weights, token_ids, paging)
+        new_caches = []
+        for layer, cache in zip(self._layers, caches, strict=True):
+            of_layer = [weights[name] for name in layer.weights]
+            run_layer = functools.partial(self._model.run_layer_group, layer)
+            inputs = LayerGroupInputs(hidden, rotation, paging)
+            hidden, new_cache = self._run(layer.kind, run_layer, of_layer, cache, inputs)
+            new_caches.append(new_cache)
+        return self._run("logits", self._logits, weights, hidden), new_caches
+
+    def _embed(
+        self, weights: dict[str, jax.Array], token_ids: Int[Array, "seq token"], paging: Paging
+    ) -> tuple[Float[Array, "seq token hidden"], Any]:
+        return self._model.embed(weights, token_ids, paging.positions(token_ids.shape[1]))
+
+    def _logits(
+        self, weights: dict[str, jax.Array], hidden: Float[Array, "seq token hidden"]
+    ) -> Float[Array, "seq token vocab"]:
+        return self._model.logits(weights, hidden.reshape(-1, hidden.shape[-1])).reshape(*hidden.shape[:2], -1)
+
+    def _run(self, name: str, function: Callable[..., Any], *arguments: Any) -> Any:
+        key = (name, *(leaf.shape for leaf in jax.tree.leaves(arguments)))
+        if key not in self._executables:
+            lowered = jax.jit(function).lower(*arguments)
+            signature = (str(lowered.in_avals), lowered.as_text())
+            if signature not in _compiled:
+                _compiled[signature] = lowered.compile()
+            self._executables[key] = _compiled[signature]
+        return self._executables[key](*arguments)

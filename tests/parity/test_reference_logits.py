@@ -18,7 +18,7 @@ from service.models.decoder import Decoder
 from service.models.registry import read_config
 from service.weights.assembly import assemble_weights
 from service.weights.safetensors import check_tensors
-from tests.models.whole_step import empty_caches, whole_step
+from tests.models.whole_step import WholeStep
 from tests.parity.cases import CASES, Case
 from tests.tolerances import SAME_MODEL_ATOL, SAME_TOKENS_OTHER_STEPS_ATOL
 
@@ -43,21 +43,15 @@ def load(case: Case, kernel: AttentionKernel, tmp_path) -> tuple[Decoder, dict[s
 
 def logits_by_chunk(model: Decoder, weights: dict[str, jax.Array], token_ids: np.ndarray, chunk: int) -> np.ndarray:
     """Feed the tokens in chunks through the pages and return the logits of every position."""
-    cache = empty_caches(model, LAYOUT)
-
-    @jax.jit
-    def step(weights, cache, token_ids, paging):
-        hidden, cache = whole_step(model, weights, cache, token_ids, paging)
-        return model.logits(weights, hidden[0]), cache
-
-    rows = []
+    step = WholeStep(model)
+    caches, rows = step.empty_caches(LAYOUT), []
     for start in range(0, len(token_ids), chunk):
         part = token_ids[start : start + chunk]
         padded = np.zeros((1, chunk), np.int32)
         padded[0, : len(part)] = part
         paging = Paging(jnp.array([start]), jnp.array([len(part)]), jnp.asarray(PAGES[None]), jnp.array([0]))
-        logits, cache = step(weights, cache, jnp.asarray(padded), paging)
-        rows.append(logits[: len(part)])
+        logits, caches = step(weights, caches, jnp.asarray(padded), paging)
+        rows.append(np.asarray(logits)[0, : len(part)])
     return np.concatenate(rows)
 
 
