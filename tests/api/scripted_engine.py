@@ -104,6 +104,7 @@ class ScriptedReadiness:
         self.model = model
         self.error = None
         self.is_live = True
+        self.status_once_started = "complete"
 
     @property
     def is_ready(self):
@@ -111,7 +112,7 @@ class ScriptedReadiness:
 
     @property
     def status(self):
-        return "starting" if self.error is not None else "complete"
+        return "starting" if self.error is not None else self.status_once_started
 
     def progress(self):
         return {"phase": "weights", "bytes": 12}

@@ -38,9 +38,9 @@ def document(routers: Sequence[APIRouter], version: str, *, needs_key: bool) -> 
         for found in router.routes:
             assert isinstance(found, APIRoute)
             if found.path not in ALIASES:
-                [method] = found.methods or ()
+                operation = _operation(found, OPERATIONS[found.endpoint.__name__], needs_key=needs_key)
                 path = paths.setdefault(found.path.replace(":path}", "}"), {})
-                path[method.lower()] = _operation(found, OPERATIONS[found.endpoint.__name__], needs_key=needs_key)
+                path.update({method.lower(): operation for method in found.methods or ()})
     components: dict[str, Any] = {"schemas": schemas(OPERATIONS.values())}
     if needs_key:
         components["securitySchemes"] = {KEY: {"type": "http", "scheme": "bearer"}}

@@ -1,0 +1,92 @@
+"""A service for a browser: the pages, and the API over an engine that follows a script, in any state of its start."""
+
+import asyncio
+import socket
+import threading
+from contextlib import contextmanager
+
+import uvicorn
+
+from service.errors import NotReady
+from service.observability.metrics import Metrics
+from service.server.early import EarlyAnswers
+from tests.api.scripted_engine import Service
+
+STARTED = {
+    "phase": "complete",
+    "seconds": 4.2,
+    "percent": 100,
+    "estimated_seconds_left": 0.0,
+    "phases_done_seconds": {"import": 1.1, "locate": 0.1, "weights": 1.5, "executables": 1.9, "warm": 0.2},
+    "phases_running_seconds": {},
+    "bytes_done": 12_000_000,
+    "bytes_total": 12_000_000,
+    "executables_done": 24,
+    "executables_total": 24,
+}
+STARTING = STARTED | {
+    "phase": "weights, executables",
+    "seconds": 2.4,
+    "percent": 44,
+    "estimated_seconds_left": 3.0,
+    "phases_done_seconds": {"import": 1.1, "locate": 0.1},
+    "phases_running_seconds": {"weights": 1.0, "executables compile": 0.9},
+    "bytes_done": 4_600_000,
+    "executables_done": 7,
+}
+
+
+class Site:
+    """What a browser reaches, and what lies behind it."""
+
+    def __init__(self, **settings):
+        self.service = Service(model={"max_model_len": 4096}, **settings)
+        self.decided = asyncio.Event()
+        self.is_live = True
+        self.url = ""
+        self.finish_start()
+
+    def begin_start(self, **progress):
+        """Go back to a start that is under way."""
+        self.status, self.api = "starting", None
+        self.service.readiness.error = NotReady("weights")
+        self.service.readiness.progress = self.progress = lambda: STARTING | progress
+
+    def finish_start(self, status="complete", **progress):
+        """Let the start succeed."""
+        self.status, self.api = status, self.service.app
+        self.service.readiness.status_once_started = status
+        self.service.readiness.error = None
+        self.service.readiness.progress = self.progress = lambda: STARTED | progress
+
+    @property
+    def is_ready(self):
+        return self.status != "starting"
+
+    def summary(self):
+        return "weights"
+
+    def stats(self):
+        return {}
+
+    @property
+    def engine(self):
+        return self.service.engine
+
+
+@contextmanager
+def running_site(**settings):
+    """Serve a site on a port of its own."""
+    site = Site(**settings)
+    listener = socket.create_server(("127.0.0.1", 0))
+    site.url = f"http://127.0.0.1:{listener.getsockname()[1]}/"
+    early = EarlyAnswers(site, Metrics())
+    server = uvicorn.Server(uvicorn.Config(early, http="h11", ws="none", lifespan="off", log_config=None))
+    thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]})
+    thread.start()
+    try:
+        yield site
+    finally:
+        server.should_exit = server.force_exit = True
+        thread.join(10)
+        listener.close()
