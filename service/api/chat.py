@@ -12,11 +12,14 @@ from service.api.dependencies import RequestContext, ServedModel, request_contex
 from service.api.generation.admission import submit
 from service.api.generation.grammar import compiled_grammar
 from service.api.generation.logprobs import chat_logprobs, prompt_logprobs
+from service.api.generation.message import MessageParts, whole_message
 from service.api.generation.streams import TextDelta, TextStreams
+from service.api.generation.tool_use import ToolUse, tool_use
 from service.api.http.receive import cancel_on_disconnect, json_body
 from service.api.http.sse import EventStream
 from service.api.schema.chat import ChatCompletionRequest, Message, ToolCall
-from service.errors import InvalidParameter, MissingParameter
+from service.api.schema.tools import Tool
+from service.errors import InvalidParameter, MissingParameter, UnsupportedParameter
 from service.text.tokenizer import Tokenizer
 
 router = APIRouter()
@@ -37,19 +40,26 @@ async def create_chat_completion(
     """
     context.model.check_name(body.model)
     prompt_ids = await context.run_in_thread(lambda: _prompt_ids(body, context.model))
-    grammar = await compiled_grammar(context, body)
+    use = tool_use(body, context.model)
     streams = submit(
-        context, body, [prompt_ids], prefix="chatcmpl", param="messages", default_max_tokens=None, grammar=grammar
+        context,
+        body,
+        [prompt_ids],
+        prefix="chatcmpl",
+        param="messages",
+        default_max_tokens=None,
+        grammar=await compiled_grammar(context, body, use),
+        shown_ids=frozenset() if use is None else use.shown_ids(context.model),
     )
     tokenizer = context.model.tokenizer
     if body.stream:
-        return EventStream(_chunks(streams, body, tokenizer), sequences=streams, deadline=context.deadline)
+        return EventStream(_chunks(streams, body, tokenizer, use), sequences=streams, deadline=context.deadline)
     with streams:
         collected = await cancel_on_disconnect(context.receive, streams.collect())
 
     def write() -> JSONResponse:
         answer = _head(streams, body, "chat.completion") | {
-            "choices": [_choice(index, deltas, body, tokenizer) for index, deltas in enumerate(collected)],
+            "choices": [_choice(index, deltas, body, tokenizer, use) for index, deltas in enumerate(collected)],
             "usage": streams.usage(),
         }
         if body.return_token_ids:
@@ -110,11 +120,12 @@ def _template_call(call: ToolCall, path: str) -> dict[str, Any]:
     return {"id": call.id, "type": "function", "function": {"name": call.function.name, "arguments": arguments}}
 
 
-def render(messages: Sequence[Message], model: ServedModel) -> str:
-    """Return the prompt that a chat's messages make, special tokens included.
+def render(messages: Sequence[Message], model: ServedModel, tools: Sequence[Tool] = ()) -> str:
+    """Return the prompt that a chat's messages and tools make, special tokens included.
 
     Raises:
         InvalidParameter: the model has no template, or the template refuses the messages.
+        UnsupportedParameter: the template has no place for tools.
     """
     if model.chat_template is None:
         raise InvalidParameter(
@@ -122,11 +133,14 @@ def render(messages: Sequence[Message], model: ServedModel) -> str:
             "Send a 'prompt' to /v1/completions.",
             param="messages",
         )
-    return model.chat_template.render(template_messages(messages))
+    if tools and model.chat_template.tool_format is None:
+        message = "the model's chat template does not render tools. Describe them in a message."
+        raise UnsupportedParameter("tools", message)
+    return model.chat_template.render(template_messages(messages), [tool.for_template() for tool in tools] or None)
 
 
 def _prompt_ids(body: ChatCompletionRequest, model: ServedModel) -> list[int]:
-    text = render(body.messages, model)
+    text = render(body.messages, model, body.tools if body.may_call_tools else ())
     # The template has written the special tokens already.
     return model.tokenizer.encode(text, add_special_tokens=False, param="messages", limit_tokens=model.max_model_len)
 
@@ -135,13 +149,18 @@ def _head(streams: TextStreams, body: ChatCompletionRequest, kind: str) -> dict[
     return {"id": streams.id, "object": kind, "created": int(time.time()), "model": body.model}
 
 
-def _choice(index: int, deltas: list[TextDelta], body: ChatCompletionRequest, tokenizer: Tokenizer) -> dict[str, Any]:
-    content = "".join(delta.text for delta in deltas)
+def _choice(
+    index: int, deltas: list[TextDelta], body: ChatCompletionRequest, tokenizer: Tokenizer, use: ToolUse | None
+) -> dict[str, Any]:
+    parts = MessageParts(use)
+    message = whole_message(part for delta in deltas for part in parts.push(delta))
+    finish_reason = deltas[-1].finish_reason
+    assert finish_reason is not None, "the last delta has the finish reason"
     choice: dict[str, Any] = {
         "index": index,
-        "message": {"role": "assistant", "content": content, "refusal": None},
+        "message": message,
         "logprobs": chat_logprobs(tokenizer, deltas) if body.logprobs else None,
-        "finish_reason": str(deltas[-1].finish_reason),
+        "finish_reason": parts.finish_reason(finish_reason),
     }
     if body.return_token_ids:
         choice["token_ids"] = [token_id for delta in deltas for token_id in delta.token_ids]
@@ -149,16 +168,17 @@ def _choice(index: int, deltas: list[TextDelta], body: ChatCompletionRequest, to
 
 
 async def _chunks(
-    streams: TextStreams, body: ChatCompletionRequest, tokenizer: Tokenizer
+    streams: TextStreams, body: ChatCompletionRequest, tokenizer: Tokenizer, use: ToolUse | None
 ) -> AsyncIterator[list[dict[str, Any]]]:
     """Yield each choice's role, text and finish reason as they arrive, then the usage if requested."""
     head = _head(streams, body, "chat.completion.chunk")
 
-    def chunk(index: int, delta: dict[str, str], **fields: Any) -> dict[str, Any]:
+    def chunk(index: int, delta: dict[str, Any], **fields: Any) -> dict[str, Any]:
         choice = {"index": index, "delta": delta, "logprobs": None, "finish_reason": None, **fields}
         return {**head, "choices": [choice], **streams.usage_of_chunk(body)}
 
     begun: set[int] = set()
+    messages = [MessageParts(use) for _ in range(body.n)]
     async for index, delta in streams.deltas():
         chunks: list[dict[str, Any]] = []
         if index not in begun:
@@ -170,11 +190,14 @@ async def _chunks(
             fields["token_ids"] = list(delta.token_ids)
         if body.logprobs and delta.token_ids:
             fields["logprobs"] = chat_logprobs(tokenizer, [delta])
-        # A token that does not complete a character yet is sent only if tokens were requested.
-        if delta.text or (fields and delta.token_ids):
-            chunks.append(chunk(index, {"content": delta.text}, **fields))
+        parts = messages[index].push(delta)
+        # A token that does not complete a character yet, or is held back, is sent only if tokens were requested.
+        if not parts and fields and delta.token_ids:
+            parts = [{"content": ""} if use is None else {}]
+        # The tokens of one event are those of its first chunk.
+        chunks += [chunk(index, part, **(fields if number == 0 else {})) for number, part in enumerate(parts)]
         if delta.finish_reason is not None:
-            chunks.append(chunk(index, {}, finish_reason=str(delta.finish_reason)))
+            chunks.append(chunk(index, {}, finish_reason=messages[index].finish_reason(delta.finish_reason)))
         if chunks:
             yield chunks
     if body.includes_usage:

@@ -12,6 +12,7 @@ import re
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime
+from functools import cached_property
 from typing import Any, override
 
 from jinja2 import nodes
@@ -22,6 +23,8 @@ from jinja2.runtime import Context
 from jinja2.sandbox import MAX_RANGE, ImmutableSandboxedEnvironment
 
 from service.errors import InvalidParameter, MalformedCheckpoint
+from service.text.tools.format import ToolFormat
+from service.text.tools.registry import format_of
 
 MAX_RENDERED_CHARS = 16 * 1024 * 1024
 MAX_RENDER_S = 10.0
@@ -49,7 +52,13 @@ class ChatTemplate:
             ) from error
         except RecursionError as error:
             raise MalformedCheckpoint(uri, file, "the chat template is nested too deeply") from error
+        self._source = source
         self._special_tokens = dict(special_tokens)
+
+    @cached_property
+    def tool_format(self) -> ToolFormat | None:
+        """How the model calls tools; None if the template does not mention them."""
+        return format_of(self._source) if re.search(r"\btools\b", self._source) else None
 
     def render(
         self,

@@ -8,8 +8,9 @@ at one character, the longest. Text that could still become a stop string is hel
 """
 
 import codecs
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Protocol, runtime_checkable
 
 from service.text.tokenizer import BYTE_TOKEN, TokenBytes, Tokenizer
@@ -30,25 +31,32 @@ class Detokenizer(Protocol):
         ...
 
 
-def detokenizer_for(tokenizer: Tokenizer, context_ids: Sequence[int] = ()) -> Detokenizer:
+def detokenizer_for(
+    tokenizer: Tokenizer, context_ids: Sequence[int] = (), shown_ids: Set[int] = frozenset()
+) -> Detokenizer:
     """Return a detokenizer for one sequence.
 
     Args:
         tokenizer: the tokenizer of the model.
         context_ids: the prompt that the tokens continue. Decoders may strip the first space of a text, but not that of
             a continuation.
+        shown_ids: special tokens that have their names as text, if tokens have bytes of their own.
     """
     context = [token_id for token_id in context_ids[-WINDOW_TOKENS:] if token_id not in tokenizer.special_ids]
     if tokenizer.token_bytes is not None:
-        return ByteDetokenizer(tokenizer.token_bytes, context[-CONTEXT_TOKENS:])
+        shown = {token_id: tokenizer.token_bytes_of(token_id) for token_id in shown_ids}
+        return ByteDetokenizer(tokenizer.token_bytes, context[-CONTEXT_TOKENS:], shown)
     return WindowDetokenizer(tokenizer, context)
 
 
 class ByteDetokenizer:
     """Concatenates the bytes of tokens, for the decoders in which each token has bytes of its own."""
 
-    def __init__(self, token_bytes: TokenBytes, context_ids: Sequence[int]) -> None:
+    def __init__(
+        self, token_bytes: TokenBytes, context_ids: Sequence[int], shown: Mapping[int, bytes] = MappingProxyType({})
+    ) -> None:
         self._token_bytes = token_bytes
+        self._shown = shown  # bytes of special tokens, which have none otherwise
         # Invalid bytes are replaced as by Rust's from_utf8_lossy.
         self._utf8 = codecs.getincrementaldecoder("utf-8")("replace")
         self._spaces_to_strip = token_bytes.num_leading_spaces_stripped
@@ -58,7 +66,8 @@ class ByteDetokenizer:
 
     def push(self, token_ids: Sequence[int]) -> str:
         """Append tokens and return the characters that they complete."""
-        text = self._utf8.decode(b"".join(self._token_bytes[token_id] for token_id in token_ids))
+        content = b"".join(self._shown.get(token_id) or self._token_bytes[token_id] for token_id in token_ids)
+        text = self._utf8.decode(content)
         while self._spaces_to_strip and text:
             if not text.startswith(" "):
                 self._spaces_to_strip = 0

@@ -5,6 +5,8 @@ import pytest
 
 from tests.api.scripted_engine import MODEL, TOKENIZER, Service, tokens
 
+TOOL = {"type": "function", "function": {"name": "f"}}
+
 pytestmark = pytest.mark.anyio
 
 
@@ -49,7 +51,9 @@ async def test_a_text_longer_than_the_context_is_counted_all_the_same():
         ("/tokenize", {"prompt": 5}, 400, "prompt"),
         ("/tokenize", {"prompt": "a", "model": "other"}, 404, "model"),
         ("/tokenize", {"messages": []}, 400, "messages"),
-        ("/tokenize", {"prompt": "a", "tools": [{}]}, 400, "tools"),
+        ("/tokenize", {"prompt": "a", "tools": [{}]}, 400, "tools[0].type"),
+        ("/tokenize", {"prompt": "a", "tools": [TOOL]}, 400, "tools"),
+        ("/tokenize", {"messages": [{"role": "user", "content": "a"}], "tools": [TOOL]}, 400, "tools"),
         ("/tokenize", {"prompt": "a", "colour": 1}, 400, "colour"),
         ("/detokenize", {}, 400, "tokens"),
         ("/detokenize", {"tokens": [1, -1]}, 400, "tokens[1]"),

@@ -2,7 +2,7 @@
 
 import secrets
 import uuid
-from collections.abc import Sequence
+from collections.abc import Sequence, Set
 from dataclasses import replace
 
 from service.api.dependencies import ApiContext, RequestContext, ServedModel
@@ -26,6 +26,7 @@ def submit(
     param: str,
     default_max_tokens: int | None,
     grammar: Grammar | None = None,
+    shown_ids: Set[int] = frozenset(),
 ) -> TextStreams:
     """Submit the sequences of a request to the engine.
 
@@ -37,6 +38,7 @@ def submit(
         param: the field that the prompts came from.
         default_max_tokens: if neither the request nor DEFAULT_MAX_TOKENS sets one; None for the rest of the context.
         grammar: of each answer; None for any text.
+        shown_ids: special tokens that have their names as text.
 
     Raises:
         InvalidParameter: a prompt is empty, or a field does not suit the model or the prompt.
@@ -69,7 +71,7 @@ def submit(
                 )
             )
     stop = StopRule(tuple(body.stop), keeps_stop=body.include_stop_str_in_output)
-    return TextStreams(context, answer_id, requests, stop, per_prompt=body.n)
+    return TextStreams(context, answer_id, requests, stop, per_prompt=body.n, shown_ids=shown_ids)
 
 
 def token_budget(

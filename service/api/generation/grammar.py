@@ -1,26 +1,36 @@
 """The grammar that a request's answer must follow, compiled off the event loop."""
 
 from service.api.dependencies import RequestContext, ServedModel
+from service.api.generation.tool_use import ToolUse
 from service.api.schema.generation import GenerationRequest
 from service.errors import InvalidParameter
 from service.text.grammar.compiler import Grammar
 
 
-async def compiled_grammar(context: RequestContext, body: GenerationRequest) -> Grammar | None:
+async def compiled_grammar(
+    context: RequestContext, body: GenerationRequest, use: ToolUse | None = None
+) -> Grammar | None:
     """Return the grammar of a request's answers, None for any text.
+
+    Args:
+        context: of the HTTP request.
+        body: its checked body.
+        use: how the answers may call tools; None if they call none.
 
     Raises:
         InvalidParameter: the grammar cannot be enforced, or a field contradicts it.
         DeadlineExceeded: the request's time is over.
     """
-    if not body.has_grammar:
+    if not body.has_grammar and use is None:
         return None
     check_options(body, context.model)
-    return await context.run_in_thread(lambda: _compile(body, context.model))
+    return await context.run_in_thread(lambda: _compile(body, context.model, use))
 
 
-def _compile(body: GenerationRequest, model: ServedModel) -> Grammar | None:
+def _compile(body: GenerationRequest, model: ServedModel, use: ToolUse | None) -> Grammar | None:
     definition = body.grammar_definition()
+    if use is not None:
+        return model.grammars.compile(use.grammar(model, definition), "tools")
     return None if definition is None else model.grammars.compile([definition.part], definition.param)
 
 

@@ -5,7 +5,7 @@ an abort. The usage counts the tokens that the engine delivered, so it excludes 
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Sequence, Set
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Any
@@ -31,12 +31,12 @@ class TextDelta:
 class TextStream:
     """One running sequence."""
 
-    def __init__(self, context: RequestContext, request: Request, stop: StopRule) -> None:
+    def __init__(self, context: RequestContext, request: Request, stop: StopRule, shown_ids: Set[int]) -> None:
         self.request = request
         self.num_tokens = 0
         self.num_cached_tokens = 0  # prompt tokens found in the prefix cache
         self.finish_reason: FinishReason | None = None
-        self._detokenizer = detokenizer_for(context.model.tokenizer, request.prompt_ids)
+        self._detokenizer = detokenizer_for(context.model.tokenizer, request.prompt_ids, shown_ids)
         self._has_stop_strings = bool(stop.strings)
         self._stop_strings = StopStrings(stop)
         self._tokens = context.model.engine.submit(request)
@@ -104,6 +104,7 @@ class TextStreams:
         stop: StopRule,
         *,
         per_prompt: int,
+        shown_ids: Set[int] = frozenset(),
     ) -> None:
         """Submit all sequences to the engine, or none.
 
@@ -113,6 +114,7 @@ class TextStreams:
             requests: one for each choice, in the order of their indices.
             stop: which strings end a text, and how.
             per_prompt: choices of each prompt.
+            shown_ids: special tokens that have their names as text.
 
         Raises:
             Overloaded, Draining, EngineStopped: the engine does not accept all of them now.
@@ -125,7 +127,7 @@ class TextStreams:
         self._pumps: list[asyncio.Task[None]] = []
         try:
             for request in requests:
-                self._streams.append(TextStream(context, request, stop))
+                self._streams.append(TextStream(context, request, stop, shown_ids))
         except BaseException:
             self._abort()
             raise

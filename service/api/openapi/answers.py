@@ -11,6 +11,7 @@ from pydantic import Field
 from service.api.openapi.answer_object import AnswerObject
 
 type FinishReason = Literal["stop", "length"]
+type ChatFinishReason = Literal["stop", "length", "tool_calls"]
 
 
 class PromptTokensDetails(AnswerObject):
@@ -69,12 +70,32 @@ class PromptLogprob(AnswerObject):
 type PromptLogprobs = list[dict[str, PromptLogprob] | None]
 
 
+class CalledFunction(AnswerObject):
+    """A function and the arguments of one call."""
+
+    name: str
+    arguments: str
+    """A JSON object, serialized, which satisfies the function's schema unless `finish_reason` is `length`."""
+
+
+class ToolCallAnswer(AnswerObject):
+    """A call of a tool."""
+
+    id: str
+    """To be repeated in the tool's message."""
+    type: Literal["function"]
+    function: CalledFunction
+
+
 class ChatMessage(AnswerObject):
     """The assistant's message."""
 
     role: Literal["assistant"]
-    content: str
+    content: str | None
+    """Null if the message only calls tools."""
     refusal: None
+    tool_calls: list[ToolCallAnswer] = Field(default_factory=list)
+    """If the model called tools."""
 
 
 class ChatChoice(AnswerObject):
@@ -83,8 +104,9 @@ class ChatChoice(AnswerObject):
     index: int
     message: ChatMessage
     logprobs: ChatLogprobs | None
-    finish_reason: FinishReason
-    """`stop`: a stop token or a stop string ended it; `length`: a limit on tokens did."""
+    finish_reason: ChatFinishReason
+    """`stop`: a stop token or a stop string ended it; `length`: a limit on tokens did; `tool_calls`: it ended with
+    calls, and the request did not name the function."""
     token_ids: list[int] = Field(default_factory=list)
     """The generated tokens, if `return_token_ids` is true."""
 
@@ -105,6 +127,27 @@ class ChatCompletion(AnswerObject):
     """For each token of the prompt the candidates by token id, null for the first; if `prompt_logprobs` asks."""
 
 
+class CalledFunctionDelta(AnswerObject):
+    """The part of a call that a chunk brings."""
+
+    name: str = ""
+    """In the first chunk of a call."""
+    arguments: str
+    """The next piece."""
+
+
+class ToolCallDelta(AnswerObject):
+    """A call, or the next part of one."""
+
+    index: int
+    """Among the message's calls."""
+    id: str = ""
+    """In the first chunk of a call."""
+    type: Literal["function"] = "function"
+    """In the first chunk of a call."""
+    function: CalledFunctionDelta
+
+
 class ChatDelta(AnswerObject):
     """What a chunk adds to a message."""
 
@@ -112,6 +155,8 @@ class ChatDelta(AnswerObject):
     """In the first chunk of a choice."""
     content: str = ""
     """The next part of the text."""
+    tool_calls: list[ToolCallDelta] = Field(default_factory=list)
+    """The next part of a call."""
 
 
 class ChatChunkChoice(AnswerObject):
@@ -120,7 +165,7 @@ class ChatChunkChoice(AnswerObject):
     index: int
     delta: ChatDelta
     logprobs: ChatLogprobs | None
-    finish_reason: FinishReason | None
+    finish_reason: ChatFinishReason | None
     """In the last chunk of a choice; null before."""
     token_ids: list[int] = Field(default_factory=list)
 

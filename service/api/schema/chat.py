@@ -3,16 +3,17 @@
 Source: https://platform.openai.com/docs/api-reference/chat/create
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, ClassVar, Literal, override
 
 from pydantic import BeforeValidator, Field
 
 from service.api.schema.generation import INT64_MAX, MAX_NAME_CHARS, REMEDIES, VLLM_FIELDS, GenerationRequest
 from service.api.schema.structured import ResponseFormat
+from service.api.schema.tools import MAX_TOOLS, Tool, ToolChoice, as_tool_choice, check_tools
 from service.api.schema.wire import NeutralValues, WireObject
 from service.engine.limits import MAX_LOGPROBS
-from service.errors import InvalidParameter
+from service.errors import InvalidParameter, MissingParameter
 from service.text.grammar.definition import GrammarDefinition
 
 # Source: https://platform.openai.com/docs/api-reference/chat/create#chat_create-metadata
@@ -34,15 +35,12 @@ _UNSUPPORTED_FIELDS: NeutralValues = {
     "mm_processor_kwargs": (),
     "modalities": (["text"],),
     "moderation": (),
-    "parallel_tool_calls": (True, False),  # without tools it has no effect
     "prediction": (),
     "prompt_cache_options": (),
     "prompt_cache_retention": (),
     "reasoning_effort": (),
     "service_tier": ("auto", "default"),
     "store": (False,),
-    "tool_choice": ("none",),
-    "tools": ([],),
     "verbosity": (),
     "web_search_options": (),
 }
@@ -103,6 +101,8 @@ class ChatCompletionRequest(GenerationRequest):
         **GenerationRequest.nested,
         "messages": Message,
         "response_format": ResponseFormat,
+        "tool_choice": ToolChoice,
+        "tools": Tool,
     }
     remedies: ClassVar[Mapping[str, str]] = {
         **REMEDIES,
@@ -113,6 +113,15 @@ class ChatCompletionRequest(GenerationRequest):
     messages: Annotated[list[Message], Field(min_length=1, fail_fast=True)]
     max_completion_tokens: int | None = Field(default=None, ge=1, le=INT64_MAX)
     response_format: ResponseFormat | None = None
+    tools: Annotated[list[Tool], Field(max_length=MAX_TOOLS, fail_fast=True)] = Field(default_factory=list)
+    tool_choice: (
+        Annotated[
+            ToolChoice,
+            BeforeValidator(as_tool_choice, json_schema_input_type=Literal["none", "auto", "required"] | ToolChoice),
+        ]
+        | None
+    ) = None  # None is `auto`
+    parallel_tool_calls: bool = True
     logprobs: bool = False
     top_logprobs: int = Field(default=0, ge=0, le=MAX_LOGPROBS)
     # OpenAI files stored answers under it, and `store` is never true here: it is checked and changes nothing.
@@ -152,6 +161,11 @@ class ChatCompletionRequest(GenerationRequest):
     def has_grammar(self) -> bool:
         return super().has_grammar or (self.response_format is not None and self.response_format.type != "text")
 
+    @property
+    def may_call_tools(self) -> bool:
+        """Whether answers may have tool calls; otherwise the prompt does not show the tools either."""
+        return bool(self.tools) and (self.tool_choice is None or self.tool_choice.type != "none")
+
     @override
     def grammar_definition(self) -> GrammarDefinition | None:
         return super().grammar_definition() or (self.response_format and self.response_format.definition())
@@ -160,6 +174,8 @@ class ChatCompletionRequest(GenerationRequest):
     def check_consistency(self) -> None:
         """Refuse two limits or formats that differ, and `top_logprobs` without `logprobs`, as OpenAI does."""
         super().check_consistency()
+        check_tools(self.tools, self.tool_choice)
+        _check_tool_results(self.messages)
         if self.response_format is not None:
             self.response_format.check()
             if self.has_grammar and self.structured_outputs is not None:
@@ -169,3 +185,22 @@ class ChatCompletionRequest(GenerationRequest):
             raise InvalidParameter("'top_logprobs' needs 'logprobs' to be true.", param="top_logprobs")
         if self.max_tokens is not None and self.max_completion_tokens not in (None, self.max_tokens):
             raise InvalidParameter("'max_tokens' contradicts 'max_completion_tokens'; send one.", param="max_tokens")
+
+
+def _check_tool_results(messages: Sequence[Message]) -> None:
+    """Check that each result answers a call before it.
+
+    Raises:
+        MissingParameter, InvalidParameter: a result names no call, or one that was not made.
+    """
+    called: set[str] = set()
+    for index, message in enumerate(messages):
+        called.update(call.id for call in message.tool_calls or ())
+        if message.role != "tool":
+            continue
+        param = f"messages[{index}].tool_call_id"
+        if message.tool_call_id is None:
+            raise MissingParameter(param)
+        if message.tool_call_id not in called:
+            text = f"Invalid '{param}': no earlier message of the assistant has a call with this id."
+            raise InvalidParameter(text, param=param)

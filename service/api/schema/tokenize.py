@@ -9,6 +9,7 @@ from pydantic import Field
 
 from service.api.schema.chat import Message
 from service.api.schema.generation import INT32_MAX, MAX_NAME_CHARS
+from service.api.schema.tools import MAX_TOOLS, Tool, check_tools
 from service.api.schema.wire import NeutralValues, WireObject
 from service.errors import InvalidParameter, MissingParameter
 
@@ -22,14 +23,14 @@ class TokenizeRequest(WireObject):
         "chat_template_kwargs": ({},),
         "continue_final_message": (False,),
         "mm_processor_kwargs": (),
-        "tools": ([],),
     }
-    nested: ClassVar[dict[str, type[WireObject]]] = {"messages": Message}
+    nested: ClassVar[dict[str, type[WireObject]]] = {"messages": Message, "tools": Tool}
 
     model: str | None = Field(default=None, max_length=MAX_NAME_CHARS)
     prompt: str | None = None
     messages: Annotated[list[Message], Field(min_length=1, fail_fast=True)] | None = None
     add_special_tokens: bool | None = None  # as /v1/completions does for a prompt, and a chat's template for messages
+    tools: Annotated[list[Tool], Field(max_length=MAX_TOOLS, fail_fast=True)] = Field(default_factory=list)
     return_token_strs: bool = False
 
     @override
@@ -39,6 +40,9 @@ class TokenizeRequest(WireObject):
             raise MissingParameter("prompt")
         if self.prompt is not None and self.messages is not None:
             raise InvalidParameter("'messages' contradicts 'prompt'; send one.", param="messages")
+        if self.tools and self.messages is None:
+            raise InvalidParameter("'tools' needs 'messages'.", param="tools")
+        check_tools(self.tools)
 
 
 class DetokenizeRequest(WireObject):

@@ -1,0 +1,76 @@
+"""The assistant's message of one choice, in parts as OpenAI streams them and as a whole.
+
+Source: https://platform.openai.com/docs/api-reference/chat-streaming/streaming#chat_streaming-streaming-choices,
+https://platform.openai.com/docs/guides/function-calling (the finish reason of a forced function)
+"""
+
+import secrets
+import string
+import uuid
+from collections.abc import Iterable
+from typing import Any
+
+from service.api.generation.streams import TextDelta
+from service.api.generation.tool_use import ToolUse
+from service.engine.request import FinishReason
+from service.text.tools.format import ToolFormat
+from service.text.tools.parser import CallParser
+from service.text.tools.parts import Arguments, CallStart, Content, Part
+
+SHORT_ID_CHARS = 9
+
+
+class MessageParts:
+    """Turns the text of one choice into parts of its message."""
+
+    def __init__(self, use: ToolUse | None) -> None:
+        """Begin a message; without `use`, all of its text is content."""
+        self._use = use
+        self._parser = None if use is None else CallParser(use.tool_format)
+
+    def push(self, delta: TextDelta) -> list[dict[str, Any]]:
+        """Return the `delta` objects that the next text adds, in order."""
+        if self._parser is None:
+            return [{"content": delta.text}] if delta.text else []
+        parts = self._parser.push(delta.text)
+        if delta.finish_reason is not None:
+            parts += self._parser.flush()
+        return [self._delta(part) for part in parts]
+
+    def finish_reason(self, reason: FinishReason) -> str:
+        """Return OpenAI's reason: that calls were made, unless the request forced it or the answer was cut."""
+        has_calls = self._parser is not None and self._parser.num_calls > 0 and not self._parser.is_inside_call
+        is_forced = self._use is not None and self._use.is_named
+        return "tool_calls" if has_calls and reason is FinishReason.STOP and not is_forced else str(reason)
+
+    def _delta(self, part: Part) -> dict[str, Any]:
+        match part:
+            case Content(text):
+                return {"content": text}
+            case CallStart(index, name):
+                assert self._use is not None, "calls are only parsed where tools are used"
+                identity = {"index": index, "id": _new_id(self._use.tool_format), "type": "function"}
+                return {"tool_calls": [identity | {"function": {"name": name, "arguments": ""}}]}
+            case Arguments(index, text):
+                return {"tool_calls": [{"index": index, "function": {"arguments": text}}]}
+
+
+def whole_message(deltas: Iterable[dict[str, Any]]) -> dict[str, Any]:
+    """Return the message that consists of these parts; its content is null if it only calls tools."""
+    content: list[str] = []
+    calls: list[dict[str, Any]] = []
+    for delta in deltas:
+        content += [delta["content"]] if "content" in delta else []
+        for call in delta.get("tool_calls", ()):
+            if "id" in call:
+                calls.append({"id": call["id"], "type": "function", "function": dict(call["function"])})
+            else:
+                calls[call["index"]]["function"]["arguments"] += call["function"]["arguments"]
+    message = {"role": "assistant", "content": "".join(content) if content or not calls else None, "refusal": None}
+    return message | ({"tool_calls": calls} if calls else {})
+
+
+def _new_id(tool_format: ToolFormat) -> str:
+    if tool_format.has_short_ids:
+        return "".join(secrets.choice(string.ascii_letters + string.digits) for _ in range(SHORT_ID_CHARS))
+    return f"call_{uuid.uuid4().hex}"

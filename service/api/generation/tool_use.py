@@ -1,0 +1,80 @@
+"""How the answers of a chat may call its tools: from the request's fields to the rules of a grammar."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from service.api.dependencies import ServedModel
+from service.api.schema.chat import ChatCompletionRequest
+from service.api.schema.tools import Tool
+from service.errors import InvalidParameter
+from service.text.grammar import definition
+from service.text.grammar.definition import GrammarDefinition
+from service.text.tools.format import ToolFormat
+from service.text.tools.grammar import CallableTool, CallRules, special_markers, tool_grammar
+
+NO_PARAMETERS = {"type": "object", "properties": {}, "additionalProperties": False}
+
+
+@dataclass(frozen=True, slots=True)
+class ToolUse:
+    """The calls that an answer may have, or must consist of."""
+
+    tool_format: ToolFormat
+    tools: Sequence[tuple[int, Tool]]  # those that may be called, with their places in the request
+    is_required: bool
+    is_named: bool  # whether the request names the one function that must be called
+    allows_several: bool
+
+    def shown_ids(self, model: ServedModel) -> frozenset[int]:
+        """Return the special tokens that the text must show for calls to be found in it."""
+        return frozenset(special_markers(self.tool_format, model.tokenizer).values())
+
+    def grammar(self, model: ServedModel, answer: GrammarDefinition | None) -> list[Mapping[str, Any]]:
+        """Return the grammar of the answer as parts for the compiler, after milliseconds.
+
+        Args:
+            model: that answers.
+            answer: the grammar of an answer that calls no tool; None for any text.
+
+        Raises:
+            InvalidParameter: the schema of a tool cannot be enforced.
+        """
+        if answer is not None and not self.is_required and not self.tool_format.opening:
+            message = (
+                "'response_format' contradicts 'tools': this model's calls begin like JSON answers. "
+                "Send 'tool_choice': 'none' or 'required'."
+            )
+            raise InvalidParameter(message, param="response_format")
+        rules = CallRules(
+            [_callable(tool, f"tools[{index}].function.parameters") for index, tool in self.tools],
+            self.is_required,
+            self.allows_several,
+            None if answer is None or self.is_required else answer.part,
+        )
+        return tool_grammar(self.tool_format, rules, model.tokenizer, model.stop_ids)
+
+
+def tool_use(body: ChatCompletionRequest, model: ServedModel) -> ToolUse | None:
+    """Return how the answers of a chat whose template has rendered its tools may call them; None if they call none."""
+    tool_format = model.chat_template.tool_format if model.chat_template is not None else None
+    if not body.may_call_tools or tool_format is None:
+        return None
+    choice = body.tool_choice
+    named = None if choice is None or choice.function is None else choice.function.name
+    return ToolUse(
+        tool_format,
+        [(i, tool) for i, tool in enumerate(body.tools) if named is None or tool.function.name == named],
+        is_required=choice is not None and choice.type != "auto",
+        is_named=named is not None,
+        allows_several=body.parallel_tool_calls and named is None,
+    )
+
+
+def _callable(tool: Tool, param: str) -> CallableTool:
+    schema = tool.function.parameters
+    if schema is not None and schema.get("type") != "object":
+        message = f"Invalid '{param}.type': the parameters of a function are an object, so it must be 'object'."
+        raise InvalidParameter(message, param=f"{param}.type")
+    stated = NO_PARAMETERS if schema is None else schema
+    return CallableTool(tool.function.name, definition.json_part(stated, param, is_strict=tool.function.strict))

@@ -1,0 +1,118 @@
+"""The grammar of an answer that may or must call tools: from its opening on, a call is held to a name and its schema.
+
+Source: https://github.com/guidance-ai/llguidance/blob/main/docs/syntax.md#tool-calling
+"""
+
+import json
+from collections.abc import Mapping, Sequence, Set
+from dataclasses import dataclass
+from typing import Any
+
+from service.text.tokenizer import Tokenizer
+from service.text.tools.format import ToolFormat
+
+_ANY_TEXT = "/(?s:.*)/"
+_LINE_END = "/\\n?/"
+
+
+@dataclass(frozen=True, slots=True)
+class CallableTool:
+    """A tool that an answer may call."""
+
+    name: str
+    schema: Mapping[str, Any]  # of its arguments, as `definition.json_part` returns it
+
+
+@dataclass(frozen=True, slots=True)
+class CallRules:
+    """How an answer may call tools."""
+
+    tools: Sequence[CallableTool]  # at least one
+    is_required: bool  # whether the answer consists of calls
+    allows_several: bool
+    answer: Mapping[str, Any] | None = None  # the grammar of an answer that calls none; None for any text
+
+
+def special_markers(tool_format: ToolFormat, tokenizer: Tokenizer) -> dict[str, int]:
+    """Return the ids of a format's markers that are special tokens, which a detokenizer shows on demand alone."""
+    found = ((marker, tokenizer.backend.token_to_id(marker)) for marker in tool_format.markers)
+    return {marker: token_id for marker, token_id in found if token_id in tokenizer.special_ids}
+
+
+def tool_grammar(
+    tool_format: ToolFormat, rules: CallRules, tokenizer: Tokenizer, end_ids: Set[int]
+) -> list[Mapping[str, Any]]:
+    """Return the grammar of an answer as parts for the compiler; without calls, an answer has any special tokens."""
+    writer = _Writer(tool_format, rules, tokenizer, end_ids)
+    parts: list[Mapping[str, Any]] = [{"name": "calls", "lark_grammar": writer.text()}]
+    return parts if rules.answer is None else [*parts, {"name": "answer", **rules.answer}]
+
+
+class _Writer:
+    """Writes the rules in Lark's syntax."""
+
+    def __init__(self, tool_format: ToolFormat, rules: CallRules, tokenizer: Tokenizer, end_ids: Set[int]) -> None:
+        self._format = tool_format
+        self._rules = rules
+        self._markers = special_markers(tool_format, tokenizer)
+        self._other_ids = sorted(tokenizer.special_ids - end_ids - set(self._markers.values()))
+
+    def text(self) -> str:
+        lines = ["%llguidance {}", f"start: {self._start()}", f"body: {self._body()}", f"TEXT: {_ANY_TEXT}"]
+        for index, tool in enumerate(self._rules.tools):
+            before = self._literal(self._format.before_name + tool.name + self._format.after_name)
+            after = self._literal(self._format.after_arguments)
+            lines.append(f"call_{index}: {before} %json {json.dumps(tool.schema)} {after}")
+        if not self._rules.is_required and self._rules.answer is None:
+            lines += self._free_text()
+        return "\n".join(lines)
+
+    def _start(self) -> str:
+        opening = self._literal(self._format.opening)
+        calls = self._calls()
+        if self._rules.is_required:
+            return f"{opening} {calls}"
+        if self._rules.answer is not None:
+            return f"@answer | {opening} {calls}"
+        if self._format.opening:
+            return f"{'other* ' if self._other_ids else ''}(TEXT | head {calls})"
+        optional = self._literal(self._format.optional_opening)
+        return f"plain | {f'({optional})? ' if optional else ''}{calls}"
+
+    def _calls(self) -> str:
+        """Return the rule of one call or several, after their opening."""
+        form = self._format
+        if form.opens_each:
+            line_end = _LINE_END if form.closing else ""
+            more = f" ({line_end} {self._literal(form.opening)} body)*"
+        else:
+            more = f" ({self._literal(form.between)} body)*"
+        return (
+            f"{self._literal(form.first)} body{more if self._rules.allows_several else ''} {self._literal(form.last)}"
+        )
+
+    def _body(self) -> str:
+        calls = " | ".join(f"call_{index}" for index in range(len(self._rules.tools)))
+        closing = self._literal(self._format.closing)
+        return f"{_LINE_END} ({calls}) {_LINE_END} {closing}" if closing else calls
+
+    def _free_text(self) -> list[str]:
+        """Return the rules of text without a call, or up to the first one."""
+        special = f"<[{','.join(map(str, self._other_ids))}]>"
+        if not self._format.opening:
+            # An answer that begins with a brace is a call.
+            more = f" ({special} TEXT)*" if self._other_ids else ""
+            return [f"plain: SPACES | BEGUN{more}", "SPACES: /\\s*/", "BEGUN: /\\s*[^{\\s](?s:.*)/"]
+        # The opening may be written as a special token, or as the text of one.
+        token = self._markers.get(self._format.opening)
+        heads = "written" if token is None else f"written | TEXT <[{token}]>"
+        rules = [f"head: {heads}", f"written[lazy]: TEXT {json.dumps(self._format.opening)}"]
+        return [*rules, f"other: TEXT {special}"] if self._other_ids else rules
+
+    def _literal(self, text: str) -> str:
+        """Return a text as the symbols of a rule: special tokens, and strings between them."""
+        for marker, token_id in self._markers.items():
+            before, found, after = text.partition(marker)
+            if found:
+                return " ".join(filter(None, (self._literal(before), f"<[{token_id}]>", self._literal(after))))
+        return json.dumps(text) if text else ""

@@ -1,0 +1,7 @@
+"""The format for other families: an answer that is one JSON object a line, each with a name and arguments."""
+
+from service.text.tools.format import ToolFormat
+
+FORMAT = ToolFormat(
+    name="json", before_name='{"name": "', after_name='", "arguments": ', after_arguments="}", between="\n"
+)

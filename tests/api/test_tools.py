@@ -1,0 +1,255 @@
+"""Tool calls over the API: OpenAI's shapes, whole and in streams; what does not fit together is refused by name."""
+
+import json
+import random
+import re
+
+import pytest
+
+from service.engine.request import FinishReason
+from service.text.chat_template import ChatTemplate
+from tests.api.scripted_engine import TEMPLATE, TOKENIZER, Service, tokens
+from tests.api.test_chat import events
+from tests.api.test_structured import text_of
+
+pytestmark = pytest.mark.anyio
+
+TEMPLATES = {
+    "hermes": "{% for tool in tools or [] %}{{ tool | tojson }}{% endfor %}<tool_call>{{ messages[-1].content }}",
+    "mistral": "{{ tools }}[TOOL_CALLS]",
+}
+SCHEMA = {
+    "type": "object",
+    "properties": {"city": {"type": "string"}},
+    "required": ["city"],
+    "additionalProperties": False,
+}
+WEATHER = {"type": "function", "function": {"name": "weather", "description": "Now.", "parameters": SCHEMA}}
+CLOCK = {"type": "function", "function": {"name": "clock"}}
+TOOLS = [WEATHER, CLOCK]
+NAMED = {"type": "function", "function": {"name": "clock"}}
+ONE = 'Wait.\n<tool_call>\n{"name": "weather", "arguments": {"city": "Ulm 🌍"}}\n</tool_call>'
+TWO = ONE + '\n<tool_call>{"name": "clock", "arguments": {}}</tool_call>'
+
+
+def service_of(text, *, template="hermes", reason=FinishReason.STOP, **model):
+    chat_template = ChatTemplate(TEMPLATES[template], TOKENIZER.special_tokens)
+    return Service([*tokens(text), reason], model={"chat_template": chat_template, "max_model_len": 2048} | model)
+
+
+async def choice_of(service, **fields):
+    response = await service.chat(**({"tools": TOOLS} | fields))
+    assert response.status_code == 200, response.text
+    return response.json()["choices"][0]
+
+
+def merged(chunks):
+    """Return the message, the finish reason and the tokens of a stream's first choice, as clients add them up."""
+    message, reason, token_ids = {"role": None, "content": "", "tool_calls": []}, None, []
+    for chunk in chunks:
+        [choice] = chunk["choices"]
+        delta = choice["delta"]
+        message["role"] = delta.get("role", message["role"])
+        message["content"] += delta.get("content", "")
+        for call in delta.get("tool_calls", ()):
+            if call["index"] == len(message["tool_calls"]):
+                assert call["function"]["arguments"] == ""
+                message["tool_calls"].append(
+                    {"id": call["id"], "type": call["type"], "function": dict(call["function"])}
+                )
+            else:
+                assert call.keys() == {"index", "function"}
+                message["tool_calls"][call["index"]]["function"]["arguments"] += call["function"]["arguments"]
+        reason = choice["finish_reason"] or reason
+        token_ids += choice.get("token_ids", [])
+    return message, reason, token_ids
+
+
+async def test_calls_are_returned_in_openais_shape():
+    choice = await choice_of(service_of(TWO), return_token_ids=True)
+    calls = choice["message"].pop("tool_calls")
+    assert choice["message"] == {"role": "assistant", "content": "Wait.\n", "refusal": None}
+    assert choice["finish_reason"] == "tool_calls"
+    assert choice["token_ids"] == tokens(TWO)
+    assert all(re.fullmatch("call_[0-9a-f]{32}", call.pop("id")) for call in calls)
+    assert calls == [
+        {"type": "function", "function": {"name": "weather", "arguments": '{"city": "Ulm 🌍"}'}},
+        {"type": "function", "function": {"name": "clock", "arguments": "{}"}},
+    ]
+
+
+async def test_content_is_null_where_there_is_none():
+    choice = await choice_of(service_of(TWO.removeprefix("Wait.\n")))
+    assert choice["message"]["content"] is None
+    assert len({call["id"] for call in choice["message"]["tool_calls"]}) == 2
+
+
+async def test_text_without_a_call_is_an_ordinary_answer():
+    choice = await choice_of(service_of("It is <5 degrees."))
+    assert choice["message"] == {"role": "assistant", "content": "It is <5 degrees.", "refusal": None}
+    assert choice["finish_reason"] == "stop"
+
+
+@pytest.mark.parametrize("text", [ONE, TWO, TWO.removeprefix("Wait.\n"), "Just text."])
+async def test_a_stream_adds_up_to_the_whole_answer(text):
+    whole = await choice_of(service_of(text), logprobs=True, return_token_ids=True)
+    response = await service_of(text).chat(tools=TOOLS, stream=True, logprobs=True, return_token_ids=True)
+    chunks = events(response)[:-1]
+    message, reason, token_ids = merged(chunks)
+    expected = whole["message"].get("tool_calls", [])
+    assert message["content"] == (whole["message"]["content"] or "")
+    assert [call["function"] for call in message["tool_calls"]] == [call["function"] for call in expected]
+    assert all(call["id"].startswith("call_") for call in message["tool_calls"])
+    assert (reason, token_ids) == (whole["finish_reason"], whole["token_ids"])
+    logprobs = [c["logprobs"]["content"] for chunk in chunks for c in chunk["choices"] if c["logprobs"]]
+    assert [entry for part in logprobs for entry in part] == whole["logprobs"]["content"]
+    assert chunks[0]["choices"][0]["delta"] == {"role": "assistant", "content": ""}
+
+
+async def test_arguments_are_streamed_in_pieces():
+    chunks = events(await service_of(ONE).chat(tools=TOOLS, stream=True))[:-1]
+    pieces = [call for chunk in chunks for call in chunk["choices"][0]["delta"].get("tool_calls", ())]
+    assert pieces[0]["function"] == {"name": "weather", "arguments": ""}
+    assert len(pieces) > 4
+    assert chunks[-1]["choices"][0]["delta"] == {}
+
+
+@pytest.mark.parametrize(
+    ("text", "reason", "fields", "expected"),
+    [
+        (ONE, FinishReason.LENGTH, {}, "length"),
+        (ONE[:-30], FinishReason.LENGTH, {}, "length"),
+        (ONE, FinishReason.STOP, {"tool_choice": "required"}, "tool_calls"),
+        (
+            '<tool_call>{"name": "clock", "arguments": {}}</tool_call>',
+            FinishReason.STOP,
+            {"tool_choice": NAMED},
+            "stop",
+        ),
+        (ONE, FinishReason.STOP, {"stop": "Ulm"}, "stop"),
+        (ONE, FinishReason.STOP, {"stop": "\n</tool"}, "tool_calls"),
+    ],
+)
+async def test_the_reason_never_hides_that_an_answer_was_cut(text, reason, fields, expected):
+    assert (await choice_of(service_of(text, reason=reason), **fields))["finish_reason"] == expected
+
+
+@pytest.mark.parametrize(
+    ("choice", "is_expected"),
+    [
+        ("required", lambda text: text.startswith("<tool_call>")),
+        (NAMED, lambda text: re.fullmatch(r'<tool_call>\n?{"name": "clock", "arguments": {}}\n?</tool_call>', text)),
+        ("auto", lambda text: True),
+        (None, lambda text: True),
+    ],
+)
+async def test_the_choice_decides_what_the_answer_is_held_to(choice, is_expected):
+    service = service_of("x")
+    await choice_of(service, tool_choice=choice, parallel_tool_calls=False)
+    assert is_expected(text_of(service.engine.last.request.constraint, random.Random(3)))
+
+
+async def test_without_a_choice_to_call_the_prompt_has_no_tools():
+    shown, hidden = service_of("x"), service_of("x")
+    await choice_of(shown)
+    await choice_of(hidden, tool_choice="none")
+    assert '"name": "weather"' in TOKENIZER.decode(shown.engine.last.request.prompt_ids)
+    assert '"strict"' not in TOKENIZER.decode(shown.engine.last.request.prompt_ids)
+    assert TOKENIZER.decode(hidden.engine.last.request.prompt_ids) == "<tool_call>hi"
+    assert hidden.engine.last.request.constraint is None
+
+
+async def test_an_answer_that_calls_nothing_may_have_a_schema():
+    service = service_of('{"a": 1}')
+    format_ = {"type": "json_schema", "json_schema": {"name": "x", "schema": {"type": "object"}}}
+    choice = await choice_of(service, response_format=format_)
+    assert choice["message"]["content"] == '{"a": 1}'
+    assert text_of(service.engine.last.request.constraint, random.Random(0))[0] in "{<"
+
+
+async def test_a_family_with_short_ids_gets_them():
+    text = '[TOOL_CALLS][{"name": "clock", "arguments": {}}]'
+    choice = await choice_of(service_of(text, template="mistral"))
+    assert re.fullmatch("[a-zA-Z0-9]{9}", choice["message"]["tool_calls"][0]["id"])
+
+
+async def test_a_conversation_goes_on_after_the_result():
+    service = service_of(TWO)
+    message = (await choice_of(service))["message"]
+    results = [{"role": "tool", "tool_call_id": call["id"], "content": "7"} for call in message["tool_calls"]]
+    messages = [{"role": "user", "content": "hi"}, message, *results]
+    assert (await service.chat(messages=messages, tools=TOOLS)).status_code == 200
+    assert TOKENIZER.decode(service.engine.last.request.prompt_ids).endswith("<tool_call>7")
+
+
+def call_of(**function):
+    return {"type": "function", "function": {"name": "f"} | function}
+
+
+USER = {"role": "user", "content": "hi"}
+RESULT = {"role": "tool", "tool_call_id": "c9", "content": "7"}
+
+
+@pytest.mark.parametrize(
+    ("fields", "param"),
+    [
+        ({"tools": [{}]}, "tools[0].type"),
+        ({"tools": [{"type": "function"}]}, "tools[0].function"),
+        ({"tools": [{"type": "web_search"}]}, "tools[0].type"),
+        ({"tools": [call_of(name="a b")]}, "tools[0].function.name"),
+        ({"tools": [call_of(name="")]}, "tools[0].function.name"),
+        ({"tools": [call_of(name="a" * 65)]}, "tools[0].function.name"),
+        ({"tools": [call_of(name="é")]}, "tools[0].function.name"),
+        ({"tools": [call_of(colour=1)]}, "tools[0].function.colour"),
+        ({"tools": [call_of(), call_of()]}, "tools[1].function.name"),
+        ({"tools": [call_of(name=f"f{i}") for i in range(129)]}, "tools"),
+        ({"tools": [call_of(parameters={"type": "string"})]}, "tools[0].function.parameters.type"),
+        ({"tools": [call_of(parameters={})]}, "tools[0].function.parameters.type"),
+        ({"tools": [CLOCK, call_of(parameters={"type": "object", "not": {}})]}, "tools[1].function.parameters.not"),
+        ({"tools": [call_of(parameters={"type": "object"}, strict=True)]},
+         "tools[0].function.parameters.additionalProperties"),
+        ({"tool_choice": "any"}, "tool_choice"),
+        ({"tool_choice": {"type": "allowed_tools"}}, "tool_choice.type"),
+        ({"tool_choice": {"type": "function"}}, "tool_choice.function"),
+        ({"tool_choice": {"type": "function", "function": {"name": "f"}}}, "tool_choice.function.name"),
+        ({"tool_choice": 1}, "tool_choice"),
+        ({"tools": [], "tool_choice": "auto"}, "tool_choice"),
+        ({"parallel_tool_calls": "yes"}, "parallel_tool_calls"),
+        ({"functions": [{"name": "f"}]}, "functions"),
+        ({"function_call": "auto"}, "function_call"),
+        ({"min_tokens": 3}, "min_tokens"),
+        ({"ignore_eos": True}, "ignore_eos"),
+        ({"messages": [USER, RESULT]}, "messages[1].tool_call_id"),
+        ({"messages": [USER, {"role": "tool", "content": "7"}]}, "messages[1].tool_call_id"),
+    ],
+)  # fmt: skip
+async def test_what_does_not_fit_together_is_refused_by_name(fields, param):
+    service = service_of("x")
+    response = await service.chat(**({"tools": TOOLS} | fields))
+    assert (response.status_code, response.json()["error"]["param"]) == (400, param)
+    assert service.engine.streams == []
+
+
+async def test_a_model_whose_template_has_no_tools_says_so():
+    service = service_of("x", chat_template=TEMPLATE)
+    response = await service.chat(tools=TOOLS)
+    assert (response.status_code, response.json()["error"]["param"]) == (400, "tools")
+    assert "does not render tools" in response.json()["error"]["message"]
+
+
+async def test_where_calls_look_like_json_an_answer_has_no_schema_beside_them():
+    template = ChatTemplate("{{ tools }}", {})
+    for fields, status in (({}, 400), ({"tool_choice": "required"}, 200), ({"tool_choice": "none"}, 200)):
+        service = service_of("{}", chat_template=template)
+        response = await service.chat(tools=TOOLS, response_format={"type": "json_object"}, **fields)
+        assert response.status_code == status
+        assert status == 200 or response.json()["error"]["param"] == "response_format"
+
+
+async def test_tools_are_counted_by_tokenize():
+    service = service_of("x")
+    messages = [{"role": "user", "content": "hi"}]
+    plain = (await service.post("/tokenize", {"messages": messages})).json()
+    shown = (await service.post("/tokenize", {"messages": messages, "tools": TOOLS})).json()
+    assert shown["count"] > plain["count"]
+    assert json.dumps(SCHEMA)[:20] in TOKENIZER.decode(shown["tokens"])

@@ -1,0 +1,132 @@
+"""Answers that the grammar of tools allows, in every format: random tokens never leave a call's name and schema."""
+
+import json
+import random
+
+import jsonschema
+import pytest
+
+from service.text.grammar import definition
+from service.text.grammar.compiler import GrammarCompiler
+from service.text.tools import hermes, llama3_json, mistral
+from service.text.tools.grammar import CallableTool, CallRules, tool_grammar
+from service.text.tools.parser import CallParser
+from service.text.tools.parts import Arguments, CallStart, Content
+from tests.text.grammar.random_walks import allowed_tokens
+from tests.text.tools.samples import ARGUMENTS, ENDS, FORMATS, TOKENIZER, TWO_CALLS, text_of
+
+SCHEMA = {"type": "object", "properties": {"q": {"type": "string", "maxLength": 3}}, "required": ["q"]}
+SCHEMAS = {"f": SCHEMA | {"additionalProperties": False}, "g-1": {"type": "object", "maxProperties": 0}}
+TOOLS = [CallableTool(name, definition.json_part(schema, "field")) for name, schema in SCHEMAS.items()]
+COMPILER = GrammarCompiler(TOKENIZER, TOKENIZER.vocab_size, ENDS)
+REQUIRED = CallRules(TOOLS, is_required=True, allows_several=True)
+ONE = CallRules(TOOLS, is_required=True, allows_several=False)
+AUTO = CallRules(TOOLS, is_required=False, allows_several=True)
+ids = pytest.mark.parametrize("form", FORMATS, ids=lambda form: form.name)
+
+
+def encoded(text):
+    return TOKENIZER.encode(text, add_special_tokens=False)
+
+
+def matcher_of(form, rules, text=""):
+    """Return the state after a text, each token of which was allowed."""
+    matcher = COMPILER.compile(tool_grammar(form, rules, TOKENIZER, ENDS), "tools").matcher(ENDS)
+    for token_id in encoded(text):
+        assert token_id in allowed_tokens(matcher, TOKENIZER.vocab_size), (text, TOKENIZER.token_bytes_of(token_id))
+        matcher.accept(token_id)
+    return matcher
+
+
+def can_end(matcher):
+    return ENDS.issubset(allowed_tokens(matcher, TOKENIZER.vocab_size))
+
+
+def answer(form, rules, rng, begun=""):
+    """Return a random answer that ended by itself, None if it became too long, and its parts."""
+    matcher, token_ids = matcher_of(form, rules, begun), encoded(begun)
+    for _ in range(200):
+        allowed = allowed_tokens(matcher, TOKENIZER.vocab_size)
+        token_id = min(ENDS) if ENDS.issubset(allowed) and rng.random() < 0.5 else rng.choice(allowed)
+        if token_id in ENDS:
+            parser = CallParser(form)
+            return parser.push(text_of(token_ids)) + parser.flush()
+        matcher.accept(token_id)
+        token_ids.append(token_id)
+    return None
+
+
+def calls_of(parts):
+    names = [part.name for part in parts if isinstance(part, CallStart)]
+    arguments = [
+        json.loads("".join(part.text for part in parts if isinstance(part, Arguments) and part.index == index))
+        for index in range(len(names))
+    ]
+    return list(zip(names, arguments, strict=True))
+
+
+@ids
+@pytest.mark.parametrize("rules", [REQUIRED, ONE, AUTO], ids=["required", "one", "auto"])
+def test_every_call_has_the_name_and_the_arguments_of_a_tool(form, rules):
+    begun = "" if rules is not AUTO else form.opening or "{"
+    found = [answer(form, rules, random.Random(seed), begun) for seed in range(12)]
+    ended = [parts for parts in found if parts is not None]
+    assert ended
+    for parts in ended:
+        calls = calls_of(parts)
+        assert calls
+        assert not any(isinstance(part, Content) for part in parts)
+        assert rules is not ONE or len(calls) == 1
+        for name, arguments in calls:
+            jsonschema.validate(arguments, SCHEMAS[name])
+
+
+@ids
+def test_several_calls_need_leave(form):
+    two = TWO_CALLS[form.name].replace(ARGUMENTS, '{"q": "a"}')
+    assert can_end(matcher_of(form, REQUIRED, two))
+    with pytest.raises(AssertionError):
+        matcher_of(form, ONE, two)
+
+
+@ids
+def test_without_a_call_any_text_may_come_and_end_anywhere(form):
+    matcher = matcher_of(form, AUTO, "Hello world, {how} are [you] <|turn|>today?")
+    assert can_end(matcher)
+    assert can_end(matcher_of(form, AUTO))
+    assert not can_end(matcher_of(form, REQUIRED))
+
+
+@pytest.mark.parametrize(
+    ("form", "text", "expected"),
+    [
+        (hermes.FORMAT, "Let me see. <tool_call>", {b"{", b"\n"}),
+        (hermes.FORMAT, "Let me see. <tool" + "_call>", {b"{", b"\n"}),
+        (mistral.LIST_FORMAT, "Hello[TOOL_CALLS]", {b"["}),
+        (mistral.ARGS_FORMAT, "Hello[TOOL_CALLS]g-1", {b"[ARGS]"}),
+        (llama3_json.FORMAT, "<|python_tag|>", {b"{"}),
+    ],
+)
+def test_from_its_opening_on_a_call_is_held(form, text, expected):
+    allowed = allowed_tokens(matcher_of(form, AUTO, text), TOKENIZER.vocab_size)
+    assert {TOKENIZER.token_bytes_of(token_id)[:1] for token_id in allowed} <= {start[:1] for start in expected}
+
+
+@pytest.mark.parametrize("form", [hermes.FORMAT, mistral.LIST_FORMAT], ids=lambda form: form.name)
+def test_an_opening_that_is_spelled_out_opens_a_call_too(form):
+    matcher = matcher_of(form, AUTO)
+    for character in "Hi " + form.opening:
+        [token_id] = encoded(character)
+        assert token_id in allowed_tokens(matcher, TOKENIZER.vocab_size)
+        matcher.accept(token_id)
+    assert not can_end(matcher)
+    assert len(allowed_tokens(matcher, TOKENIZER.vocab_size)) < 10
+
+
+@pytest.mark.parametrize("form", [hermes.FORMAT, mistral.LIST_FORMAT], ids=lambda form: form.name)
+def test_an_answer_without_a_call_may_have_a_grammar_of_its_own(form):
+    rules = CallRules(TOOLS, False, True, definition.of_choices(["yes", "no"], "field").part)
+    assert can_end(matcher_of(form, rules, "yes"))
+    assert not can_end(matcher_of(form, rules, form.opening))
+    with pytest.raises(AssertionError):
+        matcher_of(form, rules, "maybe")

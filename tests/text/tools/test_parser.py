@@ -1,0 +1,118 @@
+from itertools import pairwise
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from service.text.tools import hermes, llama3_json, mistral
+from service.text.tools.parser import CallParser
+from service.text.tools.parts import Arguments, CallStart, Content
+from tests.text.tools.samples import ARGUMENTS, FORMATS, TWO_CALLS
+
+BY_NAME = {form.name: form for form in FORMATS}
+ANSWERS = [
+    *TWO_CALLS.items(),
+    ("hermes", f"Let <b me\n{TWO_CALLS['hermes']}"),
+    ("hermes", "  \n" + TWO_CALLS["hermes"]),
+    ("hermes", " hi  <tool\n"),
+    ("hermes", "a <tool_call"),
+    ("hermes", 'a\n<tool_call>{"na'),
+    ("hermes", f'<tool_call>{{"name": "f", "arguments": {ARGUMENTS[:9]}'),
+    ("llama3_json", "<|python_tag|>" + TWO_CALLS["llama3_json"]),
+    ("llama3_json", ' \nHello {"name": "f", "parameters": {}}'),
+    ("llama3_json", '{"name": "f", "par'),
+    ("llama3_json", "<|pyth"),
+    ("mistral", "Sure." + TWO_CALLS["mistral"]),
+    ("mistral", "[TOOL_CALL] [x]"),
+    ("mistral_args", "[TOOL_CALLS]f[AR"),
+    ("json", "{"),
+    ("json", " "),
+    ("json", ""),
+]
+
+
+def joined(parts):
+    """Return parts with neighbours of one kind joined."""
+    found = []
+    for part in parts:
+        last = found[-1] if found else None
+        if isinstance(part, Content) and isinstance(last, Content):
+            found[-1] = Content(last.text + part.text)
+        elif isinstance(part, Arguments) and isinstance(last, Arguments) and last.index == part.index:
+            found[-1] = Arguments(part.index, last.text + part.text)
+        else:
+            found.append(part)
+    return found
+
+
+def parse(form, *pieces):
+    parser = CallParser(form)
+    parts = [part for piece in pieces for part in parser.push(piece)]
+    return joined(parts + parser.flush()), parser
+
+
+CALLS = [CallStart(0, "f"), Arguments(0, ARGUMENTS), CallStart(1, "g-1"), Arguments(1, "{}")]
+
+
+@pytest.mark.parametrize("form", FORMATS, ids=lambda form: form.name)
+def test_calls_are_found_in_the_text_of_each_format(form):
+    parts, parser = parse(form, TWO_CALLS[form.name])
+    assert parts == CALLS
+    assert (parser.num_calls, parser.is_inside_call) == (2, False)
+
+
+@pytest.mark.parametrize(
+    ("form", "text", "parts"),
+    [
+        (hermes.FORMAT, "One moment.\n" + TWO_CALLS["hermes"], [Content("One moment.\n"), *CALLS]),
+        (hermes.FORMAT, "\n  " + TWO_CALLS["hermes"], CALLS),
+        (hermes.FORMAT, " 2 < 3 <tool> ", [Content(" 2 < 3 <tool> ")]),
+        (llama3_json.FORMAT, "<|python_tag|>" + TWO_CALLS["llama3_json"], CALLS),
+        (llama3_json.FORMAT, "See: " + TWO_CALLS["llama3_json"], [Content("See: " + TWO_CALLS["llama3_json"])]),
+        (mistral.LIST_FORMAT, "Sure." + TWO_CALLS["mistral"], [Content("Sure."), *CALLS]),
+        (hermes.FORMAT, "   ", [Content("   ")]),
+        (hermes.FORMAT, "", []),
+    ],
+)
+def test_text_beside_calls_is_content_unless_it_is_blank(form, text, parts):
+    assert parse(form, text)[0] == parts
+
+
+@pytest.mark.parametrize(
+    ("form", "text", "parts", "is_inside_call"),
+    [
+        (hermes.FORMAT, '<tool_call>{"na', [Content('<tool_call>{"na')], True),
+        (hermes.FORMAT, "a <tool", [Content("a <tool")], False),
+        (hermes.FORMAT, '<tool_call>{"name": "f", "arguments": {"a', [CallStart(0, "f"), Arguments(0, '{"a')], True),
+        (llama3_json.FORMAT, '{"name": "f", "parameters": {}}', [CallStart(0, "f"), Arguments(0, "{}")], False),
+        (mistral.LIST_FORMAT, '[TOOL_CALLS][{"name": "f", "arguments": {}}, ', [CallStart(0, "f"), Arguments(0, "{}")],
+         False),
+    ],
+)  # fmt: skip
+def test_an_answer_that_is_cut_loses_nothing_that_has_a_meaning(form, text, parts, is_inside_call):
+    got, parser = parse(form, text)
+    assert (got, parser.is_inside_call) == (parts, is_inside_call)
+
+
+@given(answer=st.sampled_from(ANSWERS), cuts=st.lists(st.integers(0, 200), max_size=30))
+def test_the_parts_do_not_depend_on_where_the_text_was_cut(answer, cuts):
+    name, text = answer
+    borders = [0, *sorted(min(cut, len(text)) for cut in cuts), len(text)]
+    pieces = [text[start:end] for start, end in pairwise(borders)]
+    whole, in_one = parse(BY_NAME[name], text)
+    got, in_pieces = parse(BY_NAME[name], *pieces)
+    assert got == whole
+    assert in_pieces.is_inside_call == in_one.is_inside_call
+
+
+@pytest.mark.parametrize(("name", "text"), ANSWERS)
+def test_a_character_at_a_time_gives_the_same_parts(name, text):
+    assert parse(BY_NAME[name], *text)[0] == parse(BY_NAME[name], text)[0]
+
+
+def test_arguments_arrive_while_they_are_written():
+    parser = CallParser(hermes.FORMAT)
+    assert parser.push('<tool_call>{"name": "f", "arguments": {"a') == [CallStart(0, "f"), Arguments(0, '{"a')]
+    assert parser.push('": 1') == [Arguments(0, '": 1')]
+    assert parser.push("}}</tool") == [Arguments(0, "}")]
+    assert parser.push("_call>") == []
