@@ -15,6 +15,8 @@ from typing import Any, Literal, TextIO, override
 
 from pythonjsonlogger.json import JsonFormatter
 
+from service.observability.progress import CLEAR_LINE
+
 # The trace of the request in this context, as Cloud Run sends it: `projects/PROJECT/traces/ID` or the bare id.
 current_trace: ContextVar[str | None] = ContextVar("current_trace", default=None)
 
@@ -45,11 +47,16 @@ class CloudJsonFormatter(JsonFormatter):
 class TerminalFormatter(logging.Formatter):
     """Records as `12:00:01 INFO  message  key=value`."""
 
+    def __init__(self, before: str = "") -> None:
+        """Create a formatter that begins each record with `before`, which may clear a line of progress."""
+        super().__init__()
+        self._before = before
+
     @override
     def format(self, record: logging.LogRecord) -> str:
         facts = {k: v for k, v in vars(record).items() if k not in _RECORD_ATTRIBUTES}
         shown = "".join(f"  {key}={_short(value)}" for key, value in facts.items())
-        line = f"{self.formatTime(record, '%H:%M:%S')} {record.levelname:<7} {record.getMessage()}{shown}"
+        line = f"{self._before}{self.formatTime(record, '%H:%M:%S')} {record.levelname:<7} {record.getMessage()}{shown}"
         return f"{line}\n{self.formatException(record.exc_info)}" if record.exc_info else line
 
 
@@ -62,7 +69,7 @@ def configure_logging(level: str, log_format: Literal["auto", "json", "text"], s
     is_text = log_format == "text" or (log_format == "auto" and stream.isatty())
     handler = logging.StreamHandler(stream)
     if is_text:
-        handler.setFormatter(TerminalFormatter())
+        handler.setFormatter(TerminalFormatter(CLEAR_LINE if stream.isatty() else ""))
     else:
         formatter = CloudJsonFormatter("%(message)s")
         formatter.converter = time.gmtime

@@ -17,6 +17,9 @@ LOG_INTERVAL_S = 5.0
 TERMINAL_INTERVAL_S = 0.2
 CLEAR_LINE = "\r\x1b[2K"
 
+# Held by the one that shows its line: two would overwrite each other.
+_terminal_line = threading.Lock()
+
 
 class Progress:
     """Bytes received and bytes expected; any thread may read and write it."""
@@ -66,7 +69,7 @@ def render(progress: Progress, label: str) -> str:
     percent = 100 * done // total if total else 100
     left_s = (total - done) / rate if rate > 0 else float("inf")
     left = f"{int(left_s) // 60}:{int(left_s) % 60:02d} left" if left_s < 360_000 else "waiting"
-    return f"{label}  {percent:3d} %  {_human(done)} of {_human(total)}  {_human(rate)}/s  {left}"
+    return f"{label}  {percent:3d} %  {human_bytes(done)} of {human_bytes(total)}  {human_bytes(rate)}/s  {left}"
 
 
 @contextmanager
@@ -78,7 +81,7 @@ def progress_line(
     out: TextIO | None = None,
     keeps_last_line: bool = False,
 ) -> Iterator[None]:
-    """Show progress from a thread of its own while the body runs.
+    """Show progress from a thread of its own while the body runs; on a terminal only outside another such body.
 
     Args:
         line: returns the line for a terminal, shorter than the terminal is wide.
@@ -89,6 +92,9 @@ def progress_line(
     """
     stream = sys.stdout if out is None else out
     is_terminal = stream.isatty()
+    if is_terminal and not _terminal_line.acquire(blocking=False):
+        yield
+        return
     is_over = threading.Event()
 
     def write(text: str) -> None:
@@ -111,6 +117,7 @@ def progress_line(
         thread.join()
         if is_terminal:
             write(f"{CLEAR_LINE}{line()}\n" if keeps_last_line else CLEAR_LINE)
+            _terminal_line.release()
 
 
 def _log(progress: Progress, label: str) -> None:
@@ -125,7 +132,8 @@ def _log(progress: Progress, label: str) -> None:
     )
 
 
-def _human(num_bytes: float | int) -> str:
+def human_bytes(num_bytes: float | int) -> str:
+    """Return a number of bytes with three digits or so, in decimal units."""
     for unit in ("B", "KB", "MB", "GB"):
         if num_bytes < 1000:
             return f"{num_bytes:.0f} B" if unit == "B" else f"{num_bytes:.1f} {unit}"

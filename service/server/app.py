@@ -17,6 +17,7 @@ import uvicorn
 from service.errors import PortInUse
 from service.server.early import EarlyAnswers
 from service.server.service import Service
+from service.server.story import begin_story, is_wanted
 from service.settings import Settings
 
 logger = logging.getLogger(__name__)
@@ -91,7 +92,10 @@ def serve(settings: Settings, picture: Path | None = None) -> None:
     )
     server = Server(config, service)
     host, port = listener.getsockname()[:2]
-    logger.info("listening", extra={"host": host, "port": port})
+    if is_wanted(settings):
+        begin_story(service, host, port)
+    else:
+        logger.info("listening", extra={"host": host, "port": port})
 
     with contextlib.closing(listener):
         asyncio.run(server.serve(sockets=[listener]))

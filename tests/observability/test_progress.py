@@ -62,6 +62,18 @@ def test_elsewhere_the_log_is_written_and_the_stream_is_not(monkeypatch: pytest.
     assert not stream.getvalue()
 
 
+def test_a_terminal_shows_one_line_at_a_time(monkeypatch: pytest.MonkeyPatch):
+    terminal, line = Terminal(), Counted()
+    monkeypatch.setattr("sys.stdout", terminal)
+    with progress_line(line, refuse, log_interval_s=0.01):
+        with progress_line(refuse, refuse, log_interval_s=0.01, keeps_last_line=True):
+            assert line.called_twice.wait(TIMEOUT_S)
+        assert "\n" not in terminal.getvalue()
+    with progress_line(line, refuse, log_interval_s=0.01, keeps_last_line=True):
+        pass
+    assert terminal.getvalue().endswith("\n")
+
+
 def test_nothing_is_shown_after_the_body_has_failed(monkeypatch: pytest.MonkeyPatch):
     terminal, line = Terminal(), Counted()
     monkeypatch.setattr("sys.stdout", terminal)

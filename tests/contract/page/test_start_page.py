@@ -9,7 +9,7 @@ def test_it_shows_the_start_as_it_happens_and_opens_the_chat_by_itself(site, ope
     expect(page.get_by_role("heading", name="The model is starting")).to_be_visible()
     expect(page.locator("#phases")).to_contain_text("4.6 MB of 12.0 MB")
     expect(page.locator("#phases")).to_contain_text("7 of 24")
-    expect(page.locator("#left")).to_have_text("44 %about 3.0 s left")
+    expect(page.locator("#left")).to_have_text("44 %complete in about 3.0 s")
     assert page.get_by_role("progressbar").get_attribute("value") == "44"
     states = [row.get_attribute("data-state") for row in page.locator("#phases li").all()]
     assert states == ["done", "done", "running", "waiting", "running", "waiting"]

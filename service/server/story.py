@@ -1,0 +1,116 @@
+"""A start as a person reads it on a terminal: one moving line, then the model, its addresses and a command to copy.
+
+Elsewhere, with LOG_FORMAT=json and with LOG_LEVEL=DEBUG, the start's log lines say it all.
+"""
+
+import logging
+import shlex
+import shutil
+import sys
+import threading
+import time
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from service.observability.progress import human_bytes, progress_line
+from service.settings import Settings
+
+if TYPE_CHECKING:
+    from service.server.service import Service
+
+# Their INFO lines are what the story replaces.
+START_LOGGERS = ("service.start", "service.bundles", "service.checkpoint", "service.storage", "uvicorn")
+ANY_HOSTS = frozenset({"0.0.0.0", "::", "127.0.0.1", "::1"})
+LOOK_INTERVAL_S = 0.1
+
+
+def is_wanted(settings: Settings) -> bool:
+    """Return whether a person reads the log of this process: a terminal, with the usual level and format."""
+    return sys.stdout.isatty() and settings.log_format != "json" and settings.log_level == "INFO"
+
+
+def begin_story(service: "Service", host: str, port: int) -> None:
+    """Write the story from a thread, in place of the start's log lines."""
+    for name in START_LOGGERS:
+        logging.getLogger(name).setLevel(logging.WARNING)
+    name = "localhost" if host in ANY_HOSTS else f"[{host}]" if ":" in host else host
+    story = Story(service, f"http://{name}:{port}")
+    threading.Thread(target=story.write, name="story", daemon=True).start()
+
+
+class Story:
+    """The lines of one start."""
+
+    def __init__(self, service: "Service", url: str) -> None:
+        self._service = service
+        self._url = url
+
+    def write(self) -> None:
+        """Write the story until the start is complete or the process is about to end."""
+        progress = self._service.start_progress
+        where = f"; {self._url} shows the start" if self._service.settings.page else f" at {self._url}"
+        print(f"Levserve is starting{where}", flush=True)
+        if not self._wait(lambda: progress.is_answering and self._service.loaded is not None, "Loading"):
+            return
+        print("\n".join(self._introduction()), flush=True)
+        if progress.is_complete:
+            return
+        if self._wait(lambda: progress.is_complete or progress.obstacle is not None, "Compiling behind"):
+            outcome = "All executables are in place" if progress.is_complete else "Some executables will be missing"
+            print(f"{outcome} after {progress.elapsed_s():.1f} s.", flush=True)
+
+    def _wait(self, is_so: Callable[[], bool], what: str) -> bool:
+        """Show the moving line until something is so; return whether it came before the process is to end."""
+        service = self._service
+
+        def line() -> str:
+            return f"{what}: {moving_line(service.progress())}"[: shutil.get_terminal_size().columns - 1]
+
+        with progress_line(line, lambda: None, log_interval_s=60):
+            while not is_so():
+                if service.error is not None or service.is_draining:
+                    return False
+                time.sleep(LOOK_INTERVAL_S)
+        return True
+
+    def _introduction(self) -> list[str]:
+        settings, model = self._service.settings, self._service.served_model()
+        seconds = self._service.start_progress.answering_s or 0.0
+        asking = command(self._url, model.name, needs_key=bool(settings.api_keys), is_chat=bool(model.chat_template))
+        pages = [f"  Chat  {self._url}/", f"  API   {self._url}/v1, described at {self._url}/docs"]
+        return [
+            "",
+            f"{model.name} answers after {seconds:.1f} s, with a context of {model.max_model_len} tokens.",
+            "",
+            *(pages if settings.page else [f"  API   {self._url}/v1"]),
+            "",
+            *(f"  {line}" for line in asking),
+            "",
+        ]
+
+
+def command(url: str, model: str, *, needs_key: bool, is_chat: bool) -> list[str]:
+    """Return the lines of a curl command that asks the model something."""
+    import json
+
+    asked: dict[str, Any] = (
+        {"messages": [{"role": "user", "content": "Who are you?"}]} if is_chat else {"prompt": "Once upon a time"}
+    )
+    return [
+        f"curl {url}/v1/{'chat/' if is_chat else ''}completions -H 'Content-Type: application/json' \\",
+        *(['  -H "Authorization: Bearer $API_KEY" \\'] if needs_key else []),
+        f"  -d {shlex.quote(json.dumps({'model': model, **asked}, ensure_ascii=False))}",
+    ]
+
+
+def moving_line(progress: dict[str, Any]) -> str:
+    """Return the state of a start as one line: percentage, bytes, executables, seconds left."""
+    percent, left_s = progress["percent"], progress["estimated_seconds_left"]
+    parts = [f"{percent} %"] if percent is not None and left_s else []
+    if progress["bytes_done"] < progress["bytes_total"]:
+        parts.append(f"weights {human_bytes(progress['bytes_done'])} of {human_bytes(progress['bytes_total'])}")
+    if progress["executables_done"] < progress["executables_total"]:
+        parts.append(f"executables {progress['executables_done']} of {progress['executables_total']}")
+    # Requests are answered before that, at a moment that nothing foretells.
+    parts.append(f"complete in about {left_s:.0f} s" if left_s else f"{progress['seconds']:.0f} s so far")
+    return ", ".join(parts)
