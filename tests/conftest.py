@@ -1,7 +1,8 @@
 """Settings of every test: strict arrays, two devices, no network beyond loopback, and one cache for the session.
 
 The strict options and the two devices hold in the process of pytest alone: the services under test are processes of
-their own and run with the defaults that users have, because the options are part of a bundle's key.
+their own and run with the defaults that users have, because the options are part of a bundle's key. One option holds in
+them too: programs are compiled quickly, except in the slow tests of cold starts and with `--optimized`.
 """
 
 import atexit
@@ -55,7 +56,26 @@ def pytest_configure(config):
     jax.config.update("jax_numpy_rank_promotion", "raise")
     jax.config.update("jax_num_cpu_devices", 2)
     if not config.getoption("--optimized"):
+        os.environ["JAX_DISABLE_MOST_OPTIMIZATIONS"] = "1"  # in the processes that tests start
         jax.config.update("jax_disable_most_optimizations", True)
+    # What a test compiles in this process, no other one compiles again. With a bound on the size, JAX locks the folder.
+    jax.config.update("jax_compilation_cache_max_size", 2**30)
+    jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.2)
+    jax.config.update("jax_compilation_cache_dir", str(Path(os.environ["LOCAL_MODEL_CACHE"]).with_name("compiled")))
+
+
+@pytest.fixture(scope="module")
+def compiled_anew():
+    """Take no executable that another test compiled: XLA cannot serialize one that it has read from JAX's cache."""
+    import jax
+    from jax.experimental.compilation_cache.compilation_cache import reset_cache
+
+    folder = jax.config.jax_compilation_cache_dir
+    jax.config.update("jax_compilation_cache_dir", None)
+    reset_cache()
+    yield
+    jax.config.update("jax_compilation_cache_dir", folder)
+    reset_cache()
 
 
 @pytest.fixture(autouse=True)
@@ -71,7 +91,7 @@ def no_network():
 
 def pytest_addoption(parser):
     """`--optimized`; and for `pytest tests/smoke` the flags of `levserve smoke`, which name a deployed service."""
-    help_text = "compile as for users in this process too, rather than quickly"
+    help_text = "compile as for users, rather than quickly"
     parser.addoption("--optimized", action="store_true", help=help_text)
     group = parser.getgroup("deployed service")
     group.addoption("--url", help="test the service at this address")

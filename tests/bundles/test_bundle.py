@@ -15,6 +15,8 @@ from service.compile.counter import CompileCounter
 from service.compile.program import load_executable
 from tests.bundles.bundles import KEY, NAMES, small_bundle
 
+pytestmark = pytest.mark.usefixtures("compiled_anew")
+
 
 @pytest.fixture(scope="module")
 def bundle():

@@ -25,6 +25,8 @@ from service.storage.location import GcsLocation
 from tests.bundles.bundles import KEY, NAMES, small_bundle
 from tests.fault_proxy import Fault
 
+pytestmark = pytest.mark.usefixtures("compiled_anew")
+
 
 @pytest.fixture(scope="module")
 def bundle():

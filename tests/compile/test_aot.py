@@ -1,10 +1,13 @@
 import jax
 import jax.numpy as jnp
 import numpy as np
+import pytest
 
 from service.compile.aot import compile_programs
 from service.compile.counter import CompileCounter
 from service.compile.program import Program
+
+pytestmark = pytest.mark.usefixtures("compiled_anew")
 
 
 def program(name, function, inputs):

@@ -6,7 +6,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from service.compile.aot import compile_programs
+from service.compile.aot import compile_timed
+from service.compile.lazy import LazyExecutables, Making
 from service.device.mesh import DeviceMesh
 from service.engine.request import Request, Sampling
 from service.engine.runner import Runner
@@ -91,9 +92,13 @@ def test_a_model_whose_stages_share_executables_says_what_it_says_layer_by_layer
     random = np.random.RandomState(2)
     weights = {s.name: jnp.asarray(random.randn(*s.shape) * 0.4, jnp.float32) for s in model.weight_specs()}
     mesh = DeviceMesh((next(iter(weights["embed"].devices())),))
-    programs = engine_programs(model, SHAPES, weight_shapes(model.weight_specs(), np.dtype(np.float32), mesh))
-    executables = {name: program.executable for name, program in compile_programs(programs, num_threads=2).items()}
-    runner = Runner(SHAPES, model.layer_groups, weights, executables)
+    programs = {
+        program.name: program
+        for program in engine_programs(model, SHAPES, weight_shapes(model.weight_specs(), np.dtype(np.float32), mesh))
+    }
+    # Each is compiled when it is first called.
+    making = Making(lambda name: compile_timed(programs[name]).executable, num_first_threads=0, num_rest_threads=0)
+    runner = Runner(SHAPES, model.layer_groups, weights, LazyExecutables(list(programs), 0, making))
     scheduler = Scheduler(num_slots=1, num_pages=8, page_size=4, chunking=Chunking(SHAPES.prefill))
     prompt = (3, 1, 4, 1, 5, 9, 2, 6, 5, 3)  # two chunks
     sequence = scheduler.add(Request("a", prompt, 6, Sampling(temperature=0.0)))

@@ -30,7 +30,7 @@ def test_a_batch_that_was_killed_goes_on_and_is_complete(tmp_path, one_sequence,
                 "ignore_eos": True,
             },
         }
-        for number in range(120)
+        for number in range(40)
     ]
     question = {"model": "levserve-demo", "temperature": 0}
     question["messages"] = [{"role": "user", "content": demo_answers[0]["question"]}]

@@ -10,8 +10,14 @@ from tests.served import ADMIN, answers_of, stats_of
 
 pytestmark = pytest.mark.slow
 
-# Few executables: one sequence, one context, two lengths of chunks.
-SMALL = {"max_num_seqs": 1, "max_model_len": 256, "max_prefill_tokens": 64, "admin_api_key": "operator"}
+# Few executables: one sequence, one context, two lengths of chunks; compiled as for users.
+SMALL = {
+    "max_num_seqs": 1,
+    "max_model_len": 256,
+    "max_prefill_tokens": 64,
+    "admin_api_key": "operator",
+    "jax_disable_most_optimizations": "false",
+}
 
 
 def health(service):
