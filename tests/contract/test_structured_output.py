@@ -1,6 +1,7 @@
 """Structured output of the demo model, which was never taught any, through the official client and a real port."""
 
 import concurrent.futures
+import contextlib
 import json
 from typing import Literal
 
@@ -98,3 +99,26 @@ def test_a_schema_that_cannot_be_enforced_is_the_clients_error(demo_service):
     with pytest.raises(openai.BadRequestError) as caught:
         ask(demo_service, response_format={"type": "json_schema", "json_schema": {"name": "x", "schema": schema}})
     assert caught.value.param == "response_format.json_schema.schema.properties.a.uniqueItems"
+
+
+HOSTILE = [
+    {"type": "array", "items": {"$ref": "#"}, "minItems": 1},
+    {"allOf": [{"anyOf": [{"minimum": i}, {"maximum": -i}]} for i in range(20)]},
+    {"$ref": "#/properties/" * 50},
+    {"type": "string", "pattern": "(" * 500 + "a" + ")" * 500},
+    {"type": "string", "pattern": "^(?:a?){3000}a{3000}$", "minLength": 2},
+    {"type": "string", "pattern": "a{9999}{9999}{9999}"},
+    {"properties": {f"p{i}": {"properties": {f"q{j}": {} for j in range(60)}} for i in range(60)}},
+    json.loads('{"items":' * 150 + "{}" + "}" * 150),
+    {"type": "object", "patternProperties": {"^a": {}, "b$": {}}},
+]
+
+
+def test_hostile_schemas_are_refused_or_followed_while_others_are_answered(demo_service, demo_answers):
+    for schema in HOSTILE:
+        format_ = {"type": "json_schema", "json_schema": {"name": "x", "schema": schema}}
+        with contextlib.suppress(openai.BadRequestError):
+            ask(demo_service, response_format=format_, max_tokens=8)
+        messages = [{"role": "user", "content": demo_answers[0]["question"]}]
+        answer = demo_service.client().chat.completions.create(model=MODEL, messages=messages, temperature=0)
+        assert answer.choices[0].message.content == demo_answers[0]["answer"]

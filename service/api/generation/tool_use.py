@@ -41,11 +41,12 @@ class ToolUse:
             InvalidParameter: the schema of a tool cannot be enforced.
         """
         if answer is not None and not self.is_required and not self.tool_format.opening:
+            field = answer.param.partition(".")[0]
             message = (
-                "'response_format' contradicts 'tools': this model's calls begin like JSON answers. "
+                f"'{field}' contradicts 'tools': this model's calls begin like JSON answers. "
                 "Send 'tool_choice': 'none' or 'required'."
             )
-            raise InvalidParameter(message, param="response_format")
+            raise InvalidParameter(message, param=field)
         rules = CallRules(
             [_callable(tool, f"tools[{index}].function.parameters") for index, tool in self.tools],
             self.is_required,

@@ -59,6 +59,7 @@ class GrammarCompiler:
         self._vocab_size = vocab_size
         self._end_ids = end_ids
         self._lock = Lock()
+        self._building = Lock()  # of the tables of the vocabulary, once
         self._kept: OrderedDict[str, Grammar] = OrderedDict()
 
     def compile(self, parts: Sequence[Mapping[str, Any]], param: str) -> Grammar:
@@ -87,7 +88,9 @@ class GrammarCompiler:
         if self._tokenizer.token_bytes is None or not self._end_ids:
             message = f"'{param}' is not supported by this model: its tokenizer's bytes or end tokens are unknown."
             raise InvalidParameter(message, param=param)
-        compiled = LLMatcher(self._vocabulary, text, log_level=0, limits=self._limits)
+        with self._building:
+            vocabulary = self._vocabulary
+        compiled = LLMatcher(vocabulary, text, log_level=0, limits=self._limits)
         # The first mask finds what compilation leaves open, and warms what every sequence needs.
         if not compiled.is_error():
             compiled.compute_bitmask()

@@ -6,6 +6,7 @@ Source: https://json-schema.org/draft/2020-12/json-schema-core
 """
 
 import json
+import re
 from collections.abc import Callable
 from typing import Any
 from urllib.parse import unquote
@@ -21,6 +22,8 @@ MAX_PROPERTIES = 2000  # in all
 MAX_COUNT = 100_000
 MAX_EXACT_INTEGER = 2**53  # the grammar library computes with doubles
 MAX_ECHOED_CHARS = 64
+# Characters that JSON has as \uXXXX alone, which no grammar here allows.
+UNWRITABLE = re.compile(r"[\x00-\x07\x0b\x0e-\x1f\x7f]")
 
 Schema = dict[str, Any] | bool
 
@@ -119,6 +122,8 @@ class _Reader:
     def _properties(self, schemas: Any, path: str, depth: int) -> dict[str, Schema]:
         if not isinstance(schemas, dict):
             raise _invalid(path, "it must be an object of schemas")
+        for name in schemas:
+            _check_writable(name, path)
         self._num_properties += len(schemas)
         if self._num_properties > MAX_PROPERTIES:
             raise _invalid(path, f"a schema has {MAX_PROPERTIES} properties at most")
@@ -147,6 +152,8 @@ class _Reader:
             raise _invalid(path, f"a value is nested {MAX_DEPTH} levels deep at most")
         if type(value) in (int, float):
             self._number(value, path, depth)
+        for text in value if isinstance(value, dict) else (value,):
+            _check_writable(text, path)
         for part in value.values() if isinstance(value, dict) else value if isinstance(value, list) else ():
             self._constant(part, path, depth + 1)
         return value
@@ -159,6 +166,8 @@ class _Reader:
     def _strings(self, values: Any, path: str, _depth: int) -> list[str]:
         if not (isinstance(values, list) and all(isinstance(value, str) for value in values)):
             raise _invalid(path, "it must be a list of strings")
+        for value in values:
+            _check_writable(value, path)
         return list(dict.fromkeys(values))
 
     def _types(self, value: Any, path: str, _depth: int) -> Any:
@@ -208,6 +217,11 @@ class _Reader:
 
 def _dotted(reference: str) -> str:
     return reference[2:].replace("/", ".")[:MAX_ECHOED_CHARS]
+
+
+def _check_writable(value: Any, path: str) -> None:
+    if isinstance(value, str) and UNWRITABLE.search(value):
+        raise _invalid(path, "a control character other than \\b, \\f, \\n, \\r and \\t cannot be written")
 
 
 def _invalid(path: str, problem: str) -> InvalidParameter:

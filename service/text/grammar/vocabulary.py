@@ -1,7 +1,7 @@
 """A tokenizer's tokens as the grammar library reads them: their bytes, and the marks of special ones."""
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from service.text.tokenizer import Tokenizer
 
@@ -10,7 +10,7 @@ if TYPE_CHECKING:
 
 
 def grammar_vocabulary(tokenizer: Tokenizer, vocab_size: int, end_ids: Sequence[int]) -> "LLTokenizer":
-    """Return the library's tables for a vocabulary, which takes about a second for a large one.
+    """Return the library's tables for a vocabulary, in about a second, with the GIL, for a large one.
 
     Args:
         tokenizer: one whose tokens have bytes of their own (`token_bytes`).
@@ -19,7 +19,10 @@ def grammar_vocabulary(tokenizer: Tokenizer, vocab_size: int, end_ids: Sequence[
     """
     from llguidance import LLTokenizer
 
-    return LLTokenizer(_Vocabulary(tokenizer, vocab_size, end_ids), eos_token=list(end_ids))  # pyright: ignore[reportArgumentType]
+    wrapped: Any = _Vocabulary(tokenizer, vocab_size, end_ids)
+    # In two calls, between which other threads get the GIL.
+    tables = LLTokenizer(wrapped, eos_token=list(end_ids), slices=[])
+    return tables.with_slices(LLTokenizer.general_slices())
 
 
 class _Vocabulary:

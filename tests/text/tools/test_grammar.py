@@ -1,18 +1,20 @@
 """Answers that the grammar of tools allows, in every format: random tokens never leave a call's name and schema."""
 
+import contextlib
 import json
 import random
 
 import jsonschema
 import pytest
 
+from service.errors import InvalidParameter
 from service.text.grammar import definition
 from service.text.grammar.compiler import GrammarCompiler
 from service.text.tools import hermes, llama3_json, mistral
 from service.text.tools.grammar import CallableTool, CallRules, tool_grammar
 from service.text.tools.parser import CallParser
 from service.text.tools.parts import Arguments, CallStart, Content
-from tests.text.grammar.random_walks import allowed_tokens
+from tests.text.grammar.random_walks import allowed_tokens, random_schema
 from tests.text.tools.samples import ARGUMENTS, ENDS, FORMATS, TOKENIZER, TWO_CALLS, text_of
 
 SCHEMA = {"type": "object", "properties": {"q": {"type": "string", "maxLength": 3}}, "required": ["q"]}
@@ -130,3 +132,36 @@ def test_an_answer_without_a_call_may_have_a_grammar_of_its_own(form):
     assert not can_end(matcher_of(form, rules, form.opening))
     with pytest.raises(AssertionError):
         matcher_of(form, rules, "maybe")
+
+
+def test_definitions_of_two_tools_may_have_one_name():
+    def tool(name, value):
+        schema = {
+            "type": "object",
+            "properties": {"v": {"$ref": "#/$defs/x"}},
+            "required": ["v"],
+            "$defs": {"x": value},
+        }
+        return CallableTool(name, definition.json_part(schema, "field"))
+
+    rules = CallRules([tool("f", {"const": 1}), tool("g-1", {"const": 2})], is_required=True, allows_several=False)
+    call = '<tool_call>{{"name": "{}", "arguments": {{"v":{}}}}}</tool_call>'
+    assert can_end(matcher_of(hermes.FORMAT, rules, call.format("f", 1)))
+    assert can_end(matcher_of(hermes.FORMAT, rules, call.format("g-1", 2)))
+    with pytest.raises(AssertionError):
+        matcher_of(hermes.FORMAT, rules, call.format("f", 2))
+
+
+@ids
+def test_random_schemas_hold_once_a_free_answer_opens_a_call(form):
+    num_ended = 0
+    for seed in range(30):
+        rng = random.Random(seed)
+        schema = {"type": "object", "properties": {"x": random_schema(rng)}, "required": ["x"]}
+        with contextlib.suppress(InvalidParameter):
+            tools = [CallableTool("f", definition.json_part(schema | {"additionalProperties": False}, "field"))]
+            parts = answer(form, CallRules(tools, False, False), rng, form.opening or "{")
+            for _, arguments in calls_of(parts or ()):
+                num_ended += 1
+                jsonschema.validate(arguments, schema)
+    assert num_ended >= 8
