@@ -25,6 +25,15 @@ def config(text: str) -> Path:
     return path
 
 
+def test_a_model_may_have_several_names():
+    settings = Settings(model_name=" org/a, b ,,b", gcs_bucket="bucket")
+    assert settings.model_names == ("org/a", "b")
+    assert settings.checkpoint_uri == "gs://bucket/org-a"
+    assert Settings(model_name=",").model_names == ()
+    with pytest.raises(SettingsError, match="GCS_BUCKET: needs MODEL_NAME"):
+        Settings(model_name=" , ", gcs_bucket="bucket")
+
+
 def test_who_speaks_first_in_the_order_wins(monkeypatch: pytest.MonkeyPatch):
     path = config("host: yaml\nlog_format: json\nport: 1\nmax_num_seqs: 5\n")
     Path(".env").write_text("HOST=lines\nPORT=2\nexport MAX_NUM_SEQS=6\n")

@@ -61,6 +61,7 @@ async def create_chat_completion(
         answer = _head(streams, body, "chat.completion") | {
             "choices": [_choice(index, deltas, body, tokenizer, use) for index, deltas in enumerate(collected)],
             "usage": streams.usage(),
+            "prompt_logprobs": None,
         }
         if body.return_token_ids:
             answer["prompt_token_ids"] = prompt_ids
@@ -142,11 +143,19 @@ def render(messages: Sequence[Message], model: ServedModel, tools: Sequence[Tool
 def _prompt_ids(body: ChatCompletionRequest, model: ServedModel) -> list[int]:
     text = render(body.messages, model, body.tools if body.may_call_tools else ())
     # The template has written the special tokens already.
-    return model.tokenizer.encode(text, add_special_tokens=False, param="messages", limit_tokens=model.max_model_len)
+    limit_tokens = None if body.truncate_prompt_tokens else model.max_model_len
+    prompt_ids = model.tokenizer.encode(text, add_special_tokens=False, param="messages", limit_tokens=limit_tokens)
+    return body.truncated(prompt_ids)
 
 
 def _head(streams: TextStreams, body: ChatCompletionRequest, kind: str) -> dict[str, Any]:
-    return {"id": streams.id, "object": kind, "created": int(time.time()), "model": body.model}
+    return {
+        "id": streams.id,
+        "object": kind,
+        "created": int(time.time()),
+        "model": body.model,
+        "system_fingerprint": streams.system_fingerprint,
+    }
 
 
 def _choice(
@@ -158,8 +167,8 @@ def _choice(
     assert finish_reason is not None, "the last delta has the finish reason"
     choice: dict[str, Any] = {
         "index": index,
-        "message": message,
-        "logprobs": chat_logprobs(tokenizer, deltas) if body.logprobs else None,
+        "message": message | {"reasoning_content": None},
+        "logprobs": chat_logprobs(tokenizer, deltas, as_ids=body.return_tokens_as_token_ids) if body.logprobs else None,
         "finish_reason": parts.finish_reason(finish_reason),
     }
     if body.return_token_ids:
@@ -189,7 +198,7 @@ async def _chunks(
         if body.return_token_ids:
             fields["token_ids"] = list(delta.token_ids)
         if body.logprobs and delta.token_ids:
-            fields["logprobs"] = chat_logprobs(tokenizer, [delta])
+            fields["logprobs"] = chat_logprobs(tokenizer, [delta], as_ids=body.return_tokens_as_token_ids)
         parts = messages[index].push(delta)
         # A token that does not complete a character yet, or is held back, is sent only if tokens were requested.
         if not parts and fields and delta.token_ids:

@@ -55,6 +55,7 @@ async def create_completion(
         grammar=await compiled_grammar(context, body),
     )
     head = {"id": streams.id, "object": "text_completion", "created": int(time.time()), "model": body.model}
+    head["system_fingerprint"] = streams.system_fingerprint
     writers = [
         _ChoiceWriter(index, body, prompt_ids, context.model.tokenizer)
         for index, prompt_ids in enumerate(ids for ids in prompts for _ in range(body.n))
@@ -74,13 +75,13 @@ async def create_completion(
 
 def _encode_all(body: CompletionRequest, model: ServedModel) -> list[list[int]]:
     if len(body.prompt) == 1:
-        return [_encode(body.prompt[0], model, "prompt")]
-    return [_encode(prompt, model, f"prompt[{i}]") for i, prompt in enumerate(body.prompt)]
+        return [body.truncated(_encode(body.prompt[0], model, "prompt", body))]
+    return [body.truncated(_encode(prompt, model, f"prompt[{i}]", body)) for i, prompt in enumerate(body.prompt)]
 
 
-def _encode(prompt: str | tuple[int, ...], model: ServedModel, param: str) -> list[int]:
+def _encode(prompt: str | tuple[int, ...], model: ServedModel, param: str, body: CompletionRequest) -> list[int]:
     if isinstance(prompt, str):
-        limit_tokens = model.max_model_len
+        limit_tokens = None if body.truncate_prompt_tokens else model.max_model_len
         return model.tokenizer.encode(prompt, add_special_tokens=True, param=param, limit_tokens=limit_tokens)
     for i, token_id in enumerate(prompt):
         if not 0 <= token_id < model.vocab_size:
@@ -99,7 +100,12 @@ class _ChoiceWriter:
         self._body = body
         self._prompt_ids = list(prompt_ids)
         self._tokenizer = tokenizer
-        self._logprobs = CompletionLogprobs(tokenizer, body.logprobs or 0)
+        self._logprobs = CompletionLogprobs(
+            tokenizer,
+            body.logprobs or 0,
+            as_ids=body.return_tokens_as_token_ids,
+            keeps_special=not body.skip_special_tokens,
+        )
         self._has_begun = False
 
     def write(self, deltas: Sequence[TextDelta]) -> dict[str, Any]:
@@ -116,6 +122,8 @@ class _ChoiceWriter:
         if self._body.return_token_ids:
             choice |= {"prompt_token_ids": self._prompt_ids} if is_first else {}
             choice["token_ids"] = token_ids
+        if not self._body.stream:
+            choice["prompt_logprobs"] = None
         if is_first and self._body.prompt_logprobs is not None:
             computed = deltas[0].prompt_logprobs
             num_top = self._body.prompt_logprobs

@@ -66,16 +66,23 @@ class ServedModel:
     vocab_size: int  # rows of the embedding; valid token ids are less
     stop_ids: frozenset[int]
     defaults: GenerationDefaults
+    system_fingerprint: str  # of what answers depend on: the weights, and the code that computes with them
+    other_names: tuple[str, ...] = ()
 
     @cached_property
     def grammars(self) -> GrammarCompiler:
         """The compiler of grammars for this model, with those that it has compiled."""
         return GrammarCompiler(self.tokenizer, self.vocab_size, self.stop_ids)
 
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Every `model` that requests may name."""
+        return (self.name, *self.other_names)
+
     def check_name(self, requested: str) -> None:
         """Raise UnknownModel unless a request names this model."""
-        if requested != self.name:
-            raise UnknownModel(requested, [self.name])
+        if requested not in self.names:
+            raise UnknownModel(requested, self.names)
 
 
 @runtime_checkable

@@ -1,6 +1,7 @@
 """GET /v1/models and /v1/models/{id}.
 
-Source: https://platform.openai.com/docs/api-reference/models; `max_model_len` is vLLM's.
+Source: https://platform.openai.com/docs/api-reference/models; `max_model_len`, `root` and
+`parent` are vLLM's.
 """
 
 from typing import Annotated, Any
@@ -18,22 +19,25 @@ OWNER = "levserve"
 @router.get("/v1/models")
 async def list_models(model: Annotated[ServedModel, Depends(served_model)]) -> Response:
     """List the served models; 503 until one is ready."""
-    return JSONResponse({"object": "list", "data": [_document(model)]})
+    return JSONResponse({"object": "list", "data": [_document(model, name) for name in model.names]})
 
 
 @router.get("/v1/models/{model_id:path}")
 async def retrieve_model(request: Request, model: Annotated[ServedModel, Depends(served_model)]) -> Response:
     """Describe one model; its id may contain slashes."""
     # Read from the request, since for the first path parameter of a function FastAPI imports all of pydantic.v1.
-    model.check_name(request.path_params["model_id"])
-    return JSONResponse(_document(model))
+    name = request.path_params["model_id"]
+    model.check_name(name)
+    return JSONResponse(_document(model, name))
 
 
-def _document(model: ServedModel) -> dict[str, Any]:
+def _document(model: ServedModel, name: str) -> dict[str, Any]:
     return {
-        "id": model.name,
+        "id": name,
         "object": "model",
         "created": model.created,
         "owned_by": OWNER,
+        "root": model.name,
+        "parent": None,
         "max_model_len": model.max_model_len,
     }

@@ -3,6 +3,8 @@
 The configuration is all that a start needs to lower and compile.
 """
 
+import hashlib
+import json
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -28,6 +30,12 @@ class FileSet:
     source: Source
     objects: tuple[ObjectInfo, ...]
     folder: str = ""  # of the source, where the files of interest lie; empty or with a slash at its end
+
+    @property
+    def version(self) -> str:
+        """A digest of the names and versions of the files."""
+        listed = sorted([info.name, info.generation, info.size_bytes, info.crc32c] for info in self.objects)
+        return hashlib.sha256(json.dumps(listed).encode()).hexdigest()
 
 
 @dataclass(frozen=True)

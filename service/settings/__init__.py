@@ -20,7 +20,8 @@ class Settings(BaseModel):
     )
     model_name: str | None = Field(
         default=None,
-        description="The name that clients send as `model`. Unset: the last part of the checkpoint's address.",
+        description="The name that clients send as `model`, or several, separated by commas. Unset: the last part of "
+        "the checkpoint's address.",
     )
     model_config_uri: str | None = Field(
         default=None,
@@ -171,7 +172,7 @@ class Settings(BaseModel):
     def _settings_agree(self) -> "Settings":
         if self.model_uri and self.gcs_bucket:
             raise SettingsError("MODEL_URI", "contradicts GCS_BUCKET; set one of the two.")
-        if self.gcs_bucket and not self.model_name:
+        if self.gcs_bucket and not self.model_names:
             raise SettingsError("GCS_BUCKET", "needs MODEL_NAME, the model of the catalogue to serve.")
         if self.gcs_model_prefix and not self.gcs_bucket:
             raise SettingsError("GCS_MODEL_PREFIX", "needs GCS_BUCKET.")
@@ -185,17 +186,22 @@ class Settings(BaseModel):
     @property
     def checkpoint_uri(self) -> str | None:
         """The checkpoint's address, from MODEL_URI or the catalogue; None means the demo model."""
-        if not self.gcs_bucket or not self.model_name:
+        if not self.gcs_bucket or not self.model_names:
             return self.model_uri
         return "/".join(
             p
             for p in (
                 f"gs://{self.gcs_bucket}",
                 self.gcs_model_prefix.strip("/"),
-                self.model_name.replace("/", "-"),
+                self.model_names[0].replace("/", "-"),
             )
             if p
         )
+
+    @property
+    def model_names(self) -> tuple[str, ...]:
+        """The names of MODEL_NAME, each once; the first is the model's own. Empty if it is unset."""
+        return tuple(dict.fromkeys(name for part in (self.model_name or "").split(",") if (name := part.strip())))
 
     @property
     def api_keys(self) -> tuple[str, ...]:

@@ -60,7 +60,7 @@ def start_graph(before_answering: Sequence[Task] = ()) -> tuple[Task, ...]:
             needs=("spec", "weights", "executables", "device_state"),
             after=("first_executables",),
         ),
-        Task("model", assemble_model, needs=("spec", "engine", "tokenizer"), after=others),
+        Task("model", assemble_model, needs=("checkpoint", "spec", "engine", "tokenizer"), after=others),
         Task("probe", probe, needs=("engine",), after=("model",)),
         Task("rest", obtain_rest, needs=("spec", "bundle", "executables", "engine"), after=("probe",)),
         Task("caches", fill_caches, needs=("engine",), after=("probe",)),

@@ -3,6 +3,7 @@
 A warm start imports no Levanter, Haliax, Equinox or Transformers, and nothing here may import jax before `devices` has.
 """
 
+import hashlib
 import logging
 import time
 from dataclasses import asdict, dataclass
@@ -185,12 +186,18 @@ def start_engine(
     return RunningEngine(engine, runner)
 
 
-def assemble_model(context: StartContext, *, spec: "EngineSpec", engine: RunningEngine, tokenizer: Text) -> LoadedModel:
+def assemble_model(
+    context: StartContext, *, checkpoint: LocatedCheckpoint, spec: "EngineSpec", engine: RunningEngine, tokenizer: Text
+) -> LoadedModel:
     """Put engine and tokenizer together: requests are answered from here on."""
     from service.api.dependencies import ServedModel
 
+    name, *other_names = context.settings.model_names or (_default_name(context.settings),)
+    versions = f"{spec.key.digest} {checkpoint.weights.version}"
     served = ServedModel(
-        name=context.settings.model_name or _default_name(context.settings),
+        name=name,
+        other_names=tuple(other_names),
+        system_fingerprint=f"fp_{hashlib.sha256(versions.encode()).hexdigest()[:12]}",
         created=int(time.time()),
         engine=engine.engine,
         tokenizer=tokenizer.tokenizer,

@@ -211,7 +211,7 @@ variable "model_cache" {
 }
 
 variable "model_name" {
-  description = "MODEL_NAME: the name that clients send as `model`. Null: the last part of model_uri."
+  description = "MODEL_NAME: the name that clients send as `model`, or several, separated by commas. Null: the last part of model_uri."
   type        = string
   default     = null
 }

@@ -134,6 +134,7 @@ def model_of(engine, **changes):
         "vocab_size": TOKENIZER.vocab_size,
         "defaults": GenerationDefaults(),
         "stop_ids": frozenset({END}),
+        "system_fingerprint": "fp_1",
     }
     return ServedModel(**(facts | changes))
 

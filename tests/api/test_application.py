@@ -72,6 +72,14 @@ async def test_a_route_that_is_not_there_is_a_404_in_openais_shape(path):
     assert response.json()["error"]["code"] == "unknown_url"
 
 
+@pytest.mark.parametrize("method", ["PUT", "PATCH", "DELETE"])
+@pytest.mark.parametrize("headers", [{}, {"content-type": "text/plain"}, {"content-length": "9" * 12}])
+async def test_a_wrong_method_is_a_405_whatever_its_body(method, headers):
+    async with Service().client() as client:
+        response = await client.request(method, "/v1/models", content=b"x", headers=headers)
+    assert (response.status_code, response.headers["allow"]) == (405, "GET")
+
+
 async def test_a_wrong_method_is_a_405_that_names_the_right_one():
     async with Service().client() as client:
         response = await client.get("/v1/chat/completions")

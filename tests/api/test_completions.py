@@ -23,7 +23,9 @@ async def test_a_text_is_continued_in_openais_shape():
     answer = (await service.complete("Once")).json()
     assert answer["object"] == "text_completion"
     assert answer["id"].startswith("cmpl-")
-    assert answer["choices"] == [{"index": 0, "text": "Hello world", "logprobs": None, "finish_reason": "stop"}]
+    assert answer["choices"] == [
+        {"index": 0, "text": "Hello world", "logprobs": None, "finish_reason": "stop", "prompt_logprobs": None}
+    ]
     begin = TOKENIZER.backend.token_to_id("<|begin|>")
     assert service.engine.last.request.prompt_ids == (begin, *tokens("Once"))
     assert service.engine.last.request.max_tokens == 16

@@ -1,5 +1,6 @@
 """A checked body and its prompts to running sequences: limits, defaults, and the engine's requests."""
 
+import hashlib
 import secrets
 import uuid
 from collections.abc import Sequence, Set
@@ -10,7 +11,7 @@ from service.api.generation.streams import TextStreams
 from service.api.schema.generation import GenerationRequest
 from service.engine.limits import MAX_STOP_IDS
 from service.engine.request import Request, Sampling
-from service.errors import ContextLengthExceeded, InvalidParameter
+from service.errors import ContextLengthExceeded, InvalidParameter, UnsupportedParameter
 from service.text.detokenizer import StopRule
 from service.text.grammar.compiler import Grammar
 
@@ -65,13 +66,35 @@ def submit(
                     replace(sampling, seed=body.seed_for(index, random_seed)),
                     stop_ids,
                     priority=body.priority,
-                    cache_salt=context.cache_salt,
+                    cache_salt=_cache_salt(context, body),
                     num_prompt_logprobs=body.num_prompt_logprobs,
                     constraint=None if grammar is None else grammar.matcher(stop_ids),
                 )
             )
     stop = StopRule(tuple(body.stop), keeps_stop=body.include_stop_str_in_output)
-    return TextStreams(context, answer_id, requests, stop, per_prompt=body.n, shown_ids=shown_ids)
+    return TextStreams(
+        context, answer_id, requests, stop, per_prompt=body.n, shown_ids=shown_ids | _kept_ids(body, model)
+    )
+
+
+def _kept_ids(body: GenerationRequest, model: ServedModel) -> frozenset[int]:
+    """Return the special tokens that the request keeps in the text.
+
+    Raises:
+        UnsupportedParameter: the tokenizer's tokens have no text of their own.
+    """
+    if body.skip_special_tokens:
+        return frozenset()
+    if model.tokenizer.token_bytes is None:
+        raise UnsupportedParameter("skip_special_tokens", "this model's tokens have no text of their own.")
+    return model.tokenizer.special_ids
+
+
+def _cache_salt(context: RequestContext, body: GenerationRequest) -> bytes:
+    """Return a salt that requests share if they have the same API key and the same `cache_salt`."""
+    if body.cache_salt is None:
+        return context.cache_salt
+    return hashlib.sha256(context.cache_salt + b"\0" + body.cache_salt.encode(errors="surrogatepass")).digest()
 
 
 def token_budget(

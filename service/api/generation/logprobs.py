@@ -16,20 +16,26 @@ from service.text.tokenizer import Tokenizer
 LOWEST = -9999.0
 
 
-def chat_logprobs(tokenizer: Tokenizer, deltas: Sequence[TextDelta]) -> dict[str, Any]:
-    """Return the `logprobs` of a chat's choice, or of a chunk of one."""
+def chat_logprobs(tokenizer: Tokenizer, deltas: Sequence[TextDelta], *, as_ids: bool) -> dict[str, Any]:
+    """Return the `logprobs` of a chat's choice, or of a chunk of one; with `as_ids`, tokens are named by their ids."""
     content = [
-        _entry(tokenizer, token_id, logprobs.logprob)
-        | {"top_logprobs": [_entry(tokenizer, top_id, logprob) for top_id, logprob in logprobs.top]}
+        _entry(tokenizer, token_id, logprobs.logprob, as_ids)
+        | {"top_logprobs": [_entry(tokenizer, top_id, logprob, as_ids) for top_id, logprob in logprobs.top]}
         for delta in deltas
         for token_id, logprobs in zip(delta.token_ids, delta.logprobs, strict=True)
     ]
     return {"content": content, "refusal": None}
 
 
-def _entry(tokenizer: Tokenizer, token_id: int, logprob: float) -> dict[str, Any]:
+def _entry(tokenizer: Tokenizer, token_id: int, logprob: float, as_ids: bool) -> dict[str, Any]:
     content = tokenizer.token_bytes_of(token_id)
-    return {"token": content.decode(errors="replace"), "logprob": max(logprob, LOWEST), "bytes": list(content)}
+    name = _id_name(token_id) if as_ids else content.decode(errors="replace")
+    return {"token": name, "logprob": max(logprob, LOWEST), "bytes": list(content)}
+
+
+def _id_name(token_id: int) -> str:
+    # Source: vLLM's name of a token with `return_tokens_as_token_ids`
+    return f"token_id:{token_id}"
 
 
 def prompt_logprobs(
@@ -54,9 +60,19 @@ def prompt_logprobs(
 class CompletionLogprobs:
     """The `logprobs` of one completion, in parts; each continues at the text offset where the last one ended."""
 
-    def __init__(self, tokenizer: Tokenizer, num_top: int) -> None:
+    def __init__(self, tokenizer: Tokenizer, num_top: int, *, as_ids: bool, keeps_special: bool) -> None:
+        """Begin a completion's log-probabilities.
+
+        Args:
+            tokenizer: of the model.
+            num_top: alternatives for each token.
+            as_ids: whether tokens are named by their ids.
+            keeps_special: whether the text has special tokens.
+        """
         self._tokenizer = tokenizer
         self._num_top = num_top
+        self._as_ids = as_ids
+        self._keeps_special = keeps_special
         self._utf8 = codecs.getincrementaldecoder("utf-8")("replace")
         self._offset = 0  # in characters of the text
 
@@ -75,7 +91,7 @@ class CompletionLogprobs:
 
     def _advance(self, token_id: int) -> int:
         offset = self._offset
-        if token_id not in self._tokenizer.special_ids:
+        if self._keeps_special or token_id not in self._tokenizer.special_ids:
             self._offset += len(self._utf8.decode(self._tokenizer.token_bytes_of(token_id)))
         return offset
 
@@ -86,6 +102,8 @@ class CompletionLogprobs:
 
     def _name(self, token_id: int) -> str:
         """Return a token's text; a part of a character is written as its bytes, as OpenAI does."""
+        if self._as_ids:
+            return _id_name(token_id)
         content = self._tokenizer.token_bytes_of(token_id)
         try:
             return content.decode()

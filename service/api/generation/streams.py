@@ -120,6 +120,7 @@ class TextStreams:
             Overloaded, Draining, EngineStopped: the engine does not accept all of them now.
         """
         self.id = answer_id
+        self.system_fingerprint = context.model.system_fingerprint
         self._deadline = context.deadline
         self._streams: list[TextStream] = []
         self._log_fields = context.log_fields

@@ -12,7 +12,6 @@ from starlette.datastructures import Headers
 from starlette.requests import ClientDisconnect
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from service.api.http.errors import respond
 from service.api.schema.wire import WireObject, parse
 from service.errors import (
     BodyTooLarge,
@@ -52,15 +51,12 @@ class BodyLimit:
         self._timeout_s = timeout_s
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Pass a request on, or refuse it by its headers; reading the body raises BodyTooLarge or BodyTooSlow."""
+        """Pass a request on; reading a refused body raises the reason, so a wrong path or method comes first."""
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
         refusal = self._refusal(scope["method"], Headers(scope=scope))
-        if refusal is not None:
-            await respond(refusal, scope, send)
-            return
-        await self._app(scope, self._bounded(receive), send)
+        await self._app(scope, self._bounded(receive) if refusal is None else _refusing(refusal), send)
 
     def _refusal(self, method: str, headers: Headers) -> RequestError | None:
         length = headers.get("content-length", "0")
@@ -94,6 +90,13 @@ class BodyLimit:
             return message
 
         return bounded
+
+
+def _refusing(refusal: RequestError) -> Receive:
+    async def refuse() -> Message:
+        raise refusal
+
+    return refuse
 
 
 class Deadline:

@@ -96,6 +96,8 @@ class ChatMessage(AnswerObject):
     refusal: None
     tool_calls: list[ToolCallAnswer] = Field(default_factory=list)
     """If the model called tools."""
+    reasoning_content: None
+    """Null, for clients written for vLLM: thinking is part of the content."""
 
 
 class ChatChoice(AnswerObject):
@@ -119,11 +121,13 @@ class ChatCompletion(AnswerObject):
     created: int
     """Unix time in seconds."""
     model: str
+    system_fingerprint: str
+    """Changes with the weights and with the code that computes with them."""
     choices: list[ChatChoice]
     usage: Usage
     prompt_token_ids: list[int] = Field(default_factory=list)
     """The prompt's tokens, if `return_token_ids` is true."""
-    prompt_logprobs: PromptLogprobs | None = None
+    prompt_logprobs: PromptLogprobs | None
     """For each token of the prompt the candidates by token id, null for the first; if `prompt_logprobs` asks."""
 
 
@@ -177,6 +181,7 @@ class ChatCompletionChunk(AnswerObject):
     object: Literal["chat.completion.chunk"]
     created: int
     model: str
+    system_fingerprint: str
     choices: list[ChatChunkChoice]
     """Empty in the chunk that carries the usage."""
     usage: Usage | None = None
@@ -207,6 +212,7 @@ class CompletionChoice(AnswerObject):
     prompt_token_ids: list[int] = Field(default_factory=list)
     token_ids: list[int] = Field(default_factory=list)
     prompt_logprobs: PromptLogprobs | None = None
+    """Not in streams."""
 
 
 class Completion(AnswerObject):
@@ -217,6 +223,7 @@ class Completion(AnswerObject):
     created: int
     """Unix time in seconds."""
     model: str
+    system_fingerprint: str
     choices: list[CompletionChoice]
     usage: Usage | None = None
     """Always in an answer; in the events of a stream as `stream_options` asks."""

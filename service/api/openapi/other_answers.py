@@ -14,6 +14,9 @@ class Model(AnswerObject):
     created: int
     """Unix time of the load, in seconds."""
     owned_by: str
+    root: str
+    """The name of the model under its first name."""
+    parent: None
     max_model_len: int
     """Context length in tokens, prompt and completion together."""
 

@@ -45,7 +45,13 @@ _UNSUPPORTED_FIELDS: NeutralValues = {
     "web_search_options": (),
 }
 # Fields of an answer that the official client sends back with the next request.
-_REPLAYED_FIELDS: NeutralValues = {"annotations": ([],), "audio": (), "function_call": (), "refusal": ()}
+_REPLAYED_FIELDS: NeutralValues = {
+    "annotations": ([],),
+    "audio": (),
+    "function_call": (),
+    "reasoning_content": ("",),
+    "refusal": (),
+}
 
 
 def _as_parts(value: Any) -> Any:

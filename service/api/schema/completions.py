@@ -84,6 +84,12 @@ class CompletionRequest(GenerationRequest):
     def check_consistency(self) -> None:
         """Refuse what no single check of a field sees: unequal `best_of` and `n`, and too many sequences in all."""
         super().check_consistency()
+        for name, is_set in (
+            ("truncate_prompt_tokens", self.truncate_prompt_tokens is not None),
+            ("skip_special_tokens", not self.skip_special_tokens),
+        ):
+            if self.echo and is_set:
+                raise InvalidParameter(f"'{name}' contradicts 'echo', which returns the prompt as it is.", param=name)
         if self.best_of not in (None, self.n):
             raise InvalidParameter("'best_of' must equal 'n': all sequences are returned.", param="best_of")
         if len(self.prompt) * self.n > MAX_SEQUENCES:

@@ -29,7 +29,6 @@ MAX_ECHOED_CHARS = 16
 # vLLM's fields that are not supported.
 VLLM_FIELDS: NeutralValues = {
     "bad_words": ([],),
-    "cache_salt": (),
     "detokenize": (True,),
     "guided_choice": (),
     "guided_decoding_backend": (),
@@ -41,10 +40,6 @@ VLLM_FIELDS: NeutralValues = {
     "length_penalty": (1, 1.0),
     "logits_processors": ([],),
     "request_id": (),
-    "return_tokens_as_token_ids": (False,),
-    "skip_special_tokens": (True,),
-    "spaces_between_special_tokens": (True,),
-    "truncate_prompt_tokens": (),
     "use_beam_search": (False,),
     "vllm_xargs": ({},),
 }
@@ -180,10 +175,19 @@ class GenerationRequest(SamplingFields):
     stream_options: StreamOptions | None = None
     user: str | None = Field(default=None, max_length=MAX_NAME_CHARS)
     priority: int = Field(default=0, ge=-1_000_000, le=1_000_000)  # vLLM's: the lower, the sooner
+    cache_salt: str | None = Field(default=None, min_length=1, max_length=MAX_NAME_CHARS)  # vLLM's
+    skip_special_tokens: bool = True  # vLLM's
+    spaces_between_special_tokens: bool | None = None  # vLLM's: never put here
+    return_tokens_as_token_ids: bool = False  # vLLM's: log-probabilities name tokens by their ids
+    truncate_prompt_tokens: int | None = Field(default=None, ge=1, le=INT32_MAX)  # vLLM's: keep the last so many
     return_token_ids: bool = False  # vLLM's: return the token ids of prompt and completion too
     # vLLM's: alternatives returned for each token of the prompt; 0 for its own log-probability alone.
     prompt_logprobs: int | None = Field(default=None, ge=0, le=MAX_LOGPROBS)
     structured_outputs: StructuredOutputs | None = None  # vLLM's: a grammar of the answer
+
+    def truncated(self, prompt_ids: list[int]) -> list[int]:
+        """Return the prompt's last tokens, as many as the request keeps."""
+        return prompt_ids if self.truncate_prompt_tokens is None else prompt_ids[-self.truncate_prompt_tokens :]
 
     @property
     def includes_usage(self) -> bool:
@@ -234,5 +238,8 @@ class GenerationRequest(SamplingFields):
         if self.includes_usage_so_far and not self.includes_usage:
             param = "stream_options.continuous_usage_stats"
             raise InvalidParameter(f"'{param}' needs 'include_usage' to be true.", param=param)
+        if self.spaces_between_special_tokens and not self.skip_special_tokens:
+            param = "spaces_between_special_tokens"
+            raise InvalidParameter(f"Invalid '{param}': special tokens are joined without spaces.", param=param)
         if self.prompt_logprobs is not None and self.stream:
             raise InvalidParameter("'prompt_logprobs' is not allowed when 'stream' is true.", param="prompt_logprobs")

@@ -78,9 +78,6 @@ NEUTRAL_OF_BOTH = {
     "detokenize": (True, False),
     "length_penalty": (1.0, 0.5),
     "logits_processors": ([], ["a"]),
-    "return_tokens_as_token_ids": (False, True),
-    "skip_special_tokens": (True, False),
-    "spaces_between_special_tokens": (True, False),
     "use_beam_search": (False, True),
     "vllm_xargs": ({}, {"a": 1}),
 }
@@ -108,8 +105,8 @@ NEUTRAL = {
     },
 }
 NEVER_NEUTRAL_OF_BOTH = {
-    "cache_salt", "guided_choice", "guided_decoding_backend", "guided_grammar", "guided_json", "guided_regex",
-    "guided_whitespace_pattern", "kv_transfer_params", "request_id", "truncate_prompt_tokens",
+    "guided_choice", "guided_decoding_backend", "guided_grammar", "guided_json", "guided_regex",
+    "guided_whitespace_pattern", "kv_transfer_params", "request_id",
 }  # fmt: skip
 NEVER_NEUTRAL = {
     ChatCompletionRequest: NEVER_NEUTRAL_OF_BOTH
@@ -161,7 +158,7 @@ def test_the_usage_of_every_chunk_needs_the_usage_of_the_last():
     assert caught.value.param == "stream_options.continuous_usage_stats"
 
 
-@pytest.mark.parametrize("field", ["annotations", "audio", "function_call", "refusal"])
+@pytest.mark.parametrize("field", ["annotations", "audio", "function_call", "reasoning_content", "refusal"])
 def test_a_replayed_field_that_holds_something_is_refused_by_its_path(field):
     with pytest.raises(UnsupportedParameter) as caught:
         check(ChatCompletionRequest, messages=[{"role": "assistant", "content": "hi", field: ["x"]}])

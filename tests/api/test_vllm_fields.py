@@ -1,0 +1,126 @@
+"""vLLM's fields of requests and keys of answers, each with an effect that a client can see."""
+
+import pytest
+
+from service.engine.request import FinishReason
+from service.text.tokenizer import Tokenizer
+from tests.api.scripted_engine import END, MODEL, TEMPLATE, TOKENIZER, Service, tokens
+from tests.text.small_tokenizers import outside_metaspace
+
+pytestmark = pytest.mark.anyio
+
+TURN = TOKENIZER.backend.token_to_id("<|turn|>")
+BOTH = pytest.mark.parametrize("ask", [Service.chat, Service.complete])
+
+
+def text_of(answer):
+    choice = answer.json()["choices"][0]
+    return choice["text"] if "text" in choice else choice["message"]["content"]
+
+
+@BOTH
+async def test_special_tokens_are_left_out_of_the_text_unless_they_are_kept(ask):
+    service = Service([*tokens("a"), TURN, *tokens("b"), END, FinishReason.STOP])
+    assert text_of(await ask(service)) == "ab"
+    kept = await ask(service, skip_special_tokens=False, spaces_between_special_tokens=False)
+    assert text_of(kept) == "a<|turn|>b<|end|>"
+
+
+async def test_kept_special_tokens_have_their_places_among_the_logprobs():
+    service = Service([*tokens("a"), TURN, *tokens("b"), FinishReason.STOP])
+    choice = (await service.complete(skip_special_tokens=False, logprobs=0)).json()["choices"][0]
+    logprobs = choice["logprobs"]
+    assert logprobs["tokens"] == ["a", "<|turn|>", "b"]
+    assert [choice["text"][offset:] for offset in logprobs["text_offset"]] == ["a<|turn|>b", "<|turn|>b", "b"]
+
+
+async def test_special_tokens_cannot_be_kept_by_a_tokenizer_whose_tokens_have_no_text_of_their_own():
+    service = Service(model={"tokenizer": Tokenizer(outside_metaspace()), "chat_template": None})
+    error = (await service.complete([1, 2], skip_special_tokens=False)).json()["error"]
+    assert (error["code"], error["param"]) == ("unsupported_parameter", "skip_special_tokens")
+
+
+@pytest.mark.parametrize(
+    ("fields", "param"),
+    [
+        ({"skip_special_tokens": False, "spaces_between_special_tokens": True}, "spaces_between_special_tokens"),
+        ({"skip_special_tokens": False, "echo": True}, "skip_special_tokens"),
+        ({"truncate_prompt_tokens": 4, "echo": True}, "truncate_prompt_tokens"),
+        ({"truncate_prompt_tokens": 0}, "truncate_prompt_tokens"),
+        ({"truncate_prompt_tokens": True}, "truncate_prompt_tokens"),
+        ({"cache_salt": ""}, "cache_salt"),
+        ({"cache_salt": 1}, "cache_salt"),
+    ],
+)
+async def test_what_cannot_be_is_refused_by_name(fields, param):
+    response = await Service().complete(**fields)
+    assert (response.status_code, response.json()["error"]["param"]) == (400, param)
+
+
+async def test_spaces_between_special_tokens_mean_nothing_where_there_are_none():
+    for value in (True, False, None):
+        assert (await Service().complete(spaces_between_special_tokens=value)).status_code == 200
+
+
+async def test_tokens_can_be_named_by_their_ids():
+    expected = [f"token_id:{token_id}" for token_id in tokens("Hello world")]
+    fields = {"return_tokens_as_token_ids": True}
+    text = (await Service().complete(logprobs=1, **fields)).json()["choices"][0]["logprobs"]
+    assert text["tokens"] == expected
+    assert [list(top) for top in text["top_logprobs"]] == [[name] for name in expected]
+    chat = (await Service().chat(logprobs=True, top_logprobs=1, **fields)).json()["choices"][0]["logprobs"]["content"]
+    assert [entry["token"] for entry in chat] == expected
+    assert [entry["top_logprobs"][0]["token"] for entry in chat] == expected
+    assert b"".join(bytes(entry["bytes"]) for entry in chat) == b"Hello world"
+    streamed = await Service().complete(logprobs=1, stream=True, **fields)
+    assert all(name in streamed.text for name in expected)
+
+
+async def test_a_prompt_is_cut_to_its_last_tokens_only_if_the_request_says_so():
+    service = Service()
+    long = "word " * 1000
+    assert (await service.complete(long)).json()["error"]["code"] == "context_length_exceeded"
+    assert (await service.chat(long)).json()["error"]["code"] == "context_length_exceeded"
+    prompt = tokens("Once upon a time")
+    for given in (prompt, "Once upon a time"):
+        answer = (await service.complete(given, truncate_prompt_tokens=3)).json()
+        assert service.engine.last.request.prompt_ids == tuple(prompt[-3:])
+        assert answer["usage"]["prompt_tokens"] == 3
+    await service.complete(prompt, truncate_prompt_tokens=999)
+    assert service.engine.last.request.prompt_ids == tuple(prompt)
+    await service.chat(long, truncate_prompt_tokens=20)
+    rendered = TEMPLATE.render([{"role": "user", "content": long}])
+    assert service.engine.last.request.prompt_ids == tuple(tokens(rendered)[-20:])
+
+
+@BOTH
+async def test_prefixes_are_shared_by_requests_of_the_same_key_and_the_same_salt(ask):
+    salts = []
+    for key, fields in (("a", {}), ("a", {"cache_salt": "x"}), ("b", {"cache_salt": "x"}), ("a", {"cache_salt": "y"})):
+        salts.append(await salt_of(ask, key, fields))
+    assert len(set(salts)) == 4
+    assert salts[1] == await salt_of(ask, "a", {"cache_salt": "x"})
+
+
+async def salt_of(ask, key, fields):
+    service = Service(api_keys=("a", "b"))
+    client = service.client
+    service.client = lambda **options: client(headers={"Authorization": f"Bearer {key}"}, **options)
+    assert (await ask(service, **fields)).status_code == 200
+    return service.engine.last.request.cache_salt
+
+
+@BOTH
+async def test_an_answer_names_the_system_that_made_it_in_streams_too(ask):
+    assert (await ask(Service())).json()["system_fingerprint"] == "fp_1"
+    streamed = (await ask(Service(), stream=True)).text
+    assert streamed.count('"system_fingerprint":"fp_1"') == streamed.count("data: {")
+
+
+async def test_a_null_of_an_answer_can_be_sent_back():
+    service = Service()
+    message = (await service.chat()).json()["choices"][0]["message"]
+    assert message["reasoning_content"] is None
+    messages = [{"role": "user", "content": "hi"}, message, {"role": "user", "content": "more"}]
+    answer = await service.post("/v1/chat/completions", {"model": MODEL, "messages": messages})
+    assert answer.status_code == 200
