@@ -11,6 +11,7 @@ from service.text.chat_template import ChatTemplate
 from tests.api.scripted_engine import TEMPLATE, TOKENIZER, Service, tokens
 from tests.api.test_chat import events
 from tests.api.test_structured import text_of
+from tests.text.tools import samples
 
 pytestmark = pytest.mark.anyio
 
@@ -254,3 +255,28 @@ async def test_tools_are_counted_by_tokenize():
     shown = (await service.post("/tokenize", {"messages": messages, "tools": TOOLS})).json()
     assert shown["count"] > plain["count"]
     assert json.dumps(SCHEMA)[:20] in TOKENIZER.decode(shown["tokens"])
+
+
+async def test_a_call_is_found_where_its_opening_is_a_special_token():
+    text = 'Yes.[TOOL_CALLS][{"name": "clock", "arguments": {}}]'
+    model = {
+        "tokenizer": samples.TOKENIZER,
+        "vocab_size": samples.TOKENIZER.vocab_size,
+        "chat_template": ChatTemplate(TEMPLATES["mistral"], {}),
+        "max_model_len": 2048,
+        "stop_ids": samples.ENDS,
+    }
+    service = Service([*samples.TOKENIZER.encode(text, add_special_tokens=False), FinishReason.STOP], model=model)
+    message = (await choice_of(service))["message"]
+    assert message["content"] == "Yes."
+    assert message["tool_calls"][0]["function"] == {"name": "clock", "arguments": "{}"}
+    plain = (await choice_of(service, tool_choice="none"))["message"]
+    assert plain["content"] == text.replace("[TOOL_CALLS]", "")
+
+
+async def test_tools_that_are_too_large_together_are_refused():
+    parameters = {"type": "object", "description": "x" * 50_000}
+    tools = [call_of(name=f"f{i}", parameters=parameters) for i in range(6)]
+    response = await service_of("x", max_model_len=10**7).chat(tools=tools)
+    assert (response.status_code, response.json()["error"]["param"]) == (400, "tools")
+    assert "larger than" in response.json()["error"]["message"]

@@ -111,3 +111,11 @@ def test_the_window_does_not_grow_with_the_text():
         detokenizer.push([token_id])
     assert len(lengths) > 400
     assert max(lengths) <= WINDOW_TOKENS + 1
+
+
+def test_a_special_token_has_text_where_it_is_to_be_shown():
+    tokenizer = Tokenizer(byte_level())
+    ids = tokenizer.encode("a<|turn|>b<|end|>", add_special_tokens=False)
+    turn = tokenizer.backend.token_to_id("<|turn|>")
+    assert detokenizer_for(tokenizer).push(ids) == "ab"
+    assert detokenizer_for(tokenizer, shown_ids={turn}).push(ids) == "a<|turn|>b"

@@ -1,5 +1,6 @@
 """How the answers of a chat may call its tools: from the request's fields to the rules of a grammar."""
 
+import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -13,6 +14,7 @@ from service.text.grammar.definition import GrammarDefinition
 from service.text.tools.format import ToolFormat
 from service.text.tools.grammar import CallableTool, CallRules, special_markers, tool_grammar
 
+MAX_SCHEMAS_BYTES = 256 * 1024
 NO_PARAMETERS = {"type": "object", "properties": {}, "additionalProperties": False}
 
 
@@ -47,6 +49,9 @@ class ToolUse:
                 "Send 'tool_choice': 'none' or 'required'."
             )
             raise InvalidParameter(message, param=field)
+        if sum(len(json.dumps(tool.function.parameters)) for _, tool in self.tools) > MAX_SCHEMAS_BYTES:
+            message = f"Invalid 'tools': their parameters are larger than {MAX_SCHEMAS_BYTES} bytes together."
+            raise InvalidParameter(message, param="tools")
         rules = CallRules(
             [_callable(tool, f"tools[{index}].function.parameters") for index, tool in self.tools],
             self.is_required,

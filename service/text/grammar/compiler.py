@@ -19,10 +19,10 @@ from service.text.tokenizer import Tokenizer
 if TYPE_CHECKING:
     from llguidance import LLMatcher, LLParserLimits, LLTokenizer
 
-MAX_KEPT_GRAMMARS = 64
-MAX_KEPT_CHARS = 4 * 1024 * 1024
+MAX_KEPT_GRAMMARS = 32
+MAX_KEPT_CHARS = 512 * 1024  # a compiled grammar takes a few hundred bytes for each
 # A kilobyte or two each, shared by all sequences of a grammar.
-MAX_LEXER_STATES = 32_768
+MAX_LEXER_STATES = 16_384
 MAX_GRAMMAR_SYMBOLS = 200_000
 FIRST_MASK_FUEL = 1_000_000  # 20 ms
 MASK_FUEL = 200_000  # 15 ms

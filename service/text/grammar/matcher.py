@@ -74,6 +74,8 @@ class GrammarMatcher:
 def first_line(error: str) -> str:
     """Return what the library says first, which is all that is fit for a client."""
     lines = [line for line in error.strip().splitlines() if line and not line.startswith("<")]
+    if lines and lines[0].startswith("panic"):  # an index of 16 bits overflowed
+        return "it is too large"
     return lines[0][:300] if lines else ""
 
 

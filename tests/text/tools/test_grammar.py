@@ -165,3 +165,10 @@ def test_random_schemas_hold_once_a_free_answer_opens_a_call(form):
                 num_ended += 1
                 jsonschema.validate(arguments, schema)
     assert num_ended >= 8
+
+
+def test_tools_whose_grammar_the_library_cannot_count_are_refused():
+    schema = {"type": "object", "properties": {f"p{i}": {"type": "string"} for i in range(1200)}}
+    tools = [CallableTool(f"f{i}", definition.json_part(schema, "field")) for i in range(10)]
+    with pytest.raises(InvalidParameter, match="too large"):
+        matcher_of(hermes.FORMAT, CallRules(tools, is_required=True, allows_several=False))
