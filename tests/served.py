@@ -26,6 +26,8 @@ DEMO = ROOT / "service" / "demo"
 CACHE = Path(os.environ["LOCAL_MODEL_CACHE"])
 SHARED = CACHE.parent
 ADMIN = {"Authorization": "Bearer operator"}
+# A service of few executables: one sequence, one context, two lengths of chunks.
+SMALL = {"max_num_seqs": "1", "max_model_len": "256", "max_prefill_tokens": "64"}
 
 
 @dataclass(frozen=True)
@@ -116,11 +118,11 @@ def cold_start(demo_answers) -> Start:
 
 @pytest.fixture(scope="session")
 def one_sequence() -> Prewarmed:
-    """The session's one prewarming of the demo model for MAX_NUM_SEQS=1, in a cache and a shared folder of its own."""
+    """The session's one prewarming of the demo model for a small service, in a cache and a shared folder of its own."""
     cache, shared = SHARED / "one_sequence" / "cache", SHARED / "one_sequence" / "shared"
 
     def make() -> dict[str, Any]:
-        code, lines = prewarm(cache, bundle_uri=str(shared), max_num_seqs="1")
+        code, lines = prewarm(cache, bundle_uri=str(shared), **SMALL)
         assert code == 0, lines
         return {"lines": lines}
 

@@ -51,17 +51,15 @@ class Case:
 LONG = {"page_size": 64, "num_pages": 6, "steps": ((150, 30, 0, 1), (150, 2, 150, 0), (1, 1, 0, 1))}
 
 CASES = {
-    "triton, one query head": Case(TRITON),
-    "triton, groups of 3": Case(TRITON, group=3, page_size=32, num_pages=2),
     "triton, groups of 4, wide heads, long": Case(TRITON, group=4, head_dim=128, num_kv_heads=1, **LONG),
     "triton, groups of 8, bfloat16": Case(TRITON, group=8, dtype="bfloat16", page_size=64, num_pages=1),
-    "triton, float16, dimensions to pad, window": Case(
+    "triton, one query head, float16, dimensions to pad, window": Case(
         TRITON, head_dim=80, dtype="float16", options={"sliding_window": 5}
     ),
     "triton, odd pages, few dimensions, soft cap": Case(
         TRITON, head_dim=8, page_size=12, num_pages=5, options={"soft_cap": 1.5}
     ),
-    "triton, long, window, soft cap": Case(
+    "triton, groups of 3, long, window, soft cap": Case(
         TRITON, group=3, num_kv_heads=1, options={"sliding_window": 200, "soft_cap": 3.0}, **LONG
     ),
     "ragged, groups of 4": Case(RAGGED, group=4, head_dim=128),

@@ -7,11 +7,15 @@ import subprocess
 import sys
 import time
 
+from tests.served import SMALL
+
 
 def start(source, target, cache) -> subprocess.Popen[str]:
     arguments = [sys.executable, "-m", "service", "batch", str(source), str(target), "--log-format", "json"]
     # One at a time, so that there is time to kill it in the middle.
-    settings = ["--max-concurrent-requests", "1", "--max-num-seqs", "1", "--local-model-cache", str(cache)]
+    settings = ["--max-concurrent-requests", "1", "--local-model-cache", str(cache)]
+    for name, value in SMALL.items():
+        settings += [f"--{name.replace('_', '-')}", value]
     return subprocess.Popen([*arguments, *settings], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
 
 

@@ -14,12 +14,17 @@ from tests.tolerances import SAME_MODEL_ATOL
 # What Levanter does not have: it ignores Mistral's window, refuses or ignores Qwen's, and gives norms a bias too where
 # attention has one. Our values for these stand against transformers alone.
 BEYOND_LEVANTER = {"mistral_window", "qwen2_window", "qwen3_window", "llama_biases"}
-IN_LEVANTER = [case for case in CASES if case.name not in BEYOND_LEVANTER]
+QUICK = {"llama_llama3", "mistral_no_window", "qwen2_tied", "qwen3"}  # one of each family
+IN_LEVANTER = [
+    pytest.param(case, id=case.name, marks=() if case.name in QUICK else pytest.mark.slow)
+    for case in CASES
+    if case.name not in BEYOND_LEVANTER
+]
 
 pytestmark = pytest.mark.filterwarnings("ignore")
 
 
-@pytest.mark.parametrize("case", IN_LEVANTER, ids=lambda case: case.name)
+@pytest.mark.parametrize("case", IN_LEVANTER)
 def test_levanters_forward_gives_the_reference_logits_that_ours_gives(case):
     model = build_model(case.hub_config, case.tensors())
     token_ids = hax.named(jax.numpy.asarray(case.token_ids), "position")

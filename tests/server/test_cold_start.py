@@ -6,18 +6,12 @@ import httpx
 import pytest
 
 from tests.process import START_TIMEOUT_S, ServiceProcess, running_service
-from tests.served import ADMIN, answers_of, stats_of
+from tests.served import ADMIN, SMALL, answers_of, stats_of
 
 pytestmark = pytest.mark.slow
 
-# Few executables: one sequence, one context, two lengths of chunks; compiled as for users.
-SMALL = {
-    "max_num_seqs": 1,
-    "max_model_len": 256,
-    "max_prefill_tokens": 64,
-    "admin_api_key": "operator",
-    "jax_disable_most_optimizations": "false",
-}
+# Compiled as for users.
+COLD = {**SMALL, "admin_api_key": "operator", "jax_disable_most_optimizations": "false"}
 
 
 def health(service):
@@ -25,7 +19,7 @@ def health(service):
 
 
 def test_a_start_that_is_killed_while_it_compiles_loses_no_executable(tmp_path, demo_answers):
-    settings = SMALL | {"local_model_cache": tmp_path}
+    settings = COLD | {"local_model_cache": tmp_path}
     with ServiceProcess(**settings) as service:
         service.wait_for("answering", timeout_s=START_TIMEOUT_S)
         assert (health(service).status_code, health(service).json()["status"]) == (200, "answering")
@@ -48,14 +42,14 @@ def test_a_start_that_is_killed_while_it_compiles_loses_no_executable(tmp_path, 
 
 
 def test_sigterm_while_it_compiles_and_answers_ends_it_in_time(tmp_path):
-    with ServiceProcess(**SMALL, local_model_cache=tmp_path) as service:
+    with ServiceProcess(**COLD, local_model_cache=tmp_path) as service:
         service.wait_for("answering", timeout_s=START_TIMEOUT_S)
         assert service.stop() == 0
         assert "ready" not in [line["message"] for line in service.log]
 
 
 def test_an_executable_that_cannot_be_compiled_is_told_and_the_service_goes_on(tmp_path, demo_answers):
-    settings = SMALL | {"local_model_cache": tmp_path, "ready_when": "complete"}
+    settings = COLD | {"local_model_cache": tmp_path, "ready_when": "complete"}
     with ServiceProcess(module="tests.server.failing_compile", **settings) as service:
         message = "an executable could not be made; requests are answered with those that are there"
         assert "no such instruction" in service.wait_for(message, timeout_s=START_TIMEOUT_S)["reason"]

@@ -8,7 +8,7 @@ import pytest
 
 from tests.levanter_run import save_step
 from tests.process import running_service
-from tests.served import DEMO, answers_of, demo_tensors, outcomes_of, prewarm, stats_of
+from tests.served import DEMO, SMALL, answers_of, demo_tensors, outcomes_of, prewarm, stats_of
 
 
 @pytest.fixture(scope="module")
@@ -36,7 +36,7 @@ def test_a_start_after_prewarm_reads_the_converted_weights(run, one_sequence, tm
     settings = {
         "bundle_uri": gcs_bucket.uri("shared"),
         "storage_emulator_host": gcs_bucket.endpoint,
-        "max_num_seqs": "1",
+        **SMALL,
     }
     code, lines = prewarm(tmp_path / "builder", uri, **settings)
     assert code == 0, lines
