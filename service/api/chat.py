@@ -13,11 +13,13 @@ from service.api.generation.admission import submit
 from service.api.generation.grammar import compiled_grammar
 from service.api.generation.logprobs import chat_logprobs, prompt_logprobs
 from service.api.generation.message import MessageParts, whole_message
+from service.api.generation.rendering import template_variables
 from service.api.generation.streams import TextDelta, TextStreams
 from service.api.generation.tool_use import ToolUse, tool_use
 from service.api.http.receive import cancel_on_disconnect, json_body
 from service.api.http.sse import EventStream
 from service.api.schema.chat import ChatCompletionRequest, Message, ToolCall
+from service.api.schema.template import TemplateFields
 from service.api.schema.tools import Tool
 from service.errors import InvalidParameter, MissingParameter, UnsupportedParameter
 from service.text.tokenizer import Tokenizer
@@ -121,12 +123,12 @@ def _template_call(call: ToolCall, path: str) -> dict[str, Any]:
     return {"id": call.id, "type": "function", "function": {"name": call.function.name, "arguments": arguments}}
 
 
-def render(messages: Sequence[Message], model: ServedModel, tools: Sequence[Tool] = ()) -> str:
+def render(messages: Sequence[Message], model: ServedModel, tools: Sequence[Tool], fields: TemplateFields) -> str:
     """Return the prompt that a chat's messages and tools make, special tokens included.
 
     Raises:
-        InvalidParameter: the model has no template, or the template refuses the messages.
-        UnsupportedParameter: the template has no place for tools.
+        InvalidParameter: the model has no template, or the template refuses the messages or a variable.
+        UnsupportedParameter: the template has no place for tools, or for the effort of reasoning.
     """
     if model.chat_template is None:
         raise InvalidParameter(
@@ -137,11 +139,17 @@ def render(messages: Sequence[Message], model: ServedModel, tools: Sequence[Tool
     if tools and model.chat_template.tool_format is None:
         message = "the model's chat template does not render tools. Describe them in a message."
         raise UnsupportedParameter("tools", message)
-    return model.chat_template.render(template_messages(messages), [tool.for_template() for tool in tools] or None)
+    return model.chat_template.render(
+        template_messages(messages),
+        [tool.for_template() for tool in tools] or None,
+        add_generation_prompt=fields.add_generation_prompt,
+        continue_final_message=fields.continue_final_message,
+        variables=template_variables(fields, model.chat_template),
+    )
 
 
 def _prompt_ids(body: ChatCompletionRequest, model: ServedModel) -> list[int]:
-    text = render(body.messages, model, body.tools if body.may_call_tools else ())
+    text = render(body.messages, model, body.tools if body.may_call_tools else (), body)
     # The template has written the special tokens already.
     limit_tokens = None if body.truncate_prompt_tokens else model.max_model_len
     prompt_ids = model.tokenizer.encode(text, add_special_tokens=False, param="messages", limit_tokens=limit_tokens)

@@ -76,7 +76,7 @@ def _token_ids(body: TokenizeRequest, model: ServedModel) -> list[int]:
         # A template writes the special tokens itself.
         adds_special_tokens = bool(body.add_special_tokens)
         return model.tokenizer.encode(
-            render(body.messages, model, body.tools), add_special_tokens=adds_special_tokens, param="messages"
+            render(body.messages, model, body.tools, body), add_special_tokens=adds_special_tokens, param="messages"
         )
     assert body.prompt is not None, "a request has a prompt or messages"
     return model.tokenizer.encode(body.prompt, add_special_tokens=body.add_special_tokens is not False)

@@ -9,10 +9,12 @@ https://jinja.palletsprojects.com/en/stable/sandbox/, transformers' utils/chat_t
 
 import json
 import re
+import secrets
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime
 from functools import cached_property
+from types import MappingProxyType
 from typing import Any, override
 
 from jinja2 import nodes
@@ -29,6 +31,8 @@ from service.text.tools.registry import format_of
 MAX_RENDERED_CHARS = 16 * 1024 * 1024
 MAX_RENDER_S = 10.0
 TOO_SLOW = f"the chat template takes longer than {MAX_RENDER_S:g} s"
+# What `render` gives every template.
+ARGUMENTS = frozenset({"messages", "tools", "documents", "add_generation_prompt"})
 # A format width of five or more digits, or one taken from the arguments.
 HUGE_WIDTH = re.compile(r"\d{5}|\*")
 
@@ -60,20 +64,60 @@ class ChatTemplate:
         """How the model calls tools; None if the template does not mention them."""
         return format_of(self._source) if re.search(r"\btools\b", self._source) else None
 
+    @cached_property
+    def variables(self) -> frozenset[str]:
+        """The variables that the template reads and a request may set."""
+        from jinja2.meta import find_undeclared_variables
+
+        sandbox = TemplateSandbox()
+        read = find_undeclared_variables(sandbox.parse(self._source))
+        return frozenset(read - ARGUMENTS - sandbox.globals.keys() - self._special_tokens.keys())
+
     def render(
         self,
         messages: Sequence[Mapping[str, Any]],
         tools: Sequence[Mapping[str, Any]] | None = None,
+        *,
         add_generation_prompt: bool = True,
+        continue_final_message: bool = False,
+        variables: Mapping[str, Any] = MappingProxyType({}),
     ) -> str:
         """Return the prompt of a conversation, special tokens included: encode it without adding them again.
+
+        Args:
+            messages: of the conversation.
+            tools: that the model may call.
+            add_generation_prompt: whether the prompt ends with the beginning of an answer.
+            continue_final_message: whether it ends with the text of the last message, for the model to go on with.
+            variables: some of `variables`.
 
         Raises:
             InvalidParameter: the template rejects the messages, or exceeds its limits.
         """
+        if not continue_final_message:
+            return self._render(messages, tools, add_generation_prompt, variables)
+        # A mark at the end of the last message tells where the template has put that end.
+        mark = secrets.token_hex(16)
+        marked = [*messages[:-1], {**messages[-1], "content": f"{messages[-1]['content']}{mark}"}]
+        text, found, _ = self._render(marked, tools, add_generation_prompt, variables).rpartition(mark)
+        if not found:
+            message = (
+                "The model's chat template does not write the text of the last message, so it cannot be continued."
+            )
+            raise InvalidParameter(message, param="continue_final_message")
+        return text
+
+    def _render(
+        self,
+        messages: Sequence[Mapping[str, Any]],
+        tools: Sequence[Mapping[str, Any]] | None,
+        add_generation_prompt: bool,
+        variables: Mapping[str, Any],
+    ) -> str:
         limit = RenderLimit()
         try:
             parts = self._template.generate(
+                **variables,
                 **self._special_tokens,
                 messages=list(messages),
                 tools=None if tools is None else list(tools),

@@ -1,13 +1,16 @@
 """The descriptions of request fields, by name; where one name has two meanings, by model and name."""
 
 FIELDS = {
+    "add_generation_prompt": "vLLM's: whether the prompt ends with the beginning of an answer.",
     "add_special_tokens": "Whether the tokenizer adds its special tokens; the default is what a generation would do.",
     "allowed_token_ids": "vLLM's: no other token is sampled.",
     "arguments": "The arguments of the call: a JSON object, serialized.",
     "best_of": "Must equal `n`: every sequence is returned.",
     "choice": "Texts, one of which is the answer.",
+    "chat_template_kwargs": "vLLM's: variables that the model's chat template reads, such as `enable_thinking`.",
     "content": "The text, whole or in parts. An assistant's message with tool calls needs none.",
     "cache_salt": "vLLM's: only requests with the same value (and API key) find one another's cached prefixes.",
+    "continue_final_message": "vLLM's: go on with the last message; needs `add_generation_prompt: false`.",
     "continuous_usage_stats": "vLLM's: whether every event of the stream carries the token counts so far.",
     "description": "What it is for.",
     "echo": "Whether the answer begins with the prompt; with `logprobs`, the prompt's log-probabilities too.",
@@ -47,6 +50,7 @@ FIELDS = {
     "prompt_cache_key": "Checked, and without effect: every request finds every cached prefix of its API key.",
     "prompt_logprobs": "vLLM's: alternatives to return for each token of the prompt; not in streams.",
     "regex": "A regular expression that the whole answer matches.",
+    "reasoning_effort": "How long to think, for chat templates that read it; `none` where thinking has a switch.",
     "repetition_penalty": "vLLM's: divides positive and multiplies negative logits of tokens in prompt or answer.",
     "response_format": "Whether the answer is text, a JSON object, or JSON that satisfies a schema.",
     "return_token_ids": "vLLM's: whether to return the token ids of prompt and answer too.",

@@ -10,6 +10,7 @@ from pydantic import BeforeValidator, Field
 
 from service.api.schema.generation import INT64_MAX, MAX_NAME_CHARS, REMEDIES, VLLM_FIELDS, GenerationRequest
 from service.api.schema.structured import ResponseFormat
+from service.api.schema.template import TemplateFields
 from service.api.schema.tools import MAX_TOOLS, Tool, ToolChoice, as_tool_choice, check_tools
 from service.api.schema.wire import NeutralValues, WireObject
 from service.engine.limits import MAX_LOGPROBS
@@ -21,12 +22,9 @@ MAX_METADATA_PAIRS, MAX_METADATA_KEY_CHARS, MAX_METADATA_VALUE_CHARS = 16, 64, 5
 
 _UNSUPPORTED_FIELDS: NeutralValues = {
     **VLLM_FIELDS,
-    "add_generation_prompt": (True,),
     "add_special_tokens": (False,),
     "audio": (),
     "chat_template": (),
-    "chat_template_kwargs": ({},),
-    "continue_final_message": (False,),
     "documents": ([],),
     "echo": (False,),
     "function_call": ("none",),
@@ -38,7 +36,6 @@ _UNSUPPORTED_FIELDS: NeutralValues = {
     "prediction": (),
     "prompt_cache_options": (),
     "prompt_cache_retention": (),
-    "reasoning_effort": (),
     "service_tier": ("auto", "default"),
     "store": (False,),
     "verbosity": (),
@@ -99,7 +96,7 @@ class Message(WireObject):
     tool_call_id: str | None = None
 
 
-class ChatCompletionRequest(GenerationRequest):
+class ChatCompletionRequest(GenerationRequest, TemplateFields):
     """The body of POST /v1/chat/completions."""
 
     neutral_values: ClassVar[NeutralValues] = _UNSUPPORTED_FIELDS
@@ -181,6 +178,7 @@ class ChatCompletionRequest(GenerationRequest):
         """Refuse two limits or formats that differ, and `top_logprobs` without `logprobs`, as OpenAI does."""
         super().check_consistency()
         check_tools(self.tools, self.tool_choice)
+        self.check_rendering()
         _check_tool_results(self.messages)
         if self.response_format is not None:
             self.response_format.check()

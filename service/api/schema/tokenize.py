@@ -9,19 +9,17 @@ from pydantic import Field
 
 from service.api.schema.chat import Message
 from service.api.schema.generation import INT32_MAX, MAX_NAME_CHARS
+from service.api.schema.template import TemplateFields
 from service.api.schema.tools import MAX_TOOLS, Tool, check_tools
 from service.api.schema.wire import NeutralValues, WireObject
 from service.errors import InvalidParameter, MissingParameter
 
 
-class TokenizeRequest(WireObject):
+class TokenizeRequest(TemplateFields):
     """The body of POST /tokenize: a text, or the messages of a chat."""
 
     neutral_values: ClassVar[NeutralValues] = {
-        "add_generation_prompt": (True,),
         "chat_template": (),
-        "chat_template_kwargs": ({},),
-        "continue_final_message": (False,),
         "mm_processor_kwargs": (),
     }
     nested: ClassVar[dict[str, type[WireObject]]] = {"messages": Message, "tools": Tool}
@@ -40,8 +38,11 @@ class TokenizeRequest(WireObject):
             raise MissingParameter("prompt")
         if self.prompt is not None and self.messages is not None:
             raise InvalidParameter("'messages' contradicts 'prompt'; send one.", param="messages")
-        if self.tools and self.messages is None:
-            raise InvalidParameter("'tools' needs 'messages'.", param="tools")
+        for name in ("tools", *TemplateFields.model_fields) if self.messages is None else ():
+            default = type(self).model_fields[name].get_default(call_default_factory=True)
+            if getattr(self, name) != default:
+                raise InvalidParameter(f"'{name}' needs 'messages'.", param=name)
+        self.check_rendering()
         check_tools(self.tools)
 
 

@@ -84,10 +84,7 @@ NEUTRAL_OF_BOTH = {
 NEUTRAL = {
     ChatCompletionRequest: NEUTRAL_OF_BOTH
     | {
-        "add_generation_prompt": (True, False),
         "add_special_tokens": (False, True),
-        "chat_template_kwargs": ({}, {"a": 1}),
-        "continue_final_message": (False, True),
         "documents": ([], [{}]),
         "echo": (False, True),
         "function_call": ("none", "auto"),
@@ -112,7 +109,7 @@ NEVER_NEUTRAL = {
     ChatCompletionRequest: NEVER_NEUTRAL_OF_BOTH
     | {
         "audio", "chat_template", "mm_processor_kwargs", "moderation", "prediction", "prompt_cache_options",
-        "prompt_cache_retention", "reasoning_effort", "verbosity", "web_search_options",
+        "prompt_cache_retention", "verbosity", "web_search_options",
     },
     CompletionRequest: NEVER_NEUTRAL_OF_BOTH | {"prompt_embeds"},
 }  # fmt: skip
