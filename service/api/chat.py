@@ -1,7 +1,7 @@
 """POST /v1/chat/completions."""
 
 import time
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Depends
@@ -83,10 +83,11 @@ def template_messages(messages: Sequence[Message]) -> list[dict[str, Any]]:
         MissingParameter: a message has no content.
         InvalidParameter: a message has a field that its role cannot have, or malformed tool arguments.
     """
-    return [_template_message(message, f"messages[{i}]") for i, message in enumerate(messages)]
+    names = {call.id: call.function.name for message in messages for call in message.tool_calls or ()}
+    return [_template_message(message, f"messages[{i}]", names) for i, message in enumerate(messages)]
 
 
-def _template_message(message: Message, path: str) -> dict[str, Any]:
+def _template_message(message: Message, path: str, called: Mapping[str, str]) -> dict[str, Any]:
     is_assistant = message.role == "assistant"
     if message.tool_calls and not is_assistant:
         param = f"{path}.tool_calls"
@@ -101,8 +102,10 @@ def _template_message(message: Message, path: str) -> dict[str, Any]:
         "role": "system" if message.role == "developer" else message.role,
         "content": "".join(part.text for part in message.content or ()),
     }
-    if message.name is not None:
-        fields["name"] = message.name
+    # Templates of the Hermes family name the function with its result.
+    name = message.name if message.name is not None else called.get(message.tool_call_id or "")
+    if name is not None:
+        fields["name"] = name
     if message.tool_call_id is not None:
         fields["tool_call_id"] = message.tool_call_id
     if message.tool_calls:

@@ -30,7 +30,7 @@ def test_an_earlier_tool_call_reaches_the_template_with_its_arguments_as_an_obje
                 {"id": "c1", "type": "function", "function": {"name": "weather", "arguments": {"city": "Ulm"}}}
             ],
         },
-        {"role": "tool", "content": "17", "tool_call_id": "c1"},
+        {"role": "tool", "content": "17", "tool_call_id": "c1", "name": "weather"},
     ]
 
 

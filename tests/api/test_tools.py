@@ -4,6 +4,7 @@ import json
 import random
 import re
 
+import numpy as np
 import pytest
 
 from service.engine.request import FinishReason
@@ -159,6 +160,27 @@ async def test_without_a_choice_to_call_the_prompt_has_no_tools():
     assert '"strict"' not in TOKENIZER.decode(shown.engine.last.request.prompt_ids)
     assert TOKENIZER.decode(hidden.engine.last.request.prompt_ids) == "<tool_call>hi"
     assert hidden.engine.last.request.constraint is None
+
+
+@pytest.mark.parametrize(("refuses", "expected"), [("", True), ("single tool-calls", False)])
+async def test_several_calls_are_left_out_where_the_template_refuses_them(refuses, expected):
+    template = ChatTemplate('<|start_header_id|>{{ tools }}"parameters"{# ' + refuses + " #}", {})
+    service = service_of("x", chat_template=template)
+    await choice_of(service, tool_choice="required")
+    constraint = service.engine.last.request.constraint
+    for token_id in tokens('{"name": "clock", "parameters": {}}'):
+        constraint.accept(token_id)
+    words = np.zeros((TOKENIZER.vocab_size + 31) // 32, np.uint32)
+    constraint.fill_mask(words)
+    [semicolon] = tokens(";")
+    assert bool(words[semicolon // 32] >> (semicolon % 32) & 1) is expected
+
+
+async def test_a_function_without_parameters_has_empty_ones_in_the_prompt():
+    service = service_of("x")
+    await choice_of(service, tools=[CLOCK])
+    prompt = TOKENIZER.decode(service.engine.last.request.prompt_ids)
+    assert '"parameters": {"type": "object", "properties": {}}' in prompt
 
 
 async def test_an_answer_that_calls_nothing_may_have_a_schema():

@@ -7,7 +7,7 @@ from typing import Any
 
 from service.api.dependencies import ServedModel
 from service.api.schema.chat import ChatCompletionRequest
-from service.api.schema.tools import Tool
+from service.api.schema.tools import NO_PARAMETERS, Tool
 from service.errors import InvalidParameter
 from service.text.grammar import definition
 from service.text.grammar.definition import GrammarDefinition
@@ -15,7 +15,6 @@ from service.text.tools.format import ToolFormat
 from service.text.tools.grammar import CallableTool, CallRules, special_markers, tool_grammar
 
 MAX_SCHEMAS_BYTES = 256 * 1024
-NO_PARAMETERS = {"type": "object", "properties": {}, "additionalProperties": False}
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +72,7 @@ def tool_use(body: ChatCompletionRequest, model: ServedModel) -> ToolUse | None:
         [(i, tool) for i, tool in enumerate(body.tools) if named is None or tool.function.name == named],
         is_required=choice is not None and choice.type != "auto",
         is_named=named is not None,
-        allows_several=body.parallel_tool_calls and named is None,
+        allows_several=body.parallel_tool_calls and tool_format.allows_several and named is None,
     )
 
 
@@ -82,5 +81,5 @@ def _callable(tool: Tool, param: str) -> CallableTool:
     if schema is not None and schema.get("type") != "object":
         message = f"Invalid '{param}.type': the parameters of a function are an object, so it must be 'object'."
         raise InvalidParameter(message, param=f"{param}.type")
-    stated = NO_PARAMETERS if schema is None else schema
+    stated = NO_PARAMETERS | {"additionalProperties": False} if schema is None else schema
     return CallableTool(tool.function.name, definition.json_part(stated, param, is_strict=tool.function.strict))

@@ -13,6 +13,7 @@ from service.api.schema.wire import WireObject
 from service.errors import InvalidParameter, MissingParameter, UnsupportedParameter
 
 MAX_TOOLS = 128  # OpenAI's
+NO_PARAMETERS: dict[str, Any] = {"type": "object", "properties": {}}
 
 
 class FunctionDefinition(WireObject):
@@ -35,7 +36,8 @@ class Tool(WireObject):
     def for_template(self) -> dict[str, Any]:
         """Return the tool as chat templates expect it."""
         stated = self.function.model_dump(exclude={"strict"}, exclude_none=True)
-        return {"type": "function", "function": stated}
+        # Some read the parameters without looking whether there are any.
+        return {"type": "function", "function": {"parameters": NO_PARAMETERS} | stated}
 
 
 class NamedFunction(WireObject):

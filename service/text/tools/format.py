@@ -21,6 +21,7 @@ class ToolFormat:
     last: str = ""  # after the last of several calls
     closing: str = ""  # after each call
     opens_each: bool = False  # whether the opening is repeated before each call
+    allows_several: bool = True  # whether the family's templates take several calls in one answer
     has_short_ids: bool = False  # whether the family's templates take ids of nine letters and digits alone
 
     @property

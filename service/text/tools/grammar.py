@@ -87,9 +87,8 @@ class _Writer:
             more = f" ({line_end} {self._literal(form.opening)} body)*"
         else:
             more = f" ({self._literal(form.between)} body)*"
-        return (
-            f"{self._literal(form.first)} body{more if self._rules.allows_several else ''} {self._literal(form.last)}"
-        )
+        first = f"/ ?/ {self._literal(form.first)}" if form.first else ""
+        return f"{first} body{more if self._rules.allows_several else ''} {self._literal(form.last)}"
 
     def _body(self) -> str:
         calls = " | ".join(f"call_{index}" for index in range(len(self._rules.tools)))

@@ -9,6 +9,7 @@ FORMATS: tuple[tuple[Callable[[str], bool], ToolFormat], ...] = (
     (mistral.is_args_of, mistral.ARGS_FORMAT),
     (mistral.is_list_of, mistral.LIST_FORMAT),
     (hermes.is_of, hermes.FORMAT),
+    (llama3_json.is_single_of, llama3_json.SINGLE_FORMAT),
     (llama3_json.is_of, llama3_json.FORMAT),
 )
 

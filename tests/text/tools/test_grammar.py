@@ -104,7 +104,8 @@ def test_without_a_call_any_text_may_come_and_end_anywhere(form):
     [
         (hermes.FORMAT, "Let me see. <tool_call>", {b"{", b"\n"}),
         (hermes.FORMAT, "Let me see. <tool" + "_call>", {b"{", b"\n"}),
-        (mistral.LIST_FORMAT, "Hello[TOOL_CALLS]", {b"["}),
+        (mistral.LIST_FORMAT, "Hello[TOOL_CALLS]", {b"[", b" "}),
+        (mistral.LIST_FORMAT, "Hello[TOOL_CALLS] [", {b"{"}),
         (mistral.ARGS_FORMAT, "Hello[TOOL_CALLS]g-1", {b"[ARGS]"}),
         (llama3_json.FORMAT, "<|python_tag|>", {b"{"}),
     ],

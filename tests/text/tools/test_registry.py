@@ -20,6 +20,8 @@ QWEN_CODER = """{{- '<tool_call>\\n<function=' + tool_call.name + '>\\n' }}"""
     [
         (HERMES, "hermes"),
         (LLAMA, "llama3_json"),
+        (LLAMA.replace("start_header_id", "header_start"), "llama3_json"),
+        (LLAMA.replace("start_header_id", "im_start"), "json"),
         (MISTRAL, "mistral"),
         (MISTRAL_ARGS, "mistral_args"),
         (MISTRAL_IDS, "json"),
@@ -30,6 +32,12 @@ QWEN_CODER = """{{- '<tool_call>\\n<function=' + tool_call.name + '>\\n' }}"""
 def test_the_format_is_that_of_the_template(template, name):
     assert format_of(template).name == name
     assert ChatTemplate("{% for tool in tools %}{% endfor %}" + template, {}).tool_format.name == name
+
+
+def test_a_template_may_refuse_several_calls_at_once():
+    single = LLAMA + """{{- raise_exception("This model only supports single tool-calls at once!") }}"""
+    assert format_of(LLAMA).allows_several
+    assert (format_of(single).name, format_of(single).allows_several) == ("llama3_json", False)
 
 
 def test_a_template_without_tools_has_no_format():
