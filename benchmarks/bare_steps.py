@@ -9,16 +9,15 @@ from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 import jax
-import numpy as np
 
-from service.engine.batch import needed_bucket, pack, pack_sampling
+from service.engine.batch import needed_bucket, pack
 from service.engine.engine import Engine
 from service.engine.request import Request, Sampling
 from service.engine.runner import Runner
 from service.engine.schedule.chunking import Chunking
 from service.engine.schedule.scheduler import Plan, Scheduler
 from service.engine.shapes import Bucket, StepKind
-from service.engine.steps.inputs import SampleInputs, SampleTargets, StepInputs, unrestricted_mask
+from service.engine.steps.inputs import StepInputs
 
 
 class Step(NamedTuple):
@@ -27,18 +26,16 @@ class Step(NamedTuple):
     kind: StepKind
     bucket: Bucket
     inputs: StepInputs
-    sampling: SampleInputs | None  # None if no prompt ends in this step
+    is_sampled: bool  # whether a prompt ends in this step
 
 
 class BareSteps:
     """The executables, weights and device state of an idle engine."""
 
-    def __init__(self, engine: Engine, vocab_size: int) -> None:
+    def __init__(self, engine: Engine) -> None:
         assert isinstance(engine.runner, Runner)
         self._runner = engine.runner
         self._shapes = engine.shapes
-        self._vocab_size = vocab_size
-        self._unrestricted: dict[int, jax.Array] = {}  # by number of sequences: masks that allow every token
 
     def run(self, prompts: list[list[int]], output_tokens: int) -> dict[str, Any]:
         """Run the steps of a wave and return the seconds of its prefill and decode steps."""
@@ -69,15 +66,8 @@ class BareSteps:
 
     def _packed(self, plan: Plan) -> Step:
         bucket = self._shapes.grids[plan.kind].smallest(needed_bucket(plan, self._shapes))
-        num_seqs = bucket.num_seqs
-        inputs = pack(plan, bucket, self._shapes)
-        if not any(planned.is_sampled for planned in plan.seqs):
-            return Step(plan.kind, bucket, inputs, None)
-        if num_seqs not in self._unrestricted:
-            self._unrestricted[num_seqs] = jax.device_put(unrestricted_mask(num_seqs, self._vocab_size))
-        nothing = jax.ShapeDtypeStruct((num_seqs, 1, 1), np.float32)  # replaced by the output of the step
-        sampling = pack_sampling(plan, nothing, SampleTargets(nothing, nothing), self._unrestricted[num_seqs])
-        return Step(plan.kind, bucket, inputs, sampling)
+        is_sampled = any(planned.is_sampled for planned in plan.seqs)
+        return Step(plan.kind, bucket, pack(plan, bucket, self._shapes), is_sampled)
 
     def _time(self, steps: list[Step]) -> tuple[float, float]:
         """Return wall and CPU seconds."""
@@ -85,9 +75,8 @@ class BareSteps:
         started, cpu_started = time.perf_counter(), time.process_time()
         for step in steps:
             made = outputs = self._runner.run_model(step.kind, step.bucket, step.inputs)
-            if step.sampling is not None:
-                sampling = step.sampling._replace(hidden=made.last, targets=made.targets)
-                outputs = self._runner.sample(step.kind, sampling)
+            if step.is_sampled:
+                outputs = self._runner.sample(made)
         jax.block_until_ready(outputs)
         return time.perf_counter() - started, time.process_time() - cpu_started
 

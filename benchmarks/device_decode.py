@@ -27,7 +27,7 @@ from service.compile.aot import compile_programs
 from service.device.mesh import DeviceMesh
 from service.engine.runner import Runner
 from service.engine.shapes import Bucket, EngineShapes, StepKind
-from service.engine.steps.inputs import SampleInputs, StepInputs, empty_step, unrestricted_mask
+from service.engine.steps.inputs import StepInputs, empty_step
 from service.engine.steps.names import INITIAL_SLOTS, initial_cache_name, step_names
 from service.engine.steps.programs import engine_programs
 from service.kernels.choice import HeadShape, KernelChoice, choose_kernel
@@ -136,7 +136,6 @@ def _measure(
     compiled = compile_programs([program for program in programs if program.name in needed], num_threads=2)
     executables = {name: program.executable for name, program in compiled.items()}
     runner = Runner(shapes, model.layer_groups, weights, executables)
-    unrestricted = jax.device_put(unrestricted_mask(batch, config.vocab_size))
     inputs = [_inputs(shapes, bucket, position) for position in range(options.context, options.context + options.steps)]
     seconds = []
     for _ in range(1 + ROUNDS):
@@ -144,7 +143,7 @@ def _measure(
         sampled: Any = None
         for of_step in inputs:
             outputs = runner.run_model(StepKind.DECODE, bucket, of_step)
-            sampled = runner.sample(StepKind.DECODE, SampleInputs(outputs.last, outputs.targets, unrestricted, None))
+            sampled = runner.sample(outputs)
         np.asarray(sampled.token_ids)
         seconds.append((time.perf_counter() - started) / options.steps)
     step_s = statistics.median(seconds[1:])  # the first round warms up

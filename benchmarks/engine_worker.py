@@ -33,7 +33,7 @@ def load() -> tuple[Mapping[str, Generate], dict[str, Any]]:
     def generate(prompts: list[list[int]], output_tokens: int) -> dict[str, Any]:
         return asyncio.run(_generate(loaded.engine, prompts, output_tokens))
 
-    bare = BareSteps(loaded.engine, loaded.served.vocab_size)
+    bare = BareSteps(loaded.engine)
     return {"generate": generate, "bare": bare.run}, {"jax": jax.__version__, "device": jax.devices()[0].device_kind}
 
 

@@ -1,6 +1,6 @@
 """A plan as the padded arrays of one bucket, and the tokens and log-probabilities of its step, back on the host."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import jax
@@ -16,20 +16,19 @@ from service.engine.steps.inputs import (
     CopyInputs,
     CountInputs,
     OnDevice,
+    OptionInputs,
     Options,
     PromptLogprobInputs,
-    SampleInputs,
-    SampleTargets,
     StepInputs,
     empty_copy,
     empty_count,
+    empty_options,
     empty_prompt,
     empty_step,
     neutral_options,
     scalar,
 )
 from service.engine.steps.logprobs import FIRST_TOP
-from service.engine.steps.sampling import SampledTokens
 from service.engine.token_mask import ALL_ALLOWED
 
 
@@ -66,24 +65,30 @@ def pack(plan: Plan, bucket: Bucket, shapes: EngineShapes) -> StepInputs:
     return inputs
 
 
-def pack_sampling(
-    plan: Plan,
-    hidden: Float[OnDevice, "seq 1 hidden"],
-    targets: SampleTargets,
-    unrestricted: UInt[Array, "seq word"],
-) -> SampleInputs:
-    """Lay out the sampling options of a plan's sequences.
+def is_adjusted(plan: Plan) -> bool:
+    """Return whether an option of a sequence changes the logits of the token that it samples now."""
+    return any(planned.is_sampled and _is_adjusted(planned) for planned in plan.seqs)
 
-    Args:
-        plan: the step.
-        hidden: of each sequence's last token, from the step.
-        targets: from the step, too.
-        unrestricted: masks on the device already, sent while no sequence restricts its tokens.
-    """
-    options = None
-    if plan.kind is StepKind.PREFILL:
-        options = pack_options([planned.sequence.request for planned in plan.seqs], hidden.shape[0])
-    return SampleInputs(hidden, targets, _pack_token_masks(plan, unrestricted), options)
+
+def pack_slot_options(plan: Plan, shapes: EngineShapes) -> OptionInputs:
+    """Lay out the options of a prefill's sequences, with their slots."""
+    inputs = empty_options(shapes.prefill_seqs[-1], shapes)
+    for index, planned in enumerate(plan.seqs):
+        if planned.is_sampled:
+            inputs.slots[index] = planned.slot
+    return inputs._replace(options=pack_options([p.sequence.request for p in plan.seqs], len(inputs.slots)))
+
+
+def pack_token_masks(plan: Plan, unrestricted: UInt[Array, "seq word"]) -> UInt[Array | np.ndarray, "seq word"]:
+    """Lay out the masks of a plan's sequences; return `unrestricted` while no sequence restricts its tokens."""
+    seqs = zip(batch_indices(plan), plan.seqs, strict=True)
+    restricted = [(i, planned.sequence) for i, planned in seqs if planned.is_sampled and planned.sequence.is_restricted]
+    if not restricted:
+        return unrestricted
+    masks = np.full(unrestricted.shape, ALL_ALLOWED, np.uint32)
+    for index, sequence in restricted:
+        sequence.fill_mask(masks[index])
+    return masks
 
 
 def pack_options(requests: Sequence[Request], num_seqs: int) -> Options:
@@ -110,16 +115,11 @@ def pack_prompt(plan: Plan, hidden: Float[OnDevice, "seq token hidden"]) -> Prom
     return inputs
 
 
-def pack_copy(copy: PageCopy, shapes: EngineShapes) -> Iterator[CopyInputs]:
-    """Cut a copy into the compiled sizes."""
-    done = 0
-    while done < len(copy.pages):
-        left = len(copy.pages) - done
-        size = next((size for size in shapes.copy_sizes if size >= left), shapes.copy_sizes[-1])
-        pages = empty_copy(size, shapes).pages
-        pages[: min(left, size)] = copy.pages[done : done + size]
-        yield CopyInputs(scalar(copy.slot), scalar(copy.first_page + done), pages)
-        done += size
+def pack_copy(copy: PageCopy, shapes: EngineShapes) -> CopyInputs:
+    """Lay out a copy between a slot and its pages."""
+    inputs = CopyInputs(scalar(copy.slot), scalar(copy.first_page), empty_copy(shapes).pages)
+    inputs.pages[: len(copy.pages)] = copy.pages
+    return inputs
 
 
 def pack_count(planned: PlannedSequence, shapes: EngineShapes) -> CountInputs:
@@ -128,6 +128,15 @@ def pack_count(planned: PlannedSequence, shapes: EngineShapes) -> CountInputs:
     padded = empty_count(shapes).token_ids
     padded[: len(token_ids)] = token_ids
     return CountInputs(scalar(planned.slot), padded, scalar(planned.sequence.prompt_len), scalar(len(token_ids)))
+
+
+class SampledTokens(NamedTuple):
+    """The outputs of a sampling, which may still be in flight."""
+
+    token_ids: Int[Array, " seq"]  # BROKEN for a sequence that must fail
+    logprobs: Int[Array, "seq packed"] | None = (
+        None  # as `pack_logprobs` returns them; None if no sequence requests any
+    )
 
 
 class StepResult(NamedTuple):
@@ -158,7 +167,7 @@ class StepResult(NamedTuple):
         )
 
     def _of_token(self, index: int, num_top: int | None) -> TokenLogprobs | None:
-        if num_top is None or self.sampled is None:
+        if num_top is None or self.sampled is None or self.sampled.logprobs is None:
             return None
         return unpack_logprobs(np.asarray(self.sampled.logprobs)[index], num_top)
 
@@ -180,15 +189,15 @@ def unpack_logprobs(packed: Int[np.ndarray, " packed"], num_top: int) -> TokenLo
     return TokenLogprobs(float(logprobs[0]), int(packed[1]), pairs)
 
 
-def _pack_token_masks(plan: Plan, unrestricted: UInt[Array, "seq word"]) -> UInt[Array | np.ndarray, "seq word"]:
-    seqs = zip(batch_indices(plan), plan.seqs, strict=True)
-    restricted = [(i, planned.sequence) for i, planned in seqs if planned.is_sampled and planned.sequence.is_restricted]
-    if not restricted:
-        return unrestricted
-    masks = np.full(unrestricted.shape, ALL_ALLOWED, np.uint32)
-    for index, sequence in restricted:
-        sequence.fill_mask(masks[index])
-    return masks
+def _is_adjusted(planned: PlannedSequence) -> bool:
+    request = planned.sequence.request
+    sampling, position = request.sampling, planned.start + planned.num_tokens
+    return (
+        sampling.has_penalties
+        or bool(sampling.logit_bias)
+        or position < len(request.prompt_ids) + sampling.min_tokens
+        or planned.sequence.is_restricted
+    )
 
 
 def _float_options(sampling: Sampling) -> tuple[float, ...]:

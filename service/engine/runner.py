@@ -10,14 +10,17 @@ from jaxtyping import Array, Float, Int
 from service.compile.program import Executable
 from service.engine.available_steps import AvailableSteps
 from service.engine.batch import (
+    SampledTokens,
     StepResult,
     batch_indices,
+    is_adjusted,
     needed_bucket,
     pack,
     pack_copy,
     pack_count,
     pack_prompt,
-    pack_sampling,
+    pack_slot_options,
+    pack_token_masks,
 )
 from service.engine.device_state import DeviceState, LayerGroupCache
 from service.engine.schedule.pages import PageCopy
@@ -25,18 +28,20 @@ from service.engine.schedule.scheduler import Plan, PlannedSequence
 from service.engine.shapes import Bucket, CopyKind, EngineShapes, StepKind
 from service.engine.step_executables import DeferredExecutable, StepExecutables
 from service.engine.steps.inputs import (
-    LastHiddenInputs,
+    AdjustInputs,
+    ChooseInputs,
+    HostOrDevice,
+    LogprobInputs,
     PromptLogprobInputs,
-    SampleInputs,
     SampleTargets,
     StepInputs,
     empty_count,
+    empty_options,
     empty_prompt,
-    empty_sample,
     empty_step,
     unrestricted_mask,
 )
-from service.engine.steps.sampling import SampledTokens
+from service.engine.steps.names import SamplingPart
 from service.models.interface import LayerGroup, Weights
 
 
@@ -99,16 +104,31 @@ class Runner:
         """Start the model's part of a step."""
         executables = self._executables.model[kind, bucket]
         group_inputs, targets = self._run(executables.embed, inputs.packed)
+        hidden, last = group_inputs.hidden, None
         for group, executable in zip(self._groups, executables.layer_groups, strict=True):
-            group_inputs = group_inputs._replace(hidden=group.run(executable.get(), group_inputs))
-        hidden = last = group_inputs.hidden
-        if executables.last_hidden is not None:
-            last = self._run(executables.last_hidden, LastHiddenInputs(hidden, group_inputs.paging.num_tokens))
-        return ModelOutputs(hidden, last, targets)
+            hidden, last = group.run(executable.get(), group_inputs)
+            group_inputs = group_inputs._replace(hidden=hidden)
+        return ModelOutputs(hidden, hidden if last is None else last, targets)
 
-    def sample(self, kind: StepKind, inputs: SampleInputs) -> SampledTokens:
-        """Start the sampling of the tokens that follow a step."""
-        return self._run(self._executables.sample[kind, len(inputs.hidden)], inputs)
+    def sample(
+        self, outputs: ModelOutputs, token_mask: HostOrDevice | None = None, *, has_logprobs: bool = False
+    ) -> SampledTokens:
+        """Start the sampling of the tokens that follow a step.
+
+        Args:
+            outputs: of the step.
+            token_mask: one row per sequence; None if no option of a sequence changes its logits.
+            has_logprobs: whether to compute log-probabilities, too.
+        """
+        last, targets = outputs.last, outputs.targets
+        logits = adjusted = self._run_sampling(SamplingPart.LOGITS, len(last), last)
+        if token_mask is not None:
+            adjusted = self._run_sampling(SamplingPart.ADJUST, len(last), AdjustInputs(logits, targets, token_mask))
+        token_ids = self._run_sampling(SamplingPart.CHOOSE, len(last), ChooseInputs(adjusted, targets))
+        if not has_logprobs:
+            return SampledTokens(token_ids)
+        logprobs = self._run_sampling(SamplingPart.LOGPROBS, len(last), LogprobInputs(logits, token_ids))
+        return SampledTokens(token_ids, logprobs)
 
     def dispatch(self, plan: Plan, read_previous: Callable[[], None] = lambda: None) -> StepResult:
         """Start a plan's step and its sampling, and return at once.
@@ -125,11 +145,18 @@ class Runner:
         sampled = logprobs = None
         if any(planned.is_sampled for planned in plan.seqs):
             if plan.kind is StepKind.PREFILL:
+                self._run(self._executables.set_options, pack_slot_options(plan, self.shapes))
                 self._count_tokens(plan.seqs)
             if any(planned.sequence.request.constraint is not None for planned in plan.seqs):
                 read_previous()
             unrestricted = self._unrestricted[bucket.num_seqs]
-            sampled = self.sample(plan.kind, pack_sampling(plan, outputs.last, outputs.targets, unrestricted))
+            sampled = self.sample(
+                outputs,
+                pack_token_masks(plan, unrestricted) if is_adjusted(plan) else None,
+                has_logprobs=any(
+                    p.is_sampled and p.sequence.request.sampling.num_logprobs is not None for p in plan.seqs
+                ),
+            )
         if plan.kind is StepKind.PREFILL and any(_requests_prompt_logprobs(planned) for planned in plan.seqs):
             logprobs = self._prompt_logprobs(pack_prompt(plan, outputs.hidden))
         return StepResult(plan, batch_indices(plan), outputs.hidden, sampled, logprobs)
@@ -148,10 +175,9 @@ class Runner:
         """Start copies between slots and pages; a kernel that reads pages in place needs none."""
         if self.shapes.has_slot_cache:
             for copy in copies:
-                for inputs in pack_copy(copy, self.shapes):
-                    executables = self._executables.copies[copy.kind, len(inputs.pages)]
-                    for group, executable in zip(self._groups, executables, strict=True):
-                        group.run(executable.get(), inputs)
+                inputs = pack_copy(copy, self.shapes)
+                for group, executable in zip(self._groups, self._executables.copies[copy.kind], strict=True):
+                    group.run(executable.get(), inputs)
 
     @property
     def has_pages(self) -> bool:
@@ -181,17 +207,16 @@ class Runner:
     def _run_padded(self, kind: StepKind, bucket: Bucket) -> None:
         step = self.run_model(kind, bucket, empty_step(bucket, self.shapes))
         unrestricted = self._unrestricted[bucket.num_seqs]
-        outputs: list[Any] = [self.sample(kind, empty_sample(kind, step.last, step.targets, unrestricted))]
+        outputs: list[Any] = [self.sample(step, unrestricted, has_logprobs=True)]
         if kind is StepKind.PREFILL:
             outputs.append(self._prompt_logprobs(empty_prompt(step.hidden)))
         jax.block_until_ready(outputs)
 
     def _run_padded_copies(self) -> None:
-        """Copy between no slot and no page, and count the tokens of no slot."""
+        """Copy between no slot and no page, and set the options and count the tokens of no slot."""
+        self._run(self._executables.set_options, empty_options(self.shapes.prefill_seqs[-1], self.shapes))
         self._run(self._executables.count_tokens, empty_count(self.shapes))
-        no_slot, no_pages = self.shapes.num_slots, (self.shapes.num_pages,)
-        copies = [PageCopy(kind, no_slot, 0, no_pages * size) for kind in CopyKind for size in self.shapes.copy_sizes]
-        self.copy_pages(copies)
+        self.copy_pages([PageCopy(kind, self.shapes.num_slots, 0, ()) for kind in CopyKind])
         jax.block_until_ready((self._state.slots, self.cache_leaves()))
 
     def _prefer_best(self, plan: Plan, needed: Bucket) -> None:
@@ -205,6 +230,9 @@ class Runner:
     def _run(self, executable: DeferredExecutable, inputs: Any) -> Any:
         """Start a program that updates the slots, and return its outputs at once."""
         return executable.get()(self._weights, self._state.slots, inputs)
+
+    def _run_sampling(self, part: SamplingPart, num_seqs: int, inputs: Any) -> Any:
+        return self._run(self._executables.sampling[part, num_seqs], inputs)
 
     def _prompt_logprobs(self, inputs: PromptLogprobInputs) -> Int[Array, "seq token packed"]:
         return self._run(self._executables.prompt_logprobs[inputs.target_ids.shape], inputs)

@@ -12,8 +12,6 @@ from service.kernels.cache_layout import CacheLayout
 # Coarse on purpose: each size multiplies the number of executables, and a padded row or page costs less than a compile.
 CONTEXT_FACTOR = 4
 SMALLEST_CONTEXT = 256  # tokens
-COPY_FACTOR = 4
-SMALLEST_COPY, LARGEST_COPY = 4, 64  # pages
 SMALLEST_CHUNK = 16  # tokens
 SUFFICIENT_CHUNK = 64  # tokens; a prompt in chunks of so many takes at most twice as long as in the best ones
 
@@ -158,18 +156,14 @@ class EngineShapes:
         """All buckets."""
         return [(kind, bucket) for kind, grid in self.grids.items() for bucket in grid]
 
-    def seq_counts(self, kind: StepKind) -> list[int]:
-        """Return how many sequences a step of a kind may have."""
-        return sorted({bucket.num_seqs for bucket in self.grids[kind]})
+    @property
+    def all_seq_counts(self) -> list[int]:
+        """How many sequences a step may have, of either kind."""
+        return sorted({bucket.num_seqs for _, bucket in self.buckets})
 
     def token_shapes(self, kind: StepKind) -> list[tuple[int, int]]:
         """Return how many sequences of how many tokens a step of a kind may have, whatever its context."""
         return sorted({(bucket.num_seqs, bucket.num_tokens) for bucket in self.grids[kind]})
-
-    @property
-    def copy_sizes(self) -> tuple[int, ...]:
-        """How many pages one copy between a slot and pages may cover."""
-        return geometric_sizes(SMALLEST_COPY, LARGEST_COPY, factor=COPY_FACTOR)
 
     def _grid(self, seqs_and_tokens: list[tuple[int, int]]) -> BucketGrid:
         return BucketGrid(

@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from service.compile.lazy import LazyExecutables
 from service.compile.program import Executable
@@ -10,15 +10,16 @@ from service.engine.available_steps import AvailableSteps
 from service.engine.shapes import Bucket, CopyKind, EngineShapes, StepKind
 from service.engine.steps.names import (
     COUNT_TOKENS,
+    SET_OPTIONS,
+    SamplingPart,
     cache_names,
     copy_name,
     copy_names,
     distinct,
     embed_name,
-    last_hidden_name,
     layer_group_name,
     prompt_logprobs_name,
-    sample_name,
+    sampling_name,
     step_names,
 )
 from service.models.interface import LayerGroup
@@ -44,7 +45,6 @@ class ModelExecutables(NamedTuple):
 
     embed: DeferredExecutable
     layer_groups: tuple[DeferredExecutable, ...]  # one for each layer group of the model
-    last_hidden: DeferredExecutable | None  # None for a decode step, whose sequences have one token
 
 
 class StepExecutables:
@@ -66,28 +66,27 @@ class StepExecutables:
         def by_group(name: Callable[[LayerGroup], str]) -> tuple[DeferredExecutable, ...]:
             return tuple(deferred(name(group)) for group in groups)
 
-        prefill_shapes: list[Any] = shapes.token_shapes(StepKind.PREFILL)
-        last_hidden = {shape: deferred(last_hidden_name(*shape)) for shape in prefill_shapes}
         self.model = {
             (kind, bucket): ModelExecutables(
                 deferred(embed_name(kind, bucket)),
                 by_group(lambda group, kind=kind, bucket=bucket: layer_group_name(kind, bucket, group)),
-                last_hidden[bucket.num_seqs, bucket.num_tokens] if kind is StepKind.PREFILL else None,
             )
             for kind, bucket in shapes.buckets
         }
-        self.sample = {
-            (kind, num_seqs): deferred(sample_name(kind, num_seqs))
-            for kind in StepKind
-            for num_seqs in shapes.seq_counts(kind)
+        self.sampling = {
+            (part, num_seqs): deferred(sampling_name(part, num_seqs))
+            for part in SamplingPart
+            for num_seqs in shapes.all_seq_counts
         }
-        self.prompt_logprobs = {shape: deferred(prompt_logprobs_name(*shape)) for shape in prefill_shapes}
+        self.prompt_logprobs: Mapping[tuple[int, ...], DeferredExecutable] = {
+            shape: deferred(prompt_logprobs_name(*shape)) for shape in shapes.token_shapes(StepKind.PREFILL)
+        }
         self.copies = {
-            (kind, size): by_group(lambda group, kind=kind, size=size: copy_name(kind, size, group))
+            kind: by_group(lambda group, kind=kind: copy_name(kind, group))
             for kind in CopyKind
-            for size in shapes.copy_sizes
             if shapes.has_slot_cache
         }
+        self.set_options = deferred(SET_OPTIONS)
         self.count_tokens = deferred(COUNT_TOKENS)
 
     def prefer(self, kind: StepKind, bucket: Bucket) -> None:

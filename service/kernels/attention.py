@@ -3,6 +3,7 @@
 A layer's cache is opaque to the model, which only passes it on: its kernel chooses pages, or a row per slot.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Protocol, runtime_checkable
 
@@ -48,10 +49,10 @@ class AttentionKernel(Protocol):
         """Cache the new tokens' keys and values, and attend from each token to positions up to its own."""
         ...
 
-    def save(self, cache: LayerCache, pages: RowPages) -> LayerCache:
-        """Copy pages out of a slot's row. Called only if the layout has a slot cache."""
+    def save(self, layers: Sequence[LayerCache], pages: RowPages) -> Sequence[LayerCache]:
+        """Copy pages out of a slot's row, in every layer. Called only if the layout has a slot cache."""
         ...
 
-    def restore(self, cache: LayerCache, pages: RowPages) -> LayerCache:
-        """Copy pages into a slot's row. Called only if the layout has a slot cache."""
+    def restore(self, layers: Sequence[LayerCache], pages: RowPages) -> Sequence[LayerCache]:
+        """Copy pages into a slot's row, in every layer. Called only if the layout has a slot cache."""
         ...

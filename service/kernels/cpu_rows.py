@@ -13,7 +13,7 @@ other sequences find a prefix, are copies in addition to the rows.
 """
 
 import functools
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any, ClassVar, NamedTuple
@@ -92,34 +92,23 @@ class SlotRows:
         )
         return (*contexts, Pages(*empty(layout.num_pages, layout.page_size)))
 
-    def save(self, cache: RowCache, pages: RowPages) -> RowCache:
-        """Copy pages out of a slot's row."""
-        num_pages, page_size = len(pages.ids), self.layout.page_size
-        run = self._read_run(rows_of(cache), pages.slot, pages.first * page_size, num_pages * page_size)
-        keys = run.keys.reshape(*run.keys.shape[:2], num_pages, -1)
-        values = run.values.reshape(run.values.shape[0], num_pages, -1, run.values.shape[-1])
-        *contexts, old = cache
-        saved = Pages(
-            keys=old.keys.at[pages.ids].set(jnp.moveaxis(keys, 2, 0), mode="drop"),
-            values=old.values.at[pages.ids].set(jnp.moveaxis(values, 1, 0), mode="drop"),
-        )
-        return (*contexts, saved)
+    def save(self, layers: Sequence[RowCache], pages: RowPages) -> list[RowCache]:
+        """Copy pages out of a slot's rows."""
+        rows, saved = [rows_of(cache) for cache in layers], [cache[-1] for cache in layers]
+        for index, number, part in self._parts(pages, len(saved[0].keys)):
+            blocks = [of_layer[index][number] for of_layer in rows]
+            saved = jax.lax.fori_loop(part.begin, part.end, functools.partial(_save_page, part, blocks), saved)
+        return [(*cache[:-1], of_layer) for cache, of_layer in zip(layers, saved, strict=True)]
 
-    def restore(self, cache: RowCache, pages: RowPages) -> RowCache:
-        """Copy pages into a slot's row; positions under padding are overwritten before they are read."""
-        saved: Pages = cache[-1]
-        keys = jnp.moveaxis(saved.keys.at[pages.ids].get(mode="clip"), 0, 2)
-        values = jnp.moveaxis(saved.values.at[pages.ids].get(mode="clip"), 0, 1)
-        run = Run(
-            keys=keys.reshape(*keys.shape[:2], -1),
-            values=values.reshape(values.shape[0], -1, values.shape[-1]),
-            start=pages.first * self.layout.page_size,
-            slot=pages.slot,
-        )
-        groups = [list(blocks) for blocks in rows_of(cache)]
-        for number, span in enumerate(_spans(self.layout.context_sizes)):
-            self.write_run(groups, number, span, run)
-        return with_rows(cache, groups)
+    def restore(self, layers: Sequence[RowCache], pages: RowPages) -> list[RowCache]:
+        """Copy pages into a slot's rows."""
+        rows, saved = [[list(group) for group in rows_of(c)] for c in layers], [cache[-1] for cache in layers]
+        for index, number, part in self._parts(pages, len(saved[0].keys)):
+            blocks = [of_layer[index][number] for of_layer in rows]
+            blocks = jax.lax.fori_loop(part.begin, part.end, functools.partial(_restore_page, part, saved), blocks)
+            for of_layer, block in zip(rows, blocks, strict=True):
+                of_layer[index][number] = block
+        return [with_rows(cache, of_layer) for cache, of_layer in zip(layers, rows, strict=True)]
 
     def touched(self, paging: Paging) -> list[tuple[int, int]]:
         """Return the spans of the context blocks that a step of this page table's width can reach."""
@@ -148,27 +137,27 @@ class SlotRows:
         assert found is not None, "a layout has at least one group of slots"
         return found
 
-    def _read_run(self, rows: Rows, slot: Int[Array, ""], start: Int[Array, ""], length: int) -> RowBlock:
-        """Return a run of positions of one slot; values past the row's end are undefined."""
-        positions = start + jnp.arange(length, dtype=jnp.int32)
+    def _parts(self, pages: RowPages, num_pages: int) -> Iterator[tuple[int, int, "_CopyPart"]]:
+        """Yield the slot group and the context of every block, with the part of a copy that lies in it."""
+        num_copied = jnp.sum(pages.ids < num_pages, dtype=jnp.int32)
+        for index, (first_slot, end_slot) in enumerate(self.slot_spans):
+            is_here = (pages.slot >= first_slot) & (pages.slot < end_slot)
+            slot = jnp.clip(pages.slot - first_slot, 0, end_slot - first_slot - 1)
+            for number, span in enumerate(_spans(self.layout.context_sizes)):
+                borders = [position // self.layout.page_size - pages.first for position in span]
+                begin, end = (jnp.clip(border, 0, num_copied) for border in borders)
+                start = pages.first * self.layout.page_size - span[0]
+                yield index, number, _CopyPart(pages.ids, slot, start, begin, jnp.where(is_here, end, begin))
 
-        def read(first_slot: int, blocks: Sequence[Block]) -> RowBlock:
-            found = None
-            for (begin, end), block in zip(_spans(self.layout.context_sizes), blocks, strict=True):
-                run = RowBlock(
-                    _read_window(block.keys, slot - first_slot, start - begin, length, axis=3),
-                    _read_window(block.values, slot - first_slot, start - begin, length, axis=2),
-                )
-                is_here = (positions >= begin) & (positions < end)
-                found = run if found is None else _choose(is_here, run, found)
-            assert found is not None, "a layout has at least one block"
-            return found
 
-        group = sum(jnp.asarray(slot >= first, jnp.int32) for first, _ in self.slot_spans[1:])
-        branches = [
-            functools.partial(read, first, blocks) for (first, _), blocks in zip(self.slot_spans, rows, strict=True)
-        ]
-        return jax.lax.switch(group, branches)
+class _CopyPart(NamedTuple):
+    """The pages of a copy that lie in one block. One loop copies them, and runs for no other slot or position."""
+
+    ids: Int[Array, " page"]  # of the whole copy
+    slot: Int[Array, ""]  # within the block
+    start: Int[Array, ""]  # the block's position at which the copy begins; negative if that lies before the block
+    begin: Int[Array, ""]  # index of the first page in the block
+    end: Int[Array, ""]  # index after that of the last page in the block
 
 
 def rows_of(cache: RowCache) -> Rows:
@@ -236,26 +225,42 @@ def _write_window(
     return jax.lax.dynamic_update_slice(block, jnp.where(is_new, run.astype(block.dtype), old), offsets)
 
 
-def _read_window(
-    block: Float[Array, "slot a b c"], slot: Int[Array, ""], start: Int[Array, ""], length: int, *, axis: int
-) -> Float[Array, "a p q"]:
-    """Read a run of tokens from one slot's row; positions outside the block are padding."""
-    size = block.shape[axis]
-    width = min(length, size)
-    window_start = jnp.clip(start, 0, size - width)
-    offsets = tuple(slot if a == 0 else (window_start if a == axis else 0) for a in range(4))
-    extent = tuple(1 if a == 0 else (width if a == axis else block.shape[a]) for a in range(4))
-    window = jax.lax.dynamic_slice(block, offsets, extent)[0]
-    # Token t of the run lies at position start + t: read it from a window that is padded on both sides.
-    padding = [(length, length) if a == axis - 1 else (0, 0) for a in range(3)]
-    shift = jnp.clip(start - window_start + length, 0, length + width)
-    return jax.lax.dynamic_slice_in_dim(jnp.pad(window, padding), shift, length, axis - 1)
+def _save_page(part: _CopyPart, blocks: list[Block], index: Int[Array, ""], saved: list[Pages]) -> list[Pages]:
+    """Copy one page of every layer."""
+    _, num_kv_heads, page_size, head_dim = saved[0].values.shape
+    position, page = part.start + index * page_size, part.ids[index]
+
+    def copy(block: Block, old: Pages) -> Pages:
+        keys = jax.lax.dynamic_slice(block.keys, (part.slot, 0, 0, position), (1, num_kv_heads, head_dim, page_size))
+        values = jax.lax.dynamic_slice(
+            block.values, (part.slot, 0, position, 0), (1, num_kv_heads, page_size, head_dim)
+        )
+        return Pages(
+            jax.lax.dynamic_update_slice(old.keys, keys, (page, 0, 0, 0)),
+            jax.lax.dynamic_update_slice(old.values, values, (page, 0, 0, 0)),
+        )
+
+    return list(map(copy, blocks, saved))
 
 
-def _choose(condition: Bool[Array, "*position"], one: RowBlock, other: RowBlock) -> RowBlock:
-    """Select one of two blocks, as a whole or position by position."""
-    by_key, by_value = (condition[None, None], condition[None, :, None]) if condition.ndim else (condition, condition)
-    return RowBlock(jnp.where(by_key, one.keys, other.keys), jnp.where(by_value, one.values, other.values))
+def _restore_page(part: _CopyPart, saved: list[Pages], index: Int[Array, ""], blocks: list[Block]) -> list[Block]:
+    """Copy one page of every layer."""
+    position, page = part.start + index * saved[0].values.shape[2], part.ids[index]
+
+    def copy(source: Pages, block: Block) -> Block:
+        keys = jax.lax.dynamic_slice_in_dim(source.keys, page, 1, 0)
+        values = jax.lax.dynamic_slice_in_dim(source.values, page, 1, 0)
+        return Block(
+            jax.lax.dynamic_update_slice(block.keys, keys, (part.slot, 0, 0, position)),
+            jax.lax.dynamic_update_slice(block.values, values, (part.slot, 0, position, 0)),
+        )
+
+    return list(map(copy, saved, blocks))
+
+
+def _choose(condition: Bool[Array, ""], one: RowBlock, other: RowBlock) -> RowBlock:
+    """Select one of two blocks."""
+    return RowBlock(jnp.where(condition, one.keys, other.keys), jnp.where(condition, one.values, other.values))
 
 
 def _row_of(block: Float[Array, "slot a b c"], slot: Int[Array, ""]) -> Float[Array, "a b c"]:

@@ -1,5 +1,6 @@
 """Attention over pages, slow and obviously right: the oracle for every other kernel."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar, NamedTuple
 
@@ -66,13 +67,13 @@ class PagedReference:
             weights = jax.nn.softmax(scores, axis=-1)
             return jnp.einsum("skgtc,skcd->stkgd", weights.astype(values.dtype), values), (pages,)
 
-    def save(self, cache: PagedCache, pages: RowPages) -> PagedCache:
-        """Return the cache as it is: pages are read in place."""
-        return cache
+    def save(self, layers: Sequence[PagedCache], pages: RowPages) -> Sequence[PagedCache]:
+        """Return the caches as they are: pages are read in place."""
+        return layers
 
-    def restore(self, cache: PagedCache, pages: RowPages) -> PagedCache:
-        """Return the cache as it is: pages are read in place."""
-        return cache
+    def restore(self, layers: Sequence[PagedCache], pages: RowPages) -> Sequence[PagedCache]:
+        """Return the caches as they are: pages are read in place."""
+        return layers
 
 
 def is_visible(

@@ -5,7 +5,7 @@ compiler's own partitioning is no option: it cannot look inside a Pallas kernel.
 """
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -57,13 +57,13 @@ class ShardedAttention:
         on_each = self._on_each(attend, (HEADS, HEADS, HEADS, self._cache, REPLICATED), (HEADS, self._cache))
         return on_each(query, new_keys, new_values, cache, paging)
 
-    def save(self, cache: LayerCache, pages: RowPages) -> LayerCache:
+    def save(self, layers: Sequence[LayerCache], pages: RowPages) -> Sequence[LayerCache]:
         """Copy pages out of a slot's row, each device its own heads."""
-        return self._on_each(self.kernel.save, (self._cache, REPLICATED), self._cache)(cache, pages)
+        return self._on_each(self.kernel.save, (self._cache, REPLICATED), self._cache)(layers, pages)
 
-    def restore(self, cache: LayerCache, pages: RowPages) -> LayerCache:
+    def restore(self, layers: Sequence[LayerCache], pages: RowPages) -> Sequence[LayerCache]:
         """Copy pages into a slot's row, each device its own heads."""
-        return self._on_each(self.kernel.restore, (self._cache, REPLICATED), self._cache)(cache, pages)
+        return self._on_each(self.kernel.restore, (self._cache, REPLICATED), self._cache)(layers, pages)
 
     @property
     def _cache(self) -> PartitionSpec:

@@ -14,7 +14,7 @@ it. Other sequences are safe: values past a sequence's last token are replaced b
 Source: Jiang et al. 2025, "Ragged Paged Attention: a high-performance and flexible LLM inference kernel for TPU".
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -90,13 +90,13 @@ class RaggedAttention:
             is_token = paging.is_token(width)[:, :, None, None, None]
             return jnp.where(is_token, unpacked, 0), (pages,)
 
-    def save(self, cache: PairsCache, pages: RowPages) -> PairsCache:
-        """Return the cache as it is: pages are read in place."""
-        return cache
+    def save(self, layers: Sequence[PairsCache], pages: RowPages) -> Sequence[PairsCache]:
+        """Return the caches as they are: pages are read in place."""
+        return layers
 
-    def restore(self, cache: PairsCache, pages: RowPages) -> PairsCache:
-        """Return the cache as it is: pages are read in place."""
-        return cache
+    def restore(self, layers: Sequence[PairsCache], pages: RowPages) -> Sequence[PairsCache]:
+        """Return the caches as they are: pages are read in place."""
+        return layers
 
 
 class _Ragged:

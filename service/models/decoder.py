@@ -117,11 +117,11 @@ class Decoder:
 
     def save_pages(self, cache: Cache, pages: RowPages) -> Cache:
         """Copy pages out of a slot's row, in every layer of a group."""
-        return self._by_part(self._kernel.save(of_layer, pages) for of_layer in self._by_layer(cache))
+        return self._by_part(self._kernel.save(self._by_layer(cache), pages))
 
     def restore_pages(self, cache: Cache, pages: RowPages) -> Cache:
         """Copy pages into a slot's row, in every layer of a group."""
-        return self._by_part(self._kernel.restore(of_layer, pages) for of_layer in self._by_layer(cache))
+        return self._by_part(self._kernel.restore(self._by_layer(cache), pages))
 
     def logits(self, weights: Weights, hidden: Float[Array, "sample hidden"]) -> Float[Array, "sample vocab"]:
         """Return float32 logits of hidden states after the last layer group."""

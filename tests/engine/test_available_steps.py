@@ -13,7 +13,15 @@ from service.engine.request import Request, Sampling
 from service.engine.runner import Runner
 from service.engine.schedule.chunking import Chunking
 from service.engine.shapes import Bucket, EngineShapes, PrefillShapes, StepKind, sufficient_buckets
-from service.engine.steps.names import compile_order, copy_names, distinct, program_names, step_names, sufficient_names
+from service.engine.steps.names import (
+    compile_order,
+    copy_names,
+    distinct,
+    occasional_names,
+    program_names,
+    step_names,
+    sufficient_names,
+)
 from tests.engine.schedule.scheduling import make_request, make_scheduler, step
 
 SIZES = st.integers(1, 6).map(lambda power: 2**power)
@@ -214,4 +222,6 @@ def test_the_order_of_compiling_has_every_program_once_and_what_suffices_first(m
     first = sufficient_names(shapes, groups)
     assert order[: len(first)] == first
     copies = copy_names(shapes, distinct(groups))
-    assert set(order[len(first) : len(first) + 2 + len(copies)]) >= set(copies)
+    occasional = occasional_names(dict.fromkeys(bucket.num_seqs for _, bucket in sufficient_buckets(shapes)))
+    assert order[len(first) : len(first) + len(occasional)] == occasional
+    assert set(order[: len(first) + len(occasional) + 2 + len(copies)]) >= set(copies)

@@ -114,10 +114,10 @@ def test_a_prefix_copied_through_pages_gives_what_the_original_gives(name):
     number = lambda value: jnp.asarray(value, jnp.int32)  # noqa: E731
     pages = jnp.asarray([*both.pages[1, 1:3], LAYOUT.num_pages, LAYOUT.num_pages], jnp.int32)
     first = jnp.asarray([both.pages[1, 0]], jnp.int32)
-    cache = jax.jit(kernel.save)(both.caches[1], RowPages(number(1), number(1), pages))
-    cache = jax.jit(kernel.save)(cache, RowPages(number(1), number(0), first))
-    cache = jax.jit(kernel.restore)(cache, RowPages(number(4), number(0), first))
-    both.caches[1] = jax.jit(kernel.restore)(cache, RowPages(number(4), number(1), pages))
+    layers = jax.jit(kernel.save)([both.caches[1]], RowPages(number(1), number(1), pages))
+    layers = jax.jit(kernel.save)(layers, RowPages(number(1), number(0), first))
+    layers = jax.jit(kernel.restore)(layers, RowPages(number(4), number(0), first))
+    [both.caches[1]] = jax.jit(kernel.restore)(layers, RowPages(number(4), number(1), pages))
     both.pages[4, :3] = both.pages[1, :3]
     both.lengths[4] = 3 * LAYOUT.page_size
     both.step(4, {0: (4, 3)}, num_rows=1)

@@ -14,7 +14,7 @@ import numpy as np
 from jaxtyping import Array, Bool, Float, Int, UInt
 
 from service.engine.limits import MAX_BIASED_TOKENS, MAX_STOP_IDS
-from service.engine.shapes import Bucket, EngineShapes, StepKind
+from service.engine.shapes import Bucket, EngineShapes
 from service.engine.token_mask import ALL_ALLOWED, WORD_BITS
 from service.kernels.paging import Paging
 
@@ -42,13 +42,6 @@ class StepInputs(NamedTuple):
     def paging(self) -> Paging:
         """The positions and pages of the tokens."""
         return Paging(self.start, self.num_tokens, self.page_table, self.slots)
-
-
-class LastHiddenInputs(NamedTuple):
-    """Inputs of `last_hidden`, which follows a prefill step."""
-
-    hidden: Float[OnDevice, "seq token hidden"]
-    num_tokens: Int[OnDevice, " seq"]
 
 
 class SampleTargets(NamedTuple):
@@ -111,13 +104,33 @@ class Options(NamedTuple):
         return jnp.any(self.floats[:, FloatOption.REPETITION :] != neutral, axis=1)
 
 
-class SampleInputs(NamedTuple):
-    """Inputs of the sampling that follows a step."""
+class OptionInputs(NamedTuple):
+    """The host's part of a write of sampling options, which stay in the slots for the decode steps."""
 
-    hidden: Float[OnDevice, "seq 1 hidden"]  # of each sequence's last token
+    slots: Int[np.ndarray, " seq"]  # `num_slots` for padding
+    options: Options
+
+
+class ChooseInputs(NamedTuple):
+    """Inputs of the choice of the tokens that follow a step."""
+
+    logits: Float[OnDevice, "seq vocab"]
+    targets: SampleTargets
+
+
+class AdjustInputs(NamedTuple):
+    """Inputs of the options that change logits."""
+
+    logits: Float[OnDevice, "seq vocab"]
     targets: SampleTargets
     token_mask: UInt[HostOrDevice, "seq word"]  # one bit per token, the lowest first
-    options: Options | None  # of each sequence of a prefill; they stay in its slot for the decode steps
+
+
+class LogprobInputs(NamedTuple):
+    """Inputs of the log-probabilities of chosen tokens."""
+
+    logits: Float[OnDevice, "seq vocab"]  # before any option
+    token_ids: Int[OnDevice, " seq"]
 
 
 class PromptLogprobInputs(NamedTuple):
@@ -132,7 +145,7 @@ class CopyInputs(NamedTuple):
 
     slot: Int[np.ndarray, ""]
     first_page: Int[np.ndarray, ""]  # in the order of positions
-    pages: Int[np.ndarray, " page"]  # `num_pages` is padding
+    pages: Int[np.ndarray, " page"]  # as many as a context has; `num_pages` is padding, at the end
 
 
 class CountInputs(NamedTuple):
@@ -186,15 +199,9 @@ def unrestricted_mask(num_seqs: int, vocab_size: int) -> UInt[np.ndarray, "seq w
     return np.full((num_seqs, -(-vocab_size // WORD_BITS)), ALL_ALLOWED, np.uint32)
 
 
-def empty_sample(
-    kind: StepKind,
-    hidden: Float[OnDevice, "seq 1 hidden"],
-    targets: SampleTargets,
-    token_mask: UInt[HostOrDevice, "seq word"],
-) -> SampleInputs:
-    """Return a sampling whose sequences set no option."""
-    options = neutral_options(hidden.shape[0]) if kind is StepKind.PREFILL else None
-    return SampleInputs(hidden, targets, token_mask, options)
+def empty_options(num_seqs: int, shapes: EngineShapes) -> OptionInputs:
+    """Return options of no slot."""
+    return OptionInputs(np.full(num_seqs, shapes.num_slots, np.int32), neutral_options(num_seqs))
 
 
 def empty_prompt(hidden: Float[OnDevice, "seq token hidden"]) -> PromptLogprobInputs:
@@ -202,9 +209,9 @@ def empty_prompt(hidden: Float[OnDevice, "seq token hidden"]) -> PromptLogprobIn
     return PromptLogprobInputs(hidden, np.zeros(hidden.shape[:2], np.int32))
 
 
-def empty_copy(num_pages: int, shapes: EngineShapes) -> CopyInputs:
-    """Return a copy of padding."""
-    return CopyInputs(scalar(0), scalar(0), np.full(num_pages, shapes.num_pages, np.int32))
+def empty_copy(shapes: EngineShapes) -> CopyInputs:
+    """Return a copy of no page."""
+    return CopyInputs(scalar(0), scalar(0), np.full(shapes.pages_for(shapes.max_context), shapes.num_pages, np.int32))
 
 
 def empty_count(shapes: EngineShapes) -> CountInputs:

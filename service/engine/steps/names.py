@@ -3,19 +3,22 @@
 initial-slots, initial-cache-…  the device state; each part of a cache for each kind of layer group
 embed-…                         tokens to hidden states; one for each bucket
 prefill-…, decode-…             the layers of a group; one for each bucket and kind of layer group
-last-…                          the hidden states from which a prefill samples; one for each token shape of its step
-sample-prefill-…, -decode-…     the sampling that follows a step; one for each number of sequences
+logits-…, choose-…              the sampling that follows a step; one for each number of sequences
+adjust-…, logprobs-…            the parts of sampling that only some requests need; the same
 prompt-logprobs-…               a prompt's log-probabilities; one for each token shape of a prefill step
+set-options                     for the sequences of a prefill step
 count-tokens                    for sequences with penalties
-save-…, restore-…               between slots and pages, where each slot has a cache; one for each size of a copy
+save-…, restore-…               between slots and pages, where each slot has a cache; one for each kind of layer group
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from enum import StrEnum
 
 from service.engine.shapes import Bucket, CopyKind, EngineShapes, StepKind, sufficient_buckets
 from service.models.interface import LayerGroup
 
 INITIAL_SLOTS = "initial-slots"
+SET_OPTIONS = "set-options"
 COUNT_TOKENS = "count-tokens"
 
 
@@ -34,14 +37,18 @@ def layer_group_name(kind: StepKind, bucket: Bucket, group: LayerGroup) -> str:
     return f"{_bucket_name(kind, bucket)}-{group.kind}"
 
 
-def last_hidden_name(num_seqs: int, num_tokens: int) -> str:
-    """Name the program that ends a prefill step of this shape."""
-    return f"last-seqs{num_seqs}-tokens{num_tokens}"
+class SamplingPart(StrEnum):
+    """The programs of a sampling."""
+
+    LOGITS = "logits"
+    ADJUST = "adjust"
+    CHOOSE = "choose"
+    LOGPROBS = "logprobs"
 
 
-def sample_name(kind: StepKind, num_seqs: int) -> str:
-    """Name the sampling after a step of so many sequences."""
-    return f"sample-{kind}-seqs{num_seqs}"
+def sampling_name(part: SamplingPart, num_seqs: int) -> str:
+    """Name a part of the sampling after a step of so many sequences."""
+    return f"{part}-seqs{num_seqs}"
 
 
 def prompt_logprobs_name(num_seqs: int, num_tokens: int) -> str:
@@ -49,9 +56,9 @@ def prompt_logprobs_name(num_seqs: int, num_tokens: int) -> str:
     return f"prompt-logprobs-seqs{num_seqs}-tokens{num_tokens}"
 
 
-def copy_name(kind: CopyKind, num_pages: int, group: LayerGroup) -> str:
-    """Name a copy of so many pages of a layer group."""
-    return f"{kind}-pages{num_pages}-{group.kind}"
+def copy_name(kind: CopyKind, group: LayerGroup) -> str:
+    """Name a copy of pages of a layer group."""
+    return f"{kind}-{group.kind}"
 
 
 def distinct(groups: Sequence[LayerGroup]) -> list[LayerGroup]:
@@ -68,7 +75,7 @@ def copy_names(shapes: EngineShapes, kinds: Sequence[LayerGroup]) -> list[str]:
     """Name the copies between slots and pages, which only a cache per slot needs."""
     if not shapes.has_slot_cache:
         return []
-    return [copy_name(kind, size, group) for kind in CopyKind for size in shapes.copy_sizes for group in kinds]
+    return [copy_name(kind, group) for kind in CopyKind for group in kinds]
 
 
 def step_names(kind: StepKind, bucket: Bucket, groups: Sequence[LayerGroup]) -> list[str]:
@@ -76,9 +83,15 @@ def step_names(kind: StepKind, bucket: Bucket, groups: Sequence[LayerGroup]) -> 
     return [
         embed_name(kind, bucket),
         *(layer_group_name(kind, bucket, group) for group in groups),
-        *([last_hidden_name(bucket.num_seqs, bucket.num_tokens)] if kind is StepKind.PREFILL else []),
-        sample_name(kind, bucket.num_seqs),
+        *([SET_OPTIONS] if kind is StepKind.PREFILL else []),
+        sampling_name(SamplingPart.LOGITS, bucket.num_seqs),
+        sampling_name(SamplingPart.CHOOSE, bucket.num_seqs),
     ]
+
+
+def occasional_names(num_seqs: Iterable[int]) -> list[str]:
+    """Name the parts of sampling that only some requests need."""
+    return [sampling_name(part, n) for part in (SamplingPart.ADJUST, SamplingPart.LOGPROBS) for n in num_seqs]
 
 
 def sufficient_names(shapes: EngineShapes, groups: Sequence[LayerGroup]) -> list[str]:
@@ -97,7 +110,8 @@ def compile_order(shapes: EngineShapes, groups: Sequence[LayerGroup]) -> list[st
     widest_first = sorted(shapes.buckets, key=lambda step: (-step[1].num_pages, step[1].num_seqs, -step[1].num_tokens))
     steps = [name for kind, bucket in widest_first for name in step_names(kind, bucket, kinds)]
     pages = cache_names(shapes.layout.num_parts - 1, kinds)
-    soon = [*sufficient_names(shapes, groups), COUNT_TOKENS, *pages, *copy_names(shapes, kinds)]
+    occasional = occasional_names(dict.fromkeys(bucket.num_seqs for _, bucket in sufficient_buckets(shapes)))
+    soon = [*sufficient_names(shapes, groups), *occasional, COUNT_TOKENS, *pages, *copy_names(shapes, kinds)]
     return list(dict.fromkeys([*soon, *steps, *program_names(shapes, groups)]))
 
 
@@ -119,7 +133,8 @@ def program_names(shapes: EngineShapes, groups: Sequence[LayerGroup]) -> list[st
     logprobs = [prompt_logprobs_name(*shape) for shape in shapes.token_shapes(StepKind.PREFILL)]
     caches = [name for part in range(shapes.layout.num_parts) for name in cache_names(part, kinds)]
     decode = step_names(StepKind.DECODE, next(iter(shapes.decode_grid)), kinds)
-    rest = [*decode, *caches, *steps, COUNT_TOKENS, *copy_names(shapes, kinds), *logprobs]
+    occasional = occasional_names(shapes.all_seq_counts)
+    rest = [*decode, *caches, *steps, *occasional, COUNT_TOKENS, *copy_names(shapes, kinds), *logprobs]
     return list(dict.fromkeys([*first_names(shapes, groups), *rest]))
 
 

@@ -10,39 +10,45 @@ import numpy as np
 from service.compile.program import Program
 from service.engine.shapes import Bucket, CopyKind, EngineShapes, StepKind
 from service.engine.steps.inputs import (
-    LastHiddenInputs,
+    AdjustInputs,
+    ChooseInputs,
+    LogprobInputs,
     SampleTargets,
     empty_copy,
     empty_count,
+    empty_options,
     empty_prompt,
-    empty_sample,
     empty_step,
     unrestricted_mask,
 )
 from service.engine.steps.names import (
     COUNT_TOKENS,
     INITIAL_SLOTS,
+    SET_OPTIONS,
+    SamplingPart,
     copy_name,
     distinct,
     embed_name,
     initial_cache_name,
-    last_hidden_name,
     layer_group_name,
     prompt_logprobs_name,
-    sample_name,
+    sampling_name,
 )
 from service.engine.steps.sharding import placed, placement_of
 from service.engine.steps.step import (
     SlotState,
+    adjust_step,
+    choose_step,
     count_step,
     embed_tokens,
     initial_slots,
-    last_hidden,
+    logits_step,
+    logprobs_step,
     prompt_logprobs,
     restore_pages,
     run_layer_group,
-    sample_step,
     save_pages,
+    set_options,
 )
 from service.models.interface import Cache, LayerGroup, LayerGroupInputs, PagedDecoder
 
@@ -52,7 +58,7 @@ def engine_programs(
 ) -> list[Program]:
     """Return all programs that a runner of these shapes needs."""
     programs = _EnginePrograms(model, shapes, weight_shapes)
-    return [*programs.initial(), *programs.ends_of_steps(), *programs.samplers(), *programs.layer_groups()]
+    return [*programs.initial(), *programs.embeds(), *programs.sampling(), *programs.layer_groups()]
 
 
 class _EnginePrograms:
@@ -76,9 +82,9 @@ class _EnginePrograms:
         ]
         return [self._maker(INITIAL_SLOTS, self._make_slots, self._place.replicated), *caches]
 
-    def ends_of_steps(self) -> list[Program]:
-        """Return the programs before the first layer group of a step, and after the last."""
-        embeds = [
+    def embeds(self) -> list[Program]:
+        """Return the programs before the first layer group of a step."""
+        return [
             self._of_slots(
                 embed_name(kind, bucket),
                 functools.partial(embed_tokens, self._model, kind, bucket=bucket),
@@ -86,30 +92,9 @@ class _EnginePrograms:
             )
             for kind, bucket in self._shapes.buckets
         ]
-        lasts = [
-            self._of_slots(
-                last_hidden_name(*shape), last_hidden, LastHiddenInputs(self._hidden(*shape), _int32(shape[0]))
-            )
-            for shape in self._shapes.token_shapes(StepKind.PREFILL)
-        ]
-        return [*embeds, *lasts]
 
-    def samplers(self) -> list[Program]:
+    def sampling(self) -> list[Program]:
         """Return the programs from hidden states to tokens and log-probabilities."""
-        samplers = [
-            self._of_slots(
-                sample_name(kind, num_seqs),
-                functools.partial(sample_step, self._model, kind),
-                empty_sample(
-                    kind,
-                    self._hidden(num_seqs, 1),
-                    SampleTargets(_int32(num_seqs), _int32(num_seqs)),
-                    unrestricted_mask(num_seqs, self._model.vocab_size),
-                ),
-            )
-            for kind in StepKind
-            for num_seqs in self._shapes.seq_counts(kind)
-        ]
         logprobs = [
             self._of_slots(
                 prompt_logprobs_name(*shape),
@@ -118,7 +103,29 @@ class _EnginePrograms:
             )
             for shape in self._shapes.token_shapes(StepKind.PREFILL)
         ]
-        return [*samplers, *logprobs, self._of_slots(COUNT_TOKENS, count_step, empty_count(self._shapes))]
+        options = empty_options(self._shapes.prefill_seqs[-1], self._shapes)
+        return [
+            *(program for num_seqs in self._shapes.all_seq_counts for program in self._sampling_of(num_seqs)),
+            *logprobs,
+            self._of_slots(SET_OPTIONS, set_options, options),
+            self._of_slots(COUNT_TOKENS, count_step, empty_count(self._shapes)),
+        ]
+
+    def _sampling_of(self, num_seqs: int) -> list[Program]:
+        logits = jax.ShapeDtypeStruct((num_seqs, self._model.vocab_size), np.float32)
+        token_ids = _int32(num_seqs)
+        targets = SampleTargets(token_ids, token_ids)
+        masks = unrestricted_mask(num_seqs, self._model.vocab_size)
+        parts: dict[SamplingPart, tuple[Callable[..., Any], Any]] = {
+            SamplingPart.LOGITS: (functools.partial(logits_step, self._model), self._hidden(num_seqs, 1)),
+            SamplingPart.ADJUST: (adjust_step, AdjustInputs(logits, targets, masks)),
+            SamplingPart.CHOOSE: (choose_step, ChooseInputs(logits, targets)),
+            SamplingPart.LOGPROBS: (logprobs_step, LogprobInputs(logits, token_ids)),
+        }
+        return [
+            self._of_slots(sampling_name(part, num_seqs), function, inputs)
+            for part, (function, inputs) in parts.items()
+        ]
 
     def layer_groups(self) -> list[Program]:
         """Return the programs that run layers, and those that copy their cache."""
@@ -137,12 +144,11 @@ class _EnginePrograms:
         ]
         copies = [
             self._program(
-                copy_name(kind, size, group),
+                copy_name(kind, group),
                 functools.partial(function, self._model),
-                ((), cache, empty_copy(size, self._shapes)),
+                ((), cache, empty_copy(self._shapes)),
             )
             for kind, function in ((CopyKind.SAVE, save_pages), (CopyKind.RESTORE, restore_pages))
-            for size in self._shapes.copy_sizes
             if self._shapes.has_slot_cache
         ]
         return [*layers, *copies]

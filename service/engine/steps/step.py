@@ -1,7 +1,8 @@
 """The compiled functions: the parts of a step of the model, the sampling that follows it, and occasional ones.
 
-A step is a call of `embed_tokens`, one of `run_layer_group` for each layer group of the model, and the sampling.
-Sampling is a program of its own, so that it is compiled once for each number of sequences and not once for each bucket.
+A step is a call of `embed_tokens`, one of `run_layer_group` for each layer group of the model, and the sampling:
+`logits_step` and `choose_step`, with `adjust_step` in between and `logprobs_step` at the end if a sequence needs them.
+Sampling is compiled once for each number of sequences and not once for each bucket.
 Steps of prefill and decode differ only in their shapes. Each slot's last token stays on the device, so that the next
 step can be dispatched before this one is read.
 """
@@ -14,18 +15,20 @@ from jaxtyping import Array, Float, Int
 
 from service.engine.shapes import Bucket, EngineShapes, StepKind
 from service.engine.steps.inputs import (
+    AdjustInputs,
+    ChooseInputs,
     CopyInputs,
     CountInputs,
-    LastHiddenInputs,
+    LogprobInputs,
+    OptionInputs,
     Options,
     PromptLogprobInputs,
-    SampleInputs,
     SampleTargets,
     neutral_options,
     step_inputs,
 )
-from service.engine.steps.logprobs import PACKED_LOGPROBS, pack_prompt_logprobs
-from service.engine.steps.sampling import SampledTokens, SamplingState, count_tokens, sample_tokens
+from service.engine.steps.logprobs import PACKED_LOGPROBS, pack_logprobs, pack_prompt_logprobs
+from service.engine.steps.sampling import SamplingState, adjust_logits, choose_tokens, count_tokens
 from service.kernels.paging import RowPages
 from service.models.interface import Cache, LayerGroup, LayerGroupInputs, PagedDecoder, Weights
 
@@ -43,6 +46,13 @@ class Embedded(NamedTuple):
 
     inputs: LayerGroupInputs
     targets: SampleTargets
+
+
+class GroupOutputs(NamedTuple):
+    """The outputs of a layer group, which stay on the device."""
+
+    hidden: Float[Array, "seq token hidden"]
+    last: Float[Array, "seq 1 hidden"] | None  # of each sequence's last token; None if the step has one token each
 
 
 def initial_slots(vocab_size: int, shapes: EngineShapes) -> SlotState:
@@ -75,18 +85,14 @@ def embed_tokens(
 
 def run_layer_group(
     model: PagedDecoder, group: LayerGroup, weights: list[jax.Array], cache: Cache, inputs: LayerGroupInputs
-) -> tuple[Cache, Float[Array, "seq token hidden"]]:
+) -> tuple[Cache, GroupOutputs]:
     """Run some layers over the tokens of a step."""
-    hidden, cache = model.run_layer_group(group, weights, cache, jax.tree.map(jnp.asarray, inputs))
-    return cache, hidden
-
-
-def last_hidden(
-    _: Weights, slots: SlotState, inputs: LastHiddenInputs
-) -> tuple[SlotState, Float[Array, "seq 1 hidden"]]:
-    """Return the hidden state of each sequence's last token."""
-    last = jnp.maximum(jnp.asarray(inputs.num_tokens) - 1, 0)[:, None, None]
-    return slots, jnp.take_along_axis(jnp.asarray(inputs.hidden), last, axis=1)
+    arrays: LayerGroupInputs = jax.tree.map(jnp.asarray, inputs)
+    hidden, cache = model.run_layer_group(group, weights, cache, arrays)
+    if hidden.shape[1] == 1:
+        return cache, GroupOutputs(hidden, None)
+    last = jnp.maximum(arrays.paging.num_tokens - 1, 0)[:, None, None]
+    return cache, GroupOutputs(hidden, jnp.take_along_axis(hidden, last, axis=1))
 
 
 def save_pages(model: PagedDecoder, _: Any, cache: Cache, copy: CopyInputs) -> tuple[Cache, None]:
@@ -99,15 +105,48 @@ def restore_pages(model: PagedDecoder, _: Any, cache: Cache, copy: CopyInputs) -
     return model.restore_pages(cache, RowPages(*(jnp.asarray(a) for a in copy))), None
 
 
-def sample_step(
-    model: PagedDecoder, kind: StepKind, weights: Weights, slots: SlotState, inputs: SampleInputs
-) -> tuple[SlotState, SampledTokens]:
-    """Sample the next token of each sequence, and leave it in the sequence's slot."""
-    arrays: SampleInputs = jax.tree.map(jnp.asarray, inputs)
-    if arrays.options is not None:
-        slots = slots._replace(options=_write(slots.options, arrays.targets.slots, arrays.options))
-    with jax.named_scope("sample"):
-        return _sample(kind, model.logits(weights, jnp.asarray(arrays.hidden)[:, 0]), slots, arrays)
+def set_options(_: Weights, slots: SlotState, inputs: OptionInputs) -> tuple[SlotState, None]:
+    """Leave the options of sequences in their slots."""
+    arrays: OptionInputs = jax.tree.map(jnp.asarray, inputs)
+    written = jax.tree.map(
+        lambda leaf, of_seqs: leaf.at[arrays.slots].set(of_seqs, mode="drop"), slots.options, arrays.options
+    )
+    return slots._replace(options=written), None
+
+
+def logits_step(
+    model: PagedDecoder, weights: Weights, slots: SlotState, hidden: Float[Array, "seq 1 hidden"]
+) -> tuple[SlotState, Float[Array, "seq vocab"]]:
+    """Return the logits of the tokens that follow a step."""
+    return slots, model.logits(weights, jnp.asarray(hidden)[:, 0])
+
+
+def adjust_step(_: Weights, slots: SlotState, inputs: AdjustInputs) -> tuple[SlotState, Float[Array, "seq vocab"]]:
+    """Apply the options that change logits."""
+    with jax.named_scope("adjust"):
+        state = _sampling_state(slots, inputs.targets)
+        return slots, adjust_logits(jnp.asarray(inputs.logits), state, jnp.asarray(inputs.token_mask))
+
+
+def choose_step(_: Weights, slots: SlotState, inputs: ChooseInputs) -> tuple[SlotState, Int[Array, " seq"]]:
+    """Choose the next token of each sequence, and leave it in the sequence's slot."""
+    num_slots = slots.last_token_ids.shape[0]
+    state = _sampling_state(slots, inputs.targets)
+    with jax.named_scope("choose"):
+        chosen = choose_tokens(jnp.asarray(inputs.logits), state)
+    # A sequence that must fail keeps a valid token id, for the step in flight behind this one.
+    token_ids = jnp.maximum(chosen, 0)
+    counted = jnp.where(state.options.has_penalties, state.slots, num_slots)
+    slots = slots._replace(
+        last_token_ids=slots.last_token_ids.at[state.slots].set(token_ids, mode="drop"),
+        token_counts=slots.token_counts.at[counted, token_ids].add(1, mode="drop"),
+    )
+    return slots, chosen
+
+
+def logprobs_step(_: Weights, slots: SlotState, inputs: LogprobInputs) -> tuple[SlotState, Int[Array, "seq packed"]]:
+    """Return the log-probabilities of chosen tokens."""
+    return slots, pack_logprobs(jnp.asarray(inputs.logits), jnp.maximum(jnp.asarray(inputs.token_ids), 0))
 
 
 def count_step(_: Weights, slots: SlotState, inputs: CountInputs) -> tuple[SlotState, None]:
@@ -127,37 +166,12 @@ def prompt_logprobs(
     return slots, packed.reshape(*target_ids.shape, PACKED_LOGPROBS)
 
 
-def _sample(
-    kind: StepKind, logits: Float[Array, "seq vocab"], slots: SlotState, inputs: SampleInputs
-) -> tuple[SlotState, SampledTokens]:
-    slot_ids = inputs.targets.slots
-    num_slots = slots.last_token_ids.shape[0]
-    options = _read(kind, slots.options, slot_ids)
-    state = SamplingState(
-        options=options,
+def _sampling_state(slots: SlotState, targets: SampleTargets) -> SamplingState:
+    slot_ids = jnp.asarray(targets.slots)
+    return SamplingState(
+        options=jax.tree.map(lambda leaf: leaf.at[slot_ids].get(mode="clip"), slots.options),
         slots=slot_ids,
         token_counts=slots.token_counts,
-        token_mask=jnp.asarray(inputs.token_mask),
-        positions=inputs.targets.positions,
-        is_sequence=slot_ids < num_slots,
+        positions=jnp.asarray(targets.positions),
+        is_sequence=slot_ids < slots.last_token_ids.shape[0],
     )
-    sampled = sample_tokens(logits, state)
-    # A sequence that must fail keeps a valid token id, for the step in flight behind this one.
-    token_ids = jnp.maximum(sampled.token_ids, 0)
-    counted = jnp.where(options.has_penalties, slot_ids, num_slots)
-    slots = slots._replace(
-        last_token_ids=slots.last_token_ids.at[slot_ids].set(token_ids, mode="drop"),
-        token_counts=slots.token_counts.at[counted, token_ids].add(1, mode="drop"),
-    )
-    return slots, sampled
-
-
-def _read(kind: StepKind, options: Options, slots: Int[Array, " seq"]) -> Options:
-    """Return each sequence's options; a decode step's sequence `i` is in slot `i`, so nothing is gathered."""
-    if kind is StepKind.DECODE:
-        return jax.tree.map(lambda leaf: leaf[: slots.shape[0]], options)
-    return jax.tree.map(lambda leaf: leaf.at[slots].get(mode="clip"), options)
-
-
-def _write(options: Options, slots: Int[Array, " seq"], of_seqs: Options) -> Options:
-    return jax.tree.map(lambda leaf, seqs: leaf.at[slots].set(seqs, mode="drop"), options, of_seqs)

@@ -1,5 +1,7 @@
 """Every option against a plain numpy reference, and what it must not cost."""
 
+from typing import NamedTuple
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -7,9 +9,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from service.engine.batch import pack_options, unpack_logprobs
+from service.engine.batch import SampledTokens, pack_options, unpack_logprobs
 from service.engine.request import Request, Sampling
-from service.engine.steps.sampling import BROKEN, SamplingState, count_tokens, sample_tokens
+from service.engine.steps.logprobs import pack_logprobs
+from service.engine.steps.sampling import BROKEN, SamplingState, adjust_logits, choose_tokens, count_tokens
 from service.engine.token_mask import ALL_ALLOWED, pack_token_mask
 from tests.engine.steps.sampling_reference import adjusted, distribution, log_softmax
 from tests.tolerances import SAME_LOGPROB_ATOL
@@ -17,7 +20,23 @@ from tests.tolerances import SAME_LOGPROB_ATOL
 VOCAB = 40
 MAX_TOKENS = 16
 MAX_ROWS = 8
+
+
+class Rows(NamedTuple):
+    """Everything besides the logits that the programs of a sampling are given."""
+
+    state: SamplingState
+    token_mask: jax.Array
+
+
+def sample_tokens(logits, rows):
+    """Run all programs of a sampling, as a runner does for a batch in which every option is used."""
+    token_ids = choose_tokens(adjust_logits(logits, *rows), rows.state)
+    return SampledTokens(token_ids, pack_logprobs(logits, jnp.maximum(token_ids, 0)))
+
+
 compiled_sample = jax.jit(sample_tokens)
+compiled_adjust = jax.jit(adjust_logits)
 compiled_count = jax.jit(count_tokens)
 
 
@@ -48,14 +67,14 @@ def rows_of(requests, outputs=None, *, vocab=VOCAB, allowed=None, positions=None
     for row, allowed_tokens in enumerate(allowed or []):
         words[row] = words_of(allowed_tokens)
     lengths = [len(r.prompt_ids) + len(o) for r, o in zip(requests, outputs, strict=True)]
-    return SamplingState(
+    state = SamplingState(
         options=jax.tree.map(jnp.asarray, pack_options(requests, num_rows)),
         slots=jnp.arange(num_rows, dtype=jnp.int32),
         token_counts=counts,
-        token_mask=jnp.asarray(words),
         positions=jnp.asarray(lengths if positions is None else positions, jnp.int32),
         is_sequence=jnp.asarray([True] * num_rows if is_row is None else is_row),
     )
+    return Rows(state, jnp.asarray(words))
 
 
 def sampled(logits, rows):
@@ -74,11 +93,11 @@ def draws(logits, sampling, num_draws=4096, **facts):
     """Draw many tokens from one row's scores, each with another seed, in one call."""
     request = Request("a", (1, 2), 8, sampling, stop_ids=frozenset({3, 5}))
     rows = rows_of([request], vocab=len(logits), **facts)
-    many = jax.tree.map(lambda leaf: jnp.repeat(leaf, num_draws, axis=0), rows)
+    many, masks = jax.tree.map(lambda leaf: jnp.repeat(leaf, num_draws, axis=0), rows)
     seeds = np.stack([np.zeros(num_draws, np.int32), np.arange(num_draws, dtype=np.int32)], axis=1)
     integers = many.options.integers.at[:, 4:6].set(seeds)
     many = many._replace(options=many.options._replace(integers=integers), slots=jnp.zeros(num_draws, jnp.int32))
-    return np.asarray(compiled_sample(jnp.tile(jnp.asarray(logits), (num_draws, 1)), many).token_ids)
+    return np.asarray(compiled_sample(jnp.tile(jnp.asarray(logits), (num_draws, 1)), Rows(many, masks)).token_ids)
 
 
 @pytest.fixture(scope="module")
@@ -254,14 +273,25 @@ def primitives(jaxpr, *, enters_branches):
 
 def test_nothing_is_sorted_and_greedy_rows_run_no_pass_but_two():
     rows = rows_of([Request("a", (1,), 8)])
-    jaxpr = jax.make_jaxpr(sample_tokens)(jnp.zeros((1, VOCAB)), rows).jaxpr
-    everywhere = set(primitives(jaxpr, enters_branches=True))
+    logits = jnp.zeros((1, VOCAB))
+    assert "sort" not in set(primitives(jax.make_jaxpr(sample_tokens)(logits, rows).jaxpr, enters_branches=True))
+    jaxpr = jax.make_jaxpr(choose_tokens)(logits, rows.state).jaxpr
     always = set(primitives(jaxpr, enters_branches=False))
-    assert "sort" not in everywhere
-    assert {"exp", "while", "top_k", "random_bits", "threefry2x32"} & always == set()
-    (switch,) = [e for e in jaxpr.eqns if e.primitive.name == "cond" and len(e.params["branches"]) == 3]
+    assert {"exp", "while", "random_bits", "threefry2x32"} & always == set()
+    (switch,) = [e for e in jaxpr.eqns if e.primitive.name == "cond"]
     greedy = set(primitives(switch.params["branches"][0].jaxpr, enters_branches=True))
     assert {"exp", "while", "scatter", "scatter-add", "cumsum", "argmax"} & greedy == set()
+
+
+@settings(max_examples=30, deadline=None)
+@given(seed=st.integers(0, 1000))
+def test_options_of_one_row_leave_the_logits_of_the_others_as_they_are(seed):
+    logits = (np.random.RandomState(seed).randn(3, VOCAB) * 4).astype(np.float32)
+    costly = Sampling(repetition_penalty=2.0, frequency_penalty=1.0, logit_bias={3: 5.0}, min_tokens=3)
+    requests = [Request(str(i), (1, 2), 8, costly if i == 1 else Sampling(), frozenset({4})) for i in range(3)]
+    changed = np.asarray(compiled_adjust(logits, *rows_of(requests)))
+    assert (changed[[0, 2]] == logits[[0, 2]]).all()
+    assert (changed[1] != logits[1]).any()
 
 
 def test_padding_asks_for_nothing():
@@ -270,5 +300,6 @@ def test_padding_asks_for_nothing():
     requests = [Request("a", (1,), 8, Sampling(temperature=0.0)), Request("b", (1,), 8, costly)]
     logits = np.random.RandomState(0).randn(2, VOCAB)
     got = sampled(logits, rows_of(requests, is_row=[True, False]))
+    adjusted_logits = np.asarray(compiled_adjust(logits.astype(np.float32), *rows_of(requests, is_row=[True, False])))
     assert int(got.token_ids[1]) == int(np.argmax(logits[1]))
-    assert not got.logprobs.any()
+    assert (adjusted_logits == logits.astype(np.float32)).all()
