@@ -38,6 +38,7 @@ class LazyExecutables(Mapping[str, Executable]):
         self._rest = list(names[num_first:])
         self._first = frozenset(self._queue)
         self._num_threads = 0
+        self.num_made = 0  # so far; one whose making failed does not count
         self._start_threads(making.num_first_threads)
 
     @override
@@ -134,6 +135,9 @@ class LazyExecutables(Mapping[str, Executable]):
             self._futures[name].set_result(self._making.make(name))
         except BaseException as error:
             self._futures[name].set_exception(error)
+        else:
+            with self._lock:
+                self.num_made += 1
 
 
 _stack_lock = threading.Lock()

@@ -17,6 +17,7 @@ class AvailableSteps:
         shapes: EngineShapes,
         is_compiled: Callable[[StepKind, Bucket], bool] = lambda kind, bucket: True,
         are_copies_compiled: Callable[[], bool] = lambda: True,
+        num_compiled: Callable[[], int] | None = None,
     ) -> None:
         """Look at what is there; at least `sufficient_buckets` must be.
 
@@ -24,10 +25,13 @@ class AvailableSteps:
             shapes: the sizes of all steps.
             is_compiled: whether a step is there.
             are_copies_compiled: whether the copies between slots and pages are, without which no prefix is cached.
+            num_compiled: how many programs are; while it stays the same, `refresh` does nothing. None to always look.
         """
         self._shapes = shapes
         self._is_compiled = is_compiled
         self._are_copies_compiled = are_copies_compiled
+        self._num_compiled = num_compiled
+        self._num_seen: int | None = None
         self._missing = shapes.buckets
         self.has_copies = self.is_complete = False  # whether the copies are there; whether everything is
         self.grids = shapes.grids
@@ -36,6 +40,11 @@ class AvailableSteps:
 
     def refresh(self) -> None:
         """Look for what has been compiled in the meantime."""
+        if self._num_compiled is not None:
+            num_compiled = self._num_compiled()
+            if num_compiled == self._num_seen:
+                return
+            self._num_seen = num_compiled
         self.has_copies = self.has_copies or self._are_copies_compiled()
         if self._missing:
             self._missing = [step for step in self._missing if not self._is_compiled(*step)]

@@ -94,6 +94,7 @@ class Runner:
             _LayerGroupOnDevice(group, cache, weights)
             for group, cache in zip(layer_groups, self._state.caches, strict=True)
         ]
+        self._unread_tables: dict[tuple[int, int], jax.Array] = {}
         # On every device already, so that a step without a restriction sends no masks.
         self._unrestricted = {
             num_seqs: jax.device_put(unrestricted_mask(num_seqs, self._state.vocab_size), self._state.replicated)
@@ -104,6 +105,8 @@ class Runner:
         """Start the model's part of a step."""
         executables = self._executables.model[kind, bucket]
         group_inputs, targets = self._run(executables.embed, inputs.packed)
+        page_table = self._page_table(bucket, inputs)
+        group_inputs = group_inputs._replace(paging=group_inputs.paging._replace(page_table=page_table))
         hidden, last = group_inputs.hidden, None
         for group, executable in zip(self._groups, executables.layer_groups, strict=True):
             hidden, last = group.run(executable.get(), group_inputs)
@@ -230,6 +233,15 @@ class Runner:
     def _run(self, executable: DeferredExecutable, inputs: Any) -> Any:
         """Start a program that updates the slots, and return its outputs at once."""
         return executable.get()(self._weights, self._state.slots, inputs)
+
+    def _page_table(self, bucket: Bucket, inputs: StepInputs) -> jax.Array:
+        """Return a step's page table on the device; where no step reads pages, one that is there already."""
+        if not self.shapes.has_slot_cache:
+            return jax.device_put(inputs.page_table, self._state.replicated)
+        shape = (bucket.num_seqs, bucket.num_pages)
+        if shape not in self._unread_tables:
+            self._unread_tables[shape] = jax.device_put(inputs.page_table, self._state.replicated)
+        return self._unread_tables[shape]
 
     def _run_sampling(self, part: SamplingPart, num_seqs: int, inputs: Any) -> Any:
         return self._run(self._executables.sampling[part, num_seqs], inputs)

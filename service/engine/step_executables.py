@@ -58,7 +58,7 @@ class StepExecutables:
         self._shapes = shapes
         self._kinds = distinct(groups)
         self._preferred: set[tuple[StepKind, Bucket]] = set()
-        self.available = AvailableSteps(shapes, self._is_compiled, self._are_copies_compiled)
+        self.available = AvailableSteps(shapes, self._is_compiled, self._are_copies_compiled, self._num_compiled)
 
         def deferred(name: str) -> DeferredExecutable:
             return DeferredExecutable(self._find, name)
@@ -68,7 +68,7 @@ class StepExecutables:
 
         self.model = {
             (kind, bucket): ModelExecutables(
-                deferred(embed_name(kind, bucket)),
+                deferred(embed_name(kind, bucket.num_seqs, bucket.num_tokens)),
                 by_group(lambda group, kind=kind, bucket=bucket: layer_group_name(kind, bucket, group)),
             )
             for kind, bucket in shapes.buckets
@@ -103,6 +103,9 @@ class StepExecutables:
         if not is_usable:
             self.waited_s += time.perf_counter() - begin_s
         return executable
+
+    def _num_compiled(self) -> int:
+        return self._by_name.num_made if isinstance(self._by_name, LazyExecutables) else len(self._by_name)
 
     def _is_usable(self, name: str) -> bool:
         return not isinstance(self._by_name, LazyExecutables) or self._by_name.is_usable(name)

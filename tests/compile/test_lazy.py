@@ -125,6 +125,7 @@ def test_a_failure_reaches_whoever_asks_and_whoever_waits_and_the_others_are_mad
         executables.wait()
     assert executables["c"]
     assert lookups_make or [executables.is_usable(name) for name in "abc"] == [False, False, True]
+    assert executables.num_made == 1
     with pytest.raises(KeyError):
         executables["d"]
 

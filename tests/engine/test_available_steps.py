@@ -88,6 +88,23 @@ def test_steps_appear_as_they_are_compiled_a_token_shape_with_its_widest_context
     assert steps.is_complete
 
 
+def test_steps_are_looked_at_again_only_after_something_was_compiled():
+    shapes = EngineShapes(num_slots=4, num_pages=256, page_size=16, max_context=1024, max_prefill_tokens=128)
+    compiled, looks = set(sufficient_buckets(shapes)), []
+
+    def is_compiled(kind, bucket):
+        looks.append((kind, bucket))
+        return (kind, bucket) in compiled
+
+    steps = AvailableSteps(shapes, is_compiled, num_compiled=lambda: len(compiled))
+    num_looks = len(looks)
+    steps.refresh()
+    assert len(looks) == num_looks
+    compiled.update(shapes.buckets)
+    steps.refresh()
+    assert steps.is_complete
+
+
 def test_no_prefix_is_cached_until_pages_can_be_copied_and_then_those_that_run_are_too():
     scheduler = make_scheduler(num_slots=3, max_tokens=8)
     shapes = PrefillShapes(8, num_seqs=(1, 2, 4), step_cost_tokens=512)

@@ -89,7 +89,7 @@ def test_a_decode_step_exchanges_hidden_states_and_scores_and_never_weights_or_c
             assert found == [["all-reduce", [num_seqs, 1, hidden_size]]] * (2 * num_layers)
         elif name.startswith("embed") and model == "rows":  # whose vocabulary is split
             assert found == [["all-reduce", [num_seqs, num_tokens, hidden_size]]]
-        elif name.startswith("sample"):
+        elif name.startswith("logits"):
             assert found == ([["all-gather", [num_seqs, vocab_size]]] if model == "rows" else [])
         elif not name.startswith(("prefill", "prompt-logprobs")):
             assert found == []

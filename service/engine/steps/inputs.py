@@ -25,7 +25,7 @@ NO_TOKEN = np.iinfo(np.int32).max  # fills unused places; outside every vocabula
 
 
 class StepInputs(NamedTuple):
-    """The host's part of one step: views of one array, so that a single transfer sends it.
+    """The host's part of one step: a page table, and views of one array, so that two transfers send it.
 
     A padded sequence has no tokens, and `num_slots` as its slot.
     """
@@ -35,8 +35,8 @@ class StepInputs(NamedTuple):
     num_tokens: Int[Any, " seq"]
     slots: Int[Any, " seq"]
     sample_slots: Int[Any, " seq"]  # `num_slots` for a sequence that samples no token
-    page_table: Int[Any, "seq page"]
     token_ids: Int[Any, "seq token"]  # a prefill's; a decode step takes each slot's last token from the device
+    page_table: Int[Any, "seq page"]
 
     @property
     def paging(self) -> Paging:
@@ -157,12 +157,10 @@ class CountInputs(NamedTuple):
     num_tokens: Int[np.ndarray, ""]
 
 
-def step_inputs(packed: Int[Any, "seq column"], bucket: Bucket) -> StepInputs:
-    """Return the parts of the one array, whose width is that of the bucket."""
+def step_inputs(packed: Int[Any, "seq column"], page_table: Int[Any, "seq page"]) -> StepInputs:
+    """Return the parts of the one array, with a page table."""
     single = (packed[:, column] for column in range(NUM_SINGLE_COLUMNS))
-    last_page = NUM_SINGLE_COLUMNS + bucket.num_pages
-    page_table, token_ids = packed[:, NUM_SINGLE_COLUMNS:last_page], packed[:, last_page:]
-    return StepInputs(packed, *single, page_table=page_table, token_ids=token_ids)
+    return StepInputs(packed, *single, token_ids=packed[:, NUM_SINGLE_COLUMNS:], page_table=page_table)
 
 
 def scalar(value: int) -> Int[np.ndarray, ""]:
@@ -172,8 +170,9 @@ def scalar(value: int) -> Int[np.ndarray, ""]:
 
 def empty_step(bucket: Bucket, shapes: EngineShapes) -> StepInputs:
     """Return a step of padded sequences only."""
-    num_columns = NUM_SINGLE_COLUMNS + bucket.num_pages + (bucket.num_tokens if bucket.num_tokens > 1 else 0)
-    inputs = step_inputs(np.zeros((bucket.num_seqs, num_columns), np.int32), bucket)
+    num_columns = NUM_SINGLE_COLUMNS + (bucket.num_tokens if bucket.num_tokens > 1 else 0)
+    packed, page_table = (np.zeros((bucket.num_seqs, n), np.int32) for n in (num_columns, bucket.num_pages))
+    inputs = step_inputs(packed, page_table)
     inputs.slots[:] = inputs.sample_slots[:] = shapes.num_slots
     return inputs
 

@@ -1,7 +1,7 @@
 """Names of the programs of a runner, as bundles and logs have them.
 
 initial-slots, initial-cache-…  the device state; each part of a cache for each kind of layer group
-embed-…                         tokens to hidden states; one for each bucket
+embed-…                         tokens to hidden states; one for each kind of step and token shape
 prefill-…, decode-…             the layers of a group; one for each bucket and kind of layer group
 logits-…, choose-…              the sampling that follows a step; one for each number of sequences
 adjust-…, logprobs-…            the parts of sampling that only some requests need; the same
@@ -27,9 +27,9 @@ def initial_cache_name(group: LayerGroup, part: int) -> str:
     return f"initial-cache-{group.kind}-part{part}"
 
 
-def embed_name(kind: StepKind, bucket: Bucket) -> str:
-    """Name the program that begins a step of a bucket."""
-    return f"embed-{_bucket_name(kind, bucket)}"
+def embed_name(kind: StepKind, num_seqs: int, num_tokens: int) -> str:
+    """Name the program that begins a step of this shape."""
+    return f"embed-{kind}-seqs{num_seqs}-tokens{num_tokens}"
 
 
 def layer_group_name(kind: StepKind, bucket: Bucket, group: LayerGroup) -> str:
@@ -81,7 +81,7 @@ def copy_names(shapes: EngineShapes, kinds: Sequence[LayerGroup]) -> list[str]:
 def step_names(kind: StepKind, bucket: Bucket, groups: Sequence[LayerGroup]) -> list[str]:
     """Name the programs that a step of a bucket runs, in that order."""
     return [
-        embed_name(kind, bucket),
+        embed_name(kind, bucket.num_seqs, bucket.num_tokens),
         *(layer_group_name(kind, bucket, group) for group in groups),
         *([SET_OPTIONS] if kind is StepKind.PREFILL else []),
         sampling_name(SamplingPart.LOGITS, bucket.num_seqs),

@@ -86,11 +86,12 @@ class _EnginePrograms:
         """Return the programs before the first layer group of a step."""
         return [
             self._of_slots(
-                embed_name(kind, bucket),
-                functools.partial(embed_tokens, self._model, kind, bucket=bucket),
-                empty_step(bucket, self._shapes).packed,
+                embed_name(kind, *shape),
+                functools.partial(embed_tokens, self._model, kind),
+                empty_step(Bucket(*shape, num_pages=0), self._shapes).packed,
             )
-            for kind, bucket in self._shapes.buckets
+            for kind in StepKind
+            for shape in self._shapes.token_shapes(kind)
         ]
 
     def sampling(self) -> list[Program]:

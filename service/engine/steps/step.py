@@ -13,7 +13,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
-from service.engine.shapes import Bucket, EngineShapes, StepKind
+from service.engine.shapes import EngineShapes, StepKind
 from service.engine.steps.inputs import (
     AdjustInputs,
     ChooseInputs,
@@ -44,7 +44,7 @@ class SlotState(NamedTuple):
 class Embedded(NamedTuple):
     """A step before its first layer group; it stays on the device."""
 
-    inputs: LayerGroupInputs
+    inputs: LayerGroupInputs  # its page table, whose width depends on the context, has no page yet
     targets: SampleTargets
 
 
@@ -71,11 +71,9 @@ def embed_tokens(
     weights: Weights,
     slots: SlotState,
     packed: Int[Array, "seq column"],
-    *,
-    bucket: Bucket,
 ) -> tuple[SlotState, Embedded]:
     """Embed the tokens of a step, and pass on the rest of the host's inputs."""
-    inputs = step_inputs(jnp.asarray(packed), bucket)
+    inputs = step_inputs(jnp.asarray(packed), jnp.zeros((len(packed), 0), jnp.int32))
     is_decode = kind is StepKind.DECODE  # sequence `i` is then in slot `i`
     token_ids = slots.last_token_ids[: len(packed), None] if is_decode else inputs.token_ids
     positions = inputs.paging.positions(token_ids.shape[1])
