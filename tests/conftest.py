@@ -49,9 +49,13 @@ def pytest_collection_modifyitems(items):
 def pytest_configure(config):
     """Make arrays strict, and refuse other machines from now on."""
     import jax
+    from hypothesis import HealthCheck, settings
 
     import tests.loopback.sitecustomize  # noqa: F401
 
+    # How long an example takes says more about the machine than about the code.
+    settings.register_profile("untimed", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+    settings.load_profile("untimed")
     jax.config.update("jax_numpy_dtype_promotion", "strict")
     jax.config.update("jax_numpy_rank_promotion", "raise")
     jax.config.update("jax_num_cpu_devices", 2)
