@@ -57,7 +57,8 @@ class ToolUse:
             self.allows_several,
             None if answer is None or self.is_required else answer.part,
         )
-        return tool_grammar(self.tool_format, rules, model.tokenizer, model.stop_ids)
+        other_ids = {i for i in model.tokenizer.special_ids - model.stop_ids if i < model.vocab_size}
+        return tool_grammar(self.tool_format, rules, model.tokenizer, other_ids)
 
 
 def tool_use(body: ChatCompletionRequest, model: ServedModel) -> ToolUse | None:

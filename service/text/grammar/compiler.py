@@ -34,11 +34,13 @@ class Grammar:
 
     compiled: "LLMatcher"
     end_ids: frozenset[int]  # tokens that the library lets end a text
+    vocab_size: int
     has_failed: bool = False  # a sequence met a limit, which the others may share
 
     def matcher(self, stop_ids: Set[int]) -> GrammarMatcher:
         """Return the beginning of a text, in microseconds; tokens of `stop_ids`, at least one, end it."""
-        return GrammarMatcher(self.compiled.deep_copy(), stop_ids, self.end_ids - stop_ids, self._note_failure)
+        known = {token_id for token_id in stop_ids if token_id < self.vocab_size}
+        return GrammarMatcher(self.compiled.deep_copy(), known, self.end_ids - known, self._note_failure)
 
     def _note_failure(self) -> None:
         self.has_failed = True
@@ -53,11 +55,11 @@ class GrammarCompiler:
         Args:
             tokenizer: of the model.
             vocab_size: number of rows of its embedding.
-            end_ids: tokens that end its texts.
+            end_ids: tokens that end its texts; a checkpoint may state some that its vocabulary lacks.
         """
         self._tokenizer = tokenizer
         self._vocab_size = vocab_size
-        self._end_ids = end_ids
+        self._end_ids = frozenset(token_id for token_id in end_ids if token_id < vocab_size)
         self._lock = Lock()
         self._building = Lock()  # of the tables of the vocabulary, once
         self._kept: OrderedDict[str, Grammar] = OrderedDict()
@@ -75,7 +77,7 @@ class GrammarCompiler:
             if kept is not None and not kept.has_failed:
                 self._kept.move_to_end(text)
                 return kept
-        grammar = Grammar(self._compiled(text, param), self._end_ids)
+        grammar = Grammar(self._compiled(text, param), self._end_ids, self._vocab_size)
         with self._lock:
             self._kept[text] = grammar
             while len(self._kept) > MAX_KEPT_GRAMMARS or sum(map(len, self._kept)) > MAX_KEPT_CHARS:

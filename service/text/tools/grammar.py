@@ -40,10 +40,17 @@ def special_markers(tool_format: ToolFormat, tokenizer: Tokenizer) -> dict[str, 
 
 
 def tool_grammar(
-    tool_format: ToolFormat, rules: CallRules, tokenizer: Tokenizer, end_ids: Set[int]
+    tool_format: ToolFormat, rules: CallRules, tokenizer: Tokenizer, other_ids: Set[int]
 ) -> list[Mapping[str, Any]]:
-    """Return the grammar of an answer as parts for the compiler; without calls, an answer has any special tokens."""
-    writer = _Writer(tool_format, rules, tokenizer, end_ids)
+    """Return the grammar of an answer as parts for the compiler.
+
+    Args:
+        tool_format: how calls are written.
+        rules: which calls there may be.
+        tokenizer: of the model.
+        other_ids: special tokens that free text may have; the format's markers are left out.
+    """
+    writer = _Writer(tool_format, rules, tokenizer, other_ids)
     parts: list[Mapping[str, Any]] = [{"name": "calls", "lark_grammar": writer.text()}]
     return parts if rules.answer is None else [*parts, {"name": "answer", **rules.answer}]
 
@@ -51,11 +58,11 @@ def tool_grammar(
 class _Writer:
     """Writes the rules in Lark's syntax."""
 
-    def __init__(self, tool_format: ToolFormat, rules: CallRules, tokenizer: Tokenizer, end_ids: Set[int]) -> None:
+    def __init__(self, tool_format: ToolFormat, rules: CallRules, tokenizer: Tokenizer, other_ids: Set[int]) -> None:
         self._format = tool_format
         self._rules = rules
         self._markers = special_markers(tool_format, tokenizer)
-        self._other_ids = sorted(tokenizer.special_ids - end_ids - set(self._markers.values()))
+        self._other_ids = sorted(other_ids - set(self._markers.values()))
 
     def text(self) -> str:
         lines = ["%llguidance {}", f"start: {self._start()}", f"body: {self._body()}", f"TEXT: {_ANY_TEXT}"]

@@ -102,6 +102,14 @@ def test_the_tokens_that_end_a_text_are_the_requests():
     assert set(allowed_tokens(matcher, NUM_ROWS)) == {comma, 40}
 
 
+def test_an_end_that_the_vocabulary_lacks_is_no_token_of_a_mask():
+    stated = definition.of_choices(["a"], "field")
+    grammar = compiler(BYTE_LEVEL, BYTE_LEVEL_ENDS | {10**6}).compile([stated.part], stated.param)
+    matcher = grammar.matcher(BYTE_LEVEL_ENDS | {10**6})
+    matcher.accept(BYTE_LEVEL.encode("a", add_special_tokens=False)[0])
+    assert set(allowed_tokens(matcher, NUM_ROWS)) == BYTE_LEVEL_ENDS
+
+
 def test_sequences_of_one_grammar_go_their_own_ways():
     grammar = compiled(definition.of_choices(["ab", "cd"], "field"))
     first, second = grammar.matcher(BYTE_LEVEL_ENDS), grammar.matcher(BYTE_LEVEL_ENDS)

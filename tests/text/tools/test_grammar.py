@@ -33,7 +33,9 @@ def encoded(text):
 
 def matcher_of(form, rules, text=""):
     """Return the state after a text, each token of which was allowed."""
-    matcher = COMPILER.compile(tool_grammar(form, rules, TOKENIZER, ENDS), "tools").matcher(ENDS)
+    matcher = COMPILER.compile(tool_grammar(form, rules, TOKENIZER, TOKENIZER.special_ids - ENDS), "tools").matcher(
+        ENDS
+    )
     for token_id in encoded(text):
         assert token_id in allowed_tokens(matcher, TOKENIZER.vocab_size), (text, TOKENIZER.token_bytes_of(token_id))
         matcher.accept(token_id)
