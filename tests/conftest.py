@@ -46,6 +46,14 @@ def pytest_collection_modifyitems(items):
             item.add_marker(pytest.mark.xdist_group(f"{name} {getattr(parameter, '__name__', '')}".strip()))
 
 
+def pytest_collection_finish(session):
+    """Refuse to run tests that pytest-xdist has not grouped: each worker would make the costly fixtures again."""
+    if getattr(session.config.option, "loadgroup", False):
+        grouped = [item.nodeid for item in session.items if item.get_closest_marker("xdist_group")]
+        ungrouped = [nodeid for nodeid in grouped if "@" not in nodeid]
+        assert not ungrouped, f"this pytest-xdist does not group the tests of this pytest: {ungrouped[0]}"
+
+
 def pytest_configure(config):
     """Make arrays strict, and refuse other machines from now on."""
     import jax
