@@ -1,5 +1,6 @@
 """vLLM's fields of requests and keys of answers, each with an effect that a client can see."""
 
+import numpy as np
 import pytest
 
 from service.engine.request import FinishReason
@@ -49,6 +50,13 @@ async def test_special_tokens_cannot_be_kept_by_a_tokenizer_whose_tokens_have_no
         ({"truncate_prompt_tokens": 0}, "truncate_prompt_tokens"),
         ({"truncate_prompt_tokens": True}, "truncate_prompt_tokens"),
         ({"cache_salt": ""}, "cache_salt"),
+        ({"bad_words": [""]}, "bad_words[0]"),
+        ({"bad_words": "a"}, "bad_words"),
+        ({"bad_words": ["a"] * 65}, "bad_words"),
+        ({"bad_words": ["a"], "structured_outputs": {"regex": "a+"}}, "bad_words"),
+        ({"max_tokens": 0}, "max_tokens"),
+        ({"max_tokens": 0, "echo": True, "stream": True}, "max_tokens"),
+        ({"max_tokens": 0, "echo": True, "min_tokens": 1}, "min_tokens"),
         ({"cache_salt": 1}, "cache_salt"),
     ],
 )
@@ -124,3 +132,40 @@ async def test_a_null_of_an_answer_can_be_sent_back():
     messages = [{"role": "user", "content": "hi"}, message, {"role": "user", "content": "more"}]
     answer = await service.post("/v1/chat/completions", {"model": MODEL, "messages": messages})
     assert answer.status_code == 200
+
+
+@BOTH
+async def test_bad_words_constrain_each_sequence_on_its_own(ask):
+    service = Service()
+    await ask(service, n=2, bad_words=["Hello world", "x"])
+    first, second = (stream.request.constraint for stream in service.engine.streams)
+    assert first is not second
+    excluded = np.zeros(64, np.uint32)
+    for token_id in tokens("Hello world")[:-1]:
+        first.accept(token_id)
+    for constraint, is_allowed in ((first, False), (second, True)):
+        constraint.fill_mask(excluded)
+        last = tokens("Hello world")[-1]
+        assert bool(excluded[last // 32] >> (last % 32) & 1) == is_allowed
+    await ask(service, bad_words=[])
+    assert service.engine.last.request.constraint is None
+
+
+@pytest.mark.parametrize("script", [tokens("Hello"), [FinishReason.STOP], [[*tokens("Hello")]]])
+async def test_no_tokens_at_all_score_the_prompt(script):
+    service = Service(script)
+    prompt = tokens("Once upon")
+    answer = (await service.complete(prompt, max_tokens=0, echo=True, logprobs=2)).json()
+    choice = answer["choices"][0]
+    assert (choice["text"], choice["finish_reason"]) == ("Once upon", "length")
+    assert len(choice["logprobs"]["tokens"]) == len(prompt)
+    assert answer["usage"]["completion_tokens"] == 0
+    assert service.engine.last.request.max_tokens == 1
+    plain = (await service.complete(prompt, max_tokens=1, echo=True, logprobs=2)).json()["choices"][0]
+    for field, entries in choice["logprobs"].items():
+        assert plain["logprobs"][field][: len(prompt)] == entries
+
+
+async def test_a_chat_has_at_least_one_token():
+    error = (await Service().chat(max_tokens=0)).json()["error"]
+    assert (error["code"], error["param"]) == ("invalid_value", "max_tokens")

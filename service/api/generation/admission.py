@@ -9,9 +9,11 @@ from dataclasses import replace
 from service.api.dependencies import ApiContext, RequestContext, ServedModel
 from service.api.generation.streams import TextStreams
 from service.api.schema.generation import GenerationRequest
+from service.engine.constraint import Constraint
 from service.engine.limits import MAX_STOP_IDS
 from service.engine.request import Request, Sampling
 from service.errors import ContextLengthExceeded, InvalidParameter, UnsupportedParameter
+from service.text.bad_words import BadWords, bad_sequences
 from service.text.detokenizer import StopRule
 from service.text.grammar.compiler import Grammar
 
@@ -48,12 +50,12 @@ def submit(
     """
     model = context.model
     body.check_token_ids(model.vocab_size)
-    if (user := body.end_user) is not None:
-        context.log_fields["user"] = "".join(c if c.isprintable() else "?" for c in user[:MAX_LOGGED_CHARS])
+    _log_user(context, body)
     answer_id = f"{prefix}-{uuid.uuid4().hex}"
     stop_ids = _stop_ids(body, model)
     sampling = _sampling(body, model, context.api)
     random_seed = secrets.randbits(63)
+    excluded = bad_sequences(body.bad_words, model.tokenizer)
     requests: list[Request] = []
     for prompt_ids in prompts:
         max_tokens = _max_tokens(context, body, prompt_ids, param, default_max_tokens)
@@ -68,13 +70,32 @@ def submit(
                     priority=body.priority,
                     cache_salt=_cache_salt(context, body),
                     num_prompt_logprobs=body.num_prompt_logprobs,
-                    constraint=None if grammar is None else grammar.matcher(stop_ids),
+                    constraint=_constraint(grammar, stop_ids, excluded),
                 )
             )
     stop = StopRule(tuple(body.stop), keeps_stop=body.include_stop_str_in_output)
     return TextStreams(
-        context, answer_id, requests, stop, per_prompt=body.n, shown_ids=shown_ids | _kept_ids(body, model)
+        context,
+        answer_id,
+        requests,
+        stop,
+        per_prompt=body.n,
+        shown_ids=shown_ids | _kept_ids(body, model),
+        scores_only=body.requested_max_tokens[0] == 0,
     )
+
+
+def _log_user(context: RequestContext, body: GenerationRequest) -> None:
+    if (user := body.end_user) is not None:
+        context.log_fields["user"] = "".join(c if c.isprintable() else "?" for c in user[:MAX_LOGGED_CHARS])
+
+
+def _constraint(
+    grammar: Grammar | None, stop_ids: frozenset[int], excluded: frozenset[tuple[int, ...]]
+) -> Constraint | None:
+    if grammar is not None:
+        return grammar.matcher(stop_ids)
+    return BadWords(excluded) if excluded else None
 
 
 def _kept_ids(body: GenerationRequest, model: ServedModel) -> frozenset[int]:
@@ -104,7 +125,7 @@ def token_budget(
 
     Args:
         prompt_tokens: length of the prompt.
-        requested: the request's own limit and the field that states it.
+        requested: the request's own limit, 0 for scores alone, and the field that states it.
         default: the limit if the request has none, cut to the rest of the context; None for all of the rest.
         limit_tokens: length of the context.
         param: the field that the prompt came from.
@@ -114,6 +135,8 @@ def token_budget(
     """
     room = limit_tokens - prompt_tokens
     max_tokens, max_tokens_param = requested
+    if max_tokens == 0:  # the engine computes the scores of a prompt as it samples a token, which is dropped
+        max_tokens = 1
     if room < 1 or (max_tokens is not None and max_tokens > room):
         raise ContextLengthExceeded(
             prompt_tokens=prompt_tokens,

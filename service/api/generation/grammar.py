@@ -45,6 +45,7 @@ def check_options(body: GenerationRequest, model: ServedModel) -> None:
         raise InvalidParameter(message, param="ignore_eos")
     for name, contradicts in (
         ("min_tokens", body.min_tokens > 0),
+        ("bad_words", bool(body.bad_words)),
         ("allowed_token_ids", body.allowed_token_ids is not None),
     ):
         if contradicts:

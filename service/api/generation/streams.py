@@ -31,8 +31,11 @@ class TextDelta:
 class TextStream:
     """One running sequence."""
 
-    def __init__(self, context: RequestContext, request: Request, stop: StopRule, shown_ids: Set[int]) -> None:
+    def __init__(
+        self, context: RequestContext, request: Request, stop: StopRule, shown_ids: Set[int], *, scores_only: bool
+    ) -> None:
         self.request = request
+        self._scores_only = scores_only
         self.num_tokens = 0
         self.num_cached_tokens = 0  # prompt tokens found in the prefix cache
         self.finish_reason: FinishReason | None = None
@@ -64,13 +67,13 @@ class TextStream:
         raise EngineError("a sequence ended without a finish reason")
 
     def _delta(self, event: TokenEvent) -> TextDelta:
-        text, num_tokens = self._read(event)
+        text, num_tokens = ("", 0) if self._scores_only else self._read(event)
         self.num_tokens += num_tokens
         self.num_cached_tokens += event.num_cached_tokens
         if self.finish_reason is None and event.finish_reason is FinishReason.ABORT:
             raise Draining
         if self.finish_reason is None and event.finish_reason is not None:
-            self.finish_reason = event.finish_reason
+            self.finish_reason = FinishReason.LENGTH if self._scores_only else event.finish_reason
             text += self._stop_strings.flush()
         token_ids, logprobs = event.token_ids[:num_tokens], event.logprobs[:num_tokens]
         return TextDelta(text, token_ids, self.finish_reason, logprobs, event.prompt_logprobs)
@@ -105,6 +108,7 @@ class TextStreams:
         *,
         per_prompt: int,
         shown_ids: Set[int] = frozenset(),
+        scores_only: bool = False,
     ) -> None:
         """Submit all sequences to the engine, or none.
 
@@ -115,6 +119,7 @@ class TextStreams:
             stop: which strings end a text, and how.
             per_prompt: choices of each prompt.
             shown_ids: special tokens that have their names as text.
+            scores_only: whether the tokens that the engine generates are dropped.
 
         Raises:
             Overloaded, Draining, EngineStopped: the engine does not accept all of them now.
@@ -128,7 +133,7 @@ class TextStreams:
         self._pumps: list[asyncio.Task[None]] = []
         try:
             for request in requests:
-                self._streams.append(TextStream(context, request, stop, shown_ids))
+                self._streams.append(TextStream(context, request, stop, shown_ids, scores_only=scores_only))
         except BaseException:
             self._abort()
             raise

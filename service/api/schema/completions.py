@@ -8,7 +8,7 @@ from typing import Annotated, Any, ClassVar, override
 
 from pydantic import Field, PlainValidator, WithJsonSchema
 
-from service.api.schema.generation import MAX_CHOICES, REMEDIES, VLLM_FIELDS, GenerationRequest
+from service.api.schema.generation import INT64_MAX, MAX_CHOICES, REMEDIES, VLLM_FIELDS, GenerationRequest
 from service.api.schema.wire import NeutralValues
 from service.engine.limits import MAX_LOGPROBS
 from service.errors import InvalidParameter
@@ -67,6 +67,7 @@ class CompletionRequest(GenerationRequest):
     prompt: Annotated[tuple[str | tuple[int, ...], ...], PlainValidator(_prompts), WithJsonSchema(PROMPT)]
     logprobs: int | None = Field(default=None, ge=0, le=MAX_LOGPROBS)  # OpenAI allows 5
     echo: bool = False
+    max_tokens: int | None = Field(default=None, ge=0, le=INT64_MAX)  # 0 scores the prompt alone
     best_of: int | None = Field(default=None, ge=1, le=MAX_CHOICES)
 
     @property
@@ -90,8 +91,18 @@ class CompletionRequest(GenerationRequest):
         ):
             if self.echo and is_set:
                 raise InvalidParameter(f"'{name}' contradicts 'echo', which returns the prompt as it is.", param=name)
+        if self.max_tokens == 0:
+            self._check_scoring()
         if self.best_of not in (None, self.n):
             raise InvalidParameter("'best_of' must equal 'n': all sequences are returned.", param="best_of")
         if len(self.prompt) * self.n > MAX_SEQUENCES:
             message = f"{len(self.prompt)} prompts times n = {self.n} are over the limit of {MAX_SEQUENCES} sequences."
             raise InvalidParameter(message, param="n")
+
+    def _check_scoring(self) -> None:
+        if not self.echo:
+            raise InvalidParameter("'max_tokens' can be 0 only if 'echo' is true.", param="max_tokens")
+        if self.stream:
+            raise InvalidParameter("'max_tokens' cannot be 0 when 'stream' is true.", param="max_tokens")
+        if self.min_tokens:
+            raise InvalidParameter("'min_tokens' contradicts 'max_tokens', which is 0.", param="min_tokens")

@@ -23,12 +23,12 @@ MAX_CHOICES = 8  # of one prompt
 MAX_STOP_TOKEN_IDS = 32
 MAX_STOP_STRINGS = 4
 MAX_STOP_CHARS = 1024
+MAX_BAD_WORDS, MAX_BAD_WORD_CHARS = 64, 128
 MAX_NAME_CHARS = 512
 MAX_ECHOED_CHARS = 16
 
 # vLLM's fields that are not supported.
 VLLM_FIELDS: NeutralValues = {
-    "bad_words": ([],),
     "detokenize": (True,),
     "guided_choice": (),
     "guided_decoding_backend": (),
@@ -175,6 +175,10 @@ class GenerationRequest(SamplingFields):
     stream_options: StreamOptions | None = None
     user: str | None = Field(default=None, max_length=MAX_NAME_CHARS)
     priority: int = Field(default=0, ge=-1_000_000, le=1_000_000)  # vLLM's: the lower, the sooner
+    bad_words: Annotated[  # vLLM's: the tokens of these words are not sampled in their order
+        list[Annotated[str, Field(min_length=1, max_length=MAX_BAD_WORD_CHARS)]],
+        Field(max_length=MAX_BAD_WORDS, fail_fast=True),
+    ] = Field(default_factory=list)
     cache_salt: str | None = Field(default=None, min_length=1, max_length=MAX_NAME_CHARS)  # vLLM's
     skip_special_tokens: bool = True  # vLLM's
     spaces_between_special_tokens: bool | None = None  # vLLM's: never put here

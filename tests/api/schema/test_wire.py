@@ -74,7 +74,6 @@ def test_what_the_official_client_sends_back_of_an_answer_is_taken():
 
 # What clients of OpenAI and vLLM send when they ask for nothing, and a value of the same type that asks for something.
 NEUTRAL_OF_BOTH = {
-    "bad_words": ([], ["a"]),
     "detokenize": (True, False),
     "length_penalty": (1.0, 0.5),
     "logits_processors": ([], ["a"]),

@@ -1,0 +1,64 @@
+"""Token sequences that a text must not have: the last token of each is excluded wherever it would complete one.
+
+A word is excluded as the tokenizer writes it, with and without a space before it; other spellings are not.
+Source: https://github.com/vllm-project/vllm/blob/main/vllm/sampling_params.py (bad_words)
+"""
+
+from collections.abc import Collection, Sequence
+
+import numpy as np
+from jaxtyping import UInt
+
+from service.text.tokenizer import Tokenizer
+
+BITS = 32
+
+
+class BadWords:
+    """Holds one sequence to the rule; an engine's `Constraint`."""
+
+    def __init__(self, sequences: Collection[tuple[int, ...]]) -> None:
+        """Begin a text.
+
+        Args:
+            sequences: of token ids, each with at least one.
+        """
+        self._sequences = sequences
+        self._longest = max(map(len, sequences), default=1)
+        self._last: tuple[int, ...] = ()  # of the text's tokens, as many as a sequence may begin with
+
+    @property
+    def is_free(self) -> bool:
+        """Whether no sequence could be completed by the next token."""
+        return not self._excluded()
+
+    def fill_mask(self, words: UInt[np.ndarray, " word"]) -> None:
+        """Write the mask of the tokens that may be sampled next: bit `t % 32` of word `t // 32` for token `t`."""
+        words.fill(np.iinfo(words.dtype).max)
+        for token_id in self._excluded():
+            words[token_id // BITS] &= ~np.uint32(1 << token_id % BITS)
+
+    def accept(self, token_id: int) -> None:
+        """Advance by the token that was sampled."""
+        self._last = (*self._last, token_id)[max(0, len(self._last) + 2 - self._longest) :]
+
+    def _excluded(self) -> set[int]:
+        begun = len(self._last)
+        return {
+            last
+            for *before, last in self._sequences
+            if len(before) <= begun and tuple(before) == self._last[begun - len(before) :]
+        }
+
+
+def bad_sequences(words: Sequence[str], tokenizer: Tokenizer) -> frozenset[tuple[int, ...]]:
+    """Return the token sequences of words, each with and without a space before it.
+
+    Raises:
+        InvalidParameter: a word has a lone surrogate, which is not a character.
+    """
+    found: set[tuple[int, ...]] = set()
+    for index, word in enumerate(words):
+        for text in (word.lstrip(), f" {word.lstrip()}"):
+            found.add(tuple(tokenizer.encode(text, add_special_tokens=False, param=f"bad_words[{index}]")))
+    return frozenset(found - {()})
