@@ -56,32 +56,28 @@ def submit(
     sampling = _sampling(body, model, context.api)
     random_seed = secrets.randbits(63)
     excluded = bad_sequences(body.bad_words, model.tokenizer)
+    cache_salt = _cache_salt(context, body)
     requests: list[Request] = []
     for prompt_ids in prompts:
         max_tokens = _max_tokens(context, body, prompt_ids, param, default_max_tokens)
-        for index in range(body.n):
-            requests.append(
-                Request(
-                    f"{answer_id}-{len(requests)}",
-                    tuple(prompt_ids),
-                    max_tokens,
-                    replace(sampling, seed=body.seed_for(index, random_seed)),
-                    stop_ids,
-                    priority=body.priority,
-                    cache_salt=_cache_salt(context, body),
-                    num_prompt_logprobs=body.num_prompt_logprobs,
-                    constraint=_constraint(grammar, stop_ids, excluded),
-                )
+        requests += [
+            Request(
+                f"{answer_id}-{len(requests) + index}",
+                tuple(prompt_ids),
+                max_tokens,
+                replace(sampling, seed=body.seed_for(index, random_seed)),
+                stop_ids,
+                priority=body.priority,
+                cache_salt=cache_salt,
+                num_prompt_logprobs=body.num_prompt_logprobs,
+                constraint=_constraint(grammar, stop_ids, excluded),
             )
+            for index in range(body.n)
+        ]
     stop = StopRule(tuple(body.stop), keeps_stop=body.include_stop_str_in_output)
+    scores_only, shown_ids = body.requested_max_tokens[0] == 0, shown_ids | _kept_ids(body, model)
     return TextStreams(
-        context,
-        answer_id,
-        requests,
-        stop,
-        per_prompt=body.n,
-        shown_ids=shown_ids | _kept_ids(body, model),
-        scores_only=body.requested_max_tokens[0] == 0,
+        context, answer_id, requests, stop, per_prompt=body.n, shown_ids=shown_ids, scores_only=scores_only
     )
 
 
