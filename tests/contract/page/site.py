@@ -7,6 +7,7 @@ from contextlib import contextmanager
 
 import uvicorn
 
+from service.api.openapi.operations import OPERATIONS
 from service.errors import NotReady
 from service.observability.metrics import Metrics
 from service.server.early import EarlyAnswers
@@ -68,6 +69,11 @@ class Site:
 
     def stats(self):
         return {}
+
+    @property
+    def num_operations(self):
+        """How many operations the API has."""
+        return len(OPERATIONS)
 
     @property
     def engine(self):

@@ -132,6 +132,28 @@ def test_markup_of_the_model_is_text_and_code_stands_apart(site, open_page):
     expect(answer_of(page).locator("strong")).to_have_text("done")
 
 
+def test_thinking_is_shown_apart_from_the_answer(site, open_page):
+    page = open_page(site.url)
+    deltas = [{"role": "assistant", "content": ""}, {"reasoning_content": "Hm."}, {"content": "Paris"}]
+    events = [{"choices": [{"index": 0, "delta": delta, "finish_reason": None}]} for delta in deltas]
+    stream = "".join(f"data: {event}\n\n" for event in [*map(json.dumps, events), "[DONE]"])
+    page.route("**/chat/completions", lambda route: route.fulfill(content_type="text/event-stream", body=stream))
+    say(page)
+    expect(answer_of(page)).to_have_text("Paris")
+    expect(page.locator(".thinking p")).to_be_hidden()
+    page.get_by_text("Thinking").click()
+    expect(page.locator(".thinking p")).to_have_text("Hm.")
+
+
+def test_a_stream_that_breaks_off_is_an_error_and_keeps_what_came(site, open_page):
+    page = open_page(site.url)
+    stream = 'data: {"choices": [{"index": 0, "delta": {"content": "Par"}, "finish_reason": null}]}\n\n'
+    page.route("**/chat/completions", lambda route: route.fulfill(content_type="text/event-stream", body=stream))
+    say(page)
+    expect(answer_of(page)).to_have_text("Par")
+    expect(page.get_by_role("alert").last).to_contain_text("closed before the answer was complete")
+
+
 @pytest.mark.parametrize("tab", ["curl", "Python"])
 def test_the_request_shown_as_code_gives_the_same_answer(site, open_page, tab):
     page = open_page(site.url)

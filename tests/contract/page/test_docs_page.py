@@ -25,4 +25,4 @@ def test_it_waits_for_the_service_and_asks_for_the_key(open_page):
         site.finish_start()
         page.get_by_label("API key").fill("sk-1")
         page.keyboard.press("Enter")
-        expect(page.locator("article")).to_have_count(11)
+        expect(page.locator("article")).to_have_count(site.num_operations)
