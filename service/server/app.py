@@ -8,6 +8,7 @@ import contextlib
 import logging
 import signal
 import socket
+import sys
 from pathlib import Path
 from types import FrameType
 from typing import override
@@ -17,7 +18,6 @@ import uvicorn
 from service.errors import PortInUse
 from service.server.early import EarlyAnswers
 from service.server.service import Service
-from service.server.story import begin_story, is_wanted
 from service.settings import Settings
 
 logger = logging.getLogger(__name__)
@@ -92,7 +92,9 @@ def serve(settings: Settings, picture: Path | None = None) -> None:
     )
     server = Server(config, service)
     host, port = listener.getsockname()[:2]
-    if is_wanted(settings):
+    if _is_read_on_a_terminal(settings):
+        from service.server.story import begin_story  # other starts save its import
+
         begin_story(service, host, port)
     else:
         logger.info("listening", extra={"host": host, "port": port})
@@ -101,6 +103,11 @@ def serve(settings: Settings, picture: Path | None = None) -> None:
         asyncio.run(server.serve(sockets=[listener]))
     if service.error is not None:
         raise service.error
+
+
+def _is_read_on_a_terminal(settings: Settings) -> bool:
+    """Return whether a person reads the log, in its usual format and at its usual level."""
+    return sys.stdout.isatty() and settings.log_format != "json" and settings.log_level == "INFO"
 
 
 def bind(host: str, port: int) -> socket.socket:

@@ -15,7 +15,6 @@ from starlette.types import Scope, Send
 FOLDER = Path(__file__).parent / "html"
 PAGES = {"/": "chat.html", "/docs": "docs.html"}
 ALLOWED_METHODS = ("GET", "HEAD")
-INLINE = {kind: re.compile(rf"<{kind}>(.*?)</{kind}>".encode(), re.DOTALL) for kind in ("script", "style")}
 
 
 class Page(NamedTuple):
@@ -71,5 +70,6 @@ def _digests(kind: str, content: bytes) -> str:
     import base64
     import hashlib
 
-    digests = (hashlib.sha256(text).digest() for text in INLINE[kind].findall(content))
+    inline = re.findall(rf"<{kind}>(.*?)</{kind}>".encode(), content, re.DOTALL)
+    digests = (hashlib.sha256(text).digest() for text in inline)
     return " ".join(f"'sha256-{base64.b64encode(digest).decode()}'" for digest in digests)

@@ -6,14 +6,12 @@ Elsewhere, with LOG_FORMAT=json and with LOG_LEVEL=DEBUG, the start's log lines 
 import logging
 import shlex
 import shutil
-import sys
 import threading
 import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from service.observability.progress import human_bytes, progress_line
-from service.settings import Settings
 
 if TYPE_CHECKING:
     from service.server.service import Service
@@ -22,11 +20,6 @@ if TYPE_CHECKING:
 START_LOGGERS = ("service.start", "service.bundles", "service.checkpoint", "service.storage", "uvicorn")
 ANY_HOSTS = frozenset({"0.0.0.0", "::", "127.0.0.1", "::1"})
 LOOK_INTERVAL_S = 0.1
-
-
-def is_wanted(settings: Settings) -> bool:
-    """Return whether a person reads the log of this process: a terminal, with the usual level and format."""
-    return sys.stdout.isatty() and settings.log_format != "json" and settings.log_level == "INFO"
 
 
 def begin_story(service: "Service", host: str, port: int) -> None:
