@@ -7,7 +7,7 @@ from fastapi import FastAPI, Request
 from fastapi.responses import JSONResponse
 from starlette.exceptions import HTTPException
 
-from service.api import chat, completions, health, models, tokenize
+from service.api import chat, completions, health, models, responses, tokenize
 from service.api.dependencies import ApiContext, ModelReadiness
 from service.api.http.access_log import AccessLog
 from service.api.http.auth import KeyCheck
@@ -52,7 +52,9 @@ def create_api(
         default_max_tokens=default_max_tokens,
         default_temperature=default_temperature,
     )
-    app.state.routers = tuple(resource.router for resource in (chat, completions, models, tokenize, health, openapi))
+    app.state.routers = tuple(
+        resource.router for resource in (chat, completions, responses, models, tokenize, health, openapi)
+    )
     app.state.documents = {}
     for router in app.state.routers:
         app.include_router(router)

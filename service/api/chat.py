@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import AsyncIterator, Mapping, Sequence
-from typing import Annotated, Any
+from typing import Annotated, Any, NamedTuple
 
 from fastapi import APIRouter, Depends
 from fastapi.responses import JSONResponse, Response
@@ -40,20 +40,7 @@ async def create_chat_completion(
 
     Source: https://platform.openai.com/docs/api-reference/chat/create
     """
-    context.model.check_name(body.model)
-    prompt_ids = await context.run_in_thread(lambda: _prompt_ids(body, context.model))
-    use = tool_use(body, context.model)
-    streams = submit(
-        context,
-        body,
-        [prompt_ids],
-        prefix="chatcmpl",
-        param="messages",
-        default_max_tokens=None,
-        grammar=await compiled_grammar(context, body, use),
-        shown_ids=frozenset() if use is None else use.shown_ids(context.model),
-    )
-    tokenizer = context.model.tokenizer
+    prompt_ids, streams, use, tokenizer = await start_chat(context, body, prefix="chatcmpl")
     if body.stream:
         return EventStream(_chunks(streams, body, tokenizer, use), sequences=streams, deadline=context.deadline)
     with streams:
@@ -74,6 +61,33 @@ async def create_chat_completion(
 
     # The log-probabilities of a prompt token take twenty times as long to write as a token of text.
     return await context.run_in_thread(write) if body.prompt_logprobs is not None else write()
+
+
+class StartedChat(NamedTuple):
+    """A chat whose answers are being generated."""
+
+    prompt_ids: list[int]
+    streams: TextStreams
+    use: ToolUse | None
+    tokenizer: Tokenizer
+
+
+async def start_chat(context: RequestContext, body: ChatCompletionRequest, *, prefix: str) -> StartedChat:
+    """Render a chat and submit its sequences; raises what `submit` raises, and for a request that is at fault."""
+    context.model.check_name(body.model)
+    prompt_ids = await context.run_in_thread(lambda: _prompt_ids(body, context.model))
+    use = tool_use(body, context.model)
+    streams = submit(
+        context,
+        body,
+        [prompt_ids],
+        prefix=prefix,
+        param="messages",
+        default_max_tokens=None,
+        grammar=await compiled_grammar(context, body, use),
+        shown_ids=frozenset() if use is None else use.shown_ids(context.model),
+    )
+    return StartedChat(prompt_ids, streams, use, context.model.tokenizer)
 
 
 def template_messages(messages: Sequence[Message]) -> list[dict[str, Any]]:

@@ -22,6 +22,7 @@ ROUTES = {
     "/v1/completions",
     "/v1/models",
     "/v1/models/{model_id:path}",
+    "/v1/responses",
     "/version",
 }
 

@@ -12,7 +12,7 @@ from typing import Any
 
 from service.api.dependencies import RequestContext
 from service.api.schema.generation import GenerationRequest
-from service.engine.request import FinishReason, Request, TokenEvent, TokenLogprobs
+from service.engine.request import FinishReason, Request, Sampling, TokenEvent, TokenLogprobs
 from service.errors import Draining, EngineError
 from service.text.detokenizer import StopRule, StopStrings, detokenizer_for
 
@@ -192,6 +192,11 @@ class TextStreams:
 
         await self._deadline.within(read())
         return collected
+
+    @property
+    def sampling(self) -> Sampling:
+        """The options of the first choice, defaults included."""
+        return self._streams[0].request.sampling
 
     def prompt_ids(self, index: int) -> tuple[int, ...]:
         """Return the prompt of a choice."""

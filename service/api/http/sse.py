@@ -29,6 +29,8 @@ def frame(document: dict[str, Any]) -> bytes:
 class EventStream(StreamingResponse):
     """A response that sends events as they arrive, and aborts the sequences when the client disconnects."""
 
+    end = DONE
+
     def __init__(
         self,
         documents: AsyncIterator[Sequence[dict[str, Any]]],
@@ -50,6 +52,14 @@ class EventStream(StreamingResponse):
         self._has_begun = False
         self._is_sending = False
 
+    def frame(self, document: dict[str, Any]) -> bytes:
+        """Return one event."""
+        return frame(document)
+
+    def failure(self, body: dict[str, Any]) -> bytes:
+        """Return the last event of a stream that fails, from the body that an earlier failure would have had."""
+        return self.frame(body)
+
     @override
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         try:
@@ -64,13 +74,13 @@ class EventStream(StreamingResponse):
         """Send the events and the end; a client that has stopped reading counts as gone at the deadline."""
         try:
             await self._deadline.within(self._send_documents(send))
-            end = DONE
+            end = self.end
         except Exception as error:
             if not self._has_begun:
                 raise
             if self._is_sending and isinstance(error, DeadlineExceeded):
                 raise ClientDisconnected from None
-            end = frame(logged_error_answer(error, scope).body)  # too late for a status
+            end = self.failure(logged_error_answer(error, scope).body)  # too late for a status
         try:
             await self._deadline.within(self._send(send, end, is_last=True))
         except DeadlineExceeded:
@@ -81,9 +91,29 @@ class EventStream(StreamingResponse):
             if not self._has_begun:
                 self._has_begun = True
                 await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
-            await self._send(send, b"".join([frame(document) for document in documents]))
+            await self._send(send, b"".join(map(self.frame, documents)))
 
     async def _send(self, send: Send, content: bytes, *, is_last: bool = False) -> None:
         self._is_sending = True
         await send({"type": "http.response.body", "body": content, "more_body": not is_last})
         self._is_sending = False
+
+
+class NamedEventStream(EventStream):
+    """A response whose events have names and numbers; it ends without `[DONE]`, and a failure is an `error` event.
+
+    Source: https://platform.openai.com/docs/api-reference/responses-streaming
+    """
+
+    end = b""
+
+    @override
+    def frame(self, document: dict[str, Any]) -> bytes:
+        self._next_number = document["sequence_number"] + 1
+        return f"event: {document['type']}\n".encode() + super().frame(document)
+
+    @override
+    def failure(self, body: dict[str, Any]) -> bytes:
+        error = body["error"]
+        fields = {name: error[name] for name in ("code", "message", "param")}
+        return self.frame({"type": "error", **fields, "sequence_number": self._next_number})

@@ -2,10 +2,11 @@
 
 from dataclasses import dataclass
 
-from service.api.openapi import answers, other_answers
+from service.api.openapi import answers, other_answers, response_answers
 from service.api.openapi.answer_object import AnswerObject
 from service.api.schema.chat import ChatCompletionRequest
 from service.api.schema.completions import CompletionRequest
+from service.api.schema.responses import ResponsesRequest
 from service.api.schema.tokenize import DetokenizeRequest, TokenizeRequest
 from service.api.schema.wire import WireObject
 
@@ -42,6 +43,13 @@ OPERATIONS: dict[str, Operation] = {
         answers.Completion,
         body=CompletionRequest,
         event=answers.Completion,
+        errors=OF_GENERATION,
+    ),
+    "create_response": Operation(
+        "generation",
+        response_answers.ResponseObject,
+        body=ResponsesRequest,
+        event=response_answers.ResponseEvent,
         errors=OF_GENERATION,
     ),
     "list_models": Operation("models", other_answers.ModelList, errors=(503,)),

@@ -9,6 +9,7 @@ from typing import Annotated, Any, ClassVar, Literal, override
 from pydantic import BeforeValidator, Field
 
 from service.api.schema.generation import INT64_MAX, MAX_NAME_CHARS, REMEDIES, VLLM_FIELDS, GenerationRequest
+from service.api.schema.metadata import Metadata
 from service.api.schema.structured import ResponseFormat
 from service.api.schema.template import TemplateFields
 from service.api.schema.tools import MAX_TOOLS, Tool, ToolChoice, as_tool_choice, check_tools
@@ -16,9 +17,6 @@ from service.api.schema.wire import NeutralValues, WireObject
 from service.engine.limits import MAX_LOGPROBS
 from service.errors import InvalidParameter, MissingParameter
 from service.text.grammar.definition import GrammarDefinition
-
-# Source: https://platform.openai.com/docs/api-reference/chat/create#chat_create-metadata
-MAX_METADATA_PAIRS, MAX_METADATA_KEY_CHARS, MAX_METADATA_VALUE_CHARS = 16, 64, 512
 
 _UNSUPPORTED_FIELDS: NeutralValues = {
     **VLLM_FIELDS,
@@ -127,17 +125,7 @@ class ChatCompletionRequest(GenerationRequest, TemplateFields):
     parallel_tool_calls: bool = True
     logprobs: bool = False
     top_logprobs: int = Field(default=0, ge=0, le=MAX_LOGPROBS)
-    # OpenAI files stored answers under it, and `store` is never true here: it is checked and changes nothing.
-    metadata: (
-        Annotated[
-            dict[
-                Annotated[str, Field(max_length=MAX_METADATA_KEY_CHARS)],
-                Annotated[str, Field(max_length=MAX_METADATA_VALUE_CHARS)],
-            ],
-            Field(max_length=MAX_METADATA_PAIRS, fail_fast=True),
-        ]
-        | None
-    ) = None
+    metadata: Metadata | None = None
     # OpenAI routes requests of one key to one machine; here every request finds every prefix.
     prompt_cache_key: str | None = Field(default=None, max_length=MAX_NAME_CHARS)
     safety_identifier: str | None = Field(default=None, max_length=MAX_NAME_CHARS)  # the newer name of `user`

@@ -54,6 +54,15 @@ def parse[T: WireObject](kind: type[T], content: bytes) -> T:
         raise RequestError(f"The request's body is not valid JSON: {error}.") from None
     if not isinstance(document, dict):
         raise RequestError("The request's body must be a JSON object.")
+    return checked(kind, document)
+
+
+def checked[T: WireObject](kind: type[T], document: dict[str, Any]) -> T:
+    """Return the checked object of a parsed JSON object.
+
+    Raises:
+        UnknownParameter, UnsupportedParameter, MissingParameter, InvalidParameter: a field is at fault.
+    """
     try:
         parsed = kind.model_validate(_without_neutral_fields(kind, document, ""))
     except ValidationError as error:

@@ -1,0 +1,114 @@
+"""What responses and the events of their streams hold, for the document.
+
+Source: https://platform.openai.com/docs/api-reference/responses/object, .../responses-streaming
+"""
+
+from typing import Any, Literal
+
+from service.api.openapi.answer_object import AnswerObject
+from service.api.openapi.answers import TokenLogprob
+
+type Status = Literal["in_progress", "completed", "incomplete"]
+
+
+class OutputText(AnswerObject):
+    """The text of a message."""
+
+    type: Literal["output_text"]
+    text: str
+    annotations: list[dict[str, Any]]
+    """Always empty."""
+    logprobs: list[TokenLogprob]
+    """If `include` asks for them."""
+
+
+class OutputMessage(AnswerObject):
+    """The assistant's message."""
+
+    type: Literal["message"]
+    id: str
+    status: Status
+    """`incomplete` if a limit on tokens ended it."""
+    role: Literal["assistant"]
+    content: list[OutputText]
+
+
+class OutputCall(AnswerObject):
+    """A call of a function."""
+
+    type: Literal["function_call"]
+    id: str
+    call_id: str
+    """To be repeated in the item with the call's output."""
+    status: Status
+    name: str
+    arguments: str
+    """A JSON object, serialized, which satisfies the function's schema unless the status is `incomplete`."""
+
+
+class CachedTokens(AnswerObject):
+    """Where the tokens of the input came from."""
+
+    cached_tokens: int
+    """Tokens that were found in the prefix cache and not computed again."""
+    cache_write_tokens: int
+    """Always 0: keeping a prefix has no price of its own."""
+
+
+class ReasoningTokens(AnswerObject):
+    """What the output consists of."""
+
+    reasoning_tokens: int
+    """Always 0: thinking is part of the text."""
+
+
+class ResponseUsage(AnswerObject):
+    """Token counts of a response."""
+
+    input_tokens: int
+    input_tokens_details: CachedTokens
+    output_tokens: int
+    output_tokens_details: ReasoningTokens
+    total_tokens: int
+
+
+class IncompleteDetails(AnswerObject):
+    """Why a response is incomplete."""
+
+    reason: Literal["max_output_tokens"]
+
+
+class ResponseObject(AnswerObject):
+    """The answer of POST /v1/responses; fields that a request has are repeated as they were understood."""
+
+    id: str
+    object: Literal["response"]
+    created_at: int
+    """Unix time in seconds."""
+    completed_at: int | None
+    status: Status
+    incomplete_details: IncompleteDetails | None
+    error: None
+    model: str
+    output: list[OutputMessage | OutputCall]
+    usage: ResponseUsage | None
+    """Null in the first events of a stream."""
+    instructions: str | None
+    max_output_tokens: int | None
+    metadata: dict[str, str]
+    parallel_tool_calls: bool
+    temperature: float
+    top_p: float
+    store: Literal[False]
+    """Responses are not stored."""
+    text: dict[str, Any]
+    tool_choice: str | dict[str, Any]
+    tools: list[dict[str, Any]]
+
+
+class ResponseEvent(AnswerObject):
+    """One event of a stream, whose name is its type; which other fields it has depends on that."""
+
+    type: str
+    sequence_number: int
+    """From 0 on."""

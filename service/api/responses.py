@@ -1,0 +1,182 @@
+"""POST /v1/responses."""
+
+import re
+import time
+from collections.abc import AsyncIterator, Iterable, Sequence
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Depends
+from fastapi.responses import JSONResponse, Response
+
+from service.api.chat import StartedChat, start_chat
+from service.api.dependencies import RequestContext, request_context
+from service.api.generation.logprobs import chat_logprobs
+from service.api.generation.message import MessageParts
+from service.api.generation.response_items import Event, ResponseOutput
+from service.api.generation.streams import TextDelta
+from service.api.http.receive import cancel_on_disconnect, json_body
+from service.api.http.sse import NamedEventStream
+from service.api.schema.chat import ChatCompletionRequest
+from service.api.schema.responses import ResponsesRequest
+from service.api.schema.wire import checked
+from service.engine.request import FinishReason
+from service.errors import RequestError
+
+router = APIRouter()
+
+# The names of a chat's fields in errors, and those of the response's fields that they come from.
+_FIELDS = (
+    (r"^messages.*$", "input"),
+    (r"^max_(completion_)?tokens$", "max_output_tokens"),
+    (r"^reasoning_effort$", "reasoning.effort"),
+    (r"^response_format\.json_schema\b", "text.format"),
+    (r"^response_format\b", "text.format"),
+    (r"^(tools\[\d+\]|tool_choice)\.function\b", r"\1"),
+)
+
+
+@router.post("/v1/responses")
+async def create_response(
+    context: Annotated[RequestContext, Depends(request_context)],
+    body: Annotated[ResponsesRequest, Depends(json_body(ResponsesRequest))],
+) -> Response:
+    """Answer with a response, which is not stored.
+
+    Deviations: text and functions only; nothing is stored, as with `store: false`; `strict` is false by default, and
+    calls satisfy their schemas all the same; a stream's first events come with the first token.
+
+    Source: https://platform.openai.com/docs/api-reference/responses/create
+    """
+    created_at = int(time.time())
+    try:
+        chat = await start_chat(context, checked(ChatCompletionRequest, body.as_chat()), prefix="resp")
+    except RequestError as error:
+        raise _in_terms_of_responses(error) from None
+    if body.stream:
+        events = _events(chat, body, created_at)
+        return NamedEventStream(events, sequences=chat.streams, deadline=context.deadline)
+    with chat.streams:
+        [deltas] = await cancel_on_disconnect(context.receive, chat.streams.collect())
+    answer = _Answer(chat, body, created_at)
+    for delta in deltas:
+        answer.push(delta)
+    return JSONResponse(answer.end())
+
+
+async def _events(chat: StartedChat, body: ResponsesRequest, created_at: int) -> AsyncIterator[Sequence[Event]]:
+    """Yield the events of a stream, numbered."""
+    answer = _Answer(chat, body, created_at)
+    number = 0
+
+    def numbered(events: Iterable[Event]) -> list[Event]:
+        nonlocal number
+        result = [event | {"sequence_number": number + i} for i, event in enumerate(events)]
+        number += len(result)
+        return result
+
+    async for _, delta in chat.streams.deltas():
+        events: list[Event] = []
+        if number == 0:
+            begun = answer.response("in_progress")
+            events = [{"type": f"response.{kind}", "response": begun} for kind in ("created", "in_progress")]
+        events += answer.push(delta)
+        if delta.finish_reason is not None:
+            response = answer.end()
+            events += [*answer.last_events, {"type": f"response.{response['status']}", "response": response}]
+        if events:
+            yield numbered(events)
+
+
+class _Answer:
+    """The response as it comes to be."""
+
+    def __init__(self, chat: StartedChat, body: ResponsesRequest, created_at: int) -> None:
+        self.last_events: list[Event] = []  # of the items that `end` has closed
+        self._chat = chat
+        self._body = body
+        self._created_at = created_at
+        self._parts = MessageParts(chat.use)
+        self._output = ResponseOutput()
+        self._logprobs: list[dict[str, Any]] = []  # of tokens whose text is not complete yet
+        self._reason = FinishReason.STOP
+
+    def push(self, delta: TextDelta) -> list[Event]:
+        """Add the next text and return its events."""
+        if self._body.has_logprobs and delta.token_ids:
+            self._logprobs += chat_logprobs(self._chat.tokenizer, [delta], as_ids=False)["content"]
+        self._reason = delta.finish_reason or self._reason
+        events: list[Event] = []
+        for part in self._parts.push(delta):
+            events += self._output.push(part, self._logprobs if "content" in part else [])
+            self._logprobs = []
+        return events
+
+    def end(self) -> dict[str, Any]:
+        """Close the last item and return the whole response."""
+        self.last_events = list(self._output.close(self._reason))
+        return self.response("incomplete" if self._reason is FinishReason.LENGTH else "completed")
+
+    def response(self, status: str) -> dict[str, Any]:
+        """Return the response with what it has so far."""
+        body, is_over = self._body, status != "in_progress"
+        sampling = self._chat.streams.sampling
+        effort = None if body.reasoning is None else body.reasoning.effort
+        text_format = None if body.text is None else body.text.format
+        choice = body.tool_choice or "auto"
+        stated = {
+            name: getattr(body, name)
+            for name in ("instructions", "max_output_tokens", "parallel_tool_calls", "prompt_cache_key")
+        }
+        return {
+            "id": self._chat.streams.id,
+            "object": "response",
+            "created_at": self._created_at,
+            "completed_at": int(time.time()) if status == "completed" else None,
+            "status": status,
+            "background": False,
+            "error": None,
+            "incomplete_details": {"reason": "max_output_tokens"} if status == "incomplete" else None,
+            "max_tool_calls": None,
+            "metadata": body.metadata or {},
+            "model": body.model,
+            "output": list(self._output.items) if is_over else [],
+            "previous_response_id": None,
+            "reasoning": {"effort": effort, "summary": None},
+            "safety_identifier": body.safety_identifier,
+            "service_tier": "default",
+            "store": False,
+            "temperature": sampling.temperature,
+            "text": {"format": _stated(text_format) if text_format else {"type": "text"}, "verbosity": "medium"},
+            "tool_choice": choice if isinstance(choice, str) else _stated(choice),
+            "tools": [_stated(tool) for tool in body.tools],
+            "top_logprobs": body.top_logprobs,
+            "top_p": sampling.top_p,
+            "truncation": "disabled",
+            "usage": self._usage() if is_over else None,
+            "user": body.user,
+            **stated,
+        }
+
+    def _usage(self) -> dict[str, Any]:
+        usage = self._chat.streams.usage()
+        return {
+            "input_tokens": usage["prompt_tokens"],
+            "input_tokens_details": usage["prompt_tokens_details"] | {"cache_write_tokens": 0},
+            "output_tokens": usage["completion_tokens"],
+            "output_tokens_details": {"reasoning_tokens": 0},
+            "total_tokens": usage["total_tokens"],
+        }
+
+
+def _stated(part: Any) -> dict[str, Any]:
+    return part.model_dump(by_alias=True)
+
+
+def _in_terms_of_responses(error: RequestError) -> RequestError:
+    """Return an error with the names of a response's fields instead of a chat's."""
+    if (param := error.param) is not None:
+        renamed = param
+        for pattern, name in _FIELDS:
+            renamed = re.sub(pattern, name, renamed)
+        error.param, error.message = renamed, error.message.replace(f"'{param}'", f"'{renamed}'")
+    return error

@@ -1,0 +1,192 @@
+"""The body of POST /v1/responses, and the chat that it means.
+
+Source: https://platform.openai.com/docs/api-reference/responses/create
+"""
+
+from collections.abc import Mapping
+from typing import Annotated, Any, ClassVar, Literal, override
+
+from pydantic import BeforeValidator, Field
+
+from service.api.schema.generation import INT64_MAX, MAX_NAME_CHARS
+from service.api.schema.metadata import Metadata
+from service.api.schema.response_input import InputItem, as_items, messages_of
+from service.api.schema.structured import NAME_PATTERN
+from service.api.schema.tools import MAX_TOOLS
+from service.api.schema.wire import NeutralValues, WireObject
+from service.engine.limits import MAX_LOGPROBS
+from service.errors import InvalidParameter, MissingParameter
+
+INCLUDED_LOGPROBS = "message.output_text.logprobs"
+
+_UNSUPPORTED_FIELDS: NeutralValues = {
+    "access_programs": (),
+    "background": (False,),
+    "context_management": ([],),
+    "conversation": (),
+    "image": (),
+    "max_tool_calls": (),
+    "moderation": (),
+    "previous_response_id": (),
+    "prompt": (),
+    "prompt_cache_options": (),
+    "prompt_cache_retention": (),
+    "service_tier": ("auto", "default"),
+    "store": (False,),
+    "truncation": ("disabled",),
+}
+
+
+class FunctionTool(WireObject):
+    """A function that the model may call; functions are the only tools."""
+
+    type: Literal["function"]
+    name: str = Field(pattern=NAME_PATTERN)
+    description: str | None = None
+    parameters: dict[str, Any] | None = None
+    strict: bool = False  # whether OpenAI's rules of strict schemas apply; calls are held to the schema either way
+
+
+class ChosenTool(WireObject):
+    """The function that must be called."""
+
+    type: Literal["function"]
+    name: str
+
+
+class TextFormat(WireObject):
+    """Whether the text is free, any JSON object, or JSON that satisfies a schema."""
+
+    type: Literal["text", "json_object", "json_schema"]
+    name: str | None = Field(default=None, pattern=NAME_PATTERN)
+    description: str | None = None
+    schema_: dict[str, Any] | None = Field(default=None, alias="schema")
+    strict: bool = False
+
+
+class TextConfig(WireObject):
+    """The form of the answer's text."""
+
+    neutral_values: ClassVar[NeutralValues] = {"verbosity": ("medium",)}
+    nested: ClassVar[dict[str, type[WireObject]]] = {"format": TextFormat}
+
+    format: TextFormat | None = None
+
+
+class ReasoningConfig(WireObject):
+    """How long the model thinks."""
+
+    neutral_values: ClassVar[NeutralValues] = {"generate_summary": (), "summary": ()}
+
+    effort: str | None = None
+
+
+class ResponseStreamOptions(WireObject):
+    """Options of a stream, none of which has an effect here."""
+
+    neutral_values: ClassVar[NeutralValues] = {"include_obfuscation": (False,)}
+
+
+class ResponsesRequest(WireObject):
+    """The body of POST /v1/responses."""
+
+    neutral_values: ClassVar[NeutralValues] = _UNSUPPORTED_FIELDS
+    remedies: ClassVar[Mapping[str, str]] = {
+        "conversation": "send the earlier items as 'input'.",
+        "previous_response_id": "answers are not stored. Send the earlier items as 'input'.",
+        "store": "answers are not stored. Send false.",
+    }
+    nested: ClassVar[dict[str, type[WireObject]]] = {
+        "input": InputItem,
+        "reasoning": ReasoningConfig,
+        "stream_options": ResponseStreamOptions,
+        "text": TextConfig,
+        "tool_choice": ChosenTool,
+        "tools": FunctionTool,
+    }
+
+    model: str = Field(max_length=MAX_NAME_CHARS)
+    input: Annotated[
+        list[InputItem],
+        Field(min_length=1, fail_fast=True),
+        BeforeValidator(as_items, json_schema_input_type=str | list[InputItem]),
+    ]
+    instructions: str | None = None
+    max_output_tokens: int | None = Field(default=None, ge=1, le=INT64_MAX)
+    temperature: float | None = Field(default=None, ge=0, le=2)
+    top_p: float | None = Field(default=None, gt=0, le=1)
+    top_logprobs: int = Field(default=0, ge=0, le=MAX_LOGPROBS)
+    include: list[Literal["message.output_text.logprobs"]] = Field(default_factory=list)
+    text: TextConfig | None = None
+    reasoning: ReasoningConfig | None = None
+    tools: Annotated[list[FunctionTool], Field(max_length=MAX_TOOLS, fail_fast=True)] = Field(default_factory=list)
+    tool_choice: Literal["none", "auto", "required"] | ChosenTool | None = None  # None is `auto`
+    parallel_tool_calls: bool = True
+    stream: bool = False
+    stream_options: ResponseStreamOptions | None = None
+    metadata: Metadata | None = None
+    prompt_cache_key: str | None = Field(default=None, max_length=MAX_NAME_CHARS)
+    safety_identifier: str | None = Field(default=None, max_length=MAX_NAME_CHARS)
+    user: str | None = Field(default=None, max_length=MAX_NAME_CHARS)
+
+    @property
+    def has_logprobs(self) -> bool:
+        """Whether the answer carries log-probabilities."""
+        return INCLUDED_LOGPROBS in self.include
+
+    @override
+    def check_consistency(self) -> None:
+        """Refuse items that are incomplete, a format without what it needs, and `top_logprobs` without effect."""
+        for index, item in enumerate(self.input):
+            item.check(f"input[{index}]")
+        if self.text is not None and self.text.format is not None:
+            _check_format(self.text.format)
+        if self.top_logprobs and not self.has_logprobs:
+            message = f"'top_logprobs' needs '{INCLUDED_LOGPROBS}' in 'include'."
+            raise InvalidParameter(message, param="top_logprobs")
+
+    def as_chat(self) -> dict[str, Any]:
+        """Return the body of the chat that has the same answer."""
+        instructions = [] if self.instructions is None else [{"role": "system", "content": self.instructions}]
+        chat: dict[str, Any] = {
+            "model": self.model,
+            "messages": [*instructions, *messages_of(self.input)],
+            "max_completion_tokens": self.max_output_tokens,
+            "temperature": self.temperature,
+            "top_p": self.top_p,
+            "logprobs": self.has_logprobs,
+            "top_logprobs": self.top_logprobs,
+            "reasoning_effort": None if self.reasoning is None else self.reasoning.effort,
+            "response_format": self._response_format(),
+            "tools": [
+                {"type": "function", "function": tool.model_dump(exclude={"type"}, exclude_none=True)}
+                for tool in self.tools
+            ],
+            "tool_choice": self._tool_choice(),
+            "parallel_tool_calls": self.parallel_tool_calls,
+            "safety_identifier": self.safety_identifier,
+            "user": self.user,
+        }
+        return {name: value for name, value in chat.items() if value is not None}
+
+    def _response_format(self) -> dict[str, Any] | None:
+        if self.text is None or self.text.format is None:
+            return None
+        stated = self.text.format.model_dump(by_alias=True, exclude={"type"}, exclude_none=True)
+        kind = self.text.format.type
+        return {"type": kind, "json_schema": stated} if kind == "json_schema" else {"type": kind}
+
+    def _tool_choice(self) -> Any:
+        if isinstance(self.tool_choice, ChosenTool):
+            return {"type": "function", "function": {"name": self.tool_choice.name}}
+        return self.tool_choice
+
+
+def _check_format(text_format: TextFormat) -> None:
+    is_schema = text_format.type == "json_schema"
+    for name, value in (("name", text_format.name), ("schema", text_format.schema_)):
+        if is_schema and value is None:
+            raise MissingParameter(f"text.format.{name}")
+        if not is_schema and value is not None:
+            param = f"text.format.{name}"
+            raise InvalidParameter(f"'{param}' needs 'text.format.type' to be 'json_schema'.", param=param)
