@@ -1,11 +1,15 @@
 """Tool calls over the API: OpenAI's shapes, whole and in streams; what does not fit together is refused by name."""
 
+import asyncio
 import json
 import random
 import re
+from itertools import pairwise
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from service.engine.request import FinishReason
 from service.text.chat_template import ChatTemplate
@@ -107,6 +111,34 @@ async def test_a_stream_adds_up_to_the_whole_answer(text):
     logprobs = [c["logprobs"]["content"] for chunk in chunks for c in chunk["choices"] if c["logprobs"]]
     assert [entry for part in logprobs for entry in part] == whole["logprobs"]["content"]
     assert chunks[0]["choices"][0]["delta"] == {"role": "assistant", "content": ""}
+
+
+@given(
+    cuts=st.lists(st.integers(0, 80), max_size=20),
+    stop=st.sampled_from([None, "Ulm", "\n</tool", '"', "🌍", "arg", "ait.\n<tool_ca", "}}"]),
+    text=st.sampled_from([TWO, TWO.removeprefix("Wait.\n"), " \n" + TWO, "Just <tool text 🌍."]),
+    reason=st.sampled_from([FinishReason.STOP, FinishReason.LENGTH]),
+)
+def test_a_stream_equals_the_whole_answer_wherever_tokens_arrive_together(cuts, stop, text, reason):
+    token_ids = tokens(text)
+    borders = [0, *sorted(min(cut, len(token_ids)) for cut in cuts), len(token_ids)]
+    script = [token_ids[start:end] for start, end in pairwise(borders) if end > start]
+    fields = {"return_token_ids": True} | ({} if stop is None else {"stop": stop})
+
+    async def answers():
+        whole, streamed = service_of(""), service_of("")
+        whole.engine.script = streamed.engine.script = [*script, reason]
+        choice = await choice_of(whole, **fields)
+        options = {"include_usage": True, "continuous_usage_stats": False}
+        response = await streamed.chat(tools=TOOLS, stream=True, stream_options=options, **fields)
+        return choice, events(response)[:-2]
+
+    choice, chunks = asyncio.run(answers())
+    message, finish_reason, streamed_ids = merged(chunks)
+    calls = choice["message"].get("tool_calls", [])
+    assert message["content"] == (choice["message"]["content"] or "")
+    assert [call["function"] for call in message["tool_calls"]] == [call["function"] for call in calls]
+    assert (finish_reason, streamed_ids) == (choice["finish_reason"], choice["token_ids"])
 
 
 async def test_arguments_are_streamed_in_pieces():
