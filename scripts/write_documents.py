@@ -1,8 +1,9 @@
-"""Write into documents what the code says: the settings into README.md and .env.example, the graph of a start."""
+"""Write into documents what the code says: settings, the graph of a start, and the fields of OpenAI's API."""
 
 import re
 from pathlib import Path
 
+from scripts.support_table import support_tables
 from service.server.service import Service
 from service.settings import Settings
 from service.start.graph import describe
@@ -35,10 +36,11 @@ def env_example() -> str:
 
 def documents() -> dict[Path, str]:
     """Return the text that each document has to hold."""
-    readme, architecture = ROOT / "README.md", ROOT / "docs/architecture.md"
+    readme, architecture, openai = (ROOT / name for name in ("README.md", "docs/architecture.md", "docs/openai.md"))
     return {
         readme: replaced(readme.read_text(), "settings", readme_table()),
         architecture: replaced(architecture.read_text(), "start graph", start_table()),
+        openai: replaced(openai.read_text(), "support", support_tables()),
         ROOT / ".env.example": env_example(),
     }
 

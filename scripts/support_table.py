@@ -1,0 +1,128 @@
+"""The support table of docs/openai.md: every field of OpenAI's bodies and of ours, and the test that tries it.
+
+OpenAI's fields are those of its Python client, which it generates from its own specification.
+"""
+
+import ast
+import json
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from openai.types import completion_create_params
+from openai.types.chat import completion_create_params as chat_create_params
+from openai.types.responses import response_create_params
+
+from service.api.openapi.fields import FIELDS
+from service.api.schema.chat import ChatCompletionRequest
+from service.api.schema.completions import CompletionRequest
+from service.api.schema.responses import ResponsesRequest
+from service.api.schema.wire import WireObject
+
+ROOT = Path(__file__).parents[1]
+# Where a field is tried through a route; the earlier files first.
+REFUSALS = "tests/api/schema/test_refused_fields.py"  # tries every refused field of every route
+TESTS = (
+    "tests/api/*.py",
+    "tests/api/schema/*.py",
+    "tests/api/generation/*.py",
+    "tests/api/http/*.py",
+    "tests/contract/*.py",
+)
+
+
+@dataclass(frozen=True)
+class Route:
+    """A route, our model of its body, and OpenAI's."""
+
+    path: str
+    body: type[WireObject]
+    params: Any
+    mark: str  # in the names of test files that try this route first
+
+
+ROUTES = (
+    Route("/v1/chat/completions", ChatCompletionRequest, chat_create_params.CompletionCreateParamsBase, "chat"),
+    Route("/v1/completions", CompletionRequest, completion_create_params.CompletionCreateParamsBase, "completions"),
+    Route("/v1/responses", ResponsesRequest, response_create_params.ResponseCreateParamsBase, "responses"),
+)
+
+
+def support_tables() -> str:
+    """Return the tables of all routes."""
+    return "\n\n".join("\n".join(_table(route)) for route in ROUTES)
+
+
+def _table(route: Route) -> Iterator[str]:
+    theirs = {*route.params.__annotations__, "stream"}
+    ours = {field.alias or name for name, field in route.body.model_fields.items()}
+    neutral = route.body.neutral_values
+    if unknown := theirs - ours - set(neutral):
+        raise ValueError(f"{route.path} neither enforces nor refuses {sorted(unknown)}")
+    yield f"## POST {route.path}\n"
+    yield "| field | | test |\n|---|---|---|"
+    for name in sorted(theirs):
+        meaning = _meaning(route.body, name) if name in ours else _refusal(route.body, name)
+        yield f"| `{name}` | {meaning} | {_link(route, name)} |"
+    if extensions := sorted((ours | set(neutral)) - theirs):
+        yield "\n| extension | | test |\n|---|---|---|"
+        for name in extensions:
+            meaning = _meaning(route.body, name) if name in ours else _refusal(route.body, name)
+            yield f"| `{name}` | {meaning} | {_link(route, name)} |"
+
+
+def _meaning(body: type[WireObject], name: str) -> str:
+    return FIELDS.get(f"{body.__name__}.{name}") or FIELDS[name]
+
+
+def _refusal(body: type[WireObject], name: str) -> str:
+    values = body.neutral_values[name]
+    accepted = " or ".join(f"`{json.dumps(value)}`" for value in values)
+    remedy = f" Instead: {body.remedies[name]}" if name in body.remedies else ""
+    return (f"*Refused*, except {accepted}, which changes nothing." if accepted else "*Refused.*") + remedy
+
+
+def _link(route: Route, name: str) -> str:
+    """Return a link to a test of refusals, or to the first that sends the field, preferably one of its route."""
+    if name in route.body.neutral_values:
+        return f"[a field without effect is refused by its name](../{REFUSALS})"
+    pattern = re.compile(rf"""["']{name}["']|\b{name}=""")
+    found = [(path, test) for path, test, source in _tests() if pattern.search(source)]
+    others = [other.mark for other in ROUTES if other is not route]
+    found.sort(key=lambda place: (route.mark not in place[0], any(mark in place[0] for mark in others)))
+    if not found:
+        raise ValueError(f"no test sends '{name}' to {route.path}")
+    path, test = found[0]
+    return f"[{test.removeprefix('test_').replace('_', ' ')}](../{path})"
+
+
+@cache
+def _tests() -> list[tuple[str, str, str]]:
+    """Return path, name and source of every test that may send a field, with the constants that it uses."""
+    found = []
+    for pattern in TESTS:
+        for path in sorted(ROOT.glob(pattern)):
+            text = path.read_text()
+            lines = text.splitlines()
+            tree = ast.parse(text)
+            constants = {
+                target.id: _lines(lines, node.lineno, node.end_lineno)
+                for node in tree.body
+                if isinstance(node, ast.Assign)
+                for target in node.targets
+                if isinstance(target, ast.Name)
+            }
+            for node in tree.body:
+                if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and node.name.startswith("test_"):
+                    first = min([node.lineno, *(decorator.lineno for decorator in node.decorator_list)])
+                    used = {part.id for part in ast.walk(node) if isinstance(part, ast.Name)} & constants.keys()
+                    source = [_lines(lines, first, node.end_lineno), *(constants[name] for name in sorted(used))]
+                    found.append((str(path.relative_to(ROOT)), node.name, "\n".join(source)))
+    return found
+
+
+def _lines(lines: list[str], first: int, last: int | None) -> str:
+    return "\n".join(lines[first - 1 : last])

@@ -1,0 +1,38 @@
+"""Every field that a route refuses: by its name, and not with a value that changes nothing."""
+
+import json
+
+import pytest
+
+from service.api.schema.chat import ChatCompletionRequest
+from service.api.schema.completions import CompletionRequest
+from service.api.schema.responses import ResponsesRequest
+from tests.api.scripted_engine import MODEL, Service
+
+pytestmark = pytest.mark.anyio
+
+ROUTES = {
+    "/v1/chat/completions": (ChatCompletionRequest, {"messages": [{"role": "user", "content": "hi"}]}),
+    "/v1/completions": (CompletionRequest, {"prompt": "Once"}),
+    "/v1/responses": (ResponsesRequest, {"input": "hi"}),
+}
+REFUSED = [(path, name) for path, (body, _) in ROUTES.items() for name in sorted(body.neutral_values)]
+NEUTRAL = [(path, name, value) for path, name in REFUSED for value in (None, *ROUTES[path][0].neutral_values[name])]
+
+
+async def answer_of(path, **fields):
+    return await Service().post(path, {"model": MODEL} | ROUTES[path][1] | fields)
+
+
+@pytest.mark.parametrize(("path", "name"), REFUSED)
+async def test_a_field_without_effect_is_refused_by_its_name(path, name):
+    answer = await answer_of(path, **{name: {"no": "such value"}})
+    error = answer.json()["error"]
+    assert (answer.status_code, error["code"], error["param"]) == (400, "unsupported_parameter", name)
+    assert f"'{name}'" in error["message"]
+
+
+@pytest.mark.parametrize(("path", "name", "value"), NEUTRAL, ids=lambda value: json.dumps(value))
+async def test_a_value_that_changes_nothing_is_taken(path, name, value):
+    answer = await answer_of(path, **{name: value})
+    assert answer.status_code == 200, answer.text
