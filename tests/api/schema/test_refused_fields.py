@@ -32,7 +32,7 @@ async def test_a_field_without_effect_is_refused_by_its_name(path, name):
     assert f"'{name}'" in error["message"]
 
 
-@pytest.mark.parametrize(("path", "name", "value"), NEUTRAL, ids=lambda value: json.dumps(value))
+@pytest.mark.parametrize(("path", "name", "value"), NEUTRAL, ids=json.dumps)
 async def test_a_value_that_changes_nothing_is_taken(path, name, value):
     answer = await answer_of(path, **{name: value})
     assert answer.status_code == 200, answer.text
