@@ -28,6 +28,7 @@ class ServiceProcess:
         environment |= {"HOST": "127.0.0.1", "PORT": "0", "LOG_FORMAT": "json", "PYTHONFAULTHANDLER": "1", **given}
         self.log: list[dict[str, Any]] = []
         self.raw: list[str] = []
+        self._clients = contextlib.ExitStack()
         self.process = subprocess.Popen(
             [sys.executable, "-m", module, "serve"],
             env=environment,
@@ -60,6 +61,7 @@ class ServiceProcess:
         return self
 
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        self._clients.close()
         state = "was running" if (code := self.process.poll()) is None else f"had ended with {code}"
         if "COVERAGE_PROCESS_CONFIG" in os.environ and error is None:  # a killed process would not say what it has run
             self.process.terminate()
@@ -70,8 +72,9 @@ class ServiceProcess:
             error.add_note(f"The service {state} and had printed:\n" + "\n".join(self.raw))
 
     def client(self, **options: Any) -> OpenAI:
-        """Return the official client."""
-        return OpenAI(**{"base_url": f"{self.url}/v1", "api_key": "none", "max_retries": 0} | options)
+        """Return the official client, which is closed with the process."""
+        client = OpenAI(**{"base_url": f"{self.url}/v1", "api_key": "none", "max_retries": 0} | options)
+        return self._clients.enter_context(client)
 
     def wait_until_ready(self) -> "ServiceProcess":
         """Wait for the model, or fail with what the process printed."""
