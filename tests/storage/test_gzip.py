@@ -26,7 +26,7 @@ def small_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.usefixtures("small_chunks")
 def test_an_object_is_unpacked_whatever_its_parts(tmp_path: Path):
-    stored = gzip.compress(TEXT)
+    stored = gzip.compress(TEXT, mtime=0)
     assert unpacked(URI, info_of(stored), stored) == TEXT
     (tmp_path / "packed").write_bytes(stored)
     crc = unpack_file(URI, info_of(stored), tmp_path / "packed", tmp_path / "file")
@@ -35,13 +35,13 @@ def test_an_object_is_unpacked_whatever_its_parts(tmp_path: Path):
 
 
 def test_an_object_that_is_not_packed_stays_as_it_is():
-    stored = gzip.compress(TEXT)
+    stored = gzip.compress(TEXT, mtime=0)
     assert unpacked(URI, info_of(stored, content_encoding=""), stored) == stored
     assert unpacked(URI, info_of(stored, content_encoding=" GZip "), stored) == TEXT
 
 
 def test_a_file_that_is_there_already_is_never_written_over(tmp_path: Path):
-    (tmp_path / "packed").write_bytes(gzip.compress(TEXT))
+    (tmp_path / "packed").write_bytes(gzip.compress(TEXT, mtime=0))
     (tmp_path / "file").write_bytes(b"another's")
     with pytest.raises(FileExistsError):
         unpack_file(URI, info_of(b""), tmp_path / "packed", tmp_path / "file")
@@ -62,11 +62,11 @@ def test_an_object_unpacks_to_at_most_a_fixed_multiple_of_its_size(monkeypatch: 
     ("stored", "reason"),
     [
         (b"no gzip", "is not a gzip stream"),
-        (gzip.compress(TEXT)[2:], "is not a gzip stream"),
+        (gzip.compress(TEXT, mtime=0)[2:], "is not a gzip stream"),
         (b"", "not exactly one gzip stream"),
-        (gzip.compress(TEXT)[:-1], "not exactly one gzip stream"),
-        (gzip.compress(TEXT) + b"x", "not exactly one gzip stream"),
-        (gzip.compress(TEXT) * 2, "not exactly one gzip stream"),
+        (gzip.compress(TEXT, mtime=0)[:-1], "not exactly one gzip stream"),
+        (gzip.compress(TEXT, mtime=0) + b"x", "not exactly one gzip stream"),
+        (gzip.compress(TEXT, mtime=0) * 2, "not exactly one gzip stream"),
     ],
 )
 def test_what_is_not_one_gzip_stream_is_refused_by_name(stored: bytes, reason: str):
