@@ -22,6 +22,7 @@ from service.api.schema.chat import ChatCompletionRequest, Message, ToolCall
 from service.api.schema.template import TemplateFields
 from service.api.schema.tools import Tool
 from service.errors import InvalidParameter, MissingParameter, UnsupportedParameter
+from service.text.thinking import CLOSING, OPENING
 from service.text.tokenizer import Tokenizer
 
 router = APIRouter()
@@ -40,15 +41,16 @@ async def create_chat_completion(
 
     Source: https://platform.openai.com/docs/api-reference/chat/create
     """
-    prompt_ids, streams, use, tokenizer = await start_chat(context, body, prefix="chatcmpl")
+    chat = await start_chat(context, body, prefix="chatcmpl")
+    prompt_ids, streams, tokenizer = chat.prompt_ids, chat.streams, chat.tokenizer
     if body.stream:
-        return EventStream(_chunks(streams, body, tokenizer, use), sequences=streams, deadline=context.deadline)
+        return EventStream(_chunks(chat, body), sequences=streams, deadline=context.deadline)
     with streams:
         collected = await cancel_on_disconnect(context.receive, streams.collect())
 
     def write() -> JSONResponse:
         answer = _head(streams, body, "chat.completion") | {
-            "choices": [_choice(index, deltas, body, tokenizer, use) for index, deltas in enumerate(collected)],
+            "choices": [_choice(index, deltas, body, chat) for index, deltas in enumerate(collected)],
             "usage": streams.usage(),
             "prompt_logprobs": None,
         }
@@ -69,14 +71,22 @@ class StartedChat(NamedTuple):
     prompt_ids: list[int]
     streams: TextStreams
     use: ToolUse | None
+    begins_thinking: bool | None  # whether the prompt has the tag before the thinking; None if answers have none
     tokenizer: Tokenizer
+
+    def message_parts(self) -> MessageParts:
+        """Return the beginning of one choice's message."""
+        return MessageParts(self.use, self.begins_thinking)
 
 
 async def start_chat(context: RequestContext, body: ChatCompletionRequest, *, prefix: str) -> StartedChat:
     """Render a chat and submit its sequences; raises what `submit` raises, and for a request that is at fault."""
     context.model.check_name(body.model)
-    prompt_ids = await context.run_in_thread(lambda: _prompt_ids(body, context.model))
+    text, prompt_ids = await context.run_in_thread(lambda: _prompt(body, context.model))
     use = tool_use(body, context.model)
+    # A grammar holds the answer from its first token on, and so leaves no room for thinking.
+    is_held = body.has_grammar or (use is not None and use.is_required)
+    has_thinking = context.model.has_thinking and not is_held
     streams = submit(
         context,
         body,
@@ -85,9 +95,17 @@ async def start_chat(context: RequestContext, body: ChatCompletionRequest, *, pr
         param="messages",
         default_max_tokens=None,
         grammar=await compiled_grammar(context, body, use),
-        shown_ids=frozenset() if use is None else use.shown_ids(context.model),
+        shown_ids=_shown_ids(context.model, use, has_thinking=has_thinking),
     )
-    return StartedChat(prompt_ids, streams, use, context.model.tokenizer)
+    begins_thinking = text.rstrip().endswith(OPENING) if has_thinking else None
+    return StartedChat(prompt_ids, streams, use, begins_thinking, context.model.tokenizer)
+
+
+def _shown_ids(model: ServedModel, use: ToolUse | None, *, has_thinking: bool) -> frozenset[int]:
+    """Return the special tokens that the text must show, to be read and taken out again."""
+    of_calls = frozenset[int]() if use is None else use.shown_ids(model)
+    tags = frozenset(map(model.tokenizer.backend.token_to_id, (OPENING, CLOSING) if has_thinking else ()))
+    return of_calls | (tags & model.tokenizer.special_ids)
 
 
 def template_messages(messages: Sequence[Message]) -> list[dict[str, Any]]:
@@ -120,6 +138,11 @@ def _template_message(message: Message, path: str, called: Mapping[str, str]) ->
     name = message.name if message.name is not None else called.get(message.tool_call_id or "")
     if name is not None:
         fields["name"] = name
+    if (thinking := message.thinking) is not None:
+        if not is_assistant:
+            param = f"{path}.reasoning_content"
+            raise InvalidParameter(f"Invalid '{param}': only the assistant thinks.", param=param)
+        fields["reasoning_content"] = thinking
     if message.tool_call_id is not None:
         fields["tool_call_id"] = message.tool_call_id
     if message.tool_calls:
@@ -165,12 +188,12 @@ def render(messages: Sequence[Message], model: ServedModel, tools: Sequence[Tool
     )
 
 
-def _prompt_ids(body: ChatCompletionRequest, model: ServedModel) -> list[int]:
+def _prompt(body: ChatCompletionRequest, model: ServedModel) -> tuple[str, list[int]]:
     text = render(body.messages, model, body.tools if body.may_call_tools else (), body)
     # The template has written the special tokens already.
     limit_tokens = None if body.truncate_prompt_tokens else model.max_model_len
     prompt_ids = model.tokenizer.encode(text, add_special_tokens=False, param="messages", limit_tokens=limit_tokens)
-    return body.truncated(prompt_ids)
+    return text, body.truncated(prompt_ids)
 
 
 def _head(streams: TextStreams, body: ChatCompletionRequest, kind: str) -> dict[str, Any]:
@@ -183,16 +206,14 @@ def _head(streams: TextStreams, body: ChatCompletionRequest, kind: str) -> dict[
     }
 
 
-def _choice(
-    index: int, deltas: list[TextDelta], body: ChatCompletionRequest, tokenizer: Tokenizer, use: ToolUse | None
-) -> dict[str, Any]:
-    parts = MessageParts(use)
+def _choice(index: int, deltas: list[TextDelta], body: ChatCompletionRequest, chat: StartedChat) -> dict[str, Any]:
+    parts, tokenizer = chat.message_parts(), chat.tokenizer
     message = whole_message(part for delta in deltas for part in parts.push(delta))
     finish_reason = deltas[-1].finish_reason
     assert finish_reason is not None, "the last delta has the finish reason"
     choice: dict[str, Any] = {
         "index": index,
-        "message": message | {"reasoning_content": None},
+        "message": message,
         "logprobs": chat_logprobs(tokenizer, deltas, as_ids=body.return_tokens_as_token_ids) if body.logprobs else None,
         "finish_reason": parts.finish_reason(finish_reason),
     }
@@ -201,10 +222,9 @@ def _choice(
     return choice
 
 
-async def _chunks(
-    streams: TextStreams, body: ChatCompletionRequest, tokenizer: Tokenizer, use: ToolUse | None
-) -> AsyncIterator[list[dict[str, Any]]]:
+async def _chunks(chat: StartedChat, body: ChatCompletionRequest) -> AsyncIterator[list[dict[str, Any]]]:
     """Yield each choice's role, text and finish reason as they arrive, then the usage if requested."""
+    streams, tokenizer = chat.streams, chat.tokenizer
     head = _head(streams, body, "chat.completion.chunk")
 
     def chunk(index: int, delta: dict[str, Any], **fields: Any) -> dict[str, Any]:
@@ -212,7 +232,7 @@ async def _chunks(
         return {**head, "choices": [choice], **streams.usage_of_chunk(body)}
 
     begun: set[int] = set()
-    messages = [MessageParts(use) for _ in range(body.n)]
+    messages = [chat.message_parts() for _ in range(body.n)]
     async for index, delta in streams.deltas():
         chunks: list[dict[str, Any]] = []
         if index not in begun:
@@ -227,7 +247,7 @@ async def _chunks(
         parts = messages[index].push(delta)
         # A token that does not complete a character yet, or is held back, is sent only if tokens were requested.
         if not parts and fields and delta.token_ids:
-            parts = [{"content": ""} if use is None else {}]
+            parts = [{"content": ""} if chat.use is None and chat.begins_thinking is None else {}]
         # The tokens of one event are those of its first chunk.
         chunks += [chunk(index, part, **(fields if number == 0 else {})) for number, part in enumerate(parts)]
         if delta.finish_reason is not None:

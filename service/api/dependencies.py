@@ -75,6 +75,11 @@ class ServedModel:
         return GrammarCompiler(self.tokenizer, self.vocab_size, self.stop_ids)
 
     @property
+    def has_thinking(self) -> bool:
+        """Whether it writes its thinking between tags before an answer."""
+        return self.chat_template is not None and self.chat_template.has_thinking
+
+    @property
     def names(self) -> tuple[str, ...]:
         """Every `model` that requests may name."""
         return (self.name, *self.other_names)

@@ -11,7 +11,6 @@ from fastapi.responses import JSONResponse, Response
 from service.api.chat import StartedChat, start_chat
 from service.api.dependencies import RequestContext, request_context
 from service.api.generation.logprobs import chat_logprobs
-from service.api.generation.message import MessageParts
 from service.api.generation.response_items import Event, ResponseOutput
 from service.api.generation.streams import TextDelta
 from service.api.http.receive import cancel_on_disconnect, json_body
@@ -95,7 +94,7 @@ class _Answer:
         self._chat = chat
         self._body = body
         self._created_at = created_at
-        self._parts = MessageParts(chat.use)
+        self._parts = chat.message_parts()
         self._output = ResponseOutput()
         self._logprobs: list[dict[str, Any]] = []  # of tokens whose text is not complete yet
         self._reason = FinishReason.STOP

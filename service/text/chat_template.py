@@ -25,6 +25,7 @@ from jinja2.runtime import Context
 from jinja2.sandbox import MAX_RANGE, ImmutableSandboxedEnvironment
 
 from service.errors import InvalidParameter, MalformedCheckpoint
+from service.text.thinking import CLOSING
 from service.text.tools.format import ToolFormat
 from service.text.tools.registry import format_of
 
@@ -63,6 +64,11 @@ class ChatTemplate:
     def tool_format(self) -> ToolFormat | None:
         """How the model calls tools; None if the template does not mention them."""
         return format_of(self._source) if re.search(r"\btools\b", self._source) else None
+
+    @cached_property
+    def has_thinking(self) -> bool:
+        """Whether the model writes its thinking between tags before an answer."""
+        return CLOSING in self._source
 
     @cached_property
     def variables(self) -> frozenset[str]:

@@ -29,7 +29,13 @@ async def test_a_conversation_is_answered_in_openais_shape():
     assert answer["choices"] == [
         {
             "index": 0,
-            "message": {"role": "assistant", "content": "Hello world", "refusal": None, "reasoning_content": None},
+            "message": {
+                "role": "assistant",
+                "content": "Hello world",
+                "refusal": None,
+                "reasoning_content": None,
+                "reasoning": None,
+            },
             "logprobs": None,
             "finish_reason": "stop",
         }

@@ -13,35 +13,51 @@ from typing import Any
 from service.api.generation.streams import TextDelta
 from service.api.generation.tool_use import ToolUse
 from service.engine.request import FinishReason
+from service.text.thinking import Answer, ThinkingParser, Thought
 from service.text.tools.format import ToolFormat
 from service.text.tools.parser import CallParser
 from service.text.tools.parts import Arguments, CallStart, Content, Part
 
 SHORT_ID_CHARS = 9
+# vLLM's older and newer name.
+_THOUGHT_KEYS = ("reasoning_content", "reasoning")
 
 
 class MessageParts:
     """Turns the text of one choice into parts of its message."""
 
-    def __init__(self, use: ToolUse | None) -> None:
-        """Begin a message; without `use`, all of its text is content."""
+    def __init__(self, use: ToolUse | None, begins_thinking: bool | None = None) -> None:
+        """Begin a message.
+
+        Args:
+            use: how it may call tools; None if it calls none.
+            begins_thinking: whether the prompt has the tag before the thinking; None if the model has no tags.
+        """
         self._use = use
         self._parser = None if use is None else CallParser(use.tool_format)
+        self._thinking = None if begins_thinking is None else ThinkingParser(is_open=begins_thinking)
 
     def push(self, delta: TextDelta) -> list[dict[str, Any]]:
         """Return the `delta` objects that the next text adds, in order."""
-        if self._parser is None:
-            return [{"content": delta.text}] if delta.text else []
-        parts = self._parser.push(delta.text)
-        if delta.finish_reason is not None:
-            parts += self._parser.flush()
-        return [self._delta(part) for part in parts]
+        is_over = delta.finish_reason is not None
+        if self._thinking is None:
+            return self._push_answer(delta.text, is_over=is_over)
+        pieces = self._thinking.push(delta.text) + (self._thinking.flush() if is_over else [])
+        deltas = [_thought(piece.text) for piece in pieces if isinstance(piece, Thought)]
+        answer = "".join(piece.text for piece in pieces if isinstance(piece, Answer))
+        return deltas + self._push_answer(answer, is_over=is_over)
 
     def finish_reason(self, reason: FinishReason) -> str:
         """Return OpenAI's reason: that calls were made, unless the request forced it or the answer was cut."""
         has_calls = self._parser is not None and self._parser.num_calls > 0 and not self._parser.is_inside_call
         is_forced = self._use is not None and self._use.is_named
         return "tool_calls" if has_calls and reason is FinishReason.STOP and not is_forced else str(reason)
+
+    def _push_answer(self, text: str, *, is_over: bool) -> list[dict[str, Any]]:
+        if self._parser is None:
+            return [{"content": text}] if text else []
+        parts = self._parser.push(text) + (self._parser.flush() if is_over else [])
+        return [self._delta(part) for part in parts]
 
     def _delta(self, part: Part) -> dict[str, Any]:
         match part:
@@ -56,18 +72,29 @@ class MessageParts:
 
 
 def whole_message(deltas: Iterable[dict[str, Any]]) -> dict[str, Any]:
-    """Return the message that consists of these parts; its content is null if it only calls tools."""
+    """Return the message that consists of these parts; its content is null if it only thinks or calls tools."""
     content: list[str] = []
+    thoughts: list[str] = []
     calls: list[dict[str, Any]] = []
     for delta in deltas:
         content += [delta["content"]] if "content" in delta else []
+        thoughts += [delta["reasoning"]] if "reasoning" in delta else []
         for call in delta.get("tool_calls", ()):
             if "id" in call:
                 calls.append({"id": call["id"], "type": "function", "function": dict(call["function"])})
             else:
                 calls[call["index"]]["function"]["arguments"] += call["function"]["arguments"]
-    message = {"role": "assistant", "content": "".join(content) if content or not calls else None, "refusal": None}
+    message = {
+        "role": "assistant",
+        "content": "".join(content) if content or not (calls or thoughts) else None,
+        "refusal": None,
+        **_thought("".join(thoughts) if thoughts else None),
+    }
     return message | ({"tool_calls": calls} if calls else {})
+
+
+def _thought(text: str | None) -> dict[str, Any]:
+    return dict.fromkeys(_THOUGHT_KEYS, text)
 
 
 def _new_id(tool_format: ToolFormat) -> str:

@@ -3,6 +3,7 @@
     response.created, response.in_progress
       response.output_item.added
         response.content_part.added, response.output_text.delta …, response.output_text.done, response.content_part.done
+        (in an item of thinking response.reasoning_text.delta …, response.reasoning_text.done)
         or response.function_call_arguments.delta …, response.function_call_arguments.done
       response.output_item.done
     response.completed or response.incomplete
@@ -33,6 +34,8 @@ class ResponseOutput:
             part: a `delta` object, as `MessageParts` returns them.
             logprobs: of the part's tokens, if it is text and they are requested.
         """
+        if "reasoning" in part:
+            yield from self._push_thought(part["reasoning"])
         if "content" in part:
             yield from self._push_text(part["content"], logprobs)
         for call in part.get("tool_calls", ()):
@@ -53,6 +56,15 @@ class ResponseOutput:
         content["logprobs"] += logprobs
         yield self._event("output_text.delta", content_index=0, delta=text, logprobs=logprobs)
 
+    def _push_thought(self, text: str) -> Iterator[Event]:
+        if not self._is_open or self.items[-1]["type"] != "reasoning":
+            yield from self._close()
+            item = {"type": "reasoning", "id": f"rs_{uuid.uuid4().hex}", "status": "in_progress", "summary": []}
+            yield self._open(item | {"content": []})
+            yield self._add_content({"type": "reasoning_text", "text": ""})
+        self.items[-1]["content"][0]["text"] += text
+        yield self._event("reasoning_text.delta", content_index=0, delta=text)
+
     def _push_call(self, call: dict[str, Any]) -> Iterator[Event]:
         function = call["function"]
         if "id" in call:
@@ -66,23 +78,25 @@ class ResponseOutput:
     def _open_message(self) -> Iterator[Event]:
         message = {"type": "message", "id": f"msg_{uuid.uuid4().hex}", "status": "in_progress", "role": "assistant"}
         yield self._open(message | {"content": []})
-        content = {"type": "output_text", "text": "", "annotations": [], "logprobs": []}
-        self.items[-1]["content"].append(content)
-        yield self._event("content_part.added", content_index=0, part=_copy(content))
+        yield self._add_content({"type": "output_text", "text": "", "annotations": [], "logprobs": []})
 
     def _open(self, item: dict[str, Any]) -> Event:
         self.items.append(item)
         self._is_open = True
         return self._item_event("output_item.added")
 
+    def _add_content(self, content: dict[str, Any]) -> Event:
+        self.items[-1]["content"].append(content)
+        return self._event("content_part.added", content_index=0, part=_copy(content))
+
     def _close(self, status: str = "completed") -> Iterator[Event]:
         if not self._is_open:
             return
         item = self.items[-1]
-        if item["type"] == "message":
+        if item["type"] != "function_call":
             [content] = item["content"]
-            done = {"text": content["text"], "logprobs": content["logprobs"]}
-            yield self._event("output_text.done", content_index=0, **done)
+            done = {name: content[name] for name in ("text", "logprobs") if name in content}
+            yield self._event(f"{content['type']}.done", content_index=0, **done)
             yield self._event("content_part.done", content_index=0, part=_copy(content))
         else:
             yield self._event("function_call_arguments.done", name=item["name"], arguments=item["arguments"])

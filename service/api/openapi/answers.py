@@ -96,8 +96,10 @@ class ChatMessage(AnswerObject):
     refusal: None
     tool_calls: list[ToolCallAnswer] = Field(default_factory=list)
     """If the model called tools."""
-    reasoning_content: None
-    """Null, for clients written for vLLM: thinking is part of the content."""
+    reasoning_content: str | None
+    """The thinking before the answer, for models that write it between tags; else null."""
+    reasoning: str | None
+    """The newer name of `reasoning_content`."""
 
 
 class ChatChoice(AnswerObject):
@@ -161,6 +163,10 @@ class ChatDelta(AnswerObject):
     """The next part of the text."""
     tool_calls: list[ToolCallDelta] = Field(default_factory=list)
     """The next part of a call."""
+    reasoning_content: str = ""
+    """The next part of the thinking."""
+    reasoning: str = ""
+    """The same."""
 
 
 class ChatChunkChoice(AnswerObject):

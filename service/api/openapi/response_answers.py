@@ -46,6 +46,24 @@ class OutputCall(AnswerObject):
     """A JSON object, serialized, which satisfies the function's schema unless the status is `incomplete`."""
 
 
+class ReasoningText(AnswerObject):
+    """The text of the thinking."""
+
+    type: Literal["reasoning_text"]
+    text: str
+
+
+class OutputReasoning(AnswerObject):
+    """The thinking before the answer, of models that write it between tags."""
+
+    type: Literal["reasoning"]
+    id: str
+    status: Status
+    summary: list[dict[str, Any]]
+    """Always empty."""
+    content: list[ReasoningText]
+
+
 class CachedTokens(AnswerObject):
     """Where the tokens of the input came from."""
 
@@ -59,7 +77,7 @@ class ReasoningTokens(AnswerObject):
     """What the output consists of."""
 
     reasoning_tokens: int
-    """Always 0: thinking is part of the text."""
+    """Always 0: the tokens of thinking are not counted apart."""
 
 
 class ResponseUsage(AnswerObject):
@@ -90,7 +108,7 @@ class ResponseObject(AnswerObject):
     incomplete_details: IncompleteDetails | None
     error: None
     model: str
-    output: list[OutputMessage | OutputCall]
+    output: list[OutputReasoning | OutputMessage | OutputCall]
     usage: ResponseUsage | None
     """Null in the first events of a stream."""
     instructions: str | None

@@ -44,7 +44,6 @@ _REPLAYED_FIELDS: NeutralValues = {
     "annotations": ([],),
     "audio": (),
     "function_call": (),
-    "reasoning_content": ("",),
     "refusal": (),
 }
 
@@ -92,6 +91,13 @@ class Message(WireObject):
     name: str | None = None
     tool_calls: Annotated[list[ToolCall], Field(fail_fast=True)] | None = None
     tool_call_id: str | None = None
+    reasoning_content: str | None = None  # vLLM's, of an earlier answer
+    reasoning: str | None = None  # its newer name
+
+    @property
+    def thinking(self) -> str | None:
+        """The thinking before an earlier answer, under either of its names."""
+        return self.reasoning or self.reasoning_content or None
 
 
 class ChatCompletionRequest(GenerationRequest, TemplateFields):
@@ -168,6 +174,9 @@ class ChatCompletionRequest(GenerationRequest, TemplateFields):
         check_tools(self.tools, self.tool_choice)
         self.check_rendering()
         _check_tool_results(self.messages)
+        for index, message in enumerate(self.messages):
+            if None not in (message.reasoning, message.reasoning_content):
+                _check_same_thinking(message, f"messages[{index}]")
         if self.response_format is not None:
             self.response_format.check()
             if self.has_grammar and self.structured_outputs is not None:
@@ -177,6 +186,12 @@ class ChatCompletionRequest(GenerationRequest, TemplateFields):
             raise InvalidParameter("'top_logprobs' needs 'logprobs' to be true.", param="top_logprobs")
         if self.max_tokens is not None and self.max_completion_tokens not in (None, self.max_tokens):
             raise InvalidParameter("'max_tokens' contradicts 'max_completion_tokens'; send one.", param="max_tokens")
+
+
+def _check_same_thinking(message: Message, path: str) -> None:
+    if message.reasoning != message.reasoning_content:
+        text = f"'{path}.reasoning' contradicts '{path}.reasoning_content'; send one."
+        raise InvalidParameter(text, param=f"{path}.reasoning")
 
 
 def _check_tool_results(messages: Sequence[Message]) -> None:

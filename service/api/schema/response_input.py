@@ -1,4 +1,4 @@
-"""The items of a response's input: messages, calls that the assistant made, and their results.
+"""The items of a response's input: messages, calls that the assistant made, their results, and its thinking.
 
 Source: https://platform.openai.com/docs/api-reference/responses/create#responses_create-input
 """
@@ -16,6 +16,7 @@ _FIELDS = {
     "message": ("role", "content"),
     "function_call": ("call_id", "name", "arguments"),
     "function_call_output": ("call_id", "output"),
+    "reasoning": ("content",),
 }
 
 
@@ -33,7 +34,7 @@ class InputPart(WireObject):
 
     neutral_values: ClassVar[NeutralValues] = {"annotations": ([],), "logprobs": ([],)}  # of an earlier answer
 
-    type: Literal["input_text", "output_text"]
+    type: Literal["input_text", "output_text", "reasoning_text"]
     text: str
 
 
@@ -48,8 +49,9 @@ class InputItem(WireObject):
     """One item of the input; `id` and `status` are those of an earlier answer, and have no effect."""
 
     nested: ClassVar[dict[str, type[WireObject]]] = {"content": InputPart, "output": InputPart}
+    neutral_values: ClassVar[NeutralValues] = {"encrypted_content": (), "summary": ([],)}  # of thinking
 
-    type: Literal["message", "function_call", "function_call_output"] = "message"
+    type: Literal["message", "function_call", "function_call_output", "reasoning"] = "message"
     id: str | None = None
     status: Literal["in_progress", "completed", "incomplete"] | None = None
     role: Literal["system", "developer", "user", "assistant"] | None = None
@@ -76,19 +78,24 @@ class InputItem(WireObject):
 
 
 def messages_of(items: Iterable[InputItem]) -> list[dict[str, Any]]:
-    """Return the messages of a chat; calls belong to the assistant's message before them."""
+    """Return the messages of a chat; thinking and calls belong to the assistant's message between them."""
     messages: list[dict[str, Any]] = []
+    thinking: dict[str, str] = {}  # of the assistant's next message
     for item in items:
-        if item.type == "function_call":
+        if item.type == "reasoning":
+            thinking = {"reasoning_content": _text(item.content)}
+        elif item.type == "function_call":
             if not messages or messages[-1]["role"] != "assistant":
-                messages.append({"role": "assistant"})
+                messages.append({"role": "assistant", **thinking})
+                thinking = {}
             function = {"name": item.name, "arguments": item.arguments}
             call = {"id": item.call_id, "type": "function", "function": function}
             messages[-1].setdefault("tool_calls", []).append(call)
         elif item.type == "function_call_output":
             messages.append({"role": "tool", "tool_call_id": item.call_id, "content": _text(item.output)})
         else:
-            messages.append({"role": item.role, "content": _text(item.content)})
+            messages.append({"role": item.role, "content": _text(item.content), **thinking})
+            thinking = {}
     return messages
 
 

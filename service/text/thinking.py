@@ -1,0 +1,88 @@
+"""The thinking that a model writes before its answer, between tags; the white space next to a tag belongs to neither.
+
+Source: https://huggingface.co/Qwen/Qwen3-8B#switching-between-thinking-and-non-thinking-mode,
+https://api-docs.deepseek.com/guides/reasoning_model
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+OPENING, CLOSING = "<think>", "</think>"
+
+
+@dataclass(frozen=True, slots=True)
+class Thought:
+    """A piece of thinking."""
+
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """A piece of the answer itself."""
+
+    text: str
+
+
+class ThinkingParser:
+    """Splits one text; the joined results for its pieces do not depend on where it was cut."""
+
+    def __init__(self, *, is_open: bool) -> None:
+        """Begin a text; `is_open` says that the prompt has the opening tag already."""
+        self._text = ""  # not decided yet
+        self._is_thinking = is_open
+        self._is_decided = is_open  # whether the text has begun with the opening tag or with something else
+        self._is_at_tag = is_open  # whether white space that follows is next to a tag
+
+    def push(self, text: str) -> list[Thought | Answer]:
+        """Append text and return the pieces that it completes or continues."""
+        self._text += text
+        if not self._is_decided:
+            self._decide(is_over=False)
+        return list(self._pieces(is_over=False)) if self._is_decided else []
+
+    def flush(self) -> list[Thought | Answer]:
+        """Return the text that was held back, at the end."""
+        if not self._is_decided:
+            self._decide(is_over=True)
+        return list(self._pieces(is_over=True))
+
+    def _decide(self, *, is_over: bool) -> None:
+        begun = self._text.lstrip()
+        if begun.startswith(OPENING):
+            self._text = begun.removeprefix(OPENING)
+            self._is_decided = self._is_thinking = self._is_at_tag = True
+        elif is_over or not OPENING.startswith(begun):
+            self._is_decided = True
+
+    def _pieces(self, *, is_over: bool) -> Iterator[Thought | Answer]:
+        if self._is_thinking:
+            thought, tag, rest = self._text.partition(CLOSING)
+            if tag:
+                yield from self._thought(thought.rstrip())
+                self._text, self._is_thinking, self._is_at_tag = rest, False, True
+            else:
+                held = 0 if is_over else _held(thought)
+                self._text = thought[len(thought) - held :]
+                yield from self._thought(thought[: len(thought) - held])
+                return
+        if self._is_at_tag:
+            self._text = self._text.lstrip()
+        if self._text:
+            self._is_at_tag = False
+            yield Answer(self._text)
+            self._text = ""
+
+    def _thought(self, text: str) -> Iterator[Thought]:
+        if self._is_at_tag:
+            text = text.lstrip()
+        if text:
+            self._is_at_tag = False
+            yield Thought(text)
+
+
+def _held(thought: str) -> int:
+    """Return how many characters at the end may be white space before the closing tag, or a part of the tag."""
+    length = next((n for n in range(min(len(CLOSING) - 1, len(thought)), 0, -1) if CLOSING.startswith(thought[-n:])), 0)
+    before = thought[: len(thought) - length]
+    return length + len(before) - len(before.rstrip())

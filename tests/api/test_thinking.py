@@ -1,0 +1,107 @@
+"""Thinking over the API: split off under both of its names, whole and in streams, and sent back to the template."""
+
+import pytest
+
+from service.engine.request import FinishReason
+from service.text.chat_template import ChatTemplate
+from tests.api.scripted_engine import MODEL, TOKENIZER, Service, tokens
+from tests.api.test_chat import events
+from tests.api.test_responses import create, events_of
+from tests.api.test_tools import ONE, TOOLS
+
+pytestmark = pytest.mark.anyio
+
+# Thinking of earlier answers is rendered as Qwen's template does; `open` templates begin the thinking themselves.
+TURNS = (
+    "{% for tool in tools or [] %}{{ tool | tojson }}<tool_call>{% endfor %}{% for m in messages %}{{ m.role }}:"
+    "{% if m.reasoning_content %}<think>{{ m.reasoning_content }}</think>{% endif %}{{ m.content }}\n{% endfor %}"
+)
+TEMPLATES = {"closed": TURNS + "assistant:", "open": TURNS + "assistant:<think>\n"}
+THOUGHT = "<think>\nHm. 🌍\n</think>\n\nYes."
+
+
+def service_of(text, template="closed"):
+    chat_template = ChatTemplate(TEMPLATES[template], TOKENIZER.special_tokens)
+    model = {"chat_template": chat_template, "max_model_len": 2048}
+    return Service([*tokens(text), FinishReason.STOP], model=model)
+
+
+async def message_of(service, **fields):
+    response = await service.chat(**fields)
+    assert response.status_code == 200, response.text
+    return response.json()["choices"][0]["message"]
+
+
+@pytest.mark.parametrize(("text", "template"), [(THOUGHT, "closed"), (THOUGHT.removeprefix("<think>\n"), "open")])
+async def test_thinking_is_split_off_whole_and_in_streams(text, template):
+    message = await message_of(service_of(text, template))
+    assert (message["reasoning"], message["reasoning_content"], message["content"]) == ("Hm. 🌍", "Hm. 🌍", "Yes.")
+    chunks = events(await service_of(text, template).chat(stream=True))[:-1]
+    deltas = [chunk["choices"][0]["delta"] for chunk in chunks]
+    assert "".join(delta.get("reasoning", "") for delta in deltas) == "Hm. 🌍"
+    assert all(delta.get("reasoning") == delta.get("reasoning_content") for delta in deltas)
+    assert "".join(delta.get("content", "") for delta in deltas) == "Yes."
+
+
+async def test_an_answer_that_is_all_thinking_has_no_content():
+    message = await message_of(service_of("<think>Hm."))
+    assert (message["reasoning"], message["content"]) == ("Hm.", None)
+
+
+async def test_an_answer_without_thinking_has_null():
+    message = await message_of(service_of("Yes. <think>"))
+    assert (message["reasoning"], message["reasoning_content"], message["content"]) == (None, None, "Yes. <think>")
+
+
+async def test_calls_are_found_behind_the_thinking():
+    message = await message_of(service_of(f"<think>It says <tool_call>.</think>{ONE}"), tools=TOOLS)
+    assert message["reasoning"] == "It says <tool_call>."
+    assert [call["function"]["name"] for call in message["tool_calls"]] == ["weather"]
+
+
+async def test_an_answer_that_a_grammar_holds_from_its_beginning_is_not_thinking():
+    message = await message_of(service_of('{"a": 1}', "open"), response_format={"type": "json_object"})
+    assert (message["reasoning"], message["content"]) == (None, '{"a": 1}')
+
+
+@pytest.mark.parametrize("name", ["reasoning", "reasoning_content"])
+async def test_thinking_that_is_sent_back_reaches_the_template(name):
+    service = service_of("Yes.")
+    earlier = {"role": "assistant", "content": "No.", name: "Because."}
+    messages = [{"role": "user", "content": "hi"}, earlier, {"role": "user", "content": "Really?"}]
+    answer = await service.post("/v1/chat/completions", {"model": MODEL, "messages": messages})
+    assert answer.status_code == 200
+    assert "<think>Because.</think>No." in TOKENIZER.decode(service.engine.last.request.prompt_ids)
+
+
+@pytest.mark.parametrize(
+    ("message", "param"),
+    [
+        ({"role": "user", "content": "a", "reasoning": "b"}, "messages[0].reasoning_content"),
+        ({"role": "assistant", "content": "a", "reasoning": "b", "reasoning_content": "c"}, "messages[0].reasoning"),
+        ({"role": "assistant", "content": "a", "reasoning": 1}, "messages[0].reasoning"),
+    ],
+)
+async def test_thinking_that_cannot_be_is_refused_by_name(message, param):
+    answer = await service_of("Yes.").post("/v1/chat/completions", {"model": MODEL, "messages": [message]})
+    assert (answer.status_code, answer.json()["error"]["param"]) == (400, param)
+
+
+async def test_a_response_has_an_item_of_thinking_which_can_be_sent_back():
+    whole = await create(service_of(THOUGHT))
+    assert [item.type for item in whole.output] == ["reasoning", "message"]
+    [content] = whole.output[0].content
+    assert (content.type, content.text, whole.output_text) == ("reasoning_text", "Hm. 🌍", "Yes.")
+    streamed = await events_of(service_of(THOUGHT))
+    kinds = [event.type for event in streamed]
+    assert kinds[2:4] == ["response.output_item.added", "response.content_part.added"]
+    assert "".join(e.delta for e in streamed if e.type == "response.reasoning_text.delta") == "Hm. 🌍"
+    assert kinds.index("response.reasoning_text.done") < kinds.index("response.output_text.delta")
+    service = service_of("Yes.")
+    items = [
+        {"role": "user", "content": "hi"},
+        *(item.to_dict() for item in whole.output),
+        {"role": "user", "content": "?"},
+    ]
+    await create(service, input=items)
+    assert "<think>Hm. 🌍</think>Yes." in TOKENIZER.decode(service.engine.last.request.prompt_ids)

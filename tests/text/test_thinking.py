@@ -1,0 +1,50 @@
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from service.text.thinking import Answer, ThinkingParser, Thought
+
+pieces = st.lists(st.sampled_from(["<think>", "</think>", "<", "/", "think>", "\n", " ", "a", "b <", "é", "</thin"]))
+
+
+def split(texts, *, is_open=False):
+    parser = ThinkingParser(is_open=is_open)
+    parts = [part for text in texts for part in parser.push(text)] + parser.flush()
+    assert all(part.text for part in parts)
+    return tuple("".join(part.text for part in parts if isinstance(part, kind)) for kind in (Thought, Answer))
+
+
+@pytest.mark.parametrize(
+    ("text", "is_open", "expected"),
+    [
+        ("<think>\nI see.\n</think>\n\nYes.\n", False, ("I see.", "Yes.\n")),
+        ("I see.\n</think>\n\nYes.", True, ("I see.", "Yes.")),
+        ("\nI see.\n</think>Yes.", True, ("I see.", "Yes.")),
+        ("<think>\n\n</think>\n\nYes.", False, ("", "Yes.")),
+        (" \n<think>a </think> b", False, ("a", "b")),
+        (" Yes. <think>no</think>", False, ("", " Yes. <think>no</think>")),
+        ("<think>cut off  ", False, ("cut off  ", "")),
+        ("<think>a </thin", False, ("a </thin", "")),
+        ("<thi", False, ("", "<thi")),
+        ("  ", False, ("", "  ")),
+        ("", True, ("", "")),
+        ("a</think>b</think>c", True, ("a", "b</think>c")),
+        ("</think>", True, ("", "")),
+    ],
+)
+def test_a_text_is_split_at_its_tags(text, is_open, expected):
+    assert split([text], is_open=is_open) == expected
+    assert split(list(text), is_open=is_open) == expected
+
+
+@given(pieces, st.booleans())
+def test_where_a_text_is_cut_changes_nothing(texts, is_open):
+    assert split(texts, is_open=is_open) == split(["".join(texts)], is_open=is_open)
+
+
+def test_thinking_arrives_before_it_ends():
+    parser = ThinkingParser(is_open=False)
+    assert parser.push("<think>I ") == [Thought("I")]
+    assert parser.push("see") == [Thought(" see")]
+    assert parser.push("\n</think>\n") == []
+    assert parser.push("\nYes") == [Answer("Yes")]
