@@ -33,6 +33,7 @@ if "PYTEST_XDIST_WORKER" not in os.environ:
 pytest_plugins = ("tests.gcs", "tests.stored", "tests.served")
 
 
+MAX_ID_CHARS = 100
 # Fixtures that take long to make: pytest-xdist gives all tests of one to the same worker.
 MADE_ONCE = ("executables", "scored_executables", "demo_service", "two_starts", "served")
 
@@ -44,6 +45,11 @@ def pytest_collection_modifyitems(items):
         for name in set(MADE_ONCE) & set(item.fixturenames):
             parameter = item.callspec.params.get("model", "") if hasattr(item, "callspec") else ""
             item.add_marker(pytest.mark.xdist_group(f"{name} {getattr(parameter, '__name__', '')}".strip()))
+
+
+def pytest_make_parametrize_id(val, argname):
+    """Name long texts by their length: an id is in the environment of every process that a test starts."""
+    return f"{argname} of {len(val)}" if isinstance(val, str | bytes) and len(val) > MAX_ID_CHARS else None
 
 
 def pytest_collection_finish(session):

@@ -57,6 +57,7 @@ def test_two_writers_at_once_leave_one_whole_bundle(folder, tmp_path):
     assert os.listdir(tmp_path / "bundles") == ["key"]
 
 
+@pytest.mark.slow
 def test_a_kill_in_the_middle_leaves_nothing_half_visible_and_is_swept(folder, tmp_path):
     root = tmp_path / "bundles"
     for _ in range(6):

@@ -33,6 +33,7 @@ def verdict(process: subprocess.Popen[str]) -> str:
     return next((line.strip() for line in process.stdout if line.strip() in ("right", "wrong")), "nothing")
 
 
+@pytest.mark.slow
 def test_two_processes_and_one_is_killed(loader: Loader, gcs_bucket: GcsBucket, start: Start):
     gcs_bucket.faults([SLOWLY])
     first = start()

@@ -7,6 +7,8 @@ import subprocess
 import sys
 import time
 
+import pytest
+
 from tests.served import SMALL
 
 
@@ -19,6 +21,7 @@ def start(source, target, cache) -> subprocess.Popen[str]:
     return subprocess.Popen([*arguments, *settings], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
 
 
+@pytest.mark.slow
 def test_a_batch_that_was_killed_goes_on_and_is_complete(tmp_path, one_sequence, demo_answers):
     source, target = tmp_path / "in.jsonl", tmp_path / "out.jsonl"
     lines = [
