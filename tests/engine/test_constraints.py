@@ -1,7 +1,5 @@
 """Constrained sequences in a real engine: each token follows a rule that depends on the tokens before it."""
 
-import asyncio
-
 import numpy as np
 import pytest
 
@@ -10,6 +8,7 @@ from service.engine.request import FinishReason, Request, Sampling
 from service.engine.token_mask import pack_token_mask
 from service.errors import ConstraintError
 from tests.engine.conftest import SHAPES
+from tests.engine.running import run, tokens_of
 
 GREEDY = Sampling(temperature=0.0)
 VOCAB = 97
@@ -56,21 +55,6 @@ def expected(prompt, num_tokens, rule=None):
         allowed = {best} if rule is None else rule.allowed(output)
         output.append(best if best in allowed else min(allowed))
     return output
-
-
-async def collect(engine, request):
-    return [event async for event in engine.submit(request)]
-
-
-def run(engine, *requests):
-    async def main():
-        return await asyncio.gather(*(collect(engine, r) for r in requests), return_exceptions=True)
-
-    return asyncio.run(asyncio.wait_for(main(), 60))
-
-
-def tokens_of(events):
-    return [token_id for event in events for token_id in event.token_ids]
 
 
 def test_a_rule_of_the_tests_is_a_constraint():

@@ -1,7 +1,5 @@
 """Sampling inside the engine: over chunks, slots, neighbours and broken logits."""
 
-import asyncio
-
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -17,6 +15,7 @@ from service.engine.shapes import EngineShapes
 from service.engine.steps.programs import engine_programs
 from service.engine.steps.sampling import BROKEN
 from service.errors import NonFiniteLogits
+from tests.engine.running import run, tokens_of
 from tests.engine.steps.sampling_reference import adjusted, log_softmax
 from tests.tolerances import SAME_LOGPROB_ATOL
 
@@ -67,21 +66,6 @@ def scored_runner(scored, scored_executables, scored_state):
 @pytest.fixture
 def scored_engine(scored_runner, start_engine):
     return start_engine(scored_runner, shapes=SHAPES)
-
-
-async def collect(engine, request):
-    return [event async for event in engine.submit(request)]
-
-
-def run(engine, *requests):
-    async def main():
-        return await asyncio.gather(*(collect(engine, r) for r in requests), return_exceptions=True)
-
-    return asyncio.run(asyncio.wait_for(main(), 30))
-
-
-def tokens_of(events):
-    return [token_id for event in events for token_id in event.token_ids]
 
 
 def greedy(model, request):
