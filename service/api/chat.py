@@ -41,7 +41,7 @@ async def create_chat_completion(
 
     Source: https://platform.openai.com/docs/api-reference/chat/create
     """
-    chat = await start_chat(context, body, prefix="chatcmpl")
+    chat = await start_chat(context, body, prefix="chatcmpl-")
     prompt_ids, streams, tokenizer = chat.prompt_ids, chat.streams, chat.tokenizer
     if body.stream:
         return EventStream(_chunks(chat, body), sequences=streams, deadline=context.deadline)

@@ -49,7 +49,7 @@ async def create_completion(
         context,
         body,
         prompts,
-        prefix="cmpl",
+        prefix="cmpl-",
         param="prompt",
         default_max_tokens=DEFAULT_MAX_TOKENS,
         grammar=await compiled_grammar(context, body),

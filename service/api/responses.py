@@ -48,7 +48,7 @@ async def create_response(
     """
     created_at = int(time.time())
     try:
-        chat = await start_chat(context, checked(ChatCompletionRequest, body.as_chat()), prefix="resp")
+        chat = await start_chat(context, checked(ChatCompletionRequest, body.as_chat()), prefix="resp_")
     except RequestError as error:
         raise _in_terms_of_responses(error) from None
     if body.stream:

@@ -44,6 +44,7 @@ async def test_a_text_is_one_message_with_usage_and_what_was_asked():
     service = Service()
     response = await create(service, instructions="Be brief.", max_output_tokens=32, temperature=0.5, user="u")
     assert response.output_text == "Hello world"
+    assert response.id.startswith("resp_")
     [message] = response.output
     assert (message.type, message.role, message.status) == ("message", "assistant", "completed")
     assert (response.object, response.status, response.error, response.incomplete_details) == (

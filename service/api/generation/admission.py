@@ -37,7 +37,7 @@ def submit(
         context: of the HTTP request.
         body: its checked body.
         prompts: token ids to continue, each `body.n` times.
-        prefix: of the answer's id, `chatcmpl` or `cmpl`.
+        prefix: of the answer's id, such as `chatcmpl-`.
         param: the field that the prompts came from.
         default_max_tokens: if neither the request nor DEFAULT_MAX_TOKENS sets one; None for the rest of the context.
         grammar: of each answer; None for any text.
@@ -51,7 +51,7 @@ def submit(
     model = context.model
     body.check_token_ids(model.vocab_size)
     _log_user(context, body)
-    answer_id = f"{prefix}-{uuid.uuid4().hex}"
+    answer_id = f"{prefix}{uuid.uuid4().hex}"
     stop_ids = _stop_ids(body, model)
     sampling = _sampling(body, model, context.api)
     random_seed = secrets.randbits(63)
