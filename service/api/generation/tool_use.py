@@ -1,4 +1,4 @@
-"""How the answers of a chat may call its tools: from the request's fields to the rules of a grammar."""
+"""The tool calls that a chat allows or requires: from the request's fields to the rules of a grammar."""
 
 import json
 from collections.abc import Mapping, Sequence

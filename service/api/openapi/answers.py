@@ -1,4 +1,4 @@
-"""What answers hold, for the document; handlers write their JSON without these models.
+"""Schemas of answers, for the OpenAPI document; handlers write their JSON without these models.
 
 Source: https://platform.openai.com/docs/api-reference/chat/object, .../chat-streaming, .../completions/object,
 .../models/object; https://docs.vllm.ai/en/latest/serving/openai_compatible_server.html (extensions)

@@ -1,4 +1,4 @@
-"""What responses and the events of their streams hold, for the document.
+"""Schemas of responses and of the events of their streams, for the OpenAPI document.
 
 Source: https://platform.openai.com/docs/api-reference/responses/object, .../responses-streaming
 """

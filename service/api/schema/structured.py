@@ -1,4 +1,4 @@
-"""What an answer's text must satisfy: OpenAI's `response_format` and vLLM's `structured_outputs`.
+"""Fields that constrain the text of an answer: OpenAI's `response_format` and vLLM's `structured_outputs`.
 
 Source: https://platform.openai.com/docs/api-reference/chat/create#chat_create-response_format,
 https://docs.vllm.ai/en/latest/features/structured_outputs.html

@@ -1,4 +1,4 @@
-"""How a chat's messages become a prompt: vLLM's fields of /v1/chat/completions and /tokenize.
+"""Fields that control the rendering of a chat's prompt: vLLM's of /v1/chat/completions and /tokenize.
 
 Source: https://docs.vllm.ai/en/latest/serving/openai_compatible_server.html (chat: extra parameters)
 """
