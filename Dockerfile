@@ -7,13 +7,17 @@
 #
 # Base images are named by tag, so that a rebuild includes the security fixes of Debian and Python. Deployments name the
 # built image by its digest in the registry, so a revision never changes. To pin a base image as well, run
-# `docker buildx imagetools inspect python:3.12-slim-bookworm` and append @sha256:… to the tag.
+# `docker buildx imagetools inspect python:3.12-slim-bookworm` and give `--build-arg PYTHON_IMAGE=` with @sha256:….
 #
-# The Dockerfile works with frontends since 2021: it has no heredocs and no COPY --link.
+# The Dockerfile works with builders without BuildKit, as `gcloud run deploy --source` uses one: no RUN --mount, no heredocs
+# and no COPY --link.
+
+# Google's mirror of Docker Hub, which limits anonymous pulls by address, and Cloud Build's addresses are shared.
+ARG PYTHON_IMAGE=mirror.gcr.io/library/python:3.12-slim-bookworm
 
 FROM ghcr.io/astral-sh/uv:0.13.8 AS uv
 
-FROM python:3.12-slim-bookworm AS python
+FROM ${PYTHON_IMAGE} AS python
 # Python's image contains no bytecode, and an instance with a read-only file system would compile the standard library at
 # every start.
 RUN python -m compileall -q -j 0 -x '/(ensurepip|idlelib|lib2to3|site-packages|test|tkinter|turtledemo)/' \
@@ -23,6 +27,7 @@ RUN python -m compileall -q -j 0 -x '/(ensurepip|idlelib|lib2to3|site-packages|t
 FROM python AS build
 COPY --from=uv /uv /usr/local/bin/uv
 ENV UV_LINK_MODE=copy \
+    UV_NO_CACHE=1 \
     UV_PROJECT_ENVIRONMENT=/opt/python \
     UV_PYTHON=/usr/local/bin/python3.12 \
     UV_PYTHON_DOWNLOADS=never
@@ -39,8 +44,7 @@ COPY pyproject.toml uv.lock ./
 # flax, a dependency of haliax for quantized matrices, requires orbax and its dependencies to save checkpoints. Levserve
 # does not use them, so 90 MB are left out. The tests of packages are another 27 MB.
 FROM build AS serve-packages
-RUN --mount=type=cache,target=/root/.cache/uv \
-    xargs --arg-file=extra uv sync --frozen --no-dev --no-install-project --no-editable \
+RUN xargs --arg-file=extra uv sync --frozen --no-dev --no-install-project --no-editable \
       --no-install-package orbax-checkpoint --no-install-package tensorstore --no-install-package uvloop \
     && find /opt/python -type d -name tests -prune -exec rm -rf {} + \
     && python -m compileall -q -j 0 /opt/python/lib
@@ -49,8 +53,7 @@ RUN --mount=type=cache,target=/root/.cache/uv \
 # Only the packages that Levanter adds: both images share the layer with JAX and CUDA.
 FROM serve-packages AS levanter-packages
 WORKDIR /
-RUN --mount=type=cache,target=/root/.cache/uv \
-    touch before \
+RUN touch before \
     && xargs --arg-file=build/extra uv sync --project=build --frozen --no-dev --no-install-project --no-editable --extra=levanter \
     && python -m compileall -q -j 0 /opt/python/lib \
     && mkdir levanter \
@@ -61,8 +64,7 @@ RUN --mount=type=cache,target=/root/.cache/uv \
 FROM build AS project
 COPY README.md ./
 COPY service service
-RUN --mount=type=cache,target=/root/.cache/uv \
-    uv venv --quiet /opt/python \
+RUN uv venv --quiet /opt/python \
     && uv pip install --quiet --no-deps --python /opt/python/bin/python --target /opt/levserve . \
     && python -m compileall -q /opt/levserve \
     && rm /opt/levserve/.lock

@@ -36,7 +36,7 @@ check: .venv/dev ## Check format, lint, types, import rules, dependencies and de
 	$(RUN) pyright
 	$(RUN) lint-imports
 	$(RUN) deptry .
-	$(RUN) python scripts/check_deployment.py
+	$(RUN) python -m scripts.check_deployment
 
 fix: .venv/dev ## Format, apply automatic fixes, write the settings into README.md and .env.example
 	$(RUN) ruff format .

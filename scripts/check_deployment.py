@@ -15,6 +15,8 @@ from pathlib import Path
 
 import yaml
 
+from scripts import check_terraform
+
 REPOSITORY = Path(__file__).resolve().parent.parent
 DOCKERFILE = REPOSITORY / "Dockerfile"
 CLOUD_BUILD = REPOSITORY / "cloudbuild.yaml"
@@ -30,17 +32,15 @@ PLACEHOLDER = re.compile(r"\$\([^()]*\)|\$\{[^{}]*\}|\$\w+")
 
 def main() -> int:
     """Run all checks; return 0 if none fails."""
-    failed = (
-        subprocess.run([sys.executable, str(REPOSITORY / "scripts" / "check_terraform.py")], check=False).returncode
-        != 0
-    )
+    is_terraform_right, _ = check_terraform.check()
     checks = [
+        is_terraform_right,
         check_dockerfile(),
         check_schema(CLOUD_BUILD, "cloudbuild"),
         check_schema(WORKFLOW, "github-workflows"),
         check_gcloud_lines(),
     ]
-    return int(failed or not all(checks))
+    return int(not all(checks))
 
 
 def check_dockerfile() -> bool:

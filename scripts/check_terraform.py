@@ -1,19 +1,30 @@
-"""Check the Terraform roots: format, validity, and the tests in their `tests/` and `examples/`.
+"""Check the Terraform roots: format, validity, tests, examples, and that a plan after an apply is empty.
 
 The providers come from the registry, or from an offline checker (LEVSERVE_TERRAFORM_CHECK, or
 ../shared/tools/terraform/check next to the repository). If neither is available, the check prints this and passes.
-The tests mock all providers, so they need neither a cloud nor credentials.
+The tests mock all providers, so they need neither a cloud nor credentials. Every plan that a test or an example makes
+is kept, for the rules of the platform.
 """
 
+import json
 import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Sequence
+import tempfile
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 REPOSITORY = Path(__file__).resolve().parent.parent
-ROOTS = tuple(REPOSITORY / "terraform" / name for name in ("foundation", "cloud_run_gpu", "gke_tpu"))
+TERRAFORM = REPOSITORY / "terraform"
+ROOTS = ("foundation", "cloud_run_gpu", "gke_cluster", "gke_tpu")
+MODULES = ("modules/settings",)
+COMPOSITIONS = ("examples/two_models",)
 OFFLINE_CHECKER = REPOSITORY.parent / "shared" / "tools" / "terraform" / "check"
 # Terraform's messages for an unreachable registry, as opposed to a wrong configuration.
 UNREACHABLE = (
@@ -23,68 +34,175 @@ UNREACHABLE = (
     "dial tcp",
     "proxyconnect",
 )
+# Fields of a job that the API changes at its next execution, whoever starts it.
+DROPPED_BY_AN_EXECUTION = ("run_execution_token", "start_execution_token")
+
+type Document = dict[str, Any]
+
+
+@dataclass
+class Checked:
+    """The result of checking one root."""
+
+    name: str
+    failures: list[str] = field(default_factory=list)
+    plans: dict[str, Document] = field(default_factory=dict)  # by the test or example that made it
 
 
 def main() -> int:
     """Check all roots; return 0 if they pass or cannot be checked on this machine."""
+    ok, _ = check()
+    return int(not ok)
+
+
+def check() -> tuple[bool, dict[str, Document]]:
+    """Check all roots; return whether they pass, and every plan by its origin."""
     if shutil.which("terraform") is None:
         print("terraform is not installed: the roots under terraform/ are not checked")
-        return 0
-    if run(["terraform", "fmt", "-check", "-diff", "-recursive", str(REPOSITORY / "terraform")]):
-        print("terraform: not formatted; run `terraform fmt -recursive terraform`")
-        return 1
-    checker = Path(os.environ.get("LEVSERVE_TERRAFORM_CHECK", OFFLINE_CHECKER))  # noqa: TID251 - a tool, not the service
-    return check_offline(checker) if checker.is_file() else check_with_registry()
+        return True, {}
+    formatted = subprocess.run(
+        ["terraform", "fmt", "-check", "-diff", "-recursive", str(TERRAFORM)],
+        env=environment({}), capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    if formatted.returncode:
+        print(f"terraform: not formatted; run `terraform fmt -recursive terraform`\n{formatted.stdout}")
+        return False, {}
+    with tempfile.TemporaryDirectory() as folder, providers() as variables:
+        # A copy, because init writes lock files and working folders.
+        copy = Path(folder) / "terraform"
+        shutil.copytree(TERRAFORM, copy, ignore=shutil.ignore_patterns(".terraform*", "*.tfstate*", "*.auto.tfvars"))
+        if not variables and not is_registry_reachable(copy / ROOTS[0]):
+            print("terraform: no registry can be reached: validate and test are skipped")
+            return True, {}
+        with ThreadPoolExecutor(os.cpu_count()) as pool:
+            names = (*ROOTS, *MODULES, *COMPOSITIONS)
+            results = list(pool.map(lambda name: check_root(copy / name, name, variables), names))
+    for result in results:
+        print(f"terraform: {result.name}: {'failed' if result.failures else f'ok, {len(result.plans)} plans'}")
+        print("".join(f"{failure}\n" for failure in result.failures), end="")
+    return not any(result.failures for result in results), {k: v for result in results for k, v in result.plans.items()}
 
 
-def check_offline(checker: Path) -> int:
-    """Check with local provider schemas; return 0 or 1."""
-    failed = run([str(checker), *map(str, ROOTS)])
-    for root in ROOTS:
-        for example in examples_of(root):
-            print(f"== {example.relative_to(REPOSITORY)}")
-            failed |= run(["env", f"TF_CLI_ARGS_test={' '.join(example_flags(example))}", str(checker), str(root)])
-    return failed
+def check_root(folder: Path, name: str, variables: dict[str, str]) -> Checked:
+    """Check one root: init, validate, its tests, its examples; with offline providers also an apply and a plan."""
+    result = Checked(name)
+    for command in (["init", "-backend=false", "-input=false"], ["validate"]):
+        done = terraform(folder, command, variables)
+        if done.returncode:
+            result.failures.append(done.stdout + done.stderr)
+            return result
+    runs = [("tests", ["test", "-json", "-verbose"])] if (folder / "tests").is_dir() else []
+    runs += [
+        (example.stem, ["test", "-json", "-verbose", "-test-directory=examples", f"-var-file=examples/{example.name}"])
+        for example in examples_of(folder)
+    ]
+    for title, command in runs:
+        done = terraform(folder, command, variables)
+        messages = [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]
+        for message in messages:
+            if message["type"] == "test_plan":
+                result.plans[f"{name}: {title}: {message['@testrun']}"] = message["test_plan"]
+        if done.returncode:
+            result.failures += [explained(message) for message in messages if message["type"] == "diagnostic"]
+            result.failures += [done.stderr]
+    if variables:
+        inputs = [(example.stem, [f"-var-file=examples/{example.name}"]) for example in examples_of(folder)]
+        inputs += [(name, [])] if name in COMPOSITIONS else []
+        result.failures += [text for title, flags in inputs for text in settle(folder, title, flags, variables)]
+    return result
 
 
-def check_with_registry() -> int:
-    """Check with providers from the registry; return 0 or 1."""
-    for root in ROOTS:
-        print(f"== {root.relative_to(REPOSITORY)}")
-        initialized = subprocess.run(
-            ["terraform", f"-chdir={root}", "init", "-backend=false", "-input=false", "-no-color"],
-            capture_output=True,
-            text=True,
-            check=False,
-        )
-        if initialized.returncode:
-            output = initialized.stdout + initialized.stderr
-            if any(phrase in output.lower() for phrase in UNREACHABLE):
-                print("terraform: no registry can be reached: validate and test are skipped")
-                return 0
-            print(output)
-            return 1
-        commands = [["validate", "-no-color"], ["test", "-no-color"]]
-        commands += [["test", "-no-color", *example_flags(example)] for example in examples_of(root)]
-        if any(run(["terraform", f"-chdir={root}", *command]) for command in commands):
-            return 1
-    return 0
+def settle(folder: Path, title: str, flags: list[str], variables: dict[str, str]) -> list[str]:
+    """Apply an example with made-up identities, let a job run, and return what the next plan would still change."""
+    state = folder / f"{title.replace('/', '_')}.tfstate"
+    # The variables that the example's test has in common with a real apply, which takes them from the foundation.
+    shared = folder / "shared.tfvars"
+    tests = folder / "examples" / "examples.tftest.hcl"
+    shared.write_text(shared_variables(tests.read_text()) if tests.is_file() else "")
+    flags = [f"-var-file={shared}", *flags, f"-state={state}", "-input=false"]
+    applied = terraform(folder, ["apply", "-auto-approve", *flags], variables)
+    if applied.returncode:
+        return [f"{title}: apply: {applied.stdout}{applied.stderr}"]
+    document = json.loads(state.read_text())
+    for resource in document["resources"]:
+        for instance in resource["instances"]:
+            for name in DROPPED_BY_AN_EXECUTION:
+                if name in instance["attributes"]:
+                    instance["attributes"][name] = None
+    state.write_text(json.dumps(document))
+    planned = terraform(folder, ["plan", "-detailed-exitcode", *flags], variables)
+    return [] if planned.returncode == 0 else [f"{title}: a plan after an apply changes something:\n{planned.stdout}"]
+
+
+def shared_variables(test: str) -> str:
+    """Return the assignments of the first `variables` block of a test file."""
+    return test.partition("\nvariables {\n")[2].partition("\n}")[0] + "\n"
+
+
+def explained(message: Document) -> str:
+    """Return the text of a diagnostic of `terraform test -json`."""
+    diagnostic = message["diagnostic"]
+    place = diagnostic.get("range", {})
+    where = f"{place.get('filename', '')}:{place.get('start', {}).get('line', '')}"
+    return f"{where}: {diagnostic['summary']}\n{diagnostic['detail']}"
+
+
+@contextmanager
+def providers() -> Iterator[dict[str, str]]:
+    """Yield the environment of the offline checker's providers, which know schemas alone; empty without the checker."""
+    checker = offline_checker()
+    if not checker.is_file():
+        yield {}
+        return
+    cache = Path(os.environ.get("CHECK_CACHE", Path.home() / ".cache" / "levserve-terraform"))  # noqa: TID251
+    if not (cache / "stamp").is_file():
+        subprocess.run([str(checker), str(TERRAFORM / MODULES[0])], check=True)  # builds the schemas, once
+    schemas = [str(cache / f"{name}.json") for name in ("google", "kubernetes", "helm")]
+    command = [str(cache / "venv" / "bin" / "python"), str(checker.parent / "schema_provider.py"), *schemas]
+    with tempfile.TemporaryFile("w+") as said:
+        server = subprocess.Popen(command, stdout=said)
+        try:
+            text = ""
+            while not text.endswith("}\n") and server.poll() is None:
+                time.sleep(0.05)
+                said.seek(0)
+                text = said.read()
+            yield {"TF_REATTACH_PROVIDERS": text.strip()}
+        finally:
+            server.kill()
+            server.wait()
+
+
+def offline_checker() -> Path:
+    """Return where the offline checker is, or would be."""
+    return Path(os.environ.get("LEVSERVE_TERRAFORM_CHECK", OFFLINE_CHECKER))  # noqa: TID251 - a tool, not the service
+
+
+def is_registry_reachable(root: Path) -> bool:
+    """Return whether `terraform init` reaches the registry; a wrong configuration counts as reached."""
+    done = terraform(root, ["init", "-backend=false", "-input=false"], {})
+    said = (done.stdout + done.stderr).lower()
+    return done.returncode == 0 or not any(phrase in said for phrase in UNREACHABLE)
+
+
+def terraform(folder: Path, command: list[str], variables: dict[str, str]) -> subprocess.CompletedProcess[str]:
+    """Run terraform in a folder."""
+    return subprocess.run(
+        ["terraform", *command, "-no-color"],
+        cwd=folder, env=environment(variables), capture_output=True, text=True, check=False,
+    )  # fmt: skip
+
+
+def environment(variables: dict[str, str]) -> dict[str, str]:
+    """Return this process's environment for a terraform that asks nothing and looks for no update."""
+    quiet = {"TF_IN_AUTOMATION": "1", "CHECKPOINT_DISABLE": "1"}
+    quiet |= {"TF_CLI_CONFIG_FILE": "/dev/null"} if variables else {}
+    return {**os.environ, **quiet, **variables}  # noqa: TID251 - terraform needs its own variables
 
 
 def examples_of(root: Path) -> list[Path]:
     """Return the variable files of the examples of a root."""
     return sorted((root / "examples").glob("*.tfvars"))
-
-
-def example_flags(example: Path) -> list[str]:
-    """Return the flags with which `terraform test` plans an example."""
-    return ["-test-directory=examples", f"-var-file=examples/{example.name}"]
-
-
-def run(command: Sequence[str]) -> int:
-    """Run a command; return 0 or 1."""
-    sys.stdout.flush()
-    return int(subprocess.run(command, check=False).returncode != 0)
 
 
 if __name__ == "__main__":

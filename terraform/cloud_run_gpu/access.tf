@@ -9,6 +9,8 @@ locals {
   )
 }
 
+# A project has Monitoring's service agent, which sends the uptime check, only after
+# `gcloud beta services identity create --service=monitoring.googleapis.com`.
 data "google_project" "main" {
   project_id = var.project_id
 }
@@ -16,6 +18,7 @@ data "google_project" "main" {
 resource "google_cloud_run_v2_service_iam_member" "invoker" {
   for_each = local.callers
 
+  project  = var.project_id
   name     = google_cloud_run_v2_service.main.name
   location = var.region
   role     = "roles/run.invoker"
@@ -25,6 +28,7 @@ resource "google_cloud_run_v2_service_iam_member" "invoker" {
 resource "google_secret_manager_secret_iam_member" "serve_reads_keys" {
   for_each = toset(values(var.secret_env))
 
+  project   = var.project_id
   secret_id = each.key
   role      = "roles/secretmanager.secretAccessor"
   member    = "serviceAccount:${var.serve_account_email}"
@@ -34,6 +38,7 @@ resource "google_secret_manager_secret_iam_member" "serve_reads_keys" {
 resource "google_secret_manager_secret_iam_member" "deploy_reads_key" {
   for_each = toset([for name, secret in var.secret_env : secret if name == "API_KEY"])
 
+  project   = var.project_id
   secret_id = each.key
   role      = "roles/secretmanager.secretAccessor"
   member    = "serviceAccount:${var.deploy_account_email}"

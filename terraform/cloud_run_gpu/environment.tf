@@ -1,26 +1,33 @@
-# Every environment variable that this root sets; a test compares the names with service/settings.py.
+# The service's environment variables, from the module that both platforms share.
 
 locals {
-  pull_timeout_s = floor(local.startup_budget_s * 5 / 6) # fail with a message before the probe times out without one
-  cache_path     = "/cache"
+  cache_path = "/cache"
+}
 
-  settings_env = {
-    BUNDLE_URI              = "gs://${var.bundle_bucket_name}/${var.service_name}"
-    DRAIN_SECONDS           = "7" # Cloud Run kills 10 s after SIGTERM
-    DTYPE                   = var.dtype
-    GOOGLE_CLOUD_PROJECT    = var.project_id
-    LOCAL_MODEL_CACHE       = var.model_cache == "none" ? null : local.cache_path
-    LOG_FORMAT              = "json"
-    MAX_CACHED_MODELS       = "1"
-    MAX_CONCURRENT_REQUESTS = tostring(local.concurrency)
-    MAX_MODEL_LEN           = var.max_model_len == null ? null : tostring(var.max_model_len)
-    MAX_NUM_SEQS            = tostring(var.slots)
-    MODEL_NAME              = var.model_name
-    MODEL_STREAM            = var.model_cache == "none" ? "true" : "false"
-    MODEL_URI               = var.model_uri
-    PULL_TIMEOUT            = tostring(local.pull_timeout_s)
-    REQUEST_TIMEOUT         = tostring(var.request_timeout_s)
-  }
+module "settings" {
+  source = "../modules/settings"
 
-  env = { for name, value in merge(local.settings_env, var.env) : name => value if value != null }
+  bundle_bucket_name    = var.bundle_bucket_name
+  cache_path            = local.cache_path
+  drain_s               = 7 # Cloud Run kills 10 s after SIGTERM
+  dtype                 = var.dtype
+  env                   = var.env
+  image                 = var.image
+  limits                = { request_timeout_s = 3600, slots = 500 } # of Cloud Run: seconds of a request; half its concurrency
+  max_model_len         = var.max_model_len
+  model_bucket_name     = var.model_bucket_name
+  model_cache           = var.model_cache
+  model_name            = var.model_name
+  model_uri             = var.model_uri
+  notification_channels = var.notification_channels
+  prewarm_account_email = var.prewarm_account_email
+  prewarm_image         = var.prewarm_image
+  project_id            = var.project_id
+  region                = var.region
+  request_timeout_s     = var.request_timeout_s
+  secret_env            = var.secret_env
+  serve_account_email   = var.serve_account_email
+  service_name          = var.service_name
+  slots                 = var.slots
+  startup_budget_s      = local.startup_budget_s
 }

@@ -3,10 +3,16 @@
 # Terraform owns the shape; `gcloud run` and Cloud Build own the image and the traffic of revisions. Both resources ignore
 # the image and the traffic below, so that neither side undoes the other.
 
+locals {
+  labels = { app = "levserve" }
+}
+
 resource "google_cloud_run_v2_service" "main" {
+  project              = var.project_id
   name                 = var.service_name
   location             = var.region
   description          = "Levserve: ${var.model_uri}"
+  labels               = local.labels
   ingress              = var.ingress
   invoker_iam_disabled = false
   deletion_protection  = var.deletion_protection_enabled
@@ -21,7 +27,7 @@ resource "google_cloud_run_v2_service" "main" {
     service_account                  = var.serve_account_email
     execution_environment            = "EXECUTION_ENVIRONMENT_GEN2"
     timeout                          = "${min(3600, var.request_timeout_s + local.startup_budget_s)}s"
-    max_instance_request_concurrency = local.concurrency
+    max_instance_request_concurrency = module.settings.concurrency
     gpu_zonal_redundancy_disabled    = local.has_gpu ? !var.gpu_zonal_redundancy_enabled : null
 
     scaling {
@@ -95,7 +101,7 @@ resource "google_cloud_run_v2_service" "main" {
       }
 
       dynamic "env" {
-        for_each = local.env
+        for_each = module.settings.env
         content {
           name  = env.key
           value = env.value
@@ -160,14 +166,16 @@ resource "google_cloud_run_v2_service" "main" {
   ]
 }
 
-# The same packages, settings and GPU as the service, because a bundle fits only these.
+# The same packages, settings and GPU as the service, because a bundle fits only these. Terraform makes the job and never
+# executes it: the API drops an execution token at the next execution, and each later plan would differ
+# (https://github.com/GoogleCloudPlatform/magic-modules/pull/19060). The output prewarm_command and each build execute it.
 resource "google_cloud_run_v2_job" "prewarm" {
+  project             = var.project_id
   name                = "${var.service_name}-prewarm"
   location            = var.region
+  labels              = local.labels
   deletion_protection = false
   launch_stage        = "GA"
-  # Without the image, which is ignored below: a build with a new image runs the job itself.
-  run_execution_token = var.prewarm_on_apply ? substr(sha256(jsonencode([var.gpu_type, local.env])), 0, 8) : null
 
   template {
     task_count = 1
@@ -207,7 +215,7 @@ resource "google_cloud_run_v2_job" "prewarm" {
         }
 
         dynamic "env" {
-          for_each = { for name, value in local.env : name => value if name != "LOCAL_MODEL_CACHE" }
+          for_each = module.settings.prewarm_env
           content {
             name  = env.key
             value = env.value
@@ -215,11 +223,6 @@ resource "google_cloud_run_v2_job" "prewarm" {
         }
       }
     }
-  }
-
-  timeouts {
-    create = "75m"
-    update = "75m"
   }
 
   lifecycle {

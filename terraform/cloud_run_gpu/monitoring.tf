@@ -1,8 +1,10 @@
 # Dashboard, uptime check and alerts of this service. The log-based metrics of the start come from the foundation root.
 
 locals {
-  # An uptime check is traffic: it would keep one instance of a service that scales to zero running.
-  has_uptime_check = var.min_instances > 0
+  # An uptime check is traffic: it would keep one instance of a service that scales to zero running. It comes from the
+  # internet, so an internal service has none.
+  has_uptime_check = var.min_instances > 0 && var.ingress == "INGRESS_TRAFFIC_ALL"
+  log_metric       = "logging_googleapis_com:user_${replace(var.log_metric_prefix, "-", "_")}"
 
   of_service = "monitored_resource=\"cloud_run_revision\",service_name=\"${var.service_name}\""
   of_sidecar = "service_name=\"${var.service_name}\""
@@ -12,8 +14,8 @@ locals {
     latency        = "histogram_quantile(0.95, sum by (le) (rate(run_googleapis_com:request_latencies_bucket{${local.of_service}}[5m])))"
     instances      = "sum by (state) (run_googleapis_com:container_instance_count{${local.of_service}})"
     pending        = "sum(run_googleapis_com:pending_queue_pending_requests{${local.of_service}})"
-    start          = "histogram_quantile(0.95, sum by (le) (increase(logging_googleapis_com:user_levserve_start_seconds_bucket{${local.of_service}}[1h])))"
-    start_phases   = "histogram_quantile(0.95, sum by (le, phase) (increase(logging_googleapis_com:user_levserve_start_phase_seconds_bucket{${local.of_service}}[1h])))"
+    start          = "histogram_quantile(0.95, sum by (le) (increase(${local.log_metric}_start_seconds_bucket{${local.of_service}}[1h])))"
+    start_phases   = "histogram_quantile(0.95, sum by (le, phase) (increase(${local.log_metric}_start_phase_seconds_bucket{${local.of_service}}[1h])))"
     slots          = "sum(levserve_num_requests_running{${local.of_sidecar}})"
     waiting        = "sum(levserve_num_requests_waiting{${local.of_sidecar}})"
     kv_pages       = "max(levserve_kv_cache_usage_perc{${local.of_sidecar}})"
@@ -82,93 +84,17 @@ locals {
         next_step = "Requests wait for pages, not for slots. Lower max_model_len or slots, or choose a GPU with more memory."
       }
     } : {},
-    local.has_uptime_check ? {
-      uptime = {
-        title     = "the uptime check fails"
-        query     = "avg(avg_over_time(monitoring_googleapis_com:uptime_check_check_passed{check_id=\"${google_monitoring_uptime_check_config.main[0].uptime_check_id}\"}[5m])) < 0.5"
-        wait_s    = 120
-        severity  = "CRITICAL"
-        next_step = "The service is not reachable or not ready from outside."
-      }
-    } : {},
   )
 }
 
-resource "google_monitoring_uptime_check_config" "main" {
-  count = local.has_uptime_check ? 1 : 0
+module "monitoring" {
+  source = "../modules/monitoring"
 
-  display_name = "${var.service_name} is ready"
-  period       = "60s"
-  timeout      = "10s"
-
-  http_check {
-    path         = "/health/ready"
-    port         = 443
-    use_ssl      = true
-    validate_ssl = true
-
-    service_agent_authentication {
-      type = "OIDC_TOKEN"
-    }
-  }
-
-  monitored_resource {
-    type = "uptime_url"
-    labels = {
-      project_id = var.project_id
-      host       = trimprefix(google_cloud_run_v2_service.main.uri, "https://")
-    }
-  }
-}
-
-resource "google_monitoring_alert_policy" "main" {
-  for_each = local.alerts
-
-  display_name          = "${var.service_name}: ${each.value.title}"
-  combiner              = "OR"
-  severity              = each.value.severity
-  notification_channels = var.notification_channels
-
-  conditions {
-    display_name = each.value.title
-    condition_prometheus_query_language {
-      query                     = each.value.query
-      duration                  = "${each.value.wait_s}s"
-      evaluation_interval       = "60s"
-      disable_metric_validation = true # a service without requests has no series yet
-    }
-  }
-
-  documentation {
-    mime_type = "text/markdown"
-    content   = each.value.next_step
-  }
-
-  alert_strategy {
-    auto_close = "3600s"
-  }
-}
-
-resource "google_monitoring_dashboard" "main" {
-  dashboard_json = jsonencode({
-    displayName = "Levserve: ${var.service_name}"
-    mosaicLayout = {
-      columns = 48
-      tiles = [for index, tile in local.tiles : {
-        xPos   = 24 * (index % 2)
-        yPos   = 16 * floor(index / 2)
-        width  = 24
-        height = 16
-        widget = {
-          title = tile.title
-          xyChart = {
-            dataSets = [{
-              plotType        = "LINE"
-              timeSeriesQuery = { prometheusQuery = tile.query }
-            }]
-          }
-        }
-      }]
-    }
-  })
+  alerts                  = local.alerts
+  notification_channels   = var.notification_channels
+  project_id              = var.project_id
+  tiles                   = local.tiles
+  title                   = var.service_name
+  uptime_host             = local.has_uptime_check ? { name = trimprefix(google_cloud_run_v2_service.main.uri, "https://") } : null
+  uptime_identity_enabled = true
 }

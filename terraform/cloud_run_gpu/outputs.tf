@@ -1,10 +1,10 @@
 locals {
-  key_secret = lookup(var.secret_env, "API_KEY", "")
+  key_secret = module.settings.key_secret
   # The first key comes through a pipe, so that neither a process list nor a shell history shows it.
-  key_command = local.key_secret == "" ? "" : "gcloud secrets versions access latest --secret=${local.key_secret} --project=${var.project_id} | cut -d, -f1 | "
+  key_command = local.key_secret == null ? "" : "gcloud secrets versions access latest --secret=${local.key_secret} --project=${var.project_id} | cut -d, -f1 | "
   smoke_flags = compact([
     var.public_access_enabled ? "" : "--identity-token auto",
-    local.key_secret == "" ? "" : "--api-key @/dev/stdin",
+    local.key_secret == null ? "" : "--api-key @/dev/stdin",
     "--timeout ${local.startup_budget_s}",
   ])
 }

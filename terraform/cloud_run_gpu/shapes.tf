@@ -1,28 +1,40 @@
 # Cloud Run's resources for each GPU, and the limits of a start.
-# Source: https://cloud.google.com/run/docs/configuring/services/gpu, read 2026-10-07; no maximum is stated there for
-# the RTX shape.
+# Source: https://docs.cloud.google.com/run/docs/configuring/services/cpu (vCPU and memory table) and
+# https://docs.cloud.google.com/run/docs/configuring/services/gpu, read 2026-10-07; no maximum is stated there for the
+# RTX shape.
 
 locals {
+  # GiB that a container may have, by its vCPUs.
+  memory_ranges_gib = {
+    "1" = { min = 0.5, max = 4 }
+    "2" = { min = 0.5, max = 8 }
+    "4" = { min = 2, max = 16 }
+    "6" = { min = 4, max = 24 }
+    "8" = { min = 4, max = 32 }
+  }
   gpu_shapes = {
     "nvidia-l4" = {
-      min_cpu        = 4
+      cpus           = [4, 6, 8]
       min_memory_gib = 16
-      max_cpu        = 8
-      max_memory_gib = 32
-      gpu_memory_gib = 24
       regions        = ["asia-south1", "asia-southeast1", "europe-west1", "europe-west4", "us-central1", "us-east4"]
     }
     "nvidia-rtx-pro-6000" = {
-      min_cpu        = 20
+      cpus           = null # any number from 20
       min_memory_gib = 80
-      max_cpu        = null
-      max_memory_gib = null
-      gpu_memory_gib = 96
       regions        = ["asia-south2", "asia-southeast1", "europe-west4", "us-central1"]
     }
+    "none" = {
+      cpus           = [1, 2, 4, 6, 8]
+      min_memory_gib = 2
+      regions        = [var.region]
+    }
   }
-  has_gpu   = var.gpu_type != "none"
-  gpu_shape = lookup(local.gpu_shapes, var.gpu_type, { min_cpu = 1, min_memory_gib = 2, max_cpu = 8, max_memory_gib = 32, gpu_memory_gib = 0, regions = [var.region] })
+  min_rtx_cpu  = 20
+  has_gpu      = var.gpu_type != "none"
+  gpu_shape    = lookup(local.gpu_shapes, var.gpu_type, local.gpu_shapes["none"])
+  memory_range = lookup(local.memory_ranges_gib, tostring(var.cpu), { min = local.gpu_shape.min_memory_gib, max = null })
+  # All containers of an instance share these; the RTX shape is larger and its maximum is not documented.
+  max_instance_cpu = var.gpu_type == "nvidia-rtx-pro-6000" ? null : 8
 
   # The metrics sidecar needs resources in addition to the service's container.
   sidecar_cpu        = 1
@@ -31,9 +43,6 @@ locals {
   max_startup_budget_s = local.has_gpu ? 1800 : 240
   startup_budget_s     = coalesce(var.startup_budget_s, local.max_startup_budget_s)
   startup_period_s     = 10
-
-  # As many requests wait as run: Cloud Run sends any further one to another instance, so that it does not get a 429.
-  concurrency = 2 * var.slots
 }
 
 check "gpu_is_offered_in_the_region" {

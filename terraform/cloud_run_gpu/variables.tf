@@ -13,11 +13,6 @@ variable "bundle_bucket_name" {
   description = "The bundle bucket of the foundation root."
   type        = string
   default     = ""
-
-  validation {
-    condition     = can(regex("^[a-z0-9][a-z0-9._-]{1,61}[a-z0-9]$", var.bundle_bucket_name))
-    error_message = "The bundle bucket has no valid name: set bundle_bucket_name to the foundation root's, without gs://."
-  }
 }
 
 variable "cache_gib" {
@@ -42,18 +37,18 @@ variable "cache_gib" {
 }
 
 variable "cpu" {
-  description = "Number of vCPUs of the service's container."
+  description = "Number of vCPUs of the service's container: 4, 6 or 8 with nvidia-l4, at least 20 with nvidia-rtx-pro-6000."
   type        = number
   default     = 8
 
   validation {
-    condition     = var.cpu >= local.gpu_shape.min_cpu
-    error_message = "Too few vCPUs: with nvidia-l4 cpu must be at least 4 (8 is better), with nvidia-rtx-pro-6000 at least 20, without a GPU at least 1."
+    condition     = local.gpu_shape.cpus == null ? var.cpu >= local.min_rtx_cpu : contains(local.gpu_shape.cpus, var.cpu)
+    error_message = "${var.cpu} is not a number of vCPUs that Cloud Run offers here: without a GPU 1, 2, 4, 6 or 8; with nvidia-l4 4, 6 or 8 (8 is better); with nvidia-rtx-pro-6000 at least 20."
   }
 
   validation {
-    condition     = local.gpu_shape.max_cpu == null ? true : var.cpu + (var.metrics_sidecar_enabled ? local.sidecar_cpu : 0) <= local.gpu_shape.max_cpu
-    error_message = "Too many vCPUs: except with nvidia-rtx-pro-6000 an instance has at most 8, of which the metrics sidecar takes 1."
+    condition     = local.max_instance_cpu == null ? true : var.cpu + (var.metrics_sidecar_enabled ? local.sidecar_cpu : 0) <= local.max_instance_cpu
+    error_message = "Too many vCPUs: except with nvidia-rtx-pro-6000 an instance has at most 8, of which the metrics sidecar takes 1: set cpu = 6 and memory_gib = 24."
   }
 
   validation {
@@ -82,32 +77,12 @@ variable "dtype" {
   description = "DTYPE: the dtype of weights and activations."
   type        = string
   default     = "auto"
-
-  validation {
-    condition     = contains(["auto", "bfloat16", "float16", "float32"], var.dtype)
-    error_message = "dtype must be auto, bfloat16, float16 or float32."
-  }
 }
 
 variable "env" {
   description = "More settings of the service as environment variables, for example { LOG_LEVEL = \"DEBUG\" }. Never a key."
   type        = map(string)
   default     = {}
-
-  validation {
-    condition     = alltrue([for name in keys(var.env) : can(regex("^[A-Z][A-Z0-9_]*$", name))])
-    error_message = "env holds environment variables: their names are capitals, digits and '_'."
-  }
-
-  validation {
-    condition     = alltrue([for name in keys(var.env) : !can(regex("(^|_)(KEY|TOKEN|SECRET|PASSWORD)$", name))])
-    error_message = "env is readable for everyone with access to the project: put keys into Secret Manager and name the secret in secret_env."
-  }
-
-  validation {
-    condition     = length(setintersection(keys(var.env), keys(local.settings_env))) == 0 && !contains(keys(var.env), "PORT")
-    error_message = "env repeats a setting of another variable of this root (such as MAX_NUM_SEQS: slots), or PORT, which Cloud Run sets. Use that variable."
-  }
 }
 
 variable "gpu_type" {
@@ -130,11 +105,6 @@ variable "gpu_zonal_redundancy_enabled" {
 variable "image" {
   description = "The image with tag or digest. Later deployments by gcloud or Cloud Build may change it; this root does not revert that."
   type        = string
-
-  validation {
-    condition     = can(regex("^[a-z0-9.-]+/[a-zA-Z0-9_./-]+(:[a-zA-Z0-9_.-]+|@sha256:[0-9a-f]{64})$", var.image)) && !endswith(var.image, ":latest")
-    error_message = "image must name a registry, an image and an immutable tag or digest (not \":latest\"), such as us-central1-docker.pkg.dev/PROJECT/levserve/levserve:1.0-cuda12."
-  }
 }
 
 variable "ingress" {
@@ -159,10 +129,16 @@ variable "invokers" {
   }
 }
 
+variable "log_metric_prefix" {
+  description = "Prefix of the log-based metrics: the foundation root's name."
+  type        = string
+  default     = "levserve"
+}
+
 variable "max_instances" {
-  description = "Maximum number of instances of one revision. A new project has 3 GPUs: 2 leave one for the smoke test of the next revision."
+  description = "Maximum number of instances of one revision. A new project has 20 vCPU, 40 GiB and 3 GPUs for Cloud Run in a region: one instance of 8 vCPU and 32 GiB."
   type        = number
-  default     = 2
+  default     = 1
 
   validation {
     condition     = var.max_instances >= 1 && var.max_instances == floor(var.max_instances)
@@ -174,26 +150,21 @@ variable "max_model_len" {
   description = "MAX_MODEL_LEN: context length in tokens. Null: the model's own, as memory allows."
   type        = number
   default     = null
-
-  validation {
-    condition     = var.max_model_len == null ? true : var.max_model_len >= 16
-    error_message = "max_model_len must be at least 16 tokens."
-  }
 }
 
 variable "memory_gib" {
-  description = "Memory of the service's container."
+  description = "Memory of the service's container: up to 4 GiB with 1 vCPU, 8 with 2, 16 with 4, 24 with 6, 32 with 8; at least 16 with nvidia-l4, 80 with nvidia-rtx-pro-6000."
   type        = number
   default     = 32
 
   validation {
-    condition     = var.memory_gib >= local.gpu_shape.min_memory_gib
-    error_message = "Too little memory: with nvidia-l4 memory_gib must be at least 16 (32 is better), with nvidia-rtx-pro-6000 at least 80, without a GPU at least 2."
+    condition     = var.memory_gib >= max(local.gpu_shape.min_memory_gib, local.memory_range.min)
+    error_message = "Too little memory: with nvidia-l4 memory_gib must be at least 16 (32 is better), with nvidia-rtx-pro-6000 at least 80, without a GPU at least 2 (4 with 6 or 8 vCPU)."
   }
 
   validation {
-    condition     = local.gpu_shape.max_memory_gib == null ? true : var.memory_gib + (var.metrics_sidecar_enabled ? local.sidecar_memory_gib : 0) <= local.gpu_shape.max_memory_gib
-    error_message = "Too much memory: except with nvidia-rtx-pro-6000 an instance has at most 32 GiB, of which the metrics sidecar takes 1."
+    condition     = local.memory_range.max == null ? true : var.memory_gib <= local.memory_range.max
+    error_message = "Too much memory for ${var.cpu} vCPU: Cloud Run allows at most 4 GiB with 1 vCPU, 8 with 2, 16 with 4, 24 with 6 and 32 with 8."
   }
 }
 
@@ -229,22 +200,12 @@ variable "model_bucket_name" {
   description = "The model bucket of the foundation root."
   type        = string
   default     = ""
-
-  validation {
-    condition     = can(regex("^[a-z0-9][a-z0-9._-]{1,61}[a-z0-9]$", var.model_bucket_name))
-    error_message = "The model bucket has no valid name: set model_bucket_name to the foundation root's, without gs://."
-  }
 }
 
 variable "model_cache" {
   description = "Storage of a downloaded checkpoint: \"none\" streams it from the bucket to the GPU; \"disk\" is an ephemeral disk (Preview, billed by size); \"memory\" counts against memory_gib."
   type        = string
   default     = "none"
-
-  validation {
-    condition     = contains(["none", "disk", "memory"], var.model_cache)
-    error_message = "model_cache must be \"none\", \"disk\" or \"memory\"."
-  }
 }
 
 variable "model_name" {
@@ -256,11 +217,6 @@ variable "model_name" {
 variable "model_uri" {
   description = "MODEL_URI: the checkpoint in the model bucket, for example gs://my-project-models/my-model."
   type        = string
-
-  validation {
-    condition     = startswith(var.model_uri, "gs://${var.model_bucket_name}/") && length(var.model_uri) > length("gs://${var.model_bucket_name}/")
-    error_message = "model_uri must be gs://MODEL_BUCKET_NAME/FOLDER: the service can read only that bucket, and has no access to the internet."
-  }
 }
 
 variable "network" {
@@ -272,53 +228,22 @@ variable "notification_channels" {
   description = "Recipients of alerts: ids such as projects/PROJECT/notificationChannels/NUMBER."
   type        = list(string)
   default     = []
-
-  validation {
-    condition     = alltrue([for id in var.notification_channels : can(regex("^projects/[^/]+/notificationChannels/[^/]+$", id))])
-    error_message = "notification_channels must be ids such as projects/PROJECT/notificationChannels/NUMBER."
-  }
 }
 
 variable "prewarm_account_email" {
   description = "The prewarm identity of the foundation root."
   type        = string
-
-  validation {
-    condition     = can(regex("^[^@ ]+@[^@ ]+\\.gserviceaccount\\.com$", var.prewarm_account_email))
-    error_message = "prewarm_account_email must be a service account's email; take it from the foundation root's cloud_run_tfvars."
-  }
-
-  validation {
-    condition     = var.prewarm_account_email != var.serve_account_email
-    error_message = "prewarm_account_email and serve_account_email are the same: a served request could then reach an identity that writes native code."
-  }
 }
 
 variable "prewarm_image" {
   description = "The image of the prewarm job. A Levanter checkpoint needs levserve-prewarm, which also converts it for the service; null: image, enough for a Hugging Face checkpoint."
   type        = string
   default     = null
-
-  validation {
-    condition     = var.prewarm_image == null ? true : can(regex("^[a-z0-9.-]+/[a-zA-Z0-9_./-]+(:[a-zA-Z0-9_.-]+|@sha256:[0-9a-f]{64})$", var.prewarm_image)) && !endswith(var.prewarm_image, ":latest")
-    error_message = "prewarm_image must name a registry, an image and an immutable tag or digest (not \":latest\"), such as us-central1-docker.pkg.dev/PROJECT/levserve/levserve-prewarm:1.0-cuda12."
-  }
-}
-
-variable "prewarm_on_apply" {
-  description = "Whether an apply that changes what is compiled first runs the prewarm job and waits for it."
-  type        = bool
-  default     = true
 }
 
 variable "project_id" {
   description = "The Google Cloud project."
   type        = string
-
-  validation {
-    condition     = can(regex("^[a-z][a-z0-9-]{4,28}[a-z0-9]$", var.project_id))
-    error_message = "project_id must be a project's id (6 to 30 of a-z, 0-9 and '-'), neither its name nor its number."
-  }
 }
 
 variable "public_access_enabled" {
@@ -336,22 +261,12 @@ variable "region" {
   description = "The region, the same as the foundation root's."
   type        = string
   default     = "us-central1"
-
-  validation {
-    condition     = can(regex("^[a-z]+-[a-z]+[0-9]+$", var.region))
-    error_message = "region must be a region such as \"us-central1\", not a zone."
-  }
 }
 
 variable "request_timeout_s" {
   description = "REQUEST_TIMEOUT: seconds that one request may take. Cloud Run waits longer, for a cold start before it."
   type        = number
   default     = 300
-
-  validation {
-    condition     = var.request_timeout_s >= 1 && var.request_timeout_s <= 3600
-    error_message = "request_timeout_s must be between 1 and 3600: Cloud Run cuts every request after 3600 s."
-  }
 }
 
 variable "secret_env" {
@@ -363,21 +278,11 @@ variable "secret_env" {
     condition     = alltrue([for secret in values(var.secret_env) : can(regex("^[a-zA-Z0-9_-]{1,255}$", secret))])
     error_message = "secret_env holds names of secrets in Secret Manager (letters, digits, '-' and '_'), not the keys themselves."
   }
-
-  validation {
-    condition     = length(setintersection(keys(var.secret_env), keys(local.settings_env))) == 0
-    error_message = "secret_env repeats a setting of another variable of this root."
-  }
 }
 
 variable "serve_account_email" {
   description = "The serving identity of the foundation root."
   type        = string
-
-  validation {
-    condition     = can(regex("^[^@ ]+@[^@ ]+\\.gserviceaccount\\.com$", var.serve_account_email))
-    error_message = "serve_account_email must be a service account's email; take it from the foundation root's cloud_run_tfvars."
-  }
 }
 
 variable "service_name" {
@@ -395,11 +300,6 @@ variable "slots" {
   description = "MAX_NUM_SEQS: sequences that run at the same time on an instance. As many more may wait; Cloud Run's concurrency is the sum."
   type        = number
   default     = 16
-
-  validation {
-    condition     = var.slots >= 1 && var.slots <= 500 && var.slots == floor(var.slots)
-    error_message = "slots must be a whole number from 1 to 500: Cloud Run sends an instance at most 1000 concurrent requests, half of them running and half waiting."
-  }
 }
 
 variable "startup_budget_s" {

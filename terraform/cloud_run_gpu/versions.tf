@@ -8,12 +8,3 @@ terraform {
     }
   }
 }
-
-provider "google" {
-  project = var.project_id
-  region  = var.region
-
-  default_labels = {
-    app = "levserve"
-  }
-}

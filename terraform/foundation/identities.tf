@@ -2,7 +2,7 @@
 
 locals {
   identities = {
-    serve   = "Runs the service: reads checkpoints and bundles, writes metrics."
+    serve   = "Runs the service: reads checkpoints and bundles, writes metrics and the sidecar's log."
     prewarm = "Compiles: reads checkpoints, and is the only one to write bundles."
     deploy  = "Cloud Build: pushes images, runs the prewarm job, deploys revisions."
     node    = "GKE nodes: pull images, write logs and metrics."
@@ -10,6 +10,7 @@ locals {
   # Known before the accounts exist, so that a plan shows the members of each grant.
   emails = { for key, account in google_service_account.main : key => "${account.account_id}@${var.project_id}.iam.gserviceaccount.com" }
   project_roles = {
+    "serve/logs"     = { identity = "serve", role = "roles/logging.logWriter" }
     "serve/metrics"  = { identity = "serve", role = "roles/monitoring.metricWriter" }
     "deploy/run"     = { identity = "deploy", role = "roles/run.developer" }
     "deploy/logs"    = { identity = "deploy", role = "roles/logging.logWriter" }
@@ -21,6 +22,7 @@ locals {
 resource "google_service_account" "main" {
   for_each = local.identities
 
+  project      = var.project_id
   account_id   = "${var.name}-${each.key}"
   display_name = "${var.name} ${each.key}"
   description  = each.value

@@ -3,10 +3,12 @@
 locals {
   services = toset([
     "artifactregistry.googleapis.com",
+    "certificatemanager.googleapis.com", # certificates of GKE's external gateway
     "cloudbuild.googleapis.com",
     "cloudresourcemanager.googleapis.com",
     "compute.googleapis.com",
     "container.googleapis.com",
+    "containerfilesystem.googleapis.com", # image streaming on GKE
     "iam.googleapis.com",
     "iamcredentials.googleapis.com",
     "logging.googleapis.com",
@@ -15,21 +17,28 @@ locals {
     "secretmanager.googleapis.com",
     "storage.googleapis.com",
   ])
-  image_prefix = "${var.region}-docker.pkg.dev/${var.project_id}/${google_artifact_registry_repository.main.repository_id}"
+  repository   = var.repository == null ? google_artifact_registry_repository.main[0].repository_id : var.repository
+  image_prefix = "${var.region}-docker.pkg.dev/${var.project_id}/${local.repository}"
+  labels       = { app = "levserve" }
 }
 
 resource "google_project_service" "main" {
   for_each = local.services
 
+  project            = var.project_id
   service            = each.key
   disable_on_destroy = false
 }
 
 resource "google_artifact_registry_repository" "main" {
+  count = var.repository == null ? 1 : 0
+
+  project       = var.project_id
   repository_id = var.name
   location      = var.region
   format        = "DOCKER"
   description   = "Images of Levserve."
+  labels        = local.labels
 
   cleanup_policies {
     id     = "delete-untagged"
@@ -51,7 +60,8 @@ resource "google_artifact_registry_repository" "main" {
     }
   }
 
-  # Keep policies take precedence over delete policies.
+  # Keep policies take precedence over delete policies. The count is by image name, which contains the accelerator: a
+  # week of CPU builds deletes no GPU image.
   cleanup_policies {
     id     = "keep-newest"
     action = "KEEP"
@@ -65,7 +75,8 @@ resource "google_artifact_registry_repository" "main" {
 }
 
 resource "google_artifact_registry_repository_iam_member" "deploy_writes_images" {
-  repository = google_artifact_registry_repository.main.name
+  project    = var.project_id
+  repository = local.repository
   location   = var.region
   role       = "roles/artifactregistry.writer"
   member     = "serviceAccount:${local.emails["deploy"]}"

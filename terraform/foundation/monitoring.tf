@@ -1,12 +1,13 @@
 # Log-based metrics of the start. They are in this root because both platforms write the same lines, and alerts require
-# that the metric exists.
+# that the metric exists. Their names begin with `name`, so that two foundations of a project do not collide.
 
 locals {
   service_logs = "(resource.type=\"cloud_run_revision\" OR resource.type=\"k8s_container\")"
 }
 
 resource "google_logging_metric" "start_phase" {
-  name        = "levserve/start_phase_seconds"
+  project     = var.project_id
+  name        = "${var.name}/start_phase_seconds"
   description = "Seconds of each phase of a start; `ready` in the log sums them up."
   filter      = "${local.service_logs} AND jsonPayload.message=~\"^start: \" AND jsonPayload.seconds>=0"
 
@@ -37,7 +38,8 @@ resource "google_logging_metric" "start_phase" {
 }
 
 resource "google_logging_metric" "start" {
-  name        = "levserve/start_seconds"
+  project     = var.project_id
+  name        = "${var.name}/start_seconds"
   description = "Seconds from the start of the process to the first real token."
   filter      = "${local.service_logs} AND jsonPayload.message=\"ready\" AND jsonPayload.seconds>=0"
 

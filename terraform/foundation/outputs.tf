@@ -1,13 +1,14 @@
 locals {
   shared = {
-    bundle_bucket_name    = google_storage_bucket.bundles.name
-    model_bucket_name     = google_storage_bucket.models.name
-    network               = google_compute_network.main.name
+    bundle_bucket_name    = local.bundles
+    log_metric_prefix     = var.name
+    model_bucket_name     = local.models
+    network               = local.network
     prewarm_account_email = local.emails["prewarm"]
     project_id            = var.project_id
     region                = var.region
     serve_account_email   = local.emails["serve"]
-    subnetwork            = google_compute_subnetwork.main.name
+    subnetwork            = local.subnetwork
   }
 }
 
@@ -17,7 +18,7 @@ output "build_command" {
     "gcloud builds submit --config=cloudbuild.yaml --project=${var.project_id} --region=${var.region}",
     "--service-account=projects/${var.project_id}/serviceAccounts/${local.emails["deploy"]}",
     "--gcs-source-staging-dir=gs://${google_storage_bucket.build_sources.name}/source",
-    "--substitutions=_REGION=${var.region},_REPOSITORY=${google_artifact_registry_repository.main.repository_id}",
+    "--substitutions=_REGION=${var.region},_REPOSITORY=${local.repository}",
   ])
 }
 
@@ -28,19 +29,37 @@ output "cloud_run_tfvars" {
   ])
 }
 
-output "gke_tfvars" {
+output "emails" {
+  description = "The service account of each role: serve, prewarm, deploy, node."
+  value       = local.emails
+}
+
+output "gke_cluster_tfvars" {
+  description = "Input of the gke_cluster root: write it to its foundation.auto.tfvars."
+  value = join("", [
+    for name in ["network", "project_id", "region", "subnetwork"] : format("%-21s = %q\n", name, local.shared[name])
+    ], [format("%-21s = %q\n", "node_account_email", local.emails["node"])
+  ])
+}
+
+output "gke_tpu_tfvars" {
   description = "Input of the gke_tpu root: write it to its foundation.auto.tfvars."
   value = join("", [
-    for name, value in merge(local.shared, { node_account_email = local.emails["node"] }) : format("%-21s = %q\n", name, value)
+    for name, value in merge(local.shared, { node_account_email = local.emails["node"] }) : format("%-21s = %q\n", name, value) if !contains(["network", "subnetwork"], name)
   ])
 }
 
 output "image_prefix" {
-  description = "Images are IMAGE_PREFIX/levserve:TAG."
+  description = "Images are IMAGE_PREFIX/levserve-ACCELERATOR:TAG and IMAGE_PREFIX/levserve-prewarm-ACCELERATOR:TAG."
   value       = local.image_prefix
 }
 
 output "model_upload_command" {
   description = "Uploads a checkpoint; replace MODEL by its folder."
-  value       = "gcloud storage cp MODEL gs://${google_storage_bucket.models.name}/ --recursive"
+  value       = "gcloud storage cp MODEL gs://${local.models}/ --recursive"
+}
+
+output "shared" {
+  description = "What the other roots take as variables, for use as a module."
+  value       = local.shared
 }

@@ -1,12 +1,23 @@
-# Two buckets of different trust: checkpoints are data, bundles are native code that every instance runs.
+# Two buckets of different trust: checkpoints are data, bundles are native code that every instance runs. A bucket that
+# exists already only gets its grants. Without data_deletion_enabled a destroy stops at a bucket that holds objects.
+
+locals {
+  # The name as soon as the bucket exists.
+  models  = var.model_bucket_created ? google_storage_bucket.models[0].name : var.model_bucket_name
+  bundles = var.bundle_bucket_created ? google_storage_bucket.bundles[0].name : var.bundle_bucket_name
+}
 
 resource "google_storage_bucket" "models" {
+  count = var.model_bucket_created ? 1 : 0
+
+  project                     = var.project_id
   name                        = var.model_bucket_name
   location                    = var.region
   storage_class               = "STANDARD"
   uniform_bucket_level_access = true
   public_access_prevention    = "enforced"
-  force_destroy               = false
+  force_destroy               = var.data_deletion_enabled
+  labels                      = local.labels
 
   versioning {
     enabled = true # a start pins the generations that it reads, so a replaced file must stay readable
@@ -31,20 +42,20 @@ resource "google_storage_bucket" "models" {
     }
   }
 
-  lifecycle {
-    prevent_destroy = true
-  }
-
   depends_on = [google_project_service.main]
 }
 
 resource "google_storage_bucket" "bundles" {
+  count = var.bundle_bucket_created ? 1 : 0
+
+  project                     = var.project_id
   name                        = var.bundle_bucket_name
   location                    = var.region
   storage_class               = "STANDARD"
   uniform_bucket_level_access = true
   public_access_prevention    = "enforced"
-  force_destroy               = false
+  force_destroy               = var.data_deletion_enabled
+  labels                      = local.labels
 
   versioning {
     enabled = true
@@ -60,20 +71,18 @@ resource "google_storage_bucket" "bundles" {
     }
   }
 
-  lifecycle {
-    prevent_destroy = true
-  }
-
   depends_on = [google_project_service.main]
 }
 
 # Uploads of `gcloud builds submit`, which can be deleted.
 resource "google_storage_bucket" "build_sources" {
+  project                     = var.project_id
   name                        = "${var.project_id}-${var.name}-build"
   location                    = var.region
   uniform_bucket_level_access = true
   public_access_prevention    = "enforced"
   force_destroy               = true
+  labels                      = local.labels
 
   lifecycle_rule {
     condition {
@@ -90,7 +99,7 @@ resource "google_storage_bucket" "build_sources" {
 resource "google_storage_bucket_iam_member" "models_read" {
   for_each = toset(["serve", "prewarm"])
 
-  bucket = google_storage_bucket.models.name
+  bucket = local.models
   role   = "roles/storage.objectViewer"
   member = "serviceAccount:${local.emails[each.key]}"
 }
@@ -98,20 +107,20 @@ resource "google_storage_bucket_iam_member" "models_read" {
 resource "google_storage_bucket_iam_member" "models_write" {
   for_each = toset(var.model_writers)
 
-  bucket = google_storage_bucket.models.name
+  bucket = local.models
   role   = "roles/storage.objectUser"
   member = each.key
 }
 
 resource "google_storage_bucket_iam_member" "bundles_read" {
-  bucket = google_storage_bucket.bundles.name
+  bucket = local.bundles
   role   = "roles/storage.objectViewer"
   member = "serviceAccount:${local.emails["serve"]}"
 }
 
 # The only grant of this repository that allows writing bundles.
 resource "google_storage_bucket_iam_member" "bundles_write" {
-  bucket = google_storage_bucket.bundles.name
+  bucket = local.bundles
   role   = "roles/storage.objectUser"
   member = "serviceAccount:${local.emails["prewarm"]}"
 }

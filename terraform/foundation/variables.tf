@@ -1,3 +1,9 @@
+variable "bundle_bucket_created" {
+  description = "Whether the bundle bucket is created; false uses one that exists."
+  type        = bool
+  default     = true
+}
+
 variable "bundle_bucket_name" {
   description = "Name of the bucket for bundles (compiled executables). Bundles are native code: only the prewarm identity may write them."
   type        = string
@@ -19,8 +25,14 @@ variable "bundle_bucket_name" {
   }
 }
 
+variable "data_deletion_enabled" {
+  description = "Whether a destroy may delete checkpoints and bundles with their buckets. Apply it, then destroy."
+  type        = bool
+  default     = false
+}
+
 variable "images_kept" {
-  description = "Number of the newest images per name that the registry keeps, of any age."
+  description = "Number of the newest images per name, and so per accelerator, that the registry keeps, of any age."
   type        = number
   default     = 5
 
@@ -28,6 +40,12 @@ variable "images_kept" {
     condition     = var.images_kept >= 2 && var.images_kept == floor(var.images_kept)
     error_message = "images_kept must be a whole number of at least 2: the image in service and the one to roll back to."
   }
+}
+
+variable "model_bucket_created" {
+  description = "Whether the model bucket is created; false uses one that exists."
+  type        = bool
+  default     = true
 }
 
 variable "model_bucket_name" {
@@ -68,6 +86,12 @@ variable "name" {
   }
 }
 
+variable "network" {
+  description = "An existing network of this project. Null: one is created."
+  type        = string
+  default     = null
+}
+
 variable "noncurrent_days" {
   description = "Days that a replaced or deleted checkpoint file can still be restored."
   type        = number
@@ -100,6 +124,12 @@ variable "region" {
   }
 }
 
+variable "repository" {
+  description = "An existing Docker repository of this project and region in Artifact Registry. Null: one is created."
+  type        = string
+  default     = null
+}
+
 variable "subnet_cidr" {
   description = "Address range of the subnet. Cloud Run's direct egress takes up to twice as many addresses as instances."
   type        = string
@@ -108,5 +138,16 @@ variable "subnet_cidr" {
   validation {
     condition     = can(cidrhost(var.subnet_cidr, 0)) && try(tonumber(split("/", var.subnet_cidr)[1]) <= 26, false)
     error_message = "subnet_cidr must be an address range of /26 or larger, such as \"10.8.0.0/20\": direct egress refuses smaller subnets."
+  }
+}
+
+variable "subnetwork" {
+  description = "The subnet of an existing network, in this region, with Private Google Access."
+  type        = string
+  default     = null
+
+  validation {
+    condition     = (var.subnetwork == null) == (var.network == null)
+    error_message = "network and subnetwork belong together: set both to use an existing network, or neither."
   }
 }

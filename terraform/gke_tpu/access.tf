@@ -1,22 +1,17 @@
 # Workload Identity: a pod acts as its Google service account without a key file.
 
 locals {
+  namespace = coalesce(var.namespace, var.service_name)
   identities = {
     serve   = var.serve_account_email
     prewarm = var.prewarm_account_email
   }
 }
 
-data "google_project" "main" {
-  project_id = var.project_id
-}
-
 resource "kubernetes_namespace_v1" "main" {
   metadata {
-    name = var.namespace
+    name = local.namespace
   }
-
-  depends_on = [google_container_node_pool.system]
 }
 
 resource "kubernetes_service_account_v1" "main" {
@@ -36,16 +31,5 @@ resource "google_service_account_iam_member" "pods_act_as" {
 
   service_account_id = "projects/${var.project_id}/serviceAccounts/${each.value}"
   role               = "roles/iam.workloadIdentityUser"
-  member             = "serviceAccount:${var.project_id}.svc.id.goog[${var.namespace}/${var.service_name}-${each.key}]"
-
-  depends_on = [google_container_cluster.main] # the workload pool exists once there is a cluster
-}
-
-# The autoscaler's adapter reads the queue metric from Cloud Monitoring.
-resource "google_project_iam_member" "metrics_adapter_reads" {
-  project = var.project_id
-  role    = "roles/monitoring.viewer"
-  member  = "principal://iam.googleapis.com/projects/${data.google_project.main.number}/locations/global/workloadIdentityPools/${var.project_id}.svc.id.goog/subject/ns/custom-metrics/sa/custom-metrics-stackdriver-adapter"
-
-  depends_on = [google_container_cluster.main]
+  member             = "serviceAccount:${var.project_id}.svc.id.goog[${local.namespace}/${var.service_name}-${each.key}]"
 }

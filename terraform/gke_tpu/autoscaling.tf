@@ -1,4 +1,4 @@
-# Replicas follow the queue, and node drains respect them.
+# Replicas follow the queue and the slots in use, and node drains respect them.
 
 resource "kubernetes_horizontal_pod_autoscaler_v2" "main" {
   metadata {
@@ -25,6 +25,20 @@ resource "kubernetes_horizontal_pod_autoscaler_v2" "main" {
         target {
           type          = "AverageValue"
           average_value = tostring(var.waiting_requests_per_replica)
+        }
+      }
+    }
+
+    # The larger demand of the two counts: running requests keep the replicas that serve them.
+    metric {
+      type = "Pods"
+      pods {
+        metric {
+          name = "prometheus.googleapis.com|levserve_num_requests_running|gauge"
+        }
+        target {
+          type          = "AverageValue"
+          average_value = tostring(max(1, floor(var.slot_utilization * var.slots)))
         }
       }
     }

@@ -1,27 +1,35 @@
-# Every environment variable that this root sets; a test compares the names with service/settings.py.
+# The service's environment variables, from the module that both platforms share.
 
 locals {
-  drain_s     = coalesce(var.drain_s, var.capacity == "spot" ? 8 : 30)
-  concurrency = 2 * var.slots # as many requests wait as run
-  cache_path  = "/cache"
+  # A stream may last as long as a request: a pod that stops lets it finish. A spot TPU gives its pods 15 s.
+  drain_s    = coalesce(var.drain_s, var.capacity == "spot" ? 8 : min(600, var.request_timeout_s))
+  cache_path = "/cache"
+}
 
-  settings_env = {
-    BUNDLE_URI              = "gs://${var.bundle_bucket_name}/${var.service_name}"
-    DRAIN_SECONDS           = tostring(local.drain_s)
-    DTYPE                   = var.dtype
-    GOOGLE_CLOUD_PROJECT    = var.project_id
-    LOCAL_MODEL_CACHE       = var.model_cache == "none" ? null : local.cache_path
-    LOG_FORMAT              = "json"
-    MAX_CACHED_MODELS       = "1"
-    MAX_CONCURRENT_REQUESTS = tostring(local.concurrency)
-    MAX_MODEL_LEN           = var.max_model_len == null ? null : tostring(var.max_model_len)
-    MAX_NUM_SEQS            = tostring(var.slots)
-    MODEL_NAME              = var.model_name
-    MODEL_STREAM            = var.model_cache == "none" ? "true" : "false"
-    MODEL_URI               = var.model_uri
-    PULL_TIMEOUT            = tostring(floor(var.startup_budget_s * 5 / 6))
-    REQUEST_TIMEOUT         = tostring(var.request_timeout_s)
-  }
+module "settings" {
+  source = "../modules/settings"
 
-  env = { for name, value in merge(local.settings_env, var.env) : name => value if value != null }
+  bundle_bucket_name    = var.bundle_bucket_name
+  cache_path            = local.cache_path
+  drain_s               = local.drain_s
+  dtype                 = var.dtype
+  env                   = var.env
+  image                 = var.image
+  limits                = { request_timeout_s = 86400, slots = 1024 } # of the load balancer's timeout; of the service
+  max_model_len         = var.max_model_len
+  model_bucket_name     = var.model_bucket_name
+  model_cache           = var.model_cache
+  model_name            = var.model_name
+  model_uri             = var.model_uri
+  notification_channels = var.notification_channels
+  prewarm_account_email = var.prewarm_account_email
+  prewarm_image         = var.prewarm_image
+  project_id            = var.project_id
+  region                = var.region
+  request_timeout_s     = var.request_timeout_s
+  secret_env            = var.secret_env
+  serve_account_email   = var.serve_account_email
+  service_name          = var.service_name
+  slots                 = var.slots
+  startup_budget_s      = var.startup_budget_s
 }

@@ -2,12 +2,12 @@
 # provider cannot plan a custom resource before its cluster exists.
 
 locals {
-  key_secret = lookup(var.secret_env, "API_KEY", null)
+  key_secret = module.settings.key_secret
 
   pod_monitoring = {
     apiVersion = "monitoring.googleapis.com/v1"
     kind       = "PodMonitoring"
-    metadata   = { name = var.service_name, namespace = var.namespace }
+    metadata   = { name = var.service_name, namespace = local.namespace }
     spec = {
       selector = { matchLabels = local.pod_labels }
       endpoints = [merge(
@@ -21,14 +21,14 @@ locals {
   collector_role = {
     apiVersion = "rbac.authorization.k8s.io/v1"
     kind       = "Role"
-    metadata   = { name = "${var.service_name}-metrics-key", namespace = var.namespace }
+    metadata   = { name = "${var.service_name}-metrics-key", namespace = local.namespace }
     rules      = [{ apiGroups = [""], resources = ["secrets"], resourceNames = [coalesce(local.key_secret, "none")], verbs = ["get", "list", "watch"] }]
   }
 
   collector_role_binding = {
     apiVersion = "rbac.authorization.k8s.io/v1"
     kind       = "RoleBinding"
-    metadata   = { name = "${var.service_name}-metrics-key", namespace = var.namespace }
+    metadata   = { name = "${var.service_name}-metrics-key", namespace = local.namespace }
     roleRef    = { apiGroup = "rbac.authorization.k8s.io", kind = "Role", name = "${var.service_name}-metrics-key" }
     subjects   = [{ kind = "ServiceAccount", name = "collector", namespace = "gmp-system" }]
   }
@@ -39,7 +39,7 @@ locals {
     apiVersion = "gateway.networking.k8s.io/v1"
     kind       = "Gateway"
     metadata = merge(
-      { name = var.service_name, namespace = var.namespace },
+      { name = var.service_name, namespace = local.namespace },
       var.gateway == "external" ? { annotations = { "networking.gke.io/certmap" = var.certificate_map } } : {},
     )
     spec = merge(
@@ -58,7 +58,7 @@ locals {
   http_route = {
     apiVersion = "gateway.networking.k8s.io/v1"
     kind       = "HTTPRoute"
-    metadata   = { name = var.service_name, namespace = var.namespace }
+    metadata   = { name = var.service_name, namespace = local.namespace }
     spec = merge(
       {
         parentRefs = [{ name = var.service_name }]
@@ -72,7 +72,7 @@ locals {
   backend_policy = {
     apiVersion = "networking.gke.io/v1"
     kind       = "GCPBackendPolicy"
-    metadata   = { name = var.service_name, namespace = var.namespace }
+    metadata   = { name = var.service_name, namespace = local.namespace }
     spec = {
       default   = { timeoutSec = var.request_timeout_s + 30, connectionDraining = { drainingTimeoutSec = local.drain_s } }
       targetRef = local.of_service_ref
@@ -82,7 +82,7 @@ locals {
   health_check_policy = {
     apiVersion = "networking.gke.io/v1"
     kind       = "HealthCheckPolicy"
-    metadata   = { name = var.service_name, namespace = var.namespace }
+    metadata   = { name = var.service_name, namespace = local.namespace }
     spec = {
       default = {
         checkIntervalSec = 10
@@ -106,22 +106,12 @@ resource "helm_release" "manifests" {
   chart     = "${path.module}/chart"
   values    = [yamlencode({ manifests = local.manifests })]
 
-  depends_on = [google_compute_subnetwork.proxies, kubernetes_service_v1.main]
-}
-
-resource "google_compute_subnetwork" "proxies" {
-  count = var.gateway == "internal" ? 1 : 0
-
-  name          = "${var.cluster_name}-proxies"
-  network       = var.network
-  region        = var.region
-  ip_cidr_range = var.proxy_subnet_cidr
-  purpose       = "REGIONAL_MANAGED_PROXY"
-  role          = "ACTIVE"
+  depends_on = [kubernetes_service_v1.main]
 }
 
 resource "google_compute_global_address" "gateway" {
   count = var.gateway == "external" ? 1 : 0
 
-  name = "${var.cluster_name}-gateway"
+  project = var.project_id
+  name    = "${var.service_name}-gateway"
 }

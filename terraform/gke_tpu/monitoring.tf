@@ -1,8 +1,9 @@
 # Dashboard, uptime check and alerts of this service. The log-based metrics of the start come from the foundation root.
 
 locals {
-  of_pods       = "cluster=\"${var.cluster_name}\",namespace=\"${var.namespace}\""
-  of_logs       = "monitored_resource=\"k8s_container\",cluster_name=\"${var.cluster_name}\",namespace_name=\"${var.namespace}\",container_name=\"levserve\""
+  log_metric    = "logging_googleapis_com:user_${replace(var.log_metric_prefix, "-", "_")}"
+  of_pods       = "cluster=\"${var.cluster_name}\",namespace=\"${local.namespace}\""
+  of_logs       = "monitored_resource=\"k8s_container\",cluster_name=\"${var.cluster_name}\",namespace_name=\"${local.namespace}\",container_name=\"levserve\""
   of_deployment = "${local.of_pods},deployment=\"${var.service_name}\""
 
   charts = {
@@ -14,8 +15,8 @@ locals {
     waiting        = "sum(levserve_num_requests_waiting{${local.of_pods}})"
     kv_pages       = "max(levserve_kv_cache_usage_perc{${local.of_pods}})"
     replicas       = "max(kube_deployment_status_replicas_available{${local.of_deployment}})"
-    start          = "histogram_quantile(0.95, sum by (le) (increase(logging_googleapis_com:user_levserve_start_seconds_bucket{${local.of_logs}}[1h])))"
-    start_phases   = "histogram_quantile(0.95, sum by (le, phase) (increase(logging_googleapis_com:user_levserve_start_phase_seconds_bucket{${local.of_logs}}[1h])))"
+    start          = "histogram_quantile(0.95, sum by (le) (increase(${local.log_metric}_start_seconds_bucket{${local.of_logs}}[1h])))"
+    start_phases   = "histogram_quantile(0.95, sum by (le, phase) (increase(${local.log_metric}_start_phase_seconds_bucket{${local.of_logs}}[1h])))"
     bundles        = "sum by (outcome) (increase(levserve_bundle_load_total{${local.of_pods}}[1h]))"
     late_compiling = "sum(increase(levserve_xla_compiles_after_ready_total{${local.of_pods}}[1h]))"
   }
@@ -35,127 +36,53 @@ locals {
     { title = "Compilations after ready (must stay 0)", query = local.charts.late_compiling },
   ]
 
-  alerts = merge(
-    {
-      errors_5xx = {
-        title     = "more than 5 % of the answers are 5xx"
-        query     = "sum(rate(levserve_http_responses_total{${local.of_pods},status=~\"5..\",route=~\"/v1/.*\"}[5m])) / sum(rate(levserve_http_responses_total{${local.of_pods},route=~\"/v1/.*\"}[5m])) > 0.05"
-        wait_s    = 300
-        severity  = "ERROR"
-        next_step = "Read the log lines of severity ERROR. After a rollout: kubectl rollout undo, then put the image back in the tfvars."
-      }
-      no_ready_instance = {
-        title     = "no replica is ready"
-        query     = "max(kube_deployment_status_replicas_available{${local.of_deployment}}) < 1 or absent(kube_deployment_status_replicas_available{${local.of_deployment}})"
-        wait_s    = 600
-        severity  = "CRITICAL"
-        next_step = "kubectl describe pod says whether a TPU is missing (quota, zone, spot) or the start fails; each phase of the start has a log line."
-      }
-      queue = {
-        title     = "requests wait for long"
-        query     = "min_over_time(sum(levserve_num_requests_waiting{${local.of_pods}})[5m:1m]) > ${var.max_replicas * var.waiting_requests_per_replica}"
-        wait_s    = 300
-        severity  = "WARNING"
-        next_step = "The autoscaler is at its end or waits for TPUs. Raise max_replicas, or look for capacity in another zone."
-      }
-      kv_cache_full = {
-        title     = "KV pages are full"
-        query     = "max(min_over_time(levserve_kv_cache_usage_perc{${local.of_pods}}[5m])) > 0.95"
-        wait_s    = 300
-        severity  = "WARNING"
-        next_step = "Requests wait for pages, not for slots. Lower max_model_len or slots, or choose a machine with more chips."
-      }
-      slow_start = {
-        title     = "starts take more than ${var.alert_start_s} s"
-        query     = "${local.charts.start} > ${var.alert_start_s}"
-        wait_s    = 0
-        severity  = "WARNING"
-        next_step = "Look at the phases on the dashboard. Long `executables`: no bundle fits, prewarm. Long `weights`: region of the bucket, or the network."
-      }
-    },
-    var.gateway == "external" ? {
-      uptime = {
-        title     = "the uptime check fails"
-        query     = "avg(avg_over_time(monitoring_googleapis_com:uptime_check_check_passed{check_id=\"${google_monitoring_uptime_check_config.main[0].uptime_check_id}\"}[5m])) < 0.5"
-        wait_s    = 120
-        severity  = "CRITICAL"
-        next_step = "The service is not reachable or not ready from outside."
-      }
-    } : {},
-  )
-}
-
-resource "google_monitoring_uptime_check_config" "main" {
-  count = var.gateway == "external" ? 1 : 0
-
-  display_name = "${var.service_name} on GKE is ready"
-  period       = "60s"
-  timeout      = "10s"
-
-  http_check {
-    path         = "/health/ready"
-    port         = 443
-    use_ssl      = true
-    validate_ssl = true
-  }
-
-  monitored_resource {
-    type = "uptime_url"
-    labels = {
-      project_id = var.project_id
-      host       = var.hostname
+  alerts = {
+    errors_5xx = {
+      title     = "more than 5 % of the answers are 5xx"
+      query     = "sum(rate(levserve_http_responses_total{${local.of_pods},status=~\"5..\",route=~\"/v1/.*\"}[5m])) / sum(rate(levserve_http_responses_total{${local.of_pods},route=~\"/v1/.*\"}[5m])) > 0.05"
+      wait_s    = 300
+      severity  = "ERROR"
+      next_step = "Read the log lines of severity ERROR. After a rollout: kubectl rollout undo, then put the image back in the tfvars."
+    }
+    no_ready_instance = {
+      title     = "no replica is ready"
+      query     = "(max(kube_deployment_status_replicas_available{${local.of_deployment}}) < 1 and max(kube_deployment_spec_replicas{${local.of_deployment}}) > 0) or absent(kube_deployment_status_replicas_available{${local.of_deployment}})"
+      wait_s    = 600
+      severity  = "CRITICAL"
+      next_step = "kubectl describe pod says whether a TPU is missing (quota, zone, spot) or the start fails; each phase of the start has a log line."
+    }
+    queue = {
+      title     = "requests wait for long"
+      query     = "min_over_time(sum(levserve_num_requests_waiting{${local.of_pods}})[5m:1m]) > ${var.max_replicas * var.waiting_requests_per_replica}"
+      wait_s    = 300
+      severity  = "WARNING"
+      next_step = "The autoscaler is at its end or waits for TPUs. Raise max_replicas, or look for capacity in another zone."
+    }
+    kv_cache_full = {
+      title     = "KV pages are full"
+      query     = "max(min_over_time(levserve_kv_cache_usage_perc{${local.of_pods}}[5m])) > 0.95"
+      wait_s    = 300
+      severity  = "WARNING"
+      next_step = "Requests wait for pages, not for slots. Lower max_model_len or slots, or choose a machine with more chips."
+    }
+    slow_start = {
+      title     = "starts take more than ${var.alert_start_s} s"
+      query     = "${local.charts.start} > ${var.alert_start_s}"
+      wait_s    = 0
+      severity  = "WARNING"
+      next_step = "Look at the phases on the dashboard. Long `executables`: no bundle fits, prewarm. Long `weights`: region of the bucket, or the network."
     }
   }
 }
 
-resource "google_monitoring_alert_policy" "main" {
-  for_each = local.alerts
+module "monitoring" {
+  source = "../modules/monitoring"
 
-  display_name          = "${var.service_name} on GKE: ${each.value.title}"
-  combiner              = "OR"
-  severity              = each.value.severity
-  notification_channels = var.notification_channels
-
-  conditions {
-    display_name = each.value.title
-    condition_prometheus_query_language {
-      query                     = each.value.query
-      duration                  = "${each.value.wait_s}s"
-      evaluation_interval       = "60s"
-      disable_metric_validation = true # a service without requests has no series yet
-    }
-  }
-
-  documentation {
-    mime_type = "text/markdown"
-    content   = each.value.next_step
-  }
-
-  alert_strategy {
-    auto_close = "3600s"
-  }
-}
-
-resource "google_monitoring_dashboard" "main" {
-  dashboard_json = jsonencode({
-    displayName = "Levserve on GKE: ${var.service_name}"
-    mosaicLayout = {
-      columns = 48
-      tiles = [for index, tile in local.tiles : {
-        xPos   = 24 * (index % 2)
-        yPos   = 16 * floor(index / 2)
-        width  = 24
-        height = 16
-        widget = {
-          title = tile.title
-          xyChart = {
-            dataSets = [{
-              plotType        = "LINE"
-              timeSeriesQuery = { prometheusQuery = tile.query }
-            }]
-          }
-        }
-      }]
-    }
-  })
+  alerts                  = local.alerts
+  notification_channels   = var.notification_channels
+  project_id              = var.project_id
+  tiles                   = local.tiles
+  title                   = "${var.service_name} on GKE"
+  uptime_host             = var.gateway == "external" ? { name = var.hostname } : null
+  uptime_identity_enabled = false
 }

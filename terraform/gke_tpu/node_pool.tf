@@ -1,34 +1,9 @@
-# Two pools: a small one for the system, and TPUs.
-
-resource "google_container_node_pool" "system" {
-  name     = "system"
-  cluster  = google_container_cluster.main.id
-  location = var.region
-
-  autoscaling {
-    total_min_node_count = 1
-    total_max_node_count = 3
-    location_policy      = "ANY"
-  }
-
-  node_config {
-    machine_type    = "e2-standard-4"
-    service_account = var.node_account_email
-    oauth_scopes    = ["https://www.googleapis.com/auth/cloud-platform"]
-
-    workload_metadata_config {
-      mode = "GKE_METADATA"
-    }
-  }
-
-  lifecycle {
-    ignore_changes = [initial_node_count]
-  }
-}
+# The TPUs of this service. The system pool belongs to the cluster.
 
 resource "google_container_node_pool" "tpu" {
-  name           = "tpu"
-  cluster        = google_container_cluster.main.id
+  project        = var.project_id
+  name           = "${substr(var.service_name, 0, 36)}-tpu"
+  cluster        = var.cluster_name
   location       = var.region
   node_locations = [var.zone]
 

@@ -4,36 +4,26 @@ locals {
   smoke_flags = "--timeout ${var.startup_budget_s}${local.key_secret == null ? "" : " --api-key @/dev/stdin"}"
   urls = {
     external = "https://${coalesce(var.hostname, "-")}"
-    internal = "http://${var.service_name}.${var.namespace}.svc.cluster.local"
-    none     = "http://${var.service_name}.${var.namespace}.svc.cluster.local"
+    internal = "http://${var.service_name}.${local.namespace}.svc.cluster.local"
+    none     = "http://${var.service_name}.${local.namespace}.svc.cluster.local"
   }
-}
-
-output "adapter_command" {
-  description = "Installs the adapter through which the autoscaler reads Cloud Monitoring, once per cluster."
-  value       = "kubectl apply --filename=https://raw.githubusercontent.com/GoogleCloudPlatform/k8s-stackdriver/master/custom-metrics-stackdriver-adapter/deploy/production/adapter_new_resource_model.yaml"
-}
-
-output "credentials_command" {
-  description = "Points kubectl at the cluster."
-  value       = "gcloud container clusters get-credentials ${var.cluster_name} --location=${var.region} --project=${var.project_id} --dns-endpoint"
 }
 
 output "gateway_address" {
   description = "Where the external gateway's DNS name must point, or the command that prints the internal gateway's address."
   value = (var.gateway == "external" ? one(google_compute_global_address.gateway[*].address)
-  : "kubectl get gateway ${var.service_name} --namespace=${var.namespace} --output=jsonpath={.status.addresses[0].value}")
+  : "kubectl get gateway ${var.service_name} --namespace=${local.namespace} --output=jsonpath={.status.addresses[0].value}")
 }
 
 output "rollback_command" {
   description = "Rolls back to the pods before the last change; put the old image back in the tfvars too."
-  value       = "kubectl rollout undo deployment/${var.service_name} --namespace=${var.namespace}"
+  value       = "kubectl rollout undo deployment/${var.service_name} --namespace=${local.namespace}"
 }
 
 output "smoke_command" {
   description = "Tests the service: from outside if that is possible (with the key in API_KEY), otherwise from its own pod."
   value = (var.gateway == "external" ? "${local.key_command}levserve smoke ${local.urls.external} ${local.smoke_flags}"
-  : "kubectl exec deployment/${var.service_name} --namespace=${var.namespace} -- bash -c '${local.key_command}levserve smoke ${local.urls[var.gateway]} ${local.smoke_flags}'")
+  : "kubectl exec deployment/${var.service_name} --namespace=${local.namespace} -- bash -c '${local.key_command}levserve smoke ${local.urls[var.gateway]} ${local.smoke_flags}'")
 }
 
 output "url" {

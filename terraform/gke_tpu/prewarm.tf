@@ -9,7 +9,7 @@ resource "kubernetes_job_v1" "prewarm" {
   count = var.prewarm_on_apply ? 1 : 0
 
   metadata {
-    name      = "${var.service_name}-prewarm-${substr(sha256(jsonencode([local.prewarm_image, var.image, var.tpu_machine_type, var.tpu_topology, local.env])), 0, 8)}"
+    name      = "${var.service_name}-prewarm-${substr(sha256(jsonencode([local.prewarm_image, var.image, var.tpu_machine_type, var.tpu_topology, module.settings.env])), 0, 8)}"
     namespace = kubernetes_namespace_v1.main.metadata[0].name
     labels    = { app = "${var.service_name}-prewarm" }
   }
@@ -43,16 +43,17 @@ resource "kubernetes_job_v1" "prewarm" {
           args  = ["prewarm", var.model_uri]
 
           resources {
-            requests = { "google.com/tpu" = tostring(local.chips) }
-            limits   = { "google.com/tpu" = tostring(local.chips) }
+            requests = local.pod_resources.requests
+            limits   = local.pod_resources.limits
           }
 
           security_context {
+            run_as_user                = var.run_as_user
             allow_privilege_escalation = false
           }
 
           dynamic "env" {
-            for_each = { for name, value in local.env : name => value if name != "LOCAL_MODEL_CACHE" }
+            for_each = module.settings.prewarm_env
             content {
               name  = env.key
               value = env.value

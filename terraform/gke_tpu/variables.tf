@@ -13,11 +13,6 @@ variable "bundle_bucket_name" {
   description = "The bundle bucket of the foundation root."
   type        = string
   default     = ""
-
-  validation {
-    condition     = can(regex("^[a-z0-9][a-z0-9._-]{1,61}[a-z0-9]$", var.bundle_bucket_name))
-    error_message = "The bundle bucket has no valid name: set bundle_bucket_name to the foundation root's, without gs://."
-  }
 }
 
 variable "cache_gib" {
@@ -54,7 +49,7 @@ variable "certificate_map" {
 }
 
 variable "cluster_name" {
-  description = "Name of the cluster."
+  description = "Name of the cluster that the gke_cluster root made."
   type        = string
   default     = "levserve"
 
@@ -64,14 +59,8 @@ variable "cluster_name" {
   }
 }
 
-variable "deletion_protection_enabled" {
-  description = "Whether to refuse a destroy, or a change that replaces the cluster."
-  type        = bool
-  default     = true
-}
-
 variable "drain_s" {
-  description = "DRAIN_SECONDS: seconds that running requests have to finish when a pod stops. Null: 30, and 8 on spot."
+  description = "DRAIN_SECONDS: seconds that running requests have to finish when a pod stops. Null: request_timeout_s, at most 600, so that streams finish; 8 on spot."
   type        = number
   default     = null
 
@@ -90,32 +79,12 @@ variable "dtype" {
   description = "DTYPE: the dtype of weights and activations."
   type        = string
   default     = "auto"
-
-  validation {
-    condition     = contains(["auto", "bfloat16", "float16", "float32"], var.dtype)
-    error_message = "dtype must be auto, bfloat16, float16 or float32."
-  }
 }
 
 variable "env" {
   description = "More settings of the service as environment variables, for example { LOG_LEVEL = \"DEBUG\" }. Never a key."
   type        = map(string)
   default     = {}
-
-  validation {
-    condition     = alltrue([for name in keys(var.env) : can(regex("^[A-Z][A-Z0-9_]*$", name))])
-    error_message = "env holds environment variables: their names are capitals, digits and '_'."
-  }
-
-  validation {
-    condition     = alltrue([for name in keys(var.env) : !can(regex("(^|_)(KEY|TOKEN|SECRET|PASSWORD)$", name))])
-    error_message = "env is readable for everyone with access to the cluster: put keys into a Kubernetes secret and name it in secret_env."
-  }
-
-  validation {
-    condition     = length(setintersection(keys(var.env), keys(local.settings_env))) == 0
-    error_message = "env repeats a setting of another variable of this root (such as MAX_NUM_SEQS: slots). Use that variable."
-  }
 }
 
 variable "gateway" {
@@ -148,22 +117,18 @@ variable "hostname" {
 variable "image" {
   description = "The TPU image with tag or digest."
   type        = string
+}
 
-  validation {
-    condition     = can(regex("^[a-z0-9.-]+/[a-zA-Z0-9_./-]+(:[a-zA-Z0-9_.-]+|@sha256:[0-9a-f]{64})$", var.image)) && !endswith(var.image, ":latest")
-    error_message = "image must name a registry, an image and an immutable tag or digest (not \":latest\"), such as us-central1-docker.pkg.dev/PROJECT/levserve/levserve:1.0-tpu."
-  }
+variable "log_metric_prefix" {
+  description = "Prefix of the log-based metrics: the foundation root's name."
+  type        = string
+  default     = "levserve"
 }
 
 variable "max_model_len" {
   description = "MAX_MODEL_LEN: context length in tokens. Null: the model's own, as memory allows."
   type        = number
   default     = null
-
-  validation {
-    condition     = var.max_model_len == null ? true : var.max_model_len >= 16
-    error_message = "max_model_len must be at least 16 tokens."
-  }
 }
 
 variable "max_replicas" {
@@ -192,22 +157,12 @@ variable "model_bucket_name" {
   description = "The model bucket of the foundation root."
   type        = string
   default     = ""
-
-  validation {
-    condition     = can(regex("^[a-z0-9][a-z0-9._-]{1,61}[a-z0-9]$", var.model_bucket_name))
-    error_message = "The model bucket has no valid name: set model_bucket_name to the foundation root's, without gs://."
-  }
 }
 
 variable "model_cache" {
   description = "Storage of a downloaded checkpoint: \"none\" streams it from the bucket to the TPU; \"disk\" is the node's disk; \"memory\" is the node's memory."
   type        = string
   default     = "none"
-
-  validation {
-    condition     = contains(["none", "disk", "memory"], var.model_cache)
-    error_message = "model_cache must be \"none\", \"disk\" or \"memory\"."
-  }
 }
 
 variable "model_name" {
@@ -219,27 +174,17 @@ variable "model_name" {
 variable "model_uri" {
   description = "MODEL_URI: the checkpoint in the model bucket, for example gs://my-project-models/my-model."
   type        = string
-
-  validation {
-    condition     = startswith(var.model_uri, "gs://${var.model_bucket_name}/") && length(var.model_uri) > length("gs://${var.model_bucket_name}/")
-    error_message = "model_uri must be gs://MODEL_BUCKET_NAME/FOLDER: the service can read only that bucket, and its nodes have no access to the internet."
-  }
 }
 
 variable "namespace" {
-  description = "Kubernetes namespace of the service."
+  description = "Kubernetes namespace of the service. Null: service_name."
   type        = string
-  default     = "levserve"
+  default     = null
 
   validation {
-    condition     = can(regex("^[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?$", var.namespace)) && !contains(["default", "kube-system"], var.namespace)
+    condition     = var.namespace == null ? true : can(regex("^[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?$", var.namespace)) && !contains(["default", "kube-system"], var.namespace)
     error_message = "namespace must be a Kubernetes name (a-z, 0-9 and '-') of its own, neither default nor kube-system."
   }
-}
-
-variable "network" {
-  description = "The network of the foundation root."
-  type        = string
 }
 
 variable "node_account_email" {
@@ -248,7 +193,7 @@ variable "node_account_email" {
 
   validation {
     condition     = can(regex("^[^@ ]+@[^@ ]+\\.gserviceaccount\\.com$", var.node_account_email))
-    error_message = "node_account_email must be a service account's email; take it from the foundation root's gke_tfvars."
+    error_message = "node_account_email must be a service account's email; take it from the foundation root's gke_tpu_tfvars."
   }
 }
 
@@ -273,37 +218,17 @@ variable "notification_channels" {
   description = "Recipients of alerts: ids such as projects/PROJECT/notificationChannels/NUMBER."
   type        = list(string)
   default     = []
-
-  validation {
-    condition     = alltrue([for id in var.notification_channels : can(regex("^projects/[^/]+/notificationChannels/[^/]+$", id))])
-    error_message = "notification_channels must be ids such as projects/PROJECT/notificationChannels/NUMBER."
-  }
 }
 
 variable "prewarm_account_email" {
   description = "The prewarm identity of the foundation root."
   type        = string
-
-  validation {
-    condition     = can(regex("^[^@ ]+@[^@ ]+\\.gserviceaccount\\.com$", var.prewarm_account_email))
-    error_message = "prewarm_account_email must be a service account's email; take it from the foundation root's gke_tfvars."
-  }
-
-  validation {
-    condition     = var.prewarm_account_email != var.serve_account_email
-    error_message = "prewarm_account_email and serve_account_email are the same: a served request could then reach an identity that writes native code."
-  }
 }
 
 variable "prewarm_image" {
   description = "The image of the prewarm job. A Levanter checkpoint needs levserve-prewarm, which also converts it for the service; null: image, enough for a Hugging Face checkpoint."
   type        = string
   default     = null
-
-  validation {
-    condition     = var.prewarm_image == null ? true : can(regex("^[a-z0-9.-]+/[a-zA-Z0-9_./-]+(:[a-zA-Z0-9_.-]+|@sha256:[0-9a-f]{64})$", var.prewarm_image)) && !endswith(var.prewarm_image, ":latest")
-    error_message = "prewarm_image must name a registry, an image and an immutable tag or digest (not \":latest\"), such as us-central1-docker.pkg.dev/PROJECT/levserve/levserve-prewarm:1.0-tpu."
-  }
 }
 
 variable "prewarm_on_apply" {
@@ -315,44 +240,18 @@ variable "prewarm_on_apply" {
 variable "project_id" {
   description = "The Google Cloud project."
   type        = string
-
-  validation {
-    condition     = can(regex("^[a-z][a-z0-9-]{4,28}[a-z0-9]$", var.project_id))
-    error_message = "project_id must be a project's id (6 to 30 of a-z, 0-9 and '-'), neither its name nor its number."
-  }
-}
-
-variable "proxy_subnet_cidr" {
-  description = "Address range of the internal gateway's proxies; must not overlap the foundation root's subnet_cidr."
-  type        = string
-  default     = "10.9.0.0/23"
-
-  validation {
-    condition     = can(cidrhost(var.proxy_subnet_cidr, 0)) && try(tonumber(split("/", var.proxy_subnet_cidr)[1]) <= 26, false)
-    error_message = "proxy_subnet_cidr must be an address range of /26 or larger, such as \"10.9.0.0/23\"."
-  }
 }
 
 variable "region" {
   description = "The region, the same as the foundation root's."
   type        = string
   default     = "us-central1"
-
-  validation {
-    condition     = can(regex("^[a-z]+-[a-z]+[0-9]+$", var.region))
-    error_message = "region must be a region such as \"us-central1\", not a zone: that is variable zone."
-  }
 }
 
 variable "request_timeout_s" {
   description = "REQUEST_TIMEOUT: seconds that one request may take. The gateway waits a little longer."
   type        = number
   default     = 300
-
-  validation {
-    condition     = var.request_timeout_s >= 1 && var.request_timeout_s <= 86400
-    error_message = "request_timeout_s must be between 1 and 86400."
-  }
 }
 
 variable "reservation_name" {
@@ -366,6 +265,17 @@ variable "reservation_name" {
   }
 }
 
+variable "run_as_user" {
+  description = "The user id of the container. 0 is root: whether another user may open a TPU's device files depends on the node image, and Google's own manifests run as root. 10001 is the image's."
+  type        = number
+  default     = 0
+
+  validation {
+    condition     = var.run_as_user >= 0 && var.run_as_user == floor(var.run_as_user)
+    error_message = "run_as_user must be a user id: a whole number of at least 0."
+  }
+}
+
 variable "secret_env" {
   description = "Settings that are keys: environment variable to the name of a Kubernetes secret that has a key of the same name, for example { API_KEY = \"levserve-api-key\" }."
   type        = map(string)
@@ -375,31 +285,27 @@ variable "secret_env" {
     condition     = alltrue([for secret in values(var.secret_env) : can(regex("^[a-z0-9]([a-z0-9.-]{0,251}[a-z0-9])?$", secret))])
     error_message = "secret_env holds names of Kubernetes secrets (a-z, 0-9, '-' and '.'), not the keys themselves."
   }
-
-  validation {
-    condition     = length(setintersection(keys(var.secret_env), keys(local.settings_env))) == 0
-    error_message = "secret_env repeats a setting of another variable of this root."
-  }
 }
 
 variable "serve_account_email" {
   description = "The serving identity of the foundation root."
   type        = string
-
-  validation {
-    condition     = can(regex("^[^@ ]+@[^@ ]+\\.gserviceaccount\\.com$", var.serve_account_email))
-    error_message = "serve_account_email must be a service account's email; take it from the foundation root's gke_tfvars."
-  }
 }
 
 variable "service_name" {
   description = "Name of the Deployment, its Service and related resources."
   type        = string
   default     = "levserve"
+}
+
+variable "slot_utilization" {
+  description = "The autoscaler adds a replica when more than this part of the slots is in use, on average. Waiting requests alone would remove replicas whose slots are full and whose queue is empty."
+  type        = number
+  default     = 0.75
 
   validation {
-    condition     = can(regex("^[a-z][a-z0-9-]{0,38}[a-z0-9]$", var.service_name))
-    error_message = "service_name must be 2 to 40 of a-z, 0-9 and '-', starting with a letter."
+    condition     = var.slot_utilization > 0 && var.slot_utilization <= 1
+    error_message = "slot_utilization must be above 0 and at most 1: a part of the slots."
   }
 }
 
@@ -407,11 +313,6 @@ variable "slots" {
   description = "MAX_NUM_SEQS: sequences that run at the same time in a pod. As many more may wait."
   type        = number
   default     = 32
-
-  validation {
-    condition     = var.slots >= 1 && var.slots <= 1024 && var.slots == floor(var.slots)
-    error_message = "slots must be a whole number from 1 to 1024."
-  }
 }
 
 variable "startup_budget_s" {
@@ -423,11 +324,6 @@ variable "startup_budget_s" {
     condition     = var.startup_budget_s >= 60 && var.startup_budget_s <= 7200 && var.startup_budget_s % 10 == 0
     error_message = "startup_budget_s must be from 60 to 7200 and a multiple of the probe's 10 s: a start that takes over two hours hangs."
   }
-}
-
-variable "subnetwork" {
-  description = "The subnet of the foundation root, with Private Google Access."
-  type        = string
 }
 
 variable "tpu_machine_type" {

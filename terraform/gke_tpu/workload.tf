@@ -4,8 +4,9 @@
 locals {
   pod_labels = { app = var.service_name }
   port       = 8080
-  # Endpoints drop a pod a moment after its termination begins; until then it still receives requests.
-  deregister_s = 5
+  # The load balancer drops a pod up to 40 s after its termination begins; until then it still sends requests. A spot TPU
+  # gives its pods 15 s, which is too little for that. Source: https://cloud.google.com/knowledge/kb/502-503-errors-on-external-http-s-load-balancer-000006416
+  deregister_s = var.capacity == "spot" ? 2 : 40
 }
 
 resource "kubernetes_deployment_v1" "main" {
@@ -65,11 +66,12 @@ resource "kubernetes_deployment_v1" "main" {
           }
 
           resources {
-            requests = { "google.com/tpu" = tostring(local.chips) }
-            limits   = { "google.com/tpu" = tostring(local.chips) }
+            requests = local.pod_resources.requests
+            limits   = local.pod_resources.limits
           }
 
           security_context {
+            run_as_user                = var.run_as_user
             allow_privilege_escalation = false
           }
 
@@ -112,7 +114,7 @@ resource "kubernetes_deployment_v1" "main" {
           }
 
           dynamic "env" {
-            for_each = local.env
+            for_each = module.settings.env
             content {
               name  = env.key
               value = env.value

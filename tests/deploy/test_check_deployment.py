@@ -60,21 +60,57 @@ def test_an_absent_terraform_is_no_failure(monkeypatch, capsys):
     assert "not installed" in capsys.readouterr().out
 
 
-def test_a_registry_out_of_reach_is_no_failure(monkeypatch, capsys):
-    said = "Could not retrieve the list of available versions: could not connect to registry.terraform.io"
+@pytest.mark.parametrize(
+    ("said", "is_reached"),
+    [
+        ("Could not retrieve the list of available versions: could not connect to registry.terraform.io", False),
+        ("Error: Unsupported argument", True),  # a wrong configuration must be a failure, not an excuse
+    ],
+)
+def test_only_a_registry_out_of_reach_excuses_from_the_check(monkeypatch, tmp_path, said, is_reached):
     monkeypatch.setattr(
         check_terraform.subprocess, "run", lambda *args, **kwargs: subprocess.CompletedProcess(args, 1, "", said)
     )
-    assert check_terraform.check_with_registry() == 0
-    assert "no registry can be reached" in capsys.readouterr().out
+    assert check_terraform.is_registry_reachable(tmp_path) is is_reached
 
 
-def test_a_wrong_configuration_is_a_failure(monkeypatch):
-    said = "Error: Unsupported argument"
-    monkeypatch.setattr(
-        check_terraform.subprocess, "run", lambda *args, **kwargs: subprocess.CompletedProcess(args, 1, "", said)
-    )
-    assert check_terraform.check_with_registry() == 1
+needs_terraform = pytest.mark.skipif(
+    shutil.which("terraform") is None or not check_terraform.offline_checker().is_file(),
+    reason="terraform and the offline providers are not installed",
+)
+
+JOB = """
+terraform {
+  required_providers {
+    google = { source = "hashicorp/google", version = "~> 8.0" }
+  }
+}
+
+resource "google_cloud_run_v2_job" "main" {
+  name     = "x"
+  project  = "my-project"
+  location = "us-central1"
+  %s
+  template {
+    template {
+      containers {
+        image = "x"
+      }
+    }
+  }
+}
+"""
+
+
+@needs_terraform
+@pytest.mark.parametrize("token", ["", 'run_execution_token = "one"'])
+def test_a_job_that_terraform_executes_never_settles(tmp_path, token):
+    (tmp_path / "main.tf").write_text(JOB % token)
+    with check_terraform.providers() as variables:
+        assert check_terraform.terraform(tmp_path, ["init"], variables).returncode == 0
+        said = check_terraform.settle(tmp_path, "x", [], variables)
+    assert bool(said) == bool(token)
+    assert all("run_execution_token" in text for text in said)
 
 
 def test_an_absent_gcloud_is_no_failure(monkeypatch, capsys):

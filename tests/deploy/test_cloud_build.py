@@ -26,8 +26,8 @@ def test_every_script_stops_at_the_first_error():
 
 
 def test_every_substitution_is_given_and_used():
-    text = (
-        "\n".join(step.get("script", "") + step["name"] for step in BUILD["steps"]) + BUILD["substitutions"]["_IMAGE"]
+    text = "\n".join(step.get("script", "") + step["name"] for step in BUILD["steps"]) + " ".join(
+        BUILD["substitutions"][name] for name in ("_IMAGE", "_PREWARM_IMAGE")
     )
     used = set(re.findall(r"\$\{?(_[A-Z_]+)", text))
     assert used == set(BUILD["substitutions"])
@@ -37,3 +37,21 @@ def test_ci_runs_what_a_person_runs():
     assert STEPS["check"]["entrypoint"] == "make"
     targets = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
     assert set(STEPS["check"]["args"]) <= targets
+
+
+def test_an_image_is_named_by_its_accelerator():
+    """The registry keeps the newest of each name: a tag would let CPU builds push GPU images out."""
+    for name in ("_IMAGE", "_PREWARM_IMAGE"):
+        assert BUILD["substitutions"][name].endswith("-${_ACCELERATOR}")
+
+
+def test_nothing_is_pulled_from_docker_hub_without_an_account():
+    names = [step["name"] for step in BUILD["steps"]]
+    names += re.findall(
+        r"^(?:ARG PYTHON_IMAGE=|FROM |COPY --from=)(\S+)", (ROOT / "Dockerfile").read_text(), re.MULTILINE
+    )
+    registries = {name.partition("/")[0] for name in names if "." in name.partition("/")[0]}
+    assert registries == {"mirror.gcr.io", "gcr.io", "ghcr.io"}
+    stages = set(re.findall(r" AS (\S+)", (ROOT / "Dockerfile").read_text()))
+    own = stages | {"${PYTHON_IMAGE}", "${_IMAGE}:${BUILD_ID}"}
+    assert [name for name in names if "." not in name.partition("/")[0] and name not in own] == []

@@ -63,7 +63,8 @@ def build(tmp_path):
             "_ACCELERATOR": "cuda12",
             "_MODEL": "my-8b",
             "_API_KEY_SECRET": secret,
-            "_IMAGE": "registry/levserve",
+            "_IMAGE": "registry/levserve-cuda12",
+            "_PREWARM_IMAGE": "registry/levserve-prewarm-cuda12",
         }
         done, said = [], ""
         for name in list(STEPS)[list(STEPS).index(first) :]:
@@ -96,7 +97,7 @@ def test_a_green_build_moves_all_traffic_to_the_revision_that_was_tested(build):
 def test_the_images_that_are_built_are_pushed_tested_and_deployed(build):
     calls = build(first="build").calls
     built = {
-        re.search("--target ([a-z]+)", call)[1]: re.search(r"--tag (\S+:b1-\S+)", call)[1]
+        re.search("--target ([a-z]+)", call)[1]: re.search(r"--tag (\S+:b1)", call)[1]
         for call in calls
         if call.startswith("docker build")
     }
@@ -107,18 +108,16 @@ def test_the_images_that_are_built_are_pushed_tested_and_deployed(build):
     [deploy] = [call for call in calls if "run services update " in call]
     assert f"--image={built['prewarm']} " in f"{job} "
     assert f"--image={built['serve']} " in f"{deploy} "
-    tested = Template(STEPS["smoke"]["name"]).substitute(
-        _IMAGE="registry/levserve", BUILD_ID="b1", _ACCELERATOR="cuda12"
-    )
+    tested = Template(STEPS["smoke"]["name"]).substitute(_IMAGE="registry/levserve-cuda12", BUILD_ID="b1")
     assert tested == built["serve"]
 
 
 def test_the_job_and_the_service_get_their_images_and_the_revision_no_traffic(build):
     calls = build().calls
     assert "gcloud run jobs update levserve-prewarm" in calls[0]
-    assert "--image=registry/levserve-prewarm:b1-cuda12" in calls[0]
+    assert "--image=registry/levserve-prewarm-cuda12:b1" in calls[0]
     [deploy] = [call for call in calls if "run services update " in call]
-    assert "--image=registry/levserve:b1-cuda12 --tag=candidate --no-traffic" in deploy
+    assert "--image=registry/levserve-cuda12:b1 --tag=candidate --no-traffic" in deploy
 
 
 @pytest.mark.parametrize(

@@ -79,7 +79,7 @@ def test_every_terraform_command_names_variables_and_outputs_that_exist():
 
 
 def test_every_variable_that_the_prose_names_exists():
-    known = {name for root in ("foundation", "cloud_run_gpu", "gke_tpu") for name in variables_of(root)}
+    known = {name for root in ("foundation", "cloud_run_gpu", "gke_cluster", "gke_tpu") for name in variables_of(root)}
     assignments = set(re.findall(r"`(\w+) =[ \n]", DEPLOY))
     assert {"invokers", "secret_env", "min_instances"} <= assignments
     assert assignments <= known

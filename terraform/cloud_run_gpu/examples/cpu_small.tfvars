@@ -3,8 +3,8 @@ gpu_type   = "none"
 cpu        = 4
 memory_gib = 8
 
-image         = "us-central1-docker.pkg.dev/my-project/levserve/levserve:first-cpu"
-prewarm_image = "us-central1-docker.pkg.dev/my-project/levserve/levserve-prewarm:first-cpu"
+image         = "us-central1-docker.pkg.dev/my-project/levserve/levserve-cpu:first"
+prewarm_image = "us-central1-docker.pkg.dev/my-project/levserve/levserve-prewarm-cpu:first"
 model_uri     = "gs://my-project-models/my-135m"
 
 slots         = 4

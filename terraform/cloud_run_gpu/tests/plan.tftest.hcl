@@ -9,7 +9,7 @@ variables {
   model_bucket_name     = "my-project-models"
   bundle_bucket_name    = "my-project-bundles"
   model_uri             = "gs://my-project-models/my-8b"
-  image                 = "us-central1-docker.pkg.dev/my-project/levserve/levserve:1.0-cuda12"
+  image                 = "us-central1-docker.pkg.dev/my-project/levserve/levserve-cuda12:1.0"
   network               = "levserve"
   subnetwork            = "levserve-us-central1"
   serve_account_email   = "levserve-serve@my-project.iam.gserviceaccount.com"
@@ -37,7 +37,7 @@ run "a_start_with_a_gpu_has_half_an_hour" {
   }
 
   assert {
-    condition     = tonumber(local.env["PULL_TIMEOUT"]) < 1800
+    condition     = tonumber(module.settings.env["PULL_TIMEOUT"]) < 1800
     error_message = "A pull that hangs must fail with its own message before the probe gives up."
   }
 
@@ -171,7 +171,7 @@ run "concurrency_follows_the_slots" {
 
   assert {
     condition = (google_cloud_run_v2_service.main.template[0].max_instance_request_concurrency == 48
-    && local.env["MAX_NUM_SEQS"] == "24" && local.env["MAX_CONCURRENT_REQUESTS"] == "48")
+    && module.settings.env["MAX_NUM_SEQS"] == "24" && module.settings.env["MAX_CONCURRENT_REQUESTS"] == "48")
     error_message = "Cloud Run must send as many requests as run and wait, no more."
   }
 }
@@ -185,12 +185,12 @@ run "it_scales_to_zero_and_within_the_first_quota" {
   }
 
   assert {
-    condition     = google_cloud_run_v2_service.main.template[0].scaling[0].max_instance_count == 2
-    error_message = "Two instances leave one of the first three GPUs for the next revision."
+    condition     = google_cloud_run_v2_service.main.template[0].scaling[0].max_instance_count == 1
+    error_message = "A new project has 40 GiB in a region, and an instance has 32."
   }
 
   assert {
-    condition     = length(google_monitoring_uptime_check_config.main) == 0
+    condition     = length(module.monitoring.uptime_checks) == 0
     error_message = "An uptime check would keep a service that scales to zero awake."
   }
 }
@@ -202,7 +202,7 @@ run "an_instance_that_is_always_ready_is_checked_from_outside" {
   }
 
   assert {
-    condition     = google_monitoring_uptime_check_config.main[0].http_check[0].path == "/health/ready"
+    condition     = module.monitoring.uptime_checks[0].http_check[0].path == "/health/ready"
     error_message = "The uptime check must ask for readiness."
   }
 
@@ -212,8 +212,38 @@ run "an_instance_that_is_always_ready_is_checked_from_outside" {
   }
 
   assert {
-    condition     = contains(keys(google_monitoring_alert_policy.main), "uptime")
+    condition     = contains(keys(module.monitoring.alert_queries), "uptime")
     error_message = "A failing uptime check must alert."
+  }
+}
+
+run "an_internal_service_is_not_checked_from_outside" {
+  command = plan
+  variables {
+    min_instances = 1
+    ingress       = "INGRESS_TRAFFIC_INTERNAL_ONLY"
+  }
+
+  assert {
+    condition     = length(module.monitoring.uptime_checks) == 0 && !contains(keys(module.monitoring.alert_queries), "uptime")
+    error_message = "An uptime check from the internet would fail for ever."
+  }
+
+  assert {
+    condition     = length(google_cloud_run_v2_service_iam_member.invoker) == 1
+    error_message = "Without an uptime check Monitoring needs no grant."
+  }
+}
+
+run "charts_read_the_foundations_log_metrics" {
+  command = plan
+  variables {
+    log_metric_prefix = "team-b"
+  }
+
+  assert {
+    condition     = strcontains(module.monitoring.alert_queries["slow_start"], "user_team_b_start_seconds_bucket")
+    error_message = "The log metrics have the prefix of the foundation that made them."
   }
 }
 
@@ -221,7 +251,7 @@ run "weights_are_streamed_by_default" {
   command = plan
 
   assert {
-    condition     = local.env["MODEL_STREAM"] == "true" && !contains(keys(local.env), "LOCAL_MODEL_CACHE")
+    condition     = module.settings.env["MODEL_STREAM"] == "true" && !contains(keys(module.settings.env), "LOCAL_MODEL_CACHE")
     error_message = "Without a cache weights must go straight to the device: the file system is memory."
   }
 
@@ -246,7 +276,7 @@ run "a_disk_keeps_the_checkpoint" {
   assert {
     condition = (google_cloud_run_v2_service.main.template[0].volumes[0].empty_dir[0].medium == "DISK"
       && google_cloud_run_v2_service.main.template[0].volumes[0].empty_dir[0].size_limit == "30Gi"
-    && google_cloud_run_v2_service.main.template[0].containers[0].volume_mounts[0].mount_path == local.env["LOCAL_MODEL_CACHE"])
+    && google_cloud_run_v2_service.main.template[0].containers[0].volume_mounts[0].mount_path == module.settings.env["LOCAL_MODEL_CACHE"])
     error_message = "The cache must lie on the ephemeral disk."
   }
 
@@ -290,15 +320,24 @@ run "the_job_compiles_for_the_services_accelerator" {
   }
 
   assert {
-    condition     = local.env["BUNDLE_URI"] == "gs://my-project-bundles/levserve"
+    condition     = module.settings.env["BUNDLE_URI"] == "gs://my-project-bundles/levserve"
     error_message = "Bundles must lie in the bundle bucket."
+  }
+}
+
+run "terraform_never_executes_the_job" {
+  command = plan
+
+  assert {
+    condition     = google_cloud_run_v2_job.prewarm.run_execution_token == null && google_cloud_run_v2_job.prewarm.start_execution_token == null
+    error_message = "The API drops a token at the next execution, and every later plan would differ."
   }
 }
 
 run "a_levanter_checkpoint_is_prewarmed_with_levanter" {
   command = plan
   variables {
-    prewarm_image = "us-central1-docker.pkg.dev/my-project/levserve/levserve-prewarm:1.0-cuda12"
+    prewarm_image = "us-central1-docker.pkg.dev/my-project/levserve/levserve-prewarm-cuda12:1.0"
   }
 
   assert {
@@ -321,7 +360,7 @@ run "alerts_cover_what_the_platform_sees" {
   command = plan
 
   assert {
-    condition     = toset(keys(google_monitoring_alert_policy.main)) == toset(["errors_5xx", "no_ready_instance", "queue", "slow_start"])
+    condition     = toset(keys(module.monitoring.alert_queries)) == toset(["errors_5xx", "no_ready_instance", "queue", "slow_start"])
     error_message = "Without the sidecar there must be four alerts."
   }
 }
@@ -330,17 +369,17 @@ run "the_sidecar_adds_what_the_engine_sees" {
   command = plan
   variables {
     cpu                     = 6
-    memory_gib              = 30
+    memory_gib              = 24
     metrics_sidecar_enabled = true
   }
 
   assert {
-    condition     = strcontains(google_monitoring_alert_policy.main["kv_cache_full"].conditions[0].condition_prometheus_query_language[0].query, "levserve_kv_cache_usage_perc")
+    condition     = strcontains(module.monitoring.alert_queries["kv_cache_full"], "levserve_kv_cache_usage_perc")
     error_message = "Full KV pages must alert."
   }
 
   assert {
-    condition     = length(google_cloud_run_v2_service.main.template[0].containers) == 2 && length(jsondecode(google_monitoring_dashboard.main.dashboard_json).mosaicLayout.tiles) == 13
+    condition     = length(google_cloud_run_v2_service.main.template[0].containers) == 2 && length(module.monitoring.dashboard.mosaicLayout.tiles) == 13
     error_message = "There must be a sidecar, and charts of what it brings."
   }
 }

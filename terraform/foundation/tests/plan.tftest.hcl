@@ -11,14 +11,14 @@ run "data_is_private_and_hard_to_lose" {
   command = plan
 
   assert {
-    condition = alltrue([for bucket in [google_storage_bucket.models, google_storage_bucket.bundles] :
+    condition = alltrue([for bucket in [google_storage_bucket.models[0], google_storage_bucket.bundles[0]] :
       bucket.public_access_prevention == "enforced" && bucket.uniform_bucket_level_access
     && !bucket.force_destroy && bucket.versioning[0].enabled])
     error_message = "Both data buckets must be private, versioned, and not emptied by a destroy."
   }
 
   assert {
-    condition     = google_storage_bucket.models.location == "us-central1" && google_storage_bucket.bundles.location == "us-central1"
+    condition     = google_storage_bucket.models[0].location == "us-central1" && google_storage_bucket.bundles[0].location == "us-central1"
     error_message = "The buckets must lie in the region of the accelerators."
   }
 }
@@ -71,7 +71,7 @@ run "weights_travel_over_googles_network" {
   command = plan
 
   assert {
-    condition     = google_compute_subnetwork.main.private_ip_google_access && !google_compute_network.main.auto_create_subnetworks
+    condition     = google_compute_subnetwork.main[0].private_ip_google_access && !google_compute_network.main[0].auto_create_subnetworks
     error_message = "The subnet needs Private Google Access."
   }
 }
@@ -80,13 +80,13 @@ run "old_images_go_and_the_newest_stay" {
   command = plan
 
   assert {
-    condition = anytrue([for policy in google_artifact_registry_repository.main.cleanup_policies :
+    condition = anytrue([for policy in google_artifact_registry_repository.main[0].cleanup_policies :
     policy.action == "KEEP" && try(policy.most_recent_versions[0].keep_count, 0) == 5])
     error_message = "The newest images must be kept whatever their age."
   }
 
   assert {
-    condition     = anytrue([for policy in google_artifact_registry_repository.main.cleanup_policies : policy.action == "DELETE"])
+    condition     = anytrue([for policy in google_artifact_registry_repository.main[0].cleanup_policies : policy.action == "DELETE"])
     error_message = "Old images must be deleted."
   }
 }
@@ -110,8 +110,73 @@ run "the_other_roots_get_what_they_need" {
   }
 
   assert {
-    condition = alltrue([for text in [output.cloud_run_tfvars, output.gke_tfvars] :
+    condition = alltrue([for text in [output.cloud_run_tfvars, output.gke_tpu_tfvars] :
     strcontains(text, "prewarm_account_email = \"levserve-prewarm@my-project.iam.gserviceaccount.com\"")])
     error_message = "Both roots must get the prewarm identity."
+  }
+}
+
+run "what_exists_is_used_as_it_is" {
+  command = plan
+  variables {
+    network               = "shared"
+    subnetwork            = "shared-us-central1"
+    repository            = "images"
+    model_bucket_created  = false
+    bundle_bucket_created = false
+  }
+
+  assert {
+    condition = (length(google_compute_network.main) + length(google_compute_subnetwork.main) + length(google_artifact_registry_repository.main)
+    + length(google_storage_bucket.models) + length(google_storage_bucket.bundles) == 0)
+    error_message = "Nothing that exists may be created again."
+  }
+
+  assert {
+    condition     = google_storage_bucket_iam_member.bundles_write.bucket == "my-project-bundles" && google_artifact_registry_repository_iam_member.deploy_writes_images.repository == "images"
+    error_message = "The grants must be on what exists."
+  }
+
+  assert {
+    condition     = strcontains(output.cloud_run_tfvars, "subnetwork            = \"shared-us-central1\"") && output.image_prefix == "us-central1-docker.pkg.dev/my-project/images"
+    error_message = "The other roots must get what exists."
+  }
+}
+
+run "data_goes_only_when_told_to" {
+  command = plan
+  variables {
+    data_deletion_enabled = true
+  }
+
+  assert {
+    condition     = google_storage_bucket.models[0].force_destroy && google_storage_bucket.bundles[0].force_destroy
+    error_message = "A teardown must be possible without editing."
+  }
+}
+
+run "two_foundations_do_not_collide" {
+  command = plan
+  variables {
+    name = "team-b"
+  }
+
+  assert {
+    condition     = google_logging_metric.start.name == "team-b/start_seconds" && google_logging_metric.start_phase.name == "team-b/start_phase_seconds"
+    error_message = "Log metrics are named across the project."
+  }
+}
+
+run "the_apis_of_every_feature_are_on" {
+  command = plan
+
+  assert {
+    condition     = alltrue([for api in ["containerfilesystem", "certificatemanager", "run", "container", "artifactregistry", "secretmanager"] : contains(keys(google_project_service.main), "${api}.googleapis.com")])
+    error_message = "Image streaming and the gateway's certificates need their APIs."
+  }
+
+  assert {
+    condition     = google_project_iam_member.main["serve/logs"].role == "roles/logging.logWriter"
+    error_message = "The sidecar writes its log as the serving identity."
   }
 }

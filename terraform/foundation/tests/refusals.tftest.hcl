@@ -79,3 +79,11 @@ run "no_image_to_roll_back_to" {
   }
   expect_failures = [var.images_kept]
 }
+
+run "a_network_without_its_subnet" {
+  command = plan
+  variables {
+    network = "shared"
+  }
+  expect_failures = [var.subnetwork]
+}

@@ -1,10 +1,6 @@
 # Plan one example: terraform test -test-directory=examples -var-file=examples/v5e_1.tfvars
 
-mock_provider "google" {
-  mock_data "google_project" {
-    defaults = { number = "123456789012" }
-  }
-}
+mock_provider "google" {}
 
 mock_provider "kubernetes" {}
 
@@ -14,8 +10,6 @@ variables {
   project_id            = "my-project"
   model_bucket_name     = "my-project-models"
   bundle_bucket_name    = "my-project-bundles"
-  network               = "levserve"
-  subnetwork            = "levserve-us-central1"
   serve_account_email   = "levserve-serve@my-project.iam.gserviceaccount.com"
   prewarm_account_email = "levserve-prewarm@my-project.iam.gserviceaccount.com"
   node_account_email    = "levserve-node@my-project.iam.gserviceaccount.com"

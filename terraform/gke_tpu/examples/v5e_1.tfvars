@@ -4,8 +4,8 @@ tpu_machine_type = "ct5lp-hightpu-1t"
 tpu_topology     = "1x1"
 capacity         = "on_demand"
 
-image         = "us-central1-docker.pkg.dev/my-project/levserve/levserve:first-tpu"
-prewarm_image = "us-central1-docker.pkg.dev/my-project/levserve/levserve-prewarm:first-tpu"
+image         = "us-central1-docker.pkg.dev/my-project/levserve/levserve-tpu:first"
+prewarm_image = "us-central1-docker.pkg.dev/my-project/levserve/levserve-prewarm-tpu:first"
 model_uri     = "gs://my-project-models/my-3b"
 
 slots         = 32

@@ -4,8 +4,8 @@ tpu_machine_type = "ct6e-standard-4t"
 tpu_topology     = "2x2"
 capacity         = "spot"
 
-image         = "us-central1-docker.pkg.dev/my-project/levserve/levserve:first-tpu"
-prewarm_image = "us-central1-docker.pkg.dev/my-project/levserve/levserve-prewarm:first-tpu"
+image         = "us-central1-docker.pkg.dev/my-project/levserve/levserve-tpu:first"
+prewarm_image = "us-central1-docker.pkg.dev/my-project/levserve/levserve-prewarm-tpu:first"
 model_uri     = "gs://my-project-models/my-32b"
 
 slots         = 64

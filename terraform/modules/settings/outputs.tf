@@ -1,0 +1,19 @@
+output "concurrency" {
+  description = "Requests that an instance accepts: as many wait as run."
+  value       = local.concurrency
+}
+
+output "env" {
+  description = "The environment of the service."
+  value       = local.env
+}
+
+output "key_secret" {
+  description = "The secret of API_KEY, or null if the service requires no key."
+  value       = lookup(var.secret_env, "API_KEY", null)
+}
+
+output "prewarm_env" {
+  description = "The environment of the prewarm job: the same without the local cache, so that bundles fit."
+  value       = { for name, value in local.env : name => value if name != "LOCAL_MODEL_CACHE" }
+}
