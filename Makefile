@@ -6,7 +6,7 @@ PYTEST := pytest --numprocesses=logical --maxprocesses=8 --dist=loadgroup
 # Huge pages of 2 MiB for large arrays: a step on a CPU is 3 to 5 % faster.
 GLIBC_TUNABLES ?= glibc.malloc.hugetlb=1
 .DEFAULT_GOAL := help
-.PHONY: help serve test test-all coverage mutate check fix demo-model bench bench-start bench-loading image check-image
+.PHONY: help serve test test-all coverage mutate check fix demo-model evaluate bench bench-start bench-loading image check-image
 
 help: ## Show this list
 	@sed -n 's/^\([a-z-]*\):.*## /  make \1\t/p' Makefile | expand -t 20
@@ -46,6 +46,9 @@ fix: .venv/dev ## Format, apply automatic fixes, write the settings into README.
 demo-model: .venv/dev ## Train the demo model again with Levanter (a few CPU minutes)
 	$(RUN) python -m examples.demo_model.train
 	$(RUN) python -m examples.demo_model.check --pin tests/demo_answers.json
+
+evaluate: .venv/serve ## Evaluate the demo model with lm-eval through its API; what is installed for it lies apart
+	$(RUN) python -m examples.evaluate.run
 
 bench: .venv/dev ## Measure serving against peers, on an idle machine (half an hour)
 	$(RUN) python -m benchmarks.serving

@@ -34,8 +34,8 @@ async def create_completion(
     """Continue a text.
 
     Deviations: `prompt` is required; `n` times the number of prompts is 64 at most; `best_of` must equal `n`;
-    `logprobs` may be 20, and are the model's own, before temperature, bias and penalties; `completion_tokens` and
-    `logprobs` exclude the stop token; a stream begins with the first token. `schema.completions` lists the refused
+    `logprobs` may be 20, and are the model's own, before temperature, bias and penalties; they include the stop token,
+    which `completion_tokens` excludes; a stream begins with the first token. `schema.completions` lists the refused
     fields.
 
     Source: https://platform.openai.com/docs/api-reference/completions/create
@@ -133,9 +133,12 @@ class _ChoiceWriter:
     def _write_logprobs(
         self, deltas: Sequence[TextDelta], token_ids: list[int], *, echoes: bool
     ) -> dict[str, Any] | None:
+        logprobs = [entry for delta in deltas for entry in delta.logprobs]
+        # Clients that score a prompt with `echo` and one token expect that token whatever it is.
+        if (stop := deltas[-1].stop) is not None:
+            token_ids, logprobs = [*token_ids, stop[0]], [*logprobs, stop[1]]
         if self._body.logprobs is None or not (token_ids or echoes):
             return None
-        logprobs = [entry for delta in deltas for entry in delta.logprobs]
         if not echoes:
             return self._logprobs.part(token_ids, logprobs)
         # A prompt of one token has none, since its first token has no context.
@@ -155,7 +158,8 @@ async def _chunks(
     async for index, delta in streams.deltas():
         parts = [delta]
         if delta.finish_reason is not None:
-            parts = [replace(delta, finish_reason=None), TextDelta("", (), delta.finish_reason)]
+            end = replace(delta, text="", token_ids=(), logprobs=())
+            parts = [replace(delta, finish_reason=None, stop=None), end]
         # A token that does not complete a character yet is sent only if tokens were requested.
         sent = [part for part in parts if part.text or part.finish_reason or (sends_tokens and part.token_ids)]
         if sent:

@@ -1,4 +1,4 @@
-"""POST /tokenize, POST /detokenize and GET /version, as vLLM has them.
+"""POST /tokenize, POST /detokenize, GET /tokenizer_info and GET /version, as vLLM has them.
 
 Source: https://docs.vllm.ai/en/latest/serving/openai_compatible_server.html#tokenizer-api
 """
@@ -10,7 +10,7 @@ from fastapi import APIRouter, Depends
 from fastapi.responses import JSONResponse, Response
 
 from service.api.chat import render
-from service.api.dependencies import RequestContext, ServedModel, request_context
+from service.api.dependencies import RequestContext, ServedModel, request_context, served_model
 from service.api.http.receive import json_body
 from service.api.schema.generation import unknown_token
 from service.api.schema.tokenize import DetokenizeRequest, TokenizeRequest
@@ -34,6 +34,16 @@ async def detokenize(
 ) -> Response:
     """Return the text of token ids, special tokens included."""
     return await context.run_in_thread(lambda: _text(body, context.model))
+
+
+@router.get("/tokenizer_info")
+async def describe_tokenizer(model: Annotated[ServedModel, Depends(served_model)]) -> Response:
+    """Return what prompts are made with: the special tokens, by transformers' names, and the chat template."""
+    names = dict.fromkeys(("bos_token", "eos_token", "pad_token", "unk_token"))
+    template = None if model.chat_template is None else model.chat_template.source
+    return JSONResponse(
+        {**names, **model.tokenizer.special_tokens, "chat_template": template, "model_max_length": model.max_model_len}
+    )
 
 
 @router.get("/version")

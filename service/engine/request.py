@@ -85,6 +85,7 @@ class TokenEvent:
     num_cached_tokens: int = 0  # on the first event: prompt tokens that were found in the prefix cache
     logprobs: tuple[TokenLogprobs, ...] = ()  # one for each of the tokens, if requested
     prompt_logprobs: tuple[TokenLogprobs | None, ...] = ()  # on the first event, if requested; None for the first token
+    stop: tuple[int, TokenLogprobs] | None = None  # the stop token, on the last event, if requested
 
 
 class TokenStream:
@@ -207,4 +208,5 @@ def _joined(events: list[TokenEvent]) -> TokenEvent:
         num_cached_tokens=events[0].num_cached_tokens,
         logprobs=tuple(entry for event in events for entry in event.logprobs),
         prompt_logprobs=events[0].prompt_logprobs,
+        stop=events[-1].stop,
     )

@@ -57,18 +57,18 @@ class ChatTemplate:
             ) from error
         except RecursionError as error:
             raise MalformedCheckpoint(uri, file, "the chat template is nested too deeply") from error
-        self._source = source
+        self.source = source
         self._special_tokens = dict(special_tokens)
 
     @cached_property
     def tool_format(self) -> ToolFormat | None:
         """How the model calls tools; None if the template does not mention them."""
-        return format_of(self._source) if re.search(r"\btools\b", self._source) else None
+        return format_of(self.source) if re.search(r"\btools\b", self.source) else None
 
     @cached_property
     def has_thinking(self) -> bool:
         """Whether the model writes its thinking between tags before an answer."""
-        return CLOSING in self._source
+        return CLOSING in self.source
 
     @cached_property
     def variables(self) -> frozenset[str]:
@@ -76,7 +76,7 @@ class ChatTemplate:
         from jinja2.meta import find_undeclared_variables
 
         sandbox = TemplateSandbox()
-        read = find_undeclared_variables(sandbox.parse(self._source))
+        read = find_undeclared_variables(sandbox.parse(self.source))
         return frozenset(read - ARGUMENTS - sandbox.globals.keys() - self._special_tokens.keys())
 
     def render(

@@ -54,11 +54,10 @@ class ScriptedStream:
             if isinstance(step, Exception):
                 raise step
             if isinstance(step, FinishReason):
-                yield TokenEvent((), step)
+                yield self._with_logprobs(TokenEvent((), step))
                 return
             ids = (step,) if isinstance(step, int) else tuple(step)
             num_tokens += len(ids)
-            self.num_events += 1
             is_full = num_tokens >= self.request.max_tokens
             yield self._with_logprobs(TokenEvent(ids, FinishReason.LENGTH if is_full else None))
             if is_full:
@@ -68,12 +67,14 @@ class ScriptedStream:
         self.is_aborted = True
 
     def _with_logprobs(self, event):
-        request, logprobs, of_prompt = self.request, (), ()
+        request, logprobs, of_prompt, stop = self.request, (), (), None
+        self.num_events += 1
         if (num := request.sampling.num_logprobs) is not None:
             logprobs = tuple(scripted_logprobs(token_id, num) for token_id in event.token_ids)
+            stop = (END, scripted_logprobs(END, num)) if event.finish_reason is FinishReason.STOP else None
         if self.num_events == 1 and (num := request.num_prompt_logprobs) is not None:
             of_prompt = (None, *(scripted_logprobs(token_id, num) for token_id in request.prompt_ids[1:]))
-        return replace(event, logprobs=logprobs, prompt_logprobs=of_prompt)
+        return replace(event, logprobs=logprobs, prompt_logprobs=of_prompt, stop=stop)
 
 
 class ScriptedEngine:

@@ -18,6 +18,7 @@ ROUTES = {
     "/metrics",
     "/openapi.json",
     "/tokenize",
+    "/tokenizer_info",
     "/v1/chat/completions",
     "/v1/completions",
     "/v1/models",

@@ -3,7 +3,8 @@ import json
 
 import pytest
 
-from tests.api.scripted_engine import MODEL, TOKENIZER, Service, tokens
+from service.text.chat_template import TemplateSandbox
+from tests.api.scripted_engine import MAX_MODEL_LEN, MODEL, TEMPLATE, TOKENIZER, Service, tokens
 
 TOOL = {"type": "function", "function": {"name": "f"}}
 
@@ -74,13 +75,29 @@ async def test_a_model_without_a_template_takes_no_messages():
     assert "no chat template" in answer.json()["error"]["message"]
 
 
+async def test_the_tokenizer_is_described_by_its_special_tokens_and_its_template():
+    async with Service([]).client() as client:
+        answer = (await client.get("/tokenizer_info")).json()
+    assert (answer["bos_token"], answer["eos_token"]) == ("<|begin|>", None)
+    assert answer["model_max_length"] == MAX_MODEL_LEN
+    rendered = (
+        TemplateSandbox().from_string(answer["chat_template"]).render(messages=[{"role": "user", "content": "x"}])
+    )
+    assert rendered == TEMPLATE.render([{"role": "user", "content": "x"}])
+    async with Service([], model={"chat_template": None}).client() as client:
+        assert (await client.get("/tokenizer_info")).json()["chat_template"] is None
+
+
 async def test_the_version_is_that_of_the_package():
     async with Service([]).client() as client:
         answer = await client.get("/version")
     assert answer.json() == {"version": importlib.metadata.version("levserve")}
 
 
-@pytest.mark.parametrize(("method", "path"), [("POST", "/tokenize"), ("POST", "/detokenize"), ("GET", "/version")])
+@pytest.mark.parametrize(
+    ("method", "path"),
+    [("POST", "/tokenize"), ("POST", "/detokenize"), ("GET", "/tokenizer_info"), ("GET", "/version")],
+)
 async def test_they_need_the_key_if_there_is_one(method, path):
     async with Service([], api_keys=("secret",)).client() as client:
         assert (await client.request(method, path, json={})).status_code == 401

@@ -31,8 +31,8 @@ async def test_kept_special_tokens_have_their_places_among_the_logprobs():
     service = Service([*tokens("a"), TURN, *tokens("b"), FinishReason.STOP])
     choice = (await service.complete(skip_special_tokens=False, logprobs=0)).json()["choices"][0]
     logprobs = choice["logprobs"]
-    assert logprobs["tokens"] == ["a", "<|turn|>", "b"]
-    assert [choice["text"][offset:] for offset in logprobs["text_offset"]] == ["a<|turn|>b", "<|turn|>b", "b"]
+    assert logprobs["tokens"] == ["a", "<|turn|>", "b", "<|end|>"]
+    assert [choice["text"][offset:] for offset in logprobs["text_offset"]] == ["a<|turn|>b", "<|turn|>b", "b", ""]
 
 
 async def test_special_tokens_cannot_be_kept_by_a_tokenizer_whose_tokens_have_no_text_of_their_own():
@@ -74,8 +74,8 @@ async def test_tokens_can_be_named_by_their_ids():
     expected = [f"token_id:{token_id}" for token_id in tokens("Hello world")]
     fields = {"return_tokens_as_token_ids": True}
     text = (await Service().complete(logprobs=1, **fields)).json()["choices"][0]["logprobs"]
-    assert text["tokens"] == expected
-    assert [list(top) for top in text["top_logprobs"]] == [[name] for name in expected]
+    assert text["tokens"] == [*expected, f"token_id:{END}"]
+    assert [list(top) for top in text["top_logprobs"]] == [[name] for name in text["tokens"]]
     chat = (await Service().chat(logprobs=True, top_logprobs=1, **fields)).json()["choices"][0]["logprobs"]["content"]
     assert [entry["token"] for entry in chat] == expected
     assert [entry["top_logprobs"][0]["token"] for entry in chat] == expected

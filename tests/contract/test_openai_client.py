@@ -134,7 +134,9 @@ async def test_completions_of_several_prompts_with_echo_and_logprobs(service):
         assert set(logprobs.token_logprobs[1:]) == {-0.25}
         is_begin = [token == "<|begin|>" for token in logprobs.tokens]
         assert is_begin == [choice.index < 2, *[False] * (len(is_begin) - 1)]
-        for token, offset in zip(logprobs.tokens[sum(is_begin) :], logprobs.text_offset[sum(is_begin) :], strict=True):
+        assert logprobs.tokens[-1] == "<|end|>"
+        written = slice(sum(is_begin), -1)
+        for token, offset in zip(logprobs.tokens[written], logprobs.text_offset[written], strict=True):
             assert choice.text[offset : offset + len(token)] == token
         own = [chunk.choices[0] for chunk in chunks if chunk.choices[0].index == choice.index]
         assert "".join(part.text for part in own) == choice.text

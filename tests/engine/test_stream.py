@@ -28,8 +28,8 @@ async def test_all_that_has_arrived_is_one_event(stream, told):
     stream.put(TokenEvent((2,), None, logprobs=(entries[1],)))
     assert await anext(stream) == TokenEvent((1, 2), None, 16, (entries[0], entries[1]), (None, entries[3]))
     stream.put(TokenEvent((3,), None, logprobs=(entries[2],)))
-    stream.put(TokenEvent((), FinishReason.STOP))
-    assert await anext(stream) == TokenEvent((3,), FinishReason.STOP, logprobs=(entries[2],))
+    stream.put(TokenEvent((), FinishReason.STOP, stop=(9, entries[3])))
+    assert await anext(stream) == TokenEvent((3,), FinishReason.STOP, logprobs=(entries[2],), stop=(9, entries[3]))
     assert [event async for event in stream] == []
     stream.abort()
     assert told == ["over"]

@@ -26,6 +26,7 @@ class TextDelta:
     finish_reason: FinishReason | None = None  # STOP or LENGTH, on the last delta
     logprobs: tuple[TokenLogprobs, ...] = ()  # one for each token, if requested
     prompt_logprobs: tuple[TokenLogprobs | None, ...] = ()  # on the first delta, if requested
+    stop: tuple[int, TokenLogprobs] | None = None  # the stop token, on the last delta, if requested
 
 
 class TextStream:
@@ -72,11 +73,13 @@ class TextStream:
         self.num_cached_tokens += event.num_cached_tokens
         if self.finish_reason is None and event.finish_reason is FinishReason.ABORT:
             raise Draining
+        stop = None
         if self.finish_reason is None and event.finish_reason is not None:
             self.finish_reason = FinishReason.LENGTH if self._scores_only else event.finish_reason
             text += self._stop_strings.flush()
+            stop = None if self._scores_only else event.stop
         token_ids, logprobs = event.token_ids[:num_tokens], event.logprobs[:num_tokens]
-        return TextDelta(text, token_ids, self.finish_reason, logprobs, event.prompt_logprobs)
+        return TextDelta(text, token_ids, self.finish_reason, logprobs, event.prompt_logprobs, stop)
 
     def _read(self, event: TokenEvent) -> tuple[str, int]:
         """Return an event's text and the number of its tokens, up to the one that completes a stop string."""

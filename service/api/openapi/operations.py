@@ -56,6 +56,7 @@ OPERATIONS: dict[str, Operation] = {
     "retrieve_model": Operation("models", other_answers.Model, errors=OF_MODEL),
     "tokenize": Operation("tokens", other_answers.Tokens, body=TokenizeRequest, errors=OF_BODY),
     "detokenize": Operation("tokens", other_answers.Text, body=DetokenizeRequest, errors=OF_BODY),
+    "describe_tokenizer": Operation("tokens", other_answers.TokenizerInfo, errors=(503,)),
     "show_version": Operation("service", other_answers.Version),
     "live": Operation("service", other_answers.Liveness, answers_503=True, needs_key=False),
     "ready": Operation("service", other_answers.Readiness, answers_503=True, needs_key=False),

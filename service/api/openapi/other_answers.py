@@ -44,6 +44,23 @@ class Text(AnswerObject):
     prompt: str
 
 
+class TokenizerInfo(AnswerObject):
+    """The answer of GET /tokenizer_info."""
+
+    bos_token: str | None
+    """The token that begins a text, if the tokenizer has one; the others alike."""
+    eos_token: str | None
+    pad_token: str | None
+    unk_token: str | None
+    sep_token: str = ""
+    cls_token: str = ""
+    mask_token: str = ""
+    chat_template: str | None
+    """In Jinja; null if the model takes no messages."""
+    model_max_length: int
+    """Context length in tokens, prompt and completion together."""
+
+
 class Version(AnswerObject):
     """The answer of GET /version."""
 

@@ -45,6 +45,7 @@ _REPLAYED_FIELDS: NeutralValues = {
     "audio": (),
     "function_call": (),
     "refusal": (),
+    "type": ("text",),  # lm-eval marks its messages like parts
 }
 
 

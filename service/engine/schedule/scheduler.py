@@ -277,7 +277,8 @@ class Scheduler:
         of_prompt = tuple(sequence.prompt_logprobs) if is_first else ()
         if token_id in sequence.request.stop_ids:
             self._finish(sequence, FinishReason.STOP)
-            return TokenEvent((), FinishReason.STOP, num_cached_tokens, prompt_logprobs=of_prompt)
+            stop = None if logprobs is None else (token_id, logprobs)
+            return TokenEvent((), FinishReason.STOP, num_cached_tokens, prompt_logprobs=of_prompt, stop=stop)
         sequence.append(token_id)
         if len(sequence.output_ids) == sequence.request.max_tokens:
             self._finish(sequence, FinishReason.LENGTH)

@@ -7,7 +7,7 @@ import pytest
 from service.engine.loop import NON_FINITE_LOGITS
 from service.engine.request import FinishReason
 from service.errors import EngineError, NonFiniteLogits
-from tests.api.scripted_engine import STALL, Service, tokens
+from tests.api.scripted_engine import END, STALL, TOKENIZER, Service, tokens
 
 pytestmark = pytest.mark.anyio
 
@@ -133,10 +133,12 @@ async def test_tokens_that_came_with_the_one_that_completes_a_stop_string_are_dr
 async def test_a_part_of_a_character_is_written_as_its_bytes():
     service = Service([*tokens("é🌍"), FinishReason.STOP])
     logprobs = (await service.complete(logprobs=0)).json()["choices"][0]["logprobs"]
-    assert len(logprobs["tokens"]) == len(tokens("é🌍"))
-    assert all(name in ("é", "🌍") or name.startswith("bytes:\\x") for name in logprobs["tokens"])
+    *written, stop = logprobs["tokens"]
+    assert stop == "<|end|>"
+    assert len(written) == len(tokens("é🌍"))
+    assert all(name in ("é", "🌍") or name.startswith("bytes:\\x") for name in written)
     assert logprobs["text_offset"][0] == 0
-    assert logprobs["text_offset"][-1] <= 1
+    assert logprobs["text_offset"][-2] <= 1
     assert [list(top.values()) for top in logprobs["top_logprobs"]] == [[-0.25]] * len(logprobs["tokens"])
     content = (await service.chat(logprobs=True)).json()["choices"][0]["logprobs"]["content"]
     assert bytes(byte for entry in content for byte in entry["bytes"]).decode() == "é🌍"
@@ -148,6 +150,30 @@ async def test_a_streams_parts_have_every_token_even_where_no_character_is_compl
     got = events(await Service([*expected, FinishReason.STOP]).chat(logprobs=True, top_logprobs=1, stream=True))
     entries = [e for event in got if (own := event["choices"][0]["logprobs"]) for e in own["content"]]
     assert len(entries) == len(expected)
+
+
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize("script", [[*tokens("Hello world"), FinishReason.STOP], [FinishReason.STOP]])
+async def test_the_stop_token_is_the_last_of_the_logprobs_after_an_echo_too(script, stream):
+    """Clients that score a prompt with one token take that token for granted, whatever it is."""
+    prompt = tokens("Once upon")
+    response = await Service(script).complete(prompt, echo=True, logprobs=1, stream=stream)
+    choices = [choice for answer in (events(response) if stream else [response.json()]) for choice in answer["choices"]]
+    parts = [choice["logprobs"] for choice in choices if choice["logprobs"]]
+    names = [name for part in parts for name in part["tokens"]]
+    expected = [*prompt, *script[:-1], END]
+    assert names == [TOKENIZER.token_bytes_of(token_id).decode() for token_id in expected]
+    assert [p for part in parts for p in part["token_logprobs"]] == [None] + [-0.25] * (len(expected) - 1)
+    text = "".join(choice["text"] for choice in choices)
+    assert text == TOKENIZER.decode(expected)
+    assert parts[-1]["text_offset"][-1] == len(text)
+    assert choices[-1]["finish_reason"] == "stop"
+
+
+async def test_a_stop_token_behind_a_stop_string_is_not_part_of_the_answer():
+    service = Service([*tokens("One. STOP Two."), FinishReason.STOP])
+    logprobs = (await service.complete(stop="STOP", logprobs=0)).json()["choices"][0]["logprobs"]
+    assert "<|end|>" not in logprobs["tokens"]
 
 
 async def test_a_prompt_is_echoed_with_and_without_logprobs():

@@ -87,7 +87,7 @@ def test_best_of_has_the_range_of_the_number_of_choices(value):
     ("kind", "field", "longest", "param"),
     [
         *of_both(
-            ("stop", ["a"] * 4, "stop"),
+            ("stop", ["a"] * 16, "stop"),
             ("stop_token_ids", [1] * 32, "stop_token_ids"),
         ),
         (CompletionRequest, "prompt", ["a"] * 64, "prompt"),

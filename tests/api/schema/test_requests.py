@@ -83,7 +83,7 @@ def test_stop_is_one_string_or_up_to_four(stop, expected):
     ("stop", "param"),
     [
         ("", "stop[0]"),
-        (list("abcde"), "stop"),
+        (list("abcdefghijklmnopq"), "stop"),
         (["a", ""], "stop[1]"),
         (["a", 1], "stop[1]"),
         (7, "stop"),

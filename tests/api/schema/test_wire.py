@@ -72,6 +72,14 @@ def test_what_the_official_client_sends_back_of_an_answer_is_taken():
     assert len(body.messages) == 2
 
 
+def test_a_message_may_be_marked_as_text_like_its_parts():
+    """lm-eval marks its messages so."""
+    assert len(check(ChatCompletionRequest, messages=[{"role": "user", "content": "hi", "type": "text"}]).messages) == 1
+    with pytest.raises(UnsupportedParameter) as caught:
+        check(ChatCompletionRequest, messages=[{"role": "user", "content": "hi", "type": "image_url"}])
+    assert caught.value.param == "messages[0].type"
+
+
 # What clients of OpenAI and vLLM send when they ask for nothing, and a value of the same type that asks for something.
 NEUTRAL_OF_BOTH = {
     "detokenize": (True, False),

@@ -2,7 +2,7 @@
 
 import pytest
 
-from service.engine.request import FinishReason
+from service.engine.request import FinishReason, Sampling, StepLogprobs, TokenLogprobs
 from service.engine.schedule.pages import PageIntegrityError
 from service.engine.shapes import CopyKind, StepKind
 from tests.engine.schedule.scheduling import make_request, make_scheduler, step
@@ -192,6 +192,14 @@ def test_a_stop_token_ends_a_sequence_and_is_not_part_of_it():
     assert events[0][1].token_ids == ()
     assert events[0][1].finish_reason is FinishReason.STOP
     assert sequence.output_ids == [7]
+
+
+def test_a_stop_token_has_its_log_probability_if_the_others_have_theirs():
+    scheduler = make_scheduler()
+    scheduler.add(make_request("a", stop_ids=frozenset({9}), sampling=Sampling(num_logprobs=0)))
+    entry = TokenLogprobs(-0.5, 1)
+    [(_, event)] = scheduler.commit(scheduler.plan(), [9], StepLogprobs((entry,), ((),)))
+    assert (event.token_ids, event.logprobs, event.stop) == ((), (), (9, entry))
 
 
 def test_no_token_is_planned_beyond_max_tokens_before_the_last_one_is_read():

@@ -1,0 +1,1 @@
+"""Evaluate a model with lm-eval through its API."""
