@@ -12,16 +12,27 @@ import sys
 import tempfile
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 import yaml
 
 from scripts import check_terraform
+from scripts.platform_rules.check import idle_rules, violations
+from scripts.platform_rules.commands import facts_of_build, facts_of_command, facts_of_dockerfile
+from scripts.platform_rules.plans import facts_of_plan
+from scripts.platform_rules.rules import RULES
 
 REPOSITORY = Path(__file__).resolve().parent.parent
 DOCKERFILE = REPOSITORY / "Dockerfile"
 CLOUD_BUILD = REPOSITORY / "cloudbuild.yaml"
 WORKFLOW = REPOSITORY / "examples" / "github_actions" / "smoke.yml"
 DOCUMENTS = ("README.md", "docs/*.md", "terraform/README.md", "CONTRIBUTING.md")
+
+# Tests that plan what a rule advises against, to see that it is possible or warned of.
+EXPECTED = (
+    ("a_gpu_that_the_region_lacks", "breaks gpu-region"),
+    ("another_user_can_be_tried", "breaks tpu-user"),
+)
 
 GCLOUD = re.compile(r"(?<![\w./-])gcloud(?= +[a-z])")
 FENCE = re.compile(r"^ *```(?:bash|sh|shell|console) *\n(.*?)^ *```", re.MULTILINE | re.DOTALL)
@@ -32,15 +43,41 @@ PLACEHOLDER = re.compile(r"\$\([^()]*\)|\$\{[^{}]*\}|\$\w+")
 
 def main() -> int:
     """Run all checks; return 0 if none fails."""
-    is_terraform_right, _ = check_terraform.check()
+    is_terraform_right, plans = check_terraform.check()
     checks = [
         is_terraform_right,
+        check_platform_rules(plans),
         check_dockerfile(),
         check_schema(CLOUD_BUILD, "cloudbuild"),
         check_schema(WORKFLOW, "github-workflows"),
         check_gcloud_lines(),
     ]
     return int(not all(checks))
+
+
+def check_platform_rules(plans: dict[str, dict[str, Any]]) -> bool:
+    """Hold the platform's rules against every plan, the build, the Dockerfile and every gcloud command."""
+    facts = [*facts_of_build(CLOUD_BUILD.name, CLOUD_BUILD.read_text())]
+    facts += facts_of_dockerfile(DOCKERFILE.name, DOCKERFILE.read_text())
+    # A Terraform output is in one piece only in a plan.
+    lines = [(source, command) for source, command in gcloud_lines() if not source.endswith("outputs.tf")]
+    lines += [
+        (origin, output["after"])
+        for origin, plan in plans.items()
+        for output in plan.get("output_changes", {}).values()
+        if isinstance(output.get("after"), str) and output["after"].startswith("gcloud ")
+    ]
+    facts += [fact for source, command in lines for fact in facts_of_command(source, command.partition(" | ")[0])]
+    facts += [fact for origin, plan in plans.items() for fact in facts_of_plan(origin, plan)]
+    broken = [text for text in violations(facts) if not any(test in text and rule in text for test, rule in EXPECTED)]
+    # Without terraform there are no plans, and rules about them are idle.
+    idle = idle_rules(facts) if plans else set()
+    print(f"platform: {len(RULES)} rules held against {len(facts)} facts of {len(plans)} plans, commands and the build")
+    for text in broken:
+        print(f"platform: {text}")
+    if idle:
+        print(f"platform: nothing is held against {', '.join(sorted(idle))}")
+    return not broken and not idle
 
 
 def check_dockerfile() -> bool:
