@@ -12,11 +12,18 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from openai.types import completion_create_params
+from openai.types import (
+    batch_create_params,
+    batch_list_params,
+    completion_create_params,
+    file_create_params,
+    file_list_params,
+)
 from openai.types.chat import completion_create_params as chat_create_params
 from openai.types.responses import response_create_params
 
 from service.api.openapi.fields import FIELDS
+from service.api.schema.batches import BatchQuery, BatchRequest, FileFields, FileQuery
 from service.api.schema.chat import ChatCompletionRequest
 from service.api.schema.completions import CompletionRequest
 from service.api.schema.responses import ResponsesRequest
@@ -42,12 +49,18 @@ class Route:
     body: type[WireObject]
     params: Any
     mark: str  # in the names of test files that try this route first
+    method: str = "POST"
+    has_file: bool = False  # whether a form carries a file besides the fields of the body
 
 
 ROUTES = (
     Route("/v1/chat/completions", ChatCompletionRequest, chat_create_params.CompletionCreateParamsBase, "chat"),
     Route("/v1/completions", CompletionRequest, completion_create_params.CompletionCreateParamsBase, "completions"),
     Route("/v1/responses", ResponsesRequest, response_create_params.ResponseCreateParamsBase, "responses"),
+    Route("/v1/files", FileFields, file_create_params.FileCreateParams, "files", has_file=True),
+    Route("/v1/files", FileQuery, file_list_params.FileListParams, "files", method="GET"),
+    Route("/v1/batches", BatchRequest, batch_create_params.BatchCreateParams, "batches"),
+    Route("/v1/batches", BatchQuery, batch_list_params.BatchListParams, "batches", method="GET"),
 )
 
 
@@ -57,12 +70,15 @@ def support_tables() -> str:
 
 
 def _table(route: Route) -> Iterator[str]:
-    theirs = {*route.params.__annotations__, "stream"}
-    ours = {field.alias or name for name, field in route.body.model_fields.items()}
+    ours = {field.alias or name for name, field in route.body.model_fields.items()} | (
+        {"file"} if route.has_file else set()
+    )
+    # Streaming has parameters of its own.
+    theirs = {*route.params.__annotations__} | (ours & {"stream"})
     neutral = route.body.neutral_values
     if unknown := theirs - ours - set(neutral):
         raise ValueError(f"{route.path} neither enforces nor refuses {sorted(unknown)}")
-    yield f"## POST {route.path}\n"
+    yield f"## {route.method} {route.path}\n"
     yield "| field | | test |\n|---|---|---|"
     for name in sorted(theirs):
         meaning = _meaning(route.body, name) if name in ours else _refusal(route.body, name)
@@ -91,7 +107,7 @@ def _link(route: Route, name: str) -> str:
         return f"[a field without effect is refused by its name](../{REFUSALS})"
     pattern = re.compile(rf"""["']{name}["']|\b{name}=""")
     found = [(path, test) for path, test, source in _tests() if pattern.search(source)]
-    others = [other.mark for other in ROUTES if other is not route]
+    others = [other.mark for other in ROUTES if other.mark != route.mark]
     found.sort(key=lambda place: (route.mark not in place[0], any(mark in place[0] for mark in others)))
     if not found:
         raise ValueError(f"no test sends '{name}' to {route.path}")

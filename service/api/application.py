@@ -7,15 +7,20 @@ from fastapi import FastAPI, Request
 from fastapi.responses import JSONResponse
 from starlette.exceptions import HTTPException
 
-from service.api import chat, completions, health, models, responses, tokenize
+from service.api import batches as batch_routes
+from service.api import chat, completions, files, health, models, responses, tokenize
+from service.api.batch.batches import Batches
 from service.api.dependencies import ApiContext, ModelReadiness
 from service.api.http.access_log import AccessLog
 from service.api.http.auth import KeyCheck
 from service.api.http.errors import logged_error_answer
-from service.api.http.receive import BodyLimit
+from service.api.http.receive import Accepted, BodyLimit
 from service.api.openapi import route as openapi
 from service.errors import EngineError, MethodNotAllowed, RequestError, UnknownRoute
 from service.observability.metrics import Metrics
+
+UPLOADS = "/v1/files"
+FORM_BYTES = 16 * 1024  # of a form besides its file
 
 
 def create_api(
@@ -29,6 +34,8 @@ def create_api(
     max_body_bytes: int = 4 * 1024 * 1024,
     body_timeout_s: float = 30.0,
     project_id: str | None = None,
+    batches: Batches | None = None,
+    max_file_bytes: int = 0,
 ) -> FastAPI:
     """Return the ASGI app; it can answer, with 503, before the model is loaded.
 
@@ -42,6 +49,8 @@ def create_api(
         max_body_bytes: a larger body is refused unread.
         body_timeout_s: for a whole body to arrive.
         project_id: the Google Cloud project, which makes a trace id a link in Cloud Logging.
+        batches: the uploaded files and batches; None for no such routes.
+        max_file_bytes: a larger file is refused.
     """
     # FastAPI's own pages fetch scripts from elsewhere, and its document would lack the bodies.
     app = FastAPI(title="Levserve", openapi_url=None, docs_url=None, redoc_url=None, redirect_slashes=False)
@@ -52,8 +61,10 @@ def create_api(
         default_max_tokens=default_max_tokens,
         default_temperature=default_temperature,
     )
+    app.state.batches = batches
+    of_batches = () if batches is None else (files, batch_routes)
     app.state.routers = tuple(
-        resource.router for resource in (chat, completions, responses, models, tokenize, health, openapi)
+        resource.router for resource in (chat, completions, responses, *of_batches, models, tokenize, health, openapi)
     )
     app.state.documents = {}
     for router in app.state.routers:
@@ -62,7 +73,12 @@ def create_api(
     app.add_exception_handler(EngineError, _answer_error)
     app.add_exception_handler(HTTPException, _answer_routing_error)
     # The last one added is the outermost.
-    app.add_middleware(BodyLimit, max_bytes=max_body_bytes, timeout_s=body_timeout_s)
+    upload = Accepted(max_file_bytes + FORM_BYTES, request_timeout_s, "multipart/form-data")
+    app.add_middleware(
+        BodyLimit,
+        accepted=Accepted(max_body_bytes, body_timeout_s),
+        uploads={} if batches is None else {UPLOADS: upload},
+    )
     app.add_middleware(KeyCheck, keys=api_keys)
     app.add_middleware(AccessLog, metrics=metrics, project_id=project_id)
     return app

@@ -14,6 +14,7 @@ from fastapi import Request as HttpRequest
 from starlette.types import Receive
 
 from service.api.http.auth import CACHE_SALT
+from service.api.http.background import background_of
 from service.api.http.probes import Readiness
 from service.api.http.receive import Deadline
 from service.engine.request import Request, TokenEvent
@@ -121,6 +122,7 @@ class RequestContext:
     receive: Receive  # after the body, it returns when the client disconnects
     log_fields: dict[str, Any]  # added to the request's log line
     cache_salt: bytes = b""  # only requests with the same key share cached prefixes
+    is_background: bool = False  # whether it belongs to a batch, and so comes after every other request
 
     async def run_in_thread[T](self, work: Callable[[], T]) -> T:
         """Run work that may take long, such as tokenizing, without blocking the event loop.
@@ -155,6 +157,14 @@ async def request_context(request: HttpRequest) -> RequestContext:
     """
     api = await api_context(request)
     model = api.readiness.served_model()
-    deadline = Deadline(api.request_timeout_s)
-    salt = request.scope.get(CACHE_SALT, b"")
-    return RequestContext(api, model, deadline, request.receive, request.state.log_fields, salt)
+    background = background_of(request.scope)
+    deadline = Deadline(api.request_timeout_s if background is None else background.timeout_s)
+    return RequestContext(
+        api,
+        model,
+        deadline,
+        request.receive,
+        request.state.log_fields,
+        request.scope.get(CACHE_SALT, b""),
+        is_background=background is not None,
+    )

@@ -44,7 +44,7 @@ class Engine:
             runner: the device side.
             shapes: the sizes that the runner was compiled for.
             metrics: updated by the device thread.
-            max_requests: the most requests that may be open at once, waiting ones included.
+            max_requests: the most requests of clients that may be open at once, waiting ones included.
             on_failure: called on the device thread after it failed; the process should end then.
         """
         self.shapes = shapes
@@ -60,6 +60,7 @@ class Engine:
         self._loop = Loop(self._scheduler, runner, metrics)
         self._thread = threading.Thread(target=self._run, name="device", daemon=True)
         self._streams: dict[str, TokenStream] = {}
+        self._background: set[str] = set()  # those of batches
         self._is_draining = False
 
     @property
@@ -85,25 +86,28 @@ class Engine:
         """Submit a request; called on the event loop that reads the stream.
 
         Raises:
-            Overloaded: `max_requests` requests are open.
+            Overloaded: `max_requests` requests of clients are open, and this is one more.
             Draining: the engine accepts no more requests.
             EngineStopped: the device thread has ended.
         """
         self._check_live()
         if self._is_draining:
             raise Draining
-        if len(self._streams) >= self._max_requests:
-            raise Overloaded(running=len(self._streams), limit=self._max_requests)
+        num_clients = len(self._streams) - len(self._background)
+        if num_clients >= self._max_requests and not request.is_background:
+            raise Overloaded(running=num_clients, limit=self._max_requests)
         assert request.id not in self._streams, "request ids are unique"
         stream = TokenStream(
             asyncio.get_running_loop(),
             abort=lambda: self._loop.inbox.put(Abort(request.id)),
-            on_over=lambda: self._streams.pop(request.id, None),
+            on_over=lambda: self._forget(request.id),
         )
         self._loop.inbox.put(Submission(request, stream, time.perf_counter()))
         # A loop that failed just now may have emptied its inbox for the last time before this message arrived.
         self._check_live()
         self._streams[request.id] = stream
+        if request.is_background:
+            self._background.add(request.id)
         return stream
 
     def generate(self, requests: Iterable[Request]) -> list[Generation]:
@@ -165,6 +169,10 @@ class Engine:
             PageIntegrityError: a page was lost.
         """
         self._scheduler.check_integrity()
+
+    def _forget(self, request_id: str) -> None:
+        self._streams.pop(request_id, None)
+        self._background.discard(request_id)
 
     def _check_live(self) -> None:
         if not self.is_live:

@@ -11,6 +11,9 @@ from types import MappingProxyType
 from service.engine.constraint import Constraint
 from service.errors import EngineError
 
+MAX_PRIORITY = 1_000_000  # of a client's request, and its negative the least
+BACKGROUND_PRIORITY = 2 * MAX_PRIORITY + 1  # added to that of a batch's request, which comes after every client's
+
 
 class FinishReason(StrEnum):
     """Why a sequence ended, in OpenAI's words where it has one."""
@@ -57,6 +60,11 @@ class Request:
     cache_salt: bytes = b""  # only requests of the same salt find each other's prefixes
     num_prompt_logprobs: int | None = None  # [0, MAX_LOGPROBS], as num_logprobs, for each token of the prompt
     constraint: Constraint | None = None  # of this request alone: it advances with the request's tokens
+
+    @property
+    def is_background(self) -> bool:
+        """Whether it belongs to a batch, and so gives way to every client's request."""
+        return self.priority > MAX_PRIORITY
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,14 +10,17 @@
     │   ├── InvalidApiKey              401
     │   ├── UnknownRoute               404
     │   ├── UnknownModel               404 (model, served)
+    │   ├── UnknownObject              404 (kind, object_id): a file or a batch
     │   ├── MethodNotAllowed           405
     │   ├── BodyTooSlow                408 (limit_s)
     │   ├── BodyTooLarge               413 (limit_bytes)
+    │   ├── FilesFull                  413 (taken_bytes, limit_bytes)
     │   ├── UnsupportedMediaType       415
     │   ├── ClientDisconnected         499
     │   ├── Overloaded                 429 (running, limit, retry_after_s)
     │   ├── NotReady                   503 (retry_after_s)
     │   ├── Draining                   503
+    │   ├── FilesUnavailable           503
     │   └── DeadlineExceeded           504 (limit_s)
     ├── EngineError                    500 server_error
     │   ├── NonFiniteLogits                of one sequence
@@ -65,6 +68,8 @@ from service.errors.request import (
     ContextLengthExceeded,
     DeadlineExceeded,
     Draining,
+    FilesFull,
+    FilesUnavailable,
     InvalidApiKey,
     InvalidParameter,
     MethodNotAllowed,
@@ -73,6 +78,7 @@ from service.errors.request import (
     Overloaded,
     RequestError,
     UnknownModel,
+    UnknownObject,
     UnknownParameter,
     UnknownRoute,
     UnsupportedMediaType,
@@ -97,6 +103,8 @@ __all__ = [
     "Draining",
     "EngineError",
     "EngineStopped",
+    "FilesFull",
+    "FilesUnavailable",
     "HostileName",
     "InvalidApiKey",
     "InvalidParameter",
@@ -117,6 +125,7 @@ __all__ = [
     "StorageFull",
     "TransferFailed",
     "UnknownModel",
+    "UnknownObject",
     "UnknownParameter",
     "UnknownRoute",
     "UnsupportedMediaType",

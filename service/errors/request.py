@@ -106,6 +106,42 @@ class UnknownModel(RequestError):
         self.served = tuple(served)
 
 
+class UnknownObject(RequestError):
+    """No file or batch of this API key has this id."""
+
+    status = 404
+    code = "not_found"
+
+    def __init__(self, kind: str, object_id: str) -> None:
+        super().__init__(f"No {kind} found with id '{object_id[:64]}'.", param=f"{kind}_id")
+        self.kind = kind
+        self.object_id = object_id
+
+
+class FilesFull(RequestError):
+    """There is no room for another file."""
+
+    status = 413
+    code = "storage_limit_exceeded"
+
+    def __init__(self, *, taken_bytes: int, limit_bytes: int) -> None:
+        super().__init__(
+            f"Files and batches take {taken_bytes} bytes, and may take {limit_bytes}. Delete files.", param="file"
+        )
+        self.taken_bytes = taken_bytes
+        self.limit_bytes = limit_bytes
+
+
+class FilesUnavailable(RequestError):
+    """The place of files and batches cannot be read or written now."""
+
+    status = 503
+    code = "files_unavailable"
+
+    def __init__(self) -> None:
+        super().__init__("Files and batches cannot be read or written now; the server's log has the cause. Try again.")
+
+
 class MethodNotAllowed(RequestError):
     """The route exists, but not for this method."""
 
@@ -136,7 +172,7 @@ class BodyTooLarge(RequestError):
 
 
 class UnsupportedMediaType(RequestError):
-    """The body is compressed, or its content type is not JSON."""
+    """The body is compressed, or its content type is not the route's."""
 
     status = 415
     code = "unsupported_media_type"

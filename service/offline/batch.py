@@ -5,25 +5,26 @@ failure of the engine ends the run, and the next run continues after it.
 """
 
 import asyncio
-import itertools
 import logging
 import time
-import uuid
-from collections.abc import Iterator
+from contextlib import aclosing
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TextIO
 
-import httpx
 from starlette.types import ASGIApp
 
-from service.errors import EngineStopped
+from service.api.batch.names import NO_KEY
+from service.api.batch.records import is_success, tokens_of
+from service.api.batch.requests import answers, as_background, client_of
 from service.observability.progress import progress_line
-from service.offline.batch_file import BatchError, BatchLine, Journal, read_lines
+from service.offline.batch_file import BatchError, Journal, read_lines
 
 logger = logging.getLogger(__name__)
 
 LOG_INTERVAL_S = 10.0
+# No client waits, so a line may take long; a day ends one that hangs.
+LINE_TIMEOUT_S = 86_400.0
 BAR_CHARS = 30
 
 
@@ -46,9 +47,8 @@ class Tally:
     def count(self, answer: dict[str, Any]) -> None:
         """Count one more answer."""
         self.num_done += 1
-        self.num_refused += answer["response"]["status_code"] != 200
-        usage = answer["response"]["body"].get("usage") or {}
-        self.num_tokens += usage.get("completion_tokens", 0)
+        self.num_refused += not is_success(answer)
+        self.num_tokens += tokens_of(answer["response"]["body"].get("usage") or {})["output_tokens"]
 
     def __str__(self) -> str:
         num_done = self.num_done + self.num_earlier
@@ -82,42 +82,15 @@ async def run_batch(api: ASGIApp, source: Path, target: Path, *, concurrency: in
         show = progress_line(
             lambda: str(tally), lambda: _log(tally), log_interval_s=LOG_INTERVAL_S, out=out, keeps_last_line=True
         )
-        # The base URL is a formality; the transport calls the app in this process.
-        async with httpx.AsyncClient(transport=httpx.ASGITransport(api), base_url="http://levserve") as client:
+        slots = asyncio.Semaphore(concurrency)
+        background = as_background(api, NO_KEY, lambda: LINE_TIMEOUT_S)
+        async with client_of(background) as client, aclosing(answers(client, todo, slots)) as found:
             with show:
-                await _answer_all(client, todo, journal, tally, concurrency)
+                async for answer in found:
+                    journal.write(answer)
+                    tally.count(answer)
         journal.complete()
         return tally
-
-
-async def _answer_all(
-    client: httpx.AsyncClient, todo: Iterator[BatchLine], journal: Journal, tally: Tally, concurrency: int
-) -> None:
-    in_flight: set[asyncio.Task[dict[str, Any]]] = set()
-    try:
-        while True:
-            fresh = itertools.islice(todo, concurrency - len(in_flight))
-            in_flight |= {asyncio.create_task(_answer(client, line)) for line in fresh}
-            if not in_flight:
-                return
-            done, in_flight = await asyncio.wait(in_flight, return_when=asyncio.FIRST_COMPLETED)
-            for task in done:
-                answer = task.result()
-                journal.write(answer)
-                tally.count(answer)
-    finally:
-        for task in in_flight:
-            task.cancel()
-
-
-async def _answer(client: httpx.AsyncClient, line: BatchLine) -> dict[str, Any]:
-    reply = await client.post(line.url, json=line.body)
-    body = reply.json()
-    if reply.status_code >= 500:
-        raise EngineStopped(f"the engine failed at {line.custom_id!r}: {body['error']['message']}")
-    request_id = f"req_{uuid.uuid4().hex}"
-    response = {"status_code": reply.status_code, "request_id": request_id, "body": body}
-    return {"id": f"batch_{request_id}", "custom_id": line.custom_id, "response": response, "error": None}
 
 
 def _log(tally: Tally) -> None:

@@ -10,15 +10,15 @@ Source: https://platform.openai.com/docs/guides/batch, https://platform.openai.c
 
 import json
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO
 
+from service.api.batch.lines import BadLine, BatchLine, numbered_lines, parse_line
 from service.errors import ServiceError
 from service.storage.files import replace_synced, try_lock_descriptor
 from service.storage.objects import PART_SUFFIX
 
-URLS = ("/v1/chat/completions", "/v1/completions")
+MAX_LINE_BYTES = 256 * 1024 * 1024
 
 
 class BatchError(ServiceError):
@@ -30,15 +30,6 @@ class BatchError(ServiceError):
         self.line = line  # from 1 on; 0 for the file as a whole
 
 
-@dataclass(frozen=True, slots=True)
-class BatchLine:
-    """One request of a batch file."""
-
-    custom_id: str
-    url: str
-    body: dict[str, Any]
-
-
 def read_lines(path: Path) -> Iterator[BatchLine]:
     """Read a batch file line by line; blank lines are skipped.
 
@@ -48,31 +39,21 @@ def read_lines(path: Path) -> Iterator[BatchLine]:
     seen: set[str] = set()
     try:
         with path.open("rb") as lines:
-            for number, text in enumerate(lines, start=1):
-                if text.strip():
-                    line = _parse(path, number, text)
-                    if line.custom_id in seen:
-                        raise BatchError(path, number, f"custom_id {line.custom_id!r} is on an earlier line too.")
-                    seen.add(line.custom_id)
-                    yield line
+            for number, text in numbered_lines(lines, MAX_LINE_BYTES):
+                line = _parse(path, number, text)
+                if line.custom_id in seen:
+                    raise BatchError(path, number, f"custom_id {line.custom_id!r} is on an earlier line too.")
+                seen.add(line.custom_id)
+                yield line
     except OSError as error:
         raise BatchError(path, 0, f"cannot be read: {error.strerror}.") from error
 
 
-def _parse(path: Path, number: int, text: bytes) -> BatchLine:
+def _parse(path: Path, number: int, text: bytes | BadLine) -> BatchLine:
     try:
-        value = json.loads(text)
-    except (ValueError, RecursionError) as error:
-        raise BatchError(path, number, "is not JSON.") from error
-    if not isinstance(value, dict) or not isinstance(value.get("custom_id"), str) or not value["custom_id"]:
-        raise BatchError(path, number, "needs a custom_id.")
-    if value.get("method") != "POST" or value.get("url") not in URLS:
-        raise BatchError(path, number, f"needs method POST and one of the urls {', '.join(URLS)}.")
-    if not isinstance(value.get("body"), dict):
-        raise BatchError(path, number, "needs a body, an object.")
-    if value["body"].get("stream"):
-        raise BatchError(path, number, "asks for a stream, which a batch cannot have.")
-    return BatchLine(value["custom_id"], value["url"], value["body"])
+        return parse_line(text)
+    except BadLine as error:
+        raise BatchError(path, number, error.message) from error
 
 
 class Journal:

@@ -19,9 +19,6 @@ from service.start.tasks import LoadedModel
 
 logger = logging.getLogger(__name__)
 
-# No client waits, so a line may take long; a day ends one that hangs.
-LINE_TIMEOUT_S = 86_400.0
-
 
 @dataclass(frozen=True)
 class _Loaded:
@@ -55,8 +52,6 @@ def run_file(settings: Settings, source: Path, target: Path) -> int:
     start = ModelStart(StartContext(settings, metrics, StartProgress(metrics)))
     loaded = start.wait_for_model()
     start.wait_until_ready()
-    # The access log has a record for each request, here for each line of the file.
-    logging.getLogger("service.api").setLevel(logging.WARNING)
     tally = asyncio.run(_answer(settings, loaded, metrics, source, target))
     loaded.engine.stop()
     facts = {"lines": tally.num_lines, "refused": tally.num_refused, "tokens": tally.num_tokens}
@@ -68,7 +63,6 @@ async def _answer(settings: Settings, loaded: LoadedModel, metrics: Metrics, sou
     api = create_api(
         _Loaded(loaded.served),
         metrics,
-        request_timeout_s=LINE_TIMEOUT_S,
         default_max_tokens=settings.default_max_tokens,
         default_temperature=settings.default_temperature,
         max_body_bytes=settings.max_body_bytes,

@@ -17,6 +17,8 @@ from service.start.imports import quick_fastapi_import
 from service.start.progress import Phase, StartProgress
 
 if TYPE_CHECKING:
+    from service.api.batch.batches import Batches
+    from service.api.batch.worker import BatchWorker
     from service.api.dependencies import ServedModel
     from service.start.context import StartContext
     from service.start.graph import Task
@@ -24,6 +26,8 @@ if TYPE_CHECKING:
     from service.start.tasks import LoadedModel
 
 logger = logging.getLogger(__name__)
+
+BATCH_FOLDER = "batches"  # in LOCAL_MODEL_CACHE
 
 
 class Service:
@@ -46,6 +50,8 @@ class Service:
         self.decided = asyncio.Event()  # set once it is known whether requests will be answered
         self._loop: asyncio.AbstractEventLoop | None = None
         self._picture = picture
+        self._batches: Batches | None = None
+        self._worker: BatchWorker | None = None
         self._on_error: Callable[[], None] = lambda: None
         self._loading = threading.Thread(target=self._load, name="load", daemon=True)
 
@@ -105,9 +111,11 @@ class Service:
         self._loading.start()
 
     async def drain(self) -> None:
-        """Refuse new requests and let the running ones finish, for at most DRAIN_SECONDS."""
+        """Refuse new requests, stop batches, and let the running requests finish, for at most DRAIN_SECONDS."""
         self.is_draining = True
         self.decided.set()
+        if self._worker is not None:
+            await self._worker.stop()
         if self.loaded is not None:
             engine = self.loaded.engine
             is_done = await engine.drain(self.settings.drain_seconds)
@@ -120,6 +128,7 @@ class Service:
             self.loaded = start.wait_for_model()
             self._decide()
             start.wait_until_ready()
+            self._on_loop(self._start_batches)
             self._draw(start)
         except BaseException as error:  # of whatever kind: the process must end and log why
             if self.is_draining and isinstance(error, EngineStopped):
@@ -144,9 +153,12 @@ class Service:
         return Task("api", self._import_api, after=("bundle",))
 
     def _decide(self) -> None:
+        self._on_loop(self.decided.set)
+
+    def _on_loop(self, call: Callable[[], None]) -> None:
         if self._loop is not None:
             with contextlib.suppress(RuntimeError):  # the server has ended
-                self._loop.call_soon_threadsafe(self.decided.set)
+                self._loop.call_soon_threadsafe(call)
 
     def _draw(self, start: "ModelStart") -> None:
         if self._picture is not None:
@@ -167,6 +179,7 @@ class Service:
                 import fastapi  # noqa: F401
             from service.api.application import create_api
 
+            self._batches = self._open_batches()
             self.api = create_api(
                 self,
                 self.metrics,
@@ -176,7 +189,35 @@ class Service:
                 default_temperature=self.settings.default_temperature,
                 max_body_bytes=self.settings.max_body_bytes,
                 project_id=self.settings.google_cloud_project,
+                batches=self._batches,
+                max_file_bytes=self.settings.batch_file_bytes,
             )
+
+    def _open_batches(self) -> "Batches | None":
+        if self.settings.batch_uri == "off":
+            return None
+        from service.api.batch.batches import Batches
+        from service.api.batch.files import Files
+        from service.storage.store import open_store
+
+        uri = self.settings.batch_uri or str(self.settings.local_model_cache / BATCH_FOLDER)
+        store = open_store(uri, "BATCH_URI", emulator_host=self.settings.storage_emulator_host)
+        return Batches(store, Files(store, max_bytes=self.settings.batch_total_bytes))
+
+    def _start_batches(self) -> None:
+        """Begin with the batches that wait; called on the event loop."""
+        if self.is_draining or self.api is None or self._batches is None:
+            return
+        from service.api.batch.worker import BatchWorker  # imports an HTTP client, which a start has no time for
+
+        self._worker = BatchWorker(
+            self.api,
+            self._batches,
+            self,
+            max_in_flight=self.settings.max_num_seqs,
+            max_line_bytes=self.settings.max_body_bytes,
+        )
+        self._worker.start()
 
     def _engine_failed(self) -> None:
         self.error = EngineStopped("the device thread failed; see the log above")

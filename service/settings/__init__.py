@@ -128,6 +128,22 @@ class Settings(BaseModel):
         ge=1024,
         description="The largest accepted request body in bytes. A larger one gets a 413 without being read.",
     )
+    batch_uri: str | None = Field(
+        default=None,
+        description="The place of uploaded files and of batches: `gs://…` or a path, which instances may share; "
+        "`off`: neither `/v1/files` nor `/v1/batches`. Unset: a folder in LOCAL_MODEL_CACHE, which on Cloud Run "
+        "ends with the instance.",
+    )
+    batch_file_bytes: int = Field(
+        default=200 * 1024 * 1024,
+        ge=1024,
+        description="The largest uploaded file in bytes. A larger one gets a 413.",
+    )
+    batch_total_bytes: int = Field(
+        default=2 * 1024 * 1024 * 1024,
+        ge=1024,
+        description="Bytes that files and batches may take at BATCH_URI. Above it, uploads get a 413.",
+    )
     api_key: SecretStr | None = Field(
         default=None,
         description="Keys accepted on all routes except health, separated by commas. Unset: no key is required.",

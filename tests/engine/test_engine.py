@@ -6,7 +6,7 @@ import time
 import pytest
 
 from service.engine.loop import BURST_ITERATIONS, Loop, Stop
-from service.engine.request import FinishReason, Request, Sampling
+from service.engine.request import BACKGROUND_PRIORITY, FinishReason, Request, Sampling
 from service.engine.schedule.pages import PageIntegrityError
 from service.engine.shapes import StepKind
 from service.errors import Draining, EngineError, EngineStopped, Overloaded
@@ -99,6 +99,22 @@ def test_one_request_too_many_is_refused_with_the_limit(runner, start_engine):
             submit(engine, "third")
         assert (refusal.value.running, refusal.value.limit) == (2, 2)
         await asyncio.gather(*(read(stream) for stream in streams))
+        await read(submit(engine, "later"))
+
+    asyncio.run(main())
+
+
+def test_requests_of_batches_do_not_take_the_places_of_clients(runner, start_engine):
+    engine = start_engine(runner, max_requests=1)
+
+    async def main():
+        of_batch = [submit(engine, f"b{i}", priority=BACKGROUND_PRIORITY) for i in range(3)]
+        of_client = submit(engine, "client")
+        with pytest.raises(Overloaded) as refusal:
+            submit(engine, "second")
+        assert (refusal.value.running, refusal.value.limit) == (1, 1)
+        of_batch.append(submit(engine, "b3", priority=BACKGROUND_PRIORITY))
+        await asyncio.gather(*(read(stream) for stream in (*of_batch, of_client)))
         await read(submit(engine, "later"))
 
     asyncio.run(main())

@@ -11,7 +11,7 @@ from service.api.generation.streams import TextStreams
 from service.api.schema.generation import GenerationRequest
 from service.engine.constraint import Constraint
 from service.engine.limits import MAX_STOP_IDS
-from service.engine.request import Request, Sampling
+from service.engine.request import BACKGROUND_PRIORITY, Request, Sampling
 from service.errors import ContextLengthExceeded, InvalidParameter, UnsupportedParameter
 from service.text.bad_words import BadWords, bad_sequences
 from service.text.detokenizer import StopRule
@@ -67,7 +67,7 @@ def submit(
                 max_tokens,
                 replace(sampling, seed=body.seed_for(index, random_seed)),
                 stop_ids,
-                priority=body.priority,
+                priority=body.priority + (BACKGROUND_PRIORITY if context.is_background else 0),
                 cache_salt=cache_salt,
                 num_prompt_logprobs=body.num_prompt_logprobs,
                 constraint=_constraint(grammar, stop_ids, excluded),

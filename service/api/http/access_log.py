@@ -11,6 +11,7 @@ import uuid
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from service.api.http.background import background_of
 from service.api.http.errors import respond
 from service.api.http.probes import PROBE_PATHS
 from service.errors import ClientDisconnected
@@ -65,11 +66,11 @@ class AccessLog:
     def _record(self, scope: Scope, status: int, latency_s: float) -> None:
         route = getattr(scope.get("route"), "path", "unmatched")
         self._metrics.http_responses.labels(route, str(status)).inc()
-        # A failing probe only repeats what the start or the engine has logged.
-        is_probe = scope["path"] in PROBE_PATHS
+        # A failing probe only repeats what the start or the engine has logged, and a batch has its own log lines.
+        is_detail = scope["path"] in PROBE_PATHS or background_of(scope) is not None
         fields = {"method": scope["method"], "route": route, "status": status, "latency_s": round(latency_s, 6)}
         logger.log(
-            logging.DEBUG if is_probe else logging.INFO,
+            logging.DEBUG if is_detail else logging.INFO,
             "request",
             extra=fields | {"request_id": scope["state"]["request_id"]} | scope["state"]["log_fields"],
         )

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 
 from starlette.types import ASGIApp, Receive, Scope, Send
 
+from service.api.http.background import background_of
 from service.api.http.errors import respond
 from service.api.http.probes import PROBE_PATHS
 from service.errors import InvalidApiKey
@@ -47,7 +48,7 @@ class ApiKeys:
 
 
 class KeyCheck:
-    """ASGI middleware that asks for one of the keys; without keys, every path is open."""
+    """ASGI middleware that asks for one of the keys; without keys, every path is open, and to a batch it is always."""
 
     def __init__(self, app: ASGIApp, *, keys: Sequence[str]) -> None:
         self._app = app
@@ -58,7 +59,8 @@ class KeyCheck:
         if scope["type"] == "websocket":  # no route speaks it
             await send(WEBSOCKET_REFUSED)
             return
-        if scope["type"] == "http" and self._keys and scope["path"] not in PROBE_PATHS:
+        is_open = scope["type"] != "http" or scope["path"] in PROBE_PATHS or background_of(scope) is not None
+        if self._keys and not is_open:
             try:
                 scope[CACHE_SALT] = self._keys.verify(scope)
             except InvalidApiKey as error:

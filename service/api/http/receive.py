@@ -4,7 +4,9 @@ The body is bounded in size and time, the work in time.
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine, Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any
 
 from fastapi import Request
@@ -39,57 +41,78 @@ def json_body[T: WireObject](kind: type[T]) -> Callable[[Request], Awaitable[T]]
     return read_body
 
 
+@dataclass(frozen=True)
+class Accepted:
+    """The bodies that a path takes."""
+
+    max_bytes: int
+    timeout_s: float  # for a whole body to arrive
+    media_type: str = "application/json"
+
+
 class BodyLimit:
     """ASGI middleware that refuses large, slow and non-JSON bodies.
 
     It counts bytes as they arrive, since a chunked body does not state its length.
     """
 
-    def __init__(self, app: ASGIApp, *, max_bytes: int, timeout_s: float) -> None:
+    def __init__(
+        self, app: ASGIApp, *, accepted: Accepted, uploads: Mapping[str, Accepted] = MappingProxyType({})
+    ) -> None:
+        """Wrap an app.
+
+        Args:
+            app: what reads the bodies.
+            accepted: which ones it may read.
+            uploads: the same, for paths that differ.
+        """
         self._app = app
-        self._max_bytes = max_bytes
-        self._timeout_s = timeout_s
+        self._accepted = accepted
+        self._uploads = uploads
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Pass a request on; reading a refused body raises the reason, so a wrong path or method comes first."""
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
-        refusal = self._refusal(scope["method"], Headers(scope=scope))
-        await self._app(scope, self._bounded(receive) if refusal is None else _refusing(refusal), send)
+        accepted = self._uploads.get(scope["path"], self._accepted)
+        refusal = _refusal(scope["method"], Headers(scope=scope), accepted)
+        await self._app(scope, _bounded(receive, accepted) if refusal is None else _refusing(refusal), send)
 
-    def _refusal(self, method: str, headers: Headers) -> RequestError | None:
-        length = headers.get("content-length", "0")
-        if not length.isdecimal() or len(length) > MAX_LENGTH_DIGITS or int(length) > self._max_bytes:
-            return BodyTooLarge(self._max_bytes)
-        if headers.get("content-encoding", "identity").lower() != "identity":
-            return UnsupportedMediaType("Content-Encoding is not supported: send the body uncompressed.")
-        media_type = headers.get("content-type", "").partition(";")[0].strip().lower()
-        if method in METHODS_WITH_BODY and media_type != "application/json":
-            return UnsupportedMediaType("Content-Type must be application/json.")
-        return None
 
-    def _bounded(self, receive: Receive) -> Receive:
-        end_s = asyncio.get_running_loop().time() + self._timeout_s
-        num_bytes = 0
-        is_complete = False
+def _refusal(method: str, headers: Headers, accepted: Accepted) -> RequestError | None:
+    length = headers.get("content-length", "0")
+    if not length.isdecimal() or len(length) > MAX_LENGTH_DIGITS or int(length) > accepted.max_bytes:
+        return BodyTooLarge(accepted.max_bytes)
+    if headers.get("content-encoding", "identity").lower() != "identity":
+        return UnsupportedMediaType("Content-Encoding is not supported: send the body uncompressed.")
+    media_type = headers.get("content-type", "").partition(";")[0].strip().lower()
+    if method in METHODS_WITH_BODY and media_type != accepted.media_type:
+        return UnsupportedMediaType(f"Content-Type must be {accepted.media_type}.")
+    return None
 
-        async def bounded() -> Message:
-            nonlocal num_bytes, is_complete
-            if is_complete:
-                return await receive()
-            try:
-                async with asyncio.timeout_at(end_s):
-                    message = await receive()
-            except TimeoutError:
-                raise BodyTooSlow(self._timeout_s) from None
-            num_bytes += len(message.get("body", b""))
-            is_complete = not message.get("more_body", False)
-            if num_bytes > self._max_bytes:
-                raise BodyTooLarge(self._max_bytes)
-            return message
 
-        return bounded
+def _bounded(receive: Receive, accepted: Accepted) -> Receive:
+    end_s = asyncio.get_running_loop().time() + accepted.timeout_s
+    num_bytes = 0
+    is_complete = False
+
+    async def bounded() -> Message:
+        nonlocal num_bytes, is_complete
+        if is_complete:
+            return await receive()
+        try:
+            async with asyncio.timeout_at(end_s):
+                message = await receive()
+        except TimeoutError:
+            raise BodyTooSlow(accepted.timeout_s) from None
+        num_bytes += len(message.get("body", b""))
+        is_complete = not message.get("more_body", False)
+        if num_bytes > accepted.max_bytes:
+            raise BodyTooLarge(accepted.max_bytes)
+        return message
+
+    return bounded
 
 
 def _refusing(refusal: RequestError) -> Receive:

@@ -14,6 +14,7 @@ from fastapi.routing import APIRoute
 
 from service.api.http.probes import READY_PATHS
 from service.api.openapi.errors import error_responses
+from service.api.openapi.inputs import body_content, query_parameters
 from service.api.openapi.operations import OPERATIONS, Operation
 from service.api.openapi.schemas import reference, schemas
 
@@ -63,13 +64,12 @@ def _operation(found: APIRoute, operation: Operation, *, needs_key: bool) -> dic
         "tags": [operation.tag],
         "responses": _answers(operation) | error_responses((*operation.errors, *((401,) if asks_for_key else ()))),
     }
-    if found.param_convertors:
-        described["parameters"] = [
-            {"name": name, "in": "path", "required": True, "schema": {"type": "string"}}
-            for name in found.param_convertors
-        ]
-    if operation.body is not None:
-        content = {"application/json": {"schema": reference(operation.body)}}
+    parameters = [
+        {"name": name, "in": "path", "required": True, "schema": {"type": "string"}} for name in found.param_convertors
+    ]
+    if parameters := [*parameters, *query_parameters(operation)]:
+        described["parameters"] = parameters
+    if (content := body_content(operation)) is not None:
         described["requestBody"] = {"required": True, "content": content}
     if asks_for_key:
         described["security"] = [{KEY: []}]
@@ -78,7 +78,9 @@ def _operation(found: APIRoute, operation: Operation, *, needs_key: bool) -> dic
 
 def _answers(operation: Operation) -> dict[str, Any]:
     if operation.answer is None:
-        return {"200": {"description": "The answer.", "content": {"text/plain": {"schema": {"type": "string"}}}}}
+        return {
+            "200": {"description": "The answer.", "content": {operation.media_type: {"schema": {"type": "string"}}}}
+        }
     content = {"application/json": {"schema": reference(operation.answer)}}
     description = (inspect.getdoc(operation.answer) or "").partition("\n")[0]
     if operation.event is None:

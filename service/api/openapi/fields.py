@@ -1,6 +1,8 @@
 """The descriptions of request fields, by name; where one name has two meanings, by model and name."""
 
 FIELDS = {
+    "after": "The id of the last object of the page before.",
+    "anchor": "What the seconds are counted from.",
     "add_generation_prompt": "vLLM's: whether the prompt ends with the beginning of an answer.",
     "add_special_tokens": "Whether the tokenizer adds its special tokens; the default is what a generation would do.",
     "allowed_token_ids": "vLLM's: no other token is sampled.",
@@ -9,6 +11,17 @@ FIELDS = {
     "best_of": "Must equal `n`: every sequence is returned.",
     "choice": "Texts, one of which is the answer.",
     "chat_template_kwargs": "vLLM's: variables that the model's chat template reads, such as `enable_thinking`.",
+    "completion_window": "How long the batch may take.",
+    "endpoint": "The route of every request of the batch.",
+    "expires_after": "When the file ends; without it, after 30 days.",
+    "file": "The file, with a name.",
+    "input_file_id": "An uploaded file, a request a line: `custom_id`, `method`, `url` and `body`.",
+    "limit": "Objects of a page.",
+    "order": "By the time of creation.",
+    "output_expires_after": "When the results end; without it, after 30 days.",
+    "purpose": "What a file is for: `batch`; in a list also `batch_output`.",
+    "seconds": "From one hour to 30 days.",
+    "BatchRequest.metadata": "The client's own notes, which the batch carries.",
     "content": "The text, whole or in parts. An assistant's message with tool calls needs none.",
     "call_id": "The call's id, which the item with its output repeats.",
     "cache_salt": "vLLM's: only requests with the same value (and API key) find one another's cached prefixes.",

@@ -2,8 +2,9 @@
 
 from dataclasses import dataclass
 
-from service.api.openapi import answers, other_answers, response_answers
+from service.api.openapi import answers, batch_answers, other_answers, response_answers
 from service.api.openapi.answer_object import AnswerObject
+from service.api.schema.batches import BatchQuery, BatchRequest, FileFields, FileQuery
 from service.api.schema.chat import ChatCompletionRequest
 from service.api.schema.completions import CompletionRequest
 from service.api.schema.responses import ResponsesRequest
@@ -14,6 +15,7 @@ from service.api.schema.wire import WireObject
 OF_MODEL = (404, 503)
 OF_BODY = (400, 404, 408, 413, 415, 500, 503, 504)
 OF_GENERATION = (*OF_BODY, 429)
+OF_STORE = (400, 404, 503)
 
 
 @dataclass(frozen=True)
@@ -21,8 +23,11 @@ class Operation:
     """One route as clients see it."""
 
     tag: str
-    answer: type[AnswerObject] | None  # None: text
+    answer: type[AnswerObject] | None  # None: no JSON
     body: type[WireObject] | None = None
+    form: type[WireObject] | None = None  # with a file; instead of a body
+    query: type[WireObject] | None = None
+    media_type: str = "text/plain"  # of an answer that is no JSON
     event: type[AnswerObject] | None = None  # of the stream, if the body asks for one
     errors: tuple[int, ...] = ()
     answers_503: bool = False  # with the same schema
@@ -52,6 +57,17 @@ OPERATIONS: dict[str, Operation] = {
         event=response_answers.ResponseEvent,
         errors=OF_GENERATION,
     ),
+    "create_file": Operation("batches", batch_answers.FileObject, form=FileFields, errors=(400, 408, 413, 415, 503)),
+    "list_files": Operation("batches", batch_answers.FileList, query=FileQuery, errors=(400, 503)),
+    "retrieve_file": Operation("batches", batch_answers.FileObject, errors=(404, 503)),
+    "delete_file": Operation("batches", batch_answers.DeletedFile, errors=(404, 503)),
+    "download_file": Operation("batches", None, media_type="application/octet-stream", errors=(404, 503)),
+    "create_batch": Operation(
+        "batches", batch_answers.BatchObject, body=BatchRequest, errors=(400, 408, 413, 415, 503)
+    ),
+    "list_batches": Operation("batches", batch_answers.BatchList, query=BatchQuery, errors=(400, 503)),
+    "retrieve_batch": Operation("batches", batch_answers.BatchObject, errors=(404, 503)),
+    "cancel_batch": Operation("batches", batch_answers.BatchObject, errors=OF_STORE),
     "list_models": Operation("models", other_answers.ModelList, errors=(503,)),
     "retrieve_model": Operation("models", other_answers.Model, errors=OF_MODEL),
     "tokenize": Operation("tokens", other_answers.Tokens, body=TokenizeRequest, errors=OF_BODY),

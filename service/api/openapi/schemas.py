@@ -23,7 +23,9 @@ def schemas(operations: Iterable[Operation]) -> dict[str, Any]:
     """Return the schemas of all bodies and answers, and of what they hold, by name."""
     kinds: list[type[BaseModel]] = [Error]
     for operation in operations:
-        kinds += [kind for kind in (operation.body, operation.answer, operation.event) if kind is not None]
+        kinds += [
+            kind for kind in (operation.body, operation.form, operation.answer, operation.event) if kind is not None
+        ]
     unique = list(dict.fromkeys(kinds))
     _, generated = models_json_schema([(kind, "validation") for kind in unique], ref_template=PREFIX + "{model}")
     found = generated["$defs"]

@@ -14,6 +14,7 @@ from pydantic import BeforeValidator, Field, PlainValidator, WithJsonSchema
 from service.api.schema.structured import StructuredOutputs
 from service.api.schema.wire import NeutralValues, WireObject
 from service.engine.limits import MAX_BIASED_TOKENS, MAX_LOGPROBS
+from service.engine.request import MAX_PRIORITY
 from service.errors import InvalidParameter
 from service.text.grammar.definition import GrammarDefinition
 
@@ -174,7 +175,7 @@ class GenerationRequest(SamplingFields):
     stream: bool = False
     stream_options: StreamOptions | None = None
     user: str | None = Field(default=None, max_length=MAX_NAME_CHARS)
-    priority: int = Field(default=0, ge=-1_000_000, le=1_000_000)  # vLLM's: the lower, the sooner
+    priority: int = Field(default=0, ge=-MAX_PRIORITY, le=MAX_PRIORITY)  # vLLM's: the lower, the sooner
     bad_words: Annotated[  # vLLM's: the tokens of these words are not sampled in their order
         list[Annotated[str, Field(min_length=1, max_length=MAX_BAD_WORD_CHARS)]],
         Field(max_length=MAX_BAD_WORDS, fail_fast=True),

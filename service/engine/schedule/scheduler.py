@@ -6,8 +6,8 @@ A plan is made before the previous step's tokens are read. So a sequence that en
 `commit` drops the token of that extra run. The sequence's slot and pages are free at once all the same: device steps
 run in order, so a later owner writes after that last stray write and reads only positions that it wrote itself.
 
-Pages are taken as a sequence grows. Running out of them is not an error: the running sequence of the lowest rank
-releases its pages, waits, and later recomputes from all its tokens, its own output included, with the same text.
+Pages are taken as a sequence grows. Running out of them is not an error: the running sequence of the lowest rank (or
+one of a batch, for a client's) releases its pages, waits, and later recomputes from all its tokens, with the same text.
 """
 
 from bisect import insort
@@ -159,20 +159,23 @@ class Scheduler:
         insort(self._waiting, sequence, key=lambda s: s.rank)
 
     def _admit(self) -> None:
-        while self._waiting and self._free_slots:
+        while self._waiting:
             sequence = self._waiting[0]
-            # Only if its prefill fits in addition to those in progress: otherwise it would soon be preempted again.
-            in_progress = sum(
-                self._pages.pages_for(s.prefill_len) - len(s.pages) for s in self._running if s.is_prefilling
-            )
-            if not self.pages.can_allocate(in_progress + self._pages.pages_for(len(sequence.known_ids))):
-                return
+            while not (self._free_slots and self._fits(sequence)):
+                victim = max(self._running, key=lambda s: s.rank, default=sequence)
+                if sequence.request.is_background or not victim.request.is_background:
+                    return
+                self._preempt(victim)
             del self._waiting[0]
-            # The lowest free slot: a decode step is as wide as the highest slot in use.
-            sequence.slot = heappop(self._free_slots)
+            sequence.slot = heappop(self._free_slots)  # the lowest: a decode step is as wide as the highest one in use
             sequence.prefill_len = len(sequence.known_ids)
             sequence.num_planned = len(sequence.output_ids)
             self._running.append(sequence)
+
+    def _fits(self, sequence: Sequence) -> bool:
+        """Return whether its prefill fits in addition to those in progress: otherwise it would soon be preempted."""
+        in_progress = sum(self._pages.pages_for(s.prefill_len) - len(s.pages) for s in self._running if s.is_prefilling)
+        return self.pages.can_allocate(in_progress + self._pages.pages_for(len(sequence.known_ids)))
 
     def _cut_prefill(self) -> Mapping[Sequence, int]:
         """Cut a step from the prompts; those of equal priority alternate, so that a long one does not block the others.

@@ -53,8 +53,11 @@ class GcsSource:
         """Close the connections."""
         self._transport.close()
 
-    def list(self) -> tuple[ObjectInfo, ...]:
+    def list(self, below: str = "") -> tuple[ObjectInfo, ...]:
         """List every object below the prefix, markers of empty folders left out.
+
+        Args:
+            below: list only the names that begin with this.
 
         Raises:
             CheckpointNotFound: there is no such bucket, or nothing below the prefix.
@@ -66,7 +69,7 @@ class GcsSource:
         objects: list[ObjectInfo] = []
         token: str | None = ""
         while token is not None:
-            page = self._page(token, budget)
+            page = self._page(below, token, budget)
             objects += [self._info(item) for item in page.get("items", ()) if not item["name"].endswith("/")]
             token = page.get("nextPageToken")
         if not objects:
@@ -119,8 +122,8 @@ class GcsSource:
         """Open objects for streaming; see `open_bucket`."""
         return open_bucket(self, objects, chosen, cache=cache, progress=progress, cancelled=cancelled)
 
-    def _page(self, token: str, budget: RetryBudget) -> dict[str, Any]:
-        params: dict[str, str | int] = {"prefix": self._prefix, "fields": LIST_FIELDS, "maxResults": 1000}
+    def _page(self, below: str, token: str, budget: RetryBudget) -> dict[str, Any]:
+        params: dict[str, str | int] = {"prefix": self._prefix + below, "fields": LIST_FIELDS, "maxResults": 1000}
         if token:
             params["pageToken"] = token
         page: dict[str, Any] = {}

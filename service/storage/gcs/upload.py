@@ -1,12 +1,16 @@
-"""Uploads of objects to GCS, each in place of exactly the version that a listing saw, so that two writers cannot mix.
+"""Writes of objects to GCS, each in place of exactly the version that a listing saw, so that two writers cannot mix.
 
 Source: https://cloud.google.com/storage/docs/request-preconditions (if_generation_match)
 """
 
 import io
+import os
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
+from typing import BinaryIO
 
-from google.api_core.exceptions import Forbidden, GoogleAPIError, PreconditionFailed, Unauthorized
+from google.api_core.exceptions import Forbidden, GoogleAPIError, NotFound, PreconditionFailed, Unauthorized
 from google.auth.credentials import AnonymousCredentials
 from google.auth.exceptions import DefaultCredentialsError, GoogleAuthError
 from google.cloud import storage
@@ -42,24 +46,24 @@ class GcsUploader:
         """Close the connections."""
         self._client.close()
 
-    def upload(self, name: str, content: bytes | Path, *, replaces: ObjectInfo | None) -> bool:
+    def upload(self, name: str, content: bytes | Path | BinaryIO, *, replaces: ObjectInfo | None) -> bool:
         """Write one object; return whether no other writer was first.
 
         Args:
             name: below the prefix.
-            content: the bytes, or the file that holds them.
+            content: the bytes, the file that holds them, or that file, open.
             replaces: the version that the listing saw; None if it saw none.
 
         Raises:
             AccessDenied: the account may not write.
             TransferFailed: the bucket did not take the object.
         """
-        blob = self._bucket.blob("/".join(part for part in (self._location.prefix, name) if part))
         try:
-            with io.BytesIO(content) if isinstance(content, bytes) else content.open("rb") as file:
-                blob.upload_from_file(
+            with self._naming_errors(name, PreconditionFailed), _opened(content) as file:
+                self._blob(name).upload_from_file(
                     file,
-                    size=len(content) if isinstance(content, bytes) else content.stat().st_size,
+                    rewind=True,
+                    size=file.seek(0, os.SEEK_END),
                     content_type="application/octet-stream",
                     if_generation_match=replaces.generation if replaces is not None else 0,
                     checksum="crc32c",
@@ -67,6 +71,43 @@ class GcsUploader:
                 )
         except PreconditionFailed:
             return False
+        return True
+
+    def copy(self, name: str, target: str) -> bool:
+        """Copy one object within the bucket; return whether it was there.
+
+        Raises:
+            AccessDenied, TransferFailed: see `upload`.
+        """
+        try:
+            with self._naming_errors(target, NotFound):
+                self._bucket.copy_blob(self._blob(name), self._bucket, self._blob(target).name, timeout=TIMEOUT_S)
+        except NotFound:
+            return False
+        return True
+
+    def delete(self, name: str) -> None:
+        """Delete one object; does nothing if it is not there.
+
+        Raises:
+            AccessDenied, TransferFailed: see `upload`.
+        """
+        try:
+            with self._naming_errors(name, NotFound):
+                self._blob(name).delete(timeout=TIMEOUT_S)
+        except NotFound:
+            return
+
+    def _blob(self, name: str) -> storage.Blob:
+        return self._bucket.blob("/".join(part for part in (self._location.prefix, name) if part))
+
+    @contextmanager
+    def _naming_errors(self, name: str, expected: type[GoogleAPIError]) -> Iterator[None]:
+        """Raise the errors of Google's client as this project's, but not the one that the caller expects."""
+        try:
+            yield
+        except expected:
+            raise
         except (Forbidden, Unauthorized) as error:
             remedy = "Grant storage.objects.create (and .delete, to replace a broken one), or run `levserve prewarm`."
             reason = f"HTTP {error.code}, {name} may not be written. {remedy}"
@@ -74,7 +115,12 @@ class GcsUploader:
         except (GoogleAPIError, GoogleAuthError, RequestException, OSError) as error:
             reason = f"it could not be written ({type(error).__name__})."
             raise TransferFailed(self._location.uri, name, reason) from error
-        return True
+
+
+def _opened(content: bytes | Path | BinaryIO) -> AbstractContextManager[BinaryIO]:
+    if isinstance(content, bytes):
+        return io.BytesIO(content)
+    return content.open("rb") if isinstance(content, Path) else nullcontext(content)
 
 
 def _client(location: GcsLocation, emulator_host: str | None) -> storage.Client:

@@ -1,6 +1,6 @@
 """Preemption: the sequence that releases its pages, and how it resumes."""
 
-from service.engine.request import FinishReason
+from service.engine.request import BACKGROUND_PRIORITY, FinishReason
 from tests.engine.schedule.scheduling import make_request, make_scheduler, names, step
 
 
@@ -42,6 +42,39 @@ def test_priority_comes_before_arrival_when_a_sequence_must_give_way():
     )
     assert names(run_out_of_pages(scheduler)) == "u"
     assert (first.is_running, urgent.is_running) == (False, True)
+
+
+def test_a_batch_gives_a_slot_to_a_client_and_continues_later():
+    scheduler = make_scheduler(num_slots=2, num_pages=20, max_tokens=32)
+    older, newer = prefill(scheduler, *(make_request(n, max_tokens=4, priority=BACKGROUND_PRIORITY) for n in "xy"))
+    client = scheduler.add(make_request("c", max_tokens=2))
+    step(scheduler)
+    assert (client.is_running, older.is_running, newer.is_running) == (True, True, False)
+    others = [scheduler.add(make_request(name, max_tokens=2)) for name in "de"]
+    step(scheduler)
+    assert [s.is_running for s in (client, older, *others)] == [True, False, True, False]
+    while not scheduler.is_idle:
+        step(scheduler)
+    assert [len(s.output_ids) for s in (older, newer, client, *others)] == [4, 4, 2, 2, 2]
+    scheduler.check_integrity()
+
+
+def test_a_batch_gives_its_pages_to_a_client():
+    scheduler = make_scheduler(num_slots=3, num_pages=4, max_tokens=32)
+    batch, client = scheduler.add(make_request("b", prompt_len=12, priority=BACKGROUND_PRIORITY)), None
+    step(scheduler)
+    client = scheduler.add(make_request("c", prompt_len=8))
+    step(scheduler)
+    assert (batch.is_running, client.is_running) == (False, True)
+
+
+def test_clients_and_batches_take_no_slot_from_their_like():
+    for priority in (0, BACKGROUND_PRIORITY):
+        scheduler = make_scheduler(num_slots=1, num_pages=20, max_tokens=32)
+        [first] = prefill(scheduler, make_request("a", priority=priority + 1))
+        urgent = scheduler.add(make_request("u", priority=priority))
+        step(scheduler)
+        assert (first.is_running, urgent.is_running, scheduler.num_preemptions) == (True, False, 0)
 
 
 def test_a_sequence_that_ranks_lowest_itself_leaves_the_step():

@@ -1,0 +1,37 @@
+"""What the routes of files and batches share: the batches of the app, the owner of a request, work in threads."""
+
+import asyncio
+import logging
+from collections.abc import Callable
+
+from fastapi import Request
+
+from service.api.batch.batches import Batches
+from service.api.batch.names import owner_of
+from service.api.http.auth import CACHE_SALT
+from service.errors import CheckpointError, FilesUnavailable
+
+logger = logging.getLogger(__name__)
+
+
+async def batches_of(request: Request) -> Batches:
+    """Return the batches of the app."""
+    return request.app.state.batches
+
+
+async def owner(request: Request) -> str:
+    """Return the owner of what a request may see."""
+    return owner_of(request.scope.get(CACHE_SALT, b""))
+
+
+async def in_store[T](work: Callable[[], T]) -> T:
+    """Do blocking work with the store in a thread.
+
+    Raises:
+        FilesUnavailable: the store failed, which is logged.
+    """
+    try:
+        return await asyncio.to_thread(work)
+    except (OSError, CheckpointError) as error:
+        logger.error("files cannot be read or written", exc_info=error)
+        raise FilesUnavailable from error

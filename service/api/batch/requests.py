@@ -1,0 +1,81 @@
+"""Answers to the requests of a batch, from the API of this process, without a port."""
+
+import asyncio
+import uuid
+from collections.abc import AsyncGenerator, Callable, Iterator
+from typing import Any
+
+import httpx
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from service.api.batch.lines import BatchLine
+from service.api.http.auth import CACHE_SALT
+from service.api.http.background import BACKGROUND, Background
+from service.errors import EngineStopped
+
+
+def client_of(api: ASGIApp) -> httpx.AsyncClient:
+    """Return a client of an app in this process."""
+    # The base URL is a formality; the transport calls the app.
+    return httpx.AsyncClient(transport=httpx.ASGITransport(api), base_url="http://levserve")
+
+
+def as_background(api: ASGIApp, owner: str, timeout_s: Callable[[], float]) -> ASGIApp:
+    """Return an app that answers requests for a batch: behind all others, and without asking for a key.
+
+    Args:
+        api: the app.
+        owner: of the batch; only requests of the same owner share cached prefixes.
+        timeout_s: returns how long a request may take that begins now.
+    """
+
+    async def answer(scope: Scope, receive: Receive, send: Send) -> None:
+        scope[CACHE_SALT] = owner.encode()
+        scope[BACKGROUND] = Background(timeout_s())
+        await api(scope, receive, send)
+
+    return answer
+
+
+async def answers(
+    client: httpx.AsyncClient, lines: Iterator[BatchLine], slots: asyncio.Semaphore
+) -> AsyncGenerator[dict[str, Any], None]:
+    """Yield the answers in the order in which they complete, as lines of an output file.
+
+    Closing the iterator ends the requests in flight.
+
+    Args:
+        client: of the app that answers.
+        lines: the requests.
+        slots: one is held by each request in flight.
+
+    Raises:
+        EngineStopped: the engine failed.
+    """
+    in_flight: set[asyncio.Task[dict[str, Any]]] = set()
+    next_line = next(lines, None)
+    try:
+        while next_line is not None or in_flight:
+            while next_line is not None and not (slots.locked() and in_flight):
+                await slots.acquire()
+                task = asyncio.create_task(_answer(client, next_line))
+                task.add_done_callback(lambda _: slots.release())
+                in_flight.add(task)
+                next_line = next(lines, None)
+            done, in_flight = await asyncio.wait(in_flight, return_when=asyncio.FIRST_COMPLETED)
+            for task in done:
+                yield task.result()
+    finally:
+        for task in in_flight:
+            task.cancel()
+        await asyncio.gather(*in_flight, return_exceptions=True)
+
+
+async def _answer(client: httpx.AsyncClient, line: BatchLine) -> dict[str, Any]:
+    reply = await client.post(line.url, json=line.body)
+    body = reply.json()
+    if reply.status_code in (429, 503):  # of the whole service, not of this request
+        raise EngineStopped(f"the engine failed at {line.custom_id!r}: {body['error']['message']}")
+    request_id = reply.headers.get("x-request-id") or f"req_{uuid.uuid4().hex}"
+    response = {"status_code": reply.status_code, "request_id": request_id, "body": body}
+    return {"id": f"batch_req_{uuid.uuid4().hex}", "custom_id": line.custom_id, "response": response, "error": None}

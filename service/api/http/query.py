@@ -1,0 +1,31 @@
+"""The query of a URL as a checked object: every parameter known, each at most once."""
+
+from typing import Any
+
+from fastapi import Request
+
+from service.api.schema.wire import WireObject, checked
+from service.errors import InvalidParameter
+
+MAX_DIGITS = 10
+
+
+def query_of[T: WireObject](kind: type[T], request: Request) -> T:
+    """Return the checked query of a request.
+
+    Raises:
+        UnknownParameter, InvalidParameter: a parameter is at fault.
+    """
+    document: dict[str, Any] = {}
+    for name, value in request.query_params.multi_items():
+        if name in document:
+            raise InvalidParameter(f"Invalid '{name[:64]}': it is there twice.", param=name[:64])
+        document[name] = as_number(kind, name, value)
+    return checked(kind, document)
+
+
+def as_number(kind: type[WireObject], name: str, text: str) -> int | str:
+    """Return the number that a text writes, if its field is one; the text itself otherwise."""
+    field = kind.model_fields.get(name)
+    is_number = field is not None and field.annotation is int and text.isascii() and text.isdecimal()
+    return int(text) if is_number and len(text) <= MAX_DIGITS else text

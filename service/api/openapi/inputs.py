@@ -1,0 +1,41 @@
+"""What an operation takes besides its path: a query, a JSON body, or a form with a file."""
+
+from typing import Any
+
+from service.api.openapi.fields import FIELDS
+from service.api.openapi.operations import Operation
+from service.api.openapi.schemas import reference
+
+FILE = {"type": "string", "format": "binary", "description": FIELDS["file"]}
+
+
+def query_parameters(operation: Operation) -> list[dict[str, Any]]:
+    """Return the parameters of the query."""
+    if operation.query is None:
+        return []
+    schema = operation.query.model_json_schema()["properties"]
+    return [
+        {
+            "name": name,
+            "in": "query",
+            "description": FIELDS[name],
+            "schema": {key: value for key, value in schema[name].items() if key != "title"},
+        }
+        for name in operation.query.model_fields
+    ]
+
+
+def body_content(operation: Operation) -> dict[str, Any] | None:
+    """Return the body by its media type; None if there is none."""
+    if operation.form is not None:
+        schema = reference(operation.form)["$ref"]
+        names = operation.form.model_fields
+        required = ["file", *(name for name, field in names.items() if field.is_required())]
+        # The form's own schema forbids other fields, so the file is not added to it.
+        properties = {"file": FILE} | {name: {"$ref": f"{schema}/properties/{name}"} for name in names}
+        form = {"type": "object", "properties": properties, "required": required, "additionalProperties": False}
+        encoding = {"expires_after": {"style": "deepObject", "explode": True}}
+        return {"multipart/form-data": {"schema": form, "encoding": encoding}}
+    if operation.body is not None:
+        return {"application/json": {"schema": reference(operation.body)}}
+    return None

@@ -1,0 +1,59 @@
+"""The bodies and queries of /v1/files and /v1/batches.
+
+Source: https://platform.openai.com/docs/api-reference/files, https://platform.openai.com/docs/api-reference/batch
+"""
+
+from typing import ClassVar, Literal
+
+from pydantic import Field
+
+from service.api.schema.generation import MAX_NAME_CHARS
+from service.api.schema.metadata import Metadata
+from service.api.schema.wire import WireObject
+
+MAX_FILES_OF_A_PAGE, MAX_BATCHES_OF_A_PAGE = 10_000, 100
+MIN_EXPIRY_S, MAX_EXPIRY_S = 3600, 30 * 24 * 3600
+
+
+class ExpiresAfter(WireObject):
+    """When a file ends."""
+
+    anchor: Literal["created_at"]
+    seconds: int = Field(ge=MIN_EXPIRY_S, le=MAX_EXPIRY_S)
+
+
+class FileFields(WireObject):
+    """The form of POST /v1/files besides the file itself."""
+
+    nested: ClassVar[dict[str, type[WireObject]]] = {"expires_after": ExpiresAfter}
+
+    purpose: Literal["batch"]
+    expires_after: ExpiresAfter | None = None
+
+
+class FileQuery(WireObject):
+    """The query of GET /v1/files."""
+
+    purpose: str | None = Field(default=None, max_length=MAX_NAME_CHARS)
+    limit: int = Field(default=MAX_FILES_OF_A_PAGE, ge=1, le=MAX_FILES_OF_A_PAGE)
+    order: Literal["asc", "desc"] = "desc"
+    after: str | None = Field(default=None, max_length=MAX_NAME_CHARS)
+
+
+class BatchRequest(WireObject):
+    """The body of POST /v1/batches."""
+
+    nested: ClassVar[dict[str, type[WireObject]]] = {"output_expires_after": ExpiresAfter}
+
+    input_file_id: str = Field(max_length=MAX_NAME_CHARS)
+    endpoint: Literal["/v1/chat/completions", "/v1/completions", "/v1/responses"]
+    completion_window: Literal["24h"]
+    metadata: Metadata | None = None
+    output_expires_after: ExpiresAfter | None = None
+
+
+class BatchQuery(WireObject):
+    """The query of GET /v1/batches."""
+
+    limit: int = Field(default=20, ge=1, le=MAX_BATCHES_OF_A_PAGE)
+    after: str | None = Field(default=None, max_length=MAX_NAME_CHARS)

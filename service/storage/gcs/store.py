@@ -1,0 +1,166 @@
+"""Objects below a prefix of a bucket, which several machines may share; an `ObjectStore`.
+
+Reading needs storage.objects.list and .get, everything else .create and .delete.
+"""
+
+import json
+import tempfile
+import time
+import uuid
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, BinaryIO
+
+from service.errors import CheckpointNotFound, CorruptObject, ObjectChanged
+from service.storage import crc32c
+from service.storage.gcs.read import GcsSource
+from service.storage.location import GcsLocation
+from service.storage.objects import ObjectInfo
+from service.storage.retry import RetryBudget, TransferLimits
+
+if TYPE_CHECKING:
+    from service.storage.gcs.upload import GcsUploader
+
+COPY_BYTES = 8 * 1024 * 1024
+CLAIMS = "claims"
+CLAIM_S = 120.0
+
+
+class BucketStore:
+    """The objects below one prefix."""
+
+    def __init__(self, location: GcsLocation, *, emulator_host: str | None, claim_s: float = CLAIM_S) -> None:
+        """Name a place; nothing is read yet.
+
+        Args:
+            location: the prefix.
+            emulator_host: STORAGE_EMULATOR_HOST.
+            claim_s: how long a claim lasts that is not renewed.
+        """
+        self.uri = location.uri
+        self._location = location
+        self._emulator_host = emulator_host
+        self._claim_s = claim_s
+
+    def list(self, folder: str) -> dict[str, int]:
+        """Return the sizes of all objects below a folder, or below all."""
+        return {info.name: info.size_bytes for info in self._infos(f"{folder}/" if folder else "")}
+
+    def read(self, name: str) -> bytes | None:
+        """Return an object's bytes, checked; None if it is not there."""
+        info = self._info(name)
+        with _none_if_gone():
+            return None if info is None else self._source.read(info)
+        return None
+
+    def open(self, name: str) -> BinaryIO | None:
+        """Open a copy of an object in a temporary file; None if it is not there."""
+        if (info := self._info(name)) is None:
+            return None
+        with ExitStack() as stack, _none_if_gone():
+            copy = stack.enter_context(tempfile.TemporaryFile())
+            _download(self._source, info, copy)
+            stack.pop_all()
+            return copy
+        return None
+
+    def write(self, name: str, content: bytes | BinaryIO) -> None:
+        """Write or replace an object; of several writers at once, the last one's stays."""
+        while not self._uploader.upload(name, content, replaces=self._info(name)):
+            pass  # another writer was first
+
+    def copy(self, name: str, target: str) -> bool:
+        """Copy an object within the bucket."""
+        return self._uploader.copy(name, target)
+
+    def delete(self, name: str) -> None:
+        """Delete an object."""
+        self._uploader.delete(name)
+
+    def claim(self, name: str) -> "BucketClaim | None":
+        """Write who works on something and until when, unless another process has and its time is not over."""
+        claim = BucketClaim(self, f"{CLAIMS}/{name}", uuid.uuid4().hex)
+        return claim if claim.take(self._claim_s) else None
+
+    def write_claim(self, name: str, owner: str, seconds: float) -> bool:
+        """Write a claim if it is free, over, or this owner's; return whether it is now this owner's."""
+        info = self._info(name)
+        held = self._held(name)
+        if held["owner"] != owner and held["until"] > time.time():
+            return False
+        content = json.dumps({"owner": owner, "until": time.time() + seconds}).encode()
+        return self._uploader.upload(name, content, replaces=info)
+
+    def end_claim(self, name: str, owner: str) -> None:
+        """Delete a claim if it is this owner's."""
+        if self._held(name)["owner"] == owner:
+            self.delete(name)
+
+    @cached_property
+    def _source(self) -> GcsSource:
+        return GcsSource(self._location, emulator_host=self._emulator_host, limits=TransferLimits())
+
+    @cached_property
+    def _uploader(self) -> "GcsUploader":
+        from service.storage.gcs.upload import GcsUploader  # imports Google's client, which only a writer needs
+
+        return GcsUploader(self._location, emulator_host=self._emulator_host)
+
+    def _infos(self, below: str) -> tuple[ObjectInfo, ...]:
+        try:
+            return self._source.list(below)
+        except CheckpointNotFound:  # nothing below the prefix
+            return ()
+
+    def _held(self, name: str) -> dict[str, Any]:
+        present = self.read(name)
+        return {"owner": None, "until": 0.0} if present is None else json.loads(present)
+
+    def _info(self, name: str) -> ObjectInfo | None:
+        return next((info for info in self._infos(name) if info.name == name), None)
+
+
+class BucketClaim:
+    """An object that says who works on something; a `Claim`."""
+
+    def __init__(self, store: BucketStore, name: str, owner: str) -> None:
+        self._store, self._name, self._owner = store, name, owner
+        self._seconds = 0.0
+
+    def take(self, seconds: float) -> bool:
+        """Claim for so long; return whether the claim is this owner's."""
+        self._seconds = seconds
+        return self._store.write_claim(self._name, self._owner, seconds)
+
+    def renew(self) -> bool:
+        """Claim for as long again."""
+        return self.take(self._seconds)
+
+    def release(self) -> None:
+        """Delete the object, unless another process has it by now."""
+        self._store.end_claim(self._name, self._owner)
+
+
+def _download(source: GcsSource, info: ObjectInfo, copy: BinaryIO) -> None:
+    buffer = memoryview(bytearray(min(COPY_BYTES, info.size_bytes)))
+    left, crc = info.size_bytes, 0
+    with source.open_range(info, 0, info.size_bytes, RetryBudget(source.limits)) as object_range:
+        while left:
+            part = buffer[: min(len(buffer), left)]
+            object_range.readinto(part)
+            crc = crc32c.extend(crc, bytes(part))
+            copy.write(part)
+            left -= len(part)
+    if (actual := crc32c.to_text(crc)) != info.crc32c:
+        raise CorruptObject(source.uri, info.name, expected=info.crc32c, actual=actual)
+    copy.seek(0)
+
+
+@contextmanager
+def _none_if_gone() -> Iterator[None]:
+    """Leave the block when an object was deleted or replaced since it was listed."""
+    try:
+        yield
+    except ObjectChanged:
+        return

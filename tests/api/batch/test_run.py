@@ -1,0 +1,227 @@
+"""Batches from their files to their results: resumed, cancelled, expired, and behind every other request."""
+
+import asyncio
+import json
+import time
+
+import pytest
+
+from service.api.batch.records import COMPLETION_WINDOW_S
+from service.engine.request import BACKGROUND_PRIORITY, FinishReason
+from service.errors import EngineError, EngineStopped
+from service.storage.folder_store import FolderStore
+from service.storage.gcs.store import BucketStore
+from service.storage.location import GcsLocation
+from tests.api.batch.running import BatchService, request_line, running
+from tests.api.scripted_engine import MODEL, STALL, tokens
+
+pytestmark = pytest.mark.anyio
+
+
+@pytest.mark.parametrize("endpoint", ["/v1/chat/completions", "/v1/completions", "/v1/responses"])
+async def test_every_line_is_answered_as_its_route_answers(tmp_path, endpoint):
+    async with running(tmp_path) as service:
+        batch = await service.begin([request_line(f"n{i}", endpoint) for i in range(30)], endpoint=endpoint)
+        assert batch["status"] == "validating"
+        done = await service.until(batch["id"], "completed")
+        outputs = await service.lines_of(done["output_file_id"])
+        direct = (await service.post(endpoint, json.loads(request_line("n1", endpoint))["body"])).json()
+    assert outputs.keys() == {f"n{i}" for i in range(30)}
+    response = outputs["n1"]["response"]
+    assert (response["status_code"], outputs["n1"]["error"]) == (200, None)
+    assert response["body"].keys() == direct.keys()
+    assert response["request_id"].startswith("req_")
+    assert done["request_counts"] == {"total": 30, "completed": 30, "failed": 0}
+    assert (done["error_file_id"], done["errors"], done["model"]) == (None, None, MODEL)
+    num_tokens = 30 * len(tokens("Hello world"))
+    assert done["usage"]["output_tokens"] == num_tokens
+    assert done["usage"]["total_tokens"] == num_tokens + done["usage"]["input_tokens"]
+    assert done["created_at"] <= done["in_progress_at"] <= done["finalizing_at"] <= done["completed_at"]
+    assert done["expires_at"] == done["created_at"] + COMPLETION_WINDOW_S
+
+
+async def test_a_refused_line_is_an_error_and_the_others_are_answered(tmp_path):
+    async with running(tmp_path) as service:
+        lines = [request_line("good"), request_line("hot", temperature=3), request_line("odd", no_such_field=1)]
+        done = await service.until((await service.begin(lines))["id"], "completed")
+        outputs = await service.lines_of(done["output_file_id"])
+        errors = await service.lines_of(done["error_file_id"])
+    assert (outputs.keys(), errors.keys()) == ({"good"}, {"hot", "odd"})
+    assert errors["hot"]["response"]["status_code"] == 400
+    assert errors["hot"]["response"]["body"]["error"]["param"] == "temperature"
+    assert done["request_counts"] == {"total": 3, "completed": 1, "failed": 2}
+
+
+async def test_a_sequence_that_fails_is_an_error_of_its_line(tmp_path):
+    async with running(tmp_path, [EngineError("broken")]) as service:
+        done = await service.until((await service.begin([request_line("a")]))["id"], "completed")
+        errors = await service.lines_of(done["error_file_id"])
+    assert errors["a"]["response"]["status_code"] == 500
+    assert done["output_file_id"] is None
+
+
+async def test_its_requests_come_after_all_others_and_a_bounded_number_at_once(tmp_path):
+    async with running(tmp_path, [tokens("a")[0], STALL], max_in_flight=3) as service:
+        await service.begin([request_line(f"n{i}", priority=i) for i in range(10)])
+        await service.begin([request_line(f"m{i}") for i in range(10)])
+        while len(service.engine.streams) < 3:
+            await asyncio.sleep(0.01)
+        await asyncio.sleep(0.1)
+        priorities = [stream.request.priority for stream in service.engine.streams]
+    assert priorities == [BACKGROUND_PRIORITY + i for i in range(3)]
+    assert all(stream.request.is_background for stream in service.engine.streams)
+
+
+async def test_a_line_has_the_window_and_not_the_timeout_of_a_request(tmp_path):
+    script = [*tokens("Hello world"), FinishReason.STOP]
+    async with running(tmp_path, script, request_timeout_s=0.001) as service:
+        service.engine.pace_s = 0.02
+        done = await service.until((await service.begin([request_line("a")]))["id"], "completed")
+    assert done["request_counts"]["completed"] == 1
+
+
+async def test_a_stopped_run_is_continued_and_no_answer_is_made_twice(tmp_path):
+    lines = [request_line(f"n{i}") for i in range(12)]
+    async with running(tmp_path, max_in_flight=1) as first:
+        first.engine.pace_s = 0.005
+        batch = await first.begin(lines)
+        while len(first.engine.streams) < 5:
+            await asyncio.sleep(0.001)
+    stopped = await first.get(f"/v1/batches/{batch['id']}")
+    assert stopped.json()["status"] == "in_progress"
+    num_done = stopped.json()["request_counts"]["completed"]
+    assert 0 < num_done < 12
+    async with running(tmp_path) as second:
+        done = await second.until(batch["id"], "completed")
+        outputs = await second.lines_of(done["output_file_id"])
+    assert outputs.keys() == {f"n{i}" for i in range(12)}
+    assert len(second.engine.streams) == 12 - num_done
+    assert done["usage"]["output_tokens"] == 12 * len(tokens("Hello world"))
+
+
+async def test_an_engine_that_stops_leaves_the_batch_to_the_next_process(tmp_path):
+    async with running(tmp_path) as first:
+        first.engine.refusal = EngineStopped("gone")
+        batch = await first.begin([request_line("a")])
+        while (
+            batch["id"] in first.batches.live
+            or not (await first.get(f"/v1/batches/{batch['id']}")).json()["in_progress_at"]
+        ):
+            await asyncio.sleep(0.01)
+    async with running(tmp_path) as second:
+        assert (await second.until(batch["id"], "completed"))["request_counts"]["completed"] == 1
+
+
+async def test_two_processes_do_not_run_one_batch(tmp_path):
+    async with running(tmp_path, [tokens("a")[0], STALL]) as first, running(tmp_path) as second:
+        batch = await first.begin([request_line("a")])
+        await first.until(batch["id"], "in_progress")
+        second.batches.has_news.set()
+        await asyncio.sleep(0.1)
+        assert (await second.get(f"/v1/batches/{batch['id']}")).json()["status"] == "in_progress"
+        assert second.engine.streams == []
+
+
+async def test_a_cancelled_batch_keeps_its_answers_and_names_the_other_lines(tmp_path):
+    async with running(tmp_path, max_in_flight=1) as service:
+        service.engine.pace_s = 0.005
+        batch = await service.begin([request_line(f"n{i}") for i in range(20)])
+        while len(service.engine.streams) < 5:
+            await asyncio.sleep(0.001)
+        cancelling = (await service.post(f"/v1/batches/{batch['id']}/cancel", headers={})).json()
+        done = await service.until(batch["id"], "cancelled")
+        outputs = await service.lines_of(done["output_file_id"])
+        errors = await service.lines_of(done["error_file_id"])
+        again = await service.post(f"/v1/batches/{batch['id']}/cancel")
+    assert cancelling["status"] == "cancelling"
+    assert done["cancelling_at"] <= done["cancelled_at"]
+    assert outputs.keys() | errors.keys() == {f"n{i}" for i in range(20)}
+    assert outputs.keys() & errors.keys() == set()
+    assert len(outputs) == done["request_counts"]["completed"]
+    assert {line["error"]["code"] for line in errors.values()} == {"batch_cancelled"}
+    assert {line["response"] for line in errors.values()} == {None}
+    assert again.json()["error"]["message"] == "Cannot cancel a batch with status 'cancelled'."
+    assert service.engine.last.is_aborted
+
+
+async def test_a_batch_that_waits_can_be_cancelled(tmp_path):
+    service = BatchService(FolderStore(tmp_path))
+    batch = await service.begin([request_line("a")])
+    await service.post(f"/v1/batches/{batch['id']}/cancel")
+    async with running(tmp_path) as later:
+        done = await later.until(batch["id"], "cancelled")
+        errors = await later.lines_of(done["error_file_id"])
+    assert errors.keys() == {"a"}
+    assert later.engine.streams == []
+
+
+async def test_at_the_end_of_the_window_what_is_left_is_named(tmp_path, monkeypatch):
+    service = BatchService(FolderStore(tmp_path))
+    late = await service.begin([request_line("a"), request_line("b")])
+    monkeypatch.setattr("service.api.batch.records.COMPLETION_WINDOW_S", 1)
+    async with running(tmp_path, [tokens("a")[0], STALL]) as later:
+        done = await later.until(late["id"], "expired")
+        errors = await later.lines_of(done["error_file_id"])
+    assert errors.keys() == {"a", "b"}
+    assert {line["error"]["code"] for line in errors.values()} == {"batch_expired"}
+    assert done["expired_at"] >= late["created_at"] + 1
+    assert done["output_file_id"] is None
+
+
+async def test_a_batch_outlives_its_input_file(tmp_path):
+    service = BatchService(FolderStore(tmp_path))
+    batch = await service.begin([request_line("a")])
+    async with service.client() as client:
+        assert (await client.delete(f"/v1/files/{batch['input_file_id']}")).json()["deleted"] is True
+    async with running(tmp_path) as later:
+        done = await later.until(batch["id"], "completed")
+    assert done["request_counts"]["completed"] == 1
+
+
+async def test_the_end_of_the_results_follows_the_request(tmp_path):
+    async with running(tmp_path) as service:
+        expiry = {"anchor": "created_at", "seconds": 7200}
+        batch = await service.begin([request_line("a")], output_expires_after=expiry, metadata={"team": "one"})
+        done = await service.until(batch["id"], "completed")
+        output = (await service.get(f"/v1/files/{done['output_file_id']}")).json()
+    assert output["expires_at"] == output["created_at"] + 7200
+    assert (output["purpose"], output["filename"]) == ("batch_output", f"{batch['id']}_output.jsonl")
+    assert done["metadata"] == {"team": "one"}
+
+
+async def test_of_a_batch_that_has_ended_only_its_record_is_left(tmp_path):
+    async with running(tmp_path) as service:
+        batch = await service.begin([request_line("a")])
+        await service.until(batch["id"], "completed")
+        while service.batches.store.list("queue"):
+            await asyncio.sleep(0.01)
+        names = service.batches.store.list("open/batches")
+    assert list(names) == [f"open/batches/{batch['id']}/record.json"]
+
+
+async def test_in_a_bucket_a_batch_is_continued_by_another_instance(gcs_bucket):
+    def place():
+        return BucketStore(GcsLocation(gcs_bucket.name, "batches"), emulator_host=gcs_bucket.endpoint)
+
+    async with running(place(), max_in_flight=1) as first:
+        first.engine.pace_s = 0.005
+        batch = await first.begin([request_line(f"n{i}") for i in range(12)])
+        while len(first.engine.streams) < 5:
+            await asyncio.sleep(0.001)
+    async with running(place()) as second:
+        done = await second.until(batch["id"], "completed")
+        outputs = await second.lines_of(done["output_file_id"])
+    assert outputs.keys() == {f"n{i}" for i in range(12)}
+    assert len(second.engine.streams) < 12
+
+
+async def test_files_whose_time_is_over_are_deleted(tmp_path):
+    service = BatchService(FolderStore(tmp_path))
+    kept, over = [(await service.upload(b"{}\n")).json() for _ in range(2)]
+    name = f"open/files/{over['id']}/record.json"
+    record = json.loads(service.batches.store.read(name)) | {"expires_at": int(time.time()) - 1}
+    service.batches.store.write(name, json.dumps(record).encode())
+    assert (await service.get(f"/v1/files/{over['id']}")).status_code == 404
+    assert [entry["id"] for entry in (await service.get("/v1/files")).json()["data"]] == [kept["id"]]
+    service.batches.tidy()
+    assert {name.split("/")[2] for name in service.batches.store.list("open/files")} == {kept["id"]}
