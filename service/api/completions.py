@@ -16,7 +16,8 @@ from service.api.generation.streams import TextDelta, TextStreams
 from service.api.http.receive import cancel_on_disconnect, json_body
 from service.api.http.sse import EventStream
 from service.api.schema.completions import CompletionRequest
-from service.errors import InvalidParameter
+from service.errors import InvalidParameter, UnsupportedParameter
+from service.text.infill import Infill, infill_of
 from service.text.tokenizer import Tokenizer
 
 router = APIRouter()
@@ -41,10 +42,11 @@ async def create_completion(
     Source: https://platform.openai.com/docs/api-reference/completions/create
     """
     context.model.check_name(body.model)
-    if sum(len(prompt) for prompt in body.prompt if isinstance(prompt, str)) > SHORT_PROMPT_CHARS:
-        prompts = await context.run_in_thread(lambda: _encode_all(body, context.model))
+    infill = _infill(body, context.model)
+    if sum(len(prompt) for prompt in (*body.prompt, body.suffix) if isinstance(prompt, str)) > SHORT_PROMPT_CHARS:
+        prompts = await context.run_in_thread(lambda: _encode_all(body, context.model, infill))
     else:
-        prompts = _encode_all(body, context.model)
+        prompts = _encode_all(body, context.model, infill)
     streams = submit(
         context,
         body,
@@ -53,6 +55,7 @@ async def create_completion(
         param="prompt",
         default_max_tokens=DEFAULT_MAX_TOKENS,
         grammar=await compiled_grammar(context, body),
+        more_stop_ids=frozenset() if infill is None else infill.end_ids,
     )
     head = {"id": streams.id, "object": "text_completion", "created": int(time.time()), "model": body.model}
     head["system_fingerprint"] = streams.system_fingerprint
@@ -73,23 +76,41 @@ async def create_completion(
     return await context.run_in_thread(write) if body.num_prompt_logprobs is not None else write()
 
 
-def _encode_all(body: CompletionRequest, model: ServedModel) -> list[list[int]]:
+def _infill(body: CompletionRequest, model: ServedModel) -> Infill | None:
+    """Return how the model's prompts mark a gap; None if the request has none.
+
+    Raises:
+        UnsupportedParameter: the model has no tokens for that.
+    """
+    if not body.suffix:
+        return None
+    if (infill := infill_of(model.tokenizer)) is None:
+        raise UnsupportedParameter("suffix", "the model's tokenizer has no tokens for text before and after a gap.")
+    return infill
+
+
+def _encode_all(body: CompletionRequest, model: ServedModel, infill: Infill | None) -> list[list[int]]:
     if len(body.prompt) == 1:
-        return [body.truncated(_encode(body.prompt[0], model, "prompt", body))]
-    return [body.truncated(_encode(prompt, model, f"prompt[{i}]", body)) for i, prompt in enumerate(body.prompt)]
+        return [_encode(body.prompt[0], model, "prompt", body, infill)]
+    return [_encode(prompt, model, f"prompt[{i}]", body, infill) for i, prompt in enumerate(body.prompt)]
 
 
-def _encode(prompt: str | tuple[int, ...], model: ServedModel, param: str, body: CompletionRequest) -> list[int]:
-    if isinstance(prompt, str):
-        limit_tokens = None if body.truncate_prompt_tokens else model.max_model_len
-        return model.tokenizer.encode(prompt, add_special_tokens=True, param=param, limit_tokens=limit_tokens)
-    for i, token_id in enumerate(prompt):
+def _encode(
+    prompt: str | tuple[int, ...], model: ServedModel, param: str, body: CompletionRequest, infill: Infill | None
+) -> list[int]:
+    for i, token_id in enumerate(() if isinstance(prompt, str) else prompt):
         if not 0 <= token_id < model.vocab_size:
             raise InvalidParameter(
                 f"Invalid '{param}[{i}]': a token id is at least 0 and less than {model.vocab_size}.",
                 param=f"{param}[{i}]",
             )
-    return list(prompt)
+    limit_tokens = None if body.truncate_prompt_tokens else model.max_model_len
+    if infill is not None:
+        return infill.prompt_ids(model.tokenizer, prompt, body.suffix or "", param=param, limit_tokens=limit_tokens)
+    if isinstance(prompt, str):
+        ids = model.tokenizer.encode(prompt, add_special_tokens=True, param=param, limit_tokens=limit_tokens)
+        return body.truncated(ids)
+    return body.truncated(list(prompt))
 
 
 class _ChoiceWriter:

@@ -3,6 +3,7 @@ import json
 import threading
 
 import pytest
+from tokenizers import AddedToken
 
 from service.api.completions import SHORT_PROMPT_CHARS
 from service.text.tokenizer import GenerationDefaults, Tokenizer
@@ -142,3 +143,47 @@ async def test_a_long_prompt_does_not_hold_up_the_other_requests():
     assert not long.done()
     may_end.set()
     assert (await long).status_code == 200
+
+
+FIM = ("<|fim_prefix|>", "<|fim_suffix|>", "<|fim_middle|>", "<|fim_pad|>")
+
+
+def infilling_service(script=None):
+    backend = byte_level(adds_begin=True)
+    backend.add_tokens([AddedToken(name, special=True, normalized=False) for name in FIM])
+    return Service(script, model={"tokenizer": Tokenizer(backend), "vocab_size": backend.get_vocab_size()})
+
+
+async def test_a_suffix_marks_the_gap_that_is_filled():
+    service = infilling_service()
+    answer = (await service.complete("Once", suffix=" time", echo=True)).json()
+    request, encode = service.engine.last.request, service.readiness.model.tokenizer.encode
+    assert list(request.prompt_ids) == encode(f"{FIM[0]}Once{FIM[1]} time{FIM[2]}", add_special_tokens=True)
+    assert service.readiness.model.tokenizer.backend.token_to_id(FIM[3]) in request.stop_ids
+    # OpenAI's `echo` is of the prompt, which the text after the gap is not part of.
+    assert answer["choices"][0]["text"] == "OnceHello world"
+    assert answer["usage"]["prompt_tokens"] == len(request.prompt_ids)
+    plain = (await service.complete("Once", suffix="")).json()
+    assert plain["usage"]["prompt_tokens"] < len(request.prompt_ids)
+
+
+async def test_a_suffix_is_refused_where_the_tokenizer_marks_no_gaps():
+    error = (await Service().complete("Once", suffix=" time")).json()["error"]
+    assert (error["code"], error["param"]) == ("unsupported_parameter", "suffix")
+
+
+@pytest.mark.parametrize(
+    ("fields", "param"),
+    [
+        ({"suffix": 1}, "suffix"),
+        ({"truncate_prompt_tokens": 2}, "truncate_prompt_tokens"),
+        ({"echo": True, "logprobs": 1}, "logprobs"),
+        ({"prompt": [1, 10**6]}, "prompt[1]"),
+        ({"suffix": "a" * 1000}, "prompt"),
+    ],
+)
+async def test_what_contradicts_a_suffix_is_refused_by_name(fields, param):
+    error = (await infilling_service().complete(**{"prompt": "Once", "suffix": "b", "max_tokens": 8} | fields)).json()[
+        "error"
+    ]
+    assert error["param"] == param

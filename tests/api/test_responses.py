@@ -204,6 +204,26 @@ async def test_a_failure_in_a_stream_is_its_last_event():
         ({"input": [{"type": "item_reference", "id": "a"}]}, "input[0].type"),
         ({"input": [{"type": "function_call_output", "call_id": "a", "output": "b"}]}, "input"),
         ({"tools": [{"type": "web_search"}]}, "tools[0].type"),
+        *[
+            ({"tools": [CLOCK, {"type": kind, **fields}]}, "tools[1].type")
+            for kind, fields in {
+                "web_search": {"search_context_size": "low"},
+                "web_search_preview": {"user_location": {"type": "approximate"}},
+                "file_search": {"vector_store_ids": ["vs_1"]},
+                "code_interpreter": {"container": {"type": "auto"}},
+                "computer_use_preview": {"display_width": 1, "display_height": 1, "environment": "linux"},
+                "mcp": {"server_label": "a", "server_url": "http://a", "require_approval": "never"},
+                "image_generation": {"quality": "low"},
+                "local_shell": {},
+                "custom": {"name": "a", "format": {"type": "text"}},
+            }.items()
+        ],
+        ({"tools": [CLOCK], "tool_choice": {"type": "mcp", "server_label": "a"}}, "tool_choice.type"),
+        (
+            {"input": [{"role": "user", "content": [{"type": "input_image", "image_url": "http://a"}]}]},
+            "input[0].content[0].type",
+        ),
+        ({"input": [{"type": "web_search_call", "id": "a", "action": {}}]}, "input[0].type"),
         ({"tools": [CLOCK, CLOCK]}, "tools[1].name"),
         ({"tools": [CLOCK], "tool_choice": {"type": "function", "name": "other"}}, "tool_choice.name"),
         ({"tool_choice": "required"}, "tool_choice"),

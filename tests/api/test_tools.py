@@ -253,6 +253,7 @@ RESULT = {"role": "tool", "tool_call_id": "c9", "content": "7"}
         ({"tools": [{}]}, "tools[0].type"),
         ({"tools": [{"type": "function"}]}, "tools[0].function"),
         ({"tools": [{"type": "web_search"}]}, "tools[0].type"),
+        ({"tools": [{"type": "custom", "custom": {"name": "a"}}]}, "tools[0].type"),
         ({"tools": [call_of(name="a b")]}, "tools[0].function.name"),
         ({"tools": [call_of(name="")]}, "tools[0].function.name"),
         ({"tools": [call_of(name="a" * 65)]}, "tools[0].function.name"),

@@ -1,5 +1,7 @@
 """vLLM's fields of requests and keys of answers, each with an effect that a client can see."""
 
+import json
+
 import numpy as np
 import pytest
 
@@ -55,7 +57,7 @@ async def test_special_tokens_cannot_be_kept_by_a_tokenizer_whose_tokens_have_no
         ({"bad_words": ["a"] * 65}, "bad_words"),
         ({"bad_words": ["a"], "structured_outputs": {"regex": "a+"}}, "bad_words"),
         ({"max_tokens": 0}, "max_tokens"),
-        ({"max_tokens": 0, "echo": True, "stream": True}, "max_tokens"),
+        ({"max_tokens": 0, "stream": True}, "max_tokens"),
         ({"max_tokens": 0, "echo": True, "min_tokens": 1}, "min_tokens"),
         ({"cache_salt": 1}, "cache_salt"),
     ],
@@ -169,3 +171,16 @@ async def test_no_tokens_at_all_score_the_prompt(script):
 async def test_a_chat_has_at_least_one_token():
     error = (await Service().chat(max_tokens=0)).json()["error"]
     assert (error["code"], error["param"]) == ("invalid_value", "max_tokens")
+
+
+@pytest.mark.parametrize("fields", [{}, {"logprobs": 2}, {"logprobs": 0, "n": 2}, {"return_token_ids": True}])
+async def test_scores_are_streamed_as_they_are_answered(fields):
+    service = Service(tokens("Hello"))
+    asked = {"prompt": tokens("Once upon"), "max_tokens": 0, "echo": True, "seed": 1} | fields
+    whole = (await service.complete(**asked)).json()
+    response = await service.complete(**asked, stream=True, stream_options={"include_usage": True})
+    *chunks, last = [json.loads(line[6:]) for line in response.text.splitlines() if line.startswith("data: {")]
+    assert last["usage"] == whole["usage"]
+    for choice in whole["choices"]:
+        [part] = [chunk["choices"][0] for chunk in chunks if chunk["choices"][0]["index"] == choice["index"]]
+        assert part == {name: value for name, value in choice.items() if name != "prompt_logprobs"}

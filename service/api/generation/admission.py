@@ -30,6 +30,7 @@ def submit(
     default_max_tokens: int | None,
     grammar: Grammar | None = None,
     shown_ids: Set[int] = frozenset(),
+    more_stop_ids: frozenset[int] = frozenset(),
 ) -> TextStreams:
     """Submit the sequences of a request to the engine.
 
@@ -42,6 +43,7 @@ def submit(
         default_max_tokens: if neither the request nor DEFAULT_MAX_TOKENS sets one; None for the rest of the context.
         grammar: of each answer; None for any text.
         shown_ids: special tokens that have their names as text.
+        more_stop_ids: tokens that end this kind of answer, besides the model's and the request's own.
 
     Raises:
         InvalidParameter: a prompt is empty, or a field does not suit the model or the prompt.
@@ -52,7 +54,7 @@ def submit(
     body.check_token_ids(model.vocab_size)
     _log_user(context, body)
     answer_id = f"{prefix}{uuid.uuid4().hex}"
-    stop_ids = _stop_ids(body, model)
+    stop_ids = _stop_ids(body, model, more_stop_ids)
     sampling = _sampling(body, model, context.api)
     random_seed = secrets.randbits(63)
     excluded = bad_sequences(body.bad_words, model.tokenizer)
@@ -161,8 +163,8 @@ def _max_tokens(
     return max_tokens
 
 
-def _stop_ids(body: GenerationRequest, model: ServedModel) -> frozenset[int]:
-    own = frozenset[int]() if body.ignore_eos else model.stop_ids
+def _stop_ids(body: GenerationRequest, model: ServedModel, more: frozenset[int]) -> frozenset[int]:
+    own = frozenset[int]() if body.ignore_eos else model.stop_ids | more
     stop_ids = own | frozenset(body.stop_token_ids)
     if body.min_tokens and len(stop_ids) > MAX_STOP_IDS:
         message = f"'min_tokens' can suppress {MAX_STOP_IDS} stop tokens; this request has {len(stop_ids)}."

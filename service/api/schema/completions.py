@@ -21,7 +21,6 @@ _UNSUPPORTED_FIELDS: NeutralValues = {
     "add_special_tokens": (True,),
     "prompt_embeds": (),
     "response_format": ({"type": "text"},),
-    "suffix": ("",),
 }
 _REMEDIES = {**REMEDIES, "response_format": "send 'structured_outputs'."}
 
@@ -68,6 +67,7 @@ class CompletionRequest(GenerationRequest):
     logprobs: int | None = Field(default=None, ge=0, le=MAX_LOGPROBS)  # OpenAI allows 5
     echo: bool = False
     max_tokens: int | None = Field(default=None, ge=0, le=INT64_MAX)  # 0 scores the prompt alone
+    suffix: str | None = None  # the text after the gap that is to be filled
     best_of: int | None = Field(default=None, ge=1, le=MAX_CHOICES)
 
     @property
@@ -91,6 +91,12 @@ class CompletionRequest(GenerationRequest):
         ):
             if self.echo and is_set:
                 raise InvalidParameter(f"'{name}' contradicts 'echo', which returns the prompt as it is.", param=name)
+        if self.suffix and self.truncate_prompt_tokens is not None:
+            message = "'truncate_prompt_tokens' contradicts 'suffix', which is part of the prompt."
+            raise InvalidParameter(message, param="truncate_prompt_tokens")
+        if self.suffix and self.echo and self.logprobs is not None:
+            message = "'logprobs' with 'echo' contradicts 'suffix': the text before the gap is not the whole prompt."
+            raise InvalidParameter(message, param="logprobs")
         if self.max_tokens == 0:
             self._check_scoring()
         if self.best_of not in (None, self.n):
@@ -102,7 +108,5 @@ class CompletionRequest(GenerationRequest):
     def _check_scoring(self) -> None:
         if not self.echo:
             raise InvalidParameter("'max_tokens' can be 0 only if 'echo' is true.", param="max_tokens")
-        if self.stream:
-            raise InvalidParameter("'max_tokens' cannot be 0 when 'stream' is true.", param="max_tokens")
         if self.min_tokens:
             raise InvalidParameter("'min_tokens' contradicts 'max_tokens', which is 0.", param="min_tokens")

@@ -33,6 +33,7 @@ class InputPart(WireObject):
     """A text part; images, audio and files are not supported."""
 
     neutral_values: ClassVar[NeutralValues] = {"annotations": ([],), "logprobs": ([],)}  # of an earlier answer
+    supported_types: ClassVar[tuple[str, ...]] = ("input_text", "output_text", "reasoning_text")
 
     type: Literal["input_text", "output_text", "reasoning_text"]
     text: str
@@ -50,6 +51,7 @@ class InputItem(WireObject):
 
     nested: ClassVar[dict[str, type[WireObject]]] = {"content": InputPart, "output": InputPart}
     neutral_values: ClassVar[NeutralValues] = {"encrypted_content": (), "summary": ([],)}  # of thinking
+    supported_types: ClassVar[tuple[str, ...]] = tuple(_FIELDS)
 
     type: Literal["message", "function_call", "function_call_output", "reasoning"] = "message"
     id: str | None = None

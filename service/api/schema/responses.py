@@ -40,6 +40,8 @@ _UNSUPPORTED_FIELDS: NeutralValues = {
 class FunctionTool(WireObject):
     """A function that the model may call; functions are the only tools."""
 
+    supported_types: ClassVar[tuple[str, ...]] = ("function",)
+
     type: Literal["function"]
     name: str = Field(pattern=NAME_PATTERN)
     description: str | None = None
@@ -49,6 +51,8 @@ class FunctionTool(WireObject):
 
 class ChosenTool(WireObject):
     """The function that must be called."""
+
+    supported_types: ClassVar[tuple[str, ...]] = ("function",)
 
     type: Literal["function"]
     name: str

@@ -29,6 +29,7 @@ class Tool(WireObject):
     """A tool of a chat; functions are the only kind."""
 
     nested: ClassVar[dict[str, type[WireObject]]] = {"function": FunctionDefinition}
+    supported_types: ClassVar[tuple[str, ...]] = ("function",)
 
     type: Literal["function"]
     function: FunctionDefinition

@@ -32,6 +32,8 @@ class WireObject(BaseModel):
     neutral_values: ClassVar[NeutralValues] = {}
     remedies: ClassVar[Mapping[str, str]] = {}  # what to send instead of a field that is not supported
     nested: ClassVar[dict[str, "type[WireObject]"]] = {}
+    # The values of `type` that are supported, where others have other fields: they are refused by their type first.
+    supported_types: ClassVar[tuple[str, ...]] = ()
 
     def check_consistency(self) -> None:
         """Check fields against each other, which Pydantic's validators would report without the field's name.
@@ -77,8 +79,9 @@ def _without_neutral_fields(kind: type[WireObject], document: dict[str, Any], pa
 
     Raises:
         UnknownParameter: no interface has the field.
-        UnsupportedParameter: the field is known, but not supported with this value.
+        UnsupportedParameter: the field is known, but not supported with this value, or the object's type is not.
     """
+    _check_type(kind, document.get("type"), path)
     kept: dict[str, Any] = {}
     names = {field.alias or name for name, field in kind.model_fields.items()}
     for name, value in document.items():
@@ -90,6 +93,12 @@ def _without_neutral_fields(kind: type[WireObject], document: dict[str, Any], pa
         if neutral is None and value is not None:
             kept[name] = _nested(kind.nested.get(name), value, path + name)
     return kept
+
+
+def _check_type(kind: type[WireObject], stated: Any, path: str) -> None:
+    if kind.supported_types and isinstance(stated, str) and stated not in kind.supported_types:
+        supported = ", ".join(f"'{name}'" for name in kind.supported_types)
+        raise UnsupportedParameter(f"{path}type", f"it is '{stated[:MAX_ECHOED_CHARS]}'. Supported: {supported}.")
 
 
 def _nested(kind: type[WireObject] | None, value: Any, path: str) -> Any:

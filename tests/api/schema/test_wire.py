@@ -105,7 +105,6 @@ NEUTRAL = {
     | {
         "add_special_tokens": (True, False),
         "response_format": ({"type": "text"}, {"type": "json_object"}),
-        "suffix": ("", "a"),
     },
 }
 NEVER_NEUTRAL_OF_BOTH = {
@@ -283,3 +282,10 @@ def test_token_ids_are_checked_against_the_vocabulary():
         ) as caught:
             check(CompletionRequest, **fields).check_token_ids(10)
         assert caught.value.param == param
+
+
+def test_an_object_of_another_kind_is_refused_by_its_type_before_its_fields():
+    with pytest.raises(UnsupportedParameter) as caught:
+        check(ChatCompletionRequest, tools=[{"type": "custom", "custom": {"name": "a"}}])
+    assert caught.value.param == "tools[0].type"
+    assert "it is 'custom'. Supported: 'function'." in caught.value.message
