@@ -76,6 +76,8 @@ CASES = {
         steps=((40, 600, 0, 1), (1, 1, 0, 1)),
     ),
 }
+# Emulated, many blocks take their time; the other cases have each of their properties, but not all at once.
+LARGEST = ("triton, groups of 4, wide heads, long", "ragged, groups of 8, bfloat16, several blocks")
 
 
 class Steps:
@@ -133,7 +135,7 @@ class Steps:
         self.cache = jax.tree.map(spoil, self.cache)
 
 
-@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize("name", [pytest.param(n, marks=pytest.mark.slow) if n in LARGEST else n for n in CASES])
 def test_a_kernel_gives_what_the_reference_gives_in_float32_and_sees_nothing_strange(name):
     case = CASES[name]
     theirs, ours = Steps(case, PagedReference(), "float32"), Steps(case, case.kernel, case.dtype)

@@ -38,7 +38,7 @@ def test_sigterm_lets_a_running_stream_finish_refuses_new_work_and_exits_with_0(
         with pytest.raises(openai.AuthenticationError):
             service.client(api_key="three").models.list()
         assert httpx.get(f"{service.url}/health/live").status_code == 200
-        stream = clients[0].completions.create(**SLOW, extra_body={"ignore_eos": True})
+        stream = clients[0].completions.create(**SLOW | {"max_tokens": 300}, extra_body={"ignore_eos": True})
         next(iter(stream))
         service.process.send_signal(signal.SIGTERM)
         service.wait_for("stopping", timeout_s=5)

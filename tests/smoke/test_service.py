@@ -40,6 +40,7 @@ def test_a_wrong_key_and_a_wrong_model_are_red(service):
     assert "serves demo, not other" in ran.stdout
 
 
+@pytest.mark.slow
 def test_pytest_tests_a_deployed_service_check_by_check(service):
     flags = [f"--url={service.url}", "--api-key=s3cret", "--patience=5"]
     command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "-q", "tests/smoke"]

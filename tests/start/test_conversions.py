@@ -10,6 +10,8 @@ from tests.levanter_run import save_step
 from tests.process import running_service
 from tests.served import DEMO, SMALL, answers_of, demo_tensors, outcomes_of, prewarm, stats_of
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory):

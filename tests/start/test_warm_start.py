@@ -133,15 +133,14 @@ def test_a_corrupt_bundle_is_told_counted_replaced_and_never_run(one_sequence, t
     assert prewarm(tmp_path, "--check", **SMALL)[0] == 0
 
 
-def test_the_stats_are_closed_without_their_key():
+def test_the_stats_are_closed_without_their_key(demo_service):
     with running_service(api_key="client", admin_api_key="operator") as service:
         url = f"{service.url}/admin/stats"
         for headers in ({}, {"Authorization": "Bearer client"}, {"Authorization": "operator"}):
             refusal = httpx.get(url, headers=headers)
             assert (refusal.status_code, refusal.json()["error"]["code"]) == (401, "invalid_api_key")
         assert httpx.get(url, headers=ADMIN).status_code == 200
-    with running_service() as service:
-        assert httpx.get(f"{service.url}/admin/stats", headers=ADMIN).status_code == 404
+    assert httpx.get(f"{demo_service.url}/admin/stats", headers=ADMIN).status_code == 404
 
 
 def test_early_requests_wait_their_turn_where_they_may(demo_answers):
@@ -161,7 +160,7 @@ def test_a_start_gets_ready_beside_early_requests_that_take_every_place():
         service.wait_until_ready()
 
 
-@pytest.mark.parametrize("delay_s", [0.0, 0.03, 0.06])
+@pytest.mark.parametrize("delay_s", [0.03, *(pytest.param(delay_s, marks=pytest.mark.slow) for delay_s in (0.0, 0.06))])
 def test_a_stop_between_the_first_answer_and_ready_is_no_failure(delay_s):
     with ServiceProcess() as service:
         service.wait_for("answering", timeout_s=60)

@@ -20,6 +20,7 @@ FLAGS = (
 TIMEOUT_MS = 20_000
 
 
+@pytest.hookimpl(tryfirst=True)  # pytest-xdist reads the groups in the same hook
 def pytest_collection_modifyitems(items):
     for item in items:
         if "browser" in item.fixturenames:

@@ -8,6 +8,13 @@ from tests.contract.page.site import running_site
 from tests.contract.page.test_chat_page import answer_of, say
 
 NARROW = {"width": 400, "height": 800}
+# Each size and each scheme once; the slow tests see the other two pairs.
+LOOKS = [
+    pytest.param({}, "light", id="wide, light"),
+    pytest.param(NARROW, "dark", id="narrow, dark"),
+    pytest.param({}, "dark", id="wide, dark", marks=pytest.mark.slow),
+    pytest.param(NARROW, "light", id="narrow, light", marks=pytest.mark.slow),
+]
 
 
 def violations(page):
@@ -19,9 +26,8 @@ def fits(page):
     return page.evaluate("document.documentElement.scrollWidth <= innerWidth")
 
 
-@pytest.mark.parametrize("scheme", ["light", "dark"])
-@pytest.mark.parametrize("size", [{}, NARROW], ids=["wide", "narrow"])
-def test_the_chat_breaks_no_rule_of_axe_and_fits(site, open_page, scheme, size):
+@pytest.mark.parametrize(("size", "scheme"), LOOKS)
+def test_the_chat_breaks_no_rule_of_axe_and_fits(site, open_page, size, scheme):
     page = open_page(site.url, color_scheme=scheme, **size)
     expect(page.get_by_role("heading", name="Talk to the model")).to_be_visible()
     assert violations(page) == []
@@ -37,9 +43,8 @@ def test_the_chat_breaks_no_rule_of_axe_and_fits(site, open_page, scheme, size):
         assert fits(page)
 
 
-@pytest.mark.parametrize("scheme", ["light", "dark"])
-@pytest.mark.parametrize("size", [{}, NARROW], ids=["wide", "narrow"])
-def test_start_key_and_documentation_break_no_rule_of_axe_and_fit(open_page, scheme, size):
+@pytest.mark.parametrize(("size", "scheme"), LOOKS)
+def test_start_key_and_documentation_break_no_rule_of_axe_and_fit(open_page, size, scheme):
     with running_site() as site:
         site.begin_start()
         page = open_page(site.url, color_scheme=scheme, **size)
