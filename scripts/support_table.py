@@ -16,6 +16,7 @@ from openai.types import (
     batch_create_params,
     batch_list_params,
     completion_create_params,
+    embedding_create_params,
     file_create_params,
     file_list_params,
 )
@@ -26,6 +27,7 @@ from service.api.openapi.fields import FIELDS
 from service.api.schema.batches import BatchQuery, BatchRequest, FileFields, FileQuery
 from service.api.schema.chat import ChatCompletionRequest
 from service.api.schema.completions import CompletionRequest
+from service.api.schema.embeddings import EmbeddingsRequest
 from service.api.schema.responses import ResponsesRequest
 from service.api.schema.wire import WireObject
 
@@ -36,6 +38,7 @@ TESTS = (
     "tests/api/*.py",
     "tests/api/schema/*.py",
     "tests/api/generation/*.py",
+    "tests/api/vectors/*.py",
     "tests/api/http/*.py",
     "tests/contract/*.py",
 )
@@ -61,6 +64,7 @@ ROUTES = (
     Route("/v1/files", FileQuery, file_list_params.FileListParams, "files", method="GET"),
     Route("/v1/batches", BatchRequest, batch_create_params.BatchCreateParams, "batches"),
     Route("/v1/batches", BatchQuery, batch_list_params.BatchListParams, "batches", method="GET"),
+    Route("/v1/embeddings", EmbeddingsRequest, embedding_create_params.EmbeddingCreateParams, "embeddings"),
 )
 
 

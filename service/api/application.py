@@ -3,12 +3,12 @@
 from collections.abc import Sequence
 from typing import Any
 
-from fastapi import FastAPI, Request
+from fastapi import APIRouter, FastAPI, Request
 from fastapi.responses import JSONResponse
 from starlette.exceptions import HTTPException
 
 from service.api import batches as batch_routes
-from service.api import chat, completions, files, health, models, responses, tokenize
+from service.api import chat, completions, embeddings, files, health, models, responses, tokenize
 from service.api.batch.batches import Batches
 from service.api.dependencies import ApiContext, ModelReadiness
 from service.api.http.access_log import AccessLog
@@ -62,10 +62,7 @@ def create_api(
         default_temperature=default_temperature,
     )
     app.state.batches = batches
-    of_batches = () if batches is None else (files, batch_routes)
-    app.state.routers = tuple(
-        resource.router for resource in (chat, completions, responses, *of_batches, models, tokenize, health, openapi)
-    )
+    app.state.routers = _routers(has_batches=batches is not None)
     app.state.documents = {}
     for router in app.state.routers:
         app.include_router(router)
@@ -82,6 +79,12 @@ def create_api(
     app.add_middleware(KeyCheck, keys=api_keys)
     app.add_middleware(AccessLog, metrics=metrics, project_id=project_id)
     return app
+
+
+def _routers(*, has_batches: bool) -> tuple[APIRouter, ...]:
+    of_batches = (files, batch_routes) if has_batches else ()
+    resources = (chat, completions, responses, embeddings, *of_batches, models, tokenize, health, openapi)
+    return tuple(resource.router for resource in resources)
 
 
 async def _answer_error(request: Request, error: Exception) -> JSONResponse:

@@ -3,13 +3,14 @@
 The engine is a Protocol, so that the API can be tested without a device.
 """
 
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Annotated, Any, Protocol, override, runtime_checkable
 
 import anyio
 import anyio.to_thread
+from fastapi import Depends
 from fastapi import Request as HttpRequest
 from starlette.types import Receive
 
@@ -17,11 +18,12 @@ from service.api.http.auth import CACHE_SALT
 from service.api.http.background import background_of
 from service.api.http.probes import Readiness
 from service.api.http.receive import Deadline
+from service.api.served import Served, ServedEncoder
 from service.engine.request import Request, TokenEvent
-from service.errors import UnknownModel
+from service.errors import WrongKindOfModel
 from service.observability.metrics import Metrics
 from service.text.grammar.compiler import GrammarCompiler
-from service.text.tokenizer import GenerationDefaults, Tokenizer
+from service.text.tokenizer import GenerationDefaults
 
 if TYPE_CHECKING:
     from service.text.chat_template import ChatTemplate
@@ -54,21 +56,14 @@ class TokenEngine(Protocol):
         ...
 
 
-@dataclass(frozen=True)
-class ServedModel:
-    """A loaded model."""
+@dataclass(frozen=True, kw_only=True)
+class ServedModel(Served):
+    """A loaded model that continues sequences of tokens."""
 
-    name: str  # the `model` of requests
-    created: int  # Unix time of the load, in seconds
     engine: TokenEngine
-    tokenizer: Tokenizer
     chat_template: "ChatTemplate | None"  # None: completions only
-    max_model_len: int  # tokens, prompt and completion together
-    vocab_size: int  # rows of the embedding; valid token ids are less
     stop_ids: frozenset[int]
     defaults: GenerationDefaults
-    system_fingerprint: str  # of what answers depend on: the weights, and the code that computes with them
-    other_names: tuple[str, ...] = ()
 
     @cached_property
     def grammars(self) -> GrammarCompiler:
@@ -76,26 +71,23 @@ class ServedModel:
         return GrammarCompiler(self.tokenizer, self.vocab_size, self.stop_ids)
 
     @property
+    @override
+    def example(self) -> tuple[str, Mapping[str, Any]]:
+        if self.chat_template is None:
+            return super().example
+        return "chat/completions", {"messages": [{"role": "user", "content": "Who are you?"}]}
+
+    @property
     def has_thinking(self) -> bool:
         """Whether it writes its thinking between tags before an answer."""
         return self.chat_template is not None and self.chat_template.has_thinking
-
-    @property
-    def names(self) -> tuple[str, ...]:
-        """Every `model` that requests may name."""
-        return (self.name, *self.other_names)
-
-    def check_name(self, requested: str) -> None:
-        """Raise UnknownModel unless a request names this model."""
-        if requested not in self.names:
-            raise UnknownModel(requested, self.names)
 
 
 @runtime_checkable
 class ModelReadiness(Readiness, Protocol):
     """The state of the service, and its model."""
 
-    def served_model(self) -> ServedModel:
+    def served_model(self) -> Served:
         """Return the model; raises NotReady, Draining or EngineStopped if none can answer."""
         ...
 
@@ -112,12 +104,12 @@ class ApiContext:
     text_threads: anyio.CapacityLimiter = field(default_factory=lambda: anyio.CapacityLimiter(MAX_TEXT_THREADS))
 
 
-@dataclass(frozen=True)
-class RequestContext:
-    """State of one HTTP request while it is answered."""
+@dataclass(frozen=True, kw_only=True)
+class AnyContext:
+    """State of one HTTP request while it is answered, by a model of any kind."""
 
     api: ApiContext
-    model: ServedModel
+    model: Served
     deadline: Deadline
     receive: Receive  # after the body, it returns when the client disconnects
     log_fields: dict[str, Any]  # added to the request's log line
@@ -135,12 +127,26 @@ class RequestContext:
         )
 
 
+@dataclass(frozen=True, kw_only=True)
+class RequestContext(AnyContext):
+    """State of a request for tokens."""
+
+    model: ServedModel
+
+
+@dataclass(frozen=True, kw_only=True)
+class EncodingContext(AnyContext):
+    """State of a request for vectors."""
+
+    model: ServedEncoder
+
+
 async def api_context(request: HttpRequest) -> ApiContext:
     """Return the state that all requests share."""
     return request.app.state.context
 
 
-async def served_model(request: HttpRequest) -> ServedModel:
+async def served_model(request: HttpRequest) -> Served:
     """Return the model that answers.
 
     Raises:
@@ -149,7 +155,7 @@ async def served_model(request: HttpRequest) -> ServedModel:
     return request.app.state.context.readiness.served_model()
 
 
-async def request_context(request: HttpRequest) -> RequestContext:
+async def any_context(request: HttpRequest) -> AnyContext:
     """Start a request's deadline and return its context.
 
     Raises:
@@ -158,13 +164,44 @@ async def request_context(request: HttpRequest) -> RequestContext:
     api = await api_context(request)
     model = api.readiness.served_model()
     background = background_of(request.scope)
-    deadline = Deadline(api.request_timeout_s if background is None else background.timeout_s)
-    return RequestContext(
-        api,
-        model,
-        deadline,
-        request.receive,
-        request.state.log_fields,
-        request.scope.get(CACHE_SALT, b""),
+    return AnyContext(
+        api=api,
+        model=model,
+        deadline=Deadline(api.request_timeout_s if background is None else background.timeout_s),
+        receive=request.receive,
+        log_fields=request.state.log_fields,
+        cache_salt=request.scope.get(CACHE_SALT, b""),
         is_background=background is not None,
     )
+
+
+async def request_context(context: Annotated[AnyContext, Depends(any_context)]) -> RequestContext:
+    """Return the context of a request for tokens.
+
+    Raises:
+        WrongKindOfModel: the served model is an encoder.
+    """
+    return RequestContext(**{**vars(context), "model": generating(context.model)})
+
+
+async def encoding_context(context: Annotated[AnyContext, Depends(any_context)]) -> EncodingContext:
+    """Return the context of a request for vectors.
+
+    Raises:
+        WrongKindOfModel: the served model continues sequences of tokens.
+    """
+    model = context.model
+    if not isinstance(model, ServedEncoder):
+        raise WrongKindOfModel(model.name, "generates text", "/v1/chat/completions and /v1/completions")
+    return EncodingContext(**{**vars(context), "model": model})
+
+
+def generating(model: Served) -> ServedModel:
+    """Return a model that continues sequences of tokens.
+
+    Raises:
+        WrongKindOfModel: it is an encoder.
+    """
+    if not isinstance(model, ServedModel):
+        raise WrongKindOfModel(model.name, "turns texts into vectors", "/v1/embeddings")
+    return model

@@ -9,7 +9,8 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Depends, Request
 from fastapi.responses import JSONResponse, Response
 
-from service.api.dependencies import ServedModel, served_model
+from service.api.dependencies import served_model
+from service.api.served import Served
 
 router = APIRouter()
 
@@ -17,13 +18,13 @@ OWNER = "levserve"
 
 
 @router.get("/v1/models")
-async def list_models(model: Annotated[ServedModel, Depends(served_model)]) -> Response:
+async def list_models(model: Annotated[Served, Depends(served_model)]) -> Response:
     """List the served models; 503 until one is ready."""
     return JSONResponse({"object": "list", "data": [_document(model, name) for name in model.names]})
 
 
 @router.get("/v1/models/{model_id:path}")
-async def retrieve_model(request: Request, model: Annotated[ServedModel, Depends(served_model)]) -> Response:
+async def retrieve_model(request: Request, model: Annotated[Served, Depends(served_model)]) -> Response:
     """Describe one model; its id may contain slashes."""
     # Read from the request, since for the first path parameter of a function FastAPI imports all of pydantic.v1.
     name = request.path_params["model_id"]
@@ -31,7 +32,7 @@ async def retrieve_model(request: Request, model: Annotated[ServedModel, Depends
     return JSONResponse(_document(model, name))
 
 
-def _document(model: ServedModel, name: str) -> dict[str, Any]:
+def _document(model: Served, name: str) -> dict[str, Any]:
     return {
         "id": name,
         "object": "model",
@@ -40,4 +41,5 @@ def _document(model: ServedModel, name: str) -> dict[str, Any]:
         "root": model.name,
         "parent": None,
         "max_model_len": model.max_model_len,
+        **model.facts,
     }

@@ -10,17 +10,18 @@ from fastapi import APIRouter, Depends
 from fastapi.responses import JSONResponse, Response
 
 from service.api.chat import render
-from service.api.dependencies import RequestContext, ServedModel, request_context, served_model
+from service.api.dependencies import AnyContext, ServedModel, any_context, generating, served_model
 from service.api.http.receive import json_body
 from service.api.schema.generation import unknown_token
 from service.api.schema.tokenize import DetokenizeRequest, TokenizeRequest
+from service.api.served import Served
 
 router = APIRouter()
 
 
 @router.post("/tokenize")
 async def tokenize(
-    context: Annotated[RequestContext, Depends(request_context)],
+    context: Annotated[AnyContext, Depends(any_context)],
     body: Annotated[TokenizeRequest, Depends(json_body(TokenizeRequest))],
 ) -> Response:
     """Return the token ids that a prompt or a chat has; it may be longer than the context."""
@@ -29,7 +30,7 @@ async def tokenize(
 
 @router.post("/detokenize")
 async def detokenize(
-    context: Annotated[RequestContext, Depends(request_context)],
+    context: Annotated[AnyContext, Depends(any_context)],
     body: Annotated[DetokenizeRequest, Depends(json_body(DetokenizeRequest))],
 ) -> Response:
     """Return the text of token ids, special tokens included."""
@@ -37,10 +38,11 @@ async def detokenize(
 
 
 @router.get("/tokenizer_info")
-async def describe_tokenizer(model: Annotated[ServedModel, Depends(served_model)]) -> Response:
+async def describe_tokenizer(model: Annotated[Served, Depends(served_model)]) -> Response:
     """Return what prompts are made with: the special tokens, by transformers' names, and the chat template."""
     names = dict.fromkeys(("bos_token", "eos_token", "pad_token", "unk_token"))
-    template = None if model.chat_template is None else model.chat_template.source
+    chat_template = model.chat_template if isinstance(model, ServedModel) else None
+    template = None if chat_template is None else chat_template.source
     return JSONResponse(
         {**names, **model.tokenizer.special_tokens, "chat_template": template, "model_max_length": model.max_model_len}
     )
@@ -61,7 +63,7 @@ def installed_version() -> str:
 
 
 # A body may have a million tokens, so all of an answer, its JSON included, is made off the event loop.
-def _tokens(body: TokenizeRequest, model: ServedModel) -> Response:
+def _tokens(body: TokenizeRequest, model: Served) -> Response:
     if body.model is not None:
         model.check_name(body.model)
     token_ids = _token_ids(body, model)
@@ -72,7 +74,7 @@ def _tokens(body: TokenizeRequest, model: ServedModel) -> Response:
     )
 
 
-def _text(body: DetokenizeRequest, model: ServedModel) -> Response:
+def _text(body: DetokenizeRequest, model: Served) -> Response:
     if body.model is not None:
         model.check_name(body.model)
     for index, token_id in enumerate(body.tokens):
@@ -81,12 +83,14 @@ def _text(body: DetokenizeRequest, model: ServedModel) -> Response:
     return JSONResponse({"prompt": model.tokenizer.backend.decode(body.tokens, skip_special_tokens=False)})
 
 
-def _token_ids(body: TokenizeRequest, model: ServedModel) -> list[int]:
+def _token_ids(body: TokenizeRequest, model: Served) -> list[int]:
     if body.messages is not None:
         # A template writes the special tokens itself.
         adds_special_tokens = bool(body.add_special_tokens)
         return model.tokenizer.encode(
-            render(body.messages, model, body.tools, body), add_special_tokens=adds_special_tokens, param="messages"
+            render(body.messages, generating(model), body.tools, body),
+            add_special_tokens=adds_special_tokens,
+            param="messages",
         )
     assert body.prompt is not None, "a request has a prompt or messages"
     return model.tokenizer.encode(body.prompt, add_special_tokens=body.add_special_tokens is not False)

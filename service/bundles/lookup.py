@@ -20,9 +20,11 @@ from service.bundles.key import BundleKey, machine_inputs, source_digest
 from service.bundles.location import local_folder, shared_location
 from service.bundles.prefetch import PrefetchedBundle
 from service.device.mesh import DeviceMesh
+from service.encoder.shapes import EncoderShapes
 from service.engine.shapes import EngineShapes
 from service.errors import ServiceError
 from service.models.config import DecoderConfig
+from service.models.encoders.config import EncoderConfig
 from service.observability.metrics import Metrics
 from service.settings import Settings
 from service.storage.location import LocalLocation
@@ -34,6 +36,8 @@ logger = logging.getLogger(__name__)
 TRACED_SOURCES = (
     "compile",
     "device",
+    "encoder/shapes.py",
+    "encoder/steps",
     "engine/limits.py",
     "engine/shapes.py",
     "engine/steps",
@@ -45,10 +49,12 @@ TRACED_SOURCES = (
 NUM_READERS = 8
 
 
-def bundle_key(config: DecoderConfig, dtype: np.dtype, shapes: EngineShapes, mesh: DeviceMesh) -> BundleKey:
-    """Return the key of the bundle that an engine needs; which kernel it uses follows from these."""
+def bundle_key(
+    config: DecoderConfig | EncoderConfig, dtype: np.dtype, shapes: EngineShapes | EncoderShapes, mesh: DeviceMesh
+) -> BundleKey:
+    """Return the key of the bundle that a model needs; which kernel it uses follows from these."""
     root = Path(service.__file__).parent
-    inputs = {
+    inputs: dict[str, Any] = {
         "model": asdict(config),
         "dtype": dtype.name,
         "shapes": asdict(shapes),
@@ -56,7 +62,6 @@ def bundle_key(config: DecoderConfig, dtype: np.dtype, shapes: EngineShapes, mes
         "mesh": mesh.facts,
         **machine_inputs(mesh.devices),
     }
-    inputs["model"]["sliding_windows"] = list(config.sliding_windows)
     return BundleKey(inputs)
 
 

@@ -7,12 +7,13 @@ import hashlib
 import json
 import logging
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from service.checkpoint import levanter
 from service.checkpoint.layout import INDEX, TOKENIZER_FILES, LevanterLayout, SafetensorsLayout, detect_layout, named
 from service.checkpoint.model_config import CONFIG_JSON, YAML_SUFFIXES, parse_json_object, parse_levanter_yaml
+from service.checkpoint.sentence_files import read_sentence_files, weights_of_modules
 from service.errors import AmbiguousCheckpoint, MalformedCheckpoint, MissingFile
 from service.storage.location import GcsLocation, LocalLocation, Location, parse_location
 from service.storage.objects import ObjectInfo
@@ -47,6 +48,7 @@ class LocatedCheckpoint:
     hub_config: Mapping[str, Any]  # the values of a config.json
     weights: FileSet
     tokenizer: FileSet
+    sentence_files: Mapping[str, Any] = field(default_factory=dict)  # the JSON of sentence-transformers, by file
 
 
 def locate(
@@ -81,11 +83,16 @@ def locate(
         tokenizer_folders = folders
     tokenizer = _tokenizer(source.uri, tokenizer_folders)
     weights = layout.weights
+    sentence_files: Mapping[str, Any] = {}
     if isinstance(layout, SafetensorsLayout):
+        sentence_files = read_sentence_files(source, objects)
         layout, weights = _choose_weights(source, objects, layout)
+        modules = weights_of_modules(objects, sentence_files)
+        layout, weights = SafetensorsLayout((*layout.weights, *modules)), (*weights, *modules)
     if tokenizer.source is source:  # one source: one entry of the cache
         weights = tuple(dict.fromkeys((*weights, *tokenizer.objects)))
-    return LocatedCheckpoint(source.uri, layout, hub_config, FileSet(source, weights, folders[0].folder), tokenizer)
+    files = FileSet(source, weights, folders[0].folder)
+    return LocatedCheckpoint(source.uri, layout, hub_config, files, tokenizer, sentence_files)
 
 
 @dataclass(frozen=True)

@@ -10,16 +10,25 @@ CONFIG_JSON = "config.json"
 YAML_SUFFIXES = (".yaml", ".yml")
 
 
+def parse_json(uri: str, name: str, data: bytes) -> Any:
+    """Parse a JSON value.
+
+    Raises:
+        MalformedCheckpoint: the data is not JSON.
+    """
+    try:
+        return json.loads(data)
+    except (ValueError, RecursionError) as error:
+        raise MalformedCheckpoint(uri, name, "is not JSON.") from error
+
+
 def parse_json_object(uri: str, name: str, data: bytes) -> dict[str, Any]:
     """Parse a JSON object.
 
     Raises:
         MalformedCheckpoint: the data is not a JSON object.
     """
-    try:
-        values = json.loads(data)
-    except (ValueError, RecursionError) as error:
-        raise MalformedCheckpoint(uri, name, "is not JSON.") from error
+    values = parse_json(uri, name, data)
     if not isinstance(values, dict):
         raise MalformedCheckpoint(uri, name, "is not a JSON object.")
     return values

@@ -7,6 +7,8 @@
     │   ├── UnknownParameter               (param) of no known interface
     │   ├── MissingParameter               (param)
     │   ├── ContextLengthExceeded          (prompt_tokens, max_tokens, limit_tokens)
+    │   ├── TextTooLong                    (num_tokens, limit_tokens)
+    │   ├── WrongKindOfModel               (model)
     │   ├── InvalidApiKey              401
     │   ├── UnknownRoute               404
     │   ├── UnknownModel               404 (model, served)
@@ -24,6 +26,7 @@
     │   └── DeadlineExceeded           504 (limit_s)
     ├── EngineError                    500 server_error
     │   ├── NonFiniteLogits                of one sequence
+    │   ├── NonFiniteVector                (index) of one text
     │   ├── ConstraintError                of one sequence
     │   └── EngineStopped              503 the device thread has ended
     └── StartError                     stops the start with one line and exit code 1
@@ -60,7 +63,7 @@ from service.errors.checkpoint import (
     TransferFailed,
     UnsupportedModel,
 )
-from service.errors.engine import ConstraintError, EngineError, EngineStopped, NonFiniteLogits
+from service.errors.engine import ConstraintError, EngineError, EngineStopped, NonFiniteLogits, NonFiniteVector
 from service.errors.request import (
     BodyTooLarge,
     BodyTooSlow,
@@ -77,12 +80,14 @@ from service.errors.request import (
     NotReady,
     Overloaded,
     RequestError,
+    TextTooLong,
     UnknownModel,
     UnknownObject,
     UnknownParameter,
     UnknownRoute,
     UnsupportedMediaType,
     UnsupportedParameter,
+    WrongKindOfModel,
 )
 from service.errors.root import ServiceError
 from service.errors.start import DoesNotFit, PortInUse, SettingsError, StartError
@@ -113,6 +118,7 @@ __all__ = [
     "MissingFile",
     "MissingParameter",
     "NonFiniteLogits",
+    "NonFiniteVector",
     "NotReady",
     "ObjectChanged",
     "Overloaded",
@@ -123,6 +129,7 @@ __all__ = [
     "SettingsError",
     "StartError",
     "StorageFull",
+    "TextTooLong",
     "TransferFailed",
     "UnknownModel",
     "UnknownObject",
@@ -131,4 +138,5 @@ __all__ = [
     "UnsupportedMediaType",
     "UnsupportedModel",
     "UnsupportedParameter",
+    "WrongKindOfModel",
 ]

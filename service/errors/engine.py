@@ -17,6 +17,19 @@ class NonFiniteLogits(EngineError):
     code = "broken_scores"
 
 
+class NonFiniteVector(EngineError):
+    """The vector of one text is NaN or infinite; other requests go on."""
+
+    code = "broken_scores"
+
+    def __init__(self, index: int) -> None:
+        super().__init__(
+            f"The model's vector of the text at index {index} is NaN or infinite. This ends this request only. "
+            "The checkpoint's weights or the DTYPE may be at fault; another text may work."
+        )
+        self.index = index
+
+
 class ConstraintError(EngineError):
     """The constraint of one sequence cannot be applied; the others of its batch go on."""
 

@@ -75,6 +75,21 @@ class ContextLengthExceeded(RequestError):
         self.limit_tokens = limit_tokens
 
 
+class TextTooLong(RequestError):
+    """A text has more tokens than the model takes."""
+
+    code = "context_length_exceeded"
+
+    def __init__(self, *, num_tokens: int, limit_tokens: int, param: str) -> None:
+        super().__init__(
+            f"This model takes texts of at most {limit_tokens} tokens, and '{param}' has {num_tokens}. "
+            "Shorten it, or send 'truncate_prompt_tokens': -1 to have the rest cut off.",
+            param=param,
+        )
+        self.num_tokens = num_tokens
+        self.limit_tokens = limit_tokens
+
+
 class InvalidApiKey(RequestError):
     """The request has no API key, or a wrong one."""
 
@@ -140,6 +155,16 @@ class FilesUnavailable(RequestError):
 
     def __init__(self) -> None:
         super().__init__("Files and batches cannot be read or written now; the server's log has the cause. Try again.")
+
+
+class WrongKindOfModel(RequestError):
+    """The served model is of a kind that this route does not serve."""
+
+    code = "unsupported_model"
+
+    def __init__(self, model: str, ability: str, routes: str) -> None:
+        super().__init__(f"The model '{model}' {ability}: it answers {routes}, and not this route.", param="model")
+        self.model = model
 
 
 class MethodNotAllowed(RequestError):

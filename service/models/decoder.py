@@ -27,7 +27,7 @@ from service.kernels.sharded import ShardedAttention
 from service.models.config import DecoderConfig
 from service.models.decoder_weights import decoder_weight_specs
 from service.models.interface import Cache, LayerGroup, LayerGroupInputs, Shardings, Weights
-from service.models.layer_groups import decoder_layer_groups
+from service.models.layer_groups import layer_groups
 from service.models.rotation import Rotation
 from service.models.weight_spec import WeightSpec
 
@@ -76,7 +76,7 @@ class Decoder:
     @property
     def layer_groups(self) -> tuple[LayerGroup, ...]:
         """The layers in order, cut into groups that are compiled separately."""
-        return decoder_layer_groups(self.config, self.weight_specs())
+        return layer_groups(self.config, self.weight_specs())
 
     def initial_cache(self, layout: CacheLayout, group: LayerGroup) -> Cache:
         """Return a layer group's empty cache: for each part of the layout that of all its layers."""

@@ -1,4 +1,4 @@
-"""Groups of a decoder's layers, each of which is compiled as a program of its own.
+"""Groups of a model's layers, each of which is compiled as a program of its own.
 
 The executable of a step in one piece has the code of every layer, and the time to load it grows faster than its size:
 on a CPU 0.47 s for 30 layers, 0.07 s for five of them. Layers of equal trace share code only by sharing an executable.
@@ -6,8 +6,8 @@ Calling one for a few layers at a time costs no measurable time: the device is s
 """
 
 from collections.abc import Sequence
+from typing import Protocol, runtime_checkable
 
-from service.models.config import DecoderConfig
 from service.models.interface import LayerGroup
 from service.models.weight_spec import WeightSpec
 
@@ -16,7 +16,21 @@ GROUP_SIZES = (3, 4, 5, 6)  # layers
 USUAL_SIZE = 5
 
 
-def decoder_layer_groups(config: DecoderConfig, specs: Sequence[WeightSpec]) -> tuple[LayerGroup, ...]:
+@runtime_checkable
+class Layers(Protocol):
+    """The part of a model's geometry that its layers' traces follow from."""
+
+    @property
+    def num_layers(self) -> int:
+        """The number of layers."""
+        ...
+
+    def sliding_window(self, layer: int) -> int | None:
+        """Return the window of one layer in tokens, or None."""
+        ...
+
+
+def layer_groups(config: Layers, specs: Sequence[WeightSpec]) -> tuple[LayerGroup, ...]:
     """Cut the layers into groups of as few kinds as possible."""
 
     def cost(size: int) -> tuple[int, int]:
@@ -37,7 +51,7 @@ def _cut(num_layers: int, size: int) -> list[range]:
     return [range(first, min(first + size, num_layers)) for first in range(0, num_layers, size)]
 
 
-def _trace_properties(config: DecoderConfig, layers: range) -> tuple[int | None, ...]:
+def _trace_properties(config: Layers, layers: range) -> tuple[int | None, ...]:
     """Return the properties that distinguish one group's trace from another's."""
     return tuple(config.sliding_window(layer) for layer in layers)
 

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from service.api.application import create_api
-from service.api.dependencies import ServedModel
+from service.api.served import Served
 from service.observability.metrics import Metrics
 from service.offline.batch import Tally, run_batch
 from service.offline.batch_file import Journal, read_lines
@@ -24,7 +24,7 @@ logger = logging.getLogger(__name__)
 class _Loaded:
     """The `ModelReadiness` of a model that has been loaded."""
 
-    model: ServedModel
+    model: Served
     is_live: bool = True
     is_ready: bool = True
     status: str = "complete"
@@ -32,7 +32,7 @@ class _Loaded:
     def progress(self) -> dict[str, Any]:
         return {}
 
-    def served_model(self) -> ServedModel:
+    def served_model(self) -> Served:
         return self.model
 
 
@@ -53,7 +53,7 @@ def run_file(settings: Settings, source: Path, target: Path) -> int:
     loaded = start.wait_for_model()
     start.wait_until_ready()
     tally = asyncio.run(_answer(settings, loaded, metrics, source, target))
-    loaded.engine.stop()
+    loaded.running.stop()
     facts = {"lines": tally.num_lines, "refused": tally.num_refused, "tokens": tally.num_tokens}
     logger.info("batch complete", extra={**facts, "tokens_per_second": round(tally.tokens_per_second, 1)})
     return 0

@@ -19,7 +19,7 @@ from service.start.progress import Phase, StartProgress
 if TYPE_CHECKING:
     from service.api.batch.batches import Batches
     from service.api.batch.worker import BatchWorker
-    from service.api.dependencies import ServedModel
+    from service.api.served import Served
     from service.start.context import StartContext
     from service.start.graph import Task
     from service.start.load import ModelStart
@@ -90,7 +90,7 @@ class Service:
         """Return the start's timeline and results as a JSON object."""
         return {"is_ready": self.is_ready, **self.start_progress.report()}
 
-    def served_model(self) -> "ServedModel":
+    def served_model(self) -> "Served":
         """Return the model that answers.
 
         Raises:
@@ -117,7 +117,7 @@ class Service:
         if self._worker is not None:
             await self._worker.stop()
         if self.loaded is not None:
-            engine = self.loaded.engine
+            engine = self.loaded.running
             is_done = await engine.drain(self.settings.drain_seconds)
             logger.info("drained", extra={"is_complete": is_done, "cut_off": engine.num_open})
             engine.stop()

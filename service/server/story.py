@@ -8,7 +8,7 @@ import shlex
 import shutil
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from service.observability.progress import human_bytes, progress_line
@@ -69,7 +69,7 @@ class Story:
     def _introduction(self) -> list[str]:
         settings, model = self._service.settings, self._service.served_model()
         seconds = self._service.start_progress.answering_s or 0.0
-        asking = command(self._url, model.name, needs_key=bool(settings.api_keys), is_chat=bool(model.chat_template))
+        asking = command(self._url, model.name, model.example, needs_key=bool(settings.api_keys))
         pages = [f"  Chat  {self._url}/", f"  API   {self._url}/v1, described at {self._url}/docs"]
         return [
             "",
@@ -82,15 +82,13 @@ class Story:
         ]
 
 
-def command(url: str, model: str, *, needs_key: bool, is_chat: bool) -> list[str]:
-    """Return the lines of a curl command that asks the model something."""
+def command(url: str, model: str, example: tuple[str, Mapping[str, Any]], *, needs_key: bool) -> list[str]:
+    """Return the lines of a curl command that sends an example, a route and its fields, to the model."""
     import json
 
-    asked: dict[str, Any] = (
-        {"messages": [{"role": "user", "content": "Who are you?"}]} if is_chat else {"prompt": "Once upon a time"}
-    )
+    route, asked = example
     return [
-        f"curl {url}/v1/{'chat/' if is_chat else ''}completions -H 'Content-Type: application/json' \\",
+        f"curl {url}/v1/{route} -H 'Content-Type: application/json' \\",
         *(['  -H "Authorization: Bearer $API_KEY" \\'] if needs_key else []),
         f"  -d {shlex.quote(json.dumps({'model': model, **asked}, ensure_ascii=False))}",
     ]

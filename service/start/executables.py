@@ -1,4 +1,4 @@
-"""An engine's executables: loaded from a bundle, or compiled in the background; and the bundle made of them.
+"""A model's executables: loaded from a bundle, or compiled in the background; and the bundle made of them.
 
 Without a bundle a start needs few of them to answer: a step that holds any chunk and one that holds any batch. The
 others are compiled while requests are answered, on threads that leave the processors to the steps.
@@ -21,13 +21,10 @@ from service.bundles.lookup import BundlePlaces
 from service.compile.aot import STACK_BYTES, compile_programs, compile_timed
 from service.compile.lazy import LazyExecutables, Making
 from service.compile.program import Executable, Program, load_executable
-from service.engine.steps.names import compile_order, first_names, program_names, sufficient_names
-from service.engine.steps.programs import engine_programs
-from service.models.weight_shapes import weight_shapes
 from service.start.imports import run_deferred
+from service.start.kinds.model_spec import ModelSpec
 from service.start.niceness import yield_to_steps
 from service.start.progress import Phase, StartProgress
-from service.start.spec import EngineSpec
 
 logger = logging.getLogger(__name__)
 
@@ -43,7 +40,7 @@ class BundleSearch:
 
 @dataclass(frozen=True)
 class Executables:
-    """All executables of an engine. Some may still be loading or compiling; reading one waits for it."""
+    """All executables of a model. Some may still be loading or compiling; reading one waits for it."""
 
     by_name: LazyExecutables
     first: Sequence[str]  # what the first token needs
@@ -65,7 +62,7 @@ class Executables:
             for name in self.first:
                 self.by_name[name]
 
-    def to_bundle(self, spec: EngineSpec, progress: StartProgress) -> Bundle:
+    def to_bundle(self, spec: ModelSpec, progress: StartProgress) -> Bundle:
         """Return the bundle that they came from, or serialize them."""
         if self.bundle is not None:
             return self.bundle
@@ -74,38 +71,32 @@ class Executables:
         return make_bundle(spec.key, self.by_name, self.compiler.seconds, making, self.compiler.take_loaded())
 
 
-def needed_names(spec: EngineSpec) -> list[str]:
-    """Return the names of all executables of an engine, about in the order in which requests need them."""
-    return program_names(spec.shapes, spec.layer_groups)
-
-
-def find_bundle(spec: EngineSpec, places: BundlePlaces, progress: StartProgress) -> BundleSearch:
-    """Look for the bundle of an engine."""
+def find_bundle(spec: ModelSpec, places: BundlePlaces, progress: StartProgress) -> BundleSearch:
+    """Look for the bundle of a model."""
     begin_s = progress.elapsed_s()
     with progress.part(Phase.EXECUTABLES, "find bundle"):
-        return BundleSearch(places, places.find(spec.key, needed_names(spec)), begin_s)
+        return BundleSearch(places, places.find(spec.key, spec.names.every), begin_s)
 
 
-def search_facts(spec: EngineSpec, search: BundleSearch) -> dict[str, Any]:
+def search_facts(spec: ModelSpec, search: BundleSearch) -> dict[str, Any]:
     """Return what the log says about the executables of a start."""
     size = {} if search.found is None else {"bundle_bytes": search.found.size_bytes}
-    return {"bundle": search.places.outcome, "executables": len(needed_names(spec)), **size}
+    return {"bundle": search.places.outcome, "executables": len(spec.names.every), **size}
 
 
-def obtain_executables(spec: EngineSpec, search: BundleSearch, progress: StartProgress) -> Executables:
+def obtain_executables(spec: ModelSpec, search: BundleSearch, progress: StartProgress) -> Executables:
     """Begin to load the executables of a bundle, or to compile them, and return at once."""
-    progress.count_executables(0, len(needed_names(spec)))
+    progress.count_executables(0, len(spec.names.every))
     if search.found is not None:
         return _load_all(spec, search.found, progress)
     return compile_all(spec, search, progress)
 
 
-def compile_all(spec: EngineSpec, search: BundleSearch, progress: StartProgress) -> Executables:
+def compile_all(spec: ModelSpec, search: BundleSearch, progress: StartProgress) -> Executables:
     """Begin to compile every executable from its shapes, without waiting for a weight."""
     gc.enable()  # unlike importing, tracing produces garbage
     compiler = _Compiler(spec, search.places.kept(spec.key), progress)
-    first = sufficient_names(spec.shapes, spec.layer_groups)
-    names = compile_order(spec.shapes, spec.layer_groups)
+    first = spec.names.sufficient
     num_processors = os.cpu_count() or 1
     making = Making(
         compiler.obtain,
@@ -115,12 +106,12 @@ def compile_all(spec: EngineSpec, search: BundleSearch, progress: StartProgress)
         lookups_make=False,
         on_rest_thread=yield_to_steps,
     )
-    return Executables(LazyExecutables(names, len(first), making), first, compiler=compiler)
+    return Executables(LazyExecutables(spec.names.compile_order, len(first), making), first, compiler=compiler)
 
 
-def _load_all(spec: EngineSpec, bundle: Bundle, progress: StartProgress) -> Executables:
+def _load_all(spec: ModelSpec, bundle: Bundle, progress: StartProgress) -> Executables:
     done = itertools.count(1)
-    names = needed_names(spec)
+    names = spec.names.every
 
     def load_one(name: str) -> Executable:
         with progress.part(Phase.EXECUTABLES, name):
@@ -135,7 +126,7 @@ def _load_all(spec: EngineSpec, bundle: Bundle, progress: StartProgress) -> Exec
         return executable
 
     num_processors = os.cpu_count() or 1
-    first = first_names(spec.shapes, spec.layer_groups)
+    first = spec.names.first
     making = Making(
         load_one,
         num_first_threads=max(1, num_processors - 1),  # the imports that run at the same time need one processor
@@ -147,7 +138,7 @@ def _load_all(spec: EngineSpec, bundle: Bundle, progress: StartProgress) -> Exec
 class _Compiler:
     """Compiles executables, except those that an earlier start kept, and keeps each one at once."""
 
-    def __init__(self, spec: EngineSpec, kept: KeptExecutables, progress: StartProgress) -> None:
+    def __init__(self, spec: ModelSpec, kept: KeptExecutables, progress: StartProgress) -> None:
         self.seconds: dict[str, float] = {}  # to compile each, now or in an earlier start
         self._loaded: dict[str, bytes] = {}
         self._spec, self._keeper, self._progress = spec, kept, progress
@@ -160,7 +151,7 @@ class _Compiler:
         begin_s = self._progress.elapsed_s()
         executable = self._load(name) or self._compile(name)
         self._progress.record(Phase.EXECUTABLES, name, begin_s=begin_s)
-        self._progress.count_executables(next(self._done), len(needed_names(self._spec)))
+        self._progress.count_executables(next(self._done), len(self._spec.names.every))
         return executable
 
     def take_loaded(self) -> Mapping[str, bytes]:
@@ -213,8 +204,8 @@ class _Compiler:
         return {program.name: program for program in _programs(self._spec, self._progress)}
 
 
-def _programs(spec: EngineSpec, progress: StartProgress) -> Sequence[Program]:
-    with progress.phase(Phase.IMPORT, "haliax"):
+def _programs(spec: ModelSpec, progress: StartProgress) -> Sequence[Program]:
+    with progress.phase(Phase.IMPORT, "model"):
         run_deferred()
         model = spec.model()
-    return engine_programs(model, spec.shapes, weight_shapes(spec.specs, spec.dtype, spec.mesh))
+    return spec.programs(model)

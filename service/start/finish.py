@@ -1,23 +1,21 @@
 """Finish a start once requests are answered: probe token, remaining executables, complete, store the bundle."""
 
-import asyncio
 import contextlib
 import logging
 import sys
 import time
 from typing import TYPE_CHECKING, Any
 
-from service.errors import Draining, EngineError, Overloaded
+from service.errors import EngineError
 from service.start.context import StartContext
 from service.start.discover import Devices
 from service.start.imports import end_quick_imports
 from service.start.progress import Phase
-from service.start.tasks import LoadedModel, RunningEngine
+from service.start.tasks import LoadedModel
 
 if TYPE_CHECKING:
-    from service.engine.engine import Engine
     from service.start.executables import BundleSearch, Executables
-    from service.start.spec import EngineSpec
+    from service.start.kinds.model_spec import ModelSpec, Running
 
 logger = logging.getLogger(__name__)
 
@@ -27,27 +25,27 @@ EARLY_REQUESTS_S, POLL_S = 1.0, 0.05
 HEAVY_PACKAGES = ("levanter", "haliax", "equinox", "transformers", "torch", "tensorstore", "google.cloud.storage")
 
 
-def probe(context: StartContext, *, engine: RunningEngine) -> None:
-    """Answer early requests first; generate one token if there were none. From here on the service is answering.
+def probe(context: StartContext, *, engine: "Running") -> None:
+    """Answer early requests first; compute one token or vector if there were none. From here on it is answering.
 
     Raises:
         EngineError: no token came out.
     """
     end_quick_imports()
     time.sleep(POLL_S)  # requests that waited for the model are being submitted
-    _wait_for_early_requests(engine.engine)
-    if engine.engine.first_token_s is None:
-        asyncio.run(_generate_token(engine.engine))
-    context.progress.mark_answering(engine.engine.first_token_s)
+    _wait_for_early_requests(engine)
+    if engine.first_answer_s is None:
+        engine.probe()
+    context.progress.mark_answering(engine.first_answer_s)
 
 
 def obtain_rest(
     context: StartContext,
     *,
-    spec: "EngineSpec",
+    spec: "ModelSpec",
     bundle: "BundleSearch",
     executables: "Executables",
-    engine: RunningEngine,
+    engine: "Running",
 ) -> bool:
     """Load or compile the executables that a first token does not need, and run once what was compiled.
 
@@ -61,8 +59,7 @@ def obtain_rest(
             facts.update(search_facts(spec, bundle))
             executables.by_name.wait()
         if not executables.is_hit:  # a bundle is stored after this, so its executables have run
-            for step in engine.runner.padded_steps():
-                engine.engine.run_between_steps(step)
+            engine.run_all()
     except EngineError:
         raise
     except Exception as error:
@@ -74,16 +71,16 @@ def obtain_rest(
     return True
 
 
-def fill_caches(_: StartContext, *, engine: RunningEngine) -> None:
+def fill_caches(_: StartContext, *, engine: "Running") -> None:
     """Allocate the parts of the KV cache that no step has reached."""
-    engine.runner.fill_caches()
+    engine.fill_caches()
 
 
 def mark_ready(
     context: StartContext,
     *,
     devices: Devices,
-    spec: "EngineSpec",
+    spec: "ModelSpec",
     bundle: "BundleSearch",
     model: LoadedModel,
     rest: bool,
@@ -91,13 +88,11 @@ def mark_ready(
     """Report the start complete, with its facts."""
     if not rest:
         return
-    progress, shapes = context.progress, spec.shapes
-    progress.facts |= _engine_facts(spec)
+    progress = context.progress
+    progress.facts |= _spec_facts(spec)
     progress.mark_ready(
         model=model.served.name,
-        max_model_len=shapes.max_context,
-        kv_pages=shapes.num_pages,
-        slots=shapes.num_slots,
+        **spec.ready_facts,
         bundle_outcome=bundle.places.outcome,
         compiles=devices.compiles.num_compiles,
         traces=devices.compiles.num_traces,
@@ -106,7 +101,7 @@ def mark_ready(
 
 
 def store_bundle(
-    context: StartContext, *, spec: "EngineSpec", bundle: "BundleSearch", executables: "Executables", rest: bool
+    context: StartContext, *, spec: "ModelSpec", bundle: "BundleSearch", executables: "Executables", rest: bool
 ) -> None:
     """Store the bundle for later starts, wherever it is missing."""
     with contextlib.closing(bundle.places):
@@ -119,24 +114,14 @@ def store_bundle(
             logger.warning("no bundle could be made; the next start compiles again", exc_info=True)
 
 
-async def _generate_token(engine: "Engine") -> None:
-    from service.engine.request import Request, Sampling
-
-    request = Request(id="warm", prompt_ids=(0,), max_tokens=1, sampling=Sampling(temperature=0.0))
-    # An engine that is full is about to generate tokens for clients, and a drain needs none.
-    with contextlib.suppress(Overloaded, Draining):
-        async for _ in engine.submit(request):
-            pass
-
-
-def _wait_for_early_requests(engine: "Engine") -> None:
+def _wait_for_early_requests(engine: "Running") -> None:
     """Wait until the requests that arrived during the start are answered, but not for long."""
     give_up_s = time.monotonic() + EARLY_REQUESTS_S
     while engine.num_open and time.monotonic() < give_up_s:
         time.sleep(POLL_S)
 
 
-def _engine_facts(spec: "EngineSpec") -> dict[str, Any]:
+def _spec_facts(spec: "ModelSpec") -> dict[str, Any]:
     inputs = spec.key.inputs
     reported = ("packages", "platform", "platform_version", "device_kind", "num_devices", "mesh")
-    return {"bundle_key": spec.key.digest, "shapes": spec.shapes.facts, **{name: inputs[name] for name in reported}}
+    return {"bundle_key": spec.key.digest, "shapes": spec.shape_facts, **{name: inputs[name] for name in reported}}

@@ -18,6 +18,9 @@ from service.checkpoint.load import LoadedWeights, load_on_host
 from service.device.memory import expects_cpu, host_memory_bytes
 from service.errors import CheckpointError, UnsupportedModel
 from service.models.decoder_weights import decoder_weight_specs
+from service.models.encoders.registry import is_encoder, read_encoder_config
+from service.models.encoders.sentence import read_sentence_config
+from service.models.encoders.weights import encoder_weight_specs
 from service.models.registry import read_config
 from service.models.weight_spec import WeightSpec
 from service.settings import Settings
@@ -27,7 +30,7 @@ from service.start.progress import Phase
 from service.weights.assembly import host_bytes
 
 if TYPE_CHECKING:
-    from service.start.spec import EngineSpec
+    from service.start.kinds.model_spec import ModelSpec
 
 logger = logging.getLogger(__name__)
 
@@ -55,7 +58,7 @@ class ExpectedWeights:
     dtype: np.dtype
     cancelled: threading.Event
 
-    def match(self, spec: "EngineSpec") -> bool:
+    def match(self, spec: "ModelSpec") -> bool:
         """Return whether an engine asks for exactly these."""
         return spec.mesh.is_host and (spec.specs, spec.dtype) == (self.specs, self.dtype)
 
@@ -81,14 +84,20 @@ def expect_weights(context: StartContext, *, checkpoint: LocatedCheckpoint) -> E
 
 def _expected(settings: Settings, checkpoint: LocatedCheckpoint, cancelled: threading.Event) -> ExpectedWeights | None:
     try:
-        config = read_config(checkpoint.uri, checkpoint.hub_config)
+        specs = _weight_specs(checkpoint)
     except UnsupportedModel:
         return None  # the engine's spec raises it
-    expected = ExpectedWeights(
-        decoder_weight_specs(config), choose_dtype(settings.dtype, checkpoint.hub_config, "cpu"), cancelled
-    )
+    expected = ExpectedWeights(specs, choose_dtype(settings.dtype, checkpoint.hub_config, "cpu"), cancelled)
     fits = host_bytes(expected.specs, expected.dtype) <= LARGEST_SHARE_OF_MEMORY * host_memory_bytes()
     return expected if fits else None
+
+
+def _weight_specs(checkpoint: LocatedCheckpoint) -> tuple[WeightSpec, ...]:
+    uri, hub_config = checkpoint.uri, checkpoint.hub_config
+    if is_encoder(hub_config):
+        vector = read_sentence_config(uri, checkpoint.sentence_files).vector
+        return encoder_weight_specs(read_encoder_config(uri, hub_config, vector))
+    return decoder_weight_specs(read_config(uri, hub_config))
 
 
 def prefetch_weights(
@@ -115,7 +124,7 @@ def prefetch_weights(
     return PrefetchedWeights(loaded, begin_s)
 
 
-def check_prefetch(_: StartContext, *, expected_weights: ExpectedWeights | None, spec: "EngineSpec") -> None:
+def check_prefetch(_: StartContext, *, expected_weights: ExpectedWeights | None, spec: "ModelSpec") -> None:
     """End the prefetch at once if the engine asks for other weights."""
     if expected_weights is not None and not expected_weights.match(spec):
         logger.info("the prefetched weights are not those of the engine; loading them again")

@@ -15,27 +15,26 @@ import numpy as np
 from service.bundles.bundle import Bundle
 from service.bundles.lookup import BundlePlaces
 from service.checkpoint.discover import LocatedCheckpoint
-from service.engine.runner import Runner
 from service.observability.metrics import Metrics
 from service.settings import Settings
 from service.start.context import StartContext
 from service.start.conversions import store_conversion
 from service.start.discover import checkpoint_uri, opener
-from service.start.executables import BundleSearch, compile_all, find_bundle, needed_names
+from service.start.executables import BundleSearch, compile_all, find_bundle
 from service.start.graph import GraphRun
+from service.start.kinds.model_spec import ModelSpec
 from service.start.load import DISCOVERY
 from service.start.progress import Phase, StartProgress
-from service.start.spec import EngineSpec
 
 logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
 class _Goal:
-    """The engine that a start would build, and the places of its bundles."""
+    """The model that a start would build, and the places of its bundles."""
 
     checkpoint: LocatedCheckpoint
-    spec: EngineSpec
+    spec: ModelSpec
     places: BundlePlaces
     progress: StartProgress
 
@@ -45,7 +44,7 @@ def check(settings: Settings) -> int:
     goal = _discover(settings)
     with contextlib.closing(goal.places):
         found = find_bundle(goal.spec, goal.places, goal.progress).found
-    facts = {"outcome": goal.places.outcome, "key": goal.spec.key.digest, "executables": len(needed_names(goal.spec))}
+    facts = {"outcome": goal.places.outcome, "key": goal.spec.key.digest, "executables": len(goal.spec.names.every)}
     _print_facts({**facts, "places": [place.uri for place in goal.places.places]})
     return 0 if found is not None else 1
 
@@ -95,7 +94,7 @@ def _make(goal: _Goal, search: BundleSearch) -> Bundle:
     with goal.progress.phase(Phase.WARM):
         # Whether a step runs does not depend on the values of the weights.
         zeros = {weight.name: spec.mesh.put(np.zeros(weight.shape, spec.dtype), weight.axes) for weight in spec.specs}
-        Runner(spec.shapes, spec.layer_groups, zeros, executables.by_name).warm()
+        spec.run_once(zeros, executables.by_name)
     return executables.to_bundle(spec, goal.progress)
 
 

@@ -6,13 +6,14 @@ A warm start imports no Levanter, Haliax, Equinox or Transformers, and nothing h
 import hashlib
 import logging
 import time
-from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
 
 from service.bundles.location import local_folder
 from service.bundles.prefetch import PrefetchedBundle, prefetch_bundle
 from service.checkpoint.discover import LocatedCheckpoint
 from service.checkpoint.load import load_checkpoint
+from service.models.encoders.registry import is_encoder
 from service.settings import Settings
 from service.start.context import StartContext
 from service.start.discover import Devices, checkpoint_uri
@@ -21,19 +22,14 @@ from service.start.progress import Phase
 from service.storage.location import HubLocation, parse_location
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
     from pathlib import Path
 
     import jax
 
-    from service.api.dependencies import ServedModel
-    from service.engine.device_state import DeviceState
-    from service.engine.engine import Engine
-    from service.engine.runner import Runner
+    from service.api.served import Served
     from service.start.executables import BundleSearch, Executables
-    from service.start.spec import EngineSpec
-    from service.text.chat_template import ChatTemplate
-    from service.text.tokenizer import Tokenizer
+    from service.start.kinds.model_spec import ModelSpec, Running, Text
 
 logger = logging.getLogger(__name__)
 
@@ -41,27 +37,11 @@ DEMO_NAME = "levserve-demo"
 
 
 @dataclass(frozen=True)
-class Text:
-    """What turns requests into token ids."""
-
-    tokenizer: "Tokenizer"
-    chat_template: "ChatTemplate | None"
-
-
-@dataclass(frozen=True)
-class RunningEngine:
-    """An engine that takes requests, and the runner below it."""
-
-    engine: "Engine"
-    runner: "Runner"
-
-
-@dataclass(frozen=True)
 class LoadedModel:
     """A model that answers requests."""
 
-    served: "ServedModel"
-    engine: "Engine"
+    served: "Served"
+    running: "Running"
 
 
 def read_last_bundle(context: StartContext) -> PrefetchedBundle:
@@ -69,21 +49,18 @@ def read_last_bundle(context: StartContext) -> PrefetchedBundle:
     return prefetch_bundle(local_folder(context.settings))
 
 
-def choose_spec(context: StartContext, *, devices: Devices, checkpoint: LocatedCheckpoint) -> "EngineSpec":
+def choose_spec(context: StartContext, *, devices: Devices, checkpoint: LocatedCheckpoint) -> "ModelSpec":
     """Choose dtype, sizes, kernel and mesh from configuration and devices."""
-    with context.progress.phase(Phase.IMPORT, "engine"):
-        from service.start.spec import choose_engine_spec
-    spec = choose_engine_spec(context.settings, checkpoint, devices.devices)
+    choose = import_choice(context, checkpoint)
+    spec = choose(context.settings, checkpoint, devices.devices)
     logger.info(
         "planned",
         extra={
-            "model_type": spec.config.model_type,
             "dtype": spec.dtype.name,
             "weights_bytes": spec.weights_bytes,
             "tensor_parallel": spec.mesh.num_devices,
-            "kv_head_copies": spec.config.kv_copies,
             "bundle": spec.key.digest,
-            **asdict(spec.shapes),
+            **spec.facts,
         },
     )
     return spec
@@ -93,7 +70,7 @@ def load_weights(
     context: StartContext,
     *,
     checkpoint: LocatedCheckpoint,
-    spec: "EngineSpec",
+    spec: "ModelSpec",
     expected_weights: ExpectedWeights | None,
     prefetched_weights: PrefetchedWeights | None,
 ) -> "Mapping[str, jax.Array]":
@@ -110,7 +87,7 @@ def load_weights(
 
 
 def find_bundle(
-    context: StartContext, *, checkpoint: LocatedCheckpoint, spec: "EngineSpec", last_bundle: PrefetchedBundle
+    context: StartContext, *, checkpoint: LocatedCheckpoint, spec: "ModelSpec", last_bundle: PrefetchedBundle
 ) -> "BundleSearch":
     """Look for the engine's bundle: on this machine, then where BUNDLE_URI says."""
     from service.bundles.lookup import BundlePlaces
@@ -120,7 +97,7 @@ def find_bundle(
     return find_bundle(spec, places, context.progress)
 
 
-def obtain_executables(context: StartContext, *, spec: "EngineSpec", bundle: "BundleSearch") -> "Executables":
+def obtain_executables(context: StartContext, *, spec: "ModelSpec", bundle: "BundleSearch") -> "Executables":
     """Begin to load the bundle's executables, or to compile them, and return."""
     from service.start.executables import obtain_executables
 
@@ -132,13 +109,9 @@ def wait_for_first(_: StartContext, *, executables: "Executables") -> None:
     executables.wait_for_first()
 
 
-def begin_state(_: StartContext, *, spec: "EngineSpec", executables: "Executables") -> "DeviceState":
+def begin_state(_: StartContext, *, spec: "ModelSpec", executables: "Executables") -> Any:
     """Make the device state that the first step needs besides weights."""
-    from service.engine.device_state import DeviceState
-
-    state = DeviceState(spec.shapes, spec.layer_groups, executables.by_name)
-    state.begin_caches()
-    return state
+    return spec.begin_state(executables.by_name)
 
 
 def pull_tokenizer_files(context: StartContext, *, checkpoint: LocatedCheckpoint) -> "Path":
@@ -149,9 +122,10 @@ def pull_tokenizer_files(context: StartContext, *, checkpoint: LocatedCheckpoint
         return pull_tokenizer(checkpoint, context.cache, context.progress.pulled).path
 
 
-def load_text(context: StartContext, *, checkpoint: LocatedCheckpoint, tokenizer_files: "Path") -> Text:
+def load_text(context: StartContext, *, checkpoint: LocatedCheckpoint, tokenizer_files: "Path") -> "Text":
     """Read tokenizer and chat template, which holds the GIL."""
     with context.progress.phase(Phase.TOKENIZER) as facts:
+        from service.start.kinds.model_spec import Text
         from service.text.load import load_chat_template, load_tokenizer
 
         uri = checkpoint.tokenizer.source.uri
@@ -164,50 +138,42 @@ def load_text(context: StartContext, *, checkpoint: LocatedCheckpoint, tokenizer
 def start_engine(
     context: StartContext,
     *,
-    spec: "EngineSpec",
+    spec: "ModelSpec",
     weights: "Mapping[str, jax.Array]",
     executables: "Executables",
-    device_state: "DeviceState",
-) -> RunningEngine:
+    device_state: Any,
+) -> "Running":
     """Start the device thread."""
-    from service.engine.engine import Engine
-    from service.engine.runner import Runner
-
     with context.progress.phase(Phase.WARM):
-        runner = Runner(spec.shapes, spec.layer_groups, weights, executables.by_name, device_state)
-        engine = Engine(
-            runner,
-            spec.shapes,
-            context.metrics,
-            max_requests=context.settings.max_concurrent_requests,
-            on_failure=context.on_engine_failure,
-        )
-        engine.start()
-    return RunningEngine(engine, runner)
+        return spec.start(context, weights, executables.by_name, device_state)
 
 
 def assemble_model(
-    context: StartContext, *, checkpoint: LocatedCheckpoint, spec: "EngineSpec", engine: RunningEngine, tokenizer: Text
+    context: StartContext, *, checkpoint: LocatedCheckpoint, spec: "ModelSpec", engine: "Running", tokenizer: "Text"
 ) -> LoadedModel:
     """Put engine and tokenizer together: requests are answered from here on."""
-    from service.api.dependencies import ServedModel
-
     name, *other_names = context.settings.model_names or (_default_name(context.settings),)
     versions = f"{spec.key.digest} {checkpoint.weights.version}"
-    served = ServedModel(
+    served = engine.served(
+        tokenizer,
         name=name,
         other_names=tuple(other_names),
         system_fingerprint=f"fp_{hashlib.sha256(versions.encode()).hexdigest()[:12]}",
         created=int(time.time()),
-        engine=engine.engine,
-        tokenizer=tokenizer.tokenizer,
-        chat_template=tokenizer.chat_template,
-        max_model_len=spec.shapes.max_context,
-        vocab_size=spec.config.vocab_size,
-        stop_ids=tokenizer.tokenizer.eos_ids,
-        defaults=tokenizer.tokenizer.defaults,
     )
-    return LoadedModel(served, engine.engine)
+    return LoadedModel(served, engine)
+
+
+def import_choice(context: StartContext, checkpoint: LocatedCheckpoint) -> "Callable[..., ModelSpec]":
+    """Import what chooses the spec of the checkpoint's kind of model, and return it."""
+    with context.progress.phase(Phase.IMPORT, "engine"):
+        if is_encoder(checkpoint.hub_config):
+            from service.start.kinds.encoder_spec import choose_encoder_spec
+
+            return choose_encoder_spec
+        from service.start.kinds.engine_spec import choose_engine_spec
+
+        return choose_engine_spec
 
 
 def _default_name(settings: Settings) -> str:

@@ -78,12 +78,33 @@ class Tokenizer:
                 raise ContextLengthExceeded(
                     prompt_tokens=fewest_tokens, max_tokens=0, limit_tokens=limit_tokens, param=param, is_estimate=True
                 )
-        try:
-            text.encode()
-        except UnicodeEncodeError:
-            raise InvalidParameter(f"'{param}' has a lone surrogate, which is not a character.", param=param) from None
+        _check_characters(text, param)
         # `encode` holds the GIL, for seconds if the text is long; `encode_batch_fast` releases it, and is faster.
         return self.backend.encode_batch_fast([text], add_special_tokens=add_special_tokens)[0].ids
+
+    def encode_all(
+        self, texts: Sequence[str], *, params: Sequence[str], max_tokens: int | None = None
+    ) -> list[list[int]]:
+        """Return the token ids of several texts, the post-processor's tokens included.
+
+        Args:
+            texts: what to encode.
+            params: the request field of each text, which an error names.
+            max_tokens: cut longer texts to so many tokens, those of the post-processor included; None for no cut.
+
+        Raises:
+            InvalidParameter: a text has a lone surrogate, which is not a character.
+        """
+        for text, param in zip(texts, params, strict=True):
+            _check_characters(text, param)
+        encodings = self.backend.encode_batch_fast(list(texts))
+        if max_tokens is None or all(len(encoding.ids) <= max_tokens for encoding in encodings):
+            return [encoding.ids for encoding in encodings]
+        room = max(0, max_tokens - self.backend.num_special_tokens_to_add(is_pair=False))
+        encodings = self.backend.encode_batch_fast(list(texts), add_special_tokens=False)
+        for encoding in encodings:
+            encoding.truncate(room)
+        return [self.backend.post_process(encoding).ids[:max_tokens] for encoding in encodings]
 
     def decode(self, token_ids: Sequence[int]) -> str:
         """Return the text of token ids, without special tokens."""
@@ -142,6 +163,13 @@ class TokenBytes:
 def special_ids(backend: tokenizers.Tokenizer) -> frozenset[int]:
     """Return the ids of control tokens, which have no text, such as the one that ends a message."""
     return frozenset(token_id for token_id, token in backend.get_added_tokens_decoder().items() if token.special)
+
+
+def _check_characters(text: str, param: str) -> None:
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        raise InvalidParameter(f"'{param}' has a lone surrogate, which is not a character.", param=param) from None
 
 
 def _decoder_steps(backend: tokenizers.Tokenizer) -> list[dict[str, Any]]:

@@ -9,7 +9,6 @@ import struct
 from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from pathlib import PurePosixPath
 from typing import Any
 
 import ml_dtypes
@@ -27,8 +26,8 @@ MAX_HEADER_BYTES = 100_000_000
 PREFIX_BYTES = 8  # they hold the header's length
 # Of the first read: the header of a model of a few billion parameters fits, and a round trip costs more than its bytes.
 FIRST_READ_BYTES = 128 * 1024
-# Tables in old checkpoints that a model computes itself.
-COMPUTED_SUFFIXES = (".rotary_emb.inv_freq",)
+# Tables in old checkpoints that a model computes itself, and the head of BERT's pretraining, which no vector needs.
+UNUSED_SUFFIXES = (".rotary_emb.inv_freq", "embeddings.position_ids", "pooler.dense.weight", "pooler.dense.bias")
 
 
 @dataclass(frozen=True)
@@ -69,7 +68,10 @@ def _read_header(file: OpenFile, budget: RetryBudget) -> Header:
     if num_bytes > len(data):
         data += read_range(source, info, len(data), num_bytes - len(data), budget)
     data = data[:num_bytes]
-    return Header(file, data, parse_header(source.uri, PurePosixPath(info.name).name, data, info.size_bytes))
+    folder, slash, name = info.name.rpartition("/")
+    entries = parse_header(source.uri, name, data, info.size_bytes)
+    # Modules after the model have a folder and a file each, with tensors of the same names.
+    return Header(file, data, {f"{folder}{slash}{tensor}": entry for tensor, entry in entries.items()})
 
 
 def header_size(uri: str, file: str, start: bytes, size_bytes: int) -> int:
@@ -160,7 +162,7 @@ def check_tensors(uri: str, specs: Iterable[WeightSpec], shapes: Mapping[str, tu
             raise MalformedCheckpoint(
                 uri, name, f"has shape {list(shapes[name])}; config.json makes it {list(source.shape)}."
             )
-    spare = [name for name in shapes if name not in sources and not name.endswith(COMPUTED_SUFFIXES)]
+    spare = [name for name in shapes if name not in sources and not name.endswith(UNUSED_SUFFIXES)]
     # With tied embeddings some writers store the same table twice; the embedding is the one that is used.
     spare = [name for name in spare if not (name == "lm_head.weight" and _is_tied(sources))]
     if spare:

@@ -21,6 +21,7 @@ ROUTES = {
     "/tokenizer_info",
     "/v1/chat/completions",
     "/v1/completions",
+    "/v1/embeddings",
     "/v1/models",
     "/v1/models/{model_id:path}",
     "/v1/responses",
@@ -66,7 +67,7 @@ async def test_a_spelling_of_health_is_not_health():
             assert (await client.get(f"http://test{path}")).status_code in (401, 404)
 
 
-@pytest.mark.parametrize("path", ["/", "/docs", "/redoc", "/v1", "/v1/embeddings", "/v1/models-x"])
+@pytest.mark.parametrize("path", ["/", "/docs", "/redoc", "/v1", "/v1/images", "/v1/models-x"])
 async def test_a_route_that_is_not_there_is_a_404_in_openais_shape(path):
     async with Service().client() as client:
         response = await client.get(path)

@@ -18,7 +18,7 @@ from service.engine.steps.programs import engine_programs
 from service.kernels.cpu import RowAttention
 from service.kernels.paging import Paging
 from service.models.decoder import Decoder
-from service.models.layer_groups import decoder_layer_groups
+from service.models.layer_groups import layer_groups
 from service.models.registry import read_config
 from service.models.weight_shapes import weight_shapes
 from tests.models.whole_step import WholeStep
@@ -36,7 +36,7 @@ def deep(num_layers, windows=()):
 
 
 def groups_of(config):
-    return decoder_layer_groups(config, Decoder(config).weight_specs())
+    return layer_groups(config, Decoder(config).weight_specs())
 
 
 @pytest.mark.parametrize(

@@ -43,7 +43,9 @@ def test_the_moving_line_says_what_is_known_and_under_way(changes, line):
 
 
 def test_the_command_suits_the_model_and_survives_the_shell():
-    lines = command("http://localhost:8080", "it's/a model", needs_key=True, is_chat=False)
+    lines = command(
+        "http://localhost:8080", "it's/a model", ("completions", {"prompt": "Once upon a time"}), needs_key=True
+    )
     assert lines[0].startswith("curl http://localhost:8080/v1/completions ")
     assert '"Authorization: Bearer $API_KEY"' in lines[1]
     echoed = subprocess.run(
@@ -51,7 +53,7 @@ def test_the_command_suits_the_model_and_survives_the_shell():
         capture_output=True, text=True, check=True,
     )  # fmt: skip
     assert json.loads(echoed.stdout) == {"model": "it's/a model", "prompt": "Once upon a time"}
-    chat = command("http://x", "m", needs_key=False, is_chat=True)
+    chat = command("http://x", "m", ("chat/completions", {}), needs_key=False)
     assert len(chat) == 2
     assert "chat/completions" in chat[0]
 

@@ -14,9 +14,9 @@ from service.errors import MalformedCheckpoint
 from service.observability.metrics import Metrics
 from service.settings import Settings
 from service.start.context import StartContext
+from service.start.kinds.engine_spec import EngineSpec, choose_engine_spec
 from service.start.prefetch import ExpectedWeights, PrefetchedWeights, check_prefetch, expect_weights, prefetch_weights
 from service.start.progress import StartProgress
-from service.start.spec import EngineSpec, choose_engine_spec
 from service.start.tasks import load_weights
 from service.storage.local import LocalSource
 from service.weights.assembly import BANK_OFFSET_BYTES, BANKS_BYTES

@@ -9,7 +9,7 @@ from service.checkpoint.discover import locate
 from service.errors import DoesNotFit, SettingsError
 from service.kernels.choice import KernelName
 from service.settings import Settings
-from service.start.spec import EngineSpec, choose_engine_spec
+from service.start.kinds.engine_spec import EngineSpec, choose_engine_spec
 from service.storage.local import LocalSource
 from tests.device.devices import NamedDevice
 from tests.served import DEMO

@@ -5,6 +5,7 @@ import secrets
 import uuid
 from collections.abc import Sequence, Set
 from dataclasses import replace
+from typing import Any
 
 from service.api.dependencies import ApiContext, RequestContext, ServedModel
 from service.api.generation.streams import TextStreams
@@ -52,7 +53,7 @@ def submit(
     """
     model = context.model
     body.check_token_ids(model.vocab_size)
-    _log_user(context, body)
+    log_user(context.log_fields, body.end_user)
     answer_id = f"{prefix}{uuid.uuid4().hex}"
     stop_ids = _stop_ids(body, model, more_stop_ids)
     sampling = _sampling(body, model, context.api)
@@ -83,9 +84,10 @@ def submit(
     )
 
 
-def _log_user(context: RequestContext, body: GenerationRequest) -> None:
-    if (user := body.end_user) is not None:
-        context.log_fields["user"] = "".join(c if c.isprintable() else "?" for c in user[:MAX_LOGGED_CHARS])
+def log_user(log_fields: dict[str, Any], user: str | None) -> None:
+    """Add the client's own user to a request's log line, if it names one."""
+    if user is not None:
+        log_fields["user"] = "".join(c if c.isprintable() else "?" for c in user[:MAX_LOGGED_CHARS])
 
 
 def _constraint(

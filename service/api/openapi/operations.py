@@ -7,6 +7,7 @@ from service.api.openapi.answer_object import AnswerObject
 from service.api.schema.batches import BatchQuery, BatchRequest, FileFields, FileQuery
 from service.api.schema.chat import ChatCompletionRequest
 from service.api.schema.completions import CompletionRequest
+from service.api.schema.embeddings import EmbeddingsRequest
 from service.api.schema.responses import ResponsesRequest
 from service.api.schema.tokenize import DetokenizeRequest, TokenizeRequest
 from service.api.schema.wire import WireObject
@@ -68,6 +69,9 @@ OPERATIONS: dict[str, Operation] = {
     "list_batches": Operation("batches", batch_answers.BatchList, query=BatchQuery, errors=(400, 503)),
     "retrieve_batch": Operation("batches", batch_answers.BatchObject, errors=(404, 503)),
     "cancel_batch": Operation("batches", batch_answers.BatchObject, errors=OF_STORE),
+    "create_embeddings": Operation(
+        "embeddings", other_answers.Embeddings, body=EmbeddingsRequest, errors=OF_GENERATION
+    ),
     "list_models": Operation("models", other_answers.ModelList, errors=(503,)),
     "retrieve_model": Operation("models", other_answers.Model, errors=OF_MODEL),
     "tokenize": Operation("tokens", other_answers.Tokens, body=TokenizeRequest, errors=OF_BODY),

@@ -18,7 +18,9 @@ class Model(AnswerObject):
     """The name of the model under its first name."""
     parent: None
     max_model_len: int
-    """Context length in tokens, prompt and completion together."""
+    """Context length in tokens, prompt and completion together; for an encoder, the longest text."""
+    embedding_dimensions: int | None = None
+    """The dimensions of an encoder's vectors; absent for a model that generates text."""
 
 
 class ModelList(AnswerObject):
@@ -26,6 +28,32 @@ class ModelList(AnswerObject):
 
     object: Literal["list"]
     data: list[Model]
+
+
+class Embedding(AnswerObject):
+    """The vector of one text."""
+
+    object: Literal["embedding"]
+    index: int
+    """Of the text in `input`."""
+    embedding: list[float] | str
+    """Numbers, or with `encoding_format: base64` the bytes of little-endian float32."""
+
+
+class EmbeddingUsage(AnswerObject):
+    """The tokens of all texts."""
+
+    prompt_tokens: int
+    total_tokens: int
+
+
+class Embeddings(AnswerObject):
+    """The answer of POST /v1/embeddings."""
+
+    object: Literal["list"]
+    data: list[Embedding]
+    model: str
+    usage: EmbeddingUsage
 
 
 class Tokens(AnswerObject):

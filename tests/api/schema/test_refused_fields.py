@@ -6,8 +6,10 @@ import pytest
 
 from service.api.schema.chat import ChatCompletionRequest
 from service.api.schema.completions import CompletionRequest
+from service.api.schema.embeddings import EmbeddingsRequest
 from service.api.schema.responses import ResponsesRequest
 from tests.api.scripted_engine import MODEL, Service
+from tests.api.vectors.scripted_encoder import EncoderService
 
 pytestmark = pytest.mark.anyio
 
@@ -15,12 +17,15 @@ ROUTES = {
     "/v1/chat/completions": (ChatCompletionRequest, {"messages": [{"role": "user", "content": "hi"}]}),
     "/v1/completions": (CompletionRequest, {"prompt": "Once"}),
     "/v1/responses": (ResponsesRequest, {"input": "hi"}),
+    "/v1/embeddings": (EmbeddingsRequest, {"input": "hi"}),
 }
 REFUSED = [(path, name) for path, (body, _) in ROUTES.items() for name in sorted(body.neutral_values)]
 NEUTRAL = [(path, name, value) for path, name in REFUSED for value in (None, *ROUTES[path][0].neutral_values[name])]
 
 
 async def answer_of(path, **fields):
+    if path == "/v1/embeddings":
+        return await EncoderService().post(path, **ROUTES[path][1] | fields)
     return await Service().post(path, {"model": MODEL} | ROUTES[path][1] | fields)
 
 

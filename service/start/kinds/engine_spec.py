@@ -1,30 +1,38 @@
 """The engine to build: model, dtype, sizes, devices, kernel and bundle key. Reads no weight and traces nothing."""
 
 import logging
-import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import cached_property
-from typing import Any
+from typing import TYPE_CHECKING, Any, override
 
 import numpy as np
 
-from service.bundles.key import BundleKey
 from service.bundles.lookup import bundle_key
 from service.checkpoint.discover import LocatedCheckpoint
+from service.compile.program import Executable, Program
 from service.device.memory import Device, device_memory_bytes
 from service.device.mesh import DeviceMesh, choose_mesh
 from service.engine.shapes import EngineShapes
 from service.engine.sizing import ModelSize, fit_engine
+from service.engine.steps.names import compile_order, first_names, program_names, sufficient_names
 from service.kernels.choice import HeadShape, KernelChoice, choose_kernel
 from service.models.config import DecoderConfig
 from service.models.decoder_weights import decoder_weight_specs
 from service.models.interface import LayerGroup, PagedDecoder
-from service.models.layer_groups import decoder_layer_groups
+from service.models.layer_groups import layer_groups
 from service.models.registry import read_config
-from service.models.weight_spec import WeightSpec
+from service.models.weight_shapes import weight_shapes
 from service.settings import Settings
+from service.start.context import StartContext
 from service.start.dtype import choose_dtype
+from service.start.kinds.model_spec import ModelSpec, ProgramNames, weights_bytes
+
+if TYPE_CHECKING:
+    import jax
+
+    from service.engine.device_state import DeviceState
+    from service.start.kinds.running_engine import RunningEngine
 
 logger = logging.getLogger(__name__)
 
@@ -34,42 +42,88 @@ ACCELERATOR_MEMORY_FRACTION = 0.9
 
 
 @dataclass(frozen=True)
-class EngineSpec:
-    """Everything about an engine that is known before its weights are loaded."""
+class EngineSpec(ModelSpec):
+    """The spec of a model that continues sequences of tokens."""
 
     config: DecoderConfig
-    dtype: np.dtype
     shapes: EngineShapes
-    specs: tuple[WeightSpec, ...]
-    mesh: DeviceMesh
     kernel: KernelChoice
-    key: BundleKey
 
     @cached_property
     def layer_groups(self) -> tuple[LayerGroup, ...]:
         """The layers in order, cut into groups that are compiled separately."""
-        return decoder_layer_groups(self.config, self.specs)
+        return layer_groups(self.config, self.specs)
 
     @property
-    def weights_bytes(self) -> int:
-        """What the weights take on each device."""
-        return _weights_bytes(self.specs, self.dtype, self.mesh)
+    @override
+    def names(self) -> ProgramNames:
+        shapes, groups = self.shapes, self.layer_groups
+        return ProgramNames(
+            program_names(shapes, groups),
+            first_names(shapes, groups),
+            compile_order(shapes, groups),
+            sufficient_names(shapes, groups),
+        )
 
-    def recipe(self) -> list[dict[str, Any]]:
-        """Return how each weight is made and split, as plain JSON."""
-        return [
-            asdict(spec) | {"dtype": self.dtype.name, "sharding": list(self.mesh.partition(spec.axes, spec.shape))}
-            for spec in self.specs
-        ]
+    @property
+    @override
+    def facts(self) -> Mapping[str, Any]:
+        config = self.config
+        return {"model_type": config.model_type, "kv_head_copies": config.kv_copies, **asdict(self.shapes)}
 
+    @property
+    @override
+    def shape_facts(self) -> Mapping[str, Any]:
+        return self.shapes.facts
+
+    @property
+    @override
+    def ready_facts(self) -> Mapping[str, Any]:
+        shapes = self.shapes
+        return {"max_model_len": shapes.max_context, "kv_pages": shapes.num_pages, "slots": shapes.num_slots}
+
+    @override
     def model(self) -> PagedDecoder:
-        """Return the model to trace; imports Haliax, so only a start without a bundle asks."""
         from service.kernels.linear import choose_num_splits
-        from service.models.decoder import Decoder
+        from service.models.decoder import Decoder  # imports Haliax
 
         num_splits = choose_num_splits(self.mesh, self.dtype)
         kernel = self.kernel.kernel(self.shapes.layout)
         return Decoder(self.config, self.dtype, kernel, num_splits, self.mesh)
+
+    @override
+    def programs(self, model: PagedDecoder) -> Sequence[Program]:
+        from service.engine.steps.programs import engine_programs
+
+        return engine_programs(model, self.shapes, weight_shapes(self.specs, self.dtype, self.mesh))
+
+    @override
+    def begin_state(self, executables: Mapping[str, Executable]) -> "DeviceState":
+        from service.engine.device_state import DeviceState
+
+        state = DeviceState(self.shapes, self.layer_groups, executables)
+        state.begin_caches()
+        return state
+
+    @override
+    def start(
+        self,
+        context: StartContext,
+        weights: "Mapping[str, jax.Array]",
+        executables: Mapping[str, Executable],
+        state: "DeviceState",
+    ) -> "RunningEngine":
+        from service.engine.runner import Runner
+        from service.start.kinds.running_engine import RunningEngine
+
+        runner = Runner(self.shapes, self.layer_groups, weights, executables, state)
+        return RunningEngine(context, runner, self.config.vocab_size)
+
+    @override
+    def run_once(self, weights: "Mapping[str, jax.Array]", executables: Mapping[str, Executable]) -> None:
+        from service.engine.runner import Runner
+
+        Runner(self.shapes, self.layer_groups, weights, executables).warm()
 
 
 def choose_engine_spec(settings: Settings, located: LocatedCheckpoint, devices: Sequence[Device]) -> EngineSpec:
@@ -94,7 +148,7 @@ def choose_engine_spec(settings: Settings, located: LocatedCheckpoint, devices: 
         ModelSize(
             context_len=config.context_len,
             vocab_size=config.vocab_size,
-            weights_bytes=_weights_bytes(specs, dtype, mesh),
+            weights_bytes=weights_bytes(specs, dtype, mesh),
             kv_bytes_per_token=config.kv_bytes_per_token(dtype.itemsize)
             * kernel.cached_head_dim
             // config.head_dim
@@ -107,7 +161,7 @@ def choose_engine_spec(settings: Settings, located: LocatedCheckpoint, devices: 
         max_prefill_tokens=settings.max_prefill_tokens,
         max_model_len=settings.max_model_len,
     )
-    return EngineSpec(config, dtype, shapes, specs, mesh, kernel, bundle_key(config, dtype, shapes, mesh))
+    return EngineSpec(dtype, specs, mesh, bundle_key(config, dtype, shapes, mesh), config, shapes, kernel)
 
 
 def _choose_kernel(config: DecoderConfig, dtype: np.dtype, mesh: DeviceMesh) -> KernelChoice:
@@ -124,7 +178,3 @@ def _choose_kernel(config: DecoderConfig, dtype: np.dtype, mesh: DeviceMesh) -> 
         facts |= {"head_dim": config.head_dim, "cached_head_dim": choice.cached_head_dim}
     logger.info("attention kernel", extra=facts)
     return choice
-
-
-def _weights_bytes(specs: Iterable[WeightSpec], dtype: np.dtype, mesh: DeviceMesh) -> int:
-    return sum(math.prod(mesh.shard_shape(spec.axes, spec.shape)) for spec in specs) * dtype.itemsize

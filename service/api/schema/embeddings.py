@@ -1,0 +1,86 @@
+"""The body of POST /v1/embeddings: the fields that are supported, and those that are refused.
+
+Source: https://platform.openai.com/docs/api-reference/embeddings/create,
+https://docs.vllm.ai/en/latest/serving/openai_compatible_server.html#embeddings-api (extra parameters)
+"""
+
+from typing import Annotated, Any, ClassVar, Literal, override
+
+from pydantic import Field, PlainValidator, WithJsonSchema
+
+from service.api.schema.generation import INT32_MAX, MAX_NAME_CHARS
+from service.api.schema.wire import NeutralValues, WireObject
+from service.errors import InvalidParameter
+
+MAX_INPUTS = 2048  # OpenAI's
+
+_TOKEN_IDS = {"type": "array", "items": {"type": "integer", "minimum": 0}, "minItems": 1}
+_TEXT = {"type": "string", "minLength": 1}
+INPUT = {
+    "anyOf": [
+        _TEXT,
+        _TOKEN_IDS,
+        {"type": "array", "items": _TEXT, "minItems": 1, "maxItems": MAX_INPUTS},
+        {"type": "array", "items": _TOKEN_IDS, "minItems": 1, "maxItems": MAX_INPUTS},
+    ]
+}
+
+type Input = str | tuple[int, ...]
+
+
+def _inputs(value: Any) -> tuple[Input, ...]:
+    """Return the texts of a string, a list of token ids, or a list of either kind."""
+    if not (isinstance(value, list) and value and isinstance(value[0], str | list)):
+        return (_input(value, "input"),)
+    if len(value) > MAX_INPUTS:
+        message = f"Invalid 'input': {len(value)} texts are over the limit of {MAX_INPUTS}. Send several requests."
+        raise InvalidParameter(message, param="input")
+    kind = type(value[0])
+    for i, item in enumerate(value):
+        if type(item) is not kind:
+            message = f"Invalid 'input[{i}]': all texts must be strings, or all of them lists of token ids."
+            raise InvalidParameter(message, param=f"input[{i}]")
+    return tuple(_input(item, f"input[{i}]") for i, item in enumerate(value))
+
+
+def _input(value: Any, param: str) -> Input:
+    if not isinstance(value, str | list):
+        raise InvalidParameter(f"Invalid '{param}': it must be a string or a list of token ids.", param=param)
+    if not value:
+        raise InvalidParameter(f"Invalid '{param}': it is empty, so it has no vector.", param=param)
+    if isinstance(value, str):
+        return value
+    for i, token_id in enumerate(value):
+        if type(token_id) is not int:
+            raise InvalidParameter(f"Invalid '{param}[{i}]': it must be a token id.", param=f"{param}[{i}]")
+    return tuple(value)
+
+
+class EmbeddingsRequest(WireObject):
+    """The body of POST /v1/embeddings."""
+
+    neutral_values: ClassVar[NeutralValues] = {
+        "add_special_tokens": (True,),
+        "embed_dtype": ("float32",),
+        "messages": (),
+        "priority": (0,),
+        "request_id": (),
+    }
+
+    model: str = Field(max_length=MAX_NAME_CHARS)
+    input: Annotated[tuple[Input, ...], PlainValidator(_inputs), WithJsonSchema(INPUT)]
+    dimensions: int | None = Field(default=None, ge=1, le=INT32_MAX)
+    encoding_format: Literal["float", "base64"] = "float"
+    user: str | None = Field(default=None, max_length=MAX_NAME_CHARS)
+    truncate_prompt_tokens: int | None = Field(default=None, ge=-1, le=INT32_MAX)  # vLLM's; -1: the model's maximum
+    prompt_name: str | None = Field(default=None, max_length=MAX_NAME_CHARS)  # sentence-transformers'
+
+    @override
+    def check_consistency(self) -> None:
+        """Refuse a text cut to nothing, and a prompt before token ids."""
+        if self.truncate_prompt_tokens == 0:
+            message = "Invalid 'truncate_prompt_tokens': it must be at least 1, or -1 for the model's maximum."
+            raise InvalidParameter(message, param="truncate_prompt_tokens")
+        if self.prompt_name is not None and not isinstance(self.input[0], str):
+            message = "'prompt_name' contradicts 'input', which has token ids: put the prompt's tokens before them."
+            raise InvalidParameter(message, param="prompt_name")

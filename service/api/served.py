@@ -1,0 +1,82 @@
+"""What a start hands to the API: a model that is loaded, of whichever kind."""
+
+import asyncio
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Protocol, override, runtime_checkable
+
+from service.encoder.request import EncodeRequest, Vectors
+from service.errors import UnknownModel
+from service.text.tokenizer import Tokenizer
+
+
+@dataclass(frozen=True, kw_only=True)
+class Served:
+    """A loaded model of any kind."""
+
+    name: str  # the `model` of requests
+    created: int  # Unix time of the load, in seconds
+    tokenizer: Tokenizer
+    max_model_len: int  # tokens; of prompt and completion together, or of one text
+    vocab_size: int  # rows of the embedding; valid token ids are less
+    system_fingerprint: str  # of what answers depend on: the weights, and the code that computes with them
+    other_names: tuple[str, ...] = ()
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Every `model` that requests may name."""
+        return (self.name, *self.other_names)
+
+    @property
+    def facts(self) -> Mapping[str, Any]:
+        """What /v1/models says besides what it says of every model."""
+        return {}
+
+    @property
+    def example(self) -> tuple[str, Mapping[str, Any]]:
+        """A route of the model below /v1/, and the fields of a first request to it, besides `model`."""
+        return "completions", {"prompt": "Once upon a time"}
+
+    def check_name(self, requested: str) -> None:
+        """Raise UnknownModel unless a request names this model."""
+        if requested not in self.names:
+            raise UnknownModel(requested, self.names)
+
+
+@runtime_checkable
+class VectorEncoder(Protocol):
+    """Token ids in, vectors out."""
+
+    def submit(self, request: EncodeRequest) -> asyncio.Future[Vectors]:
+        """Queue a request without waiting; raises Overloaded, Draining or EngineStopped."""
+        ...
+
+
+@dataclass(frozen=True)
+class VectorFacts:
+    """The vectors of an encoder."""
+
+    size: int  # dimensions
+    is_normalized: bool  # whether they have length 1
+    # The dimensions that they may be cut to, as the model was trained for; empty: any; None: it was not.
+    matryoshka_sizes: tuple[int, ...] | None
+    prompts: Mapping[str, str]  # put before texts, by name
+    default_prompt: str | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class ServedEncoder(Served):
+    """A loaded model that turns texts into vectors."""
+
+    encoder: VectorEncoder
+    vectors: VectorFacts
+
+    @property
+    @override
+    def facts(self) -> Mapping[str, Any]:
+        return {"embedding_dimensions": self.vectors.size}
+
+    @property
+    @override
+    def example(self) -> tuple[str, Mapping[str, Any]]:
+        return "embeddings", {"input": "Once upon a time"}

@@ -1,0 +1,1 @@
+"""From the texts of a request to their vectors."""

@@ -1,0 +1,96 @@
+"""From the texts of a request to their vectors: prompts, token ids, limits, and the encoder's request."""
+
+import uuid
+from collections.abc import Sequence
+
+from service.api.dependencies import EncodingContext
+from service.api.http.receive import cancel_on_disconnect
+from service.api.schema.embeddings import EmbeddingsRequest, Input
+from service.api.schema.generation import unknown_token
+from service.api.served import ServedEncoder
+from service.encoder.request import EncodeRequest, Vectors
+from service.errors import InvalidParameter, TextTooLong
+
+# Tokenizing so little takes less time than passing it to a thread.
+SHORT_CHARS = 2048
+
+
+async def token_ids(context: EncodingContext, body: EmbeddingsRequest) -> list[tuple[int, ...]]:
+    """Return the token ids of the texts, each cut if the request asks for that.
+
+    Raises:
+        InvalidParameter: a token id or a prompt is not the model's, or a text has no tokens.
+        TextTooLong: a text has more tokens than the model takes.
+    """
+    if sum(len(text) for text in body.input if isinstance(text, str)) > SHORT_CHARS:
+        return await context.run_in_thread(lambda: _token_ids(body, context.model))
+    return _token_ids(body, context.model)
+
+
+async def encode(context: EncodingContext, texts: Sequence[tuple[int, ...]]) -> Vectors:
+    """Return the vectors of texts; float32 of shape [text, vector].
+
+    Raises:
+        Overloaded, Draining, EngineStopped: the encoder does not accept the request now.
+        EngineError: it failed, or a vector is NaN or infinite.
+        ClientDisconnected, DeadlineExceeded: the client or the time is gone.
+    """
+    request = EncodeRequest(uuid.uuid4().hex, tuple(texts))
+
+    async def wait() -> Vectors:
+        return await context.deadline.within(context.model.encoder.submit(request))
+
+    return await cancel_on_disconnect(context.receive, wait())
+
+
+def _token_ids(body: EmbeddingsRequest, model: ServedEncoder) -> list[tuple[int, ...]]:
+    limit, params = _limit(body, model), _params(body.input)
+    encoded = _given(body.input, params, model.vocab_size)
+    if not encoded:
+        prompt = _prompt(body, model)
+        texts = [f"{prompt}{text}" for text in body.input]
+        encoded = [tuple(ids) for ids in model.tokenizer.encode_all(texts, params=params, max_tokens=limit)]
+    elif limit is not None:
+        encoded = [ids[:limit] for ids in encoded]
+    for ids, param in zip(encoded, params, strict=True):
+        if not ids:
+            raise InvalidParameter(f"Invalid '{param}': it has no tokens, so it has no vector.", param=param)
+        if len(ids) > model.max_model_len:
+            raise TextTooLong(num_tokens=len(ids), limit_tokens=model.max_model_len, param=param)
+    return encoded
+
+
+def _params(inputs: Sequence[Input]) -> list[str]:
+    return ["input"] if len(inputs) == 1 else [f"input[{i}]" for i in range(len(inputs))]
+
+
+def _given(inputs: Sequence[Input], params: Sequence[str], vocab_size: int) -> list[tuple[int, ...]]:
+    """Return the inputs if they are token ids; an empty list if they are strings."""
+    given = [text for text in inputs if not isinstance(text, str)]
+    for text, param in zip(given, params, strict=False):
+        for i, token_id in enumerate(text):
+            if not 0 <= token_id < vocab_size:
+                raise unknown_token(f"{param}[{i}]", token_id, vocab_size)
+    return given
+
+
+def _limit(body: EmbeddingsRequest, model: ServedEncoder) -> int | None:
+    """Return how many tokens of each text are kept; None for all."""
+    wanted = body.truncate_prompt_tokens
+    if wanted is None or wanted == -1:
+        return None if wanted is None else model.max_model_len
+    if wanted > model.max_model_len:
+        message = f"Invalid 'truncate_prompt_tokens': {wanted} is over the model's maximum of {model.max_model_len}."
+        raise InvalidParameter(message, param="truncate_prompt_tokens")
+    return wanted
+
+
+def _prompt(body: EmbeddingsRequest, model: ServedEncoder) -> str:
+    prompts = model.vectors.prompts
+    name = body.prompt_name if body.prompt_name is not None else model.vectors.default_prompt
+    if name is None:
+        return ""
+    if name not in prompts:
+        known = f"Its prompts: {', '.join(map(repr, prompts))}." if prompts else "It has no prompts."
+        raise InvalidParameter(f"Invalid 'prompt_name': the model has no prompt {name!r}. {known}", param="prompt_name")
+    return prompts[name]

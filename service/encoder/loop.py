@@ -1,0 +1,181 @@
+"""The device thread of an encoder: take messages, run a step, deliver vectors, until a message ends it.
+
+A step is dispatched as soon as the device is free, with all texts that have arrived by then: there is no window to wait
+for more. Only a full step is dispatched while another one runs, because texts that arrive meanwhile could not join it.
+"""
+
+import asyncio
+import queue
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol, runtime_checkable
+
+import numpy as np
+
+from service.encoder.batcher import Batcher, Plan
+from service.encoder.request import Abort, Message, Stop, Submission, Vectors
+from service.encoder.shapes import EncoderShapes
+from service.errors import EngineError, NonFiniteVector
+from service.observability.metrics import Metrics
+
+
+@runtime_checkable
+class StepRunner(Protocol):
+    """The device side, as the loop uses it."""
+
+    @property
+    def shapes(self) -> EncoderShapes:
+        """The sizes of steps."""
+        ...
+
+    def usable_buckets(self) -> Sequence[int]:
+        """Return the buckets whose executables need not be waited for."""
+        ...
+
+    def dispatch(self, plan: Plan) -> Any:
+        """Start a step and return at once what `read` takes."""
+        ...
+
+    def read(self, vectors: Any, num_texts: int) -> Vectors:
+        """Wait for a step and return the vectors of its texts."""
+        ...
+
+
+@dataclass
+class _Open:
+    """A request whose vectors are not complete."""
+
+    submission: Submission
+    vectors: list[np.ndarray | None] = field(init=False)
+    num_missing: int = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.num_missing = len(self.submission.request.texts)
+        self.vectors = [None] * self.num_missing
+
+
+type Outcome = Vectors | EngineError
+type Delivery = tuple[asyncio.Future[Vectors], Outcome]
+
+
+class Loop:
+    """Runs on the device thread; other threads reach it through the inbox alone."""
+
+    def __init__(self, runner: StepRunner, metrics: Metrics) -> None:
+        self.inbox: queue.SimpleQueue[Message] = queue.SimpleQueue()
+        self.error: EngineError | None = None  # set once, when the loop has failed or was stopped
+        self.first_vector_s: float | None = None  # set once, on the clock of `time.monotonic`
+        self._batcher = Batcher(runner.shapes)
+        self._runner = runner
+        self._metrics = metrics
+        self._open: dict[str, _Open] = {}
+        self._in_flight: tuple[Plan, Any] | None = None
+        self._is_stopping = False
+
+    def run(self) -> None:
+        """Run until a `Stop` arrives; a failure is given to every open request and kept in `error`."""
+        try:
+            while not self._is_stopping:
+                if self._in_flight is None and not len(self._batcher):
+                    self._accept(self.inbox.get())
+                self._accept_all()
+                self._step()
+            self._fail(EngineError("the encoder was stopped"))
+        except Exception as error:
+            self._fail(EngineError(f"the device thread failed: {type(error).__name__}"), cause=error)
+            raise
+
+    def _step(self) -> None:
+        previous, self._in_flight = self._in_flight, None
+        if previous is None or self._batcher.fills_a_step:
+            self._in_flight = self._dispatch()
+        if previous is None:
+            return
+        plan, outputs = previous
+        vectors = self._runner.read(outputs, len(plan.texts))
+        if self._in_flight is None:  # the device is free: the next step comes before the answers to this one
+            self._accept_all()
+            self._in_flight = self._dispatch()
+        self._deliver(plan, vectors)
+
+    def _dispatch(self) -> tuple[Plan, Any] | None:
+        plan = self._batcher.plan(self._runner.usable_buckets())
+        self._metrics.num_requests_running.set(len(self._open))
+        self._metrics.num_requests_waiting.set(len(self._batcher))
+        if plan is None:
+            return None
+        self._metrics.engine_steps.labels("encode").inc()
+        self._metrics.prompt_tokens.inc(plan.num_tokens)
+        return plan, self._runner.dispatch(plan)
+
+    def _accept_all(self) -> None:
+        while not self.inbox.empty():
+            self._accept(self.inbox.get_nowait())
+
+    def _accept(self, message: Message) -> None:
+        match message:
+            case Submission(request):
+                self._open[request.id] = _Open(message)
+                self._batcher.add(request)
+            case Abort(request_id):
+                if self._open.pop(request_id, None) is not None:
+                    self._batcher.remove(request_id)
+                    self._metrics.request_success.labels("abort").inc()
+            case Stop():
+                self._is_stopping = True
+
+    def _deliver(self, plan: Plan, vectors: Vectors) -> None:
+        if self.first_vector_s is None:
+            self.first_vector_s = time.monotonic()
+        deliveries: list[Delivery] = []
+        are_finite = np.isfinite(vectors).all(axis=-1).tolist()
+        for text, vector, is_finite in zip(plan.texts, vectors, are_finite, strict=True):
+            request_id = text.request.id
+            opened = self._open.get(request_id)
+            if opened is None:  # its client is gone, or another of its texts has failed
+                continue
+            if not is_finite:
+                self._batcher.remove(request_id)
+                deliveries.append(self._close(request_id, NonFiniteVector(text.number)))
+                continue
+            opened.vectors[text.number] = vector
+            opened.num_missing -= 1
+            if opened.num_missing == 0:
+                deliveries.append(self._close(request_id, np.array(opened.vectors)))
+        _hand_over(deliveries)
+
+    def _close(self, request_id: str, outcome: Outcome) -> Delivery:
+        submission = self._open.pop(request_id).submission
+        self._metrics.e2e_request_latency_seconds.observe(time.perf_counter() - submission.submitted_s)
+        self._metrics.request_success.labels("error" if isinstance(outcome, EngineError) else "stop").inc()
+        return submission.vectors, outcome
+
+    def _fail(self, error: EngineError, cause: Exception | None = None) -> None:
+        error.__cause__ = cause
+        self.error = error
+        self._accept_all()
+        _hand_over([(opened.submission.vectors, error) for opened in self._open.values()])
+        self._open.clear()
+
+
+def _hand_over(deliveries: Sequence[Delivery]) -> None:
+    """Complete futures on their event loops: one wake-up of each."""
+    by_loop: dict[asyncio.AbstractEventLoop, list[Delivery]] = {}
+    for delivery in deliveries:
+        by_loop.setdefault(delivery[0].get_loop(), []).append(delivery)
+    for event_loop, its_deliveries in by_loop.items():
+        try:
+            event_loop.call_soon_threadsafe(_complete, its_deliveries)
+        except RuntimeError:  # the event loop is closed, so the clients are gone
+            continue
+
+
+def _complete(deliveries: Sequence[Delivery]) -> None:
+    for future, outcome in deliveries:
+        if future.done():  # cancelled
+            continue
+        if isinstance(outcome, EngineError):
+            future.set_exception(outcome)
+        else:
+            future.set_result(outcome)

@@ -1,0 +1,41 @@
+"""What is asked of an encoder, and the messages to its device thread; no jax."""
+
+import asyncio
+from dataclasses import dataclass
+
+import numpy as np
+from jaxtyping import Float
+
+type Vectors = Float[np.ndarray, "text vector"]
+
+
+@dataclass(frozen=True, slots=True)
+class EncodeRequest:
+    """The texts of one request."""
+
+    id: str
+    texts: tuple[tuple[int, ...], ...]  # token ids; none is empty, and none longer than the model's maximum
+
+
+@dataclass(frozen=True, slots=True)
+class Submission:
+    """A request, and the future of its vectors, which belongs to an event loop."""
+
+    request: EncodeRequest
+    vectors: asyncio.Future[Vectors]
+    submitted_s: float  # on the clock of `time.perf_counter`
+
+
+@dataclass(frozen=True, slots=True)
+class Abort:
+    """The client of a request is gone."""
+
+    request_id: str
+
+
+@dataclass(frozen=True, slots=True)
+class Stop:
+    """The end of the device thread."""
+
+
+type Message = Submission | Abort | Stop

@@ -1,0 +1,40 @@
+"""The sizes of an encoder's steps, known before any weight is read; no jax."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+SMALLEST_BUCKET = 16  # tokens
+# The fewest tokens per text that a full bucket is made for; shorter texts are cut off at the number of texts.
+TOKENS_PER_TEXT = 4
+
+
+@dataclass(frozen=True)
+class EncoderShapes:
+    """The buckets of an encoder: numbers of tokens that a step may have, padding at the end included."""
+
+    max_text_tokens: int
+    max_step_tokens: int  # of texts that share a step; a longer text has a step of its own
+
+    @cached_property
+    def buckets(self) -> tuple[int, ...]:
+        """The sizes of steps in tokens, in ascending order."""
+        largest = max(self.max_text_tokens, self.max_step_tokens)
+        sizes = [SMALLEST_BUCKET]
+        while sizes[-1] < largest:
+            sizes.append(min(2 * sizes[-1], largest))
+        return tuple(sizes)
+
+
+def num_texts(bucket: int) -> int:
+    """Return how many texts a step of so many tokens may have."""
+    return bucket // TOKENS_PER_TEXT
+
+
+def smallest(buckets: Sequence[int], num_tokens: int) -> int:
+    """Return the smallest bucket that holds so many tokens.
+
+    Raises:
+        ValueError: none does, which is a fault of the caller's bounds.
+    """
+    return min(bucket for bucket in buckets if bucket >= num_tokens)

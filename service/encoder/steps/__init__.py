@@ -1,0 +1,1 @@
+"""The compiled functions of an encoder: their names, and the programs."""

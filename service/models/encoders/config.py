@@ -1,0 +1,82 @@
+"""The geometry of an encoder, and how the hidden states of a text become its vector; no jax."""
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+
+class Pooling(StrEnum):
+    """The reduction of a text's hidden states to one vector."""
+
+    CLS = "cls"  # the first token's
+    MEAN = "mean"  # of all tokens
+    MAX = "max"  # of all tokens, in each dimension
+    LAST = "last"  # the last token's
+
+
+class Activation(StrEnum):
+    """The non-linearity of the MLP."""
+
+    GELU = "gelu"  # exact, by the error function
+    GELU_TANH = "gelu_tanh"
+    RELU = "relu"
+    SILU = "silu"
+    TANH = "tanh"
+    NONE = "none"
+
+
+@dataclass(frozen=True)
+class DenseLayer:
+    """A linear layer that follows the pooling."""
+
+    prefix: str  # of its tensors' names: its folder, such as `2_Dense/`
+    in_size: int
+    out_size: int
+    has_bias: bool
+    activation: Activation
+
+
+@dataclass(frozen=True)
+class VectorConfig:
+    """The way from hidden states to a vector."""
+
+    pooling: Pooling = Pooling.MEAN
+    dense: tuple[DenseLayer, ...] = ()
+    is_normalized: bool = False  # whether vectors have length 1
+
+
+@dataclass(frozen=True)
+class EncoderConfig:
+    """A post-norm bidirectional encoder with learned positions: BERT and its descendants."""
+
+    model_type: str
+    vocab_size: int
+    hidden_size: int
+    mlp_size: int
+    num_layers: int
+    num_heads: int
+    num_positions: int  # rows of the table of positions
+    norm_eps: float
+    activation: Activation
+    vector: VectorConfig
+    first_position: int = 0  # of a text's first token
+    num_token_types: int = 1
+    prefix: str = ""  # of the tensors' names in the checkpoint
+
+    @property
+    def head_dim(self) -> int:
+        """The width of one attention head."""
+        return self.hidden_size // self.num_heads
+
+    @property
+    def context_len(self) -> int:
+        """The longest text, in tokens, that has positions."""
+        return self.num_positions - self.first_position
+
+    @property
+    def vector_size(self) -> int:
+        """The dimension of a text's vector."""
+        return self.vector.dense[-1].out_size if self.vector.dense else self.hidden_size
+
+    def sliding_window(self, layer: int) -> int | None:
+        """Return the window of one layer in tokens; None, because every token attends to all of its text."""
+        del layer

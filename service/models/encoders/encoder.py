@@ -1,0 +1,115 @@
+"""The forward pass that BERT and its descendants share, over the packed tokens of several texts.
+
+Weights are stored `[out, in]`, as in a checkpoint; query, key and value are one array. An encoder's arrays have two
+axes or three, so they are plain: a start without a bundle compiles it without importing Haliax.
+"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float, Int
+
+from service.kernels.linear import UNSPLIT, NumSplits, linear
+from service.kernels.segments import segment_attention
+from service.models.encoders.activations import activate
+from service.models.encoders.config import EncoderConfig
+from service.models.encoders.packing import PackedTexts, PackedTokens
+from service.models.encoders.pooling import normalize, pool
+from service.models.encoders.weights import encoder_weight_specs
+from service.models.interface import LayerGroup, Weights
+from service.models.layer_groups import layer_groups
+
+FLOAT32 = np.dtype(np.float32)
+
+
+@dataclass(frozen=True)
+class Encoder:
+    """An encoder of one geometry, in one dtype."""
+
+    config: EncoderConfig
+    dtype: np.dtype = FLOAT32  # of weights and activations
+    num_splits: NumSplits = UNSPLIT  # of weights, for their products
+
+    @property
+    def layer_groups(self) -> tuple[LayerGroup, ...]:
+        """The layers in order, cut into groups that are compiled separately."""
+        return layer_groups(self.config, encoder_weight_specs(self.config))
+
+    def embed(self, weights: Weights, tokens: PackedTokens) -> Float[Array, "token hidden"]:
+        """Return the sum of the embeddings of tokens, positions and types, normalized."""
+        tables = (
+            ("words", tokens.token_ids),
+            ("positions", tokens.positions),
+            ("types", tokens.types),
+        )
+        with jax.named_scope("embed"):
+            summed = sum(weights[name][index] for name, index in tables)
+        return self._norm(weights, "embed_norm", jnp.asarray(summed))
+
+    def run_layer_group(
+        self,
+        group: LayerGroup,
+        weights: Sequence[jax.Array],
+        hidden: Float[Array, "token hidden"],
+        segments: Int[Array, "token"],
+    ) -> Float[Array, "token hidden"]:
+        """Run a group's layers."""
+        named = dict(zip(group.weights, weights, strict=True))
+        for layer in group.layers:
+            prefix = f"layers.{layer}."
+            attended = self._attention(named, prefix, hidden, segments)
+            hidden = self._norm(named, f"{prefix}attention_norm", hidden + attended)
+            hidden = self._norm(named, f"{prefix}mlp_norm", hidden + self._mlp(named, prefix, hidden))
+        return hidden
+
+    def vectors(
+        self, weights: Weights, hidden: Float[Array, "token hidden"], texts: PackedTexts
+    ) -> Float[Array, "text vector"]:
+        """Return each text's vector, in float32."""
+        way = self.config.vector
+        vectors = pool(hidden, texts, way.pooling)
+        for index, dense in enumerate(way.dense):
+            vectors = vectors @ weights[f"dense.{index}"].astype(jnp.float32).T
+            if dense.has_bias:
+                vectors = vectors + weights[f"dense.{index}.bias"].astype(jnp.float32)[None]
+            vectors = activate(vectors, dense.activation)
+        return normalize(vectors) if way.is_normalized else vectors
+
+    def _attention(
+        self, named: Weights, prefix: str, hidden: Float[Array, "token hidden"], segments: Int[Array, "token"]
+    ) -> Float[Array, "token hidden"]:
+        config = self.config
+        with jax.named_scope("qkv"):
+            qkv = self._dot(hidden, named[f"{prefix}qkv"], 1) + named[f"{prefix}qkv_bias"].reshape(1, -1)
+        query, key, value = jnp.split(qkv, 3, axis=-1)
+        heads = (len(hidden), config.num_heads, config.head_dim)
+        with jax.named_scope("attention"):
+            query, key, value = (part.reshape(heads) for part in (query, key, value))
+            attended = segment_attention(query, key, value, segments, scale=config.head_dim**-0.5)
+        with jax.named_scope("output"):
+            return self._dot(attended.reshape(hidden.shape), named[f"{prefix}output"], 2) + named[
+                f"{prefix}output_bias"
+            ].reshape(1, -1)
+
+    def _mlp(self, named: Weights, prefix: str, hidden: Float[Array, "token hidden"]) -> Float[Array, "token hidden"]:
+        with jax.named_scope("mlp"):
+            up = self._dot(hidden, named[f"{prefix}up"], 1) + named[f"{prefix}up_bias"][None]
+            return self._dot(activate(up, self.config.activation), named[f"{prefix}down"], 1) + named[
+                f"{prefix}down_bias"
+            ].reshape(1, -1)
+
+    def _dot(self, x: Float[Array, "token in"], weight: jax.Array, num_in_axes: int) -> Float[Array, "token out"]:
+        num_in = math.prod(weight.shape[-num_in_axes:])
+        return linear(x, weight.reshape(-1, num_in), self.num_splits)
+
+    def _norm(self, named: Weights, name: str, x: Float[Array, "token hidden"]) -> Float[Array, "token hidden"]:
+        """Normalize mean and variance, in float32. Source: Ba et al. 2016, arXiv:1607.06450."""
+        wide = x.astype(jnp.float32)
+        centered = wide - wide.mean(-1, keepdims=True)
+        inverse = jax.lax.rsqrt(jnp.square(centered).mean(-1, keepdims=True) + self.config.norm_eps)
+        scale, bias = named[name], named[f"{name}_bias"]
+        return (centered * inverse).astype(x.dtype) * scale[None] + bias[None]

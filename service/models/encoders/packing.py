@@ -1,0 +1,38 @@
+"""The inputs of an encoder's step, apart so that unpickling an executable imports little."""
+
+from typing import NamedTuple
+
+import numpy as np
+from jaxtyping import Array, Float, Int
+
+HostOrDevice = Array | np.ndarray
+
+
+class PackedTokens(NamedTuple):
+    """The tokens of several texts, one text after another, without padding between them."""
+
+    token_ids: Int[HostOrDevice, "token"]
+    positions: Int[HostOrDevice, "token"]  # in the table of positions
+    types: Int[HostOrDevice, "token"]  # 1 for the second text of a pair
+
+
+class PackedTexts(NamedTuple):
+    """Where the texts lie among the packed tokens."""
+
+    segments: Int[HostOrDevice, "token"]  # which text each token belongs to; the number of texts for padding
+    first: Int[HostOrDevice, "text"]  # token of each text
+    last: Int[HostOrDevice, "text"]
+
+
+class GroupInputs(NamedTuple):
+    """The inputs of a layer group besides weights."""
+
+    hidden: Float[HostOrDevice, "token hidden"]  # from the previous layer group
+    segments: Int[HostOrDevice, "token"]
+
+
+class VectorInputs(NamedTuple):
+    """The inputs of the program that ends a step."""
+
+    hidden: Float[HostOrDevice, "token hidden"]  # from the last layer group
+    texts: PackedTexts

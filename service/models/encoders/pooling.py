@@ -1,0 +1,38 @@
+"""Hidden states of packed texts to one vector per text, in float32.
+
+Source: sentence-transformers `models/Pooling.py`, `models/Dense.py` and `models/Normalize.py`.
+"""
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float
+
+from service.models.encoders.config import Pooling
+from service.models.encoders.packing import PackedTexts
+
+# Source: torch.nn.functional.normalize, its default eps.
+SMALLEST_LENGTH = 1e-12
+
+
+def pool(hidden: Float[Array, "token hidden"], texts: PackedTexts, pooling: Pooling) -> Float[Array, "text hidden"]:
+    """Reduce the hidden states of each text; a NaN stays in its own text."""
+    wide, num_texts = hidden.astype(jnp.float32), len(texts.first)
+    segments = jnp.asarray(texts.segments)
+    match pooling:
+        case Pooling.CLS:
+            return wide[texts.first]
+        case Pooling.LAST:
+            return wide[texts.last]
+        case Pooling.MAX:
+            return jax.ops.segment_max(wide, segments, num_texts)
+        case Pooling.MEAN:
+            # A sum by segments and not a product with a mask, in which a NaN would reach every text.
+            sums = jax.ops.segment_sum(wide, segments, num_texts)
+            counts = jnp.asarray(texts.last) - jnp.asarray(texts.first) + 1
+            return sums / counts[:, None].astype(jnp.float32)
+
+
+def normalize(vectors: Float[Array, "text vector"]) -> Float[Array, "text vector"]:
+    """Scale each vector to length 1."""
+    lengths = jnp.sqrt(jnp.sum(jnp.square(vectors), axis=-1, keepdims=True))
+    return vectors / jnp.maximum(lengths, SMALLEST_LENGTH)

@@ -1,0 +1,76 @@
+"""Weight specs of an encoder: the checkpoint tensors that make each weight, under Hugging Face's names.
+
+Source: transformers `models/bert/modeling_bert.py` (parameter names; a linear layer stores [out, in]).
+"""
+
+from service.models.encoders.config import EncoderConfig
+from service.models.weight_spec import TensorSource, WeightSpec
+
+# Of one head, in the order in which the weights are joined.
+QKV = ("query", "key", "value")
+
+
+def encoder_weight_specs(config: EncoderConfig) -> tuple[WeightSpec, ...]:
+    """Name every weight array of an encoder, in the order of use."""
+    embed, theirs = config.hidden_size, f"{config.prefix}embeddings."
+    specs = [
+        _plain("words", ("vocab", "embed"), (config.vocab_size, embed), f"{theirs}word_embeddings.weight"),
+        _plain(
+            "positions", ("position", "embed"), (config.num_positions, embed), f"{theirs}position_embeddings.weight"
+        ),
+        _plain("types", ("type", "embed"), (config.num_token_types, embed), f"{theirs}token_type_embeddings.weight"),
+        *_norm("embed_norm", embed, f"{theirs}LayerNorm"),
+    ]
+    for layer in range(config.num_layers):
+        specs += _attention(config, layer) + _mlp(config, layer)
+    for index, dense in enumerate(config.vector.dense):
+        name, tensor = f"dense.{index}", f"{dense.prefix}linear"
+        specs.append(_plain(name, ("dense", "embed"), (dense.out_size, dense.in_size), f"{tensor}.weight"))
+        if dense.has_bias:
+            specs.append(_plain(f"{name}.bias", ("dense",), (dense.out_size,), f"{tensor}.bias"))
+    return tuple(specs)
+
+
+def _attention(config: EncoderConfig, layer: int) -> list[WeightSpec]:
+    embed, heads, dim = config.hidden_size, config.num_heads, config.head_dim
+    ours, theirs = f"layers.{layer}.", f"{config.prefix}encoder.layer.{layer}.attention."
+    weights = tuple(
+        TensorSource(f"{theirs}self.{name}.weight", shape=(embed, embed), view=(1, heads, dim, embed)) for name in QKV
+    )
+    biases = tuple(TensorSource(f"{theirs}self.{name}.bias", shape=(embed,), view=(1, heads, dim)) for name in QKV)
+    output = f"{theirs}output.dense.weight"
+    return [
+        WeightSpec(ours + "qkv", ("qkv", "kv_head", "head_dim", "embed"), (3, heads, dim, embed), weights),
+        WeightSpec(ours + "qkv_bias", ("qkv", "kv_head", "head_dim"), (3, heads, dim), biases),
+        WeightSpec(
+            ours + "output",
+            ("embed", "kv_head", "head_dim"),
+            (embed, heads, dim),
+            (TensorSource(output, shape=(embed, embed), view=(embed, heads, dim)),),
+        ),
+        _plain(ours + "output_bias", ("embed",), (embed,), f"{theirs}output.dense.bias"),
+        *_norm(ours + "attention_norm", embed, f"{theirs}output.LayerNorm"),
+    ]
+
+
+def _mlp(config: EncoderConfig, layer: int) -> list[WeightSpec]:
+    embed, mlp = config.hidden_size, config.mlp_size
+    ours, theirs = f"layers.{layer}.", f"{config.prefix}encoder.layer.{layer}."
+    return [
+        _plain(ours + "up", ("mlp", "embed"), (mlp, embed), f"{theirs}intermediate.dense.weight"),
+        _plain(ours + "up_bias", ("mlp",), (mlp,), f"{theirs}intermediate.dense.bias"),
+        _plain(ours + "down", ("embed", "mlp"), (embed, mlp), f"{theirs}output.dense.weight"),
+        _plain(ours + "down_bias", ("embed",), (embed,), f"{theirs}output.dense.bias"),
+        *_norm(ours + "mlp_norm", embed, f"{theirs}output.LayerNorm"),
+    ]
+
+
+def _norm(name: str, size: int, tensor: str) -> list[WeightSpec]:
+    return [
+        _plain(name, ("embed",), (size,), f"{tensor}.weight"),
+        _plain(f"{name}_bias", ("embed",), (size,), f"{tensor}.bias"),
+    ]
+
+
+def _plain(name: str, axes: tuple[str, ...], shape: tuple[int, ...], tensor: str) -> WeightSpec:
+    return WeightSpec(name, axes, shape, (TensorSource(tensor, shape=shape, view=shape),))

@@ -1,0 +1,161 @@
+"""The encoder to build: model, dtype, sizes, device and bundle key. Reads no weight and traces nothing."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, override
+
+from service.bundles.lookup import bundle_key
+from service.checkpoint.discover import LocatedCheckpoint
+from service.compile.program import Executable, Program
+from service.device.memory import Device, device_memory_bytes
+from service.device.mesh import DeviceMesh
+from service.encoder.shapes import EncoderShapes
+from service.encoder.steps.names import compile_order, program_names, step_names
+from service.errors import DoesNotFit, SettingsError
+from service.models.encoders.config import EncoderConfig
+from service.models.encoders.registry import read_encoder_config
+from service.models.encoders.sentence import SentenceConfig, read_sentence_config
+from service.models.encoders.weights import encoder_weight_specs
+from service.models.interface import LayerGroup
+from service.models.layer_groups import layer_groups
+from service.models.weight_shapes import weight_shapes
+from service.settings import Settings
+from service.start.context import StartContext
+from service.start.dtype import choose_dtype
+from service.start.kinds.model_spec import ModelSpec, ProgramNames, weights_bytes
+
+if TYPE_CHECKING:
+    import jax
+
+    from service.models.encoders.encoder import Encoder
+    from service.start.kinds.running_encoder import RunningEncoder
+
+
+@dataclass(frozen=True)
+class EncoderSpec(ModelSpec):
+    """The spec of a model that turns texts into vectors."""
+
+    config: EncoderConfig
+    shapes: EncoderShapes
+    sentence: SentenceConfig
+    matryoshka_sizes: tuple[int, ...] | None  # dimensions to which vectors may be cut; empty for any, None for none
+
+    @cached_property
+    def layer_groups(self) -> tuple[LayerGroup, ...]:
+        """The layers in order, cut into groups that are compiled separately."""
+        return layer_groups(self.config, self.specs)
+
+    @property
+    @override
+    def names(self) -> ProgramNames:
+        shapes, groups = self.shapes, self.layer_groups
+        smallest, largest = shapes.buckets[0], shapes.buckets[-1]
+        return ProgramNames(
+            program_names(shapes, groups),
+            step_names(smallest, groups),
+            compile_order(shapes, groups),
+            step_names(largest, groups),
+        )
+
+    @property
+    @override
+    def facts(self) -> Mapping[str, Any]:
+        return {"model_type": self.config.model_type, "vector_size": self.config.vector_size, **self.shape_facts}
+
+    @property
+    @override
+    def shape_facts(self) -> Mapping[str, Any]:
+        return {**asdict(self.shapes), "buckets": list(self.shapes.buckets)}
+
+    @property
+    @override
+    def ready_facts(self) -> Mapping[str, Any]:
+        return {"max_model_len": self.shapes.max_text_tokens, "vector_size": self.config.vector_size}
+
+    @override
+    def model(self) -> "Encoder":
+        from service.kernels.linear import choose_num_splits
+        from service.models.encoders.encoder import Encoder
+
+        return Encoder(self.config, self.dtype, choose_num_splits(self.mesh, self.dtype))
+
+    @override
+    def programs(self, model: "Encoder") -> Sequence[Program]:
+        from service.encoder.steps.programs import encoder_programs
+
+        return encoder_programs(model, self.shapes, weight_shapes(self.specs, self.dtype, self.mesh))
+
+    @override
+    def begin_state(self, executables: Mapping[str, Executable]) -> None:
+        """Do nothing: an encoder keeps nothing on the device besides its weights."""
+
+    @override
+    def start(
+        self,
+        context: StartContext,
+        weights: "Mapping[str, jax.Array]",
+        executables: Mapping[str, Executable],
+        state: None,
+    ) -> "RunningEncoder":
+        from service.api.served import VectorFacts
+        from service.encoder.runner import EncoderRunner
+        from service.start.kinds.running_encoder import RunningEncoder
+
+        runner = EncoderRunner(self.shapes, self.layer_groups, weights, executables)
+        config, sentence = self.config, self.sentence
+        facts = VectorFacts(
+            size=config.vector_size,
+            is_normalized=config.vector.is_normalized,
+            matryoshka_sizes=self.matryoshka_sizes,
+            prompts=sentence.prompts,
+            default_prompt=sentence.default_prompt,
+        )
+        return RunningEncoder(context, runner, config.vocab_size, facts)
+
+    @override
+    def run_once(self, weights: "Mapping[str, jax.Array]", executables: Mapping[str, Executable]) -> None:
+        from service.encoder.runner import EncoderRunner
+
+        EncoderRunner(self.shapes, self.layer_groups, weights, executables).run_all()
+
+
+def choose_encoder_spec(settings: Settings, located: LocatedCheckpoint, devices: Sequence[Device]) -> EncoderSpec:
+    """Choose dtype and sizes, and name the bundle that they need; an encoder runs on one device.
+
+    Raises:
+        UnsupportedModel: a feature of this model is not served.
+        SettingsError: the operator asks for longer texts than the model has positions, or for several devices.
+        DoesNotFit: the weights are larger than the device's memory.
+    """
+    if (settings.tensor_parallel or 1) > 1:
+        raise SettingsError("TENSOR_PARALLEL", "must be 1 for an encoder, which one device runs whole.")
+    sentence = read_sentence_config(located.uri, located.sentence_files)
+    config = read_encoder_config(located.uri, located.hub_config, sentence.vector)
+    mesh = DeviceMesh(tuple(devices[:1]))
+    dtype = choose_dtype(settings.dtype, located.hub_config, mesh.platform)
+    specs = encoder_weight_specs(config)
+    needed_bytes, memory_bytes = weights_bytes(specs, dtype, mesh), device_memory_bytes(mesh.devices)
+    if needed_bytes > memory_bytes:
+        raise DoesNotFit(
+            needed_bytes=needed_bytes, available_bytes=memory_bytes, remedy="Use a narrower DTYPE or a larger device."
+        )
+    shapes = EncoderShapes(_max_text_tokens(settings, config, sentence), settings.max_prefill_tokens)
+    key = bundle_key(config, dtype, shapes, mesh)
+    return EncoderSpec(dtype, specs, mesh, key, config, shapes, sentence, _matryoshka_sizes(located.hub_config))
+
+
+def _max_text_tokens(settings: Settings, config: EncoderConfig, sentence: SentenceConfig) -> int:
+    if settings.max_model_len is None:
+        return min(config.context_len, sentence.max_tokens or config.context_len)
+    if settings.max_model_len > config.context_len:
+        message = f"is {settings.max_model_len}; the model has positions for {config.context_len} tokens."
+        raise SettingsError("MAX_MODEL_LEN", message)
+    return settings.max_model_len
+
+
+def _matryoshka_sizes(hub_config: Mapping[str, Any]) -> tuple[int, ...] | None:
+    """Return the dimensions for which the model says that it was trained, under vLLM's keys."""
+    if hub_config.get("matryoshka_dimensions"):
+        return tuple(map(int, hub_config["matryoshka_dimensions"]))
+    return () if hub_config.get("is_matryoshka") else None

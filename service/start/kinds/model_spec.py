@@ -1,0 +1,154 @@
+"""What a start knows of a model before its weights are loaded, and what it can do with the model afterwards.
+
+A start treats all kinds alike: one bundle, one loader, one graph of tasks.
+"""
+
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, runtime_checkable
+
+import numpy as np
+
+from service.bundles.key import BundleKey
+from service.compile.program import Executable, Program
+from service.device.mesh import DeviceMesh
+from service.models.weight_spec import WeightSpec
+
+if TYPE_CHECKING:
+    import jax
+
+    from service.api.served import Served
+    from service.start.context import StartContext
+    from service.text.chat_template import ChatTemplate
+    from service.text.tokenizer import Tokenizer
+
+
+@dataclass(frozen=True)
+class Text:
+    """What turns requests into token ids."""
+
+    tokenizer: "Tokenizer"
+    chat_template: "ChatTemplate | None"
+
+
+class ProgramNames(NamedTuple):
+    """The names of a model's programs."""
+
+    every: Sequence[str]  # about in the order in which requests need them
+    first: Sequence[str]  # what the first answer to a short request needs
+    compile_order: Sequence[str]  # all, those first that are worth most to a service that answers already
+    sufficient: Sequence[str]  # the beginning of `compile_order`, with which any request can be answered
+
+
+@runtime_checkable
+class Running(Protocol):
+    """A model that takes requests."""
+
+    @property
+    def num_open(self) -> int:
+        """Requests that are not yet finished."""
+        ...
+
+    @property
+    def first_answer_s(self) -> float | None:
+        """The time of the first token or vector, on the clock of `time.monotonic`; None before it."""
+        ...
+
+    def probe(self) -> None:
+        """Compute one token or vector; raises EngineError if none comes out."""
+        ...
+
+    def run_all(self) -> None:
+        """Run every executable once, beside requests."""
+        ...
+
+    def fill_caches(self) -> None:
+        """Allocate what no step has reached."""
+        ...
+
+    def served(self, text: Text, **facts: Any) -> "Served":
+        """Return the model as the API knows it; `facts` are its name, and what else all kinds have."""
+        ...
+
+    async def drain(self, timeout_s: float) -> bool:
+        """Accept no more requests and wait for the open ones; return whether all were finished in time."""
+        ...
+
+    def stop(self) -> None:
+        """End the device thread."""
+        ...
+
+
+@dataclass(frozen=True)
+class ModelSpec(ABC):
+    """Everything about a model that is known before its weights are loaded."""
+
+    dtype: np.dtype  # of weights and activations
+    specs: tuple[WeightSpec, ...]
+    mesh: DeviceMesh
+    key: BundleKey
+
+    @property
+    def weights_bytes(self) -> int:
+        """What the weights take on each device."""
+        return weights_bytes(self.specs, self.dtype, self.mesh)
+
+    def recipe(self) -> list[dict[str, Any]]:
+        """Return how each weight is made and split, as plain JSON."""
+        return [
+            asdict(spec) | {"dtype": self.dtype.name, "sharding": list(self.mesh.partition(spec.axes, spec.shape))}
+            for spec in self.specs
+        ]
+
+    @property
+    @abstractmethod
+    def names(self) -> ProgramNames:
+        """The names of the model's programs."""
+
+    @property
+    @abstractmethod
+    def facts(self) -> Mapping[str, Any]:
+        """The model's kind and sizes, for the log."""
+
+    @property
+    @abstractmethod
+    def shape_facts(self) -> Mapping[str, Any]:
+        """The sizes of steps, for /admin/stats."""
+
+    @property
+    @abstractmethod
+    def ready_facts(self) -> Mapping[str, Any]:
+        """What the last line of a start says about the model."""
+
+    @abstractmethod
+    def model(self) -> Any:
+        """Return the model to trace; only a start without a bundle asks."""
+
+    @abstractmethod
+    def programs(self, model: Any) -> Sequence[Program]:
+        """Return the programs of the model that `model` returned."""
+
+    @abstractmethod
+    def begin_state(self, executables: Mapping[str, Executable]) -> Any:
+        """Make the device state that the first step needs besides weights."""
+
+    @abstractmethod
+    def start(
+        self,
+        context: "StartContext",
+        weights: "Mapping[str, jax.Array]",
+        executables: Mapping[str, Executable],
+        state: Any,
+    ) -> Running:
+        """Start the device thread; `state` is what `begin_state` returned."""
+
+    @abstractmethod
+    def run_once(self, weights: "Mapping[str, jax.Array]", executables: Mapping[str, Executable]) -> None:
+        """Run every executable once, without a device thread."""
+
+
+def weights_bytes(specs: Iterable[WeightSpec], dtype: np.dtype, mesh: DeviceMesh) -> int:
+    """Return what weights take on each device."""
+    return sum(math.prod(mesh.shard_shape(spec.axes, spec.shape)) for spec in specs) * dtype.itemsize

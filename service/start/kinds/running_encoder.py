@@ -1,0 +1,76 @@
+"""A running model that turns texts into vectors."""
+
+import asyncio
+import contextlib
+from typing import Any, override
+
+from service.api.served import ServedEncoder, VectorFacts
+from service.encoder.encoder import Encoder
+from service.encoder.request import EncodeRequest
+from service.encoder.runner import EncoderRunner
+from service.errors import Draining, Overloaded
+from service.start.context import StartContext
+from service.start.kinds.model_spec import Running, Text
+
+
+class RunningEncoder(Running):
+    """An encoder that takes requests, and the runner below it."""
+
+    def __init__(self, context: StartContext, runner: EncoderRunner, vocab_size: int, vectors: VectorFacts) -> None:
+        """Start the device thread."""
+        self.encoder = Encoder(
+            runner,
+            context.metrics,
+            max_requests=context.settings.max_concurrent_requests,
+            on_failure=context.on_engine_failure,
+        )
+        self.encoder.start()
+        self._runner = runner
+        self._vocab_size, self._vectors = vocab_size, vectors
+
+    @property
+    @override
+    def num_open(self) -> int:
+        return self.encoder.num_open
+
+    @property
+    @override
+    def first_answer_s(self) -> float | None:
+        return self.encoder.first_vector_s
+
+    @override
+    def probe(self) -> None:
+        asyncio.run(self._encode_token())
+
+    @override
+    def run_all(self) -> None:
+        self._runner.run_all()
+
+    @override
+    def fill_caches(self) -> None:
+        """Do nothing: an encoder has no cache."""
+
+    @override
+    def served(self, text: Text, **facts: Any) -> ServedEncoder:
+        shapes = self._runner.shapes
+        return ServedEncoder(
+            **facts,
+            encoder=self.encoder,
+            tokenizer=text.tokenizer,
+            max_model_len=shapes.max_text_tokens,
+            vocab_size=self._vocab_size,
+            vectors=self._vectors,
+        )
+
+    @override
+    async def drain(self, timeout_s: float) -> bool:
+        return await self.encoder.drain(timeout_s)
+
+    @override
+    def stop(self) -> None:
+        self.encoder.stop()
+
+    async def _encode_token(self) -> None:
+        # An encoder that is full is about to answer clients, and a drain needs no vector.
+        with contextlib.suppress(Overloaded, Draining):
+            await self.encoder.submit(EncodeRequest("warm", ((0,),)))

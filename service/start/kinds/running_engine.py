@@ -1,0 +1,81 @@
+"""A running model that continues sequences of tokens."""
+
+import asyncio
+import contextlib
+from typing import Any, override
+
+from service.api.dependencies import ServedModel
+from service.engine.engine import Engine
+from service.engine.request import Request, Sampling
+from service.engine.runner import Runner
+from service.errors import Draining, Overloaded
+from service.start.context import StartContext
+from service.start.kinds.model_spec import Running, Text
+
+
+class RunningEngine(Running):
+    """An engine that takes requests, and the runner below it."""
+
+    def __init__(self, context: StartContext, runner: Runner, vocab_size: int) -> None:
+        """Start the device thread."""
+        self.engine = Engine(
+            runner,
+            runner.shapes,
+            context.metrics,
+            max_requests=context.settings.max_concurrent_requests,
+            on_failure=context.on_engine_failure,
+        )
+        self.engine.start()
+        self._runner = runner
+        self._vocab_size = vocab_size
+
+    @property
+    @override
+    def num_open(self) -> int:
+        return self.engine.num_open
+
+    @property
+    @override
+    def first_answer_s(self) -> float | None:
+        return self.engine.first_token_s
+
+    @override
+    def probe(self) -> None:
+        asyncio.run(self._generate_token())
+
+    @override
+    def run_all(self) -> None:
+        for step in self._runner.padded_steps():
+            self.engine.run_between_steps(step)
+
+    @override
+    def fill_caches(self) -> None:
+        self._runner.fill_caches()
+
+    @override
+    def served(self, text: Text, **facts: Any) -> ServedModel:
+        return ServedModel(
+            **facts,
+            engine=self.engine,
+            tokenizer=text.tokenizer,
+            chat_template=text.chat_template,
+            max_model_len=self._runner.shapes.max_context,
+            vocab_size=self._vocab_size,
+            stop_ids=text.tokenizer.eos_ids,
+            defaults=text.tokenizer.defaults,
+        )
+
+    @override
+    async def drain(self, timeout_s: float) -> bool:
+        return await self.engine.drain(timeout_s)
+
+    @override
+    def stop(self) -> None:
+        self.engine.stop()
+
+    async def _generate_token(self) -> None:
+        request = Request(id="warm", prompt_ids=(0,), max_tokens=1, sampling=Sampling(temperature=0.0))
+        # An engine that is full is about to generate tokens for clients, and a drain needs none.
+        with contextlib.suppress(Overloaded, Draining):
+            async for _ in self.engine.submit(request):
+                pass

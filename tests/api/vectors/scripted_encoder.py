@@ -1,0 +1,79 @@
+"""An app around an encoder whose vectors follow from the token ids alone."""
+
+import asyncio
+import json
+
+import httpx
+import numpy as np
+
+from service.api.application import create_api
+from service.api.served import ServedEncoder, VectorFacts
+from service.observability.metrics import Metrics
+from service.text.tokenizer import Tokenizer
+from tests.api.scripted_engine import ScriptedReadiness
+from tests.encoder.tiny import tokenizer
+
+MODEL = "org/encoder"
+SIZE, MAX_TOKENS = 4, 8
+
+
+def vector_of(token_ids):
+    """A vector of length 1 that tells a text and its length."""
+    vector = np.array([sum(token_ids), len(token_ids), token_ids[0], 1], np.float32)
+    return vector / np.linalg.norm(vector)
+
+
+class ScriptedEncoder:
+    """Answers at once; records the texts of each request."""
+
+    def __init__(self):
+        self.requests = []
+        self.error = None
+        self.answers = True
+
+    def submit(self, request):
+        self.requests.append(request.texts)
+        future = asyncio.get_running_loop().create_future()
+        if self.error is not None:
+            future.set_exception(self.error)
+        elif self.answers:
+            future.set_result(np.array([vector_of(text) for text in request.texts]))
+        return future
+
+
+class EncoderService:
+    """The app, with its encoder at hand."""
+
+    def __init__(self, *, vectors=None, **settings):
+        self.encoder = ScriptedEncoder()
+        facts = {"size": SIZE, "is_normalized": True, "matryoshka_sizes": None, "prompts": {}, "default_prompt": None}
+        backend = Tokenizer(tokenizer())
+        model = ServedEncoder(
+            name=MODEL,
+            created=1_700_000_000,
+            tokenizer=backend,
+            max_model_len=MAX_TOKENS,
+            vocab_size=backend.vocab_size,
+            system_fingerprint="fp_1",
+            encoder=self.encoder,
+            vectors=VectorFacts(**facts | (vectors or {})),
+        )
+        self.app = create_api(ScriptedReadiness(model), Metrics(), **settings)
+
+    def client(self):
+        return httpx.AsyncClient(transport=httpx.ASGITransport(self.app), base_url="http://test")
+
+    async def post(self, path="/v1/embeddings", **body):
+        content = json.dumps({"model": MODEL} | body)
+        return await self.send("POST", path, content=content, headers={"content-type": "application/json"})
+
+    async def get(self, path):
+        return await self.send("GET", path)
+
+    async def send(self, method, path, **request):
+        async with self.client() as client:
+            return await client.request(method, path, **request)
+
+
+def error_of(response):
+    return response.json()["error"]
