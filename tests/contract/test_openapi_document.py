@@ -58,7 +58,9 @@ def ask(document, url, mode, required):
 
 
 def test_a_request_that_follows_the_document_gets_an_answer_that_does(demo_service, document):
-    assert ask(narrowed(document), demo_service.url, GenerationMode.POSITIVE, []) == sum(map(len, document["paths"].values()))
+    assert ask(narrowed(document), demo_service.url, GenerationMode.POSITIVE, []) == sum(
+        map(len, document["paths"].values())
+    )
 
 
 def test_a_request_that_breaks_the_document_is_refused(demo_service, document):
