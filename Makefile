@@ -6,7 +6,8 @@ PYTEST := pytest --numprocesses=logical --maxprocesses=8 --dist=loadgroup
 # Huge pages of 2 MiB for large arrays: a step on a CPU is 3 to 5 % faster.
 GLIBC_TUNABLES ?= glibc.malloc.hugetlb=1
 .DEFAULT_GOAL := help
-.PHONY: help serve test test-all coverage mutate check fix demo-model evaluate bench bench-start bench-loading image check-image
+.PHONY: help serve test test-all coverage mutate check fix demo-model evaluate bench bench-start bench-loading image check-image \
+  deploy-cloud-run deploy-gke teardown
 
 help: ## Show this list
 	@sed -n 's/^\([a-z-]*\):.*## /  make \1\t/p' Makefile | expand -t 20
@@ -37,6 +38,7 @@ check: .venv/dev ## Check format, lint, types, import rules, dependencies and de
 	$(RUN) lint-imports
 	$(RUN) deptry .
 	$(RUN) python -m scripts.check_deployment
+	$(RUN) pytest --quiet --no-header tests/deploy/test_journeys.py -k no_earlier_step_made
 
 fix: .venv/dev ## Format, apply automatic fixes, write the settings into README.md and .env.example
 	$(RUN) ruff format .
@@ -64,6 +66,15 @@ image: ## Build the container image (needs Docker); ACCELERATOR=cuda12, cuda13 o
 
 check-image: .venv/serve ## Start the CPU image, smoke-test it, drain it (needs Docker)
 	$(RUN) python scripts/check_image.py levserve
+
+deploy-cloud-run: .venv/serve ## Serve a model on Cloud Run (PROJECT=… MODEL=folder or gs://…; asks what is missing)
+	@PATH="$(CURDIR)/.venv/bin:$$PATH" $(RUN) python -m scripts.deploy cloud-run
+
+deploy-gke: .venv/serve ## Serve a model on a TPU of GKE (PROJECT=… MODEL=… TPU=v5e-1 ZONE=…)
+	@PATH="$(CURDIR)/.venv/bin:$$PATH" $(RUN) python -m scripts.deploy gke
+
+teardown: .venv/serve ## Delete what the two before made; data only with DELETE_DATA=yes
+	@PATH="$(CURDIR)/.venv/bin:$$PATH" $(RUN) python -m scripts.deploy teardown
 
 $(UV): scripts/install_uv.sh
 	@sh scripts/install_uv.sh .tools/uv && touch $@

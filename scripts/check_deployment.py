@@ -26,7 +26,7 @@ REPOSITORY = Path(__file__).resolve().parent.parent
 DOCKERFILE = REPOSITORY / "Dockerfile"
 CLOUD_BUILD = REPOSITORY / "cloudbuild.yaml"
 WORKFLOW = REPOSITORY / "examples" / "github_actions" / "smoke.yml"
-DOCUMENTS = ("README.md", "docs/*.md", "terraform/README.md", "CONTRIBUTING.md")
+DOCUMENTS = ("README.md", "docs/**/*.md", "terraform/README.md", "CONTRIBUTING.md")
 
 # Tests that plan what a rule advises against, to see that it is possible or warned of.
 EXPECTED = (

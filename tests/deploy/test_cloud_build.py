@@ -53,5 +53,5 @@ def test_nothing_is_pulled_from_docker_hub_without_an_account():
     registries = {name.partition("/")[0] for name in names if "." in name.partition("/")[0]}
     assert registries == {"mirror.gcr.io", "gcr.io", "ghcr.io"}
     stages = set(re.findall(r" AS (\S+)", (ROOT / "Dockerfile").read_text()))
-    own = stages | {"${PYTHON_IMAGE}", "${_IMAGE}:${BUILD_ID}"}
+    own = stages | {"${PYTHON_IMAGE}", "${_IMAGE}:${_TAG}"}
     assert [name for name in names if "." not in name.partition("/")[0] and name not in own] == []

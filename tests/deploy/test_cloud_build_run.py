@@ -58,6 +58,7 @@ def build(tmp_path):
             "FAILS": fails,
             "PROJECT_ID": "my-project",
             "BUILD_ID": "b1",
+            "_TAG": "b1",
             "_REGION": "us-central1",
             "_SERVICE": service,
             "_ACCELERATOR": "cuda12",
@@ -108,7 +109,7 @@ def test_the_images_that_are_built_are_pushed_tested_and_deployed(build):
     [deploy] = [call for call in calls if "run services update " in call]
     assert f"--image={built['prewarm']} " in f"{job} "
     assert f"--image={built['serve']} " in f"{deploy} "
-    tested = Template(STEPS["smoke"]["name"]).substitute(_IMAGE="registry/levserve-cuda12", BUILD_ID="b1")
+    tested = Template(STEPS["smoke"]["name"]).substitute(_IMAGE="registry/levserve-cuda12", _TAG="b1")
     assert tested == built["serve"]
 
 

@@ -16,7 +16,7 @@ ROOT = Path(__file__).parents[2]
 PAGES = [
     ROOT / "README.md",
     ROOT / "CONTRIBUTING.md",
-    *sorted((ROOT / "docs").glob("*.md")),
+    *sorted((ROOT / "docs").rglob("*.md")),
     ROOT / "terraform/README.md",
 ]
 PAGES += [*sorted((ROOT / "examples").rglob("*.md")), ROOT / "service/demo/README.md"]

@@ -1,0 +1,198 @@
+"""Deploy to Cloud Run or GKE, or take everything down: ask what is missing, print each command, end with an answer."""
+
+import os
+import shlex
+import sys
+from pathlib import Path
+
+from scripts.deploy import quota
+from scripts.deploy.shell import REPOSITORY, ask, output, read, run, terraform
+
+# vCPU and GiB of the recommended shape, and the accelerator of the image.
+GPUS = {"nvidia-l4": (8, 32, "cuda12"), "nvidia-rtx-pro-6000": (20, 80, "cuda13"), "none": (4, 16, "cpu")}
+# Machine, topology and chips.
+TPUS = {
+    "v5e-1": ("ct5lp-hightpu-1t", "1x1", 1),
+    "v5e-4": ("ct5lp-hightpu-4t", "2x2", 4),
+    "v6e-1": ("ct6e-standard-1t", "1x1", 1),
+    "v6e-4": ("ct6e-standard-4t", "2x2", 4),
+    "v6e-8": ("ct6e-standard-8t", "2x4", 8),
+}
+TAG = "first"
+
+
+def cloud_run() -> None:
+    """Serve a model on Cloud Run with a GPU."""
+    project, region = place()
+    model = ask("MODEL", "the folder of the checkpoint, or gs://… in the model bucket")
+    gpu = ask("GPU", "the GPU: nvidia-l4, nvidia-rtx-pro-6000 or none", "nvidia-l4")
+    cpu, memory_gib, accelerator = GPUS[gpu]
+    enable_apis(project)
+    quota.check(project, region, "run.googleapis.com", quota.needs_of_gpu(gpu, cpu, memory_gib))
+    foundation(project, region)
+    uri = upload(project, model)
+    build(accelerator)
+    images = f"{output('foundation', 'image_prefix')}/levserve"
+    write("cloud_run_gpu", "foundation", output("foundation", "cloud_run_tfvars"))
+    account = read("gcloud", "config", "get", "account")
+    write("cloud_run_gpu", "deploy", f"""\
+model_uri     = "{uri}"
+image         = "{images}-{accelerator}:{TAG}"
+prewarm_image = "{images}-prewarm-{accelerator}:{TAG}"
+gpu_type      = "{gpu}"
+cpu           = {cpu}
+memory_gib    = {memory_gib}
+invokers      = ["user:{account}"]
+""")  # fmt: skip
+    terraform("cloud_run_gpu", "init", "-input=false")
+    # First the job alone: the bundle that it makes lets the service's first start compile nothing.
+    terraform("cloud_run_gpu", "apply", "-target=google_cloud_run_v2_job.prewarm")
+    run(*shlex.split(output("cloud_run_gpu", "prewarm_command")))
+    terraform("cloud_run_gpu", "apply")
+    run(*shlex.split(output("cloud_run_gpu", "smoke_command")))
+    url = output("cloud_run_gpu", "url")
+    answer(f'curl --header="Authorization: Bearer $(gcloud auth print-identity-token)" {url}/v1/models')
+
+
+def gke() -> None:
+    """Serve a model on GKE with a TPU."""
+    project, region = place()
+    model = ask("MODEL", "the folder of the checkpoint, or gs://… in the model bucket")
+    tpu = ask("TPU", f"the TPU: {', '.join(TPUS)}", "v5e-1")
+    zone = ask("ZONE", "a zone that has this TPU", f"{region}-a")
+    capacity = ask("CAPACITY", "on_demand, spot or flex_start", "on_demand")
+    machine, topology, chips = TPUS[tpu]
+    enable_apis(project, "compute.googleapis.com")
+    need = quota.needs_of_tpu(machine, chips, capacity)
+    if machine.startswith("ct5lp"):
+        quota.check_region(project, region, need)
+    else:
+        quota.check(project, region, "compute.googleapis.com", [need])
+    run("gcloud", "components", "install", "gke-gcloud-auth-plugin", "kubectl", "--quiet")
+    foundation(project, region)
+    uri = upload(project, model)
+    build("tpu")
+    images = f"{output('foundation', 'image_prefix')}/levserve"
+    write("gke_cluster", "foundation", output("foundation", "gke_cluster_tfvars"))
+    write("gke_cluster", "deploy", f'zone = "{zone}"\n')
+    write("gke_tpu", "foundation", output("foundation", "gke_tpu_tfvars"))
+    write("gke_tpu", "deploy", f"""\
+zone             = "{zone}"
+model_uri        = "{uri}"
+image            = "{images}-tpu:{TAG}"
+prewarm_image    = "{images}-prewarm-tpu:{TAG}"
+tpu_machine_type = "{machine}"
+tpu_topology     = "{topology}"
+capacity         = "{capacity}"
+""")  # fmt: skip
+    terraform("gke_cluster", "init", "-input=false")
+    terraform("gke_cluster", "apply")
+    run(*shlex.split(output("gke_cluster", "credentials_command")))
+    run(*shlex.split(output("gke_cluster", "adapter_command")))
+    terraform("gke_tpu", "init", "-input=false")
+    terraform("gke_tpu", "apply", env=kubernetes())
+    run("bash", "-c", output("gke_tpu", "smoke_command"))
+    print("In another terminal: kubectl port-forward --namespace=levserve service/levserve 8080:80")
+    answer("curl http://127.0.0.1:8080/v1/models")
+
+
+def teardown() -> None:
+    """Delete everything that the other two made, from the outside in; data only on a clear answer."""
+    keep = ["-input=false"]
+    if is_applied("cloud_run_gpu"):
+        terraform("cloud_run_gpu", "apply", "-var=deletion_protection_enabled=false", *keep)
+        terraform("cloud_run_gpu", "destroy", *keep)
+    if is_applied("gke_tpu"):
+        terraform("gke_tpu", "destroy", *keep, env=kubernetes())
+    if is_applied("gke_cluster"):
+        terraform("gke_cluster", "apply", "-var=deletion_protection_enabled=false", *keep)
+        terraform("gke_cluster", "destroy", *keep)
+    if ask("DELETE_DATA", "delete checkpoints and bundles too (yes or no)", "no") != "yes":
+        print("The buckets, the registry, the network and the identities stay; they cost their storage.")
+        return
+    if not is_applied("foundation"):
+        return
+    terraform("foundation", "apply", "-var=data_deletion_enabled=true", *keep)
+    terraform("foundation", "destroy", *keep)
+    print("If the subnet is still in use: Cloud Run frees its addresses one to two hours later. Repeat then.")
+
+
+def place() -> tuple[str, str]:
+    """Return the project and the region."""
+    project = ask("PROJECT", "the id of the project", read("gcloud", "config", "get", "project"))
+    return project, ask("REGION", "the region", "us-central1")
+
+
+def enable_apis(project: str, *more: str) -> None:
+    """Enable what the quota check and the first apply need; the foundation enables the rest."""
+    names = ["serviceusage", "cloudresourcemanager", "cloudquotas"]
+    run("gcloud", "services", "enable", *(f"{name}.googleapis.com" for name in names), *more, f"--project={project}")
+
+
+def foundation(project: str, region: str) -> None:
+    """Apply the foundation."""
+    write("foundation", "deploy", f"""\
+project_id         = "{project}"
+region             = "{region}"
+model_bucket_name  = "{project}-models"
+bundle_bucket_name = "{project}-bundles"
+""")  # fmt: skip
+    terraform("foundation", "init", "-input=false")
+    terraform("foundation", "apply")
+
+
+def upload(project: str, model: str) -> str:
+    """Copy a checkpoint into the model bucket, unless it is there; return its address.
+
+    Raises:
+        SystemExit: there is no such folder.
+    """
+    if model.startswith("gs://"):
+        return model
+    folder = Path(model).expanduser()
+    if not (folder / "config.json").is_file() and not any(folder.glob("step-*")):
+        sys.exit(f"MODEL={model} holds neither config.json nor step-…: give the folder of a checkpoint, or gs://….")
+    uri = f"gs://{project}-models/{folder.resolve().name}"
+    run("gcloud", "storage", "rsync", str(folder), uri, "--recursive")
+    return uri
+
+
+def build(accelerator: str) -> None:
+    """Build both images of an accelerator and push them."""
+    command = output("foundation", "build_command")
+    run(*shlex.split(f"{command},_SERVICE=,_ACCELERATOR={accelerator},_TAG={TAG}"))
+
+
+def kubernetes() -> dict[str, str]:
+    """Return the variables that point Terraform's Kubernetes providers at the cluster."""
+    config = os.environ.get("KUBECONFIG", str(Path.home() / ".kube" / "config"))  # noqa: TID251 - kubectl's own
+    return {"KUBE_CONFIG_PATH": config, "KUBE_CTX": output("gke_cluster", "kubernetes_context")}
+
+
+def is_applied(root: str) -> bool:
+    """Return whether a root was applied from this clone."""
+    return bool(read("terraform", f"-chdir=terraform/{root}", "output", "-json").strip("{} \n"))
+
+
+def write(root: str, name: str, text: str) -> None:
+    """Write variables of a root into a file that it reads by itself and git ignores."""
+    path = REPOSITORY / "terraform" / root / f"{name}.auto.tfvars"
+    path.write_text(text if text.endswith("\n") else f"{text}\n")
+    print(f"wrote {path.relative_to(REPOSITORY)}:\n{text.rstrip()}")
+
+
+def answer(command: str) -> None:
+    """Print how to call what was deployed."""
+    print(f"\nIt answers. Try:\n\n  {command}\n")
+
+
+def main() -> None:
+    """Run one of the three."""
+    targets = {"cloud-run": cloud_run, "gke": gke, "teardown": teardown}
+    if len(sys.argv) != 2 or sys.argv[1] not in targets:
+        sys.exit(f"usage: python -m scripts.deploy {'|'.join(targets)}")
+    targets[sys.argv[1]]()
+
+
+if __name__ == "__main__":
+    main()

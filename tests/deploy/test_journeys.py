@@ -1,0 +1,198 @@
+"""Every journey of the documents, as printed, in a new project whose stand-ins refuse what does not exist yet."""
+
+import re
+import shutil
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from scripts.check_deployment import FENCE
+from tests.deploy.world import STAND_IN, Platform
+
+ROOT = Path(__file__).parents[2]
+COMMANDS = ("gcloud", "terraform", "kubectl", "docker", "levserve")
+# A journey is its pages in this order, in one shell.
+JOURNEYS = {
+    "quickstart": ["deploy.md"],
+    "cloud_run": ["deploy/cloud_run.md"],
+    "by_hand": ["deploy/cloud_run_by_hand.md"],
+    "gke": ["deploy/gke.md"],
+    "docker": ["deploy/docker.md"],
+    "operations": ["deploy/cloud_run.md", "deploy/operations.md"],
+}
+# What a person has beside the clone.
+FILES = ("my-8b", "my-3b", "my-run", "home/.config/gcloud")
+TOOLS = {
+    "make": f"""#!/usr/bin/env bash
+for word in "$@"; do case "$word" in *=*) export "$word" ;; *) target=$word ;; esac; done
+case "$target" in
+  deploy-cloud-run|deploy-gke|teardown) exec {sys.executable} -m scripts.deploy "${{target#deploy-}}" ;;
+esac
+""",
+    "curl": "#!/usr/bin/env bash\necho '{}'\n",
+}
+
+
+@dataclass
+class Journey:
+    """How a journey went."""
+
+    code: int
+    said: str
+    calls: list[str]
+    state: dict
+
+
+@pytest.fixture
+def travel(tmp_path):
+    """Run a shell script in a copy of the repository, in a new project."""
+    clone, bin_folder = tmp_path / "clone", tmp_path / "bin"
+    clone.mkdir()
+    for name in ("terraform", "scripts"):
+        ignored = shutil.ignore_patterns(".terraform", "*.auto.tfvars", "*.tfstate*")
+        shutil.copytree(ROOT / name, clone / name, ignore=ignored)
+    for name in ("cloudbuild.yaml", "Dockerfile"):
+        shutil.copy(ROOT / name, clone)
+    bin_folder.mkdir()
+    for name, text in {**dict.fromkeys(COMMANDS, STAND_IN), **TOOLS}.items():
+        (bin_folder / name).write_text(text)
+        (bin_folder / name).chmod(0o755)
+    for name in FILES:
+        (clone / name).mkdir(parents=True)
+        (clone / name / "config.json").write_text("{}")
+
+    platform = Platform()
+
+    def run(script: str, **variables: str) -> Journey:
+        environment = {"PATH": f"{bin_folder}:/usr/bin:/bin", "HOME": str(clone / "home"), "YES": "1"}
+        environment |= {"WORLD_PORT": str(platform.server_address[1]), **variables}
+        done = subprocess.run(
+            ["bash", "-c", f"set -euo pipefail\nshopt -s inherit_errexit\n{script}"],
+            cwd=clone, env=environment, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False,
+        )  # fmt: skip
+        return Journey(done.returncode, done.stdout + done.stderr, platform.state["calls"], platform.state)
+
+    yield run
+    platform.shutdown()
+    platform.server_close()
+
+
+def script_of(name: str) -> str:
+    """The shell blocks of a journey's pages, as printed."""
+    return "\n".join(block for page in JOURNEYS[name] for block in FENCE.findall((ROOT / "docs" / page).read_text()))
+
+
+def test_every_page_with_commands_is_part_of_a_journey():
+    pages = {
+        page.relative_to(ROOT / "docs").as_posix()
+        for page in [ROOT / "docs" / "deploy.md", *(ROOT / "docs" / "deploy").glob("*.md")]
+        if FENCE.search(page.read_text())
+    }
+    assert pages == {page for pages in JOURNEYS.values() for page in pages}
+
+
+@pytest.mark.parametrize("name", JOURNEYS)
+def test_a_journey_needs_nothing_that_no_earlier_step_made(travel, name):
+    journey = travel(script_of(name))
+    assert "REFUSED" not in journey.said
+    assert journey.code == 0, journey.said
+
+
+@pytest.mark.parametrize(
+    ("name", "left_out", "refusal"),
+    [
+        ("by_hand", r"gcloud services enable .*\n", "not among the apis"),
+        ("by_hand", r"gcloud iam service-accounts create levserve-prewarm\n", "not among the accounts"),
+        ("by_hand", r"gcloud artifacts repositories create .*\n", "not among the repositories"),
+        ("by_hand", r"gcloud compute networks subnets create .*\n", "no subnet"),
+        ("by_hand", r"gcloud storage rsync .*\n", "no checkpoint"),
+        ("by_hand", r"gcloud beta quotas .*\n", "quota of GPUs was not looked at"),
+        ("by_hand", r".*--role=roles/run.developer\n", "lacks roles/run.developer"),
+        ("by_hand", r".*--role=roles/storage.objectUser\n", "lacks roles/storage.objectUser"),
+        ("cloud_run", r"gcloud auth login --update-adc\n", "adc is not among the logins"),
+        ("cloud_run", r"terraform -chdir=terraform/foundation output -raw cloud_run_tfvars .*\n", "no value for"),
+        ("cloud_run", r"eval .*build_command.*\n", "not among the images"),
+        ("cloud_run", r"terraform -chdir=terraform/cloud_run_gpu init\n", "not among the initialized"),
+        ("gke", r"gcloud compute regions describe .*\n", "quota of TPUs was not looked at"),
+        ("gke", r"export KUBE_CTX=.*\n", "not among the contexts"),
+        ("gke", r"gcloud components install .*\n", "not among the components"),
+        ("docker", r"docker build --build-arg ACCELERATOR=cpu .*\n", "not among the images"),
+    ],
+)
+def test_a_step_that_is_left_out_is_missed(travel, name, left_out, refusal):
+    script, number = re.subn(left_out, "", script_of(name))
+    assert number >= 1
+    journey = travel(script)
+    assert journey.code != 0
+    assert refusal in journey.said
+
+
+MODEL = {"PROJECT": "my-project", "MODEL": "my-8b"}
+DEPLOY = "python -m scripts.deploy"
+
+
+def deploy(travel, target: str, before: str = "gcloud auth login --update-adc", **variables: str) -> Journey:
+    return travel(f"{before}\n{sys.executable} -m scripts.deploy {target}", **{**MODEL, **variables})
+
+
+def test_a_model_is_on_cloud_run_after_two_commands(travel):
+    journey = deploy(travel, "cloud-run")
+    assert journey.code == 0, journey.said
+    assert list(journey.state["services"]) == ["levserve"]
+    order = [next(i for i, call in enumerate(journey.calls) if text in call) for text in (
+        "gcloud beta quotas info list", "terraform -chdir=terraform/foundation apply", "gcloud storage rsync",
+        "gcloud builds submit", "-target=google_cloud_run_v2_job.prewarm", "gcloud run jobs execute", "levserve smoke",
+    )]  # fmt: skip
+    assert order == sorted(order)
+    assert "/v1/models" in journey.said.splitlines()[-2]
+
+
+def test_every_command_is_printed_before_it_runs(travel):
+    journey = deploy(travel, "cloud-run")
+    for call in journey.calls[1:]:
+        assert f"$ {call}" in journey.said.replace("'", ""), call
+
+
+def test_a_model_is_on_a_tpu_after_two_commands(travel):
+    journey = deploy(travel, "gke", TPU="v5e-1", ZONE="us-central1-a")
+    assert journey.code == 0, journey.said
+    assert journey.state["clusters"] == ["levserve"]
+    assert journey.state["namespaces"] == ["levserve"]
+
+
+def test_a_deployment_can_be_repeated(travel):
+    deploy(travel, "cloud-run")
+    journey = deploy(travel, "cloud-run")
+    assert journey.code == 0, journey.said
+
+
+@pytest.mark.parametrize(("answer", "remains"), [("yes", False), ("no", True)])
+def test_a_teardown_deletes_everything_and_data_only_on_a_clear_answer(travel, answer, remains):
+    deploy(travel, "cloud-run")
+    journey = deploy(travel, "teardown", DELETE_DATA=answer)
+    assert journey.code == 0, journey.said
+    assert journey.state["services"] == {}
+    assert ("terraform -chdir=terraform/foundation destroy" in "\n".join(journey.calls)) is not remains
+
+
+def test_a_value_that_is_missing_is_named(travel):
+    journey = deploy(travel, "cloud-run", MODEL="")
+    assert journey.code != 0
+    assert "MODEL has no value" in journey.said
+    assert not any("terraform" in call for call in journey.calls)
+
+
+def test_a_folder_that_is_no_checkpoint_is_named(travel):
+    journey = deploy(travel, "cloud-run", MODEL="terraform")
+    assert journey.code != 0
+    assert "config.json" in journey.said
+
+
+def test_whatever_fails_stops_the_deployment(travel):
+    journey = deploy(travel, "cloud-run", before="true")
+    assert journey.code != 0
+    assert "stopped: the last command failed" in journey.said
+    assert not any("builds submit" in call for call in journey.calls)
