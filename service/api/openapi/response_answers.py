@@ -117,6 +117,8 @@ class ResponseObject(AnswerObject):
     parallel_tool_calls: bool
     temperature: float
     top_p: float
+    presence_penalty: float
+    frequency_penalty: float
     store: Literal[False]
     """Responses are not stored."""
     text: dict[str, Any]

@@ -65,6 +65,7 @@ class FunctionCall(WireObject):
 
     name: str
     arguments: str  # a JSON object, serialized
+    parsed_arguments: Any = None  # which the official clients add to an answer for its reader; the text counts
 
 
 class ToolCall(WireObject):
@@ -94,6 +95,7 @@ class Message(WireObject):
     tool_call_id: str | None = None
     reasoning_content: str | None = None  # vLLM's, of an earlier answer
     reasoning: str | None = None  # its newer name
+    parsed: Any = None  # which the official clients add to an answer for its reader; the content counts
 
     @property
     def thinking(self) -> str | None:

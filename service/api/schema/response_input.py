@@ -37,6 +37,7 @@ class InputPart(WireObject):
 
     type: Literal["input_text", "output_text", "reasoning_text"]
     text: str
+    parsed: Any = None  # which the official clients add to an answer for its reader; the text counts
 
 
 Parts = Annotated[
@@ -47,7 +48,7 @@ Parts = Annotated[
 
 
 class InputItem(WireObject):
-    """One item of the input; `id` and `status` are those of an earlier answer, and have no effect."""
+    """One item of the input; `id`, `status` and `phase` are those of an earlier answer, and have no effect."""
 
     nested: ClassVar[dict[str, type[WireObject]]] = {"content": InputPart, "output": InputPart}
     neutral_values: ClassVar[NeutralValues] = {"encrypted_content": (), "summary": ([],)}  # of thinking
@@ -56,11 +57,13 @@ class InputItem(WireObject):
     type: Literal["message", "function_call", "function_call_output", "reasoning"] = "message"
     id: str | None = None
     status: Literal["in_progress", "completed", "incomplete"] | None = None
+    phase: Literal["commentary", "final_answer"] | None = None
     role: Literal["system", "developer", "user", "assistant"] | None = None
     content: Parts | None = None
     call_id: str | None = None
     name: str | None = None
     arguments: str | None = None
+    parsed_arguments: Any = None  # which the official clients add to an answer for its reader; the text counts
     output: Parts | None = None
 
     def check(self, path: str) -> None:

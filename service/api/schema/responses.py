@@ -119,6 +119,8 @@ class ResponsesRequest(WireObject):
     max_output_tokens: int | None = Field(default=None, ge=1, le=INT64_MAX)
     temperature: float | None = Field(default=None, ge=0, le=2)
     top_p: float | None = Field(default=None, gt=0, le=1)
+    presence_penalty: float = Field(default=0.0, ge=-2, le=2)  # Open Responses'
+    frequency_penalty: float = Field(default=0.0, ge=-2, le=2)  # Open Responses'
     top_logprobs: int = Field(default=0, ge=0, le=MAX_LOGPROBS)
     include: list[Literal["message.output_text.logprobs"]] = Field(default_factory=list)
     text: TextConfig | None = None
@@ -158,6 +160,8 @@ class ResponsesRequest(WireObject):
             "max_completion_tokens": self.max_output_tokens,
             "temperature": self.temperature,
             "top_p": self.top_p,
+            "presence_penalty": self.presence_penalty,
+            "frequency_penalty": self.frequency_penalty,
             "logprobs": self.has_logprobs,
             "top_logprobs": self.top_logprobs,
             "reasoning_effort": None if self.reasoning is None else self.reasoning.effort,
