@@ -58,8 +58,7 @@ def submit(
     stop_ids = _stop_ids(body, model, more_stop_ids)
     sampling = _sampling(body, model, context.api)
     random_seed = secrets.randbits(63)
-    excluded = bad_sequences(body.bad_words, model.tokenizer)
-    cache_salt = _cache_salt(context, body)
+    excluded, cache_salt = bad_sequences(body.bad_words, model.tokenizer), _cache_salt(context, body)
     requests: list[Request] = []
     for prompt_ids in prompts:
         max_tokens = _max_tokens(context, body, prompt_ids, param, default_max_tokens)
