@@ -34,6 +34,9 @@ EXTENSIONS = {
     "ChatCompletionMessage": {"reasoning", "reasoning_content"},
     "ChatCompletionChunk": {"prompt_token_ids"},
     "CompletionChoice": {"prompt_logprobs", "prompt_token_ids", "token_ids"},
+    "Logprob": {"bytes"},  # of events, as of the whole text
+    "LogprobTopLogprob": {"bytes"},
+    "ResponseFunctionCallArgumentsDoneEvent": {"name"},  # OpenAI's published schema has it
     "Response": {"store"},  # OpenAI's answers have it
     "Model": {"root", "parent", "max_model_len"},
 }
