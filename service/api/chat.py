@@ -15,6 +15,7 @@ from service.api.generation.logprobs import chat_logprobs, prompt_logprobs
 from service.api.generation.message import MessageParts, whole_message
 from service.api.generation.rendering import template_variables
 from service.api.generation.streams import TextDelta, TextStreams
+from service.api.generation.thinking import ChatThinking, chat_thinking
 from service.api.generation.tool_use import ToolUse, tool_use
 from service.api.http.receive import cancel_on_disconnect, json_body
 from service.api.http.sse import EventStream
@@ -22,7 +23,6 @@ from service.api.schema.chat import ChatCompletionRequest, Message, ToolCall
 from service.api.schema.template import TemplateFields
 from service.api.schema.tools import Tool
 from service.errors import InvalidParameter, MissingParameter, UnsupportedParameter
-from service.text.thinking import CLOSING, OPENING
 from service.text.tokenizer import Tokenizer
 
 router = APIRouter()
@@ -71,12 +71,12 @@ class StartedChat(NamedTuple):
     prompt_ids: list[int]
     streams: TextStreams
     use: ToolUse | None
-    begins_thinking: bool | None  # whether the prompt has the tag before the thinking; None if answers have none
+    thinking: ChatThinking | None  # None if answers have none
     tokenizer: Tokenizer
 
     def message_parts(self) -> MessageParts:
         """Return the beginning of one choice's message."""
-        return MessageParts(self.use, self.begins_thinking)
+        return MessageParts(self.use, None if self.thinking is None else self.thinking.parser())
 
 
 async def start_chat(context: RequestContext, body: ChatCompletionRequest, *, prefix: str) -> StartedChat:
@@ -84,9 +84,9 @@ async def start_chat(context: RequestContext, body: ChatCompletionRequest, *, pr
     context.model.check_name(body.model)
     text, prompt_ids = await context.run_in_thread(lambda: _prompt(body, context.model))
     use = tool_use(body, context.model)
-    # A grammar holds the answer from its first token on, and so leaves no room for thinking.
     is_held = body.has_grammar or (use is not None and use.is_required)
-    has_thinking = context.model.has_thinking and not is_held
+    thinking = chat_thinking(text, body, context.model, is_held=is_held)
+    grammar = await compiled_grammar(context, body, use)
     streams = submit(
         context,
         body,
@@ -94,17 +94,16 @@ async def start_chat(context: RequestContext, body: ChatCompletionRequest, *, pr
         prefix=prefix,
         param="messages",
         default_max_tokens=None,
-        grammar=await compiled_grammar(context, body, use),
-        shown_ids=_shown_ids(context.model, use, has_thinking=has_thinking),
+        grammar=grammar if grammar is None or thinking is None else thinking.before(grammar),
+        shown_ids=_shown_ids(context.model, use, thinking),
     )
-    begins_thinking = text.rstrip().endswith(OPENING) if has_thinking else None
-    return StartedChat(prompt_ids, streams, use, begins_thinking, context.model.tokenizer)
+    return StartedChat(prompt_ids, streams, use, thinking, context.model.tokenizer)
 
 
-def _shown_ids(model: ServedModel, use: ToolUse | None, *, has_thinking: bool) -> frozenset[int]:
+def _shown_ids(model: ServedModel, use: ToolUse | None, thinking: ChatThinking | None) -> frozenset[int]:
     """Return the special tokens that the text must show, to be read and taken out again."""
     of_calls = frozenset[int]() if use is None else use.shown_ids(model)
-    tags = frozenset(map(model.tokenizer.backend.token_to_id, (OPENING, CLOSING) if has_thinking else ()))
+    tags = frozenset[int]() if thinking is None else thinking.tag_ids
     return of_calls | (tags & model.tokenizer.special_ids)
 
 
@@ -247,7 +246,7 @@ async def _chunks(chat: StartedChat, body: ChatCompletionRequest) -> AsyncIterat
         parts = messages[index].push(delta)
         # A token that does not complete a character yet, or is held back, is sent only if tokens were requested.
         if not parts and fields and delta.token_ids:
-            parts = [{"content": ""} if chat.use is None and chat.begins_thinking is None else {}]
+            parts = [{"content": ""} if chat.use is None and chat.thinking is None else {}]
         # The tokens of one event are those of its first chunk.
         chunks += [chunk(index, part, **(fields if number == 0 else {})) for number, part in enumerate(parts)]
         if delta.finish_reason is not None:

@@ -6,8 +6,24 @@ https://api-docs.deepseek.com/guides/reasoning_model
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import NamedTuple, Self
+
+from service.text.tokenizer import Tokenizer
 
 OPENING, CLOSING = "<think>", "</think>"
+
+
+class ThinkingTags(NamedTuple):
+    """The tags as tokens of a vocabulary."""
+
+    opening_id: int
+    closing_id: int
+
+    @classmethod
+    def of(cls, tokenizer: Tokenizer) -> Self | None:
+        """Return the tags of a vocabulary; None unless each is one token."""
+        opening_id, closing_id = map(tokenizer.backend.token_to_id, (OPENING, CLOSING))
+        return None if opening_id is None or closing_id is None else cls(opening_id, closing_id)
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,12 +43,18 @@ class Answer:
 class ThinkingParser:
     """Splits one text; the joined results for its pieces do not depend on where it was cut."""
 
-    def __init__(self, *, is_open: bool) -> None:
-        """Begin a text; `is_open` says that the prompt has the opening tag already."""
+    def __init__(self, *, is_open: bool, keeps_space: bool = False) -> None:
+        """Begin a text.
+
+        Args:
+            is_open: the prompt has the opening tag already.
+            keeps_space: white space behind the closing tag belongs to the answer, as where a grammar has chosen it.
+        """
         self._text = ""  # not decided yet
         self._is_thinking = is_open
         self._is_decided = is_open  # whether the text has begun with the opening tag or with something else
         self._is_at_tag = is_open  # whether white space that follows is next to a tag
+        self._keeps_space = keeps_space
 
     def push(self, text: str) -> list[Thought | Answer]:
         """Append text and return the pieces that it completes or continues."""
@@ -60,7 +82,7 @@ class ThinkingParser:
             thought, tag, rest = self._text.partition(CLOSING)
             if tag:
                 yield from self._thought(thought.rstrip())
-                self._text, self._is_thinking, self._is_at_tag = rest, False, True
+                self._text, self._is_thinking, self._is_at_tag = rest, False, not self._keeps_space
             else:
                 held = 0 if is_over else _held(thought)
                 self._text = thought[len(thought) - held :]

@@ -1,13 +1,17 @@
 """Thinking over the API: split off under both of its names, whole and in streams, and sent back to the template."""
 
+import numpy as np
 import pytest
+from tokenizers import AddedToken
 
 from service.engine.request import FinishReason
 from service.text.chat_template import ChatTemplate
+from service.text.tokenizer import Tokenizer
 from tests.api.scripted_engine import MODEL, TOKENIZER, Service, tokens
 from tests.api.test_chat import events
 from tests.api.test_responses import create, events_of
 from tests.api.test_tools import ONE, TOOLS
+from tests.text.small_tokenizers import byte_level
 
 pytestmark = pytest.mark.anyio
 
@@ -20,10 +24,26 @@ TEMPLATES = {"closed": TURNS + "assistant:", "open": TURNS + "assistant:<think>\
 THOUGHT = "<think>\nHm. 🌍\n</think>\n\nYes."
 
 
-def service_of(text, template="closed"):
+def service_of(text, template="closed", **model):
     chat_template = ChatTemplate(TEMPLATES[template], TOKENIZER.special_tokens)
-    model = {"chat_template": chat_template, "max_model_len": 2048}
+    model = {"chat_template": chat_template, "max_model_len": 2048} | model
     return Service([*tokens(text), FinishReason.STOP], model=model)
+
+
+def with_tags():
+    """A tokenizer in which each tag is one token; its other ids are those of the script."""
+    backend = byte_level(adds_begin=True)
+    backend.add_tokens([AddedToken("</think>", special=False, normalized=False)])
+    return Tokenizer(backend, special_tokens=TOKENIZER.special_tokens)
+
+
+def is_closing_allowed(service):
+    """Whether the closing tag may be the next token of the last request."""
+    constraint, tokenizer = service.engine.last.request.constraint, service.readiness.model.tokenizer
+    words = np.zeros((tokenizer.vocab_size + 31) // 32, np.uint32)
+    constraint.fill_mask(words)
+    closing_id = tokenizer.backend.token_to_id("</think>")
+    return bool(words[closing_id // 32] >> closing_id % 32 & 1)
 
 
 async def message_of(service, **fields):
@@ -59,9 +79,37 @@ async def test_calls_are_found_behind_the_thinking():
     assert [call["function"]["name"] for call in message["tool_calls"]] == ["weather"]
 
 
+JSON = {"response_format": {"type": "json_object"}}
+CONTINUED = {"continue_final_message": True, "add_generation_prompt": False}
+
+
 async def test_an_answer_that_a_grammar_holds_from_its_beginning_is_not_thinking():
-    message = await message_of(service_of('{"a": 1}', "open"), response_format={"type": "json_object"})
+    message = await message_of(service_of('{"a": 1}', "open"), **JSON)  # the closing tag is several tokens
     assert (message["reasoning"], message["content"]) == (None, '{"a": 1}')
+
+
+@pytest.mark.parametrize("template", ["open", "closed"])
+async def test_a_grammar_holds_what_follows_the_thinking(template):
+    tokenizer = with_tags()
+    text = "Hm.\n</think>\n {}" if template == "open" else "<think>Hm.\n</think>\n {}"
+    service = service_of("", template, tokenizer=tokenizer, vocab_size=tokenizer.vocab_size)
+    service.engine.script[:0] = tokenizer.encode(text, add_special_tokens=False)
+    message = await message_of(service, **JSON)
+    assert (message["reasoning"], message["content"]) == ("Hm.", "\n {}")  # the grammar has chosen the white space
+    assert is_closing_allowed(service) == (template == "open")
+
+
+@pytest.mark.parametrize("fields", [CONTINUED, {}], ids=["continued", "new"])
+async def test_a_prompt_behind_the_thinking_leaves_none(fields):
+    tokenizer = with_tags()
+    closed = ChatTemplate("{% for m in messages %}{{ m.content }}{% endfor %}</think>\n\n", TOKENIZER.special_tokens)
+    template = {} if fields else {"chat_template": closed}
+    service = service_of("{}", "open", tokenizer=tokenizer, vocab_size=tokenizer.vocab_size, **template)
+    messages = [{"role": "assistant", "content": "{"}] if fields else [{"role": "user", "content": "hi"}]
+    answer = await service.post("/v1/chat/completions", {"model": MODEL, "messages": messages} | JSON | fields)
+    message = answer.json()["choices"][0]["message"]
+    assert (message["reasoning"], message["content"]) == (None, "{}")
+    assert not is_closing_allowed(service)
 
 
 @pytest.mark.parametrize("name", ["reasoning", "reasoning_content"])

@@ -42,6 +42,12 @@ def test_where_a_text_is_cut_changes_nothing(texts, is_open):
     assert split(texts, is_open=is_open) == split(["".join(texts)], is_open=is_open)
 
 
+def test_white_space_of_a_grammar_stays_with_the_answer():
+    parser = ThinkingParser(is_open=True, keeps_space=True)
+    assert parser.push(" I see.\n</think>") == [Thought("I see.")]
+    assert parser.push("\n Yes") == [Answer("\n Yes")]
+
+
 def test_thinking_arrives_before_it_ends():
     parser = ThinkingParser(is_open=False)
     assert parser.push("<think>I ") == [Thought("I")]

@@ -16,6 +16,7 @@ from service.engine.request import BACKGROUND_PRIORITY, Request, Sampling
 from service.errors import ContextLengthExceeded, InvalidParameter, UnsupportedParameter
 from service.text.bad_words import BadWords, bad_sequences
 from service.text.detokenizer import StopRule
+from service.text.grammar.behind_thinking import GrammarBehindThinking
 from service.text.grammar.compiler import Grammar
 
 MAX_LOGGED_CHARS = 128
@@ -29,7 +30,7 @@ def submit(
     prefix: str,
     param: str,
     default_max_tokens: int | None,
-    grammar: Grammar | None = None,
+    grammar: Grammar | GrammarBehindThinking | None = None,
     shown_ids: Set[int] = frozenset(),
     more_stop_ids: frozenset[int] = frozenset(),
 ) -> TextStreams:
@@ -90,7 +91,7 @@ def log_user(log_fields: dict[str, Any], user: str | None) -> None:
 
 
 def _constraint(
-    grammar: Grammar | None, stop_ids: frozenset[int], excluded: frozenset[tuple[int, ...]]
+    grammar: Grammar | GrammarBehindThinking | None, stop_ids: frozenset[int], excluded: frozenset[tuple[int, ...]]
 ) -> Constraint | None:
     if grammar is not None:
         return grammar.matcher(stop_ids)

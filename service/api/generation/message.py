@@ -26,16 +26,16 @@ _THOUGHT_KEYS = ("reasoning_content", "reasoning")
 class MessageParts:
     """Turns the text of one choice into parts of its message."""
 
-    def __init__(self, use: ToolUse | None, begins_thinking: bool | None = None) -> None:
+    def __init__(self, use: ToolUse | None, thinking: ThinkingParser | None = None) -> None:
         """Begin a message.
 
         Args:
             use: how it may call tools; None if it calls none.
-            begins_thinking: whether the prompt has the tag before the thinking; None if the model has no tags.
+            thinking: splits it off; None if the answer has none.
         """
         self._use = use
         self._parser = None if use is None else CallParser(use.tool_format)
-        self._thinking = None if begins_thinking is None else ThinkingParser(is_open=begins_thinking)
+        self._thinking = thinking
 
     def push(self, delta: TextDelta) -> list[dict[str, Any]]:
         """Return the `delta` objects that the next text adds, in order."""

@@ -1,0 +1,87 @@
+"""A grammar that begins where a model's thinking ends.
+
+prompt … <think>      thinking </think> text of the grammar
+prompt …              <think> thinking </think> text of the grammar, or text of the grammar at once
+"""
+
+from collections.abc import Set
+from dataclasses import dataclass
+
+import numpy as np
+from jaxtyping import UInt
+
+from service.text.grammar.compiler import Grammar
+from service.text.grammar.matcher import GrammarMatcher
+from service.text.thinking import ThinkingTags
+
+WORD_BITS = 32
+
+
+@dataclass(frozen=True, slots=True)
+class GrammarBehindThinking:
+    """A grammar of the answers of a model that thinks first."""
+
+    grammar: Grammar
+    tags: ThinkingTags
+    is_open: bool  # the prompt has the opening tag already
+    may_end: bool  # a text may end while it thinks; otherwise it ends where the grammar does
+
+    def matcher(self, stop_ids: Set[int]) -> "MatcherBehindThinking":
+        """Return the beginning of a text, in microseconds; tokens of `stop_ids`, at least one, end it."""
+        held_back = frozenset[int]() if self.may_end else frozenset(stop_ids)
+        return MatcherBehindThinking(self.grammar.matcher(stop_ids), self.tags, held_back, is_open=self.is_open)
+
+
+class MatcherBehindThinking:
+    """Holds one sequence to a grammar from its closing tag on; an engine's `Constraint`."""
+
+    def __init__(self, answer: GrammarMatcher, tags: ThinkingTags, held_back_ids: Set[int], *, is_open: bool) -> None:
+        """Begin a text.
+
+        Args:
+            answer: holds what follows the thinking.
+            tags: the tokens around the thinking.
+            held_back_ids: tokens that must not come within the thinking.
+            is_open: whether the text begins within the thinking; otherwise its first token decides.
+        """
+        self._answer, self._tags, self._held_back_ids = answer, tags, held_back_ids
+        self._is_thinking = is_open
+        self._may_begin_thinking = not is_open
+
+    @property
+    def is_free(self) -> bool:
+        """Whether every token is allowed."""
+        return self._is_thinking and not self._held_back_ids
+
+    def fill_mask(self, words: UInt[np.ndarray, " word"]) -> None:
+        """Write the mask of the tokens that may be sampled next: bit `t % 32` of word `t // 32` for token `t`.
+
+        Raises:
+            ConstraintError: the grammar has become too complex to go on.
+        """
+        if self._is_thinking:
+            words.fill(np.iinfo(words.dtype).max)
+            for token_id in self._held_back_ids:
+                words[token_id // WORD_BITS] &= ~_bit(token_id)
+            return
+        self._answer.fill_mask(words)
+        if self._may_begin_thinking:
+            words[self._tags.opening_id // WORD_BITS] |= _bit(self._tags.opening_id)
+
+    def accept(self, token_id: int) -> None:
+        """Advance by the token that was sampled.
+
+        Raises:
+            ConstraintError: the token is not allowed here.
+        """
+        if self._is_thinking:
+            self._is_thinking = token_id != self._tags.closing_id
+        elif self._may_begin_thinking and token_id == self._tags.opening_id:
+            self._is_thinking = True
+        else:
+            self._answer.accept(token_id)
+        self._may_begin_thinking = False
+
+
+def _bit(token_id: int) -> np.uint32:
+    return np.uint32(1 << token_id % WORD_BITS)
