@@ -54,7 +54,10 @@ async def create_file(
     if not request.headers.get("content-type", "").startswith(FORM):
         raise UnsupportedMediaType(f"Content-Type must be {FORM}.")
     try:
-        async with request.form(max_files=1, max_fields=MAX_FIELDS, max_part_size=MAX_FIELD_BYTES) as form:
+        async with (
+            batches.uploads,
+            request.form(max_files=1, max_fields=MAX_FIELDS, max_part_size=MAX_FIELD_BYTES) as form,
+        ):
             stored = await in_store(partial(_add, batches, owner, *_read(form)))
     except HTTPException as error:
         raise RequestError(f"The request's body is not a valid form: {error.detail}") from None

@@ -49,6 +49,14 @@ async def test_a_result_is_not_an_input(tmp_path):
     assert code_of(again) == ("invalid_value", "input_file_id")
 
 
+async def test_the_copies_of_inputs_are_bounded_with_the_files(tmp_path):
+    service = BatchService(FolderStore(tmp_path), max_bytes=2500)
+    file_id = (await service.upload(b"x" * 1000)).json()["id"]
+    assert (await service.post("/v1/batches", BODY | {"input_file_id": file_id})).status_code == 200
+    full = await service.post("/v1/batches", BODY | {"input_file_id": file_id})
+    assert code_of(full, 413) == ("storage_limit_exceeded", "file")
+
+
 async def test_batches_are_listed_the_newest_first(service):
     ids = [(await service.begin([request_line("a")]))["id"] for _ in range(3)]
     first = (await service.get("/v1/batches?limit=2")).json()

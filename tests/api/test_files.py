@@ -1,7 +1,10 @@
 """Uploads, listings and downloads of files, each seen with its own key alone."""
 
+import asyncio
+
 import pytest
 
+from service.api.batch.batches import MAX_UPLOADS
 from service.storage.folder_store import FolderStore
 from tests.api.batch.running import BatchService
 from tests.api.scripted_engine import Service
@@ -102,6 +105,24 @@ async def test_a_file_and_all_files_are_bounded(tmp_path):
     async with service.client() as client:
         await client.delete(f"/v1/files/{first['id']}")
     assert (await service.upload(b"x" * 50_000)).status_code == 200
+
+
+async def test_a_few_uploads_are_read_at_once(service):
+    at_once = most = 0
+
+    async def slow_form():
+        nonlocal at_once, most
+        at_once += 1
+        most = max(most, at_once)
+        await asyncio.sleep(0.02)
+        at_once -= 1
+        yield b'--x\r\ncontent-disposition: form-data; name="purpose"\r\n\r\nbatch\r\n'
+        yield b'--x\r\ncontent-disposition: form-data; name="file"; filename="a"\r\n\r\n{}\r\n--x--\r\n'
+
+    async with service.client(headers={"content-type": "multipart/form-data; boundary=x"}) as client:
+        answers = await asyncio.gather(*(client.post("/v1/files", content=slow_form()) for _ in range(12)))
+    assert {answer.status_code for answer in answers} == {200}
+    assert most == MAX_UPLOADS
 
 
 async def test_a_list_is_read_page_by_page_in_either_order(service):

@@ -18,6 +18,7 @@ from service.errors import InvalidParameter, UnknownObject
 from service.storage.store import ObjectStore
 
 QUEUE = "queue"
+MAX_UPLOADS = 4  # at once, each in a temporary file
 FORGET_AFTER_S = 60 * 24 * 3600
 
 
@@ -27,6 +28,7 @@ class Batches:
     def __init__(self, store: ObjectStore, files: Files) -> None:
         self.store = store
         self.files = files
+        self.uploads = asyncio.Semaphore(MAX_UPLOADS)
         self.has_news = asyncio.Event()  # set when a batch was created or has ended
         self.live: dict[str, Batch] = {}  # those that this process runs
         self.cancelled: dict[str, asyncio.Event] = {}  # set when one of those is to end
@@ -44,6 +46,7 @@ class Batches:
 
         Raises:
             InvalidParameter: there is no such file.
+            FilesFull: there is no room for a copy of it.
         """
         batch = Batch(
             id=new_id(BATCH_PREFIX),
@@ -151,6 +154,7 @@ class Batches:
             stored = self.files.get(batch.owner, batch.input_file_id)
         except UnknownObject:
             return False
+        self.files.check_room(stored.bytes)
         source = content_name(batch.owner, stored.id)
         return stored.purpose == "batch" and self.store.copy(source, input_name(batch))
 

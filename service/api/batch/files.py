@@ -60,7 +60,7 @@ class Files:
             FilesFull: there is no room; not for results of batches.
         """
         if not file_id:
-            self._check_room(num_bytes)
+            self.check_room(num_bytes)
         now = int(time.time())
         stored = StoredFile(
             id=file_id or new_id(FILE_PREFIX),
@@ -122,7 +122,8 @@ class Files:
                     self._store.delete(name)
                     self._store.delete(content_name(owner, stored.id))
 
-    def _check_room(self, num_bytes: int) -> None:
+    def check_room(self, num_bytes: int) -> None:
+        """Raise FilesFull unless there is room for so many bytes more."""
         taken = sum(self._store.list("").values())
         if taken + num_bytes > self._max_bytes:
             raise FilesFull(taken_bytes=taken, limit_bytes=self._max_bytes)

@@ -57,6 +57,9 @@ def test_a_copy_outlives_its_source(place):
     store.write("source", b"2")
     store.delete("source")
     assert store.read("folder/copy") == b"1"
+    store.write("source", b"3")
+    assert store.copy("source", "folder/copy")
+    assert store.read("folder/copy") == b"3"
 
 
 def test_one_at_a_time_has_a_claim(place):
