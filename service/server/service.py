@@ -27,8 +27,6 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-BATCH_FOLDER = "batches"  # in LOCAL_MODEL_CACHE
-
 
 class Service:
     """The state behind the port; the API's `ModelReadiness`. The start's threads write it, the event loop reads it."""
@@ -178,8 +176,9 @@ class Service:
             with quick_fastapi_import():
                 import fastapi  # noqa: F401
             from service.api.application import create_api
+            from service.server.batches import open_batches
 
-            self._batches = self._open_batches()
+            self._batches = open_batches(self.settings)
             self.api = create_api(
                 self,
                 self.metrics,
@@ -192,17 +191,6 @@ class Service:
                 batches=self._batches,
                 max_file_bytes=self.settings.batch_file_bytes,
             )
-
-    def _open_batches(self) -> "Batches | None":
-        if self.settings.batch_uri == "off":
-            return None
-        from service.api.batch.batches import Batches
-        from service.api.batch.files import Files
-        from service.storage.store import open_store
-
-        uri = self.settings.batch_uri or str(self.settings.local_model_cache / BATCH_FOLDER)
-        store = open_store(uri, "BATCH_URI", emulator_host=self.settings.storage_emulator_host)
-        return Batches(store, Files(store, max_bytes=self.settings.batch_total_bytes))
 
     def _start_batches(self) -> None:
         """Begin with the batches that wait; called on the event loop."""

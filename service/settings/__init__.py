@@ -131,8 +131,7 @@ class Settings(BaseModel):
     batch_uri: str | None = Field(
         default=None,
         description="The place of uploaded files and of batches: `gs://…` or a path, which instances may share; "
-        "`off`: neither `/v1/files` nor `/v1/batches`. Unset: a folder in LOCAL_MODEL_CACHE, which on Cloud Run "
-        "ends with the instance.",
+        "`off`: neither `/v1/files` nor `/v1/batches`. Unset: a folder in LOCAL_MODEL_CACHE; with MODEL_STREAM, `off`.",
     )
     batch_file_bytes: int = Field(
         default=200 * 1024 * 1024,

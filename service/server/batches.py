@@ -1,0 +1,24 @@
+"""The place of files and batches that the settings name."""
+
+from service.api.batch.batches import Batches
+from service.api.batch.files import Files
+from service.settings import Settings
+from service.storage.store import open_store
+
+OFF = "off"
+FOLDER = "batches"  # in LOCAL_MODEL_CACHE
+
+
+def open_batches(settings: Settings) -> Batches | None:
+    """Return the files and batches at BATCH_URI; None if there are to be none. Nothing is read yet.
+
+    Raises:
+        SettingsError: BATCH_URI is malformed, or of a kind that cannot be written.
+    """
+    uri = settings.batch_uri
+    if uri is None:  # MODEL_STREAM says that files are memory here
+        uri = OFF if settings.model_stream else str(settings.local_model_cache / FOLDER)
+    if uri == OFF:
+        return None
+    store = open_store(uri, "BATCH_URI", emulator_host=settings.storage_emulator_host)
+    return Batches(store, Files(store, max_bytes=settings.batch_total_bytes))
