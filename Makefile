@@ -7,7 +7,7 @@ PYTEST := pytest --numprocesses=logical --maxprocesses=8 --dist=loadgroup
 GLIBC_TUNABLES ?= glibc.malloc.hugetlb=1
 .DEFAULT_GOAL := help
 .PHONY: help serve test test-all coverage mutate check fix demo-model evaluate bench bench-start bench-loading image check-image \
-  deploy-cloud-run deploy-gke teardown
+  deploy-cloud-run deploy-gke scan teardown
 
 help: ## Show this list
 	@sed -n 's/^\([a-z-]*\):.*## /  make \1\t/p' Makefile | expand -t 20
@@ -72,6 +72,9 @@ deploy-cloud-run: .venv/serve ## Serve a model on Cloud Run (PROJECT=… MODEL=f
 
 deploy-gke: .venv/serve ## Serve a model on a TPU of GKE (PROJECT=… MODEL=… TPU=v5e-1 ZONE=…)
 	@PATH="$(CURDIR)/.venv/bin:$$PATH" $(RUN) python -m scripts.deploy gke
+
+scan: $(UV) ## Scan Terraform, the Dockerfile and workflows with checkov; .checkov.yaml has the waivers and their reasons
+	$(UV) tool run checkov@3.3.30 --directory . --config-file .checkov.yaml
 
 teardown: .venv/serve ## Delete what the two before made; data only with DELETE_DATA=yes
 	@PATH="$(CURDIR)/.venv/bin:$$PATH" $(RUN) python -m scripts.deploy teardown

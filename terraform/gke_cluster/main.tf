@@ -15,6 +15,8 @@ resource "google_container_cluster" "main" {
   deletion_protection      = var.deletion_protection_enabled
   resource_labels          = { app = "levserve" }
 
+  enable_intranode_visibility = true
+
   release_channel {
     channel = "REGULAR"
   }
@@ -25,6 +27,12 @@ resource "google_container_cluster" "main" {
       start_time = var.maintenance_window.start_time
       end_time   = var.maintenance_window.end_time
       recurrence = var.maintenance_window.recurrence
+    }
+  }
+
+  master_auth {
+    client_certificate_config {
+      issue_client_certificate = false # identities come from IAM
     }
   }
 
@@ -62,6 +70,15 @@ resource "google_container_cluster" "main" {
   node_config {
     service_account = var.node_account_email
     oauth_scopes    = ["https://www.googleapis.com/auth/cloud-platform"]
+
+    workload_metadata_config {
+      mode = "GKE_METADATA"
+    }
+
+    shielded_instance_config {
+      enable_integrity_monitoring = true
+      enable_secure_boot          = true
+    }
   }
 
   lifecycle {
@@ -81,6 +98,11 @@ resource "google_container_node_pool" "system" {
     location_policy      = "ANY"
   }
 
+  management {
+    auto_repair  = true
+    auto_upgrade = true
+  }
+
   node_config {
     machine_type    = "e2-standard-4"
     service_account = var.node_account_email
@@ -88,6 +110,11 @@ resource "google_container_node_pool" "system" {
 
     workload_metadata_config {
       mode = "GKE_METADATA"
+    }
+
+    shielded_instance_config {
+      enable_integrity_monitoring = true
+      enable_secure_boot          = true
     }
   }
 

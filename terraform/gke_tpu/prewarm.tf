@@ -50,6 +50,10 @@ resource "kubernetes_job_v1" "prewarm" {
           security_context {
             run_as_user                = var.run_as_user
             allow_privilege_escalation = false
+
+            capabilities {
+              drop = ["NET_RAW"]
+            }
           }
 
           dynamic "env" {

@@ -73,6 +73,10 @@ resource "kubernetes_deployment_v1" "main" {
           security_context {
             run_as_user                = var.run_as_user
             allow_privilege_escalation = false
+
+            capabilities {
+              drop = ["NET_RAW"]
+            }
           }
 
           startup_probe {

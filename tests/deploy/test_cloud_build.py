@@ -10,8 +10,9 @@ BUILD = yaml.safe_load((ROOT / "cloudbuild.yaml").read_text())
 STEPS = {step["id"]: step for step in BUILD["steps"]}
 
 
-def test_the_order_is_check_build_push_prewarm_deploy_smoke_promote():
-    assert list(STEPS) == ["check", "build", "push", "prewarm", "deploy", "smoke", "promote"]
+def test_the_order_is_check_build_push_prewarm_deploy_smoke_and_a_canary():
+    canary = ["judge-0", "canary-5", "judge-5", "canary-50", "judge-50", "promote", "judge-100", "settle"]
+    assert list(STEPS) == ["check", "build", "push", "prewarm", "deploy", "smoke", *canary]
     assert not any("waitFor" in step for step in BUILD["steps"])  # each waits for all before it
 
 

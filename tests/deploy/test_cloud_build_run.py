@@ -3,6 +3,7 @@
 import os
 import re
 import subprocess
+import sys
 from dataclasses import dataclass
 from string import Template
 
@@ -12,13 +13,15 @@ from tests.deploy.test_cloud_build import ROOT, STEPS
 
 DOCKERFILE = (ROOT / "Dockerfile").read_text()
 
-REVISION = "levserve-00002-abc"
+REVISION, STABLE = "levserve-00002-abc", "levserve-00001-xyz"
+CANARY = ["judge-0", "canary-5", "judge-5", "canary-50", "judge-50", "promote", "judge-100", "settle"]
 GCLOUD = f"""#!/usr/bin/env bash
 echo "gcloud $*" >> "$CALLS"
 case "$*" in
   *"$FAILS"*) exit 1 ;;
   *"value(status.url)"*) echo https://levserve-abc-uc.a.run.app ;;
   *latestCreatedRevisionName*) echo {REVISION} ;;
+  *"status.traffic.percent"*) printf '\t%s\n100\t%s\n' {REVISION} {STABLE} ;;
   *print-identity-token*) echo t0ken ;;
   *"secrets versions access"*) echo k3y-1,k3y-2 ;;
 esac
@@ -26,6 +29,28 @@ esac
 RECORDED = """#!/usr/bin/env bash
 echo "{name} $*" >> "$CALLS"
 case "{name} $*" in *"$FAILS"*) exit 1 ;; esac
+"""
+# The stable revision answers after 0.2 s. The candidate is as FAULT says, from PERCENT of the traffic on.
+LEVSERVE = f"""#!{sys.executable} -S
+import json, os, sys
+calls = open(os.environ["CALLS"], "a+")
+calls.write("levserve " + " ".join(sys.argv[1:]) + "\\n")
+calls.seek(0)
+said = calls.read()
+if os.environ["FAILS"] in "levserve " + " ".join(sys.argv[1:]):
+    sys.exit(1)
+moved = [line for line in said.splitlines() if "--to-revisions={REVISION}=" in line]
+percent = max([0] + [int(line.rpartition("=")[2]) for line in moved])
+is_candidate = "candidate---" in sys.argv[2] and percent >= int(os.environ["PERCENT"])
+fault = os.environ["FAULT"] if is_candidate else ""
+is_busy = "stable---" in said and said.rpartition("stable---")[2].count("candidate---") > 4
+is_wrong = fault == "wrong" or fault == "dies under load" and is_busy
+first_s = 2.0 if fault == "slower" else 0.2
+print(json.dumps({{"checks": [
+    {{"name": "chat", "status": "failed" if is_wrong else "passed"}},
+    {{"name": "latency", "status": "passed", "facts": {{"first_token_seconds_p50": first_s}}}},
+]}}))
+sys.exit(is_wrong)
 """
 
 
@@ -43,19 +68,22 @@ def build(tmp_path):
     """Run the steps in their order until one fails; by default from the prewarm on."""
     bin_folder, calls = tmp_path / "bin", tmp_path / "calls"
     bin_folder.mkdir()
-    scripts = {"gcloud": GCLOUD} | {name: RECORDED.format(name=name) for name in ("docker", "levserve")}
+    scripts = {"gcloud": GCLOUD} | {name: RECORDED.format(name=name) for name in ("docker",)} | {"levserve": LEVSERVE}
     for name, script in scripts.items():
         (bin_folder / name).write_text(script)
         (bin_folder / name).chmod(0o755)
 
     def run(
-        *, fails: str = "nothing fails", service: str = "levserve", secret: str = "", first: str = "prewarm"
-    ) -> Ran:
+        *, fails: str = "nothing fails", service: str = "levserve", secret: str = "", first: str = "prewarm",
+        fault: str = "", percent: int = 0,
+    ) -> Ran:  # fmt: skip
         calls.write_text("")
         environment = {
             "PATH": f"{bin_folder}:{os.environ['PATH']}",
             "CALLS": str(calls),
             "FAILS": fails,
+            "FAULT": fault,
+            "PERCENT": str(percent),
             "PROJECT_ID": "my-project",
             "BUILD_ID": "b1",
             "_TAG": "b1",
@@ -70,7 +98,12 @@ def build(tmp_path):
         done, said = [], ""
         for name in list(STEPS)[list(STEPS).index(first) :]:
             script = STEPS[name]["script"].replace("/workspace/", f"{tmp_path}/")
-            ran = subprocess.run(["bash", "-c", script], env=environment, capture_output=True, text=True, check=False)
+            script = script.replace("=/workspace ", f"={tmp_path} ").replace(
+                "python scripts/", f"{sys.executable} scripts/"
+            )
+            ran = subprocess.run(
+                ["bash", "-c", script], env=environment, cwd=ROOT, capture_output=True, text=True, check=False
+            )
             said += ran.stdout + ran.stderr
             if ran.returncode:
                 break
@@ -81,18 +114,46 @@ def build(tmp_path):
 
 
 def moves(ran: Ran) -> list[str]:
-    return [call for call in ran.calls if "update-traffic" in call]
+    """Where traffic went, in this order."""
+    return [call.partition("--to-revisions=")[2] for call in ran.calls if "--to-revisions=" in call]
 
 
 def test_a_green_build_moves_all_traffic_to_the_revision_that_was_tested(build):
     ran = build()
-    assert ran.done == ["prewarm", "deploy", "smoke", "promote"], ran.said
-    [smoke] = [call for call in ran.calls if call.startswith("levserve")]
+    assert ran.done == ["prewarm", "deploy", "smoke", *CANARY], ran.said
+    smoke = next(call for call in ran.calls if call.startswith("levserve"))
     assert smoke.startswith("levserve smoke https://candidate---levserve-abc-uc.a.run.app --timeout 1800")
     assert smoke.endswith("--model my-8b")
-    [move] = moves(ran)
-    assert f"--to-revisions={REVISION}=100" in move
-    assert ran.calls.index(smoke) < ran.calls.index(move)
+    assert moves(ran) == [f"{REVISION}=5", f"{REVISION}=50", f"{REVISION}=100"]
+    first = next(call for call in ran.calls if "--to-revisions=" in call)
+    assert ran.calls.index(smoke) < ran.calls.index(first)
+    assert any(f"--update-tags=stable={STABLE}" in call for call in ran.calls)
+
+
+@pytest.mark.parametrize(
+    ("fault", "percent", "failed"),
+    [
+        ("slower", 0, "canary-5"),
+        ("slower", 5, "canary-50"),
+        ("slower", 50, "promote"),
+        ("slower", 100, "settle"),
+        ("wrong", 5, "canary-50"),
+        ("dies under load", 0, "canary-5"),
+    ],
+)
+def test_a_revision_that_is_bad_at_any_step_loses_its_traffic(build, fault, percent, failed):
+    ran = build(fault=fault, percent=percent, first="deploy")
+    assert ran.done[-1] == CANARY[CANARY.index(failed) - 1], ran.said
+    assert moves(ran)[-1] == f"{STABLE}=100"
+    reasons = {"slower": "the first token takes 2.000 s", "wrong": "levserve smoke failed: chat"}
+    assert f"Rolled back: {reasons.get(fault, '')}" in ran.said
+    assert fault != "dies under load" or "clients at once failed" in ran.said
+
+
+def test_a_revision_that_answers_wrong_at_once_gets_no_traffic(build):
+    ran = build(fault="wrong", first="deploy")
+    assert ran.done == ["deploy"]
+    assert moves(ran) == []
 
 
 def test_the_images_that_are_built_are_pushed_tested_and_deployed(build):
@@ -127,23 +188,25 @@ def test_the_job_and_the_service_get_their_images_and_the_revision_no_traffic(bu
         ("run jobs execute", [], "gcloud run jobs executions list --job=levserve-prewarm"),
         ("--tag=candidate", ["prewarm"], "gcloud run services logs read levserve"),
         ("levserve smoke", ["prewarm", "deploy"], "gcloud run services logs read levserve"),
-        ("update-traffic", ["prewarm", "deploy", "smoke"], f"gcloud run revisions describe {REVISION}"),
+        ("--to-revisions", ["prewarm", "deploy", "smoke", "judge-0"], f"gcloud run revisions describe {REVISION}"),
     ],
 )
 def test_whatever_fails_traffic_stays_and_the_build_says_how_to_look_further(build, fails, done, look):
     ran = build(fails=fails)
     assert ran.done == done
-    assert fails == "update-traffic" or moves(ran) == []
+    assert [move for move in moves(ran) if move.startswith(REVISION)] == (
+        [f"{REVISION}=5"] if "judge-0" in done else []
+    )
     assert "Traffic is where" in ran.said
     assert look in ran.said
 
 
 def test_the_first_of_several_keys_goes_to_the_smoke_test_in_a_file(build, tmp_path):
     ran = build(secret="levserve-api-key")
-    assert ran.done[-1] == "promote"
+    assert ran.done[-1] == "settle"
     assert (tmp_path / "api_key").read_text() == "k3y-1\n"
     assert (tmp_path / "identity_token").read_text() == "t0ken\n"
-    [smoke] = [call for call in ran.calls if call.startswith("levserve")]
+    smoke = next(call for call in ran.calls if call.startswith("levserve"))
     assert f"--identity-token @{tmp_path}/identity_token" in smoke
     assert f"--api-key @{tmp_path}/api_key" in smoke
     assert not any(secret in call for call in ran.calls for secret in ("t0ken", "k3y"))
@@ -151,5 +214,5 @@ def test_the_first_of_several_keys_goes_to_the_smoke_test_in_a_file(build, tmp_p
 
 def test_without_a_service_nothing_is_deployed(build):
     ran = build(service="")
-    assert ran.done == ["prewarm", "deploy", "smoke", "promote"]
+    assert ran.done == ["prewarm", "deploy", "smoke", *CANARY]
     assert ran.calls == []

@@ -265,3 +265,9 @@ def test_the_probes_ask_routes_that_exist(path):
     probed = set(re.findall(r'path += "(/health/\w+)"', "\n".join(map(text_of, [*ROOTS, *MODULES]))))
     assert path in probed
     assert probed <= {"/health/ready", "/health/live"}
+
+
+def test_every_waiver_of_the_scan_has_a_reason():
+    waivers = re.findall(r"^  - (CKV\w+)(.*)$", (ROOT / ".checkov.yaml").read_text(), re.MULTILINE)
+    assert len(waivers) == len({name for name, _ in waivers}) > 0
+    assert [name for name, reason in waivers if not re.match(r" # \w.{20,}", reason)] == []
