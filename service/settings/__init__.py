@@ -69,6 +69,14 @@ class Settings(BaseModel):
         "`.levserve-bundles` next to the checkpoint. Bundles are native code: allow writes only to "
         "identities that may also change the image. Unset: LOCAL_MODEL_CACHE only.",
     )
+    tool_call_parser: Literal[
+        "auto", "deepseek_v3", "deepseek_v31", "hermes", "json", "llama3_json", "mistral", "mistral_args", "qwen3_coder"
+    ] = Field(
+        default="auto",
+        description="How the model writes tool calls, by vLLM's names: `hermes` (Qwen 2.5 and 3 too), `llama3_json`, "
+        "`mistral`, `mistral_args`, `qwen3_coder`, `deepseek_v3` (R1 too), `deepseek_v31` or `json`. `auto`: as the "
+        "chat template does.",
+    )
     dtype: Literal["auto", "bfloat16", "float16", "float32"] = Field(
         default="auto",
         description="The dtype of weights and activations. `auto`: float32 on a CPU, otherwise the checkpoint's own.",

@@ -130,7 +130,9 @@ def load_text(context: StartContext, *, checkpoint: LocatedCheckpoint, tokenizer
 
         uri = checkpoint.tokenizer.source.uri
         tokenizer = load_tokenizer(tokenizer_files, uri)
-        template = load_chat_template(tokenizer_files, tokenizer.special_tokens, uri)
+        stated = context.settings.tool_call_parser
+        parser = None if stated == "auto" else stated
+        template = load_chat_template(tokenizer_files, tokenizer.special_tokens, uri, tool_call_parser=parser)
         facts |= {"tokens": tokenizer.vocab_size, "has_chat_template": template is not None}
     return Text(tokenizer, template)
 

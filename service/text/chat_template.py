@@ -48,7 +48,20 @@ class ChatTemplate:
         *,
         uri: str = "chat template",
         file: str = "chat_template.jinja",
+        tool_call_parser: str | None = None,
     ) -> None:
+        """Compile a template.
+
+        Args:
+            source: of the template.
+            special_tokens: by transformers' names.
+            uri: where it came from, for error messages.
+            file: the same.
+            tool_call_parser: the name of the format of tool calls; None to find it from the template.
+
+        Raises:
+            MalformedCheckpoint: the template does not compile.
+        """
         try:
             self._template = TemplateSandbox().from_string(source)
         except TemplateSyntaxError as error:
@@ -58,12 +71,18 @@ class ChatTemplate:
         except RecursionError as error:
             raise MalformedCheckpoint(uri, file, "the chat template is nested too deeply") from error
         self.source = source
+        self._tool_call_parser = tool_call_parser
         self._special_tokens = dict(special_tokens)
 
     @cached_property
     def tool_format(self) -> ToolFormat | None:
         """How the model calls tools; None if the template does not mention them."""
-        return format_of(self.source) if re.search(r"\btools\b", self.source) else None
+        return format_of(self.source, self._tool_call_parser) if re.search(r"\btools\b", self.source) else None
+
+    @cached_property
+    def joins_arguments(self) -> bool:
+        """Whether it writes the arguments of earlier calls as they are, as DeepSeek's do, so that they must be text."""
+        return "tojson" not in self.source
 
     @cached_property
     def has_thinking(self) -> bool:
@@ -121,6 +140,8 @@ class ChatTemplate:
         variables: Mapping[str, Any],
     ) -> str:
         limit = RenderLimit()
+        if self.joins_arguments:
+            messages = [_with_text_arguments(message) for message in messages]
         try:
             parts = self._template.generate(
                 **variables,
@@ -217,6 +238,14 @@ class _TimedRange(Sequence[int]):
             if time.monotonic() > end_s:
                 raise SecurityError(TOO_SLOW)
             yield number
+
+
+def _with_text_arguments(message: Mapping[str, Any]) -> Mapping[str, Any]:
+    if not (calls := message.get("tool_calls")):
+        return message
+    functions = [call["function"] for call in calls]
+    texts = [{**function, "arguments": _to_json(function["arguments"])} for function in functions]
+    return {**message, "tool_calls": [{**call, "function": f} for call, f in zip(calls, texts, strict=True)]}
 
 
 def _to_json(

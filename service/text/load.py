@@ -68,9 +68,15 @@ def load_tokenizer(folder: Path, uri: str | None = None) -> Tokenizer:
 
 
 def load_chat_template(
-    folder: Path, special_tokens: Mapping[str, str], uri: str | None = None
+    folder: Path, special_tokens: Mapping[str, str], uri: str | None = None, *, tool_call_parser: str | None = None
 ) -> "ChatTemplate | None":
     """Read the chat template of a checkpoint; None if it has none, as base models do not.
+
+    Args:
+        folder: where the files lie.
+        special_tokens: by transformers' names.
+        uri: where the files came from, for error messages.
+        tool_call_parser: the name of the format of tool calls; None to find it from the template.
 
     Raises:
         MalformedCheckpoint: the template does not compile, or is not text.
@@ -82,7 +88,7 @@ def load_chat_template(
     from service.text.chat_template import ChatTemplate  # with Jinja, which a base model starts without
 
     file, source = found
-    return ChatTemplate(source, special_tokens, uri=uri, file=file)
+    return ChatTemplate(source, special_tokens, uri=uri, file=file, tool_call_parser=tool_call_parser)
 
 
 def _template_source(folder: Path, uri: str) -> tuple[str, str] | None:

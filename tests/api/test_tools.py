@@ -23,6 +23,8 @@ pytestmark = pytest.mark.anyio
 TEMPLATES = {
     "hermes": "{% for tool in tools or [] %}{{ tool | tojson }}{% endfor %}<tool_call>{{ messages[-1].content }}",
     "mistral": "{{ tools }}[TOOL_CALLS]",
+    "qwen3_coder": "{{ tools }}<tool_call>\n<function=",
+    "deepseek_v3": "{{ tools }}<｜tool▁calls▁begin｜>```json",
 }
 SCHEMA = {
     "type": "object",
@@ -83,6 +85,34 @@ async def test_calls_are_returned_in_openais_shape():
         {"type": "function", "function": {"name": "weather", "arguments": '{"city": "Ulm 🌍"}'}},
         {"type": "function", "function": {"name": "clock", "arguments": "{}"}},
     ]
+
+
+IN_OTHER_FORMATS = {
+    "qwen3_coder": "Wait.\n<tool_call>\n<function=weather>\n<parameter=city>\nUlm 🌍\n</parameter>\n</function>\n"
+    "</tool_call>\n<tool_call>\n<function=clock>\n</function>\n</tool_call>",
+    "deepseek_v3": "Wait.\n<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>function<｜tool▁sep｜>weather\n```json\n"
+    '{"city": "Ulm 🌍"}\n```<｜tool▁call▁end｜>\n<｜tool▁call▁begin｜>function<｜tool▁sep｜>clock\n```json\n{}\n```'
+    "<｜tool▁call▁end｜><｜tool▁calls▁end｜>",
+}
+
+
+@pytest.mark.parametrize(("template", "text"), IN_OTHER_FORMATS.items())
+async def test_calls_of_every_format_are_the_same_whole_and_in_streams(template, text):
+    expected = (await choice_of(service_of(TWO)))["message"]
+    whole = await choice_of(service_of(text, template=template))
+    message, reason, _ = merged(events(await service_of(text, template=template).chat(tools=TOOLS, stream=True))[:-1])
+    for found in (whole["message"], message):
+        assert found["content"] == expected["content"]
+        assert [call["function"] for call in found["tool_calls"]] == [c["function"] for c in expected["tool_calls"]]
+    assert whole["finish_reason"] == reason == "tool_calls"
+
+
+async def test_a_schema_that_a_format_of_elements_cannot_hold_to_is_refused_by_its_path():
+    parameters = SCHEMA | {"anyOf": [{"required": ["city"]}]}
+    tool = {"type": "function", "function": {"name": "f", "parameters": parameters}}
+    assert (await service_of(ONE).chat(tools=[tool])).status_code == 200
+    refused = await service_of(ONE, template="qwen3_coder").chat(tools=[tool])
+    assert (refused.status_code, refused.json()["error"]["param"]) == (400, "tools[0].function.parameters.anyOf")
 
 
 async def test_content_is_null_where_there_is_none():

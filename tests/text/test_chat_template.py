@@ -80,3 +80,18 @@ def test_a_template_of_the_tests_is_named_as_such():
         ChatTemplate("{% for %}", {}, uri="gs://b/m", file="tokenizer_config.json")
     with pytest.raises(MalformedCheckpoint, match=r"gs://b/m: chat_template\.jinja: the chat template is nested"):
         ChatTemplate("{{" + "(" * 5000 + "1" + ")" * 5000 + "}}", {}, uri="gs://b/m")
+
+
+@pytest.mark.parametrize(
+    ("template", "expected"),
+    [
+        ("{{ messages[0].tool_calls[0].function.arguments + '.' }}", '{"city": "Köln"}.'),
+        ("{{ messages[0].tool_calls[0].function.arguments | tojson }}.", '{"city": "Köln"}.'),
+        ("{{ messages[0].tool_calls[0].function.arguments.city }}{# tojson #}", "Köln"),
+    ],
+)
+def test_the_arguments_of_a_call_are_text_for_a_template_that_writes_no_json_itself(template, expected):
+    call = {"id": "a", "type": "function", "function": {"name": "f", "arguments": {"city": "Köln"}}}
+    messages = [{"role": "assistant", "content": "", "tool_calls": [call]}]
+    assert ChatTemplate(template, {}).render(messages) == expected
+    assert call["function"]["arguments"] == {"city": "Köln"}

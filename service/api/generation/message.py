@@ -34,7 +34,7 @@ class MessageParts:
             thinking: splits it off; None if the answer has none.
         """
         self._use = use
-        self._parser = None if use is None else CallParser(use.tool_format)
+        self._parser = None if use is None else CallParser(use.tool_format, use.text_names)
         self._thinking = thinking
 
     def push(self, delta: TextDelta) -> list[dict[str, Any]]:

@@ -3,6 +3,7 @@
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 from service.api.dependencies import ServedModel
@@ -13,11 +14,12 @@ from service.text.grammar import definition
 from service.text.grammar.definition import GrammarDefinition
 from service.text.tools.format import ToolFormat
 from service.text.tools.grammar import CallableTool, CallRules, special_markers, tool_grammar
+from service.text.tools.parameters import parameters_of
 
 MAX_SCHEMAS_BYTES = 256 * 1024
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class ToolUse:
     """The calls that an answer may have, or must consist of."""
 
@@ -30,6 +32,20 @@ class ToolUse:
     def shown_ids(self, model: ServedModel) -> frozenset[int]:
         """Return the special tokens that the text must show for calls to be found in it."""
         return frozenset(special_markers(self.tool_format, model.tokenizer).values())
+
+    @cached_property
+    def callables(self) -> tuple[CallableTool, ...]:
+        """The tools as grammars need them, after milliseconds; raises InvalidParameter for a schema at fault."""
+        has_elements = self.tool_format.has_elements
+        return tuple(
+            _callable(tool, f"tools[{index}].function.parameters", has_elements=has_elements)
+            for index, tool in self.tools
+        )
+
+    @property
+    def text_names(self) -> dict[str, frozenset[str]]:
+        """Of each function, the parameters whose values are written as they are."""
+        return {tool.name: frozenset(p.name for p in tool.parameters if p.is_text) for tool in self.callables}
 
     def grammar(self, model: ServedModel, answer: GrammarDefinition | None) -> list[Mapping[str, Any]]:
         """Return the grammar of the answer as parts for the compiler, after milliseconds.
@@ -52,7 +68,7 @@ class ToolUse:
             message = f"Invalid 'tools': their parameters are larger than {MAX_SCHEMAS_BYTES} bytes together."
             raise InvalidParameter(message, param="tools")
         rules = CallRules(
-            [_callable(tool, f"tools[{index}].function.parameters") for index, tool in self.tools],
+            self.callables,
             self.is_required,
             self.allows_several,
             None if answer is None or self.is_required else answer.part,
@@ -77,10 +93,11 @@ def tool_use(body: ChatCompletionRequest, model: ServedModel) -> ToolUse | None:
     )
 
 
-def _callable(tool: Tool, param: str) -> CallableTool:
+def _callable(tool: Tool, param: str, *, has_elements: bool) -> CallableTool:
     schema = tool.function.parameters
     if schema is not None and schema.get("type") != "object":
         message = f"Invalid '{param}.type': the parameters of a function are an object, so it must be 'object'."
         raise InvalidParameter(message, param=f"{param}.type")
     stated = NO_PARAMETERS | {"additionalProperties": False} if schema is None else schema
-    return CallableTool(tool.function.name, definition.json_part(stated, param, is_strict=tool.function.strict))
+    part = definition.json_part(stated, param, is_strict=tool.function.strict)
+    return CallableTool(tool.function.name, part, parameters_of(part, param) if has_elements else ())

@@ -1,5 +1,6 @@
-"""The parts of which every known format of tool calls consists."""
+"""The parts of which every known format of tool calls consists, and the signs of the chat templates that use it."""
 
+import re
 from dataclasses import dataclass
 
 
@@ -7,13 +8,15 @@ from dataclasses import dataclass
 class ToolFormat:
     """How a family of models writes calls into its text.
 
-    A call is `before_name`, the name, `after_name`, its arguments as a JSON object, and `after_arguments`.
+    A call is `before_name`, the name, `after_name`, its arguments, and `after_arguments`. The arguments are a JSON
+    object, or elements, one for each argument.
     """
 
     name: str  # vLLM's, where it has one
-    before_name: str
-    after_name: str
-    after_arguments: str
+    before_name: str = '{"name": "'
+    after_name: str = '", "arguments": '
+    after_arguments: str = "}"
+    has_elements: bool = False  # whether the arguments are elements
     opening: str = ""  # begins calls anywhere in a text; without one, calls begin an answer with `before_name`
     optional_opening: str = ""  # may come before calls that have no opening
     first: str = ""  # after the opening of several calls
@@ -23,9 +26,18 @@ class ToolFormat:
     opens_each: bool = False  # whether the opening is repeated before each call
     allows_several: bool = True  # whether the family's templates take several calls in one answer
     has_short_ids: bool = False  # whether the family's templates take ids of nine letters and digits alone
+    special_parts: tuple[str, ...] = ()  # parts of the strings above that a tokenizer may have as special tokens
+    signs: tuple[str, ...] = ()  # patterns that all are in the family's chat templates
+    counter_signs: tuple[str, ...] = ()  # patterns that are in none of them
 
     @property
     def markers(self) -> tuple[str, ...]:
         """The strings that a tokenizer may have as special tokens."""
-        stated = (self.opening, self.optional_opening, self.after_name, self.closing)
+        stated = (self.opening, self.optional_opening, self.after_name, self.closing, self.last, *self.special_parts)
         return tuple(marker for marker in stated if marker)
+
+    def is_of(self, template: str) -> bool:
+        """Return whether a chat template writes calls this way."""
+        return all(re.search(sign, template) for sign in self.signs) and not any(
+            re.search(sign, template) for sign in self.counter_signs
+        )

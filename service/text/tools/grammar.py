@@ -9,7 +9,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from service.text.tokenizer import Tokenizer
+from service.text.tools.arguments import ELEMENT_END
 from service.text.tools.format import ToolFormat
+from service.text.tools.parameters import Parameter
 
 _ANY_TEXT = "/(?s:.*)/"
 _LINE_END = "/\\n?/"
@@ -21,6 +23,7 @@ class CallableTool:
 
     name: str
     schema: Mapping[str, Any]  # of its arguments, as `definition.json_part` returns it
+    parameters: tuple[Parameter, ...] = ()  # the same as separate elements, for formats that have them
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +72,12 @@ class _Writer:
         for index, tool in enumerate(self._rules.tools):
             before = self._literal(self._format.before_name + tool.name + self._format.after_name)
             after = self._literal(self._format.after_arguments)
-            lines.append(f"call_{index}: {before} %json {json.dumps(tool.schema)} {after}")
+            arguments = f"%json {json.dumps(tool.schema)}"
+            if self._format.has_elements:
+                named = {f"argument_{index}_{i}": parameter for i, parameter in enumerate(tool.parameters)}
+                arguments = " ".join(rule if p.is_required else f"{rule}?" for rule, p in named.items())
+                lines += [line for rule, parameter in named.items() for line in _element(rule, parameter)]
+            lines.append(f"call_{index}: {before} {arguments} {after}")
         if not self._rules.is_required and self._rules.answer is None:
             lines += self._free_text()
         return "\n".join(lines)
@@ -121,4 +129,19 @@ class _Writer:
             before, found, after = text.partition(marker)
             if found:
                 return " ".join(filter(None, (self._literal(before), f"<[{token_id}]>", self._literal(after))))
-        return json.dumps(text) if text else ""
+        return _quoted(text) if text else ""
+
+
+def _element(rule: str, parameter: Parameter) -> list[str]:
+    """Return the rules of one argument that is an element."""
+    begin, end = _quoted(f"\n<parameter={parameter.name}>\n"), _quoted(ELEMENT_END)
+    if not parameter.is_text:
+        return [f"{rule}: {begin} %json {json.dumps(parameter.schema)} {end}"]
+    if parameter.texts is not None:
+        return [f"{rule}: {begin} ({' | '.join(map(_quoted, parameter.texts))}) {end}"]
+    text = _ANY_TEXT if parameter.max_chars is None else f"/(?s:.{{0,{parameter.max_chars}}})/"
+    return [f"{rule}: {begin} {rule}_text", f"{rule}_text[lazy]: {text} {end}"]
+
+
+def _quoted(text: str) -> str:
+    return json.dumps(text, ensure_ascii=False)

@@ -6,16 +6,10 @@ Source: https://github.com/NousResearch/Hermes-Function-Calling, https://qwen.re
 from service.text.tools.format import ToolFormat
 
 FORMAT = ToolFormat(
-    name="hermes",
+    "hermes",
     opening="<tool_call>",
-    before_name='{"name": "',
-    after_name='", "arguments": ',
-    after_arguments="}",
     closing="</tool_call>",
     opens_each=True,
+    signs=("<tool_call>",),
+    counter_signs=("<function=",),  # Qwen 3 Coder's
 )
-
-
-def is_of(template: str) -> bool:
-    """Return whether a chat template writes calls this way; Qwen 3 Coder's has the markers around XML instead."""
-    return "<tool_call>" in template and "<function=" not in template

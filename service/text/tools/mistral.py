@@ -6,33 +6,26 @@ https://github.com/mistralai/mistral-common
 
 from service.text.tools.format import ToolFormat
 
+_OPENING = "[TOOL_CALLS]"
+
 LIST_FORMAT = ToolFormat(
-    name="mistral",
-    opening="[TOOL_CALLS]",
+    "mistral",
+    opening=_OPENING,
     first="[",
-    before_name='{"name": "',
-    after_name='", "arguments": ',
-    after_arguments="}",
     between=", ",
     last="]",
     has_short_ids=True,
+    signs=(r"\[TOOL_CALLS\]",),
+    counter_signs=(r"\[ARGS\]",),
 )
 ARGS_FORMAT = ToolFormat(
-    name="mistral_args",
-    opening="[TOOL_CALLS]",
+    "mistral_args",
+    opening=_OPENING,
     before_name="",
     after_name="[ARGS]",
     after_arguments="",
     opens_each=True,
     has_short_ids=True,
+    signs=(r"\[TOOL_CALLS\]", r"\[ARGS\]"),
+    counter_signs=(r"\[CALL_ID\]",),
 )
-
-
-def is_list_of(template: str) -> bool:
-    """Return whether a chat template writes calls as a list."""
-    return "[TOOL_CALLS]" in template and "[ARGS]" not in template
-
-
-def is_args_of(template: str) -> bool:
-    """Return whether a chat template writes each call with its arguments after `[ARGS]`."""
-    return "[TOOL_CALLS]" in template and "[ARGS]" in template and "[CALL_ID]" not in template

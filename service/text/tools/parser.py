@@ -4,10 +4,11 @@ The grammar of the request has held every call to its format, so what begins as 
 """
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Set
+from types import MappingProxyType
 
+from service.text.tools.arguments import ArgumentReader, ElementArguments, JsonArguments
 from service.text.tools.format import ToolFormat
-from service.text.tools.json_end import JsonEnd
 from service.text.tools.parts import Arguments, CallStart, Content, Part
 
 _NAME = r"([a-zA-Z0-9_-]{1,64})"
@@ -17,24 +18,34 @@ _PUNCTUATION = " \t\r\n[],;}"  # around calls that share an opening, or have non
 class CallParser:
     """Parses one answer; the joined results for its pieces do not depend on where it was cut."""
 
-    def __init__(self, tool_format: ToolFormat) -> None:
+    def __init__(self, tool_format: ToolFormat, text_names: Mapping[str, Set[str]] = MappingProxyType({})) -> None:
+        """Begin an answer.
+
+        Args:
+            tool_format: how its calls are written.
+            text_names: of each function, the parameters whose values are texts as they are, if there are elements.
+        """
         self.num_calls = 0
         self._format = tool_format
+        self._text_names = text_names
         head = re.escape(tool_format.before_name) + _NAME + re.escape(tool_format.after_name)
-        self._head = re.compile(rf"(?:{re.escape(tool_format.optional_opening)})?{head}(?={{)")
+        begins_arguments = "" if tool_format.has_elements else "(?={)"
+        self._head = re.compile(rf"(?:{re.escape(tool_format.optional_opening)})?{head}{begins_arguments}")
+        ends = (tool_format.after_arguments, tool_format.last)
+        self._ends = [end for text in ends if (end := text.strip(_PUNCTUATION))]  # of calls that share an opening
         self._beginnings = [text for text in (tool_format.before_name[:1], tool_format.optional_opening) if text]
         self._text = ""  # not parsed yet
         self._spaces: list[str] = []  # before anything else; no content if a call follows
         self._has_content = False
         self._opened = ""  # what began the call whose name is not known yet
-        self._json = JsonEnd()
+        self._arguments: ArgumentReader = JsonArguments()
         self._read: Callable[[], Iterator[Part]] = self._read_start
 
     @property
     def is_inside_call(self) -> bool:
         """Whether a call has begun and has not ended."""
         if self._read == self._read_head:
-            return bool(self._opened or self._text.lstrip(_PUNCTUATION))
+            return bool(self._opened or not self._is_between())
         return self._read == self._read_arguments
 
     def push(self, text: str) -> list[Part]:
@@ -49,6 +60,8 @@ class CallParser:
 
     def flush(self) -> list[Part]:
         """Return the text that was held back, at the end of the answer; a call that was cut before its name is text."""
+        if self._read == self._read_arguments and (rest := self._arguments.flush()):
+            return [Arguments(self.num_calls - 1, rest)]
         held = self._opened + "".join(self._spaces) + self._text
         if self.num_calls and not (self._read == self._read_head and self.is_inside_call):
             held = ""
@@ -94,22 +107,24 @@ class CallParser:
 
     def _read_head(self) -> Iterator[Part]:
         """Read up to the arguments of a call."""
-        self._text = self._text.lstrip(_PUNCTUATION)
+        self._skip_ends()
         found = self._head.match(self._text)
         if found is None:
             return
         self._opened, self._text = "", self._text[found.end() :]
-        self._json, self._read = JsonEnd(), self._read_arguments
+        is_json = not self._format.has_elements
+        self._arguments = JsonArguments() if is_json else ElementArguments(self._text_names.get(found[1], frozenset()))
+        self._read = self._read_arguments
         self.num_calls += 1
         yield CallStart(self.num_calls - 1, found[1])
 
     def _read_arguments(self) -> Iterator[Part]:
-        end = self._json.find(self._text)
-        piece = self._text[:end]
-        self._text = self._text[len(piece) :]
+        piece, end = self._arguments.push(self._text)
+        self._text = "" if end is None else self._text[end:]
         if end is not None:
             self._read = self._read_between
-        yield Arguments(self.num_calls - 1, piece)
+        if piece:
+            yield Arguments(self.num_calls - 1, piece)
 
     def _read_between(self) -> Iterator[Part]:
         """Skip what ends a call and separates it from the next."""
@@ -119,3 +134,14 @@ class CallParser:
         elif (start := self._text.find(opening)) >= 0:
             self._text, self._read = self._text[start + len(opening) :], self._read_head
         yield from ()
+
+    def _skip_ends(self) -> None:
+        """Skip what ends the calls before, and separates them from the next."""
+        self._text = self._text.lstrip(_PUNCTUATION)
+        while end := next((end for end in self._ends if self._text.startswith(end)), ""):
+            self._text = self._text[len(end) :].lstrip(_PUNCTUATION)
+
+    def _is_between(self) -> bool:
+        """Return whether no call has begun behind the last one, as far as the text shows."""
+        self._skip_ends()
+        return not self._text or (self.num_calls > 0 and any(end.startswith(self._text) for end in self._ends))

@@ -2,6 +2,4 @@
 
 from service.text.tools.format import ToolFormat
 
-FORMAT = ToolFormat(
-    name="json", before_name='{"name": "', after_name='", "arguments": ', after_arguments="}", between="\n"
-)
+FORMAT = ToolFormat("json", between="\n")

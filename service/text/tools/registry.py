@@ -1,19 +1,28 @@
-"""The known formats of tool calls, found from a checkpoint's chat template."""
+"""The known formats of tool calls, found by TOOL_CALL_PARSER and from a checkpoint's chat template."""
 
-from collections.abc import Callable
-
-from service.text.tools import hermes, llama3_json, mistral, plain_json
+from service.text.tools import deepseek, hermes, llama3_json, mistral, plain_json, qwen3_coder
 from service.text.tools.format import ToolFormat
 
-FORMATS: tuple[tuple[Callable[[str], bool], ToolFormat], ...] = (
-    (mistral.is_args_of, mistral.ARGS_FORMAT),
-    (mistral.is_list_of, mistral.LIST_FORMAT),
-    (hermes.is_of, hermes.FORMAT),
-    (llama3_json.is_single_of, llama3_json.SINGLE_FORMAT),
-    (llama3_json.is_of, llama3_json.FORMAT),
+# Of several that fit a template, the first.
+FORMATS: tuple[ToolFormat, ...] = (
+    deepseek.V3_FORMAT,
+    deepseek.V31_FORMAT,
+    mistral.ARGS_FORMAT,
+    mistral.LIST_FORMAT,
+    qwen3_coder.FORMAT,
+    hermes.FORMAT,
+    llama3_json.SINGLE_FORMAT,
+    llama3_json.FORMAT,
+    plain_json.FORMAT,
 )
 
 
-def format_of(template: str) -> ToolFormat:
-    """Return the format that a chat template writes earlier calls in; JSON alone if it is of no known family."""
-    return next((format_ for is_of, format_ in FORMATS if is_of(template)), plain_json.FORMAT)
+def format_of(template: str, name: str | None = None) -> ToolFormat:
+    """Return the format that a chat template writes earlier calls in; JSON alone if it is of no known family.
+
+    Args:
+        template: of the checkpoint.
+        name: of the format, if the operator states it; its variants still follow the template.
+    """
+    named = [form for form in FORMATS if name in (None, form.name)]
+    return next((form for form in named if form.is_of(template)), named[-1])

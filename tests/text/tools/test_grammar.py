@@ -10,16 +10,34 @@ import pytest
 from service.errors import InvalidParameter
 from service.text.grammar import definition
 from service.text.grammar.compiler import GrammarCompiler
-from service.text.tools import hermes, llama3_json, mistral
+from service.text.tools import deepseek, hermes, llama3_json, mistral, qwen3_coder
 from service.text.tools.grammar import CallableTool, CallRules, tool_grammar
+from service.text.tools.parameters import parameters_of
 from service.text.tools.parser import CallParser
 from service.text.tools.parts import Arguments, CallStart, Content
 from tests.text.grammar.random_walks import allowed_tokens, random_schema
-from tests.text.tools.samples import ARGUMENTS, ENDS, FORMATS, TOKENIZER, TWO_CALLS, text_of
+from tests.text.tools.samples import (
+    ARGUMENTS,
+    ELEMENTS,
+    ENDS,
+    FORMATS,
+    ONE_ARGUMENT,
+    ONE_ELEMENT,
+    TOKENIZER,
+    TWO_CALLS,
+    text_of,
+)
 
 SCHEMA = {"type": "object", "properties": {"q": {"type": "string", "maxLength": 3}}, "required": ["q"]}
 SCHEMAS = {"f": SCHEMA | {"additionalProperties": False}, "g-1": {"type": "object", "maxProperties": 0}}
-TOOLS = [CallableTool(name, definition.json_part(schema, "field")) for name, schema in SCHEMAS.items()]
+
+
+def tool_of(name, schema):
+    part = definition.json_part(schema, "field")
+    return CallableTool(name, part, parameters_of(part, "field"))
+
+
+TOOLS = [tool_of(name, schema) for name, schema in SCHEMAS.items()]
 COMPILER = GrammarCompiler(TOKENIZER, TOKENIZER.vocab_size, ENDS)
 REQUIRED = CallRules(TOOLS, is_required=True, allows_several=True)
 ONE = CallRules(TOOLS, is_required=True, allows_several=False)
@@ -53,7 +71,8 @@ def answer(form, rules, rng, begun=""):
         allowed = allowed_tokens(matcher, TOKENIZER.vocab_size)
         token_id = min(ENDS) if ENDS.issubset(allowed) and rng.random() < 0.5 else rng.choice(allowed)
         if token_id in ENDS:
-            parser = CallParser(form)
+            texts = {tool.name: {p.name for p in tool.parameters if p.is_text} for tool in rules.tools}
+            parser = CallParser(form, texts)
             return parser.push(text_of(token_ids)) + parser.flush()
         matcher.accept(token_id)
         token_ids.append(token_id)
@@ -87,7 +106,7 @@ def test_every_call_has_the_name_and_the_arguments_of_a_tool(form, rules):
 
 @ids
 def test_several_calls_need_leave(form):
-    two = TWO_CALLS[form.name].replace(ARGUMENTS, '{"q": "a"}')
+    two = TWO_CALLS[form.name].replace(ARGUMENTS, ONE_ARGUMENT).replace(ELEMENTS, ONE_ELEMENT)
     assert can_end(matcher_of(form, REQUIRED, two))
     with pytest.raises(AssertionError):
         matcher_of(form, ONE, two)
@@ -110,6 +129,10 @@ def test_without_a_call_any_text_may_come_and_end_anywhere(form):
         (mistral.LIST_FORMAT, "Hello[TOOL_CALLS] [", {b"{"}),
         (mistral.ARGS_FORMAT, "Hello[TOOL_CALLS]g-1", {b"[ARGS]"}),
         (llama3_json.FORMAT, "<|python_tag|>", {b"{"}),
+        (qwen3_coder.FORMAT, "Let me see. <tool_call>", {b"<", b"\n"}),
+        (qwen3_coder.FORMAT, "<tool_call>\n<function=f>", {b"\n"}),
+        (deepseek.V31_FORMAT, "Hello<｜tool▁calls▁begin｜>", {b"<"}),
+        (deepseek.V3_FORMAT, "<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>", {b"f"}),
     ],
 )
 def test_from_its_opening_on_a_call_is_held(form, text, expected):
@@ -145,7 +168,7 @@ def test_definitions_of_two_tools_may_have_one_name():
             "required": ["v"],
             "$defs": {"x": value},
         }
-        return CallableTool(name, definition.json_part(schema, "field"))
+        return tool_of(name, schema)
 
     rules = CallRules([tool("f", {"const": 1}), tool("g-1", {"const": 2})], is_required=True, allows_several=False)
     call = '<tool_call>{{"name": "{}", "arguments": {{"v":{}}}}}</tool_call>'
@@ -162,7 +185,7 @@ def test_random_schemas_hold_once_a_free_answer_opens_a_call(form):
         rng = random.Random(seed)
         schema = {"type": "object", "properties": {"x": random_schema(rng)}, "required": ["x"]}
         with contextlib.suppress(InvalidParameter):
-            tools = [CallableTool("f", definition.json_part(schema | {"additionalProperties": False}, "field"))]
+            tools = [tool_of("f", schema | {"additionalProperties": False})]
             parts = answer(form, CallRules(tools, False, False), rng, form.opening or "{")
             for _, arguments in calls_of(parts or ()):
                 num_ended += 1
@@ -175,3 +198,76 @@ def test_tools_whose_grammar_the_library_cannot_count_are_refused():
     tools = [CallableTool(f"f{i}", definition.json_part(schema, "field")) for i in range(10)]
     with pytest.raises(InvalidParameter, match="too large"):
         matcher_of(hermes.FORMAT, CallRules(tools, is_required=True, allows_several=False))
+
+
+ELEMENT_SCHEMA = {
+    "type": "object",
+    "properties": {
+        "text": {"type": "string"},
+        "short": {"type": "string", "maxLength": 2},
+        "colour": {"$ref": "#/$defs/colour"},
+        "date": {"type": "string", "pattern": "^[0-9]{2}$"},
+        "count": {"type": "integer"},
+        "maybe": {"type": ["string", "null"]},
+        "mixed": {"enum": ["a", 1]},
+        "few": {"type": "string", "enum": ["", "ab", "abc"], "maxLength": 2},
+        "odd": {"type": "string", "enum": ["a\n</parameter>", "b"]},
+        "fixed": {"const": ""},
+        "any": True,
+    },
+    "required": ["text", "count"],
+    "$defs": {"colour": {"enum": ["red", "light green"]}},
+}
+BEGUN = "<tool_call>\n<function=f>"
+
+
+def element(name, value):
+    return f"\n<parameter={name}>\n{value}\n</parameter>"
+
+
+@pytest.mark.parametrize(
+    ("elements", "is_allowed"),
+    [
+        ([("text", "any </param> {text}\nof lines"), ("count", "5")], True),
+        ([("text", ""), ("count", "5")], True),
+        ([("text", "x"), ("short", "ab"), ("colour", "light green"), ("date", '"12"'), ("count", "5")], True),
+        ([("text", "x"), ("count", "5"), ("maybe", "null")], True),
+        ([("text", "x"), ("count", "5"), ("maybe", '"y"')], True),
+        ([("text", "x"), ("count", "5"), ("mixed", '"a"'), ("few", '"ab"'), ("odd", '"b"'), ("fixed", "")], True),
+        ([("text", "x"), ("count", "5"), ("any", '["z"]')], True),
+        ([("text", "x"), ("count", "5"), ("few", '"abc"')], False),
+        ([("text", "x"), ("count", "5"), ("odd", "a")], False),
+        ([("text", "x"), ("count", "5"), ("fixed", "x")], False),
+        ([("text", "x"), ("count", '"5"')], False),
+        ([("text", "x"), ("short", "abc"), ("count", "5")], False),
+        ([("text", "x"), ("colour", "blue"), ("count", "5")], False),
+        ([("text", "x"), ("date", '"123"'), ("count", "5")], False),
+        ([("text", "x")], False),
+        ([("count", "5")], False),
+        ([("text", "x"), ("other", "y"), ("count", "5")], False),
+    ],
+)
+def test_each_element_is_held_to_the_schema_of_its_parameter(elements, is_allowed):
+    rules = CallRules([tool_of("f", ELEMENT_SCHEMA)], is_required=True, allows_several=False)
+    text = BEGUN + "".join(element(*pair) for pair in elements) + "\n</function>\n</tool_call>"
+    if is_allowed:
+        assert can_end(matcher_of(qwen3_coder.FORMAT, rules, text))
+    else:
+        with pytest.raises(AssertionError):
+            matcher_of(qwen3_coder.FORMAT, rules, text)
+
+
+@pytest.mark.parametrize(
+    ("schema", "param"),
+    [
+        ({"type": "object", "properties": {}, "anyOf": [{"type": "object"}]}, "field.anyOf"),
+        ({"type": "object", "properties": {"a": {}}, "minProperties": 1}, "field.minProperties"),
+        ({"type": "object", "properties": {}, "required": ["a"]}, "field.required"),
+        ({"type": "object", "properties": {"a>b": {}}}, "field.properties"),
+        ({"type": "object", "properties": {"a": {"type": "array", "items": {"$ref": "#"}}}}, "field"),
+    ],
+)
+def test_what_separate_elements_cannot_hold_to_is_refused_by_its_path(schema, param):
+    with pytest.raises(InvalidParameter) as caught:
+        parameters_of(definition.json_part(schema, "field"), "field")
+    assert caught.value.param == param

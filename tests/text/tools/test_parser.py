@@ -4,10 +4,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from service.text.tools import hermes, llama3_json, mistral
+from service.text.tools import deepseek, hermes, llama3_json, mistral, qwen3_coder
 from service.text.tools.parser import CallParser
 from service.text.tools.parts import Arguments, CallStart, Content
-from tests.text.tools.samples import ARGUMENTS, FORMATS, TWO_CALLS
+from tests.text.tools.samples import ARGUMENTS, FORMATS, TEXT_NAMES, TWO_CALLS
 
 BY_NAME = {form.name: form for form in FORMATS}
 ANSWERS = [
@@ -25,6 +25,14 @@ ANSWERS = [
     ("mistral", "Sure." + TWO_CALLS["mistral"]),
     ("mistral", "[TOOL_CALL] [x]"),
     ("mistral_args", "[TOOL_CALLS]f[AR"),
+    ("qwen3_coder", "One moment.\n" + TWO_CALLS["qwen3_coder"]),
+    ("qwen3_coder", "<tool_call>\n<function=f>\n<parameter=a>\nx\n</param"),
+    ("qwen3_coder", "<tool_call>\n<function=f>\n<parameter=b>\n[1,"),
+    ("qwen3_coder", "<tool_call>\n<function=f>\n<parameter=a>\n\n\n</parameter>\n</function>\n"),
+    ("qwen3_coder", "<tool_call>\n<funct"),
+    ("deepseek_v3", "Sure." + TWO_CALLS["deepseek_v3"]),
+    ("deepseek_v3", TWO_CALLS["deepseek_v3"][:-30]),
+    ("deepseek_v31", TWO_CALLS["deepseek_v31"][:-8]),
     ("json", "{"),
     ("json", " "),
     ("json", ""),
@@ -46,7 +54,7 @@ def joined(parts):
 
 
 def parse(form, *pieces):
-    parser = CallParser(form)
+    parser = CallParser(form, TEXT_NAMES)
     parts = [part for piece in pieces for part in parser.push(piece)]
     return joined(parts + parser.flush()), parser
 
@@ -87,6 +95,13 @@ def test_text_beside_calls_is_content_unless_it_is_blank(form, text, parts):
         (llama3_json.FORMAT, '{"name": "f", "parameters": {}}', [CallStart(0, "f"), Arguments(0, "{}")], False),
         (mistral.LIST_FORMAT, '[TOOL_CALLS][{"name": "f", "arguments": {}}, ', [CallStart(0, "f"), Arguments(0, "{}")],
          False),
+        (qwen3_coder.FORMAT, "<tool_call>\n<function=f>\n<parameter=a>\nx\n</par",
+         [CallStart(0, "f"), Arguments(0, '{"a": "x\\n</par')], True),
+        (qwen3_coder.FORMAT, "<tool_call>\n<function=f>\n<parameter=a>\nx\n</parameter>\n</function>",
+         [CallStart(0, "f"), Arguments(0, '{"a": "x"}')], False),
+        (deepseek.V31_FORMAT,
+         "<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>f<｜tool▁sep｜>{}<｜tool▁call▁end｜><｜tool▁ca",
+         [CallStart(0, "f"), Arguments(0, "{}")], False),
     ],
 )  # fmt: skip
 def test_an_answer_that_is_cut_loses_nothing_that_has_a_meaning(form, text, parts, is_inside_call):
@@ -116,3 +131,13 @@ def test_arguments_arrive_while_they_are_written():
     assert parser.push('": 1') == [Arguments(0, '": 1')]
     assert parser.push("}}</tool") == [Arguments(0, "}")]
     assert parser.push("_call>") == []
+
+
+def test_values_of_elements_arrive_while_they_are_written_texts_escaped_and_others_as_they_are():
+    parser = CallParser(qwen3_coder.FORMAT, TEXT_NAMES)
+    assert parser.push("<tool_call>\n<function=f>\n<parameter=a>\n") == [CallStart(0, "f"), Arguments(0, '{"a": "')]
+    assert parser.push('é "b"') == [Arguments(0, 'é \\"b\\"')]
+    assert parser.push("\n") == []
+    assert parser.push("c\n</parameter>") == [Arguments(0, '\\nc"')]
+    assert parser.push("\n<parameter=b>\n[1,") == [Arguments(0, ', "b": [1,')]
+    assert parser.push(" 2]\n</parameter>\n</function>\n</tool_call>") == [Arguments(0, " 2]}")]

@@ -1,0 +1,83 @@
+"""The parameters of a function, for formats that write each argument as an element of its own."""
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from service.errors import InvalidParameter
+from service.text.tools.arguments import ELEMENT_END
+
+# Of the schema of all arguments; `additionalProperties` is met by writing none.
+_KNOWN_KEYWORDS = {"type", "properties", "required", "additionalProperties", "$defs", "x-guidance"}
+
+
+@dataclass(frozen=True, slots=True)
+class Parameter:
+    """A parameter of a function."""
+
+    name: str
+    schema: Mapping[str, Any]  # as `definition.json_part` returns it
+    is_required: bool
+    texts: tuple[str, ...] | None = None  # the values, if they are a few texts
+    max_chars: int | None = None  # of a value that is any text
+    is_text: bool = False  # whether the value is written as it is; otherwise as JSON, which can hold to any keyword
+
+
+def parameters_of(schema: Mapping[str, Any], param: str) -> tuple[Parameter, ...]:
+    """Return the parameters that the schema of a function's arguments states.
+
+    Args:
+        schema: as `definition.json_part` returns it.
+        param: the request's field, which errors name.
+
+    Raises:
+        InvalidParameter: the schema has a keyword, or a name, that separate elements cannot hold to.
+    """
+    properties, required = schema.get("properties", {}), schema.get("required", [])
+    is_met = {  # whatever elements are written
+        "minProperties": schema.get("minProperties", 0) <= len(required),
+        "maxProperties": schema.get("maxProperties", len(properties)) >= len(properties),
+    }
+    for keyword in schema.keys() - _KNOWN_KEYWORDS:
+        if not is_met.get(keyword, False):
+            raise _unwritable(f"{param}.{keyword}", "a keyword that concerns several arguments")
+    if '"$ref": "#"' in json.dumps(schema):
+        raise _unwritable(param, "a reference to all of them")
+    for name in required:
+        if name not in properties:
+            raise _unwritable(f"{param}.required", "a required argument that 'properties' lacks")
+    for name in properties:
+        if not name or ">" in name or "\n" in name:
+            raise _unwritable(f"{param}.properties", "a name that is empty or has '>' or a line break")
+    shared = {name: schema[name] for name in ("$defs", "x-guidance") if name in schema}
+    return tuple(
+        _parameter(name, {"allOf": [part]} if isinstance(part, bool) else part, name in required, shared)
+        for name, part in properties.items()
+    )
+
+
+def _parameter(name: str, part: Mapping[str, Any], is_required: bool, shared: Mapping[str, Any]) -> Parameter:
+    resolved = part
+    for _ in shared.get("$defs", ()):  # a reference may lead to another
+        if resolved.keys() == {"$ref"}:
+            resolved = shared["$defs"][resolved["$ref"].rpartition("/")[2]]
+    texts = _texts(resolved)
+    is_any_text = resolved.get("type") == "string" and resolved.keys() <= {"type", "maxLength"}
+    if texts is None and not is_any_text:
+        return Parameter(name, {**part, **shared}, is_required)
+    return Parameter(name, {**part, **shared}, is_required, texts, resolved.get("maxLength"), is_text=True)
+
+
+def _texts(schema: Mapping[str, Any]) -> tuple[str, ...] | None:
+    """Return the values, if they are a few texts and nothing else holds for them."""
+    if not (schema.keys() <= {"type", "enum"} or schema.keys() <= {"type", "const"}):
+        return None
+    values = schema.get("enum", [schema["const"]] if "const" in schema else [])
+    is_writable = all(isinstance(value, str) and ELEMENT_END not in value for value in values)
+    return tuple(values) if values and is_writable and schema.get("type", "string") == "string" else None
+
+
+def _unwritable(param: str, what: str) -> InvalidParameter:
+    message = f"Invalid '{param}': this model writes each argument by itself, so {what} cannot be enforced."
+    return InvalidParameter(message, param=param)
