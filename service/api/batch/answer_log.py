@@ -7,22 +7,21 @@ import json
 from collections.abc import Iterator
 from typing import Any
 
+from service.api.batch.names import new_id
 from service.storage.store import ObjectStore
 
 
 class AnswerLog:
-    """The log of one batch, which one process writes."""
+    """The log of one batch."""
 
     def __init__(self, store: ObjectStore, folder: str) -> None:
         self._store = store
         self._folder = f"{folder}/answers"
         self._pending: list[bytes] = []
-        self._num_parts = 0
 
     def load(self) -> Iterator[dict[str, Any]]:
-        """Yield the answers of all parts; later parts continue after them."""
+        """Yield the answers of all parts."""
         for name in self._store.list(self._folder):
-            self._num_parts += 1
             for line in (self._store.read(name) or b"").splitlines():
                 yield json.loads(line)
 
@@ -36,7 +35,6 @@ class AnswerLog:
         return taken
 
     def write(self, lines: list[bytes]) -> None:
-        """Write a part; blocks."""
+        """Write a part; blocks. No two processes write one part, even if both believe that the batch is theirs."""
         if lines:
-            self._num_parts += 1
-            self._store.write(f"{self._folder}/{self._num_parts:08d}.jsonl", b"".join(lines))
+            self._store.write(f"{self._folder}/{new_id('')}.jsonl", b"".join(lines))

@@ -50,6 +50,7 @@ class BatchRun:
         slots: asyncio.Semaphore,
         cancelled: asyncio.Event,
         max_line_bytes: int,
+        save_interval_s: float = SAVE_INTERVAL_S,
     ) -> None:
         """Prepare a run.
 
@@ -62,6 +63,7 @@ class BatchRun:
             slots: one is held by each request in flight.
             cancelled: set when the batch is to end.
             max_line_bytes: the longest line.
+            save_interval_s: how often answers and counts are written.
         """
         self._batch, self._batches, self._claim, self._api = batch, batches, claim, api
         self._models, self._slots, self._max_line_bytes = models, slots, max_line_bytes
@@ -69,6 +71,7 @@ class BatchRun:
         self._log = AnswerLog(batches.store, folder_of(batch.owner, batch.id))
         self._done: set[str] = set()
         self._is_owner = True
+        self._save_interval_s = save_interval_s
 
     async def run(self) -> None:
         """Bring the batch to its end.
@@ -85,6 +88,7 @@ class BatchRun:
             await asyncio.to_thread(self._load)
             await self._answer()
         if batch.is_open:
+            await self._renew()
             outcome = {"finalizing": "completed", "cancelling": "cancelled"}.get(batch.status, "expired")
             await asyncio.to_thread(self._finish, outcome)
         await asyncio.to_thread(self._batches.end, batch)
@@ -131,14 +135,17 @@ class BatchRun:
 
     async def _save_often(self) -> None:
         while True:
-            await asyncio.sleep(SAVE_INTERVAL_S)
+            await asyncio.sleep(self._save_interval_s)
+            await self._renew()
             await self._save()
-            self._is_owner = await asyncio.to_thread(self._claim.renew)
-            if not self._is_owner:
-                raise ClaimLost(f"{self._batch.id} is run by another process")
             stored = await asyncio.to_thread(self._batches.stored, self._batch.owner, self._batch.id)
             if stored is not None and stored.status == "cancelling":
                 self._cancelled.set()
+
+    async def _renew(self) -> None:
+        self._is_owner = await asyncio.to_thread(self._claim.renew)
+        if not self._is_owner:
+            raise ClaimLost(f"{self._batch.id} is run by another process")
 
     async def _save(self) -> None:
         lines = self._log.take()

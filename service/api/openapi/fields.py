@@ -108,7 +108,7 @@ FIELDS = {
     "strict": "Whether OpenAI's rules of strict schemas apply too; the schema is enforced either way.",
     "FunctionDefinition.strict": "Whether OpenAI's rules of strict schemas apply to the parameters too.",
     "structured_outputs": "vLLM's: a grammar of the answer, in one notation.",
-    "suffix": "The text after a gap that the answer fills, for models whose tokenizer marks gaps; else refused.",
+    "suffix": "The text after a gap that the answer fills, if the tokenizer marks gaps, else refused; not in `echo`.",
     "temperature": "Divides the logits; 0 always takes the likeliest token.",
     "text": "The text.",
     "ResponsesRequest.text": "The form of the answer's text.",

@@ -7,6 +7,7 @@ import time
 import pytest
 
 from service.api.batch.records import COMPLETION_WINDOW_S
+from service.api.batch.run import BatchRun, ClaimLost
 from service.engine.request import BACKGROUND_PRIORITY, FinishReason
 from service.errors import EngineError, EngineStopped
 from service.storage.folder_store import FolderStore
@@ -120,6 +121,49 @@ async def test_two_processes_do_not_run_one_batch(tmp_path):
         await asyncio.sleep(0.1)
         assert (await second.get(f"/v1/batches/{batch['id']}")).json()["status"] == "in_progress"
         assert second.engine.streams == []
+
+
+class LostClaim:
+    """A claim that another process takes while this one is suspended."""
+
+    def renew(self):
+        return False
+
+    def release(self):
+        pass
+
+
+async def run_of(service, claim, **options):
+    [(owner, batch_id)] = service.batches.queued()
+    batch = service.batches.stored(owner, batch_id)
+    fields = {"models": (MODEL,), "slots": asyncio.Semaphore(1), "cancelled": asyncio.Event(), "max_line_bytes": 10_000}
+    await BatchRun(batch, service.batches, claim, service.app, **fields, **options).run()
+
+
+@pytest.mark.parametrize("script", [[tokens("a")[0], STALL], None], ids=["while it answers", "before it finishes"])
+async def test_a_process_that_lost_its_claim_writes_nothing_more(tmp_path, script):
+    service = BatchService(FolderStore(tmp_path), script)
+    batch = await service.begin([request_line("a")])
+    with pytest.raises(ClaimLost):
+        await run_of(service, LostClaim(), save_interval_s=0.05)
+    assert (await service.get(f"/v1/batches/{batch['id']}")).json()["output_file_id"] is None
+    async with running(tmp_path) as later:
+        done = await later.until(batch["id"], "completed")
+    assert done["request_counts"]["completed"] == 1
+
+
+async def test_answers_and_counts_are_written_while_a_batch_runs(tmp_path):
+    service = BatchService(FolderStore(tmp_path))
+    service.engine.pace_s = 0.01
+    batch = await service.begin([request_line(f"n{i}") for i in range(30)])
+    running_one = asyncio.create_task(run_of(service, FolderStore(tmp_path).claim("a"), save_interval_s=0.02))
+    other = BatchService(FolderStore(tmp_path))
+    while not (await other.get(f"/v1/batches/{batch['id']}")).json()["request_counts"]["completed"]:
+        await asyncio.sleep(0.01)
+    # Another instance asks for the end.
+    await other.post(f"/v1/batches/{batch['id']}/cancel")
+    await running_one
+    assert (await other.get(f"/v1/batches/{batch['id']}")).json()["status"] == "cancelled"
 
 
 async def test_a_cancelled_batch_keeps_its_answers_and_names_the_other_lines(tmp_path):

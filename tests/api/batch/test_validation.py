@@ -4,6 +4,8 @@ import io
 import json
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from service.api.batch.lines import BadLine, numbered_lines, parse_line
 from service.api.batch.validation import MAX_ERRORS, MAX_LINES, validate
@@ -69,6 +71,27 @@ def test_a_good_file_is_counted_and_its_model_known():
 def test_an_empty_file_and_one_of_too_many_lines_are_refused():
     assert [error["code"] for error in check([""]).errors] == ["empty_file"]
     assert [error["code"] for error in check(["{}"] * (MAX_LINES + 1)).errors] == ["too_many_tasks"]
+
+
+@given(st.binary(max_size=200))
+def test_any_bytes_are_lines_or_bad_lines(content):
+    found = validate(io.BytesIO(content), endpoint=ENDPOINT, models=(MODEL,), max_line_bytes=20)
+    assert found.errors
+    assert all(error["code"] and error["message"] for error in found.errors)
+
+
+@given(
+    st.recursive(
+        st.none() | st.booleans() | st.integers() | st.text(), lambda x: st.lists(x) | st.dictionaries(st.text(), x)
+    )
+)
+def test_any_json_is_a_request_or_a_bad_line(value):
+    lines = [changed(**{name: value}) for name in ("body", "custom_id", "url", "method")]
+    # A text may be a custom_id.
+    for line in (json.dumps(value), *(lines if not isinstance(value, str) else lines[:1])):
+        found = check([line])
+        assert found.num_lines == 1
+        assert found.errors
 
 
 def test_after_a_line_that_is_too_long_the_next_is_read():

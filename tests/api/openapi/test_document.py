@@ -8,7 +8,9 @@ from fastapi.openapi.utils import get_openapi
 
 from service.api.http.probes import READY_PATHS
 from service.api.openapi.answers import ChatCompletion, ChatCompletionChunk, Completion
+from service.api.openapi.batch_answers import BatchList, BatchObject, DeletedFile, FileList, FileObject
 from service.api.openapi.other_answers import Error, ModelList, Text, Tokens, Version
+from tests.api.batch.running import request_line, running
 from tests.api.scripted_engine import MODEL, Service, tokens
 
 pytestmark = pytest.mark.anyio
@@ -98,6 +100,33 @@ async def test_what_is_read_has_the_fields_of_its_schema(path, kind):
     async with Service().client() as client:
         answer = (await client.get(path)).json()
     assert kind.model_validate(answer).model_dump(exclude_unset=True) == answer
+
+
+async def test_files_and_batches_have_the_fields_of_their_schemas(tmp_path):
+    async with running(tmp_path) as service:
+        failed = await service.until((await service.begin(["{"]))["id"], "failed")
+        done = await service.until((await service.begin([request_line("a")], metadata={"a": "b"}))["id"], "completed")
+        answers = [(BatchObject, failed), (BatchObject, done)]
+        answers += [(BatchList, (await service.get("/v1/batches?limit=1")).json())]
+        answers += [(FileList, (await service.get(f"/v1/files{query}")).json()) for query in ("", "?purpose=none")]
+        answers += [(FileObject, (await service.get(f"/v1/files/{done['output_file_id']}")).json())]
+        async with service.client() as client:
+            answers += [(DeletedFile, (await client.delete(f"/v1/files/{done['output_file_id']}")).json())]
+    for kind, answer in answers:
+        assert kind.model_validate(answer).model_dump(exclude_unset=True) == answer
+
+
+async def test_forms_and_queries_are_described(tmp_path):
+    async with running(tmp_path) as service:
+        document = await document_of(service)
+    [(media_type, form)] = document["paths"]["/v1/files"]["post"]["requestBody"]["content"].items()
+    assert media_type == "multipart/form-data"
+    assert form["schema"]["required"] == ["file", "purpose"]
+    parameters = {found["name"]: found for found in document["paths"]["/v1/files"]["get"]["parameters"]}
+    assert parameters.keys() == {"purpose", "limit", "order", "after"}
+    assert parameters["limit"]["schema"]["maximum"] == 10_000
+    [of_path] = document["paths"]["/v1/batches/{batch_id}/cancel"]["post"]["parameters"]
+    assert (of_path["name"], of_path["in"]) == ("batch_id", "path")
 
 
 @pytest.mark.parametrize("fields", [{}, {"logprobs": True, "top_logprobs": 1, "return_token_ids": True, "n": 2}])

@@ -2,15 +2,20 @@
 
 import asyncio
 import socket
+import tempfile
 import threading
 from contextlib import contextmanager
+from pathlib import Path
 
 import uvicorn
 
+from service.api.batch.batches import Batches
+from service.api.batch.files import Files
 from service.api.openapi.operations import OPERATIONS
 from service.errors import NotReady
 from service.observability.metrics import Metrics
 from service.server.early import EarlyAnswers
+from service.storage.folder_store import FolderStore
 from tests.api.scripted_engine import Service
 
 STARTED = {
@@ -40,8 +45,10 @@ STARTING = STARTED | {
 class Site:
     """What a browser reaches, and what lies behind it."""
 
-    def __init__(self, **settings):
-        self.service = Service(model={"max_model_len": 4096}, **settings)
+    def __init__(self, folder, **settings):
+        store = FolderStore(Path(folder))
+        batches = Batches(store, Files(store, max_bytes=10**6))
+        self.service = Service(model={"max_model_len": 4096}, batches=batches, max_file_bytes=10**5, **settings)
         self.decided = asyncio.Event()
         self.is_live = True
         self.url = ""
@@ -83,7 +90,8 @@ class Site:
 @contextmanager
 def running_site(**settings):
     """Serve a site on a port of its own."""
-    site = Site(**settings)
+    folder = tempfile.TemporaryDirectory()
+    site = Site(folder.name, **settings)
     listener = socket.create_server(("127.0.0.1", 0))
     site.url = f"http://127.0.0.1:{listener.getsockname()[1]}/"
     early = EarlyAnswers(site, Metrics())
@@ -96,3 +104,4 @@ def running_site(**settings):
         server.should_exit = server.force_exit = True
         thread.join(10)
         listener.close()
+        folder.cleanup()
