@@ -3,6 +3,7 @@
 import re
 from pathlib import Path
 
+from scripts.memory_table import memory_table
 from scripts.support_table import support_tables
 from service.server.service import Service
 from service.settings import Settings
@@ -36,11 +37,13 @@ def env_example() -> str:
 
 def documents() -> dict[Path, str]:
     """Return the text that each document has to hold."""
-    readme, architecture, openai = (ROOT / name for name in ("README.md", "docs/architecture.md", "docs/openai.md"))
+    names = ("README.md", "docs/architecture.md", "docs/openai.md", "docs/memory.md")
+    readme, architecture, openai, memory = (ROOT / name for name in names)
     return {
         readme: replaced(readme.read_text(), "settings", readme_table()),
         architecture: replaced(architecture.read_text(), "start graph", start_table()),
         openai: replaced(openai.read_text(), "support", support_tables()),
+        memory: replaced(memory.read_text(), "memory", memory_table()),
         ROOT / ".env.example": env_example(),
     }
 

@@ -5,12 +5,21 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
 
+from service.errors import UnknownDeviceMemory
+
 # Files with a container's memory limit, in bytes.
 # Source: Linux, Documentation/admin-guide/cgroup-v2.rst and cgroup-v1/memory.rst
 _CGROUP_LIMITS = (Path("/sys/fs/cgroup/memory.max"), Path("/sys/fs/cgroup/memory/memory.limit_in_bytes"))
 
 # Device files, below /dev: of NVIDIA's driver for GPUs, and of the older and the newer driver for TPUs.
 ACCELERATOR_FILES = ("nvidia[0-9]*", "accel*", "vfio/[0-9]*")
+
+# On a CPU the memory is everybody's; on an accelerator it is ours. A GPU's driver, modules and libraries of kernels
+# need 0.5 to 1.5 GB outside of the pool. Source: https://docs.vllm.ai/en/latest/configuration/engine_args.html (0.9)
+CPU_FRACTION = 0.5
+ACCELERATOR_FRACTION = 0.9
+# Of a GPU's pool: gaps between its blocks, and temporary arrays beyond the work space that is planned for.
+POOL_FRACTION = 0.95
 
 
 @runtime_checkable
@@ -27,16 +36,26 @@ class Device(Protocol):
         ...
 
 
-def device_memory_bytes(devices: Sequence[Device]) -> int:
-    """Return the memory, in bytes, that programs may use on each of several devices.
+def usable_memory_bytes(devices: Sequence[Device], fraction: float | None = None) -> int:
+    """Return the memory, in bytes, for weights, cache and work space on each of several devices.
 
-    On accelerators the smallest of their limits; on a CPU an equal part of the host's or the container's memory.
+    On accelerators it follows from the smallest of their limits; on a CPU from an equal part of the memory of the host
+    or of the container.
+
+    Args:
+        devices: of one platform.
+        fraction: that the operator requests; None for the platform's default. A GPU's pool has it already.
+
+    Raises:
+        UnknownDeviceMemory: an accelerator does not report its memory.
     """
-    if devices[0].platform != "cpu":
-        all_stats = [device.memory_stats() for device in devices]
-        if limits := [int(stats["bytes_limit"]) for stats in all_stats if stats]:
-            return min(limits)
-    return host_memory_bytes() // len(devices)
+    platform = devices[0].platform
+    if platform == "cpu":
+        return int(host_memory_bytes() // len(devices) * (fraction or CPU_FRACTION))
+    limits = [int((device.memory_stats() or {}).get("bytes_limit", 0)) for device in devices]
+    if not all(limits):
+        raise UnknownDeviceMemory(platform, devices[0].device_kind)
+    return int(min(limits) * (POOL_FRACTION if platform == "gpu" else fraction or ACCELERATOR_FRACTION))
 
 
 def expects_cpu(driver_files: Sequence[str] = ACCELERATOR_FILES) -> bool:

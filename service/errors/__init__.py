@@ -32,6 +32,7 @@
     └── StartError                     stops the start with one line and exit code 1
         ├── SettingsError                  (variable)
         ├── PortInUse                      (host, port)
+        ├── UnknownDeviceMemory            (platform, device_kind)
         ├── DoesNotFit                     (needed_bytes, available_bytes)
         └── CheckpointError                (uri)
             ├── CheckpointNotFound, AccessDenied, MissingFile, AmbiguousCheckpoint
@@ -90,7 +91,7 @@ from service.errors.request import (
     WrongKindOfModel,
 )
 from service.errors.root import ServiceError
-from service.errors.start import DoesNotFit, PortInUse, SettingsError, StartError
+from service.errors.start import DoesNotFit, PortInUse, SettingsError, StartError, UnknownDeviceMemory
 
 __all__ = [
     "AccessDenied",
@@ -131,6 +132,7 @@ __all__ = [
     "StorageFull",
     "TextTooLong",
     "TransferFailed",
+    "UnknownDeviceMemory",
     "UnknownModel",
     "UnknownObject",
     "UnknownParameter",

@@ -27,6 +27,18 @@ class PortInUse(StartError):
         self.port = port
 
 
+class UnknownDeviceMemory(StartError):
+    """An accelerator does not report how much memory it has, so nothing can be planned for it."""
+
+    def __init__(self, platform: str, device_kind: str) -> None:
+        super().__init__(
+            f"the {platform} device {device_kind!r} does not report its memory, so no cache can be planned. "
+            "Check its driver, and XLA_PYTHON_CLIENT_ALLOCATOR, which must not be 'platform'; or set JAX_PLATFORMS=cpu."
+        )
+        self.platform = platform
+        self.device_kind = device_kind
+
+
 class DoesNotFit(StartError):
     """The weights and the smallest useful KV cache need more memory than each device has."""
 

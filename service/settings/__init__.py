@@ -105,7 +105,8 @@ class Settings(BaseModel):
         default=None,
         gt=0,
         le=1,
-        description="The fraction of device memory for weights, KV pages and workspace. Unset: 0.9; on a CPU, 0.5.",
+        description="The fraction of device memory for weights, KV pages and workspace; of a GPU's, for XLA's pool. "
+        "Unset: 0.9; on a CPU, 0.5.",
     )
     max_concurrent_requests: int = Field(
         default=64,

@@ -6,8 +6,9 @@ from importlib.resources import files
 from typing import TYPE_CHECKING
 
 from service.checkpoint.discover import LocatedCheckpoint, OpenSource, locate
-from service.device.memory import Device
+from service.device.memory import ACCELERATOR_FRACTION, Device
 from service.settings import Settings
+from service.settings.compiler import size_gpu_pool
 from service.start.context import StartContext
 from service.start.conversions import find_conversion
 from service.start.imports import quick_jax_import
@@ -43,6 +44,7 @@ def opener(settings: Settings) -> OpenSource:
 
 def find_devices(context: StartContext) -> Devices:
     """Import jax, count its compilations from here on, and find the devices."""
+    size_gpu_pool(context.settings.device_memory_fraction or ACCELERATOR_FRACTION)
     with context.progress.phase(Phase.IMPORT, "jax") as facts:
         with quick_jax_import():
             import jax

@@ -1,21 +1,58 @@
 """How much memory each of some devices has."""
 
+import os
+
 import pytest
 
-from service.device.memory import device_memory_bytes, expects_cpu
+from service.device.memory import expects_cpu, usable_memory_bytes
+from service.errors import UnknownDeviceMemory
+from service.settings.compiler import POOL_VARIABLES, size_gpu_pool
 from tests.device.devices import NamedDevice, host
 
 
 def test_the_smallest_accelerator_counts():
-    devices = [NamedDevice(0, limit_bytes=24_000), NamedDevice(1, limit_bytes=23_000), NamedDevice(2)]
-    assert device_memory_bytes(devices) == 23_000
-    assert device_memory_bytes(devices[:1]) == 24_000
+    devices = [NamedDevice(0, "tpu", limit_bytes=24_000), NamedDevice(1, "tpu", limit_bytes=23_000)]
+    assert usable_memory_bytes(devices) == 20_700
+    assert usable_memory_bytes(devices[:1], 0.5) == 12_000
+
+
+def test_a_fraction_of_a_gpu_is_that_of_its_pool():
+    device = NamedDevice(0, "gpu", limit_bytes=10_000)  # of the pool
+    assert usable_memory_bytes([device]) == usable_memory_bytes([device], 0.5) == 9_500
+
+
+@pytest.mark.parametrize(
+    ("given", "expected"),
+    [
+        ({}, ("0.8", None)),
+        ({POOL_VARIABLES[0]: "0.6"}, ("0.6", None)),
+        ({POOL_VARIABLES[1]: "0.6"}, (None, "0.6")),  # both together are an error of jaxlib's
+    ],
+)
+def test_the_pool_is_sized_unless_the_operator_has_sized_it(monkeypatch, given, expected):
+    for name in POOL_VARIABLES:
+        monkeypatch.delenv(name, raising=False)
+    for name, value in given.items():
+        monkeypatch.setenv(name, value)
+    size_gpu_pool(0.8)
+    found = tuple(os.environ.get(name) for name in POOL_VARIABLES)
+    monkeypatch.undo()
+    assert found == expected
+
+
+@pytest.mark.parametrize("platform", ["gpu", "tpu"])
+def test_an_accelerator_that_reports_nothing_stops_the_start(platform):
+    devices = [NamedDevice(0, platform, "Odd", limit_bytes=24_000), NamedDevice(1, platform, "Odd")]
+    with pytest.raises(UnknownDeviceMemory, match="'Odd' does not report its memory") as error:
+        usable_memory_bytes(devices)
+    assert (error.value.platform, error.value.device_kind) == (platform, "Odd")
 
 
 def test_devices_of_one_processor_share_its_memory():
-    alone = device_memory_bytes(host(1, "cpu"))
+    alone = usable_memory_bytes(host(1, "cpu"), 1.0)
     assert alone > 1_000_000_000
-    assert device_memory_bytes(host(4, "cpu")) == alone // 4
+    assert usable_memory_bytes(host(1, "cpu")) == alone // 2
+    assert usable_memory_bytes(host(4, "cpu"), 1.0) == alone // 4
 
 
 @pytest.mark.parametrize(("files", "expected"), [(("none-such[0-9]*",), True), (("none-such", "nul[l]"), False)])

@@ -45,7 +45,7 @@ def test_the_pages_follow_from_the_memory_of_all_devices():
     one, two = (plan(number, limit_bytes=40_000_000, max_num_seqs=64) for number in (1, 2))
     assert one.shapes.num_pages < 64 * 64
     left_bytes = [p.shapes.num_pages * 16 * KV_BYTES_PER_TOKEN // p.mesh.num_devices for p in (one, two)]
-    assert all(pages + p.weights_bytes < 40_000_000 * 0.9 for pages, p in zip(left_bytes, (one, two), strict=True))
+    assert all(pages + p.weights_bytes < 40_000_000 * 0.95 for pages, p in zip(left_bytes, (one, two), strict=True))
     assert two.shapes.num_pages > 2 * one.shapes.num_pages
 
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, override
 from service.bundles.lookup import bundle_key
 from service.checkpoint.discover import LocatedCheckpoint
 from service.compile.program import Executable, Program
-from service.device.memory import Device, device_memory_bytes
+from service.device.memory import Device, usable_memory_bytes
 from service.device.mesh import DeviceMesh
 from service.encoder.shapes import EncoderShapes
 from service.encoder.steps.names import compile_order, program_names, step_names
@@ -127,6 +127,7 @@ def choose_encoder_spec(settings: Settings, located: LocatedCheckpoint, devices:
         UnsupportedModel: a feature of this model is not served.
         SettingsError: the operator asks for longer texts than the model has positions, or for several devices.
         DoesNotFit: the weights are larger than the device's memory.
+        UnknownDeviceMemory: an accelerator does not report its memory.
     """
     if (settings.tensor_parallel or 1) > 1:
         raise SettingsError("TENSOR_PARALLEL", "must be 1 for an encoder, which one device runs whole.")
@@ -135,7 +136,8 @@ def choose_encoder_spec(settings: Settings, located: LocatedCheckpoint, devices:
     mesh = DeviceMesh(tuple(devices[:1]))
     dtype = choose_dtype(settings.dtype, located.hub_config, mesh.platform)
     specs = encoder_weight_specs(config)
-    needed_bytes, memory_bytes = weights_bytes(specs, dtype, mesh), device_memory_bytes(mesh.devices)
+    needed_bytes = weights_bytes(specs, dtype, mesh)
+    memory_bytes = usable_memory_bytes(mesh.devices, settings.device_memory_fraction)
     if needed_bytes > memory_bytes:
         raise DoesNotFit(
             needed_bytes=needed_bytes, available_bytes=memory_bytes, remedy="Use a narrower DTYPE or a larger device."

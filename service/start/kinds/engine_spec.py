@@ -11,7 +11,7 @@ import numpy as np
 from service.bundles.lookup import bundle_key
 from service.checkpoint.discover import LocatedCheckpoint
 from service.compile.program import Executable, Program
-from service.device.memory import Device, device_memory_bytes
+from service.device.memory import Device, usable_memory_bytes
 from service.device.mesh import DeviceMesh, choose_mesh
 from service.engine.shapes import EngineShapes
 from service.engine.sizing import ModelSize, fit_engine
@@ -35,10 +35,6 @@ if TYPE_CHECKING:
     from service.start.kinds.running_engine import RunningEngine
 
 logger = logging.getLogger(__name__)
-
-# On a CPU the device's memory is everybody's; on an accelerator it is ours.
-CPU_MEMORY_FRACTION = 0.5
-ACCELERATOR_MEMORY_FRACTION = 0.9
 
 
 @dataclass(frozen=True)
@@ -134,6 +130,7 @@ def choose_engine_spec(settings: Settings, located: LocatedCheckpoint, devices: 
         SettingsError: the operator asks for more context than the model was made for, or for a number of devices that
             is not there or that the model cannot be split over.
         DoesNotFit: the devices are too small.
+        UnknownDeviceMemory: an accelerator does not report its memory.
     """
     config = read_config(located.uri, located.hub_config)
     sizes = {"num_attention_heads": config.num_heads, "intermediate_size": config.mlp_size}
@@ -142,33 +139,51 @@ def choose_engine_spec(settings: Settings, located: LocatedCheckpoint, devices: 
     dtype = choose_dtype(settings.dtype, located.hub_config, mesh.platform)
     specs = decoder_weight_specs(config)
     kernel = _choose_kernel(config, dtype, mesh)
-    default_fraction = CPU_MEMORY_FRACTION if mesh.platform == "cpu" else ACCELERATOR_MEMORY_FRACTION
-    fraction = settings.device_memory_fraction or default_fraction
-    shapes = fit_engine(
+    memory_bytes = usable_memory_bytes(mesh.devices, settings.device_memory_fraction)
+    shapes = choose_shapes(settings, config, dtype, mesh, memory_bytes)
+    return EngineSpec(dtype, specs, mesh, bundle_key(config, dtype, shapes, mesh), config, shapes, kernel)
+
+
+def choose_shapes(
+    settings: Settings, config: DecoderConfig, dtype: np.dtype, mesh: DeviceMesh, memory_bytes: int
+) -> EngineShapes:
+    """Choose the sizes of an engine.
+
+    Args:
+        settings: of the operator.
+        config: of the model, split over the devices.
+        dtype: of weights and cache.
+        mesh: the devices.
+        memory_bytes: usable, on each device.
+
+    Raises:
+        SettingsError: the operator asks for more context than the model was made for.
+        DoesNotFit: the devices are too small.
+    """
+    kernel = choose_kernel(mesh.devices[0], _head_shape(config, dtype, mesh))
+    return fit_engine(
         ModelSize(
             context_len=config.context_len,
             vocab_size=config.vocab_size,
-            weights_bytes=weights_bytes(specs, dtype, mesh),
+            weights_bytes=weights_bytes(decoder_weight_specs(config), dtype, mesh),
             kv_bytes_per_token=config.kv_bytes_per_token(dtype.itemsize)
             * kernel.cached_head_dim
             // config.head_dim
             // mesh.num_devices,
             has_slot_cache=kernel.has_slot_cache,
         ),
-        memory_bytes=int(device_memory_bytes(mesh.devices) * fraction),
+        memory_bytes=memory_bytes,
         max_num_seqs=settings.max_num_seqs,
         page_size=settings.page_size,
         max_prefill_tokens=settings.max_prefill_tokens,
         max_model_len=settings.max_model_len,
     )
-    return EngineSpec(dtype, specs, mesh, bundle_key(config, dtype, shapes, mesh), config, shapes, kernel)
 
 
 def _choose_kernel(config: DecoderConfig, dtype: np.dtype, mesh: DeviceMesh) -> KernelChoice:
     """Choose how attention is done, and say so; a slow way is never taken in silence."""
     device = mesh.devices[0]
-    # Each device has its part of the heads.
-    choice = choose_kernel(device, HeadShape(config.num_kv_heads // mesh.num_devices, config.head_dim, dtype))
+    choice = choose_kernel(device, _head_shape(config, dtype, mesh))
     facts = {"kernel": choice.name.value, "device": device.device_kind}
     if choice.obstacle is not None:
         message = "the device's attention kernel cannot serve this model; the slow reference does"
@@ -178,3 +193,8 @@ def _choose_kernel(config: DecoderConfig, dtype: np.dtype, mesh: DeviceMesh) -> 
         facts |= {"head_dim": config.head_dim, "cached_head_dim": choice.cached_head_dim}
     logger.info("attention kernel", extra=facts)
     return choice
+
+
+def _head_shape(config: DecoderConfig, dtype: np.dtype, mesh: DeviceMesh) -> HeadShape:
+    """Return the heads of one device, which has its part of them."""
+    return HeadShape(config.num_kv_heads // mesh.num_devices, config.head_dim, dtype)

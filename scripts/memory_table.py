@@ -1,0 +1,121 @@
+"""The table of docs/memory.md: which model fits on which device, by the planner that a start uses.
+
+Source of memory sizes: NVIDIA's `nvidia-smi` for an L4 (23,034 MiB), an RTX PRO 6000 (97,887) and an H100 (81,559);
+https://github.com/vllm-project/vllm/pull/16211 for a v6e as JAX reports it; 15.75 of 16 GiB for a v5e, as XLA's
+messages state its capacity.
+Source of model sizes: `config.json` on https://huggingface.co of meta-llama/Llama-3.2-1B and Llama-3.1-8B,
+Qwen/Qwen3-4B, Qwen3-14B and Qwen3-32B.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from service.device.memory import ACCELERATOR_FRACTION, usable_memory_bytes
+from service.device.mesh import DeviceMesh
+from service.engine.shapes import EngineShapes
+from service.errors import DoesNotFit
+from service.models.registry import read_config
+from service.settings import Settings
+from service.start.kinds.engine_spec import choose_shapes
+
+MIB, GIB = 2**20, 2**30
+NUM_SEQS = (16, 64)
+
+
+@dataclass(frozen=True)
+class Chip:
+    """A device as the planner sees it."""
+
+    platform: str
+    device_kind: str
+    limit_bytes: int  # that JAX reports
+    compute_capability: str = ""
+    id: int = 0
+    client: None = None
+
+    def memory_stats(self) -> Mapping[str, int]:
+        """Return the allocator's statistics."""
+        return {"bytes_limit": self.limit_bytes}
+
+
+def _gpu(kind: str, capability: str, total_mib: int) -> Chip:
+    return Chip("gpu", kind, int(total_mib * MIB * ACCELERATOR_FRACTION), capability)
+
+
+V5E, V6E = Chip("tpu", "TPU v5 lite", int(15.75 * GIB)), Chip("tpu", "TPU v6 lite", 33_550_237_696)
+DEVICES: Mapping[str, Sequence[Chip]] = {
+    "L4": [_gpu("NVIDIA L4", "8.9", 23_034)],
+    "RTX PRO 6000": [_gpu("NVIDIA RTX PRO 6000 Blackwell", "12.0", 97_887)],
+    "H100": [_gpu("NVIDIA H100", "9.0", 81_559)],
+    "v5e": [V5E],
+    "4 v5e": [V5E] * 4,
+    "v6e": [V6E],
+    "8 v6e": [V6E] * 8,
+}
+LLAMA: Mapping[str, Any] = {
+    "model_type": "llama",
+    "vocab_size": 128_256,
+    "num_key_value_heads": 8,
+    "max_position_embeddings": 131_072,
+    "rms_norm_eps": 1e-5,
+    "rope_theta": 500_000.0,
+    "num_attention_heads": 32,
+    "hidden_act": "silu",
+}
+QWEN3: Mapping[str, Any] = {
+    "model_type": "qwen3",
+    "vocab_size": 151_936,
+    "num_key_value_heads": 8,
+    "max_position_embeddings": 40_960,
+    "rms_norm_eps": 1e-6,
+    "rope_theta": 1_000_000.0,
+    "head_dim": 128,
+    "hidden_act": "silu",
+}
+
+
+def _sizes(hidden: int, mlp: int, layers: int, **more: Any) -> Mapping[str, Any]:
+    return {"hidden_size": hidden, "intermediate_size": mlp, "num_hidden_layers": layers, **more}
+
+
+MODELS: Mapping[str, Mapping[str, Any]] = {
+    "Llama 3.2 1B": LLAMA | _sizes(2048, 8192, 16, head_dim=64, tie_word_embeddings=True),
+    "Qwen3 4B": QWEN3 | _sizes(2560, 9728, 36, num_attention_heads=32, tie_word_embeddings=True),
+    "Llama 3.1 8B": LLAMA | _sizes(4096, 14_336, 32, head_dim=128),
+    "Qwen3 14B": QWEN3 | _sizes(5120, 17_408, 40, num_attention_heads=40),
+    "Qwen3 32B": QWEN3 | _sizes(5120, 25_600, 64, num_attention_heads=64),
+}
+
+
+def fitting_shapes(model: str, device: str, num_seqs: int) -> EngineShapes | None:
+    """Return the sizes that a start would choose in bfloat16; None if the model does not fit."""
+    chips = DEVICES[device]
+    config = read_config(model, MODELS[model]).split_over(len(chips))
+    try:
+        return choose_shapes(
+            Settings(max_num_seqs=num_seqs, max_concurrent_requests=max(num_seqs, 64)),
+            config,
+            np.dtype("bfloat16"),
+            DeviceMesh(tuple(chips)),
+            usable_memory_bytes(chips),
+        )
+    except DoesNotFit:
+        return None
+
+
+def memory_table() -> str:
+    """Return a row for each model, a column for each device."""
+    head = [f"| model | slots | {' | '.join(DEVICES)} |", "|---|---|" + "---|" * len(DEVICES)]
+    return "\n".join([*head, *(_row(model, num_seqs) for model in MODELS for num_seqs in NUM_SEQS)])
+
+
+def _row(model: str, num_seqs: int) -> str:
+    return f"| {model} | {num_seqs} | {' | '.join(_cell(model, device, num_seqs) for device in DEVICES)} |"
+
+
+def _cell(model: str, device: str, num_seqs: int) -> str:
+    shapes = fitting_shapes(model, device, num_seqs)
+    return "–" if shapes is None else f"{shapes.max_context:,}; {shapes.num_pages * shapes.page_size:,}"

@@ -1,0 +1,29 @@
+"""The table of what fits is what a start computes, and the examples of Terraform fit their devices."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+from scripts.memory_table import DEVICES, MODELS, fitting_shapes
+
+ROOT = Path(__file__).parents[2]
+
+
+def test_the_example_of_an_l4_fits():
+    text = (ROOT / "terraform" / "cloud_run_gpu" / "examples" / "l4_8b.tfvars").read_text()
+    needed = int(re.search(r"max_model_len\D+(\d+)", text)[1])
+    shapes = fitting_shapes("Llama 3.1 8B", "L4", 16)
+    assert shapes.max_context >= needed
+
+
+def test_a_model_beyond_the_memory_does_not_fit():
+    assert fitting_shapes("Qwen3 32B", "L4", 16) is None
+    assert fitting_shapes("Qwen3 32B", "8 v6e", 16) is not None
+
+
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("model", MODELS)
+def test_more_slots_never_leave_more_context(model, device):
+    few, many = (fitting_shapes(model, device, num_seqs) for num_seqs in (16, 64))
+    assert many is None or many.max_context <= few.max_context
