@@ -202,7 +202,7 @@ class Service:
             self.api,
             self._batches,
             self,
-            max_in_flight=self.settings.max_num_seqs,
+            max_in_flight=min(self.settings.max_num_seqs, max(1, self.settings.max_concurrent_requests // 2)),
             max_line_bytes=self.settings.max_body_bytes,
         )
         self._worker.start()

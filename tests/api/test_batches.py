@@ -28,7 +28,7 @@ def code_of(answer, status=400):
         ({}, ("invalid_value", "input_file_id")),
         ({"input_file_id": None}, ("missing_required_parameter", "input_file_id")),
         ({"input_file_id": "../../etc/passwd"}, ("invalid_value", "input_file_id")),
-        ({"endpoint": "/v1/embeddings"}, ("invalid_value", "endpoint")),
+        ({"endpoint": "/v1/moderations"}, ("invalid_value", "endpoint")),
         ({"completion_window": "1h"}, ("invalid_value", "completion_window")),
         ({"metadata": {"a": 1}}, ("invalid_value", "metadata.a")),
         ({"metadata": {str(i): "" for i in range(17)}}, ("invalid_value", "metadata")),

@@ -161,7 +161,7 @@ async def test_the_models_are_listed(service):
         ({"logit_bias": {"99999": 1}}, openai.BadRequestError, "logit_bias"),
         ({"temperature": 3}, openai.BadRequestError, "temperature"),
         ({"tools": [{"type": "function", "function": {"name": "f"}}]}, openai.BadRequestError, "tools"),
-        ({"tools": [{"type": "custom", "custom": {"name": "f"}}]}, openai.BadRequestError, "tools[0].custom"),
+        ({"tools": [{"type": "custom", "custom": {"name": "f"}}]}, openai.BadRequestError, "tools[0].type"),
         ({"store": True}, openai.BadRequestError, "store"),
         ({"max_tokens": 100_000}, openai.BadRequestError, "max_tokens"),
         ({"extra_body": {"foo": 1}}, openai.BadRequestError, "foo"),

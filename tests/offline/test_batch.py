@@ -108,7 +108,7 @@ def test_a_complete_output_is_never_overwritten(tmp_path):
         ("{", "line 2: This line is not parseable as valid JSON"),
         (json.dumps(line("")), "line 2: Missing required parameter: 'custom_id'"),
         (json.dumps(line("a")), "line 2: custom_id 'a' is on an earlier line too"),
-        (json.dumps(line("b") | {"url": "/v1/embeddings"}), "line 2: Invalid 'url': it must be one of"),
+        (json.dumps(line("b") | {"url": "/v1/moderations"}), "line 2: Invalid 'url': it must be one of"),
         (json.dumps(line("b") | {"body": 3}), "line 2: Invalid 'body': it must be an object"),
         (json.dumps(line("b", stream=True)), "line 2: Invalid 'body.stream': a batch cannot have a stream"),
     ],

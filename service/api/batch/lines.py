@@ -13,7 +13,7 @@ from pydantic_core import from_json
 
 from service.errors import ServiceError
 
-URLS = ("/v1/chat/completions", "/v1/completions", "/v1/responses")
+URLS = ("/v1/chat/completions", "/v1/completions", "/v1/responses", "/v1/embeddings")
 
 
 class BadLine(ServiceError):

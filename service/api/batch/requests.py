@@ -13,6 +13,8 @@ from service.api.http.auth import CACHE_SALT
 from service.api.http.background import BACKGROUND, Background
 from service.errors import EngineStopped
 
+TOO_MANY, UNAVAILABLE = 429, 503
+
 
 def client_of(api: ASGIApp) -> httpx.AsyncClient:
     """Return a client of an app in this process."""
@@ -72,9 +74,11 @@ async def answers(
 
 
 async def _answer(client: httpx.AsyncClient, line: BatchLine) -> dict[str, Any]:
-    reply = await client.post(line.url, json=line.body)
+    # An encoder counts the requests of batches among those that it holds at once.
+    while (reply := await client.post(line.url, json=line.body)).status_code == TOO_MANY:
+        await asyncio.sleep(float(reply.headers["retry-after"]))
     body = reply.json()
-    if reply.status_code in (429, 503):  # of the whole service, not of this request
+    if reply.status_code == UNAVAILABLE:  # of the whole service, not of this request
         raise EngineStopped(f"the engine failed at {line.custom_id!r}: {body['error']['message']}")
     request_id = reply.headers.get("x-request-id") or f"req_{uuid.uuid4().hex}"
     response = {"status_code": reply.status_code, "request_id": request_id, "body": body}

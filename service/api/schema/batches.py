@@ -46,7 +46,7 @@ class BatchRequest(WireObject):
     nested: ClassVar[dict[str, type[WireObject]]] = {"output_expires_after": ExpiresAfter}
 
     input_file_id: str = Field(max_length=MAX_NAME_CHARS)
-    endpoint: Literal["/v1/chat/completions", "/v1/completions", "/v1/responses"]
+    endpoint: Literal["/v1/chat/completions", "/v1/completions", "/v1/responses", "/v1/embeddings"]
     completion_window: Literal["24h"]
     metadata: Metadata | None = None
     output_expires_after: ExpiresAfter | None = None

@@ -1,20 +1,25 @@
 """Batches from their files to their results: resumed, cancelled, expired, and behind every other request."""
 
 import asyncio
+import io
 import json
 import time
 
 import pytest
 
+from service.api.batch.batches import Batches
+from service.api.batch.files import Files
 from service.api.batch.records import COMPLETION_WINDOW_S
 from service.api.batch.run import BatchRun, ClaimLost
 from service.engine.request import BACKGROUND_PRIORITY, FinishReason
-from service.errors import EngineError, EngineStopped
+from service.errors import EngineError, EngineStopped, Overloaded
 from service.storage.folder_store import FolderStore
 from service.storage.gcs.store import BucketStore
 from service.storage.location import GcsLocation
 from tests.api.batch.running import BatchService, request_line, running
 from tests.api.scripted_engine import MODEL, STALL, tokens
+from tests.api.vectors.scripted_encoder import MODEL as ENCODER
+from tests.api.vectors.scripted_encoder import SIZE, EncoderService
 
 pytestmark = pytest.mark.anyio
 
@@ -51,6 +56,43 @@ async def test_a_refused_line_is_an_error_and_the_others_are_answered(tmp_path):
     assert errors["hot"]["response"]["status_code"] == 400
     assert errors["hot"]["response"]["body"]["error"]["param"] == "temperature"
     assert done["request_counts"] == {"total": 3, "completed": 1, "failed": 2}
+
+
+async def test_where_too_much_is_under_way_a_line_waits(tmp_path):
+    async with running(tmp_path) as service:
+        service.engine.refusal = Overloaded(running=1, limit=1, retry_after_s=1)
+        batch = await service.begin([request_line("a")])
+        await service.until(batch["id"], "in_progress")
+        await asyncio.sleep(0.1)
+        service.engine.refusal = None
+        done = await service.until(batch["id"], "completed")
+    assert done["request_counts"] == {"total": 1, "completed": 1, "failed": 0}
+
+
+async def test_texts_are_embedded_in_a_batch(tmp_path):
+    service = EncoderService(
+        batches=(batches := Batches(store := FolderStore(tmp_path), Files(store, max_bytes=10**6)))
+    )
+    line = {
+        "custom_id": "a",
+        "method": "POST",
+        "url": "/v1/embeddings",
+        "body": {"model": ENCODER, "input": ["a", "b"]},
+    }
+    content = io.BytesIO(json.dumps(line).encode())
+    stored = batches.files.add("open", content, len(content.getvalue()), filename="in.jsonl", purpose="batch")
+    fields = {"metadata": None, "output_expires_after_s": None}
+    created = batches.create("open", input_file_id=stored.id, endpoint="/v1/embeddings", **fields)
+    run = BatchRun(
+        created, batches, store.claim("a"), service.app, models=(ENCODER,), slots=asyncio.Semaphore(1),
+        cancelled=asyncio.Event(), max_line_bytes=10_000,
+    )  # fmt: skip
+    await run.run()
+    assert (created.status, created.completed) == ("completed", 1)
+    assert created.document()["usage"]["input_tokens"] > 0
+    with batches.files.open("open", created.output_file_id)[1] as file:
+        answer = json.loads(file.read())
+    assert [len(entry["embedding"]) for entry in answer["response"]["body"]["data"]] == [SIZE, SIZE]
 
 
 async def test_a_sequence_that_fails_is_an_error_of_its_line(tmp_path):

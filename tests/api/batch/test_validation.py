@@ -31,7 +31,7 @@ BAD = {
     "an empty custom_id": (changed(custom_id=""), "missing_required_parameter", "custom_id"),
     "a number as custom_id": (changed(custom_id=1), "invalid_value", "custom_id"),
     "GET": (changed(method="GET"), "invalid_method", "method"),
-    "a route that a batch cannot have": (changed(url="/v1/embeddings"), "invalid_url", "url"),
+    "a route that a batch cannot have": (changed(url="/v1/moderations"), "invalid_url", "url"),
     "another route than the batch's": (request_line("x", "/v1/completions"), "url_mismatch", "url"),
     "no body": (changed(body=None), "missing_required_parameter", "body"),
     "a text as body": (changed(body="x"), "invalid_value", "body"),

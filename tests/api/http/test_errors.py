@@ -11,6 +11,8 @@ REFUSALS = [
     errors.UnknownParameter("foo"),
     errors.MissingParameter("model"),
     errors.ContextLengthExceeded(prompt_tokens=9, max_tokens=1, limit_tokens=5, param="prompt"),
+    errors.TextTooLong(num_tokens=9, limit_tokens=5, param="input"),
+    errors.WrongKindOfModel("a", "generates text", "/v1/completions"),
     errors.InvalidApiKey(is_missing=True),
     errors.UnknownRoute("no"),
     errors.UnknownModel("a", ["b"]),
