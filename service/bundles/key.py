@@ -28,7 +28,13 @@ JAX_OPTIONS = (
 # Packages that trace or compile, or whose objects are pickled.
 PROJECT = "levserve"
 PACKAGES = ("jax", "jaxlib", "numpy", "marin-haliax", "jax-cuda12-plugin", "jax-cuda13-plugin", "libtpu")
+# Libraries whose kernels and heuristics XLA builds into a GPU's executables, for either version of CUDA.
+CUDA_PACKAGES = (
+    *("nvidia-cublas-cu12", "nvidia-cudnn-cu12", "nvidia-cuda-nvcc-cu12"),
+    *("nvidia-cublas", "nvidia-cudnn-cu13", "nvidia-cuda-nvcc"),
+)
 CPU_INFO = Path("/proc/cpuinfo")
+NVIDIA_DRIVER = Path("/proc/driver/nvidia/version")
 
 
 @dataclass(frozen=True)
@@ -69,6 +75,9 @@ def machine_inputs(devices: Sequence[Device]) -> dict[str, Any]:
     }
     if first.platform == "cpu":
         inputs |= {"cpu_features": _cpu_features(), "num_cpus": len(os.sched_getaffinity(0))}
+    if first.platform == "gpu":
+        cuda = {name: found for name in CUDA_PACKAGES if (found := _version(name))}
+        inputs |= {"cuda_packages": cuda, "driver": _driver_version()}
     return inputs
 
 
@@ -88,6 +97,18 @@ def _version(package: str) -> str | None:
         return version(package)
     except PackageNotFoundError:
         return None
+
+
+def _driver_version() -> str:
+    """Return the version of NVIDIA's kernel module, such as 535.216.01.
+
+    Source: https://download.nvidia.com/XFree86/Linux-x86_64/535.216.01/README/procinterface.html
+    """
+    try:
+        text = NVIDIA_DRIVER.read_text()
+    except OSError:
+        return "unknown"
+    return next((word for word in text.split() if word.replace(".", "").isdigit() and "." in word), "unknown")
 
 
 def _cpu_features() -> str:

@@ -28,6 +28,9 @@ from service.start.progress import Phase, StartProgress
 
 logger = logging.getLogger(__name__)
 
+# Compiling for a GPU times kernels on it: more at once would measure one another, and share what memory is left.
+MAX_GPU_COMPILE_THREADS = 2
+
 
 @dataclass(frozen=True)
 class BundleSearch:
@@ -97,11 +100,13 @@ def compile_all(spec: ModelSpec, search: BundleSearch, progress: StartProgress) 
     gc.enable()  # unlike importing, tracing produces garbage
     compiler = _Compiler(spec, search.places.kept(spec.key), progress)
     first = spec.names.sufficient
-    num_processors = os.cpu_count() or 1
+    num_threads = os.cpu_count() or 1
+    if spec.mesh.platform == "gpu":
+        num_threads = min(num_threads, MAX_GPU_COMPILE_THREADS)
     making = Making(
         compiler.obtain,
-        num_first_threads=num_processors,
-        num_rest_threads=num_processors,
+        num_first_threads=num_threads,
+        num_rest_threads=num_threads,
         stack_bytes=STACK_BYTES,
         lookups_make=False,
         on_rest_thread=yield_to_steps,

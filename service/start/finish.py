@@ -47,7 +47,10 @@ def obtain_rest(
     executables: "Executables",
     engine: "Running",
 ) -> bool:
-    """Load or compile the executables that a first token does not need, and run once what was compiled.
+    """Load or compile the executables that a first token does not need, and run once those that have to.
+
+    What was compiled runs, because a bundle of it is stored next. On an accelerator what was loaded runs too: the first
+    call of an executable places its modules, and plans its library calls, on the device.
 
     Returns:
         Whether all are there; if not, the service goes on with those that it has.
@@ -58,7 +61,7 @@ def obtain_rest(
         with context.progress.phase(Phase.EXECUTABLES, begin_s=bundle.begin_s) as facts:
             facts.update(search_facts(spec, bundle))
             executables.by_name.wait()
-        if not executables.is_hit:  # a bundle is stored after this, so its executables have run
+        if not executables.is_hit or spec.mesh.platform != "cpu":
             engine.run_all()
     except EngineError:
         raise

@@ -3,13 +3,16 @@
 import shutil
 import tomllib
 from pathlib import Path
+from types import SimpleNamespace
 
 import jax
 import pytest
 
 import service
+from service.bundles import key
 from service.bundles.key import machine_inputs, source_digest
 from service.bundles.lookup import TRACED_SOURCES
+from tests.device.devices import NamedDevice
 
 SERVICE = Path(service.__file__).parent
 
@@ -52,6 +55,21 @@ def test_the_import_contract_holds_the_sources_of_the_key_together():
     rooms = {f"service.{path.stem}" for path in SERVICE.iterdir() if (path / "__init__.py").is_file()}
     allowed = {module.rpartition(".")[0] if module.count(".") == 2 else module for module in modules}
     assert rooms - set(contract["forbidden_modules"]) == allowed | {"service.errors"}
+
+
+NVRM = "NVRM version: NVIDIA UNIX x86_64 Kernel Module  535.216.01  Tue Sep 17 16:55:14 UTC 2024\nGCC version:  12\n"
+
+
+def test_the_driver_and_the_libraries_of_a_gpu_are_in_its_key(tmp_path, monkeypatch):
+    gpu = NamedDevice(0, "gpu", client=SimpleNamespace(platform_version="1"))
+    monkeypatch.setattr(key, "CUDA_PACKAGES", ("numpy", "no-such-library"))
+    monkeypatch.setattr(key, "NVIDIA_DRIVER", tmp_path / "version")
+    assert machine_inputs([gpu])["driver"] == "unknown"
+    (tmp_path / "version").write_text(NVRM)
+    inputs = machine_inputs([gpu])
+    assert inputs["driver"] == "535.216.01"
+    assert list(inputs["cuda_packages"]) == ["numpy"]
+    assert not {"driver", "cuda_packages"} & machine_inputs(jax.devices("cpu")[:1]).keys()
 
 
 def test_the_version_of_the_project_is_in_the_key():

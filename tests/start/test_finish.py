@@ -1,0 +1,22 @@
+"""Which executables of a start run once behind its first token."""
+
+from contextlib import nullcontext
+from types import SimpleNamespace
+
+import pytest
+
+from service.start.finish import obtain_rest
+
+
+@pytest.mark.parametrize(
+    ("platform", "is_hit", "runs"), [("cpu", False, 1), ("cpu", True, 0), ("gpu", True, 1), ("tpu", True, 1)]
+)
+def test_what_was_compiled_runs_and_on_an_accelerator_what_was_loaded_too(platform, is_hit, runs):
+    ran = []
+    context = SimpleNamespace(progress=SimpleNamespace(phase=lambda *_, **__: nullcontext({})))
+    spec = SimpleNamespace(mesh=SimpleNamespace(platform=platform), names=SimpleNamespace(every=()))
+    bundle = SimpleNamespace(begin_s=0.0, found=None, places=SimpleNamespace(outcome="hit" if is_hit else "miss"))
+    executables = SimpleNamespace(is_hit=is_hit, by_name=SimpleNamespace(wait=lambda: None))
+    engine = SimpleNamespace(run_all=lambda: ran.append("all"))
+    assert obtain_rest(context, spec=spec, bundle=bundle, executables=executables, engine=engine)
+    assert len(ran) == runs
