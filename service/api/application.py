@@ -8,7 +8,7 @@ from fastapi.responses import JSONResponse
 from starlette.exceptions import HTTPException
 
 from service.api import batches as batch_routes
-from service.api import chat, completions, embeddings, files, health, models, responses, tokenize
+from service.api import chat, completions, embeddings, files, health, models, rerank, responses, tokenize
 from service.api.batch.batches import Batches
 from service.api.dependencies import ApiContext, ModelReadiness
 from service.api.http.access_log import AccessLog
@@ -83,7 +83,7 @@ def create_api(
 
 def _routers(*, has_batches: bool) -> tuple[APIRouter, ...]:
     of_batches = (files, batch_routes) if has_batches else ()
-    resources = (chat, completions, responses, embeddings, *of_batches, models, tokenize, health, openapi)
+    resources = (chat, completions, responses, embeddings, rerank, *of_batches, models, tokenize, health, openapi)
     return tuple(resource.router for resource in resources)
 
 

@@ -188,11 +188,24 @@ async def encoding_context(context: Annotated[AnyContext, Depends(any_context)])
     """Return the context of a request for vectors.
 
     Raises:
-        WrongKindOfModel: the served model continues sequences of tokens.
+        WrongKindOfModel: the served model is of another kind.
     """
+    return _encoding(context, is_score=False)
+
+
+async def scoring_context(context: Annotated[AnyContext, Depends(any_context)]) -> EncodingContext:
+    """Return the context of a request for the scores of pairs.
+
+    Raises:
+        WrongKindOfModel: the served model is of another kind.
+    """
+    return _encoding(context, is_score=True)
+
+
+def _encoding(context: AnyContext, *, is_score: bool) -> EncodingContext:
     model = context.model
-    if not isinstance(model, ServedEncoder):
-        raise WrongKindOfModel(model.name, "generates text", "/v1/chat/completions and /v1/completions")
+    if not isinstance(model, ServedEncoder) or model.vectors.is_score is not is_score:
+        raise WrongKindOfModel(model.name, model.ability, model.routes)
     return EncodingContext(**{**vars(context), "model": model})
 
 
@@ -203,5 +216,5 @@ def generating(model: Served) -> ServedModel:
         WrongKindOfModel: it is an encoder.
     """
     if not isinstance(model, ServedModel):
-        raise WrongKindOfModel(model.name, "turns texts into vectors", "/v1/embeddings")
+        raise WrongKindOfModel(model.name, model.ability, model.routes)
     return model

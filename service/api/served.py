@@ -28,6 +28,16 @@ class Served:
         return (self.name, *self.other_names)
 
     @property
+    def ability(self) -> str:
+        """What the model does, for the refusal of another route."""
+        return "generates text"
+
+    @property
+    def routes(self) -> str:
+        """The routes that it answers."""
+        return "/v1/chat/completions and /v1/completions"
+
+    @property
     def facts(self) -> Mapping[str, Any]:
         """What /v1/models says besides what it says of every model."""
         return {}
@@ -62,6 +72,7 @@ class VectorFacts:
     matryoshka_sizes: tuple[int, ...] | None
     prompts: Mapping[str, str]  # put before texts, by name
     default_prompt: str | None
+    is_score: bool = False  # whether each is the score of a pair of texts
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -73,10 +84,22 @@ class ServedEncoder(Served):
 
     @property
     @override
+    def ability(self) -> str:
+        return "scores pairs of texts" if self.vectors.is_score else "turns texts into vectors"
+
+    @property
+    @override
+    def routes(self) -> str:
+        return "/v1/rerank and /v1/score" if self.vectors.is_score else "/v1/embeddings"
+
+    @property
+    @override
     def facts(self) -> Mapping[str, Any]:
-        return {"embedding_dimensions": self.vectors.size}
+        return {} if self.vectors.is_score else {"embedding_dimensions": self.vectors.size}
 
     @property
     @override
     def example(self) -> tuple[str, Mapping[str, Any]]:
+        if self.vectors.is_score:
+            return "rerank", {"query": "Who is it?", "documents": ["Once upon a time", "It is I"]}
         return "embeddings", {"input": "Once upon a time"}

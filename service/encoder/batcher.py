@@ -24,6 +24,11 @@ class PlannedText(NamedTuple):
         """The text's token ids."""
         return self.request.texts[self.number]
 
+    @property
+    def second_from(self) -> int:
+        """The first token of type 1; the number of tokens if there is none."""
+        return self.request.second_from[self.number] if self.request.second_from else len(self.token_ids)
+
 
 class Plan(NamedTuple):
     """The texts of one step."""

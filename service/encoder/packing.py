@@ -31,4 +31,5 @@ def pack(plan: Plan) -> PackedStep:
     first, last = np.zeros(most_texts, np.int32), np.zeros(most_texts, np.int32)
     first[: len(starts)], last[: len(ends)] = starts, ends - 1
     types = np.zeros(size, np.int32)
+    types[:total] = positions[:total] >= np.repeat([text.second_from for text in plan.texts], lengths)
     return PackedStep(PackedTokens(token_ids, positions, types), PackedTexts(segments, first, last))

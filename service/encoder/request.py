@@ -15,6 +15,8 @@ class EncodeRequest:
 
     id: str
     texts: tuple[tuple[int, ...], ...]  # token ids; none is empty, and none longer than the model's maximum
+    # Of each text, the first token of the second text of a pair; empty if no text is a pair.
+    second_from: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

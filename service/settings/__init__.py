@@ -93,7 +93,8 @@ class Settings(BaseModel):
         default=512,
         ge=16,
         le=16384,
-        description="Prompt tokens per prefill step. Longer prompts are prefilled in chunks, between decode steps.",
+        description="Prompt tokens per prefill step. Longer prompts are prefilled in chunks, between decode steps. For "
+        "an encoder, the tokens of all texts of a step.",
     )
     page_size: int = Field(default=16, ge=1, le=1024, description="Token positions per KV page.")
     tensor_parallel: int | None = Field(

@@ -78,7 +78,7 @@ class Tokenizer:
                 raise ContextLengthExceeded(
                     prompt_tokens=fewest_tokens, max_tokens=0, limit_tokens=limit_tokens, param=param, is_estimate=True
                 )
-        _check_characters(text, param)
+        check_characters(text, param)
         # `encode` holds the GIL, for seconds if the text is long; `encode_batch_fast` releases it, and is faster.
         return self.backend.encode_batch_fast([text], add_special_tokens=add_special_tokens)[0].ids
 
@@ -96,7 +96,7 @@ class Tokenizer:
             InvalidParameter: a text has a lone surrogate, which is not a character.
         """
         for text, param in zip(texts, params, strict=True):
-            _check_characters(text, param)
+            check_characters(text, param)
         encodings = self.backend.encode_batch_fast(list(texts))
         if max_tokens is None or all(len(encoding.ids) <= max_tokens for encoding in encodings):
             return [encoding.ids for encoding in encodings]
@@ -165,7 +165,12 @@ def special_ids(backend: tokenizers.Tokenizer) -> frozenset[int]:
     return frozenset(token_id for token_id, token in backend.get_added_tokens_decoder().items() if token.special)
 
 
-def _check_characters(text: str, param: str) -> None:
+def check_characters(text: str, param: str) -> None:
+    """Check that a text can be encoded; `param` is the request field that an error names.
+
+    Raises:
+        InvalidParameter: it has a lone surrogate, which is not a character.
+    """
     try:
         text.encode()
     except UnicodeEncodeError:

@@ -26,10 +26,10 @@ class Tiny:
     spec: EncoderSpec
     runner: EncoderRunner
 
-    def vectors(self, *texts: list[int]) -> np.ndarray:
-        """Encode texts together, in as few steps as they take."""
+    def vectors(self, *texts: list[int], second_from: list[int] | None = None) -> np.ndarray:
+        """Encode texts, or pairs, together in as few steps as they take."""
         batcher = Batcher(self.runner.shapes)
-        request = EncodeRequest("r", tuple(map(tuple, texts)))
+        request = EncodeRequest("r", tuple(map(tuple, texts)), tuple(second_from or ()))
         batcher.add(request)
         found: dict[int, np.ndarray] = {}
         while (plan := batcher.plan(self.runner.usable_buckets())) is not None:

@@ -31,6 +31,16 @@ def test_vectors_equal_those_of_another_implementation(pooling, tmp_path):
     np.testing.assert_allclose(tiny_of(tmp_path, **SMALL).vectors(*TEXTS), expected, atol=SAME_MODEL_ATOL)
 
 
+def test_positions_of_xlm_roberta_begin_after_the_padding_token(tmp_path):
+    changes = {"architectures": ["XLMRobertaModel"], "model_type": "xlm-roberta", "type_vocab_size": 1}
+    tensors = tiny.write_checkpoint(tmp_path, pad_token_id=1, **changes)
+    states = [tiny.hidden_states(tensors, tiny.CONFIG, text, first_position=2) for text in TEXTS]
+    found = tiny_of(tmp_path, **SMALL)
+    assert found.spec.shapes.max_text_tokens == tiny.CONFIG["max_position_embeddings"] - 2
+    expected = [tiny.unit(hidden.mean(0)) for hidden in states]
+    np.testing.assert_allclose(found.vectors(*TEXTS), expected, atol=SAME_MODEL_ATOL)
+
+
 def test_without_the_files_of_sentence_transformers_a_vector_is_the_mean(tmp_path):
     tensors = tiny.write_checkpoint(tmp_path, pooling=None)
     expected = [tiny.hidden_states(tensors, tiny.CONFIG, text).mean(0) for text in TEXTS]

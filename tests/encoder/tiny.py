@@ -124,7 +124,12 @@ def tokenizer() -> tokenizers.Tokenizer:
 
 
 def hidden_states(
-    tensors: dict[str, np.ndarray], config: dict[str, Any], token_ids: list[int], *, first_position: int = 0
+    tensors: dict[str, np.ndarray],
+    config: dict[str, Any],
+    token_ids: list[int],
+    *,
+    first_position: int = 0,
+    second_from: int | None = None,
 ) -> np.ndarray:
     """The last hidden states of one text; float64 of shape [token, hidden]."""
     weights = {name: tensor.astype(np.float64) for name, tensor in tensors.items()}
@@ -141,7 +146,8 @@ def hidden_states(
     positions = first_position + np.arange(len(token_ids))
     summed = weights["embeddings.word_embeddings.weight"][token_ids]
     summed = summed + weights["embeddings.position_embeddings.weight"][positions]
-    x = norm("embeddings.LayerNorm", summed + weights["embeddings.token_type_embeddings.weight"][0])
+    types = (np.arange(len(token_ids)) >= (len(token_ids) if second_from is None else second_from)).astype(int)
+    x = norm("embeddings.LayerNorm", summed + weights["embeddings.token_type_embeddings.weight"][types])
     gelu = np.vectorize(lambda value: value * 0.5 * (1 + math.erf(value / math.sqrt(2))))
     for layer in range(config["num_hidden_layers"]):
         prefix = f"encoder.layer.{layer}."

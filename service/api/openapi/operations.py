@@ -2,12 +2,13 @@
 
 from dataclasses import dataclass
 
-from service.api.openapi import answers, batch_answers, other_answers, response_answers
+from service.api.openapi import answers, batch_answers, other_answers, response_answers, vector_answers
 from service.api.openapi.answer_object import AnswerObject
 from service.api.schema.batches import BatchQuery, BatchRequest, FileFields, FileQuery
 from service.api.schema.chat import ChatCompletionRequest
 from service.api.schema.completions import CompletionRequest
 from service.api.schema.embeddings import EmbeddingsRequest
+from service.api.schema.rerank import RerankRequest, ScoreRequest
 from service.api.schema.responses import ResponsesRequest
 from service.api.schema.tokenize import DetokenizeRequest, TokenizeRequest
 from service.api.schema.wire import WireObject
@@ -70,8 +71,11 @@ OPERATIONS: dict[str, Operation] = {
     "retrieve_batch": Operation("batches", batch_answers.BatchObject, errors=(404, 503)),
     "cancel_batch": Operation("batches", batch_answers.BatchObject, errors=OF_STORE),
     "create_embeddings": Operation(
-        "embeddings", other_answers.Embeddings, body=EmbeddingsRequest, errors=OF_GENERATION
+        "embeddings", vector_answers.Embeddings, body=EmbeddingsRequest, errors=OF_GENERATION
     ),
+    "rerank": Operation("embeddings", vector_answers.Reranked, body=RerankRequest, errors=OF_GENERATION),
+    "rerank_like_cohere": Operation("embeddings", vector_answers.Reranked, body=RerankRequest, errors=OF_GENERATION),
+    "create_score": Operation("embeddings", vector_answers.Scores, body=ScoreRequest, errors=OF_GENERATION),
     "list_models": Operation("models", other_answers.ModelList, errors=(503,)),
     "retrieve_model": Operation("models", other_answers.Model, errors=OF_MODEL),
     "tokenize": Operation("tokens", other_answers.Tokens, body=TokenizeRequest, errors=OF_BODY),

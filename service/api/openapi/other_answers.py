@@ -30,32 +30,6 @@ class ModelList(AnswerObject):
     data: list[Model]
 
 
-class Embedding(AnswerObject):
-    """The vector of one text."""
-
-    object: Literal["embedding"]
-    index: int
-    """Of the text in `input`."""
-    embedding: list[float] | str
-    """Numbers, or with `encoding_format: base64` the bytes of little-endian float32."""
-
-
-class EmbeddingUsage(AnswerObject):
-    """The tokens of all texts."""
-
-    prompt_tokens: int
-    total_tokens: int
-
-
-class Embeddings(AnswerObject):
-    """The answer of POST /v1/embeddings."""
-
-    object: Literal["list"]
-    data: list[Embedding]
-    model: str
-    usage: EmbeddingUsage
-
-
 class Tokens(AnswerObject):
     """The answer of POST /tokenize."""
 

@@ -27,15 +27,22 @@ async def token_ids(context: EncodingContext, body: EmbeddingsRequest) -> list[t
     return _token_ids(body, context.model)
 
 
-async def encode(context: EncodingContext, texts: Sequence[tuple[int, ...]]) -> Vectors:
+async def encode(
+    context: EncodingContext, texts: Sequence[tuple[int, ...]], second_from: Sequence[int] = ()
+) -> Vectors:
     """Return the vectors of texts; float32 of shape [text, vector].
+
+    Args:
+        context: of the HTTP request.
+        texts: token ids.
+        second_from: of each text, the first token of the second text of a pair; empty if no text is a pair.
 
     Raises:
         Overloaded, Draining, EngineStopped: the encoder does not accept the request now.
         EngineError: it failed, or a vector is NaN or infinite.
         ClientDisconnected, DeadlineExceeded: the client or the time is gone.
     """
-    request = EncodeRequest(uuid.uuid4().hex, tuple(texts))
+    request = EncodeRequest(uuid.uuid4().hex, tuple(texts), tuple(second_from))
 
     async def wait() -> Vectors:
         return await context.deadline.within(context.model.encoder.submit(request))
@@ -44,7 +51,7 @@ async def encode(context: EncodingContext, texts: Sequence[tuple[int, ...]]) -> 
 
 
 def _token_ids(body: EmbeddingsRequest, model: ServedEncoder) -> list[tuple[int, ...]]:
-    limit, params = _limit(body, model), _params(body.input)
+    limit, params = length_limit(body.truncate_prompt_tokens, model), _params(body.input)
     encoded = _given(body.input, params, model.vocab_size)
     if not encoded:
         prompt = _prompt(body, model)
@@ -74,9 +81,12 @@ def _given(inputs: Sequence[Input], params: Sequence[str], vocab_size: int) -> l
     return given
 
 
-def _limit(body: EmbeddingsRequest, model: ServedEncoder) -> int | None:
-    """Return how many tokens of each text are kept; None for all."""
-    wanted = body.truncate_prompt_tokens
+def length_limit(wanted: int | None, model: ServedEncoder) -> int | None:
+    """Return how many tokens of each text are kept, as `truncate_prompt_tokens` asks; None for all.
+
+    Raises:
+        InvalidParameter: more than the model takes.
+    """
     if wanted is None or wanted == -1:
         return None if wanted is None else model.max_model_len
     if wanted > model.max_model_len:

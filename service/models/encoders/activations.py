@@ -1,6 +1,7 @@
 """The non-linearities of encoders, as torch defines them."""
 
 import math
+from collections.abc import Callable
 
 import jax
 import jax.numpy as jnp
@@ -10,18 +11,27 @@ from service.models.encoders.config import Activation
 
 
 def activate(x: Float[Array, "*axes"], activation: Activation) -> Float[Array, "*axes"]:
-    """Apply a non-linearity to each element. Source: Hendrycks & Gimpel 2016, arXiv:1606.08415 (GELU)."""
-    match activation:
-        case Activation.GELU:
-            return x * (jax.lax.erf(x * math.sqrt(0.5)) + 1) * 0.5
-        case Activation.GELU_TANH:
-            inner = math.sqrt(2 / math.pi) * (x + 0.044715 * x * x * x)
-            return x * (jnp.tanh(inner) + 1) * 0.5
-        case Activation.RELU:
-            return jnp.maximum(x, 0)
-        case Activation.SILU:
-            return x * jax.lax.logistic(x)
-        case Activation.TANH:
-            return jnp.tanh(x)
-        case Activation.NONE:
-            return x
+    """Apply a non-linearity to each element."""
+    return _FUNCTIONS[activation](x)
+
+
+def _gelu(x: jax.Array) -> jax.Array:
+    """Source: Hendrycks & Gimpel 2016, arXiv:1606.08415."""
+    return x * (jax.lax.erf(x * math.sqrt(0.5)) + 1) * 0.5
+
+
+def _gelu_tanh(x: jax.Array) -> jax.Array:
+    """Source: the same, section 2, the approximation."""
+    inner = math.sqrt(2 / math.pi) * (x + 0.044715 * x * x * x)
+    return x * (jnp.tanh(inner) + 1) * 0.5
+
+
+_FUNCTIONS: dict[Activation, Callable[[jax.Array], jax.Array]] = {
+    Activation.GELU: _gelu,
+    Activation.GELU_TANH: _gelu_tanh,
+    Activation.RELU: lambda x: jnp.maximum(x, 0),
+    Activation.SILU: lambda x: x * jax.lax.logistic(x),
+    Activation.SIGMOID: jax.lax.logistic,
+    Activation.TANH: jnp.tanh,
+    Activation.NONE: lambda x: x,
+}

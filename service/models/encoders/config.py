@@ -21,6 +21,7 @@ class Activation(StrEnum):
     RELU = "relu"
     SILU = "silu"
     TANH = "tanh"
+    SIGMOID = "sigmoid"
     NONE = "none"
 
 
@@ -28,7 +29,7 @@ class Activation(StrEnum):
 class DenseLayer:
     """A linear layer that follows the pooling."""
 
-    prefix: str  # of its tensors' names: its folder, such as `2_Dense/`
+    tensor: str  # its tensors' names without `.weight` and `.bias`
     in_size: int
     out_size: int
     has_bias: bool
@@ -42,6 +43,7 @@ class VectorConfig:
     pooling: Pooling = Pooling.MEAN
     dense: tuple[DenseLayer, ...] = ()
     is_normalized: bool = False  # whether vectors have length 1
+    is_score: bool = False  # whether a vector is the score of a pair of texts
 
 
 @dataclass(frozen=True)

@@ -43,7 +43,7 @@ class Encoder:
         """Return the sum of the embeddings of tokens, positions and types, normalized."""
         tables = (
             ("words", tokens.token_ids),
-            ("positions", tokens.positions),
+            ("positions", tokens.positions + self.config.first_position),
             ("types", tokens.types),
         )
         with jax.named_scope("embed"):

@@ -12,7 +12,7 @@ class PackedTokens(NamedTuple):
     """The tokens of several texts, one text after another, without padding between them."""
 
     token_ids: Int[HostOrDevice, "token"]
-    positions: Int[HostOrDevice, "token"]  # in the table of positions
+    positions: Int[HostOrDevice, "token"]  # within their texts
     types: Int[HostOrDevice, "token"]  # 1 for the second text of a pair
 
 

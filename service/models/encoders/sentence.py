@@ -102,7 +102,7 @@ def _dense(uri: str, path: str, config: Mapping[str, Any]) -> DenseLayer:
     activation = config.get("activation_function", "torch.nn.modules.activation.Tanh")
     try:
         return DenseLayer(
-            f"{path}/",
+            f"{path}/linear",
             int(config["in_features"]),
             int(config["out_features"]),
             bool(config.get("bias", True)),

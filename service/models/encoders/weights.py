@@ -24,7 +24,7 @@ def encoder_weight_specs(config: EncoderConfig) -> tuple[WeightSpec, ...]:
     for layer in range(config.num_layers):
         specs += _attention(config, layer) + _mlp(config, layer)
     for index, dense in enumerate(config.vector.dense):
-        name, tensor = f"dense.{index}", f"{dense.prefix}linear"
+        name, tensor = f"dense.{index}", dense.tensor
         specs.append(_plain(name, ("dense", "embed"), (dense.out_size, dense.in_size), f"{tensor}.weight"))
         if dense.has_bias:
             specs.append(_plain(f"{name}.bias", ("dense",), (dense.out_size,), f"{tensor}.bias"))

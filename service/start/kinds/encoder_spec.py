@@ -110,6 +110,7 @@ class EncoderSpec(ModelSpec):
             matryoshka_sizes=self.matryoshka_sizes,
             prompts=sentence.prompts,
             default_prompt=sentence.default_prompt,
+            is_score=config.vector.is_score,
         )
         return RunningEncoder(context, runner, config.vocab_size, facts)
 

@@ -6,9 +6,9 @@ from pathlib import Path
 import pytest
 from fastapi.openapi.utils import get_openapi
 
-from service.api.http.probes import READY_PATHS
 from service.api.openapi.answers import ChatCompletion, ChatCompletionChunk, Completion
 from service.api.openapi.batch_answers import BatchList, BatchObject, DeletedFile, FileList, FileObject
+from service.api.openapi.document import ALIASES
 from service.api.openapi.other_answers import Error, ModelList, Text, Tokens, Version
 from tests.api.batch.running import request_line, running
 from tests.api.scripted_engine import MODEL, Service, tokens
@@ -28,7 +28,7 @@ async def document_of(service, **options):
 async def test_it_describes_every_route_and_no_other():
     service = Service()
     found = get_openapi(title="", version="", routes=service.app.routes)["paths"]
-    expected = {path: set(methods) for path, methods in found.items() if path not in READY_PATHS[1:]}
+    expected = {path: set(methods) for path, methods in found.items() if path not in ALIASES}
     assert {path: set(methods) for path, methods in (await document_of(service))["paths"].items()} == expected
 
 

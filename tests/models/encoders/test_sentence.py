@@ -28,7 +28,12 @@ def test_modules_are_read_in_their_order():
     vector = read(files).vector
     assert (vector.pooling, vector.is_normalized) == (Pooling.MEAN, True)
     [dense] = vector.dense
-    assert (dense.prefix, dense.in_size, dense.out_size, dense.activation) == ("2_Dense/", 32, 12, Activation.TANH)
+    assert (dense.tensor, dense.in_size, dense.out_size, dense.activation) == (
+        "2_Dense/linear",
+        32,
+        12,
+        Activation.TANH,
+    )
 
 
 @pytest.mark.parametrize(

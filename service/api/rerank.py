@@ -1,0 +1,98 @@
+"""POST /v1/rerank, /v2/rerank, /rerank, /v1/score and /score."""
+
+import time
+import uuid
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Depends
+from fastapi.responses import JSONResponse, Response
+
+from service.api.dependencies import EncodingContext, scoring_context
+from service.api.generation.admission import log_user
+from service.api.http.receive import json_body
+from service.api.schema.rerank import RerankRequest, ScoreRequest
+from service.api.vectors.pairs import score
+
+router = APIRouter()
+
+
+@router.post("/v1/rerank")
+async def rerank(
+    context: Annotated[EncodingContext, Depends(scoring_context)],
+    body: Annotated[RerankRequest, Depends(json_body(RerankRequest))],
+) -> Response:
+    """Return the documents in the order of their relevance to the query, with their scores.
+
+    Deviations: a pair of query and document that is too long is refused, unless `truncate_prompt_tokens` or
+    `max_tokens_per_doc` cuts the document.
+
+    Source: https://docs.vllm.ai/en/latest/serving/openai_compatible_server.html#re-rank-api, https://jina.ai/reranker
+    """
+    return JSONResponse(await _reranked(context, body, returns_documents=body.return_documents is not False))
+
+
+@router.post("/v2/rerank")
+async def rerank_like_cohere(
+    context: Annotated[EncodingContext, Depends(scoring_context)],
+    body: Annotated[RerankRequest, Depends(json_body(RerankRequest))],
+) -> Response:
+    """Return the documents' indices in the order of their relevance to the query, with their scores.
+
+    Deviations: as /v1/rerank; documents are returned only with `return_documents: true`.
+
+    Source: https://docs.cohere.com/reference/rerank
+    """
+    answer = await _reranked(context, body, returns_documents=body.return_documents is True)
+    tokens = {"input_tokens": answer["usage"]["total_tokens"], "output_tokens": 0}
+    return JSONResponse({**answer, "meta": {"api_version": {"version": "2"}, "tokens": tokens}})
+
+
+@router.post("/v1/score")
+async def create_score(
+    context: Annotated[EncodingContext, Depends(scoring_context)],
+    body: Annotated[ScoreRequest, Depends(json_body(ScoreRequest))],
+) -> Response:
+    """Return the score of each pair of texts.
+
+    Source: https://docs.vllm.ai/en/latest/serving/openai_compatible_server.html#score-api
+    """
+    context.model.check_name(body.model)
+    log_user(context.log_fields, body.user)
+    params = [f"text_2[{i}]" for i in range(len(body.pairs))] if len(body.pairs) > 1 else ["text_2"]
+    scored = await score(context, body, body.pairs, params)
+    data = [{"index": index, "object": "score", "score": value} for index, value in enumerate(scored.scores)]
+    head = {"id": f"score-{uuid.uuid4().hex}", "object": "list", "created": int(time.time()), "model": body.model}
+    return JSONResponse({**head, "data": data, "usage": _usage(scored.num_tokens)})
+
+
+# Jina's and vLLM's other names of the same routes.
+router.post("/rerank")(rerank)
+router.post("/score")(create_score)
+
+
+async def _reranked(context: EncodingContext, body: RerankRequest, *, returns_documents: bool) -> dict[str, Any]:
+    context.model.check_name(body.model)
+    log_user(context.log_fields, body.user)
+    scored = await score(
+        context,
+        body,
+        [(body.query, document) for document in body.documents],
+        [f"documents[{i}]" for i in range(len(body.documents))],
+        max_second_tokens=body.max_tokens_per_doc,
+    )
+    # Equal scores keep the order of the request.
+    order = sorted(range(len(body.documents)), key=lambda index: -scored.scores[index])
+    results = [
+        {
+            "index": index,
+            "relevance_score": scored.scores[index],
+            **({"document": {"text": body.documents[index]}} if returns_documents else {}),
+        }
+        for index in order[: body.top_n]
+    ]
+    head = {"id": f"rerank-{uuid.uuid4().hex}", "model": body.model}
+    return {**head, "results": results, "usage": _usage(scored.num_tokens)}
+
+
+def _usage(num_tokens: int) -> dict[str, int]:
+    return {"prompt_tokens": num_tokens, "total_tokens": num_tokens}

@@ -1,0 +1,96 @@
+"""The bodies of /v1/rerank, /v2/rerank and /v1/score: the fields that are supported, and those that are refused.
+
+Source: https://docs.cohere.com/reference/rerank, https://jina.ai/reranker,
+https://docs.vllm.ai/en/latest/serving/openai_compatible_server.html (re-rank and score API)
+"""
+
+from typing import Annotated, Any, ClassVar, override
+
+from pydantic import Field, PlainValidator, WithJsonSchema
+
+from service.api.schema.generation import INT32_MAX, MAX_NAME_CHARS
+from service.api.schema.wire import NeutralValues, WireObject
+from service.errors import InvalidParameter
+
+MAX_DOCUMENTS = 2048
+
+_TEXT = {"type": "string", "minLength": 1}
+_TEXTS = {"type": "array", "items": _TEXT, "minItems": 1, "maxItems": MAX_DOCUMENTS}
+_DOCUMENT = {
+    "anyOf": [_TEXT, {"type": "object", "properties": {"text": _TEXT}, "required": ["text"]}],
+}
+DOCUMENTS = {"type": "array", "items": _DOCUMENT, "minItems": 1, "maxItems": MAX_DOCUMENTS}
+
+
+def _documents(value: Any) -> tuple[str, ...]:
+    """Return the texts of documents, each a string or an object with a `text`."""
+    if not isinstance(value, list) or not value:
+        message = "Invalid 'documents': it must be a list of strings, or of objects with a text, and not empty."
+        raise InvalidParameter(message, param="documents")
+    texts = [item["text"] if isinstance(item, dict) and set(item) == {"text"} else item for item in value]
+    return _strings(texts, "documents")
+
+
+def _texts(name: str) -> PlainValidator:
+    return PlainValidator(lambda value: _strings(value if isinstance(value, list) else [value], name))
+
+
+def _strings(values: list[Any], name: str) -> tuple[str, ...]:
+    if not 0 < len(values) <= MAX_DOCUMENTS:
+        message = f"Invalid '{name}': {len(values)} texts; the limits are 1 and {MAX_DOCUMENTS}."
+        raise InvalidParameter(message, param=name)
+    for i, value in enumerate(values):
+        if not isinstance(value, str) or not value:
+            param = name if len(values) == 1 else f"{name}[{i}]"
+            raise InvalidParameter(f"Invalid '{param}': it must be a string with at least one character.", param=param)
+    return tuple(values)
+
+
+class PairsRequest(WireObject):
+    """The fields that all routes for scores share."""
+
+    neutral_values: ClassVar[NeutralValues] = {"priority": (0,), "request_id": (), "mm_processor_kwargs": ()}
+
+    model: str = Field(max_length=MAX_NAME_CHARS)
+    truncate_prompt_tokens: int | None = Field(default=None, ge=-1, le=INT32_MAX)  # vLLM's; -1: the model's maximum
+    user: str | None = Field(default=None, max_length=MAX_NAME_CHARS)
+
+    @override
+    def check_consistency(self) -> None:
+        """Refuse pairs that are cut to nothing."""
+        if self.truncate_prompt_tokens == 0:
+            message = "Invalid 'truncate_prompt_tokens': it must be at least 1, or -1 for the model's maximum."
+            raise InvalidParameter(message, param="truncate_prompt_tokens")
+
+
+class RerankRequest(PairsRequest):
+    """The body of POST /v1/rerank, /v2/rerank and /rerank."""
+
+    query: str = Field(min_length=1)
+    documents: Annotated[tuple[str, ...], PlainValidator(_documents), WithJsonSchema(DOCUMENTS)]
+    top_n: int | None = Field(default=None, ge=1, le=INT32_MAX)
+    return_documents: bool | None = None
+    max_tokens_per_doc: int | None = Field(default=None, ge=1, le=INT32_MAX)  # Cohere's
+
+
+class ScoreRequest(PairsRequest):
+    """The body of POST /v1/score."""
+
+    text_1: Annotated[tuple[str, ...], _texts("text_1"), WithJsonSchema({"anyOf": [_TEXT, _TEXTS]})]
+    text_2: Annotated[tuple[str, ...], _texts("text_2"), WithJsonSchema({"anyOf": [_TEXT, _TEXTS]})]
+
+    @override
+    def check_consistency(self) -> None:
+        """Refuse lists that do not pair: there is one first text for all, or one for each."""
+        super().check_consistency()
+        if len(self.text_1) not in (1, len(self.text_2)):
+            message = (
+                f"'text_1' has {len(self.text_1)} texts; it must have 1, or as many as 'text_2' ({len(self.text_2)})."
+            )
+            raise InvalidParameter(message, param="text_1")
+
+    @property
+    def pairs(self) -> list[tuple[str, str]]:
+        """The pairs in the order of `text_2`."""
+        first = self.text_1 * len(self.text_2) if len(self.text_1) == 1 else self.text_1
+        return list(zip(first, self.text_2, strict=True))

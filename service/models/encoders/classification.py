@@ -1,0 +1,56 @@
+"""Rerankers: encoders whose classification head gives a pair of texts one score.
+
+Source: transformers `BertForSequenceClassification` and `XLMRobertaClassificationHead`; the activation of the score:
+sentence-transformers `cross_encoder/CrossEncoder.py` (get_default_activation_fn).
+"""
+
+from service.errors import UnsupportedModel
+from service.models.config import HubConfig
+from service.models.encoders.config import Activation, DenseLayer, Pooling, VectorConfig
+
+CLASS_SUFFIX = "ForSequenceClassification"
+# The layers of each family's head: the hidden one and the one that gives the score.
+HEADS = {
+    "bert": ("bert.pooler.dense", "classifier"),
+    "roberta": ("classifier.dense", "classifier.out_proj"),
+    "xlm-roberta": ("classifier.dense", "classifier.out_proj"),
+}
+SCORE_ACTIVATIONS = {
+    "torch.nn.modules.linear.Identity": Activation.NONE,
+    "torch.nn.modules.activation.Sigmoid": Activation.SIGMOID,
+}
+
+
+def is_reranker(config: HubConfig) -> bool:
+    """Return whether a configuration describes a model with a classification head."""
+    return any(str(name).endswith(CLASS_SUFFIX) for name in config.values.get("architectures") or ())
+
+
+def score_config(config: HubConfig) -> VectorConfig:
+    """Return the way from hidden states to a score.
+
+    Raises:
+        UnsupportedModel: the head has several labels, or an activation that is not served.
+    """
+    num_labels = len(config.values.get("id2label") or range(config.optional_int("num_labels", 2)))
+    if num_labels != 1:
+        message = f"config.json: a head with {num_labels} labels (id2label) is not served; a reranker has 1."
+        raise UnsupportedModel(config.uri, message)
+    size = config.required_int("hidden_size")
+    hidden, out = HEADS[str(config.values["model_type"])]
+    layers = (
+        DenseLayer(hidden, size, size, has_bias=True, activation=Activation.TANH),
+        DenseLayer(out, size, 1, has_bias=True, activation=_activation(config)),
+    )
+    return VectorConfig(Pooling.CLS, layers, is_score=True)
+
+
+def _activation(config: HubConfig) -> Activation:
+    newer = config.values.get("sentence_transformers") or {}
+    name = newer.get("activation_fn") or config.values.get("sbert_ce_default_activation_function")
+    if name is None:
+        return Activation.SIGMOID
+    if name not in SCORE_ACTIVATIONS:
+        served = ", ".join(SCORE_ACTIVATIONS)
+        raise UnsupportedModel(config.uri, f"config.json: the activation {name!r} is not served. Served: {served}.")
+    return SCORE_ACTIVATIONS[name]
