@@ -20,6 +20,9 @@ SLOT_CACHE_PREFILL: Mapping[str, Any] = {"prefill_seqs": (1, 4), "prefill_step_c
 # The number of pages is rounded down to this many significant bits, in increments of 3 to 6 %. So two machines of one
 # kind whose free memory differs a little get the same shapes, and so the same executables.
 COUNT_BITS = 5
+# Small pages waste least at a sequence's end and share most of a prefix; larger ones make page tables shorter.
+PAGE_SIZES = (16, 32, 64, 128, 256)  # token positions
+TABLE_ENTRY_BYTES = 4
 
 
 @dataclass(frozen=True)
@@ -31,6 +34,7 @@ class ModelSize:
     weights_bytes: int
     kv_bytes_per_token: int  # keys and values of one token position, all layers
     has_slot_cache: bool = False  # whether the kernel keeps a cache per slot, and pages as copies of it
+    max_table_bytes: int | None = None  # of the page table of a step that the kernel takes; None for any
 
 
 def fit_engine(
@@ -38,7 +42,7 @@ def fit_engine(
     *,
     memory_bytes: int,
     max_num_seqs: int,
-    page_size: int,
+    page_size: int | None,
     max_prefill_tokens: int,
     max_model_len: int | None,
 ) -> EngineShapes:
@@ -48,18 +52,48 @@ def fit_engine(
         model: the model's sizes.
         memory_bytes: for weights, pages and work space together on each device.
         max_num_seqs: slots.
-        page_size: token positions of a page.
+        page_size: token positions of a page; None for the smallest with which the kernel takes the page tables.
         max_prefill_tokens: tokens of one prefill step.
         max_model_len: the context that the operator requests; None for the model's own, or as much as fits.
 
     Raises:
-        SettingsError: the operator requests more context than the model has.
+        SettingsError: the operator requests more context than the model has, or more page tables than the kernel takes.
         DoesNotFit: the weights and one sequence's pages exceed the memory.
     """
     if max_model_len is not None and max_model_len > model.context_len:
         raise SettingsError(
             "MAX_MODEL_LEN", f"is {max_model_len} tokens; the model was made for {model.context_len} at most."
         )
+    table_bytes = 0
+    for size in PAGE_SIZES if page_size is None else (page_size,):
+        shapes = _fit_pages(
+            model,
+            memory_bytes=memory_bytes,
+            max_num_seqs=max_num_seqs,
+            page_size=size,
+            max_prefill_tokens=max_prefill_tokens,
+            max_model_len=max_model_len,
+        )
+        table_bytes = TABLE_ENTRY_BYTES * max_num_seqs * shapes.pages_for(shapes.max_context)
+        if model.max_table_bytes is None or table_bytes <= model.max_table_bytes:
+            return shapes
+    remedy = "Set it or MAX_MODEL_LEN lower" + ("." if page_size is None else ", or PAGE_SIZE higher.")
+    raise SettingsError(
+        "MAX_NUM_SEQS",
+        f"is {max_num_seqs}: their page tables take {table_bytes:,} bytes, and the device's attention kernel holds "
+        f"{model.max_table_bytes:,}. {remedy}",
+    )
+
+
+def _fit_pages(
+    model: ModelSize,
+    *,
+    memory_bytes: int,
+    max_num_seqs: int,
+    page_size: int,
+    max_prefill_tokens: int,
+    max_model_len: int | None,
+) -> EngineShapes:
     context = max_model_len or model.context_len
     page_bytes = model.kv_bytes_per_token * page_size * (2 if model.has_slot_cache else 1)
     # Pages are shared on demand; a slot's cache is its own, used or not.

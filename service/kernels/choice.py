@@ -11,7 +11,7 @@ import numpy as np
 from service.device.memory import Device
 from service.kernels.attention import AttentionKernel
 from service.kernels.cache_layout import CacheLayout
-from service.kernels.limits import AMPERE, GPU_LARGEST_HEAD_DIM, TPU_LANES, TPU_SUBLANE_COUNTS
+from service.kernels.limits import AMPERE, GPU_LARGEST_HEAD_DIM, TPU_LANES, TPU_SUBLANE_COUNTS, TPU_TABLE_BYTES
 
 
 class KernelName(StrEnum):
@@ -44,6 +44,11 @@ class KernelChoice:
     def has_slot_cache(self) -> bool:
         """Whether the kernel keeps a row per slot, and pages as copies; the others keep pages alone."""
         return self.name is KernelName.ROWS
+
+    @property
+    def max_table_bytes(self) -> int | None:
+        """How large the page table of a step may be; None for any size."""
+        return TPU_TABLE_BYTES if self.name is KernelName.RAGGED else None
 
     def kernel(self, layout: CacheLayout) -> AttentionKernel:
         """Return the kernel, whose modules only tracing needs."""

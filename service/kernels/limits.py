@@ -2,5 +2,8 @@
 
 TPU_LANES = 128  # width of a vector register; ragged paged attention takes heads of exactly this many dimensions
 TPU_SUBLANE_COUNTS = (1, 2, 4)  # parts of a tile of 8 sublanes that ragged paged attention takes
+# Page tables lie in the scalar memory, 1 MiB up to v6e, of which the kernel and its other arguments take a part.
+# Source: https://github.com/vllm-project/tpu-inference (half of it for page tables)
+TPU_TABLE_BYTES = 512 * 1024
 GPU_LARGEST_HEAD_DIM = 256  # dimensions; what fits the tiles
 AMPERE = (8, 0)  # the first CUDA compute capability whose tensor cores support bfloat16

@@ -96,7 +96,12 @@ class Settings(BaseModel):
         description="Prompt tokens per prefill step. Longer prompts are prefilled in chunks, between decode steps. For "
         "an encoder, the tokens of all texts of a step.",
     )
-    page_size: int = Field(default=16, ge=1, le=1024, description="Token positions per KV page.")
+    page_size: int | None = Field(
+        default=None,
+        ge=1,
+        le=1024,
+        description="Token positions per KV page. Unset: 16; on a TPU more, up to 256, until the page tables fit.",
+    )
     tensor_parallel: int | None = Field(
         default=None,
         ge=1,

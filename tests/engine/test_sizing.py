@@ -1,5 +1,7 @@
 """How much fits, from plain numbers."""
 
+from dataclasses import replace
+
 import pytest
 
 from service.engine.sizing import ModelSize, fit_engine
@@ -43,3 +45,42 @@ def test_what_cannot_fit_is_refused_with_both_numbers():
 def test_more_context_than_the_model_has_is_a_wrong_setting():
     with pytest.raises(SettingsError, match="MAX_MODEL_LEN"):
         fit(10_000_000_000, max_model_len=5000)
+
+
+TABLES = replace(MODEL, context_len=131_072, max_table_bytes=512 * 1024)
+
+
+def fit_tables(max_num_seqs, page_size=None):
+    return fit_engine(
+        TABLES,
+        memory_bytes=100_000_000_000,
+        max_num_seqs=max_num_seqs,
+        page_size=page_size,
+        max_prefill_tokens=256,
+        max_model_len=None,
+    )
+
+
+@pytest.mark.parametrize(("max_num_seqs", "page_size"), [(16, 16), (17, 32), (64, 64), (256, 256)])
+def test_pages_grow_until_the_kernel_takes_their_tables(max_num_seqs, page_size):
+    shapes = fit_tables(max_num_seqs)
+    assert shapes.page_size == page_size
+    assert 4 * max_num_seqs * shapes.max_context // page_size <= TABLES.max_table_bytes
+
+
+def test_tables_that_no_page_size_makes_small_enough_are_refused_with_both_numbers():
+    with pytest.raises(SettingsError, match=r"MAX_NUM_SEQS: is 257: .* 526,336 bytes, .* 524,288\. .* lower\.$"):
+        fit_tables(257)
+    with pytest.raises(SettingsError, match="or PAGE_SIZE higher"):
+        fit_tables(64, page_size=16)
+    assert (
+        fit_engine(
+            replace(TABLES, max_table_bytes=None),
+            memory_bytes=100_000_000_000,
+            max_num_seqs=257,
+            page_size=None,
+            max_prefill_tokens=256,
+            max_model_len=None,
+        ).page_size
+        == 16
+    )

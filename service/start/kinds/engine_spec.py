@@ -171,6 +171,7 @@ def choose_shapes(
             // config.head_dim
             // mesh.num_devices,
             has_slot_cache=kernel.has_slot_cache,
+            max_table_bytes=kernel.max_table_bytes,
         ),
         memory_bytes=memory_bytes,
         max_num_seqs=settings.max_num_seqs,
