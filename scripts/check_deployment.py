@@ -25,7 +25,7 @@ from scripts.platform_rules.rules import RULES
 REPOSITORY = Path(__file__).resolve().parent.parent
 DOCKERFILE = REPOSITORY / "Dockerfile"
 CLOUD_BUILD = REPOSITORY / "cloudbuild.yaml"
-WORKFLOW = REPOSITORY / "examples" / "github_actions" / "smoke.yml"
+WORKFLOWS = sorted((REPOSITORY / "examples" / "github_actions").glob("*.yml"))
 DOCUMENTS = ("README.md", "docs/**/*.md", "terraform/README.md", "CONTRIBUTING.md")
 
 # Tests that plan what a rule advises against, to see that it is possible or warned of.
@@ -49,7 +49,7 @@ def main() -> int:
         check_platform_rules(plans),
         check_dockerfile(),
         check_schema(CLOUD_BUILD, "cloudbuild"),
-        check_schema(WORKFLOW, "github-workflows"),
+        *(check_schema(workflow, "github-workflows") for workflow in WORKFLOWS),
         check_gcloud_lines(),
     ]
     return int(not all(checks))

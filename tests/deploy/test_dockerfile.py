@@ -73,3 +73,18 @@ def test_the_health_check_fails_where_nobody_listens():
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         assert health_check(free.getsockname()[1]) != 0
+
+
+def test_a_release_builds_every_image_with_its_contents_and_origin_and_scans_it():
+    import yaml
+
+    release = yaml.safe_load((ROOT / "examples" / "github_actions" / "release.yml").read_text())["jobs"]["image"]
+    accelerators = re.search(r"one of (cpu, [\w, ]+)\.", DOCKERFILE)[1].split(", ")
+    matrix = release["strategy"]["matrix"]
+    assert sorted(matrix["accelerator"]) == sorted(accelerators)
+    assert set(matrix["target"]) <= set(re.findall(r"^FROM \S+ AS (\S+)", DOCKERFILE, re.MULTILINE))
+    [build] = [step["with"] for step in release["steps"] if "build-push-action" in step.get("uses", "")]
+    assert (build["push"], build["sbom"], build["provenance"]) == (True, True, "mode=max")
+    [scan] = [step["with"] for step in release["steps"] if "trivy-action" in step.get("uses", "")]
+    assert scan["image-ref"].endswith("@${{ steps.build.outputs.digest }}")
+    assert (scan["severity"], scan["ignore-unfixed"], scan["exit-code"]) == ("CRITICAL", True, "1")
