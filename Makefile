@@ -67,7 +67,7 @@ image: ## Build the container image (needs Docker); ACCELERATOR=cuda12, cuda13 o
 check-image: .venv/serve ## Start the CPU image, smoke-test it, drain it (needs Docker)
 	$(RUN) python scripts/check_image.py levserve
 
-deploy-cloud-run: .venv/serve ## Serve a model on Cloud Run (PROJECT=… MODEL=folder or gs://…; asks what is missing)
+deploy-cloud-run: .venv/serve ## Serve a model on Cloud Run (PROJECT=… MODEL=folder, hf://… or gs://…; asks what is missing)
 	@PATH="$(CURDIR)/.venv/bin:$$PATH" $(RUN) python -m scripts.deploy cloud-run
 
 deploy-gke: .venv/serve ## Serve a model on a TPU of GKE (PROJECT=… MODEL=… TPU=v5e-1 ZONE=…)

@@ -86,6 +86,15 @@ def build_parser() -> argparse.ArgumentParser:
     batch.add_argument("source", type=Path, metavar="IN.jsonl", help="the batch file")
     batch.add_argument("target", type=Path, metavar="OUT.jsonl", help="the file of answers, once all are complete")
     batch.add_settings()
+    imports = commands.add_parser(
+        "import",
+        help="copy a checkpoint from the Hugging Face Hub into a bucket",
+        description="Copy a checkpoint from the Hugging Face Hub into a bucket, through memory and not through a disk. "
+        "Every file is verified; an import that was interrupted goes on with the files that are missing.",
+        argument_default=argparse.SUPPRESS,
+    )
+    imports.add_argument("source", metavar="hf://ORG/NAME[@REVISION]", help="the repository; HF_TOKEN if it is gated")
+    imports.add_argument("target", metavar="gs://BUCKET/FOLDER", help="an empty folder, or one of an earlier import")
     add_smoke(commands)
     return parser
 
@@ -111,6 +120,12 @@ def _run(flags: dict[str, object], settings: Settings) -> int:
         from service.offline.command import run_file
 
         return run_file(settings, Path(str(flags["source"])), Path(str(flags["target"])))
+    if flags["command"] == "import":
+        from service.offline.import_checkpoint import import_checkpoint
+
+        return import_checkpoint(
+            str(flags["source"]), str(flags["target"]), emulator_host=settings.storage_emulator_host
+        )
     from service.server.app import serve
 
     picture = flags.get("profile_start")

@@ -24,7 +24,7 @@ TAG = "first"
 def cloud_run() -> None:
     """Serve a model on Cloud Run with a GPU."""
     project, region = place()
-    model = ask("MODEL", "the folder of the checkpoint, or gs://… in the model bucket")
+    model = ask("MODEL", "the folder of the checkpoint, hf://org/name, or gs://… in the model bucket")
     gpu = ask("GPU", "the GPU: nvidia-l4, nvidia-rtx-pro-6000 or none", "nvidia-l4")
     cpu, memory_gib, accelerator = GPUS[gpu]
     enable_apis(project)
@@ -57,7 +57,7 @@ invokers      = ["user:{account}"]
 def gke() -> None:
     """Serve a model on GKE with a TPU."""
     project, region = place()
-    model = ask("MODEL", "the folder of the checkpoint, or gs://… in the model bucket")
+    model = ask("MODEL", "the folder of the checkpoint, hf://org/name, or gs://… in the model bucket")
     tpu = ask("TPU", f"the TPU: {', '.join(TPUS)}", "v5e-1")
     zone = ask("ZONE", "a zone that has this TPU", f"{region}-a")
     capacity = ask("CAPACITY", "on_demand, spot or flex_start", "on_demand")
@@ -142,16 +142,22 @@ bundle_bucket_name = "{project}-bundles"
 
 
 def upload(project: str, model: str) -> str:
-    """Copy a checkpoint into the model bucket, unless it is there; return its address.
+    """Copy a checkpoint from a folder or the Hub into the model bucket, unless it is there; return its address.
 
     Raises:
         SystemExit: there is no such folder.
     """
     if model.startswith("gs://"):
         return model
+    if model.startswith("hf://"):
+        uri = f"gs://{project}-models/{model.partition('@')[0].rpartition('/')[2]}"
+        run("levserve", "import", model, uri)
+        return uri
     folder = Path(model).expanduser()
     if not (folder / "config.json").is_file() and not any(folder.glob("step-*")):
-        sys.exit(f"MODEL={model} holds neither config.json nor step-…: give the folder of a checkpoint, or gs://….")
+        sys.exit(
+            f"MODEL={model} holds neither config.json nor step-…: give the folder of a checkpoint, hf://org/name, or gs://…."
+        )
     uri = f"gs://{project}-models/{folder.resolve().name}"
     run("gcloud", "storage", "rsync", str(folder), uri, "--recursive")
     return uri

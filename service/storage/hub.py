@@ -6,16 +6,17 @@ size of each file. Without a network, the files that an earlier start fetched ar
 
 import logging
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any, override
 
-from service.errors import AccessDenied, CheckpointNotFound, SettingsError, TransferFailed
+from service.errors import CheckpointNotFound, SettingsError, TransferFailed
 from service.observability.progress import Progress, show_progress
 from service.storage.cache.cache import CheckpointCache, PulledCheckpoint, private_cache
 from service.storage.files import atomic_write
+from service.storage.hub_errors import hub_errors
 from service.storage.local import LocalSource
 from service.storage.location import HubLocation, LocalLocation
 from service.storage.objects import ObjectInfo, check_name, check_names_together
@@ -62,7 +63,7 @@ class HubSource:
             TransferFailed: the Hub cannot be reached and no earlier start fetched this repository.
         """
         try:
-            with self._naming_errors("listing"):
+            with hub_errors(self.uri, self._repo, self._revision, "listing"):
                 info = self._hub.HfApi().model_info(
                     self._repo, revision=self._revision, files_metadata=True, timeout=self._limits.read_timeout_s
                 )
@@ -139,7 +140,7 @@ class HubSource:
             budget.check(self.uri, info.name)
             share.add(num_bytes)
 
-        with self._naming_errors(info.name):
+        with hub_errors(self.uri, self._repo, self._revision, info.name):
             path = self._hub.hf_hub_download(
                 self._repo,
                 info.name,
@@ -170,34 +171,6 @@ class HubSource:
         logger.warning("the Hub cannot be reached; serving what an earlier start fetched", extra={"folder": kept})
         self._kept = LocalSource(LocalLocation(Path(kept)))
         return self._kept.list()
-
-    @contextmanager
-    def _naming_errors(self, name: str) -> Iterator[None]:
-        import httpx
-        from huggingface_hub import errors
-
-        try:
-            yield
-        except errors.GatedRepoError as error:
-            raise AccessDenied(
-                self.uri,
-                f"the repository is gated. Ask for access at https://huggingface.co/{self._repo} and set HF_TOKEN.",
-            ) from error
-        except errors.RevisionNotFoundError as error:
-            raise CheckpointNotFound(self.uri, f"the repository has no revision {self._revision!r}.") from error
-        except errors.RepositoryNotFoundError as error:
-            raise CheckpointNotFound(
-                self.uri, "there is no such repository, or it is private and HF_TOKEN is not set to a token that may."
-            ) from error
-        except errors.HfHubHTTPError as error:
-            status = error.response.status_code
-            if status in (401, 403):
-                raise AccessDenied(self.uri, f"HTTP {status}: set HF_TOKEN to a token that may read it.") from error
-            raise TransferFailed(self.uri, name, f"the Hub answered HTTP {status}. Try again later.") from error
-        except (OSError, httpx.TransportError, errors.EntryNotFoundError) as error:
-            is_offline = isinstance(error, errors.OfflineModeIsEnabled)
-            cause = "HF_HUB_OFFLINE is set" if is_offline else f"the Hub cannot be reached ({type(error).__name__})"
-            raise TransferFailed(self.uri, name, f"{cause}. Use gs:// or a path where there is no network.") from error
 
 
 class _Share:

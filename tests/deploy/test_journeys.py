@@ -163,6 +163,12 @@ def test_a_model_is_on_a_tpu_after_two_commands(travel):
     assert journey.state["namespaces"] == ["levserve"]
 
 
+def test_a_model_of_the_hub_is_imported_into_the_bucket(travel):
+    journey = deploy(travel, "cloud-run", MODEL="hf://org/my-8b@v2")
+    assert journey.code == 0, journey.said
+    assert "levserve import hf://org/my-8b@v2 gs://my-project-models/my-8b" in journey.calls
+
+
 def test_a_deployment_can_be_repeated(travel):
     deploy(travel, "cloud-run")
     journey = deploy(travel, "cloud-run")

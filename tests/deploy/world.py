@@ -492,7 +492,12 @@ class World:
                 self.need("containers", words[1])
 
     def levserve(self, words: list[str], flags: dict[str, str]) -> None:
-        """Run `levserve smoke` against what was started."""
+        """Run `levserve smoke` against what was started, or `levserve import` into a bucket."""
+        if words[0] == "import":
+            bucket, _, prefix = words[2].removeprefix("gs://").partition("/")
+            self.need("buckets", bucket)
+            self.need("logins", "adc")
+            self.state["buckets"][bucket].append(prefix)
         if words[0] == "smoke" and "--help" not in words:
             if words[1].startswith("http://127.0.0.1") and not self.state["containers"]:
                 raise Refused("nothing listens")

@@ -1,0 +1,98 @@
+"""`levserve import`: copy a checkpoint from the Hub into a bucket, through memory and not through a disk.
+
+Files are copied whole or not at all, `config.json` last, so a folder with a configuration is complete. An import that
+was interrupted goes on with the files that are missing.
+"""
+
+import json
+import logging
+from concurrent.futures import ThreadPoolExecutor
+from fnmatch import fnmatch
+
+from huggingface_hub import HfApi
+
+from service.errors import CheckpointNotFound, SettingsError
+from service.offline.hub_file import HubEntry, opened
+from service.storage.gcs.store import BucketStore
+from service.storage.gcs.upload import GcsUploader
+from service.storage.hub_errors import hub_errors
+from service.storage.location import GcsLocation, HubLocation, parse_location
+
+logger = logging.getLogger(__name__)
+
+WANTED = (
+    "*.safetensors",
+    "*.json",
+    "*.jinja",
+    "*.model",
+    "*.txt",
+)  # not pickles, pictures and other frameworks' weights
+RECORD = "import.json"  # which commit the folder holds
+LAST = "config.json"
+NUM_WORKERS = 4
+
+
+def import_checkpoint(source: str, target: str, *, emulator_host: str | None) -> int:
+    """Copy a checkpoint and return the exit code.
+
+    Args:
+        source: `hf://org/name[@revision]`.
+        target: `gs://bucket/prefix`.
+        emulator_host: STORAGE_EMULATOR_HOST.
+
+    Raises:
+        SettingsError: an address is of another kind, or the folder holds something else.
+        CheckpointNotFound: the repository holds no checkpoint.
+        AccessDenied, TransferFailed: the Hub or the bucket refuses, or a file is not what the Hub says.
+    """
+    hub, bucket = parse_location(source, "SOURCE"), parse_location(target, "TARGET")
+    if not isinstance(hub, HubLocation):
+        raise SettingsError("SOURCE", f"{source!r} is not on the Hub. Write hf://org/name or hf://org/name@revision.")
+    if not isinstance(bucket, GcsLocation) or not bucket.prefix:
+        raise SettingsError("TARGET", f"{target!r} is not a folder of a bucket. Write gs://bucket/folder.")
+    commit, entries = _listed(hub)
+    present = _present(BucketStore(bucket, emulator_host=emulator_host), hub, commit)
+    missing = [entry for entry in entries if entry.name not in present]
+    logger.info(
+        "importing", extra={"commit": commit, "files": len(missing), "bytes": sum(e.size_bytes for e in missing)}
+    )
+    with GcsUploader(bucket, emulator_host=emulator_host) as uploader:
+
+        def copy(entry: HubEntry) -> None:
+            with opened(hub.uri, hub.repo, commit, entry) as stream:
+                uploader.upload(entry.name, stream, replaces=None)
+            logger.info("imported", extra={"file": entry.name, "bytes": entry.size_bytes})
+
+        if not present:
+            record = json.dumps({"source": f"hf://{hub.repo}", "commit": commit}).encode()
+            uploader.upload(RECORD, record, replaces=None)
+        with ThreadPoolExecutor(NUM_WORKERS, thread_name_prefix="import") as pool:
+            list(pool.map(copy, [entry for entry in missing if entry.name != LAST]))
+        for entry in missing:
+            if entry.name == LAST:
+                copy(entry)
+    logger.info("import complete", extra={"uri": bucket.uri, "commit": commit})
+    return 0
+
+
+def _listed(hub: HubLocation) -> tuple[str, list[HubEntry]]:
+    with hub_errors(hub.uri, hub.repo, hub.revision, "listing"):
+        info = HfApi().model_info(hub.repo, revision=hub.revision, files_metadata=True)
+    entries = [
+        HubEntry(file.rfilename, file.size or 0, file.lfs.sha256 if file.lfs else None, file.blob_id)
+        for file in info.siblings or ()
+        if any(fnmatch(file.rfilename, pattern) for pattern in WANTED)
+    ]
+    if info.sha is None or LAST not in {entry.name for entry in entries}:
+        raise CheckpointNotFound(hub.uri, f"the repository holds no {LAST}.")
+    return info.sha, entries
+
+
+def _present(store: BucketStore, hub: HubLocation, commit: str) -> dict[str, int]:
+    present = store.list("")
+    record = json.loads(store.read(RECORD) or b"{}") if RECORD in present else {}
+    if present and record != {"source": f"hf://{hub.repo}", "commit": commit}:
+        held = f"{record['source']} at {record['commit']}" if record else "files of another origin"
+        reason = f"{store.uri} holds {held}, not hf://{hub.repo} at {commit}. Import into a new folder."
+        raise SettingsError("TARGET", reason)
+    return present
