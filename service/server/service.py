@@ -196,7 +196,7 @@ class Service:
         """Begin with the batches that wait; called on the event loop."""
         if self.is_draining or self.api is None or self._batches is None:
             return
-        from service.api.batch.worker import BatchWorker  # imports an HTTP client, which a start has no time for
+        from service.api.batch.worker import BatchWorker
 
         self._worker = BatchWorker(
             self.api,

@@ -4,14 +4,18 @@ import asyncio
 import contextlib
 import logging
 import time
+from typing import TYPE_CHECKING
 
 from starlette.types import ASGIApp
 
 from service.api.batch.batches import Batches
-from service.api.batch.run import BatchRun
+from service.api.batch.records import Batch
 from service.api.dependencies import ModelReadiness
 from service.errors import ServiceError
 from service.storage.store import Claim
+
+if TYPE_CHECKING:
+    from service.api.batch.run import BatchRun
 
 logger = logging.getLogger(__name__)
 
@@ -87,17 +91,7 @@ class BatchWorker:
             batch = await asyncio.to_thread(self._batches.stored, owner, batch_id)
             if batch is not None:
                 self._batches.live[batch_id] = batch
-                models = self._readiness.served_model().names
-                run = BatchRun(
-                    batch,
-                    self._batches,
-                    claim,
-                    self._api,
-                    models=models,
-                    slots=self._slots,
-                    cancelled=cancelled,
-                    max_line_bytes=self._max_line_bytes,
-                )
+                run = await asyncio.to_thread(self._prepared, batch, claim, cancelled)
                 await run.run()
                 has_ended = True
         except (OSError, ServiceError) as error:
@@ -112,3 +106,17 @@ class BatchWorker:
                 await asyncio.to_thread(claim.release)
             if has_ended:
                 self._batches.has_news.set()
+
+    def _prepared(self, batch: Batch, claim: Claim, cancelled: asyncio.Event) -> "BatchRun":
+        from service.api.batch.run import BatchRun  # imports an HTTP client, which takes long and only batches need
+
+        return BatchRun(
+            batch,
+            self._batches,
+            claim,
+            self._api,
+            models=self._readiness.served_model().names,
+            slots=self._slots,
+            cancelled=cancelled,
+            max_line_bytes=self._max_line_bytes,
+        )
