@@ -6,8 +6,10 @@ The tests mock all providers, so they need neither a cloud nor credentials. Ever
 is kept, for the rules of the platform.
 """
 
+import hashlib
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -34,6 +36,9 @@ UNREACHABLE = (
     "dial tcp",
     "proxyconnect",
 )
+# Results of the last check that passed, by the digest of what it checked.
+CACHE = REPOSITORY / ".cache" / "check_terraform"
+IGNORED = re.compile(r"/\.terraform/|\.tfstate|\.auto\.tfvars$")
 # Fields of a job that the API changes at its next execution, whoever starts it.
 DROPPED_BY_AN_EXECUTION = ("run_execution_token", "start_execution_token")
 
@@ -67,6 +72,11 @@ def check() -> tuple[bool, dict[str, Document]]:
     if formatted.returncode:
         print(f"terraform: not formatted; run `terraform fmt -recursive terraform`\n{formatted.stdout}")
         return False, {}
+    kept = CACHE / f"{digest()}.json"
+    if kept.is_file():
+        plans = json.loads(kept.read_text())
+        print(f"terraform: nothing has changed since the last check: {len(plans)} plans")
+        return True, plans
     with tempfile.TemporaryDirectory() as folder, providers() as variables:
         # A copy, because init writes lock files and working folders.
         copy = Path(folder) / "terraform"
@@ -80,7 +90,29 @@ def check() -> tuple[bool, dict[str, Document]]:
     for result in results:
         print(f"terraform: {result.name}: {'failed' if result.failures else f'ok, {len(result.plans)} plans'}")
         print("".join(f"{failure}\n" for failure in result.failures), end="")
-    return not any(result.failures for result in results), {k: v for result in results for k, v in result.plans.items()}
+    plans = {
+        origin: {name: plan[name] for name in ("resource_changes", "output_changes") if name in plan}
+        for result in results
+        for origin, plan in result.plans.items()
+    }
+    ok = not any(result.failures for result in results)
+    if ok:
+        shutil.rmtree(CACHE, ignore_errors=True)
+        CACHE.mkdir(parents=True)
+        kept.write_text(json.dumps(plans))
+    return ok, plans
+
+
+def digest() -> str:
+    """Return a digest of everything that the result depends on: roots, this script, terraform, and the providers."""
+    total = hashlib.sha256()
+    checker = offline_checker()
+    sources = [path for path in sorted(TERRAFORM.rglob("*")) if path.is_file() and not IGNORED.search(str(path))]
+    for path in [*sources, Path(__file__), *(sorted(checker.parent.iterdir()) if checker.is_file() else [])]:
+        total.update(f"{path}\0".encode() + (path.read_bytes() if path.is_file() else b""))
+    version = subprocess.run(["terraform", "version", "-json"], env=environment({}), capture_output=True, check=False)
+    total.update(version.stdout)
+    return total.hexdigest()[:16]
 
 
 def check_root(folder: Path, name: str, variables: dict[str, str]) -> Checked:

@@ -74,6 +74,17 @@ def test_only_a_registry_out_of_reach_excuses_from_the_check(monkeypatch, tmp_pa
     assert check_terraform.is_registry_reachable(tmp_path) is is_reached
 
 
+def test_a_change_of_a_root_is_checked_again(monkeypatch, tmp_path):
+    (tmp_path / "root").mkdir()
+    (tmp_path / "root" / "main.tf").write_text("a")
+    monkeypatch.setattr(check_terraform, "TERRAFORM", tmp_path)
+    before = check_terraform.digest()
+    (tmp_path / "root" / "mine.auto.tfvars").write_text("b")
+    assert check_terraform.digest() == before
+    (tmp_path / "root" / "main.tf").write_text("b")
+    assert check_terraform.digest() != before
+
+
 needs_terraform = pytest.mark.skipif(
     shutil.which("terraform") is None or not check_terraform.offline_checker().is_file(),
     reason="terraform and the offline providers are not installed",
