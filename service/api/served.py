@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol, override, runtime_checkable
 
+from service.encoder.cache import VectorCache
 from service.encoder.request import EncodeRequest, Vectors
 from service.errors import UnknownModel
 from service.text.tokenizer import Tokenizer
@@ -81,6 +82,7 @@ class ServedEncoder(Served):
 
     encoder: VectorEncoder
     vectors: VectorFacts
+    cache: VectorCache
 
     @property
     @override

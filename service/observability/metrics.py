@@ -40,6 +40,8 @@ class Metrics:
         self.request_success = self._counter("request_success", "Finished requests.", "finished_reason")
         self.http_responses = self._counter("http_responses", "Answers by route and status.", "route", "status")
         self.engine_steps = self._counter("engine_steps", "Device steps by kind.", "kind")
+        self.embedding_cache_hits = self._counter("embedding_cache_hits", "Texts whose vectors were cached.")
+        self.embedding_cache_misses = self._counter("embedding_cache_misses", "Texts whose vectors were not cached.")
         self.xla_compiles = self._counter("xla_compiles", "XLA compilations in this process.")
         self.xla_compiles_after_ready = self._counter("xla_compiles_after_ready", "The same, after ready: must stay 0.")
         self.bundle_load = self._counter("bundle_load", "Bundle lookups: hit, miss, corrupt, stale.", "outcome")

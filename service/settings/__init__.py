@@ -102,6 +102,11 @@ class Settings(BaseModel):
         le=1024,
         description="Token positions per KV page. Unset: 16; on a TPU more, up to 256, until the page tables fit.",
     )
+    embedding_cache_bytes: int = Field(
+        default=64 * 1024 * 1024,
+        ge=0,
+        description="Host memory for the vectors of texts that were encoded before, in bytes, per process; 0 for none.",
+    )
     tensor_parallel: int | None = Field(
         default=None,
         ge=1,

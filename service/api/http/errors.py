@@ -9,7 +9,7 @@ import logging
 from starlette.types import Scope, Send
 
 from service.api.http.answer import Answer, send_answer
-from service.errors import ConstraintError, EngineError, EngineStopped, NonFiniteLogits, RequestError
+from service.errors import ConstraintError, EngineError, EngineStopped, NonFiniteLogits, NonFiniteVector, RequestError
 
 logger = logging.getLogger(__name__)
 
@@ -51,7 +51,7 @@ def _server_error(error: Exception, request_id: str) -> tuple[int, tuple[str, st
     if isinstance(error, EngineStopped):
         message = f"The engine has stopped; this instance is being replaced. Request id: {request_id}."
         return error.status, (message, error.type, None, error.code)
-    if isinstance(error, ConstraintError | NonFiniteLogits):
+    if isinstance(error, ConstraintError | NonFiniteLogits | NonFiniteVector):
         return error.status, (f"{error} Request id: {request_id}.", error.type, None, error.code)
     if isinstance(error, EngineError):
         return error.status, (f"The engine failed. Request id: {request_id}.", error.type, None, error.code)

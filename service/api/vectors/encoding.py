@@ -8,11 +8,14 @@ from service.api.http.receive import cancel_on_disconnect
 from service.api.schema.embeddings import EmbeddingsRequest, Input
 from service.api.schema.generation import unknown_token
 from service.api.served import ServedEncoder
+from service.encoder.cache import PartialRequest, keys_of
 from service.encoder.request import EncodeRequest, Vectors
-from service.errors import InvalidParameter, TextTooLong
+from service.errors import InvalidParameter, NonFiniteVector, TextTooLong
 
 # Tokenizing so little takes less time than passing it to a thread.
 SHORT_CHARS = 2048
+# Hashing so little takes less time than passing it to a thread.
+SHORT_TOKENS = 4096
 
 
 async def token_ids(context: EncodingContext, body: EmbeddingsRequest) -> list[tuple[int, ...]]:
@@ -43,7 +46,23 @@ async def encode(
         ClientDisconnected, DeadlineExceeded: the client or the time is gone.
     """
     request = EncodeRequest(uuid.uuid4().hex, tuple(texts), tuple(second_from))
+    cache = context.model.cache
+    if not cache.is_on:
+        return await _submit(context, request)
+    if sum(map(len, texts)) > SHORT_TOKENS:
+        keys = await context.run_in_thread(lambda: keys_of(request, context.cache_salt))
+    else:
+        keys = keys_of(request, context.cache_salt)
+    partial = PartialRequest(request, keys, cache)
+    if not partial.numbers:
+        return partial.vectors()
+    try:
+        return partial.complete(await _submit(context, partial.missing))
+    except NonFiniteVector as error:
+        raise NonFiniteVector(partial.numbers[error.index]) from None
 
+
+async def _submit(context: EncodingContext, request: EncodeRequest) -> Vectors:
     async def wait() -> Vectors:
         return await context.deadline.within(context.model.encoder.submit(request))
 

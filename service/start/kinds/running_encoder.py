@@ -5,6 +5,7 @@ import contextlib
 from typing import Any, override
 
 from service.api.served import ServedEncoder, VectorFacts
+from service.encoder.cache import VectorCache
 from service.encoder.encoder import Encoder
 from service.encoder.request import EncodeRequest
 from service.encoder.runner import EncoderRunner
@@ -25,6 +26,7 @@ class RunningEncoder(Running):
             on_failure=context.on_engine_failure,
         )
         self.encoder.start()
+        self._cache = VectorCache(context.settings.embedding_cache_bytes, context.metrics)
         self._runner = runner
         self._vocab_size, self._vectors = vocab_size, vectors
 
@@ -60,6 +62,7 @@ class RunningEncoder(Running):
             max_model_len=shapes.max_text_tokens,
             vocab_size=self._vocab_size,
             vectors=self._vectors,
+            cache=self._cache,
         )
 
     @override

@@ -8,6 +8,7 @@ import numpy as np
 
 from service.api.application import create_api
 from service.api.served import ServedEncoder, VectorFacts
+from service.encoder.cache import VectorCache
 from service.observability.metrics import Metrics
 from service.text.tokenizer import Tokenizer
 from tests.api.scripted_engine import ScriptedReadiness
@@ -44,10 +45,10 @@ class ScriptedEncoder:
 class EncoderService:
     """The app, with its encoder at hand."""
 
-    def __init__(self, *, vectors=None, **settings):
+    def __init__(self, *, vectors=None, cache_bytes=0, **settings):
         self.encoder = ScriptedEncoder()
         facts = {"size": SIZE, "is_normalized": True, "matryoshka_sizes": None, "prompts": {}, "default_prompt": None}
-        backend = Tokenizer(tokenizer())
+        backend, self.metrics = Tokenizer(tokenizer()), Metrics()
         model = ServedEncoder(
             name=MODEL,
             created=1_700_000_000,
@@ -57,8 +58,9 @@ class EncoderService:
             system_fingerprint="fp_1",
             encoder=self.encoder,
             vectors=VectorFacts(**facts | (vectors or {})),
+            cache=VectorCache(cache_bytes, self.metrics),
         )
-        self.app = create_api(ScriptedReadiness(model), Metrics(), **settings)
+        self.app = create_api(ScriptedReadiness(model), self.metrics, **settings)
 
     def client(self):
         return httpx.AsyncClient(transport=httpx.ASGITransport(self.app), base_url="http://test")

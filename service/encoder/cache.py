@@ -1,0 +1,105 @@
+"""Vectors of texts that were encoded before, found by content: least recently used first out, bounded in bytes.
+
+A vector follows from the model and the token ids alone; what a request does with it afterwards, such as cutting it, is
+not part of the key. Requests with different API keys find none of one another's, as with cached prefixes.
+"""
+
+import hashlib
+import threading
+from collections import OrderedDict
+from collections.abc import Sequence
+
+import numpy as np
+from jaxtyping import Float
+
+from service.encoder.request import EncodeRequest, Vectors
+from service.observability.metrics import Metrics
+
+DIGEST_BYTES = 20
+# Of an entry besides its numbers: the key, the array's header, and its place in the table.
+ENTRY_BYTES = 300
+
+type Key = bytes
+
+
+class VectorCache:
+    """A cache that several threads may use."""
+
+    def __init__(self, max_bytes: int, metrics: Metrics) -> None:
+        """Begin empty; with `max_bytes` 0 it stays so."""
+        self._max_bytes = max_bytes
+        self._metrics = metrics
+        self._lock = threading.Lock()
+        self._vectors: OrderedDict[Key, np.ndarray] = OrderedDict()
+        self.num_bytes = 0
+
+    @property
+    def is_on(self) -> bool:
+        """Whether it can hold anything."""
+        return self._max_bytes > 0
+
+    def find(self, keys: Sequence[Key]) -> dict[Key, np.ndarray]:
+        """Return the vectors that are there, and count hits and misses."""
+        with self._lock:
+            found = {key: self._vectors[key] for key in keys if key in self._vectors}
+            for key in found:
+                self._vectors.move_to_end(key)
+        num_hits = sum(key in found for key in keys)
+        self._metrics.embedding_cache_hits.inc(num_hits)
+        self._metrics.embedding_cache_misses.inc(len(keys) - num_hits)
+        return found
+
+    def add(self, key: Key, vector: np.ndarray) -> None:
+        """Keep a copy of a vector, and drop others if there is no room."""
+        with self._lock:
+            if key in self._vectors or _size_bytes(vector) > self._max_bytes:
+                return
+            self._vectors[key] = vector.copy()
+            self.num_bytes += _size_bytes(vector)
+            while self.num_bytes > self._max_bytes:
+                _, dropped = self._vectors.popitem(last=False)
+                self.num_bytes -= _size_bytes(dropped)
+
+
+def keys_of(request: EncodeRequest, salt: bytes) -> list[Key]:
+    """Return the key of each text; requests with different salts share none."""
+    return [
+        _key(salt, token_ids, request.second_from[index] if request.second_from else None)
+        for index, token_ids in enumerate(request.texts)
+    ]
+
+
+class PartialRequest:
+    """The texts of a request that the cache lacks, each once."""
+
+    def __init__(self, request: EncodeRequest, keys: Sequence[Key], cache: VectorCache) -> None:
+        """Look the texts up."""
+        self._keys = keys
+        self._cache = cache
+        self._vectors = cache.find(keys)
+        first = {key: index for index, key in reversed(list(enumerate(keys))) if key not in self._vectors}
+        self.numbers = sorted(first.values())  # of the texts that are missing, among all
+        seconds = tuple(request.second_from[number] for number in self.numbers) if request.second_from else ()
+        self.missing = EncodeRequest(request.id, tuple(request.texts[number] for number in self.numbers), seconds)
+
+    def complete(self, computed: Float[np.ndarray, "missing vector"]) -> Vectors:
+        """Keep the vectors of the missing texts, and return those of all texts."""
+        for number, vector in zip(self.numbers, computed, strict=True):
+            self._vectors[self._keys[number]] = vector
+            self._cache.add(self._keys[number], vector)
+        return self.vectors()
+
+    def vectors(self) -> Vectors:
+        """Return the vectors of all texts, none of which is missing."""
+        return np.array([self._vectors[key] for key in self._keys])
+
+
+def _key(salt: bytes, token_ids: Sequence[int], second_from: int | None) -> Key:
+    digest = hashlib.blake2b(digest_size=DIGEST_BYTES)
+    digest.update(f"{len(salt)} {second_from} ".encode() + salt)
+    digest.update(np.array(token_ids, np.int32).tobytes())
+    return digest.digest()
+
+
+def _size_bytes(vector: np.ndarray) -> int:
+    return vector.nbytes + ENTRY_BYTES
