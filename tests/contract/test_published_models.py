@@ -37,7 +37,8 @@ EXTENSIONS = {
     "Logprob": {"bytes"},  # of events, as of the whole text
     "LogprobTopLogprob": {"bytes"},
     "ResponseFunctionCallArgumentsDoneEvent": {"name"},  # OpenAI's published schema has it
-    "Response": {"store"},  # OpenAI's answers have it
+    # OpenAI's answers have the first; Open Responses, a specification of the same object, asks for the others.
+    "Response": {"store", "frequency_penalty", "presence_penalty"},
     "Model": {"root", "parent", "max_model_len"},
 }
 
