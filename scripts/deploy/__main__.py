@@ -2,6 +2,7 @@
 
 import os
 import shlex
+import shutil
 import sys
 from pathlib import Path
 
@@ -68,7 +69,9 @@ def gke() -> None:
         quota.check_region(project, region, need)
     else:
         quota.check(project, region, "compute.googleapis.com", [need])
-    run("gcloud", "components", "install", "gke-gcloud-auth-plugin", "kubectl", "--quiet")
+    # A gcloud from a package of the system has no component manager, and these are packages too.
+    if missing := [name for name in ("gke-gcloud-auth-plugin", "kubectl") if shutil.which(name) is None]:
+        run("gcloud", "components", "install", *missing, "--quiet")
     foundation(project, region)
     uri = upload(project, model)
     build("tpu")
