@@ -25,6 +25,7 @@ JOURNEYS = {
 }
 # What a person has beside the clone.
 FILES = ("my-8b", "my-3b", "my-run", "home/.config/gcloud")
+SYSTEM = ("bash", "cat", "cut", "env", "id", "mkdir", "openssl", "sed", "tr")
 TOOLS = {
     "make": f"""#!/usr/bin/env bash
 for word in "$@"; do case "$word" in *=*) export "$word" ;; *) target=$word ;; esac; done
@@ -60,6 +61,8 @@ def travel(tmp_path):
     for name, text in {**dict.fromkeys(COMMANDS, STAND_IN), **TOOLS}.items():
         (bin_folder / name).write_text(text)
         (bin_folder / name).chmod(0o755)
+    for name in SYSTEM:  # and no others: a tool of this machine would hide that a journey installs it
+        (bin_folder / name).symlink_to(shutil.which(name))
     for name in FILES:
         (clone / name).mkdir(parents=True)
         (clone / name / "config.json").write_text("{}")
@@ -67,7 +70,7 @@ def travel(tmp_path):
     platform = Platform()
 
     def run(script: str, **variables: str) -> Journey:
-        environment = {"PATH": f"{bin_folder}:/usr/bin:/bin", "HOME": str(clone / "home"), "YES": "1"}
+        environment = {"PATH": str(bin_folder), "HOME": str(clone / "home"), "YES": "1"}
         environment |= {"WORLD_PORT": str(platform.server_address[1]), **variables}
         done = subprocess.run(
             ["bash", "-c", f"set -euo pipefail\nshopt -s inherit_errexit\n{script}"],
