@@ -1,8 +1,8 @@
 # `make serve` and `make test` need no setup: they install uv, Python 3.12 and all packages.
 UV := .tools/uv/bin/uv
 RUN := $(UV) run --no-sync
-# One test process per CPU; tests that share a costly fixture run in the same process.
-PYTEST := pytest --numprocesses=logical --maxprocesses=8 --dist=loadgroup
+# One test process more than CPUs, since tests wait for processes too; those that share a costly fixture share one.
+PYTEST := pytest --numprocesses=$(shell expr $$(getconf _NPROCESSORS_ONLN) + 1) --maxprocesses=8 --dist=loadgroup
 # Huge pages of 2 MiB for large arrays: a step on a CPU is 3 to 5 % faster.
 GLIBC_TUNABLES ?= glibc.malloc.hugetlb=1
 .DEFAULT_GOAL := help

@@ -57,7 +57,8 @@ def test_eight_processes_that_load_or_pull_and_one_is_killed(loader: Loader, gcs
     assert contents(loader.visible()[0]) == OBJECTS
 
 
-@pytest.mark.parametrize("num_rounds", [1, pytest.param(4, marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("num_rounds", [1, 4])
 def test_killed_at_random_moments_it_ends_with_the_right_weights(
     loader: Loader, gcs_bucket: GcsBucket, start: Start, num_rounds: int
 ):

@@ -76,8 +76,13 @@ CASES = {
         steps=((40, 600, 0, 1), (1, 1, 0, 1)),
     ),
 }
-# Emulated, many blocks take their time; the other cases have each of their properties, but not all at once.
-LARGEST = ("triton, groups of 4, wide heads, long", "ragged, groups of 8, bfloat16, several blocks")
+# Emulated, many blocks take their time.
+LARGEST = (
+    "triton, groups of 4, wide heads, long",
+    "triton, groups of 3, long, window, soft cap",
+    "ragged, dimensions to pad, window, soft cap",
+    "ragged, groups of 8, bfloat16, several blocks",
+)
 
 
 class Steps:

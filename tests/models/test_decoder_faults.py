@@ -19,7 +19,7 @@ BROKEN_TOKEN = 7
 KERNELS = {"pages": PagedReference(), "rows": RowAttention(LAYOUT), "triton": TRITON, "ragged": RAGGED}
 
 
-@pytest.mark.parametrize("weight", ["embed", "layers.1.qkv"])
+@pytest.mark.parametrize("weight", ["embed", pytest.param("layers.1.qkv", marks=pytest.mark.slow)])
 @pytest.mark.parametrize("kernel", KERNELS.values(), ids=KERNELS)
 def test_a_sequence_that_went_wrong_leaves_nothing_in_its_pages(kernel, weight):
     case = next(c for c in CASES if c.name == "llama_grouped_heads")

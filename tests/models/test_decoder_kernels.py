@@ -40,7 +40,9 @@ def continue_greedily(model: Decoder, weights: dict[str, jax.Array], num_tokens:
     return np.array(tokens), np.array(scores)
 
 
-@pytest.mark.parametrize("kernel", [TRITON, RAGGED], ids=["triton", "ragged"])
+@pytest.mark.parametrize(
+    "kernel", [pytest.param(TRITON, id="triton"), pytest.param(RAGGED, id="ragged", marks=pytest.mark.slow)]
+)
 def test_a_model_continues_alike_with_the_kernel_of_an_accelerator(kernel):
     case = next(c for c in CASES if c.name == "mistral_window")
     config = read_config("test", case.hub_config)

@@ -84,6 +84,7 @@ def test_stages_of_a_kind_take_alike_weights_in_the_same_order_and_all_are_taken
             assert specs[name].shape == specs[of_first].shape
 
 
+@pytest.mark.slow
 def test_a_model_whose_stages_share_executables_says_what_it_says_layer_by_layer():
     config = deep(8, [None, 3] * 4)
     model = Decoder(config, kernel=RowAttention(SHAPES.layout))

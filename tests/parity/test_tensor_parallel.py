@@ -11,15 +11,12 @@ import pytest
 
 from tests.tolerances import SAME_TOKENS_OTHER_STEPS_ATOL
 
+pytestmark = pytest.mark.slow
+
 ROOT = Path(__file__).parents[2]
 # The first number of devices for each model: two divide the KV heads of one, four need copies of the other's.
 FIRST = {"rows": 2, "pages": 4}
-QUICK = ("rows", 2)
-CASES = [
-    pytest.param(model, count, marks=() if (model, count) == QUICK else pytest.mark.slow)
-    for model in FIRST
-    for count in (2, 4, 8)
-]
+CASES = [(model, count) for model in FIRST for count in (2, 4, 8)]
 # Which axes are split, said again: whoever changes the table of the service has to mean it.
 SPLIT_AXES = {"kv_head", "mlp", "vocab"}
 

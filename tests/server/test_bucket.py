@@ -44,7 +44,9 @@ def shard(folder) -> None:
     (folder / "model.safetensors.index.json").write_text(json.dumps({"weight_map": weight_map}))
 
 
-@pytest.mark.parametrize("kind", ["one file", "sharded", pytest.param("levanter run", marks=pytest.mark.slow)])
+@pytest.mark.parametrize(
+    "kind", ["one file", *(pytest.param(kind, marks=pytest.mark.slow) for kind in ("sharded", "levanter run"))]
+)
 @pytest.mark.filterwarnings("ignore")
 def test_a_checkpoint_in_a_bucket_gives_the_text_that_it_gives_from_disk(tmp_path, gcs_bucket, demo_answers, kind):
     folder = tmp_path / "checkpoint"

@@ -24,6 +24,7 @@ def read(url, index):
         return [line.removeprefix("data: ") for line in response.iter_lines() if line]
 
 
+@pytest.mark.slow
 def test_every_stream_ends_with_an_error_event_liveness_fails_and_the_process_exits_with_1():
     facts = {"failing_num_sequences": NUM_STREAMS + 1, "failing_num_steps": NUM_STEPS}
     with ServiceProcess(module="tests.server.failing_service", **facts) as service:

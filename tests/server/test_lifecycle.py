@@ -51,6 +51,7 @@ def test_sigterm_lets_a_running_stream_finish_refuses_new_work_and_exits_with_0(
         assert service.exit_code == 0
 
 
+@pytest.mark.slow
 def test_what_outlives_the_drain_ends_with_an_error_event_and_the_exit_code_is_still_0():
     with running_service(drain_seconds=0.2) as service:
         streams = [service.client().completions.create(**SLOW, extra_body={"ignore_eos": True}) for _ in range(12)]

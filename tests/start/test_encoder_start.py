@@ -66,6 +66,7 @@ def test_a_second_start_finds_the_bundle_traces_nothing_and_gives_the_same_vecto
         assert "levserve_xla_compiles_after_ready_total 0.0" in metrics
 
 
+@pytest.mark.slow
 def test_prewarm_makes_the_bundle_of_an_encoder(checkpoint, tmp_path):
     arguments, settings = (tmp_path, str(checkpoint)), {"max_prefill_tokens": "32"}
     assert prewarm(*arguments, "--check", **settings)[0] == 1

@@ -149,6 +149,7 @@ def test_early_requests_wait_their_turn_where_they_may(demo_answers):
         assert answers_of(service, demo_answers[:1]) == [demo_answers[0]["answer"]]
 
 
+@pytest.mark.slow
 def test_a_start_gets_ready_beside_early_requests_that_take_every_place():
     body = {"prompt": "Hello", "max_tokens": 200, "ignore_eos": True, "model": "levserve-demo"}
     with ServiceProcess(early_requests="wait", max_concurrent_requests=16) as service:
@@ -168,11 +169,13 @@ def test_a_stop_between_the_first_answer_and_ready_is_no_failure(delay_s):
         assert service.stop() == 0
 
 
+@pytest.mark.slow
 def test_the_service_starts_and_answers_the_same_with_the_import_tweaks_off(demo_answers):
     with running_service(levserve_import_tweaks="off") as service:
         assert answers_of(service, demo_answers) == [pair["answer"] for pair in demo_answers]
 
 
+@pytest.mark.slow
 def test_the_picture_of_the_start_is_drawn(tmp_path):
     picture = tmp_path / "start.png"
     command = [sys.executable, "-m", "service", "serve", "--profile-start", str(picture)]

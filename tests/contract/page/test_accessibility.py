@@ -44,6 +44,7 @@ def test_the_chat_breaks_no_rule_of_axe_and_fits(site, open_page, size, scheme):
 
 
 @pytest.mark.parametrize(("size", "scheme"), LOOKS)
+@pytest.mark.slow
 def test_start_key_and_documentation_break_no_rule_of_axe_and_fit(open_page, size, scheme):
     with running_site() as site:
         site.begin_start()
