@@ -1,23 +1,23 @@
 """The ASGI application: routes, error handlers and middleware; the engine and the start are known by Protocols only."""
 
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from fastapi import APIRouter, FastAPI, Request
+from fastapi import FastAPI, Request
 from fastapi.responses import JSONResponse
 from starlette.exceptions import HTTPException
 
-from service.api import batches as batch_routes
-from service.api import chat, completions, embeddings, files, health, models, rerank, responses, tokenize
-from service.api.batch.batches import Batches
 from service.api.dependencies import ApiContext, ModelReadiness
 from service.api.http.access_log import AccessLog
 from service.api.http.auth import KeyCheck
 from service.api.http.errors import logged_error_answer
 from service.api.http.receive import Accepted, BodyLimit
-from service.api.openapi import route as openapi
+from service.api.routes import Routes
 from service.errors import EngineError, MethodNotAllowed, RequestError, UnknownRoute
 from service.observability.metrics import Metrics
+
+if TYPE_CHECKING:
+    from service.api.batch.batches import Batches
 
 UPLOADS = "/v1/files"
 FORM_BYTES = 16 * 1024  # of a form besides its file
@@ -34,7 +34,7 @@ def create_api(
     max_body_bytes: int = 4 * 1024 * 1024,
     body_timeout_s: float = 30.0,
     project_id: str | None = None,
-    batches: Batches | None = None,
+    batches: "Batches | None" = None,
     max_file_bytes: int = 0,
 ) -> FastAPI:
     """Return the ASGI app; it can answer, with 503, before the model is loaded.
@@ -62,10 +62,8 @@ def create_api(
         default_temperature=default_temperature,
     )
     app.state.batches = batches
-    app.state.routers = _routers(has_batches=batches is not None)
+    app.state.routes = Routes(app, has_batches=batches is not None)
     app.state.documents = {}
-    for router in app.state.routers:
-        app.include_router(router)
     app.add_exception_handler(RequestError, _answer_error)
     app.add_exception_handler(EngineError, _answer_error)
     app.add_exception_handler(HTTPException, _answer_routing_error)
@@ -79,12 +77,6 @@ def create_api(
     app.add_middleware(KeyCheck, keys=api_keys)
     app.add_middleware(AccessLog, metrics=metrics, project_id=project_id)
     return app
-
-
-def _routers(*, has_batches: bool) -> tuple[APIRouter, ...]:
-    of_batches = (files, batch_routes) if has_batches else ()
-    resources = (chat, completions, responses, embeddings, rerank, *of_batches, models, tokenize, health, openapi)
-    return tuple(resource.router for resource in resources)
 
 
 async def _answer_error(request: Request, error: Exception) -> JSONResponse:

@@ -1,10 +1,12 @@
 """What is open, what is closed, and what a route that does not exist answers."""
 
+import asyncio
+
 import pytest
 from fastapi.routing import APIRoute
 
 from service.api.http.probes import PROBE_PATHS
-from tests.api.scripted_engine import Service
+from tests.api.scripted_engine import MODEL, Service
 
 pytestmark = pytest.mark.anyio
 
@@ -51,7 +53,18 @@ def variants(path):
 
 
 async def test_the_routes_are_these():
-    assert paths(Service().app) == ROUTES
+    service = Service()
+    await service.app.state.routes.complete()
+    assert paths(service.app) == ROUTES
+
+
+async def test_routes_that_few_clients_use_are_there_for_the_first_request():
+    service = Service()
+    assert "/v1/embeddings" not in paths(service.app)
+    body = {"model": MODEL, "input": "a"}
+    answers = await asyncio.gather(*(service.post("/v1/embeddings", body) for _ in range(3)), service.post("/v1/no"))
+    assert [answer.json()["error"]["code"] for answer in answers] == [*["unsupported_model"] * 3, "unknown_url"]
+    assert (await service.post("/v1/no")).status_code == 404
 
 
 async def test_nothing_but_health_is_open_by_any_method_or_spelling():

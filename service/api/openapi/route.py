@@ -24,7 +24,7 @@ async def describe(request: Request, context: Annotated[ApiContext, Depends(api_
     """Return this document."""
     state, needs_key = request.app.state, CACHE_SALT in request.scope
     if needs_key not in state.documents:
-        make = partial(_document, state.routers, needs_key=needs_key)
+        make = partial(_document, await state.routes.complete(), needs_key=needs_key)
         state.documents[needs_key] = await to_thread.run_sync(make, limiter=context.text_threads)
     return Response(state.documents[needs_key], media_type="application/json")
 

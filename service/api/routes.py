@@ -1,0 +1,54 @@
+"""The routes of the API: most of them at once, the others at the first request that finds none.
+
+A start has no time to import those that few clients use; the first request for one waits for the import, once.
+"""
+
+import asyncio
+from collections.abc import Sequence
+
+from anyio import to_thread
+from fastapi import APIRouter, FastAPI
+from starlette.types import Receive, Scope, Send
+
+from service.api import chat, completions, health, models, responses, tokenize
+from service.api.openapi import route as openapi
+
+FIRST = (chat, completions, responses, models, tokenize, health, openapi)
+
+
+class Routes:
+    """The routes of one app."""
+
+    def __init__(self, app: FastAPI, *, has_batches: bool) -> None:
+        """Add the first routes, and take the requests that match none."""
+        self._app, self._has_batches = app, has_batches
+        self._routers = [resource.router for resource in FIRST]
+        self._lock = asyncio.Lock()
+        self._is_complete = False
+        for router in self._routers:
+            app.include_router(router)
+        self._not_found = app.router.default
+        app.router.default = self._answer
+
+    async def complete(self) -> Sequence[APIRouter]:
+        """Add the routes that are missing, and return all."""
+        async with self._lock:
+            if not self._is_complete:
+                for router in await to_thread.run_sync(_others, self._has_batches):
+                    self._routers.append(router)
+                    self._app.include_router(router)
+                self._is_complete = True
+        return self._routers
+
+    async def _answer(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if self._is_complete:
+            await self._not_found(scope, receive, send)
+        else:
+            await self.complete()
+            await self._app.router(scope, receive, send)
+
+
+def _others(has_batches: bool) -> list[APIRouter]:
+    from service.api import batches, embeddings, files, rerank
+
+    return [resource.router for resource in (embeddings, rerank, *((files, batches) if has_batches else ()))]
