@@ -1,4 +1,4 @@
-"""What a start hands to the API: a model that is loaded, of whichever kind."""
+"""The loaded model that a start hands to the API, of whichever kind."""
 
 import asyncio
 from collections.abc import Mapping

@@ -1,4 +1,4 @@
-"""Which texts share the next step: in turn one text of each request, the longest that still fits; no jax.
+"""The texts that share the next step: in turn one text of each request, the longest that still fits; no jax.
 
 A request of thousands of texts thus delays a request of one text by a step, and long texts leave room for short ones.
 """

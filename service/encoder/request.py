@@ -1,4 +1,4 @@
-"""What is asked of an encoder, and the messages to its device thread; no jax."""
+"""Requests to an encoder, and the messages to its device thread; no jax."""
 
 import asyncio
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""What the routes of files and batches share: the batches of the app, the owner of a request, work in threads."""
+"""Shared by the routes of files and batches: the batches of the app, the owner of a request, work in threads."""
 
 import asyncio
 import logging

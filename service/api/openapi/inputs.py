@@ -1,4 +1,4 @@
-"""What an operation takes besides its path: a query, a JSON body, or a form with a file."""
+"""The inputs of an operation besides its path: a query, a JSON body, or a form with a file."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""What a start knows of a model before its weights are loaded, and what it can do with the model afterwards.
+"""A model as a start knows it before its weights are loaded, and as it runs afterwards.
 
 A start treats all kinds alike: one bundle, one loader, one graph of tasks.
 """
