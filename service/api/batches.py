@@ -8,8 +8,8 @@ from typing import Annotated
 from fastapi import APIRouter, Depends, Request
 from fastapi.responses import JSONResponse, Response
 
-from service.api.batch.access import batches_of, in_store, owner
-from service.api.batch.batches import Batches, listing
+from service.api.batch.access import AppBatches, Owner, in_store
+from service.api.batch.batches import listing
 from service.api.http.query import query_of
 from service.api.http.receive import json_body
 from service.api.schema.batches import BatchQuery, BatchRequest
@@ -20,8 +20,8 @@ router = APIRouter()
 @router.post("/v1/batches")
 async def create_batch(
     body: Annotated[BatchRequest, Depends(json_body(BatchRequest))],
-    batches: Annotated[Batches, Depends(batches_of)],
-    owner: Annotated[str, Depends(owner)],
+    batches: AppBatches,
+    owner: Owner,
 ) -> Response:
     """Answer the requests of an uploaded file within 24 hours, behind all other requests.
 
@@ -48,8 +48,8 @@ async def create_batch(
 @router.get("/v1/batches")
 async def list_batches(
     request: Request,
-    batches: Annotated[Batches, Depends(batches_of)],
-    owner: Annotated[str, Depends(owner)],
+    batches: AppBatches,
+    owner: Owner,
 ) -> Response:
     """List the batches of the API key, the newest first."""
     query = query_of(BatchQuery, request)
@@ -60,8 +60,8 @@ async def list_batches(
 @router.get("/v1/batches/{batch_id}")
 async def retrieve_batch(
     request: Request,
-    batches: Annotated[Batches, Depends(batches_of)],
-    owner: Annotated[str, Depends(owner)],
+    batches: AppBatches,
+    owner: Owner,
 ) -> Response:
     """Describe one batch, with its counts so far."""
     batch = await in_store(lambda: batches.get(owner, request.path_params["batch_id"]))
@@ -71,8 +71,8 @@ async def retrieve_batch(
 @router.post("/v1/batches/{batch_id}/cancel")
 async def cancel_batch(
     request: Request,
-    batches: Annotated[Batches, Depends(batches_of)],
-    owner: Annotated[str, Depends(owner)],
+    batches: AppBatches,
+    owner: Owner,
 ) -> Response:
     """End a batch; the answers so far stay."""
     batch = await in_store(lambda: batches.cancel(owner, request.path_params["batch_id"]))

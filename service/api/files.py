@@ -6,16 +6,16 @@ Source: https://platform.openai.com/docs/api-reference/files
 import os
 from collections.abc import Iterator
 from functools import partial
-from typing import Annotated, Any, BinaryIO
+from typing import Any, BinaryIO
 from urllib.parse import quote
 
-from fastapi import APIRouter, Depends, Request
+from fastapi import APIRouter, Request
 from fastapi.responses import JSONResponse, Response, StreamingResponse
 from starlette.datastructures import FormData, UploadFile
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
 
-from service.api.batch.access import batches_of, in_store, owner
+from service.api.batch.access import AppBatches, Owner, in_store
 from service.api.batch.batches import Batches, listing
 from service.api.batch.files import StoredFile
 from service.api.http.query import as_number, query_of
@@ -42,8 +42,8 @@ READ_BYTES = 1024 * 1024
 @router.post("/v1/files")
 async def create_file(
     request: Request,
-    batches: Annotated[Batches, Depends(batches_of)],
-    owner: Annotated[str, Depends(owner)],
+    batches: AppBatches,
+    owner: Owner,
 ) -> Response:
     """Upload the requests of a batch, a JSON object a line.
 
@@ -69,8 +69,8 @@ async def create_file(
 @router.get("/v1/files")
 async def list_files(
     request: Request,
-    batches: Annotated[Batches, Depends(batches_of)],
-    owner: Annotated[str, Depends(owner)],
+    batches: AppBatches,
+    owner: Owner,
 ) -> Response:
     """List the files of the API key, the newest first."""
     query = query_of(FileQuery, request)
@@ -89,8 +89,8 @@ async def list_files(
 @router.get("/v1/files/{file_id}")
 async def retrieve_file(
     request: Request,
-    batches: Annotated[Batches, Depends(batches_of)],
-    owner: Annotated[str, Depends(owner)],
+    batches: AppBatches,
+    owner: Owner,
 ) -> Response:
     """Describe one file."""
     stored = await in_store(lambda: batches.files.get(owner, request.path_params["file_id"]))
@@ -100,8 +100,8 @@ async def retrieve_file(
 @router.delete("/v1/files/{file_id}")
 async def delete_file(
     request: Request,
-    batches: Annotated[Batches, Depends(batches_of)],
-    owner: Annotated[str, Depends(owner)],
+    batches: AppBatches,
+    owner: Owner,
 ) -> Response:
     """Delete a file; a batch that was created from it goes on."""
     file_id = request.path_params["file_id"]
@@ -112,8 +112,8 @@ async def delete_file(
 @router.get("/v1/files/{file_id}/content")
 async def download_file(
     request: Request,
-    batches: Annotated[Batches, Depends(batches_of)],
-    owner: Annotated[str, Depends(owner)],
+    batches: AppBatches,
+    owner: Owner,
 ) -> Response:
     """Return the content of a file."""
     stored, content = await in_store(lambda: batches.files.open(owner, request.path_params["file_id"]))

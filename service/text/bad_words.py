@@ -9,9 +9,8 @@ from collections.abc import Collection, Sequence
 import numpy as np
 from jaxtyping import UInt
 
+from service.text.mask_bits import exclude
 from service.text.tokenizer import Tokenizer
-
-BITS = 32
 
 
 class BadWords:
@@ -35,8 +34,7 @@ class BadWords:
     def fill_mask(self, words: UInt[np.ndarray, " word"]) -> None:
         """Write the mask of the tokens that may be sampled next: bit `t % 32` of word `t // 32` for token `t`."""
         words.fill(np.iinfo(words.dtype).max)
-        for token_id in self._excluded():
-            words[token_id // BITS] &= ~np.uint32(1 << token_id % BITS)
+        exclude(words, self._excluded())
 
     def accept(self, token_id: int) -> None:
         """Advance by the token that was sampled."""

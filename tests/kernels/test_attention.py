@@ -29,6 +29,12 @@ VARIANTS = {
         LAYOUT.slot_sizes[-1:],
         LAYOUT.context_sizes[1:],
     ),
+    "plain, all sizes": (PLAIN, LAYOUT.slot_sizes, LAYOUT.context_sizes),
+    "window, soft cap, all sizes": (
+        Scoring(0.3, sliding_window=6, soft_cap=2.0),
+        LAYOUT.slot_sizes,
+        LAYOUT.context_sizes,
+    ),
     "window of one": (Scoring(0.3, sliding_window=1), LAYOUT.slot_sizes[-1:], LAYOUT.context_sizes[-1:]),
 }
 
@@ -87,7 +93,7 @@ class Both:
         np.testing.assert_allclose(outputs[1][is_token], outputs[0][is_token], atol=SAME_ATTENTION_ATOL, rtol=0)
 
 
-@pytest.mark.parametrize("variant", VARIANTS)
+@pytest.mark.parametrize("variant", [pytest.param(v, marks=pytest.mark.slow) if "all" in v else v for v in VARIANTS])
 @pytest.mark.parametrize("name", KERNELS)
 def test_a_kernel_gives_what_the_reference_gives(name, variant):
     scoring, slot_sizes, context_sizes = VARIANTS[variant]

@@ -3,8 +3,9 @@
 import asyncio
 import logging
 from collections.abc import Callable
+from typing import Annotated
 
-from fastapi import Request
+from fastapi import Depends, Request
 
 from service.api.batch.batches import Batches
 from service.api.batch.names import owner_of
@@ -22,6 +23,10 @@ async def batches_of(request: Request) -> Batches:
 async def owner(request: Request) -> str:
     """Return the owner of what a request may see."""
     return owner_of(request.scope.get(CACHE_SALT, b""))
+
+
+AppBatches = Annotated[Batches, Depends(batches_of)]
+Owner = Annotated[str, Depends(owner)]
 
 
 async def in_store[T](work: Callable[[], T]) -> T:

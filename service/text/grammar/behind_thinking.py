@@ -12,9 +12,8 @@ from jaxtyping import UInt
 
 from service.text.grammar.compiler import Grammar
 from service.text.grammar.matcher import GrammarMatcher
+from service.text.mask_bits import allow, exclude
 from service.text.thinking import ThinkingTags
-
-WORD_BITS = 32
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,12 +60,11 @@ class MatcherBehindThinking:
         """
         if self._is_thinking:
             words.fill(np.iinfo(words.dtype).max)
-            for token_id in self._held_back_ids:
-                words[token_id // WORD_BITS] &= ~_bit(token_id)
+            exclude(words, self._held_back_ids)
             return
         self._answer.fill_mask(words)
         if self._may_begin_thinking:
-            words[self._tags.opening_id // WORD_BITS] |= _bit(self._tags.opening_id)
+            allow(words, [self._tags.opening_id])
 
     def accept(self, token_id: int) -> None:
         """Advance by the token that was sampled.
@@ -81,7 +79,3 @@ class MatcherBehindThinking:
         else:
             self._answer.accept(token_id)
         self._may_begin_thinking = False
-
-
-def _bit(token_id: int) -> np.uint32:
-    return np.uint32(1 << token_id % WORD_BITS)
