@@ -9,6 +9,7 @@
     │   ├── ContextLengthExceeded          (prompt_tokens, max_tokens, limit_tokens)
     │   ├── TextTooLong                    (num_tokens, limit_tokens)
     │   ├── WrongKindOfModel               (model)
+    │   ├── AmbiguousModel                 (model, candidates)
     │   ├── InvalidApiKey              401
     │   ├── UnknownRoute               404
     │   ├── UnknownModel               404 (model, served)
@@ -66,6 +67,7 @@ from service.errors.checkpoint import (
 )
 from service.errors.engine import ConstraintError, EngineError, EngineStopped, NonFiniteLogits, NonFiniteVector
 from service.errors.request import (
+    AmbiguousModel,
     BodyTooLarge,
     BodyTooSlow,
     ClientDisconnected,
@@ -96,6 +98,7 @@ from service.errors.start import DoesNotFit, PortInUse, SettingsError, StartErro
 __all__ = [
     "AccessDenied",
     "AmbiguousCheckpoint",
+    "AmbiguousModel",
     "BodyTooLarge",
     "BodyTooSlow",
     "CheckpointError",

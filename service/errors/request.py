@@ -7,6 +7,9 @@ from collections.abc import Sequence
 
 from service.errors.root import ServiceError
 
+# The most models that the error of an unknown one names.
+MAX_NAMED_MODELS = 10
+
 
 class RequestError(ServiceError):
     """One request cannot be served; others are not affected."""
@@ -115,10 +118,24 @@ class UnknownModel(RequestError):
     code = "model_not_found"
 
     def __init__(self, model: str, served: Sequence[str]) -> None:
-        names = ", ".join(f"'{name}'" for name in served)
-        super().__init__(f"The model '{model}' does not exist here. Served: {names}.", param="model")
+        names = ", ".join(f"'{name}'" for name in served[:MAX_NAMED_MODELS])
+        more = len(served) - MAX_NAMED_MODELS
+        rest = f" and {more} more, which GET /v1/models lists" if more > 0 else ""
+        super().__init__(f"The model '{model}' does not exist here. Served: {names}{rest}.", param="model")
         self.model = model
         self.served = tuple(served)
+
+
+class AmbiguousModel(RequestError):
+    """The requested name stands for several models."""
+
+    code = "ambiguous_model"
+
+    def __init__(self, model: str, candidates: Sequence[str]) -> None:
+        names = " or ".join(f"'{name}'" for name in candidates)
+        super().__init__(f"The model '{model}' may be {names}. Send one of these names.", param="model")
+        self.model = model
+        self.candidates = tuple(candidates)
 
 
 class UnknownObject(RequestError):

@@ -7,6 +7,8 @@ from pydantic import BaseModel, ConfigDict, Field, SecretStr, model_validator
 
 from service.errors import SettingsError
 
+type Dtype = Literal["auto", "bfloat16", "float16", "float32"]
+
 
 class Settings(BaseModel):
     """The effective settings of one process, read once, in `cli`. Help and documents show the descriptions."""
@@ -77,7 +79,7 @@ class Settings(BaseModel):
         "`mistral`, `mistral_args`, `qwen3_coder`, `deepseek_v3` (R1 too), `deepseek_v31` or `json`. `auto`: as the "
         "chat template does.",
     )
-    dtype: Literal["auto", "bfloat16", "float16", "float32"] = Field(
+    dtype: Dtype = Field(
         default="auto",
         description="The dtype of weights and activations. `auto`: float32 on a CPU, otherwise the checkpoint's own.",
     )

@@ -7,12 +7,19 @@ Source: https://cloud.google.com/storage/docs/json_api/v1/objects (list, get, al
 
 import json
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from typing import Any
 from urllib.parse import quote
 
-from service.errors import CheckpointNotFound, CorruptObject, MalformedCheckpoint, ObjectChanged, TransferFailed
+from service.errors import (
+    CheckpointNotFound,
+    CorruptObject,
+    HostileName,
+    MalformedCheckpoint,
+    ObjectChanged,
+    TransferFailed,
+)
 from service.observability.progress import Progress
 from service.storage import crc32c
 from service.storage.cache.cache import CheckpointCache, PulledCheckpoint
@@ -53,11 +60,14 @@ class GcsSource:
         """Close the connections."""
         self._transport.close()
 
-    def list(self, below: str = "") -> tuple[ObjectInfo, ...]:
+    def list(
+        self, below: str = "", *, on_hostile: Callable[[HostileName], None] | None = None
+    ) -> tuple[ObjectInfo, ...]:
         """List every object below the prefix, markers of empty folders left out.
 
         Args:
             below: list only the names that begin with this.
+            on_hostile: called for a name that would lead outside its folder, which is left out; None: it is an error.
 
         Raises:
             CheckpointNotFound: there is no such bucket, or nothing below the prefix.
@@ -70,7 +80,14 @@ class GcsSource:
         token: str | None = ""
         while token is not None:
             page = self._page(below, token, budget)
-            objects += [self._info(item) for item in page.get("items", ()) if not item["name"].endswith("/")]
+            for item in page.get("items", ()):
+                if not item["name"].endswith("/"):
+                    try:
+                        objects.append(self._info(item))
+                    except HostileName as error:
+                        if on_hostile is None:
+                            raise
+                        on_hostile(error)
             token = page.get("nextPageToken")
         if not objects:
             raise CheckpointNotFound(self.uri, "the bucket is there, but no object lies below this prefix.")

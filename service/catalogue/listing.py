@@ -1,0 +1,98 @@
+"""The models of a folder or a bucket, from one listing of it; no file is read.
+
+A model is a folder that holds a checkpoint: of the first level, or of the second below one that is none (`org/name`).
+"""
+
+import hashlib
+import json
+import logging
+from collections.abc import Iterable, Sequence
+from contextlib import closing
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from service.catalogue.entry import name_fault
+from service.checkpoint.layout import LevanterLayout, detect_layout
+from service.checkpoint.model_config import CONFIG_JSON
+from service.errors import CheckpointError, CheckpointNotFound, HostileName
+from service.storage.gcs.read import GcsSource
+from service.storage.local import LocalSource
+from service.storage.location import GcsLocation, LocalLocation
+from service.storage.objects import ObjectInfo
+from service.storage.retry import TransferLimits
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class ListedModel:
+    """A folder that holds a checkpoint."""
+
+    name: str  # relative to the catalogue; with a slash if it is of the second level
+    version: str  # a digest of the names and versions of its files
+    step: int | None  # of a Levanter run, the newest complete one
+
+
+def list_models(location: GcsLocation | LocalLocation, *, emulator_host: str | None) -> tuple[ListedModel, ...]:
+    """List a catalogue once and return its models in the order of their names; none if it is empty.
+
+    Raises:
+        AccessDenied, TransferFailed: the listing did not come.
+    """
+    try:
+        return models_of(location.uri, _objects(location, emulator_host))
+    except CheckpointNotFound:  # no object
+        logger.warning("the catalogue is empty", extra={"uri": location.uri})
+        return ()
+
+
+def models_of(uri: str, objects: Iterable[ObjectInfo]) -> tuple[ListedModel, ...]:
+    """Return the models among the objects of a listing."""
+    found: list[ListedModel] = []
+    for folder, inside in _by_folder(objects).items():
+        if (model := _model(uri, folder, inside)) is not None:
+            found.append(model)
+            continue
+        nested = (_model(uri, f"{folder}/{below}", files) for below, files in _by_folder(inside).items())
+        found += [model for model in nested if model is not None]
+    return tuple(sorted(found, key=lambda model: model.name))
+
+
+def _objects(location: GcsLocation | LocalLocation, emulator_host: str | None) -> Sequence[ObjectInfo]:
+    if isinstance(location, LocalLocation):
+        return LocalSource(LocalLocation(Path(location.path))).list()
+    with closing(GcsSource(location, emulator_host=emulator_host, limits=TransferLimits())) as source:
+        return source.list(on_hostile=_skip)
+
+
+def _skip(error: HostileName) -> None:
+    logger.warning("an object of the catalogue is left out", extra={"reason": str(error)})
+
+
+def _by_folder(objects: Iterable[ObjectInfo]) -> dict[str, list[ObjectInfo]]:
+    """Return objects by the first part of their names, named relative to it; without those that lie in no folder."""
+    folders: dict[str, list[ObjectInfo]] = {}
+    for info in objects:
+        folder, slash, name = info.name.partition("/")
+        if slash and not folder.startswith("."):
+            folders.setdefault(folder, []).append(replace(info, name=name))
+    return folders
+
+
+def _model(uri: str, folder: str, objects: Sequence[ObjectInfo]) -> ListedModel | None:
+    try:
+        layout = detect_layout(f"{uri}/{folder}", objects)
+    except CheckpointError:
+        return None
+    top = [info for info in objects if "/" not in info.name]
+    if isinstance(layout, LevanterLayout):
+        files, step = {*layout.weights, *top}, layout.step
+    elif any(info.name == CONFIG_JSON for info in top):
+        files, step = set(top), None
+    else:  # its upload has not ended
+        return None
+    if (fault := name_fault(folder)) is not None:
+        logger.warning("a folder of the catalogue is left out", extra={"folder": folder, "reason": fault})
+        return None
+    listed = sorted([info.name, info.generation, info.size_bytes, info.crc32c] for info in files)
+    return ListedModel(folder, hashlib.sha256(json.dumps(listed).encode()).hexdigest()[:16], step)
