@@ -128,7 +128,7 @@ def _measure(
     model = Decoder(config, dtype, choice.kernel(shapes.layout), choose_num_splits(mesh, dtype), mesh)
     weights = _random_weights(model, dtype)
     bucket = shapes.decode_grid.smallest(Bucket(batch, 1, num_pages))
-    programs = engine_programs(model, shapes, weight_shapes(model.weight_specs(), dtype, mesh))
+    programs = engine_programs(model, shapes, weight_shapes(model.weight_specs(), mesh))
     caches = [
         initial_cache_name(group, part) for group in model.layer_groups for part in range(shapes.layout.num_parts)
     ]

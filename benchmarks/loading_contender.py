@@ -67,7 +67,6 @@ def levserve(arguments: argparse.Namespace) -> Callable[[], int]:
         loaded = load_checkpoint(
             located,
             specs,
-            dtype,
             mesh=mesh,
             limits=LoadLimits(cache, Progress(), 512 * 1024 * 1024),
         )

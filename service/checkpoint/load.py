@@ -51,14 +51,13 @@ class LoadLimits:
 
 
 def load_checkpoint(
-    located: LocatedCheckpoint, specs: Sequence[WeightSpec], dtype: np.dtype, *, mesh: "DeviceMesh", limits: LoadLimits
+    located: LocatedCheckpoint, specs: Sequence[WeightSpec], *, mesh: "DeviceMesh", limits: LoadLimits
 ) -> "LoadedWeights[jax.Array]":
     """Load a checkpoint's weights to the device.
 
     Args:
         located: the checkpoint.
         specs: the model's weights.
-        dtype: the type that they are cast to.
         mesh: where they are placed, by the names of their axes.
         limits: the resources of the load.
 
@@ -66,15 +65,14 @@ def load_checkpoint(
         CheckpointError: the bytes did not come whole, or are not what their headers or the configuration say.
     """
     if mesh.is_host:
-        loaded = load_on_host(located, specs, dtype, limits)
+        loaded = load_on_host(located, specs, limits)
         return LoadedWeights(mesh.alias_host_arrays(loaded.weights), loaded.release)
-    return _load(located, WeightTarget(tuple(specs), dtype, mesh, limits.max_staging_bytes), limits)
+    return _load(located, WeightTarget(tuple(specs), mesh, limits.max_staging_bytes), limits)
 
 
 def load_on_host(
     located: LocatedCheckpoint,
     specs: Sequence[WeightSpec],
-    dtype: np.dtype,
     limits: LoadLimits,
 ) -> LoadedWeights[np.ndarray]:
     """Load a checkpoint's weights into the host's memory; a Hugging Face snapshot needs no jax for that.
@@ -82,13 +80,12 @@ def load_on_host(
     Args:
         located: the checkpoint.
         specs: the model's weights.
-        dtype: the type that they are cast to.
         limits: the resources of the load.
 
     Raises:
         CheckpointError: as `load_checkpoint`.
     """
-    return _load(located, WeightTarget(tuple(specs), dtype, None, limits.max_staging_bytes), limits)
+    return _load(located, WeightTarget(tuple(specs), None, limits.max_staging_bytes), limits)
 
 
 def read_levanter(
@@ -134,7 +131,7 @@ def _load_levanter(located: LocatedCheckpoint, target: WeightTarget, limits: Loa
     tensors, release = read_levanter(located, limits.cache, limits.progress, limits.cancelled)
     try:
         check_tensors(located.uri, target.specs, {name: tensor.shape for name, tensor in tensors.items()})
-        return LoadedWeights(assemble_weights(target.specs, tensors, target.dtype, mesh=target.mesh), release)
+        return LoadedWeights(assemble_weights(target.specs, tensors, mesh=target.mesh), release)
     except BaseException:
         release()
         raise

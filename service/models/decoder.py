@@ -71,7 +71,7 @@ class Decoder:
 
     def weight_specs(self) -> tuple[WeightSpec, ...]:
         """Name every weight array."""
-        return decoder_weight_specs(self.config)
+        return decoder_weight_specs(self.config, self.dtype)
 
     @property
     def layer_groups(self) -> tuple[LayerGroup, ...]:

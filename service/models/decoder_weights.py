@@ -3,11 +3,15 @@
 Source: transformers `models/llama/modeling_llama.py` (parameter names; a linear layer stores [out, in]).
 """
 
+from dataclasses import replace
+
+import numpy as np
+
 from service.models.config import DecoderConfig
-from service.models.weight_spec import TensorSource, WeightSpec
+from service.models.weight_spec import FLOAT32, TensorSource, WeightSpec
 
 
-def decoder_weight_specs(config: DecoderConfig) -> tuple[WeightSpec, ...]:
+def decoder_weight_specs(config: DecoderConfig, dtype: np.dtype = FLOAT32) -> tuple[WeightSpec, ...]:
     """Name every weight array of a decoder, in the order of use."""
     embed, vocab = config.hidden_size, config.vocab_size
     specs = [_plain("embed", ("vocab", "embed"), (vocab, embed), "model.embed_tokens.weight")]
@@ -16,7 +20,7 @@ def decoder_weight_specs(config: DecoderConfig) -> tuple[WeightSpec, ...]:
     specs.append(_plain("final_norm", ("embed",), (embed,), "model.norm.weight"))
     if not config.has_tied_embeddings:
         specs.append(_plain("unembed", ("vocab", "embed"), (vocab, embed), "lm_head.weight"))
-    return tuple(specs)
+    return tuple(replace(spec, dtype=dtype) for spec in specs)
 
 
 def _attention(config: DecoderConfig, layer: int) -> list[WeightSpec]:

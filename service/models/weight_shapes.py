@@ -3,15 +3,14 @@
 from collections.abc import Iterable
 
 import jax
-import numpy as np
 
 from service.device.mesh import DeviceMesh
 from service.models.weight_spec import WeightSpec
 
 
-def weight_shapes(specs: Iterable[WeightSpec], dtype: np.dtype, mesh: DeviceMesh) -> dict[str, jax.ShapeDtypeStruct]:
-    """Return every weight's shape and sharding, by name."""
+def weight_shapes(specs: Iterable[WeightSpec], mesh: DeviceMesh) -> dict[str, jax.ShapeDtypeStruct]:
+    """Return every weight's shape, dtype and sharding, by name."""
     return {
-        spec.name: jax.ShapeDtypeStruct(spec.shape, dtype, sharding=mesh.sharding(spec.axes, spec.shape))
+        spec.name: jax.ShapeDtypeStruct(spec.shape, spec.dtype, sharding=mesh.sharding(spec.axes, spec.shape))
         for spec in specs
     }

@@ -1,6 +1,11 @@
 """The arrays of a model, and the checkpoint tensors that each of them is made from; no jax."""
 
+import math
 from dataclasses import dataclass
+
+import numpy as np
+
+FLOAT32 = np.dtype(np.float32)
 
 
 @dataclass(frozen=True)
@@ -15,10 +20,16 @@ class TensorSource:
 
 @dataclass(frozen=True)
 class WeightSpec:
-    """One array on the device: its shape, the names of its axes, and the tensors that it is made from."""
+    """One array on the device: its shape and dtype, the names of its axes, and the tensors that it is made from."""
 
     name: str
     axes: tuple[str, ...]  # Haliax axis names; sharding follows them
     shape: tuple[int, ...]
     sources: tuple[TensorSource, ...]
     concat_axis: int = 0  # along which several sources are concatenated
+    dtype: np.dtype = FLOAT32  # on the device; tensors of another one are cast
+
+    @property
+    def num_bytes(self) -> int:
+        """The size of the whole array."""
+        return math.prod(self.shape) * self.dtype.itemsize

@@ -55,12 +55,11 @@ class ExpectedWeights:
     """The weights that a CPU would serve, and the way to end their prefetch."""
 
     specs: tuple[WeightSpec, ...]
-    dtype: np.dtype
     cancelled: threading.Event
 
     def match(self, spec: "ModelSpec") -> bool:
         """Return whether an engine asks for exactly these."""
-        return spec.mesh.is_host and (spec.specs, spec.dtype) == (self.specs, self.dtype)
+        return spec.mesh.is_host and spec.specs == self.specs
 
 
 @dataclass(frozen=True)
@@ -84,20 +83,20 @@ def expect_weights(context: StartContext, *, checkpoint: LocatedCheckpoint) -> E
 
 def _expected(settings: Settings, checkpoint: LocatedCheckpoint, cancelled: threading.Event) -> ExpectedWeights | None:
     try:
-        specs = _weight_specs(checkpoint)
+        specs = _weight_specs(settings, checkpoint)
     except UnsupportedModel:
         return None  # the engine's spec raises it
-    expected = ExpectedWeights(specs, choose_dtype(settings.dtype, checkpoint.hub_config, "cpu"), cancelled)
-    fits = host_bytes(expected.specs, expected.dtype) <= LARGEST_SHARE_OF_MEMORY * host_memory_bytes()
-    return expected if fits else None
+    fits = host_bytes(specs) <= LARGEST_SHARE_OF_MEMORY * host_memory_bytes()
+    return ExpectedWeights(specs, cancelled) if fits else None
 
 
-def _weight_specs(checkpoint: LocatedCheckpoint) -> tuple[WeightSpec, ...]:
+def _weight_specs(settings: Settings, checkpoint: LocatedCheckpoint) -> tuple[WeightSpec, ...]:
     uri, hub_config = checkpoint.uri, checkpoint.hub_config
+    dtype = choose_dtype(settings.dtype, hub_config, "cpu")
     if is_encoder(hub_config):
         vector = read_sentence_config(uri, checkpoint.sentence_files).vector
-        return encoder_weight_specs(read_encoder_config(uri, hub_config, vector))
-    return decoder_weight_specs(read_config(uri, hub_config))
+        return encoder_weight_specs(read_encoder_config(uri, hub_config, vector), dtype)
+    return decoder_weight_specs(read_config(uri, hub_config), dtype)
 
 
 def prefetch_weights(
@@ -116,7 +115,7 @@ def prefetch_weights(
     begin_s = context.progress.elapsed_s()
     with context.progress.part(Phase.WEIGHTS, "prefetch"):
         try:
-            loaded = load_on_host(checkpoint, expected_weights.specs, expected_weights.dtype, limits)
+            loaded = load_on_host(checkpoint, expected_weights.specs, limits)
         except CheckpointError:
             if expected_weights.cancelled.is_set():
                 return None

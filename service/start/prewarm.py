@@ -93,7 +93,7 @@ def _make(goal: _Goal, search: BundleSearch) -> Bundle:
     executables.by_name.wait()
     with goal.progress.phase(Phase.WARM):
         # Whether a step runs does not depend on the values of the weights.
-        zeros = {weight.name: spec.mesh.put(np.zeros(weight.shape, spec.dtype), weight.axes) for weight in spec.specs}
+        zeros = {weight.name: spec.mesh.put(np.zeros(weight.shape, weight.dtype), weight.axes) for weight in spec.specs}
         spec.run_once(zeros, executables.by_name)
     return executables.to_bundle(spec, goal.progress)
 

@@ -82,7 +82,7 @@ def load_weights(
             if expected_weights.match(spec):
                 return spec.mesh.alias_host_arrays(prefetched_weights.loaded.weights)
             prefetched_weights.loaded.release()
-        loaded = load_checkpoint(checkpoint, spec.specs, spec.dtype, mesh=spec.mesh, limits=context.load_limits)
+        loaded = load_checkpoint(checkpoint, spec.specs, mesh=spec.mesh, limits=context.load_limits)
         return loaded.weights
 
 

@@ -47,7 +47,6 @@ class Assembly:
     def __init__(
         self,
         specs: Sequence[WeightSpec],
-        dtype: np.dtype,
         mesh: "DeviceMesh | None",
         *,
         on_placed: Callable[[int], None] = lambda num_bytes: None,
@@ -56,11 +55,10 @@ class Assembly:
 
         Args:
             specs: the weights.
-            dtype: the type that they are cast to.
             mesh: where they are placed, by the names of their axes; None: they stay on the host.
             on_placed: called, from any thread, with the bytes of host memory that a placed weight gives back.
         """
-        self._dtype, self._mesh, self._on_placed = dtype, mesh, on_placed
+        self._mesh, self._on_placed = mesh, on_placed
         self._lock = threading.Lock()
         self._specs = {spec.name: spec for spec in specs}
         self._users: dict[str, list[tuple[WeightSpec, int]]] = {}  # by tensor: weights and numbers of their sources
@@ -71,7 +69,7 @@ class Assembly:
         self._arrays: dict[str, np.ndarray] = {}
         self._placed: dict[str, jax.Array] = {}
         if mesh is None:
-            self._arrays = _allocate_together(specs, dtype)
+            self._arrays = _allocate_together(specs)
 
     def reserve(self, tensors: Sequence[str]) -> int:
         """Allocate the weights that these tensors are part of; return the bytes of host memory that this took."""
@@ -79,7 +77,7 @@ class Assembly:
         with self._lock:
             for spec, _ in (user for name in tensors for user in self._users.get(name, ())):
                 if spec.name not in self._arrays and self._num_missing[spec.name]:
-                    self._arrays[spec.name] = np.empty(spec.shape, self._dtype)
+                    self._arrays[spec.name] = np.empty(spec.shape, spec.dtype)
                     taken_bytes += self._arrays[spec.name].nbytes
         return taken_bytes
 
@@ -143,7 +141,6 @@ class TensorPlace:
 def assemble_weights(
     specs: Iterable[WeightSpec],
     tensors: Mapping[str, np.ndarray],
-    dtype: np.dtype,
     *,
     mesh: "DeviceMesh | None",
 ) -> "dict[str, np.ndarray | jax.Array]":
@@ -152,11 +149,10 @@ def assemble_weights(
     Args:
         specs: the weights; `check_tensors` has accepted them.
         tensors: the checkpoint's tensors by name, each read once.
-        dtype: the type that they are cast to.
         mesh: where they are placed, by the names of their axes; None: they stay on the host.
     """
     all_specs = tuple(specs)
-    assembly = Assembly(all_specs, dtype, mesh)
+    assembly = Assembly(all_specs, mesh)
 
     def write_one(name: str) -> None:
         assembly.reserve([name])
@@ -169,9 +165,9 @@ def assemble_weights(
     return assembly.weights()
 
 
-def host_bytes(specs: Sequence[WeightSpec], dtype: np.dtype) -> int:
+def host_bytes(specs: Sequence[WeightSpec]) -> int:
     """Return the size of the one allocation of host memory that holds all weights."""
-    return BANK_OFFSET_BYTES + sum(_padded_bytes(spec, dtype) for spec in specs)
+    return BANK_OFFSET_BYTES + sum(_padded_bytes(spec) for spec in specs)
 
 
 def populated_memory(num_bytes: int) -> np.ndarray:
@@ -189,13 +185,12 @@ def populated_memory(num_bytes: int) -> np.ndarray:
     return memory[:num_bytes]
 
 
-def _allocate_together(specs: Sequence[WeightSpec], dtype: np.dtype) -> dict[str, np.ndarray]:
+def _allocate_together(specs: Sequence[WeightSpec]) -> dict[str, np.ndarray]:
     # One large allocation gets huge pages, which cost a third of the page faults of many small ones.
-    left, arrays = populated_memory(host_bytes(specs, dtype))[BANK_OFFSET_BYTES:], {}
+    left, arrays = populated_memory(host_bytes(specs))[BANK_OFFSET_BYTES:], {}
     for spec in specs:
-        num_bytes = math.prod(spec.shape) * dtype.itemsize
-        arrays[spec.name] = left[:num_bytes].view(dtype).reshape(spec.shape)
-        left = left[_padded_bytes(spec, dtype) :]
+        arrays[spec.name] = left[: spec.num_bytes].view(spec.dtype).reshape(spec.shape)
+        left = left[_padded_bytes(spec) :]
     return arrays
 
 
@@ -208,8 +203,8 @@ def _populate(memory: np.ndarray) -> None:
             return
 
 
-def _padded_bytes(spec: WeightSpec, dtype: np.dtype) -> int:
-    return -(-math.prod(spec.shape) * dtype.itemsize // BANKS_BYTES) * BANKS_BYTES
+def _padded_bytes(spec: WeightSpec) -> int:
+    return -(-spec.num_bytes // BANKS_BYTES) * BANKS_BYTES
 
 
 def _write(part: np.ndarray, first: int, values: np.ndarray) -> None:

@@ -45,7 +45,6 @@ class WeightTarget:
     """The weights to make of a checkpoint."""
 
     specs: tuple[WeightSpec, ...]
-    dtype: np.dtype
     mesh: "DeviceMesh | None"  # weights are split over it by the names of their axes; None: they stay on the host
     max_staging_bytes: int  # of host memory, besides the weights that stay there
 
@@ -133,7 +132,7 @@ def _stream(
     limits = budget.limits
     # The rest of the bound is for the workers' buffers.
     memory = HostMemoryBudget(max(0, target.max_staging_bytes - limits.num_workers * limits.chunk_bytes))
-    assembly = Assembly(target.specs, target.dtype, target.mesh, on_placed=memory.give_back)
+    assembly = Assembly(target.specs, target.mesh, on_placed=memory.give_back)
     slice_bytes = _slice_bytes(headers, limits)
     fetches = {}
     for header in headers:

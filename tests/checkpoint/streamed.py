@@ -114,7 +114,6 @@ class Loader:
         return load_checkpoint(
             located,
             SPECS,
-            DTYPE,
             mesh=DeviceMesh((jax.devices()[0],)),
             limits=LoadLimits(self.cache() if is_cached else None, self.progress, STAGING_BYTES, cancelled),
         )

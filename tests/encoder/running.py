@@ -42,7 +42,7 @@ def tiny_of(folder: Path, **settings: Any) -> Tiny:
     located = locate(str(folder), lambda location: open_source(location, cache_root=folder))
     spec = choose_encoder_spec(Settings(model_uri=str(folder), **settings), located, jax.devices()[:1])
     limits = LoadLimits(None, Progress(), 2**26)
-    weights = load_checkpoint(located, spec.specs, spec.dtype, mesh=spec.mesh, limits=limits).weights
+    weights = load_checkpoint(located, spec.specs, mesh=spec.mesh, limits=limits).weights
     compiled = compile_programs(spec.programs(spec.model()), num_threads=2)
     executables = {name: result.executable for name, result in compiled.items()}
     return Tiny(spec, EncoderRunner(spec.shapes, spec.layer_groups, weights, executables))

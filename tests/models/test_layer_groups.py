@@ -94,8 +94,7 @@ def test_a_model_whose_stages_share_executables_says_what_it_says_layer_by_layer
     weights = {s.name: jnp.asarray(random.randn(*s.shape) * 0.4, jnp.float32) for s in model.weight_specs()}
     mesh = DeviceMesh((next(iter(weights["embed"].devices())),))
     programs = {
-        program.name: program
-        for program in engine_programs(model, SHAPES, weight_shapes(model.weight_specs(), np.dtype(np.float32), mesh))
+        program.name: program for program in engine_programs(model, SHAPES, weight_shapes(model.weight_specs(), mesh))
     }
     # Each is compiled when it is first called.
     making = Making(lambda name: compile_timed(programs[name]).executable, num_first_threads=0, num_rest_threads=0)

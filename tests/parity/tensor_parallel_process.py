@@ -11,7 +11,6 @@ from dataclasses import replace
 from typing import Any
 
 import jax
-import numpy as np
 
 from service.bundles.bundle import make_bundle
 from service.bundles.key import BundleKey
@@ -64,8 +63,8 @@ def serve(model: str, num_devices: int) -> dict[str, Any]:
     config = read_config("test", case.hub_config).split_over(num_devices)
     decoder = Decoder(config, kernel=kernel, mesh=mesh)
     specs = decoder.weight_specs()
-    weights = assemble_weights(specs, case.tensors(), np.dtype(np.float32), mesh=mesh)
-    programs = engine_programs(decoder, shapes, weight_shapes(specs, np.dtype(np.float32), mesh))
+    weights = assemble_weights(specs, case.tensors(), mesh=mesh)
+    programs = engine_programs(decoder, shapes, weight_shapes(specs, mesh))
     compiled = compile_programs(programs, num_threads=2)
     bundle = make_bundle(
         BundleKey({}),

@@ -36,7 +36,6 @@ def load(case: Case, kernel: AttentionKernel, tmp_path) -> tuple[Decoder, dict[s
     return model, assemble_weights(
         model.weight_specs(),
         tensors,
-        np.dtype(np.float32),
         mesh=DeviceMesh((jax.devices()[0],)),
     )
 

@@ -62,7 +62,7 @@ def test_the_prefetched_weights_are_those_that_the_engine_would_have_loaded(dtyp
         context, checkpoint=checkpoint, spec=spec, expected_weights=expected, prefetched_weights=prefetched
     )
     assert context.progress.pulled.bytes_done == WEIGHTS_BYTES  # once
-    usual = load_checkpoint(checkpoint, spec.specs, spec.dtype, mesh=spec.mesh, limits=context_of().load_limits).weights
+    usual = load_checkpoint(checkpoint, spec.specs, mesh=spec.mesh, limits=context_of().load_limits).weights
     assert list(weights) == list(usual)
     for name, weight in weights.items():
         np.testing.assert_array_equal(np.asarray(weight), np.asarray(usual[name]))

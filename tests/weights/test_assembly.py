@@ -1,6 +1,7 @@
 """A weight assembled from runs of elements is the one that numpy makes of whole tensors."""
 
 import itertools
+from dataclasses import replace
 
 import jax
 import ml_dtypes
@@ -74,7 +75,7 @@ def write_all(assembly: Assembly) -> None:
 
 
 def test_weights_on_the_host_are_the_memory_that_a_cpu_uses():
-    assembly = Assembly(SPECS, DTYPE, None)
+    assembly = Assembly(SPECS, None)
     write_all(assembly)
     arrays = assembly.weights()
     weights = MESH.alias_host_arrays(arrays)
@@ -85,7 +86,7 @@ def test_weights_on_the_host_are_the_memory_that_a_cpu_uses():
 
 def test_a_weight_for_a_device_takes_memory_at_its_first_tensor_and_gives_it_back_once_placed():
     given_back: list[int] = []
-    assembly = Assembly(SPECS, DTYPE, MESH, on_placed=given_back.append)
+    assembly = Assembly(SPECS, MESH, on_placed=given_back.append)
     taken = 0
     for name, tensor in TENSORS.items():
         taken += assembly.reserve([name])
@@ -101,7 +102,7 @@ def test_a_weight_for_a_device_takes_memory_at_its_first_tensor_and_gives_it_bac
 def test_a_weight_is_placed_once_all_copies_of_all_tensors_have_come(spec: WeightSpec):
     tensors = {s.name: np.arange(np.prod(s.shape), dtype=np.float32).reshape(s.shape) for s in spec.sources}
     given_back: list[int] = []
-    assembly = Assembly([spec], DTYPE, MESH, on_placed=given_back.append)
+    assembly = Assembly([spec], MESH, on_placed=given_back.append)
     assembly.reserve(list(tensors))
     for name, tensor in tensors.items():
         assert given_back == []
@@ -124,21 +125,22 @@ PLAIN = (plain("a", 3), plain("b", 64), plain("c", 65, 2), plain("d", 1))
 
 @pytest.mark.parametrize("dtype", [F32, BF16], ids=str)
 def test_every_weight_begins_at_the_same_bank_and_none_overlaps_another(dtype: np.dtype):
-    weights = Assembly(PLAIN, dtype, None).weights()
+    specs = tuple(replace(spec, dtype=dtype) for spec in PLAIN)
+    weights = Assembly(specs, None).weights()
     assert list(weights) == ["a", "b", "c", "d"]
     places = [(weight.ctypes.data, weight.ctypes.data + weight.nbytes) for weight in weights.values()]
     assert {begin % 256 for begin, _ in places} == {192}
     assert all(end <= begin for (_, end), (begin, _) in itertools.pairwise(places))
     # The next place of the same bank is taken, and no later one.
     assert all(begin - end < 256 for (_, end), (begin, _) in itertools.pairwise(places))
-    assert places[-1][1] - places[0][0] + 192 <= host_bytes(PLAIN, dtype) < places[-1][1] - places[0][0] + 192 + 256
+    assert places[-1][1] - places[0][0] + 192 <= host_bytes(specs) < places[-1][1] - places[0][0] + 192 + 256
     assert [(weight.shape, weight.dtype) for weight in weights.values()] == [(spec.shape, dtype) for spec in PLAIN]
 
 
 def test_a_tensor_of_no_weight_is_ignored_and_one_of_two_weights_is_in_both():
     source = TensorSource("shared", (4,), (4,))
     specs = tuple(WeightSpec(name, ("axis",), (4,), (source,)) for name in "ab")
-    assembly = Assembly(specs, F32, None)
+    assembly = Assembly(specs, None)
     assert assembly.reserve(["other", "shared"]) == 0
     assembly.write("other", 0, np.ones(4, np.float32))
     assembly.write("shared", 0, np.arange(4, dtype=np.float32))
@@ -148,10 +150,10 @@ def test_a_tensor_of_no_weight_is_ignored_and_one_of_two_weights_is_in_both():
 def test_tensors_of_this_machine_become_weights_whatever_their_memory_order():
     tensors = {"c.tensor": np.arange(130, dtype=np.float32).reshape(2, 65).T}
     tensors |= {f"{name}.tensor": np.ones(size, np.float32) for name, size in (("a", 3), ("b", 64), ("d", 1))}
-    weights = assemble_weights(iter(PLAIN), tensors, F32, mesh=None)
+    weights = assemble_weights(iter(PLAIN), tensors, mesh=None)
     np.testing.assert_array_equal(weights["c"], tensors["c.tensor"])
     assert weights["b"].sum() == 64
-    placed = assemble_weights(PLAIN, tensors, F32, mesh=MESH)
+    placed = assemble_weights(PLAIN, tensors, mesh=MESH)
     assert list(placed) == list(weights)
     for name, weight in placed.items():
         assert isinstance(weight, jax.Array)

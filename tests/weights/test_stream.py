@@ -36,7 +36,7 @@ def streamed(folder: Path, specs: tuple[WeightSpec, ...] = SPECS, progress: Prog
     objects = source.list()
     progress = progress or Progress()
     with source.open_files(objects, objects, cache=None, progress=progress) as opened:
-        target = WeightTarget(specs, DTYPE, None, max_staging_bytes=2**20)
+        target = WeightTarget(specs, None, max_staging_bytes=2**20)
         return stream_weights(target, opened.files, progress, opened.budget)
 
 
@@ -201,7 +201,7 @@ def to_the_device(loader: Loader, max_staging_bytes: int, cancelled: threading.E
     source, objects = located.weights.source, located.weights.objects
     chosen = [info for info in objects if info.name in SHARDS]
     with source.open_files(objects, chosen, cache=None, progress=Progress(), cancelled=cancelled) as opened:
-        target = WeightTarget(SPECS, DTYPE, MESH, max_staging_bytes)
+        target = WeightTarget(SPECS, MESH, max_staging_bytes)
         return stream_weights(target, opened.files, opened.progress, opened.budget)
 
 

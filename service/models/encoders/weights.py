@@ -3,14 +3,18 @@
 Source: transformers `models/bert/modeling_bert.py` (parameter names; a linear layer stores [out, in]).
 """
 
+from dataclasses import replace
+
+import numpy as np
+
 from service.models.encoders.config import EncoderConfig
-from service.models.weight_spec import TensorSource, WeightSpec
+from service.models.weight_spec import FLOAT32, TensorSource, WeightSpec
 
 # Of one head, in the order in which the weights are joined.
 QKV = ("query", "key", "value")
 
 
-def encoder_weight_specs(config: EncoderConfig) -> tuple[WeightSpec, ...]:
+def encoder_weight_specs(config: EncoderConfig, dtype: np.dtype = FLOAT32) -> tuple[WeightSpec, ...]:
     """Name every weight array of an encoder, in the order of use."""
     embed, theirs = config.hidden_size, f"{config.prefix}embeddings."
     specs = [
@@ -28,7 +32,7 @@ def encoder_weight_specs(config: EncoderConfig) -> tuple[WeightSpec, ...]:
         specs.append(_plain(name, ("dense", "embed"), (dense.out_size, dense.in_size), f"{tensor}.weight"))
         if dense.has_bias:
             specs.append(_plain(f"{name}.bias", ("dense",), (dense.out_size,), f"{tensor}.bias"))
-    return tuple(specs)
+    return tuple(replace(spec, dtype=dtype) for spec in specs)
 
 
 def _attention(config: EncoderConfig, layer: int) -> list[WeightSpec]:

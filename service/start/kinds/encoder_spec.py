@@ -84,7 +84,7 @@ class EncoderSpec(ModelSpec):
     def programs(self, model: "Encoder") -> Sequence[Program]:
         from service.encoder.steps.programs import encoder_programs
 
-        return encoder_programs(model, self.shapes, weight_shapes(self.specs, self.dtype, self.mesh))
+        return encoder_programs(model, self.shapes, weight_shapes(self.specs, self.mesh))
 
     @override
     def begin_state(self, executables: Mapping[str, Executable]) -> None:
@@ -136,8 +136,8 @@ def choose_encoder_spec(settings: Settings, located: LocatedCheckpoint, devices:
     config = read_encoder_config(located.uri, located.hub_config, sentence.vector)
     mesh = DeviceMesh(tuple(devices[:1]))
     dtype = choose_dtype(settings.dtype, located.hub_config, mesh.platform)
-    specs = encoder_weight_specs(config)
-    needed_bytes = weights_bytes(specs, dtype, mesh)
+    specs = encoder_weight_specs(config, dtype)
+    needed_bytes = weights_bytes(specs, mesh)
     memory_bytes = usable_memory_bytes(mesh.devices, settings.device_memory_fraction)
     if needed_bytes > memory_bytes:
         raise DoesNotFit(

@@ -91,7 +91,7 @@ class EngineSpec(ModelSpec):
     def programs(self, model: PagedDecoder) -> Sequence[Program]:
         from service.engine.steps.programs import engine_programs
 
-        return engine_programs(model, self.shapes, weight_shapes(self.specs, self.dtype, self.mesh))
+        return engine_programs(model, self.shapes, weight_shapes(self.specs, self.mesh))
 
     @override
     def begin_state(self, executables: Mapping[str, Executable]) -> "DeviceState":
@@ -137,7 +137,7 @@ def choose_engine_spec(settings: Settings, located: LocatedCheckpoint, devices: 
     mesh = choose_mesh(devices, wanted=settings.tensor_parallel, sizes=sizes)
     config = config.split_over(mesh.num_devices)
     dtype = choose_dtype(settings.dtype, located.hub_config, mesh.platform)
-    specs = decoder_weight_specs(config)
+    specs = decoder_weight_specs(config, dtype)
     kernel = _choose_kernel(config, dtype, mesh)
     memory_bytes = usable_memory_bytes(mesh.devices, settings.device_memory_fraction)
     shapes = choose_shapes(settings, config, dtype, mesh, memory_bytes)
@@ -165,7 +165,7 @@ def choose_shapes(
         ModelSize(
             context_len=config.context_len,
             vocab_size=config.vocab_size,
-            weights_bytes=weights_bytes(decoder_weight_specs(config), dtype, mesh),
+            weights_bytes=weights_bytes(decoder_weight_specs(config, dtype), mesh),
             kv_bytes_per_token=config.kv_bytes_per_token(dtype.itemsize)
             * kernel.cached_head_dim
             // config.head_dim

@@ -85,7 +85,7 @@ class Running(Protocol):
 class ModelSpec(ABC):
     """Everything about a model that is known before its weights are loaded."""
 
-    dtype: np.dtype  # of weights and activations
+    dtype: np.dtype  # of activations, and of weights that are not quantized
     specs: tuple[WeightSpec, ...]
     mesh: DeviceMesh
     key: BundleKey
@@ -93,12 +93,12 @@ class ModelSpec(ABC):
     @property
     def weights_bytes(self) -> int:
         """What the weights take on each device."""
-        return weights_bytes(self.specs, self.dtype, self.mesh)
+        return weights_bytes(self.specs, self.mesh)
 
     def recipe(self) -> list[dict[str, Any]]:
         """Return how each weight is made and split, as plain JSON."""
         return [
-            asdict(spec) | {"dtype": self.dtype.name, "sharding": list(self.mesh.partition(spec.axes, spec.shape))}
+            asdict(spec) | {"dtype": spec.dtype.name, "sharding": list(self.mesh.partition(spec.axes, spec.shape))}
             for spec in self.specs
         ]
 
@@ -149,6 +149,6 @@ class ModelSpec(ABC):
         """Run every executable once, without a device thread."""
 
 
-def weights_bytes(specs: Iterable[WeightSpec], dtype: np.dtype, mesh: DeviceMesh) -> int:
+def weights_bytes(specs: Iterable[WeightSpec], mesh: DeviceMesh) -> int:
     """Return what weights take on each device."""
-    return sum(math.prod(mesh.shard_shape(spec.axes, spec.shape)) for spec in specs) * dtype.itemsize
+    return sum(math.prod(mesh.shard_shape(spec.axes, spec.shape)) * spec.dtype.itemsize for spec in specs)
