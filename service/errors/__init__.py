@@ -10,6 +10,7 @@
     │   ├── TextTooLong                    (num_tokens, limit_tokens)
     │   ├── WrongKindOfModel               (model)
     │   ├── AmbiguousModel                 (model, candidates)
+    │   ├── MalformedRequest           400, 431
     │   ├── InvalidApiKey              401
     │   ├── UnknownRoute               404
     │   ├── UnknownModel               404 (model, served)
@@ -21,6 +22,7 @@
     │   ├── UnsupportedMediaType       415
     │   ├── ClientDisconnected         499
     │   ├── Overloaded                 429 (running, limit, retry_after_s)
+    │   ├── TooManyConnections         503 (limit)
     │   ├── NotReady                   503 (retry_after_s)
     │   ├── Draining                   503
     │   ├── FilesUnavailable           503
@@ -78,12 +80,14 @@ from service.errors.request import (
     FilesUnavailable,
     InvalidApiKey,
     InvalidParameter,
+    MalformedRequest,
     MethodNotAllowed,
     MissingParameter,
     NotReady,
     Overloaded,
     RequestError,
     TextTooLong,
+    TooManyConnections,
     UnknownModel,
     UnknownObject,
     UnknownParameter,
@@ -118,6 +122,7 @@ __all__ = [
     "InvalidApiKey",
     "InvalidParameter",
     "MalformedCheckpoint",
+    "MalformedRequest",
     "MethodNotAllowed",
     "MissingFile",
     "MissingParameter",
@@ -134,6 +139,7 @@ __all__ = [
     "StartError",
     "StorageFull",
     "TextTooLong",
+    "TooManyConnections",
     "TransferFailed",
     "UnknownDeviceMemory",
     "UnknownModel",

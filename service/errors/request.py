@@ -104,6 +104,16 @@ class InvalidApiKey(RequestError):
         super().__init__(f"{cause}. Send it as 'Authorization: Bearer YOUR_KEY'.")
 
 
+class MalformedRequest(RequestError):
+    """The request breaks the rules of HTTP, or its head exceeds a limit."""
+
+    code = "malformed_request"
+
+    def __init__(self, message: str, *, status: int = 400) -> None:
+        super().__init__(message)
+        self.status = status
+
+
 class UnknownRoute(RequestError):
     """No route has this path."""
 
@@ -242,6 +252,18 @@ class Overloaded(RequestError):
         self.running = running
         self.limit = limit
         self.retry_after_s = retry_after_s
+
+
+class TooManyConnections(RequestError):
+    """Every connection that the process can hold is in use."""
+
+    status = 503
+    type = "server_error"
+    code = "too_many_connections"
+
+    def __init__(self, limit: int) -> None:
+        super().__init__(f"The server is at its limit of {limit} connections. Try again.")
+        self.limit = limit
 
 
 class NotReady(RequestError):

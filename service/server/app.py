@@ -16,14 +16,18 @@ from typing import override
 import uvicorn
 
 from service.errors import PortInUse
+from service.server.connection import connection_class
 from service.server.early import EarlyAnswers
 from service.server.service import Service
 from service.settings import Settings
 
 logger = logging.getLogger(__name__)
 
-# Largest request head; h11 refuses more at once. Proxies allow about as much.
-MAX_HEADER_BYTES = 64 * 1024
+# Google's load balancers keep a connection for 600 s and must be the ones that close it.
+# Source: https://cloud.google.com/load-balancing/docs/https#timeout-keepalive-backends
+KEEP_ALIVE_S = 620
+# Time until the kernel gives up a connection whose peer does not confirm what was sent, or is gone while it is silent.
+PEER_TIMEOUT_S = 30
 # Time for the last bytes of the streams after the drain.
 CLOSE_CONNECTIONS_S = 1
 
@@ -81,8 +85,8 @@ def serve(settings: Settings, picture: Path | None = None) -> None:
     )
     config = uvicorn.Config(
         early,
-        http="h11",  # httptools has no limit on headers
-        h11_max_incomplete_event_size=MAX_HEADER_BYTES,
+        http=connection_class(),
+        timeout_keep_alive=KEEP_ALIVE_S,
         ws="none",
         lifespan="off",
         log_config=None,
@@ -120,9 +124,21 @@ def bind(host: str, port: int) -> socket.socket:
     listener = socket.socket(family, socket.SOCK_STREAM)
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
+        _detect_lost_peers(listener)
         listener.bind((host, port))
         listener.listen()  # connections from here on wait for the event loop instead of being refused
     except OSError as error:
         listener.close()
         raise PortInUse(host, port, error.strerror or str(error)) from error
     return listener
+
+
+def _detect_lost_peers(listener: socket.socket) -> None:
+    """Have the kernel end connections whose peers are gone; what a listener accepts has its options.
+
+    Source: https://man7.org/linux/man-pages/man7/tcp.7.html
+    """
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    if sys.platform == "linux":
+        listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, PEER_TIMEOUT_S)
+        listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, PEER_TIMEOUT_S * 1000)

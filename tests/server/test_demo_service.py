@@ -1,6 +1,8 @@
 """What a newcomer meets: the demo model behind a real port, through the official client."""
 
 import concurrent.futures
+import socket
+import time
 
 import httpx
 import pytest
@@ -175,3 +177,13 @@ def test_no_prompt_and_no_answer_is_ever_logged(demo_service, demo_answers):
 def test_every_log_line_has_cloud_loggings_keys(demo_service):
     assert all({"severity", "message", "time"} <= line.keys() for line in demo_service.log)
     assert {"locate", "weights", "executables", "tokenizer", "warm"} <= {line.get("phase") for line in demo_service.log}
+
+
+@pytest.mark.slow
+def test_a_connection_stays_open_between_two_requests(demo_service):
+    address = demo_service.url.removeprefix("http://").split(":")
+    with socket.create_connection((address[0], int(address[1])), timeout=20) as client:
+        for wait_s in (0, 6):  # longer than uvicorn keeps one by itself
+            time.sleep(wait_s)
+            client.sendall(b"GET /health/live HTTP/1.1\r\nHost: a\r\n\r\n")
+            assert client.recv(65536).startswith(b"HTTP/1.1 200 OK")

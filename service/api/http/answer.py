@@ -14,10 +14,15 @@ class Answer(NamedTuple):
     headers: dict[str, str]  # without those of the content
 
 
-async def send_answer(answer: Answer, scope: Scope, send: Send) -> None:
-    """Send a whole answer; to HEAD, the headers alone."""
+def encoded(answer: Answer) -> tuple[list[tuple[bytes, bytes]], bytes]:
+    """Return the headers and the body of an answer as bytes."""
     body = json.dumps(answer.body, ensure_ascii=False, separators=(",", ":"), default=str).encode()
     headers = {"content-type": "application/json", "content-length": str(len(body)), **answer.headers}
-    encoded = [(name.encode("latin-1"), value.encode("latin-1")) for name, value in headers.items()]
-    await send({"type": "http.response.start", "status": answer.status, "headers": encoded})
+    return [(name.encode("latin-1"), value.encode("latin-1")) for name, value in headers.items()], body
+
+
+async def send_answer(answer: Answer, scope: Scope, send: Send) -> None:
+    """Send a whole answer; to HEAD, the headers alone."""
+    headers, body = encoded(answer)
+    await send({"type": "http.response.start", "status": answer.status, "headers": headers})
     await send({"type": "http.response.body", "body": b"" if scope["method"] == "HEAD" else body})

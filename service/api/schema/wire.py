@@ -1,13 +1,15 @@
 """JSON objects that clients send: parsed within bounds, every field known, errors named by the field's path.
 
-JSON is parsed with bounded depth and digits, and without NaN, so a hostile body can only be refused.
+JSON is parsed with bounded depth and digits, without NaN and without names that an object has twice, of which every
+parser keeps another; so a hostile body can only be refused.
 """
 
 from collections.abc import Mapping
 from typing import Any, ClassVar
 
+import jiter
 from pydantic import BaseModel, ConfigDict, ValidationError
-from pydantic_core import ErrorDetails, from_json
+from pydantic_core import ErrorDetails
 
 from service.errors import (
     InvalidParameter,
@@ -51,7 +53,7 @@ def parse[T: WireObject](kind: type[T], content: bytes) -> T:
         UnknownParameter, UnsupportedParameter, MissingParameter, InvalidParameter: a field is at fault.
     """
     try:
-        document = from_json(content, allow_inf_nan=False, cache_strings=False)
+        document = jiter.from_json(content, allow_inf_nan=False, cache_mode="none", catch_duplicate_keys=True)
     except ValueError as error:
         raise RequestError(f"The request's body is not valid JSON: {error}.") from None
     if not isinstance(document, dict):

@@ -29,6 +29,8 @@ BOMBS = {
     "null": b"null",
     "a broken end": b'{"model": "m"',
     "a bad name": b'{"\x00": 1}',
+    "a name twice": (FIELD % ', "max_tokens": 6').encode(),
+    "a name twice in a message": FIELD.replace("hi", 'hi", "content": "ho').encode() % b"",
     "many wrong messages": b'{"model": "m", "messages": [' + b"1," * 200_000 + b"1]}",
 }
 
@@ -47,7 +49,7 @@ async def test_a_body_that_is_not_a_request_is_a_400_in_openais_shape(path, bomb
     assert not service.engine.streams
 
 
-@pytest.mark.parametrize("extra", [', "max_tokens": 6', ', "user": "a\\u0000b"', ', "stop": ["\\u0000"]'])
+@pytest.mark.parametrize("extra", [', "user": "a\\u0000b"', ', "stop": ["\\u0000"]'])
 async def test_odd_but_whole_bodies_are_answered(extra):
     service = Service()
     async with service.client() as client:
