@@ -11,7 +11,15 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from service.checkpoint import levanter
-from service.checkpoint.layout import INDEX, TOKENIZER_FILES, LevanterLayout, SafetensorsLayout, detect_layout, named
+from service.checkpoint.layout import (
+    INDEX,
+    PICKLED_INDEX,
+    TOKENIZER_FILES,
+    LevanterLayout,
+    SnapshotLayout,
+    detect_layout,
+    named,
+)
 from service.checkpoint.model_config import CONFIG_JSON, YAML_SUFFIXES, parse_json_object, parse_levanter_yaml
 from service.checkpoint.sentence_files import read_sentence_files, weights_of_modules
 from service.errors import AmbiguousCheckpoint, MalformedCheckpoint, MissingFile
@@ -44,7 +52,7 @@ class LocatedCheckpoint:
     """The files of a checkpoint and the configuration of its model."""
 
     uri: str
-    layout: SafetensorsLayout | LevanterLayout
+    layout: SnapshotLayout | LevanterLayout
     hub_config: Mapping[str, Any]  # the values of a config.json
     weights: FileSet
     tokenizer: FileSet
@@ -84,11 +92,11 @@ def locate(
     tokenizer = _tokenizer(source.uri, tokenizer_folders)
     weights = layout.weights
     sentence_files: Mapping[str, Any] = {}
-    if isinstance(layout, SafetensorsLayout):
+    if isinstance(layout, SnapshotLayout):
         sentence_files = read_sentence_files(source, objects)
         layout, weights = _choose_weights(source, objects, layout)
         modules = weights_of_modules(objects, sentence_files)
-        layout, weights = SafetensorsLayout((*layout.weights, *modules)), (*weights, *modules)
+        layout, weights = SnapshotLayout((*layout.weights, *modules)), (*weights, *modules)
     if tokenizer.source is source:  # one source: one entry of the cache
         weights = tuple(dict.fromkeys((*weights, *tokenizer.objects)))
     files = FileSet(source, weights, folders[0].folder)
@@ -130,7 +138,7 @@ def _above(location: Location, step: _Folder, open_source: OpenSource) -> list[_
 
 def _hub_config(
     uri: str,
-    layout: SafetensorsLayout | LevanterLayout,
+    layout: SnapshotLayout | LevanterLayout,
     folders: Sequence[_Folder],
     model_config_uri: str | None,
     open_source: OpenSource,
@@ -160,7 +168,7 @@ def _hub_config(
 
 
 def _read_config(
-    uri: str, layout: SafetensorsLayout | LevanterLayout, source: Source, info: ObjectInfo, step: _Folder
+    uri: str, layout: SnapshotLayout | LevanterLayout, source: Source, info: ObjectInfo, step: _Folder
 ) -> Mapping[str, Any]:
     data = source.read(info)
     if not info.name.endswith(YAML_SUFFIXES):
@@ -193,25 +201,27 @@ def _tokenizer(uri: str, folders: Sequence[_Folder]) -> FileSet:
 
 
 def _choose_weights(
-    source: Source, objects: Sequence[ObjectInfo], layout: SafetensorsLayout
-) -> tuple[SafetensorsLayout, tuple[ObjectInfo, ...]]:
-    """Return the safetensors that hold the model, and all files that a Hugging Face snapshot needs.
+    source: Source, objects: Sequence[ObjectInfo], layout: SnapshotLayout
+) -> tuple[SnapshotLayout, tuple[ObjectInfo, ...]]:
+    """Return the files that hold the model, and all files that a Hugging Face snapshot needs.
 
     Some repositories hold the weights twice, under the standard names and under others (`consolidated.safetensors`):
     the index decides, and without one the standard name.
     """
-    index = named(objects, [INDEX])
+    index_name, standard = (PICKLED_INDEX, "pytorch_model.bin") if layout.is_pickled else (INDEX, "model.safetensors")
+    index = named(objects, [index_name])
     if not index:
-        chosen = named(layout.weights, ["model.safetensors"]) or layout.weights
-        return SafetensorsLayout(chosen), (*chosen, *named(objects, [CONFIG_JSON]))
-    weight_map = parse_json_object(source.uri, INDEX, source.read(index[0])).get("weight_map")
+        chosen = named(layout.weights, [standard]) or layout.weights
+        return SnapshotLayout(chosen), (*chosen, *named(objects, [CONFIG_JSON]))
+    weight_map = parse_json_object(source.uri, index_name, source.read(index[0])).get("weight_map")
     if not isinstance(weight_map, dict) or not all(isinstance(name, str) for name in weight_map.values()):
-        raise MalformedCheckpoint(source.uri, INDEX, "has no weight_map of names.")
+        raise MalformedCheckpoint(source.uri, index_name, "has no weight_map of names.")
     names = set(weight_map.values())
     missing = sorted(names - {info.name for info in layout.weights})
     if missing:
         raise MissingFile(
-            source.uri, f"{INDEX} names {missing[0]!r}, which is not there ({len(missing)} in all). Upload it again."
+            source.uri,
+            f"{index_name} names {missing[0]!r}, which is not there ({len(missing)} in all). Upload it again.",
         )
     chosen = named(layout.weights, names)
-    return SafetensorsLayout(chosen), (*chosen, *named(objects, [CONFIG_JSON, INDEX]))
+    return SnapshotLayout(chosen), (*chosen, *named(objects, [CONFIG_JSON, index_name]))

@@ -20,14 +20,21 @@ TOKENIZER_FILES = (
 # Levanter writes this file last, so a step that has it is complete.
 STEP_MARKER = "metadata.json"
 INDEX = "model.safetensors.index.json"
+PICKLED_INDEX = "pytorch_model.bin.index.json"
+_PICKLED = re.compile(r"pytorch_model(-\d+-of-\d+)?\.bin")
 _STEP_FOLDER = re.compile(r"step-(\d+)")
 
 
 @dataclass(frozen=True)
-class SafetensorsLayout:
-    """A Hugging Face snapshot: weights as safetensors at the top."""
+class SnapshotLayout:
+    """A Hugging Face snapshot: weights at the top, as safetensors or, without any, pickled."""
 
     weights: tuple[ObjectInfo, ...]
+
+    @property
+    def is_pickled(self) -> bool:
+        """Whether the weights are pickled."""
+        return any(_PICKLED.fullmatch(info.name) for info in self.weights)
 
 
 @dataclass(frozen=True)
@@ -39,14 +46,14 @@ class LevanterLayout:
     weights: tuple[ObjectInfo, ...]
 
 
-Layout = SafetensorsLayout | LevanterLayout
+Layout = SnapshotLayout | LevanterLayout
 
 
 def detect_layout(uri: str, objects: Sequence[ObjectInfo]) -> Layout:
     """Detect the layout of the checkpoint in a listing.
 
     Raises:
-        PickledWeights: the weights are pickled.
+        PickledWeights: the weights are pickled, in files that are not served.
         AmbiguousCheckpoint: the listing holds both layouts.
         CheckpointNotFound: it holds neither, or no Levanter step is complete.
     """
@@ -61,8 +68,8 @@ def detect_layout(uri: str, objects: Sequence[ObjectInfo]) -> Layout:
         )
     if levanter:
         return levanter
-    if safetensors:
-        return SafetensorsLayout(safetensors)
+    if weights := safetensors or tuple(info for info in top if _PICKLED.fullmatch(info.name)):
+        return SnapshotLayout(weights)
     raise _nothing_found(uri, objects, top)
 
 

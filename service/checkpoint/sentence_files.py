@@ -30,7 +30,8 @@ def read_sentence_files(source: Source, objects: Sequence[ObjectInfo]) -> Mappin
 def weights_of_modules(objects: Sequence[ObjectInfo], files: Mapping[str, Any]) -> tuple[ObjectInfo, ...]:
     """Return the weights of the modules after the model, each in the folder of its module."""
     folders = [str(module.get("path")) for module in files.get(MODULES, ()) if module.get("path")]
-    return named(objects, [f"{folder}/model.safetensors" for folder in folders])
+    safe = named(objects, [f"{folder}/model.safetensors" for folder in folders])
+    return safe or named(objects, [f"{folder}/pytorch_model.bin" for folder in folders])
 
 
 def _is_of_a_module(name: str) -> bool:

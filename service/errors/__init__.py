@@ -42,6 +42,7 @@
             ├── UnsupportedModel           a model_type, or a feature
             ├── PickledWeights             (files)
             ├── MalformedCheckpoint        (file): invalid headers, wrong shapes, bad JSON
+            │   └── RefusedPickle              (name) of what it holds besides tensors
             ├── HostileName                (name)
             ├── CorruptObject              (name, expected, actual)
             ├── ObjectChanged              (name, generation)
@@ -63,6 +64,7 @@ from service.errors.checkpoint import (
     MissingFile,
     ObjectChanged,
     PickledWeights,
+    RefusedPickle,
     StorageFull,
     TransferFailed,
     UnsupportedModel,
@@ -133,6 +135,7 @@ __all__ = [
     "Overloaded",
     "PickledWeights",
     "PortInUse",
+    "RefusedPickle",
     "RequestError",
     "ServiceError",
     "SettingsError",

@@ -34,14 +34,14 @@ class UnsupportedModel(CheckpointError):
 
 
 class PickledWeights(CheckpointError):
-    """The weights are pickled; reading a pickle can run code, so it is never opened."""
+    """The weights are pickled under names that are not served."""
 
     def __init__(self, uri: str, files: Sequence[str]) -> None:
         super().__init__(
             uri,
-            f"the weights are pickled ({', '.join(files[:3])}{', …' if len(files) > 3 else ''}), and reading a pickle "
-            "can run any code, so they are refused. Convert them once with transformers: "
-            "AutoModelForCausalLM.from_pretrained(PATH).save_pretrained(NEW_PATH, safe_serialization=True).",
+            f"the weights are pickled ({', '.join(files[:3])}{', …' if len(files) > 3 else ''}), and of such only "
+            "pytorch_model.bin is served, or the files of pytorch_model.bin.index.json. Convert them once with "
+            "transformers: AutoModelForCausalLM.from_pretrained(PATH).save_pretrained(NEW_PATH).",
         )
         self.files = tuple(files)
 
@@ -52,6 +52,15 @@ class MalformedCheckpoint(CheckpointError):
     def __init__(self, uri: str, file: str, reason: str) -> None:
         super().__init__(uri, f"{file}: {reason}")
         self.file = file
+
+
+class RefusedPickle(MalformedCheckpoint):
+    """A file of pickled weights holds something else than tensors, or contradicts its bytes; nothing was executed."""
+
+    def __init__(self, uri: str, file: str, reason: str, name: str | None) -> None:
+        remedy = "Nothing in it was executed. Save a plain state_dict() with torch.save, or use safetensors."
+        super().__init__(uri, file, f"{reason} {remedy}")
+        self.name = name  # of the function, class, opcode or entry that is refused, if one is
 
 
 class HostileName(CheckpointError):

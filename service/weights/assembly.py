@@ -71,6 +71,10 @@ class Assembly:
         if mesh is None:
             self._arrays = _allocate_together(specs)
 
+    def uses(self, tensor: str) -> bool:
+        """Return whether a weight is made of this tensor."""
+        return tensor in self._users
+
     def reserve(self, tensors: Sequence[str]) -> int:
         """Allocate the weights that these tensors are part of; return the bytes of host memory that this took."""
         taken_bytes = 0

@@ -7,7 +7,6 @@ import json
 import math
 import struct
 from collections.abc import Iterable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,7 +15,7 @@ import numpy as np
 
 from service.errors import MalformedCheckpoint
 from service.models.weight_spec import TensorSource, WeightSpec
-from service.storage.objects import read_range
+from service.storage.objects import Extent, read_range
 from service.storage.open_files import OpenFile
 from service.storage.retry import RetryBudget
 
@@ -39,39 +38,34 @@ class TensorEntry:
     shape: tuple[int, ...]
     begin: int  # byte of the file
     end: int  # the byte after the last
+    strides: tuple[int, ...] | None = None  # in elements; None: row-major, without gaps
 
 
 @dataclass(frozen=True)
 class Header:
-    """The bytes of one object before its first tensor, which no sum has covered yet, and their meaning."""
+    """What one object says about its tensors."""
 
     file: OpenFile
-    data: bytes
+    data: bytes  # the object's first bytes, where they are the header's and no sum has covered them yet
     entries: Mapping[str, TensorEntry]  # by tensor
+    extents: tuple[Extent, ...]  # all bytes after `data`
 
 
-def read_headers(files: Sequence[OpenFile], budget: RetryBudget) -> list[Header]:
-    """Read the headers of several objects in parallel.
+def read_header(file: OpenFile, budget: RetryBudget) -> Header:
+    """Read the header of one object.
 
     Raises:
-        MalformedCheckpoint: a header does not describe the bytes that follow it.
+        MalformedCheckpoint: the header does not describe the bytes that follow it.
         ObjectChanged, TransferFailed: see `RangeReader`.
     """
-    with ThreadPoolExecutor(min(len(files), budget.limits.num_workers), thread_name_prefix="header") as pool:
-        return list(pool.map(lambda file: _read_header(file, budget), files))
-
-
-def _read_header(file: OpenFile, budget: RetryBudget) -> Header:
     source, info = file.source, file.info
     data = read_range(source, info, 0, min(FIRST_READ_BYTES, info.size_bytes), budget)
     num_bytes = header_size(source.uri, info.name, data, info.size_bytes)
     if num_bytes > len(data):
         data += read_range(source, info, len(data), num_bytes - len(data), budget)
     data = data[:num_bytes]
-    folder, slash, name = info.name.rpartition("/")
-    entries = parse_header(source.uri, name, data, info.size_bytes)
-    # Modules after the model have a folder and a file each, with tensors of the same names.
-    return Header(file, data, {f"{folder}{slash}{tensor}": entry for tensor, entry in entries.items()})
+    entries = parse_header(source.uri, info.name.rpartition("/")[2], data, info.size_bytes)
+    return Header(file, data, entries, _extents(entries.values()))
 
 
 def header_size(uri: str, file: str, start: bytes, size_bytes: int) -> int:
@@ -206,6 +200,16 @@ def _check_layout(uri: str, file: str, entries: Sequence[TensorEntry], start: in
         raise MalformedCheckpoint(
             uri, file, f"the header describes {position} bytes; the file has {size}. It is cut, or lies."
         )
+
+
+def _extents(entries: Iterable[TensorEntry]) -> tuple[Extent, ...]:
+    """Return how an object's tensors may be divided: between elements."""
+    result = []
+    for entry in sorted(entries, key=lambda entry: (entry.begin, entry.end)):
+        dtype = DTYPES.get(entry.dtype_name)
+        unit_bytes = dtype.itemsize if dtype is not None else 1
+        result.append(Extent(entry.end - entry.begin, unit_bytes))
+    return tuple(result)
 
 
 def _is_tied(sources: Mapping[str, TensorSource]) -> bool:

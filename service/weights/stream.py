@@ -1,4 +1,4 @@
-"""Weights streamed from safetensors objects to the device, while their bytes are still arriving.
+"""Weights streamed from the objects of a checkpoint to the device, while their bytes are still arriving.
 
 The headers are read first, so that everything is checked before a byte of a weight is read. Then the slices arrive, in
 an order that completes weights early, and each chunk is cast into its weights at once. Those that wait for the device
@@ -21,11 +21,13 @@ from service.models.weight_spec import WeightSpec
 from service.observability.progress import Progress
 from service.storage.fetch import FetchTask, ObjectFetch, fetch_all
 from service.storage.files import PartFile
-from service.storage.objects import Chunk, Extent, Slice, divide
+from service.storage.objects import Chunk, Slice, divide
 from service.storage.open_files import OpenFile
 from service.storage.retry import RetryBudget, TransferLimits
 from service.weights.assembly import Assembly
-from service.weights.safetensors import DTYPES, Header, TensorEntry, check_tensors, merged, read_headers, stored_dtype
+from service.weights.headers import read_headers
+from service.weights.safetensors import DTYPES, Header, TensorEntry, check_tensors, merged, stored_dtype
+from service.weights.strided import StridedTensors, in_order
 
 if TYPE_CHECKING:
     import jax
@@ -82,7 +84,7 @@ def stream_weights(
         # A wrong sum is rare enough to start over; a second one is not an accident of the network.
         logger.warning("bytes came wrong and are fetched again", extra={"objects": sorted(wrong)})
         again = _read_checked_headers(target, files, budget)
-        are_same = [header.data for header in again] == [header.data for header in headers]
+        are_same = [header.entries for header in again] == [header.entries for header in headers]
         specs = tuple(
             spec for spec in target.specs if not are_same or not wrong.keys().isdisjoint(_files_of([spec], again))
         )
@@ -141,7 +143,7 @@ def _stream(
         fetches[info.name] = ObjectFetch(
             file.source,
             info,
-            divide(len(header.data), _extents(header.entries), chunk_bytes=limits.chunk_bytes, slice_bytes=slice_bytes),
+            divide(len(header.data), header.extents, chunk_bytes=limits.chunk_bytes, slice_bytes=slice_bytes),
             progress,
             head=header.data,
             file=None if copy_to is None else PartFile(file.source.uri, info, copy_to),
@@ -160,16 +162,6 @@ def _slice_bytes(headers: Sequence[Header], limits: TransferLimits) -> int:
     total_bytes = sum(header.file.info.size_bytes for header in headers)
     fair_bytes = max(total_bytes // (limits.num_workers * SLICES_PER_WORKER), MIN_SLICE_BYTES)
     return min(limits.slice_bytes, fair_bytes)
-
-
-def _extents(entries: Mapping[str, TensorEntry]) -> list[Extent]:
-    """Return how an object's tensors may be divided: between elements."""
-    result = []
-    for entry in sorted(entries.values(), key=lambda entry: (entry.begin, entry.end)):
-        dtype = DTYPES.get(entry.dtype_name)
-        unit_bytes = dtype.itemsize if dtype is not None else 1
-        result.append(Extent(entry.end - entry.begin, unit_bytes))
-    return result
 
 
 def _schedule(
@@ -241,31 +233,41 @@ class TensorConsumer:
     def __init__(self, header: Header, assembly: Assembly, memory: HostMemoryBudget) -> None:
         """Take the object's header; tensors that no weight is made of are skipped."""
         # An empty tensor has no bytes to wait for, and lies where another one begins.
-        named = [(name, entry) for name, entry in header.entries.items() if entry.end > entry.begin]
-        self._tensors = sorted(named, key=lambda item: item[1].begin)
-        self._ends = [entry.end for _, entry in self._tensors]
+        used = {
+            name: entry
+            for name, entry in header.entries.items()
+            if entry.end > entry.begin and assembly.uses(name) and entry.dtype_name in DTYPES
+        }
+        self._tensors = sorted(used.items(), key=lambda item: item[1].begin)
+        # Tensors may share bytes: of each and all before it, the last byte.
+        self._ends = list(itertools.accumulate((entry.end for _, entry in self._tensors), max))
+        self._strided = StridedTensors(used)
         self._uri, self._assembly, self._memory = header.file.source.uri, assembly, memory
 
     @contextmanager
     def reserve(self, part: Slice, budget: RetryBudget) -> Iterator[None]:
         """Wait until there is host memory for the weights that a slice begins."""
-        num_bytes = self._assembly.reserve([name for name, _ in self._inside(part)])
+        names = [name for name, _ in self._inside(part)]
+        num_bytes = self._assembly.reserve(names) + self._strided.reserve(names)
         with self._memory.reserve(num_bytes, lambda: budget.check(self._uri, "weights")):
             yield
 
     def consume(self, chunk: Chunk, data: np.ndarray) -> None:
         """Write a chunk's elements to their weights; `data` is uint8 of shape [chunk.num_bytes]."""
         for name, entry in self._inside(chunk):
-            dtype = DTYPES.get(entry.dtype_name)
-            if dtype is None:  # no weight is made of it, or it would have been refused
-                continue
+            dtype = DTYPES[entry.dtype_name]
             begin, end = max(chunk.start, entry.begin), min(chunk.end, entry.end)
             values = data[begin - chunk.start : end - chunk.start]
-            self._assembly.write(name, (begin - entry.begin) // dtype.itemsize, _elements(values, dtype))
+            if name not in self._strided:
+                self._assembly.write(name, (begin - entry.begin) // dtype.itemsize, _elements(values, dtype))
+            elif (collected := self._strided.write(name, begin - entry.begin, values)) is not None:
+                self._assembly.write(name, 0, in_order(entry, collected, dtype))
+                self._memory.give_back(collected.nbytes)
 
     def _inside(self, part: Slice | Chunk) -> Iterator[tuple[str, TensorEntry]]:
         first = bisect_right(self._ends, part.start)
-        return itertools.takewhile(lambda item: item[1].begin < part.end, iter(self._tensors[first:]))
+        begun = itertools.takewhile(lambda item: item[1].begin < part.end, iter(self._tensors[first:]))
+        return (item for item in begun if item[1].end > part.start)
 
 
 def _elements(data: np.ndarray, dtype: np.dtype) -> np.ndarray:

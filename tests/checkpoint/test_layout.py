@@ -1,6 +1,6 @@
 import pytest
 
-from service.checkpoint.layout import LevanterLayout, SafetensorsLayout, detect_layout
+from service.checkpoint.layout import LevanterLayout, SnapshotLayout, detect_layout
 from service.errors import AmbiguousCheckpoint, CheckpointNotFound, PickledWeights
 from service.storage.objects import ObjectInfo
 
@@ -15,8 +15,17 @@ def step(folder: str, *, is_complete: bool = True) -> list[str]:
 
 def test_safetensors_at_the_top_are_a_hugging_face_snapshot():
     layout = detect_layout("gs://b/m", listing("config.json", "model.safetensors", "pytorch_model.bin"))
-    assert isinstance(layout, SafetensorsLayout)
+    assert isinstance(layout, SnapshotLayout)
     assert [info.name for info in layout.weights] == ["model.safetensors"]
+    assert not layout.is_pickled
+
+
+def test_pickled_weights_are_taken_where_there_are_no_safetensors():
+    shards = ("pytorch_model-00001-of-00002.bin", "pytorch_model-00002-of-00002.bin")
+    layout = detect_layout("gs://b/m", listing("config.json", "optimizer.bin", *shards))
+    assert isinstance(layout, SnapshotLayout)
+    assert layout.is_pickled
+    assert tuple(info.name for info in layout.weights) == shards
 
 
 def test_the_newest_complete_step_of_a_run_is_taken():
@@ -38,9 +47,11 @@ def test_a_run_whose_steps_are_all_half_written_is_refused():
         detect_layout("gs://b/run", listing(*step("step-1/", is_complete=False)))
 
 
-@pytest.mark.parametrize("name", ["pytorch_model.bin", "model.pt", "consolidated.00.pth", "weights.pkl"])
+@pytest.mark.parametrize("name", ["pytorch_model.pt", "model.bin", "consolidated.00.pth", "weights.pkl"])
 def test_pickled_weights_are_refused_by_name_with_what_to_do(name):
-    with pytest.raises(PickledWeights, match=f"pickled \\({name}\\).*safe_serialization=True"):
+    with pytest.raises(
+        PickledWeights, match=f"pickled \\({name}\\).*only pytorch_model.bin is served.*save_pretrained"
+    ):
         detect_layout("gs://b/m", listing("config.json", name))
 
 

@@ -16,7 +16,8 @@ from service.storage.location import parse_location
 from service.storage.retry import RetryBudget
 from service.storage.source import open_source
 from service.weights import safetensors
-from service.weights.safetensors import TensorEntry, header_size, merged, parse_header, read_headers, stored_dtype
+from service.weights.headers import read_headers
+from service.weights.safetensors import TensorEntry, header_size, merged, parse_header, stored_dtype
 from tests.stored import quick_limits
 
 URI, FILE = "gs://bucket/model", "m.safetensors"

@@ -1,0 +1,35 @@
+"""What the files of a checkpoint say they hold, read before a byte of a tensor is, whatever their format."""
+
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+
+from service.storage.open_files import OpenFile
+from service.storage.retry import RetryBudget
+from service.weights.safetensors import Header, read_header
+
+SAFETENSORS_SUFFIX = ".safetensors"
+
+
+def read_headers(files: Sequence[OpenFile], budget: RetryBudget) -> list[Header]:
+    """Read the headers of several objects in parallel.
+
+    Raises:
+        MalformedCheckpoint: a header does not describe the bytes that follow it.
+        RefusedPickle: a pickle holds something else than tensors.
+        ObjectChanged, TransferFailed: see `RangeReader`.
+    """
+    with ThreadPoolExecutor(min(len(files), budget.limits.num_workers), thread_name_prefix="header") as pool:
+        return list(pool.map(lambda file: _read(file, budget), files))
+
+
+def _read(file: OpenFile, budget: RetryBudget) -> Header:
+    if file.info.name.endswith(SAFETENSORS_SUFFIX):
+        header = read_header(file, budget)
+    else:
+        from service.weights.pickled.header import read_pickled_header  # few checkpoints are pickled
+
+        header = read_pickled_header(file, budget)
+    folder, slash, _ = file.info.name.rpartition("/")
+    # Modules after the model have a folder and a file each, with tensors of the same names.
+    return replace(header, entries={f"{folder}{slash}{name}": entry for name, entry in header.entries.items()})

@@ -1,0 +1,1 @@
+"""PyTorch's pickled weights, read as descriptions of tensors: nothing that a file names is imported or called."""

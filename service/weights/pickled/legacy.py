@@ -1,0 +1,82 @@
+"""The file that `torch.save` wrote before PyTorch 1.6: five pickles, then the storages one after another.
+
+Source: https://github.com/pytorch/pytorch/blob/main/torch/serialization.py (`_legacy_save`)
+"""
+
+import struct
+from collections.abc import Mapping
+
+from service.storage.objects import read_range
+from service.storage.open_files import OpenFile
+from service.storage.retry import RetryBudget
+from service.weights.pickled.archive import Record
+from service.weights.pickled.machine import MAX_PICKLE_BYTES, interpret, tensors_of
+from service.weights.pickled.pieces import read_pieces
+from service.weights.pickled.values import Group, PickleRefusal, Storage, Tensor, Value
+
+MAGIC_NUMBER = 0x1950A86A20F9469CFC6C
+PROTOCOL = 1001
+NUM_PICKLES = 5  # the magic number, the protocol, the machine, the tensors, the keys of their storages
+FIRST_READ_BYTES = 256 * 1024
+COUNT = struct.Struct("<q")  # of elements, before those of a storage
+
+
+def read_legacy(file: OpenFile, budget: RetryBudget) -> tuple[dict[str, Tensor], dict[str, Record]]:
+    """Return the tensors of a file by name, and where each storage lies, by key.
+
+    Raises:
+        PickleRefusal: the file holds something else, is malformed, or is cut.
+    """
+    (magic, protocol, machine, state, keys), position = _read_pickles(file, budget)
+    if magic != MAGIC_NUMBER or protocol != PROTOCOL:
+        raise PickleRefusal("is no file of PyTorch's; its first two pickles are not those of one.")
+    if not isinstance(machine, Group) or not isinstance(machine.values, dict):
+        raise PickleRefusal("does not describe the machine that wrote it.")
+    if machine.values.get("little_endian") is not True:
+        raise PickleRefusal("has numbers in big-endian order.", "little_endian")
+    tensors = tensors_of(state)
+    places = _places(file, _storages(tensors), keys, position, budget)
+    return tensors, places
+
+
+def _read_pickles(file: OpenFile, budget: RetryBudget) -> tuple[list[Value], int]:
+    """Return the values of the pickles, and the byte after the last."""
+    size, data = file.info.size_bytes, b""
+    while True:
+        wanted = min(size, max(FIRST_READ_BYTES, 4 * len(data)))
+        data += read_range(file.source, file.info, len(data), wanted - len(data), budget)
+        try:
+            values, position = [], 0
+            for _ in range(NUM_PICKLES):
+                value, num_bytes = interpret(data[position:])
+                values.append(value)
+                position += num_bytes
+        except PickleRefusal as refusal:
+            if not refusal.is_cut or len(data) == size or len(data) > MAX_PICKLE_BYTES:
+                raise
+        else:
+            return values, position
+
+
+def _storages(tensors: Mapping[str, Tensor]) -> dict[str, Storage]:
+    return {tensor.storage.key: tensor.storage for tensor in tensors.values()}
+
+
+def _places(
+    file: OpenFile, storages: Mapping[str, Storage], keys: Value, position: int, budget: RetryBudget
+) -> dict[str, Record]:
+    """Return where the elements of each storage lie: in the order of the keys, each after a count of its elements."""
+    listed = keys.values if isinstance(keys, Group) and isinstance(keys.values, list) else []
+    if sorted(map(str, listed)) != sorted(storages):
+        raise PickleRefusal("lists other storages than those of its tensors.")
+    places = {}
+    for key in map(str, listed):
+        places[key] = Record(position + COUNT.size, storages[key].num_bytes)
+        position += COUNT.size + storages[key].num_bytes
+    if position != file.info.size_bytes:
+        raise PickleRefusal(f"describes {position} bytes; the file has {file.info.size_bytes}. It is cut, or lies.")
+    counts = read_pieces(file, ((place.start - COUNT.size, COUNT.size) for place in places.values()), budget)
+    for key, place in places.items():
+        if counts[place.start - COUNT.size] != COUNT.pack(storages[key].num_elements):
+            raise PickleRefusal(f"has another number of elements in storage {key!r:.200} than its pickle says.")
+    return places

@@ -1,0 +1,89 @@
+"""Short pieces of a long file, read in few requests."""
+
+import io
+from collections.abc import Iterable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from typing import override
+
+from service.storage.objects import read_range
+from service.storage.open_files import OpenFile
+from service.storage.retry import RetryBudget
+from service.weights.pickled.values import PickleRefusal
+
+# A round trip to a bucket costs more than the bytes between two pieces that are no further apart.
+JOINED_BYTES = 128 * 1024
+MAX_BYTES = 64 * 1024 * 1024  # of all pieces together: what describes the tensors of one file
+
+
+def read_pieces(file: OpenFile, pieces: Iterable[tuple[int, int]], budget: RetryBudget) -> Mapping[int, bytes]:
+    """Read pieces in parallel; return each by its first byte, shorter where the file ends before.
+
+    Args:
+        file: where they lie.
+        pieces: the first byte of each, and the number of its bytes.
+        budget: the time and the attempts.
+    """
+    ordered = sorted((start, min(start + size, file.info.size_bytes)) for start, size in pieces)
+    spans: list[list[tuple[int, int]]] = []
+    for start, end in ordered:
+        if spans and start - spans[-1][-1][1] <= JOINED_BYTES:
+            spans[-1].append((start, end))
+        else:
+            spans.append([(start, end)])
+
+    def read(span: list[tuple[int, int]]) -> dict[int, bytes]:
+        first, last = span[0][0], max(end for _, end in span)
+        data = read_range(file.source, file.info, first, last - first, budget)
+        return {start: data[start - first : end - first] for start, end in span}
+
+    found: dict[int, bytes] = {}
+    with ThreadPoolExecutor(budget.limits.num_workers, thread_name_prefix="header") as pool:
+        for part in pool.map(read, spans):
+            found |= part
+    return found
+
+
+class PieceFile(io.RawIOBase):
+    """A file of which a few pieces are read, as a seekable stream that keeps the blocks it has read."""
+
+    def __init__(self, file: OpenFile, budget: RetryBudget) -> None:
+        """Take a file; nothing is read yet."""
+        super().__init__()
+        self._file, self._budget = file, budget
+        self._position = 0
+        self._blocks: dict[int, bytes] = {}
+
+    @override
+    def readable(self) -> bool:
+        return True
+
+    @override
+    def seekable(self) -> bool:
+        return True
+
+    @override
+    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
+        start = {io.SEEK_SET: 0, io.SEEK_CUR: self._position, io.SEEK_END: self._file.info.size_bytes}[whence]
+        if start + offset < 0:
+            raise ValueError("a position before the file's first byte")
+        self._position = start + offset
+        return self._position
+
+    @override
+    def readinto(self, buffer: memoryview) -> int:  # pyright: ignore[reportIncompatibleMethodOverride]
+        """Read within one block.
+
+        Raises:
+            PickleRefusal: the file describes itself in more bytes than are read.
+        """
+        number, begin = divmod(self._position, JOINED_BYTES)
+        start = number * JOINED_BYTES
+        if number not in self._blocks:
+            if (len(self._blocks) + 1) * JOINED_BYTES > MAX_BYTES:
+                raise PickleRefusal(f"describes its tensors in more than {MAX_BYTES} bytes.")
+            length = max(0, min(JOINED_BYTES, self._file.info.size_bytes - start))
+            self._blocks[number] = read_range(self._file.source, self._file.info, start, length, self._budget)
+        part = self._blocks[number][begin : begin + len(buffer)]
+        buffer[: len(part)] = part
+        self._position += len(part)
+        return len(part)
