@@ -33,7 +33,7 @@ def _of_bucket(model: Encoder, bucket: int, weights: Mapping[str, jax.ShapeDtype
             layer_group_name(bucket, group),
             functools.partial(_run_layer_group, model, group),
             [weights[name] for name in group.weights],
-            inputs=GroupInputs(hidden, tokens),
+            inputs=GroupInputs(hidden, tokens, _ints()),
         )
     yield Program(
         vectors_name(bucket),
@@ -43,8 +43,8 @@ def _of_bucket(model: Encoder, bucket: int, weights: Mapping[str, jax.ShapeDtype
     )
 
 
-def _ints(size: int) -> Any:
-    return jax.ShapeDtypeStruct((size,), jnp.int32)
+def _ints(*shape: int) -> Any:
+    return jax.ShapeDtypeStruct(shape, jnp.int32)
 
 
 def _embed(model: Encoder, weights: Weights, state: Any, tokens: PackedTokens) -> tuple[Any, jax.Array]:
@@ -54,7 +54,7 @@ def _embed(model: Encoder, weights: Weights, state: Any, tokens: PackedTokens) -
 def _run_layer_group(
     model: Encoder, group: LayerGroup, weights: Sequence[jax.Array], state: Any, inputs: Any
 ) -> tuple[Any, jax.Array]:
-    return state, model.run_layer_group(group, weights, inputs.hidden, inputs.segments)
+    return state, model.run_layer_group(group, weights, inputs)
 
 
 def _vectors(model: Encoder, weights: Weights, state: Any, inputs: Any) -> tuple[Any, jax.Array]:

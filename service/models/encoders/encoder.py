@@ -11,13 +11,13 @@ from dataclasses import dataclass
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float, Int
+from jaxtyping import Array, Float
 
 from service.kernels.linear import UNSPLIT, NumSplits, linear
 from service.kernels.segments import segment_attention
 from service.models.encoders.activations import activate
 from service.models.encoders.config import EncoderConfig
-from service.models.encoders.packing import PackedTexts, PackedTokens
+from service.models.encoders.packing import GroupInputs, PackedTexts, PackedTokens
 from service.models.encoders.pooling import normalize, pool
 from service.models.encoders.weights import encoder_weight_specs
 from service.models.interface import LayerGroup, Weights
@@ -51,17 +51,14 @@ class Encoder:
         return self._norm(weights, "embed_norm", jnp.asarray(summed))
 
     def run_layer_group(
-        self,
-        group: LayerGroup,
-        weights: Sequence[jax.Array],
-        hidden: Float[Array, "token hidden"],
-        segments: Int[Array, "token"],
+        self, group: LayerGroup, weights: Sequence[jax.Array], inputs: GroupInputs
     ) -> Float[Array, "token hidden"]:
         """Run a group's layers."""
+        hidden = jnp.asarray(inputs.hidden)
         named = dict(zip(group.weights, weights, strict=True))
         for layer in group.layers:
             prefix = f"layers.{layer}."
-            attended = self._attention(named, prefix, hidden, segments)
+            attended = self._attention(named, prefix, hidden, inputs)
             hidden = self._norm(named, f"{prefix}attention_norm", hidden + attended)
             hidden = self._norm(named, f"{prefix}mlp_norm", hidden + self._mlp(named, prefix, hidden))
         return hidden
@@ -80,7 +77,7 @@ class Encoder:
         return normalize(vectors) if way.is_normalized else vectors
 
     def _attention(
-        self, named: Weights, prefix: str, hidden: Float[Array, "token hidden"], segments: Int[Array, "token"]
+        self, named: Weights, prefix: str, hidden: Float[Array, "token hidden"], inputs: GroupInputs
     ) -> Float[Array, "token hidden"]:
         config = self.config
         with jax.named_scope("qkv"):
@@ -89,7 +86,8 @@ class Encoder:
         heads = (len(hidden), config.num_heads, config.head_dim)
         with jax.named_scope("attention"):
             query, key, value = (part.reshape(heads) for part in (query, key, value))
-            attended = segment_attention(query, key, value, segments, scale=config.head_dim**-0.5)
+            segments, window = jnp.asarray(inputs.segments), jnp.asarray(inputs.window)
+            attended = segment_attention(query, key, value, segments, window, scale=config.head_dim**-0.5)
         with jax.named_scope("output"):
             return self._dot(attended.reshape(hidden.shape), named[f"{prefix}output"], 2) + named[
                 f"{prefix}output_bias"

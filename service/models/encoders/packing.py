@@ -9,7 +9,7 @@ HostOrDevice = Array | np.ndarray
 
 
 class PackedTokens(NamedTuple):
-    """The tokens of several texts, one text after another, without padding between them."""
+    """The tokens of several texts in one row."""
 
     token_ids: Int[HostOrDevice, "token"]
     positions: Int[HostOrDevice, "token"]  # within their texts
@@ -29,6 +29,7 @@ class GroupInputs(NamedTuple):
 
     hidden: Float[HostOrDevice, "token hidden"]  # from the previous layer group
     segments: Int[HostOrDevice, "token"]
+    window: Int[HostOrDevice, ""]  # which of the row's windows no text crosses
 
 
 class VectorInputs(NamedTuple):
