@@ -86,6 +86,13 @@ def build_parser() -> argparse.ArgumentParser:
     batch.add_argument("source", type=Path, metavar="IN.jsonl", help="the batch file")
     batch.add_argument("target", type=Path, metavar="OUT.jsonl", help="the file of answers, once all are complete")
     batch.add_settings()
+    _add_copies(commands)
+    add_smoke(commands)
+    return parser
+
+
+def _add_copies(commands: "argparse._SubParsersAction[_Parser]") -> None:
+    """Add the commands that copy a checkpoint from one place to another."""
     imports = commands.add_parser(
         "import",
         help="copy a checkpoint from the Hugging Face Hub into a bucket",
@@ -95,8 +102,15 @@ def build_parser() -> argparse.ArgumentParser:
     )
     imports.add_argument("source", metavar="hf://ORG/NAME[@REVISION]", help="the repository; HF_TOKEN if it is gated")
     imports.add_argument("target", metavar="gs://BUCKET/FOLDER", help="an empty folder, or one of an earlier import")
-    add_smoke(commands)
-    return parser
+    convert = commands.add_parser(
+        "convert",
+        help="write a checkpoint of pickled weights (pytorch_model.bin) as safetensors",
+        description="Write a checkpoint of pickled weights as safetensors, with its configuration and tokenizer, into "
+        "a folder or a bucket. Nothing in a pickle is executed.",
+        argument_default=argparse.SUPPRESS,
+    )
+    convert.add_argument("source", metavar="SOURCE", help="gs://bucket/folder, hf://org/name[@revision] or a folder")
+    convert.add_argument("target", metavar="TARGET", help="gs://bucket/folder or a folder: a new one")
 
 
 class _Parser(argparse.ArgumentParser):
@@ -126,6 +140,10 @@ def _run(flags: dict[str, object], settings: Settings) -> int:
         return import_checkpoint(
             str(flags["source"]), str(flags["target"]), emulator_host=settings.storage_emulator_host
         )
+    if flags["command"] == "convert":
+        from service.offline.convert import convert
+
+        return convert(str(flags["source"]), str(flags["target"]), settings)
     from service.server.app import serve
 
     picture = flags.get("profile_start")

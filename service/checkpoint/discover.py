@@ -94,7 +94,7 @@ def locate(
     sentence_files: Mapping[str, Any] = {}
     if isinstance(layout, SnapshotLayout):
         sentence_files = read_sentence_files(source, objects)
-        layout, weights = _choose_weights(source, objects, layout)
+        layout, weights = choose_weights(source, objects, layout)
         modules = weights_of_modules(objects, sentence_files)
         layout, weights = SnapshotLayout((*layout.weights, *modules)), (*weights, *modules)
     if tokenizer.source is source:  # one source: one entry of the cache
@@ -200,13 +200,16 @@ def _tokenizer(uri: str, folders: Sequence[_Folder]) -> FileSet:
     )
 
 
-def _choose_weights(
+def choose_weights(
     source: Source, objects: Sequence[ObjectInfo], layout: SnapshotLayout
 ) -> tuple[SnapshotLayout, tuple[ObjectInfo, ...]]:
     """Return the files that hold the model, and all files that a Hugging Face snapshot needs.
 
     Some repositories hold the weights twice, under the standard names and under others (`consolidated.safetensors`):
     the index decides, and without one the standard name.
+
+    Raises:
+        MalformedCheckpoint, MissingFile: the index names no files, or one that is not there.
     """
     index_name, standard = (PICKLED_INDEX, "pytorch_model.bin") if layout.is_pickled else (INDEX, "model.safetensors")
     index = named(objects, [index_name])

@@ -20,13 +20,15 @@ from service.storage.location import GcsLocation, HubLocation, parse_location
 
 logger = logging.getLogger(__name__)
 
+SAFETENSORS = "*.safetensors"
 WANTED = (
-    "*.safetensors",
+    SAFETENSORS,
     "*.json",
     "*.jinja",
     "*.model",
     "*.txt",
-)  # not pickles, pictures and other frameworks' weights
+)  # not pictures and other frameworks' weights
+PICKLED = ("pytorch_model*.bin", "*/pytorch_model.bin")  # wanted where there are no safetensors
 RECORD = "import.json"  # which commit the folder holds
 LAST = "config.json"
 NUM_WORKERS = 4
@@ -81,8 +83,10 @@ def _listed(hub: HubLocation) -> tuple[str, list[HubEntry]]:
     entries = [
         HubEntry(file.rfilename, file.size or 0, file.lfs.sha256 if file.lfs else None, file.blob_id)
         for file in info.siblings or ()
-        if any(fnmatch(file.rfilename, pattern) for pattern in WANTED)
     ]
+    is_safe = any(fnmatch(entry.name, SAFETENSORS) for entry in entries)
+    wanted = WANTED if is_safe else (*WANTED, *PICKLED)
+    entries = [entry for entry in entries if any(fnmatch(entry.name, pattern) for pattern in wanted)]
     if info.sha is None or LAST not in {entry.name for entry in entries}:
         raise CheckpointNotFound(hub.uri, f"the repository holds no {LAST}.")
     return info.sha, entries

@@ -64,7 +64,7 @@ def test_a_bit_that_flips_once_leaves_the_right_weights(
 
 def test_a_shard_that_would_run_code_is_refused_before_a_weight_is_read(pickled_loader: Loader, gcs_bucket: GcsBucket):
     gcs_bucket.upload(f"pickled/{SHARDS[1]}", EXECUTING["the canary"][0])
-    with pytest.raises(RefusedPickle, match="asks for 'tests.weights") as caught:
+    with pytest.raises(RefusedPickle, match=r"asks for 'tests\.weights") as caught:
         pickled_loader.load()
     assert caught.value.file == SHARDS[1]
     assert not pickled_loader.visible()

@@ -102,6 +102,12 @@ def test_a_checkpoint_is_copied_without_other_frameworks_weights(hub, gcs_bucket
     assert found == WANTED
 
 
+def test_pickled_weights_are_copied_where_there_are_no_others(hub, gcs_bucket):
+    hub.files = {name: data for name, data in FILES.items() if name != "model.safetensors"}
+    run(gcs_bucket)
+    assert imported(gcs_bucket).keys() - {"import.json"} == hub.files.keys()
+
+
 def test_a_lost_connection_is_read_again(hub, gcs_bucket):
     hub.num_faults = 3
     run(gcs_bucket)

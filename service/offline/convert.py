@@ -1,0 +1,152 @@
+"""`levserve convert`: write a checkpoint of pickled weights as safetensors, into a folder or a bucket.
+
+The weights are verified on their way to this machine and written from there, shards as Hugging Face names them, with
+every file of configuration and tokenizer. `config.json` is written last, so a folder that has it is complete.
+"""
+
+import json
+import logging
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
+from dataclasses import replace
+from fnmatch import fnmatch
+from io import BufferedReader
+from pathlib import Path
+
+from huggingface_hub import split_state_dict_into_shards_factory
+
+from service.checkpoint.discover import choose_weights
+from service.checkpoint.layout import INDEX, PICKLED_INDEX, SnapshotLayout, detect_layout
+from service.errors import MalformedCheckpoint, SettingsError
+from service.observability.progress import Progress
+from service.settings import Settings
+from service.storage.cache.cache import CheckpointCache
+from service.storage.location import parse_location
+from service.storage.objects import ObjectInfo
+from service.storage.open_files import OpenFile, OpenFiles, open_pulled
+from service.storage.retry import RetryBudget, TransferLimits
+from service.storage.source import Source, open_source
+from service.storage.store import ObjectStore, open_store
+from service.weights.headers import read_headers
+from service.weights.safetensors import TensorEntry, merged
+from service.weights.safetensors_file import SafetensorsFile, tensor_bytes
+
+logger = logging.getLogger(__name__)
+
+COPIED = ("*.json", "*.jinja", "*.model", "*.txt")
+LAST = "config.json"
+MAX_SHARD_BYTES = 5_000_000_000  # as Hugging Face writes them
+NUM_WRITERS = 4
+READ_BYTES = 8 * 1024 * 1024
+MAX_GROWTH = 2  # tensors that share their elements are written one by one; a tied embedding doubles a small model
+
+type Tensors = dict[str, tuple[OpenFile, TensorEntry]]
+
+
+def convert(source_uri: str, target_uri: str, settings: Settings) -> int:
+    """Convert a checkpoint and return the exit code.
+
+    Args:
+        source_uri: `gs://bucket/prefix`, `hf://org/name[@revision]` or a folder.
+        target_uri: `gs://bucket/prefix` or a folder, without files of another origin.
+        settings: those of the cache and the emulator.
+
+    Raises:
+        SettingsError: an address is malformed, or the target holds other files.
+        CheckpointError: the source holds no pickled weights, or cannot be read, or the target cannot be written.
+    """
+    store = open_store(target_uri, "TARGET", emulator_host=settings.storage_emulator_host)
+    location = parse_location(source_uri, "SOURCE")
+    source = open_source(
+        location,
+        cache_root=settings.local_model_cache,
+        emulator_host=settings.storage_emulator_host,
+        limits=TransferLimits(deadline_s=settings.pull_timeout),
+    )
+    with closing(source):
+        objects = source.list()
+        weights = _pickled(source, objects)
+        copied = [info for info in objects if any(fnmatch(info.name, pattern) for pattern in COPIED)]
+        copied = [info for info in copied if not info.name.endswith(PICKLED_INDEX)]
+        cache = CheckpointCache(settings.local_model_cache, max_checkpoints=settings.max_cached_models)
+        pulled = source.pull([*weights, *copied], cache, Progress())
+        with open_pulled(source.uri, pulled, weights, Progress(), None) as opened:
+            shards = dict(_shards(source.uri, opened))
+            _check_target(store, {*shards, *(info.name for info in copied), INDEX})
+            _write(store, shards, opened, [(info.name, pulled.path / info.name) for info in copied])
+    logger.info("conversion complete", extra={"uri": store.uri, "files": len(shards)})
+    return 0
+
+
+def _pickled(source: Source, objects: Sequence[ObjectInfo]) -> list[ObjectInfo]:
+    """Return the files of pickled weights, those of modules after the model included."""
+    layout = detect_layout(source.uri, objects)
+    if not isinstance(layout, SnapshotLayout) or not layout.is_pickled:
+        raise SettingsError("SOURCE", f"{source.uri} holds no pytorch_model.bin; there is nothing to convert.")
+    modules = [info for info in objects if info.name.count("/") == 1 and info.name.endswith("/pytorch_model.bin")]
+    return [*choose_weights(source, objects, layout)[0].weights, *modules]
+
+
+def _shards(uri: str, opened: OpenFiles) -> Iterator[tuple[str, Tensors]]:
+    """Yield the tensors of each file to write, by its name; a folder of the source has its own."""
+    headers = read_headers(opened.files, opened.budget)
+    entries = merged(uri, [header.entries for header in headers])
+    files = {name: header.file for header in headers for name in header.entries}
+    growth = sum(map(tensor_bytes, entries.values())) / sum(header.file.info.size_bytes for header in headers)
+    if not entries or growth > MAX_GROWTH:
+        reason = (
+            f"its {len(entries)} tensors share elements so often that they would take {growth:.0f} times the bytes."
+        )
+        raise MalformedCheckpoint(uri, headers[0].file.info.name, reason if entries else "it holds no tensors.")
+    for folder in sorted({file.info.name.rpartition("/")[0] for file in files.values()}):
+        prefix = f"{folder}/" if folder else ""
+        # Headers name the tensors of a folder with it, and the files do not.
+        inside: Tensors = {
+            name.removeprefix(prefix): (files[name], entry)
+            for name, entry in entries.items()
+            if files[name].info.name.rpartition("/")[0] == folder
+        }
+        split = split_state_dict_into_shards_factory(
+            inside,
+            get_storage_size=lambda tensor: tensor_bytes(tensor[1]),
+            filename_pattern="model{suffix}.safetensors",
+            max_shard_size=MAX_SHARD_BYTES,
+        )
+        for file, names in split.filename_to_tensors.items():
+            yield prefix + file, {name: inside[name] for name in names}
+
+
+def _check_target(store: ObjectStore, written: set[str]) -> None:
+    present = store.list("")
+    others = sorted(present.keys() - written)
+    if LAST in present or others:
+        held = "a complete checkpoint" if LAST in present else f"{others[0]!r} of another origin"
+        raise SettingsError("TARGET", f"{store.uri} holds {held}. Convert into a new folder.")
+
+
+def _write(
+    store: ObjectStore, shards: Mapping[str, Tensors], opened: OpenFiles, copied: Sequence[tuple[str, Path]]
+) -> None:
+    # The time of a write is the target's, which has its own limits.
+    budget = RetryBudget(replace(opened.budget.limits, deadline_s=math.inf))
+
+    def write(file: str) -> None:
+        stream = SafetensorsFile(shards[file], budget)
+        with closing(BufferedReader(stream, READ_BYTES)) as content:
+            store.write(file, content)
+        logger.info("wrote", extra={"file": file, "tensors": len(shards[file]), "bytes": stream.size_bytes})
+
+    with ThreadPoolExecutor(NUM_WRITERS, thread_name_prefix="convert") as pool:
+        list(pool.map(write, shards))
+    top = {file: tensors for file, tensors in shards.items() if "/" not in file}
+    if len(top) > 1:
+        total_bytes = sum(tensor_bytes(entry) for tensors in top.values() for _, entry in tensors.values())
+        index = {
+            "metadata": {"total_size": total_bytes},
+            "weight_map": {name: file for file, tensors in top.items() for name in tensors},
+        }
+        store.write(INDEX, json.dumps(index, indent=2, sort_keys=True).encode() + b"\n")
+    for name, path in sorted(copied, key=lambda item: item[0] == LAST):
+        store.write(name, path.read_bytes())

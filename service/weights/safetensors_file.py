@@ -1,0 +1,98 @@
+"""A safetensors file as a stream: its tensors are read from other files when their bytes are, so none is held whole.
+
+Source: https://github.com/huggingface/safetensors#format
+"""
+
+import io
+import json
+import math
+import struct
+from bisect import bisect_right
+from collections.abc import Mapping
+from typing import override
+
+import numpy as np
+
+from service.storage.objects import read_range
+from service.storage.open_files import OpenFile
+from service.storage.retry import RetryBudget
+from service.weights.safetensors import TensorEntry
+from service.weights.strided import in_order
+
+# Bytes of one element, by safetensors' names of types.
+ELEMENT_BYTES = {"F64": 8, "F32": 4, "F16": 2, "BF16": 2, "I64": 8, "I32": 4, "I16": 2, "I8": 1, "U8": 1, "BOOL": 1}
+ALIGNMENT_BYTES = 8  # of the first tensor
+METADATA = {"format": "pt"}  # transformers asks for it: the shapes are those of PyTorch
+
+
+def tensor_bytes(entry: TensorEntry) -> int:
+    """Return the bytes of a tensor's elements, without those between them."""
+    return math.prod(entry.shape) * ELEMENT_BYTES[entry.dtype_name]
+
+
+class SafetensorsFile(io.RawIOBase):
+    """A readable, seekable file of tensors that lie in other files."""
+
+    def __init__(self, tensors: Mapping[str, tuple[OpenFile, TensorEntry]], budget: RetryBudget) -> None:
+        """Lay out the file; nothing is read yet.
+
+        Args:
+            tensors: where each tensor lies, by name.
+            budget: the time and the attempts of all reads.
+        """
+        super().__init__()
+        self._budget, self._position = budget, 0
+        # Elements of each type then begin at a multiple of their size.
+        self._tensors = sorted(tensors.items(), key=lambda item: -ELEMENT_BYTES[item[1][1].dtype_name])
+        header: dict[str, object] = {"__metadata__": METADATA}
+        self._starts, position = [], 0
+        for name, (_, entry) in self._tensors:
+            end = position + tensor_bytes(entry)
+            header[name] = {"dtype": entry.dtype_name, "shape": entry.shape, "data_offsets": [position, end]}
+            self._starts.append(position)
+            position = end
+        text = json.dumps(header).encode()
+        text += b" " * (-len(text) % ALIGNMENT_BYTES)
+        self._header = struct.pack("<Q", len(text)) + text
+        self._starts = [len(self._header) + start for start in self._starts]
+        self.size_bytes = len(self._header) + position
+        self._in_order: tuple[str, bytes] = ("", b"")  # the last tensor that had to be put in order
+
+    @override
+    def readable(self) -> bool:
+        return True
+
+    @override
+    def seekable(self) -> bool:
+        return True
+
+    @override
+    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
+        self._position = {io.SEEK_SET: 0, io.SEEK_CUR: self._position, io.SEEK_END: self.size_bytes}[whence] + offset
+        return self._position
+
+    @override
+    def readinto(self, buffer: memoryview) -> int:  # pyright: ignore[reportIncompatibleMethodOverride]
+        """Read within the header or one tensor; see `RangeReader.readinto` for what it raises."""
+        if self._position < len(self._header):
+            part = self._header[self._position : self._position + len(buffer)]
+        elif self._position < self.size_bytes:
+            # Of tensors that begin at the same byte, all but the last are empty.
+            index = bisect_right(self._starts, self._position) - 1
+            part = self._read(index, self._position - self._starts[index], len(buffer))
+        else:
+            part = b""
+        buffer[: len(part)] = part
+        self._position += len(part)
+        return len(part)
+
+    def _read(self, index: int, first: int, num_bytes: int) -> bytes:
+        name, (file, entry) = self._tensors[index]
+        num_bytes = min(num_bytes, tensor_bytes(entry) - first)
+        if entry.strides is None:
+            return read_range(file.source, file.info, entry.begin + first, num_bytes, self._budget)
+        if self._in_order[0] != name:
+            data = read_range(file.source, file.info, entry.begin, entry.end - entry.begin, self._budget)
+            unsigned = np.dtype(f"u{ELEMENT_BYTES[entry.dtype_name]}")
+            self._in_order = (name, in_order(entry, np.frombuffer(data, np.uint8), unsigned).tobytes())
+        return self._in_order[1][first : first + num_bytes]

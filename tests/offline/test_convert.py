@@ -1,0 +1,149 @@
+"""`levserve convert`: pickled weights to safetensors, in a folder or a bucket, with all that belongs to them."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+from safetensors import safe_open
+from safetensors.numpy import load_file
+
+from service.checkpoint.layout import INDEX
+from service.cli import build_parser
+from service.errors import MalformedCheckpoint, RefusedPickle, SettingsError
+from service.offline import convert as module
+from service.offline.convert import convert
+from service.settings import Settings
+from tests.checkpoint.streamed import TENSORS, Loader, same_weights
+from tests.checkpoint.test_pickled_loading import FILES, SHARDS
+from tests.gcs import GcsBucket, gcs_bucket, gcs_server
+from tests.weights.pickled.corpus import EXECUTING
+from tests.weights.pickled.written import archive, dictionary, pickled, state, storage, view
+
+__all__ = ["gcs_bucket", "gcs_server"]  # fixtures
+
+BASE = np.arange(24, dtype=np.float32).reshape(4, 6)
+VIEWS = {
+    "plain": BASE,
+    "transposed": BASE.T,
+    "columns": BASE[:, 1:3],
+    "ids": np.arange(3),
+    "half": np.float16([1, 2, 3]),
+}
+
+
+@pytest.fixture
+def source(tmp_path: Path) -> Path:
+    """A checkpoint of pickled shards, with a module of sentence-transformers and files that are not copied."""
+    folder = tmp_path / "source"
+    (folder / "2_Dense").mkdir(parents=True)
+    for name, data in FILES.items():
+        (folder / name).write_bytes(data)
+    value, storages = state({"linear.weight": BASE})
+    (folder / "2_Dense" / "pytorch_model.bin").write_bytes(archive(pickled(value), storages))
+    (folder / "2_Dense" / "config.json").write_text("{}")
+    (folder / "picture.png").write_bytes(b"")
+    return folder
+
+
+def settings(tmp_path: Path, **values) -> Settings:
+    return Settings(local_model_cache=tmp_path / "cache", **values)
+
+
+def files(folder: Path) -> set[str]:
+    return {path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file()}
+
+
+def test_a_checkpoint_becomes_one_file_and_keeps_what_belongs_to_it(tmp_path: Path, source: Path):
+    target = tmp_path / "target"
+    assert convert(str(source), str(target), settings(tmp_path)) == 0
+    module_files = {"2_Dense/model.safetensors", "2_Dense/config.json"}
+    assert files(target) == {"model.safetensors", "config.json", "tokenizer.json"} | module_files
+    written = load_file(target / "model.safetensors")
+    assert written.keys() == TENSORS.keys()
+    for name, tensor in TENSORS.items():
+        np.testing.assert_array_equal(written[name].view(np.uint16), tensor.view(np.uint16))
+    np.testing.assert_array_equal(load_file(target / "2_Dense" / "model.safetensors")["linear.weight"], BASE)
+    assert (target / "config.json").read_bytes() == FILES["config.json"]
+    with safe_open(target / "model.safetensors", "np") as opened:
+        assert opened.metadata() == {"format": "pt"}
+
+
+def test_a_bucket_is_converted_into_a_bucket_in_shards_and_served(
+    tmp_path: Path, gcs_bucket: GcsBucket, monkeypatch: pytest.MonkeyPatch
+):
+    for name, data in FILES.items():
+        gcs_bucket.upload(f"pickled/{name}", data)
+    monkeypatch.setattr(module, "MAX_SHARD_BYTES", 100_000)
+    values = settings(tmp_path, storage_emulator_host=gcs_bucket.endpoint)
+    assert convert(gcs_bucket.uri("pickled"), gcs_bucket.uri("safe"), values) == 0
+    loader = Loader(gcs_bucket.endpoint, gcs_bucket.name, tmp_path / "other", prefix="safe")
+    located = loader.locate()
+    assert len(located.layout.weights) > 1
+    assert same_weights(loader.load_located(located))
+    names = [info.name for info in located.layout.weights]
+    count = f"{len(names):05d}"
+    assert sorted(names) == [f"model-{number + 1:05d}-of-{count}.safetensors" for number in range(len(names))]
+    index = json.loads(located.weights.source.read(next(f for f in located.weights.objects if f.name == INDEX)))
+    assert index["metadata"] == {"total_size": sum(tensor.nbytes for tensor in TENSORS.values())}
+    assert index["weight_map"].keys() == TENSORS.keys()
+
+
+def test_views_of_every_kind_are_written_as_they_are_seen(tmp_path: Path):
+    (tmp_path / "source").mkdir()
+    value, storages = state(VIEWS)
+    (tmp_path / "source" / "pytorch_model.bin").write_bytes(archive(pickled(value), storages))
+    convert(str(tmp_path / "source"), str(tmp_path / "target"), settings(tmp_path))
+    written = load_file(tmp_path / "target" / "model.safetensors")
+    assert written.keys() == VIEWS.keys()
+    for name, tensor in VIEWS.items():
+        np.testing.assert_array_equal(written[name], tensor)
+        assert written[name].dtype == tensor.dtype
+
+
+def test_a_conversion_that_was_interrupted_goes_on_and_a_complete_one_is_left_alone(tmp_path: Path, source: Path):
+    target = tmp_path / "target"
+    target.mkdir()
+    (target / "model.safetensors").write_bytes(b"half")
+    convert(str(source), str(target), settings(tmp_path))
+    assert load_file(target / "model.safetensors").keys() == TENSORS.keys()
+    with pytest.raises(SettingsError, match=r"TARGET: .* holds a complete checkpoint"):
+        convert(str(source), str(target), settings(tmp_path))
+
+
+def test_a_folder_with_other_files_is_left_alone(tmp_path: Path, source: Path):
+    (tmp_path / "target").mkdir()
+    (tmp_path / "target" / "mine.txt").touch()
+    with pytest.raises(SettingsError, match=r"holds 'mine\.txt' of another origin"):
+        convert(str(source), str(tmp_path / "target"), settings(tmp_path))
+    assert files(tmp_path / "target") == {"mine.txt"}
+
+
+def test_a_pickle_that_would_run_code_leaves_nothing_behind(tmp_path: Path, source: Path):
+    (source / SHARDS[0]).write_bytes(EXECUTING["os.system"][0])
+    with pytest.raises(RefusedPickle, match=r"asks for 'os\.system'"):
+        convert(str(source), str(tmp_path / "target"), settings(tmp_path))
+    assert not (tmp_path / "target").exists()
+
+
+def test_safetensors_need_no_conversion(tmp_path: Path):
+    (tmp_path / "model.safetensors").touch()
+    with pytest.raises(SettingsError, match="there is nothing to convert"):
+        convert(str(tmp_path), str(tmp_path / "target"), settings(tmp_path))
+
+
+@pytest.mark.parametrize(("num_tensors", "reason"), [(0, "holds no tensors"), (50, "share elements so often")])
+def test_a_file_that_would_grow_without_bound_is_refused(tmp_path: Path, num_tensors: int, reason: str):
+    (tmp_path / "source").mkdir()
+    whole = view(storage("0", 10_000), (10_000,))
+    content = archive(pickled(dictionary({f"t{number}": whole for number in range(num_tensors)})), {"0": bytes(40_000)})
+    if num_tensors == 0:
+        content = archive(pickled(dictionary({})), {})
+    (tmp_path / "source" / "pytorch_model.bin").write_bytes(content)
+    with pytest.raises(MalformedCheckpoint, match=reason):
+        convert(str(tmp_path / "source"), str(tmp_path / "target"), settings(tmp_path))
+
+
+def test_the_command_takes_two_addresses():
+    parsed = build_parser().parse_args(["convert", "gs://a/b", "out"])
+    assert (parsed.command, parsed.source, parsed.target) == ("convert", "gs://a/b", "out")
