@@ -24,7 +24,7 @@ from service.encoder.shapes import EncoderShapes
 from service.engine.shapes import EngineShapes
 from service.errors import ServiceError
 from service.models.config import DecoderConfig
-from service.models.encoders.config import EncoderConfig
+from service.models.encoders.registry import AnyEncoderConfig
 from service.observability.metrics import Metrics
 from service.settings import Settings
 from service.storage.location import LocalLocation
@@ -50,7 +50,7 @@ NUM_READERS = 8
 
 
 def bundle_key(
-    config: DecoderConfig | EncoderConfig, dtype: np.dtype, shapes: EngineShapes | EncoderShapes, mesh: DeviceMesh
+    config: DecoderConfig | AnyEncoderConfig, dtype: np.dtype, shapes: EngineShapes | EncoderShapes, mesh: DeviceMesh
 ) -> BundleKey:
     """Return the key of the bundle that a model needs; which kernel it uses follows from these."""
     root = Path(service.__file__).parent

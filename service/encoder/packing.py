@@ -18,7 +18,7 @@ class PackedStep(NamedTuple):
 
     tokens: PackedTokens
     texts: PackedTexts
-    window: np.int32  # which of the bucket's windows no text crosses
+    window: np.ndarray  # a number: which of the bucket's windows no text crosses
 
 
 def pack(plan: Plan) -> PackedStep:
@@ -37,7 +37,9 @@ def pack(plan: Plan) -> PackedStep:
     types[places] = in_text >= np.array([text.second_from for text in plan.texts])[of_text]
     first, last = np.zeros(most_texts, np.int32), np.zeros(most_texts, np.int32)
     first[: len(starts)], last[: len(starts)] = starts, starts + lengths - 1
-    return PackedStep(PackedTokens(token_ids, positions, types), PackedTexts(segments, first, last), np.int32(window))
+    return PackedStep(
+        PackedTokens(token_ids, positions, types), PackedTexts(segments, first, last), np.array(window, np.int32)
+    )
 
 
 def _shortest_windows(lengths: Sequence[int], num_tokens: int) -> tuple[int, np.ndarray]:

@@ -54,7 +54,8 @@ class EncoderRunner:
         hidden = self._executables[embed_name(bucket)](self._weights, [], step.tokens)
         for group, weights in self._groups:
             executable = self._executables[layer_group_name(bucket, group)]
-            hidden = executable(weights, [], GroupInputs(hidden, step.texts.segments, step.window))
+            inputs = GroupInputs(hidden, step.tokens.positions, step.texts.segments, step.window)
+            hidden = executable(weights, [], inputs)
         return self._executables[vectors_name(bucket)](self._weights, [], VectorInputs(hidden, step.texts))
 
     def run_all(self) -> None:

@@ -6,28 +6,16 @@ queries, so that the scores of all pairs of tokens never exist at once.
 
 import functools
 from collections.abc import Callable
-from dataclasses import dataclass
 
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
-from service.kernels.windows import windows
+from service.kernels.windows import WHOLE_TEXT, Sight, windows
 
 BLOCK = 512  # queries
 # Of a pair of tokens that must not see each other: finite, so that the softmax of a row without any pair is finite.
 MASKED = -1e30
-
-
-@dataclass(frozen=True)
-class Sight:
-    """Which tokens of its own text a token sees."""
-
-    is_causal: bool = False  # none that follow it
-    reach: int | None = None  # none farther away, in tokens to either side
-
-
-WHOLE_TEXT = Sight()
 
 
 def segment_attention(
@@ -73,17 +61,18 @@ def _in_windows(
     if size <= BLOCK or size % BLOCK:
         attended = attend(*cut, jnp.arange(size))
     else:
-        attended = jax.lax.map(lambda window: _in_blocks(attend, *(array[None] for array in window))[0], cut)
+        attended = jax.lax.map(lambda part: _in_blocks(attend, part[0], part[1], part[2], part[3]), cut)
     return attended.swapaxes(1, 2).reshape(query.shape)
 
 
 def _in_blocks(
     attend: Callable[..., jax.Array], query: jax.Array, key: jax.Array, value: jax.Array, segments: jax.Array
-) -> Float[Array, "window head token head_dim"]:
-    """Attend from one block of queries after another."""
-    blocks = jnp.arange(query.shape[2]).reshape(-1, BLOCK)
-    attended = jax.lax.map(lambda block: attend(query[:, :, block], key, value, segments, block), blocks)
-    return jnp.moveaxis(attended, 0, 2).reshape(query.shape)
+) -> Float[Array, "head token head_dim"]:
+    """Attend within one window, from one block of queries after another."""
+    blocks = jnp.arange(query.shape[1]).reshape(-1, BLOCK)
+    others = (key[None], value[None], segments[None])
+    attended = jax.lax.map(lambda block: attend(query[None, :, block], *others, block)[0], blocks)
+    return jnp.moveaxis(attended, 0, 1).reshape(query.shape)
 
 
 def _attend(

@@ -62,6 +62,10 @@ class DecoderConfig:
         """Return the window of one layer in tokens, or None."""
         return self.sliding_windows[layer] if self.sliding_windows else None
 
+    def layer_traits(self, layer: int) -> int | None:
+        """Return what a layer's trace follows from besides the sizes of all layers: its window."""
+        return self.sliding_window(layer)
+
 
 @dataclass(frozen=True)
 class HubConfig:

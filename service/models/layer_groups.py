@@ -5,7 +5,7 @@ on a CPU 0.47 s for 30 layers, 0.07 s for five of them. Layers of equal trace sh
 Calling one for a few layers at a time costs no measurable time: the device is still busy with the call before.
 """
 
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from typing import Protocol, runtime_checkable
 
 from service.models.interface import LayerGroup
@@ -25,8 +25,8 @@ class Layers(Protocol):
         """The number of layers."""
         ...
 
-    def sliding_window(self, layer: int) -> int | None:
-        """Return the window of one layer in tokens, or None."""
+    def layer_traits(self, layer: int) -> Hashable:
+        """Return what a layer's trace follows from besides the sizes of all layers."""
         ...
 
 
@@ -38,7 +38,7 @@ def layer_groups(config: Layers, specs: Sequence[WeightSpec]) -> tuple[LayerGrou
         return num_kinds, abs(size - USUAL_SIZE)
 
     cut = _cut(config.num_layers, min(GROUP_SIZES, key=cost))
-    first_of_kind: dict[tuple[int | None, ...], range] = {}
+    first_of_kind: dict[tuple[Hashable, ...], range] = {}
     return tuple(
         LayerGroup(
             _kind(first_of_kind.setdefault(_trace_properties(config, layers), layers)), layers, _weights(specs, layers)
@@ -51,9 +51,9 @@ def _cut(num_layers: int, size: int) -> list[range]:
     return [range(first, min(first + size, num_layers)) for first in range(0, num_layers, size)]
 
 
-def _trace_properties(config: Layers, layers: range) -> tuple[int | None, ...]:
+def _trace_properties(config: Layers, layers: range) -> tuple[Hashable, ...]:
     """Return the properties that distinguish one group's trace from another's."""
-    return tuple(config.sliding_window(layer) for layer in layers)
+    return tuple(config.layer_traits(layer) for layer in layers)
 
 
 def _kind(layers: range) -> str:

@@ -18,9 +18,7 @@ from service.checkpoint.load import LoadedWeights, load_on_host
 from service.device.memory import expects_cpu, host_memory_bytes
 from service.errors import CheckpointError, UnsupportedModel
 from service.models.decoder_weights import decoder_weight_specs
-from service.models.encoders.registry import is_encoder, read_encoder_config
-from service.models.encoders.sentence import read_sentence_config
-from service.models.encoders.weights import encoder_weight_specs
+from service.models.encoders.registry import any_encoder_weight_specs, is_encoder, read_encoder_config
 from service.models.registry import read_config
 from service.models.weight_spec import WeightSpec
 from service.settings import Settings
@@ -93,9 +91,8 @@ def _expected(settings: Settings, checkpoint: LocatedCheckpoint, cancelled: thre
 def _weight_specs(settings: Settings, checkpoint: LocatedCheckpoint) -> tuple[WeightSpec, ...]:
     uri, hub_config = checkpoint.uri, checkpoint.hub_config
     dtype = choose_dtype(settings.dtype, hub_config, "cpu")
-    if is_encoder(hub_config):
-        vector = read_sentence_config(uri, checkpoint.sentence_files).vector
-        return encoder_weight_specs(read_encoder_config(uri, hub_config, vector), dtype)
+    if is_encoder(hub_config, checkpoint.sentence_files):
+        return any_encoder_weight_specs(read_encoder_config(uri, hub_config, checkpoint.sentence_files), dtype)
     return decoder_weight_specs(read_config(uri, hub_config), dtype)
 
 

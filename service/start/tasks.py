@@ -169,7 +169,7 @@ def assemble_model(
 def import_choice(context: StartContext, checkpoint: LocatedCheckpoint) -> "Callable[..., ModelSpec]":
     """Import what chooses the spec of the checkpoint's kind of model, and return it."""
     with context.progress.phase(Phase.IMPORT, "engine"):
-        if is_encoder(checkpoint.hub_config):
+        if is_encoder(checkpoint.hub_config, checkpoint.sentence_files):
             from service.start.kinds.encoder_spec import choose_encoder_spec
 
             return choose_encoder_spec

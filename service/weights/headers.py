@@ -1,6 +1,6 @@
 """What the files of a checkpoint say they hold, read before a byte of a tensor is, whatever their format."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
@@ -9,6 +9,7 @@ from service.storage.retry import RetryBudget
 from service.weights.safetensors import Header, read_header
 
 SAFETENSORS_SUFFIX = ".safetensors"
+MODEL_PREFIX = "model."
 
 
 def read_headers(files: Sequence[OpenFile], budget: RetryBudget) -> list[Header]:
@@ -21,6 +22,19 @@ def read_headers(files: Sequence[OpenFile], budget: RetryBudget) -> list[Header]
     """
     with ThreadPoolExecutor(min(len(files), budget.limits.num_workers), thread_name_prefix="header") as pool:
         return list(pool.map(lambda file: _read(file, budget), files))
+
+
+def without_prefix(headers: Sequence[Header], wanted: Iterable[str]) -> list[Header]:
+    """Return headers whose tensors are named as in the bare model, if that is how the wanted ones are named.
+
+    A checkpoint of a model with a head has `model.` before the names of the bare model; one of the bare model has not.
+    """
+    if any(name.startswith(MODEL_PREFIX) for name in wanted):
+        return list(headers)
+    return [
+        replace(header, entries={name.removeprefix(MODEL_PREFIX): entry for name, entry in header.entries.items()})
+        for header in headers
+    ]
 
 
 def _read(file: OpenFile, budget: RetryBudget) -> Header:

@@ -25,7 +25,7 @@ from service.storage.objects import Chunk, Slice, divide
 from service.storage.open_files import OpenFile
 from service.storage.retry import RetryBudget, TransferLimits
 from service.weights.assembly import Assembly
-from service.weights.headers import read_headers
+from service.weights.headers import read_headers, without_prefix
 from service.weights.safetensors import DTYPES, Header, TensorEntry, check_tensors, merged, stored_dtype
 from service.weights.strided import StridedTensors, in_order
 
@@ -106,7 +106,8 @@ def _read_checked_headers(target: WeightTarget, files: Sequence[OpenFile], budge
 
 
 def _read_headers_once(target: WeightTarget, files: Sequence[OpenFile], budget: RetryBudget) -> list[Header]:
-    headers = read_headers(files, budget)
+    wanted = [source.name for spec in target.specs for source in spec.sources]
+    headers = without_prefix(read_headers(files, budget), wanted)
     uri = files[0].source.uri
     tensors = merged(uri, [header.entries for header in headers])
     check_tensors(uri, target.specs, {name: entry.shape for name, entry in tensors.items()})

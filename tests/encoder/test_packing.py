@@ -18,7 +18,7 @@ def plan_of(bucket, *lengths, second_from=()):
 
 
 def window_of(plan):
-    return windows(plan.bucket)[pack(plan).window]
+    return windows(plan.bucket)[int(pack(plan).window)]
 
 
 @pytest.mark.parametrize(

@@ -4,8 +4,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from service.kernels.segments import Sight, segment_attention
-from service.kernels.windows import windows
+from service.kernels.segments import segment_attention
+from service.kernels.windows import Sight, windows
 from tests.tolerances import SAME_ATTENTION_ATOL
 
 SCALE = 0.5

@@ -12,17 +12,20 @@ from service.encoder.shapes import EncoderShapes, num_texts
 from service.encoder.steps.names import embed_name, layer_group_name, vectors_name
 from service.models.encoders.encoder import Encoder
 from service.models.encoders.packing import GroupInputs, PackedTexts, PackedTokens, VectorInputs
+from service.models.encoders.rotary import RotaryEncoder
 from service.models.interface import LayerGroup, Weights
+
+type AnyEncoder = Encoder | RotaryEncoder
 
 
 def encoder_programs(
-    model: Encoder, shapes: EncoderShapes, weight_shapes: Mapping[str, jax.ShapeDtypeStruct]
+    model: AnyEncoder, shapes: EncoderShapes, weight_shapes: Mapping[str, jax.ShapeDtypeStruct]
 ) -> list[Program]:
     """Return all programs of an encoder."""
     return [program for bucket in shapes.buckets for program in _of_bucket(model, bucket, weight_shapes)]
 
 
-def _of_bucket(model: Encoder, bucket: int, weights: Mapping[str, jax.ShapeDtypeStruct]) -> Iterator[Program]:
+def _of_bucket(model: AnyEncoder, bucket: int, weights: Mapping[str, jax.ShapeDtypeStruct]) -> Iterator[Program]:
     tokens, texts = _ints(bucket), _ints(num_texts(bucket))
     hidden: Any = jax.ShapeDtypeStruct((bucket, model.config.hidden_size), model.dtype)
     yield Program(
@@ -33,7 +36,7 @@ def _of_bucket(model: Encoder, bucket: int, weights: Mapping[str, jax.ShapeDtype
             layer_group_name(bucket, group),
             functools.partial(_run_layer_group, model, group),
             [weights[name] for name in group.weights],
-            inputs=GroupInputs(hidden, tokens, _ints()),
+            inputs=GroupInputs(hidden, tokens, tokens, _ints()),
         )
     yield Program(
         vectors_name(bucket),
@@ -47,15 +50,15 @@ def _ints(*shape: int) -> Any:
     return jax.ShapeDtypeStruct(shape, jnp.int32)
 
 
-def _embed(model: Encoder, weights: Weights, state: Any, tokens: PackedTokens) -> tuple[Any, jax.Array]:
+def _embed(model: AnyEncoder, weights: Weights, state: Any, tokens: PackedTokens) -> tuple[Any, jax.Array]:
     return state, model.embed(weights, tokens)
 
 
 def _run_layer_group(
-    model: Encoder, group: LayerGroup, weights: Sequence[jax.Array], state: Any, inputs: Any
+    model: AnyEncoder, group: LayerGroup, weights: Sequence[jax.Array], state: Any, inputs: Any
 ) -> tuple[Any, jax.Array]:
     return state, model.run_layer_group(group, weights, inputs)
 
 
-def _vectors(model: Encoder, weights: Weights, state: Any, inputs: Any) -> tuple[Any, jax.Array]:
+def _vectors(model: AnyEncoder, weights: Weights, state: Any, inputs: Any) -> tuple[Any, jax.Array]:
     return state, model.vectors(weights, inputs.hidden, inputs.texts)

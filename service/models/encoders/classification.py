@@ -4,6 +4,9 @@ Source: transformers `BertForSequenceClassification` and `XLMRobertaClassificati
 sentence-transformers `cross_encoder/CrossEncoder.py` (get_default_activation_fn).
 """
 
+from collections.abc import Mapping
+from typing import Any
+
 from service.errors import UnsupportedModel
 from service.models.config import HubConfig
 from service.models.encoders.config import Activation, DenseLayer, Pooling, VectorConfig
@@ -15,15 +18,17 @@ HEADS = {
     "roberta": ("classifier.dense", "classifier.out_proj"),
     "xlm-roberta": ("classifier.dense", "classifier.out_proj"),
 }
+# They score the last token, with one layer.
+DECODERS = ("llama", "mistral", "qwen2", "qwen3")
 SCORE_ACTIVATIONS = {
     "torch.nn.modules.linear.Identity": Activation.NONE,
     "torch.nn.modules.activation.Sigmoid": Activation.SIGMOID,
 }
 
 
-def is_reranker(config: HubConfig) -> bool:
-    """Return whether a configuration describes a model with a classification head."""
-    return any(str(name).endswith(CLASS_SUFFIX) for name in config.values.get("architectures") or ())
+def is_reranker(values: Mapping[str, Any]) -> bool:
+    """Return whether a `config.json` describes a model with a classification head."""
+    return any(str(name).endswith(CLASS_SUFFIX) for name in values.get("architectures") or ())
 
 
 def score_config(config: HubConfig) -> VectorConfig:
@@ -37,7 +42,14 @@ def score_config(config: HubConfig) -> VectorConfig:
         message = f"config.json: a head with {num_labels} labels (id2label) is not served; a reranker has 1."
         raise UnsupportedModel(config.uri, message)
     size = config.required_int("hidden_size")
-    hidden, out = HEADS[str(config.values["model_type"])]
+    model_type = str(config.values["model_type"])
+    if model_type in DECODERS:
+        score = DenseLayer("score", size, 1, has_bias=False, activation=_activation(config))
+        return VectorConfig(Pooling.LAST, (score,), is_score=True)
+    if model_type not in HEADS:
+        served = ", ".join((*HEADS, *DECODERS))
+        raise UnsupportedModel(config.uri, f"config.json: a {model_type!r} reranker is not served. Served: {served}.")
+    hidden, out = HEADS[model_type]
     layers = (
         DenseLayer(hidden, size, size, has_bias=True, activation=Activation.TANH),
         DenseLayer(out, size, 1, has_bias=True, activation=_activation(config)),

@@ -79,6 +79,6 @@ class EncoderConfig:
         """The dimension of a text's vector."""
         return self.vector.dense[-1].out_size if self.vector.dense else self.hidden_size
 
-    def sliding_window(self, layer: int) -> int | None:
-        """Return the window of one layer in tokens; None, because every token attends to all of its text."""
+    def layer_traits(self, layer: int) -> None:
+        """Return what a layer's trace follows from besides the sizes of all layers: nothing."""
         del layer

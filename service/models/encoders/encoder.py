@@ -18,7 +18,7 @@ from service.kernels.segments import segment_attention
 from service.models.encoders.activations import activate
 from service.models.encoders.config import EncoderConfig
 from service.models.encoders.packing import GroupInputs, PackedTexts, PackedTokens
-from service.models.encoders.pooling import normalize, pool
+from service.models.encoders.pooling import text_vectors
 from service.models.encoders.weights import encoder_weight_specs
 from service.models.interface import LayerGroup, Weights
 from service.models.layer_groups import layer_groups
@@ -67,14 +67,7 @@ class Encoder:
         self, weights: Weights, hidden: Float[Array, "token hidden"], texts: PackedTexts
     ) -> Float[Array, "text vector"]:
         """Return each text's vector, in float32."""
-        way = self.config.vector
-        vectors = pool(hidden, texts, way.pooling)
-        for index, dense in enumerate(way.dense):
-            vectors = vectors @ weights[f"dense.{index}"].astype(jnp.float32).T
-            if dense.has_bias:
-                vectors = vectors + weights[f"dense.{index}.bias"].astype(jnp.float32)[None]
-            vectors = activate(vectors, dense.activation)
-        return normalize(vectors) if way.is_normalized else vectors
+        return text_vectors(weights, hidden, texts, self.config.vector)
 
     def _attention(
         self, named: Weights, prefix: str, hidden: Float[Array, "token hidden"], inputs: GroupInputs

@@ -28,6 +28,7 @@ class GroupInputs(NamedTuple):
     """The inputs of a layer group besides weights."""
 
     hidden: Float[HostOrDevice, "token hidden"]  # from the previous layer group
+    positions: Int[HostOrDevice, "token"]  # within their texts
     segments: Int[HostOrDevice, "token"]
     window: Int[HostOrDevice, ""]  # which of the row's windows no text crosses
 

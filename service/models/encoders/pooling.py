@@ -7,11 +7,26 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from service.models.encoders.config import Pooling
+from service.models.encoders.activations import activate
+from service.models.encoders.config import Pooling, VectorConfig
 from service.models.encoders.packing import PackedTexts
+from service.models.interface import Weights
 
 # Source: torch.nn.functional.normalize, its default eps.
 SMALLEST_LENGTH = 1e-12
+
+
+def text_vectors(
+    weights: Weights, hidden: Float[Array, "token hidden"], texts: PackedTexts, way: VectorConfig
+) -> Float[Array, "text vector"]:
+    """Return each text's vector: pooled, through the dense layers, and of length 1 if the model's are."""
+    vectors = pool(hidden, texts, way.pooling)
+    for index, dense in enumerate(way.dense):
+        vectors = vectors @ weights[f"dense.{index}"].astype(jnp.float32).T
+        if dense.has_bias:
+            vectors = vectors + weights[f"dense.{index}.bias"].astype(jnp.float32)[None]
+        vectors = activate(vectors, dense.activation)
+    return normalize(vectors) if way.is_normalized else vectors
 
 
 def pool(hidden: Float[Array, "token hidden"], texts: PackedTexts, pooling: Pooling) -> Float[Array, "text hidden"]:

@@ -4,31 +4,72 @@ from collections.abc import Mapping
 from importlib import import_module
 from typing import Any
 
+import numpy as np
+
 from service.models.config import HubConfig
 from service.models.encoders.classification import is_reranker, score_config
-from service.models.encoders.config import EncoderConfig, VectorConfig
+from service.models.encoders.config import EncoderConfig, Pooling, VectorConfig
+from service.models.encoders.rotary_config import RotaryConfig
+from service.models.encoders.rotary_weights import rotary_weight_specs
+from service.models.encoders.sentence import MODULES, read_sentence_config
+from service.models.encoders.weights import encoder_weight_specs
+from service.models.weight_spec import WeightSpec
+
+type AnyEncoderConfig = EncoderConfig | RotaryConfig
 
 # Each model_type and its module.
-ENCODER_FAMILIES = {"bert": "bert", "roberta": "xlm_roberta", "xlm-roberta": "xlm_roberta"}
+ENCODER_FAMILIES = {
+    "bert": "bert",
+    "gemma3_text": "gemma3",
+    "modernbert": "modernbert",
+    "roberta": "xlm_roberta",
+    "xlm-roberta": "xlm_roberta",
+}
+# They generate text, unless the checkpoint says that it was trained to encode.
+DECODER_FAMILIES = {"llama": "llama", "mistral": "llama", "qwen2": "llama", "qwen3": "llama"}
+# The classes of transformers that have no head, so that they cannot generate.
+BARE_CLASSES = ("LlamaModel", "MistralModel", "Qwen2Model", "Qwen3Model")
 
 
-def is_encoder(values: Mapping[str, Any]) -> bool:
-    """Return whether a `config.json` describes an encoder."""
-    return values.get("model_type") in ENCODER_FAMILIES
+def is_encoder(values: Mapping[str, Any], sentence_files: Mapping[str, Any]) -> bool:
+    """Return whether a checkpoint is an encoder's.
+
+    Args:
+        values: the content of its `config.json`.
+        sentence_files: its files of sentence-transformers, by name.
+    """
+    model_type, classes = values.get("model_type"), values.get("architectures") or ()
+    encodes = MODULES in sentence_files or is_reranker(values) or any(name in BARE_CLASSES for name in classes)
+    return model_type in ENCODER_FAMILIES or (model_type in DECODER_FAMILIES and encodes)
 
 
-def read_encoder_config(uri: str, values: Mapping[str, Any], vector: VectorConfig) -> EncoderConfig:
-    """Read the `config.json` of an encoder.
+def read_encoder_config(
+    uri: str, values: Mapping[str, Any], sentence_files: Mapping[str, Any] | None = None
+) -> AnyEncoderConfig:
+    """Read the `config.json` of an encoder, and how its files of sentence-transformers make a vector.
+
+    Without such files a vector is the last token's for a decoder, and the mean of all tokens for any other.
 
     Args:
         uri: the checkpoint, for messages.
         values: its content.
-        vector: the way from hidden states to a vector; a reranker has its own.
+        sentence_files: the files of sentence-transformers, by name.
 
     Raises:
         UnsupportedModel: a feature of this model is not served.
     """
-    module = ENCODER_FAMILIES[values["model_type"]]
-    config = HubConfig(uri, values)
-    chosen = score_config(config) if is_reranker(config) else vector
-    return import_module(f"service.models.encoders.{module}").read_config(config, chosen)
+    config, files, is_decoder = HubConfig(uri, values), sentence_files or {}, values["model_type"] in DECODER_FAMILIES
+    if is_reranker(values):
+        vector = score_config(config)
+    elif is_decoder and MODULES not in files:
+        vector = VectorConfig(Pooling.LAST)
+    else:
+        vector = read_sentence_config(uri, files).vector
+    module = (ENCODER_FAMILIES | DECODER_FAMILIES)[values["model_type"]]
+    return import_module(f"service.models.encoders.{module}").read_config(config, vector)
+
+
+def any_encoder_weight_specs(config: AnyEncoderConfig, dtype: np.dtype) -> tuple[WeightSpec, ...]:
+    """Name every weight array of an encoder of any family."""
+    specs = rotary_weight_specs if isinstance(config, RotaryConfig) else encoder_weight_specs
+    return specs(config, dtype)  # pyright: ignore[reportArgumentType]

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from service.models.encoders.config import EncoderConfig
+from service.models.encoders.config import EncoderConfig, VectorConfig
 from service.models.weight_spec import FLOAT32, TensorSource, WeightSpec
 
 # Of one head, in the order in which the weights are joined.
@@ -18,21 +18,31 @@ def encoder_weight_specs(config: EncoderConfig, dtype: np.dtype = FLOAT32) -> tu
     """Name every weight array of an encoder, in the order of use."""
     embed, theirs = config.hidden_size, f"{config.prefix}embeddings."
     specs = [
-        _plain("words", ("vocab", "embed"), (config.vocab_size, embed), f"{theirs}word_embeddings.weight"),
-        _plain(
-            "positions", ("position", "embed"), (config.num_positions, embed), f"{theirs}position_embeddings.weight"
-        ),
-        _plain("types", ("type", "embed"), (config.num_token_types, embed), f"{theirs}token_type_embeddings.weight"),
+        plain("words", ("vocab", "embed"), (config.vocab_size, embed), f"{theirs}word_embeddings.weight"),
+        plain("positions", ("position", "embed"), (config.num_positions, embed), f"{theirs}position_embeddings.weight"),
+        plain("types", ("type", "embed"), (config.num_token_types, embed), f"{theirs}token_type_embeddings.weight"),
         *_norm("embed_norm", embed, f"{theirs}LayerNorm"),
     ]
     for layer in range(config.num_layers):
         specs += _attention(config, layer) + _mlp(config, layer)
-    for index, dense in enumerate(config.vector.dense):
-        name, tensor = f"dense.{index}", dense.tensor
-        specs.append(_plain(name, ("dense", "embed"), (dense.out_size, dense.in_size), f"{tensor}.weight"))
-        if dense.has_bias:
-            specs.append(_plain(f"{name}.bias", ("dense",), (dense.out_size,), f"{tensor}.bias"))
+    specs += dense_weight_specs(config.vector)
     return tuple(replace(spec, dtype=dtype) for spec in specs)
+
+
+def dense_weight_specs(vector: VectorConfig) -> list[WeightSpec]:
+    """Name the arrays of the layers after the pooling."""
+    specs = []
+    for index, dense in enumerate(vector.dense):
+        name, tensor = f"dense.{index}", dense.tensor
+        specs.append(plain(name, ("dense", "embed"), (dense.out_size, dense.in_size), f"{tensor}.weight"))
+        if dense.has_bias:
+            specs.append(plain(f"{name}.bias", ("dense",), (dense.out_size,), f"{tensor}.bias"))
+    return specs
+
+
+def plain(name: str, axes: tuple[str, ...], shape: tuple[int, ...], tensor: str) -> WeightSpec:
+    """Return the spec of an array that is one tensor, as it is."""
+    return WeightSpec(name, axes, shape, (TensorSource(tensor, shape=shape, view=shape),))
 
 
 def _attention(config: EncoderConfig, layer: int) -> list[WeightSpec]:
@@ -52,7 +62,7 @@ def _attention(config: EncoderConfig, layer: int) -> list[WeightSpec]:
             (embed, heads, dim),
             (TensorSource(output, shape=(embed, embed), view=(embed, heads, dim)),),
         ),
-        _plain(ours + "output_bias", ("embed",), (embed,), f"{theirs}output.dense.bias"),
+        plain(ours + "output_bias", ("embed",), (embed,), f"{theirs}output.dense.bias"),
         *_norm(ours + "attention_norm", embed, f"{theirs}output.LayerNorm"),
     ]
 
@@ -61,20 +71,16 @@ def _mlp(config: EncoderConfig, layer: int) -> list[WeightSpec]:
     embed, mlp = config.hidden_size, config.mlp_size
     ours, theirs = f"layers.{layer}.", f"{config.prefix}encoder.layer.{layer}."
     return [
-        _plain(ours + "up", ("mlp", "embed"), (mlp, embed), f"{theirs}intermediate.dense.weight"),
-        _plain(ours + "up_bias", ("mlp",), (mlp,), f"{theirs}intermediate.dense.bias"),
-        _plain(ours + "down", ("embed", "mlp"), (embed, mlp), f"{theirs}output.dense.weight"),
-        _plain(ours + "down_bias", ("embed",), (embed,), f"{theirs}output.dense.bias"),
+        plain(ours + "up", ("mlp", "embed"), (mlp, embed), f"{theirs}intermediate.dense.weight"),
+        plain(ours + "up_bias", ("mlp",), (mlp,), f"{theirs}intermediate.dense.bias"),
+        plain(ours + "down", ("embed", "mlp"), (embed, mlp), f"{theirs}output.dense.weight"),
+        plain(ours + "down_bias", ("embed",), (embed,), f"{theirs}output.dense.bias"),
         *_norm(ours + "mlp_norm", embed, f"{theirs}output.LayerNorm"),
     ]
 
 
 def _norm(name: str, size: int, tensor: str) -> list[WeightSpec]:
     return [
-        _plain(name, ("embed",), (size,), f"{tensor}.weight"),
-        _plain(f"{name}_bias", ("embed",), (size,), f"{tensor}.bias"),
+        plain(name, ("embed",), (size,), f"{tensor}.weight"),
+        plain(f"{name}_bias", ("embed",), (size,), f"{tensor}.bias"),
     ]
-
-
-def _plain(name: str, axes: tuple[str, ...], shape: tuple[int, ...], tensor: str) -> WeightSpec:
-    return WeightSpec(name, axes, shape, (TensorSource(tensor, shape=shape, view=shape),))

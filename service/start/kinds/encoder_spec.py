@@ -13,10 +13,9 @@ from service.device.mesh import DeviceMesh
 from service.encoder.shapes import EncoderShapes
 from service.encoder.steps.names import compile_order, program_names, step_names
 from service.errors import DoesNotFit, SettingsError
-from service.models.encoders.config import EncoderConfig
-from service.models.encoders.registry import read_encoder_config
+from service.models.encoders.registry import AnyEncoderConfig, any_encoder_weight_specs, read_encoder_config
+from service.models.encoders.rotary_config import RotaryConfig
 from service.models.encoders.sentence import SentenceConfig, read_sentence_config
-from service.models.encoders.weights import encoder_weight_specs
 from service.models.interface import LayerGroup
 from service.models.layer_groups import layer_groups
 from service.models.weight_shapes import weight_shapes
@@ -29,6 +28,7 @@ if TYPE_CHECKING:
     import jax
 
     from service.models.encoders.encoder import Encoder
+    from service.models.encoders.rotary import RotaryEncoder
     from service.start.kinds.running_encoder import RunningEncoder
 
 
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 class EncoderSpec(ModelSpec):
     """The spec of a model that turns texts into vectors."""
 
-    config: EncoderConfig
+    config: AnyEncoderConfig
     shapes: EncoderShapes
     sentence: SentenceConfig
     matryoshka_sizes: tuple[int, ...] | None  # dimensions to which vectors may be cut; empty for any, None for none
@@ -74,14 +74,20 @@ class EncoderSpec(ModelSpec):
         return {"max_model_len": self.shapes.max_text_tokens, "vector_size": self.config.vector_size}
 
     @override
-    def model(self) -> "Encoder":
+    def model(self) -> "Encoder | RotaryEncoder":
         from service.kernels.linear import choose_num_splits
+
+        num_splits = choose_num_splits(self.mesh, self.dtype)
+        if isinstance(self.config, RotaryConfig):
+            from service.models.encoders.rotary import RotaryEncoder
+
+            return RotaryEncoder(self.config, self.dtype, num_splits)
         from service.models.encoders.encoder import Encoder
 
-        return Encoder(self.config, self.dtype, choose_num_splits(self.mesh, self.dtype))
+        return Encoder(self.config, self.dtype, num_splits)
 
     @override
-    def programs(self, model: "Encoder") -> Sequence[Program]:
+    def programs(self, model: "Encoder | RotaryEncoder") -> Sequence[Program]:
         from service.encoder.steps.programs import encoder_programs
 
         return encoder_programs(model, self.shapes, weight_shapes(self.specs, self.mesh))
@@ -133,10 +139,10 @@ def choose_encoder_spec(settings: Settings, located: LocatedCheckpoint, devices:
     if (settings.tensor_parallel or 1) > 1:
         raise SettingsError("TENSOR_PARALLEL", "must be 1 for an encoder, which one device runs whole.")
     sentence = read_sentence_config(located.uri, located.sentence_files)
-    config = read_encoder_config(located.uri, located.hub_config, sentence.vector)
+    config = read_encoder_config(located.uri, located.hub_config, located.sentence_files)
     mesh = DeviceMesh(tuple(devices[:1]))
     dtype = choose_dtype(settings.dtype, located.hub_config, mesh.platform)
-    specs = encoder_weight_specs(config, dtype)
+    specs = any_encoder_weight_specs(config, dtype)
     needed_bytes = weights_bytes(specs, mesh)
     memory_bytes = usable_memory_bytes(mesh.devices, settings.device_memory_fraction)
     if needed_bytes > memory_bytes:
@@ -148,7 +154,7 @@ def choose_encoder_spec(settings: Settings, located: LocatedCheckpoint, devices:
     return EncoderSpec(dtype, specs, mesh, key, config, shapes, sentence, _matryoshka_sizes(located.hub_config))
 
 
-def _max_text_tokens(settings: Settings, config: EncoderConfig, sentence: SentenceConfig) -> int:
+def _max_text_tokens(settings: Settings, config: AnyEncoderConfig, sentence: SentenceConfig) -> int:
     if settings.max_model_len is None:
         return min(config.context_len, sentence.max_tokens or config.context_len)
     if settings.max_model_len > config.context_len:

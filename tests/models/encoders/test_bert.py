@@ -3,13 +3,13 @@
 import pytest
 
 from service.errors import UnsupportedModel
-from service.models.encoders.config import Activation, VectorConfig
+from service.models.encoders.config import Activation
 from service.models.encoders.registry import is_encoder, read_encoder_config
 from tests.encoder.tiny import CONFIG
 
 
 def read(**changes):
-    return read_encoder_config("model", CONFIG | changes, VectorConfig())
+    return read_encoder_config("model", CONFIG | changes)
 
 
 def test_a_configuration_gives_the_geometry():
@@ -23,8 +23,8 @@ def test_a_model_with_a_head_holds_the_encoder_under_the_name_of_its_family():
 
 
 def test_encoders_are_told_from_decoders_by_their_family():
-    assert is_encoder(CONFIG)
-    assert not is_encoder({"model_type": "llama"})
+    assert is_encoder(CONFIG, {})
+    assert not is_encoder({"model_type": "llama"}, {})
 
 
 @pytest.mark.parametrize(

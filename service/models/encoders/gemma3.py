@@ -1,0 +1,63 @@
+"""EmbeddingGemma: the text model of Gemma 3 with attention to both sides.
+
+Source: Vera et al. 2025, arXiv:2509.20354; transformers `models/gemma3/configuration_gemma3.py`.
+"""
+
+from dataclasses import replace
+
+from service.kernels.windows import Sight
+from service.models.config import HubConfig
+from service.models.encoders.bert import ACTIVATIONS
+from service.models.encoders.config import VectorConfig
+from service.models.encoders.layer_kinds import FULL, SLIDING, read_layer_kinds, read_ropes
+from service.models.encoders.llama import NAMES as LLAMA_NAMES
+from service.models.encoders.rotary_config import Norm, RotaryConfig, RotaryLayer
+
+NAMES = replace(
+    LLAMA_NAMES,
+    query_norm="self_attn.q_norm",
+    key_norm="self_attn.k_norm",
+    attention_post_norm="post_attention_layernorm",
+    mlp_norm="pre_feedforward_layernorm",
+    mlp_post_norm="post_feedforward_layernorm",
+)
+THETA_KEYS = {FULL: ("rope_theta", 1_000_000.0), SLIDING: ("rope_local_base_freq", 10_000.0)}
+
+
+def read_config(config: HubConfig, vector: VectorConfig) -> RotaryConfig:
+    """Read a `config.json` of model_type `gemma3_text`.
+
+    Raises:
+        UnsupportedModel: a value is missing, malformed, or asks for a feature that is not served.
+    """
+    config.refuse_unless("attention_bias", False)
+    config.refuse_unless("quantization_config")
+    config.refuse_unless("attn_logit_softcapping")
+    config.refuse_unless("hidden_activation", *ACTIVATIONS)
+    hidden_size, num_heads = config.required_int("hidden_size"), config.required_int("num_attention_heads")
+    head_dim, context_len = config.optional_int("head_dim", 256), config.required_int("max_position_embeddings")
+    every = config.optional_int("sliding_window_pattern", config.optional_int("_sliding_window_pattern", 6))
+    kinds = read_layer_kinds(config, lambda layer: (layer + 1) % every == 0)
+    ropes = read_ropes(config, THETA_KEYS, head_dim=head_dim, context_len=context_len)
+    window, is_causal = config.optional_int("sliding_window", 4096), not config.flag("use_bidirectional_attention")
+    # A causal window counts the token itself; one to both sides reaches half as far to each.
+    reach = window - 1 if is_causal else window // 2
+    sights = {FULL: Sight(is_causal), SLIDING: Sight(is_causal, reach)}
+    return RotaryConfig(
+        model_type=str(config.values["model_type"]),
+        vocab_size=config.required_int("vocab_size"),
+        hidden_size=hidden_size,
+        mlp_size=config.required_int("intermediate_size"),
+        num_heads=num_heads,
+        num_kv_heads=config.optional_int("num_key_value_heads", num_heads),
+        head_dim=head_dim,
+        context_len=context_len,
+        norm=Norm.RMS_PLUS_ONE,
+        norm_eps=float(config.values.get("rms_norm_eps", 1e-6)),
+        activation=ACTIVATIONS[config.values.get("hidden_activation") or "gelu_pytorch_tanh"],
+        attention_scale=config.optional_int("query_pre_attn_scalar", 256) ** -0.5,
+        layers=tuple(RotaryLayer(ropes[kind], sights[kind]) for kind in kinds),
+        names=NAMES,
+        vector=vector,
+        embed_scale=hidden_size**0.5,
+    )

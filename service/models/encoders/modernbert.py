@@ -1,0 +1,64 @@
+"""ModernBERT, and what is trained from it: gte-modernbert, nomic's modernbert-embed.
+
+Source: Warner et al. 2024, arXiv:2412.13663; transformers `models/modernbert/configuration_modernbert.py`.
+"""
+
+from service.errors import UnsupportedModel
+from service.kernels.windows import Sight
+from service.models.config import HubConfig
+from service.models.encoders.bert import ACTIVATIONS
+from service.models.encoders.config import VectorConfig
+from service.models.encoders.layer_kinds import FULL, SLIDING, read_layer_kinds, read_ropes
+from service.models.encoders.rotary_config import Norm, RotaryConfig, RotaryLayer, TensorNames
+
+NAMES = TensorNames(
+    embed="embeddings.tok_embeddings",
+    embed_norm="embeddings.norm",
+    final_norm="final_norm",
+    attention_norm="attn_norm",
+    qkv=("attn.Wqkv",),
+    output="attn.Wo",
+    mlp_norm="mlp_norm",
+    gate_up=("mlp.Wi",),
+    down="mlp.Wo",
+)
+THETA_KEYS = {FULL: ("global_rope_theta", 160_000.0), SLIDING: ("local_rope_theta", 10_000.0)}
+
+
+def read_config(config: HubConfig, vector: VectorConfig) -> RotaryConfig:
+    """Read a `config.json` of model_type `modernbert`.
+
+    Raises:
+        UnsupportedModel: a value is missing, malformed, or asks for a feature that is not served.
+    """
+    for key in ("attention_bias", "mlp_bias", "norm_bias"):
+        config.refuse_unless(key, False)
+    config.refuse_unless("quantization_config")
+    config.refuse_unless("hidden_activation", *ACTIVATIONS)
+    hidden_size, num_heads = config.required_int("hidden_size"), config.required_int("num_attention_heads")
+    if hidden_size % num_heads:
+        message = f"hidden_size = {hidden_size} is not a multiple of num_attention_heads = {num_heads}."
+        raise UnsupportedModel(config.uri, f"config.json: {message}")
+    head_dim, context_len = hidden_size // num_heads, config.required_int("max_position_embeddings")
+    every = config.optional_int("global_attn_every_n_layers", 3)
+    kinds = read_layer_kinds(config, lambda layer: layer % every == 0)
+    ropes = read_ropes(config, THETA_KEYS, head_dim=head_dim, context_len=context_len)
+    sights = {FULL: Sight(), SLIDING: Sight(reach=config.optional_int("local_attention", 128) // 2)}
+    return RotaryConfig(
+        model_type=str(config.values["model_type"]),
+        vocab_size=config.required_int("vocab_size"),
+        hidden_size=hidden_size,
+        mlp_size=config.required_int("intermediate_size"),
+        num_heads=num_heads,
+        num_kv_heads=num_heads,
+        head_dim=head_dim,
+        context_len=context_len,
+        norm=Norm.LAYER,
+        norm_eps=float(config.values.get("norm_eps", 1e-5)),
+        activation=ACTIVATIONS[config.values.get("hidden_activation") or "gelu"],
+        attention_scale=head_dim**-0.5,
+        # The embeddings are normalized already before the first layer.
+        layers=tuple(RotaryLayer(ropes[kind], sights[kind], layer > 0) for layer, kind in enumerate(kinds)),
+        names=NAMES,
+        vector=vector,
+    )

@@ -1,0 +1,83 @@
+"""Tiny random encoders with rotary positions, one per family; needs neither jax nor torch.
+
+A tensor's values follow from its name and shape, so that the reference maker and the tests make the same bytes without
+sharing a file, whatever order they make them in.
+"""
+
+import zlib
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+VOCAB_SIZE = 96
+# More tokens than every window below, and both sides of the shortest row.
+LENGTHS = (1, 2, 7, 16, 23, 40)
+
+_GEOMETRY = {
+    "vocab_size": VOCAB_SIZE,
+    "hidden_size": 32,
+    "intermediate_size": 48,
+    "num_hidden_layers": 3,
+    "num_attention_heads": 4,
+    "max_position_embeddings": 64,
+    "pad_token_id": 0,
+}
+_GROUPED = {"num_key_value_heads": 2, "hidden_act": "silu", "rms_norm_eps": 1e-5}
+_GEMMA = {
+    "num_hidden_layers": 7,
+    "num_key_value_heads": 1,
+    "head_dim": 16,
+    "query_pre_attn_scalar": 24,
+    "sliding_window": 8,
+    "use_bidirectional_attention": True,
+}
+_MODERNBERT = {"num_hidden_layers": 5, "local_attention": 8, "norm_eps": 1e-5, "cls_token_id": 1, "sep_token_id": 2}
+_RERANKER = {"architectures": ["Qwen3ForSequenceClassification"], "id2label": {"0": "LABEL_0"}, "head_dim": 16}
+
+
+@dataclass(frozen=True)
+class EncoderCase:
+    """One checkpoint, and the pooling of its vectors; None for a reranker's score."""
+
+    name: str
+    model_type: str
+    pooling: str | None
+    config: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def hub_config(self) -> dict[str, Any]:
+        return {**_GEOMETRY, "model_type": self.model_type, **self.config}
+
+    @property
+    def reference_path(self) -> Path:
+        return Path(__file__).parent / "references" / f"encoder_{self.name}.npz"
+
+
+def texts() -> list[list[int]]:
+    """Token ids of texts of several lengths, without the padding token."""
+    random = np.random.RandomState(7)
+    return [random.randint(1, VOCAB_SIZE, length).tolist() for length in LENGTHS]
+
+
+def tensor(name: str, shape: tuple[int, ...]) -> np.ndarray:
+    """Return a tensor of the bare model's name: norms around one, the rest with a gain of about one."""
+    random = np.random.RandomState(zlib.crc32(name.encode()))
+    return (random.randn(*shape) * 0.2 + (1.0 if "norm" in name else 0.0)).astype(np.float32)
+
+
+ENCODER_CASES = (
+    EncoderCase("qwen3", "qwen3", "lasttoken", {**_GROUPED, "head_dim": 16}),
+    EncoderCase(
+        "qwen2_window",
+        "qwen2",
+        "lasttoken",
+        {**_GROUPED, "use_sliding_window": True, "sliding_window": 8, "max_window_layers": 1},
+    ),
+    EncoderCase("mistral", "mistral", "mean_tokens", {**_GROUPED, "sliding_window": 8}),
+    EncoderCase("llama", "llama", "mean_tokens", _GROUPED),
+    EncoderCase("gemma3", "gemma3_text", "mean_tokens", _GEMMA),
+    EncoderCase("modernbert", "modernbert", "cls_token", _MODERNBERT),
+    EncoderCase("qwen3_reranker", "qwen3", None, {**_GROUPED, **_RERANKER}),
+)

@@ -1,0 +1,62 @@
+"""Vectors of encoder families equal those of transformers, alone and in any batch."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from safetensors.numpy import save_file
+
+from service.models.encoders.registry import any_encoder_weight_specs, is_encoder, read_encoder_config
+from service.models.weight_spec import FLOAT32
+from tests.encoder import tiny
+from tests.encoder.running import tiny_of
+from tests.parity.encoder_cases import ENCODER_CASES, EncoderCase, tensor, texts
+from tests.tolerances import SAME_MODEL_ATOL
+
+
+def write_checkpoint(folder: Path, case: EncoderCase, *, prefix: str = "") -> None:
+    """Write a checkpoint whose tensors have a prefix, as those of a model with a head."""
+    files: dict[str, Any] = {"config.json": case.hub_config}
+    if case.pooling is not None:
+        files["modules.json"] = tiny.MODULES[:2]
+        (folder / "1_Pooling").mkdir()
+        files["1_Pooling/config.json"] = {f"pooling_mode_{case.pooling}": True}
+    for name, content in files.items():
+        (folder / name).write_text(json.dumps(content))
+    tiny.tokenizer().save(str(folder / "tokenizer.json"))
+    config = read_encoder_config("test", case.hub_config, files)
+    assert is_encoder(case.hub_config, files)
+    sources = [source for spec in any_encoder_weight_specs(config, FLOAT32) for source in spec.sources]
+    made = {source.name: tensor(source.name, source.shape) for source in sources}
+    kept = {name if name.startswith("score.") else f"{prefix}{name}": array for name, array in made.items()}
+    save_file(kept, folder / "model.safetensors")
+
+
+# The others differ from one of these in what decoders' own tests compare.
+QUICK = ("gemma3", "modernbert", "qwen3_reranker")
+
+
+@pytest.mark.parametrize(
+    "case",
+    [pytest.param(case, id=case.name, marks=[] if case.name in QUICK else pytest.mark.slow) for case in ENCODER_CASES],
+)
+def test_vectors_equal_those_of_transformers_in_every_batch(case, tmp_path):
+    write_checkpoint(tmp_path, case, prefix="model." if case.pooling is None else "")
+    model, expected = tiny_of(tmp_path, max_prefill_tokens=64), np.load(case.reference_path)["vectors"]
+    found = model.vectors(*texts())
+    np.testing.assert_allclose(found, expected, atol=SAME_MODEL_ATOL, rtol=0)
+    assert model.spec.config.vector.is_score == (case.pooling is None)
+    alone = np.concatenate([model.vectors(text) for text in texts()])
+    np.testing.assert_allclose(found, alone, atol=1e-5, rtol=0)
+
+
+@pytest.mark.slow
+def test_a_checkpoint_of_a_model_with_a_head_names_its_tensors_after_the_model(tmp_path):
+    case = ENCODER_CASES[0]
+    write_checkpoint(tmp_path, case, prefix="model.")
+    expected = np.load(case.reference_path)["vectors"]
+    np.testing.assert_allclose(
+        tiny_of(tmp_path, max_prefill_tokens=16).vectors(*texts()), expected, atol=SAME_MODEL_ATOL
+    )
