@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 from service.encoder.loop import Loop, StepRunner
 from service.encoder.request import Abort, EncodeRequest, Stop, Submission, Vectors
-from service.errors import Draining, EngineStopped, Overloaded
+from service.errors import Draining, EngineStopped, Overloaded, ServiceError
 from service.observability.metrics import Metrics
 
 logger = logging.getLogger(__name__)
@@ -51,6 +51,12 @@ class Encoder:
     def first_vector_s(self) -> float | None:
         """The time of the first vector, on the clock of `time.monotonic`; None before it."""
         return self._loop.first_vector_s
+
+    @property
+    def step_wait_s(self) -> float:
+        """How long the device thread has been waiting for the step that it reads now; 0 if it reads none."""
+        since_s = self._loop.reading_since_s
+        return 0.0 if since_s is None else time.monotonic() - since_s
 
     @property
     def num_open(self) -> int:
@@ -98,10 +104,15 @@ class Encoder:
             await asyncio.sleep(DRAIN_POLL_S)
         return not self._open
 
-    def stop(self) -> None:
-        """End the device thread; requests that are still open get an error."""
+    def cut(self, make_error: Callable[[], ServiceError]) -> None:
+        """End every open request with an error of its own, even if the device thread hangs; called on the event loop."""
+        for future in list(self._open.values()):
+            future.set_exception(make_error())
+
+    def stop(self, timeout_s: float | None = None) -> None:
+        """End the device thread, and wait for that for so long; requests that are still open get an error."""
         self._loop.inbox.put(Stop())
-        self._thread.join()
+        self._thread.join(timeout_s)
 
     def _close(self, request_id: str, *, was_cancelled: bool) -> None:
         del self._open[request_id]

@@ -66,6 +66,7 @@ class Loop:
         self.inbox: queue.SimpleQueue[Message] = queue.SimpleQueue()
         self.error: EngineError | None = None  # set once, when the loop has failed or was stopped
         self.first_vector_s: float | None = None  # set once, on the clock of `time.monotonic`
+        self.reading_since_s: float | None = None  # while it waits for a step, on the same clock
         self._batcher = Batcher(runner.shapes)
         self._runner = runner
         self._metrics = metrics
@@ -93,7 +94,9 @@ class Loop:
         if previous is None:
             return
         plan, outputs = previous
+        self.reading_since_s = time.monotonic()
         vectors = self._runner.read(outputs, len(plan.texts))
+        self.reading_since_s = None
         if self._in_flight is None:  # the device is free: the next step comes before the answers to this one
             self._accept_all()
             self._in_flight = self._dispatch()

@@ -18,7 +18,7 @@ from service.engine.schedule.chunking import Chunking
 from service.engine.schedule.scheduler import Scheduler
 from service.engine.shapes import EngineShapes
 from service.engine.step_runner import StepRunner
-from service.errors import Draining, EngineStopped, Overloaded
+from service.errors import Draining, EngineStopped, Overloaded, ServiceError
 from service.observability.metrics import Metrics
 
 logger = logging.getLogger(__name__)
@@ -72,6 +72,12 @@ class Engine:
     def first_token_s(self) -> float | None:
         """The time of the engine's first token, on the clock of `time.monotonic`; None before it."""
         return self._loop.first_token_s
+
+    @property
+    def step_wait_s(self) -> float:
+        """How long the device thread has been waiting for the step that it reads now; 0 if it reads none."""
+        since_s = self._loop.reading_since_s
+        return 0.0 if since_s is None else time.monotonic() - since_s
 
     @property
     def num_open(self) -> int:
@@ -157,10 +163,15 @@ class Engine:
             self._check_live()
         call.done.result()
 
-    def stop(self) -> None:
-        """End the device thread; requests that are still open get an error."""
+    def cut(self, make_error: Callable[[], ServiceError]) -> None:
+        """End every open request with an error of its own, even if the device thread hangs; called on the event loop."""
+        for stream in list(self._streams.values()):
+            stream.put(make_error())
+
+    def stop(self, timeout_s: float | None = None) -> None:
+        """End the device thread, and wait for that for so long; requests that are still open get an error."""
         self._loop.inbox.put(Stop())
-        self._thread.join()
+        self._thread.join(timeout_s)
 
     def check_integrity(self) -> None:
         """Check that no page and no slot was lost; only after `stop`, since the device thread owns them before.

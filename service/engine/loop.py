@@ -56,6 +56,7 @@ class StepPipeline:
         self._deliver = deliver
         self._in_flight: tuple[Plan, DispatchedStep] | None = None
         self._has_all_steps = False
+        self.reading_since_s: float | None = None  # while it waits for a step, on the clock of `time.monotonic`
 
     @property
     def is_idle(self) -> bool:
@@ -82,8 +83,10 @@ class StepPipeline:
         if self._in_flight is not None:
             plan, step = self._in_flight
             self._in_flight = None
-            token_ids = step.read().tolist()
-            self._deliver(self._scheduler.commit(plan, token_ids, step.read_logprobs()))
+            self.reading_since_s = time.monotonic()
+            token_ids, logprobs = step.read().tolist(), step.read_logprobs()
+            self.reading_since_s = None
+            self._deliver(self._scheduler.commit(plan, token_ids, logprobs))
 
 
 Delivery = tuple[TokenStream, TokenEvent | EngineError]
@@ -103,6 +106,11 @@ class Loop:
         self._metrics = metrics
         self._open: dict[str, tuple[Sequence, Submission]] = {}
         self._is_stopping = False
+
+    @property
+    def reading_since_s(self) -> float | None:
+        """Since when the thread has been waiting for a step of the device; None if it does not."""
+        return self._pipeline.reading_since_s
 
     def run(self) -> None:
         """Run until a `Stop` arrives; a failure is sent to every open stream and kept in `error`."""

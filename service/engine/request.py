@@ -9,7 +9,7 @@ from enum import StrEnum
 from types import MappingProxyType
 
 from service.engine.constraint import Constraint
-from service.errors import EngineError
+from service.errors import ServiceError
 
 MAX_PRIORITY = 1_000_000  # of a client's request, and its negative the least
 BACKGROUND_PRIORITY = 2 * MAX_PRIORITY + 1  # added to that of a batch's request, which comes after every client's
@@ -117,13 +117,13 @@ class TokenStream:
         self.waited_for_compile_s = 0.0  # counted by the device thread before it delivers what had to wait
         self._abort = abort
         self._on_over = on_over
-        self._events: deque[TokenEvent | EngineError] = deque()
+        self._events: deque[TokenEvent | ServiceError] = deque()
         self._arrived = asyncio.Event()
         self._is_over = False
 
-    def put(self, event: TokenEvent | EngineError) -> None:
-        """Add an event; called on the event loop."""
-        if isinstance(event, EngineError) or event.finish_reason is not None:
+    def put(self, event: TokenEvent | ServiceError) -> None:
+        """Add an event, or the error that ends the stream; called on the event loop."""
+        if isinstance(event, ServiceError) or event.finish_reason is not None:
             self._on_over()
         self._events.append(event)
         self._arrived.set()
@@ -144,13 +144,14 @@ class TokenStream:
 
         Raises:
             EngineError: the engine failed.
+            Draining: the process is about to end.
         """
         while not self._events and not self._is_over:
             self._arrived.clear()
             await self._arrived.wait()
         if self._is_over:
             raise StopAsyncIteration
-        if isinstance(error := self._events[0], EngineError):
+        if isinstance(error := self._events[0], ServiceError):
             self._is_over = True
             raise error
         event = _joined(self._take())

@@ -17,8 +17,10 @@ import uvicorn
 
 from service.errors import PortInUse
 from service.server.connection import connection_class
+from service.server.drain import drain
 from service.server.early import EarlyAnswers
 from service.server.service import Service
+from service.server.watchdog import end_after
 from service.settings import Settings
 
 logger = logging.getLogger(__name__)
@@ -28,12 +30,15 @@ logger = logging.getLogger(__name__)
 KEEP_ALIVE_S = 620
 # Time until the kernel gives up a connection whose peer does not confirm what was sent, or is gone while it is silent.
 PEER_TIMEOUT_S = 30
-# Time for the last bytes of the streams after the drain.
+# Time for connections that came after the drain had closed those before it, and for the device thread to end.
 CLOSE_CONNECTIONS_S = 1
+STOP_DEVICE_S = 0.3
+# Time from the end of the drain until the process has ended, whatever hinders it.
+EXIT_S = 1.4
 
 
 class Server(uvicorn.Server):
-    """Uvicorn whose first SIGTERM or SIGINT drains and whose second ends at once; the exit code is ours."""
+    """Uvicorn whose first SIGTERM or SIGINT drains and whose second SIGINT ends at once; the exit code is ours."""
 
     def __init__(self, config: uvicorn.Config, service: Service) -> None:
         super().__init__(config)
@@ -49,16 +54,18 @@ class Server(uvicorn.Server):
     @override
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
         if self._draining is not None:
-            self.should_exit = self.force_exit = True
+            if sig == signal.SIGINT:
+                self.should_exit = self.force_exit = True
             return
         logger.info("stopping", extra={"signal": signal.Signals(sig).name})
+        end_after(self._service.settings.drain_seconds + EXIT_S, 0)
         self._draining = asyncio.get_running_loop().create_task(self._drain())
 
     def _stop(self) -> None:
         self.should_exit = True
 
     async def _drain(self) -> None:
-        await self._service.drain()
+        await drain(self.server_state, self._service, self._service.settings.drain_seconds)
         self.should_exit = True
 
 
@@ -105,6 +112,7 @@ def serve(settings: Settings, picture: Path | None = None) -> None:
 
     with contextlib.closing(listener):
         asyncio.run(server.serve(sockets=[listener]))
+    service.stop(STOP_DEVICE_S)
     if service.error is not None:
         raise service.error
 

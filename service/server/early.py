@@ -23,7 +23,7 @@ from service.api.http.probes import (
     live_answer,
     ready_answer,
 )
-from service.errors import InvalidApiKey, MethodNotAllowed, NotReady, UnknownRoute
+from service.errors import Draining, InvalidApiKey, MethodNotAllowed, NotReady, UnknownRoute
 from service.observability.metrics import Metrics
 from service.server.pages import ALLOWED_METHODS, PAGES, send_page
 
@@ -41,6 +41,11 @@ class Starting(Readiness, Protocol):
     @property
     def api(self) -> ASGIApp | None:
         """The API, once it is imported."""
+        ...
+
+    @property
+    def is_draining(self) -> bool:
+        """Whether the process is about to end."""
         ...
 
     @property
@@ -100,7 +105,9 @@ class EarlyAnswers:
         if is_http and scope["path"] not in IMMEDIATE_PATHS:
             await self._wait()
         api = self._service.api
-        if api is not None:
+        if is_http and self._service.is_draining and scope["path"] not in IMMEDIATE_PATHS:
+            await self._send(error_answer(Draining(), ""), scope, send)
+        elif api is not None:
             await api(scope, receive, send)
         elif is_http:
             await self._send(self._early(scope["path"]), scope, send)

@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, Any
 
 from starlette.types import ASGIApp
 
-from service.errors import Draining, EngineStopped, NotReady
+from service.errors import Draining, EngineStopped, NotReady, ServiceError
 from service.observability.metrics import Metrics
+from service.server.watchdog import watch
 from service.settings import Settings
 from service.start.imports import quick_fastapi_import
 from service.start.progress import Phase, StartProgress
@@ -105,20 +106,37 @@ class Service:
     def start(self, on_error: Callable[[], None]) -> None:
         """Load the model on a thread; `on_error` is called from there, or later from the device thread."""
         self._on_error = on_error
+        watch(self._step_wait_s, self.settings.watchdog_seconds, self._device_hangs)
         self._loop = asyncio.get_running_loop()
         self._loading.start()
 
-    async def drain(self) -> None:
-        """Refuse new requests, stop batches, and let the running requests finish, for at most DRAIN_SECONDS."""
+    def begin_drain(self) -> None:
+        """Refuse new requests."""
         self.is_draining = True
         self.decided.set()
+
+    async def stop_batches(self) -> None:
+        """End the runs of batches; a later process continues them."""
         if self._worker is not None:
             await self._worker.stop()
+
+    def cut(self, make_error: Callable[[], ServiceError]) -> None:
+        """End every request that the model works on with an error; called on the event loop."""
         if self.loaded is not None:
-            engine = self.loaded.running
-            is_done = await engine.drain(self.settings.drain_seconds)
-            logger.info("drained", extra={"is_complete": is_done, "cut_off": engine.num_open})
-            engine.stop()
+            self.loaded.running.cut(make_error)
+
+    def stop(self, timeout_s: float) -> None:
+        """End the device thread, if it ends within so many seconds; not on the event loop."""
+        if self.loaded is not None:
+            self.loaded.running.stop(timeout_s)
+
+    def _step_wait_s(self) -> float:
+        return 0.0 if self.loaded is None else self.loaded.running.step_wait_s
+
+    def _device_hangs(self) -> None:
+        self.error = EngineStopped("a step of the device did not come back within WATCHDOG_SECONDS")
+        self._on_loop(lambda: self.cut(lambda: EngineStopped("A step of the device does not come back.")))
+        self._on_error()
 
     def _load(self) -> None:
         try:

@@ -178,6 +178,11 @@ class Settings(BaseModel):
         ge=0,
         description="Seconds that running requests have to finish after SIGTERM. Cloud Run kills the process after 10.",
     )
+    watchdog_seconds: float = Field(
+        default=120,
+        gt=0,
+        description="Seconds after which a step of the device that has not come back ends the process.",
+    )
     host: str = Field(default="0.0.0.0", description="The address to listen on.")
     port: int = Field(
         default=8080, ge=0, le=65535, description="The port to listen on; 0 picks a free one and logs it."

@@ -1,6 +1,7 @@
 """The facade and the device thread, over real steps."""
 
 import asyncio
+import threading
 import time
 
 import pytest
@@ -154,6 +155,49 @@ class FailingRunner:
         if self._left < 0:
             raise RuntimeError("device lost")
         return self._runner.dispatch(plan, read_previous)
+
+
+class HangingStep:
+    """A step that comes back once it may."""
+
+    def __init__(self, step, may_end) -> None:
+        self._step, self._may_end = step, may_end
+        self.read_logprobs = step.read_logprobs
+
+    def read(self):
+        self._may_end.wait()
+        return self._step.read()
+
+
+class HangingRunner(FailingRunner):
+    """A device whose step does not come back until the test lets it."""
+
+    def __init__(self, runner) -> None:
+        super().__init__(runner, 1000)
+        self.may_end = threading.Event()
+
+    def dispatch(self, plan, read_previous):
+        return HangingStep(super().dispatch(plan, read_previous), self.may_end)
+
+
+def test_open_requests_end_even_while_a_step_hangs(runner, start_engine):
+    hanging = HangingRunner(runner)
+    engine = start_engine(hanging)
+
+    async def main():
+        reading = [asyncio.create_task(read(submit(engine, str(i), max_tokens=30))) for i in range(2)]
+        assert engine.step_wait_s == 0
+        while engine.step_wait_s < 0.05:
+            await asyncio.sleep(0.01)
+        engine.cut(Draining)
+        for outcome in await asyncio.gather(*reading, return_exceptions=True):
+            assert isinstance(outcome, Draining)
+        assert engine.num_open == 0
+
+    try:
+        asyncio.run(asyncio.wait_for(main(), 20))
+    finally:
+        hanging.may_end.set()
 
 
 def test_a_failure_of_the_device_reaches_every_open_stream_and_is_told_once(runner, start_engine):

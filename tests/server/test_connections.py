@@ -1,20 +1,16 @@
 """What a client may do with a connection: every test speaks through a socket to the protocol that serves the port."""
 
-import asyncio
 import contextlib
-import json
 import socket
 import sys
-import threading
 import time
 
 import pytest
-import uvicorn
 
 from service.server.app import bind
 from service.server.connection import Connection, ConnectionLimits
+from tests.server.sockets import body_from, connected, read_to_end, refusal, served, wait_until
 
-PATIENCE_S = 20
 LARGE = b"x" * (32 * 1024 * 1024)
 
 
@@ -39,46 +35,8 @@ async def app(scope, receive, send):
 
 @pytest.fixture(scope="module")
 def server():
-    listener = bind("127.0.0.1", 0)
-    server = uvicorn.Server(uvicorn.Config(app, http=Impatient, lifespan="off", log_config=None, timeout_keep_alive=60))
-    thread = threading.Thread(target=lambda: asyncio.run(server.serve(sockets=[listener])))
-    thread.start()
-    server.address = listener.getsockname()
-    yield server
-    server.should_exit = server.force_exit = True
-    thread.join(PATIENCE_S)
-    listener.close()
-
-
-@contextlib.contextmanager
-def connected(server, **options):
-    with socket.socket() as client:
-        for option, value in options.items():
-            client.setsockopt(socket.SOL_SOCKET, getattr(socket, option.upper()), value)
-        client.settimeout(PATIENCE_S)
-        client.connect(server.address)
-        yield client
-
-
-def read_to_end(client):
-    """Return what the server sends until it closes the connection; fails by a timeout if it does not."""
-    received = b""
-    with contextlib.suppress(ConnectionResetError):
-        while more := client.recv(65536):
-            received += more
-    return received
-
-
-def body_from(client):
-    """Return the body of the next answer."""
-    received = b""
-    while not (head := received.partition(b"\r\n\r\n"))[1]:
-        received += client.recv(65536)
-    length = int(head[0].lower().partition(b"content-length: ")[2].split()[0])
-    body = head[2]
-    while len(body) < length:
-        body += client.recv(65536)
-    return body
+    with served(app, Impatient) as server:
+        yield server
 
 
 def takes(client):
@@ -92,23 +50,13 @@ def takes(client):
 
 
 def answer_to(server, *parts):
-    """Send parts of a request, each in a packet of its own, and return the status and the error that comes back."""
+    """Send parts of a request, each in a packet of its own, and return the status and the message that comes back."""
     with connected(server) as client:
         with contextlib.suppress(ConnectionError):
             for part in parts:
                 client.sendall(part)
-        head, _, body = read_to_end(client).partition(b"\r\n\r\n")
-    assert b"\r\nconnection: close" in head.lower(), head
-    error = json.loads(body)["error"]
-    assert error.keys() == {"message", "type", "param", "code"}
-    return int(head.split()[1]), error["message"]
-
-
-def wait_until(is_so):
-    end_s = time.monotonic() + PATIENCE_S
-    while not is_so():
-        assert time.monotonic() < end_s
-        time.sleep(0.01)
+        status, error = refusal(read_to_end(client))
+    return status, error["message"]
 
 
 HEAD = b"POST / HTTP/1.1\r\nHost: a\r\n"

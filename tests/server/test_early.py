@@ -21,7 +21,7 @@ class StartingService:
     def __init__(self) -> None:
         self.api = None
         self.is_live = True
-        self.is_ready = False
+        self.is_ready = self.is_draining = False
         self.status = "starting"
         self.decided = asyncio.Event()
 
@@ -75,6 +75,16 @@ def test_health_is_answered_and_all_else_gets_503_with_a_time_to_retry(service):
     assert "5 of 10 bytes pulled" in error["message"]
     assert int(headers["retry-after"]) > 0
     assert headers["x-request-id"].startswith("req_")
+
+
+def test_a_drain_refuses_new_requests_and_their_connections_and_answers_probes(service):
+    service.api, service.is_draining = echo, True
+    service.decided.set()
+    app = EarlyAnswers(service, Metrics())
+    status, headers, body = asyncio.run(ask(app, "/v1/models"))
+    assert (status, json.loads(body)["error"]["code"]) == (503, "shutting_down")
+    assert headers["connection"] == "close"
+    assert asyncio.run(ask(app, "/health/live"))[2] == b"from the api"
 
 
 def test_a_failed_service_is_not_live(service):

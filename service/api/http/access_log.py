@@ -3,6 +3,7 @@
 Source: https://cloud.google.com/trace/docs/trace-context (X-Cloud-Trace-Context), https://www.w3.org/TR/trace-context/
 """
 
+import asyncio
 import logging
 import re
 import time
@@ -14,7 +15,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from service.api.http.background import background_of
 from service.api.http.errors import respond
 from service.api.http.probes import PROBE_PATHS
-from service.errors import ClientDisconnected
+from service.errors import ClientDisconnected, Draining
 from service.observability.logs import current_trace
 from service.observability.metrics import Metrics
 
@@ -55,6 +56,10 @@ class AccessLog:
         trace = current_trace.set(self._trace(headers))
         try:
             await self._app(scope, receive, send_with_id)
+        except asyncio.CancelledError:
+            if status or background_of(scope) is not None:
+                raise
+            await respond(Draining(), scope, send_with_id)  # the server cancels what outlives its drain
         except Exception as error:
             if status:
                 raise  # too late for an answer: the server closes the connection and logs why

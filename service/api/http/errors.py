@@ -9,7 +9,15 @@ import logging
 from starlette.types import Scope, Send
 
 from service.api.http.answer import Answer, send_answer
-from service.errors import ConstraintError, EngineError, EngineStopped, NonFiniteLogits, NonFiniteVector, RequestError
+from service.errors import (
+    ConstraintError,
+    Draining,
+    EngineError,
+    EngineStopped,
+    NonFiniteLogits,
+    NonFiniteVector,
+    RequestError,
+)
 
 logger = logging.getLogger(__name__)
 
@@ -30,7 +38,7 @@ def error_answer(error: Exception, request_id: str) -> Answer:
         headers["retry-after"] = str(getattr(error, "retry_after_s", None) or RETRY_AFTER_S)
     if status == 401:
         headers["www-authenticate"] = "Bearer"
-    if status in CLOSING_STATUSES:
+    if status in CLOSING_STATUSES or isinstance(error, Draining):
         headers["connection"] = "close"
     return Answer(status, {"error": dict(zip(("message", "type", "param", "code"), fields, strict=True))}, headers)
 

@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+from collections.abc import Callable
 from typing import Any, override
 
 from service.api.served import ServedEncoder, VectorFacts
@@ -9,7 +10,7 @@ from service.encoder.cache import VectorCache
 from service.encoder.encoder import Encoder
 from service.encoder.request import EncodeRequest
 from service.encoder.runner import EncoderRunner
-from service.errors import Draining, Overloaded
+from service.errors import Draining, Overloaded, ServiceError
 from service.start.context import StartContext
 from service.start.kinds.model_spec import Running, Text
 
@@ -69,9 +70,18 @@ class RunningEncoder(Running):
     async def drain(self, timeout_s: float) -> bool:
         return await self.encoder.drain(timeout_s)
 
+    @property
     @override
-    def stop(self) -> None:
-        self.encoder.stop()
+    def step_wait_s(self) -> float:
+        return self.encoder.step_wait_s
+
+    @override
+    def cut(self, make_error: Callable[[], ServiceError]) -> None:
+        self.encoder.cut(make_error)
+
+    @override
+    def stop(self, timeout_s: float | None = None) -> None:
+        self.encoder.stop(timeout_s)
 
     async def _encode_token(self) -> None:
         # An encoder that is full is about to answer clients, and a drain needs no vector.

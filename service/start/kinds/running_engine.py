@@ -2,13 +2,14 @@
 
 import asyncio
 import contextlib
+from collections.abc import Callable
 from typing import Any, override
 
 from service.api.dependencies import ServedModel
 from service.engine.engine import Engine
 from service.engine.request import Request, Sampling
 from service.engine.runner import Runner
-from service.errors import Draining, Overloaded
+from service.errors import Draining, Overloaded, ServiceError
 from service.start.context import StartContext
 from service.start.kinds.model_spec import Running, Text
 
@@ -69,9 +70,18 @@ class RunningEngine(Running):
     async def drain(self, timeout_s: float) -> bool:
         return await self.engine.drain(timeout_s)
 
+    @property
     @override
-    def stop(self) -> None:
-        self.engine.stop()
+    def step_wait_s(self) -> float:
+        return self.engine.step_wait_s
+
+    @override
+    def cut(self, make_error: Callable[[], ServiceError]) -> None:
+        self.engine.cut(make_error)
+
+    @override
+    def stop(self, timeout_s: float | None = None) -> None:
+        self.engine.stop(timeout_s)
 
     async def _generate_token(self) -> None:
         request = Request(id="warm", prompt_ids=(0,), max_tokens=1, sampling=Sampling(temperature=0.0))

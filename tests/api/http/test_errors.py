@@ -13,6 +13,7 @@ REFUSALS = [
     errors.ContextLengthExceeded(prompt_tokens=9, max_tokens=1, limit_tokens=5, param="prompt"),
     errors.TextTooLong(num_tokens=9, limit_tokens=5, param="input"),
     errors.WrongKindOfModel("a", "generates text", "/v1/completions"),
+    errors.AmbiguousModel("a", ["b", "c"]),
     errors.InvalidApiKey(is_missing=True),
     errors.MalformedRequest("no", status=431),
     errors.UnknownRoute("no"),
