@@ -105,7 +105,7 @@ class Encoder:
         return not self._open
 
     def cut(self, make_error: Callable[[], ServiceError]) -> None:
-        """End every open request with an error of its own, even if the device thread hangs; called on the event loop."""
+        """End every open request with an error of its own, even if a step hangs; called on the event loop."""
         for future in list(self._open.values()):
             future.set_exception(make_error())
 

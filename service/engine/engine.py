@@ -164,7 +164,7 @@ class Engine:
         call.done.result()
 
     def cut(self, make_error: Callable[[], ServiceError]) -> None:
-        """End every open request with an error of its own, even if the device thread hangs; called on the event loop."""
+        """End every open request with an error of its own, even if a step hangs; called on the event loop."""
         for stream in list(self._streams.values()):
             stream.put(make_error())
 
