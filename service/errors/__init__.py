@@ -70,11 +70,17 @@ from service.errors.checkpoint import (
     UnsupportedModel,
 )
 from service.errors.engine import ConstraintError, EngineError, EngineStopped, NonFiniteLogits, NonFiniteVector
-from service.errors.request import (
-    AmbiguousModel,
+from service.errors.http import (
     BodyTooLarge,
     BodyTooSlow,
     ClientDisconnected,
+    MalformedRequest,
+    MethodNotAllowed,
+    TooManyConnections,
+    UnsupportedMediaType,
+)
+from service.errors.request import (
+    AmbiguousModel,
     ContextLengthExceeded,
     DeadlineExceeded,
     Draining,
@@ -82,19 +88,15 @@ from service.errors.request import (
     FilesUnavailable,
     InvalidApiKey,
     InvalidParameter,
-    MalformedRequest,
-    MethodNotAllowed,
     MissingParameter,
     NotReady,
     Overloaded,
     RequestError,
     TextTooLong,
-    TooManyConnections,
     UnknownModel,
     UnknownObject,
     UnknownParameter,
     UnknownRoute,
-    UnsupportedMediaType,
     UnsupportedParameter,
     WrongKindOfModel,
 )
