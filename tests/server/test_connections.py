@@ -9,7 +9,7 @@ import pytest
 
 from service.server.app import bind
 from service.server.connection import Connection, ConnectionLimits
-from tests.server.sockets import body_from, connected, read_to_end, refusal, served, wait_until
+from tests.sockets import body_from, connected, read_to_end, refusal, served, wait_until
 
 LARGE = b"x" * (32 * 1024 * 1024)
 

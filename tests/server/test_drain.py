@@ -17,7 +17,7 @@ from service.observability.metrics import Metrics
 from service.server.connection import Connection
 from service.server.drain import drain
 from tests.process import STOP_TIMEOUT_S
-from tests.server.sockets import body_from, connected, read_to_end, refusal, served, wait_until
+from tests.sockets import body_from, connected, read_to_end, refusal, served, wait_until
 
 LARGE = b"x" * (16 * 1024 * 1024)
 GET = b"GET %s HTTP/1.1\r\nHost: a\r\n\r\n"
