@@ -55,12 +55,13 @@ def _in_windows(
     sight: Sight,
 ) -> Float[Array, "token head head_dim"]:
     # With heads before tokens the products need no copies of their own, and take a half to two thirds of the time.
-    heads_first = [array.reshape(-1, size, *array.shape[1:]).swapaxes(1, 2) for array in (query, key, value)]
-    cut = (*heads_first, segments.reshape(-1, size))
+    queries, keys, values = (array.reshape(-1, size, *array.shape[1:]).swapaxes(1, 2) for array in (query, key, value))
+    by_window = segments.reshape(-1, size)
     attend = functools.partial(_attend, sight=sight)
     if size <= BLOCK or size % BLOCK:
-        attended = attend(*cut, jnp.arange(size))
+        attended = attend(queries, keys, values, by_window, jnp.arange(size))
     else:
+        cut = (queries, keys, values, by_window)
         attended = jax.lax.map(lambda part: _in_blocks(attend, part[0], part[1], part[2], part[3]), cut)
     return attended.swapaxes(1, 2).reshape(query.shape)
 

@@ -12,7 +12,7 @@ from service.encoder.shapes import EncoderShapes, num_texts
 from service.encoder.steps.names import embed_name, layer_group_name, vectors_name
 from service.models.encoders.encoder import Encoder
 from service.models.encoders.packing import GroupInputs, PackedTexts, PackedTokens, VectorInputs
-from service.models.encoders.rotary import RotaryEncoder
+from service.models.encoders.rotary.encoder import RotaryEncoder
 from service.models.interface import LayerGroup, Weights
 
 type AnyEncoder = Encoder | RotaryEncoder

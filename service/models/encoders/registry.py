@@ -9,8 +9,8 @@ import numpy as np
 from service.models.config import HubConfig
 from service.models.encoders.classification import is_reranker, score_config
 from service.models.encoders.config import EncoderConfig, Pooling, VectorConfig
-from service.models.encoders.rotary_config import RotaryConfig
-from service.models.encoders.rotary_weights import rotary_weight_specs
+from service.models.encoders.rotary.config import RotaryConfig
+from service.models.encoders.rotary.weights import rotary_weight_specs
 from service.models.encoders.sentence import MODULES, read_sentence_config
 from service.models.encoders.weights import encoder_weight_specs
 from service.models.weight_spec import WeightSpec
@@ -20,13 +20,13 @@ type AnyEncoderConfig = EncoderConfig | RotaryConfig
 # Each model_type and its module.
 ENCODER_FAMILIES = {
     "bert": "bert",
-    "gemma3_text": "gemma3",
-    "modernbert": "modernbert",
+    "gemma3_text": "rotary.gemma3",
+    "modernbert": "rotary.modernbert",
     "roberta": "xlm_roberta",
     "xlm-roberta": "xlm_roberta",
 }
 # They generate text, unless the checkpoint says that it was trained to encode.
-DECODER_FAMILIES = {"llama": "llama", "mistral": "llama", "qwen2": "llama", "qwen3": "llama"}
+DECODER_FAMILIES = dict.fromkeys(("llama", "mistral", "qwen2", "qwen3"), "rotary.llama")
 # The classes of transformers that have no head, so that they cannot generate.
 BARE_CLASSES = ("LlamaModel", "MistralModel", "Qwen2Model", "Qwen3Model")
 

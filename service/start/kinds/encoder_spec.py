@@ -14,7 +14,7 @@ from service.encoder.shapes import EncoderShapes
 from service.encoder.steps.names import compile_order, program_names, step_names
 from service.errors import DoesNotFit, SettingsError
 from service.models.encoders.registry import AnyEncoderConfig, any_encoder_weight_specs, read_encoder_config
-from service.models.encoders.rotary_config import RotaryConfig
+from service.models.encoders.rotary.config import RotaryConfig
 from service.models.encoders.sentence import SentenceConfig, read_sentence_config
 from service.models.interface import LayerGroup
 from service.models.layer_groups import layer_groups
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     import jax
 
     from service.models.encoders.encoder import Encoder
-    from service.models.encoders.rotary import RotaryEncoder
+    from service.models.encoders.rotary.encoder import RotaryEncoder
     from service.start.kinds.running_encoder import RunningEncoder
 
 
@@ -79,7 +79,7 @@ class EncoderSpec(ModelSpec):
 
         num_splits = choose_num_splits(self.mesh, self.dtype)
         if isinstance(self.config, RotaryConfig):
-            from service.models.encoders.rotary import RotaryEncoder
+            from service.models.encoders.rotary.encoder import RotaryEncoder
 
             return RotaryEncoder(self.config, self.dtype, num_splits)
         from service.models.encoders.encoder import Encoder

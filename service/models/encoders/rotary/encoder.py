@@ -17,8 +17,8 @@ from service.kernels.segments import segment_attention
 from service.models.encoders.activations import activate
 from service.models.encoders.packing import GroupInputs, PackedTexts, PackedTokens
 from service.models.encoders.pooling import text_vectors
-from service.models.encoders.rotary_config import Norm, RotaryConfig, RotaryLayer
-from service.models.encoders.rotary_weights import rotary_weight_specs
+from service.models.encoders.rotary.config import Norm, RotaryConfig, RotaryLayer
+from service.models.encoders.rotary.weights import rotary_weight_specs
 from service.models.interface import LayerGroup, Weights
 from service.models.layer_groups import layer_groups
 from service.models.rope import RopeConfig

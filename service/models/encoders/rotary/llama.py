@@ -10,7 +10,7 @@ from service.errors import UnsupportedModel
 from service.kernels.windows import Sight
 from service.models.config import HubConfig
 from service.models.encoders.config import Activation, VectorConfig
-from service.models.encoders.rotary_config import Norm, RotaryConfig, RotaryLayer, TensorNames
+from service.models.encoders.rotary.config import Norm, RotaryConfig, RotaryLayer, TensorNames
 from service.models.registry import read_config as read_decoder_config
 
 NAMES = TensorNames(

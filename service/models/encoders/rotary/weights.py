@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from service.models.encoders.rotary_config import RotaryConfig
+from service.models.encoders.rotary.config import RotaryConfig
 from service.models.encoders.weights import dense_weight_specs, plain
 from service.models.weight_spec import FLOAT32, TensorSource, WeightSpec
 

@@ -9,9 +9,9 @@ from service.kernels.windows import Sight
 from service.models.config import HubConfig
 from service.models.encoders.bert import ACTIVATIONS
 from service.models.encoders.config import VectorConfig
-from service.models.encoders.layer_kinds import FULL, SLIDING, read_layer_kinds, read_ropes
-from service.models.encoders.llama import NAMES as LLAMA_NAMES
-from service.models.encoders.rotary_config import Norm, RotaryConfig, RotaryLayer
+from service.models.encoders.rotary.config import Norm, RotaryConfig, RotaryLayer
+from service.models.encoders.rotary.layer_kinds import FULL, SLIDING, read_layer_kinds, read_ropes
+from service.models.encoders.rotary.llama import NAMES as LLAMA_NAMES
 
 NAMES = replace(
     LLAMA_NAMES,

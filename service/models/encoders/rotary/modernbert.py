@@ -8,8 +8,8 @@ from service.kernels.windows import Sight
 from service.models.config import HubConfig
 from service.models.encoders.bert import ACTIVATIONS
 from service.models.encoders.config import VectorConfig
-from service.models.encoders.layer_kinds import FULL, SLIDING, read_layer_kinds, read_ropes
-from service.models.encoders.rotary_config import Norm, RotaryConfig, RotaryLayer, TensorNames
+from service.models.encoders.rotary.config import Norm, RotaryConfig, RotaryLayer, TensorNames
+from service.models.encoders.rotary.layer_kinds import FULL, SLIDING, read_layer_kinds, read_ropes
 
 NAMES = TensorNames(
     embed="embeddings.tok_embeddings",

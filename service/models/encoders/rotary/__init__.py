@@ -1,0 +1,1 @@
+"""Encoders with rotary positions: Llama-like decoders, EmbeddingGemma, ModernBERT."""
