@@ -1,6 +1,7 @@
 """Where settings come from, and what is said of those that are wrong."""
 
 import os
+import traceback
 from pathlib import Path
 
 import pytest
@@ -99,7 +100,7 @@ def test_a_line_that_is_no_setting_is_refused():
         ("prot: 1", "PROT: is not a setting of Levserve. Did you mean PORT?"),
         ("1: 2", "1: is not a setting of Levserve."),
         ("- port", "should hold settings by name"),
-        ("port: [", "cannot be read"),
+        ("port: [", "is not valid YAML at line 1, column 8"),
     ],
 )
 def test_a_file_that_is_wrong_is_refused(text: str, message: str):
@@ -110,3 +111,18 @@ def test_a_file_that_is_wrong_is_refused(text: str, message: str):
 def test_a_file_that_is_not_there_is_refused():
     with pytest.raises(SettingsError, match=r"--config: there is no file none\.yaml\."):
         load_settings({}, Path("none.yaml"))
+
+
+@pytest.mark.parametrize("name", ["API_KEY", "ADMIN_API_KEY"])
+@pytest.mark.parametrize("blank", [" ", ",", " , ,", "\n"])
+def test_a_blank_key_does_not_open_the_service(name, blank, monkeypatch):
+    monkeypatch.setenv(name, blank)
+    with pytest.raises(SettingsError, match=f"{name}: has no key in it"):
+        load_settings({})
+
+
+@pytest.mark.parametrize("text", ["port: 1\napi_key: 'canary-7f3a", "api_key: *canary-7f3a", "api_key: !canary-7f3a x"])
+def test_what_is_no_yaml_is_placed_and_not_quoted(text):
+    with pytest.raises(SettingsError, match=r"config.yaml is not valid YAML at line \d, column \d+\.") as refusal:
+        load_settings({}, config(text))
+    assert "canary" not in "".join(traceback.format_exception(refusal.value))

@@ -8,6 +8,8 @@ from typing import Any
 from service.errors import UnsupportedModel
 from service.models.rope import RopeConfig
 
+MAX_CONFIG_INT = 2**31 - 1
+
 
 @dataclass(frozen=True)
 class DecoderConfig:
@@ -78,11 +80,13 @@ class HubConfig:
         """Return a positive integer.
 
         Raises:
-            UnsupportedModel: the value is missing or not a positive integer.
+            UnsupportedModel: the value is missing, not a positive integer, or too large for any model.
         """
         value = self.values.get(key)
         if not isinstance(value, int) or isinstance(value, bool) or value < 1:
             raise UnsupportedModel(self.uri, f"config.json: {key} is {value!r}, which should be a positive integer.")
+        if value > MAX_CONFIG_INT:
+            raise UnsupportedModel(self.uri, f"config.json: {key} is larger than {MAX_CONFIG_INT}.")
         return value
 
     def optional_int(self, key: str, default: int) -> int:

@@ -218,6 +218,9 @@ class Settings(BaseModel):
             raise SettingsError("GCS_BUCKET", "needs MODEL_NAME, the model of the catalogue to serve.")
         if self.gcs_model_prefix and not self.gcs_bucket:
             raise SettingsError("GCS_MODEL_PREFIX", "needs GCS_BUCKET.")
+        for name, secret in (("API_KEY", self.api_key), ("ADMIN_API_KEY", self.admin_api_key)):
+            if secret is not None and not _keys(secret):  # as if it were unset, it would open what it is to close
+                raise SettingsError(name, "has no key in it, only blanks or commas. Unset it to need no key.")
         if self.max_concurrent_requests < self.max_num_seqs:
             raise SettingsError(
                 "MAX_CONCURRENT_REQUESTS",

@@ -61,7 +61,11 @@ def _of_yaml(path: Path | None) -> dict[str, Any]:
 
     try:
         values = yaml.safe_load(path.read_text())
-    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
+    except yaml.YAMLError as error:  # its text quotes the line, which may hold a key
+        mark = getattr(error, "problem_mark", None)
+        where = "" if mark is None else f" at line {mark.line + 1}, column {mark.column + 1}"
+        raise SettingsError("--config", f"{path} is not valid YAML{where}.") from None
+    except (OSError, UnicodeDecodeError) as error:
         raise SettingsError("--config", f"{path} cannot be read: {error}") from error
     if not isinstance(values, dict | None):
         raise SettingsError("--config", f"{path} should hold settings by name, such as `port: 8080`.")

@@ -13,6 +13,7 @@ from service.bundles.location import local_folder
 from service.bundles.prefetch import PrefetchedBundle, prefetch_bundle
 from service.checkpoint.discover import LocatedCheckpoint
 from service.checkpoint.load import load_checkpoint
+from service.errors import MalformedCheckpoint
 from service.models.encoders.registry import is_encoder
 from service.settings import Settings
 from service.start.context import StartContext
@@ -130,6 +131,10 @@ def load_text(context: StartContext, *, checkpoint: LocatedCheckpoint, tokenizer
 
         uri = checkpoint.tokenizer.source.uri
         tokenizer = load_tokenizer(tokenizer_files, uri)
+        num_rows = checkpoint.hub_config.get("vocab_size")
+        if isinstance(num_rows, int) and tokenizer.vocab_size > num_rows:
+            reason = f"has {tokenizer.vocab_size} tokens; the model's embedding has {num_rows}. It is another model's."
+            raise MalformedCheckpoint(uri, "tokenizer.json", reason)
         stated = context.settings.tool_call_parser
         parser = None if stated == "auto" else stated
         template = load_chat_template(tokenizer_files, tokenizer.special_tokens, uri, tool_call_parser=parser)

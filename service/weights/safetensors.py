@@ -22,6 +22,7 @@ from service.storage.retry import RetryBudget
 DTYPES = {"F32": np.dtype(np.float32), "F16": np.dtype(np.float16), "BF16": np.dtype(ml_dtypes.bfloat16)}
 # The library's own bound; a header this long names millions of tensors.
 MAX_HEADER_BYTES = 100_000_000
+INT64_MAX, MAX_AXES = 2**63 - 1, 16
 PREFIX_BYTES = 8  # they hold the header's length
 # Of the first read: the header of a model of a few billion parameters fits, and a round trip costs more than its bytes.
 FIRST_READ_BYTES = 128 * 1024
@@ -172,10 +173,10 @@ def _entry(uri: str, file: str, name: str, value: Any, start: int) -> TensorEntr
     try:
         begin, end = value["data_offsets"]
         entry = TensorEntry(file, str(value["dtype"]), tuple(value["shape"]), start + begin, start + end)
-        numbers_are_whole = all(type(n) is int and n >= 0 for n in (*entry.shape, begin, end))
+        numbers_are_whole = all(type(n) is int and 0 <= n <= INT64_MAX for n in (*entry.shape, begin, end))
     except (TypeError, KeyError, ValueError) as error:
         raise MalformedCheckpoint(uri, file, f"the header's entry for {name!r} is malformed.") from error
-    if not numbers_are_whole or begin > end:
+    if not numbers_are_whole or begin > end or len(entry.shape) > MAX_AXES:
         raise MalformedCheckpoint(uri, file, f"the header's entry for {name!r} has impossible numbers.")
     dtype = DTYPES.get(entry.dtype_name)
     needed = math.prod(entry.shape) * dtype.itemsize if dtype else None

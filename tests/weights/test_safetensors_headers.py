@@ -98,6 +98,8 @@ def test_a_tensor_of_a_type_that_is_not_served_may_have_any_number_of_bytes():
         ({"a": entry([2], 0, 8), "b": entry([1], 4, 8)}, 8, "gap or overlap at"),
         ({"a": entry([-1], 0, 4)}, 4, "'a' has impossible numbers"),
         ({"a": entry([True], 0, 4)}, 4, "'a' has impossible numbers"),
+        ({"a": entry([10**3999, 10**3999], 0, 4)}, 4, "'a' has impossible numbers"),
+        ({"a": entry([1] * 17, 0, 4)}, 4, "'a' has impossible numbers"),
         ({"a": entry([0], 4, 0)}, 4, "'a' has impossible numbers"),
         ({"a": entry([1], -4, 0)}, 4, "'a' has impossible numbers"),
         ({"a": {"dtype": "F32", "shape": [1]}}, 4, "'a' is malformed"),
