@@ -56,7 +56,7 @@ def test_every_stream_ends_with_an_error_event_liveness_fails_and_the_process_ex
 HANGING = {
     "module": "tests.server.failing_service",
     "failing_num_sequences": 2,
-    "failing_num_steps": 5,
+    "failing_num_steps": 12,
     "failing_hangs": "yes",
 }
 
