@@ -15,3 +15,6 @@ SAME_LOGPROB_ATOL = 5e-6
 # Attention in a narrow type against float32: a weight and the result are each rounded to 8 (11) bits, values up to 4.
 SAME_ATTENTION_BFLOAT16_ATOL = 2 * 4 * 2**-9
 SAME_ATTENTION_FLOAT16_ATOL = 2 * 4 * 2**-12
+
+# An int8 step against float32 sums of the same integers: the norms and attention between them, fused otherwise.
+SAME_QUANTIZED_MODEL_ATOL = 1e-3

@@ -64,11 +64,17 @@ class ServedModel(Served):
     chat_template: "ChatTemplate | None"  # None: completions only
     stop_ids: frozenset[int]
     defaults: GenerationDefaults
+    number_formats: Mapping[str, str]  # of activations and cache (`dtype`), and of weights (`quantization`)
 
     @cached_property
     def grammars(self) -> GrammarCompiler:
         """The compiler of grammars for this model, with those that it has compiled."""
         return GrammarCompiler(self.tokenizer, self.vocab_size, self.stop_ids)
+
+    @property
+    @override
+    def facts(self) -> Mapping[str, Any]:
+        return self.number_formats
 
     @property
     @override

@@ -25,6 +25,7 @@ from service.engine.shapes import EngineShapes
 from service.errors import ServiceError
 from service.models.config import DecoderConfig
 from service.models.encoders.registry import AnyEncoderConfig
+from service.models.quantization import Quantization
 from service.observability.metrics import Metrics
 from service.settings import Settings
 from service.storage.location import LocalLocation
@@ -50,13 +51,18 @@ NUM_READERS = 8
 
 
 def bundle_key(
-    config: DecoderConfig | AnyEncoderConfig, dtype: np.dtype, shapes: EngineShapes | EncoderShapes, mesh: DeviceMesh
+    config: DecoderConfig | AnyEncoderConfig,
+    dtype: np.dtype,
+    shapes: EngineShapes | EncoderShapes,
+    mesh: DeviceMesh,
+    quantization: Quantization = Quantization.NONE,
 ) -> BundleKey:
     """Return the key of the bundle that a model needs; which kernel it uses follows from these."""
     root = Path(service.__file__).parent
     inputs: dict[str, Any] = {
         "model": asdict(config),
         "dtype": dtype.name,
+        "quantization": quantization,
         "shapes": asdict(shapes),
         "source": source_digest(root, TRACED_SOURCES),
         "mesh": mesh.facts,

@@ -131,7 +131,7 @@ def _load_levanter(located: LocatedCheckpoint, target: WeightTarget, limits: Loa
     tensors, release = read_levanter(located, limits.cache, limits.progress, limits.cancelled)
     try:
         check_tensors(located.uri, target.specs, {name: tensor.shape for name, tensor in tensors.items()})
-        return LoadedWeights(assemble_weights(target.specs, tensors, mesh=target.mesh), release)
+        return LoadedWeights(assemble_weights(target.specs, tensors, mesh=target.mesh, uri=located.uri), release)
     except BaseException:
         release()
         raise

@@ -43,6 +43,7 @@
             ├── PickledWeights             (files)
             ├── MalformedCheckpoint        (file): invalid headers, wrong shapes, bad JSON
             │   └── RefusedPickle              (name) of what it holds besides tensors
+            ├── UnquantizableWeights       (tensor): a row that 8 bits do not represent
             ├── HostileName                (name)
             ├── CorruptObject              (name, expected, actual)
             ├── ObjectChanged              (name, generation)
@@ -67,6 +68,7 @@ from service.errors.checkpoint import (
     RefusedPickle,
     StorageFull,
     TransferFailed,
+    UnquantizableWeights,
     UnsupportedModel,
 )
 from service.errors.engine import ConstraintError, EngineError, EngineStopped, NonFiniteLogits, NonFiniteVector
@@ -151,6 +153,7 @@ __all__ = [
     "UnknownObject",
     "UnknownParameter",
     "UnknownRoute",
+    "UnquantizableWeights",
     "UnsupportedMediaType",
     "UnsupportedModel",
     "UnsupportedParameter",

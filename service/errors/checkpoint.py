@@ -63,6 +63,14 @@ class RefusedPickle(MalformedCheckpoint):
         self.name = name  # of the function, class, opcode or entry that is refused, if one is
 
 
+class UnquantizableWeights(CheckpointError):
+    """A tensor has a row that 8 bits do not represent."""
+
+    def __init__(self, uri: str, tensor: str, reason: str) -> None:
+        super().__init__(uri, f"{tensor}: {reason}. Repair it, or set QUANTIZATION to none.")
+        self.tensor = tensor
+
+
 class HostileName(CheckpointError):
     """An object's name would be a path outside the cache."""
 

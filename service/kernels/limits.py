@@ -7,3 +7,6 @@ TPU_SUBLANE_COUNTS = (1, 2, 4)  # parts of a tile of 8 sublanes that ragged page
 TPU_TABLE_BYTES = 512 * 1024
 GPU_LARGEST_HEAD_DIM = 256  # dimensions; what fits the tiles
 AMPERE = (8, 0)  # the first CUDA compute capability whose tensor cores support bfloat16
+
+# The largest value that quantization gives an int8; -128 is left out, so that a number and its negative round alike.
+INT8_MAX = 127

@@ -5,8 +5,7 @@ query, key and value; gate and up. Query, key and value are concatenated *within
 axis over devices splits all three alike.
 """
 
-import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 import haliax as hax
@@ -20,7 +19,7 @@ from jaxtyping import Array, DTypeLike, Float, Int
 from service.device.mesh import DeviceMesh
 from service.kernels.attention import AttentionKernel, LayerCache, Scoring
 from service.kernels.cache_layout import CacheLayout
-from service.kernels.linear import UNSPLIT, NumSplits, linear
+from service.kernels.linear import UNSPLIT, NumSplits, QuantizedWeight, linear
 from service.kernels.paging import Paging, RowPages
 from service.kernels.reference import PagedReference
 from service.kernels.sharded import ShardedAttention
@@ -28,6 +27,7 @@ from service.models.config import DecoderConfig
 from service.models.decoder_weights import decoder_weight_specs
 from service.models.interface import Cache, LayerGroup, LayerGroupInputs, Shardings, Weights
 from service.models.layer_groups import layer_groups
+from service.models.quantization import Quantization, scale_name
 from service.models.rotation import Rotation
 from service.models.weight_spec import WeightSpec
 
@@ -41,9 +41,10 @@ class Decoder:
     """A decoder of one geometry, in one dtype; a `PagedDecoder`."""
 
     config: DecoderConfig
-    dtype: np.dtype = FLOAT32  # of weights, activations and cache
+    dtype: np.dtype = FLOAT32  # of activations, cache, and weights that are not quantized
     kernel: AttentionKernel = REFERENCE
     num_splits: NumSplits = UNSPLIT  # of weights, for their products
+    quantization: Quantization = Quantization.NONE
     mesh: DeviceMesh | None = None  # devices that share each step, by KV heads, MLP and vocabulary; None for one
 
     @property
@@ -71,7 +72,7 @@ class Decoder:
 
     def weight_specs(self) -> tuple[WeightSpec, ...]:
         """Name every weight array."""
-        return decoder_weight_specs(self.config, self.dtype)
+        return decoder_weight_specs(self.config, self.dtype, self.quantization)
 
     @property
     def layer_groups(self) -> tuple[LayerGroup, ...]:
@@ -94,7 +95,7 @@ class Decoder:
         """Return the tokens' embeddings, and the RoPE tables of their positions."""
         named = self._named(weights, self.weight_specs())
         with jax.named_scope("embed"):
-            hidden = self._constrained(named["embed"].take("vocab", hax.named(token_ids, (Seq, Token))))
+            hidden = self._constrained(self._embedded(named, hax.named(token_ids, (Seq, Token))))
         return hidden.rearrange((Seq, Token, "embed")).array, self._rotation(positions)
 
     def run_layer_group(
@@ -126,11 +127,11 @@ class Decoder:
     def logits(self, weights: Weights, hidden: Float[Array, "sample hidden"]) -> Float[Array, "sample vocab"]:
         """Return float32 logits of hidden states after the last layer group."""
         named = self._named(weights, self.weight_specs())
-        unembed = named["embed" if self.config.has_tied_embeddings else "unembed"]
+        unembed = "embed" if self.config.has_tied_embeddings else "unembed"
         states = self._rms_norm(hax.named(hidden, ("sample", "embed")), named["final_norm"], "embed")
         with jax.named_scope("unembed"):
             # Sharded first, then gathered: for replicated logits alone the compiler would gather the weights instead.
-            sharded = self._constrained(self._dot(states, unembed, ("embed",), dtype=jnp.float32))
+            sharded = self._constrained(self._dot(states, named, unembed, ("embed",), dtype=jnp.float32))
         logits = sharded.rearrange(("sample", "vocab")).array
         return logits if self.mesh is None else self.mesh.gather(logits)
 
@@ -155,18 +156,34 @@ class Decoder:
     def _named(self, weights: Weights, specs: Sequence[WeightSpec]) -> dict[str, NamedArray]:
         return {spec.name: hax.named(weights[spec.name], spec.axes) for spec in specs}
 
+    def _embedded(self, named: Mapping[str, NamedArray], token_ids: NamedArray) -> NamedArray:
+        hidden = named["embed"].take("vocab", token_ids)
+        scale = named.get(scale_name("embed"))
+        return (
+            hidden
+            if scale is None
+            else (hidden.astype(jnp.float32) * scale.take("vocab", token_ids)).astype(self.dtype)
+        )
+
     def _dot(
-        self, x: NamedArray, weight: NamedArray, axes: tuple[str, ...], dtype: DTypeLike | None = None
+        self,
+        x: NamedArray,
+        named: Mapping[str, NamedArray],
+        name: str,
+        axes: tuple[str, ...],
+        dtype: DTypeLike | None = None,
     ) -> NamedArray:
         """Multiply by a weight and sum over `axes`, its last ones."""
-        if self.num_splits == UNSPLIT:
-            return hax.dot(x, weight, axis=axes, preferred_element_type=dtype)
-        num_in = math.prod(weight.axis_size(axis) for axis in axes)
+        weight, scale = named[name], named.get(scale_name(name))
         kept = hax.eliminate_axes(x.axes, axes)
-        tokens = x.rearrange((*kept, *axes)).array.reshape(-1, num_in)
-        out_axes = (*kept, *weight.axes[: -len(axes)])
-        out = linear(tokens, weight.array.reshape(-1, num_in), self.num_splits)
-        return hax.named(out.reshape([axis.size for axis in out_axes]), out_axes)
+        out = linear(
+            x.rearrange((*kept, *axes)).array,
+            weight.array if scale is None else QuantizedWeight(weight.array, scale.array),
+            self.num_splits,
+            num_in_axes=len(axes),
+            dtype=dtype,
+        )
+        return hax.named(out, (*kept, *weight.axes[: -len(axes)]))
 
     def _rms_norm(self, x: NamedArray, scale: NamedArray, axis: str) -> NamedArray:
         """Divide by the root mean square over `axis`, in float32. Source: Zhang & Sennrich 2019, arXiv:1910.07467."""
@@ -193,7 +210,7 @@ class Decoder:
         config, prefix = self.config, f"layers.{layer}."
         x = self._rms_norm(hidden, named[prefix + "attention_norm"], "embed")
         with jax.named_scope("qkv"):
-            qkv = self._dot(x, named[prefix + "qkv"], ("embed",))
+            qkv = self._dot(x, named, prefix + "qkv", ("embed",))
             if config.has_qkv_bias:
                 qkv = qkv + named[prefix + "qkv_bias"]
         query = qkv.slice("qkv_group", "group", start=0, length=config.group_size)
@@ -214,7 +231,7 @@ class Decoder:
         )
         merged = hax.named(attended, (Seq, Token, "kv_head", "group", "head_dim"))
         with jax.named_scope("output"):
-            out = self._constrained(self._dot(merged, named[prefix + "output"], ("kv_head", "group", "head_dim")))
+            out = self._constrained(self._dot(merged, named, prefix + "output", ("kv_head", "group", "head_dim")))
         if config.has_output_bias:
             out = out + named[prefix + "output_bias"]
         return out, cache
@@ -224,11 +241,11 @@ class Decoder:
         prefix = f"layers.{layer}."
         x = self._rms_norm(hidden, named[prefix + "mlp_norm"], "embed")
         with jax.named_scope("mlp"):
-            gate_up = self._dot(x, named[prefix + "gate_up"], ("embed",))
+            gate_up = self._dot(x, named, prefix + "gate_up", ("embed",))
             if self.config.has_mlp_bias:
                 gate_up = gate_up + named[prefix + "gate_up_bias"]
             active = hnn.silu(gate_up["gate_up", 0]) * gate_up["gate_up", 1]
-            down = self._constrained(self._dot(active, named[prefix + "down"], ("mlp",)))
+            down = self._constrained(self._dot(active, named, prefix + "down", ("mlp",)))
         return down + named[prefix + "down_bias"] if self.config.has_mlp_bias else down
 
 

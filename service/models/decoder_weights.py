@@ -8,19 +8,22 @@ from dataclasses import replace
 import numpy as np
 
 from service.models.config import DecoderConfig
+from service.models.quantization import Quantization, quantized_specs
 from service.models.weight_spec import FLOAT32, TensorSource, WeightSpec
 
 
-def decoder_weight_specs(config: DecoderConfig, dtype: np.dtype = FLOAT32) -> tuple[WeightSpec, ...]:
-    """Name every weight array of a decoder, in the order of use."""
+def decoder_weight_specs(
+    config: DecoderConfig, dtype: np.dtype = FLOAT32, quantization: Quantization = Quantization.NONE
+) -> tuple[WeightSpec, ...]:
+    """Name every weight array of a decoder, in the order of use; `dtype` is that of arrays that are not quantized."""
     embed, vocab = config.hidden_size, config.vocab_size
-    specs = [_plain("embed", ("vocab", "embed"), (vocab, embed), "model.embed_tokens.weight")]
+    specs = [_product("embed", ("vocab", "embed"), (vocab, embed), "model.embed_tokens.weight")]
     for layer in range(config.num_layers):
         specs += _attention(config, layer) + _mlp(config, layer)
     specs.append(_plain("final_norm", ("embed",), (embed,), "model.norm.weight"))
     if not config.has_tied_embeddings:
-        specs.append(_plain("unembed", ("vocab", "embed"), (vocab, embed), "lm_head.weight"))
-    return tuple(replace(spec, dtype=dtype) for spec in specs)
+        specs.append(_product("unembed", ("vocab", "embed"), (vocab, embed), "lm_head.weight"))
+    return quantized_specs((replace(spec, dtype=dtype) for spec in specs), quantization)
 
 
 def _attention(config: DecoderConfig, layer: int) -> list[WeightSpec]:
@@ -44,6 +47,7 @@ def _attention(config: DecoderConfig, layer: int) -> list[WeightSpec]:
                 for name, members, copies in members_of
             ),
             concat_axis=1,
+            num_in_axes=1,
         ),
         WeightSpec(
             ours + "output",
@@ -56,6 +60,7 @@ def _attention(config: DecoderConfig, layer: int) -> list[WeightSpec]:
                     view=(embed, heads, config.group_size, dim),
                 ),
             ),
+            num_in_axes=3,
         ),
     ]
     if config.has_qkv_bias:
@@ -87,8 +92,8 @@ def _mlp(config: DecoderConfig, layer: int) -> list[WeightSpec]:
     )
     specs = [
         _plain(ours + "mlp_norm", ("embed",), (embed,), theirs + "post_attention_layernorm.weight"),
-        WeightSpec(ours + "gate_up", ("gate_up", "mlp", "embed"), (2, mlp, embed), gate_up),
-        _plain(ours + "down", ("embed", "mlp"), (embed, mlp), theirs + "mlp.down_proj.weight"),
+        WeightSpec(ours + "gate_up", ("gate_up", "mlp", "embed"), (2, mlp, embed), gate_up, num_in_axes=1),
+        _product(ours + "down", ("embed", "mlp"), (embed, mlp), theirs + "mlp.down_proj.weight"),
     ]
     if config.has_mlp_bias:
         biases = tuple(
@@ -101,3 +106,7 @@ def _mlp(config: DecoderConfig, layer: int) -> list[WeightSpec]:
 
 def _plain(name: str, axes: tuple[str, ...], shape: tuple[int, ...], tensor: str) -> WeightSpec:
     return WeightSpec(name, axes, shape, (TensorSource(tensor, shape=shape, view=shape),))
+
+
+def _product(name: str, axes: tuple[str, ...], shape: tuple[int, ...], tensor: str) -> WeightSpec:
+    return replace(_plain(name, axes, shape, tensor), num_in_axes=1)

@@ -83,6 +83,11 @@ class Settings(BaseModel):
         default="auto",
         description="The dtype of weights and activations. `auto`: float32 on a CPU, otherwise the checkpoint's own.",
     )
+    quantization: Literal["none", "int8"] = Field(
+        default="none",
+        description="The storage of weights. `none`: in DTYPE. `int8`: in 8 bits with a scale for each row, quantized "
+        "while the checkpoint is read; products quantize each token as well. See docs/quantization.md.",
+    )
     max_model_len: int | None = Field(
         default=None,
         ge=16,

@@ -19,6 +19,7 @@ from service.device.memory import expects_cpu, host_memory_bytes
 from service.errors import CheckpointError, UnsupportedModel
 from service.models.decoder_weights import decoder_weight_specs
 from service.models.encoders.registry import any_encoder_weight_specs, is_encoder, read_encoder_config
+from service.models.quantization import Quantization
 from service.models.registry import read_config
 from service.models.weight_spec import WeightSpec
 from service.settings import Settings
@@ -93,7 +94,7 @@ def _weight_specs(settings: Settings, checkpoint: LocatedCheckpoint) -> tuple[We
     dtype = choose_dtype(settings.dtype, hub_config, "cpu")
     if is_encoder(hub_config, checkpoint.sentence_files):
         return any_encoder_weight_specs(read_encoder_config(uri, hub_config, checkpoint.sentence_files), dtype)
-    return decoder_weight_specs(read_config(uri, hub_config), dtype)
+    return decoder_weight_specs(read_config(uri, hub_config), dtype, Quantization(settings.quantization))
 
 
 def prefetch_weights(

@@ -76,6 +76,7 @@ def stream_weights(
         CorruptObject: an object's sum was wrong twice.
         ObjectChanged: an object was overwritten or deleted since it was listed.
         TransferFailed: retries or deadline ran out.
+        UnquantizableWeights: 8 bits do not represent a row of a weight.
     """
     streamed = StreamedWeights()
     headers = _read_checked_headers(target, files, budget)
@@ -151,6 +152,9 @@ def _stream(
             consumer=TensorConsumer(header, assembly, memory),
         )
     fetch_all(_schedule(target.specs, headers, fetches), budget)
+    for header in headers:
+        if fetches[header.file.info.name].is_right:
+            assembly.check(header.file.source.uri, header.entries)
     streamed.weights |= assembly.weights()
     for name, fetch in fetches.items():
         streamed.disk_fault = streamed.disk_fault or fetch.disk_fault

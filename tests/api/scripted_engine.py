@@ -136,6 +136,7 @@ def model_of(engine, **changes):
         "defaults": GenerationDefaults(),
         "stop_ids": frozenset({END}),
         "system_fingerprint": "fp_1",
+        "number_formats": {"dtype": "float32", "quantization": "int8"},
     }
     return ServedModel(**(facts | changes))
 

@@ -12,6 +12,8 @@ DOCUMENT = {
     "root": MODEL,
     "parent": None,
     "max_model_len": MAX_MODEL_LEN,
+    "dtype": "float32",
+    "quantization": "int8",
 }
 
 

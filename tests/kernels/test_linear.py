@@ -7,9 +7,10 @@ import pytest
 
 from service.device.mesh import DeviceMesh
 from service.kernels.cache_layout import CacheLayout
-from service.kernels.linear import CPU_NUM_SPLITS, UNSPLIT, choose_num_splits, linear
+from service.kernels.linear import CPU_NUM_SPLITS, UNSPLIT, QuantizedWeight, choose_num_splits, linear
 from service.kernels.paging import Paging
 from service.models.decoder import Decoder
+from service.models.quantization import MAX_INT8_ROW
 from service.models.registry import read_config
 from tests.models.whole_step import WholeStep
 from tests.parity.cases import CASES
@@ -58,3 +59,51 @@ def test_weights_are_split_on_one_cpu_in_float32_alone():
     assert choose_num_splits(mesh, np.dtype(np.float32)) == CPU_NUM_SPLITS
     assert choose_num_splits(mesh, np.dtype(jnp.bfloat16)) == UNSPLIT
     assert choose_num_splits(DeviceMesh((jax.devices("cpu")[0],) * 2), np.dtype(np.float32)) == UNSPLIT
+
+
+def quantized(num_out: int, num_in: int, *, seed: int = 0) -> QuantizedWeight:
+    random = np.random.default_rng(seed)
+    values = random.integers(-127, 128, (num_out, num_in), np.int8)
+    return QuantizedWeight(jnp.asarray(values), jnp.asarray(random.uniform(0.001, 0.01, num_out), jnp.float32))
+
+
+def in_float(x: np.ndarray, weight: QuantizedWeight) -> np.ndarray:
+    """Return the product of the same quantized tokens and weight, summed in float64."""
+    scale = np.abs(x).max(axis=-1, keepdims=True) / np.float32(127)
+    scale[scale == 0] = 1
+    return (np.rint(x / scale) * scale) @ (np.asarray(weight.values, np.float64) * np.asarray(weight.scale)[:, None]).T
+
+
+@pytest.mark.parametrize("num_splits", [CPU_NUM_SPLITS, UNSPLIT], ids=["split", "unsplit"])
+@pytest.mark.parametrize("num_out", [24, 7], ids=["divides", "divides by nothing"])
+@pytest.mark.parametrize("num_tokens", [1, 2, 16, 17])
+def test_a_quantized_product_is_that_of_the_quantized_numbers(num_tokens: int, num_out: int, num_splits):
+    x = np.random.default_rng(1).standard_normal((num_tokens, 96), np.float32)
+    weight = quantized(num_out, 96)
+    np.testing.assert_allclose(linear(jnp.asarray(x), weight, num_splits), in_float(x, weight), atol=1e-4, rtol=0)
+
+
+def test_a_quantized_product_sums_over_several_axes_and_keeps_the_others():
+    x = np.random.default_rng(1).standard_normal((1, 1, 2, 3, 4), np.float32)
+    weight = quantized(30, 24)
+    shaped = QuantizedWeight(weight.values.reshape(5, 6, 2, 3, 4), weight.scale.reshape(5, 6))
+    made = linear(jnp.asarray(x), shaped, CPU_NUM_SPLITS, num_in_axes=3, dtype=jnp.bfloat16)
+    assert (made.shape, made.dtype) == ((1, 1, 5, 6), jnp.bfloat16)
+    np.testing.assert_allclose(made.reshape(1, 30).astype(np.float32), in_float(x.reshape(1, 24), weight), rtol=0.01)
+
+
+def test_tokens_of_zeros_are_zero_and_those_that_are_not_finite_stay_so_and_leave_the_others_alone():
+    x = np.random.default_rng(1).standard_normal((4, 96), np.float32)
+    x[1] = 0
+    x[2, 5], x[3, 5] = np.nan, np.inf
+    weight = quantized(24, 96)
+    made = np.asarray(linear(jnp.asarray(x), weight, CPU_NUM_SPLITS))
+    np.testing.assert_allclose(made[:1], in_float(x[:1], weight), atol=1e-4, rtol=0)
+    assert not made[1].any()
+    assert not np.isfinite(made[2:]).any()
+
+
+def test_rows_as_long_as_are_served_do_not_overflow():
+    weight = QuantizedWeight(jnp.full((2, MAX_INT8_ROW), 127, jnp.int8), jnp.ones(2, jnp.float32))
+    made = linear(jnp.ones((2, MAX_INT8_ROW)), weight, UNSPLIT)
+    np.testing.assert_allclose(made, np.full((2, 2), 127.0 * MAX_INT8_ROW), rtol=1e-6)

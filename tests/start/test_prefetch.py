@@ -51,9 +51,10 @@ def prefetch(
     return expected, prefetch_weights(context, checkpoint=checkpoint, expected_weights=expected)
 
 
+@pytest.mark.parametrize("quantization", ["none", "int8"])
 @pytest.mark.parametrize("dtype", ["auto", "bfloat16", "float16"])
-def test_the_prefetched_weights_are_those_that_the_engine_would_have_loaded(dtype: str):
-    context, checkpoint = context_of(dtype=dtype), checkpoint_in()
+def test_the_prefetched_weights_are_those_that_the_engine_would_have_loaded(dtype: str, quantization: str):
+    context, checkpoint = context_of(dtype=dtype, quantization=quantization), checkpoint_in()
     spec = spec_of(context, checkpoint)
     expected, prefetched = prefetch(context, checkpoint)
     assert expected is not None

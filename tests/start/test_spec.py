@@ -1,6 +1,7 @@
 """What is planned: which devices, what each has to hold, and which kernel; a slow one is never taken in silence."""
 
 import logging
+from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
@@ -64,6 +65,28 @@ def test_a_bundle_is_of_one_number_of_devices():
     recipe = {entry["name"]: entry for entry in two.recipe()}
     assert recipe["layers.0.qkv"]["sharding"] == ["model", None, None, None]
     assert (recipe["embed"]["sharding"], recipe["final_norm"]["sharding"]) == (["model", None], [None])
+
+
+def test_int8_weights_are_planned_split_and_keyed_with_a_scale_for_each_row():
+    wide, one, four = plan(1), plan(1, quantization="int8"), plan(4, quantization="int8")
+    rows = 2048 + 4 * (12 * 32 + 256 + 2 * 512 + 256)
+    assert one.weights_bytes == (EMBED_BYTES + 4 * LAYER_BYTES) // 2 + 4 * rows + 9 * NORM_BYTES
+    assert one.key.differences(wide.key.inputs) == ["quantization"]
+    assert one.names == wide.names  # no more programs
+    recipe = {entry["name"]: (entry["dtype"], entry["sharding"]) for entry in four.recipe()}
+    assert recipe["layers.0.qkv"] == ("int8", ["model", None, None, None])
+    assert recipe["layers.0.qkv.scale"] == ("float32", ["model", None, None])
+    assert recipe["layers.0.gate_up.scale"] == ("float32", [None, "model"])
+    assert recipe["layers.0.down.scale"] == ("float32", [None])
+    assert recipe["final_norm"] == ("bfloat16", [None])
+
+
+def test_int8_rows_whose_sums_could_overflow_are_refused():
+    checkpoint = locate(str(DEMO), LocalSource)
+    wide = replace(checkpoint, hub_config={**checkpoint.hub_config, "intermediate_size": 133_145})
+    device = NamedDevice(0, client=SimpleNamespace(platform_version="1"), limit_bytes=10**12)
+    with pytest.raises(SettingsError, match="QUANTIZATION: is int8, whose sums hold 133,144 products"):
+        choose_engine_spec(Settings(quantization="int8"), wide, [device])
 
 
 def test_an_impossible_number_is_refused_with_the_models_numbers():

@@ -25,7 +25,8 @@ def joined(*, num_kv_heads: int, copies: int = 1) -> WeightSpec:
         TensorSource("k", (num_kv_heads * 4, 24), (heads, 1, 4, 24), copies),
         TensorSource("v", (num_kv_heads * 4, 24), (heads, 1, 4, 24), copies),
     )
-    return WeightSpec("qkv", ("kv_head", "qkv_group", "head_dim", "embed"), (heads, 5, 4, 24), sources, concat_axis=1)
+    axes = ("kv_head", "qkv_group", "head_dim", "embed")
+    return WeightSpec("qkv", axes, (heads, 5, 4, 24), sources, concat_axis=1, num_in_axes=1)
 
 
 BIASES = WeightSpec(

@@ -21,6 +21,10 @@ class Model(AnswerObject):
     """Context length in tokens, prompt and completion together; for an encoder, the longest text."""
     embedding_dimensions: int | None = None
     """The dimensions of an encoder's vectors; absent for a model that generates text."""
+    dtype: str | None = None
+    """The dtype of activations and KV, such as `bfloat16`; absent for an encoder."""
+    quantization: Literal["none", "int8"] | None = None
+    """How weights are stored: `none` in `dtype`, `int8` in 8 bits with scales; absent for an encoder."""
 
 
 class ModelList(AnswerObject):

@@ -132,12 +132,15 @@ def choose_encoder_spec(settings: Settings, located: LocatedCheckpoint, devices:
 
     Raises:
         UnsupportedModel: a feature of this model is not served.
-        SettingsError: the operator asks for longer texts than the model has positions, or for several devices.
+        SettingsError: the operator asks for longer texts than the model has positions, for several devices or for
+            quantized weights.
         DoesNotFit: the weights are larger than the device's memory.
         UnknownDeviceMemory: an accelerator does not report its memory.
     """
     if (settings.tensor_parallel or 1) > 1:
         raise SettingsError("TENSOR_PARALLEL", "must be 1 for an encoder, which one device runs whole.")
+    if settings.quantization != "none":
+        raise SettingsError("QUANTIZATION", "must be none for an encoder, whose weights are served in DTYPE.")
     sentence = read_sentence_config(located.uri, located.sentence_files)
     config = read_encoder_config(located.uri, located.hub_config, located.sentence_files)
     mesh = DeviceMesh(tuple(devices[:1]))

@@ -16,11 +16,13 @@ from service.device.mesh import DeviceMesh, choose_mesh
 from service.engine.shapes import EngineShapes
 from service.engine.sizing import ModelSize, fit_engine
 from service.engine.steps.names import compile_order, first_names, program_names, sufficient_names
+from service.errors import SettingsError
 from service.kernels.choice import HeadShape, KernelChoice, choose_kernel
 from service.models.config import DecoderConfig
 from service.models.decoder_weights import decoder_weight_specs
 from service.models.interface import LayerGroup, PagedDecoder
 from service.models.layer_groups import layer_groups
+from service.models.quantization import MAX_INT8_ROW, Quantization
 from service.models.registry import read_config
 from service.models.weight_shapes import weight_shapes
 from service.settings import Settings
@@ -44,11 +46,17 @@ class EngineSpec(ModelSpec):
     config: DecoderConfig
     shapes: EngineShapes
     kernel: KernelChoice
+    quantization: Quantization
 
     @cached_property
     def layer_groups(self) -> tuple[LayerGroup, ...]:
         """The layers in order, cut into groups that are compiled separately."""
         return layer_groups(self.config, self.specs)
+
+    @property
+    def number_formats(self) -> Mapping[str, str]:
+        """The dtype of activations and cache, and the storage of weights."""
+        return {"dtype": self.dtype.name, "quantization": self.quantization.value}
 
     @property
     @override
@@ -65,7 +73,12 @@ class EngineSpec(ModelSpec):
     @override
     def facts(self) -> Mapping[str, Any]:
         config = self.config
-        return {"model_type": config.model_type, "kv_head_copies": config.kv_copies, **asdict(self.shapes)}
+        return {
+            "model_type": config.model_type,
+            "quantization": self.quantization.value,
+            "kv_head_copies": config.kv_copies,
+            **asdict(self.shapes),
+        }
 
     @property
     @override
@@ -76,7 +89,8 @@ class EngineSpec(ModelSpec):
     @override
     def ready_facts(self) -> Mapping[str, Any]:
         shapes = self.shapes
-        return {"max_model_len": shapes.max_context, "kv_pages": shapes.num_pages, "slots": shapes.num_slots}
+        sizes = {"max_model_len": shapes.max_context, "kv_pages": shapes.num_pages, "slots": shapes.num_slots}
+        return {**sizes, **self.number_formats}
 
     @override
     def model(self) -> PagedDecoder:
@@ -85,7 +99,7 @@ class EngineSpec(ModelSpec):
 
         num_splits = choose_num_splits(self.mesh, self.dtype)
         kernel = self.kernel.kernel(self.shapes.layout)
-        return Decoder(self.config, self.dtype, kernel, num_splits, self.mesh)
+        return Decoder(self.config, self.dtype, kernel, num_splits, self.quantization, self.mesh)
 
     @override
     def programs(self, model: PagedDecoder) -> Sequence[Program]:
@@ -113,7 +127,7 @@ class EngineSpec(ModelSpec):
         from service.start.kinds.running_engine import RunningEngine
 
         runner = Runner(self.shapes, self.layer_groups, weights, executables, state)
-        return RunningEngine(context, runner, self.config.vocab_size)
+        return RunningEngine(context, runner, self.config.vocab_size, self.number_formats)
 
     @override
     def run_once(self, weights: "Mapping[str, jax.Array]", executables: Mapping[str, Executable]) -> None:
@@ -127,8 +141,8 @@ def choose_engine_spec(settings: Settings, located: LocatedCheckpoint, devices: 
 
     Raises:
         UnsupportedModel: the family, or a feature of this model, is not served.
-        SettingsError: the operator asks for more context than the model was made for, or for a number of devices that
-            is not there or that the model cannot be split over.
+        SettingsError: the operator asks for more context than the model was made for, for int8 with
+            rows that are too long, or for a number of devices that is not there or that the model cannot be split over.
         DoesNotFit: the devices are too small.
         UnknownDeviceMemory: an accelerator does not report its memory.
     """
@@ -137,11 +151,13 @@ def choose_engine_spec(settings: Settings, located: LocatedCheckpoint, devices: 
     mesh = choose_mesh(devices, wanted=settings.tensor_parallel, sizes=sizes)
     config = config.split_over(mesh.num_devices)
     dtype = choose_dtype(settings.dtype, located.hub_config, mesh.platform)
-    specs = decoder_weight_specs(config, dtype)
+    quantization = _checked_quantization(settings, config)
+    specs = decoder_weight_specs(config, dtype, quantization)
     kernel = _choose_kernel(config, dtype, mesh)
     memory_bytes = usable_memory_bytes(mesh.devices, settings.device_memory_fraction)
     shapes = choose_shapes(settings, config, dtype, mesh, memory_bytes)
-    return EngineSpec(dtype, specs, mesh, bundle_key(config, dtype, shapes, mesh), config, shapes, kernel)
+    key = bundle_key(config, dtype, shapes, mesh, quantization)
+    return EngineSpec(dtype, specs, mesh, key, config, shapes, kernel, quantization)
 
 
 def choose_shapes(
@@ -152,7 +168,7 @@ def choose_shapes(
     Args:
         settings: of the operator.
         config: of the model, split over the devices.
-        dtype: of weights and cache.
+        dtype: of the cache, and of weights that are not quantized.
         mesh: the devices.
         memory_bytes: usable, on each device.
 
@@ -165,7 +181,7 @@ def choose_shapes(
         ModelSize(
             context_len=config.context_len,
             vocab_size=config.vocab_size,
-            weights_bytes=weights_bytes(decoder_weight_specs(config, dtype), mesh),
+            weights_bytes=weights_bytes(decoder_weight_specs(config, dtype, Quantization(settings.quantization)), mesh),
             kv_bytes_per_token=config.kv_bytes_per_token(dtype.itemsize)
             * kernel.cached_head_dim
             // config.head_dim
@@ -179,6 +195,17 @@ def choose_shapes(
         max_prefill_tokens=settings.max_prefill_tokens,
         max_model_len=settings.max_model_len,
     )
+
+
+def _checked_quantization(settings: Settings, config: DecoderConfig) -> Quantization:
+    longest = max(config.hidden_size, config.mlp_size, config.num_heads * config.head_dim)
+    quantization = Quantization(settings.quantization)
+    if quantization is Quantization.INT8 and longest > MAX_INT8_ROW:
+        message = (
+            f"is int8, whose sums hold {MAX_INT8_ROW:,} products; a row of this model has {longest:,}. Set it to none."
+        )
+        raise SettingsError("QUANTIZATION", message)
+    return quantization
 
 
 def _choose_kernel(config: DecoderConfig, dtype: np.dtype, mesh: DeviceMesh) -> KernelChoice:

@@ -2,7 +2,7 @@
 
 import asyncio
 import contextlib
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, override
 
 from service.api.dependencies import ServedModel
@@ -17,7 +17,7 @@ from service.start.kinds.model_spec import Running, Text
 class RunningEngine(Running):
     """An engine that takes requests, and the runner below it."""
 
-    def __init__(self, context: StartContext, runner: Runner, vocab_size: int) -> None:
+    def __init__(self, context: StartContext, runner: Runner, vocab_size: int, formats: Mapping[str, str]) -> None:
         """Start the device thread."""
         self.engine = Engine(
             runner,
@@ -28,7 +28,7 @@ class RunningEngine(Running):
         )
         self.engine.start()
         self._runner = runner
-        self._vocab_size = vocab_size
+        self._vocab_size, self._formats = vocab_size, formats
 
     @property
     @override
@@ -64,6 +64,7 @@ class RunningEngine(Running):
             vocab_size=self._vocab_size,
             stop_ids=text.tokenizer.eos_ids,
             defaults=text.tokenizer.defaults,
+            number_formats=self._formats,
         )
 
     @override

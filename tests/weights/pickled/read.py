@@ -29,7 +29,7 @@ def entries_of(folder: Path, content: bytes) -> Mapping[str, TensorEntry]:
 def weights_of(folder: Path, content: bytes, shapes: Mapping[str, tuple[int, ...]]) -> dict[str, np.ndarray]:
     """Return weights that are streamed from a file, as float32."""
     with _opened(folder, content) as opened:
-        target = WeightTarget(tuple(map(spec_of, shapes, shapes.values())), FLOAT32, None, max_staging_bytes=2**20)
+        target = WeightTarget(tuple(map(spec_of, shapes, shapes.values())), None, max_staging_bytes=2**20)
         return stream_weights(target, opened.files, Progress(), opened.budget).weights
 
 

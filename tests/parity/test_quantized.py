@@ -1,0 +1,55 @@
+"""Logits of the int8 step equal a float32 computation of the same quantized weights and activations.
+
+The sums of both are exact, so that no activation rounds to another neighbour.
+"""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax.lax import expand_dims
+
+from service.device.mesh import DeviceMesh
+from service.kernels.cpu import RowAttention
+from service.kernels.linear import CPU_NUM_SPLITS, UNSPLIT, NumSplits, QuantizedWeight
+from service.models.decoder import Decoder
+from service.models.quantization import Quantization
+from service.models.registry import read_config
+from service.models.weight_spec import FLOAT32
+from service.weights.assembly import assemble_weights
+from tests.parity.cases import CASES
+from tests.parity.test_reference_logits import LAYOUT, logits_by_chunk
+from tests.tolerances import SAME_QUANTIZED_MODEL_ATOL
+
+NUM_TOKENS = 12
+
+
+def in_float32(x, weight: QuantizedWeight, num_splits: NumSplits, *, num_in_axes: int = 1, dtype=None):
+    """Return a product of int8 numbers in float32, which holds sums of so few of them exactly."""
+    axes = tuple(range(-num_in_axes, 0))
+    largest = jnp.abs(x).max(axes, keepdims=True)
+    scale = jnp.where(largest == 0, 1, largest / 127)
+    sums = jnp.tensordot(jnp.round(x / scale), weight.values.astype(jnp.float32), (axes, axes), precision="highest")
+    token_axes = x.ndim - num_in_axes
+    of_tokens = expand_dims(scale.squeeze(axes), range(token_axes, sums.ndim))
+    return sums * (of_tokens * expand_dims(weight.scale, range(token_axes)))
+
+
+@pytest.mark.parametrize(
+    ("name", "num_splits", "chunk"),
+    [("llama_biases", CPU_NUM_SPLITS, 1), pytest.param("qwen3", UNSPLIT, NUM_TOKENS, marks=pytest.mark.slow)],
+)
+def test_the_int8_step_equals_float32_with_the_same_numbers(
+    name: str, num_splits: NumSplits, chunk: int, monkeypatch: pytest.MonkeyPatch
+):
+    case = next(case for case in CASES if case.name == name)
+    config, tokens = read_config("test", case.hub_config), case.token_ids[:NUM_TOKENS]
+    model = Decoder(config, FLOAT32, RowAttention(LAYOUT), num_splits, Quantization.INT8)
+    weights = assemble_weights(model.weight_specs(), case.tensors(), mesh=DeviceMesh((jax.devices()[0],)))
+    made = logits_by_chunk(model, weights, tokens, chunk)
+    monkeypatch.setattr("service.models.decoder.linear", in_float32)
+    expected = logits_by_chunk(model, weights, tokens, chunk)
+    np.testing.assert_allclose(made, expected, atol=SAME_QUANTIZED_MODEL_ATOL, rtol=0)
+    # And they are near those of the wide model, whose standard deviation is about 2.
+    wide = np.load(case.reference_path)["logits"][:NUM_TOKENS]
+    assert 0.001 < np.abs(made - wide).max() < 0.5

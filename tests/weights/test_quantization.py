@@ -1,0 +1,120 @@
+"""Rows in 8 bits are the nearest to what was stored, however their elements arrive, or are refused."""
+
+import re
+
+import jax
+import ml_dtypes
+import numpy as np
+import pytest
+
+from service.device.mesh import DeviceMesh
+from service.errors import UnquantizableWeights
+from service.models.quantization import Quantization, quantized_specs
+from service.models.weight_spec import TensorSource, WeightSpec
+from service.weights.assembly import Assembly, assemble_weights
+from service.weights.quantization import BLOCK_ELEMENTS, UnquantizableRow, quantize_rows
+from tests.weights.test_assembly import joined
+
+MESH = DeviceMesh((jax.devices()[0],))
+BF16 = np.dtype(ml_dtypes.bfloat16)
+RANDOM = np.random.default_rng(0)
+
+
+def product(name: str, *shape: int, num_in_axes: int = 1) -> WeightSpec:
+    axes = tuple(f"axis{number}" for number in range(len(shape)))
+    return WeightSpec(name, axes, shape, (TensorSource(f"{name}.tensor", shape, shape),), num_in_axes=num_in_axes)
+
+
+def int8_of(*specs: WeightSpec) -> tuple[WeightSpec, ...]:
+    return quantized_specs(specs, Quantization.INT8)
+
+
+@pytest.mark.parametrize("stored", [np.dtype(np.float32), BF16, np.dtype(np.float16)], ids=str)
+def test_a_value_is_at_most_half_a_scale_from_what_was_stored(stored: np.dtype):
+    rows = (RANDOM.standard_normal((50, 96)) * RANDOM.uniform(0.01, 10, (50, 1))).astype(stored)
+    values, scales = quantize_rows(rows)
+    wide = rows.astype(np.float32)
+    assert (values.dtype, scales.dtype) == (np.int8, np.float32)
+    np.testing.assert_allclose(scales, np.abs(wide).max(axis=1) / 127, rtol=1e-6)
+    assert (np.abs(values * scales[:, None] - wide) <= scales[:, None] * 0.50001).all()
+    assert np.abs(values).max(axis=1).tolist() == [127] * 50
+
+
+def test_rows_of_zeros_and_of_less_than_float32_multiplies_are_exactly_zero():
+    values, scales = quantize_rows(np.array([[0, -0.0], [1e-40, -1e-39], [1, 0]], np.float32))
+    assert values.tolist() == [[0, 0], [0, 0], [127, 0]]
+    assert (scales > 0).all()
+
+
+def test_the_largest_and_smallest_numbers_of_float32_are_kept():
+    rows = np.array([[3.4e38, -3.4e38, 1.7e38], [4e-36, -4e-36, 2e-36]], np.float32)
+    values, scales = quantize_rows(rows)
+    np.testing.assert_allclose(values * scales[:, None], rows, rtol=0.01)
+
+
+@pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf], ids=str)
+def test_a_row_that_is_not_finite_is_refused(bad: float):
+    rows = np.ones((4, 8), np.float32)
+    rows[2, 5] = bad
+    with pytest.raises(UnquantizableRow, match="row 12 has a value that is NaN or infinite"):
+        quantize_rows(rows, 10)
+
+
+def test_a_row_that_one_value_would_round_to_zero_is_refused_and_a_sparse_one_is_not():
+    rows = RANDOM.standard_normal((3, 64)).astype(np.float32)
+    rows[1, 7] = 1e4
+    with pytest.raises(UnquantizableRow, match=r"row 1 .* more than half of its 64 values"):
+        quantize_rows(rows)
+    sparse = np.zeros((1, 64), np.float32)
+    sparse[0, :2] = (1, 0.9)
+    assert quantize_rows(sparse)[0][0, :3].tolist() == [127, 114, 0]
+
+
+SPECS = {
+    "plain": product("w", 7, 5),
+    "joined in the middle": joined(num_kv_heads=2),
+    "joined, with copies": joined(num_kv_heads=2, copies=2),
+    "rows of three axes": product("w", 6, 2, 3, 4, num_in_axes=3),
+}
+
+
+@pytest.mark.parametrize("size", [1, 7, 25, 2000])  # less than a row, more, and more than the tensor
+@pytest.mark.parametrize("spec", SPECS.values(), ids=SPECS)
+def test_pieces_in_any_order_make_the_rows_of_whole_tensors(spec: WeightSpec, size: int):
+    [weight, scale] = int8_of(spec)
+    tensors = {s.name: RANDOM.standard_normal(s.shape).astype(BF16) for s in spec.sources}
+    pieces = [(name, start) for name, tensor in tensors.items() for start in range(0, tensor.size, size)]
+    RANDOM.shuffle(pieces)
+    assembly = Assembly([weight, scale], None)
+    for name, start in pieces:
+        assembly.write(str(name), int(start), tensors[name].reshape(-1)[int(start) : int(start) + size])
+    made = assembly.weights()
+    wide = assemble_weights([spec], tensors, mesh=None)[spec.name]
+    rows = np.asarray(wide).reshape(-1, np.prod(spec.shape[-spec.num_in_axes :]))
+    values, scales = quantize_rows(rows)
+    np.testing.assert_array_equal(made[weight.name], values.reshape(spec.shape))
+    np.testing.assert_array_equal(made[scale.name], scales.reshape(spec.shape[: -spec.num_in_axes]))
+
+
+def test_a_row_of_a_later_block_is_named_by_its_number_in_the_tensor():
+    tensor = np.ones((4, BLOCK_ELEMENTS // 2), np.float32)
+    tensor[3, 9] = np.nan
+    with pytest.raises(UnquantizableWeights, match=re.escape("gs://b/m: w.tensor: row 3 ")) as error:
+        assemble_weights(int8_of(product("w", *tensor.shape)), {"w.tensor": tensor}, mesh=MESH, uri="gs://b/m")
+    assert error.value.tensor == "w.tensor"
+
+
+def test_a_weight_for_a_device_takes_its_bytes_and_those_of_its_scales_and_gives_them_back_together():
+    given_back: list[int] = []
+    specs = int8_of(product("w", 8, 16))
+    assembly = Assembly(specs, MESH, on_placed=given_back.append)
+    assert assembly.reserve(["w.tensor"]) == 8 * 16 + 8 * 4
+    assert assembly.reserve(["w.tensor"]) == 0
+    assembly.write("w.tensor", 0, np.ones(100, np.float32))
+    assert given_back == []
+    assembly.write("w.tensor", 100, np.ones(28, np.float32))
+    assert given_back == [8 * 16, 8 * 4]
+    assert [(name, str(weight.dtype)) for name, weight in assembly.weights().items()] == [
+        ("w", "int8"),
+        ("w.scale", "float32"),
+    ]
