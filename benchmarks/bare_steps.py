@@ -15,7 +15,8 @@ from service.engine.engine import Engine
 from service.engine.request import Request, Sampling
 from service.engine.runner import Runner
 from service.engine.schedule.chunking import Chunking
-from service.engine.schedule.scheduler import Plan, Scheduler
+from service.engine.schedule.plan import Plan
+from service.engine.schedule.scheduler import Scheduler
 from service.engine.shapes import Bucket, StepKind
 from service.engine.steps.inputs import StepInputs
 

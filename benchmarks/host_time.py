@@ -22,7 +22,7 @@ from service.engine.engine import Engine
 from service.engine.request import Request, Sampling
 from service.engine.runner import Runner
 from service.engine.schedule.pages import PageCopy
-from service.engine.schedule.scheduler import Plan
+from service.engine.schedule.plan import Plan
 from service.engine.shapes import EngineShapes, StepKind
 from service.engine.step_runner import DispatchedStep
 from service.engine.steps.programs import engine_programs

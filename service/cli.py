@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import NoReturn
 
 from service.errors import ServiceError, SettingsError
-from service.observability.logs import configure_logging, end_logging
+from service.observability.logs import Origin, configure_logging, end_logging
 from service.settings import Settings
 from service.settings.sources import load_settings
 from service.smoke.command import add_parser as add_smoke
@@ -38,7 +38,8 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
             {name: value for name, value in flags.items() if name in Settings.model_fields}, flags.get("config")
         )
         level = settings.log_level
-        configure_logging(settings.log_level, settings.log_format)
+        origin = Origin(settings.google_cloud_project, settings.k_service, settings.k_revision)
+        configure_logging(settings.log_level, settings.log_format, origin=origin)
         code = _run(flags, settings)
     except Exception as error:
         _exit(1, partial(_log_error, error, with_trace=level == "DEBUG"))

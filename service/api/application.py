@@ -33,7 +33,6 @@ def create_api(
     default_temperature: float | None = None,
     max_body_bytes: int = 4 * 1024 * 1024,
     body_timeout_s: float = 30.0,
-    project_id: str | None = None,
     batches: "Batches | None" = None,
     max_file_bytes: int = 0,
 ) -> FastAPI:
@@ -48,7 +47,6 @@ def create_api(
         default_temperature: for requests without one; None for the checkpoint's.
         max_body_bytes: a larger body is refused unread.
         body_timeout_s: for a whole body to arrive.
-        project_id: the Google Cloud project, which makes a trace id a link in Cloud Logging.
         batches: the uploaded files and batches; None for no such routes.
         max_file_bytes: a larger file is refused.
     """
@@ -75,7 +73,7 @@ def create_api(
         uploads={} if batches is None else {UPLOADS: upload},
     )
     app.add_middleware(KeyCheck, keys=api_keys)
-    app.add_middleware(AccessLog, metrics=metrics, project_id=project_id)
+    app.add_middleware(AccessLog, metrics=metrics)
     return app
 
 

@@ -19,6 +19,7 @@ from service.api.http.background import background_of
 from service.api.http.probes import Readiness
 from service.api.http.receive import Deadline
 from service.api.served import Served, ServedEncoder
+from service.engine.clock import Clock
 from service.engine.request import Request, TokenEvent
 from service.errors import WrongKindOfModel
 from service.observability.metrics import Metrics
@@ -36,6 +37,7 @@ MAX_TEXT_THREADS = 4
 class TokenStream(Protocol):
     """The tokens of one sequence, in events of one or more; ends after the event that has a finish reason."""
 
+    clock: Clock  # when it passed its stages, so far
     waited_for_compile_s: float  # how long its steps have waited for executables that a start was still compiling
 
     def __aiter__(self) -> AsyncIterator[TokenEvent]:
@@ -170,6 +172,7 @@ async def any_context(request: HttpRequest) -> AnyContext:
     api = await api_context(request)
     model = api.readiness.served_model()
     background = background_of(request.scope)
+    request.state.log_fields["model"] = model.name
     return AnyContext(
         api=api,
         model=model,

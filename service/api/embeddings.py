@@ -9,7 +9,7 @@ from fastapi.responses import Response
 from pydantic_core import to_json
 
 from service.api.dependencies import EncodingContext, encoding_context
-from service.api.generation.admission import log_user
+from service.api.generation.log_facts import log_user
 from service.api.http.receive import json_body
 from service.api.schema.embeddings import EmbeddingsRequest
 from service.api.served import VectorFacts

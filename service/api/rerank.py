@@ -8,7 +8,7 @@ from fastapi import APIRouter, Depends
 from fastapi.responses import JSONResponse, Response
 
 from service.api.dependencies import EncodingContext, scoring_context
-from service.api.generation.admission import log_user
+from service.api.generation.log_facts import log_user
 from service.api.http.receive import json_body
 from service.api.schema.rerank import RerankRequest, ScoreRequest
 from service.api.vectors.pairs import score

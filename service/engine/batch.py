@@ -10,7 +10,7 @@ from jaxtyping import Array, Float, Int, UInt
 from service.engine.limits import MAX_LOGPROBS
 from service.engine.request import Request, Sampling, StepLogprobs, TokenLogprobs
 from service.engine.schedule.pages import PageCopy
-from service.engine.schedule.scheduler import Plan, PlannedSequence
+from service.engine.schedule.plan import Plan, PlannedSequence
 from service.engine.shapes import Bucket, EngineShapes, StepKind
 from service.engine.steps.inputs import (
     CopyInputs,

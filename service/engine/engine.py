@@ -108,7 +108,7 @@ class Engine:
             abort=lambda: self._loop.inbox.put(Abort(request.id)),
             on_over=lambda: self._forget(request.id),
         )
-        self._loop.inbox.put(Submission(request, stream, time.perf_counter()))
+        self._loop.inbox.put(Submission(request, stream))
         # A loop that failed just now may have emptied its inbox for the last time before this message arrived.
         self._check_live()
         self._streams[request.id] = stream

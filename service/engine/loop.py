@@ -11,6 +11,7 @@ import threading
 import time
 from collections.abc import Callable
 
+from service.engine.measurements import Measurements
 from service.engine.request import (
     Abort,
     Call,
@@ -21,7 +22,8 @@ from service.engine.request import (
     TokenEvent,
     TokenStream,
 )
-from service.engine.schedule.scheduler import Plan, Scheduler
+from service.engine.schedule.plan import Plan
+from service.engine.schedule.scheduler import Scheduler
 from service.engine.schedule.sequence import Sequence
 from service.engine.step_runner import DispatchedStep, StepRunner
 from service.errors import EngineError, NonFiniteLogits
@@ -103,7 +105,7 @@ class Loop:
         self._pipeline = StepPipeline(scheduler, runner, self._deliver)
         self._runner = runner
         self._waited_s = 0.0  # of what the runner says, the part that is attributed to requests
-        self._metrics = metrics
+        self._measurements = Measurements(scheduler, metrics)
         self._open: dict[str, tuple[Sequence, Submission]] = {}
         self._is_stopping = False
 
@@ -162,7 +164,7 @@ class Loop:
             case Abort():
                 if (entry := self._open.pop(message.request_id, None)) is not None:
                     self._scheduler.abort(entry[0])
-                    self._metrics.request_success.labels(FinishReason.ABORT).inc()
+                    self._measurements.ended(entry[0], entry[1].stream.clock, FinishReason.ABORT)
             case Call(function, done):
                 try:
                     done.set_result(function())
@@ -174,16 +176,18 @@ class Loop:
     def _deliver(self, events: Events) -> None:
         """Put each event into its stream: one wake-up of each event loop, for any number of streams."""
         now_s = time.perf_counter()
-        self._metrics.generation_tokens.inc(sum(len(event.token_ids) for _, event in events))
+        if self.first_token_s is None and events:
+            self.first_token_s = time.monotonic()
         by_loop: dict[object, list[Delivery]] = {}
         for sequence, event in events:
             _, submission = self._open[sequence.request.id]
-            self._measure_event(submission, event, now_s)
+            self._measurements.arrived(submission.stream.clock, len(event.token_ids), now_s)
             delivered = event
             if event.finish_reason is FinishReason.ERROR:
                 delivered = sequence.failure or NonFiniteLogits(NON_FINITE_LOGITS)
             by_loop.setdefault(submission.stream.loop, []).append((submission.stream, delivered))
             if event.finish_reason is not None:
+                self._measurements.ended(sequence, submission.stream.clock, event.finish_reason)
                 del self._open[sequence.request.id]
         for deliveries in by_loop.values():
             _hand_over(deliveries)
@@ -203,15 +207,16 @@ class Loop:
         self._open.clear()
 
     def _measure(self, plan: Plan | None) -> None:
-        scheduler, metrics = self._scheduler, self._metrics
-        metrics.num_requests_running.set(scheduler.num_running)
-        metrics.num_requests_waiting.set(scheduler.num_waiting)
-        metrics.kv_cache_usage_perc.set(1 - scheduler.pages.num_available / scheduler.pages.num_pages)
-        if plan is not None:
-            metrics.engine_steps.labels(plan.kind).inc()
-            metrics.prompt_tokens.inc(sum(len(planned.token_ids) for planned in plan.seqs))
-            if self._runner.waited_for_compile_s > self._waited_s:
-                self._attribute_wait(plan)
+        self._measurements.state()
+        if plan is None:
+            return
+        self._measurements.plan(plan)
+        now_s = time.perf_counter()
+        for planned in plan.seqs:
+            if (entry := self._open.get(planned.sequence.request.id)) is not None:  # it may have ended
+                self._measurements.scheduled(planned.sequence, entry[1].stream.clock, now_s)
+        if self._runner.waited_for_compile_s > self._waited_s:
+            self._attribute_wait(plan)
 
     def _attribute_wait(self, plan: Plan) -> None:
         """Charge the requests of a step with the time that it waited for an executable."""
@@ -220,19 +225,6 @@ class Loop:
         for planned in plan.seqs:
             with contextlib.suppress(KeyError):  # it has ended
                 self._open[planned.sequence.request.id][1].stream.waited_for_compile_s += waited_s
-
-    def _measure_event(self, submission: Submission, event: TokenEvent, now_s: float) -> None:
-        metrics = self._metrics
-        if self.first_token_s is None:
-            self.first_token_s = time.monotonic()
-        if submission.last_token_s is None:
-            metrics.time_to_first_token_seconds.observe(now_s - submission.submitted_s)
-        else:
-            metrics.inter_token_latency_seconds.observe(now_s - submission.last_token_s)
-        submission.last_token_s = now_s
-        if event.finish_reason is not None:
-            metrics.e2e_request_latency_seconds.observe(now_s - submission.submitted_s)
-            metrics.request_success.labels(event.finish_reason).inc()
 
 
 def _iterate(event_loop: asyncio.AbstractEventLoop, num_iterations: int, then: Callable[[], None]) -> None:

@@ -1,6 +1,7 @@
 """A request to the engine and the stream of events that answers it: token ids, never strings."""
 
 import asyncio
+import time
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Mapping
 from concurrent.futures import Future
@@ -8,6 +9,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from types import MappingProxyType
 
+from service.engine.clock import Clock
 from service.engine.constraint import Constraint
 from service.errors import ServiceError
 
@@ -114,6 +116,7 @@ class TokenStream:
             on_over: called once, on the event loop, after the last event or after `abort`.
         """
         self.loop = loop
+        self.clock = Clock(time.perf_counter())
         self.waited_for_compile_s = 0.0  # counted by the device thread before it delivers what had to wait
         self._abort = abort
         self._on_over = on_over
@@ -169,12 +172,10 @@ class TokenStream:
 
 @dataclass(slots=True)
 class Submission:
-    """A new request, and its clocks, which read `time.perf_counter`."""
+    """A new request."""
 
     request: Request
     stream: TokenStream
-    submitted_s: float
-    last_token_s: float | None = None  # None until the first token
 
 
 @dataclass(frozen=True, slots=True)

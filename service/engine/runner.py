@@ -24,7 +24,7 @@ from service.engine.batch import (
 )
 from service.engine.device_state import DeviceState, LayerGroupCache
 from service.engine.schedule.pages import PageCopy
-from service.engine.schedule.scheduler import Plan, PlannedSequence
+from service.engine.schedule.plan import Plan, PlannedSequence
 from service.engine.shapes import Bucket, CopyKind, EngineShapes, StepKind
 from service.engine.step_executables import DeferredExecutable, StepExecutables
 from service.engine.steps.inputs import (

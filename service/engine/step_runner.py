@@ -6,7 +6,7 @@ from typing import Protocol, runtime_checkable
 from service.engine.available_steps import AvailableSteps
 from service.engine.request import StepLogprobs
 from service.engine.schedule.pages import PageCopy
-from service.engine.schedule.scheduler import Plan
+from service.engine.schedule.plan import Plan
 
 
 @runtime_checkable

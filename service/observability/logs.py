@@ -1,7 +1,8 @@
 """Log lines: one JSON object each with Cloud Logging's keys on stdout; readable text on a terminal.
 
 Prompts, completions and keys are never logged.
-Source: https://cloud.google.com/logging/docs/structured-logging (severity, message, time, logging.googleapis.com/trace)
+Source: https://cloud.google.com/logging/docs/structured-logging (severity, httpRequest, logging.googleapis.com/…),
+https://cloud.google.com/error-reporting/docs/formatting-error-messages (stack_trace, serviceContext, @type, context)
 """
 
 import io
@@ -10,16 +11,17 @@ import sys
 import time
 from collections.abc import Callable
 from contextlib import ExitStack
-from contextvars import ContextVar
+from dataclasses import dataclass
 from typing import Any, Literal, TextIO, override
 
 from pythonjsonlogger.json import JsonFormatter
 
 from service.observability.progress import CLEAR_LINE
+from service.observability.trace_context import current_trace
 
-# The trace of the request in this context, as Cloud Run sends it: `projects/PROJECT/traces/ID` or the bare id.
-current_trace: ContextVar[str | None] = ContextVar("current_trace", default=None)
-
+ERROR_EVENT = "type.googleapis.com/google.devtools.clouderrorreporting.v1beta1.ReportedErrorEvent"
+# A fact of Cloud Logging alone: on a terminal it would repeat the others.
+HTTP_REQUEST = "http_request"
 # Log records carry their facts as `extra` fields; these are the record's own attributes, which are not facts.
 _RECORD_ATTRIBUTES = frozenset(vars(logging.makeLogRecord({}))) | {
     "message",
@@ -29,8 +31,26 @@ _RECORD_ATTRIBUTES = frozenset(vars(logging.makeLogRecord({}))) | {
 }
 
 
+@dataclass(frozen=True)
+class Origin:
+    """The service that writes the log, as Google Cloud names it."""
+
+    project_id: str | None = None  # makes a trace id a link
+    service: str | None = None
+    revision: str | None = None
+
+
 class CloudJsonFormatter(JsonFormatter):
-    """Records as one line of JSON each, under the keys that Cloud Logging reads."""
+    """Records as one line of JSON each, under the keys that Cloud Logging and Error Reporting read."""
+
+    def __init__(self, origin: Origin) -> None:
+        """Create a formatter for the records of one service."""
+        super().__init__("%(message)s")
+        self.converter = time.gmtime
+        self._project_id = origin.project_id
+        self._service = {"service": origin.service or "levserve"}
+        if origin.revision is not None:
+            self._service["version"] = origin.revision
 
     @override
     def add_fields(self, log_data: dict[str, Any], record: logging.LogRecord, message_dict: dict[str, Any]) -> None:
@@ -40,8 +60,32 @@ class CloudJsonFormatter(JsonFormatter):
         log_data["logger"] = record.name
         log_data.pop("color_message", None)
         log_data.pop("taskName", None)
+        log_data["logging.googleapis.com/sourceLocation"] = {
+            "file": record.pathname,
+            "line": str(record.lineno),
+            "function": record.funcName,
+        }
+        if (request := log_data.pop(HTTP_REQUEST, None)) is not None:
+            log_data["httpRequest"] = request
         if (trace := current_trace.get()) is not None:
-            log_data["logging.googleapis.com/trace"] = trace
+            name = (
+                trace.trace_id if self._project_id is None else f"projects/{self._project_id}/traces/{trace.trace_id}"
+            )
+            log_data["logging.googleapis.com/trace"] = name
+            log_data["logging.googleapis.com/trace_sampled"] = trace.is_sampled
+            if trace.span_id is not None:
+                log_data["logging.googleapis.com/spanId"] = trace.span_id
+        self._add_error(log_data, record)
+
+    def _add_error(self, log_data: dict[str, Any], record: logging.LogRecord) -> None:
+        if (stack_trace := log_data.pop("exc_info", None)) is not None:
+            log_data["stack_trace"] = stack_trace
+        if record.levelno < logging.ERROR:
+            return
+        log_data["serviceContext"] = self._service
+        if stack_trace is None:  # Error Reporting then needs the place, and a type to recognize an error by
+            place = {"filePath": record.pathname, "lineNumber": record.lineno, "functionName": record.funcName}
+            log_data |= {"@type": ERROR_EVENT, "context": {"reportLocation": place}}
 
 
 class TerminalFormatter(logging.Formatter):
@@ -54,7 +98,7 @@ class TerminalFormatter(logging.Formatter):
 
     @override
     def format(self, record: logging.LogRecord) -> str:
-        facts = {k: v for k, v in vars(record).items() if k not in _RECORD_ATTRIBUTES}
+        facts = {k: v for k, v in vars(record).items() if k not in _RECORD_ATTRIBUTES and k != HTTP_REQUEST}
         shown = "".join(f"  {key}={_short(value)}" for key, value in facts.items())
         line = f"{self._before}{self.formatTime(record, '%H:%M:%S')} {record.levelname:<7} {record.getMessage()}{shown}"
         return f"{line}\n{self.formatException(record.exc_info)}" if record.exc_info else line
@@ -64,16 +108,20 @@ def _short(value: Any) -> str:
     return f"{value:.3g}" if isinstance(value, float) else str(value)
 
 
-def configure_logging(level: str, log_format: Literal["auto", "json", "text"], stream: TextIO = sys.stdout) -> None:
+def configure_logging(
+    level: str,
+    log_format: Literal["auto", "json", "text"],
+    stream: TextIO = sys.stdout,
+    *,
+    origin: Origin = Origin(),
+) -> None:
     """Write every record of this process, uvicorn's included, to `stream` in one format."""
     is_text = log_format == "text" or (log_format == "auto" and stream.isatty())
     handler = logging.StreamHandler(stream)
     if is_text:
         handler.setFormatter(TerminalFormatter(CLEAR_LINE if stream.isatty() else ""))
     else:
-        formatter = CloudJsonFormatter("%(message)s")
-        formatter.converter = time.gmtime
-        handler.setFormatter(formatter)
+        handler.setFormatter(CloudJsonFormatter(origin))
     logging.basicConfig(level=level, handlers=[handler], force=True)
     # These libraries log each HTTP call or compilation at INFO; LOG_LEVEL is meant for the service.
     for noisy in ("httpx", "urllib3", "google", "filelock", "jax", "jaxlib", "absl", "asyncio"):

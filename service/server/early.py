@@ -6,7 +6,7 @@ FastAPI takes longer to import than a platform should wait for an open port, so 
 
 import asyncio
 import logging
-import uuid
+import time
 from typing import Any, Protocol, runtime_checkable
 
 from starlette.types import ASGIApp, Receive, Scope, Send
@@ -14,6 +14,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from service.api.http.answer import Answer, send_answer
 from service.api.http.auth import ApiKeys
 from service.api.http.errors import error_answer
+from service.api.http.identity import http_request, request_id_of, trace_of
 from service.api.http.probes import (
     LIVE_PATH,
     METRICS_PATH,
@@ -25,6 +26,7 @@ from service.api.http.probes import (
 )
 from service.errors import Draining, InvalidApiKey, MethodNotAllowed, NotReady, UnknownRoute
 from service.observability.metrics import Metrics
+from service.observability.trace_context import current_trace
 from service.server.pages import ALLOWED_METHODS, PAGES, send_page
 
 logger = logging.getLogger(__name__)
@@ -95,6 +97,17 @@ class EarlyAnswers:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer one request, or pass it on to the API."""
+        if scope["type"] != "http":
+            await self._answer(scope, receive, send)
+            return
+        scope.setdefault("state", {}).update(request_id=request_id_of(scope), arrived_s=time.perf_counter())
+        trace = current_trace.set(trace_of(scope))
+        try:
+            await self._answer(scope, receive, send)
+        finally:
+            current_trace.reset(trace)
+
+    async def _answer(self, scope: Scope, receive: Receive, send: Send) -> None:
         is_http = scope["type"] == "http"
         if is_http and scope["path"] == STATS_PATH:
             await self._send(self._stats(scope), scope, send)
@@ -110,7 +123,7 @@ class EarlyAnswers:
         elif api is not None:
             await api(scope, receive, send)
         elif is_http:
-            await self._send(self._early(scope["path"]), scope, send)
+            await self._send(self._early(scope), scope, send)
 
     async def _wait(self) -> None:
         """Delay an early request until the start has succeeded or failed, if there is room for it to wait."""
@@ -125,12 +138,13 @@ class EarlyAnswers:
         finally:
             self._num_waiting -= 1
 
-    def _early(self, path: str) -> Answer:
+    def _early(self, scope: Scope) -> Answer:
+        path = scope["path"]
         if path == LIVE_PATH:
             return live_answer(self._service)
         if path in READY_PATHS:
             return ready_answer(self._service)
-        return error_answer(NotReady(self._service.summary()), "")
+        return error_answer(NotReady(self._service.summary()), scope["state"]["request_id"])
 
     def _stats(self, scope: Scope) -> Answer:
         if not self._admin_keys:
@@ -146,19 +160,24 @@ class EarlyAnswers:
             refusal = error_answer(MethodNotAllowed("This route does not allow this method."), "")
             await self._send(refusal._replace(headers={"allow": ", ".join(ALLOWED_METHODS)}), scope, send)
             return
-        await send_page(scope["path"], self._record(scope, 200), scope, send)
+        await send_page(scope["path"], self._record(scope, 200, {}), scope, send)
 
     async def _send(self, answer: Answer, scope: Scope, send: Send) -> None:
-        headers = self._record(scope, answer.status) | answer.headers
+        error = answer.body.get("error") if answer.status >= 400 else None
+        code = {"error_code": error["code"]} if isinstance(error, dict) else {}
+        headers = self._record(scope, answer.status, code) | answer.headers
         if answer.status >= 400:  # the body of the request was not read, so the connection cannot be used again
             headers["connection"] = "close"
         await send_answer(answer._replace(headers=headers), scope, send)
 
-    def _record(self, scope: Scope, status: int) -> dict[str, str]:
+    def _record(self, scope: Scope, status: int, code: dict[str, str]) -> dict[str, str]:
         """Count and log an answer; return the header with its id."""
+        state, latency_s = scope["state"], time.perf_counter() - scope["state"]["arrived_s"]
         route = scope["path"] if scope["path"] in IMMEDIATE_PATHS | {STATS_PATH} | self._pages.keys() else "early"
         self._metrics.http_responses.labels(route, str(status)).inc()
-        request_id = f"req_{uuid.uuid4().hex}"
-        facts = {"method": scope["method"], "route": route, "status": status, "request_id": request_id}
+        for reason in code.values():
+            self._metrics.request_refusals.labels(reason).inc()
+        facts = {"method": scope["method"], "route": route, "status": status, "latency_s": round(latency_s, 6)}
+        facts |= {"request_id": state["request_id"], **code, "http_request": http_request(scope, status, latency_s, 0)}
         logger.log(logging.DEBUG if route in IMMEDIATE_PATHS else logging.INFO, "request", extra=facts)
-        return {"x-request-id": request_id}
+        return {"x-request-id": state["request_id"]}

@@ -40,7 +40,7 @@ class Service:
             picture: the file to draw the start's timeline into, if any.
         """
         self.settings = settings
-        self.metrics = Metrics()
+        self.metrics = Metrics(has_vllm_names=settings.metrics_compat == "vllm")
         self.start_progress = StartProgress(self.metrics)
         self.loaded: LoadedModel | None = None
         self.api: ASGIApp | None = None
@@ -205,7 +205,6 @@ class Service:
                 default_max_tokens=self.settings.default_max_tokens,
                 default_temperature=self.settings.default_temperature,
                 max_body_bytes=self.settings.max_body_bytes,
-                project_id=self.settings.google_cloud_project,
                 batches=self._batches,
                 max_file_bytes=self.settings.batch_file_bytes,
             )

@@ -214,6 +214,17 @@ class Settings(BaseModel):
         default=None,
         description="The project of the service. If set, the trace of a log line is a link in Cloud Logging.",
     )
+    k_service: str | None = Field(
+        default=None, description="The service's name in Error Reporting; Cloud Run sets it. Unset: `levserve`."
+    )
+    k_revision: str | None = Field(
+        default=None, description="The service's version in Error Reporting; Cloud Run sets it."
+    )
+    metrics_compat: Literal["none", "vllm"] = Field(
+        default="none",
+        description="`vllm` shows the series that vLLM has too a second time, under its names (`vllm:…`): those that "
+        "endpoint pickers of gateways and dashboards read by default.",
+    )
 
     @model_validator(mode="after")
     def _settings_agree(self) -> "Settings":

@@ -1,12 +1,14 @@
 """An engine that follows a script, a start in any state, and an app around them."""
 
 import asyncio
+import time
 from dataclasses import replace
 
 import httpx
 
 from service.api.application import create_api
 from service.api.dependencies import ServedModel
+from service.engine.clock import Clock
 from service.engine.request import FinishReason, TokenEvent, TokenLogprobs
 from service.errors import Overloaded
 from service.observability.metrics import Metrics
@@ -42,11 +44,13 @@ class ScriptedStream:
         self.pace_s = pace_s
         self.is_aborted = False
         self.num_events = 0
+        self.clock = Clock(time.perf_counter())
         self.waited_for_compile_s = 0.0
         self._script = script
 
     async def __aiter__(self):
         num_tokens = 0
+        self.clock.scheduled_s = time.perf_counter()
         for step in self._script:
             await asyncio.sleep(self.pace_s)
             if step is STALL:
@@ -56,6 +60,8 @@ class ScriptedStream:
             if isinstance(step, FinishReason):
                 yield self._with_logprobs(TokenEvent((), step))
                 return
+            now_s = self.clock.last_token_s = time.perf_counter()
+            self.clock.first_token_s = self.clock.first_token_s or now_s
             ids = (step,) if isinstance(step, int) else tuple(step)
             num_tokens += len(ids)
             is_full = num_tokens >= self.request.max_tokens

@@ -139,7 +139,7 @@ class RandomClients(queue.SimpleQueue):
             name = str(len(self.readers))
             request = Request(name, tuple(prompt), max_tokens, sampling, stop_ids, priority, salt)
             self.readers.append(Reader(request, self._calling))
-            self.put(Submission(request, self.readers[-1], 0.0))
+            self.put(Submission(request, self.readers[-1]))
 
     def _go(self):
         """Let one of the last ones go, however far it is: waiting, prefilling, running, over."""

@@ -107,4 +107,4 @@ def test_a_traceback_comes_with_debug_only(checkpoint):
     (checkpoint / "config.json").unlink()
     with ServiceProcess(model_uri=checkpoint, log_level="DEBUG") as service:
         assert service.exit_code == 1
-    assert "MissingFile" in service.log[-1]["exc_info"]
+    assert "MissingFile" in service.log[-1]["stack_trace"]

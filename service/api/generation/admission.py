@@ -5,9 +5,9 @@ import secrets
 import uuid
 from collections.abc import Sequence, Set
 from dataclasses import replace
-from typing import Any
 
 from service.api.dependencies import ApiContext, RequestContext, ServedModel
+from service.api.generation.log_facts import log_user
 from service.api.generation.streams import TextStreams
 from service.api.schema.generation import GenerationRequest
 from service.engine.constraint import Constraint
@@ -18,8 +18,6 @@ from service.text.bad_words import BadWords, bad_sequences
 from service.text.detokenizer import StopRule
 from service.text.grammar.behind_thinking import GrammarBehindThinking
 from service.text.grammar.compiler import Grammar
-
-MAX_LOGGED_CHARS = 128
 
 
 def submit(
@@ -55,6 +53,7 @@ def submit(
     model = context.model
     body.check_token_ids(model.vocab_size)
     log_user(context.log_fields, body.end_user)
+    context.log_fields["stream"] = body.stream
     answer_id = f"{prefix}{uuid.uuid4().hex}"
     stop_ids = _stop_ids(body, model, more_stop_ids)
     sampling = _sampling(body, model, context.api)
@@ -82,12 +81,6 @@ def submit(
     return TextStreams(
         context, answer_id, requests, stop, per_prompt=body.n, shown_ids=shown_ids, scores_only=scores_only
     )
-
-
-def log_user(log_fields: dict[str, Any], user: str | None) -> None:
-    """Add the client's own user to a request's log line, if it names one."""
-    if user is not None:
-        log_fields["user"] = "".join(c if c.isprintable() else "?" for c in user[:MAX_LOGGED_CHARS])
 
 
 def _constraint(

@@ -11,7 +11,9 @@ from types import TracebackType
 from typing import Any
 
 from service.api.dependencies import RequestContext
+from service.api.generation.log_facts import timing_facts
 from service.api.schema.generation import GenerationRequest
+from service.engine.clock import Clock
 from service.engine.request import FinishReason, Request, Sampling, TokenEvent, TokenLogprobs
 from service.errors import Draining, EngineError
 from service.text.detokenizer import StopRule, StopStrings, detokenizer_for
@@ -44,6 +46,11 @@ class TextStream:
         self._has_stop_strings = bool(stop.strings)
         self._stop_strings = StopStrings(stop)
         self._tokens = context.model.engine.submit(request)
+
+    @property
+    def clock(self) -> Clock:
+        """When the sequence passed its stages, so far."""
+        return self._tokens.clock
 
     @property
     def waited_for_compile_s(self) -> float:
@@ -153,7 +160,9 @@ class TextStreams:
         self._log_fields.update(
             prompt_tokens=usage["prompt_tokens"],
             completion_tokens=usage["completion_tokens"],
+            cached_tokens=usage["prompt_tokens_details"]["cached_tokens"],
             finish_reason=",".join(sorted(reasons)),
+            **timing_facts([stream.clock for stream in self._streams], usage["completion_tokens"]),
         )
         if (waited_s := max((stream.waited_for_compile_s for stream in self._streams), default=0.0)) > 0:
             self._log_fields["waited_for_compile_s"] = round(waited_s, 3)

@@ -13,39 +13,15 @@ one of a batch, for a client's) releases its pages, waits, and later recomputes 
 from bisect import insort
 from collections.abc import Iterable, Mapping
 from collections.abc import Sequence as Tokens
-from dataclasses import dataclass
 from heapq import heappop, heappush
 
 from service.engine.request import FinishReason, Request, StepLogprobs, TokenEvent, TokenLogprobs
 from service.engine.schedule.chunking import Chunking
 from service.engine.schedule.pages import PageCopy, SequencePages, root_key
+from service.engine.schedule.plan import Plan, PlannedSequence
 from service.engine.schedule.sequence import Sequence
 from service.engine.shapes import PrefillShapes, StepKind
 from service.engine.token_mask import pack_token_mask
-
-
-@dataclass(frozen=True, slots=True)
-class PlannedSequence:
-    """One sequence's part of a step."""
-
-    sequence: Sequence
-    slot: int  # a copy, because the sequence may have lost its slot when the step is read
-    start: int  # position of its first token
-    token_ids: tuple[int, ...]  # a prefill's tokens; empty in a decode step, whose token is still on the device
-    is_sampled: bool  # whether the sampled token counts: not after a prompt's earlier chunks
-
-    @property
-    def num_tokens(self) -> int:
-        """Tokens of the sequence in this step."""
-        return len(self.token_ids) or 1
-
-
-@dataclass(frozen=True, slots=True)
-class Plan:
-    """The sequences of the next step."""
-
-    kind: StepKind
-    seqs: tuple[PlannedSequence, ...]
 
 
 class Scheduler:
@@ -53,6 +29,7 @@ class Scheduler:
 
     def __init__(self, *, num_slots: int, num_pages: int, page_size: int, chunking: Chunking) -> None:
         self.num_preemptions = 0
+        self.page_size = page_size
         self._pages = SequencePages(num_pages=num_pages, page_size=page_size)
         self.pages = self._pages.pool
         self._chunking = chunking
@@ -71,6 +48,11 @@ class Scheduler:
     def num_running(self) -> int:
         """Sequences with a slot."""
         return len(self._running)
+
+    @property
+    def has_free_slot(self) -> bool:
+        """Whether a waiting sequence could run if there were pages."""
+        return bool(self._free_slots)
 
     @property
     def is_idle(self) -> bool:

@@ -3,12 +3,13 @@ import logging
 
 import pytest
 
-from service.observability.logs import current_trace
-from tests.api.scripted_engine import Service
+from service.observability.trace_context import TraceContext, current_trace
+from tests.api.scripted_engine import MODEL, Service
 
 pytestmark = pytest.mark.anyio
 
 TRACE = "0123456789abcdef0123456789abcdef"
+OTHER, SPAN = "f" * 32, "00f067aa0ba902b7"
 
 
 def lines(caplog):
@@ -46,6 +47,7 @@ async def test_probes_are_not_worth_a_line(caplog):
     caplog.set_level(logging.INFO)
     async with Service().client() as client:
         await client.get("/health/ready")
+        await client.get("/metrics")
     assert not lines(caplog)
 
 
@@ -59,23 +61,53 @@ async def test_a_clients_request_id_is_kept_if_it_is_harmless(given, is_kept):
 
 
 @pytest.mark.parametrize(
-    ("name", "value", "expected"),
+    ("headers", "trace", "span", "is_sampled"),
     [
-        ("x-cloud-trace-context", f"{TRACE}/123;o=1", f"projects/p/traces/{TRACE}"),
-        ("traceparent", f"00-{TRACE}-0123456789abcdef-01", f"projects/p/traces/{TRACE}"),
-        ("traceparent", "00-bad", None),
-        ("x-cloud-trace-context", f"{TRACE}0\n", None),
+        ({"x-cloud-trace-context": f"{TRACE}/123;o=1"}, TRACE, "000000000000007b", True),
+        ({"x-cloud-trace-context": f"{TRACE}/0"}, TRACE, None, False),
+        ({"traceparent": f"00-{TRACE}-{SPAN}-01"}, TRACE, SPAN, True),
+        ({"traceparent": f"00-{OTHER}-{SPAN}-00", "x-cloud-trace-context": f"{TRACE}/1;o=1"}, OTHER, SPAN, False),
+        ({"traceparent": "00-bad", "x-cloud-trace-context": f"{TRACE}/1"}, TRACE, "0000000000000001", False),
     ],
 )
-async def test_the_trace_of_the_front_end_is_the_trace_of_the_log(name, value, expected):
-    service = Service(project_id="p")
+async def test_the_trace_of_the_front_end_is_the_trace_of_the_log(headers, trace, span, is_sampled):
+    service = Service()
     seen = []
     progress = service.readiness.progress
     service.readiness.progress = lambda: (seen.append(current_trace.get()), progress())[1]
     async with service.client() as client:
-        await client.get("/health", headers={name: value.encode()})
-    assert seen == [expected]
+        await client.get("/health", headers=headers)
+    assert seen == [TraceContext(trace, span, is_sampled)]
     assert current_trace.get() is None
+
+
+async def test_the_line_says_what_cloud_logging_and_operators_ask(caplog):
+    caplog.set_level(logging.INFO)
+    async with Service().client() as client:
+        body = {"model": MODEL, "messages": [{"role": "user", "content": "hi"}], "stream": True}
+        response = await client.post(
+            "/v1/chat/completions?key=canary", json=body, headers={"user-agent": "curl/8\n" + "x" * 999}
+        )
+    (line,) = lines(caplog)
+    request = line["http_request"]
+    assert (request["requestMethod"], request["requestUrl"], request["status"]) == ("POST", "/v1/chat/completions", 200)
+    assert request["responseSize"] == str(len(response.content))
+    assert request["requestSize"] == str(len(response.request.content))
+    assert request["latency"].endswith("s")
+    assert float(request["latency"][:-1]) > 0
+    assert len(request["userAgent"]) == 256
+    assert (line["model"], line["stream"], line["cached_tokens"]) == (MODEL, True, 0)
+    times_s = [line[name] for name in ("queue_s", "time_to_first_token_s", "time_per_output_token_s", "latency_s")]
+    assert all(0 <= time_s <= line["latency_s"] for time_s in times_s)
+    assert times_s[0] <= times_s[1]
+    assert "canary" not in caplog.text
+
+
+async def test_refusals_are_counted_by_their_code():
+    service = Service(api_keys=("key",))
+    await service.chat("hi")
+    await service.chat("hi")
+    assert 'levserve_request_refusals_total{reason="invalid_api_key"} 2.0' in service.metrics.exposition().decode()
 
 
 async def test_an_unexpected_failure_is_a_500_with_an_id_and_no_detail(caplog):

@@ -1,0 +1,30 @@
+"""The sequences of one device step, as the scheduler chose them."""
+
+from dataclasses import dataclass
+
+from service.engine.schedule.sequence import Sequence
+from service.engine.shapes import StepKind
+
+
+@dataclass(frozen=True, slots=True)
+class PlannedSequence:
+    """One sequence's part of a step."""
+
+    sequence: Sequence
+    slot: int  # a copy, because the sequence may have lost its slot when the step is read
+    start: int  # position of its first token
+    token_ids: tuple[int, ...]  # a prefill's tokens; empty in a decode step, whose token is still on the device
+    is_sampled: bool  # whether the sampled token counts: not after a prompt's earlier chunks
+
+    @property
+    def num_tokens(self) -> int:
+        """Tokens of the sequence in this step."""
+        return len(self.token_ids) or 1
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """The sequences of the next step."""
+
+    kind: StepKind
+    seqs: tuple[PlannedSequence, ...]
