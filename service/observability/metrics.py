@@ -72,7 +72,8 @@ class Metrics:
             "request_params_max_tokens", "The limit of a request's generated tokens.", TOKENS
         )
         self.request_params_n = self._histogram("request_params_n", "Choices of a client's request.", CHOICES)
-        self.batch_lines = self._counter("batch_lines", "Answered lines of batches: completed, failed.", "outcome")
+        self.batches_running = self._gauge("batches_running", "Batches that this process works on.")
+        self.batch_lines = self._counter("batch_lines", "Lines of ended batches: completed, failed.", "outcome")
         self.batches_ended = self._counter("batches_ended", "Batches that have ended, by their status.", "status")
 
     def _add_times(self) -> None:

@@ -219,6 +219,7 @@ class Service:
             self.api,
             self._batches,
             self,
+            self.metrics,
             max_in_flight=min(self.settings.max_num_seqs, max(1, self.settings.max_concurrent_requests // 2)),
             max_line_bytes=self.settings.max_body_bytes,
         )

@@ -253,6 +253,17 @@ def test_the_metrics_count_what_happened(runner, start_engine):
     assert values["levserve_time_to_first_token_seconds_count"] == 1
     assert values["levserve_inter_token_latency_seconds_count"] == 4
     assert values["levserve_request_success_total"] == 1
+    assert values["levserve_prefix_cache_queries_total"] == 11
+    assert values["levserve_prefix_cache_hits_total"] == 0
+    assert values["levserve_request_prompt_tokens_sum"] == 11
+    assert values["levserve_request_generation_tokens_sum"] == 5
+    assert values["levserve_iteration_tokens_total_sum"] >= 11 + 4
+    for span in ("queue", "prefill", "decode", "inference"):
+        assert values[f"levserve_request_{span}_time_seconds_count"] == 1
+    times_s = [values[f"levserve_request_{span}_time_seconds_sum"] for span in ("queue", "prefill", "decode")]
+    assert sum(times_s) == pytest.approx(values["levserve_e2e_request_latency_seconds_sum"])
+    assert values["levserve_request_time_per_output_token_seconds_sum"] == pytest.approx(times_s[2] / 4)
+    assert values["levserve_cache_config_info"] == 1
 
 
 def test_a_shared_beginning_is_found_and_told_and_changes_nothing(engine, model):

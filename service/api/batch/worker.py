@@ -12,6 +12,7 @@ from service.api.batch.batches import Batches
 from service.api.batch.records import Batch
 from service.api.dependencies import ModelReadiness
 from service.errors import ServiceError
+from service.observability.metrics import Metrics
 from service.storage.store import Claim
 
 if TYPE_CHECKING:
@@ -28,7 +29,14 @@ class BatchWorker:
     """The task that starts and ends runs, on the event loop of the API."""
 
     def __init__(
-        self, api: ASGIApp, batches: Batches, readiness: ModelReadiness, *, max_in_flight: int, max_line_bytes: int
+        self,
+        api: ASGIApp,
+        batches: Batches,
+        readiness: ModelReadiness,
+        metrics: Metrics,
+        *,
+        max_in_flight: int,
+        max_line_bytes: int,
     ) -> None:
         """Prepare a worker.
 
@@ -36,10 +44,12 @@ class BatchWorker:
             api: the app that answers.
             batches: the batches of all owners.
             readiness: knows the served model.
+            metrics: the series that count batches and their lines.
             max_in_flight: requests of all batches at once.
             max_line_bytes: the longest line of an input file.
         """
         self._api, self._batches, self._readiness = api, batches, readiness
+        self._metrics = metrics
         self._slots = asyncio.Semaphore(max_in_flight)
         self._max_line_bytes = max_line_bytes
         self._runs: dict[str, asyncio.Task[None]] = {}
@@ -81,6 +91,7 @@ class BatchWorker:
             ):
                 continue
             self._runs[batch_id] = asyncio.create_task(self._run(owner, batch_id, claim))
+            self._metrics.batches_running.set(len(self._runs))
 
     async def _run(self, owner: str, batch_id: str, claim: Claim) -> None:
         has_ended = False
@@ -93,6 +104,7 @@ class BatchWorker:
                 self._batches.live[batch_id] = batch
                 run = await asyncio.to_thread(self._prepared, batch, claim, cancelled)
                 await run.run()
+                self._count(batch)
                 has_ended = True
         except (OSError, ServiceError) as error:
             logger.warning("a batch was interrupted", extra={"batch": batch_id, "reason": str(error)})
@@ -102,10 +114,16 @@ class BatchWorker:
             self._batches.live.pop(batch_id, None)
             self._batches.cancelled.pop(batch_id, None)
             self._runs.pop(batch_id, None)
+            self._metrics.batches_running.set(len(self._runs))
             with contextlib.suppress(OSError, ServiceError):
                 await asyncio.to_thread(claim.release)
             if has_ended:
                 self._batches.has_news.set()
+
+    def _count(self, batch: Batch) -> None:
+        self._metrics.batches_ended.labels(batch.status).inc()
+        for outcome, num_lines in (("completed", batch.completed), ("failed", batch.failed)):
+            self._metrics.batch_lines.labels(outcome).inc(num_lines)
 
     def _prepared(self, batch: Batch, claim: Claim, cancelled: asyncio.Event) -> "BatchRun":
         from service.api.batch.run import BatchRun  # imports an HTTP client, which takes long and only batches need

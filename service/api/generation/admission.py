@@ -52,8 +52,7 @@ def submit(
     """
     model = context.model
     body.check_token_ids(model.vocab_size)
-    log_user(context.log_fields, body.end_user)
-    context.log_fields["stream"] = body.stream
+    _note(context, body)
     answer_id = f"{prefix}{uuid.uuid4().hex}"
     stop_ids = _stop_ids(body, model, more_stop_ids)
     sampling = _sampling(body, model, context.api)
@@ -81,6 +80,13 @@ def submit(
     return TextStreams(
         context, answer_id, requests, stop, per_prompt=body.n, shown_ids=shown_ids, scores_only=scores_only
     )
+
+
+def _note(context: RequestContext, body: GenerationRequest) -> None:
+    """Log and count what the request asks for."""
+    log_user(context.log_fields, body.end_user)
+    context.log_fields["stream"] = body.stream
+    context.api.metrics.request_params_n.observe(body.n)
 
 
 def _constraint(

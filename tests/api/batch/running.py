@@ -36,7 +36,7 @@ class BatchService(Service):
         self.batches = Batches(store, Files(store, max_bytes=max_bytes))
         super().__init__(script, batches=self.batches, max_file_bytes=max_file_bytes, **settings)
         self.worker = BatchWorker(
-            self.app, self.batches, self.readiness, max_in_flight=max_in_flight, max_line_bytes=10_000
+            self.app, self.batches, self.readiness, self.metrics, max_in_flight=max_in_flight, max_line_bytes=10_000
         )
 
     async def upload(self, content, headers=None, **fields):

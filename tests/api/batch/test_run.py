@@ -52,10 +52,14 @@ async def test_a_refused_line_is_an_error_and_the_others_are_answered(tmp_path):
         done = await service.until((await service.begin(lines))["id"], "completed")
         outputs = await service.lines_of(done["output_file_id"])
         errors = await service.lines_of(done["error_file_id"])
+        value = service.metrics.registry.get_sample_value
+        while value("levserve_batches_ended_total", {"status": "completed"}) != 1:
+            await asyncio.sleep(0.01)
     assert (outputs.keys(), errors.keys()) == ({"good"}, {"hot", "odd"})
     assert errors["hot"]["response"]["status_code"] == 400
     assert errors["hot"]["response"]["body"]["error"]["param"] == "temperature"
     assert done["request_counts"] == {"total": 3, "completed": 1, "failed": 2}
+    assert [value("levserve_batch_lines_total", {"outcome": name}) for name in ("completed", "failed")] == [1, 2]
 
 
 async def test_where_too_much_is_under_way_a_line_waits(tmp_path):
