@@ -9,6 +9,7 @@ from starlette.exceptions import HTTPException
 
 from service.api.dependencies import ApiContext, ModelReadiness
 from service.api.http.access_log import AccessLog
+from service.api.http.admission import Places
 from service.api.http.auth import KeyCheck
 from service.api.http.errors import logged_error_answer
 from service.api.http.receive import Accepted, BodyLimit
@@ -28,6 +29,7 @@ def create_api(
     metrics: Metrics,
     *,
     api_keys: Sequence[str] = (),
+    max_requests: int | None = None,
     request_timeout_s: float = 300.0,
     default_max_tokens: int | None = None,
     default_temperature: float | None = None,
@@ -42,6 +44,7 @@ def create_api(
         readiness: the state of the service, and the model once it is loaded.
         metrics: the series that answers are counted in and that /metrics shows.
         api_keys: each of these opens every route; if empty, no key is needed.
+        max_requests: held at once, those whose bodies are still read included; None for no limit.
         request_timeout_s: for one request in all, waiting included.
         default_max_tokens: for requests without a limit; None for OpenAI's own defaults.
         default_temperature: for requests without one; None for the checkpoint's.
@@ -72,6 +75,8 @@ def create_api(
         accepted=Accepted(max_body_bytes, body_timeout_s),
         uploads={} if batches is None else {UPLOADS: upload},
     )
+    if max_requests is not None:
+        app.add_middleware(Places, limit=max_requests)
     app.add_middleware(KeyCheck, keys=api_keys)
     app.add_middleware(AccessLog, metrics=metrics)
     return app

@@ -3,6 +3,9 @@
 The engine is a Protocol, so that the API can be tested without a device.
 """
 
+import asyncio
+import contextlib
+import math
 from collections.abc import AsyncIterator, Callable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -16,6 +19,7 @@ from starlette.types import Receive
 
 from service.api.http.auth import CACHE_SALT
 from service.api.http.background import background_of
+from service.api.http.client_task import ARRIVED_S, end_with_client
 from service.api.http.probes import Readiness
 from service.api.http.receive import Deadline
 from service.api.served import Served, ServedEncoder
@@ -110,6 +114,7 @@ class ApiContext:
     default_max_tokens: int | None
     default_temperature: float | None
     text_threads: anyio.CapacityLimiter = field(default_factory=lambda: anyio.CapacityLimiter(MAX_TEXT_THREADS))
+    any_threads: anyio.CapacityLimiter = field(default_factory=lambda: anyio.CapacityLimiter(math.inf))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -130,9 +135,28 @@ class AnyContext:
         Raises:
             DeadlineExceeded: the request's time is over; the thread ends by its own limits.
         """
-        return await self.deadline.within(
-            anyio.to_thread.run_sync(work, abandon_on_cancel=True, limiter=self.api.text_threads)
-        )
+        return await self.deadline.within(self._run_in_thread(work))
+
+    async def _run_in_thread[T](self, work: Callable[[], T]) -> T:
+        """Run work in a thread that counts until it ends, and not until nothing awaits it any more."""
+        thread, limiter, loop = object(), self.api.text_threads, asyncio.get_running_loop()
+        await limiter.acquire_on_behalf_of(thread)
+        unclaimed = [work]  # `pop` is atomic: either the thread begins, or a cancellation was before it
+
+        def run() -> T:
+            claimed = unclaimed.pop()
+            try:
+                return claimed()
+            finally:
+                loop.call_soon_threadsafe(limiter.release_on_behalf_of, thread)
+
+        try:
+            return await anyio.to_thread.run_sync(run, abandon_on_cancel=True, limiter=self.api.any_threads)
+        except asyncio.CancelledError:
+            with contextlib.suppress(IndexError):
+                unclaimed.pop()
+                limiter.release_on_behalf_of(thread)
+            raise
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -171,12 +195,15 @@ async def any_context(request: HttpRequest) -> AnyContext:
     """
     api = await api_context(request)
     model = api.readiness.served_model()
+    end_with_client(request.scope)
     background = background_of(request.scope)
     request.state.log_fields["model"] = model.name
     return AnyContext(
         api=api,
         model=model,
-        deadline=Deadline(api.request_timeout_s if background is None else background.timeout_s),
+        deadline=Deadline(
+            api.request_timeout_s if background is None else background.timeout_s, request.scope.get(ARRIVED_S)
+        ),
         receive=request.receive,
         log_fields=request.state.log_fields,
         cache_salt=request.scope.get(CACHE_SALT, b""),

@@ -85,6 +85,7 @@ def serve(settings: Settings, picture: Path | None = None) -> None:
     early = EarlyAnswers(
         service,
         service.metrics,
+        api_keys=settings.api_keys,
         admin_keys=settings.admin_api_keys,
         has_pages=settings.page,
         max_waiting=settings.max_concurrent_requests if settings.early_requests == "wait" else 0,

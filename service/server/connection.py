@@ -15,8 +15,9 @@ from uvicorn.protocols.http.flow_control import CLOSE_HEADER
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from service.api.http.answer import encoded
+from service.api.http.client_task import TASK
 from service.api.http.errors import error_answer
-from service.errors import MalformedRequest, TooManyConnections
+from service.errors import ClientDisconnected, MalformedRequest, TooManyConnections
 from service.server.request_reader import MAX_HEAD_BYTES, RequestReader
 
 logger = logging.getLogger(__name__)
@@ -81,6 +82,8 @@ class Connection(H11Protocol):
         self._head_timer = _cancelled(self._head_timer)
         self._write_timer = _cancelled(self._write_timer)
         super().connection_lost(exc)
+        if not self.is_idle and (task := self.cycle.scope.get(TASK)) is not None:
+            task.cancel(ClientDisconnected.code)
 
     @override
     def data_received(self, data: bytes) -> None:

@@ -13,6 +13,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from service.api.http.answer import Answer, send_answer
 from service.api.http.auth import ApiKeys
+from service.api.http.client_task import ARRIVED_S, end_with_client
 from service.api.http.errors import error_answer
 from service.api.http.identity import http_request, request_id_of, trace_of
 from service.api.http.probes import (
@@ -24,7 +25,16 @@ from service.api.http.probes import (
     live_answer,
     ready_answer,
 )
-from service.errors import Draining, InvalidApiKey, MethodNotAllowed, NotReady, UnknownRoute
+from service.errors import (
+    ClientDisconnected,
+    DeadlineExceeded,
+    Draining,
+    InvalidApiKey,
+    MethodNotAllowed,
+    NotReady,
+    RequestError,
+    UnknownRoute,
+)
 from service.observability.metrics import Metrics
 from service.observability.trace_context import current_trace
 from service.server.pages import ALLOWED_METHODS, PAGES, send_page
@@ -72,6 +82,7 @@ class EarlyAnswers:
         service: Starting,
         metrics: Metrics,
         *,
+        api_keys: tuple[str, ...] = (),
         admin_keys: tuple[str, ...] = (),
         has_pages: bool = True,
         max_waiting: int = 0,
@@ -82,6 +93,7 @@ class EarlyAnswers:
         Args:
             service: the service that starts.
             metrics: the series that count the answers given here.
+            api_keys: an early request waits with one of these; if empty, with none.
             admin_keys: each of these opens /admin/stats; if empty, the route does not exist.
             has_pages: whether the pages exist.
             max_waiting: early requests that may wait for the model at once; others are refused.
@@ -89,7 +101,7 @@ class EarlyAnswers:
         """
         self._service = service
         self._metrics = metrics
-        self._admin_keys = ApiKeys(admin_keys)
+        self._api_keys, self._admin_keys = ApiKeys(api_keys), ApiKeys(admin_keys)
         self._pages = PAGES if has_pages else {}
         self._max_waiting = max_waiting
         self._wait_s = wait_s
@@ -116,7 +128,10 @@ class EarlyAnswers:
             await self._page(scope, send)
             return
         if is_http and scope["path"] not in IMMEDIATE_PATHS:
-            await self._wait()
+            refusal = await self._wait(scope)
+            if refusal is not None:
+                await self._send(error_answer(refusal, ""), scope, send)
+                return
         api = self._service.api
         if is_http and self._service.is_draining and scope["path"] not in IMMEDIATE_PATHS:
             await self._send(error_answer(Draining(), ""), scope, send)
@@ -125,18 +140,34 @@ class EarlyAnswers:
         elif is_http:
             await self._send(self._early(scope), scope, send)
 
-    async def _wait(self) -> None:
-        """Delay an early request until the start has succeeded or failed, if there is room for it to wait."""
+    async def _wait(self, scope: Scope) -> RequestError | None:
+        """Delay an early request until the start has succeeded or failed, if there is room for it to wait.
+
+        Returns:
+            Why the request is refused, if it is.
+        """
         if self._service.decided.is_set() or self._num_waiting >= self._max_waiting:
-            return
+            return None
+        if self._api_keys:
+            try:
+                self._api_keys.verify(scope)
+            except InvalidApiKey as error:
+                return error
+        end_with_client(scope)
+        scope[ARRIVED_S] = asyncio.get_running_loop().time()
         self._num_waiting += 1
         try:
             async with asyncio.timeout(self._wait_s):
                 await self._service.decided.wait()
         except TimeoutError:
-            logger.debug("an early request waited in vain")
+            return DeadlineExceeded(self._wait_s)
+        except asyncio.CancelledError as error:
+            if error.args == (ClientDisconnected.code,):
+                return ClientDisconnected()
+            raise
         finally:
             self._num_waiting -= 1
+        return None
 
     def _early(self, scope: Scope) -> Answer:
         path = scope["path"]

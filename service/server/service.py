@@ -201,6 +201,7 @@ class Service:
                 self,
                 self.metrics,
                 api_keys=self.settings.api_keys,
+                max_requests=self.settings.max_concurrent_requests,
                 request_timeout_s=self.settings.request_timeout,
                 default_max_tokens=self.settings.default_max_tokens,
                 default_temperature=self.settings.default_temperature,

@@ -10,7 +10,9 @@ import pytest
 
 from service.errors import NotReady
 from service.observability.metrics import Metrics
+from service.server.connection import Connection
 from service.server.early import EarlyAnswers
+from tests.sockets import connected, served, wait_until
 
 ROOT = Path(__file__).parents[2]
 
@@ -122,7 +124,22 @@ def test_an_early_request_waits_until_the_model_is_there(service):
 
 def test_the_wait_has_an_end(service):
     app = EarlyAnswers(service, Metrics(), max_waiting=1, wait_s=0.05)
-    assert asyncio.run(ask(app, "/v1/models"))[0] == 503
+    assert asyncio.run(ask(app, "/v1/models"))[0] == 504
+
+
+def test_nothing_waits_without_a_key(service):
+    app = EarlyAnswers(service, Metrics(), api_keys=("key",), max_waiting=1, wait_s=10.0)
+    status, headers, _ = asyncio.run(asyncio.wait_for(ask(app, "/v1/models"), 5))
+    assert (status, headers["www-authenticate"]) == (401, "Bearer")
+
+
+def test_a_client_that_leaves_while_it_waits_gives_its_place_back(service):
+    with served(EarlyAnswers(service, Metrics(), max_waiting=1, wait_s=60.0), Connection) as server:
+        for _ in range(2):
+            with connected(server) as client:
+                client.sendall(b"GET /v1/models HTTP/1.1\r\nHost: a\r\n\r\n")
+                wait_until(lambda: server.server_state.tasks)
+            wait_until(lambda: not server.server_state.tasks)
 
 
 def test_the_stats_need_their_key(service):

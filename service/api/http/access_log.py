@@ -51,7 +51,9 @@ class AccessLog:
         trace = current_trace.set(trace_of(scope))
         try:
             await self._app(scope, receive, send_with_id)
-        except asyncio.CancelledError:
+        except asyncio.CancelledError as error:
+            if error.args == (ClientDisconnected.code,):
+                return
             if status or background_of(scope) is not None:
                 raise
             await respond(Draining(), scope, send_with_id)  # the server cancels what outlives its drain

@@ -23,7 +23,7 @@ logger = logging.getLogger(__name__)
 
 RETRY_AFTER_S = 2
 # The rest of the body stays unread, so the connection cannot be used again.
-CLOSING_STATUSES = frozenset({401, 408, 413, 415})
+CLOSING_STATUSES = frozenset({401, 408, 413, 415, 429})
 
 
 def error_answer(error: Exception, request_id: str) -> Answer:

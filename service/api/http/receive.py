@@ -125,9 +125,10 @@ def _refusing(refusal: RequestError) -> Receive:
 class Deadline:
     """REQUEST_TIMEOUT: one moment for a whole request, on the event loop's clock."""
 
-    def __init__(self, limit_s: float) -> None:
+    def __init__(self, limit_s: float, begin_s: float | None = None) -> None:
+        """Begin a request's time: now, or at an earlier moment of the event loop's clock."""
         self._limit_s = limit_s
-        self._end_s = asyncio.get_running_loop().time() + limit_s
+        self._end_s = (asyncio.get_running_loop().time() if begin_s is None else begin_s) + limit_s
 
     async def within[T](self, awaited: Awaitable[T]) -> T:
         """Return the result of an awaitable, cancelled at the deadline.
