@@ -6,8 +6,8 @@ PYTEST := pytest --numprocesses=$(shell expr $$(getconf _NPROCESSORS_ONLN) + 1) 
 # Huge pages of 2 MiB for large arrays: a step on a CPU is 3 to 5 % faster.
 GLIBC_TUNABLES ?= glibc.malloc.hugetlb=1
 .DEFAULT_GOAL := help
-.PHONY: help serve test test-all coverage mutate check fix demo-model evaluate bench bench-start bench-loading image check-image \
-  deploy-cloud-run deploy-gke scan teardown
+.PHONY: help serve test test-all coverage mutate check fix demo-model evaluate bench bench-start bench-loading \
+  bench-embeddings image check-image deploy-cloud-run deploy-gke scan teardown
 
 help: ## Show this list
 	@sed -n 's/^\([a-z-]*\):.*## /  make \1\t/p' Makefile | expand -t 20
@@ -60,6 +60,9 @@ bench-start: .venv/dev ## Measure starts and loading against peers, on an idle m
 
 bench-loading: .venv/dev ## Measure loading from a bucket against other clients
 	$(RUN) python -m benchmarks.loading --work-dir .cache/bench/loading
+
+bench-embeddings: .venv/dev ## Measure embeddings against sentence-transformers and onnxruntime (half an hour)
+	$(RUN) python -m benchmarks.embeddings
 
 image: ## Build the container image (needs Docker); ACCELERATOR=cuda12, cuda13 or tpu; TARGET=prewarm with Levanter
 	docker build --target $(or $(TARGET),serve) --build-arg ACCELERATOR=$(or $(ACCELERATOR),cpu) --tag levserve .

@@ -24,6 +24,7 @@ class Quiet:
 
     pids: tuple[int, ...]
     patience_s: float  # seconds to wait for a quiet second, each time
+    max_attempts: int = MAX_ATTEMPTS
 
     def measure[T](self, task: Callable[[], T]) -> tuple[T, float]:
         """Repeat a measurement until it is undisturbed, or return the least disturbed of a few.
@@ -32,7 +33,7 @@ class Quiet:
             Its result, and the cores that other processes used during it.
         """
         found: list[tuple[float, T]] = []
-        for _ in range(MAX_ATTEMPTS):
+        for _ in range(self.max_attempts):
             self._wait()
             before, started = self._others_s(), time.perf_counter()
             result = task()

@@ -73,6 +73,16 @@ TRANSFORMERS = Environment(
     packages=("torch==2.13.0", "transformers==5.12.1", "numpy>=2"),
     options=("--torch-backend", "cpu"),
 )
+SENTENCE_TRANSFORMERS = Environment(
+    variable="LEVSERVE_BENCH_SENTENCE_TRANSFORMERS_PYTHON",
+    packages=("torch==2.13.0", "sentence-transformers==6.2.0", "transformers==5.12.1", "numpy>=2"),
+    options=("--torch-backend", "cpu"),
+)
+ONNXRUNTIME = Environment(
+    variable="LEVSERVE_BENCH_ONNXRUNTIME_PYTHON",
+    packages=("torch==2.13.0", "transformers==5.12.1", "onnx==1.23.2", "onnxruntime==1.32.0", "numpy>=2"),
+    options=("--torch-backend", "cpu"),
+)
 RUNAI = Environment(
     variable="LEVSERVE_BENCH_RUNAI_PYTHON",
     packages=("runai-model-streamer[gcs]==0.17.0", "torch==2.13.0", "numpy>=2"),

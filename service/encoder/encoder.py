@@ -35,6 +35,7 @@ class Encoder:
             max_requests: the most requests that may be open at once, waiting ones included.
             on_failure: called on the device thread after it failed; the process should end then.
         """
+        self.runner = runner
         self._max_requests = max_requests
         self._on_failure = on_failure
         self._loop = Loop(runner, metrics)

@@ -1,0 +1,134 @@
+"""`make bench-embeddings`: Levserve's encoder, its compiled steps and its peers, alternately in one run.
+
+    python -m benchmarks.embeddings [--quick] [--models NAME,NAME] [--runs N] [--output FOLDER]
+
+Every contender gets token ids, so that no tokenizer is timed, and the same number of threads. It writes embeddings.json
+(every run) and embeddings.md (tables).
+"""
+
+import argparse
+import json
+import shlex
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack, closing, contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from benchmarks.contenders import Worker, service_environment
+from benchmarks.embeddings.checkpoint import checkpoint
+from benchmarks.embeddings.report import write_report
+from benchmarks.embeddings.workload import Cell, cells
+from benchmarks.machine import describe_machine, load_average
+from benchmarks.peers.environment import ONNXRUNTIME, SENTENCE_TRANSFORMERS, PeerAbsent
+from benchmarks.quiet import MAX_ATTEMPTS, Quiet
+from benchmarks.rounds import say
+
+ROOT = Path(__file__).parents[2]
+MODELS = ("minilm", "bge-base")
+SETTINGS = {"DTYPE": "float32", "EMBEDDING_CACHE_BYTES": "0"}
+# Each measurement's contender and task.
+TASKS = {
+    "encoder": ("levserve", "encode"),
+    "bare": ("levserve", "bare"),
+    "torch": ("torch", "encode"),
+    "windows": ("torch", "windows"),
+    "onnxruntime": ("onnxruntime", "encode"),
+}
+SAME_VECTOR_ATOL = 1e-4
+
+
+def main() -> None:
+    """Measure and write the results."""
+    options = _parse_options()
+    folder = ROOT / ".cache" / "bench"
+    results: dict[str, Any] = {
+        "command": f"python -m benchmarks.embeddings {shlex.join(sys.argv[1:])}".strip(),
+        "began": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
+        "machine": describe_machine(),
+        "load_average_before": load_average(),
+        "absent": {},
+        "contenders": {},
+        "runs": [],
+    }
+    names = options.cells.split(",") if options.cells else None
+    chosen = [cell for cell in cells(is_quick=options.quick) if names is None or cell.name in names]
+    results["cells"] = [cell.name for cell in chosen]
+    for model in options.models:
+        with _started(checkpoint(model, folder / model), folder, results) as workers:
+            quiet = Quiet(tuple(worker.pid for worker in workers.values()), options.patience, options.attempts)
+            for record in _measure(workers, model, chosen, options.runs, quiet):
+                results["runs"].append(record)
+                (folder / "unfinished-embeddings.json").write_text(json.dumps(results))
+    results["load_average_after"] = load_average()
+    write_report(results, options.output)
+
+
+def _parse_options() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.embeddings", description="Measure encoders.")
+    parser.add_argument("--quick", action="store_true", help="a few short texts, to test the benchmark itself")
+    parser.add_argument("--models", default=",".join(MODELS), help="models, separated by commas")
+    parser.add_argument("--runs", type=int, default=5, help="number of runs")
+    parser.add_argument("--patience", type=float, default=20, help="seconds to wait for a quiet moment, each time")
+    parser.add_argument("--attempts", type=int, default=MAX_ATTEMPTS, help="attempts to measure undisturbed")
+    parser.add_argument("--cells", help="measurements, separated by commas, such as t16c8; all by default")
+    parser.add_argument("--output", type=Path, help="folder for the results")
+    options = parser.parse_args()
+    options.models = options.models.split(",")
+    # The figures of a quick run are meaningless and must not overwrite the real ones.
+    options.output = options.output or ROOT / (".cache/bench/quick" if options.quick else "benchmarks/results")
+    return options
+
+
+@contextmanager
+def _started(path: Path, folder: Path, results: dict[str, Any]) -> Iterator[dict[str, Worker]]:
+    """Start each contender in an environment of its own, and stop them at the end."""
+    peers = {
+        "torch": (SENTENCE_TRANSFORMERS, "sentence_transformers_torch", ()),
+        "onnxruntime": (ONNXRUNTIME, "onnxruntime_exported", (str(folder / f"{path.name}.onnx"),)),
+    }
+    with ExitStack() as stack:
+        say(f"starting the contenders for {path.name}")
+        command, environment = [sys.executable, "-m", "benchmarks.embeddings.worker"], SETTINGS
+        ours = Worker(command, folder / "encoder.log", service_environment(path, folder, environment))
+        workers = {"levserve": stack.enter_context(closing(ours))}
+        for name, (packages, module, arguments) in peers.items():
+            try:
+                python = packages.python(folder / name)
+                peer = Worker(
+                    [str(python), "-m", f"benchmarks.peers.{module}", str(path), *arguments], folder / "p.log"
+                )
+                workers[name] = stack.enter_context(closing(peer))
+            except (PeerAbsent, OSError, RuntimeError) as error:
+                results["absent"][name] = str(error)
+                say(f"absent: {name}: {error}")
+        results["contenders"] |= {name: worker.facts for name, worker in workers.items()}
+        yield workers
+
+
+def _measure(
+    workers: dict[str, Worker], model: str, chosen: list[Cell], num_runs: int, quiet: Quiet
+) -> Iterator[dict[str, Any]]:
+    """Measure every cell with every contender in turn, once to warm up and check, then `num_runs` times."""
+    tasks = {name: (workers[worker], ask) for name, (worker, ask) in TASKS.items() if worker in workers}
+    for run in range(-1, num_runs):
+        for cell in chosen:
+            texts, vectors = cell.texts(seed=1 + run), {}
+            for name, (worker, ask) in tasks.items():
+                result, disturbance = quiet.measure(lambda: worker.ask(ask, texts, cell.num_clients))  # noqa: B023
+                vectors[name] = result.pop("vector")
+                if run < 0:
+                    continue
+                speed = len(texts) / result["seconds"]
+                say(f"run {run + 1}/{num_runs} {model} {cell.name} {name}: {speed:.1f} texts/s")
+                facts = {"model": model, "cell": cell.name, "task": name, "run": run, "disturbance": disturbance}
+                yield facts | {"seconds": result["seconds"], "texts_per_s": speed}
+            for name, vector in vectors.items():
+                np.testing.assert_allclose(vector, vectors["bare"], atol=SAME_VECTOR_ATOL, err_msg=name)
+
+
+if __name__ == "__main__":
+    main()

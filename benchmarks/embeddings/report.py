@@ -1,0 +1,72 @@
+"""Tables of texts per second, and of Levserve's ratios to its peers: medians over runs of the ratio within each run."""
+
+import json
+import statistics
+from pathlib import Path
+from typing import Any
+
+from benchmarks.report import RESULTS, fill, markdown_table
+
+PAGE = Path(__file__).parents[2] / "docs" / "benchmarks.md"
+NAMES = {
+    "encoder": "Levserve's encoder, no HTTP",
+    "bare": "its bare compiled steps",
+    "torch": "sentence-transformers on torch, best batches",
+    "onnxruntime": "onnxruntime, best batches",
+    "windows": "torch, padded batches of 10 ms windows",
+}
+# The least that the encoder's texts per second divided by the other's should be.
+TARGETS = {"bare": "≥ 0.9", "torch": "≥ 1.2", "onnxruntime": "≥ 1.0", "windows": "≥ 2 (mixed)"}
+
+
+def write_report(results: dict[str, Any], folder: Path) -> None:
+    """Write both files and print the tables."""
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "embeddings.json").write_text(json.dumps(results, indent=1) + "\n")
+    text = markdown(results)
+    (folder / "embeddings.md").write_text(text)
+    if folder.resolve() == RESULTS:
+        fill(PAGE, "embeddings", text)
+    print(f"\n{text}\nwritten: {folder}/embeddings.json, embeddings.md")
+
+
+def markdown(results: dict[str, Any]) -> str:
+    """Return the tables as Markdown."""
+    machine, runs, names = results["machine"], results["runs"], results["cells"]
+    disturbance = statistics.median(record["disturbance"] for record in runs)
+    parts = [
+        f"{machine['processor']}, {machine['cores']} cores; float32, the same threads for all; medians. "
+        f"`{results['command']}`, {results['began'][:10]}; other processes used {disturbance:.2f} cores meanwhile. "
+        "t16c8: texts of 16 tokens from 8 clients, each with one text at a time."
+    ]
+    for model in dict.fromkeys(record["model"] for record in runs):
+        of_model = [record for record in runs if record["model"] == model]
+        speeds = [[label, *(_number(_speed(of_model, task, cell)) for cell in names)] for task, label in NAMES.items()]
+        ratios = [
+            [f"÷ {NAMES[task]} ({target})", *(_number(_ratio(of_model, task, cell)) for cell in names)]
+            for task, target in TARGETS.items()
+        ]
+        parts.append(markdown_table([f"{model}, texts/s", *names], [*speeds, *ratios]))
+    parts += [f"Absent: {name}: {reason}" for name, reason in results["absent"].items()]
+    return "\n\n".join(parts) + "\n"
+
+
+def _speed(runs: list[dict[str, Any]], task: str, cell: str) -> float | None:
+    found = [record["texts_per_s"] for record in runs if (record["task"], record["cell"]) == (task, cell)]
+    return statistics.median(found) if found else None
+
+
+def _ratio(runs: list[dict[str, Any]], task: str, cell: str) -> float | None:
+    speeds = {(record["task"], record["run"]): record["texts_per_s"] for record in runs if record["cell"] == cell}
+    found = [
+        speed / speeds[task, run]
+        for (name, run), speed in speeds.items()
+        if name == "encoder" and (task, run) in speeds
+    ]
+    return statistics.median(found) if found else None
+
+
+def _number(value: float | None) -> str:
+    if value is None:
+        return "–"
+    return f"{value:.0f}" if value >= 100 else f"{value:.1f}" if value >= 10 else f"{value:.2f}"
