@@ -87,9 +87,26 @@ def build_parser() -> argparse.ArgumentParser:
     batch.add_argument("source", type=Path, metavar="IN.jsonl", help="the batch file")
     batch.add_argument("target", type=Path, metavar="OUT.jsonl", help="the file of answers, once all are complete")
     batch.add_settings()
+    _add_compare(commands)
     _add_copies(commands)
     add_smoke(commands)
     return parser
+
+
+def _add_compare(commands: "argparse._SubParsersAction[_Parser]") -> None:
+    compare = commands.add_parser(
+        "compare",
+        help="measure how much two ways to serve a checkpoint differ over a text",
+        description="Print the perplexity of a text under two ways to serve a checkpoint, the KL divergence of "
+        "their next tokens, how often the most probable token is the same, and the largest difference of a logit. "
+        "Each flag is also an environment variable, its name in capitals, and holds for both ways.",
+        argument_default=argparse.SUPPRESS,
+    )
+    for name in ("first", "second"):
+        example = "settings of this way alone, such as 'QUANTIZATION=int8 DTYPE=bfloat16'; '' for none"
+        compare.add_argument(name, metavar=name.upper(), help=example)
+    compare.add_argument("--text", type=Path, required=True, metavar="FILE", help="the text, in UTF-8")
+    compare.add_settings()
 
 
 def _add_copies(commands: "argparse._SubParsersAction[_Parser]") -> None:
@@ -135,6 +152,12 @@ def _run(flags: dict[str, object], settings: Settings) -> int:
         from service.offline.command import run_file
 
         return run_file(settings, Path(str(flags["source"])), Path(str(flags["target"])))
+    if flags["command"] == "compare":
+        from service.offline.compare import compare
+
+        given = {name: value for name, value in flags.items() if name in Settings.model_fields}
+        ways, config = (str(flags["first"]), str(flags["second"])), flags.get("config")
+        return compare(ways, Path(str(flags["text"])), given, config if isinstance(config, Path) else None)
     if flags["command"] == "import":
         from service.offline.import_checkpoint import import_checkpoint
 

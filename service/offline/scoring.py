@@ -1,0 +1,108 @@
+"""The logits of every position of a text, computed by the parts of a step that serve it, without an engine."""
+
+import functools
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Float
+
+from service.errors import UnsupportedModel
+from service.kernels.paging import Paging
+from service.models.interface import LayerGroupInputs, PagedDecoder
+from service.observability.metrics import Metrics
+from service.settings import Settings
+from service.start.context import StartContext
+from service.start.graph import GraphRun
+from service.start.kinds.engine_spec import EngineSpec
+from service.start.load import DISCOVERY
+from service.start.progress import StartProgress
+from service.start.tasks import load_text, load_weights, pull_tokenizer_files
+from service.text.tokenizer import Tokenizer
+
+STEP_TOKENS = 64  # few enough that their logits fit in memory twice
+
+
+@dataclass(frozen=True)
+class Scorer:
+    """A loaded model that reads one sequence at a time."""
+
+    uri: str
+    spec: EngineSpec
+    weights: dict[str, jax.Array]
+    tokenizer: Tokenizer
+
+    @classmethod
+    def of(cls, settings: Settings) -> "Scorer":
+        """Load the model of some settings; raises StartError, also if it generates no text."""
+        metrics = Metrics()
+        context = StartContext(settings.model_copy(update={"max_num_seqs": 1}), metrics, StartProgress(metrics))
+        run = GraphRun(DISCOVERY, context, failed=context.failed)
+        spec, checkpoint = run.wait("spec"), run.wait("checkpoint")
+        if not isinstance(spec, EngineSpec):
+            raise UnsupportedModel(checkpoint.uri, "is an encoder; only models that generate text are compared.")
+        files = pull_tokenizer_files(context, checkpoint=checkpoint)
+        weights = load_weights(
+            context, checkpoint=checkpoint, spec=spec, expected_weights=None, prefetched_weights=None
+        )
+        tokenizer = load_text(context, checkpoint=checkpoint, tokenizer_files=files).tokenizer
+        return cls(checkpoint.uri, spec, dict(weights), tokenizer)
+
+    @property
+    def vocab_size(self) -> int:
+        """The width of the logits."""
+        return self.spec.config.vocab_size
+
+    @property
+    def max_tokens(self) -> int:
+        """The longest sequence that is read at once, in tokens."""
+        return self.spec.shapes.max_context
+
+    def logits(self, token_ids: Sequence[int]) -> Iterator[Float[np.ndarray, "token vocab"]]:
+        """Yield the logits after each token of a sequence, for some of them at a time.
+
+        Args:
+            token_ids: at most `max_tokens`, the first at position 0.
+        """
+        shapes, steps = self.spec.shapes, self._steps
+        pages = jnp.arange(shapes.pages_for(shapes.max_context), dtype=jnp.int32)[None]
+        caches = [steps.empty_cache(group) for group in self.spec.layer_groups]
+        for start in range(0, len(token_ids), STEP_TOKENS):
+            part = token_ids[start : start + STEP_TOKENS]
+            padded = np.zeros((1, STEP_TOKENS), np.int32)
+            padded[0, : len(part)] = part
+            begin, num_tokens, slot = (jnp.array([number], jnp.int32) for number in (start, len(part), 0))
+            paging = Paging(begin, num_tokens, pages, slot)
+            hidden, rotation = steps.embed(self.weights, padded, paging)
+            for index, group in enumerate(self.spec.layer_groups):
+                weights = [self.weights[name] for name in group.weights]
+                inputs = LayerGroupInputs(hidden, rotation, paging)
+                hidden, caches[index] = steps.layers[group.kind](weights, caches[index], inputs)
+            yield np.asarray(steps.logits(self.weights, hidden[0]))[: len(part)]
+
+    @functools.cached_property
+    def _steps(self) -> "_Steps":
+        return _Steps(self.spec, self.spec.model())
+
+
+class _Steps:
+    """The parts of a step, each compiled when it is first called."""
+
+    def __init__(self, spec: EngineSpec, model: PagedDecoder) -> None:
+        first_of_kind = {group.kind: group for group in reversed(spec.layer_groups)}
+        self.layers = {
+            kind: jax.jit(functools.partial(model.run_layer_group, group), donate_argnums=1)
+            for kind, group in first_of_kind.items()
+        }
+        self.logits = jax.jit(model.logits)
+        self.embed = jax.jit(
+            lambda weights, token_ids, paging: model.embed(weights, token_ids, paging.positions(token_ids.shape[1]))
+        )
+        self._initial_cache = functools.partial(model.initial_cache, spec.shapes.layout)
+
+    def empty_cache(self, group: Any) -> Any:
+        """Return a layer group's empty cache."""
+        return jax.jit(functools.partial(self._initial_cache, group))()

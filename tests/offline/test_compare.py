@@ -1,0 +1,70 @@
+"""`levserve compare` measures what two ways to serve a checkpoint differ in."""
+
+import json
+import math
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from service.errors import SettingsError
+from service.offline.compare import compare, parse_way
+from service.offline.difference import Difference
+from service.offline.scoring import Scorer
+from service.settings import Settings
+
+
+def test_the_figures_of_two_known_distributions():
+    first = np.log(np.array([[0.5, 0.25, 0.25], [0.8, 0.1, 0.1]], np.float32))
+    second = np.log(np.array([[0.25, 0.5, 0.25], [0.8, 0.1, 0.1]], np.float32))
+    difference = Difference()
+    for row, target in ((0, 0), (1, 1)):
+        difference.add(first[row : row + 1], second[row : row + 1], [target])
+    difference.add(first[:0], second[:0], [])
+    figures = difference.figures()
+    assert figures["tokens"] == 2
+    assert figures["first_perplexity"] == pytest.approx(1 / math.sqrt(0.5 * 0.1), rel=1e-5)
+    assert figures["perplexity_ratio"] == pytest.approx(math.sqrt(2), rel=1e-5)
+    assert figures["largest_kl"] == pytest.approx(0.25 * math.log(2), rel=1e-5)
+    assert figures["mean_kl"] == pytest.approx(figures["largest_kl"] / 2, rel=1e-5)
+    assert figures["same_greedy_tokens"] == 0.5
+    assert figures["largest_logit_difference"] == pytest.approx(math.log(2), rel=1e-5)
+
+
+def test_a_way_is_settings_on_top_of_the_others():
+    assert parse_way("") == {}
+    assert parse_way("QUANTIZATION=int8 MODEL_URI='/a b'") == {"quantization": "int8", "model_uri": "/a b"}
+    with pytest.raises(SettingsError, match=r"'int8' should be a setting and its value, such as QUANTIZATION=int8"):
+        parse_way("int8")
+
+
+def test_a_wrong_setting_and_a_text_that_cannot_be_read_are_refused_before_a_model_is_loaded(tmp_path: Path):
+    with pytest.raises(SettingsError, match=r"--text: .* cannot be read as UTF-8"):
+        compare(("", ""), tmp_path / "none.txt", {}, None)
+    text = tmp_path / "text.txt"
+    text.write_text("text")
+    with pytest.raises(SettingsError, match=r"QUANTIZATION: .*'int7'"):
+        compare(("", "QUANTIZATION=int7"), text, {}, None)
+
+
+@pytest.mark.slow
+def test_int8_keeps_the_demo_models_quality(tmp_path: Path, demo_answers, capsys: pytest.CaptureFixture[str]):
+    text = tmp_path / "text.txt"
+    text.write_text("\n".join(f"{pair['question']}\n{pair['answer']}" for pair in demo_answers))
+    assert compare(("", "QUANTIZATION=int8"), text, {"model_stream": True}, None) == 0
+    figures = json.loads(capsys.readouterr().out)
+    assert figures["tokens"] > 400
+    assert figures["perplexity_ratio"] < 1.01
+    assert figures["same_greedy_tokens"] > 0.95
+    assert 0 < figures["mean_kl"] < 0.01
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("quantization", ["none", "int8"])
+def test_a_scorer_predicts_the_pinned_answers(quantization: str, demo_answers):
+    scorer = Scorer.of(Settings(model_stream=True, quantization=quantization))
+    pair = max(demo_answers, key=lambda pair: len(pair["answer"]))
+    asked = f"<|im_start|>user\n{pair['question']}<|im_end|>\n<|im_start|>assistant\n"
+    prompt, answer = (scorer.tokenizer.encode(part, add_special_tokens=False) for part in (asked, pair["answer"]))
+    predicted = np.concatenate([logits.argmax(axis=-1) for logits in scorer.logits([*prompt, *answer])])
+    assert predicted[len(prompt) - 1 : -1].tolist() == answer
