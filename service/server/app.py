@@ -16,6 +16,7 @@ from typing import override
 import uvicorn
 
 from service.errors import PortInUse
+from service.observability.metrics_port import metrics_port
 from service.server.connection import connection_class
 from service.server.drain import drain
 from service.server.early import EarlyAnswers
@@ -111,7 +112,7 @@ def serve(settings: Settings, picture: Path | None = None) -> None:
     else:
         logger.info("listening", extra={"host": host, "port": port})
 
-    with contextlib.closing(listener):
+    with contextlib.closing(listener), metrics_port(service.metrics, settings.host, settings.metrics_port):
         asyncio.run(server.serve(sockets=[listener]))
     service.stop(STOP_DEVICE_S)
     if service.error is not None:

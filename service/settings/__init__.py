@@ -220,6 +220,13 @@ class Settings(BaseModel):
     k_revision: str | None = Field(
         default=None, description="The service's version in Error Reporting; Cloud Run sets it."
     )
+    metrics_port: int | None = Field(
+        default=None,
+        ge=0,
+        le=65535,
+        description="A second port that answers `/metrics` without a key, for scrapers that cannot send one. Do not "
+        "publish it. Unset: none; 0 picks a free one and logs it.",
+    )
     metrics_compat: Literal["none", "vllm"] = Field(
         default="none",
         description="`vllm` shows the series that vLLM has too a second time, under its names (`vllm:…`): those that "
@@ -232,6 +239,8 @@ class Settings(BaseModel):
             raise SettingsError("MODEL_URI", "contradicts GCS_BUCKET; set one of the two.")
         if self.gcs_bucket and not self.model_names:
             raise SettingsError("GCS_BUCKET", "needs MODEL_NAME, the model of the catalogue to serve.")
+        if self.metrics_port and self.metrics_port == self.port:
+            raise SettingsError("METRICS_PORT", f"is PORT ({self.port}); it needs another one.")
         if self.gcs_model_prefix and not self.gcs_bucket:
             raise SettingsError("GCS_MODEL_PREFIX", "needs GCS_BUCKET.")
         for name, secret in (("API_KEY", self.api_key), ("ADMIN_API_KEY", self.admin_api_key)):
