@@ -11,7 +11,7 @@ from pydantic_core import from_json
 from service.api.dependencies import RequestContext, ServedModel, request_context
 from service.api.generation.admission import submit
 from service.api.generation.grammar import compiled_grammar
-from service.api.generation.logprobs import chat_logprobs, prompt_logprobs
+from service.api.generation.logprobs import chat_logprobs, is_long_to_write, prompt_logprobs
 from service.api.generation.message import MessageParts, whole_message
 from service.api.generation.rendering import template_variables
 from service.api.generation.streams import TextDelta, TextStreams
@@ -61,8 +61,7 @@ async def create_chat_completion(
             answer["prompt_logprobs"] = prompt_logprobs(tokenizer, prompt_ids, computed, body.prompt_logprobs)
         return JSONResponse(answer)
 
-    # The log-probabilities of a prompt token take twenty times as long to write as a token of text.
-    return await context.run_in_thread(write) if body.prompt_logprobs is not None else write()
+    return await context.run_in_thread(write) if is_long_to_write(streams, body) else write()
 
 
 class StartedChat(NamedTuple):

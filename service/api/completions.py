@@ -11,7 +11,7 @@ from fastapi.responses import JSONResponse, Response
 from service.api.dependencies import RequestContext, ServedModel, request_context
 from service.api.generation.admission import submit
 from service.api.generation.grammar import compiled_grammar
-from service.api.generation.logprobs import CompletionLogprobs, prompt_logprobs
+from service.api.generation.logprobs import CompletionLogprobs, is_long_to_write, prompt_logprobs
 from service.api.generation.streams import TextDelta, TextStreams
 from service.api.http.receive import cancel_on_disconnect, json_body
 from service.api.http.sse import EventStream
@@ -23,7 +23,7 @@ from service.text.tokenizer import Tokenizer
 router = APIRouter()
 
 DEFAULT_MAX_TOKENS = 16  # OpenAI's
-# Tokenizing a shorter text takes less time than passing it to a thread.
+# Tokenizing a shorter text, or checking fewer ids, takes less time than passing it to a thread.
 SHORT_PROMPT_CHARS = 2048
 
 
@@ -43,7 +43,7 @@ async def create_completion(
     """
     context.model.check_name(body.model)
     infill = _infill(body, context.model)
-    if sum(len(prompt) for prompt in (*body.prompt, body.suffix) if isinstance(prompt, str)) > SHORT_PROMPT_CHARS:
+    if sum(len(prompt or "") for prompt in (*body.prompt, body.suffix)) > SHORT_PROMPT_CHARS:
         prompts = await context.run_in_thread(lambda: _encode_all(body, context.model, infill))
     else:
         prompts = _encode_all(body, context.model, infill)
@@ -72,8 +72,7 @@ async def create_completion(
         choices = [writer.write(deltas) for writer, deltas in zip(writers, collected, strict=True)]
         return JSONResponse({**head, "choices": choices, "usage": streams.usage()})
 
-    # The log-probabilities of a prompt token take twenty times as long to write as a token of text.
-    return await context.run_in_thread(write) if body.num_prompt_logprobs is not None else write()
+    return await context.run_in_thread(write) if is_long_to_write(streams, body) else write()
 
 
 def _infill(body: CompletionRequest, model: ServedModel) -> Infill | None:
@@ -98,12 +97,11 @@ def _encode_all(body: CompletionRequest, model: ServedModel, infill: Infill | No
 def _encode(
     prompt: str | tuple[int, ...], model: ServedModel, param: str, body: CompletionRequest, infill: Infill | None
 ) -> list[int]:
-    for i, token_id in enumerate(() if isinstance(prompt, str) else prompt):
-        if not 0 <= token_id < model.vocab_size:
-            raise InvalidParameter(
-                f"Invalid '{param}[{i}]': a token id is at least 0 and less than {model.vocab_size}.",
-                param=f"{param}[{i}]",
-            )
+    if prompt and not isinstance(prompt, str) and not (min(prompt) >= 0 and max(prompt) < model.vocab_size):
+        i = next(i for i, token_id in enumerate(prompt) if not 0 <= token_id < model.vocab_size)
+        raise InvalidParameter(
+            f"Invalid '{param}[{i}]': a token id is at least 0 and less than {model.vocab_size}.", param=f"{param}[{i}]"
+        )
     limit_tokens = None if body.truncate_prompt_tokens else model.max_model_len
     if infill is not None:
         return infill.prompt_ids(model.tokenizer, prompt, body.suffix or "", param=param, limit_tokens=limit_tokens)

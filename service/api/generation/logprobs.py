@@ -8,12 +8,21 @@ import codecs
 from collections.abc import Sequence
 from typing import Any
 
-from service.api.generation.streams import TextDelta
+from service.api.generation.streams import TextDelta, TextStreams
+from service.api.schema.generation import GenerationRequest
 from service.engine.request import TokenLogprobs
 from service.text.tokenizer import Tokenizer
 
+# Writing fewer entries takes less time than passing them to a thread.
+SHORT_ENTRIES = 500
 # JSON has no infinity. Source: vLLM does the same.
 LOWEST = -9999.0
+
+
+def is_long_to_write(streams: TextStreams, body: GenerationRequest) -> bool:
+    """Return whether an answer has so many log-probabilities that the event loop should not write them."""
+    num_tokens, num_top = streams.usage()["completion_tokens"], body.num_logprobs
+    return body.num_prompt_logprobs is not None or (num_top is not None and num_tokens * (num_top + 1) > SHORT_ENTRIES)
 
 
 def chat_logprobs(tokenizer: Tokenizer, deltas: Sequence[TextDelta], *, as_ids: bool) -> dict[str, Any]:

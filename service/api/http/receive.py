@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any
 
+import anyio.to_thread
 from fastapi import Request
 from starlette.datastructures import Headers
 from starlette.requests import ClientDisconnect
@@ -24,6 +25,8 @@ from service.errors import (
     UnsupportedMediaType,
 )
 
+# Parsing a shorter body takes less time than passing it to a thread, or little more.
+SHORT_BODY_BYTES = 32 * 1024
 METHODS_WITH_BODY = frozenset({"POST", "PUT", "PATCH"})
 MAX_LENGTH_DIGITS = 20
 
@@ -36,7 +39,10 @@ def json_body[T: WireObject](kind: type[T]) -> Callable[[Request], Awaitable[T]]
             content = await request.body()
         except ClientDisconnect:
             raise ClientDisconnected from None
-        return parse(kind, content)
+        if len(content) <= SHORT_BODY_BYTES:
+            return parse(kind, content)
+        limiter = request.app.state.context.text_threads
+        return await anyio.to_thread.run_sync(parse, kind, content, abandon_on_cancel=True, limiter=limiter)
 
     return read_body
 

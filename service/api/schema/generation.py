@@ -22,6 +22,7 @@ INT32_MAX = 2**31 - 1
 INT64_MAX = 2**63 - 1
 MAX_CHOICES = 8  # of one prompt
 MAX_STOP_TOKEN_IDS = 32
+MAX_ALLOWED_TOKEN_IDS = 2**18  # no vocabulary is larger
 MAX_STOP_STRINGS = 16  # OpenAI allows 4; tasks of lm-eval have more
 MAX_STOP_CHARS = 1024
 MAX_BAD_WORDS, MAX_BAD_WORD_CHARS = 64, 128
@@ -100,7 +101,11 @@ class SamplingFields(WireObject):
         list[Annotated[int, Field(ge=0, le=INT32_MAX)]], Field(max_length=MAX_STOP_TOKEN_IDS, fail_fast=True)
     ] = Field(default_factory=list)
     allowed_token_ids: (
-        Annotated[list[Annotated[int, Field(ge=0, le=INT32_MAX)]], Field(min_length=1, fail_fast=True)] | None
+        Annotated[
+            list[Annotated[int, Field(ge=0, le=INT32_MAX)]],
+            Field(min_length=1, max_length=MAX_ALLOWED_TOKEN_IDS, fail_fast=True),
+        ]
+        | None
     ) = None  # vLLM's: no other token is sampled
 
     def check_token_ids(self, vocab_size: int) -> None:
@@ -113,9 +118,8 @@ class SamplingFields(WireObject):
             ("stop_token_ids", self.stop_token_ids),
             ("allowed_token_ids", self.allowed_token_ids or ()),
         ):
-            for i, token_id in enumerate(token_ids):
-                if token_id >= vocab_size:
-                    raise unknown_token(f"{name}[{i}]", token_id, vocab_size)
+            if token_ids and (largest := max(token_ids)) >= vocab_size:
+                raise unknown_token(f"{name}[{token_ids.index(largest)}]", largest, vocab_size)
         for token_id in self.logit_bias:
             if token_id >= vocab_size:
                 raise unknown_token("logit_bias", token_id, vocab_size)

@@ -4,7 +4,8 @@ JSON is parsed with bounded depth and digits, without NaN and without names that
 parser keeps another; so a hostile body can only be refused.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from itertools import count, islice
 from typing import Any, ClassVar
 
 import jiter
@@ -19,6 +20,9 @@ from service.errors import (
     UnsupportedParameter,
 )
 
+# In one request: messages, their parts, tools, tool calls. Ten times as many as fit into a context of a million tokens
+# would take seconds to check.
+MAX_OBJECTS = 16384
 MAX_ECHOED_CHARS = 64  # of a client's field name in an error
 
 # Fields that clients know from OpenAI or vLLM and that are not supported here, each with the values at which it has no
@@ -68,7 +72,7 @@ def checked[T: WireObject](kind: type[T], document: dict[str, Any]) -> T:
         UnknownParameter, UnsupportedParameter, MissingParameter, InvalidParameter: a field is at fault.
     """
     try:
-        parsed = kind.model_validate(_without_neutral_fields(kind, document, ""))
+        parsed = kind.model_validate(_without_neutral_fields(kind, document, "", count(1)))
     except ValidationError as error:
         details = error.errors(include_url=False, include_context=False, include_input=False)
         raise _request_error(details[0]) from None  # the chained error would quote the prompt
@@ -76,13 +80,17 @@ def checked[T: WireObject](kind: type[T], document: dict[str, Any]) -> T:
     return parsed
 
 
-def _without_neutral_fields(kind: type[WireObject], document: dict[str, Any], path: str) -> dict[str, Any]:
-    """Return the fields that have an effect, nested objects included.
+def _without_neutral_fields(
+    kind: type[WireObject], document: dict[str, Any], path: str, numbers: Iterator[int]
+) -> dict[str, Any]:
+    """Return the fields that have an effect, nested objects included; `numbers` counts the objects of the request.
 
     Raises:
+        InvalidParameter: there are too many objects.
         UnknownParameter: no interface has the field.
         UnsupportedParameter: the field is known, but not supported with this value, or the object's type is not.
     """
+    _count(numbers, 1, path)
     _check_type(kind, document.get("type"), path)
     kept: dict[str, Any] = {}
     names = {field.alias or name for name, field in kind.model_fields.items()}
@@ -93,8 +101,14 @@ def _without_neutral_fields(kind: type[WireObject], document: dict[str, Any], pa
         if neutral is not None and not _is_neutral(value, neutral):
             raise UnsupportedParameter(path + name, kind.remedies.get(name, ""))
         if neutral is None and value is not None:
-            kept[name] = _nested(kind.nested.get(name), value, path + name)
+            kept[name] = _nested(kind.nested.get(name), value, path + name, numbers)
     return kept
+
+
+def _count(numbers: Iterator[int], num_objects: int, path: str) -> None:
+    if next(islice(numbers, num_objects - 1, None)) > MAX_OBJECTS:
+        param = path.rstrip(".")
+        raise InvalidParameter(f"Invalid '{param}': a request has at most {MAX_OBJECTS} objects.", param=param)
 
 
 def _check_type(kind: type[WireObject], stated: Any, path: str) -> None:
@@ -103,13 +117,18 @@ def _check_type(kind: type[WireObject], stated: Any, path: str) -> None:
         raise UnsupportedParameter(f"{path}type", f"it is '{stated[:MAX_ECHOED_CHARS]}'. Supported: {supported}.")
 
 
-def _nested(kind: type[WireObject] | None, value: Any, path: str) -> Any:
+def _nested(kind: type[WireObject] | None, value: Any, path: str, numbers: Iterator[int]) -> Any:
     if kind is None:
+        if isinstance(value, list) and value and isinstance(value[0], dict):
+            _count(numbers, len(value), path)
         return value
     if isinstance(value, dict):
-        return _without_neutral_fields(kind, value, f"{path}.")
+        return _without_neutral_fields(kind, value, f"{path}.", numbers)
     if isinstance(value, list):
-        return [_nested(kind, item, f"{path}[{i}]") if isinstance(item, dict) else item for i, item in enumerate(value)]
+        return [
+            _nested(kind, item, f"{path}[{i}]", numbers) if isinstance(item, dict) else item
+            for i, item in enumerate(value)
+        ]
     return value
 
 

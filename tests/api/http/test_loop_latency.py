@@ -1,0 +1,57 @@
+"""The worst bodies that are legal JSON are refused or answered while the event loop goes on with other requests."""
+
+import asyncio
+import json
+
+import pytest
+
+from tests.api.scripted_engine import MODEL, Service
+
+pytestmark = pytest.mark.anyio
+
+NUM_TURNS = 3  # that the event loop takes at least; work on the loop itself leaves it one
+
+
+async def turns_during(work):
+    """Return the result of some work, and how often the event loop came round to others meanwhile."""
+    task, num_turns = asyncio.ensure_future(work), 0
+    while not task.done():
+        await asyncio.sleep(0.005)
+        num_turns += 1
+    return await task, num_turns
+
+
+BODIES = {
+    "messages": {"messages": [{"role": "user", "content": ""}] * 90_000},
+    "parts": {"messages": [{"role": "user", "content": [{"type": "text", "text": ""}] * 90_000}]},
+    "allowed ids": {"messages": [{"role": "user", "content": "hi"}], "allowed_token_ids": [1] * 300_000},
+}
+
+
+@pytest.mark.parametrize("name", BODIES)
+async def test_lists_without_end_are_refused_by_name_beside_others(name):
+    service = Service()
+    response, num_turns = await turns_during(service.post("/v1/chat/completions", {"model": MODEL} | BODIES[name]))
+    error = response.json()["error"]
+    assert (response.status_code, error["code"]) == (400, "invalid_value")
+    assert error["param"].startswith("allowed_token_ids" if name == "allowed ids" else "messages")
+    assert num_turns >= NUM_TURNS
+    assert not service.engine.streams
+
+
+async def test_a_million_ids_are_refused_beside_others():
+    prompt = [1] * 1_300_000
+    content = json.dumps({"model": MODEL, "prompt": prompt}, separators=(",", ":")).encode()
+    service = Service()
+    async with service.client() as client:
+        request = client.post("/v1/completions", content=content, headers={"content-type": "application/json"})
+        response, num_turns = await turns_during(request)
+    assert (response.status_code, response.json()["error"]["code"]) == (400, "context_length_exceeded")
+    assert num_turns >= NUM_TURNS
+
+
+async def test_a_wrong_id_is_named_wherever_it_is():
+    response = await Service().complete([1, 2, -1])
+    assert response.json()["error"]["param"] == "prompt[2]"
+    response = await Service().complete([1, 10**9])
+    assert response.json()["error"]["param"] == "prompt[1]"
