@@ -64,10 +64,10 @@ def body_from(client):
     while not (head := received.partition(b"\r\n\r\n"))[1]:
         received += client.recv(65536)
     length = int(head[0].lower().partition(b"content-length: ")[2].split()[0])
-    body = head[2]
+    body = bytearray(head[2])
     while len(body) < length:
         body += client.recv(65536)
-    return body
+    return bytes(body)
 
 
 def refusal(received):

@@ -19,7 +19,7 @@ from service.server.drain import drain
 from tests.process import STOP_TIMEOUT_S
 from tests.sockets import body_from, connected, read_to_end, refusal, served, wait_until
 
-LARGE = b"x" * (16 * 1024 * 1024)
+LARGE = b"x" * (12 * 1024 * 1024)
 GET = b"GET %s HTTP/1.1\r\nHost: a\r\n\r\n"
 
 
@@ -75,7 +75,7 @@ def service():
 
 @pytest.fixture
 def server(service):
-    with served(AccessLog(service, metrics=Metrics(), project_id=None), Connection) as server:
+    with served(AccessLog(service, metrics=Metrics()), Connection) as server:
         yield server
 
 
