@@ -91,5 +91,5 @@ $(UV): scripts/install_uv.sh
 	@touch $@
 
 .venv/dev: $(UV) pyproject.toml uv.lock
-	$(UV) sync --frozen --all-groups --extra levanter --inexact --compile-bytecode
+	$(UV) sync --frozen --all-groups --extra levanter --extra otel --inexact --compile-bytecode
 	@touch $@ .venv/serve

@@ -19,6 +19,7 @@ from service.observability.metrics import Metrics
 
 if TYPE_CHECKING:
     from service.api.batch.batches import Batches
+    from service.observability.tracing import Tracer
 
 UPLOADS = "/v1/files"
 FORM_BYTES = 16 * 1024  # of a form besides its file
@@ -35,6 +36,7 @@ def create_api(
     default_temperature: float | None = None,
     max_body_bytes: int = 4 * 1024 * 1024,
     body_timeout_s: float = 30.0,
+    tracer: "Tracer | None" = None,
     batches: "Batches | None" = None,
     max_file_bytes: int = 0,
 ) -> FastAPI:
@@ -50,6 +52,7 @@ def create_api(
         default_temperature: for requests without one; None for the checkpoint's.
         max_body_bytes: a larger body is refused unread.
         body_timeout_s: for a whole body to arrive.
+        tracer: gets the spans of each request; None for no traces.
         batches: the uploaded files and batches; None for no such routes.
         max_file_bytes: a larger file is refused.
     """
@@ -78,7 +81,7 @@ def create_api(
     if max_requests is not None:
         app.add_middleware(Places, limit=max_requests)
     app.add_middleware(KeyCheck, keys=api_keys)
-    app.add_middleware(AccessLog, metrics=metrics)
+    app.add_middleware(AccessLog, metrics=metrics, tracer=tracer)
     return app
 
 

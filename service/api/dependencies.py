@@ -126,6 +126,7 @@ class AnyContext:
     deadline: Deadline
     receive: Receive  # after the body, it returns when the client disconnects
     log_fields: dict[str, Any]  # added to the request's log line
+    clocks: list[Clock]  # of its sequences, for its trace
     cache_salt: bytes = b""  # only requests with the same key share cached prefixes
     is_background: bool = False  # whether it belongs to a batch, and so comes after every other request
 
@@ -206,6 +207,7 @@ async def any_context(request: HttpRequest) -> AnyContext:
         ),
         receive=request.receive,
         log_fields=request.state.log_fields,
+        clocks=request.state.clocks,
         cache_salt=request.scope.get(CACHE_SALT, b""),
         is_background=background is not None,
     )

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from service.api.batch.batches import Batches
     from service.api.batch.worker import BatchWorker
     from service.api.served import Served
+    from service.observability.tracing import Tracer
     from service.start.context import StartContext
     from service.start.graph import Task
     from service.start.load import ModelStart
@@ -206,9 +207,17 @@ class Service:
                 default_max_tokens=self.settings.default_max_tokens,
                 default_temperature=self.settings.default_temperature,
                 max_body_bytes=self.settings.max_body_bytes,
+                tracer=self._tracer(),
                 batches=self._batches,
                 max_file_bytes=self.settings.batch_file_bytes,
             )
+
+    def _tracer(self) -> "Tracer | None":
+        if self.settings.otel_exporter_otlp_endpoint is None:
+            return None
+        from service.observability.tracing import Tracer
+
+        return Tracer(self.settings.otel_exporter_otlp_endpoint, self.settings.k_service)
 
     def _start_batches(self) -> None:
         """Begin with the batches that wait; called on the event loop."""

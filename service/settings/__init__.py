@@ -220,6 +220,11 @@ class Settings(BaseModel):
     k_revision: str | None = Field(
         default=None, description="The service's version in Error Reporting; Cloud Run sets it."
     )
+    otel_exporter_otlp_endpoint: str | None = Field(
+        default=None,
+        description="The OpenTelemetry collector that gets a trace of each request over HTTP: `http://localhost:4318`. "
+        "Needs the extra `otel`; other `OTEL_*` variables are OpenTelemetry's own. Unset: no traces.",
+    )
     metrics_port: int | None = Field(
         default=None,
         ge=0,

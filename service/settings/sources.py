@@ -16,6 +16,7 @@ from service.settings import Settings
 
 # A variable this similar to a setting counts as misspelt: MODEL_URL, MAX_MODEL_LENGTH, API_KEYS.
 MISSPELLING_RATIO = 0.85
+OTHERS_PREFIX = "OTEL_"  # of variables that OpenTelemetry reads itself, some of them like one of ours
 
 
 def load_settings(flags: dict[str, Any], config_path: Path | None = None) -> Settings:
@@ -75,6 +76,8 @@ def _of_yaml(path: Path | None) -> dict[str, Any]:
 def _refuse_misspelt_variables() -> None:
     known = {name.upper() for name in Settings.model_fields}
     for variable in sorted(os.environ.keys() - known):
+        if variable.startswith(OTHERS_PREFIX):
+            continue
         match = difflib.get_close_matches(variable, known, n=1, cutoff=MISSPELLING_RATIO)
         if match and len(variable) > 5:
             raise SettingsError(variable, f"is not a setting of Levserve. Did you mean {match[0]}?")

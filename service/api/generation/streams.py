@@ -144,6 +144,7 @@ class TextStreams:
         try:
             for request in requests:
                 self._streams.append(TextStream(context, request, stop, shown_ids, scores_only=scores_only))
+                context.clocks.append(self._streams[-1].clock)
         except BaseException:
             self._abort()
             raise

@@ -3,6 +3,7 @@
 import asyncio
 import logging
 import time
+from typing import TYPE_CHECKING
 
 from starlette.datastructures import MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
@@ -11,9 +12,13 @@ from service.api.http.background import background_of
 from service.api.http.errors import respond
 from service.api.http.identity import http_request, request_id_of, trace_of
 from service.api.http.probes import METRICS_PATH, PROBE_PATHS
+from service.api.http.span import request_span
 from service.errors import ClientDisconnected, Draining
 from service.observability.metrics import Metrics
 from service.observability.trace_context import current_trace
+
+if TYPE_CHECKING:
+    from service.observability.tracing import Tracer
 
 logger = logging.getLogger(__name__)
 
@@ -24,9 +29,10 @@ UNLOGGED_PATHS = PROBE_PATHS | {METRICS_PATH}
 class AccessLog:
     """ASGI middleware; handlers add fields to the log line through `state["log_fields"]`. Prompts are never logged."""
 
-    def __init__(self, app: ASGIApp, *, metrics: Metrics) -> None:
+    def __init__(self, app: ASGIApp, *, metrics: Metrics, tracer: "Tracer | None" = None) -> None:
         self._app = app
         self._metrics = metrics
+        self._tracer = tracer
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer one request, whatever the handler raises."""
@@ -37,7 +43,7 @@ class AccessLog:
         # What answers before the API is imported has set the first two.
         request_id = state.setdefault("request_id", request_id_of(scope))
         begin_s = state.setdefault("arrived_s", time.perf_counter())
-        state["log_fields"] = {}
+        state["log_fields"], state["clocks"] = {}, []
         status = num_bytes = 0
 
         async def send_with_id(message: Message) -> None:
@@ -62,17 +68,20 @@ class AccessLog:
                 raise  # too late for an answer: the server closes the connection and logs why
             await respond(error, scope, send_with_id)
         finally:
-            self._record(scope, status or ClientDisconnected.status, time.perf_counter() - begin_s, num_bytes)
+            self._record(scope, status or ClientDisconnected.status, begin_s, num_bytes)
             current_trace.reset(trace)
 
-    def _record(self, scope: Scope, status: int, latency_s: float, num_bytes: int) -> None:
+    def _record(self, scope: Scope, status: int, begin_s: float, num_bytes: int) -> None:
         route = getattr(scope.get("route"), "path", "unmatched")
-        state = scope["state"]
+        state, end_s = scope["state"], time.perf_counter()
+        latency_s = end_s - begin_s
         self._metrics.http_responses.labels(route, str(status)).inc()
         if (code := state["log_fields"].get("error_code")) is not None:
             self._metrics.request_refusals.labels(code).inc()
         # A batch has its own log lines.
         is_detail = scope["path"] in UNLOGGED_PATHS or background_of(scope) is not None
+        if self._tracer is not None and not is_detail:
+            self._tracer.record(request_span(scope, route, status, begin_s, end_s))
         level = logging.DEBUG if is_detail else logging.INFO
         if logger.isEnabledFor(level):
             facts = {"method": scope["method"], "route": route, "status": status, "latency_s": round(latency_s, 6)}
