@@ -64,10 +64,10 @@ class RefusedPickle(MalformedCheckpoint):
 
 
 class UnquantizableWeights(CheckpointError):
-    """A tensor has a row that 8 bits do not represent."""
+    """A tensor has a row that 8 bits do not represent, or a scale that is not a positive number."""
 
     def __init__(self, uri: str, tensor: str, reason: str) -> None:
-        super().__init__(uri, f"{tensor}: {reason}. Repair it, or set QUANTIZATION to none.")
+        super().__init__(uri, f"{tensor}: {reason}. Repair the checkpoint, or serve one that is wide.")
         self.tensor = tensor
 
 

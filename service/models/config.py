@@ -6,6 +6,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from service.errors import UnsupportedModel
+from service.models.quantization_config import has_int8_layers
 from service.models.rope import RopeConfig
 
 MAX_CONFIG_INT = 2**31 - 1
@@ -32,6 +33,7 @@ class DecoderConfig:
     has_mlp_bias: bool = False
     has_qk_norm: bool = False  # Qwen3: an RMS norm over each head's query and key
     sliding_windows: tuple[int | None, ...] = field(default=())  # by layer, in tokens; None for all positions
+    has_int8_layers: bool = False  # whether the checkpoint's linear layers are int8 with a scale for each row
     kv_copies: int = 1  # consecutive key-value heads that are copies of one in the checkpoint
 
     @property
@@ -118,7 +120,6 @@ def read_decoder(config: HubConfig, **family: Any) -> DecoderConfig:
         Source: https://huggingface.co/docs/transformers/model_doc/llama (LlamaConfig)
     """
     config.refuse_unless("hidden_act", "silu")
-    config.refuse_unless("quantization_config")
     config.refuse_unless("pretraining_tp", 1)
     hidden_size, num_heads = config.required_int("hidden_size"), config.required_int("num_attention_heads")
     num_kv_heads = config.optional_int("num_key_value_heads", num_heads)
@@ -142,6 +143,7 @@ def read_decoder(config: HubConfig, **family: Any) -> DecoderConfig:
         context_len=context_len,
         norm_eps=float(config.values.get("rms_norm_eps", 1e-6)),
         has_tied_embeddings=config.flag("tie_word_embeddings"),
+        has_int8_layers=has_int8_layers(config.uri, config.values),
         rope=RopeConfig.from_hub(config.uri, config.values, head_dim=head_dim, context_len=context_len),
         **family,
     )

@@ -23,7 +23,8 @@ def decoder_weight_specs(
     specs.append(_plain("final_norm", ("embed",), (embed,), "model.norm.weight"))
     if not config.has_tied_embeddings:
         specs.append(_product("unembed", ("vocab", "embed"), (vocab, embed), "lm_head.weight"))
-    return quantized_specs((replace(spec, dtype=dtype) for spec in specs), quantization)
+    wide = (replace(spec, dtype=dtype) for spec in specs)
+    return quantized_specs(wide, quantization, has_int8_layers=config.has_int8_layers)
 
 
 def _attention(config: DecoderConfig, layer: int) -> list[WeightSpec]:

@@ -7,7 +7,7 @@ from enum import StrEnum
 import numpy as np
 
 from service.kernels.limits import INT8_MAX
-from service.models.weight_spec import FLOAT32, WeightSpec
+from service.models.weight_spec import FLOAT32, TensorSource, WeightSpec
 
 INT8 = np.dtype(np.int8)
 MAX_INT8_ROW = (2**31 - 1) // INT8_MAX**2  # values; the int32 sum of a product of longer rows may overflow
@@ -25,26 +25,45 @@ def scale_name(name: str) -> str:
     return f"{name}.scale"
 
 
-def quantized_specs(specs: Iterable[WeightSpec], quantization: Quantization) -> tuple[WeightSpec, ...]:
-    """Return the specs of a model whose arrays of products are quantized, each followed by its scales."""
-    if quantization is Quantization.NONE:
-        return tuple(specs)
-    return tuple(made for spec in specs for made in _quantized(spec))
+def quantized_specs(
+    specs: Iterable[WeightSpec], quantization: Quantization, *, has_int8_layers: bool = False
+) -> tuple[WeightSpec, ...]:
+    """Return the specs of a model whose arrays of products are quantized, each followed by its scales.
+
+    Args:
+        specs: of the wide model.
+        quantization: of arrays that the checkpoint holds wide.
+        has_int8_layers: whether the checkpoint holds those of layers in int8, and the scales of each in a tensor of its
+            name and `_scale`.
+    """
+    made: list[WeightSpec] = []
+    for spec in specs:
+        is_stored = has_int8_layers and spec.name.startswith("layers.")
+        if spec.num_in_axes and (is_stored or quantization is Quantization.INT8):
+            made += _quantized(spec, is_stored=is_stored)
+        else:
+            made.append(spec)
+    return tuple(made)
 
 
-def _quantized(spec: WeightSpec) -> Iterator[WeightSpec]:
+def _quantized(spec: WeightSpec, *, is_stored: bool) -> Iterator[WeightSpec]:
     num_in_axes = spec.num_in_axes
-    if not num_in_axes:
-        yield spec
-        return
     scale = scale_name(spec.name)
-    yield replace(spec, dtype=INT8, scale=scale)
+    sources = tuple(replace(source, is_int8=is_stored) for source in spec.sources)
+    yield replace(spec, dtype=INT8, scale=scale, sources=sources)
     yield WeightSpec(
         scale,
         spec.axes[:-num_in_axes],
         spec.shape[:-num_in_axes],
-        tuple(replace(source, view=source.view[:-num_in_axes]) for source in spec.sources),
+        tuple(_scale_source(source, num_in_axes, is_stored=is_stored) for source in spec.sources),
         spec.concat_axis,
         FLOAT32,
-        is_row_scale=True,
+        is_row_scale=not is_stored,
     )
+
+
+def _scale_source(source: TensorSource, num_in_axes: int, *, is_stored: bool) -> TensorSource:
+    view = source.view[:-num_in_axes]
+    if not is_stored:
+        return replace(source, view=view)
+    return replace(source, name=f"{source.name}_scale", shape=(source.shape[0], 1), view=view)

@@ -16,6 +16,7 @@ class TensorSource:
     shape: tuple[int, ...]  # in the checkpoint
     view: tuple[int, ...]  # in the array, before concatenation
     copies: int = 1  # how often `view` repeats each index of the axis before the concatenated one, consecutively
+    is_int8: bool = False  # in the checkpoint; others are of a floating type
 
 
 @dataclass(frozen=True)

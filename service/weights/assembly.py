@@ -18,7 +18,7 @@ import numpy as np
 from service.errors import UnquantizableWeights
 from service.models.weight_spec import WeightSpec
 from service.weights.cast import cast_into
-from service.weights.quantization import RowQuantizer, UnquantizableRow
+from service.weights.quantization import RowQuantizer, UnquantizableRow, checked_scales
 
 if TYPE_CHECKING:
     import jax
@@ -66,6 +66,7 @@ class Assembly:
                 self._users.setdefault(source.name, []).append((spec, index))
         self._num_missing = {spec.name: math.prod(spec.shape) for spec in specs}  # elements, by weight
         self._quantizers: dict[tuple[str, int], RowQuantizer] = {}  # by weight and number of its source
+        self._scales = {spec.scale for spec in specs}
         self._faults: dict[str, str] = {}  # by tensor
         self._arrays: dict[str, np.ndarray] = {}
         self._placed: dict[str, jax.Array] = {}
@@ -113,7 +114,7 @@ class Assembly:
         """Check that some tensors, whose bytes came right, could be quantized.
 
         Raises:
-            UnquantizableWeights: a row of one of them could not.
+            UnquantizableWeights: a row of one of them could not, or a scale is not a positive number.
         """
         for name in tensors:
             if name in self._faults:
@@ -132,7 +133,7 @@ class Assembly:
     def _writer(self, spec: WeightSpec, index: int) -> Callable[[int, np.ndarray], None]:
         place = TensorPlace(spec, index, self._arrays[spec.name])
         if len(made := self._made_with(spec)) == 1:
-            return place.write
+            return place.write if spec.name not in self._scales else checked_scales(place.write)
         scales = TensorPlace(made[1], index, self._arrays[made[1].name])
         row_len = math.prod(spec.shape[-spec.num_in_axes :])
         with self._lock:

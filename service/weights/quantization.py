@@ -67,6 +67,23 @@ def _check_zeros(
             )
 
 
+def checked_scales(write: Callable[[int, np.ndarray], None]) -> Callable[[int, np.ndarray], None]:
+    """Return a function that writes scales of a checkpoint, the first of which is that of a row.
+
+    It raises UnquantizableRow for a scale that is not positive and finite.
+    """
+
+    def check_and_write(first_row: int, scales: np.ndarray) -> None:
+        wide = scales.astype(np.float32)
+        is_good = np.isfinite(wide) & (wide > 0)
+        if not is_good.all():
+            row = int(is_good.argmin())
+            raise UnquantizableRow(first_row + row, f"has the scale {wide[row]}, which should be positive and finite")
+        write(first_row, scales)
+
+    return check_and_write
+
+
 class RowQuantizer:
     """Quantizes one tensor, whose elements come in runs, in any order and from several threads."""
 

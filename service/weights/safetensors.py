@@ -19,7 +19,8 @@ from service.storage.objects import Extent, read_range
 from service.storage.open_files import OpenFile
 from service.storage.retry import RetryBudget
 
-DTYPES = {"F32": np.dtype(np.float32), "F16": np.dtype(np.float16), "BF16": np.dtype(ml_dtypes.bfloat16)}
+WIDE_DTYPES = {"F32": np.dtype(np.float32), "F16": np.dtype(np.float16), "BF16": np.dtype(ml_dtypes.bfloat16)}
+DTYPES = {**WIDE_DTYPES, "I8": np.dtype(np.int8)}
 # The library's own bound; a header this long names millions of tensors.
 MAX_HEADER_BYTES = 100_000_000
 INT64_MAX, MAX_AXES = 2**63 - 1, 16
@@ -126,15 +127,27 @@ def merged(uri: str, parts: Iterable[Mapping[str, TensorEntry]]) -> dict[str, Te
     return entries
 
 
-def stored_dtype(uri: str, name: str, entry: TensorEntry) -> np.dtype:
+def stored_dtype(uri: str, name: str, entry: TensorEntry, *, is_int8: bool = False) -> np.dtype:
     """Return a tensor's type.
 
+    Args:
+        uri: the checkpoint's address, for messages.
+        name: the tensor's name.
+        entry: of the header.
+        is_int8: whether `quantization_config` makes it int8.
+
     Raises:
-        MalformedCheckpoint: the type is not served.
+        MalformedCheckpoint: the type is not served, or not that of `quantization_config`.
     """
     dtype = DTYPES.get(entry.dtype_name)
-    if dtype is None:
-        raise MalformedCheckpoint(uri, entry.file, f"{name!r} is {entry.dtype_name}; served are {', '.join(DTYPES)}.")
+    if is_int8 and entry.dtype_name != "I8":
+        raise MalformedCheckpoint(
+            uri, entry.file, f"{name!r} is {entry.dtype_name}; quantization_config in config.json makes it I8."
+        )
+    if dtype is None or (entry.dtype_name not in WIDE_DTYPES and not is_int8):
+        raise MalformedCheckpoint(
+            uri, entry.file, f"{name!r} is {entry.dtype_name}; served are {', '.join(WIDE_DTYPES)}."
+        )
     return dtype
 
 

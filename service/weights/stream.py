@@ -113,7 +113,7 @@ def _read_headers_once(target: WeightTarget, files: Sequence[OpenFile], budget: 
     tensors = merged(uri, [header.entries for header in headers])
     check_tensors(uri, target.specs, {name: entry.shape for name, entry in tensors.items()})
     for source in itertools.chain.from_iterable(spec.sources for spec in target.specs):
-        stored_dtype(uri, source.name, tensors[source.name])
+        stored_dtype(uri, source.name, tensors[source.name], is_int8=source.is_int8)
     return headers
 
 

@@ -54,9 +54,13 @@ class EngineSpec(ModelSpec):
         return layer_groups(self.config, self.specs)
 
     @property
+    def _storage(self) -> Quantization:
+        return Quantization.INT8 if self.config.has_int8_layers else self.quantization
+
+    @property
     def number_formats(self) -> Mapping[str, str]:
         """The dtype of activations and cache, and the storage of weights."""
-        return {"dtype": self.dtype.name, "quantization": self.quantization.value}
+        return {"dtype": self.dtype.name, "quantization": self._storage.value}
 
     @property
     @override
@@ -75,7 +79,7 @@ class EngineSpec(ModelSpec):
         config = self.config
         return {
             "model_type": config.model_type,
-            "quantization": self.quantization.value,
+            "quantization": self._storage.value,
             "kv_head_copies": config.kv_copies,
             **asdict(self.shapes),
         }
@@ -200,7 +204,7 @@ def choose_shapes(
 def _checked_quantization(settings: Settings, config: DecoderConfig) -> Quantization:
     longest = max(config.hidden_size, config.mlp_size, config.num_heads * config.head_dim)
     quantization = Quantization(settings.quantization)
-    if quantization is Quantization.INT8 and longest > MAX_INT8_ROW:
+    if (quantization is Quantization.INT8 or config.has_int8_layers) and longest > MAX_INT8_ROW:
         message = (
             f"is int8, whose sums hold {MAX_INT8_ROW:,} products; a row of this model has {longest:,}. Set it to none."
         )

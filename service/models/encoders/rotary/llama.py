@@ -32,6 +32,7 @@ def read_config(config: HubConfig, vector: VectorConfig) -> RotaryConfig:
     Raises:
         UnsupportedModel: a value is missing, malformed, or asks for a feature that is not served.
     """
+    config.refuse_unless("quantization_config")
     decoder = read_decoder_config(config.uri, config.values)
     if decoder.has_output_bias or decoder.has_mlp_bias:
         raise UnsupportedModel(config.uri, "config.json: attention_bias and mlp_bias are not served in an encoder.")
