@@ -82,10 +82,10 @@ async def start_chat(context: RequestContext, body: ChatCompletionRequest, *, pr
     """Render a chat and submit its sequences; raises what `submit` raises, and for a request that is at fault."""
     context.model.check_name(body.model)
     text, prompt_ids = await context.run_in_thread(lambda: _prompt(body, context.model))
-    use = tool_use(body, context.model)
+    use = tool_use(body, context.model) if body.may_call_tools else None
     is_held = body.has_grammar or (use is not None and use.is_required)
-    thinking = chat_thinking(text, body, context.model, is_held=is_held)
-    grammar = await compiled_grammar(context, body, use)
+    thinking = chat_thinking(text, body, context.model, is_held=is_held) if context.model.has_thinking else None
+    grammar = await compiled_grammar(context, body, use) if body.has_grammar or use is not None else None
     streams = submit(
         context,
         body,
@@ -182,7 +182,7 @@ def render(messages: Sequence[Message], model: ServedModel, tools: Sequence[Tool
         [tool.for_template() for tool in tools] or None,
         add_generation_prompt=fields.add_generation_prompt,
         continue_final_message=fields.continue_final_message,
-        variables=template_variables(fields, model.chat_template),
+        variables=template_variables(fields, model.chat_template) if fields.sets_variables else {},
     )
 
 

@@ -54,7 +54,7 @@ async def create_completion(
         prefix="cmpl-",
         param="prompt",
         default_max_tokens=DEFAULT_MAX_TOKENS,
-        grammar=await compiled_grammar(context, body),
+        grammar=await compiled_grammar(context, body) if body.has_grammar else None,
         more_stop_ids=frozenset() if infill is None else infill.end_ids,
     )
     head = {"id": streams.id, "object": "text_completion", "created": int(time.time()), "model": body.model}

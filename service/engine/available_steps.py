@@ -36,6 +36,7 @@ class AvailableSteps:
         self.has_copies = self.is_complete = False  # whether the copies are there; whether everything is
         self.grids = shapes.grids
         self.prefill = shapes.prefill
+        self.num_slots = shapes.num_slots  # as many as the widest decode step serves
         self.refresh()
 
     def refresh(self) -> None:
@@ -56,6 +57,7 @@ class AvailableSteps:
             kind: BucketGrid(tuple(bucket for bucket in grid if self._is_available(kind, bucket)))
             for kind, grid in self._shapes.grids.items()
         }
+        self.num_slots = max(bucket.num_seqs for bucket in self.grids[StepKind.DECODE])
         if not self._missing:
             self.prefill = self._shapes.prefill
             return

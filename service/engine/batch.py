@@ -1,6 +1,7 @@
 """A plan as the padded arrays of one bucket, and the tokens and log-probabilities of its step, back on the host."""
 
-from collections.abc import Sequence
+import itertools
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 import jax
@@ -15,15 +16,12 @@ from service.engine.shapes import Bucket, EngineShapes, StepKind
 from service.engine.steps.inputs import (
     CopyInputs,
     CountInputs,
-    OnDevice,
     OptionInputs,
     Options,
-    PromptLogprobInputs,
     StepInputs,
     empty_copy,
     empty_count,
     empty_options,
-    empty_prompt,
     empty_step,
     neutral_options,
     scalar,
@@ -105,14 +103,27 @@ def pack_options(requests: Sequence[Request], num_seqs: int) -> Options:
     return options
 
 
-def pack_prompt(plan: Plan, hidden: Float[OnDevice, "seq token hidden"]) -> PromptLogprobInputs:
-    """Lay out the token after each position of a prefill's chunks."""
-    inputs = empty_prompt(hidden)
-    for index, planned in enumerate(plan.seqs):
-        end = planned.start + len(planned.token_ids)
-        targets = planned.sequence.request.prompt_ids[planned.start + 1 : end + 1]
-        inputs.target_ids[index, : len(targets)] = targets
-    return inputs
+def prompt_targets(planned: PlannedSequence) -> tuple[int, ...]:
+    """Return the prompt's tokens after each position of a chunk, if their log-probabilities are requested."""
+    request = planned.sequence.request
+    if request.num_prompt_logprobs is None:
+        return ()
+    return request.prompt_ids[planned.start + 1 : planned.start + len(planned.token_ids) + 1]
+
+
+def pack_prompt(
+    plan: Plan, hidden: Float[np.ndarray, "seq token hidden"], num_rows: int
+) -> Iterator[tuple[Float[np.ndarray, "row 1 hidden"], Int[np.ndarray, " row"]]]:
+    """Lay out the positions of a prefill that are followed by a target, and the targets, `num_rows` at a time."""
+    targets = [prompt_targets(planned) for planned in plan.seqs]
+    rows = np.concatenate([hidden[index, : len(ids)] for index, ids in enumerate(targets)])
+    target_ids = np.concatenate([np.array(ids, np.int32) for ids in targets])
+    for first in range(0, len(rows), num_rows):
+        missing = max(first + num_rows - len(rows), 0)
+        yield (
+            np.pad(rows[first : first + num_rows], ((0, missing), (0, 0)))[:, None],
+            np.pad(target_ids[first : first + num_rows], (0, missing)),
+        )
 
 
 def pack_copy(copy: PageCopy, shapes: EngineShapes) -> CopyInputs:
@@ -146,7 +157,7 @@ class StepResult(NamedTuple):
     indices: list[int]  # of each planned sequence in the arrays
     hidden: Float[Array, "seq token hidden"]
     sampled: SampledTokens | None  # None if no sequence reaches its prompt's end
-    prompt_logprobs: Int[Array, "seq token packed"] | None  # None if no sequence requests them
+    prompt_logprobs: tuple[Int[Array, "row packed"], ...]  # of the targets that `pack_prompt` lays out
 
     def read(self) -> Int[np.ndarray, " seq"]:
         """Wait for the step and return one token per sequence; -1 for one whose logits are NaN or infinite."""
@@ -163,7 +174,7 @@ class StepResult(NamedTuple):
         pairs = list(zip(self.indices, self.plan.seqs, strict=True))
         return StepLogprobs(
             tokens=tuple(self._of_token(i, planned.sequence.request.sampling.num_logprobs) for i, planned in pairs),
-            prompts=tuple(self._of_prompt(i, planned) for i, planned in pairs),
+            prompts=tuple(self._of_prompts()),
         )
 
     def _of_token(self, index: int, num_top: int | None) -> TokenLogprobs | None:
@@ -171,13 +182,12 @@ class StepResult(NamedTuple):
             return None
         return unpack_logprobs(np.asarray(self.sampled.logprobs)[index], num_top)
 
-    def _of_prompt(self, index: int, planned: PlannedSequence) -> tuple[TokenLogprobs, ...]:
-        request = planned.sequence.request
-        if request.num_prompt_logprobs is None or self.prompt_logprobs is None:
-            return ()
-        packed = np.asarray(self.prompt_logprobs)[index]
-        num_targets = min(len(planned.token_ids), len(request.prompt_ids) - 1 - planned.start)
-        return tuple(unpack_logprobs(packed[i], request.num_prompt_logprobs) for i in range(num_targets))
+    def _of_prompts(self) -> Iterator[tuple[TokenLogprobs, ...]]:
+        rows = itertools.chain.from_iterable(map(np.asarray, self.prompt_logprobs))
+        for planned in self.plan.seqs:
+            num_top = planned.sequence.request.num_prompt_logprobs or 0
+            targets = prompt_targets(planned)
+            yield tuple(unpack_logprobs(row, num_top) for row in itertools.islice(rows, len(targets)))
 
 
 def unpack_logprobs(packed: Int[np.ndarray, " packed"], num_top: int) -> TokenLogprobs:

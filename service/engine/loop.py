@@ -69,7 +69,7 @@ class StepPipeline:
         """Dispatch the next step, then read the previous one and deliver its events; return the new step's plan."""
         if not self._has_all_steps:
             steps = self._runner.available_steps()
-            self._scheduler.adapt(steps.prefill, caches_prefixes=steps.has_copies)
+            self._scheduler.adapt(steps.prefill, num_slots=steps.num_slots, caches_prefixes=steps.has_copies)
             self._has_all_steps = steps.is_complete
         plan = self._scheduler.plan()
         copies = self._scheduler.take_copies()

@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import jax
+import numpy as np
 from jaxtyping import Array, Float, Int
 
 from service.compile.program import Executable
@@ -21,6 +22,7 @@ from service.engine.batch import (
     pack_prompt,
     pack_slot_options,
     pack_token_masks,
+    prompt_targets,
 )
 from service.engine.device_state import DeviceState, LayerGroupCache
 from service.engine.schedule.pages import PageCopy
@@ -32,12 +34,10 @@ from service.engine.steps.inputs import (
     ChooseInputs,
     HostOrDevice,
     LogprobInputs,
-    PromptLogprobInputs,
     SampleTargets,
     StepInputs,
     empty_count,
     empty_options,
-    empty_prompt,
     empty_step,
     unrestricted_mask,
 )
@@ -145,7 +145,7 @@ class Runner:
         if not self._executables.available.is_complete:
             self._prefer_best(plan, needed)
         outputs = self.run_model(plan.kind, bucket, pack(plan, bucket, self.shapes))
-        sampled = logprobs = None
+        sampled = None
         if any(planned.is_sampled for planned in plan.seqs):
             if plan.kind is StepKind.PREFILL:
                 self._run(self._executables.set_options, pack_slot_options(plan, self.shapes))
@@ -160,9 +160,8 @@ class Runner:
                     p.is_sampled and p.sequence.request.sampling.num_logprobs is not None for p in plan.seqs
                 ),
             )
-        if plan.kind is StepKind.PREFILL and any(_requests_prompt_logprobs(planned) for planned in plan.seqs):
-            logprobs = self._prompt_logprobs(pack_prompt(plan, outputs.hidden))
-        return StepResult(plan, batch_indices(plan), outputs.hidden, sampled, logprobs)
+        prompt_logprobs = self._prompt_logprobs(plan, outputs.hidden) if any(map(prompt_targets, plan.seqs)) else ()
+        return StepResult(plan, batch_indices(plan), outputs.hidden, sampled, prompt_logprobs)
 
     @property
     def waited_for_compile_s(self) -> float:
@@ -210,10 +209,7 @@ class Runner:
     def _run_padded(self, kind: StepKind, bucket: Bucket) -> None:
         step = self.run_model(kind, bucket, empty_step(bucket, self.shapes))
         unrestricted = self._unrestricted[bucket.num_seqs]
-        outputs: list[Any] = [self.sample(step, unrestricted, has_logprobs=True)]
-        if kind is StepKind.PREFILL:
-            outputs.append(self._prompt_logprobs(empty_prompt(step.hidden)))
-        jax.block_until_ready(outputs)
+        jax.block_until_ready(self.sample(step, unrestricted, has_logprobs=True))
 
     def _run_padded_copies(self) -> None:
         """Copy between no slot and no page, and set the options and count the tokens of no slot."""
@@ -246,8 +242,16 @@ class Runner:
     def _run_sampling(self, part: SamplingPart, num_seqs: int, inputs: Any) -> Any:
         return self._run(self._executables.sampling[part, num_seqs], inputs)
 
-    def _prompt_logprobs(self, inputs: PromptLogprobInputs) -> Int[Array, "seq token packed"]:
-        return self._run(self._executables.prompt_logprobs[inputs.target_ids.shape], inputs)
+    def _prompt_logprobs(
+        self, plan: Plan, hidden: Float[Array, "seq token hidden"]
+    ) -> tuple[Int[Array, "row packed"], ...]:
+        """Start the log-probabilities of a prefill's targets, by the programs that sampled tokens have."""
+        num_rows = self.shapes.all_seq_counts[-1]
+        packed = []
+        for rows, target_ids in pack_prompt(plan, np.asarray(hidden), num_rows):
+            logits = self._run_sampling(SamplingPart.LOGITS, num_rows, rows)
+            packed.append(self._run_sampling(SamplingPart.LOGPROBS, num_rows, LogprobInputs(logits, target_ids)))
+        return tuple(packed)
 
     def _count_tokens(self, seqs: Sequence[PlannedSequence]) -> None:
         """Count the tokens of sequences with penalties just before each samples its first token in its slot.
@@ -258,7 +262,3 @@ class Runner:
         for planned in seqs:
             if planned.is_sampled and planned.sequence.request.sampling.has_penalties:
                 self._run(self._executables.count_tokens, pack_count(planned, self.shapes))
-
-
-def _requests_prompt_logprobs(planned: PlannedSequence) -> bool:
-    return planned.sequence.request.num_prompt_logprobs is not None

@@ -196,11 +196,12 @@ class EngineShapes:
 
 
 def sufficient_buckets(shapes: EngineShapes) -> list[tuple[StepKind, Bucket]]:
-    """Return two steps that serve any request, if slowly: one for any chunk of any prompt, one for any batch."""
+    """Return two steps that serve any request, one at a time: one for any chunk of its prompt, one for its decoding."""
     alone = [bucket for bucket in shapes.prefill_grid if bucket.num_seqs == 1]
     widest = [bucket for bucket in alone if bucket.num_pages == max(alone, key=lambda b: b.num_pages).num_pages]
     usual = [bucket for bucket in widest if bucket.num_tokens >= SUFFICIENT_CHUNK] or widest[-1:]
-    return [(StepKind.PREFILL, min(usual)), (StepKind.DECODE, max(shapes.decode_grid))]
+    decode = max((bucket for bucket in shapes.decode_grid if bucket.num_seqs == 1), key=lambda b: b.num_pages)
+    return [(StepKind.PREFILL, min(usual)), (StepKind.DECODE, decode)]
 
 
 def geometric_sizes(smallest: int, largest: int, *, factor: int) -> tuple[int, ...]:

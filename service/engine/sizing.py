@@ -9,7 +9,6 @@ from dataclasses import dataclass
 from typing import Any
 
 from service.engine.shapes import EngineShapes
-from service.engine.steps.logprobs import PROMPT_SLICE_TOKENS
 from service.errors import DoesNotFit, SettingsError
 
 # A shorter context is useless; the start fails instead.
@@ -132,7 +131,7 @@ def _work_bytes(vocab_size: int, max_num_seqs: int, max_prefill_tokens: int) -> 
     return (
         4  # float32
         * vocab_size
-        * (max_num_seqs + PROMPT_SLICE_TOKENS)  # logits of a decode step, and of a slice of a prompt
+        * max_num_seqs  # logits of a decode step, or of as many positions of a prompt
         * 5  # the logits, the arrays that sampling derives from them, and the counts of tokens
     ) + (
         64

@@ -18,7 +18,6 @@ from service.engine.steps.names import (
     distinct,
     embed_name,
     layer_group_name,
-    prompt_logprobs_name,
     sampling_name,
     step_names,
 )
@@ -77,9 +76,6 @@ class StepExecutables:
             (part, num_seqs): deferred(sampling_name(part, num_seqs))
             for part in SamplingPart
             for num_seqs in shapes.all_seq_counts
-        }
-        self.prompt_logprobs: Mapping[tuple[int, ...], DeferredExecutable] = {
-            shape: deferred(prompt_logprobs_name(*shape)) for shape in shapes.token_shapes(StepKind.PREFILL)
         }
         self.copies = {
             kind: by_group(lambda group, kind=kind: copy_name(kind, group))

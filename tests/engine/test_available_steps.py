@@ -1,12 +1,15 @@
 """An engine whose start is still compiling: it serves every request with the steps that are there."""
 
 import asyncio
+import contextlib
 import threading
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from benchmarks.hand_counted import HandCountedModel
+from service.compile.aot import compile_programs
 from service.compile.lazy import LazyExecutables, Making
 from service.engine.available_steps import AvailableSteps
 from service.engine.request import Request, Sampling
@@ -22,6 +25,7 @@ from service.engine.steps.names import (
     step_names,
     sufficient_names,
 )
+from service.engine.steps.programs import engine_programs
 from tests.engine.schedule.scheduling import make_request, make_scheduler, step
 
 SIZES = st.integers(1, 6).map(lambda power: 2**power)
@@ -57,7 +61,7 @@ def test_whatever_is_compiled_there_is_a_step_for_every_chunk_that_is_cut_and_fo
     chunk = chunking.first_chunk(lengths[0]) if num_seqs == 1 else max(widths)
     needed = Bucket(num_seqs, chunk, shapes.pages_for(start + chunk))
     assert (StepKind.PREFILL, steps.grids[StepKind.PREFILL].smallest(needed)) in compiled
-    used = data.draw(st.integers(1, shapes.num_slots))
+    used = data.draw(st.integers(1, steps.num_slots))
     decode = steps.grids[StepKind.DECODE].smallest(Bucket(used, 1, shapes.pages_for(start + 1)))
     assert (StepKind.DECODE, decode) in compiled
 
@@ -74,14 +78,16 @@ def test_steps_appear_as_they_are_compiled_a_token_shape_with_its_widest_context
     shapes = EngineShapes(num_slots=4, num_pages=256, page_size=16, max_context=1024, max_prefill_tokens=128)
     compiled = set(sufficient_buckets(shapes))
     steps = AvailableSteps(shapes, lambda kind, bucket: (kind, bucket) in compiled)
-    short, long = Bucket(1, 1, 16), Bucket(1, 1, 64)
-    assert steps.grids[StepKind.DECODE].smallest(short) == Bucket(4, 1, 64)
+    short, long = Bucket(4, 1, 16), Bucket(4, 1, 64)
+    assert steps.grids[StepKind.DECODE].smallest(Bucket(1, 1, 16)) == Bucket(1, 1, 64)
+    assert steps.num_slots == 1
     compiled.add((StepKind.DECODE, short))
     steps.refresh()
-    assert steps.grids[StepKind.DECODE].smallest(short) == Bucket(4, 1, 64)  # one that grows would have no step later
+    assert steps.num_slots == 1  # a sequence that grows would have no step later
     compiled.add((StepKind.DECODE, long))
     steps.refresh()
     assert steps.grids[StepKind.DECODE].smallest(short) == short
+    assert steps.num_slots == 4
     assert not steps.is_complete
     compiled.update(shapes.buckets)
     steps.refresh()
@@ -108,19 +114,32 @@ def test_steps_are_looked_at_again_only_after_something_was_compiled():
 def test_no_prefix_is_cached_until_pages_can_be_copied_and_then_those_that_run_are_too():
     scheduler = make_scheduler(num_slots=3, max_tokens=8)
     shapes = PrefillShapes(8, num_seqs=(1, 2, 4), step_cost_tokens=512)
-    scheduler.adapt(shapes, caches_prefixes=False)
+    scheduler.adapt(shapes, num_slots=3, caches_prefixes=False)
     scheduler.add(make_request("a", 8, max_tokens=20))
     step(scheduler), step(scheduler)
     assert scheduler.take_copies() == []
     again = scheduler.add(make_request("a2", 8, max_tokens=20))
     step(scheduler)
     assert again.num_cached_tokens == 0
-    scheduler.adapt(shapes, caches_prefixes=True)
+    scheduler.adapt(shapes, num_slots=3, caches_prefixes=True)
     while not scheduler.is_idle:
         step(scheduler)
     later = scheduler.add(make_request("a3", 8))
     step(scheduler), step(scheduler)
     assert later.num_cached_tokens == 4  # at least one token is left to compute
+
+
+def test_sequences_wait_for_slots_that_no_step_serves_yet():
+    scheduler = make_scheduler(num_slots=3, max_tokens=8)
+    shapes = PrefillShapes(8, num_seqs=(1, 2, 4), step_cost_tokens=512)
+    scheduler.adapt(shapes, num_slots=1, caches_prefixes=True)
+    for name in "abc":
+        scheduler.add(make_request(name, 4, max_tokens=20))
+    step(scheduler)
+    assert (scheduler.num_running, scheduler.num_waiting) == (1, 2)
+    scheduler.adapt(shapes, num_slots=3, caches_prefixes=True)
+    step(scheduler)
+    assert (scheduler.num_running, scheduler.num_waiting) == (3, 0)
 
 
 class GatedMaking:
@@ -138,14 +157,9 @@ class GatedMaking:
         return self._executables[name]
 
 
-@pytest.fixture
-def gated(executables, model, shapes):
-    return GatedMaking(executables, sufficient_names(shapes, model.layer_groups))
-
-
-@pytest.fixture
-def starting(gated, model, shapes):
-    """A runner of a start that has compiled what suffices."""
+@contextlib.contextmanager
+def begun_start(gated, model, shapes):
+    """Begin a start that has compiled what suffices, and yield its runner."""
     names = compile_order(shapes, model.layer_groups)
     making = Making(gated, num_first_threads=2, num_rest_threads=2, lookups_make=False)
     lazy = LazyExecutables(names, len(sufficient_names(shapes, model.layer_groups)), making)
@@ -155,6 +169,17 @@ def starting(gated, model, shapes):
     yield runner, lazy
     gated.gate.set()
     lazy.wait()
+
+
+@pytest.fixture
+def gated(executables, model, shapes):
+    return GatedMaking(executables, sufficient_names(shapes, model.layer_groups))
+
+
+@pytest.fixture
+def starting(gated, model, shapes):
+    with begun_start(gated, model, shapes) as begun:
+        yield begun
 
 
 def requests(prompts, num_tokens, **options):
@@ -180,16 +205,23 @@ def test_every_request_is_served_by_what_suffices_and_by_more_as_it_comes(starti
     assert runner.available_steps().is_complete
 
 
-def test_what_traffic_would_use_is_compiled_next(starting, gated, model, shapes, start_engine):
-    runner, lazy = starting
-    lazy.make_rest()  # both threads wait at the gate, with what comes first
-    engine = start_engine(runner)
-    engine.generate(requests([[1, 2, 3]], 3))
-    gated.gate.set()
-    lazy.wait()
-    taken = len(sufficient_names(shapes, model.layer_groups)) + 2
-    best = shapes.decode_grid.smallest(Bucket(1, 1, shapes.pages_for(6)))
-    assert gated.asked[taken] in step_names(StepKind.DECODE, best, model.layer_groups)
+def test_what_traffic_would_use_is_compiled_next(start_engine):
+    model = HandCountedModel()
+    shapes = EngineShapes(
+        num_slots=1, num_pages=12, page_size=4, max_context=48, max_prefill_tokens=33, prefill_seqs=(1,)
+    )
+    compiled = compile_programs(engine_programs(model, shapes, {}), num_threads=2)
+    sufficient = sufficient_names(shapes, model.layer_groups)
+    gated = GatedMaking({name: program.executable for name, program in compiled.items()}, sufficient)
+    with begun_start(gated, model, shapes) as (runner, lazy):
+        lazy.make_rest()  # both threads wait at the gate, with what comes first
+        engine = start_engine(runner, shapes=shapes)
+        engine.generate(requests([[1, 2, 3]], 3))
+        gated.gate.set()
+        lazy.wait()
+        engine.stop()
+    short = shapes.prefill_grid.smallest(Bucket(1, 3, shapes.pages_for(3)))
+    assert gated.asked[len(sufficient) + 2] in step_names(StepKind.PREFILL, short, model.layer_groups)
 
 
 def test_a_request_that_needs_a_missing_executable_waits_for_that_one_and_is_told(
@@ -239,6 +271,10 @@ def test_the_order_of_compiling_has_every_program_once_and_what_suffices_first(m
     first = sufficient_names(shapes, groups)
     assert order[: len(first)] == first
     copies = copy_names(shapes, distinct(groups))
-    occasional = occasional_names(dict.fromkeys(bucket.num_seqs for _, bucket in sufficient_buckets(shapes)))
-    assert order[len(first) : len(first) + len(occasional)] == occasional
-    assert set(order[: len(first) + len(occasional) + 2 + len(copies)]) >= set(copies)
+    all_slots = max(shapes.decode_grid)
+    wide = [n for n in step_names(StepKind.DECODE, all_slots, distinct(groups)) if n not in first]
+    assert order[len(first) : len(first) + len(wide)] == wide
+    occasional = occasional_names([1, all_slots.num_seqs])
+    begin = len(first) + len(wide)
+    assert order[begin : begin + len(occasional)] == occasional
+    assert set(order[: begin + len(occasional) + 2 + len(copies)]) >= set(copies)

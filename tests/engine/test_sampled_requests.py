@@ -129,7 +129,7 @@ def test_stop_tokens_wait_for_min_tokens(scored, scored_engine):
 
 
 def test_a_seed_draws_the_same_text_in_a_crowd_of_other_options(scored_engine):
-    seeded = [Request(f"s{i}", (1, 2), 8, Sampling(seed=i, top_p=0.95, presence_penalty=0.5)) for i in range(3)]
+    seeded = [Request(f"s{i}", (1, 2), 8, Sampling(seed=30 + i, top_p=0.95, presence_penalty=0.5)) for i in range(3)]
     crowd = [Request(f"c{i}", (i + 3,), 8, Sampling(seed=99, top_k=4, num_logprobs=2)) for i in range(6)]
     alone = [run(scored_engine, request)[0] for request in seeded]
     together = run(scored_engine, *crowd[:3], *seeded, *crowd[3:])[3:6]

@@ -57,7 +57,8 @@ def submit(
     stop_ids = _stop_ids(body, model, more_stop_ids)
     sampling = _sampling(body, model, context.api)
     random_seed = secrets.randbits(63)
-    excluded, cache_salt = bad_sequences(body.bad_words, model.tokenizer), _cache_salt(context, body)
+    excluded = bad_sequences(body.bad_words, model.tokenizer) if body.bad_words else frozenset[tuple[int, ...]]()
+    cache_salt = _cache_salt(context, body)
     requests: list[Request] = []
     for prompt_ids in prompts:
         max_tokens = _max_tokens(context, body, prompt_ids, param, default_max_tokens)

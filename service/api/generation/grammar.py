@@ -10,7 +10,7 @@ from service.text.grammar.compiler import Grammar
 async def compiled_grammar(
     context: RequestContext, body: GenerationRequest, use: ToolUse | None = None
 ) -> Grammar | None:
-    """Return the grammar of a request's answers, None for any text.
+    """Return the grammar of a request's answers; None if its fields allow any text after all.
 
     Args:
         context: of the HTTP request.
@@ -21,8 +21,6 @@ async def compiled_grammar(
         InvalidParameter: the grammar cannot be enforced, or a field contradicts it.
         DeadlineExceeded: the request's time is over.
     """
-    if not body.has_grammar and use is None:
-        return None
     check_options(body, context.model)
     return await context.run_in_thread(lambda: _compile(body, context.model, use))
 

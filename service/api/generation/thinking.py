@@ -40,12 +40,10 @@ def chat_thinking(prompt: str, fields: TemplateFields, model: ServedModel, *, is
     Args:
         prompt: the rendered chat.
         fields: of the request.
-        model: that answers.
+        model: that answers, and whose answers may have thinking.
         is_held: whether a grammar holds the answer. Where a tag is several tokens, the grammar cannot wait for it and
             begins at once.
     """
-    if not model.has_thinking:
-        return None
     tags = ThinkingTags.of(model.tokenizer)
     end = prompt.rstrip()
     is_over = end.endswith(CLOSING) or fields.continue_final_message

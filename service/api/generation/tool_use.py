@@ -78,9 +78,9 @@ class ToolUse:
 
 
 def tool_use(body: ChatCompletionRequest, model: ServedModel) -> ToolUse | None:
-    """Return how the answers of a chat whose template has rendered its tools may call them; None if they call none."""
+    """Return how the answers of a chat whose template has rendered its tools may call them; None for no known way."""
     tool_format = model.chat_template.tool_format if model.chat_template is not None else None
-    if not body.may_call_tools or tool_format is None:
+    if tool_format is None:
         return None
     choice = body.tool_choice
     named = None if choice is None or choice.function is None else choice.function.name

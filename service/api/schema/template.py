@@ -19,6 +19,11 @@ class TemplateFields(WireObject):
     chat_template_kwargs: dict[str, Any] = Field(default_factory=dict)  # variables that the template reads
     reasoning_effort: Literal["none", "minimal", "low", "medium", "high", "xhigh"] | None = None
 
+    @property
+    def sets_variables(self) -> bool:
+        """Whether the request sets variables of the template."""
+        return bool(self.chat_template_kwargs) or self.reasoning_effort is not None
+
     def check_rendering(self) -> None:
         """Check the fields against each other.
 

@@ -34,6 +34,7 @@ class Scheduler:
         self.pages = self._pages.pool
         self._chunking = chunking
         self._free_slots = list(range(num_slots))  # a heap
+        self._num_slots = num_slots  # those that the steps serve; see `adapt`
         self._waiting: list[Sequence] = []  # by rank
         self._running: list[Sequence] = []  # in the order of admission
         self._prefill_cost = 0  # of the prefill steps since the last decode step, in tokens
@@ -70,9 +71,10 @@ class Scheduler:
         self._wait(sequence)
         return sequence
 
-    def adapt(self, prefill: PrefillShapes, *, caches_prefixes: bool) -> None:
-        """Plan with the steps that are there, and cache prefixes only if pages can be copied."""
+    def adapt(self, prefill: PrefillShapes, *, num_slots: int, caches_prefixes: bool) -> None:
+        """Plan with the steps that are there, use their slots alone, and cache prefixes only if pages can be copied."""
         self._chunking = Chunking(prefill)
+        self._num_slots = num_slots
         self._pages.caches_prefixes = caches_prefixes
 
     def abort(self, sequence: Sequence) -> None:
@@ -143,7 +145,7 @@ class Scheduler:
     def _admit(self) -> None:
         while self._waiting:
             sequence = self._waiting[0]
-            while not (self._free_slots and self._fits(sequence)):
+            while not (self._free_slots and self._free_slots[0] < self._num_slots and self._fits(sequence)):
                 victim = max(self._running, key=lambda s: s.rank, default=sequence)
                 if sequence.request.is_background or not victim.request.is_background:
                     return

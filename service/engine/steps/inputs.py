@@ -130,14 +130,7 @@ class LogprobInputs(NamedTuple):
     """Inputs of the log-probabilities of chosen tokens."""
 
     logits: Float[OnDevice, "seq vocab"]  # before any option
-    token_ids: Int[OnDevice, " seq"]
-
-
-class PromptLogprobInputs(NamedTuple):
-    """Inputs of a prompt's log-probabilities, which follow a prefill step."""
-
-    hidden: Float[OnDevice, "seq token hidden"]
-    target_ids: Int[np.ndarray, "seq token"]  # the token after each position
+    token_ids: Int[OnDevice | np.ndarray, " seq"]
 
 
 class CopyInputs(NamedTuple):
@@ -201,11 +194,6 @@ def unrestricted_mask(num_seqs: int, vocab_size: int) -> UInt[np.ndarray, "seq w
 def empty_options(num_seqs: int, shapes: EngineShapes) -> OptionInputs:
     """Return options of no slot."""
     return OptionInputs(np.full(num_seqs, shapes.num_slots, np.int32), neutral_options(num_seqs))
-
-
-def empty_prompt(hidden: Float[OnDevice, "seq token hidden"]) -> PromptLogprobInputs:
-    """Return the log-probabilities' inputs with token 0 after every position."""
-    return PromptLogprobInputs(hidden, np.zeros(hidden.shape[:2], np.int32))
 
 
 def empty_copy(shapes: EngineShapes) -> CopyInputs:

@@ -6,8 +6,6 @@ default. One row of integers per token, so that the host copies a single small a
     | its log-probability | its rank | ids of the likeliest, 20 | their log-probabilities, 20 |   floats by their bits
 """
 
-from collections.abc import Callable
-
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
@@ -16,8 +14,6 @@ from service.engine.limits import MAX_LOGPROBS
 
 FIRST_TOP = 2  # column of the likeliest token's id
 PACKED_LOGPROBS = FIRST_TOP + 2 * MAX_LOGPROBS  # columns
-# Positions of a prompt whose logits are in memory at the same time.
-PROMPT_SLICE_TOKENS = 8
 
 
 def pack_logprobs(logits: Float[Array, "token vocab"], token_ids: Int[Array, " token"]) -> Int[Array, "token packed"]:
@@ -32,17 +28,3 @@ def pack_logprobs(logits: Float[Array, "token vocab"], token_ids: Int[Array, " t
     bits = jax.lax.bitcast_convert_type(logprobs, jnp.int32)
     ids = jnp.pad(top_ids.astype(jnp.int32), missing, constant_values=-1)
     return jnp.concatenate([bits[:, :1], rank, ids, bits[:, 1:]], axis=1)
-
-
-def pack_prompt_logprobs(
-    hidden: Float[Array, "token hidden"],
-    target_ids: Int[Array, " token"],
-    logits_of: Callable[[Float[Array, "sample hidden"]], Float[Array, "sample vocab"]],
-) -> Int[Array, "token packed"]:
-    """Return the log-probabilities of the token that follows each position, a few positions at a time."""
-
-    def one(position: tuple[Float[Array, " hidden"], Int[Array, ""]]) -> Int[Array, " packed"]:
-        state, target_id = position
-        return pack_logprobs(logits_of(state[None]), target_id[None])[0]
-
-    return jax.lax.map(one, (hidden, target_ids), batch_size=min(PROMPT_SLICE_TOKENS, hidden.shape[0]))

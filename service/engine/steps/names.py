@@ -4,8 +4,8 @@ initial-slots, initial-cache-…  the device state; each part of a cache for eac
 embed-…                         tokens to hidden states; one for each kind of step and token shape
 prefill-…, decode-…             the layers of a group; one for each bucket and kind of layer group
 logits-…, choose-…              the sampling that follows a step; one for each number of sequences
-adjust-…, logprobs-…            the parts of sampling that only some requests need; the same
-prompt-logprobs-…               a prompt's log-probabilities; one for each token shape of a prefill step
+adjust-…, logprobs-…            the parts of sampling that only some requests need; the same. The log-probabilities of
+                                a prompt take those of sampled tokens, a few positions at a time
 set-options                     for the sequences of a prefill step
 count-tokens                    for sequences with penalties
 save-…, restore-…               between slots and pages, where each slot has a cache; one for each kind of layer group
@@ -49,11 +49,6 @@ class SamplingPart(StrEnum):
 def sampling_name(part: SamplingPart, num_seqs: int) -> str:
     """Name a part of the sampling after a step of so many sequences."""
     return f"{part}-seqs{num_seqs}"
-
-
-def prompt_logprobs_name(num_seqs: int, num_tokens: int) -> str:
-    """Name the log-probabilities of prompts after a prefill step of this shape."""
-    return f"prompt-logprobs-seqs{num_seqs}-tokens{num_tokens}"
 
 
 def copy_name(kind: CopyKind, group: LayerGroup) -> str:
@@ -100,7 +95,7 @@ def sufficient_names(shapes: EngineShapes, groups: Sequence[LayerGroup]) -> list
     num_contexts = len(shapes.layout.context_sizes) if shapes.has_slot_cache else 1  # no pages of cached prefixes
     caches = [name for part in range(num_contexts) for name in cache_names(part, kinds)]
     steps = [name for kind, bucket in sufficient_buckets(shapes) for name in step_names(kind, bucket, kinds)]
-    return [*steps, INITIAL_SLOTS, *caches]
+    return list(dict.fromkeys([*steps, INITIAL_SLOTS, *caches]))
 
 
 def compile_order(shapes: EngineShapes, groups: Sequence[LayerGroup]) -> list[str]:
@@ -110,8 +105,16 @@ def compile_order(shapes: EngineShapes, groups: Sequence[LayerGroup]) -> list[st
     widest_first = sorted(shapes.buckets, key=lambda step: (-step[1].num_pages, step[1].num_seqs, -step[1].num_tokens))
     steps = [name for kind, bucket in widest_first for name in step_names(kind, bucket, kinds)]
     pages = cache_names(shapes.layout.num_parts - 1, kinds)
-    occasional = occasional_names(dict.fromkeys(bucket.num_seqs for _, bucket in sufficient_buckets(shapes)))
-    soon = [*sufficient_names(shapes, groups), *occasional, COUNT_TOKENS, *pages, *copy_names(shapes, kinds)]
+    all_slots = max(shapes.decode_grid)
+    counts = dict.fromkeys(bucket.num_seqs for _, bucket in sufficient_buckets(shapes)) | {all_slots.num_seqs: None}
+    soon = [
+        *sufficient_names(shapes, groups),
+        *step_names(StepKind.DECODE, all_slots, kinds),
+        *occasional_names(counts),
+        COUNT_TOKENS,
+        *pages,
+        *copy_names(shapes, kinds),
+    ]
     return list(dict.fromkeys([*soon, *steps, *program_names(shapes, groups)]))
 
 
@@ -130,11 +133,10 @@ def program_names(shapes: EngineShapes, groups: Sequence[LayerGroup]) -> list[st
     kinds = distinct(groups)
     short_first = sorted(shapes.buckets, key=lambda kind_and_bucket: kind_and_bucket[1].num_pages)
     steps = [name for kind, bucket in short_first for name in step_names(kind, bucket, kinds)]
-    logprobs = [prompt_logprobs_name(*shape) for shape in shapes.token_shapes(StepKind.PREFILL)]
     caches = [name for part in range(shapes.layout.num_parts) for name in cache_names(part, kinds)]
     decode = step_names(StepKind.DECODE, next(iter(shapes.decode_grid)), kinds)
     occasional = occasional_names(shapes.all_seq_counts)
-    rest = [*decode, *caches, *steps, *occasional, COUNT_TOKENS, *copy_names(shapes, kinds), *logprobs]
+    rest = [*decode, *caches, *steps, *occasional, COUNT_TOKENS, *copy_names(shapes, kinds)]
     return list(dict.fromkeys([*first_names(shapes, groups), *rest]))
 
 

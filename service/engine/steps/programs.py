@@ -17,7 +17,6 @@ from service.engine.steps.inputs import (
     empty_copy,
     empty_count,
     empty_options,
-    empty_prompt,
     empty_step,
     unrestricted_mask,
 )
@@ -31,7 +30,6 @@ from service.engine.steps.names import (
     embed_name,
     initial_cache_name,
     layer_group_name,
-    prompt_logprobs_name,
     sampling_name,
 )
 from service.engine.steps.sharding import placed, placement_of
@@ -44,7 +42,6 @@ from service.engine.steps.step import (
     initial_slots,
     logits_step,
     logprobs_step,
-    prompt_logprobs,
     restore_pages,
     run_layer_group,
     save_pages,
@@ -96,18 +93,9 @@ class _EnginePrograms:
 
     def sampling(self) -> list[Program]:
         """Return the programs from hidden states to tokens and log-probabilities."""
-        logprobs = [
-            self._of_slots(
-                prompt_logprobs_name(*shape),
-                functools.partial(prompt_logprobs, self._model),
-                empty_prompt(self._hidden(*shape)),
-            )
-            for shape in self._shapes.token_shapes(StepKind.PREFILL)
-        ]
         options = empty_options(self._shapes.prefill_seqs[-1], self._shapes)
         return [
             *(program for num_seqs in self._shapes.all_seq_counts for program in self._sampling_of(num_seqs)),
-            *logprobs,
             self._of_slots(SET_OPTIONS, set_options, options),
             self._of_slots(COUNT_TOKENS, count_step, empty_count(self._shapes)),
         ]

@@ -59,12 +59,12 @@ def choose_tokens(logits: Float[Array, "seq vocab"], state: SamplingState) -> In
     A sequence's token depends on its own inputs alone: the other sequences change the cost, never the outcome.
     """
     has_temperature = state.options.float_option(FloatOption.TEMPERATURE) > 0
-
-    def chosen() -> Int[Array, " seq"]:
-        tokens = sample_categorical(logits, state.options, state.positions)
-        return jnp.where(has_temperature, tokens, argmax(logits))
-
-    token_ids = jax.lax.cond(jnp.any(state.is_sequence & has_temperature), chosen, lambda: argmax(logits))
+    likeliest = argmax(logits)
+    token_ids = jax.lax.cond(
+        jnp.any(state.is_sequence & has_temperature),
+        lambda: jnp.where(has_temperature, sample_categorical(logits, state.options, state.positions), likeliest),
+        lambda: likeliest,
+    )
     return jnp.where(_is_broken(logits), BROKEN, token_ids)
 
 

@@ -22,12 +22,11 @@ from service.engine.steps.inputs import (
     LogprobInputs,
     OptionInputs,
     Options,
-    PromptLogprobInputs,
     SampleTargets,
     neutral_options,
     step_inputs,
 )
-from service.engine.steps.logprobs import PACKED_LOGPROBS, pack_logprobs, pack_prompt_logprobs
+from service.engine.steps.logprobs import pack_logprobs
 from service.engine.steps.sampling import SamplingState, adjust_logits, choose_tokens, count_tokens
 from service.kernels.paging import RowPages
 from service.models.interface import Cache, LayerGroup, LayerGroupInputs, PagedDecoder, Weights
@@ -151,17 +150,6 @@ def count_step(_: Weights, slots: SlotState, inputs: CountInputs) -> tuple[SlotS
     """Count a sequence's tokens, for its penalties."""
     counts = count_tokens(slots.token_counts, *(jnp.asarray(a) for a in inputs))
     return slots._replace(token_counts=counts), None
-
-
-def prompt_logprobs(
-    model: PagedDecoder, weights: Weights, slots: SlotState, inputs: PromptLogprobInputs
-) -> tuple[SlotState, Int[Array, "seq token packed"]]:
-    """Return the log-probability of the token after each position of a prefill step."""
-    hidden, target_ids = jnp.asarray(inputs.hidden), jnp.asarray(inputs.target_ids)
-    packed = pack_prompt_logprobs(
-        hidden.reshape(-1, hidden.shape[-1]), target_ids.reshape(-1), lambda part: model.logits(weights, part)
-    )
-    return slots, packed.reshape(*target_ids.shape, PACKED_LOGPROBS)
 
 
 def _sampling_state(slots: SlotState, targets: SampleTargets) -> SamplingState:
