@@ -57,8 +57,7 @@ def submit(
     stop_ids = _stop_ids(body, model, more_stop_ids)
     sampling = _sampling(body, model, context.api)
     random_seed = secrets.randbits(63)
-    excluded = bad_sequences(body.bad_words, model.tokenizer) if body.bad_words else frozenset[tuple[int, ...]]()
-    cache_salt = _cache_salt(context, body)
+    excluded, cache_salt = _excluded(body, model), _cache_salt(context, body)
     requests: list[Request] = []
     for prompt_ids in prompts:
         max_tokens = _max_tokens(context, body, prompt_ids, param, default_max_tokens)
@@ -88,6 +87,10 @@ def _note(context: RequestContext, body: GenerationRequest) -> None:
     log_user(context.log_fields, body.end_user)
     context.log_fields["stream"] = body.stream
     context.api.metrics.request_params_n.observe(body.n)
+
+
+def _excluded(body: GenerationRequest, model: ServedModel) -> frozenset[tuple[int, ...]]:
+    return bad_sequences(body.bad_words, model.tokenizer) if body.bad_words else frozenset()
 
 
 def _constraint(
