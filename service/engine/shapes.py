@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from enum import StrEnum
 from functools import cached_property
 from typing import Any, NamedTuple
@@ -124,8 +124,14 @@ class EngineShapes:
 
     @cached_property
     def prefill(self) -> PrefillShapes:
-        """The sizes of prefill steps."""
-        return PrefillShapes(self.max_prefill_tokens, self.prefill_seqs, self.prefill_step_cost_tokens)
+        """The sizes of prefill steps; none for several prompts whose context a single one's shorter chunk fills."""
+        shapes = PrefillShapes(self.max_prefill_tokens, self.prefill_seqs, self.prefill_step_cost_tokens)
+        context = self.pages_for(self.max_context) * self.page_size
+        narrow = [size for size in shapes.chunk_sizes if context <= size]
+        counts = [
+            count for count in self.prefill_seqs if count == 1 or shapes.width(count) <= min(narrow, default=math.inf)
+        ]
+        return replace(shapes, num_seqs=tuple(counts))
 
     def pages_for(self, num_tokens: int) -> int:
         """Return how many pages hold so many tokens."""
@@ -137,7 +143,7 @@ class EngineShapes:
         alone = [(1, size) for size in self.prefill.chunk_sizes]
         # A step is shared among more prompts only where half as many would not hold all that wait.
         together = [
-            (count, self.prefill.width(count)) for count in self.prefill_seqs[1:] if count // 2 < self.num_slots
+            (count, self.prefill.width(count)) for count in self.prefill.num_seqs[1:] if count // 2 < self.num_slots
         ]
         return self._grid([*alone, *together])
 

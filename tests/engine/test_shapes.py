@@ -1,6 +1,6 @@
 import pytest
 
-from service.engine.shapes import Bucket, BucketGrid, geometric_sizes
+from service.engine.shapes import Bucket, BucketGrid, EngineShapes, geometric_sizes
 
 
 def test_sizes_grow_by_the_factor_and_end_with_the_largest():
@@ -23,3 +23,17 @@ def test_the_bucket_that_fits_with_the_least_padding_is_chosen():
 def test_a_need_that_no_bucket_holds_is_an_error():
     with pytest.raises(ValueError, match=r"no bucket holds .*num_tokens=17"):
         GRID.smallest(Bucket(2, 17, 4))
+
+
+def test_prompts_share_no_step_where_a_shorter_chunk_fills_the_context():
+    shapes = EngineShapes(
+        num_slots=4,
+        num_pages=16,
+        page_size=16,
+        max_context=64,
+        max_prefill_tokens=512,
+        prefill_seqs=(1, 4),
+        prefill_step_cost_tokens=40,
+    )
+    assert shapes.prefill.num_seqs == (1,)
+    assert {bucket.num_seqs for bucket in shapes.prefill_grid} == {1}
