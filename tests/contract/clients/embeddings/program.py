@@ -1,0 +1,37 @@
+# /// script
+# requires-python = ">=3.12,<3.13"
+# dependencies = ["langchain-openai==1.7.3", "llama-index-embeddings-openai-like==0.4.0", "cohere==7.3.1"]
+# ///
+"""LangChain and LlamaIndex ask for vectors, Cohere's client for a ranking; prints what they got as a line of JSON."""
+
+import json
+import sys
+
+import cohere
+from langchain_openai import OpenAIEmbeddings
+from llama_index.embeddings.openai_like import OpenAILikeEmbedding
+
+GIVEN = json.loads(sys.argv[1])
+TEXTS = GIVEN["texts"]
+
+
+def langchain():
+    # It would count tokens with OpenAI's tokenizer, and send those.
+    options = {"check_embedding_ctx_length": False, "max_retries": 0, "api_key": "none"}
+    model = OpenAIEmbeddings(base_url=f"{GIVEN['url']}/v1", model=GIVEN["model"], **options)
+    return [*model.embed_documents(TEXTS), model.embed_query(TEXTS[0])]
+
+
+def llama_index():
+    model = OpenAILikeEmbedding(api_base=f"{GIVEN['url']}/v1", api_key="none", model_name=GIVEN["model"], max_retries=0)
+    return [*model.get_text_embedding_batch(TEXTS), model.get_query_embedding(TEXTS[0])]
+
+
+def ranked():
+    client = cohere.ClientV2(api_key="none", base_url=GIVEN["url"])
+    answer = client.rerank(model=GIVEN["model"], query=TEXTS[0], documents=TEXTS, top_n=2)
+    return [[result.index, result.relevance_score] for result in answer.results]
+
+
+SCENARIOS = {"vectors": (langchain, llama_index), "scores": (ranked,)}
+print(json.dumps({scenario.__name__: scenario() for scenario in SCENARIOS[GIVEN["kind"]]}))
