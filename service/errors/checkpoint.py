@@ -84,8 +84,10 @@ class HostileName(CheckpointError):
 class CorruptObject(CheckpointError):
     """The bytes received are not the bytes stored."""
 
-    def __init__(self, uri: str, name: str, *, expected: str, actual: str) -> None:
-        cause = f"{name}: crc32c is {actual}, the bucket says {expected}, twice in a row."
+    def __init__(
+        self, uri: str, name: str, *, expected: str, actual: str, checksum: str = "crc32c", origin: str = "the bucket"
+    ) -> None:
+        cause = f"{name}: {checksum} is {actual}, {origin} says {expected}, twice in a row."
         super().__init__(uri, f"{cause} Nothing was kept. Try again; if the error persists, upload the object again.")
         self.name = name
         self.expected = expected

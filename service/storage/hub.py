@@ -1,9 +1,11 @@
 """A checkpoint on the Hugging Face Hub, fetched by the Hub's own client into its own layout below our cache.
 
 Listing the repository resolves the revision to a commit, and every file is read at that commit. The client checks the
-size of each file. Without a network, the files that an earlier start fetched are served.
+size of each file; its SHA-256, which the Hub states for large files, is checked here once it is fetched. Without a
+network, the files that an earlier start fetched are served.
 """
 
+import hashlib
 import logging
 import threading
 from collections.abc import Callable, Sequence
@@ -12,7 +14,7 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any, override
 
-from service.errors import CheckpointNotFound, SettingsError, TransferFailed
+from service.errors import CheckpointNotFound, CorruptObject, SettingsError, TransferFailed
 from service.observability.progress import Progress, show_progress
 from service.storage.cache.cache import CheckpointCache, PulledCheckpoint, private_cache
 from service.storage.files import atomic_write
@@ -42,6 +44,7 @@ class HubSource:
         self._folder = cache_root.expanduser().absolute() / "hub"
         self._limits = limits
         self._commit: str | None = None
+        self._sha256: dict[str, str] = {}  # by name, in hexadecimal
         self._kept: LocalSource | None = None  # files of an earlier start; set when the Hub cannot be reached
         try:
             import huggingface_hub
@@ -70,6 +73,7 @@ class HubSource:
         except TransferFailed as error:
             return self._list_kept(error)
         self._commit = info.sha
+        self._sha256 = {file.rfilename: file.lfs.sha256 for file in info.siblings or () if file.lfs is not None}
         objects = tuple(ObjectInfo(file.rfilename, file.size or 0) for file in info.siblings or ())
         for item in objects:
             check_name(self.uri, item.name)
@@ -140,16 +144,20 @@ class HubSource:
             budget.check(self.uri, info.name)
             share.add(num_bytes)
 
-        with hub_errors(self.uri, self._repo, self._revision, info.name):
-            path = self._hub.hf_hub_download(
-                self._repo,
-                info.name,
-                revision=self._commit or self._revision,
-                cache_dir=self._folder,
-                tqdm_class=_counting_bar(count),
-            )
-        share.fill()
-        return Path(path)
+        place = {"revision": self._commit or self._revision, "cache_dir": self._folder}
+        is_kept = isinstance(self._hub.try_to_load_from_cache(self._repo, info.name, **place), str)
+        expected, actual = self._sha256.get(info.name), None
+        for _ in range(2):
+            with hub_errors(self.uri, self._repo, self._revision, info.name):
+                path = Path(self._hub.hf_hub_download(self._repo, info.name, tqdm_class=_counting_bar(count), **place))
+            if is_kept or expected is None or (actual := _sha256(path)) == expected:
+                share.fill()
+                return path
+            path.resolve().unlink()
+            path.unlink(missing_ok=True)
+        raise CorruptObject(
+            self.uri, info.name, expected=str(expected), actual=str(actual), checksum="sha256", origin="the Hub"
+        )
 
     def _remember_commit(self) -> None:
         # Files fetched by commit leave no record of the revision's name, which a start without network looks up.
@@ -171,6 +179,11 @@ class HubSource:
         logger.warning("the Hub cannot be reached; serving what an earlier start fetched", extra={"folder": kept})
         self._kept = LocalSource(LocalLocation(Path(kept)))
         return self._kept.list()
+
+
+def _sha256(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 class _Share:

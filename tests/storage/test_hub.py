@@ -1,5 +1,6 @@
 """The Hub's client against a small Hub of our own: pinned to a commit, and clear errors."""
 
+import hashlib
 import http.server
 import json
 import os
@@ -26,6 +27,7 @@ from tests.stored import REPOSITORY, contents
 
 COMMIT = "0123456789abcdef0123456789abcdef01234567"
 FILES = {"config.json": b'{"a": 1}', "data/weights.safetensors": bytes(300_000), "README.md": b"not needed"}
+WEIGHTS = "data/weights.safetensors"
 WANTED = {name: data for name, data in FILES.items() if name != "README.md"}
 NUM_OF_WIDE = 60
 TIMEOUT_S = 30
@@ -38,12 +40,19 @@ class SmallHub(http.server.BaseHTTPRequestHandler):
     paths: ClassVar[list[str]] = []  # what was asked for
     may_go_on = threading.Event()  # cleared: only half of a long body is sent
     may_go_on.set()
+    num_corrupt: ClassVar[list[int]] = [0]  # answers with the weights that have a wrong byte
 
     def do_GET(self) -> None:
         path = self.path.partition("?")[0]
         self.paths.append(path)
         if path == "/api/models/org/name" or path.endswith(("/name/revision/main", "/name/revision/refs%2Fpr%2F1")):
             siblings = [{"rfilename": name, "size": len(data)} for name, data in FILES.items()]
+            lfs = {
+                "size": len(FILES[WEIGHTS]),
+                "sha256": hashlib.sha256(FILES[WEIGHTS]).hexdigest(),
+                "pointerSize": 134,
+            }
+            siblings[list(FILES).index(WEIGHTS)]["lfs"] = lfs
             return self.answer(200, json.dumps({"id": "org/name", "sha": COMMIT, "siblings": siblings}).encode())
         if path.startswith("/api/models/org/name/revision/"):
             return self.answer(404, b"", {"X-Error-Code": "RevisionNotFound"})
@@ -63,6 +72,9 @@ class SmallHub(http.server.BaseHTTPRequestHandler):
         data = FILES.get(path.removeprefix(prefix)) if path.startswith(prefix) else None
         if data is None:
             return self.answer(404, b"", {"X-Error-Code": "RepoNotFound"})
+        if path.endswith(WEIGHTS) and self.command == "GET" and self.num_corrupt[0] > 0:
+            self.num_corrupt[0] -= 1
+            data = b"\1" + data[1:]
         return self.answer(200, data, {"X-Repo-Commit": COMMIT, "ETag": f'"{len(data)}"'})
 
     do_HEAD = do_GET
@@ -221,6 +233,19 @@ def test_bytes_are_counted_as_they_arrive_and_the_client_shows_nothing(hub, tmp_
         thread.join()
     assert progress.bytes_done == progress.bytes_total
     assert not capfd.readouterr().err
+
+
+def test_a_wrong_byte_is_fetched_again_and_refused_the_second_time(hub, tmp_path: Path):
+    hub.num_corrupt[0] = 1
+    pulled = pull_wanted(opened("hf://org/name", tmp_path / "once"), tmp_path / "once")
+    assert (pulled.path / WEIGHTS).read_bytes() == FILES[WEIGHTS]
+    hub.num_corrupt[0] = 2
+    for _ in range(2):  # and nothing of it is kept
+        with pytest.raises(errors.CorruptObject, match=r"sha256 is .*, the Hub says .*, twice in a row"):
+            pull_wanted(opened("hf://org/name", tmp_path / "twice"), tmp_path / "twice")
+        hub.num_corrupt[0] = 2
+    hub.num_corrupt[0] = 0
+    pull_wanted(opened("hf://org/name", tmp_path / "twice"), tmp_path / "twice")
 
 
 def test_a_cancelled_pull_stops(hub, tmp_path: Path):
