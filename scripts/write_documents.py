@@ -50,7 +50,7 @@ def documents() -> dict[Path, str]:
 
 def start_table() -> str:
     """Return the tasks of a service's start as a table."""
-    return describe(start_graph([Service(Settings()).api_task]))
+    return describe(start_graph([Service(Settings()).api_task("bundle")]))
 
 
 def replaced(text: str, name: str, content: str) -> str:

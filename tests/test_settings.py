@@ -31,8 +31,16 @@ def test_a_model_may_have_several_names():
     assert settings.model_names == ("org/a", "b")
     assert settings.checkpoint_uri == "gs://bucket/org-a"
     assert Settings(model_name=",").model_names == ()
-    with pytest.raises(SettingsError, match="GCS_BUCKET: needs MODEL_NAME"):
-        Settings(model_name=" , ", gcs_bucket="bucket")
+
+
+def test_a_bucket_is_the_place_of_one_model_or_a_catalogue():
+    assert not Settings(model_name="a", gcs_bucket="bucket", gcs_model_prefix="/models/").has_catalogue
+    catalogue = Settings(model_name=" , ", gcs_bucket="bucket", gcs_model_prefix="/models/", models="a, b,a")
+    assert catalogue.has_catalogue
+    assert (catalogue.catalogue_address, catalogue.wanted_models) == ("gs://bucket/models", ("a", "b"))
+    assert Settings(catalogue_uri="/models").catalogue_address == "/models"
+    assert Settings(models_config="models.yaml").catalogue_address is None
+    assert not Settings().has_catalogue
 
 
 def test_who_speaks_first_in_the_order_wins(monkeypatch: pytest.MonkeyPatch):
@@ -74,6 +82,7 @@ def test_values_are_read_as_their_types(monkeypatch: pytest.MonkeyPatch):
         ("DTYPE", "int4", "DTYPE: .*'auto'"),
         ("MODEL_URL", "gs://b/m", "MODEL_URL: is not a setting of Levserve. Did you mean MODEL_URI?"),
         ("GCS_MODEL_PREFIX", "models", "GCS_MODEL_PREFIX: needs GCS_BUCKET."),
+        ("MODELS", "a", "MODELS: needs a catalogue"),
     ],
 )
 def test_a_variable_that_is_wrong_is_named(variable: str, value: str, message: str, monkeypatch: pytest.MonkeyPatch):

@@ -8,6 +8,7 @@ from fastapi.responses import JSONResponse
 from starlette.exceptions import HTTPException
 
 from service.api.dependencies import ApiContext, ModelReadiness
+from service.api.held import ReleaseModels
 from service.api.http.access_log import AccessLog
 from service.api.http.admission import Places
 from service.api.http.auth import KeyCheck
@@ -43,7 +44,7 @@ def create_api(
     """Return the ASGI app; it can answer, with 503, before the model is loaded.
 
     Args:
-        readiness: the state of the service, and the model once it is loaded.
+        readiness: the state of the service, and its models.
         metrics: the series that answers are counted in and that /metrics shows.
         api_keys: each of these opens every route; if empty, no key is needed.
         max_requests: held at once, those whose bodies are still read included; None for no limit.
@@ -80,6 +81,7 @@ def create_api(
     )
     if max_requests is not None:
         app.add_middleware(Places, limit=max_requests)
+    app.add_middleware(ReleaseModels)
     app.add_middleware(KeyCheck, keys=api_keys)
     app.add_middleware(AccessLog, metrics=metrics, tracer=tracer)
     return app

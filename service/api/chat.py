@@ -8,7 +8,7 @@ from fastapi import APIRouter, Depends
 from fastapi.responses import JSONResponse, Response
 from pydantic_core import from_json
 
-from service.api.dependencies import RequestContext, ServedModel, request_context
+from service.api.dependencies import Arrival, RequestContext, ServedModel, arrival
 from service.api.generation.admission import submit
 from service.api.generation.grammar import compiled_grammar
 from service.api.generation.logprobs import chat_logprobs, is_long_to_write, prompt_logprobs
@@ -30,7 +30,7 @@ router = APIRouter()
 
 @router.post("/v1/chat/completions")
 async def create_chat_completion(
-    context: Annotated[RequestContext, Depends(request_context)],
+    arrived: Annotated[Arrival, Depends(arrival)],
     body: Annotated[ChatCompletionRequest, Depends(json_body(ChatCompletionRequest))],
 ) -> Response:
     """Answer a chat.
@@ -41,6 +41,7 @@ async def create_chat_completion(
 
     Source: https://platform.openai.com/docs/api-reference/chat/create
     """
+    context = await arrived.generating(body.model)
     chat = await start_chat(context, body, prefix="chatcmpl-")
     prompt_ids, streams, tokenizer = chat.prompt_ids, chat.streams, chat.tokenizer
     if body.stream:
@@ -80,7 +81,6 @@ class StartedChat(NamedTuple):
 
 async def start_chat(context: RequestContext, body: ChatCompletionRequest, *, prefix: str) -> StartedChat:
     """Render a chat and submit its sequences; raises what `submit` raises, and for a request that is at fault."""
-    context.model.check_name(body.model)
     text, prompt_ids = await context.run_in_thread(lambda: _prompt(body, context.model))
     use = tool_use(body, context.model) if body.may_call_tools else None
     is_held = body.has_grammar or (use is not None and use.is_required)

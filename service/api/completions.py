@@ -8,7 +8,7 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Depends
 from fastapi.responses import JSONResponse, Response
 
-from service.api.dependencies import RequestContext, ServedModel, request_context
+from service.api.dependencies import Arrival, ServedModel, arrival
 from service.api.generation.admission import submit
 from service.api.generation.grammar import compiled_grammar
 from service.api.generation.logprobs import CompletionLogprobs, is_long_to_write, prompt_logprobs
@@ -29,7 +29,7 @@ SHORT_PROMPT_CHARS = 2048
 
 @router.post("/v1/completions")
 async def create_completion(
-    context: Annotated[RequestContext, Depends(request_context)],
+    arrived: Annotated[Arrival, Depends(arrival)],
     body: Annotated[CompletionRequest, Depends(json_body(CompletionRequest))],
 ) -> Response:
     """Continue a text.
@@ -41,7 +41,7 @@ async def create_completion(
 
     Source: https://platform.openai.com/docs/api-reference/completions/create
     """
-    context.model.check_name(body.model)
+    context = await arrived.generating(body.model)
     infill = _infill(body, context.model)
     if sum(len(prompt or "") for prompt in (*body.prompt, body.suffix)) > SHORT_PROMPT_CHARS:
         prompts = await context.run_in_thread(lambda: _encode_all(body, context.model, infill))

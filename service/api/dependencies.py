@@ -9,19 +9,19 @@ import math
 from collections.abc import AsyncIterator, Callable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import TYPE_CHECKING, Annotated, Any, Protocol, override, runtime_checkable
+from typing import TYPE_CHECKING, Any, Protocol, override, runtime_checkable
 
 import anyio
 import anyio.to_thread
-from fastapi import Depends
 from fastapi import Request as HttpRequest
 from starlette.types import Receive
 
+from service.api.held import HELD, Held, Models
 from service.api.http.auth import CACHE_SALT
 from service.api.http.background import background_of
 from service.api.http.client_task import ARRIVED_S, end_with_client
 from service.api.http.probes import Readiness
-from service.api.http.receive import Deadline
+from service.api.http.receive import Deadline, cancel_on_disconnect
 from service.api.served import Served, ServedEncoder
 from service.engine.clock import Clock
 from service.engine.request import Request, TokenEvent
@@ -90,18 +90,20 @@ class ServedModel(Served):
         return "chat/completions", {"messages": [{"role": "user", "content": "Who are you?"}]}
 
     @property
+    @override
+    def capabilities(self) -> tuple[str, ...]:
+        chat = () if self.chat_template is None else ("chat/completions", "responses")
+        return (*chat, *super().capabilities)
+
+    @property
     def has_thinking(self) -> bool:
         """Whether it writes its thinking between tags before an answer."""
         return self.chat_template is not None and self.chat_template.has_thinking
 
 
 @runtime_checkable
-class ModelReadiness(Readiness, Protocol):
-    """The state of the service, and its model."""
-
-    def served_model(self) -> Served:
-        """Return the model; raises NotReady, Draining or EngineStopped if none can answer."""
-        ...
+class ModelReadiness(Readiness, Models, Protocol):
+    """The state of the service, and its models."""
 
 
 @dataclass(frozen=True)
@@ -118,17 +120,55 @@ class ApiContext:
 
 
 @dataclass(frozen=True, kw_only=True)
-class AnyContext:
-    """State of one HTTP request while it is answered, by a model of any kind."""
+class Arrival:
+    """State of one HTTP request before a model is found for it."""
 
     api: ApiContext
-    model: Served
     deadline: Deadline
     receive: Receive  # after the body, it returns when the client disconnects
     log_fields: dict[str, Any]  # added to the request's log line
     clocks: list[Clock]  # of its sequences, for its trace
+    held: list[Held]  # what is released when the answer has ended
     cache_salt: bytes = b""  # only requests with the same key share cached prefixes
     is_background: bool = False  # whether it belongs to a batch, and so comes after every other request
+
+    async def any_context(self, name: str | None) -> "AnyContext":
+        """Hold the model of this name, of whatever kind, until the answer has ended; None names the only model.
+
+        Raises:
+            UnknownModel, AmbiguousModel: no model, or several, have this name.
+            MissingParameter: there are several models, and the request names none.
+            NotReady, Draining, EngineStopped: it cannot answer now.
+            ClientDisconnected, DeadlineExceeded: the client or the time was gone before it was loaded.
+        """
+        models = self.api.readiness
+        held = models.hold(name)
+        if held is None:
+            loading = self.deadline.within(models.wait_for(name))
+            held = await cancel_on_disconnect(self.receive, loading)
+        self.held.append(held)
+        self.log_fields["model"] = held.model.name
+        return AnyContext(**vars(self), model=held.model)
+
+    async def generating(self, name: str) -> "RequestContext":
+        """Hold a model that continues sequences of tokens; raises as `any_context`, and WrongKindOfModel."""
+        context = await self.any_context(name)
+        return RequestContext(**{**vars(context), "model": generating(context.model)})
+
+    async def encoding(self, name: str) -> "EncodingContext":
+        """Hold a model that turns texts into vectors; raises as `generating`."""
+        return _encoding(await self.any_context(name), is_score=False)
+
+    async def scoring(self, name: str) -> "EncodingContext":
+        """Hold a model that scores pairs of texts; raises as `generating`."""
+        return _encoding(await self.any_context(name), is_score=True)
+
+
+@dataclass(frozen=True, kw_only=True)
+class AnyContext(Arrival):
+    """State of one HTTP request while it is answered, by a model of any kind."""
+
+    model: Served
 
     async def run_in_thread[T](self, work: Callable[[], T]) -> T:
         """Run work that may take long, such as tokenizing, without blocking the event loop.
@@ -179,65 +219,28 @@ async def api_context(request: HttpRequest) -> ApiContext:
     return request.app.state.context
 
 
-async def served_model(request: HttpRequest) -> Served:
-    """Return the model that answers.
-
-    Raises:
-        NotReady, Draining, EngineStopped: no model can answer now.
-    """
-    return request.app.state.context.readiness.served_model()
-
-
-async def any_context(request: HttpRequest) -> AnyContext:
-    """Start a request's deadline and return its context.
+async def arrival(request: HttpRequest) -> Arrival:
+    """Start a request's deadline and return its state.
 
     Raises:
         NotReady, Draining, EngineStopped: no model can answer now.
     """
     api = await api_context(request)
-    model = api.readiness.served_model()
+    api.readiness.check_open()
     end_with_client(request.scope)
     background = background_of(request.scope)
-    request.state.log_fields["model"] = model.name
-    return AnyContext(
+    return Arrival(
         api=api,
-        model=model,
         deadline=Deadline(
             api.request_timeout_s if background is None else background.timeout_s, request.scope.get(ARRIVED_S)
         ),
         receive=request.receive,
         log_fields=request.state.log_fields,
         clocks=request.state.clocks,
+        held=request.scope[HELD],
         cache_salt=request.scope.get(CACHE_SALT, b""),
         is_background=background is not None,
     )
-
-
-async def request_context(context: Annotated[AnyContext, Depends(any_context)]) -> RequestContext:
-    """Return the context of a request for tokens.
-
-    Raises:
-        WrongKindOfModel: the served model is an encoder.
-    """
-    return RequestContext(**{**vars(context), "model": generating(context.model)})
-
-
-async def encoding_context(context: Annotated[AnyContext, Depends(any_context)]) -> EncodingContext:
-    """Return the context of a request for vectors.
-
-    Raises:
-        WrongKindOfModel: the served model is of another kind.
-    """
-    return _encoding(context, is_score=False)
-
-
-async def scoring_context(context: Annotated[AnyContext, Depends(any_context)]) -> EncodingContext:
-    """Return the context of a request for the scores of pairs.
-
-    Raises:
-        WrongKindOfModel: the served model is of another kind.
-    """
-    return _encoding(context, is_score=True)
 
 
 def _encoding(context: AnyContext, *, is_score: bool) -> EncodingContext:

@@ -8,7 +8,7 @@ from fastapi import APIRouter, Depends
 from fastapi.responses import Response
 from pydantic_core import to_json
 
-from service.api.dependencies import EncodingContext, encoding_context
+from service.api.dependencies import Arrival, arrival
 from service.api.generation.log_facts import log_user
 from service.api.http.receive import json_body
 from service.api.schema.embeddings import EmbeddingsRequest
@@ -25,7 +25,7 @@ FEW_NUMBERS = 4096
 
 @router.post("/v1/embeddings")
 async def create_embeddings(
-    context: Annotated[EncodingContext, Depends(encoding_context)],
+    arrived: Annotated[Arrival, Depends(arrival)],
     body: Annotated[EmbeddingsRequest, Depends(json_body(EmbeddingsRequest))],
 ) -> Response:
     """Return the vector of each text.
@@ -35,7 +35,7 @@ async def create_embeddings(
 
     Source: https://platform.openai.com/docs/api-reference/embeddings/create
     """
-    context.model.check_name(body.model)
+    context = await arrived.encoding(body.model)
     size = _size(body.dimensions, context.model.vectors)
     log_user(context.log_fields, body.user)
     texts = await token_ids(context, body)

@@ -1,16 +1,18 @@
 """GET /v1/models and /v1/models/{id}.
 
 Source: https://platform.openai.com/docs/api-reference/models; `max_model_len`, `root` and
-`parent` are vLLM's.
+`parent` are vLLM's, `state` and `capabilities` this project's.
 """
 
+from collections.abc import Sequence
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Depends, Request
 from fastapi.responses import JSONResponse, Response
 
-from service.api.dependencies import served_model
-from service.api.served import Served
+from service.api.dependencies import ApiContext, api_context
+from service.api.held import ModelState
+from service.errors import UnknownModel
 
 router = APIRouter()
 
@@ -18,28 +20,38 @@ OWNER = "levserve"
 
 
 @router.get("/v1/models")
-async def list_models(model: Annotated[Served, Depends(served_model)]) -> Response:
-    """List the served models; 503 until one is ready."""
-    return JSONResponse({"object": "list", "data": [_document(model, name) for name in model.names]})
+async def list_models(api: Annotated[ApiContext, Depends(api_context)]) -> Response:
+    """List the models that requests may name; 503 until the service can load or answer one."""
+    data = [_document(model, name) for model in _models(api) for name in model.names]
+    return JSONResponse({"object": "list", "data": data})
 
 
 @router.get("/v1/models/{model_id:path}")
-async def retrieve_model(request: Request, model: Annotated[Served, Depends(served_model)]) -> Response:
+async def retrieve_model(request: Request, api: Annotated[ApiContext, Depends(api_context)]) -> Response:
     """Describe one model; its id may contain slashes."""
     # Read from the request, since for the first path parameter of a function FastAPI imports all of pydantic.v1.
     name = request.path_params["model_id"]
-    model.check_name(name)
-    return JSONResponse(_document(model, name))
+    models = _models(api)
+    found = next((model for model in models if name in model.names), None)
+    if found is None:
+        raise UnknownModel(name, [known for model in models for known in model.names])
+    return JSONResponse(_document(found, name))
 
 
-def _document(model: Served, name: str) -> dict[str, Any]:
+def _models(api: ApiContext) -> Sequence[ModelState]:
+    api.readiness.check_open()
+    return api.readiness.listed()
+
+
+def _document(model: ModelState, name: str) -> dict[str, Any]:
     return {
         "id": name,
         "object": "model",
         "created": model.created,
         "owned_by": OWNER,
-        "root": model.name,
+        "root": model.names[0],
         "parent": None,
         "max_model_len": model.max_model_len,
+        "state": model.state,
         **model.facts,
     }

@@ -7,7 +7,7 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Depends
 from fastapi.responses import JSONResponse, Response
 
-from service.api.dependencies import EncodingContext, scoring_context
+from service.api.dependencies import Arrival, arrival
 from service.api.generation.log_facts import log_user
 from service.api.http.receive import json_body
 from service.api.schema.rerank import RerankRequest, ScoreRequest
@@ -18,7 +18,7 @@ router = APIRouter()
 
 @router.post("/v1/rerank")
 async def rerank(
-    context: Annotated[EncodingContext, Depends(scoring_context)],
+    arrived: Annotated[Arrival, Depends(arrival)],
     body: Annotated[RerankRequest, Depends(json_body(RerankRequest))],
 ) -> Response:
     """Return the documents in the order of their relevance to the query, with their scores.
@@ -28,12 +28,12 @@ async def rerank(
 
     Source: https://docs.vllm.ai/en/latest/serving/openai_compatible_server.html#re-rank-api, https://jina.ai/reranker
     """
-    return JSONResponse(await _reranked(context, body, returns_documents=body.return_documents is not False))
+    return JSONResponse(await _reranked(arrived, body, returns_documents=body.return_documents is not False))
 
 
 @router.post("/v2/rerank")
 async def rerank_like_cohere(
-    context: Annotated[EncodingContext, Depends(scoring_context)],
+    arrived: Annotated[Arrival, Depends(arrival)],
     body: Annotated[RerankRequest, Depends(json_body(RerankRequest))],
 ) -> Response:
     """Return the documents' indices in the order of their relevance to the query, with their scores.
@@ -42,21 +42,21 @@ async def rerank_like_cohere(
 
     Source: https://docs.cohere.com/reference/rerank
     """
-    answer = await _reranked(context, body, returns_documents=body.return_documents is True)
+    answer = await _reranked(arrived, body, returns_documents=body.return_documents is True)
     tokens = {"input_tokens": answer["usage"]["total_tokens"], "output_tokens": 0}
     return JSONResponse({**answer, "meta": {"api_version": {"version": "2"}, "tokens": tokens}})
 
 
 @router.post("/v1/score")
 async def create_score(
-    context: Annotated[EncodingContext, Depends(scoring_context)],
+    arrived: Annotated[Arrival, Depends(arrival)],
     body: Annotated[ScoreRequest, Depends(json_body(ScoreRequest))],
 ) -> Response:
     """Return the score of each pair of texts.
 
     Source: https://docs.vllm.ai/en/latest/serving/openai_compatible_server.html#score-api
     """
-    context.model.check_name(body.model)
+    context = await arrived.scoring(body.model)
     log_user(context.log_fields, body.user)
     params = [f"text_2[{i}]" for i in range(len(body.pairs))] if len(body.pairs) > 1 else ["text_2"]
     scored = await score(context, body, body.pairs, params)
@@ -70,8 +70,8 @@ router.post("/rerank")(rerank)
 router.post("/score")(create_score)
 
 
-async def _reranked(context: EncodingContext, body: RerankRequest, *, returns_documents: bool) -> dict[str, Any]:
-    context.model.check_name(body.model)
+async def _reranked(arrived: Arrival, body: RerankRequest, *, returns_documents: bool) -> dict[str, Any]:
+    context = await arrived.scoring(body.model)
     log_user(context.log_fields, body.user)
     scored = await score(
         context,

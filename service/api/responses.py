@@ -9,7 +9,7 @@ from fastapi import APIRouter, Depends
 from fastapi.responses import JSONResponse, Response
 
 from service.api.chat import StartedChat, start_chat
-from service.api.dependencies import RequestContext, request_context
+from service.api.dependencies import Arrival, arrival
 from service.api.generation.logprobs import chat_logprobs
 from service.api.generation.response_items import Event, ResponseOutput
 from service.api.generation.streams import TextDelta
@@ -36,7 +36,7 @@ _FIELDS = (
 
 @router.post("/v1/responses")
 async def create_response(
-    context: Annotated[RequestContext, Depends(request_context)],
+    arrived: Annotated[Arrival, Depends(arrival)],
     body: Annotated[ResponsesRequest, Depends(json_body(ResponsesRequest))],
 ) -> Response:
     """Answer with a response, which is not stored.
@@ -47,6 +47,7 @@ async def create_response(
     Source: https://platform.openai.com/docs/api-reference/responses/create
     """
     created_at = int(time.time())
+    context = await arrived.generating(body.model)
     try:
         chat = await start_chat(context, checked(ChatCompletionRequest, body.as_chat()), prefix="resp_")
     except RequestError as error:

@@ -39,6 +39,11 @@ class Served:
         return "/v1/chat/completions and /v1/completions"
 
     @property
+    def capabilities(self) -> tuple[str, ...]:
+        """The routes that it answers, below /v1/."""
+        return ("completions",)
+
+    @property
     def facts(self) -> Mapping[str, Any]:
         """What /v1/models says besides what it says of every model."""
         return {}
@@ -93,6 +98,11 @@ class ServedEncoder(Served):
     @override
     def routes(self) -> str:
         return "/v1/rerank and /v1/score" if self.vectors.is_score else "/v1/embeddings"
+
+    @property
+    @override
+    def capabilities(self) -> tuple[str, ...]:
+        return ("rerank", "score") if self.vectors.is_score else ("embeddings",)
 
     @property
     @override

@@ -6,11 +6,11 @@ Source: https://docs.vllm.ai/en/latest/serving/openai_compatible_server.html#tok
 from importlib.metadata import PackageNotFoundError, version
 from typing import Annotated
 
-from fastapi import APIRouter, Depends
+from fastapi import APIRouter, Depends, Request
 from fastapi.responses import JSONResponse, Response
 
 from service.api.chat import render
-from service.api.dependencies import AnyContext, ServedModel, any_context, generating, served_model
+from service.api.dependencies import Arrival, ServedModel, arrival, generating
 from service.api.http.receive import json_body
 from service.api.schema.generation import unknown_token
 from service.api.schema.tokenize import DetokenizeRequest, TokenizeRequest
@@ -21,25 +21,31 @@ router = APIRouter()
 
 @router.post("/tokenize")
 async def tokenize(
-    context: Annotated[AnyContext, Depends(any_context)],
+    arrived: Annotated[Arrival, Depends(arrival)],
     body: Annotated[TokenizeRequest, Depends(json_body(TokenizeRequest))],
 ) -> Response:
     """Return the token ids that a prompt or a chat has; it may be longer than the context."""
+    context = await arrived.any_context(body.model)
     return await context.run_in_thread(lambda: _tokens(body, context.model))
 
 
 @router.post("/detokenize")
 async def detokenize(
-    context: Annotated[AnyContext, Depends(any_context)],
+    arrived: Annotated[Arrival, Depends(arrival)],
     body: Annotated[DetokenizeRequest, Depends(json_body(DetokenizeRequest))],
 ) -> Response:
     """Return the text of token ids, special tokens included."""
+    context = await arrived.any_context(body.model)
     return await context.run_in_thread(lambda: _text(body, context.model))
 
 
 @router.get("/tokenizer_info")
-async def describe_tokenizer(model: Annotated[Served, Depends(served_model)]) -> Response:
-    """Return what prompts are made with: the special tokens, by transformers' names, and the chat template."""
+async def describe_tokenizer(request: Request, arrived: Annotated[Arrival, Depends(arrival)]) -> Response:
+    """Return what prompts are made with: the special tokens, by transformers' names, and the chat template.
+
+    Deviations: `?model=` names the model; it is needed only where there are several.
+    """
+    model = (await arrived.any_context(request.query_params.get("model"))).model
     names = dict.fromkeys(("bos_token", "eos_token", "pad_token", "unk_token"))
     chat_template = model.chat_template if isinstance(model, ServedModel) else None
     template = None if chat_template is None else chat_template.source
@@ -64,8 +70,6 @@ def installed_version() -> str:
 
 # A body may have a million tokens, so all of an answer, its JSON included, is made off the event loop.
 def _tokens(body: TokenizeRequest, model: Served) -> Response:
-    if body.model is not None:
-        model.check_name(body.model)
     token_ids = _token_ids(body, model)
     name_of = model.tokenizer.backend.id_to_token
     names = [name_of(token_id) for token_id in token_ids] if body.return_token_strs else None
@@ -75,8 +79,6 @@ def _tokens(body: TokenizeRequest, model: Served) -> Response:
 
 
 def _text(body: DetokenizeRequest, model: Served) -> Response:
-    if body.model is not None:
-        model.check_name(body.model)
     for index, token_id in enumerate(body.tokens):
         if token_id >= model.vocab_size:
             raise unknown_token(f"tokens[{index}]", token_id, model.vocab_size)

@@ -84,6 +84,13 @@ def fit_engine(
     )
 
 
+def engine_bytes(model: ModelSize, shapes: EngineShapes) -> int:
+    """Return what an engine of these sizes takes on each device: weights, pages, caches of slots and work space."""
+    page_bytes = _page_bytes(model, shapes.page_size)
+    work_bytes = _work_bytes(model.vocab_size, shapes.num_slots, shapes.max_prefill_tokens)
+    return model.weights_bytes + shapes.num_pages * page_bytes + work_bytes
+
+
 def _fit_pages(
     model: ModelSize,
     *,
@@ -94,7 +101,7 @@ def _fit_pages(
     max_model_len: int | None,
 ) -> EngineShapes:
     context = max_model_len or model.context_len
-    page_bytes = model.kv_bytes_per_token * page_size * (2 if model.has_slot_cache else 1)
+    page_bytes = _page_bytes(model, page_size)
     # Pages are shared on demand; a slot's cache is its own, used or not.
     num_shares = max_num_seqs if model.has_slot_cache else 1
     work_bytes = _work_bytes(model.vocab_size, max_num_seqs, max_prefill_tokens)
@@ -120,6 +127,10 @@ def _fit_pages(
         has_slot_cache=model.has_slot_cache,
         **(SLOT_CACHE_PREFILL if model.has_slot_cache else {}),
     )
+
+
+def _page_bytes(model: ModelSize, page_size: int) -> int:
+    return model.kv_bytes_per_token * page_size * (2 if model.has_slot_cache else 1)
 
 
 def _round_down(count: int) -> int:

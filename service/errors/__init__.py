@@ -24,6 +24,8 @@
     │   ├── Overloaded                 429 (running, limit, retry_after_s)
     │   ├── TooManyConnections         503 (limit)
     │   ├── NotReady                   503 (retry_after_s)
+    │   ├── ModelNotLoaded             503 (model, retry_after_s)
+    │   ├── ModelLoadFailed            503 (model)
     │   ├── Draining                   503
     │   ├── FilesUnavailable           503
     │   └── DeadlineExceeded           504 (limit_s)
@@ -81,8 +83,8 @@ from service.errors.http import (
     TooManyConnections,
     UnsupportedMediaType,
 )
+from service.errors.models import AmbiguousModel, ModelLoadFailed, ModelNotLoaded, UnknownModel, WrongKindOfModel
 from service.errors.request import (
-    AmbiguousModel,
     ContextLengthExceeded,
     DeadlineExceeded,
     Draining,
@@ -95,12 +97,10 @@ from service.errors.request import (
     Overloaded,
     RequestError,
     TextTooLong,
-    UnknownModel,
     UnknownObject,
     UnknownParameter,
     UnknownRoute,
     UnsupportedParameter,
-    WrongKindOfModel,
 )
 from service.errors.root import ServiceError
 from service.errors.start import DoesNotFit, PortInUse, SettingsError, StartError, UnknownDeviceMemory
@@ -132,6 +132,8 @@ __all__ = [
     "MethodNotAllowed",
     "MissingFile",
     "MissingParameter",
+    "ModelLoadFailed",
+    "ModelNotLoaded",
     "NonFiniteLogits",
     "NonFiniteVector",
     "NotReady",

@@ -3,12 +3,7 @@
 Source: https://platform.openai.com/docs/guides/error-codes
 """
 
-from collections.abc import Sequence
-
 from service.errors.root import ServiceError
-
-# The most models that the error of an unknown one names.
-MAX_NAMED_MODELS = 10
 
 
 class RequestError(ServiceError):
@@ -111,33 +106,6 @@ class UnknownRoute(RequestError):
     code = "unknown_url"
 
 
-class UnknownModel(RequestError):
-    """The requested model is not served here."""
-
-    status = 404
-    code = "model_not_found"
-
-    def __init__(self, model: str, served: Sequence[str]) -> None:
-        names = ", ".join(f"'{name}'" for name in served[:MAX_NAMED_MODELS])
-        more = len(served) - MAX_NAMED_MODELS
-        rest = f" and {more} more, which GET /v1/models lists" if more > 0 else ""
-        super().__init__(f"The model '{model}' does not exist here. Served: {names}{rest}.", param="model")
-        self.model = model
-        self.served = tuple(served)
-
-
-class AmbiguousModel(RequestError):
-    """The requested name stands for several models."""
-
-    code = "ambiguous_model"
-
-    def __init__(self, model: str, candidates: Sequence[str]) -> None:
-        names = " or ".join(f"'{name}'" for name in candidates)
-        super().__init__(f"The model '{model}' may be {names}. Send one of these names.", param="model")
-        self.model = model
-        self.candidates = tuple(candidates)
-
-
 class UnknownObject(RequestError):
     """No file or batch of this API key has this id."""
 
@@ -172,16 +140,6 @@ class FilesUnavailable(RequestError):
 
     def __init__(self) -> None:
         super().__init__("Files and batches cannot be read or written now; the server's log has the cause. Try again.")
-
-
-class WrongKindOfModel(RequestError):
-    """The served model is of a kind that this route does not serve."""
-
-    code = "unsupported_model"
-
-    def __init__(self, model: str, ability: str, routes: str) -> None:
-        super().__init__(f"The model '{model}' {ability}: it answers {routes}, and not this route.", param="model")
-        self.model = model
 
 
 class Overloaded(RequestError):

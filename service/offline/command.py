@@ -4,9 +4,10 @@ import asyncio
 import logging
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, override
 
 from service.api.application import create_api
+from service.api.held import OneModel
 from service.api.served import Served
 from service.observability.metrics import Metrics
 from service.offline.batch import Tally, run_batch
@@ -21,7 +22,7 @@ logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
-class _Loaded:
+class _Loaded(OneModel):
     """The `ModelReadiness` of a model that has been loaded."""
 
     model: Served
@@ -32,6 +33,7 @@ class _Loaded:
     def progress(self) -> dict[str, Any]:
         return {}
 
+    @override
     def served_model(self) -> Served:
         return self.model
 

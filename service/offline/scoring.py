@@ -47,7 +47,7 @@ class Scorer:
         files = pull_tokenizer_files(context, checkpoint=checkpoint)
         weights = load_weights(
             context, checkpoint=checkpoint, spec=spec, expected_weights=None, prefetched_weights=None
-        )
+        ).weights
         tokenizer = load_text(context, checkpoint=checkpoint, tokenizer_files=files).tokenizer
         return cls(checkpoint.uri, spec, dict(weights), tokenizer)
 

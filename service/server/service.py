@@ -1,10 +1,10 @@
-"""One process as a whole: a start under way, then a model that answers, then a drain."""
+"""One process as a whole: a start under way, then models that answer, then a drain."""
 
 import asyncio
 import contextlib
 import logging
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -20,12 +20,16 @@ from service.start.progress import Phase, StartProgress
 if TYPE_CHECKING:
     from service.api.batch.batches import Batches
     from service.api.batch.worker import BatchWorker
+    from service.api.held import Held, ModelState
     from service.api.served import Served
+    from service.catalogue.entry import ModelEntry
     from service.observability.tracing import Tracer
+    from service.server.pool.loader import StartLoading
+    from service.server.pool.opening import OpenedPool
+    from service.server.pool.pool import ModelPool
+    from service.server.pool.residence import Loaded
     from service.start.context import StartContext
     from service.start.graph import Task
-    from service.start.load import ModelStart
-    from service.start.tasks import LoadedModel
 
 logger = logging.getLogger(__name__)
 
@@ -43,7 +47,6 @@ class Service:
         self.settings = settings
         self.metrics = Metrics(has_vllm_names=settings.metrics_compat == "vllm")
         self.start_progress = StartProgress(self.metrics)
-        self.loaded: LoadedModel | None = None
         self.api: ASGIApp | None = None
         self.error: BaseException | None = None  # why the process must end
         self.is_draining = False
@@ -52,6 +55,9 @@ class Service:
         self._picture = picture
         self._batches: Batches | None = None
         self._worker: BatchWorker | None = None
+        self._opened: OpenedPool | None = None
+        self._is_open = False  # whether a request may name a model
+        self._refreshing: asyncio.Task[None] | None = None
         self._on_error: Callable[[], None] = lambda: None
         self._loading = threading.Thread(target=self._load, name="load", daemon=True)
 
@@ -90,19 +96,41 @@ class Service:
         """Return the start's timeline and results as a JSON object."""
         return {"is_ready": self.is_ready, **self.start_progress.report()}
 
-    def served_model(self) -> "Served":
-        """Return the model that answers.
+    @property
+    def first_model(self) -> "Served | None":
+        """A loaded model; None if there is none."""
+        return next((model.served for model in self._loaded), None)
+
+    def check_open(self) -> None:
+        """Check that requests may name a model.
 
         Raises:
-            NotReady, Draining, EngineStopped: no model answers now.
+            NotReady, Draining, EngineStopped: none can answer now.
         """
         if self.error is not None:
             raise EngineStopped("The engine has stopped; this instance is about to be replaced. Try again.")
         if self.is_draining:
             raise Draining
-        if self.loaded is None:
+        if not self._is_open:
             raise NotReady(self.start_progress.summary())
-        return self.loaded.served
+
+    def hold(self, name: str | None) -> "Held | None":
+        """Return a loaded model; None if it has to be waited for. See `Models.hold`."""
+        return self._open_pool.hold(name)
+
+    async def wait_for(self, name: str | None) -> "Held":
+        """Return a model once it is loaded. See `ModelPool.wait_for`."""
+        return await self._open_pool.wait_for(name)
+
+    def listed(self) -> "Sequence[ModelState]":
+        """Return every model that requests may name."""
+        return self._open_pool.listed()
+
+    @property
+    def _open_pool(self) -> "ModelPool":
+        self.check_open()
+        assert self._opened is not None, "an open service has a pool"
+        return self._opened.pool
 
     def start(self, on_error: Callable[[], None]) -> None:
         """Load the model on a thread; `on_error` is called from there, or later from the device thread."""
@@ -112,9 +140,13 @@ class Service:
         self._loading.start()
 
     def begin_drain(self) -> None:
-        """Refuse new requests."""
+        """Refuse new requests, and those that wait for a model."""
         self.is_draining = True
         self.decided.set()
+        if self._refreshing is not None:
+            self._refreshing.cancel()
+        if self._opened is not None:
+            self._opened.pool.close()
 
     async def stop_batches(self) -> None:
         """End the runs of batches; a later process continues them."""
@@ -122,52 +154,81 @@ class Service:
             await self._worker.stop()
 
     def cut(self, make_error: Callable[[], ServiceError]) -> None:
-        """End every request that the model works on with an error; called on the event loop."""
-        if self.loaded is not None:
-            self.loaded.running.cut(make_error)
+        """End every request that a model works on with an error; called on the event loop."""
+        for model in self._loaded:
+            model.running.cut(make_error)
 
     def stop(self, timeout_s: float) -> None:
-        """End the device thread, if it ends within so many seconds; not on the event loop."""
-        if self.loaded is not None:
-            self.loaded.running.stop(timeout_s)
+        """End the device threads, if each ends within so many seconds; not on the event loop."""
+        for model in self._loaded:
+            model.running.stop(timeout_s)
 
     def _step_wait_s(self) -> float:
-        return 0.0 if self.loaded is None else self.loaded.running.step_wait_s
+        return max((model.running.step_wait_s for model in self._loaded), default=0.0)
 
     def _device_hangs(self) -> None:
         self.error = EngineStopped("a step of the device did not come back within WATCHDOG_SECONDS")
         self._on_loop(lambda: self.cut(lambda: EngineStopped("A step of the device does not come back.")))
         self._on_error()
 
+    @property
+    def _loaded(self) -> "Sequence[Loaded]":
+        return [] if self._opened is None else self._opened.pool.loaded
+
     def _load(self) -> None:
         try:
-            start = self._begin()
-            self.loaded = start.wait_for_model()
-            self._decide()
-            start.wait_until_ready()
-            self._on_loop(self._start_batches)
-            self._draw(start)
+            with self.start_progress.phase(Phase.IMPORT, "checkpoint"):
+                from service.server.pool.opening import open_pool, start_without_model
+
+            arguments = (self.settings, self.metrics, self.start_progress)
+            self._opened = opened = open_pool(
+                *arguments,
+                before_answering=[self.api_task("bundle")],
+                on_engine_failure=self._engine_failed,
+                on_complete=self._completed,
+            )
+            if not opened.preloaded:
+                start_without_model(*arguments, opened.loader, [self.api_task()])
+                self._on_loop(self._start_batches)
+            for entry in opened.preloaded:
+                opened.pool.preload(entry)
+            self._open()
         except BaseException as error:  # of whatever kind: the process must end and log why
-            if self.is_draining and isinstance(error, EngineStopped):
-                return  # the drain has stopped the engine, which is not a failure
-            self.error = error
-            self._decide()
-            self._on_error()
+            self._fail(error)
 
-    def _begin(self) -> "ModelStart":
-        with self.start_progress.phase(Phase.IMPORT, "checkpoint"):
-            from service.start.context import StartContext
-            from service.start.load import ModelStart
+    def _open(self) -> None:
+        self._is_open = True
+        self._on_loop(self._start_refreshing)
+        self._decide()
 
-        context = StartContext(self.settings, self.metrics, self.start_progress, self._engine_failed)
-        return ModelStart(context, before_answering=[self.api_task])
+    def _completed(self, entry: "ModelEntry", failure: BaseException | None) -> None:
+        """Go on after a model's start; the process ends if one that belongs to its own start has failed."""
+        assert self._opened is not None, "a pool has loaded the model"
+        if failure is not None:
+            if entry.is_preloaded:
+                self._fail(failure)
+        elif (first := self._opened.loader.first) is not None:
+            self._on_loop(self._start_batches)
+            self._draw(first)
+            self._opened.loader.keep_devices(first.start.run.wait("devices"))
 
-    @property
-    def api_task(self) -> "Task":
-        """The task that imports the API. The import holds the GIL, so it begins after the loading of executables."""
+    def _fail(self, error: BaseException) -> None:
+        if self.is_draining and isinstance(error, EngineStopped | Draining):
+            return  # the drain has stopped the engine, which is not a failure
+        self.error = error
+        self._decide()
+        self._on_error()
+
+    def _start_refreshing(self) -> None:
+        if self._opened is not None and self._opened.catalogue.is_listed:
+            refreshing = self._opened.keep_refreshed(self.settings.catalogue_ttl)
+            self._refreshing = asyncio.get_running_loop().create_task(refreshing)
+
+    def api_task(self, *after: str) -> "Task":
+        """Return the task that imports the API; the import holds the GIL, so it begins after other tasks."""
         from service.start.graph import Task
 
-        return Task("api", self._import_api, after=("bundle",))
+        return Task("api", self._import_api, after=after)
 
     def _decide(self) -> None:
         self._on_loop(self.decided.set)
@@ -177,17 +238,12 @@ class Service:
             with contextlib.suppress(RuntimeError):  # the server has ended
                 self._loop.call_soon_threadsafe(call)
 
-    def _draw(self, start: "ModelStart") -> None:
+    def _draw(self, first: "StartLoading") -> None:
         if self._picture is not None:
-            from service.start.timeline import draw
+            from service.start.timeline import draw_or_warn
 
             title = f"levserve serve {self.settings.checkpoint_uri or '(demo model)'}"
-            try:
-                draw(self.start_progress, start.run.times, self._picture, title)
-            except OSError as error:  # the service answers all the same
-                logger.warning("the picture was not written", extra={"reason": str(error)})
-            else:
-                logger.info("drew the start", extra={"file": str(self._picture)})
+            draw_or_warn(self.start_progress, first.start.run.times, self._picture, title)
 
     def _import_api(self, _: "StartContext") -> None:
         """Import FastAPI and assemble the API."""

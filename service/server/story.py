@@ -43,7 +43,7 @@ class Story:
         progress = self._service.start_progress
         where = f"; {self._url} shows the start" if self._service.settings.page else f" at {self._url}"
         print(f"Levserve is starting{where}", flush=True)
-        if not self._wait(lambda: progress.is_answering and self._service.loaded is not None, "Loading"):
+        if not self._wait(lambda: progress.is_answering and self._service.decided.is_set(), "Loading"):
             return
         print("\n".join(self._introduction()), flush=True)
         if progress.is_complete:
@@ -67,8 +67,10 @@ class Story:
         return True
 
     def _introduction(self) -> list[str]:
-        settings, model = self._service.settings, self._service.served_model()
+        settings, model = self._service.settings, self._service.first_model
         seconds = self._service.start_progress.answering_s or 0.0
+        if model is None:
+            return ["", f"Ready after {seconds:.1f} s. A model is loaded when a request names it.", ""]
         asking = command(self._url, model.name, model.example, needs_key=bool(settings.api_keys))
         pages = [f"  Chat  {self._url}/", f"  API   {self._url}/v1, described at {self._url}/docs"]
         return [

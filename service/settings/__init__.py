@@ -3,28 +3,17 @@
 from pathlib import Path
 from typing import Literal
 
-from pydantic import BaseModel, ConfigDict, Field, SecretStr, model_validator
+from pydantic import Field, SecretStr, model_validator
 
 from service.errors import SettingsError
+from service.settings.models import ModelSettings
 
 type Dtype = Literal["auto", "bfloat16", "float16", "float32"]
 
 
-class Settings(BaseModel):
+class Settings(ModelSettings):
     """The effective settings of one process, read once, in `cli`. Help and documents show the descriptions."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", protected_namespaces=())
-
-    model_uri: str | None = Field(
-        default=None,
-        description="The checkpoint: `gs://bucket/prefix`, `hf://org/name[@revision]` or a path. Unset: the demo "
-        "model.",
-    )
-    model_name: str | None = Field(
-        default=None,
-        description="The name that clients send as `model`, or several, separated by commas. Unset: the last part of "
-        "the checkpoint's address.",
-    )
     model_config_uri: str | None = Field(
         default=None,
         description="A Levanter checkpoint's configuration (HF `config.json` or Levanter YAML), if kept elsewhere.",
@@ -32,12 +21,6 @@ class Settings(BaseModel):
     tokenizer_uri: str | None = Field(
         default=None, description="The tokenizer, if kept elsewhere: `gs://…`, `hf://…` or a path."
     )
-    gcs_bucket: str | None = Field(
-        default=None,
-        description="A bucket with a catalogue of models. With MODEL_NAME it replaces MODEL_URI; a slash in the name "
-        "is a hyphen in the bucket.",
-    )
-    gcs_model_prefix: str = Field(default="", description="The folder of the catalogue inside GCS_BUCKET.")
     storage_emulator_host: str | None = Field(
         default=None,
         description="The address of a GCS emulator, for tests: `http://127.0.0.1:4443`. Unset: Google Cloud Storage.",
@@ -46,7 +29,7 @@ class Settings(BaseModel):
         default=Path("~/.cache/levserve"),
         description="The folder for downloaded checkpoints. On Cloud Run a plain folder is memory: mount a disk.",
     )
-    max_cached_models: int = Field(
+    max_cached_checkpoints: int = Field(
         default=2,
         ge=1,
         description="Checkpoints kept in LOCAL_MODEL_CACHE. The least recently used goes first; one in use stays.",
@@ -241,14 +224,8 @@ class Settings(BaseModel):
 
     @model_validator(mode="after")
     def _settings_agree(self) -> "Settings":
-        if self.model_uri and self.gcs_bucket:
-            raise SettingsError("MODEL_URI", "contradicts GCS_BUCKET; set one of the two.")
-        if self.gcs_bucket and not self.model_names:
-            raise SettingsError("GCS_BUCKET", "needs MODEL_NAME, the model of the catalogue to serve.")
         if self.metrics_port and self.metrics_port == self.port:
             raise SettingsError("METRICS_PORT", f"is PORT ({self.port}); it needs another one.")
-        if self.gcs_model_prefix and not self.gcs_bucket:
-            raise SettingsError("GCS_MODEL_PREFIX", "needs GCS_BUCKET.")
         for name, secret in (("API_KEY", self.api_key), ("ADMIN_API_KEY", self.admin_api_key)):
             if secret is not None and not _keys(secret):  # as if it were unset, it would open what it is to close
                 raise SettingsError(name, "has no key in it, only blanks or commas. Unset it to need no key.")
@@ -258,26 +235,6 @@ class Settings(BaseModel):
                 f"is {self.max_concurrent_requests}, fewer than the {self.max_num_seqs} slots of MAX_NUM_SEQS.",
             )
         return self
-
-    @property
-    def checkpoint_uri(self) -> str | None:
-        """The checkpoint's address, from MODEL_URI or the catalogue; None means the demo model."""
-        if not self.gcs_bucket or not self.model_names:
-            return self.model_uri
-        return "/".join(
-            p
-            for p in (
-                f"gs://{self.gcs_bucket}",
-                self.gcs_model_prefix.strip("/"),
-                self.model_names[0].replace("/", "-"),
-            )
-            if p
-        )
-
-    @property
-    def model_names(self) -> tuple[str, ...]:
-        """The names of MODEL_NAME, each once; the first is the model's own. Empty if it is unset."""
-        return tuple(dict.fromkeys(name for part in (self.model_name or "").split(",") if (name := part.strip())))
 
     @property
     def api_keys(self) -> tuple[str, ...]:

@@ -1,33 +1,40 @@
 """The context that every task of a start receives: settings, clocks, counters, and the cache of checkpoints."""
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 
 from service.checkpoint.load import LoadLimits
+from service.device.memory import Device
 from service.observability.metrics import Metrics
 from service.settings import Settings
+from service.start.devices import Devices
 from service.start.progress import StartProgress
 from service.storage.cache.cache import CheckpointCache
 
 
 @dataclass(frozen=True)
 class StartContext:
-    """One start, of a service, a batch run or a prewarm."""
+    """The start of one model: of a service, for a request, of a batch run or of a prewarm."""
 
     settings: Settings
     metrics: Metrics
     progress: StartProgress
     on_engine_failure: Callable[[], None] = lambda: None  # called from the device thread if the engine dies
     failed: threading.Event = field(default_factory=threading.Event)  # set when a task fails; ends the transfers
+    devices: Devices | None = None  # found by an earlier start of this process
+    memory_share: float = 1.0  # of the device memory for models; a model that needs more for its weights gets all
+    # Called before weights are read or caches allocated, with the bytes that the model takes on each of some devices;
+    # returns once there is room, or raises why there never will be.
+    make_room: Callable[[int, Sequence[Device]], None] = lambda num_bytes, devices: None
 
     @cached_property
     def cache(self) -> CheckpointCache | None:
         """The cache that keeps pulled checkpoints; None with MODEL_STREAM, where a file would take memory twice."""
         if self.settings.model_stream:
             return None
-        return CheckpointCache(self.settings.local_model_cache, max_checkpoints=self.settings.max_cached_models)
+        return CheckpointCache(self.settings.local_model_cache, max_checkpoints=self.settings.max_cached_checkpoints)
 
     @property
     def load_limits(self) -> LoadLimits:

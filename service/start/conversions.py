@@ -51,11 +51,11 @@ def store_conversion(settings: Settings, located: LocatedCheckpoint, uri: str, o
     name = conversion.conversion_name(uri, open_source, _sources(settings))
     if name is None:
         return []
-    cache = CheckpointCache(settings.local_model_cache, max_checkpoints=settings.max_cached_models)
+    cache = CheckpointCache(settings.local_model_cache, max_checkpoints=settings.max_cached_checkpoints)
     local, shared = _local(settings), _shared(settings, uri)
     if shared is not None and conversion.is_conversion(f"{shared.uri}/{name}", open_source):
         return []
-    place = BundleFolder(local, max_bundles=settings.max_cached_models)
+    place = BundleFolder(local, max_bundles=settings.max_cached_checkpoints)
     stored = []
     if place.write_with(name, lambda part: conversion.write_conversion(part, located, cache, Progress())):
         stored.append(place.uri)

@@ -1,37 +1,32 @@
 """The first tasks of every start: the devices of this host, and the checkpoint. Neither needs the other."""
 
 import logging
-from dataclasses import dataclass
 from importlib.resources import files
-from typing import TYPE_CHECKING
 
 from service.checkpoint.discover import LocatedCheckpoint, OpenSource, locate
 from service.device.memory import ACCELERATOR_FRACTION, Device
+from service.errors import SettingsError
 from service.settings import Settings
 from service.settings.compiler import size_gpu_pool
 from service.start.context import StartContext
 from service.start.conversions import find_conversion
+from service.start.devices import Devices
 from service.start.imports import quick_jax_import
 from service.start.progress import Phase
 from service.storage.retry import TransferLimits
 from service.storage.source import open_source
 
-if TYPE_CHECKING:
-    from service.compile.counter import CompileCounter
-
 logger = logging.getLogger(__name__)
 
 
-@dataclass(frozen=True)
-class Devices:
-    """The devices of this host, and the counter of what is compiled for them."""
-
-    devices: tuple[Device, ...]
-    compiles: "CompileCounter"
-
-
 def checkpoint_uri(settings: Settings) -> str:
-    """Return the address of the served checkpoint; the demo model's if none is set."""
+    """Return the address of the served checkpoint; the demo model's if none is set.
+
+    Raises:
+        SettingsError: the settings name a catalogue and not one model.
+    """
+    if settings.has_catalogue:
+        raise SettingsError("MODEL_URI", "is needed here: GCS_BUCKET, CATALOGUE_URI and MODELS_CONFIG name several.")
     return settings.checkpoint_uri or str(files("service") / "demo")
 
 
@@ -43,7 +38,9 @@ def opener(settings: Settings) -> OpenSource:
 
 
 def find_devices(context: StartContext) -> Devices:
-    """Import jax, count its compilations from here on, and find the devices."""
+    """Import jax, count its compilations from here on, and find the devices, unless an earlier start has."""
+    if context.devices is not None:
+        return context.devices
     size_gpu_pool(context.settings.device_memory_fraction or ACCELERATOR_FRACTION)
     with context.progress.phase(Phase.IMPORT, "jax") as facts:
         with quick_jax_import():

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from service.errors import EngineError
 from service.start.context import StartContext
-from service.start.discover import Devices
+from service.start.devices import Devices
 from service.start.imports import end_quick_imports
 from service.start.progress import Phase
 from service.start.tasks import LoadedModel

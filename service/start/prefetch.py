@@ -72,8 +72,10 @@ class PrefetchedWeights:
 def expect_weights(context: StartContext, *, checkpoint: LocatedCheckpoint) -> ExpectedWeights | None:
     """Work out which weights a CPU would serve.
 
-    Returns None on a host with other devices or little memory.
+    Returns None on a host with other devices or little memory, and where the devices are known already.
     """
+    if context.devices is not None:
+        return None
     settings = context.settings
     if not expects_cpu() or settings.tensor_parallel not in (None, 1) or isinstance(checkpoint.layout, LevanterLayout):
         return None

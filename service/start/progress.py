@@ -1,6 +1,7 @@
 """The phases of a start: their clocks, their log lines, and the progress that `/health/ready` reports.
 
 Every time counts from the creation of the process, so it includes the interpreter's own start and the first imports.
+The times of a further model, which a request loads, count from when its load began.
 """
 
 import logging
@@ -47,7 +48,13 @@ class Span:
 class StartProgress:
     """How far a start has come. The threads of the start write it, the event loop reads it."""
 
-    def __init__(self, metrics: Metrics) -> None:
+    def __init__(self, metrics: Metrics, began_s: float | None = None) -> None:
+        """Begin to count.
+
+        Args:
+            metrics: the series of the process.
+            began_s: when the start of a further model began, on the clock of `time.monotonic`; None for the process's.
+        """
         self.pulled = Progress()
         self.facts: dict[str, Any] = {}  # what /admin/stats reports besides the phases
         self.first_token_s: float | None = None  # since the process began, as are the next two
@@ -56,13 +63,14 @@ class StartProgress:
         self.obstacle: str | None = None  # why the start will not be complete, although requests are answered
         self._metrics = metrics
         self._lock = threading.Lock()
-        self.process_began_s = process_began_s()  # on the clock of `time.monotonic`
+        self.began_s = process_began_s() if began_s is None else began_s  # on the clock of `time.monotonic`
         self._running: dict[tuple[Phase, str], float] = {}  # when each began
         self._spans: list[Span] = []
         self._executables = (0, 0)  # done, total
         self._executables_logged_s = 0.0  # seconds since the process began, as is the next
         self._executables_since_s = 0.0
-        self.record(Phase.IMPORT, "settings and server", begin_s=0.0, is_whole=True)
+        if began_s is None:
+            self.record(Phase.IMPORT, "settings and server", begin_s=0.0, is_whole=True)
 
     @property
     def is_answering(self) -> bool:
@@ -82,7 +90,7 @@ class StartProgress:
 
     def elapsed_s(self) -> float:
         """Return the age of the process."""
-        return time.monotonic() - self.process_began_s
+        return time.monotonic() - self.began_s
 
     @contextmanager
     def phase(self, phase: Phase, part: str = "", *, begin_s: float | None = None) -> Iterator[dict[str, Any]]:
@@ -132,7 +140,7 @@ class StartProgress:
         """
         self.answering_s = self.elapsed_s()
         if first_token_s is not None:
-            self.first_token_s = first_token_s - self.process_began_s
+            self.first_token_s = first_token_s - self.began_s
         logger.info("answering", extra={"seconds": round(self.answering_s, 3)})
 
     def mark_incomplete(self, obstacle: str) -> None:

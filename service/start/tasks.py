@@ -12,18 +12,19 @@ from typing import TYPE_CHECKING, Any
 from service.bundles.location import local_folder
 from service.bundles.prefetch import PrefetchedBundle, prefetch_bundle
 from service.checkpoint.discover import LocatedCheckpoint
-from service.checkpoint.load import load_checkpoint
+from service.checkpoint.load import LoadedWeights, load_checkpoint
 from service.errors import MalformedCheckpoint
 from service.models.encoders.registry import is_encoder
 from service.settings import Settings
 from service.start.context import StartContext
-from service.start.discover import Devices, checkpoint_uri
+from service.start.devices import Devices
+from service.start.discover import checkpoint_uri
 from service.start.prefetch import ExpectedWeights, PrefetchedWeights
 from service.start.progress import Phase
 from service.storage.location import HubLocation, parse_location
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable
     from pathlib import Path
 
     import jax
@@ -43,28 +44,42 @@ class LoadedModel:
 
     served: "Served"
     running: "Running"
+    release_files: "Callable[[], None]"  # lets the cache delete the checkpoint
+
+    def unload(self) -> None:
+        """End the device thread; the memory is free once the caller drops this object."""
+        self.running.stop()
+        self.release_files()
 
 
 def read_last_bundle(context: StartContext) -> PrefetchedBundle:
-    """Read the bundle that this machine used last while jax imports."""
+    """Read the bundle that this machine used last while jax imports; a later start of a process reads none ahead."""
+    if context.devices is not None:
+        return PrefetchedBundle()
     return prefetch_bundle(local_folder(context.settings))
 
 
 def choose_spec(context: StartContext, *, devices: Devices, checkpoint: LocatedCheckpoint) -> "ModelSpec":
     """Choose dtype, sizes, kernel and mesh from configuration and devices."""
     choose = import_choice(context, checkpoint)
-    spec = choose(context.settings, checkpoint, devices.devices)
+    spec = choose(context.settings, checkpoint, devices.devices, memory_share=context.memory_share)
     logger.info(
         "planned",
         extra={
             "dtype": spec.dtype.name,
             "weights_bytes": spec.weights_bytes,
+            "memory_bytes": spec.memory_bytes,
             "tensor_parallel": spec.mesh.num_devices,
             "bundle": spec.key.digest,
             **spec.facts,
         },
     )
     return spec
+
+
+def make_room(context: StartContext, *, spec: "ModelSpec") -> None:
+    """Wait until the device has room for weights and caches, where other models share it."""
+    context.make_room(spec.memory_bytes, spec.mesh.devices)
 
 
 def load_weights(
@@ -74,17 +89,17 @@ def load_weights(
     spec: "ModelSpec",
     expected_weights: ExpectedWeights | None,
     prefetched_weights: PrefetchedWeights | None,
-) -> "Mapping[str, jax.Array]":
+) -> "LoadedWeights[jax.Array]":
     """Place the prefetched weights, or load those that the engine asks for."""
     begin_s = None if prefetched_weights is None else prefetched_weights.begin_s
     with context.progress.phase(Phase.WEIGHTS, begin_s=begin_s) as facts:
         facts["weights_bytes"] = spec.weights_bytes
         if prefetched_weights is not None and expected_weights is not None:
             if expected_weights.match(spec):
-                return spec.mesh.alias_host_arrays(prefetched_weights.loaded.weights)
+                on_host = prefetched_weights.loaded
+                return LoadedWeights(spec.mesh.alias_host_arrays(on_host.weights), on_host.release)
             prefetched_weights.loaded.release()
-        loaded = load_checkpoint(checkpoint, spec.specs, mesh=spec.mesh, limits=context.load_limits)
-        return loaded.weights
+        return load_checkpoint(checkpoint, spec.specs, mesh=spec.mesh, limits=context.load_limits)
 
 
 def find_bundle(
@@ -146,20 +161,26 @@ def start_engine(
     context: StartContext,
     *,
     spec: "ModelSpec",
-    weights: "Mapping[str, jax.Array]",
+    weights: "LoadedWeights[jax.Array]",
     executables: "Executables",
     device_state: Any,
 ) -> "Running":
     """Start the device thread."""
     with context.progress.phase(Phase.WARM):
-        return spec.start(context, weights, executables.by_name, device_state)
+        return spec.start(context, weights.weights, executables.by_name, device_state)
 
 
 def assemble_model(
-    context: StartContext, *, checkpoint: LocatedCheckpoint, spec: "ModelSpec", engine: "Running", tokenizer: "Text"
+    context: StartContext,
+    *,
+    checkpoint: LocatedCheckpoint,
+    spec: "ModelSpec",
+    weights: "LoadedWeights[jax.Array]",
+    engine: "Running",
+    tokenizer: "Text",
 ) -> LoadedModel:
     """Put engine and tokenizer together: requests are answered from here on."""
-    name, *other_names = context.settings.model_names or (_default_name(context.settings),)
+    name, *other_names = served_names(context.settings)
     versions = f"{spec.key.digest} {checkpoint.weights.version}"
     served = engine.served(
         tokenizer,
@@ -168,7 +189,7 @@ def assemble_model(
         system_fingerprint=f"fp_{hashlib.sha256(versions.encode()).hexdigest()[:12]}",
         created=int(time.time()),
     )
-    return LoadedModel(served, engine)
+    return LoadedModel(served, engine, weights.release)
 
 
 def import_choice(context: StartContext, checkpoint: LocatedCheckpoint) -> "Callable[..., ModelSpec]":
@@ -181,6 +202,11 @@ def import_choice(context: StartContext, checkpoint: LocatedCheckpoint) -> "Call
         from service.start.kinds.engine_spec import choose_engine_spec
 
         return choose_engine_spec
+
+
+def served_names(settings: Settings) -> tuple[str, ...]:
+    """Return every name of the one model that the settings name; the first is its own."""
+    return settings.model_names or (_default_name(settings),)
 
 
 def _default_name(settings: Settings) -> str:

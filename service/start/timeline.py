@@ -1,11 +1,14 @@
 """The picture of a start: its graph with the times of each task, and below it what the phases spent their time on."""
 
+import logging
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from service.start.graph import TaskTimes, direct_edges
 from service.start.progress import Phase, Span, StartProgress
+
+logger = logging.getLogger(__name__)
 
 COLORS = {
     Phase.IMPORT: "#8d99ae",
@@ -23,13 +26,23 @@ LATE_SHARE = 0.2
 SMALLEST_BAR_SHARE = 1 / 400
 
 
+def draw_or_warn(progress: StartProgress, tasks: Sequence[TaskTimes], path: Path, title: str) -> None:
+    """Draw a start; log that it was drawn, or why it was not, since the service answers all the same."""
+    try:
+        draw(progress, tasks, path, title)
+    except OSError as error:
+        logger.warning("the picture was not written", extra={"reason": str(error)})
+    else:
+        logger.info("drew the start", extra={"file": str(path)})
+
+
 def draw(progress: StartProgress, tasks: Sequence[TaskTimes], path: Path, title: str) -> None:
     """Draw a finished start; the suffix of the path chooses the format."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
     # What ended before the graph ran (the interpreter, the server) is a span alone.
-    begin_of_process_s = progress.process_began_s
+    begin_of_process_s = progress.began_s
     nodes = sorted(tasks, key=lambda times: times.begin_s)
     spans = _in_order_of_phases(progress.spans)
     end_s = max([span.end_s for span in spans] + [progress.ready_s or 0.0])

@@ -98,7 +98,7 @@ class HubSource:
         progress: Progress,
         cancelled: threading.Event | None = None,
     ) -> PulledCheckpoint:
-        """Fetch files into the Hub's layout below the cache, which MAX_CACHED_MODELS does not count.
+        """Fetch files into the Hub's layout below the cache, which MAX_CACHED_CHECKPOINTS does not count.
 
         Raises:
             HostileName: two names cannot be files of one folder.

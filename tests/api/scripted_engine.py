@@ -8,6 +8,7 @@ import httpx
 
 from service.api.application import create_api
 from service.api.dependencies import ServedModel
+from service.api.held import OneModel
 from service.engine.clock import Clock
 from service.engine.request import FinishReason, TokenEvent, TokenLogprobs
 from service.errors import Overloaded
@@ -106,7 +107,7 @@ class ScriptedEngine:
         return self.streams[-1]
 
 
-class ScriptedReadiness:
+class ScriptedReadiness(OneModel):
     def __init__(self, model):
         self.model = model
         self.error = None

@@ -14,6 +14,8 @@ DOCUMENT = {
     "max_model_len": MAX_MODEL_LEN,
     "dtype": "float32",
     "quantization": "int8",
+    "state": "ready",
+    "capabilities": ["chat/completions", "responses", "completions"],
 }
 
 

@@ -61,7 +61,7 @@ def test_the_prefetched_weights_are_those_that_the_engine_would_have_loaded(dtyp
     assert expected.match(spec)
     weights = load_weights(
         context, checkpoint=checkpoint, spec=spec, expected_weights=expected, prefetched_weights=prefetched
-    )
+    ).weights
     assert context.progress.pulled.bytes_done == WEIGHTS_BYTES  # once
     usual = load_checkpoint(checkpoint, spec.specs, mesh=spec.mesh, limits=context_of().load_limits).weights
     assert list(weights) == list(usual)
@@ -81,7 +81,7 @@ def test_weights_lie_where_they_are_read_fastest_and_are_placed_without_a_copy()
         spec=spec_of(context, checkpoint),
         expected_weights=expected,
         prefetched_weights=prefetched,
-    )
+    ).weights
     assert {name: weight.unsafe_buffer_pointer() for name, weight in placed.items()} == places
 
 
@@ -95,7 +95,7 @@ def test_an_engine_that_asks_for_other_weights_ends_the_prefetch_and_gets_its_ow
     assert prefetch_weights(context, checkpoint=checkpoint, expected_weights=expected) is None
     weights = load_weights(
         context, checkpoint=checkpoint, spec=spec, expected_weights=expected, prefetched_weights=prefetched
-    )
+    ).weights
     assert {weight.dtype.name for weight in weights.values()} == {"bfloat16"}
 
 

@@ -43,7 +43,7 @@ class BatchWorker:
         Args:
             api: the app that answers.
             batches: the batches of all owners.
-            readiness: knows the served model.
+            readiness: knows the models.
             metrics: the series that count batches and their lines.
             max_in_flight: requests of all batches at once.
             max_line_bytes: the longest line of an input file.
@@ -133,7 +133,7 @@ class BatchWorker:
             self._batches,
             claim,
             self._api,
-            models=self._readiness.served_model().names,
+            models=[name for model in self._readiness.listed() for name in model.names],
             slots=self._slots,
             cancelled=cancelled,
             max_line_bytes=self._max_line_bytes,

@@ -6,19 +6,24 @@ from service.api.openapi.answer_object import AnswerObject
 
 
 class Model(AnswerObject):
-    """A served model."""
+    """A model that requests may name."""
 
     id: str
     """The `model` of requests."""
     object: Literal["model"]
     created: int
-    """Unix time of the load, in seconds."""
+    """Unix time of the load, or of the start if it is not loaded, in seconds."""
     owned_by: str
     root: str
     """The name of the model under its first name."""
     parent: None
-    max_model_len: int
-    """Context length in tokens, prompt and completion together; for an encoder, the longest text."""
+    max_model_len: int | None
+    """Context length in tokens, prompt and completion together; for an encoder, the longest text. Null if it is not
+    known before the model is loaded."""
+    state: Literal["available", "loading", "ready"]
+    """Whether it is loaded. A request loads it, and waits for that."""
+    capabilities: list[str] | None = None
+    """The routes that it answers, below /v1/; absent before it is loaded."""
     embedding_dimensions: int | None = None
     """The dimensions of an encoder's vectors; absent for a model that generates text."""
     dtype: str | None = None

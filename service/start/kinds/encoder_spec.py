@@ -48,6 +48,11 @@ class EncoderSpec(ModelSpec):
 
     @property
     @override
+    def memory_bytes(self) -> int:
+        return self.weights_bytes
+
+    @property
+    @override
     def names(self) -> ProgramNames:
         shapes, groups = self.shapes, self.layer_groups
         smallest, largest = shapes.buckets[0], shapes.buckets[-1]
@@ -127,8 +132,12 @@ class EncoderSpec(ModelSpec):
         EncoderRunner(self.shapes, self.layer_groups, weights, executables).run_all()
 
 
-def choose_encoder_spec(settings: Settings, located: LocatedCheckpoint, devices: Sequence[Device]) -> EncoderSpec:
+def choose_encoder_spec(
+    settings: Settings, located: LocatedCheckpoint, devices: Sequence[Device], *, memory_share: float = 1.0
+) -> EncoderSpec:
     """Choose dtype and sizes, and name the bundle that they need; an encoder runs on one device.
+
+    Its share of the memory decides nothing, since it has no cache that would fill it.
 
     Raises:
         UnsupportedModel: a feature of this model is not served.

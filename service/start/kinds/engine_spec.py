@@ -14,9 +14,9 @@ from service.compile.program import Executable, Program
 from service.device.memory import Device, usable_memory_bytes
 from service.device.mesh import DeviceMesh, choose_mesh
 from service.engine.shapes import EngineShapes
-from service.engine.sizing import ModelSize, fit_engine
+from service.engine.sizing import ModelSize, engine_bytes, fit_engine
 from service.engine.steps.names import compile_order, first_names, program_names, sufficient_names
-from service.errors import SettingsError
+from service.errors import DoesNotFit, SettingsError
 from service.kernels.choice import HeadShape, KernelChoice, choose_kernel
 from service.models.config import DecoderConfig
 from service.models.decoder_weights import decoder_weight_specs
@@ -47,6 +47,7 @@ class EngineSpec(ModelSpec):
     shapes: EngineShapes
     kernel: KernelChoice
     quantization: Quantization
+    taken_bytes: int  # on each device
 
     @cached_property
     def layer_groups(self) -> tuple[LayerGroup, ...]:
@@ -61,6 +62,11 @@ class EngineSpec(ModelSpec):
     def number_formats(self) -> Mapping[str, str]:
         """The dtype of activations and cache, and the storage of weights."""
         return {"dtype": self.dtype.name, "quantization": self._storage.value}
+
+    @property
+    @override
+    def memory_bytes(self) -> int:
+        return self.taken_bytes
 
     @property
     @override
@@ -140,8 +146,13 @@ class EngineSpec(ModelSpec):
         Runner(self.shapes, self.layer_groups, weights, executables).warm()
 
 
-def choose_engine_spec(settings: Settings, located: LocatedCheckpoint, devices: Sequence[Device]) -> EngineSpec:
+def choose_engine_spec(
+    settings: Settings, located: LocatedCheckpoint, devices: Sequence[Device], *, memory_share: float = 1.0
+) -> EngineSpec:
     """Choose devices, dtype and sizes, and name the bundle that they need.
+
+    Sizes follow from the model's share of the memory and not from what is free now, so that a model has the same pages
+    and the same bundle whatever is loaded beside it. A model that does not fit in its share gets all of the memory.
 
     Raises:
         UnsupportedModel: the family, or a feature of this model, is not served.
@@ -159,9 +170,15 @@ def choose_engine_spec(settings: Settings, located: LocatedCheckpoint, devices: 
     specs = decoder_weight_specs(config, dtype, quantization)
     kernel = _choose_kernel(config, dtype, mesh)
     memory_bytes = usable_memory_bytes(mesh.devices, settings.device_memory_fraction)
-    shapes = choose_shapes(settings, config, dtype, mesh, memory_bytes)
+    try:
+        shapes = choose_shapes(settings, config, dtype, mesh, int(memory_bytes * memory_share))
+    except DoesNotFit:
+        if memory_share == 1:
+            raise
+        shapes = choose_shapes(settings, config, dtype, mesh, memory_bytes)
+    taken_bytes = engine_bytes(_model_size(settings, config, dtype, mesh), shapes)
     key = bundle_key(config, dtype, shapes, mesh, quantization)
-    return EngineSpec(dtype, specs, mesh, key, config, shapes, kernel, quantization)
+    return EngineSpec(dtype, specs, mesh, key, config, shapes, kernel, quantization, taken_bytes)
 
 
 def choose_shapes(
@@ -180,19 +197,8 @@ def choose_shapes(
         SettingsError: the operator asks for more context than the model was made for.
         DoesNotFit: the devices are too small.
     """
-    kernel = choose_kernel(mesh.devices[0], _head_shape(config, dtype, mesh))
     return fit_engine(
-        ModelSize(
-            context_len=config.context_len,
-            vocab_size=config.vocab_size,
-            weights_bytes=weights_bytes(decoder_weight_specs(config, dtype, Quantization(settings.quantization)), mesh),
-            kv_bytes_per_token=config.kv_bytes_per_token(dtype.itemsize)
-            * kernel.cached_head_dim
-            // config.head_dim
-            // mesh.num_devices,
-            has_slot_cache=kernel.has_slot_cache,
-            max_table_bytes=kernel.max_table_bytes,
-        ),
+        _model_size(settings, config, dtype, mesh),
         memory_bytes=memory_bytes,
         max_num_seqs=settings.max_num_seqs,
         page_size=settings.page_size,
@@ -210,6 +216,21 @@ def _checked_quantization(settings: Settings, config: DecoderConfig) -> Quantiza
         )
         raise SettingsError("QUANTIZATION", message)
     return quantization
+
+
+def _model_size(settings: Settings, config: DecoderConfig, dtype: np.dtype, mesh: DeviceMesh) -> ModelSize:
+    kernel = choose_kernel(mesh.devices[0], _head_shape(config, dtype, mesh))
+    return ModelSize(
+        context_len=config.context_len,
+        vocab_size=config.vocab_size,
+        weights_bytes=weights_bytes(decoder_weight_specs(config, dtype, Quantization(settings.quantization)), mesh),
+        kv_bytes_per_token=config.kv_bytes_per_token(dtype.itemsize)
+        * kernel.cached_head_dim
+        // config.head_dim
+        // mesh.num_devices,
+        has_slot_cache=kernel.has_slot_cache,
+        max_table_bytes=kernel.max_table_bytes,
+    )
 
 
 def _choose_kernel(config: DecoderConfig, dtype: np.dtype, mesh: DeviceMesh) -> KernelChoice:

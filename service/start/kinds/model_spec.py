@@ -105,6 +105,11 @@ class ModelSpec(ABC):
         """What the weights take on each device."""
         return weights_bytes(self.specs, self.mesh)
 
+    @property
+    @abstractmethod
+    def memory_bytes(self) -> int:
+        """What the running model takes on each device."""
+
     def recipe(self) -> list[dict[str, Any]]:
         """Return how each weight is made and split, as plain JSON."""
         return [

@@ -145,7 +145,7 @@ class CheckpointCache:
 
         Args:
             root: LOCAL_MODEL_CACHE.
-            max_checkpoints: MAX_CACHED_MODELS.
+            max_checkpoints: MAX_CACHED_CHECKPOINTS.
             verify_fully: sum every file at every start, and not only those whose `lstat` changed.
         """
         self.root = root.expanduser().absolute()

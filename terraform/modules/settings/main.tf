@@ -15,7 +15,7 @@ locals {
     GOOGLE_CLOUD_PROJECT    = var.project_id
     LOCAL_MODEL_CACHE       = local.streams ? null : var.cache_path
     LOG_FORMAT              = "json"
-    MAX_CACHED_MODELS       = "1"
+    MAX_CACHED_CHECKPOINTS  = "1"
     MAX_CONCURRENT_REQUESTS = tostring(local.concurrency)
     MAX_MODEL_LEN           = var.max_model_len == null ? null : tostring(var.max_model_len)
     MAX_NUM_SEQS            = tostring(var.slots)

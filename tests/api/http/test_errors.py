@@ -6,6 +6,7 @@ from service import errors
 from service.api.http.errors import error_answer, logged_error_answer
 
 REFUSALS = [
+    errors.AmbiguousModel("a-b-c", ["a/b-c", "a-b/c"]),
     errors.InvalidParameter("no", param="seed"),
     errors.UnsupportedParameter("n"),
     errors.UnknownParameter("foo"),
@@ -29,6 +30,8 @@ REFUSALS = [
     errors.Overloaded(running=1, limit=1, retry_after_s=7),
     errors.TooManyConnections(5),
     errors.NotReady("weights"),
+    errors.ModelNotLoaded("a", "weights", retry_after_s=5),
+    errors.ModelLoadFailed("a", "it is too large"),
     errors.Draining(),
     errors.DeadlineExceeded(1.0),
 ]

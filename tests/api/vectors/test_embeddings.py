@@ -183,7 +183,7 @@ async def test_an_encoder_refuses_to_generate_by_name(path, body):
 
 
 async def test_a_model_that_generates_refuses_to_embed_by_name():
-    response = await Service().post("/v1/embeddings", {"model": "m", "input": "hi"})
+    response = await Service().post("/v1/embeddings", {"model": "org/small-chat", "input": "hi"})
     assert (response.status_code, error_of(response)["code"]) == (400, "unsupported_model")
     assert "/v1/chat/completions" in error_of(response)["message"]
 

@@ -110,7 +110,7 @@ async def test_kinds_of_models_refuse_one_anothers_routes_by_name(service):
     for answer in (
         await service.post("/v1/embeddings", input="cat"),
         await EncoderService().post("/v1/rerank", query="the", documents=["cat"]),
-        await Service().post("/v1/score", {"model": "m", "text_1": "a", "text_2": "b"}),
+        await Service().post("/v1/score", {"model": "org/small-chat", "text_1": "a", "text_2": "b"}),
     ):
         assert (answer.status_code, error_of(answer)["code"]) == (400, "unsupported_model")
     assert "/v1/rerank" in error_of(await service.post("/v1/embeddings", input="cat"))["message"]

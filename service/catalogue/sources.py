@@ -1,0 +1,71 @@
+"""The catalogue that the settings name: one model, a file that describes several, a folder or a bucket of them."""
+
+from functools import partial
+from pathlib import Path
+
+from service.catalogue.catalogue import Catalogue
+from service.catalogue.entry import ModelEntry
+from service.errors import CheckpointError, SettingsError
+from service.settings import Settings
+from service.storage.location import GcsLocation, HubLocation, LocalLocation, parse_location
+from service.storage.source import open_source
+
+
+def one_model(uri: str, names: tuple[str, ...]) -> Catalogue:
+    """Return the catalogue of a process that serves one model, which stays loaded.
+
+    Args:
+        uri: of its checkpoint.
+        names: every name that requests may use; the first is the model's own.
+    """
+    entry = ModelEntry(name=names[0], aliases=names[1:], uri=uri, is_preloaded=True, keeps_loaded=True)
+    return Catalogue([entry])
+
+
+def catalogue_of_settings(settings: Settings) -> Catalogue:
+    """Return the catalogue of MODELS_CONFIG and CATALOGUE_URI (or GCS_BUCKET); what is listed comes with `refresh`.
+
+    Raises:
+        SettingsError: an address is malformed, or the file cannot be read or is wrong; names its line.
+    """
+    described: tuple[ModelEntry, ...] = ()
+    if settings.models_config is not None:
+        from service.catalogue.described import read_models
+
+        described = read_models(_text(settings, settings.models_config), settings.models_config)
+    if settings.catalogue_address is None:
+        for entry in described:
+            if not entry.uri:
+                message = f"the model {entry.name!r} needs a 'uri', since neither CATALOGUE_URI nor GCS_BUCKET is set."
+                raise SettingsError("MODELS_CONFIG", message)
+        return Catalogue(described, wanted=settings.wanted_models)
+    location = parse_location(settings.catalogue_address, "CATALOGUE_URI")
+    if isinstance(location, HubLocation):
+        raise SettingsError("CATALOGUE_URI", f"{location.uri!r} cannot be listed. Write gs://bucket/prefix or a path.")
+    from service.catalogue.listing import list_models
+
+    listing = partial(list_models, location, emulator_host=settings.storage_emulator_host)
+    return Catalogue(described, uri=location.uri, listing=listing, wanted=settings.wanted_models)
+
+
+def _text(settings: Settings, uri: str) -> str:
+    """Return the text of MODELS_CONFIG."""
+    from service.catalogue.described import MAX_BYTES, VARIABLE
+
+    folder, _, name = uri.rpartition("/")
+    location = parse_location(uri, VARIABLE)
+    try:
+        if isinstance(location, LocalLocation):
+            return Path(location.path).read_text()
+        if isinstance(location, GcsLocation) and folder != "gs:/":
+            source = open_source(
+                parse_location(folder, VARIABLE),
+                cache_root=settings.local_model_cache,
+                emulator_host=settings.storage_emulator_host,
+            )
+            found = [info for info in source.list() if info.name == name and info.size_bytes <= MAX_BYTES]
+            if found:
+                return source.read(found[0]).decode()
+    except (OSError, UnicodeDecodeError, CheckpointError) as error:
+        raise SettingsError(VARIABLE, f"{uri} cannot be read: {error}") from error
+    raise SettingsError(VARIABLE, f"there is no file {uri} of at most {MAX_BYTES:,} bytes. Write gs://… or a path.")

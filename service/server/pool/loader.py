@@ -1,0 +1,124 @@
+"""The load of one model of a catalogue: its settings, its start, and what later starts take over from the first."""
+
+import time
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+from service.catalogue.entry import ModelEntry
+from service.device.memory import Device, usable_memory_bytes
+from service.observability.metrics import Metrics
+from service.server.pool.residence import Loading, MakeRoom
+from service.settings import Settings
+from service.start.context import StartContext
+from service.start.graph import Task
+from service.start.load import ModelStart
+from service.start.progress import StartProgress
+
+if TYPE_CHECKING:
+    from service.start.devices import Devices
+    from service.start.tasks import LoadedModel
+
+
+def settings_of(entry: ModelEntry, settings: Settings) -> Settings:
+    """Return the settings with which a model of a catalogue is loaded: its own, and the process's."""
+    own = {
+        "model_uri": entry.uri,
+        "model_name": ",".join(entry.names),
+        "tokenizer_uri": entry.tokenizer_uri,
+        "dtype": entry.dtype,
+        "max_model_len": entry.max_model_len,
+    }
+    given = {name: value for name, value in own.items() if value is not None}
+    no_catalogue = dict.fromkeys(("gcs_bucket", "catalogue_uri", "models_config", "models"))
+    return settings.model_copy(update={**no_catalogue, "gcs_model_prefix": "", **given})
+
+
+class StartLoading(Loading):
+    """A start under way."""
+
+    def __init__(self, start: ModelStart, context: StartContext) -> None:
+        self.start = start
+        self._context = context
+
+    def wait(self) -> "LoadedModel":
+        """Wait until the model answers."""
+        return self.start.wait_for_model()
+
+    def wait_until_complete(self) -> None:
+        """Wait until its executables and its bundle are complete."""
+        self.start.wait_until_ready()
+
+    def cancel(self) -> None:
+        """End its transfers."""
+        self._context.failed.set()
+
+    def progress(self) -> dict[str, Any]:
+        """Return the progress of the start."""
+        return self._context.progress.progress()
+
+    def summary(self) -> str:
+        """Return the progress as a phrase."""
+        return self._context.progress.summary()
+
+
+class Loader:
+    """Begins the loads of a process; the `Load` of its pool."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        metrics: Metrics,
+        progress: StartProgress,
+        *,
+        before_answering: Sequence[Task],
+        on_engine_failure: Callable[[], None],
+    ) -> None:
+        """Prepare the first load, which is a part of the start of the process.
+
+        Args:
+            settings: of the process.
+            metrics: of the process.
+            progress: of the process's start, which is that of its first model.
+            before_answering: tasks that the first answer waits for.
+            on_engine_failure: called from the device thread of any model if it dies.
+        """
+        self._settings, self._metrics, self._progress = settings, metrics, progress
+        self._before_answering = before_answering
+        self._on_engine_failure = on_engine_failure
+        self.first: StartLoading | None = None
+        self._devices: Devices | None = None
+
+    def __call__(self, entry: ModelEntry, make_room: MakeRoom) -> StartLoading:
+        """Begin to load a model."""
+        is_first = self.first is None and self._devices is None
+        settings = settings_of(entry, self._settings) if self._settings.has_catalogue else self._settings
+        context = StartContext(
+            settings,
+            self._metrics,
+            self._progress if is_first else StartProgress(self._metrics, time.monotonic()),
+            self._on_engine_failure,
+            devices=self._known_devices(),
+            memory_share=self._share(entry),
+            make_room=lambda num_bytes, devices: make_room(num_bytes, self._capacity_bytes(devices)),
+        )
+        loading = StartLoading(ModelStart(context, self._before_answering if is_first else ()), context)
+        if is_first:
+            self.first = loading
+        return loading
+
+    def keep_devices(self, devices: "Devices") -> None:
+        """Take over the devices that the start of the process has found, and let go of that start and its weights."""
+        self._devices, self.first = devices, None
+
+    def _known_devices(self) -> "Devices | None":
+        if self._devices is None and self.first is not None:
+            return self.first.start.run.wait("devices")
+        return self._devices
+
+    def _share(self, entry: ModelEntry) -> float:
+        if entry.memory_share is not None:
+            return entry.memory_share
+        return 1 / self._settings.max_cached_models if self._settings.has_catalogue else 1.0
+
+    def _capacity_bytes(self, devices: Sequence[Device]) -> int:
+        return usable_memory_bytes(devices, self._settings.device_memory_fraction)

@@ -1,0 +1,99 @@
+"""The pool that the settings ask for, and its catalogue, which is kept up to date."""
+
+import asyncio
+import logging
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from service.catalogue.catalogue import Catalogue
+from service.catalogue.entry import ModelEntry
+from service.catalogue.sources import catalogue_of_settings, one_model
+from service.errors import CheckpointError
+from service.observability.metrics import Metrics
+from service.server.pool.loader import Loader
+from service.server.pool.pool import ModelPool
+from service.server.pool.state import PoolLimits
+from service.settings import Settings
+from service.start.context import StartContext
+from service.start.discover import checkpoint_uri, find_devices
+from service.start.graph import GraphRun, Task
+from service.start.imports import end_quick_imports
+from service.start.progress import Phase, StartProgress
+from service.start.tasks import served_names
+
+if TYPE_CHECKING:
+    from service.server.pool.line import OnComplete
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class OpenedPool:
+    """A pool that has loaded nothing yet."""
+
+    pool: ModelPool
+    loader: Loader
+    catalogue: Catalogue
+
+    @property
+    def preloaded(self) -> list[ModelEntry]:
+        """The models to load before the start ends."""
+        return [entry for entry in self.catalogue.entries if entry.is_preloaded]
+
+    async def keep_refreshed(self, interval_s: float) -> None:
+        """List the catalogue again and again, until this is cancelled."""
+        while True:
+            await asyncio.sleep(interval_s)
+            try:
+                await asyncio.to_thread(self.catalogue.refresh)
+            except (CheckpointError, OSError) as error:  # the models stay as they were
+                logger.warning("the catalogue cannot be listed", extra={"reason": str(error)})
+
+
+def open_pool(
+    settings: Settings,
+    metrics: Metrics,
+    progress: StartProgress,
+    *,
+    before_answering: Sequence[Task],
+    on_engine_failure: Callable[[], None],
+    on_complete: "OnComplete",
+) -> OpenedPool:
+    """Return the pool of a process; a catalogue is listed first.
+
+    Raises:
+        SettingsError: the catalogue is wrong.
+        CheckpointError: its listing did not come.
+    """
+    loader = Loader(settings, metrics, progress, before_answering=before_answering, on_engine_failure=on_engine_failure)
+    if settings.has_catalogue:
+        with progress.phase(Phase.LOCATE, "catalogue") as facts:
+            catalogue = catalogue_of_settings(settings)
+            catalogue.refresh()
+            facts["models"] = len(catalogue.entries)
+    else:
+        catalogue = one_model(checkpoint_uri(settings), served_names(settings))
+    limits = PoolLimits(
+        max_models=settings.max_cached_models if settings.has_catalogue else 1,
+        max_waiting=settings.max_concurrent_requests,
+        load_wait_s=settings.model_load_wait_seconds,
+    )
+    return OpenedPool(ModelPool(catalogue, loader, limits, on_complete), loader, catalogue)
+
+
+def start_without_model(
+    settings: Settings, metrics: Metrics, progress: StartProgress, loader: Loader, tasks: Sequence[Task]
+) -> None:
+    """Do what a start does for every model: import jax, find the devices, run the tasks.
+
+    Raises:
+        StartError: there are no devices.
+    """
+    context = StartContext(settings, metrics, progress)
+    run = GraphRun((Task("devices", find_devices), *tasks), context)
+    run.wait_for_all()
+    loader.keep_devices(run.wait("devices"))
+    end_quick_imports()
+    progress.mark_answering(None)
+    progress.mark_ready()

@@ -1,0 +1,261 @@
+"""Models are loaded once, for those who wait; they go when they are idle; nobody waits for ever."""
+
+import asyncio
+import threading
+
+import pytest
+
+from service.errors import (
+    Draining,
+    MissingParameter,
+    ModelLoadFailed,
+    ModelNotLoaded,
+    Overloaded,
+    UnknownModel,
+)
+from tests.server.pool.fake_loads import FakeLoads, pool_of
+
+pytestmark = pytest.mark.anyio
+
+
+@pytest.fixture
+def anyio_backend():
+    return "asyncio"
+
+
+async def use(pool, name):
+    """One request from its beginning to its end; return the model that answered."""
+    held = pool.hold(name) or await pool.wait_for(name)
+    await asyncio.sleep(0)
+    held.release()
+    return held.model.name
+
+
+def loaded(pool):
+    return [state.names[0] for state in pool.listed() if state.state == "ready"]
+
+
+async def begun(loads, name):
+    await asyncio.to_thread(loads.begun[name].wait, 20)
+
+
+async def until(condition):
+    async with asyncio.timeout(20):
+        while not condition():
+            await asyncio.sleep(0.005)
+
+
+async def test_concurrent_requests_load_a_model_once():
+    loads = FakeLoads()
+    pool = pool_of(loads, "a")
+    assert pool.hold("a") is None
+    assert await asyncio.gather(*(use(pool, "a") for _ in range(20))) == ["a"] * 20
+    assert await use(pool, "a") == "a"
+    assert loads.log == ["load a"]
+
+
+async def test_the_least_recently_used_model_makes_room():
+    loads = FakeLoads()
+    pool = pool_of(loads, *"abc")
+    for name in "abac":
+        assert await use(pool, name) == name
+    assert loads.log == ["load a", "load b", "unload b", "load c"]
+    assert loaded(pool) == ["a", "c"]
+
+
+async def test_the_bytes_decide_and_not_the_number_alone():
+    loads = FakeLoads(a=40, b=40, c=60)
+    pool = pool_of(loads, *"abc", max_models=3)
+    for name in "abc":
+        await use(pool, name)
+    assert loads.log == ["load a", "load b", "unload a", "load c"]
+
+
+async def test_a_model_with_an_open_request_stays_until_it_has_ended():
+    loads = FakeLoads()
+    pool = pool_of(loads, *"ab", max_models=1)
+    held = await pool.wait_for("a")
+    waiting = asyncio.create_task(use(pool, "b"))
+    await until(lambda: pool.listed()[1].state == "loading")
+    assert not waiting.done()
+    assert loads.log == ["load a"]
+    held.release()
+    assert await waiting == "b"
+    assert loads.log == ["load a", "unload a", "load b"]
+
+
+async def test_a_model_that_is_always_busy_yields_and_its_requests_wait_their_time():
+    loads = FakeLoads()
+    pool = pool_of(loads, *"ab", max_models=1, load_wait_s=1)
+    stop = False
+    answered = {"a": 0, "b": 0}
+
+    async def keep_busy():
+        while not stop:
+            held = pool.hold("a") or await pool.wait_for("a")
+            await asyncio.sleep(0.01)
+            answered["a"] += 1
+            held.release()
+
+    async with asyncio.TaskGroup() as group:
+        for _ in range(4):
+            group.create_task(keep_busy())
+        await until(lambda: answered["a"] > 4)
+        assert await use(pool, "b") == "b"
+        before = answered["a"]
+        await until(lambda: answered["a"] > before)
+        stop = True
+    assert loads.log[:4] == ["load a", "unload a", "load b", "unload b"]
+
+
+async def test_a_model_that_never_fits_is_refused_with_the_numbers_and_takes_no_room():
+    loads = FakeLoads(a=10, big=101)
+    pool = pool_of(loads, "a", "big")
+    await use(pool, "a")
+    with pytest.raises(ModelLoadFailed, match="needs 101 bytes on each device and 100 are available"):
+        await pool.wait_for("big")
+    assert loads.log == ["load a"]
+
+
+async def test_a_load_that_fails_tells_those_who_wait_and_leaves_the_others():
+    loads = FakeLoads()
+    loads.failures["bad"] = OSError("the disk is full")
+    pool = pool_of(loads, "a", "bad")
+    await use(pool, "a")
+    results = await asyncio.gather(*(pool.wait_for("bad") for _ in range(3)), return_exceptions=True)
+    assert [type(result) for result in results] == [ModelLoadFailed] * 3
+    assert "the disk is full" in str(results[0])
+    with pytest.raises(ModelLoadFailed):  # it is not tried again at once
+        await pool.wait_for("bad")
+    assert loads.log == ["load a", "load bad"]
+    assert await use(pool, "a") == "a"
+
+
+async def test_the_wait_has_an_end_with_the_progress_and_the_load_goes_on():
+    loads = FakeLoads()
+    may_load = loads.hold_back("a")
+    pool = pool_of(loads, "a", load_wait_s=0.05)
+    with pytest.raises(ModelNotLoaded, match="40 of 100 bytes pulled") as raised:
+        await pool.wait_for("a")
+    assert raised.value.retry_after_s == 3
+    [state] = pool.listed()
+    assert (state.state, state.facts["progress"]["percent"]) == ("loading", 40)
+    may_load.set()
+    await until(lambda: loaded(pool) == ["a"])
+    assert await use(pool, "a") == "a"
+
+
+async def test_a_model_that_nobody_waits_for_any_more_takes_no_room():
+    loads = FakeLoads()
+    pool = pool_of(loads, *"ab", max_models=1)
+    held = await pool.wait_for("a")
+    waiting = asyncio.create_task(pool.wait_for("b"))
+    await until(lambda: pool.listed()[1].state == "loading")
+    waiting.cancel()
+    await until(lambda: pool.listed()[1].state == "available")
+    pool.hold("a").release()
+    held.release()
+    assert loads.log == ["load a"]
+    assert await use(pool, "b") == "b"
+
+
+async def test_a_client_that_leaves_while_its_model_comes_holds_nothing():
+    loads = FakeLoads()
+    may_load = loads.hold_back("a")
+    pool = pool_of(loads, *"ab", max_models=1)
+    waiting = [asyncio.create_task(pool.wait_for("a")) for _ in range(3)]
+    await begun(loads, "a")
+    may_load.set()
+    for task in waiting:
+        task.cancel()
+    outcomes = await asyncio.gather(*waiting, return_exceptions=True)
+    for held in outcomes:
+        if not isinstance(held, BaseException):
+            held.release()
+    assert await use(pool, "b") == "b"  # a has no holder left
+
+
+async def test_more_requests_than_may_wait_are_refused():
+    loads = FakeLoads()
+    may_load = loads.hold_back("a")
+    pool = pool_of(loads, "a", max_waiting=2)
+    waiting = [asyncio.create_task(use(pool, "a")) for _ in range(2)]
+    await begun(loads, "a")
+    with pytest.raises(Overloaded):
+        await pool.wait_for("a")
+    may_load.set()
+    assert await asyncio.gather(*waiting) == ["a", "a"]
+
+
+async def test_a_model_stays_until_its_own_start_is_complete():
+    loads = FakeLoads()
+    may_complete = loads.may_complete["a"] = threading.Event()
+    pool = pool_of(loads, *"ab", max_models=1)
+    await use(pool, "a")
+    waiting = asyncio.create_task(use(pool, "b"))
+    await until(lambda: pool.listed()[1].state == "loading")
+    assert loads.log == ["load a"]
+    may_complete.set()
+    assert await waiting == "b"
+
+
+async def test_a_model_that_stays_loaded_makes_room_for_none():
+    pool = pool_of(FakeLoads(), *"ab", max_models=1, a={"keeps_loaded": True})
+    await use(pool, "a")
+    with pytest.raises(ModelLoadFailed, match="1 models stay loaded, of 1 that may be"):
+        await pool.wait_for("b")
+
+
+async def test_an_operator_loads_and_unloads():
+    loads = FakeLoads()
+    pool = pool_of(loads, *"ab")
+    pool.begin_load("a")
+    await until(lambda: loaded(pool) == ["a"])
+    held = pool.hold("a")
+    unloading = asyncio.create_task(pool.unload("a"))
+    await until(lambda: loaded(pool) == [])
+    assert pool.hold("a") is None
+    assert not unloading.done()
+    held.release()
+    assert await unloading
+    assert loads.log == ["load a", "unload a"]
+    assert not await pool.unload("b")
+    with pytest.raises(UnknownModel):
+        await pool.unload("x")
+
+
+async def test_a_pool_that_is_closed_refuses_those_who_wait_and_loads_no_more():
+    loads = FakeLoads()
+    may_load = loads.hold_back("b")
+    pool = pool_of(loads, *"ab")
+    await use(pool, "a")
+    waiting = asyncio.create_task(pool.wait_for("b"))
+    await begun(loads, "b")
+    pool.close()
+    may_load.set()
+    with pytest.raises(Draining):
+        await waiting
+    assert pool.hold("a") is None
+    with pytest.raises(Draining):
+        await pool.wait_for("a")
+
+
+async def test_a_request_without_a_name_means_the_only_model():
+    assert await use(pool_of(FakeLoads(), "a"), None) == "a"
+    with pytest.raises(MissingParameter):
+        pool_of(FakeLoads(), *"ab").hold(None)
+
+
+async def test_a_hundred_swaps_among_four_models_lose_nothing():
+    loads = FakeLoads()
+    pool = pool_of(loads, *"abcd")
+
+    async def client(offset):
+        for turn in range(25):
+            name = "abcd"[(turn + offset) % 4]
+            assert await use(pool, name) == name
+
+    await asyncio.gather(*(client(offset) for offset in range(4)))
+    await until(lambda: len(loaded(pool)) == 2)
+    assert sum(line.startswith("load") for line in loads.log) - sum(line.startswith("unl") for line in loads.log) == 2
+    await until(lambda: not [thread for thread in threading.enumerate() if thread.name == "load"])
