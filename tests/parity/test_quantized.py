@@ -3,6 +3,12 @@
 The sums of both are exact, so that no activation rounds to another neighbour.
 """
 
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -22,6 +28,7 @@ from tests.parity.test_reference_logits import LAYOUT, logits_by_chunk
 from tests.tolerances import SAME_QUANTIZED_MODEL_ATOL
 
 NUM_TOKENS = 12
+ROOT = Path(__file__).parents[2]
 
 
 def in_float32(x, weight: QuantizedWeight, num_splits: NumSplits, *, num_in_axes: int = 1, dtype=None):
@@ -53,3 +60,22 @@ def test_the_int8_step_equals_float32_with_the_same_numbers(
     # And they are near those of the wide model, whose standard deviation is about 2.
     wide = np.load(case.reference_path)["logits"][:NUM_TOKENS]
     assert 0.001 < np.abs(made - wide).max() < 0.5
+
+
+@pytest.mark.slow
+def test_several_devices_have_a_part_of_each_int8_weight_and_the_logits_of_one():
+    done = subprocess.run(
+        [sys.executable, "-m", "tests.parity.quantized_devices_process"],
+        cwd=ROOT,
+        env=os.environ | {"XLA_FLAGS": "--xla_force_host_platform_device_count=4"},
+        capture_output=True,
+        text=True,
+        timeout=280,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout)
+    assert [found[count]["part_of_down"] for count in ("2", "4")] == [[32, 24], [32, 12]]
+    for facts in found.values():
+        assert facts["gathered_weights"] == 0
+        assert facts["largest_difference"] <= SAME_QUANTIZED_MODEL_ATOL
