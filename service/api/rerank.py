@@ -1,4 +1,4 @@
-"""POST /v1/rerank, /v2/rerank, /rerank, /v1/score and /score."""
+"""POST /v1/rerank and /v1/score, and their other names."""
 
 import time
 import uuid
@@ -65,8 +65,10 @@ async def create_score(
     return JSONResponse({**head, "data": data, "usage": _usage(scored.num_tokens)})
 
 
-# Jina's and vLLM's other names of the same routes.
+# Jina's, vLLM's and llama.cpp's other names of the same routes.
 router.post("/rerank")(rerank)
+router.post("/reranking")(rerank)
+router.post("/v1/reranking")(rerank)
 router.post("/score")(create_score)
 
 

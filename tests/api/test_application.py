@@ -28,6 +28,8 @@ ROUTES = {
     "/v1/score",
     "/v2/rerank",
     "/rerank",
+    "/reranking",
+    "/v1/reranking",
     "/score",
     "/v1/models",
     "/v1/models/{model_id:path}",

@@ -30,7 +30,7 @@ def best_first():
     return sorted(range(len(DOCUMENTS)), key=lambda index: -SCORES[index])
 
 
-@pytest.mark.parametrize("path", ["/v1/rerank", "/rerank", "/v2/rerank"])
+@pytest.mark.parametrize("path", ["/v1/rerank", "/rerank", "/reranking", "/v1/reranking", "/v2/rerank"])
 async def test_documents_come_in_the_order_of_their_scores(path, service):
     answer = (await service.post(path, query="the", documents=DOCUMENTS, user="someone")).json()
     assert service.encoder.requests == [tuple(PAIRS)]
