@@ -23,19 +23,6 @@ VARIABLE = "MODELS_CONFIG"
 MAX_BYTES = 4 * 1024 * 1024
 
 
-class Defaults(BaseModel):
-    """What a request has where it leaves a field out; a request's own value comes first."""
-
-    model_config = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False)
-
-    max_tokens: int | None = Field(default=None, ge=1)
-    temperature: float | None = Field(default=None, ge=0, le=2)
-    top_p: float | None = Field(default=None, gt=0, le=1)
-    top_k: int | None = Field(default=None, ge=-1, lt=2**31)
-    min_p: float | None = Field(default=None, ge=0, le=1)
-    repetition_penalty: float | None = Field(default=None, ge=0.01, le=10)
-
-
 class DescribedModel(BaseModel):
     """The keys of one model."""
 
@@ -48,7 +35,6 @@ class DescribedModel(BaseModel):
     tokenizer: str | None = None
     dtype: Dtype | None = None
     max_model_len: int | None = Field(default=None, ge=16)
-    defaults: Defaults = Defaults()
     preload: bool = False
     keep_loaded: bool = False
     memory: float | None = Field(default=None, gt=0, le=1)
@@ -96,8 +82,6 @@ def _read_model(loader: Any, node: yaml.Node, where: str) -> ModelEntry:
     if not isinstance(node, yaml.MappingNode):
         raise _fault(where, node, "a model is a mapping with a 'name'")
     lines: dict[tuple[str, ...], yaml.Node] = {(key,): value for key, value in _items(node, where)}
-    if isinstance(defaults := lines.get(("defaults",)), yaml.MappingNode):
-        lines |= {("defaults", key): value for key, value in _items(defaults, where)}
     try:
         model = DescribedModel.model_validate(loader.construct_document(node))
         return _entry(model)
@@ -123,7 +107,6 @@ def _entry(model: DescribedModel) -> ModelEntry:
         tokenizer_uri=model.tokenizer,
         dtype=model.dtype,
         max_model_len=model.max_model_len,
-        defaults=model.defaults.model_dump(exclude_none=True),
         is_preloaded=model.preload,
         keeps_loaded=model.keep_loaded,
         memory_share=model.memory,

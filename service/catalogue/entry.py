@@ -1,7 +1,6 @@
 """One model of a catalogue: its names, its address, and what is particular to it."""
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Literal
 
 from service.errors import SettingsError
@@ -25,7 +24,6 @@ class ModelEntry:
     tokenizer_uri: str | None = None
     dtype: str | None = None
     max_model_len: int | None = None
-    defaults: Mapping[str, float] = field(default_factory=dict)  # of generation, by the names of request fields
     is_preloaded: bool = False  # whether a start loads it before it answers
     keeps_loaded: bool = False  # whether no other model takes its place
     memory_share: float | None = None  # of the device memory for models, (0, 1]

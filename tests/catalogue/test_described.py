@@ -15,7 +15,6 @@ models:
     tokenizer: gs://bucket/tokenizer
     dtype: float32
     max_model_len: 512
-    defaults: {temperature: 0.5, top_p: 1, max_tokens: 20, top_k: -1, min_p: 0, repetition_penalty: 1.1}
     preload: true
     keep_loaded: true
     memory: 0.5
@@ -33,14 +32,6 @@ def test_every_key_is_read():
         tokenizer_uri="gs://bucket/tokenizer",
         dtype="float32",
         max_model_len=512,
-        defaults={
-            "temperature": 0.5,
-            "top_p": 1,
-            "max_tokens": 20,
-            "top_k": -1,
-            "min_p": 0,
-            "repetition_penalty": 1.1,
-        },
         is_preloaded=True,
         keeps_loaded=True,
         memory_share=0.5,
@@ -59,8 +50,6 @@ def test_every_key_is_read():
         ("models:\n - a", "line 2: a model is a mapping"),
         ("models:\n - uri: gs://bucket/a", "line 2: name: Field required"),
         ("models:\n - name: a\n   temprature: 1", "line 3: temprature: Extra inputs"),
-        ("models:\n - name: a\n   defaults:\n    top_p: 2", "line 4: defaults.top_p: "),
-        ("models:\n - name: a\n   defaults: {top_p: 1, top_p: 1}", "line 3: the key 'top_p' is there twice"),
         ("models:\n - name: a\n   name: b", "line 3: the key 'name' is there twice"),
         ("models:\n - name: a\n   preload: 1", "line 3: preload: "),
         ("models:\n - name: a\n   pin: true", "line 3: pin: .*'step'.*'latest'"),
