@@ -4,7 +4,7 @@ models:
   - name: org/chat
     aliases: [chat]
     uri: gs://bucket/models/org-chat     # without it, the listed folder of this name
-    defaults: {temperature: 0.6, max_tokens: 512}
+    max_model_len: 4096
     preload: true
 """
 
