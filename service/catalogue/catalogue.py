@@ -8,8 +8,7 @@ import logging
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
-from service.catalogue.entry import ModelEntry
-from service.catalogue.listing import ListedModel
+from service.catalogue.entry import ListedModel, ModelEntry
 from service.catalogue.names import NameIndex
 from service.errors import SettingsError, UnknownModel
 

@@ -11,6 +11,15 @@ MAX_NAME_CHARS = 200
 type Pin = Literal["step", "latest"]
 
 
+@dataclass(frozen=True)
+class ListedModel:
+    """A folder that holds a checkpoint."""
+
+    name: str  # relative to the catalogue; with a slash if it is of the second level
+    version: str  # a digest of the names and versions of its files
+    step: int | None  # of a Levanter run, the newest complete one
+
+
 @dataclass(frozen=True, kw_only=True)
 class ModelEntry:
     """A model that requests may name. What is None follows from the settings, or from the checkpoint."""

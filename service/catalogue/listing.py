@@ -8,10 +8,10 @@ import json
 import logging
 from collections.abc import Iterable, Sequence
 from contextlib import closing
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
-from service.catalogue.entry import name_fault
+from service.catalogue.entry import ListedModel, name_fault
 from service.checkpoint.layout import LevanterLayout, detect_layout
 from service.checkpoint.model_config import CONFIG_JSON
 from service.errors import CheckpointError, CheckpointNotFound, HostileName
@@ -22,15 +22,6 @@ from service.storage.objects import ObjectInfo
 from service.storage.retry import TransferLimits
 
 logger = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True)
-class ListedModel:
-    """A folder that holds a checkpoint."""
-
-    name: str  # relative to the catalogue; with a slash if it is of the second level
-    version: str  # a digest of the names and versions of its files
-    step: int | None  # of a Levanter run, the newest complete one
 
 
 def list_models(location: GcsLocation | LocalLocation, *, emulator_host: str | None) -> tuple[ListedModel, ...]:

@@ -1,4 +1,4 @@
-"""Which tokens of a packed row a token can see: those of its window, and of its text those in sight; no jax.
+"""The tokens of a packed row that a token can see: those of its window, and of its text those in sight; no jax.
 
 Windows are equal parts of a row whose edges no text crosses. The cost of attention is the product of tokens and window.
 Every row has a few windows to choose from, the row itself among them, and one program computes all of them.

@@ -15,6 +15,7 @@ from huggingface_hub import hf_hub_url
 from huggingface_hub.utils import build_hf_headers
 
 from service.errors import TransferFailed
+from service.storage.seekable import SeekableReader
 
 logger = logging.getLogger(__name__)
 
@@ -33,7 +34,7 @@ class HubEntry:
     blob_id: str | None  # git's SHA-1 of a small one
 
 
-class HubFile(io.RawIOBase):
+class HubFile(SeekableReader):
     """The bytes of one file at one commit; the last of them are given out only if all have the Hub's digest."""
 
     def __init__(self, uri: str, repo: str, commit: str, entry: HubEntry) -> None:
@@ -50,30 +51,12 @@ class HubFile(io.RawIOBase):
         self._digest = hashlib.sha256() if entry.sha256 else hashlib.sha1(f"blob {entry.size_bytes}\0".encode())
         self._uri, self._entry = uri, entry
         self._url = hf_hub_url(repo, entry.name, revision=commit)
-        self._position = self._num_digested = 0
+        self.size_bytes, self._num_digested = entry.size_bytes, 0
         self._client = httpx.Client(headers=build_hf_headers(), timeout=TIMEOUT_S, follow_redirects=True)
 
     @override
-    def readable(self) -> bool:
-        return True
-
-    @override
-    def seekable(self) -> bool:
-        return True
-
-    @override
-    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
-        start = {io.SEEK_SET: 0, io.SEEK_CUR: self._position, io.SEEK_END: self._entry.size_bytes}[whence]
-        self._position = start + offset
-        return self._position
-
-    @override
-    def tell(self) -> int:
-        return self._position
-
-    @override
     def readinto(self, buffer: memoryview) -> int:  # pyright: ignore[reportIncompatibleMethodOverride]
-        num_bytes = min(len(buffer), PART_BYTES, self._entry.size_bytes - self._position)
+        num_bytes = min(len(buffer), PART_BYTES, self.size_bytes - self._position)
         if num_bytes <= 0:
             return 0
         part = self._part(self._position, num_bytes)
@@ -109,7 +92,7 @@ class HubFile(io.RawIOBase):
         new = part[max(0, self._num_digested - self._position) :] if self._position <= self._num_digested else b""
         self._digest.update(new)
         self._num_digested += len(new)
-        if self._num_digested == self._entry.size_bytes and self._digest.hexdigest() != self._expected:
+        if self._num_digested == self.size_bytes and self._digest.hexdigest() != self._expected:
             reason = f"its digest is {self._digest.hexdigest()}, the Hub says {self._expected}. Run the import again."
             raise TransferFailed(self._uri, self._entry.name, reason)
 

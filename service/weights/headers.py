@@ -1,4 +1,4 @@
-"""What the files of a checkpoint say they hold, read before a byte of a tensor is, whatever their format."""
+"""The headers of a checkpoint's files, whatever their format: they are read before any byte of a tensor."""
 
 from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor

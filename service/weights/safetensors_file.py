@@ -3,7 +3,6 @@
 Source: https://github.com/huggingface/safetensors#format
 """
 
-import io
 import json
 import math
 import struct
@@ -16,6 +15,7 @@ import numpy as np
 from service.storage.objects import read_range
 from service.storage.open_files import OpenFile
 from service.storage.retry import RetryBudget
+from service.storage.seekable import SeekableReader
 from service.weights.safetensors import TensorEntry
 from service.weights.strided import in_order
 
@@ -30,7 +30,7 @@ def tensor_bytes(entry: TensorEntry) -> int:
     return math.prod(entry.shape) * ELEMENT_BYTES[entry.dtype_name]
 
 
-class SafetensorsFile(io.RawIOBase):
+class SafetensorsFile(SeekableReader):
     """A readable, seekable file of tensors that lie in other files."""
 
     def __init__(self, tensors: Mapping[str, tuple[OpenFile, TensorEntry]], budget: RetryBudget) -> None:
@@ -41,7 +41,7 @@ class SafetensorsFile(io.RawIOBase):
             budget: the time and the attempts of all reads.
         """
         super().__init__()
-        self._budget, self._position = budget, 0
+        self._budget = budget
         # Elements of each type then begin at a multiple of their size.
         self._tensors = sorted(tensors.items(), key=lambda item: -ELEMENT_BYTES[item[1][1].dtype_name])
         header: dict[str, object] = {"__metadata__": METADATA}
@@ -57,19 +57,6 @@ class SafetensorsFile(io.RawIOBase):
         self._starts = [len(self._header) + start for start in self._starts]
         self.size_bytes = len(self._header) + position
         self._in_order: tuple[str, bytes] = ("", b"")  # the last tensor that had to be put in order
-
-    @override
-    def readable(self) -> bool:
-        return True
-
-    @override
-    def seekable(self) -> bool:
-        return True
-
-    @override
-    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
-        self._position = {io.SEEK_SET: 0, io.SEEK_CUR: self._position, io.SEEK_END: self.size_bytes}[whence] + offset
-        return self._position
 
     @override
     def readinto(self, buffer: memoryview) -> int:  # pyright: ignore[reportIncompatibleMethodOverride]

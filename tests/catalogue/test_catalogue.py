@@ -3,8 +3,7 @@
 import pytest
 
 from service.catalogue.catalogue import Catalogue
-from service.catalogue.entry import ModelEntry
-from service.catalogue.listing import ListedModel
+from service.catalogue.entry import ListedModel, ModelEntry
 from service.errors import SettingsError, TransferFailed, UnknownModel
 
 

@@ -227,11 +227,11 @@ def test_the_keys_that_the_log_metrics_read_are_in_the_lines_as_printed(caplog, 
     import json
     import logging
 
-    from service.observability.logs import CloudJsonFormatter
+    from service.observability.logs import CloudJsonFormatter, Origin
     from service.start.progress import StartProgress
 
     handler = logging.StreamHandler()
-    handler.setFormatter(CloudJsonFormatter("%(message)s"))
+    handler.setFormatter(CloudJsonFormatter(Origin()))
     logger = logging.getLogger("service.start.progress")
     caplog.set_level("INFO", "service.start.progress")
     logger.addHandler(handler)

@@ -38,7 +38,7 @@ def edit_config(checkpoint, **changes) -> None:
         ({"model_url": "gs://b/m"}, "MODEL_URL: is not a setting of Levserve. Did you mean MODEL_URI?"),
         ({"port": "eighty"}, "PORT: Input should be a valid integer"),
         ({"max_num_seqs": 0}, "MAX_NUM_SEQS: Input should be greater than or equal to 1"),
-        ({"gcs_bucket": "b"}, "GCS_BUCKET: needs MODEL_NAME"),
+        ({"gcs_model_prefix": "p"}, "GCS_MODEL_PREFIX: needs GCS_BUCKET"),
         ({"model_uri": "gs://b/m", "gcs_bucket": "b"}, "MODEL_URI: contradicts GCS_BUCKET"),
         ({"model_uri": "s3://b/m"}, "'s3://' is not supported. Write gs://bucket/prefix, hf://org/name"),
         ({"model_uri": "/no/such/folder"}, "/no/such/folder: no such folder"),

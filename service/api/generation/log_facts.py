@@ -1,4 +1,4 @@
-"""What a request's log line says about its end user, and about its time until each token."""
+"""Facts of a request's log line: its end user, and the time until its tokens."""
 
 from collections.abc import Sequence
 from typing import Any

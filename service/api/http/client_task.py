@@ -1,4 +1,4 @@
-"""What the server knows of a request before its handler runs, as entries of the scope, which no client can set."""
+"""Facts about a request from before its handler runs, as entries of the scope, which no client can set."""
 
 import asyncio
 

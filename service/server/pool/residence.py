@@ -1,4 +1,4 @@
-"""What a pool knows of one model: whether it is in memory, who holds it, who waits for it."""
+"""The state of one model in a pool: whether it is in memory, and the requests that hold it or wait for it."""
 
 import asyncio
 from collections.abc import Callable

@@ -1,6 +1,5 @@
 """Short pieces of a long file, read in few requests."""
 
-import io
 from collections.abc import Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from typing import override
@@ -8,6 +7,7 @@ from typing import override
 from service.storage.objects import read_range
 from service.storage.open_files import OpenFile
 from service.storage.retry import RetryBudget
+from service.storage.seekable import SeekableReader
 from service.weights.pickled.values import PickleRefusal
 
 # A round trip to a bucket costs more than the bytes between two pieces that are no further apart.
@@ -43,31 +43,14 @@ def read_pieces(file: OpenFile, pieces: Iterable[tuple[int, int]], budget: Retry
     return found
 
 
-class PieceFile(io.RawIOBase):
+class PieceFile(SeekableReader):
     """A file of which a few pieces are read, as a seekable stream that keeps the blocks it has read."""
 
     def __init__(self, file: OpenFile, budget: RetryBudget) -> None:
         """Take a file; nothing is read yet."""
         super().__init__()
-        self._file, self._budget = file, budget
-        self._position = 0
+        self._file, self._budget, self.size_bytes = file, budget, file.info.size_bytes
         self._blocks: dict[int, bytes] = {}
-
-    @override
-    def readable(self) -> bool:
-        return True
-
-    @override
-    def seekable(self) -> bool:
-        return True
-
-    @override
-    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
-        start = {io.SEEK_SET: 0, io.SEEK_CUR: self._position, io.SEEK_END: self._file.info.size_bytes}[whence]
-        if start + offset < 0:
-            raise ValueError("a position before the file's first byte")
-        self._position = start + offset
-        return self._position
 
     @override
     def readinto(self, buffer: memoryview) -> int:  # pyright: ignore[reportIncompatibleMethodOverride]
@@ -81,7 +64,7 @@ class PieceFile(io.RawIOBase):
         if number not in self._blocks:
             if (len(self._blocks) + 1) * JOINED_BYTES > MAX_BYTES:
                 raise PickleRefusal(f"describes its tensors in more than {MAX_BYTES} bytes.")
-            length = max(0, min(JOINED_BYTES, self._file.info.size_bytes - start))
+            length = max(0, min(JOINED_BYTES, self.size_bytes - start))
             self._blocks[number] = read_range(self._file.source, self._file.info, start, length, self._budget)
         part = self._blocks[number][begin : begin + len(buffer)]
         buffer[: len(part)] = part

@@ -50,7 +50,7 @@ class Site:
         batches = Batches(store, Files(store, max_bytes=10**6))
         self.service = Service(model={"max_model_len": 4096}, batches=batches, max_file_bytes=10**5, **settings)
         self.decided = asyncio.Event()
-        self.is_live = True
+        self.is_live, self.is_draining = True, False
         self.url = ""
         self.finish_start()
 
