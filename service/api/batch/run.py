@@ -86,7 +86,8 @@ class BatchRun:
             await asyncio.to_thread(self._validate)
         if batch.status == "in_progress":
             await asyncio.to_thread(self._load)
-            await self._answer()
+            with await asyncio.to_thread(self._open_input) as source:
+                await self._answer(source)
         if batch.is_open:
             await self._renew()
             outcome = {"finalizing": "completed", "cancelling": "cancelled"}.get(batch.status, "expired")
@@ -95,9 +96,9 @@ class BatchRun:
         counts = {"lines": batch.total, "completed": batch.completed, "failed": batch.failed}
         logger.info("batch ended", extra={"batch": batch.id, "status": batch.status, **counts})
 
-    async def _answer(self) -> None:
+    async def _answer(self, source: BinaryIO) -> None:
         """Answer the lines until all are, the batch is cancelled, or its time is over; save what there is."""
-        working = asyncio.create_task(self._work())
+        working = asyncio.create_task(self._work(source))
         saving = asyncio.create_task(self._save_often())
         cancelled = asyncio.create_task(self._cancelled.wait())
         try:
@@ -117,15 +118,12 @@ class BatchRun:
             if self._is_owner:
                 await self._save()
 
-    async def _work(self) -> None:
-        source = await asyncio.to_thread(self._batches.store.open, input_name(self._batch))
-        assert source is not None, "the input of a batch is deleted when it has ended"
+    async def _work(self, source: BinaryIO) -> None:
         api = as_background(self._api, self._batch.owner, lambda: self._seconds_left() + GRACE_S)
-        with source:
-            async with client_of(api) as client, aclosing(answers(client, self._lines(source), self._slots)) as found:
-                async for answer in found:
-                    self._log.add(answer)
-                    self._batch.count(answer)
+        async with client_of(api) as client, aclosing(answers(client, self._lines(source), self._slots)) as found:
+            async for answer in found:
+                self._log.add(answer)
+                self._batch.count(answer)
 
     def _lines(self, source: BinaryIO) -> Iterator[BatchLine]:
         for _, text in numbered_lines(source, self._max_line_bytes):
@@ -152,10 +150,13 @@ class BatchRun:
         await asyncio.to_thread(self._log.write, lines)
         await asyncio.to_thread(self._batches.save, self._batch)
 
-    def _validate(self) -> None:
+    def _open_input(self) -> BinaryIO:
         source = self._batches.store.open(input_name(self._batch))
         assert source is not None, "the input of a batch is deleted when it has ended"
-        with source:
+        return source
+
+    def _validate(self) -> None:
+        with self._open_input() as source:
             validated = validate(
                 source, endpoint=self._batch.endpoint, models=self._models, max_line_bytes=self._max_line_bytes
             )
