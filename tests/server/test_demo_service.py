@@ -1,8 +1,9 @@
 """What a newcomer meets: the demo model behind a real port, through the official client."""
 
 import concurrent.futures
-import socket
+import contextlib
 import time
+from http.client import HTTPConnection
 
 import httpx
 import pytest
@@ -181,9 +182,12 @@ def test_every_log_line_has_cloud_loggings_keys(demo_service):
 
 @pytest.mark.slow
 def test_a_connection_stays_open_between_two_requests(demo_service):
-    address = demo_service.url.removeprefix("http://").split(":")
-    with socket.create_connection((address[0], int(address[1])), timeout=20) as client:
+    ports = set()
+    with contextlib.closing(HTTPConnection(demo_service.url.removeprefix("http://"), timeout=20)) as client:
         for wait_s in (0, 6):  # longer than uvicorn keeps one by itself
             time.sleep(wait_s)
-            client.sendall(b"GET /health/live HTTP/1.1\r\nHost: a\r\n\r\n")
-            assert client.recv(65536).startswith(b"HTTP/1.1 200 OK")
+            client.request("GET", "/health/live")
+            ports.add(client.sock.getsockname())
+            with client.getresponse() as response:
+                assert (response.status, response.read()) == (200, b'{"status":"live"}')
+    assert len(ports) == 1
