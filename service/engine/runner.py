@@ -160,7 +160,9 @@ class Runner:
                     p.is_sampled and p.sequence.request.sampling.num_logprobs is not None for p in plan.seqs
                 ),
             )
-        prompt_logprobs = self._prompt_logprobs(plan, outputs.hidden) if any(map(prompt_targets, plan.seqs)) else ()
+        prompt_logprobs: tuple[Int[Array, "row packed"], ...] = ()
+        if plan.kind is StepKind.PREFILL and any(map(prompt_targets, plan.seqs)):
+            prompt_logprobs = self._prompt_logprobs(plan, outputs.hidden)
         return StepResult(plan, batch_indices(plan), outputs.hidden, sampled, prompt_logprobs)
 
     @property

@@ -116,7 +116,7 @@ def _pick(weights: Float[Array, "seq vocab"], uniform: Float[Array, " seq"]) -> 
 
 
 def _running_sum(amounts: Float[Array, "seq place"]) -> Float[Array, "seq place"]:
-    """Return the sum up to each place: a product, because XLA on a CPU makes six kernels of `jnp.cumsum`."""
+    """Return the sum up to each place: a product, because XLA on a CPU makes several kernels of `jnp.cumsum`."""
     is_before = jnp.triu(jnp.ones((amounts.shape[1], amounts.shape[1]), amounts.dtype))
     return jnp.matmul(amounts, is_before, precision=jax.lax.Precision.HIGHEST)
 

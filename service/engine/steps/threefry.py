@@ -1,7 +1,7 @@
 """Random bits as a function of a seed and a counter: Threefry-2x32 with 20 rounds.
 
-`jax.random` computes the same function in two loops on a CPU, a dozen kernels each; here the rounds are unrolled into
-one kernel, which compiles in a twentieth of the time.
+`jax.random` computes the same function in a loop on a CPU, of many kernels, each of which XLA compiles for some 20 ms;
+here the rounds are unrolled into one kernel.
 
 Source: Salmon et al. 2011, "Parallel random numbers: as easy as 1, 2, 3", section 4.2, table 2.
 """
