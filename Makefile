@@ -6,7 +6,7 @@ PYTEST := pytest --numprocesses=$(shell expr $$(getconf _NPROCESSORS_ONLN) + 1) 
 # Huge pages of 2 MiB for large arrays: a step on a CPU is 3 to 5 % faster.
 GLIBC_TUNABLES ?= glibc.malloc.hugetlb=1
 .DEFAULT_GOAL := help
-.PHONY: help serve test test-all coverage mutate check fix demo-model evaluate bench bench-start bench-loading \
+.PHONY: help serve test test-all coverage mutate check fix demo-model evaluate tool-calls bench bench-start bench-loading \
   bench-embeddings image check-image deploy-cloud-run deploy-gke scan teardown
 
 help: ## Show this list
@@ -51,6 +51,9 @@ demo-model: .venv/dev ## Train the demo model again with Levanter (a few CPU min
 
 evaluate: .venv/serve ## Evaluate the demo model with lm-eval through its API; what is installed for it lies apart
 	$(RUN) python -m examples.evaluate.run
+
+tool-calls: .venv/dev ## Have the demo model call functions and answer in JSON, through OpenAI's client
+	$(RUN) python -m examples.tools.run
 
 bench: .venv/dev ## Measure serving against peers, on an idle machine (half an hour)
 	$(RUN) python -m benchmarks.serving

@@ -24,6 +24,12 @@ SINGLE_TARGETS = {
     "ratio_prefill_vs_llamacpp": ("prefill tokens/s ÷ llama.cpp's", "≥", 0.9),
     "ratio_late_ttft": ("time to first token, late with 16 streams running ÷ (alone + 3 decode steps)", "≤", 1.0),
     "ratio_shared_prefix_ttft": ("time to first token, 1,000 tokens shared ÷ the first request's", "≤", 0.2),
+    "ratio_constrained": ("tokens/s of 32 streams held to a JSON schema ÷ free ones", "≥", 0.97),
+    "ratio_new_schema": (
+        "tokens of 31 streams in the second after a request with a new schema ÷ a free one",
+        "≥",
+        0.95,
+    ),
     "host_ms_per_step_64": ("engine thread's time per decode step of 64 sequences, ms", "≤", 1.5),
 }
 

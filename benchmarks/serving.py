@@ -20,6 +20,7 @@ from typing import Any
 from tokenizers import Tokenizer
 
 from benchmarks.checkpoint import SMOLLM_135M, TINY, make_checkpoint, word_ids
+from benchmarks.constrained import measure_constrained, measure_new_schema
 from benchmarks.contenders import HttpServer
 from benchmarks.latency import measure_late, measure_mixed, measure_shared_prefix
 from benchmarks.machine import describe_machine, load_average
@@ -105,14 +106,18 @@ def measure(results: dict[str, Any], site: Site, options: argparse.Namespace) ->
 
 
 def measure_latency(server: HttpServer, words: list[int], options: argparse.Namespace, quiet: Quiet) -> dict[str, Any]:
-    """Measure a late request, a shared prefix and a mixed load."""
+    """Measure a late request, a shared prefix, a mixed load and structured output."""
     wave = Wave("late", 17, 16, 900) if options.quick else Wave("late", 17, 128, 96)
+    constrained = Wave("constrained", 8, 16, 32) if options.quick else Wave("constrained", 32, 128, 64)
+    mates = Wave("mates", 8, 16, 900) if options.quick else Wave("mates", 32, 128, 256)
     prefix_tokens = 200 if options.quick else 1000
     seeds = itertools.count()  # so that a second attempt does not hit the prefix cache
     tasks: dict[str, Callable[[], dict[str, Any]]] = {
         "late": lambda: measure_late(server, words, wave, seed=next(seeds)),
         "shared_prefix": lambda: measure_shared_prefix(server, words, prefix_tokens, 8, seed=next(seeds)),
         "mixed": lambda: measure_mixed(server, words, seed=next(seeds), is_quick=options.quick),
+        "constrained": lambda: measure_constrained(server, words, constrained, seed=next(seeds)),
+        "new_schema": lambda: measure_new_schema(server, words, mates, seed=next(seeds)),
     }
     found: dict[str, list[Any]] = {name: [] for name in tasks}
     for run in range(options.runs):

@@ -6,16 +6,12 @@ python -m examples.evaluate.run --url http://localhost:8080 --model NAME  # a se
 
 import argparse
 import contextlib
-import os
 import shutil
-import socket
 import subprocess
 import sys
-import time
-from collections.abc import Iterator
 from pathlib import Path
 
-import httpx
+from examples.demo_service import demo_service
 
 ROOT = Path(__file__).parents[2]
 UV = ROOT / ".tools" / "uv" / "bin" / "uv"
@@ -26,7 +22,6 @@ KINDS = (
     ("local-completions", "/v1/completions", ("demo_choices", "demo_completions")),
     ("local-chat-completions", "/v1/chat/completions", ("demo_chat",)),
 )
-START_TIMEOUT_S = 300
 
 
 def evaluate(url: str, model: str, max_length: int, output: Path) -> None:
@@ -44,33 +39,6 @@ def evaluate(url: str, model: str, max_length: int, output: Path) -> None:
         command_of_kind += ["--apply_chat_template"] if "chat" in kind else []
         # The tasks name their data relative to the root of the repository.
         subprocess.run(command_of_kind, cwd=ROOT, check=True)
-
-
-@contextlib.contextmanager
-def demo_service() -> Iterator[str]:
-    """Serve the demo model, and yield its address once it answers."""
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    environment = os.environ | {"HOST": "127.0.0.1", "PORT": str(port), "LOG_LEVEL": "WARNING"}
-    process = subprocess.Popen([sys.executable, "-m", "service", "serve"], cwd=ROOT, env=environment)
-    try:
-        url = f"http://127.0.0.1:{port}"
-        give_up_at = time.monotonic() + START_TIMEOUT_S
-        while not _answers(url):
-            if process.poll() is not None or time.monotonic() > give_up_at:
-                raise SystemExit("The demo service has not started; see its messages above.")
-            time.sleep(0.2)
-        yield url
-    finally:
-        process.terminate()
-        process.wait()
-
-
-def _answers(url: str) -> bool:
-    with contextlib.suppress(httpx.TransportError):
-        return httpx.get(f"{url}/health/ready").status_code == httpx.codes.OK
-    return False
 
 
 def main() -> None:

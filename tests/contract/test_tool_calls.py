@@ -1,4 +1,4 @@
-"""Tool calls of the demo model, which was never taught any, through the official client and a real port."""
+"""Tool calls of the demo model, with tools that its lessons lack, through the official client and a real port."""
 
 import json
 

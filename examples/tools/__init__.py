@@ -1,0 +1,1 @@
+"""Tool calls and JSON answers through OpenAI's client."""
