@@ -7,7 +7,7 @@ PYTEST := pytest --numprocesses=$(shell expr $$(getconf _NPROCESSORS_ONLN) + 1) 
 GLIBC_TUNABLES ?= glibc.malloc.hugetlb=1
 .DEFAULT_GOAL := help
 .PHONY: help serve test test-all coverage mutate check fix demo-model evaluate tool-calls bench bench-start bench-loading \
-  bench-embeddings image check-image deploy-cloud-run deploy-gke scan teardown
+  bench-embeddings soak image check-image deploy-cloud-run deploy-gke scan teardown
 
 help: ## Show this list
 	@sed -n 's/^\([a-z-]*\):.*## /  make \1\t/p' Makefile | expand -t 20
@@ -66,6 +66,9 @@ bench-loading: .venv/dev ## Measure loading from a bucket against other clients
 
 bench-embeddings: .venv/dev ## Measure embeddings against sentence-transformers and onnxruntime (half an hour)
 	$(RUN) python -m benchmarks.embeddings
+
+soak: .venv/dev ## Overload, abuse and kill the service, and print a table of bounds (25 idle minutes; ROWS=, SHORT=--short)
+	$(RUN) python -m scripts.soak $(SHORT) $(ROWS)
 
 image: ## Build the container image (needs Docker); ACCELERATOR=cuda12, cuda13 or tpu; TARGET=prewarm with Levanter
 	docker build --target $(or $(TARGET),serve) --build-arg ACCELERATOR=$(or $(ACCELERATOR),cpu) --tag levserve .

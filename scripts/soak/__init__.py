@@ -1,0 +1,1 @@
+"""What the service must withstand, against a real process over loopback: `make soak`."""

@@ -1,0 +1,91 @@
+"""An ordinary user of the service in a process of its own, so that the load of a soak does not delay its clock.
+
+`python -m scripts.soak.observer PORT` streams and asks for /health/live until its input ends, and prints its report.
+"""
+
+import asyncio
+import contextlib
+import json
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass, field
+
+from scripts.soak.client import LOOPBACK, Reply, ask, completion
+
+NUM_STREAMS = 8
+HEALTH_EVERY_S = 0.02
+HEALTH = b"GET /health/live HTTP/1.1\r\nHost: soak\r\n\r\n"
+TOKENS = 100
+
+
+@dataclass
+class Observed:
+    """What a user has seen."""
+
+    health_s: list[float] = field(default_factory=list)
+    tokens_per_s: float = 0.0
+    num_streams: int = 0
+    ends: list[str] = field(default_factory=list)  # of streams that are not complete
+
+
+@contextlib.contextmanager
+def observed(port: int) -> Iterator[Observed]:
+    """Observe the service while the context is open; the result is complete after it."""
+    result = Observed()
+    command = [sys.executable, "-m", "scripts.soak.observer", str(port)]
+    process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    assert process.stdout is not None
+    try:
+        process.stdout.readline()  # it has begun
+        yield result
+        output, _ = process.communicate("", timeout=60)
+        vars(result).update(json.loads(output))
+    finally:
+        process.kill()
+        process.wait()
+
+
+async def _watch_health(port: int, result: Observed) -> None:
+    reader, writer = await asyncio.open_connection(LOOPBACK, port)
+    with contextlib.closing(writer):
+        while True:
+            begin_s = time.monotonic()
+            writer.write(HEALTH)
+            head = await reader.readuntil(b"\r\n\r\n")
+            length = head.lower().partition(b"content-length: ")[2].split(b"\r\n", 1)[0]
+            await reader.readexactly(int(length))
+            result.health_s.append(round(time.monotonic() - begin_s, 5))
+            await asyncio.sleep(HEALTH_EVERY_S)
+
+
+async def _stream(port: int, number: int, result: Observed, times_s: list[float], is_over: asyncio.Event) -> None:
+    while not is_over.is_set():
+        reply = Reply()
+        await ask(port, completion(prompt=f"Count {number}", max_tokens=TOKENS), reply=reply)
+        times_s += reply.times_s
+        result.num_streams += 1
+        if reply.status != 200 or reply.end != "complete":
+            result.ends.append(f"{reply.status} {reply.end}")
+
+
+async def _observe(port: int) -> Observed:
+    result, times_s, is_over = Observed(), list[float](), asyncio.Event()
+    health = asyncio.create_task(_watch_health(port, result))
+    streams = [asyncio.create_task(_stream(port, i, result, times_s, is_over)) for i in range(NUM_STREAMS)]
+    print("observing", flush=True)
+    begin_s = time.monotonic()
+    await asyncio.to_thread(sys.stdin.read)
+    seconds = time.monotonic() - begin_s
+    is_over.set()
+    result.tokens_per_s = round(sum(time_s < begin_s + seconds for time_s in times_s) / seconds, 1)
+    await asyncio.gather(*streams)
+    health.cancel()
+    if await asyncio.gather(health, return_exceptions=True) and not health.cancelled():
+        result.ends.append(f"health: {health.exception()!r}")
+    return result
+
+
+if __name__ == "__main__":
+    print(json.dumps(asdict(asyncio.run(_observe(int(sys.argv[1]))))))
