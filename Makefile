@@ -64,7 +64,7 @@ bench-start: .venv/dev ## Measure starts and loading against peers, on an idle m
 bench-loading: .venv/dev ## Measure loading from a bucket against other clients
 	$(RUN) python -m benchmarks.loading --work-dir .cache/bench/loading
 
-bench-embeddings: .venv/dev ## Measure embeddings against sentence-transformers and onnxruntime (half an hour)
+bench-embeddings: .venv/dev ## Measure embeddings against sentence-transformers and onnxruntime (a quarter of an hour)
 	$(RUN) python -m benchmarks.embeddings
 
 soak: .venv/dev ## Overload, abuse and kill the service, and print a table of bounds (25 idle minutes; ROWS=, SHORT=--short)

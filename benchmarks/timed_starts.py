@@ -10,7 +10,7 @@ import subprocess
 import sys
 import time
 import urllib.request
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import closing, suppress
 from pathlib import Path
 from typing import Any
@@ -42,9 +42,23 @@ def floor(checkpoint: Path) -> dict[str, Any]:
 
 
 def levserve(
-    uri: str, cache: Path, prompt: list[int], settings: Mapping[str, str], *, picture: Path | None = None
+    uri: str,
+    cache: Path,
+    prompt: list[int],
+    settings: Mapping[str, str],
+    *,
+    picture: Path | None = None,
+    ask: Callable[[int, list[int]], None] | None = None,
 ) -> dict[str, Any]:
     """Time a start of Levserve, with the bundle in `cache` if there is one. The request is sent early and waits.
+
+    Args:
+        uri: the checkpoint.
+        cache: LOCAL_MODEL_CACHE.
+        prompt: token ids of the request.
+        settings: of the service.
+        picture: the file to draw the timeline into, if any.
+        ask: sends the request to a port and returns once the answer begins; by default a completion.
 
     Returns:
         `live_s`, `first_token_s`, and /admin/stats after all executables are loaded.
@@ -61,7 +75,7 @@ def levserve(
     try:
         _wait_for(f"http://127.0.0.1:{port}/health/live", process, log)
         live_s = time.perf_counter() - began_s
-        _first_event(port, prompt)
+        (ask or _first_event)(port, prompt)
         first_token_s = time.perf_counter() - began_s
         stats = _stats_when_ready(port, process, log)
         ready_s = time.perf_counter() - began_s
@@ -94,11 +108,21 @@ def phase_seconds(stats: Mapping[str, Any], phase: str) -> float:
     return sum(s["end_s"] - s["begin_s"] for s in stats["spans"] if s["phase"] == phase and s["is_whole"])
 
 
+def first_vector(port: int, text: list[int]) -> None:
+    """Ask for the vector of a text."""
+    with _posted(port, "embeddings", {"model": "bench", "input": text}) as response:
+        assert json.load(response)["data"]
+
+
+def _posted(port: int, route: str, body: Mapping[str, Any]) -> Any:
+    url, headers = f"http://127.0.0.1:{port}/v1/{route}", {"Content-Type": "application/json"}
+    return urllib.request.urlopen(
+        urllib.request.Request(url, json.dumps(body).encode(), headers), timeout=START_TIMEOUT_S
+    )
+
+
 def _first_event(port: int, prompt: list[int]) -> None:
-    body = json.dumps(completion_body("bench", prompt, 1)).encode()
-    url = f"http://127.0.0.1:{port}/v1/completions"
-    request = urllib.request.Request(url, body, {"Content-Type": "application/json"})
-    with urllib.request.urlopen(request, timeout=START_TIMEOUT_S) as response:
+    with _posted(port, "completions", completion_body("bench", prompt, 1)) as response:
         while line := response.readline():
             if line.startswith(EVENT):
                 return

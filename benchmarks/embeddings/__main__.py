@@ -1,9 +1,9 @@
-"""`make bench-embeddings`: Levserve's encoder, its compiled steps and its peers, alternately in one run.
+"""`make bench-embeddings`: Levserve, its compiled steps and its peers, alternately in one run; and its warm starts.
 
     python -m benchmarks.embeddings [--quick] [--models NAME,NAME] [--runs N] [--output FOLDER]
 
-Every contender gets token ids, so that no tokenizer is timed, and the same number of threads. It writes embeddings.json
-(every run) and embeddings.md (tables).
+Every contender gets token ids, so that no tokenizer is timed, and the same number of threads; the service over HTTP
+gets texts of as many tokens. It writes embeddings.json (every run) and embeddings.md (tables).
 """
 
 import argparse
@@ -13,15 +13,18 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack, closing, contextmanager
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from benchmarks.contenders import Worker, service_environment
+from benchmarks import timed_starts
+from benchmarks.contenders import HttpServer, Worker, levserve, service_environment
 from benchmarks.embeddings.checkpoint import checkpoint
 from benchmarks.embeddings.report import write_report
-from benchmarks.embeddings.workload import Cell, cells
+from benchmarks.embeddings.served import send_texts
+from benchmarks.embeddings.workload import FIRST_ID, Cell, cells, sentences
 from benchmarks.machine import describe_machine, load_average
 from benchmarks.peers.environment import ONNXRUNTIME, SENTENCE_TRANSFORMERS, PeerAbsent
 from benchmarks.quiet import MAX_ATTEMPTS, Quiet
@@ -29,7 +32,7 @@ from benchmarks.rounds import say
 
 ROOT = Path(__file__).parents[2]
 MODELS = ("minilm", "bge-base")
-SETTINGS = {"DTYPE": "float32", "EMBEDDING_CACHE_BYTES": "0"}
+SETTINGS = {"DTYPE": "float32", "EMBEDDING_CACHE_BYTES": "0", "MAX_MODEL_LEN": "512"}
 # Each measurement's contender and task.
 TASKS = {
     "encoder": ("levserve", "encode"),
@@ -38,7 +41,18 @@ TASKS = {
     "windows": ("torch", "windows"),
     "onnxruntime": ("onnxruntime", "encode"),
 }
+SERVED = "served"
+# Measurements that one task alone is for: the older service's way, of many lengths together.
+ONLY_MIXED = "windows"
 SAME_VECTOR_ATOL = 1e-4
+TEXT = [FIRST_ID + i for i in range(16)]  # of a start's first request
+
+
+class Contenders(NamedTuple):
+    """What is measured of one model."""
+
+    workers: dict[str, Worker]
+    server: HttpServer  # Levserve over HTTP
 
 
 def main() -> None:
@@ -53,16 +67,20 @@ def main() -> None:
         "absent": {},
         "contenders": {},
         "runs": [],
+        "starts": [],
     }
     names = options.cells.split(",") if options.cells else None
-    chosen = [cell for cell in cells(is_quick=options.quick) if names is None or cell.name in names]
-    results["cells"] = [cell.name for cell in chosen]
+    results["cells"] = [cell.name for cell in cells(is_quick=options.quick) if names is None or cell.name in names]
     for model in options.models:
-        with _started(checkpoint(model, folder / model), folder, results) as workers:
-            quiet = Quiet(tuple(worker.pid for worker in workers.values()), options.patience, options.attempts)
-            for record in _measure(workers, model, chosen, options.runs, quiet):
+        chosen = [cell for cell in cells(model, is_quick=options.quick) if cell.name in results["cells"]]
+        path = checkpoint(model, folder / model)
+        with _started(path, folder, results) as contenders:
+            pids = (contenders.server.pid, *(worker.pid for worker in contenders.workers.values()))
+            quiet = Quiet(pids, options.patience, options.attempts)
+            for record in _measure(contenders, model, chosen, options.runs, quiet):
                 results["runs"].append(record)
                 (folder / "unfinished-embeddings.json").write_text(json.dumps(results))
+        results["starts"] += _starts(model, path, folder, options)
     results["load_average_after"] = load_average()
     write_report(results, options.output)
 
@@ -71,7 +89,7 @@ def _parse_options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.embeddings", description="Measure encoders.")
     parser.add_argument("--quick", action="store_true", help="a few short texts, to test the benchmark itself")
     parser.add_argument("--models", default=",".join(MODELS), help="models, separated by commas")
-    parser.add_argument("--runs", type=int, default=5, help="number of runs")
+    parser.add_argument("--runs", type=int, default=3, help="number of runs")
     parser.add_argument("--patience", type=float, default=20, help="seconds to wait for a quiet moment, each time")
     parser.add_argument("--attempts", type=int, default=MAX_ATTEMPTS, help="attempts to measure undisturbed")
     parser.add_argument("--cells", help="measurements, separated by commas, such as t16c8; all by default")
@@ -84,7 +102,7 @@ def _parse_options() -> argparse.Namespace:
 
 
 @contextmanager
-def _started(path: Path, folder: Path, results: dict[str, Any]) -> Iterator[dict[str, Worker]]:
+def _started(path: Path, folder: Path, results: dict[str, Any]) -> Iterator[Contenders]:
     """Start each contender in an environment of its own, and stop them at the end."""
     peers = {
         "torch": (SENTENCE_TRANSFORMERS, "sentence_transformers_torch", ()),
@@ -95,6 +113,7 @@ def _started(path: Path, folder: Path, results: dict[str, Any]) -> Iterator[dict
         command, environment = [sys.executable, "-m", "benchmarks.embeddings.worker"], SETTINGS
         ours = Worker(command, folder / "encoder.log", service_environment(path, folder, environment))
         workers = {"levserve": stack.enter_context(closing(ours))}
+        server = stack.enter_context(closing(levserve(path, folder, SETTINGS)))
         for name, (packages, module, arguments) in peers.items():
             try:
                 python = packages.python(folder / name)
@@ -106,28 +125,52 @@ def _started(path: Path, folder: Path, results: dict[str, Any]) -> Iterator[dict
                 results["absent"][name] = str(error)
                 say(f"absent: {name}: {error}")
         results["contenders"] |= {name: worker.facts for name, worker in workers.items()}
-        yield workers
+        yield Contenders(workers, server)
 
 
 def _measure(
-    workers: dict[str, Worker], model: str, chosen: list[Cell], num_runs: int, quiet: Quiet
+    contenders: Contenders, model: str, chosen: list[Cell], num_runs: int, quiet: Quiet
 ) -> Iterator[dict[str, Any]]:
     """Measure every cell with every contender in turn, once to warm up and check, then `num_runs` times."""
+    workers, server = contenders
     tasks = {name: (workers[worker], ask) for name, (worker, ask) in TASKS.items() if worker in workers}
     for run in range(-1, num_runs):
         for cell in chosen:
             texts, vectors = cell.texts(seed=1 + run), {}
-            for name, (worker, ask) in tasks.items():
-                result, disturbance = quiet.measure(lambda: worker.ask(ask, texts, cell.num_clients))  # noqa: B023
-                vectors[name] = result.pop("vector")
+            asked = {
+                name: partial(worker.ask, ask, texts, cell.num_clients)
+                for name, (worker, ask) in tasks.items()
+                if name != ONLY_MIXED or cell.num_tokens is None
+            }
+            asked[SERVED] = partial(send_texts, server, sentences(cell, 1 + run), cell.num_clients)
+            for name, task in asked.items():
+                result, disturbance = quiet.measure(task)
+                if name != SERVED:
+                    vectors[name] = result.pop("vector")
                 if run < 0:
                     continue
                 speed = len(texts) / result["seconds"]
                 say(f"run {run + 1}/{num_runs} {model} {cell.name} {name}: {speed:.1f} texts/s")
                 facts = {"model": model, "cell": cell.name, "task": name, "run": run, "disturbance": disturbance}
-                yield facts | {"seconds": result["seconds"], "texts_per_s": speed}
+                yield facts | result | {"texts_per_s": speed}
             for name, vector in vectors.items():
                 np.testing.assert_allclose(vector, vectors["bare"], atol=SAME_VECTOR_ATOL, err_msg=name)
+
+
+def _starts(model: str, path: Path, folder: Path, options: argparse.Namespace) -> list[dict[str, Any]]:
+    """Time starts with a bundle, each after its floor: jax imported, the device found, the bytes read."""
+    cache = folder / "cache"  # where the measurements before have saved the bundle
+
+    def warm() -> dict[str, Any]:
+        return timed_starts.levserve(str(path), cache, TEXT, SETTINGS, ask=timed_starts.first_vector)
+
+    quiet, found = Quiet((), options.patience, options.attempts), []
+    for run in range(options.runs):
+        for name, task in {"floor": partial(timed_starts.floor, path), "warm": warm}.items():
+            record, _ = quiet.measure(task)
+            found.append({"model": model, "start": name, "run": run, "seconds": record["first_token_s"]})
+            say(f"run {run + 1}/{options.runs} {model} start {name}: {record['first_token_s']:.2f} s")
+    return found
 
 
 if __name__ == "__main__":

@@ -9,6 +9,7 @@ from benchmarks.report import RESULTS, fill, markdown_table
 
 PAGE = Path(__file__).parents[2] / "docs" / "benchmarks.md"
 NAMES = {
+    "served": "Levserve over HTTP, with its tokenizer",
     "encoder": "Levserve's encoder, no HTTP",
     "bare": "its bare compiled steps",
     "torch": "sentence-transformers on torch, best batches",
@@ -16,6 +17,7 @@ NAMES = {
     "windows": "torch, padded batches of 10 ms windows",
 }
 # The least that the encoder's texts per second divided by the other's should be.
+LATENCY = "t16c1"  # the measurement of one text of 16 tokens on an idle service
 TARGETS = {"bare": "≥ 0.9", "torch": "≥ 1.2", "onnxruntime": "≥ 1.0", "windows": "≥ 2 (mixed)"}
 
 
@@ -46,9 +48,39 @@ def markdown(results: dict[str, Any]) -> str:
             [f"÷ {NAMES[task]} ({target})", *(_number(_ratio(of_model, task, cell)) for cell in names)]
             for task, target in TARGETS.items()
         ]
+        over_http = [_number(_ratio(of_model, "bare", cell, of="served")) for cell in names]
+        ratios.append([f"over HTTP ÷ {NAMES['bare']} (≥ 0.9)", *over_http])
         parts.append(markdown_table([f"{model}, texts/s", *names], [*speeds, *ratios]))
+        parts += [*_latency(model, of_model), *_start(model, results["starts"])]
     parts += [f"Absent: {name}: {reason}" for name, reason in results["absent"].items()]
     return "\n\n".join(parts) + "\n"
+
+
+def _latency(model: str, runs: list[dict[str, Any]]) -> list[str]:
+    """Compare the latency of one text over HTTP with the time of its bare steps."""
+    found = {(record["task"], record["run"]): record for record in runs if record["cell"] == LATENCY}
+    pairs = [
+        (record["p50_s"], 1 / found["bare", run]["texts_per_s"])
+        for (task, run), record in found.items()
+        if task == "served"
+    ]
+    if not pairs:
+        return []
+    ratio, latency_s = (statistics.median(values) for values in zip(*((a / b, a) for a, b in pairs), strict=True))
+    return [
+        f"{model}: p50 of one text of 16 tokens over HTTP, idle: {1000 * latency_s:.1f} ms, "
+        f"÷ its bare steps: {ratio:.2f} (≤ 2)."
+    ]
+
+
+def _start(model: str, starts: list[dict[str, Any]]) -> list[str]:
+    """Compare warm starts with the floor of any start on jax."""
+    seconds = {(record["start"], record["run"]): record["seconds"] for record in starts if record["model"] == model}
+    ratios = [warm_s / seconds["floor", run] for (name, run), warm_s in seconds.items() if name == "warm"]
+    if not ratios:
+        return []
+    warm_s = statistics.median(value for (name, _), value in seconds.items() if name == "warm")
+    return [f"{model}: warm start to first vector: {warm_s:.2f} s, ÷ floor: {statistics.median(ratios):.2f} (≤ 1.6)."]
 
 
 def _speed(runs: list[dict[str, Any]], task: str, cell: str) -> float | None:
@@ -56,13 +88,9 @@ def _speed(runs: list[dict[str, Any]], task: str, cell: str) -> float | None:
     return statistics.median(found) if found else None
 
 
-def _ratio(runs: list[dict[str, Any]], task: str, cell: str) -> float | None:
+def _ratio(runs: list[dict[str, Any]], task: str, cell: str, *, of: str = "encoder") -> float | None:
     speeds = {(record["task"], record["run"]): record["texts_per_s"] for record in runs if record["cell"] == cell}
-    found = [
-        speed / speeds[task, run]
-        for (name, run), speed in speeds.items()
-        if name == "encoder" and (task, run) in speeds
-    ]
+    found = [speed / speeds[task, run] for (name, run), speed in speeds.items() if name == of and (task, run) in speeds]
     return statistics.median(found) if found else None
 
 

@@ -4,7 +4,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from tests.parity.sentences import minilm
+
 FIRST_ID, LAST_ID = 1000, 20_000  # ordinary tokens of BERT's vocabulary
+NUM_SPECIAL = 2  # tokens that BERT's tokenizer adds to a text
 
 
 @dataclass(frozen=True)
@@ -30,10 +33,20 @@ class Cell:
         return [random.randint(FIRST_ID, LAST_ID, length).tolist() for length in lengths]
 
 
-def cells(*, is_quick: bool) -> list[Cell]:
-    """Return all measurements."""
+def cells(model: str = "minilm", *, is_quick: bool) -> list[Cell]:
+    """Return all measurements of a model; of the larger one, all that take less than half a minute."""
     fewest = {16: 32, 128: 8, 512: 4}  # texts, so that one client takes about a second
     if is_quick:
         return [Cell(16, 8, 16), Cell(None, 8, 8)]
     fixed = [Cell(size, clients, max(clients, count)) for size, count in fewest.items() for clients in (1, 8, 64)]
-    return [*fixed, Cell(None, 64, 128)]
+    longest = "t512c64" if model == "bge-base" else None
+    return [*(cell for cell in fixed if cell.name != longest), Cell(None, 64, 128)]
+
+
+def sentences(cell: Cell, seed: int) -> list[str]:
+    """Return texts of as many tokens as the cell's, the two special ones included: words that are one token each."""
+    vocabulary = (minilm() / "vocab.txt").read_text().split()
+    words = [word for word in vocabulary if word.isascii() and word.isalpha()]
+    random = np.random.RandomState(seed)
+    lengths = [len(text) - NUM_SPECIAL for text in cell.texts(seed)]
+    return [" ".join(words[i] for i in random.randint(0, len(words), length)) for length in lengths]
