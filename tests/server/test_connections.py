@@ -181,3 +181,12 @@ def test_the_kernel_ends_connections_whose_peers_are_lost():
             assert accepted.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE) == 1
             assert accepted.getsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE) <= 30
             assert 0 < accepted.getsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT) <= 30_000
+
+
+def test_no_part_of_an_answer_waits_for_an_acknowledgement(server):
+    with connected(server) as client:
+        client.sendall(HEAD + b"Content-Length: 2\r\n\r\nhi")
+        assert body_from(client) == b"2"
+        [connection] = [each for each in server.server_state.connections if each.client == client.getsockname()]
+        accepted = connection.transport.get_extra_info("socket")
+        assert accepted.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY) != 0
