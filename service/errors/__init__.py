@@ -33,6 +33,7 @@
     │   ├── NonFiniteLogits                of one sequence
     │   ├── NonFiniteVector                (index) of one text
     │   ├── ConstraintError                of one sequence
+    │   ├── TemplateFailed                 (reason) of a chat template's process
     │   └── EngineStopped              503 the device thread has ended
     └── StartError                     stops the start with one line and exit code 1
         ├── SettingsError                  (variable)
@@ -73,7 +74,14 @@ from service.errors.checkpoint import (
     UnquantizableWeights,
     UnsupportedModel,
 )
-from service.errors.engine import ConstraintError, EngineError, EngineStopped, NonFiniteLogits, NonFiniteVector
+from service.errors.engine import (
+    ConstraintError,
+    EngineError,
+    EngineStopped,
+    NonFiniteLogits,
+    NonFiniteVector,
+    TemplateFailed,
+)
 from service.errors.http import (
     BodyTooLarge,
     BodyTooSlow,
@@ -147,6 +155,7 @@ __all__ = [
     "SettingsError",
     "StartError",
     "StorageFull",
+    "TemplateFailed",
     "TextTooLong",
     "TooManyConnections",
     "TransferFailed",

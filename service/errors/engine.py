@@ -36,6 +36,16 @@ class ConstraintError(EngineError):
     code = "constraint_failed"
 
 
+class TemplateFailed(EngineError):
+    """The model's chat template has exceeded what it may take; later requests are rendered by a new process."""
+
+    code = "template_failed"
+
+    def __init__(self, reason: str) -> None:
+        super().__init__(f"The model's chat template {reason}. The template of the checkpoint is at fault.")
+        self.reason = reason
+
+
 class EngineStopped(EngineError):
     """The device thread has ended; the cause is chained."""
 

@@ -27,7 +27,12 @@ def checkpoint_uri(settings: Settings) -> str:
     """
     if settings.has_catalogue:
         raise SettingsError("MODEL_URI", "is needed here: GCS_BUCKET, CATALOGUE_URI and MODELS_CONFIG name several.")
-    return settings.checkpoint_uri or str(files("service") / "demo")
+    return settings.checkpoint_uri or demo_uri()
+
+
+def demo_uri() -> str:
+    """Return the address of the demo model, which is part of this package."""
+    return str(files("service") / "demo")
 
 
 def opener(settings: Settings) -> OpenSource:

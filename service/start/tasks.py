@@ -18,7 +18,7 @@ from service.models.encoders.registry import is_encoder
 from service.settings import Settings
 from service.start.context import StartContext
 from service.start.devices import Devices
-from service.start.discover import checkpoint_uri
+from service.start.discover import checkpoint_uri, demo_uri
 from service.start.prefetch import ExpectedWeights, PrefetchedWeights
 from service.start.progress import Phase
 from service.storage.location import HubLocation, parse_location
@@ -142,17 +142,24 @@ def load_text(context: StartContext, *, checkpoint: LocatedCheckpoint, tokenizer
     """Read tokenizer and chat template, which holds the GIL."""
     with context.progress.phase(Phase.TOKENIZER) as facts:
         from service.start.kinds.model_spec import Text
-        from service.text.load import load_chat_template, load_tokenizer
+        from service.text.load import load_chat_template, load_tokenizer, special_tokens_of
 
         uri = checkpoint.tokenizer.source.uri
+        stated = context.settings.tool_call_parser
+        template = load_chat_template(
+            tokenizer_files,
+            special_tokens_of(tokenizer_files, uri),
+            uri,
+            is_trusted=uri == demo_uri(),
+            tool_call_parser=None if stated == "auto" else stated,
+        )
         tokenizer = load_tokenizer(tokenizer_files, uri)
         num_rows = checkpoint.hub_config.get("vocab_size")
         if isinstance(num_rows, int) and tokenizer.vocab_size > num_rows:
             reason = f"has {tokenizer.vocab_size} tokens; the model's embedding has {num_rows}. It is another model's."
             raise MalformedCheckpoint(uri, "tokenizer.json", reason)
-        stated = context.settings.tool_call_parser
-        parser = None if stated == "auto" else stated
-        template = load_chat_template(tokenizer_files, tokenizer.special_tokens, uri, tool_call_parser=parser)
+        if template is not None:
+            template.wait()
         facts |= {"tokens": tokenizer.vocab_size, "has_chat_template": template is not None}
     return Text(tokenizer, template)
 

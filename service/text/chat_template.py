@@ -1,41 +1,46 @@
 """Messages to the single prompt string that a chat model was trained on, by the checkpoint's Jinja template.
 
 The template is compiled once, when the checkpoint is loaded; requests cannot send their own. It comes with the weights
-and is not trusted further. Jinja's sandbox denies it access to Python, and the limits here bound the time and memory
-that the sandbox leaves unbounded: loops, operators and output.
-Source: https://huggingface.co/docs/transformers/chat_templating_writing,
-https://jinja.palletsprojects.com/en/stable/sandbox/, transformers' utils/chat_template_utils.py
+and is not trusted further: it runs in a sandbox, and that in a process of its own.
+Source: https://huggingface.co/docs/transformers/chat_templating_writing
 """
 
-import json
 import re
 import secrets
-import time
-from collections.abc import Iterator, Mapping, Sequence
-from datetime import datetime
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from functools import cached_property
 from types import MappingProxyType
-from typing import Any, override
+from typing import Any, Protocol, runtime_checkable
 
-from jinja2 import nodes
-from jinja2.exceptions import SecurityError, TemplateError, TemplateSyntaxError
-from jinja2.ext import Extension, loopcontrols
-from jinja2.parser import Parser
-from jinja2.runtime import Context
-from jinja2.sandbox import MAX_RANGE, ImmutableSandboxedEnvironment
+from jinja2.exceptions import TemplateError, TemplateSyntaxError
 
-from service.errors import InvalidParameter, MalformedCheckpoint
+from service.errors import InvalidParameter, MalformedCheckpoint, TemplateFailed
+from service.text.sandbox import BrokenTemplate, SandboxedTemplate, to_json
 from service.text.thinking import CLOSING
 from service.text.tools.format import ToolFormat
 from service.text.tools.registry import format_of
 
-MAX_RENDERED_CHARS = 16 * 1024 * 1024
-MAX_RENDER_S = 10.0
-TOO_SLOW = f"the chat template takes longer than {MAX_RENDER_S:g} s"
 # What `render` gives every template.
 ARGUMENTS = frozenset({"messages", "tools", "documents", "add_generation_prompt"})
-# A format width of five or more digits, or one taken from the arguments.
-HUGE_WIDTH = re.compile(r"\d{5}|\*")
+
+
+@runtime_checkable
+class CompiledTemplate(Protocol):
+    """A template that can be rendered."""
+
+    @property
+    def variables(self) -> frozenset[str]:
+        """The names that the template reads and does not define."""
+        ...
+
+    def wait(self) -> None:
+        """Wait until it is compiled; raises TemplateSyntaxError, RecursionError or TemplateFailed."""
+        ...
+
+    def render(self, arguments: Mapping[str, Any]) -> str:
+        """Return the output; raises TemplateError, BrokenTemplate or TemplateFailed."""
+        ...
 
 
 class ChatTemplate:
@@ -49,6 +54,7 @@ class ChatTemplate:
         uri: str = "chat template",
         file: str = "chat_template.jinja",
         tool_call_parser: str | None = None,
+        compiled: Callable[[str], CompiledTemplate] = SandboxedTemplate,
     ) -> None:
         """Compile a template.
 
@@ -58,21 +64,26 @@ class ChatTemplate:
             uri: where it came from, for error messages.
             file: the same.
             tool_call_parser: the name of the format of tool calls; None to find it from the template.
+            compiled: compiles the source, here or in another process.
 
         Raises:
             MalformedCheckpoint: the template does not compile.
         """
-        try:
-            self._template = TemplateSandbox().from_string(source)
-        except TemplateSyntaxError as error:
-            raise MalformedCheckpoint(
-                uri, file, f"line {error.lineno} of the chat template: {error.message}"
-            ) from error
-        except RecursionError as error:
-            raise MalformedCheckpoint(uri, file, "the chat template is nested too deeply") from error
+        self._place = (uri, file)
+        with self._refusing():
+            self._template = compiled(source)
         self.source = source
         self._tool_call_parser = tool_call_parser
         self._special_tokens = dict(special_tokens)
+
+    def wait(self) -> None:
+        """Wait until the template is compiled.
+
+        Raises:
+            MalformedCheckpoint: it does not compile.
+        """
+        with self._refusing():
+            self._template.wait()
 
     @cached_property
     def tool_format(self) -> ToolFormat | None:
@@ -92,11 +103,7 @@ class ChatTemplate:
     @cached_property
     def variables(self) -> frozenset[str]:
         """The variables that the template reads and a request may set."""
-        from jinja2.meta import find_undeclared_variables
-
-        sandbox = TemplateSandbox()
-        read = find_undeclared_variables(sandbox.parse(self.source))
-        return frozenset(read - ARGUMENTS - sandbox.globals.keys() - self._special_tokens.keys())
+        return self._template.variables - ARGUMENTS - self._special_tokens.keys()
 
     def render(
         self,
@@ -117,7 +124,8 @@ class ChatTemplate:
             variables: some of `variables`.
 
         Raises:
-            InvalidParameter: the template rejects the messages, or exceeds its limits.
+            InvalidParameter: the template rejects the messages, or exceeds a limit of its sandbox.
+            TemplateFailed: it has exceeded a limit of its process.
         """
         if not continue_final_message:
             return self._render(messages, tools, add_generation_prompt, variables)
@@ -139,137 +147,46 @@ class ChatTemplate:
         add_generation_prompt: bool,
         variables: Mapping[str, Any],
     ) -> str:
-        limit = RenderLimit()
         if self.joins_arguments:
             messages = [_with_text_arguments(message) for message in messages]
         try:
-            parts = self._template.generate(
-                **variables,
-                **self._special_tokens,
-                messages=list(messages),
-                tools=None if tools is None else list(tools),
-                documents=None,
-                add_generation_prompt=add_generation_prompt,
+            return self._template.render(
+                {
+                    **variables,
+                    **self._special_tokens,
+                    "messages": list(messages),
+                    "tools": None if tools is None else list(tools),
+                    "documents": None,
+                    "add_generation_prompt": add_generation_prompt,
+                }
             )
-            return "".join(limit.count(part) for part in parts)
         except TemplateError as error:
             raise InvalidParameter(
                 f"The model's chat template rejects these messages: {error}", param="messages"
             ) from error
-        except Exception as error:  # a template can raise anything, and the message may quote the prompt
+        except BrokenTemplate as error:
             raise InvalidParameter(
-                f"The model's chat template cannot render these messages ({type(error).__name__}).", param="messages"
+                f"The model's chat template cannot render these messages ({error}).", param="messages"
             ) from error
 
-
-class GenerationTag(Extension):
-    """`{% generation %}…{% endgeneration %}`, which marks the assistant's text for training; rendered as its body."""
-
-    tags = {"generation"}  # noqa: RUF012 - Jinja's own declaration
-
-    @override
-    def parse(self, parser: Parser) -> list[nodes.Node]:
-        next(parser.stream)
-        return parser.parse_statements(("name:endgeneration",), drop_needle=True)
-
-
-class TemplateSandbox(ImmutableSandboxedEnvironment):
-    """The globals, filters and extensions that transformers offers a chat template, within limits."""
-
-    intercepted_binops = frozenset({"*", "**", "%"})
-
-    def __init__(self) -> None:
-        super().__init__(trim_blocks=True, lstrip_blocks=True, extensions=[GenerationTag, loopcontrols])
-        self.filters["tojson"] = _to_json
-        self.globals.update(raise_exception=_raise_exception, strftime_now=_strftime_now, range=_TimedRange)
-
-    @override
-    def call_binop(self, context: Context, operator: str, left: Any, right: Any) -> Any:
-        if operator == "%" and isinstance(left, str) and HUGE_WIDTH.search(left):
-            raise SecurityError("the width of a formatted string is too large")
-        if operator == "**" and _is_huge_power(left, right):
-            raise SecurityError("the power is too large")
-        if operator == "*" and max(_repeated_len(left, right), _repeated_len(right, left)) > MAX_RENDERED_CHARS:
-            raise SecurityError("the repetition is too long")
-        return super().call_binop(context, operator, left, right)
-
-
-class RenderLimit:
-    """Bounds the duration (`MAX_RENDER_S`) and size (`MAX_RENDERED_CHARS`) of one rendering."""
-
-    def __init__(self) -> None:
-        self._end_s = time.monotonic() + MAX_RENDER_S
-        self._num_chars = 0
-
-    def count(self, text: str) -> str:
-        """Count a part of the output and return it.
-
-        Raises:
-            SecurityError: the output is too large, or the time is over.
-        """
-        self._num_chars += len(text)
-        if self._num_chars > MAX_RENDERED_CHARS:
-            raise SecurityError(f"the chat template renders to more than {MAX_RENDERED_CHARS} characters")
-        if time.monotonic() > self._end_s:
-            raise SecurityError(TOO_SLOW)
-        return text
-
-
-class _TimedRange(Sequence[int]):
-    """Jinja's `range` with a deadline, since nested loops multiply."""
-
-    def __init__(self, *bounds: int) -> None:
-        self._numbers = range(*bounds)
-        if len(self._numbers) > MAX_RANGE:
-            raise SecurityError(f"a range of more than {MAX_RANGE} numbers")
-
-    @override
-    def __len__(self) -> int:
-        return len(self._numbers)
-
-    @override
-    def __getitem__(self, index: Any) -> Any:
-        return self._numbers[index]
-
-    @override
-    def __iter__(self) -> Iterator[int]:
-        end_s = time.monotonic() + MAX_RENDER_S
-        for number in self._numbers:
-            if time.monotonic() > end_s:
-                raise SecurityError(TOO_SLOW)
-            yield number
+    @contextmanager
+    def _refusing(self) -> Iterator[None]:
+        """Name the file of a template that does not compile."""
+        try:
+            yield
+        except TemplateSyntaxError as error:
+            raise MalformedCheckpoint(
+                *self._place, f"line {error.lineno} of the chat template: {error.message}"
+            ) from error
+        except RecursionError as error:
+            raise MalformedCheckpoint(*self._place, "the chat template is nested too deeply") from error
+        except TemplateFailed as error:
+            raise MalformedCheckpoint(*self._place, f"the chat template {error.reason}") from error
 
 
 def _with_text_arguments(message: Mapping[str, Any]) -> Mapping[str, Any]:
     if not (calls := message.get("tool_calls")):
         return message
     functions = [call["function"] for call in calls]
-    texts = [{**function, "arguments": _to_json(function["arguments"])} for function in functions]
+    texts = [{**function, "arguments": to_json(function["arguments"])} for function in functions]
     return {**message, "tool_calls": [{**call, "function": f} for call, f in zip(calls, texts, strict=True)]}
-
-
-def _to_json(
-    value: Any,
-    ensure_ascii: bool = False,
-    indent: int | None = None,
-    separators: tuple[str, str] | None = None,
-    sort_keys: bool = False,
-) -> str:
-    # Jinja's own filter escapes HTML, which would put escapes into the prompt.
-    return json.dumps(value, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys)
-
-
-def _is_huge_power(base: Any, exponent: Any) -> bool:
-    return not (abs(base) <= MAX_RANGE and abs(exponent) <= 64)
-
-
-def _repeated_len(sequence: Any, factor: Any) -> int:
-    return len(sequence) * factor if hasattr(sequence, "__len__") and isinstance(factor, int) else 0
-
-
-def _raise_exception(message: str) -> None:
-    raise TemplateError(message)
-
-
-def _strftime_now(pattern: str) -> str:
-    return datetime.now().strftime(pattern)

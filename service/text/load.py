@@ -54,7 +54,7 @@ def load_tokenizer(folder: Path, uri: str | None = None) -> Tokenizer:
         backend = tokenizers.Tokenizer.from_file(str(path))
     except Exception as error:  # the library raises bare Exception
         raise MalformedCheckpoint(uri, path.name, f"is not a tokenizer: {error}") from error
-    special_tokens = _special_tokens(folder, uri)
+    special_tokens = special_tokens_of(folder, uri)
     generation = _read_json(folder, "generation_config.json", uri)
     model = _read_json(folder, "config.json", uri)
     stated = generation.get("eos_token_id", model.get("eos_token_id"))
@@ -68,14 +68,22 @@ def load_tokenizer(folder: Path, uri: str | None = None) -> Tokenizer:
 
 
 def load_chat_template(
-    folder: Path, special_tokens: Mapping[str, str], uri: str | None = None, *, tool_call_parser: str | None = None
+    folder: Path,
+    special_tokens: Mapping[str, str],
+    uri: str | None = None,
+    *,
+    is_trusted: bool,
+    tool_call_parser: str | None = None,
 ) -> "ChatTemplate | None":
     """Read the chat template of a checkpoint; None if it has none, as base models do not.
+
+    Its process compiles it while the caller goes on, so `wait` for it.
 
     Args:
         folder: where the files lie.
         special_tokens: by transformers' names.
         uri: where the files came from, for error messages.
+        is_trusted: whether the template is part of this package, so that it needs no process of its own.
         tool_call_parser: the name of the format of tool calls; None to find it from the template.
 
     Raises:
@@ -85,10 +93,16 @@ def load_chat_template(
     found = _template_source(folder, uri)
     if found is None:
         return None
-    from service.text.chat_template import ChatTemplate  # with Jinja, which a base model starts without
+    # With Jinja, which a base model starts without.
+    from service.text.chat_template import ChatTemplate
+    from service.text.sandbox import SandboxedTemplate
+    from service.text.template_worker import TemplateWorker
 
     file, source = found
-    return ChatTemplate(source, special_tokens, uri=uri, file=file, tool_call_parser=tool_call_parser)
+    compiled = SandboxedTemplate if is_trusted else TemplateWorker
+    return ChatTemplate(
+        source, special_tokens, uri=uri, file=file, tool_call_parser=tool_call_parser, compiled=compiled
+    )
 
 
 def _template_source(folder: Path, uri: str) -> tuple[str, str] | None:
@@ -142,7 +156,12 @@ def _missing_tokenizer_message(folder: Path) -> str:
     return "there is no tokenizer.json. Put it beside the weights or set TOKENIZER_URI to a place that has one."
 
 
-def _special_tokens(folder: Path, uri: str) -> dict[str, str]:
+def special_tokens_of(folder: Path, uri: str) -> dict[str, str]:
+    """Return the special tokens that a checkpoint names, by transformers' names.
+
+    Raises:
+        MalformedCheckpoint: a file is not a JSON object.
+    """
     found: dict[str, str] = {}
     for file in ("special_tokens_map.json", "tokenizer_config.json"):  # the later file wins
         for name, value in _read_json(folder, file, uri).items():

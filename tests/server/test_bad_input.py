@@ -3,9 +3,10 @@
 import json
 import shutil
 
+import httpx
 import pytest
 
-from tests.process import ServiceProcess
+from tests.process import ServiceProcess, running_service
 from tests.served import DEMO
 
 
@@ -108,3 +109,22 @@ def test_a_traceback_comes_with_debug_only(checkpoint):
     with ServiceProcess(model_uri=checkpoint, log_level="DEBUG") as service:
         assert service.exit_code == 1
     assert "MissingFile" in service.log[-1]["stack_trace"]
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("cold_start")
+def test_a_template_that_takes_all_memory_is_one_requests_error(checkpoint):
+    attack = "{% if messages[0].content == 'attack' %}{{ 'a'.ljust(9999999999) }}{% endif %}"
+    template = checkpoint / "chat_template.jinja"
+    template.write_text(attack + template.read_text())
+    with running_service(model_uri=checkpoint, model_name="m") as service:
+
+        def status(text: str) -> int:
+            messages = [{"role": "user", "content": text}]
+            body = {"model": "m", "messages": messages, "max_tokens": 2}
+            answer = httpx.post(f"{service.url}/v1/chat/completions", json=body, timeout=60)
+            assert answer.status_code == 200 or answer.json()["error"]["code"] == "template_failed"
+            return answer.status_code
+
+        assert [status("hi"), status("attack"), status("hi")] == [200, 500, 200]
+        assert service.stop() == 0

@@ -95,24 +95,24 @@ def test_every_number_of_the_authors_sampling_is_served(folder):
 
 
 def test_the_file_of_its_own_wins_over_the_tokenizers_configuration(tmp_path):
-    assert load_chat_template(tmp_path, {}) is None
+    assert load_chat_template(tmp_path, {}, is_trusted=True) is None
     write(tmp_path, "tokenizer_config.json", {"chat_template": "config"})
-    assert load_chat_template(tmp_path, {}).render(USER) == "config"
+    assert load_chat_template(tmp_path, {}, is_trusted=True).render(USER) == "config"
     write(tmp_path, "chat_template.jinja", "own")
-    assert load_chat_template(tmp_path, {}).render(USER) == "own"
+    assert load_chat_template(tmp_path, {}, is_trusted=True).render(USER) == "own"
 
 
 def test_of_several_named_templates_the_default_is_taken(tmp_path):
     named = [{"name": "tool_use", "template": "tools"}, {"name": "default", "template": "plain"}]
     write(tmp_path, "tokenizer_config.json", {"chat_template": named})
-    assert load_chat_template(tmp_path, {}).render(USER) == "plain"
+    assert load_chat_template(tmp_path, {}, is_trusted=True).render(USER) == "plain"
 
 
 @pytest.mark.parametrize("stated", [7, [], [{"name": "a", "template": "x"}, {"name": "b", "template": "y"}], "{{"])
 def test_a_broken_template_of_a_checkpoint_names_its_file(tmp_path, stated):
     write(tmp_path, "tokenizer_config.json", {"chat_template": stated})
     with pytest.raises(MalformedCheckpoint, match=r"gs://b/m: tokenizer_config\.json"):
-        load_chat_template(tmp_path, {}, "gs://b/m")
+        load_chat_template(tmp_path, {}, "gs://b/m", is_trusted=True)
 
 
 @pytest.mark.parametrize("name", ["bos", "eos", "pad", "unk", "sep", "cls", "mask"])
@@ -217,34 +217,34 @@ def test_files_are_read_as_utf8(folder):
     (folder / "tokenizer_config.json").write_bytes(text.encode())
     assert load_tokenizer(folder).special_tokens == {"bos_token": "é"}
     (folder / "chat_template.jinja").write_bytes("é".encode())
-    assert load_chat_template(folder, {}).render(USER) == "é"
+    assert load_chat_template(folder, {}, is_trusted=True).render(USER) == "é"
 
 
 def test_a_template_that_is_no_text_is_named_with_its_place(tmp_path):
     (tmp_path / "chat_template.jinja").write_bytes(b"\xff")
     with pytest.raises(MalformedCheckpoint, match=r"gs://b/m: chat_template\.jinja"):
-        load_chat_template(tmp_path, {}, "gs://b/m")
+        load_chat_template(tmp_path, {}, "gs://b/m", is_trusted=True)
     (tmp_path / "chat_template.jinja").write_text("{% for %}")
     with pytest.raises(MalformedCheckpoint, match=rf"{tmp_path}: chat_template\.jinja"):
-        load_chat_template(tmp_path, {})
+        load_chat_template(tmp_path, {}, is_trusted=True)
 
 
 def test_a_template_in_a_json_file_of_its_own_wins_over_the_tokenizers_configuration(tmp_path):
     write(tmp_path, "tokenizer_config.json", {"chat_template": "config"})
     write(tmp_path, "chat_template.json", {"chat_template": "own"})
-    assert load_chat_template(tmp_path, {}).render(USER) == "own"
+    assert load_chat_template(tmp_path, {}, is_trusted=True).render(USER) == "own"
     write(tmp_path, "chat_template.json", {"chat_template": 7})
     with pytest.raises(MalformedCheckpoint, match=r"gs://b/m: chat_template\.json"):
-        load_chat_template(tmp_path, {}, "gs://b/m")
+        load_chat_template(tmp_path, {}, "gs://b/m", is_trusted=True)
     write(tmp_path, "chat_template.json", {"chat_template": None})
-    assert load_chat_template(tmp_path, {}).render(USER) == "config"
+    assert load_chat_template(tmp_path, {}, is_trusted=True).render(USER) == "config"
 
 
 @pytest.mark.parametrize("file", ["chat_template.jinja", "tokenizer_config.json"])
 def test_a_template_may_write_the_special_tokens(tmp_path, file):
     template = "{{ bos_token }}!"
     write(tmp_path, file, template if file.endswith("jinja") else {"chat_template": template})
-    assert load_chat_template(tmp_path, {"bos_token": "<s>"}).render(USER) == "<s>!"
+    assert load_chat_template(tmp_path, {"bos_token": "<s>"}, is_trusted=True).render(USER) == "<s>!"
 
 
 @pytest.mark.parametrize(
@@ -258,4 +258,4 @@ def test_a_template_may_write_the_special_tokens(tmp_path, file):
 )
 def test_a_list_of_templates_has_a_default_or_only_one(tmp_path, named):
     write(tmp_path, "tokenizer_config.json", {"chat_template": named})
-    assert load_chat_template(tmp_path, {}).render(USER) == "it"
+    assert load_chat_template(tmp_path, {}, is_trusted=True).render(USER) == "it"

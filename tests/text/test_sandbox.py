@@ -5,7 +5,7 @@ from datetime import datetime
 import pytest
 
 from service.errors import InvalidParameter
-from service.text import chat_template
+from service.text import sandbox
 from service.text.chat_template import ChatTemplate
 
 
@@ -45,13 +45,13 @@ def test_a_hostile_or_broken_template_is_one_requests_error(source):
     ],
 )
 def test_a_template_that_would_not_end_is_stopped(monkeypatch, source):
-    monkeypatch.setattr(chat_template, "MAX_RENDER_S", 0.05)
+    monkeypatch.setattr(sandbox, "MAX_RENDER_S", 0.05)
     with pytest.raises(InvalidParameter, match="takes longer"):
         render(source)
 
 
 def test_a_prompt_that_grows_without_end_is_stopped(monkeypatch):
-    monkeypatch.setattr(chat_template, "MAX_RENDERED_CHARS", 1000)
+    monkeypatch.setattr(sandbox, "MAX_RENDERED_CHARS", 1000)
     with pytest.raises(InvalidParameter, match="more than 1000 characters"):
         render("{% for i in range(99999) %}xxxxxxxx{% endfor %}")
 
@@ -99,7 +99,7 @@ def test_what_goes_beyond_a_limit_is_refused_with_the_limit(source, reason):
 
 
 def test_a_text_as_long_as_the_limit_is_rendered(monkeypatch):
-    monkeypatch.setattr(chat_template, "MAX_RENDERED_CHARS", 1000)
+    monkeypatch.setattr(sandbox, "MAX_RENDERED_CHARS", 1000)
     assert render("{% for i in range(100) %}{{ 'x' * 10 }}{% endfor %}") == "x" * 1000
     assert render("{{ 'x' * 1000 }}") == "x" * 1000
     with pytest.raises(InvalidParameter, match="more than 1000 characters"):
@@ -108,7 +108,7 @@ def test_a_text_as_long_as_the_limit_is_rendered(monkeypatch):
 
 def test_a_template_that_sleeps_between_two_outputs_is_stopped(monkeypatch):
     # No loop runs here: the time is looked at with each part of the output.
-    monkeypatch.setattr(chat_template, "MAX_RENDER_S", -1.0)
+    monkeypatch.setattr(sandbox, "MAX_RENDER_S", -1.0)
     with pytest.raises(InvalidParameter, match="takes longer"):
         render("x")
     with pytest.raises(InvalidParameter, match="takes longer"):

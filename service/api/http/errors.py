@@ -17,6 +17,7 @@ from service.errors import (
     NonFiniteLogits,
     NonFiniteVector,
     RequestError,
+    TemplateFailed,
 )
 
 logger = logging.getLogger(__name__)
@@ -59,7 +60,7 @@ def _server_error(error: Exception, request_id: str) -> tuple[int, tuple[str, st
     if isinstance(error, EngineStopped):
         message = f"The engine has stopped; this instance is being replaced. Request id: {request_id}."
         return error.status, (message, error.type, None, error.code)
-    if isinstance(error, ConstraintError | NonFiniteLogits | NonFiniteVector):
+    if isinstance(error, ConstraintError | NonFiniteLogits | NonFiniteVector | TemplateFailed):
         return error.status, (f"{error} Request id: {request_id}.", error.type, None, error.code)
     if isinstance(error, EngineError):
         return error.status, (f"The engine failed. Request id: {request_id}.", error.type, None, error.code)
