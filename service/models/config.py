@@ -6,8 +6,9 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from service.errors import UnsupportedModel
-from service.models.quantization_config import has_int8_layers
+from service.models.quantization_config import read_layer_storage
 from service.models.rope import RopeConfig
+from service.models.stored.layers import LayerStorage
 
 MAX_CONFIG_INT = 2**31 - 1
 
@@ -33,7 +34,7 @@ class DecoderConfig:
     has_mlp_bias: bool = False
     has_qk_norm: bool = False  # Qwen3: an RMS norm over each head's query and key
     sliding_windows: tuple[int | None, ...] = field(default=())  # by layer, in tokens; None for all positions
-    has_int8_layers: bool = False  # whether the checkpoint's linear layers are int8 with a scale for each row
+    layer_storage: LayerStorage | None = None  # of a checkpoint whose linear layers are quantized
     kv_copies: int = 1  # consecutive key-value heads that are copies of one in the checkpoint
 
     @property
@@ -143,7 +144,7 @@ def read_decoder(config: HubConfig, **family: Any) -> DecoderConfig:
         context_len=context_len,
         norm_eps=float(config.values.get("rms_norm_eps", 1e-6)),
         has_tied_embeddings=config.flag("tie_word_embeddings"),
-        has_int8_layers=has_int8_layers(config.uri, config.values),
+        layer_storage=read_layer_storage(config.uri, config.values),
         rope=RopeConfig.from_hub(config.uri, config.values, head_dim=head_dim, context_len=context_len),
         **family,
     )

@@ -24,7 +24,7 @@ def decoder_weight_specs(
     if not config.has_tied_embeddings:
         specs.append(_product("unembed", ("vocab", "embed"), (vocab, embed), "lm_head.weight"))
     wide = (replace(spec, dtype=dtype) for spec in specs)
-    return quantized_specs(wide, quantization, has_int8_layers=config.has_int8_layers)
+    return quantized_specs(wide, quantization, config.layer_storage)
 
 
 def _attention(config: DecoderConfig, layer: int) -> list[WeightSpec]:

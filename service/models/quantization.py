@@ -7,6 +7,7 @@ from enum import StrEnum
 import numpy as np
 
 from service.kernels.limits import INT8_MAX
+from service.models.stored.layers import Encoding, LayerStorage
 from service.models.weight_spec import FLOAT32, TensorSource, WeightSpec
 
 INT8 = np.dtype(np.int8)
@@ -26,44 +27,52 @@ def scale_name(name: str) -> str:
 
 
 def quantized_specs(
-    specs: Iterable[WeightSpec], quantization: Quantization, *, has_int8_layers: bool = False
+    specs: Iterable[WeightSpec], quantization: Quantization, storage: LayerStorage | None = None
 ) -> tuple[WeightSpec, ...]:
     """Return the specs of a model whose arrays of products are quantized, each followed by its scales.
 
     Args:
         specs: of the wide model.
         quantization: of arrays that the checkpoint holds wide.
-        has_int8_layers: whether the checkpoint holds those of layers in int8, and the scales of each in a tensor of its
-            name and `_scale`.
+        storage: how the checkpoint holds those of layers; None if it holds them wide.
     """
     made: list[WeightSpec] = []
     for spec in specs:
-        is_stored = has_int8_layers and spec.name.startswith("layers.")
+        stored = spec if storage is None or not spec.name.startswith("layers.") else _stored(spec, storage)
+        is_stored = any(source.is_int8 or source.packing for source in stored.sources)
         if spec.num_in_axes and (is_stored or quantization is Quantization.INT8):
-            made += _quantized(spec, is_stored=is_stored)
+            made += _quantized(stored)
         else:
             made.append(spec)
     return tuple(made)
 
 
-def _quantized(spec: WeightSpec, *, is_stored: bool) -> Iterator[WeightSpec]:
-    num_in_axes = spec.num_in_axes
+def _stored(spec: WeightSpec, storage: LayerStorage) -> WeightSpec:
+    if not spec.num_in_axes:
+        return spec
+    how = {"is_int8": True} if storage.encoding is Encoding.INT8 else {"packing": storage}
+    sources = (replace(source, **how) if storage.holds(source.name) else source for source in spec.sources)
+    return replace(spec, sources=tuple(sources))
+
+
+def _quantized(spec: WeightSpec) -> Iterator[WeightSpec]:
+    """Return a weight in int8 and its scales, which the checkpoint holds only if it holds int8."""
+    num_in_axes, has_scales = spec.num_in_axes, spec.sources[0].is_int8
     scale = scale_name(spec.name)
-    sources = tuple(replace(source, is_int8=is_stored) for source in spec.sources)
-    yield replace(spec, dtype=INT8, scale=scale, sources=sources)
+    yield replace(spec, dtype=INT8, scale=scale)
     yield WeightSpec(
         scale,
         spec.axes[:-num_in_axes],
         spec.shape[:-num_in_axes],
-        tuple(_scale_source(source, num_in_axes, is_stored=is_stored) for source in spec.sources),
+        tuple(_scale_source(source, num_in_axes) for source in spec.sources),
         spec.concat_axis,
         FLOAT32,
-        is_row_scale=not is_stored,
+        is_row_scale=not has_scales,
     )
 
 
-def _scale_source(source: TensorSource, num_in_axes: int, *, is_stored: bool) -> TensorSource:
+def _scale_source(source: TensorSource, num_in_axes: int) -> TensorSource:
     view = source.view[:-num_in_axes]
-    if not is_stored:
+    if not source.is_int8:
         return replace(source, view=view)
-    return replace(source, name=f"{source.name}_scale", shape=(source.shape[0], 1), view=view)
+    return TensorSource(f"{source.name}_scale", (source.shape[0], 1), view, source.copies)

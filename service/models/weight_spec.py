@@ -5,18 +5,31 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from service.models.stored.layers import WIDE, LayerStorage, StoredTensor
+
 FLOAT32 = np.dtype(np.float32)
 
 
 @dataclass(frozen=True)
 class TensorSource:
-    """One tensor of a checkpoint, under Hugging Face's name, and its shape as a part of an array."""
+    """One tensor of a checkpoint, under Hugging Face's name, and its shape as a part of an array.
+
+    Of a weight that is stored packed, it is the tensor that a checkpoint that is not quantized has in its place.
+    """
 
     name: str
     shape: tuple[int, ...]  # in the checkpoint
     view: tuple[int, ...]  # in the array, before concatenation
     copies: int = 1  # how often `view` repeats each index of the axis before the concatenated one, consecutively
-    is_int8: bool = False  # in the checkpoint; others are of a floating type
+    is_int8: bool = False  # in the checkpoint; others are of a floating type, or packed
+    packing: LayerStorage | None = None  # of a weight that several tensors hold
+
+    @property
+    def stored(self) -> tuple[StoredTensor, ...]:
+        """The tensors of the checkpoint that hold it."""
+        if self.packing is not None:
+            return self.packing.tensors(self.name, self.shape)
+        return (StoredTensor(self.name, self.shape, ("I8",) if self.is_int8 else WIDE),)
 
 
 @dataclass(frozen=True)

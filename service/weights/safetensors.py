@@ -14,13 +14,18 @@ import ml_dtypes
 import numpy as np
 
 from service.errors import MalformedCheckpoint
-from service.models.weight_spec import TensorSource, WeightSpec
+from service.models.stored.layers import WIDE, StoredTensor
+from service.models.weight_spec import WeightSpec
 from service.storage.objects import Extent, read_range
 from service.storage.open_files import OpenFile
 from service.storage.retry import RetryBudget
 
 WIDE_DTYPES = {"F32": np.dtype(np.float32), "F16": np.dtype(np.float16), "BF16": np.dtype(ml_dtypes.bfloat16)}
-DTYPES = {**WIDE_DTYPES, "I8": np.dtype(np.int8)}
+DTYPES = {
+    **WIDE_DTYPES,
+    **{"I8": np.dtype(np.int8), "I32": np.dtype(np.int32), "I64": np.dtype(np.int64)},
+    "F8_E4M3": np.dtype(ml_dtypes.float8_e4m3fn),
+}
 # The library's own bound; a header this long names millions of tensors.
 MAX_HEADER_BYTES = 100_000_000
 INT64_MAX, MAX_AXES = 2**63 - 1, 16
@@ -127,28 +132,24 @@ def merged(uri: str, parts: Iterable[Mapping[str, TensorEntry]]) -> dict[str, Te
     return entries
 
 
-def stored_dtype(uri: str, name: str, entry: TensorEntry, *, is_int8: bool = False) -> np.dtype:
-    """Return a tensor's type.
+def check_dtype(uri: str, tensor: StoredTensor, entry: TensorEntry) -> None:
+    """Check a tensor's type.
 
     Args:
         uri: the checkpoint's address, for messages.
-        name: the tensor's name.
+        tensor: as the configuration describes it.
         entry: of the header.
-        is_int8: whether `quantization_config` makes it int8.
 
     Raises:
         MalformedCheckpoint: the type is not served, or not that of `quantization_config`.
     """
-    dtype = DTYPES.get(entry.dtype_name)
-    if is_int8 and entry.dtype_name != "I8":
-        raise MalformedCheckpoint(
-            uri, entry.file, f"{name!r} is {entry.dtype_name}; quantization_config in config.json makes it I8."
-        )
-    if dtype is None or (entry.dtype_name not in WIDE_DTYPES and not is_int8):
-        raise MalformedCheckpoint(
-            uri, entry.file, f"{name!r} is {entry.dtype_name}; served are {', '.join(WIDE_DTYPES)}."
-        )
-    return dtype
+    if entry.dtype_name in tensor.dtypes:
+        return
+    reason = f"{tensor.name!r} is {entry.dtype_name}; "
+    if tensor.dtypes == WIDE:
+        raise MalformedCheckpoint(uri, entry.file, f"{reason}served are {', '.join(WIDE)}.")
+    wanted = " or ".join(tensor.dtypes)
+    raise MalformedCheckpoint(uri, entry.file, f"{reason}quantization_config in config.json makes it {wanted}.")
 
 
 def check_tensors(uri: str, specs: Iterable[WeightSpec], shapes: Mapping[str, tuple[int, ...]]) -> None:
@@ -162,7 +163,11 @@ def check_tensors(uri: str, specs: Iterable[WeightSpec], shapes: Mapping[str, tu
     Raises:
         MalformedCheckpoint: a tensor is missing, has another shape, or has no place in the model.
     """
-    sources = {source.name: source for spec in specs for source in spec.sources}
+    all_sources = [source for spec in specs for source in spec.sources]
+    for source in all_sources:
+        if source.packing is not None and (misfit := source.packing.misfit(source.shape)):
+            raise MalformedCheckpoint(uri, source.name, f"has shape {list(source.shape)}; {misfit}.")
+    sources = {tensor.name: tensor for source in all_sources for tensor in source.stored}
     for name, source in sources.items():
         if name not in shapes:
             raise MalformedCheckpoint(uri, name, f"is missing. config.json asks for it in shape {list(source.shape)}.")
@@ -226,5 +231,5 @@ def _extents(entries: Iterable[TensorEntry]) -> tuple[Extent, ...]:
     return tuple(result)
 
 
-def _is_tied(sources: Mapping[str, TensorSource]) -> bool:
+def _is_tied(sources: Mapping[str, StoredTensor]) -> bool:
     return "lm_head.weight" not in sources

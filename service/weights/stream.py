@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from service.errors import MalformedCheckpoint, StorageFull, TransferFailed
+from service.models.stored.layers import StoredTensor
 from service.models.weight_spec import WeightSpec
 from service.observability.progress import Progress
 from service.storage.fetch import FetchTask, ObjectFetch, fetch_all
@@ -26,7 +27,8 @@ from service.storage.open_files import OpenFile
 from service.storage.retry import RetryBudget, TransferLimits
 from service.weights.assembly import Assembly
 from service.weights.headers import read_headers, without_prefix
-from service.weights.safetensors import DTYPES, Header, TensorEntry, check_tensors, merged, stored_dtype
+from service.weights.packed.layers import PackedWeights
+from service.weights.safetensors import DTYPES, Header, TensorEntry, check_dtype, check_tensors, merged
 from service.weights.strided import StridedTensors, in_order
 
 if TYPE_CHECKING:
@@ -112,14 +114,18 @@ def _read_headers_once(target: WeightTarget, files: Sequence[OpenFile], budget: 
     uri = files[0].source.uri
     tensors = merged(uri, [header.entries for header in headers])
     check_tensors(uri, target.specs, {name: entry.shape for name, entry in tensors.items()})
-    for source in itertools.chain.from_iterable(spec.sources for spec in target.specs):
-        stored_dtype(uri, source.name, tensors[source.name], is_int8=source.is_int8)
+    for tensor in _stored(target.specs):
+        check_dtype(uri, tensor, tensors[tensor.name])
     return headers
+
+
+def _stored(specs: Iterable[WeightSpec]) -> Iterator[StoredTensor]:
+    return (tensor for spec in specs for source in spec.sources for tensor in source.stored)
 
 
 def _files_of(specs: Iterable[WeightSpec], headers: Iterable[Header]) -> set[str]:
     """Return the names of the objects that hold a part of these weights."""
-    tensors = {source.name for spec in specs for source in spec.sources}
+    tensors = {tensor.name for tensor in _stored(specs)}
     return {header.file.info.name for header in headers if not tensors.isdisjoint(header.entries)}
 
 
@@ -137,6 +143,7 @@ def _stream(
     # The rest of the bound is for the workers' buffers.
     memory = HostMemoryBudget(max(0, target.max_staging_bytes - limits.num_workers * limits.chunk_bytes))
     assembly = Assembly(target.specs, target.mesh, on_placed=memory.give_back)
+    packed = PackedWeights(target.specs, assembly, memory.give_back)
     slice_bytes = _slice_bytes(headers, limits)
     fetches = {}
     for header in headers:
@@ -149,12 +156,13 @@ def _stream(
             progress,
             head=header.data,
             file=None if copy_to is None else PartFile(file.source.uri, info, copy_to),
-            consumer=TensorConsumer(header, assembly, memory),
+            consumer=TensorConsumer(header, assembly, packed, memory),
         )
     fetch_all(_schedule(target.specs, headers, fetches), budget)
-    for header in headers:
-        if fetches[header.file.info.name].is_right:
-            assembly.check(header.file.source.uri, header.entries)
+    right = [header for header in headers if fetches[header.file.info.name].is_right]
+    for header in right:
+        assembly.check(header.file.source.uri, header.entries)
+    packed.check(headers[0].file.source.uri, {name for header in right for name in header.entries})
     streamed.weights |= assembly.weights()
     for name, fetch in fetches.items():
         streamed.disk_fault = streamed.disk_fault or fetch.disk_fault
@@ -178,10 +186,12 @@ def _schedule(
         for number, header in enumerate(headers)
         for tensor, entry in header.entries.items()
     }
-    by_storage = sorted(specs, key=lambda spec: min((stored[s.name][0], stored[s.name][1].begin) for s in spec.sources))
+    by_storage = sorted(
+        specs, key=lambda spec: min((stored[t.name][0], stored[t.name][1].begin) for t in _stored([spec]))
+    )
     tasks: dict[FetchTask, None] = {}
-    for source in itertools.chain.from_iterable(spec.sources for spec in by_storage):
-        _, entry, fetch = stored[source.name]
+    for tensor in _stored(by_storage):
+        _, entry, fetch = stored[tensor.name]
         first = bisect_right(fetch.slices, entry.begin, key=lambda part: part.start) - 1
         for index in range(max(first, 0), len(fetch.slices)):
             if fetch.slices[index].start >= entry.end:
@@ -235,25 +245,27 @@ class HostMemoryBudget:
 class TensorConsumer:
     """Writes the tensors of one object into the weights that are being assembled."""
 
-    def __init__(self, header: Header, assembly: Assembly, memory: HostMemoryBudget) -> None:
+    def __init__(self, header: Header, assembly: Assembly, packed: PackedWeights, memory: HostMemoryBudget) -> None:
         """Take the object's header; tensors that no weight is made of are skipped."""
         # An empty tensor has no bytes to wait for, and lies where another one begins.
         used = {
             name: entry
             for name, entry in header.entries.items()
-            if entry.end > entry.begin and assembly.uses(name) and entry.dtype_name in DTYPES
+            if entry.end > entry.begin and (assembly.uses(name) or name in packed) and entry.dtype_name in DTYPES
         }
         self._tensors = sorted(used.items(), key=lambda item: item[1].begin)
         # Tensors may share bytes: of each and all before it, the last byte.
         self._ends = list(itertools.accumulate((entry.end for _, entry in self._tensors), max))
         self._strided = StridedTensors(used)
         self._uri, self._assembly, self._memory = header.file.source.uri, assembly, memory
+        self._packed = packed
 
     @contextmanager
     def reserve(self, part: Slice, budget: RetryBudget) -> Iterator[None]:
         """Wait until there is host memory for the weights that a slice begins."""
-        names = [name for name, _ in self._inside(part)]
-        num_bytes = self._assembly.reserve(names) + self._strided.reserve(names)
+        inside = list(self._inside(part))
+        names = [name for name, _ in inside]
+        num_bytes = self._assembly.reserve(names) + self._strided.reserve(names) + self._packed.reserve(inside)
         with self._memory.reserve(num_bytes, lambda: budget.check(self._uri, "weights")):
             yield
 
@@ -263,10 +275,11 @@ class TensorConsumer:
             dtype = DTYPES[entry.dtype_name]
             begin, end = max(chunk.start, entry.begin), min(chunk.end, entry.end)
             values = data[begin - chunk.start : end - chunk.start]
+            writer = self._packed if name in self._packed else self._assembly
             if name not in self._strided:
-                self._assembly.write(name, (begin - entry.begin) // dtype.itemsize, _elements(values, dtype))
+                writer.write(name, (begin - entry.begin) // dtype.itemsize, _elements(values, dtype))
             elif (collected := self._strided.write(name, begin - entry.begin, values)) is not None:
-                self._assembly.write(name, 0, in_order(entry, collected, dtype))
+                writer.write(name, 0, in_order(entry, collected, dtype))
                 self._memory.give_back(collected.nbytes)
 
     def _inside(self, part: Slice | Chunk) -> Iterator[tuple[str, TensorEntry]]:

@@ -1,4 +1,4 @@
-"""Of quantized checkpoints W8A8-int8 is served; every other `quantization_config` is refused by the name of a field."""
+"""Each stored format is read as its `quantization_config` says; what is not served is refused by the field."""
 
 import copy
 from typing import Any
@@ -6,7 +6,9 @@ from typing import Any
 import pytest
 
 from service.errors import UnsupportedModel
-from service.models.quantization_config import has_int8_layers
+from service.models.quantization_config import read_layer_storage
+from service.models.stored.layers import Encoding, LayerStorage
+from tests.checkpoint.quantized_formats import FORMATS
 
 ARGS = {"num_bits": 8, "type": "int", "symmetric": True, "group_size": None, "block_structure": None}
 W8A8: dict[str, Any] = {
@@ -37,11 +39,51 @@ def changed(path: str, value: Any) -> dict[str, Any]:
     return config
 
 
+def read(config: Any, **values: Any) -> LayerStorage | None:
+    return read_layer_storage("m", {"quantization_config": config, **values})
+
+
 def test_the_configuration_decides_and_its_absence_is_wide():
-    assert has_int8_layers("m", {"quantization_config": W8A8})
-    assert has_int8_layers("m", {"quantization_config": changed("ignore", []), "tie_word_embeddings": True})
-    assert not has_int8_layers("m", {})
-    assert not has_int8_layers("m", {"quantization_config": None})
+    assert read(W8A8) == LayerStorage(Encoding.INT8, wide_modules=("lm_head",))
+    assert read(changed("ignore", []), tie_word_embeddings=True) == LayerStorage(Encoding.INT8)
+    assert read(None) is read_layer_storage("m", {}) is None
+
+
+def config_of(name: str, **fields: Any) -> dict[str, Any]:
+    return FORMATS[name][0] | fields
+
+
+@pytest.mark.parametrize(
+    ("config", "expected"),
+    [
+        (config_of("fp8 by tensor"), LayerStorage(Encoding.FP8, block=(None, None), wide_modules=("lm_head",))),
+        (
+            config_of("fp8 in blocks", modules_to_not_convert=["a.b"]),
+            LayerStorage(Encoding.FP8, 8, (96, 128), scale_suffix="_scale_inv", wide_modules=("lm_head", "a.b")),
+        ),
+        (
+            config_of("w4a16 asymmetric"),
+            LayerStorage(Encoding.PACKED, 4, (1, 64), has_zeros=True, wide_modules=("lm_head",)),
+        ),
+        (config_of("awq", group_size=-1), LayerStorage(Encoding.AWQ, 4, has_zeros=True, wide_modules=("lm_head",))),
+        (
+            config_of("gptq with desc_act"),
+            LayerStorage(
+                *(Encoding.GPTQ, 4, (1, 64)),
+                **{"has_zeros": True, "is_zero_less_one": True, "has_order": True, "wide_modules": ("lm_head",)},
+            ),
+        ),
+    ],
+    ids=lambda value: "" if isinstance(value, dict) else value.encoding,
+)
+def test_a_format_is_as_its_configuration_says(config: dict[str, Any], expected: LayerStorage):
+    assert read(config) == expected
+
+
+def test_a_name_of_a_module_holds_for_the_modules_in_it_and_for_no_other():
+    storage = LayerStorage(Encoding.FP8, wide_modules=("model.layers.1",))
+    assert not storage.holds("model.layers.1.mlp.up_proj.weight")
+    assert storage.holds("model.layers.11.mlp.up_proj.weight")
 
 
 GROUP = "config_groups.group_0"
@@ -50,14 +92,30 @@ GROUP = "config_groups.group_0"
 @pytest.mark.parametrize(
     ("config", "named"),
     [
-        ({"quant_method": "gptq", "bits": 4, "group_size": 128}, "quant_method = 'gptq'"),
-        ({"quant_method": "awq", "bits": 4}, "quant_method = 'awq'"),
-        ({"quant_method": "fp8", "weight_block_size": [128, 128]}, "quant_method = 'fp8'"),
+        ({"quant_method": "bitsandbytes", "load_in_4bit": True}, "quant_method = 'bitsandbytes'"),
+        (config_of("gptq", bits=3), "bits = 3"),
+        (config_of("gptq", bits=True), "bits = True"),
+        (config_of("gptq", group_size=0), "group_size = 0"),
+        (config_of("gptq", desc_act=None), "desc_act = None"),
+        (config_of("gptq", lm_head=True), "lm_head = True"),
+        (config_of("gptq", checkpoint_format="marlin"), "checkpoint_format = 'marlin'"),
+        (config_of("gptq", dynamic={"-:.*": {}}), "dynamic = "),
+        (config_of("awq", version="gemv"), "version = 'gemv'"),
+        (config_of("awq", zero_point=False), "zero_point = False"),
+        (config_of("awq", modules_to_not_convert="lm_head"), "modules_to_not_convert = 'lm_head'"),
+        (config_of("fp8 in blocks", fmt="e5m2"), "fmt = 'e5m2'"),
+        (config_of("fp8 in blocks", activation_scheme="static"), "activation_scheme = 'static'"),
+        (config_of("fp8 in blocks", weight_block_size=None), "weight_block_size = None"),
+        (config_of("fp8 in blocks", weight_block_size=[128, 0]), "weight_block_size = [128, 0]"),
+        (config_of("w4a16", ignore=["re:.*lm_head"]), "ignore = ['re:.*lm_head']"),
+        (config_of("w4a16", ignore=[]), "ignore = []"),
+        (config_of("fp8 by row", format="int-quantized"), "weights.type = 'float'"),
         ({"bits": 4}, "quant_method = None"),
         ("int8", "quantization_config = 'int8'"),
         ({}, "quant_method = None"),
-        (changed("format", "float-quantized"), "format = 'float-quantized'"),
-        (changed("format", "pack-quantized"), "format = 'pack-quantized'"),
+        (changed("format", "float-quantized"), "weights.type = 'int'"),
+        (changed("format", "pack-quantized"), "input_activations = {"),
+        (changed("format", "marlin-24"), "format = 'marlin-24'"),
         (changed("quantization_status", "calibration"), "quantization_status = 'calibration'"),
         (changed("kv_cache_scheme", ARGS), "kv_cache_scheme = "),
         (changed("config_groups", {}), "config_groups should be one group"),
@@ -80,11 +138,11 @@ GROUP = "config_groups.group_0"
 )
 def test_what_is_not_served_is_refused_by_name(config: Any, named: str):
     with pytest.raises(UnsupportedModel, match=r"m: config\.json: ") as error:
-        has_int8_layers("m", {"quantization_config": config})
+        read(config)
     assert named in str(error.value)
-    assert "Served are W8A8-int8 checkpoints" in str(error.value)
+    assert "Served are checkpoints of compressed-tensors (W8A8-int8" in str(error.value)
 
 
 def test_an_older_key_is_refused_too():
     with pytest.raises(UnsupportedModel, match="compression_config is not served"):
-        has_int8_layers("m", {"compression_config": W8A8})
+        read_layer_storage("m", {"compression_config": W8A8})

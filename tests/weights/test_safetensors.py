@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 from safetensors.numpy import save
 
 from service.errors import MalformedCheckpoint
-from service.weights.safetensors import TensorEntry, header_size, merged, parse_header, stored_dtype
+from service.models.stored.layers import StoredTensor
+from service.weights.safetensors import DTYPES, TensorEntry, check_dtype, header_size, merged, parse_header
 
 URI = "gs://bucket/model"
 
@@ -41,7 +42,7 @@ def test_what_the_safetensors_library_writes_is_read(dtype):
     entries = entries_of(content)
     assert set(entries) == set(tensors)
     for name, tensor in tensors.items():
-        read = np.frombuffer(content[entries[name].begin : entries[name].end], stored_dtype(URI, name, entries[name]))
+        read = np.frombuffer(content[entries[name].begin : entries[name].end], DTYPES[entries[name].dtype_name])
         assert read.dtype == tensor.dtype
         np.testing.assert_array_equal(read.reshape(entries[name].shape), tensor)
 
@@ -82,7 +83,7 @@ def test_a_header_that_lies_is_refused(header, reason):
 def test_a_type_that_is_not_served_is_refused_when_it_is_asked_for():
     entries = entries_of(written({"a": entry([8], 0, 8, dtype="F8_E4M3")}, bytes(8)))
     with pytest.raises(MalformedCheckpoint, match="'a' is F8_E4M3; served are F32, F16, BF16"):
-        stored_dtype(URI, "a", entries["a"])
+        check_dtype(URI, StoredTensor("a", (8,)), entries["a"])
 
 
 def test_a_tensor_in_two_files_is_refused():

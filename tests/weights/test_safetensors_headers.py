@@ -11,13 +11,14 @@ import pytest
 from safetensors.numpy import save
 
 from service.errors import MalformedCheckpoint
+from service.models.stored.layers import StoredTensor
 from service.observability.progress import Progress
 from service.storage.location import parse_location
 from service.storage.retry import RetryBudget
 from service.storage.source import open_source
 from service.weights import safetensors
 from service.weights.headers import read_headers
-from service.weights.safetensors import TensorEntry, header_size, merged, parse_header, stored_dtype
+from service.weights.safetensors import TensorEntry, check_dtype, header_size, merged, parse_header
 from tests.stored import quick_limits
 
 URI, FILE = "gs://bucket/model", "m.safetensors"
@@ -131,9 +132,10 @@ def test_a_tensor_that_is_in_two_files_is_refused_under_the_second():
 
 
 def test_a_type_that_is_not_served_is_refused_under_its_file():
-    assert stored_dtype(URI, "a", TensorEntry("1", "F16", (1,), 8, 10)) == np.float16
+    wide = StoredTensor("a", (1,))
+    check_dtype(URI, wide, TensorEntry("1", "F16", (1,), 8, 10))
     with pytest.raises(MalformedCheckpoint, match="'a' is I8; served are F32, F16, BF16") as caught:
-        stored_dtype(URI, "a", TensorEntry("1", "I8", (1,), 8, 9))
+        check_dtype(URI, wide, TensorEntry("1", "I8", (1,), 8, 9))
     assert (caught.value.uri, caught.value.file) == (URI, "1")
 
 

@@ -56,7 +56,7 @@ class EngineSpec(ModelSpec):
 
     @property
     def _storage(self) -> Quantization:
-        return Quantization.INT8 if self.config.has_int8_layers else self.quantization
+        return Quantization.INT8 if self.config.layer_storage else self.quantization
 
     @property
     def number_formats(self) -> Mapping[str, str]:
@@ -210,7 +210,7 @@ def choose_shapes(
 def _checked_quantization(settings: Settings, config: DecoderConfig) -> Quantization:
     longest = max(config.hidden_size, config.mlp_size, config.num_heads * config.head_dim)
     quantization = Quantization(settings.quantization)
-    if (quantization is Quantization.INT8 or config.has_int8_layers) and longest > MAX_INT8_ROW:
+    if (quantization is Quantization.INT8 or config.layer_storage) and longest > MAX_INT8_ROW:
         message = (
             f"is int8, whose sums hold {MAX_INT8_ROW:,} products; a row of this model has {longest:,}. Set it to none."
         )

@@ -1,0 +1,113 @@
+"""How a checkpoint stores the weights of its linear layers if they are quantized, and the tensors that hold each."""
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+WIDE = ("F32", "F16", "BF16")  # safetensors' names
+WORD_BITS = 32  # of a word of packed values
+
+
+class Encoding(StrEnum):
+    """The formats that are read."""
+
+    INT8 = "int8"  # int8 values, a scale for each row
+    FP8 = "fp8"  # float8_e4m3fn values, a scale for the tensor, each row or each block
+    PACKED = "packed"  # compressed-tensors: rows of offset integers in words, a scale for each row's groups
+    AWQ = "awq"  # columns of integers in words, interleaved
+    GPTQ = "gptq"  # columns of integers in words, each column in a group that a tensor may name
+
+
+@dataclass(frozen=True)
+class StoredTensor:
+    """One tensor of a checkpoint."""
+
+    name: str
+    shape: tuple[int, ...]
+    dtypes: tuple[str, ...] = WIDE  # one of them
+    role: str = "weight"  # among the tensors of a weight
+
+
+@dataclass(frozen=True)
+class LayerStorage:
+    """The storage of all linear layers but those that are named."""
+
+    encoding: Encoding
+    bits: int = 8
+    block: tuple[int | None, int | None] = (1, None)  # rows and columns that share a scale; None for all
+    has_zeros: bool = False  # whether integers have zero points; otherwise 0 is in the middle of their range
+    is_zero_less_one: bool = False  # whether zero points are stored less one
+    has_order: bool = False  # whether columns of a group lie apart; else groups are of consecutive columns
+    scale_suffix: str = "_scale"  # in the name of an FP8 weight's scales
+    wide_modules: tuple[str, ...] = ()  # modules whose weights, and those of all modules in them, are not quantized
+
+    def holds(self, weight: str) -> bool:
+        """Return whether a weight of a linear layer is quantized, by its name in a checkpoint that is not."""
+        module = weight.removesuffix(".weight")
+        return not any(f"{module}.".startswith(f"{name}.") for name in self.wide_modules)
+
+    def group_size(self, num_in: int) -> int:
+        """Return how many columns share a scale."""
+        return self.block[1] or num_in
+
+    def misfit(self, shape: tuple[int, ...]) -> str | None:
+        """Return why a weight of a shape, outputs and inputs, is not stored so; None if it may be."""
+        num_out, num_in = shape
+        group_size, per_word = self.group_size(num_in), WORD_BITS // self.bits
+        if self.encoding is not Encoding.FP8 and num_in % group_size:
+            return f"its {num_in} columns are not a multiple of group_size = {group_size} in config.json"
+        if self.encoding in (Encoding.AWQ, Encoding.GPTQ) and num_out % per_word:
+            return f"its {num_out} outputs are not a multiple of the {per_word} that are packed in a word"
+        if self.encoding is Encoding.GPTQ and num_in % per_word:
+            return f"its {num_in} columns are not a multiple of the {per_word} that are packed in a word"
+        return None
+
+    def tensors(self, weight: str, shape: tuple[int, ...]) -> tuple[StoredTensor, ...]:
+        """Return the tensors that hold a weight.
+
+        Args:
+            weight: its name in a checkpoint that is not quantized.
+            shape: outputs and inputs.
+
+        Source: the modules of this package name that of each format.
+        """
+        num_out, num_in = shape
+        module = weight.removesuffix(".weight")
+        groups, per_word = -(-num_in // self.group_size(num_in)), WORD_BITS // self.bits
+        match self.encoding:
+            case Encoding.INT8:
+                return (
+                    StoredTensor(weight, shape, ("I8",)),
+                    StoredTensor(f"{weight}_scale", (num_out, 1), role="scales"),
+                )
+            case Encoding.FP8:
+                rows = -(-num_out // (self.block[0] or num_out))
+                scales = (1,) if self.block == (None, None) else (rows, groups)
+                return (
+                    StoredTensor(weight, shape, ("F8_E4M3",), "values"),
+                    StoredTensor(f"{weight}{self.scale_suffix}", scales, role="scales"),
+                )
+            case Encoding.PACKED:
+                made = [
+                    StoredTensor(f"{weight}_packed", (num_out, -(-num_in // per_word)), ("I32",), "values"),
+                    StoredTensor(f"{weight}_scale", (num_out, groups), role="scales"),
+                    StoredTensor(f"{weight}_shape", (2,), ("I64", "I32"), "shape"),
+                ]
+                if self.has_zeros:
+                    zeros = (-(-num_out // per_word), groups)
+                    made.append(StoredTensor(f"{weight}_zero_point", zeros, ("I32",), "zeros"))
+                if self.has_order:
+                    made.append(StoredTensor(f"{weight}_g_idx", (num_in,), ("I32",), "group_of_column"))
+                return tuple(made)
+            case Encoding.AWQ:
+                return (
+                    StoredTensor(f"{module}.qweight", (num_in, num_out // per_word), ("I32",), "values"),
+                    StoredTensor(f"{module}.qzeros", (groups, num_out // per_word), ("I32",), "zeros"),
+                    StoredTensor(f"{module}.scales", (groups, num_out), role="scales"),
+                )
+            case Encoding.GPTQ:
+                return (
+                    StoredTensor(f"{module}.qweight", (num_in // per_word, num_out), ("I32",), "values"),
+                    StoredTensor(f"{module}.qzeros", (groups, num_out // per_word), ("I32",), "zeros"),
+                    StoredTensor(f"{module}.scales", (groups, num_out), role="scales"),
+                    StoredTensor(f"{module}.g_idx", (num_in,), ("I32",), "group_of_column"),
+                )

@@ -1,0 +1,130 @@
+"""Rows of a weight in float32, made of the tensors that hold it.
+
+Each integer minus the zero point of its row and group, times their scale; each FP8 value times the scale of its block.
+Source: the modules of service/models/stored name that of each format.
+"""
+
+from collections.abc import Iterator, Mapping
+from functools import cache
+
+import ml_dtypes
+import numpy as np
+from jaxtyping import Float32
+
+from service.models.stored.layers import WORD_BITS, Encoding, LayerStorage
+from service.weights.packed.words import unpack, unpack_awq
+
+BLOCK_ELEMENTS = 1024 * 1024  # of float32 rows at a time
+
+type Tensors = Mapping[str, np.ndarray]
+"""By role, as `LayerStorage.tensors` names them, in their shapes."""
+
+
+class UnreadableWeight(Exception):
+    """A tensor that says something impossible of a weight, by its role."""
+
+    def __init__(self, role: str, reason: str) -> None:
+        super().__init__(reason)
+        self.role = role
+
+
+def unpacked_rows(
+    storage: LayerStorage, shape: tuple[int, ...], tensors: Tensors
+) -> Iterator[Float32[np.ndarray, "row in"]]:
+    """Return a weight's rows in order, some at a time.
+
+    Raises:
+        UnreadableWeight: a scale is not positive and finite, or a tensor contradicts the configuration or the shape.
+    """
+    num_out, num_in = shape
+    scales = _checked_scales(storage, tensors["scales"])
+    columns = _checked_groups(storage, num_in, scales.shape[1], tensors)
+    if "shape" in tensors and tensors["shape"].tolist() != [num_out, num_in]:
+        raise UnreadableWeight("shape", f"is {tensors['shape'].tolist()}; config.json makes it {[num_out, num_in]}")
+    # Zero points of several rows share a word.
+    step = max(WORD_BITS, BLOCK_ELEMENTS // num_in // WORD_BITS * WORD_BITS)
+    for start in range(0, num_out, step):
+        rows = slice(start, min(start + step, num_out))
+        if storage.encoding is Encoding.FP8:
+            yield _fp8_rows(storage, tensors["values"], scales, rows)
+        else:
+            yield _scaled(
+                _integers(storage, tensors, rows, num_in), _zeros(storage, tensors, rows), scales[rows], columns
+            )
+
+
+def _checked_scales(storage: LayerStorage, stored: np.ndarray) -> Float32[np.ndarray, "row group"]:
+    """Return scales of rows' groups, of blocks, or of the tensor."""
+    scales = np.atleast_2d(stored.astype(np.float32))
+    is_good = np.isfinite(scales) & (scales > 0)
+    if not is_good.all():
+        index = np.unravel_index(int(is_good.argmin()), scales.shape)
+        raise UnreadableWeight(
+            "scales", f"{[int(i) for i in index]} has the scale {scales[index]}, which should be positive and finite"
+        )
+    return scales.T if storage.encoding in (Encoding.AWQ, Encoding.GPTQ) else scales
+
+
+def _checked_groups(storage: LayerStorage, num_in: int, num_groups: int, tensors: Tensors) -> np.ndarray | None:
+    """Return the group of each column; None if groups are of as many consecutive columns each."""
+    if (groups := tensors.get("group_of_column")) is None:
+        return None
+    if groups.min() < 0 or groups.max() >= num_groups:
+        raise UnreadableWeight("group_of_column", f"names a group outside of the {num_groups} that there are")
+    in_order = np.array_equal(groups, np.arange(num_in) // storage.group_size(num_in))
+    if not in_order and not storage.has_order:
+        raise UnreadableWeight("group_of_column", "reorders the columns, which desc_act = false in config.json denies")
+    return None if in_order else groups
+
+
+def _integers(storage: LayerStorage, tensors: Tensors, rows: slice, num_in: int) -> np.ndarray:
+    words, per_word = tensors["values"], WORD_BITS // storage.bits
+    match storage.encoding:
+        case Encoding.AWQ:
+            return unpack_awq(words[:, rows.start // per_word : -(-rows.stop // per_word)]).T
+        case Encoding.GPTQ:
+            return unpack(words[:, rows].T, storage.bits)
+        case _:
+            return unpack(words[rows], storage.bits)[:, :num_in]
+
+
+def _zeros(storage: LayerStorage, tensors: Tensors, rows: slice) -> np.ndarray | np.float32:
+    if not storage.has_zeros:
+        return np.float32(2 ** (storage.bits - 1))
+    words, per_word = tensors["zeros"], WORD_BITS // storage.bits
+    of_rows = slice(rows.start // per_word, -(-rows.stop // per_word))
+    if storage.encoding is Encoding.PACKED:
+        return unpack(words[of_rows].T, storage.bits).T[: rows.stop - rows.start]
+    if storage.encoding is Encoding.AWQ:
+        return unpack_awq(words[:, of_rows]).T
+    zeros = unpack(words[:, of_rows], storage.bits).T
+    return (zeros + np.uint8(1)) & np.uint8(2**storage.bits - 1) if storage.is_zero_less_one else zeros
+
+
+def _scaled(
+    integers: np.ndarray, zeros: np.ndarray | np.float32, scales: np.ndarray, columns: np.ndarray | None
+) -> Float32[np.ndarray, "row in"]:
+    wide = integers.astype(np.float32, order="C")
+    if columns is not None:
+        wide -= zeros[:, columns] if isinstance(zeros, np.ndarray) else zeros
+        wide *= scales[:, columns]
+        return wide
+    in_groups = wide.reshape(len(wide), scales.shape[1], -1)
+    in_groups -= zeros[:, :, None] if isinstance(zeros, np.ndarray) else zeros
+    in_groups *= scales[:, :, None]
+    return in_groups.reshape(wide.shape)
+
+
+def _fp8_rows(
+    storage: LayerStorage, values: np.ndarray, scales: np.ndarray, rows: slice
+) -> Float32[np.ndarray, "row in"]:
+    wide = _float_of_octet()[values[rows].view(np.uint8)]
+    block_rows = storage.block[0] or len(values)
+    of_rows = scales[np.arange(rows.start, rows.stop) // block_rows]
+    wide *= np.repeat(of_rows, storage.group_size(values.shape[1]), axis=1)[:, : values.shape[1]]
+    return wide
+
+
+@cache
+def _float_of_octet() -> Float32[np.ndarray, "256"]:
+    return np.arange(256, dtype=np.uint8).view(ml_dtypes.float8_e4m3fn).astype(np.float32)
