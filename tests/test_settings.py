@@ -91,10 +91,22 @@ def test_a_variable_that_is_wrong_is_named(variable: str, value: str, message: s
         load_settings({})
 
 
-def test_a_key_is_not_told():
+@pytest.mark.parametrize("name", ["api_key", "admin_api_key", "bundle_signing_key"])
+def test_a_key_is_not_told(name):
     with pytest.raises(SettingsError) as raised:
-        load_settings({"api_key": ["secret"]})
+        load_settings({name: ["secret"]})
     assert "secret" not in str(raised.value)
+
+
+def test_bundles_beside_checkpoints_need_a_signing_key_of_some_length():
+    key = "k" * 32
+    settings = load_settings({"bundle_uri": "sibling", "bundle_signing_key": f"{key}, {key}2"})
+    assert settings.bundle_signing_keys == (key, f"{key}2")
+    with pytest.raises(SettingsError, match=r"BUNDLE_URI: 'sibling' .* needs BUNDLE_SIGNING_KEY"):
+        load_settings({"bundle_uri": "sibling"})
+    with pytest.raises(SettingsError, match="BUNDLE_SIGNING_KEY: has a key of fewer than 32 characters") as raised:
+        load_settings({"bundle_signing_key": f"{key}, {key[1:]}"})
+    assert key[1:] not in str(raised.value)
 
 
 def test_a_line_that_is_no_setting_is_refused():
@@ -122,7 +134,7 @@ def test_a_file_that_is_not_there_is_refused():
         load_settings({}, Path("none.yaml"))
 
 
-@pytest.mark.parametrize("name", ["API_KEY", "ADMIN_API_KEY"])
+@pytest.mark.parametrize("name", ["API_KEY", "ADMIN_API_KEY", "BUNDLE_SIGNING_KEY"])
 @pytest.mark.parametrize("blank", [" ", ",", " , ,", "\n"])
 def test_a_blank_key_does_not_open_the_service(name, blank, monkeypatch):
     monkeypatch.setenv(name, blank)

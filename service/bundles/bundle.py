@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from service.bundles.key import BundleKey
+from service.bundles.signature import UNSIGNED, Signer
 from service.compile.program import Executable
 from service.errors import ServiceError
 
@@ -26,7 +27,7 @@ OTHERS_MAY_WRITE = 0o022
 class BundleRefused(ServiceError):
     """A bundle cannot be used; the executables are compiled instead."""
 
-    def __init__(self, uri: str, outcome: Literal["corrupt", "stale"], reason: str) -> None:
+    def __init__(self, uri: str, outcome: Literal["corrupt", "stale", "unsigned"], reason: str) -> None:
         super().__init__(f"{uri}: the bundle {reason}")
         self.uri = uri
         self.outcome = outcome
@@ -52,26 +53,29 @@ class Manifest:
     executables: Mapping[str, BundledFile]  # by the executable's name
     making: Mapping[str, Any]  # the weight recipe, and sizes and timings of the start that made the bundle
 
-    def to_json(self) -> bytes:
+    def to_json(self, signer: Signer = UNSIGNED) -> bytes:
         """Return the manifest as it is stored."""
-        return json.dumps({"format_version": FORMAT_VERSION, **asdict(self)}, indent=1).encode()
+        return json.dumps(signer.signed({"format_version": FORMAT_VERSION, **asdict(self)}), indent=1).encode()
 
     @classmethod
-    def parse(cls, uri: str, data: bytes, key: BundleKey) -> "Manifest":
+    def parse(cls, uri: str, data: bytes, key: BundleKey, signer: Signer = UNSIGNED) -> "Manifest":
         """Read a manifest.
 
         Args:
             uri: the place, for messages.
             data: the bytes of the manifest.
             key: the key that it must have.
+            signer: verifies it.
 
         Raises:
-            BundleRefused: the bytes are not a manifest, or it has another format or other inputs.
+            BundleRefused: the bytes are not a manifest, or it has another format, other inputs or no valid signature.
         """
         try:
             content = json.loads(data)
             if content["format_version"] != FORMAT_VERSION:
                 raise BundleRefused(uri, "stale", f"is of format {content['format_version']!r}, not {FORMAT_VERSION}")
+            if not signer.verifies(content):
+                raise BundleRefused(uri, "unsigned", "has no signature of a BUNDLE_SIGNING_KEY")
             files = {str(name): BundledFile(**file) for name, file in content["executables"].items()}
             manifest = cls(str(content["key"]), content["inputs"], files, content["making"])
             names = [file.file for file in files.values()]
@@ -120,10 +124,10 @@ class Bundle:
         """Size of all executables."""
         return sum(len(data) for data in self.data.values())
 
-    def files(self) -> dict[str, bytes]:
+    def files(self, signer: Signer = UNSIGNED) -> dict[str, bytes]:
         """Return every file by its name; the manifest is last, because writing it makes the bundle visible."""
         named = {self.manifest.executables[name].file: data for name, data in self.data.items()}
-        return named | {MANIFEST_NAME: self.manifest.to_json()}
+        return named | {MANIFEST_NAME: self.manifest.to_json(signer)}
 
 
 def inputs_of(data: bytes) -> Mapping[str, Any] | None:

@@ -18,6 +18,7 @@ from typing import Protocol, runtime_checkable
 from service.bundles.bundle import MANIFEST_NAME, check_owner
 from service.bundles.kept import KEPT_SUFFIX, KeptExecutables
 from service.bundles.prefetch import PrefetchedBundle
+from service.bundles.signature import UNSIGNED, Signer
 from service.storage.files import FileLock, part_path, sync, try_lock_folder
 from service.storage.objects import PART_SUFFIX
 
@@ -143,9 +144,9 @@ class BundleFolder:
             (self._path / key).rename(trash)
         shutil.rmtree(trash, ignore_errors=True)
 
-    def kept(self, key: str) -> KeptExecutables:
+    def kept(self, key: str, signer: Signer = UNSIGNED) -> KeptExecutables:
         """Return the executables of a bundle that is not complete yet."""
-        return KeptExecutables(self._path, key)
+        return KeptExecutables(self._path, key, signer)
 
     def close(self) -> None:
         """Do nothing: a folder holds nothing open."""

@@ -17,6 +17,7 @@ from dataclasses import asdict
 from pathlib import Path
 
 from service.bundles.bundle import FILE_NAME, BundledFile, check_owner, describe_file
+from service.bundles.signature import FIELD, UNSIGNED, Signer
 from service.storage.files import atomic_write
 
 INDEX_NAME = "index.jsonl"
@@ -26,13 +27,15 @@ KEPT_SUFFIX = ".kept"
 class KeptExecutables:
     """The executables of one key that were compiled before their bundle was complete."""
 
-    def __init__(self, folder: Path, key: str) -> None:
-        """Name a folder of bundles and a key; nothing is read or written yet."""
+    def __init__(self, folder: Path, key: str, signer: Signer = UNSIGNED) -> None:
+        """Name a folder of bundles and a key; nothing is read or written yet. Each entry has a signature of its own."""
+        self._key = key
+        self._signer = signer
         self._folder = folder / f".{key}{KEPT_SUFFIX}"
         self._lock = threading.Lock()
 
     def read(self) -> Mapping[str, tuple[BundledFile, bytes]]:
-        """Return the entry and the bytes of each by its name; what is torn or was changed is left out.
+        """Return the entry and the bytes of each by its name; what is torn, changed or not signed is left out.
 
         Raises:
             BundleRefused: other users can write to the folder, so its code is not trusted.
@@ -47,6 +50,9 @@ class KeptExecutables:
         for line in lines:
             with contextlib.suppress(ValueError, TypeError, KeyError, AttributeError, OSError):
                 entry = json.loads(line)
+                if not self._signer.verifies(entry) or entry.pop("key", self._key) != self._key:
+                    continue
+                entry.pop(FIELD, None)
                 name, file = str(entry.pop("name")), BundledFile(**entry)
                 if FILE_NAME.fullmatch(file.file):
                     data = (self._folder / file.file).read_bytes()
@@ -64,7 +70,7 @@ class KeptExecutables:
         self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         atomic_write(self._folder / file.file, data)
         # The line break comes first as well, because a start that was killed may have left half a line.
-        line = "\n" + json.dumps({"name": name, **asdict(file)}) + "\n"
+        line = "\n" + json.dumps(self._signer.signed({"key": self._key, "name": name, **asdict(file)})) + "\n"
         with self._lock, (self._folder / INDEX_NAME).open("ab", buffering=0) as index:
             index.write(line.encode())
 

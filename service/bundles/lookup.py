@@ -19,6 +19,7 @@ from service.bundles.kept import KeptExecutables
 from service.bundles.key import BundleKey, machine_inputs, source_digest
 from service.bundles.location import local_folder, shared_location
 from service.bundles.prefetch import PrefetchedBundle
+from service.bundles.signature import UNSIGNED, Signer
 from service.device.mesh import DeviceMesh
 from service.encoder.shapes import EncoderShapes
 from service.engine.shapes import EngineShapes
@@ -75,11 +76,16 @@ class BundlePlaces:
     """The places that hold bundles, in the order in which they are searched."""
 
     def __init__(
-        self, places: Sequence[BundlePlace], metrics: Metrics, prefetched: PrefetchedBundle | None = None
+        self,
+        places: Sequence[BundlePlace],
+        metrics: Metrics,
+        prefetched: PrefetchedBundle | None = None,
+        signer: Signer = UNSIGNED,
     ) -> None:
         self.places = places
         self._prefetched = prefetched
-        self.outcome = "miss"  # of the last `find`: hit, miss, stale or corrupt
+        self._signer = signer
+        self.outcome = "miss"  # of the last `find`: hit, miss, stale, corrupt or unsigned
         self._metrics = metrics
 
     @classmethod
@@ -99,7 +105,8 @@ class BundlePlaces:
         """
         local = BundleFolder(local_folder(settings), prefetched=prefetched)
         shared = _shared_place(settings, checkpoint_uri)
-        return cls([local, shared] if shared else [local], metrics, prefetched)
+        signer = Signer(settings.bundle_signing_keys)
+        return cls([local, shared] if shared else [local], metrics, prefetched, signer)
 
     def find(self, key: BundleKey, names: Sequence[str]) -> Bundle | None:
         """Return a bundle that holds these executables; None if they have to be compiled."""
@@ -124,14 +131,14 @@ class BundlePlaces:
 
     def kept(self, key: BundleKey) -> KeptExecutables:
         """Return the place of what starts of this machine have compiled of a bundle that is not complete."""
-        return BundleFolder(Path(self.places[0].uri)).kept(key.digest)
+        return BundleFolder(Path(self.places[0].uri)).kept(key.digest, self._signer)
 
     def store(self, bundle: Bundle) -> list[str]:
         """Store a bundle in every place that lacks it; return the addresses of those that took it."""
         kept = []
         for place in self.places:
             try:
-                if place.write(bundle.manifest.key, bundle.files()):
+                if place.write(bundle.manifest.key, bundle.files(self._signer)):
                     kept.append(place.uri)
             except (OSError, ServiceError) as error:
                 logger.warning("the bundle was not kept here for other starts", extra=_facts(place, error))
@@ -149,7 +156,7 @@ class BundlePlaces:
         data = place.read(key.digest, MANIFEST_NAME)
         if data is None:
             return None
-        manifest = Manifest.parse(place.uri, data, key)
+        manifest = Manifest.parse(place.uri, data, key, self._signer)
         check_names(place.uri, manifest, names)
         sha256 = self._prefetched.sha256 if self._prefetched is not None else None
 

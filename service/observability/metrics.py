@@ -105,7 +105,9 @@ class Metrics:
     def _add_start(self) -> None:
         self.xla_compiles = self._counter("xla_compiles", "XLA compilations in this process.")
         self.xla_compiles_after_ready = self._counter("xla_compiles_after_ready", "The same, after ready: must stay 0.")
-        self.bundle_load = self._counter("bundle_load", "Bundle lookups: hit, miss, corrupt, stale.", "outcome")
+        self.bundle_load = self._counter(
+            "bundle_load", "Bundle lookups: hit, miss, corrupt, stale, unsigned.", "outcome"
+        )
         self.startup_phase_seconds = self._gauge("startup_phase_seconds", "Duration of a phase of the start.", "phase")
 
     def _gauge(self, name: str, text: str, *labels: str) -> Gauge:

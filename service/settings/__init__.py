@@ -8,6 +8,8 @@ from pydantic import Field, SecretStr, model_validator
 from service.errors import SettingsError
 from service.settings.models import ModelSettings
 
+MIN_SIGNING_KEY_CHARS = 32
+
 type Dtype = Literal["auto", "bfloat16", "float16", "float32"]
 
 
@@ -52,7 +54,13 @@ class Settings(ModelSettings):
         default=None,
         description="A shared place for bundles, the compiled executables: `gs://…` or a path; `sibling` means "
         "`.levserve-bundles` next to the checkpoint. Bundles are native code: allow writes only to "
-        "identities that may also change the image. Unset: LOCAL_MODEL_CACHE only.",
+        "identities that may also change the image. `sibling` needs BUNDLE_SIGNING_KEY. Unset: LOCAL_MODEL_CACHE "
+        "only.",
+    )
+    bundle_signing_key: SecretStr | None = Field(
+        default=None,
+        description="Secrets of 32 characters or more, separated by commas, with which bundles are signed: by the "
+        "first one, and any of them verifies. A bundle without a valid signature is compiled anew. Unset: none is signed.",
     )
     tool_call_parser: Literal[
         "auto", "deepseek_v3", "deepseek_v31", "hermes", "json", "llama3_json", "mistral", "mistral_args", "qwen3_coder"
@@ -226,9 +234,16 @@ class Settings(ModelSettings):
     def _settings_agree(self) -> "Settings":
         if self.metrics_port and self.metrics_port == self.port:
             raise SettingsError("METRICS_PORT", f"is PORT ({self.port}); it needs another one.")
-        for name, secret in (("API_KEY", self.api_key), ("ADMIN_API_KEY", self.admin_api_key)):
+        for name in ("API_KEY", "ADMIN_API_KEY", "BUNDLE_SIGNING_KEY"):
+            secret = getattr(self, name.lower())
             if secret is not None and not _keys(secret):  # as if it were unset, it would open what it is to close
                 raise SettingsError(name, "has no key in it, only blanks or commas. Unset it to need no key.")
+        if any(len(key) < MIN_SIGNING_KEY_CHARS for key in self.bundle_signing_keys):
+            reason = f"has a key of fewer than {MIN_SIGNING_KEY_CHARS} characters. `openssl rand -hex 32` makes one."
+            raise SettingsError("BUNDLE_SIGNING_KEY", reason)
+        if self.bundle_uri == "sibling" and not self.bundle_signing_keys:
+            reason = "'sibling' is where the authors of checkpoints may write, so it needs BUNDLE_SIGNING_KEY."
+            raise SettingsError("BUNDLE_URI", reason)
         if self.max_concurrent_requests < self.max_num_seqs:
             raise SettingsError(
                 "MAX_CONCURRENT_REQUESTS",
@@ -240,6 +255,11 @@ class Settings(ModelSettings):
     def api_keys(self) -> tuple[str, ...]:
         """The keys of API_KEY; empty if no key is required."""
         return _keys(self.api_key)
+
+    @property
+    def bundle_signing_keys(self) -> tuple[str, ...]:
+        """The keys of BUNDLE_SIGNING_KEY; empty if bundles are not signed."""
+        return _keys(self.bundle_signing_key)
 
     @property
     def admin_api_keys(self) -> tuple[str, ...]:

@@ -91,5 +91,5 @@ def _settings_error(error: ValidationError) -> SettingsError:
         return SettingsError(
             variable, "is not a setting of Levserve." + (f" Did you mean {match[0].upper()}?" if match else "")
         )
-    given = "" if variable.endswith("API_KEY") else f" (it is {first['input']!r})"
+    given = "" if variable.endswith("_KEY") else f" (it is {first['input']!r})"
     return SettingsError(variable, f"{first['msg']}{given}.")

@@ -34,6 +34,15 @@ resource "google_secret_manager_secret_iam_member" "serve_reads_keys" {
   member    = "serviceAccount:${var.serve_account_email}"
 }
 
+resource "google_secret_manager_secret_iam_member" "prewarm_reads_keys" {
+  for_each = toset(values(module.settings.prewarm_secret_env))
+
+  project   = var.project_id
+  secret_id = each.key
+  role      = "roles/secretmanager.secretAccessor"
+  member    = "serviceAccount:${var.prewarm_account_email}"
+}
+
 # The smoke test of a deployment sends the key.
 resource "google_secret_manager_secret_iam_member" "deploy_reads_key" {
   for_each = toset([for name, secret in var.secret_env : secret if name == "API_KEY"])

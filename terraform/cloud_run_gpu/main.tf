@@ -221,9 +221,24 @@ resource "google_cloud_run_v2_job" "prewarm" {
             value = env.value
           }
         }
+
+        dynamic "env" {
+          for_each = module.settings.prewarm_secret_env
+          content {
+            name = env.key
+            value_source {
+              secret_key_ref {
+                secret  = env.value
+                version = "latest"
+              }
+            }
+          }
+        }
       }
     }
   }
+
+  depends_on = [google_secret_manager_secret_iam_member.prewarm_reads_keys]
 
   lifecycle {
     ignore_changes = [

@@ -63,6 +63,19 @@ resource "kubernetes_job_v1" "prewarm" {
               value = env.value
             }
           }
+
+          dynamic "env" {
+            for_each = module.settings.prewarm_secret_env
+            content {
+              name = env.key
+              value_from {
+                secret_key_ref {
+                  name = env.value
+                  key  = env.key
+                }
+              }
+            }
+          }
         }
       }
     }

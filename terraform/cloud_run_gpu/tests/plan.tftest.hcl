@@ -163,6 +163,24 @@ run "no_key_is_in_plain_text" {
   }
 }
 
+run "the_prewarm_job_signs_bundles" {
+  command = plan
+  variables {
+    secret_env = { API_KEY = "levserve-api-key", BUNDLE_SIGNING_KEY = "levserve-bundle-key" }
+  }
+
+  assert {
+    condition = one([for variable in google_cloud_run_v2_job.prewarm.template[0].template[0].containers[0].env :
+    variable.value_source[0].secret_key_ref[0].secret if variable.value == null]) == "levserve-bundle-key"
+    error_message = "The prewarm job must have the key that signs bundles, and no other."
+  }
+
+  assert {
+    condition     = keys(google_secret_manager_secret_iam_member.prewarm_reads_keys) == tolist(["levserve-bundle-key"])
+    error_message = "The prewarm identity must be able to read the key that signs bundles, and no other."
+  }
+}
+
 run "concurrency_follows_the_slots" {
   command = plan
   variables {

@@ -17,3 +17,8 @@ output "prewarm_env" {
   description = "The environment of the prewarm job: the same without the local cache, so that bundles fit."
   value       = { for name, value in local.env : name => value if name != "LOCAL_MODEL_CACHE" }
 }
+
+output "prewarm_secret_env" {
+  description = "The keys of the prewarm job: the one that signs bundles, if there is one."
+  value       = { for name, secret in var.secret_env : name => secret if name == "BUNDLE_SIGNING_KEY" }
+}
