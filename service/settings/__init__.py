@@ -60,7 +60,8 @@ class Settings(ModelSettings):
     bundle_signing_key: SecretStr | None = Field(
         default=None,
         description="Secrets of 32 characters or more, separated by commas, with which bundles are signed: by the "
-        "first one, and any of them verifies. A bundle without a valid signature is compiled anew. Unset: none is signed.",
+        "first one, and any of them verifies. A bundle without a valid signature is compiled anew. Unset: none is "
+        "signed.",
     )
     tool_call_parser: Literal[
         "auto", "deepseek_v3", "deepseek_v31", "hermes", "json", "llama3_json", "mistral", "mistral_args", "qwen3_coder"
