@@ -19,6 +19,7 @@ test: .venv/dev ## Run the tests, all but those that take long
 	$(RUN) $(PYTEST) -m "not slow"
 
 test-all: .venv/dev ## Run all tests, the long series of kills and faults included
+	-@$(MAKE) --no-print-directory --keep-going .tools/targets/tpu .tools/targets/gpu
 	$(RUN) $(PYTEST)
 
 coverage: .venv/dev ## Run all tests, compiled as for users, and count the lines that they reach
@@ -99,3 +100,16 @@ $(UV): scripts/install_uv.sh
 .venv/dev: $(UV) pyproject.toml uv.lock
 	$(UV) sync --frozen --all-groups --extra levanter --extra otel --inexact --compile-bytecode
 	@touch $@ .venv/serve
+
+# Compilers for machines that are not there, in environments of their own: with libtpu beside it, JAX looks for a TPU.
+.tools/targets/tpu: $(UV) uv.lock
+	UV_PROJECT_ENVIRONMENT=$@ $(UV) sync --frozen --no-default-groups --extra tpu
+	@touch $@
+
+# Of CUDA only what compiles; its libraries are 2 GB more.
+CUDA_LIBRARIES := cublas cuda-cccl cuda-cupti cuda-nvrtc cuda-runtime cudnn-cu13 cufft cusolver cusparse nccl-cu13 \
+  nvjitlink nvshmem-cu13
+.tools/targets/gpu: $(UV) uv.lock
+	UV_PROJECT_ENVIRONMENT=$@ $(UV) sync --frozen --no-default-groups --extra cuda13 \
+	  $(addprefix --no-install-package nvidia-,$(CUDA_LIBRARIES))
+	@touch $@

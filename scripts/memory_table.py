@@ -1,8 +1,5 @@
 """The table of docs/memory.md: which model fits on which device, by the planner that a start uses.
 
-Source of memory sizes: NVIDIA's `nvidia-smi` for an L4 (23,034 MiB), an RTX PRO 6000 (97,887) and an H100 (81,559);
-https://github.com/vllm-project/vllm/pull/16211 for a v6e as JAX reports it; 15.75 of 16 GiB for a v5e, as XLA's
-messages state its capacity.
 Source of model sizes: `config.json` on https://huggingface.co of meta-llama/Llama-3.2-1B and Llama-3.1-8B,
 Qwen/Qwen3-4B, Qwen3-14B and Qwen3-32B.
 """
@@ -13,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from service.device.chips import H100, L4, RTX_PRO_6000, V5E, V6E, Chip
 from service.device.memory import ACCELERATOR_FRACTION, usable_memory_bytes
 from service.device.mesh import DeviceMesh
 from service.engine.shapes import EngineShapes
@@ -21,39 +19,45 @@ from service.models.registry import read_config
 from service.settings import Settings
 from service.start.kinds.engine_spec import choose_shapes
 
-MIB, GIB = 2**20, 2**30
 NUM_SEQS = (16, 64)
 
 
 @dataclass(frozen=True)
-class Chip:
-    """A device as the planner sees it."""
+class PlannedDevice:
+    """A chip as the planner sees it."""
 
-    platform: str
-    device_kind: str
-    limit_bytes: int  # that JAX reports
-    compute_capability: str = ""
+    chip: Chip
     id: int = 0
     client: None = None
 
+    @property
+    def platform(self) -> str:
+        """The platform of the chip."""
+        return self.chip.platform
+
+    @property
+    def device_kind(self) -> str:
+        """JAX's name of the chip."""
+        return self.chip.device_kind
+
+    @property
+    def compute_capability(self) -> str:
+        """A GPU's generation."""
+        return self.chip.compute_capability
+
     def memory_stats(self) -> Mapping[str, int]:
         """Return the allocator's statistics."""
-        return {"bytes_limit": self.limit_bytes}
+        return {"bytes_limit": int(self.chip.memory_bytes * (ACCELERATOR_FRACTION if self.platform == "gpu" else 1))}
 
 
-def _gpu(kind: str, capability: str, total_mib: int) -> Chip:
-    return Chip("gpu", kind, int(total_mib * MIB * ACCELERATOR_FRACTION), capability)
-
-
-V5E, V6E = Chip("tpu", "TPU v5 lite", int(15.75 * GIB)), Chip("tpu", "TPU v6 lite", 33_550_237_696)
-DEVICES: Mapping[str, Sequence[Chip]] = {
-    "L4": [_gpu("NVIDIA L4", "8.9", 23_034)],
-    "RTX PRO 6000": [_gpu("NVIDIA RTX PRO 6000 Blackwell", "12.0", 97_887)],
-    "H100": [_gpu("NVIDIA H100", "9.0", 81_559)],
-    "v5e": [V5E],
-    "4 v5e": [V5E] * 4,
-    "v6e": [V6E],
-    "8 v6e": [V6E] * 8,
+DEVICES: Mapping[str, Sequence[PlannedDevice]] = {
+    "L4": [PlannedDevice(L4)],
+    "RTX PRO 6000": [PlannedDevice(RTX_PRO_6000)],
+    "H100": [PlannedDevice(H100)],
+    "v5e": [PlannedDevice(V5E)],
+    "4 v5e": [PlannedDevice(V5E)] * 4,
+    "v6e": [PlannedDevice(V6E)],
+    "8 v6e": [PlannedDevice(V6E)] * 8,
 }
 LLAMA: Mapping[str, Any] = {
     "model_type": "llama",

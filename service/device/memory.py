@@ -5,6 +5,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
 
+from service.device.chips import CHIPS
 from service.errors import UnknownDeviceMemory
 
 # Files with a container's memory limit, in bytes.
@@ -20,6 +21,8 @@ CPU_FRACTION = 0.5
 ACCELERATOR_FRACTION = 0.9
 # Of a GPU's pool: gaps between its blocks, and temporary arrays beyond the work space that is planned for.
 POOL_FRACTION = 0.95
+# Of a TPU, by which what it reports may differ from what is known of its kind; much less than what is left free.
+TPU_TOLERANCE = 0.01
 
 
 @runtime_checkable
@@ -52,10 +55,29 @@ def usable_memory_bytes(devices: Sequence[Device], fraction: float | None = None
     platform = devices[0].platform
     if platform == "cpu":
         return int(host_memory_bytes() // len(devices) * (fraction or CPU_FRACTION))
-    limits = [int((device.memory_stats() or {}).get("bytes_limit", 0)) for device in devices]
+    limits = [_limit_bytes(device, fraction) for device in devices]
     if not all(limits):
         raise UnknownDeviceMemory(platform, devices[0].device_kind)
     return int(min(limits) * (POOL_FRACTION if platform == "gpu" else fraction or ACCELERATOR_FRACTION))
+
+
+def is_absent(device: Device) -> bool:
+    """Return whether programs are only compiled for a device, which is on another machine."""
+    local_devices = getattr(device.client, "local_devices", None)
+    return local_devices is not None and device not in local_devices()
+
+
+def _limit_bytes(device: Device, fraction: float | None) -> int:
+    """Return what XLA can allocate, in bytes; 0 if nothing is known of it."""
+    chip = CHIPS.get(device.device_kind)
+    if is_absent(device):
+        pool_fraction = (fraction or ACCELERATOR_FRACTION) if device.platform == "gpu" else 1
+        return 0 if chip is None else int(chip.memory_bytes * pool_fraction)
+    reported_bytes = int((device.memory_stats() or {}).get("bytes_limit", 0))
+    if chip is None or chip.platform != "tpu":
+        return reported_bytes
+    is_about_equal = abs(reported_bytes - chip.memory_bytes) <= TPU_TOLERANCE * chip.memory_bytes
+    return chip.memory_bytes if is_about_equal else reported_bytes  # the same plan as without the device
 
 
 def expects_cpu(driver_files: Sequence[str] = ACCELERATOR_FILES) -> bool:

@@ -22,7 +22,8 @@ from service.errors import SettingsError
 
 MODEL_AXIS = "model"  # the one axis of the mesh
 # Axis of an array to axis of the mesh. Source: Shoeybi et al. 2019, arXiv:1909.08053, section 3.
-MESH_AXES = {"kv_head": MODEL_AXIS, "mlp": MODEL_AXIS, "vocab": MODEL_AXIS}
+# `heads` are the dimensions of all query heads, those of a key-value head side by side.
+MESH_AXES = {"kv_head": MODEL_AXIS, "heads": MODEL_AXIS, "mlp": MODEL_AXIS, "vocab": MODEL_AXIS}
 
 
 @dataclass(frozen=True)

@@ -27,6 +27,7 @@ from service.engine.steps.inputs import (
     scalar,
 )
 from service.engine.steps.logprobs import FIRST_TOP
+from service.engine.steps.names import SamplingPart
 from service.engine.token_mask import ALL_ALLOWED
 
 
@@ -66,6 +67,15 @@ def pack(plan: Plan, bucket: Bucket, shapes: EngineShapes) -> StepInputs:
 def is_adjusted(plan: Plan) -> bool:
     """Return whether an option of a sequence changes the logits of the token that it samples now."""
     return any(planned.is_sampled and _is_adjusted(planned) for planned in plan.seqs)
+
+
+def sufficient_choice(plan: Plan) -> SamplingPart:
+    """Return the program that suffices to choose the tokens of a step, of those that an accelerator has."""
+    options = [planned.sequence.request.sampling for planned in plan.seqs if planned.is_sampled]
+    random = [sampling for sampling in options if sampling.temperature > 0]
+    if any(sampling.top_k > 0 or sampling.top_p < 1 for sampling in random):
+        return SamplingPart.CHOOSE
+    return SamplingPart.RANDOM if random else SamplingPart.GREEDY
 
 
 def pack_slot_options(plan: Plan, shapes: EngineShapes) -> OptionInputs:

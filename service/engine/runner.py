@@ -23,6 +23,7 @@ from service.engine.batch import (
     pack_slot_options,
     pack_token_masks,
     prompt_targets,
+    sufficient_choice,
 )
 from service.engine.device_state import DeviceState, LayerGroupCache
 from service.engine.schedule.pages import PageCopy
@@ -114,20 +115,26 @@ class Runner:
         return ModelOutputs(hidden, hidden if last is None else last, targets)
 
     def sample(
-        self, outputs: ModelOutputs, token_mask: HostOrDevice | None = None, *, has_logprobs: bool = False
+        self,
+        outputs: ModelOutputs,
+        token_mask: HostOrDevice | None = None,
+        *,
+        choice: SamplingPart = SamplingPart.CHOOSE,
+        has_logprobs: bool = False,
     ) -> SampledTokens:
         """Start the sampling of the tokens that follow a step.
 
         Args:
             outputs: of the step.
             token_mask: one row per sequence; None if no option of a sequence changes its logits.
+            choice: the program that chooses the tokens.
             has_logprobs: whether to compute log-probabilities, too.
         """
         last, targets = outputs.last, outputs.targets
         logits = adjusted = self._run_sampling(SamplingPart.LOGITS, len(last), last)
         if token_mask is not None:
             adjusted = self._run_sampling(SamplingPart.ADJUST, len(last), AdjustInputs(logits, targets, token_mask))
-        token_ids = self._run_sampling(SamplingPart.CHOOSE, len(last), ChooseInputs(adjusted, targets))
+        token_ids = self._run_sampling(choice, len(last), ChooseInputs(adjusted, targets))
         if not has_logprobs:
             return SampledTokens(token_ids)
         logprobs = self._run_sampling(SamplingPart.LOGPROBS, len(last), LogprobInputs(logits, token_ids))
@@ -156,6 +163,7 @@ class Runner:
             sampled = self.sample(
                 outputs,
                 pack_token_masks(plan, unrestricted) if is_adjusted(plan) else None,
+                choice=self._choice(plan, bucket),
                 has_logprobs=any(
                     p.is_sampled and p.sequence.request.sampling.num_logprobs is not None for p in plan.seqs
                 ),
@@ -164,6 +172,12 @@ class Runner:
         if plan.kind is StepKind.PREFILL and any(map(prompt_targets, plan.seqs)):
             prompt_logprobs = self._prompt_logprobs(plan, outputs.hidden)
         return StepResult(plan, batch_indices(plan), outputs.hidden, sampled, prompt_logprobs)
+
+    def _choice(self, plan: Plan, bucket: Bucket) -> SamplingPart:
+        """Return the program that chooses a step's tokens with the least work."""
+        if not self.shapes.has_sampling_variants:
+            return SamplingPart.CHOOSE
+        return self._executables.choice(sufficient_choice(plan), bucket.num_seqs)
 
     @property
     def waited_for_compile_s(self) -> float:
@@ -211,7 +225,8 @@ class Runner:
     def _run_padded(self, kind: StepKind, bucket: Bucket) -> None:
         step = self.run_model(kind, bucket, empty_step(bucket, self.shapes))
         unrestricted = self._unrestricted[bucket.num_seqs]
-        jax.block_until_ready(self.sample(step, unrestricted, has_logprobs=True))
+        for choice in self._executables.choices:
+            jax.block_until_ready(self.sample(step, unrestricted, choice=choice, has_logprobs=True))
 
     def _run_padded_copies(self) -> None:
         """Copy between no slot and no page, and set the options and count the tokens of no slot."""

@@ -112,6 +112,15 @@ class EngineShapes:
         return sizes
 
     @property
+    def has_sampling_variants(self) -> bool:
+        """Whether the host picks a sampling program by the options of a step; a CPU's branches as it runs, for free.
+
+        A GPU's branch copies its predicate to the host and waits for that.
+        Source: https://github.com/openxla/xla/blob/main/xla/backends/gpu/runtime/conditional_thunk.cc
+        """
+        return not self.has_slot_cache
+
+    @property
     def layout(self) -> CacheLayout:
         """How much cache a model lays out."""
         return CacheLayout(

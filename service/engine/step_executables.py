@@ -19,6 +19,7 @@ from service.engine.steps.names import (
     embed_name,
     layer_group_name,
     sampling_name,
+    sampling_parts,
     step_names,
 )
 from service.models.interface import LayerGroup
@@ -74,9 +75,11 @@ class StepExecutables:
         }
         self.sampling = {
             (part, num_seqs): deferred(sampling_name(part, num_seqs))
-            for part in SamplingPart
+            for part in sampling_parts(shapes)
             for num_seqs in shapes.all_seq_counts
         }
+        kinds_of_choice = (SamplingPart.CHOOSE, SamplingPart.GREEDY, SamplingPart.RANDOM)
+        self.choices = [part for part in kinds_of_choice if part in sampling_parts(shapes)]
         self.copies = {
             kind: by_group(lambda group, kind=kind: copy_name(kind, group))
             for kind in CopyKind
@@ -84,6 +87,11 @@ class StepExecutables:
         }
         self.set_options = deferred(SET_OPTIONS)
         self.count_tokens = deferred(COUNT_TOKENS)
+
+    def choice(self, wanted: SamplingPart, num_seqs: int) -> SamplingPart:
+        """Return the program to choose tokens by: the one that suffices, or the general one until that is compiled."""
+        is_there = (wanted, num_seqs) in self.sampling and self._is_usable(sampling_name(wanted, num_seqs))
+        return wanted if is_there else SamplingPart.CHOOSE
 
     def prefer(self, kind: StepKind, bucket: Bucket) -> None:
         """Have the executables of a step compiled next."""

@@ -39,6 +39,7 @@
         ├── SettingsError                  (variable)
         ├── PortInUse                      (host, port)
         ├── UnknownDeviceMemory            (platform, device_kind)
+        ├── TargetUnavailable              (target, reason)
         ├── DoesNotFit                     (needed_bytes, available_bytes)
         └── CheckpointError                (uri)
             ├── CheckpointNotFound, AccessDenied, MissingFile, AmbiguousCheckpoint
@@ -111,7 +112,14 @@ from service.errors.request import (
     UnsupportedParameter,
 )
 from service.errors.root import ServiceError
-from service.errors.start import DoesNotFit, PortInUse, SettingsError, StartError, UnknownDeviceMemory
+from service.errors.start import (
+    DoesNotFit,
+    PortInUse,
+    SettingsError,
+    StartError,
+    TargetUnavailable,
+    UnknownDeviceMemory,
+)
 
 __all__ = [
     "AccessDenied",
@@ -155,6 +163,7 @@ __all__ = [
     "SettingsError",
     "StartError",
     "StorageFull",
+    "TargetUnavailable",
     "TemplateFailed",
     "TextTooLong",
     "TooManyConnections",

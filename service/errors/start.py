@@ -39,6 +39,15 @@ class UnknownDeviceMemory(StartError):
         self.device_kind = device_kind
 
 
+class TargetUnavailable(StartError):
+    """Programs for a kind of machine cannot be compiled on this one."""
+
+    def __init__(self, target: str, reason: str) -> None:
+        super().__init__(f"--target {target}: no bundle can be made without the device: {reason}.")
+        self.target = target
+        self.reason = reason
+
+
 class DoesNotFit(StartError):
     """The weights and the smallest useful KV cache need more memory than each device has."""
 

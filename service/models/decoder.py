@@ -229,9 +229,9 @@ class Decoder:
             paging,
             scoring=Scoring(config.head_dim**-0.5, config.sliding_window(layer)),
         )
-        merged = hax.named(attended, (Seq, Token, "kv_head", "group", "head_dim"))
+        merged = hax.named(attended.reshape(*attended.shape[:2], -1), (Seq, Token, "heads"))
         with jax.named_scope("output"):
-            out = self._constrained(self._dot(merged, named, prefix + "output", ("kv_head", "group", "head_dim")))
+            out = self._constrained(self._dot(merged, named, prefix + "output", ("heads",)))
         if config.has_output_bias:
             out = out + named[prefix + "output_bias"]
         return out, cache

@@ -50,18 +50,9 @@ def _attention(config: DecoderConfig, layer: int) -> list[WeightSpec]:
             concat_axis=1,
             num_in_axes=1,
         ),
-        WeightSpec(
-            ours + "output",
-            ("embed", "kv_head", "group", "head_dim"),
-            (embed, heads, config.group_size, dim),
-            (
-                TensorSource(
-                    theirs + "self_attn.o_proj.weight",
-                    shape=(embed, config.num_heads * dim),
-                    view=(embed, heads, config.group_size, dim),
-                ),
-            ),
-            num_in_axes=3,
+        # Two axes: of four, a TPU would tile the last two, and lay the array out anew in each step.
+        _product(
+            ours + "output", ("embed", "heads"), (embed, config.num_heads * dim), theirs + "self_attn.o_proj.weight"
         ),
     ]
     if config.has_qkv_bias:

@@ -9,6 +9,14 @@ HARMLESS_JAX_VARIABLES = frozenset({"JAX_PLATFORMS", "JAX_LOG_COMPILES", "JAX_LO
 # Source: https://github.com/jax-ml/jax/blob/main/jaxlib/xla_client.py (generate_pjrt_gpu_plugin_options)
 POOL_VARIABLES = ("XLA_CLIENT_MEM_FRACTION", "XLA_PYTHON_CLIENT_MEM_FRACTION")
 
+# What libtpu reads about its machine, for one outside of Google's cloud.
+# Source: https://github.com/jax-ml/jax/blob/main/jax/_src/cloud_tpu_init.py
+WITHOUT_TPU = {
+    "TPU_SKIP_MDS_QUERY": "1",
+    "TPU_ACCELERATOR_TYPE": "v6e-1",
+    "TPU_WORKER_HOSTNAMES": "localhost",
+}
+
 
 def compiler_variables() -> dict[str, str]:
     """Return the variables that jax and XLA read themselves and that can change the compiled code."""
@@ -26,3 +34,9 @@ def size_gpu_pool(fraction: float) -> None:
     """
     if not any(os.environ.get(name) for name in POOL_VARIABLES):
         os.environ[POOL_VARIABLES[0]] = str(fraction)
+
+
+def describe_no_tpu() -> None:
+    """Have libtpu compile on a machine that has no TPU, without asking Google's metadata server about it."""
+    for name, value in WITHOUT_TPU.items():
+        os.environ.setdefault(name, value)

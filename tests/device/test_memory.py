@@ -1,9 +1,11 @@
 """How much memory each of some devices has."""
 
 import os
+from types import SimpleNamespace
 
 import pytest
 
+from service.device.chips import L4, V5E, V6E
 from service.device.memory import expects_cpu, usable_memory_bytes
 from service.errors import UnknownDeviceMemory
 from service.settings.compiler import POOL_VARIABLES, size_gpu_pool
@@ -38,6 +40,18 @@ def test_the_pool_is_sized_unless_the_operator_has_sized_it(monkeypatch, given, 
     found = tuple(os.environ.get(name) for name in POOL_VARIABLES)
     monkeypatch.undo()
     assert found == expected
+
+
+@pytest.mark.parametrize(("reported", "planned"), [(0.995, 1), (1.005, 1), (0.98, 0.98), (1.02, 1.02)])
+def test_a_tpu_that_reports_about_what_its_kind_has_is_planned_alike(reported, planned):
+    device = NamedDevice(0, "tpu", V6E.device_kind, limit_bytes=int(reported * V6E.memory_bytes))
+    assert usable_memory_bytes([device], 1.0) == int(planned * V6E.memory_bytes)
+
+
+@pytest.mark.parametrize(("chip", "fraction", "share"), [(V5E, None, 0.9), (V5E, 0.5, 0.5), (L4, None, 0.9 * 0.95)])
+def test_a_device_that_is_only_compiled_for_has_what_its_kind_has(chip, fraction, share):
+    device = NamedDevice(0, chip.platform, chip.device_kind, client=SimpleNamespace(local_devices=list))
+    assert usable_memory_bytes([device], fraction) == pytest.approx(share * chip.memory_bytes, abs=2)
 
 
 @pytest.mark.parametrize("platform", ["gpu", "tpu"])

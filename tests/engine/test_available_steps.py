@@ -274,7 +274,7 @@ def test_the_order_of_compiling_has_every_program_once_and_what_suffices_first(m
     all_slots = max(shapes.decode_grid)
     wide = [n for n in step_names(StepKind.DECODE, all_slots, distinct(groups)) if n not in first]
     assert order[len(first) : len(first) + len(wide)] == wide
-    occasional = occasional_names([1, all_slots.num_seqs])
+    occasional = occasional_names(shapes, [1, all_slots.num_seqs])
     begin = len(first) + len(wide)
     assert order[begin : begin + len(occasional)] == occasional
     assert set(order[: begin + len(occasional) + 2 + len(copies)]) >= set(copies)

@@ -5,6 +5,8 @@ largest weight, with one pass over the weights for each bit: exact, and much fas
 logits on two CPU cores: 8 ms, where XLA sorts for 280 ms). Tokens that tie with the last kept one are kept too.
 """
 
+from enum import Enum, auto
+
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int, UInt
@@ -31,8 +33,19 @@ def argmax(logits: Float[Array, "seq vocab"]) -> Int[Array, " seq"]:
     return vocab_size - jnp.max(jnp.where(is_best, from_end, 1), axis=1).astype(jnp.int32)
 
 
+class Limits(Enum):
+    """What a program does about top_k and top_p."""
+
+    AS_NEEDED = auto()  # applies those that a sequence has: the device branches
+    NEVER = auto()  # for sequences without either
+    ALWAYS = auto()  # applies both, whether a sequence has them or not
+
+
 def sample_categorical(
-    logits: Float[Array, "seq vocab"], options: Options, positions: Int[Array, " seq"]
+    logits: Float[Array, "seq vocab"],
+    options: Options,
+    positions: Int[Array, " seq"],
+    limits: Limits = Limits.AS_NEEDED,
 ) -> Int[Array, " seq"]:
     """Sample one token per sequence, by its options, seed and position alone.
 
@@ -44,16 +57,19 @@ def sample_categorical(
     temperature = jnp.maximum(options.float_option(FloatOption.TEMPERATURE), 1e-6)[:, None]
     # Proportional to the probabilities, with 1 for the likeliest token, so that min_p is a bound of weights.
     weights = jnp.exp((logits - jnp.max(logits, axis=1, keepdims=True)) / temperature)
-    floor = _floor(weights, options)
+    if limits is Limits.NEVER:
+        floor = options.float_option(FloatOption.MIN_P)
+    else:
+        floor = _floor(weights, options, are_skipped=limits is Limits.AS_NEEDED)
     kept = jnp.where(weights >= floor[:, None], weights, 0)
     return _pick(kept, _uniform(options.seeds, positions))
 
 
-def _floor(weights: Float[Array, "seq vocab"], options: Options) -> Float[Array, " seq"]:
+def _floor(weights: Float[Array, "seq vocab"], options: Options, *, are_skipped: bool) -> Float[Array, " seq"]:
     """Return the least weight that min_p, then top_k, then top_p keep.
 
     top_k counts tokens and top_p sums their weights up; the rest is the same, so that both share the code of one loop,
-    which leaves out an option that no sequence has.
+    which may leave out an option that no sequence has.
     """
     top_k, top_p = options.integer_option(IntegerOption.TOP_K), options.float_option(FloatOption.TOP_P)
 
@@ -66,8 +82,7 @@ def _floor(weights: Float[Array, "seq vocab"], options: Options) -> Float[Array,
         threshold = _largest_threshold(kept, amounts, wanted)
         return jnp.where(is_limited, jnp.maximum(floor, threshold), floor)
 
-    first = jnp.where(jnp.any(top_k > 0), 0, 1)
-    end = jnp.where(jnp.any(top_p < 1), 2, 1)
+    first, end = (jnp.where(jnp.any(top_k > 0), 0, 1), jnp.where(jnp.any(top_p < 1), 2, 1)) if are_skipped else (0, 2)
     return jax.lax.fori_loop(first, end, raise_floor, options.float_option(FloatOption.MIN_P))
 
 

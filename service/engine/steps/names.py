@@ -4,6 +4,8 @@ initial-slots, initial-cache-…  the device state; each part of a cache for eac
 embed-…                         tokens to hidden states; one for each kind of step and token shape
 prefill-…, decode-…             the layers of a group; one for each bucket and kind of layer group
 logits-…, choose-…              the sampling that follows a step; one for each number of sequences
+greedy-…, random-…              what may take the place of choose-… on an accelerator: if no sequence has a temperature,
+                                or none has top_k or top_p; the same
 adjust-…, logprobs-…            the parts of sampling that only some requests need; the same. The log-probabilities of
                                 a prompt take those of sampled tokens, a few positions at a time
 set-options                     for the sequences of a prefill step
@@ -43,6 +45,8 @@ class SamplingPart(StrEnum):
     LOGITS = "logits"
     ADJUST = "adjust"
     CHOOSE = "choose"
+    GREEDY = "greedy"
+    RANDOM = "random"
     LOGPROBS = "logprobs"
 
 
@@ -84,9 +88,16 @@ def step_names(kind: StepKind, bucket: Bucket, groups: Sequence[LayerGroup]) -> 
     ]
 
 
-def occasional_names(num_seqs: Iterable[int]) -> list[str]:
+def sampling_parts(shapes: EngineShapes) -> list[SamplingPart]:
+    """Return the parts that are compiled for an engine."""
+    variants = (SamplingPart.GREEDY, SamplingPart.RANDOM)
+    return [part for part in SamplingPart if shapes.has_sampling_variants or part not in variants]
+
+
+def occasional_names(shapes: EngineShapes, num_seqs: Iterable[int]) -> list[str]:
     """Name the parts of sampling that only some requests need."""
-    return [sampling_name(part, n) for part in (SamplingPart.ADJUST, SamplingPart.LOGPROBS) for n in num_seqs]
+    always = (SamplingPart.LOGITS, SamplingPart.CHOOSE)
+    return [sampling_name(part, n) for part in sampling_parts(shapes) if part not in always for n in num_seqs]
 
 
 def sufficient_names(shapes: EngineShapes, groups: Sequence[LayerGroup]) -> list[str]:
@@ -110,7 +121,7 @@ def compile_order(shapes: EngineShapes, groups: Sequence[LayerGroup]) -> list[st
     soon = [
         *sufficient_names(shapes, groups),
         *step_names(StepKind.DECODE, all_slots, kinds),
-        *occasional_names(counts),
+        *occasional_names(shapes, counts),
         COUNT_TOKENS,
         *pages,
         *copy_names(shapes, kinds),
@@ -135,7 +146,7 @@ def program_names(shapes: EngineShapes, groups: Sequence[LayerGroup]) -> list[st
     steps = [name for kind, bucket in short_first for name in step_names(kind, bucket, kinds)]
     caches = [name for part in range(shapes.layout.num_parts) for name in cache_names(part, kinds)]
     decode = step_names(StepKind.DECODE, next(iter(shapes.decode_grid)), kinds)
-    occasional = occasional_names(shapes.all_seq_counts)
+    occasional = occasional_names(shapes, shapes.all_seq_counts)
     rest = [*decode, *caches, *steps, *occasional, COUNT_TOKENS, *copy_names(shapes, kinds)]
     return list(dict.fromkeys([*first_names(shapes, groups), *rest]))
 

@@ -31,7 +31,9 @@ from service.engine.steps.names import (
     initial_cache_name,
     layer_group_name,
     sampling_name,
+    sampling_parts,
 )
+from service.engine.steps.sampling import choose_likeliest, choose_randomly, choose_tokens
 from service.engine.steps.sharding import placed, placement_of
 from service.engine.steps.step import (
     SlotState,
@@ -105,16 +107,19 @@ class _EnginePrograms:
         token_ids = _int32(num_seqs)
         targets = SampleTargets(token_ids, token_ids)
         masks = unrestricted_mask(num_seqs, self._model.vocab_size)
+        chooses_by, choice = functools.partial(functools.partial, choose_step), ChooseInputs(logits, targets)
+        has_variants = self._shapes.has_sampling_variants
+        adjust = functools.partial(adjust_step, not has_variants)
+        choose = functools.partial(choose_randomly, has_limits=True) if has_variants else choose_tokens
         parts: dict[SamplingPart, tuple[Callable[..., Any], Any]] = {
             SamplingPart.LOGITS: (functools.partial(logits_step, self._model), self._hidden(num_seqs, 1)),
-            SamplingPart.ADJUST: (adjust_step, AdjustInputs(logits, targets, masks)),
-            SamplingPart.CHOOSE: (choose_step, ChooseInputs(logits, targets)),
+            SamplingPart.ADJUST: (adjust, AdjustInputs(logits, targets, masks)),
+            SamplingPart.CHOOSE: (chooses_by(choose), choice),
+            SamplingPart.GREEDY: (chooses_by(choose_likeliest), choice),
+            SamplingPart.RANDOM: (chooses_by(functools.partial(choose_randomly, has_limits=False)), choice),
             SamplingPart.LOGPROBS: (logprobs_step, LogprobInputs(logits, token_ids)),
         }
-        return [
-            self._of_slots(sampling_name(part, num_seqs), function, inputs)
-            for part, (function, inputs) in parts.items()
-        ]
+        return [self._of_slots(sampling_name(part, num_seqs), *parts[part]) for part in sampling_parts(self._shapes)]
 
     def layer_groups(self) -> list[Program]:
         """Return the programs that run layers, and those that copy their cache."""

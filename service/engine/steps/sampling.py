@@ -14,7 +14,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int, UInt
 
-from service.engine.steps.categorical import argmax, sample_categorical
+from service.engine.steps.categorical import Limits, argmax, sample_categorical
 from service.engine.steps.inputs import FloatOption, IntegerOption, Options
 from service.engine.token_mask import WORD_BITS
 
@@ -34,9 +34,16 @@ class SamplingState(NamedTuple):
 
 
 def adjust_logits(
-    logits: Float[Array, "seq vocab"], state: SamplingState, token_mask: UInt[Array, "seq word"]
+    logits: Float[Array, "seq vocab"],
+    state: SamplingState,
+    token_mask: UInt[Array, "seq word"],
+    *,
+    can_branch: bool = True,
 ) -> Float[Array, "seq vocab"]:
-    """Apply the options that change the logits themselves; a sequence without any keeps its logits, bit by bit."""
+    """Apply the options that change the logits themselves; a sequence without any keeps its logits, bit by bit.
+
+    Unless the device can branch at no cost, penalties are applied whether a sequence has one or not.
+    """
     options = state.options
     vocab_size = logits.shape[1]
     seqs = jnp.arange(logits.shape[0], dtype=jnp.int32)[:, None]
@@ -47,8 +54,11 @@ def adjust_logits(
     stop_ids = jnp.where(is_held_back[:, None], options.stop_ids, vocab_size)
     adjusted = adjusted.at[seqs, stop_ids].set(-jnp.inf, mode="drop")
     adjusted = adjusted.at[seqs, options.bias_ids].add(options.biases, mode="drop")
-    is_penalized = jnp.any(state.is_sequence & options.has_penalties)
-    adjusted = jax.lax.cond(is_penalized, lambda: _penalize(adjusted, state), lambda: adjusted)
+    if can_branch:
+        is_penalized = jnp.any(state.is_sequence & options.has_penalties)
+        adjusted = jax.lax.cond(is_penalized, lambda: _penalize(adjusted, state), lambda: adjusted)
+    else:
+        adjusted = _penalize(adjusted, state)
     # NaN for a broken sequence, even where the mask has removed the token with the broken logit.
     return jnp.where(_is_broken(logits)[:, None], jnp.nan, adjusted)
 
@@ -66,6 +76,19 @@ def choose_tokens(logits: Float[Array, "seq vocab"], state: SamplingState) -> In
         lambda: likeliest,
     )
     return jnp.where(_is_broken(logits), BROKEN, token_ids)
+
+
+def choose_likeliest(logits: Float[Array, "seq vocab"], _: SamplingState) -> Int[Array, " seq"]:
+    """Choose as `choose_tokens` does if no sequence has a temperature."""
+    return jnp.where(_is_broken(logits), BROKEN, argmax(logits))
+
+
+def choose_randomly(logits: Float[Array, "seq vocab"], state: SamplingState, *, has_limits: bool) -> Int[Array, " seq"]:
+    """Choose as `choose_tokens` does, without a branch; if not `has_limits`, for sequences without top_k and top_p."""
+    limits = Limits.ALWAYS if has_limits else Limits.NEVER
+    has_temperature = state.options.float_option(FloatOption.TEMPERATURE) > 0
+    sampled = sample_categorical(logits, state.options, state.positions, limits)
+    return jnp.where(_is_broken(logits), BROKEN, jnp.where(has_temperature, sampled, argmax(logits)))
 
 
 def count_tokens(

@@ -7,6 +7,7 @@ Steps of prefill and decode differ only in their shapes. Each slot's last token 
 step can be dispatched before this one is read.
 """
 
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax
@@ -27,7 +28,7 @@ from service.engine.steps.inputs import (
     step_inputs,
 )
 from service.engine.steps.logprobs import pack_logprobs
-from service.engine.steps.sampling import SamplingState, adjust_logits, choose_tokens, count_tokens
+from service.engine.steps.sampling import SamplingState, adjust_logits, count_tokens
 from service.kernels.paging import RowPages
 from service.models.interface import Cache, LayerGroup, LayerGroupInputs, PagedDecoder, Weights
 
@@ -118,19 +119,27 @@ def logits_step(
     return slots, model.logits(weights, jnp.asarray(hidden)[:, 0])
 
 
-def adjust_step(_: Weights, slots: SlotState, inputs: AdjustInputs) -> tuple[SlotState, Float[Array, "seq vocab"]]:
+def adjust_step(
+    can_branch: bool, _: Weights, slots: SlotState, inputs: AdjustInputs
+) -> tuple[SlotState, Float[Array, "seq vocab"]]:
     """Apply the options that change logits."""
     with jax.named_scope("adjust"):
         state = _sampling_state(slots, inputs.targets)
-        return slots, adjust_logits(jnp.asarray(inputs.logits), state, jnp.asarray(inputs.token_mask))
+        token_mask = jnp.asarray(inputs.token_mask)
+        return slots, adjust_logits(jnp.asarray(inputs.logits), state, token_mask, can_branch=can_branch)
 
 
-def choose_step(_: Weights, slots: SlotState, inputs: ChooseInputs) -> tuple[SlotState, Int[Array, " seq"]]:
-    """Choose the next token of each sequence, and leave it in the sequence's slot."""
+def choose_step(
+    choose: Callable[[Float[Array, "seq vocab"], SamplingState], Int[Array, " seq"]],
+    _: Weights,
+    slots: SlotState,
+    inputs: ChooseInputs,
+) -> tuple[SlotState, Int[Array, " seq"]]:
+    """Choose the next token of each sequence by a function, and leave it in the sequence's slot."""
     num_slots = slots.last_token_ids.shape[0]
     state = _sampling_state(slots, inputs.targets)
     with jax.named_scope("choose"):
-        chosen = choose_tokens(jnp.asarray(inputs.logits), state)
+        chosen = choose(jnp.asarray(inputs.logits), state)
     # A sequence that must fail keeps a valid token id, for the step in flight behind this one.
     token_ids = jnp.maximum(chosen, 0)
     counted = jnp.where(state.options.has_penalties, state.slots, num_slots)

@@ -1,5 +1,6 @@
 """Every option against a plain numpy reference, and what it must not cost."""
 
+import functools
 from typing import NamedTuple
 
 import jax
@@ -12,7 +13,15 @@ from hypothesis import strategies as st
 from service.engine.batch import SampledTokens, pack_options, unpack_logprobs
 from service.engine.request import Request, Sampling
 from service.engine.steps.logprobs import pack_logprobs
-from service.engine.steps.sampling import BROKEN, SamplingState, adjust_logits, choose_tokens, count_tokens
+from service.engine.steps.sampling import (
+    BROKEN,
+    SamplingState,
+    adjust_logits,
+    choose_likeliest,
+    choose_randomly,
+    choose_tokens,
+    count_tokens,
+)
 from service.engine.token_mask import ALL_ALLOWED, pack_token_mask
 from tests.engine.steps.sampling_reference import adjusted, distribution, log_softmax
 from tests.tolerances import SAME_LOGPROB_ATOL
@@ -269,6 +278,44 @@ def primitives(jaxpr, *, enters_branches):
             inner = getattr(value, "jaxpr", value)
             if hasattr(inner, "eqns"):
                 yield from primitives(inner, enters_branches=enters_branches)
+
+
+VARIANTS = {
+    "greedy": (choose_likeliest, {"temperature": [0.0]}),
+    "random": (
+        functools.partial(choose_randomly, has_limits=False),
+        {"temperature": [0.0, 0.7, 1.5], "min_p": [0.0, 0.2]},
+    ),
+    "limited": (
+        functools.partial(choose_randomly, has_limits=True),
+        {"temperature": [0.0, 0.7, 1.5], "min_p": [0.0, 0.2], "top_k": [0, 1, 5], "top_p": [0.3, 0.9, 1.0]},
+    ),
+}
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_a_variant_chooses_the_same_tokens_without_a_branch(variant):
+    choose, values = VARIANTS[variant]
+    random = np.random.RandomState(3)
+    options = [{name: random.choice(among).item() for name, among in values.items()} for _ in range(40)]
+    requests = [Request(str(i), (1, 2), 8, Sampling(seed=i, **chosen)) for i, chosen in enumerate(options)]
+    logits = jnp.asarray(random.randn(len(requests), VOCAB) * 3, jnp.float32).at[5, 3].set(jnp.nan)
+    state = rows_of(requests).state
+    names = set(primitives(jax.make_jaxpr(choose)(logits, state).jaxpr, enters_branches=True))
+    assert "cond" not in names
+    assert jax.jit(choose)(logits, state).tolist() == jax.jit(choose_tokens)(logits, state).tolist()
+
+
+def test_penalties_without_a_branch_leave_other_sequences_their_logits_bit_by_bit():
+    costly = Sampling(repetition_penalty=2.0, frequency_penalty=1.0, presence_penalty=-0.5)
+    requests = [Request(str(i), (1, 2), 8, costly if i == 1 else Sampling()) for i in range(3)]
+    logits = jnp.asarray(np.random.RandomState(0).randn(3, VOCAB), jnp.float32)
+    rows = rows_of(requests, outputs=[[4, 4], [4, 5], [6]])
+    adjust = functools.partial(adjust_logits, can_branch=False)
+    assert "cond" not in set(primitives(jax.make_jaxpr(adjust)(logits, *rows).jaxpr, enters_branches=True))
+    adjusted_rows = np.asarray(jax.jit(adjust)(logits, *rows))
+    assert (adjusted_rows[[0, 2]] == np.asarray(logits)[[0, 2]]).all()
+    assert (adjusted_rows == np.asarray(compiled_adjust(logits, *rows))).all()
 
 
 def test_nothing_is_sorted_and_greedy_rows_run_no_pass_but_two():

@@ -1,0 +1,53 @@
+"""Chips that the service is made for, as JAX and their drivers report them, and a cloud's machines that have them."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+MIB, GIB = 2**20, 2**30
+
+
+@dataclass(frozen=True)
+class Chip:
+    """A kind of accelerator."""
+
+    platform: str  # gpu, tpu
+    device_kind: str  # JAX's name
+    memory_bytes: int  # all of a GPU's, as its driver reports it; a TPU's as JAX does, without what the runtime keeps
+    compute_capability: str = ""  # of a GPU
+
+
+# Source: `nvidia-smi` on each.
+L4 = Chip("gpu", "NVIDIA L4", 23_034 * MIB, "8.9")
+RTX_PRO_6000 = Chip("gpu", "NVIDIA RTX PRO 6000 Blackwell Server Edition", 97_887 * MIB, "12.0")
+H100 = Chip("gpu", "NVIDIA H100 80GB HBM3", 81_559 * MIB, "9.0")
+# Source: XLA's messages, which state a capacity of 15.75 of 16 GiB.
+V5E = Chip("tpu", "TPU v5 lite", int(15.75 * GIB))
+# Source: https://github.com/vllm-project/vllm/pull/16211
+V6E = Chip("tpu", "TPU v6 lite", 33_550_237_696)
+
+CHIPS: Mapping[str, Chip] = {chip.device_kind: chip for chip in (L4, RTX_PRO_6000, H100, V5E, V6E)}
+
+
+@dataclass(frozen=True)
+class Target:
+    """A machine with accelerators that programs can be compiled for."""
+
+    chip: Chip
+    topology: str = ""  # libtpu's name of the arrangement of a host's TPUs
+
+    @property
+    def chips_of_host(self) -> list[int]:
+        """The number of TPUs along each of the three dimensions of their network."""
+        return [*map(int, self.topology.partition(":")[2].split("x")), 1]
+
+
+# Source of the topologies: https://cloud.google.com/kubernetes-engine/docs/concepts/plan-tpus
+TARGETS: Mapping[str, Target] = {
+    "l4": Target(L4),
+    "h100": Target(H100),
+    "rtx-pro-6000": Target(RTX_PRO_6000),
+    "v5e-1": Target(V5E, "v5e:1x1"),
+    "v5e-4": Target(V5E, "v5e:2x2"),
+    "v6e-1": Target(V6E, "v6e:1x1"),
+    "v6e-8": Target(V6E, "v6e:2x4"),
+}

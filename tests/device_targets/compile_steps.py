@@ -1,0 +1,110 @@
+"""Compile a step of prefill and one of decode for a machine that is not there, and print what XLA made of them.
+
+A process of its own, in an environment that has the target's compiler:
+
+    .tools/targets/tpu/bin/python -m tests.device_targets.compile_steps v6e-1 "Llama 3.1 8B"
+
+Sizes are planned for the whole model. Of its layers two are compiled: all of them share one executable, some at a time.
+"""
+
+import json
+import math
+import sys
+from dataclasses import replace
+from types import SimpleNamespace
+
+import jax
+
+from scripts.memory_table import MODELS
+from service.compile.aot import compile_programs
+from service.compile.program import Executable, Program
+from service.device.chips import TARGETS
+from service.device.memory import usable_memory_bytes
+from service.engine.shapes import StepKind
+from service.engine.steps.names import COUNT_TOKENS, SamplingPart, initial_cache_name, sampling_name, step_names
+from service.settings import Settings
+from service.start.devices import use_target
+from service.start.kinds.engine_spec import EngineSpec, choose_engine_spec
+from tests.device_targets.gpus import use_gpu
+from tests.device_targets.hlo import copies_from, count_instructions, host_transfers
+
+NUM_LAYERS = 2
+NUM_SEQS = 64
+# What a step computes for its tokens is smaller.
+SMALLEST_WEIGHT_BYTES = 5 * 2**20
+
+
+def main(target: str, model: str) -> None:
+    """Compile, and print a line of JSON."""
+    is_gpu = TARGETS[target].chip.platform == "gpu"
+    devices = use_gpu(target) if is_gpu else use_target(target).devices
+    located = SimpleNamespace(uri=model, hub_config=dict(MODELS[model]))
+    spec = choose_engine_spec(Settings(max_num_seqs=NUM_SEQS, max_concurrent_requests=NUM_SEQS), located, devices)
+    programs = steps_of(few_layers(spec, NUM_LAYERS))
+    compiled = compile_programs(programs, num_threads=2)
+    report = {
+        "kernel": spec.kernel.name,
+        "num_devices": spec.mesh.num_devices,
+        "max_context": spec.shapes.max_context,
+        "planned_bytes": spec.memory_bytes,
+        "usable_bytes": usable_memory_bytes(spec.mesh.devices),
+        "weights_bytes": spec.weights_bytes,
+        "layer_fraction": NUM_LAYERS / spec.config.num_layers,
+        "serialized_bytes": sum(len(made.executable.serialize()) for made in compiled.values()),
+        "programs": {program.name: facts_of(program, compiled[program.name].executable) for program in programs},
+    }
+    sys.stdout.write(json.dumps(report) + "\n")
+
+
+def few_layers(spec: EngineSpec, num_layers: int) -> EngineSpec:
+    """The same engine with a part of its layers."""
+    others = tuple(f"layers.{layer}." for layer in range(num_layers, spec.config.num_layers))
+    specs = tuple(weight for weight in spec.specs if not weight.name.startswith(others))
+    windows = spec.config.sliding_windows[:num_layers]
+    return replace(spec, config=replace(spec.config, num_layers=num_layers, sliding_windows=windows), specs=specs)
+
+
+def steps_of(spec: EngineSpec) -> list[Program]:
+    """The programs of the largest step of either kind, and those that only some requests need."""
+    shapes, groups = spec.shapes, spec.layer_groups
+    prefill = max(shapes.prefill_grid, key=lambda bucket: (bucket.num_pages, bucket.num_tokens))
+    decode = max(shapes.decode_grid)
+    names = {
+        *step_names(StepKind.PREFILL, prefill, groups),
+        *step_names(StepKind.DECODE, decode, groups),
+        *(sampling_name(part, NUM_SEQS) for part in SamplingPart),
+        *(initial_cache_name(group, 0) for group in groups),
+        COUNT_TOKENS,
+    }
+    return [program for program in spec.programs(spec.model()) if program.name in names]
+
+
+def facts_of(program: Program, executable: Executable) -> dict:
+    """What XLA made of a program."""
+    text, memory = executable.compiled.as_text(), executable.compiled.memory_analysis()
+    constants, state = jax.tree.leaves(program.constants), jax.tree.leaves(program.state)
+    changed = [state[i] for i in executable.state_leaves]
+    kept = [constants[i] for i in executable.constant_leaves] + [state[i] for i in executable.read_leaves]
+    operations = count_instructions(text)
+    return {
+        "conditionals": operations["conditional"],
+        "unbounded_loops": operations["while"] - text.count("known_trip_count"),
+        "host_transfers": host_transfers(text),
+        "large_copies": copies_from(text, SMALLEST_WEIGHT_BYTES),
+        "argument_bytes": memory.argument_size_in_bytes,
+        "needed_argument_bytes": sum(map(device_bytes, [*kept, *changed, *jax.tree.leaves(program.inputs)])),
+        "changed_bytes": sum(map(device_bytes, changed)),
+        "aliased_bytes": memory.alias_size_in_bytes,
+        "output_bytes": memory.output_size_in_bytes,
+        "temp_bytes": memory.temp_size_in_bytes,
+    }
+
+
+def device_bytes(leaf: jax.ShapeDtypeStruct) -> int:
+    """The size of one device's part of an array."""
+    shape = leaf.shape if leaf.sharding is None else leaf.sharding.shard_shape(leaf.shape)
+    return math.prod(shape) * leaf.dtype.itemsize
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

@@ -1,0 +1,69 @@
+"""Whole steps of models of 1 and 8 billion parameters, compiled for machines that are not there.
+
+`make test-all` installs the compilers into `.tools/targets`; without one its tests are skipped.
+"""
+
+import json
+import os
+import subprocess
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+SMALL, LARGE = "Llama 3.2 1B", "Llama 3.1 8B"
+STEPS = [
+    *(("gpu", target, model) for target in ("l4", "h100", "rtx-pro-6000") for model in (SMALL, LARGE)),
+    ("tpu", "v5e-1", SMALL),  # the larger one does not fit
+    ("tpu", "v5e-4", LARGE),
+    ("tpu", "v6e-1", SMALL),
+    ("tpu", "v6e-1", LARGE),
+]
+KERNELS = {"gpu": "triton", "tpu": "ragged"}
+PADDING = 1.02  # that the layout of an array on a TPU may add
+SAMPLING = ("adjust", "choose", "greedy", "random", "logprobs")
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize(("platform", "target", "model"), STEPS)
+def test_steps_compile_into_what_the_planner_expects(platform, target, model):
+    report = compile_steps(platform, target, model)
+    programs = report["programs"]
+    assert report["kernel"] == KERNELS[platform]
+    assert {name.partition("-")[0] for name in programs} >= {"embed", "prefill", "decode", "logits", *SAMPLING}
+    assert [fault for name, facts in programs.items() for fault in faults(name, facts)] == []
+    [decode] = (facts for name, facts in programs.items() if name.startswith("decode"))
+    kept_bytes = report["weights_bytes"] + decode["changed_bytes"] / report["layer_fraction"]
+    largest = max(
+        facts["temp_bytes"] + facts["output_bytes"] - facts["aliased_bytes"]
+        for name, facts in programs.items()
+        if not name.startswith("initial")  # those make the caches
+    )
+    assert kept_bytes + largest <= report["usable_bytes"]
+
+
+def faults(name: str, facts: dict) -> list[str]:
+    """Say what is wrong with a program."""
+    is_step = not name.startswith((*SAMPLING, "initial"))
+    found = {
+        "does not reuse its state": facts["aliased_bytes"] < facts["changed_bytes"],
+        "copies a weight or cache": is_step and facts["large_copies"],
+        "branches": facts["conditionals"],
+        "loops until the device says so": facts["unbounded_loops"],
+        "waits for the host": facts["host_transfers"],
+        "pads its arguments": facts["argument_bytes"] > PADDING * facts["needed_argument_bytes"] + 2**20,
+    }
+    return [f"{name} {fault}: {facts}" for fault, is_found in found.items() if is_found]
+
+
+def compile_steps(platform: str, target: str, model: str) -> dict:
+    """Compile in a process that has the compiler."""
+    python = ROOT / ".tools" / "targets" / platform / "bin" / "python"
+    if not python.exists():
+        pytest.skip(f"the compiler for a {platform} is not installed: make .tools/targets/{platform}")
+    variables = {name: value for name, value in os.environ.items() if not name.startswith("JAX_")}
+    command = [python, "-m", "tests.device_targets.compile_steps", target, model]
+    process = subprocess.run(command, cwd=ROOT, env=variables, capture_output=True, text=True, check=False)
+    assert process.returncode == 0, process.stderr[-3000:]
+    return json.loads(process.stdout)
