@@ -11,6 +11,7 @@ from functools import partial
 from pathlib import Path
 from typing import NoReturn
 
+from service.device.chips import TARGETS
 from service.errors import ServiceError, SettingsError
 from service.observability.logs import Origin, configure_logging, end_logging
 from service.settings import Settings
@@ -75,6 +76,11 @@ def build_parser() -> argparse.ArgumentParser:
     prewarm.add_argument("model_uri", nargs="?", metavar="MODEL_URI", help="the checkpoint, as for serve")
     prewarm.add_argument(
         "--check", action="store_true", help="compile nothing; exit with 0 if a start would find its bundle, else 1"
+    )
+    prewarm.add_argument(
+        "--target",
+        choices=list(TARGETS),
+        help="compile for this machine on another one, which needs the extra `tpu`; GPUs are refused with the reason",
     )
     prewarm.add_settings(without="model_uri")
     batch = commands.add_parser(
@@ -147,7 +153,9 @@ def _run(flags: dict[str, object], settings: Settings) -> int:
     if flags["command"] == "prewarm":
         from service.start.prewarm import check, prewarm
 
-        return check(settings) if flags.get("check") else prewarm(settings)
+        target = flags.get("target")
+        run = check if flags.get("check") else prewarm
+        return run(settings, str(target) if target else None)
     if flags["command"] == "batch":
         from service.offline.command import run_file
 

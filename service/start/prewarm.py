@@ -1,7 +1,7 @@
-"""`levserve prewarm`: make a bundle ahead of traffic, on the kind of machine that will serve.
+"""`levserve prewarm`: make a bundle ahead of traffic, on the kind of machine that will serve or, for TPUs, elsewhere.
 
-This needs the checkpoint's configuration, not its weights: each executable runs once on zeros before it is stored. A
-Levanter checkpoint's weights are converted as well, so that no later start imports Levanter.
+This needs the checkpoint's configuration, not its weights: each executable runs once on zeros before it is stored, if
+its device is here. A Levanter checkpoint's weights are converted as well, so that no later start imports Levanter.
 """
 
 import contextlib
@@ -19,6 +19,7 @@ from service.observability.metrics import Metrics
 from service.settings import Settings
 from service.start.context import StartContext
 from service.start.conversions import store_conversion
+from service.start.devices import use_target
 from service.start.discover import checkpoint_uri, opener
 from service.start.executables import BundleSearch, compile_all, find_bundle
 from service.start.graph import GraphRun
@@ -37,11 +38,12 @@ class _Goal:
     spec: ModelSpec
     places: BundlePlaces
     progress: StartProgress
+    is_absent: bool  # whether nothing can run on the devices, which are another machine's
 
 
-def check(settings: Settings) -> int:
-    """Print whether a start would find its bundle; return the exit code, 0 for yes."""
-    goal = _discover(settings)
+def check(settings: Settings, target: str | None = None) -> int:
+    """Print whether a start, of this machine or of a target, would find its bundle; return the exit code, 0 for yes."""
+    goal = _discover(settings, target)
     with contextlib.closing(goal.places):
         found = find_bundle(goal.spec, goal.places, goal.progress).found
     facts = {"outcome": goal.places.outcome, "key": goal.spec.key.digest, "executables": len(goal.spec.names.every)}
@@ -49,13 +51,17 @@ def check(settings: Settings) -> int:
     return 0 if found is not None else 1
 
 
-def prewarm(settings: Settings) -> int:
+def prewarm(settings: Settings, target: str | None = None) -> int:
     """Make the bundle unless it is there, and print it; return the exit code, 0 if a place holds it.
 
+    Args:
+        settings: those with which the service will start.
+        target: the machine on which it will, one of `TARGETS`; None for this one.
+
     Raises:
-        StartError: the checkpoint cannot be served.
+        StartError: the checkpoint cannot be served, or nothing can be compiled for the target here.
     """
-    goal = _discover(settings)
+    goal = _discover(settings, target)
     with contextlib.closing(goal.places):
         search = find_bundle(goal.spec, goal.places, goal.progress)
         found = search.found
@@ -78,12 +84,19 @@ def prewarm(settings: Settings) -> int:
     return 0 if stored or found is not None else 1
 
 
-def _discover(settings: Settings) -> _Goal:
+def _discover(settings: Settings, target: str | None) -> _Goal:
     metrics = Metrics()
-    context = StartContext(settings, metrics, StartProgress(metrics))
+    devices = None if target is None else use_target(target)
+    context = StartContext(settings, metrics, StartProgress(metrics), devices=devices)
     run = GraphRun(DISCOVERY, context, failed=context.failed)
     spec, checkpoint = run.wait("spec"), run.wait("checkpoint")
-    return _Goal(checkpoint, spec, BundlePlaces.of_settings(settings, checkpoint.uri, metrics), context.progress)
+    return _Goal(
+        checkpoint,
+        spec,
+        BundlePlaces.of_settings(settings, checkpoint.uri, metrics),
+        context.progress,
+        devices is not None,
+    )
 
 
 def _make(goal: _Goal, search: BundleSearch) -> Bundle:
@@ -91,6 +104,8 @@ def _make(goal: _Goal, search: BundleSearch) -> Bundle:
     spec = goal.spec
     executables = compile_all(spec, search, goal.progress)
     executables.by_name.wait()
+    if goal.is_absent:
+        return executables.to_bundle(spec, goal.progress)
     with goal.progress.phase(Phase.WARM):
         # Whether a step runs does not depend on the values of the weights.
         zeros = {weight.name: spec.mesh.put(np.zeros(weight.shape, weight.dtype), weight.axes) for weight in spec.specs}

@@ -19,7 +19,7 @@ BANNED_FILE_NAMES = {"utils", "util", "helpers", "helper", "common", "misc", "ba
 BANNED_CLASS_ENDINGS = ("Manager", "Handler", "Helper", "Processor")
 
 # Folders of tests that mirror no folder of the service.
-KINDS = {("contract",), ("deploy",), ("house",), ("parity",), ("soak",)}
+KINDS = {("contract",), ("deploy",), ("device_targets",), ("house",), ("parity",), ("soak",)}
 
 SOURCES = sorted((ROOT / "service").rglob("*.py"))
 
