@@ -155,9 +155,13 @@ class Arrival:
         context = await self.any_context(name)
         return RequestContext(**{**vars(context), "model": generating(context.model)})
 
-    async def encoding(self, name: str) -> "EncodingContext":
+    async def encoding(self, name: str | None) -> "EncodingContext":
         """Hold a model that turns texts into vectors; raises as `generating`."""
         return _encoding(await self.any_context(name), is_score=False)
+
+    async def pooling(self, name: str) -> "EncodingContext":
+        """Hold a model that turns texts into numbers of any kind; raises as `generating`."""
+        return _encoding(await self.any_context(name), is_score=None)
 
     async def scoring(self, name: str) -> "EncodingContext":
         """Hold a model that scores pairs of texts; raises as `generating`."""
@@ -243,9 +247,9 @@ async def arrival(request: HttpRequest) -> Arrival:
     )
 
 
-def _encoding(context: AnyContext, *, is_score: bool) -> EncodingContext:
+def _encoding(context: AnyContext, *, is_score: bool | None) -> EncodingContext:
     model = context.model
-    if not isinstance(model, ServedEncoder) or model.vectors.is_score is not is_score:
+    if not isinstance(model, ServedEncoder) or is_score not in (None, model.vectors.is_score):
         raise WrongKindOfModel(model.name, model.ability, model.routes)
     return EncodingContext(**{**vars(context), "model": model})
 

@@ -96,6 +96,6 @@ class Routes:
 
 
 def _others(has_batches: bool) -> list[APIRouter]:
-    from service.api import batches, embeddings, files, rerank
+    from service.api import batches, embeddings, files, pooling, rerank
 
-    return [resource.router for resource in (embeddings, rerank, *((files, batches) if has_batches else ()))]
+    return [resource.router for resource in (embeddings, rerank, pooling, *((files, batches) if has_batches else ()))]

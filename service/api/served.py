@@ -3,12 +3,15 @@
 import asyncio
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Protocol, override, runtime_checkable
+from typing import TYPE_CHECKING, Any, Protocol, override, runtime_checkable
 
 from service.encoder.cache import VectorCache
 from service.encoder.request import EncodeRequest, Vectors
 from service.errors import UnknownModel
 from service.text.tokenizer import Tokenizer
+
+if TYPE_CHECKING:
+    from service.models.encoders.token_heads import TokenOutputs
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -88,6 +91,15 @@ class ServedEncoder(Served):
     encoder: VectorEncoder
     vectors: VectorFacts
     cache: VectorCache
+    tokens: "TokenOutputs | None" = None  # what makes the outputs of tokens; None: the model has none
+
+    @property
+    def tasks(self) -> tuple[str, ...]:
+        """What /pooling can be asked for, as vLLM names it; the first is the default."""
+        if self.vectors.is_score:
+            return ("classify",)
+        of_tokens = () if self.tokens is None else ("token_embed", *(("token_classify",) * self.tokens.has_weights))
+        return (*of_tokens, "embed")
 
     @property
     @override
@@ -97,7 +109,7 @@ class ServedEncoder(Served):
     @property
     @override
     def routes(self) -> str:
-        return "/v1/rerank and /v1/score" if self.vectors.is_score else "/v1/embeddings"
+        return "/v1/rerank, /v1/score and /pooling" if self.vectors.is_score else "/v1/embeddings and /pooling"
 
     @property
     @override

@@ -23,6 +23,7 @@ from service.checkpoint.layout import (
 from service.checkpoint.model_config import CONFIG_JSON, YAML_SUFFIXES, parse_json_object, parse_levanter_yaml
 from service.checkpoint.sentence_files import read_sentence_files, weights_of_modules
 from service.errors import AmbiguousCheckpoint, MalformedCheckpoint, MissingFile
+from service.models.encoders.token_heads import TOKEN_HEAD_FILES
 from service.storage.location import GcsLocation, LocalLocation, Location, parse_location
 from service.storage.objects import ObjectInfo
 from service.storage.source import Source
@@ -95,7 +96,7 @@ def locate(
     if isinstance(layout, SnapshotLayout):
         sentence_files = read_sentence_files(source, objects)
         layout, weights = choose_weights(source, objects, layout)
-        modules = weights_of_modules(objects, sentence_files)
+        modules = (*weights_of_modules(objects, sentence_files), *named(objects, TOKEN_HEAD_FILES))
         layout, weights = SnapshotLayout((*layout.weights, *modules)), (*weights, *modules)
     if tokenizer.source is source:  # one source: one entry of the cache
         weights = tuple(dict.fromkeys((*weights, *tokenizer.objects)))

@@ -42,6 +42,11 @@ class Plan(NamedTuple):
         return sum(len(text.token_ids) for text in self.texts)
 
     @property
+    def wants_tokens(self) -> bool:
+        """Whether the hidden states of a text's tokens are asked for."""
+        return any(text.request.wants_tokens for text in self.texts)
+
+    @property
     def size(self) -> int:
         """The tokens that a bucket must have to hold the texts."""
         return max(self.num_tokens, len(self.texts) * TOKENS_PER_TEXT)

@@ -71,6 +71,8 @@ class Encoder:
     def submit(self, request: EncodeRequest) -> asyncio.Future[Vectors]:
         """Return the future of a request's vectors, in the order of its texts; to cancel it ends the request.
 
+        A request that wants tokens gets a row for each token instead, of one text after the other.
+
         Called on the event loop that awaits the future. It raises NonFiniteVector if one of the vectors is NaN or
         infinite, and EngineError if the device thread fails.
 

@@ -7,14 +7,14 @@ for more. Only a full step is dispatched while another one runs, because texts t
 import asyncio
 import queue
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 
 from service.encoder.batcher import Batcher, Plan
-from service.encoder.request import Abort, Message, Stop, Submission, Vectors
+from service.encoder.request import Abort, HiddenStates, Message, Stop, Submission, Vectors
 from service.encoder.shapes import EncoderShapes
 from service.errors import EngineError, NonFiniteVector
 from service.observability.metrics import Metrics
@@ -37,8 +37,12 @@ class StepRunner(Protocol):
         """Start a step and return at once what `read` takes."""
         ...
 
-    def read(self, vectors: Any, num_texts: int) -> Vectors:
+    def read(self, step: Any, num_texts: int) -> Vectors:
         """Wait for a step and return the vectors of its texts."""
+        ...
+
+    def read_tokens(self, step: Any, plan: Plan) -> Mapping[int, HiddenStates]:
+        """Wait for a step and return the hidden states of the texts that want them, by their places in the plan."""
         ...
 
 
@@ -47,12 +51,16 @@ class _Open:
     """A request whose vectors are not complete."""
 
     submission: Submission
-    vectors: list[np.ndarray | None] = field(init=False)
-    num_missing: int = field(init=False)
+    rows: dict[int, np.ndarray] = field(default_factory=dict)  # by the text's number
 
-    def __post_init__(self) -> None:
-        self.num_missing = len(self.submission.request.texts)
-        self.vectors = [None] * self.num_missing
+    @property
+    def is_complete(self) -> bool:
+        """Whether it has the rows of every text."""
+        return len(self.rows) == len(self.submission.request.texts)
+
+    def vectors(self) -> Vectors:
+        """Return the rows in the order of the texts."""
+        return np.concatenate([self.rows[number] for number in range(len(self.rows))])
 
 
 type Outcome = Vectors | EngineError
@@ -96,11 +104,12 @@ class Loop:
         plan, outputs = previous
         self.reading_since_s = time.monotonic()
         vectors = self._runner.read(outputs, len(plan.texts))
+        tokens = self._runner.read_tokens(outputs, plan) if plan.wants_tokens else {}
         self.reading_since_s = None
         if self._in_flight is None:  # the device is free: the next step comes before the answers to this one
             self._accept_all()
             self._in_flight = self._dispatch()
-        self._deliver(plan, vectors)
+        self._deliver(plan, vectors, tokens)
 
     def _dispatch(self) -> tuple[Plan, Any] | None:
         plan = self._batcher.plan(self._runner.usable_buckets())
@@ -128,24 +137,24 @@ class Loop:
             case Stop():
                 self._is_stopping = True
 
-    def _deliver(self, plan: Plan, vectors: Vectors) -> None:
+    def _deliver(self, plan: Plan, vectors: Vectors, tokens: Mapping[int, HiddenStates]) -> None:
         if self.first_vector_s is None:
             self.first_vector_s = time.monotonic()
         deliveries: list[Delivery] = []
         are_finite = np.isfinite(vectors).all(axis=-1).tolist()
-        for text, vector, is_finite in zip(plan.texts, vectors, are_finite, strict=True):
+        for place, (text, vector, is_finite) in enumerate(zip(plan.texts, vectors, are_finite, strict=True)):
             request_id = text.request.id
             opened = self._open.get(request_id)
             if opened is None:  # its client is gone, or another of its texts has failed
                 continue
-            if not is_finite:
+            rows = tokens.get(place)
+            if not (is_finite if rows is None else np.isfinite(rows).all()):
                 self._batcher.remove(request_id)
                 deliveries.append(self._close(request_id, NonFiniteVector(text.number)))
                 continue
-            opened.vectors[text.number] = vector
-            opened.num_missing -= 1
-            if opened.num_missing == 0:
-                deliveries.append(self._close(request_id, np.array(opened.vectors)))
+            opened.rows[text.number] = vector[None] if rows is None else rows
+            if opened.is_complete:
+                deliveries.append(self._close(request_id, opened.vectors()))
         _hand_over(deliveries)
 
     def _close(self, request_id: str, outcome: Outcome) -> Delivery:

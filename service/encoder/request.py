@@ -6,7 +6,10 @@ from dataclasses import dataclass
 import numpy as np
 from jaxtyping import Float
 
-type Vectors = Float[np.ndarray, "text vector"]
+# Of texts, or of the tokens of one text after the other.
+type Vectors = Float[np.ndarray, "row vector"]
+# Of one text among others, which have other numbers of tokens.
+type HiddenStates = Float[np.ndarray, "_ hidden"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,6 +20,7 @@ class EncodeRequest:
     texts: tuple[tuple[int, ...], ...]  # token ids; none is empty, and none longer than the model's maximum
     # Of each text, the first token of the second text of a pair; empty if no text is a pair.
     second_from: tuple[int, ...] = ()
+    wants_tokens: bool = False  # the hidden states of all tokens, as the last layer leaves them, and no vectors
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,6 +1,7 @@
 """The device side of an encoder: starts steps, and reads their vectors."""
 
 from collections.abc import Mapping, Sequence
+from typing import NamedTuple
 
 import jax
 import numpy as np
@@ -9,11 +10,19 @@ from service.compile.lazy import LazyExecutables
 from service.compile.program import Executable
 from service.encoder.batcher import Plan, PlannedText
 from service.encoder.packing import pack
-from service.encoder.request import EncodeRequest, Vectors
+from service.encoder.request import EncodeRequest, HiddenStates, Vectors
 from service.encoder.shapes import EncoderShapes, smallest
 from service.encoder.steps.names import embed_name, layer_group_name, step_names, vectors_name
 from service.models.encoders.packing import GroupInputs, VectorInputs
 from service.models.interface import LayerGroup, Weights
+
+
+class StartedStep(NamedTuple):
+    """A step that the device runs."""
+
+    vectors: jax.Array  # float32 of shape [text, vector], with a row for every place
+    hidden: jax.Array | None  # of shape [token, hidden], if a text wants them
+    first: np.ndarray  # token of each text
 
 
 class EncoderRunner:
@@ -47,8 +56,8 @@ class EncoderRunner:
             self._usable = (*filter(self._is_usable, others), largest)
         return self._usable
 
-    def dispatch(self, plan: Plan) -> jax.Array:
-        """Start a step and return its vectors at once; float32 of shape [text, vector], with a row for every place."""
+    def dispatch(self, plan: Plan) -> StartedStep:
+        """Start a step and return at once."""
         self._prefer(plan)
         step, bucket = pack(plan), plan.bucket
         hidden = self._executables[embed_name(bucket)](self._weights, [], step.tokens)
@@ -56,7 +65,8 @@ class EncoderRunner:
             executable = self._executables[layer_group_name(bucket, group)]
             inputs = GroupInputs(hidden, step.tokens.positions, step.texts.segments, step.window)
             hidden = executable(weights, [], inputs)
-        return self._executables[vectors_name(bucket)](self._weights, [], VectorInputs(hidden, step.texts))
+        vectors = self._executables[vectors_name(bucket)](self._weights, [], VectorInputs(hidden, step.texts))
+        return StartedStep(vectors, hidden if plan.wants_tokens else None, np.asarray(step.texts.first))
 
     def run_all(self) -> None:
         """Run a step of every bucket, and wait for it."""
@@ -65,9 +75,21 @@ class EncoderRunner:
             self.read(self.dispatch(Plan(bucket, [PlannedText(request, 0)])), 1)
 
     @staticmethod
-    def read(vectors: jax.Array, num_texts: int) -> Vectors:
+    def read(step: StartedStep, num_texts: int) -> Vectors:
         """Wait for a step and return the vectors of its texts."""
-        return np.asarray(vectors)[:num_texts]
+        return np.asarray(step.vectors)[:num_texts]
+
+    @staticmethod
+    def read_tokens(step: StartedStep, plan: Plan) -> Mapping[int, HiddenStates]:
+        """Wait for a step and return the hidden states, in float32, of each text that wants them, by its place."""
+        if step.hidden is None:
+            return {}
+        hidden = np.asarray(step.hidden)
+        return {
+            place: hidden[first : first + len(text.token_ids)].astype(np.float32)
+            for place, (text, first) in enumerate(zip(plan.texts, step.first, strict=False))
+            if text.request.wants_tokens
+        }
 
     def _prefer(self, plan: Plan) -> None:
         """Have the executables of the plan's best bucket compiled next, if it had to take another one."""

@@ -44,6 +44,8 @@ def _read(file: OpenFile, budget: RetryBudget) -> Header:
         from service.weights.pickled.header import read_pickled_header  # few checkpoints are pickled
 
         header = read_pickled_header(file, budget)
-    folder, slash, _ = file.info.name.rpartition("/")
-    # Modules after the model have a folder and a file each, with tensors of the same names.
-    return replace(header, entries={f"{folder}{slash}{name}": entry for name, entry in header.entries.items()})
+    folder, slash, base = file.info.name.rpartition("/")
+    # Modules after the model have a folder and a file each, with tensors of the same names. A file of a single layer
+    # has only the names of its two tensors, and is named after the layer.
+    layer = f"{base.partition('.')[0]}." if header.entries.keys() <= {"weight", "bias"} else ""
+    return replace(header, entries={f"{folder}{slash}{layer}{name}": entry for name, entry in header.entries.items()})

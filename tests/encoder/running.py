@@ -1,5 +1,6 @@
 """A runner of a tiny encoder, made as a start makes it: from its folder, with real executables."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -25,6 +26,17 @@ class Tiny:
 
     spec: EncoderSpec
     runner: EncoderRunner
+    weights: Mapping[str, jax.Array]
+
+    def hidden_states(self, *texts: list[int]) -> list[np.ndarray]:
+        """Return the hidden states of each text's tokens, of texts that share steps."""
+        batcher = Batcher(self.runner.shapes)
+        batcher.add(EncodeRequest("r", tuple(map(tuple, texts)), wants_tokens=True))
+        found: dict[int, np.ndarray] = {}
+        while (plan := batcher.plan(self.runner.usable_buckets())) is not None:
+            rows = self.runner.read_tokens(self.runner.dispatch(plan), plan)
+            found |= {plan.texts[place].number: states for place, states in rows.items()}
+        return [found[index] for index in range(len(texts))]
 
     def vectors(self, *texts: list[int], second_from: list[int] | None = None) -> np.ndarray:
         """Encode texts, or pairs, together in as few steps as they take."""
@@ -45,4 +57,4 @@ def tiny_of(folder: Path, **settings: Any) -> Tiny:
     weights = load_checkpoint(located, spec.specs, mesh=spec.mesh, limits=limits).weights
     compiled = compile_programs(spec.programs(spec.model()), num_threads=2)
     executables = {name: result.executable for name, result in compiled.items()}
-    return Tiny(spec, EncoderRunner(spec.shapes, spec.layer_groups, weights, executables))
+    return Tiny(spec, EncoderRunner(spec.shapes, spec.layer_groups, weights, executables), weights)

@@ -43,6 +43,13 @@ class HeldRunner:
         self.go.wait()
         return vectors[:num_texts]
 
+    def read_tokens(self, vectors, plan):
+        return {
+            place: np.where(np.array(text.token_ids) == BROKEN, np.nan, text.token_ids).astype(np.float32)[:, None]
+            for place, text in enumerate(plan.texts)
+            if text.request.wants_tokens
+        }
+
 
 class Running:
     """An encoder over a HeldRunner."""
@@ -54,8 +61,8 @@ class Running:
         )
         self.encoder.start()
 
-    def submit(self, name, *texts):
-        return self.encoder.submit(EncodeRequest(name, texts))
+    def submit(self, name, *texts, **options):
+        return self.encoder.submit(EncodeRequest(name, texts, **options))
 
 
 @pytest.fixture
@@ -192,3 +199,24 @@ def test_requests_texts_and_steps_are_counted(running):
     assert 'levserve_engine_steps_total{kind="encode"} 1.0' in lines
     assert "levserve_prompt_tokens_total 4.0" in lines
     assert 'levserve_request_success_total{finished_reason="stop"} 1.0' in lines
+
+
+def test_tokens_and_vectors_share_a_step_and_a_broken_token_fails_its_request_alone(running):
+    async def ask():
+        running.runner.go.clear()
+        first = running.submit("first", (1,))
+        await asyncio.to_thread(running.runner.dispatched.acquire)
+        asked = [
+            running.submit("tokens", (5, 6), (7,), wants_tokens=True),
+            running.submit("broken", (5,), (BROKEN, 2), wants_tokens=True),
+            running.submit("vector", (5, 6)),
+        ]
+        running.runner.go.set()
+        return await asyncio.gather(first, *asked, return_exceptions=True)
+
+    _, tokens, broken, vector = asyncio.run(ask())
+    assert len(running.runner.plans) == 2
+    np.testing.assert_array_equal(tokens, [[5], [6], [7]])
+    assert isinstance(broken, NonFiniteVector)
+    assert broken.index == 1
+    np.testing.assert_array_equal(vector, [[11, 2]])

@@ -30,6 +30,7 @@ FIELDS = {
     "description": "What it is for.",
     "effort": "How long to think, for chat templates that read it; `none` where thinking has a switch.",
     "dimensions": "The first so many dimensions of each vector; for models that were trained for it.",
+    "embd_normalize": "llama.cpp's: 2, for vectors of length 1.",
     "encoding_format": "`float` for numbers, `base64` for the bytes of little-endian float32.",
     "documents": "The texts to order, up to 2,048: strings, or objects with a `text`.",
     "echo": "Whether the answer begins with the prompt; with `logprobs`, the prompt's log-probabilities too.",
@@ -128,6 +129,9 @@ FIELDS = {
     "top_n": "How many results to return; without it all.",
     "top_p": "Keep the likeliest tokens whose probabilities add up to this.",
     "truncate_prompt_tokens": "vLLM's: keep the prompt's last tokens, so many; not with `echo`.",
+    "EmbeddingRequest.content": "A text, token ids, or up to 2,048 of either.",
+    "PoolingRequest.task": "`embed`: a text's vector; `token_embed`, the default: one of each token; `token_classify`: "
+    "bge-m3's weight of each token; `classify`: a reranker's score of a text.",
     "RerankRequest.truncate_prompt_tokens": "vLLM's: cut documents to so many tokens a pair; -1: the model's maximum.",
     "ScoreRequest.truncate_prompt_tokens": "vLLM's: cut second texts to so many tokens a pair; -1: the maximum.",
     "EmbeddingsRequest.truncate_prompt_tokens": "vLLM's: cut each text to so many tokens; -1 to the model's maximum.",

@@ -8,6 +8,7 @@ from service.api.schema.batches import BatchQuery, BatchRequest, FileFields, Fil
 from service.api.schema.chat import ChatCompletionRequest
 from service.api.schema.completions import CompletionRequest
 from service.api.schema.embeddings import EmbeddingsRequest
+from service.api.schema.pooling import EmbeddingRequest, PoolingRequest
 from service.api.schema.rerank import RerankRequest, ScoreRequest
 from service.api.schema.responses import ResponsesRequest
 from service.api.schema.tokenize import DetokenizeRequest, TokenizeRequest
@@ -73,6 +74,8 @@ OPERATIONS: dict[str, Operation] = {
     "create_embeddings": Operation(
         "embeddings", vector_answers.Embeddings, body=EmbeddingsRequest, errors=OF_GENERATION
     ),
+    "pool": Operation("embeddings", vector_answers.Pooling, body=PoolingRequest, errors=OF_GENERATION),
+    "embed_like_llama_cpp": Operation("embeddings", None, body=EmbeddingRequest, errors=OF_GENERATION),
     "rerank": Operation("embeddings", vector_answers.Reranked, body=RerankRequest, errors=OF_GENERATION),
     "rerank_like_cohere": Operation("embeddings", vector_answers.Reranked, body=RerankRequest, errors=OF_GENERATION),
     "create_score": Operation("embeddings", vector_answers.Scores, body=ScoreRequest, errors=OF_GENERATION),

@@ -1,4 +1,4 @@
-"""The answers of /v1/embeddings, /v1/rerank, /v2/rerank and /v1/score."""
+"""The answers of /v1/embeddings, /pooling, /v1/rerank, /v2/rerank and /v1/score."""
 
 from typing import Literal
 
@@ -28,6 +28,27 @@ class Embeddings(AnswerObject):
     object: Literal["list"]
     data: list[Embedding]
     model: str
+    usage: InputUsage
+
+
+class Pooled(AnswerObject):
+    """The numbers of one text."""
+
+    index: int
+    object: Literal["pooling"]
+    data: list[list[float]] | list[float] | str
+    """A vector or a weight of each token, one vector, or a score; or with `encoding_format: base64` their bytes."""
+
+
+class Pooling(AnswerObject):
+    """The answer of POST /pooling."""
+
+    id: str
+    object: Literal["list"]
+    created: int
+    """Unix time in seconds."""
+    model: str
+    data: list[Pooled]
     usage: InputUsage
 
 

@@ -28,19 +28,23 @@ INPUT = {
 type Input = str | tuple[int, ...]
 
 
-def _inputs(value: Any) -> tuple[Input, ...]:
-    """Return the texts of a string, a list of token ids, or a list of either kind."""
+def read_inputs(value: Any, param: str = "input") -> tuple[Input, ...]:
+    """Return the texts of a string, a list of token ids, or a list of either kind; `param` is their field.
+
+    Raises:
+        InvalidParameter: they are something else, too many, or one is empty.
+    """
     if not (isinstance(value, list) and value and isinstance(value[0], str | list)):
-        return (_input(value, "input"),)
+        return (_input(value, param),)
     if len(value) > MAX_INPUTS:
-        message = f"Invalid 'input': {len(value)} texts are over the limit of {MAX_INPUTS}. Send several requests."
-        raise InvalidParameter(message, param="input")
+        message = f"Invalid '{param}': {len(value)} texts are over the limit of {MAX_INPUTS}. Send several requests."
+        raise InvalidParameter(message, param=param)
     kind = type(value[0])
     for i, item in enumerate(value):
         if type(item) is not kind:
-            message = f"Invalid 'input[{i}]': all texts must be strings, or all of them lists of token ids."
-            raise InvalidParameter(message, param=f"input[{i}]")
-    return tuple(_input(item, f"input[{i}]") for i, item in enumerate(value))
+            message = f"Invalid '{param}[{i}]': all texts must be strings, or all of them lists of token ids."
+            raise InvalidParameter(message, param=f"{param}[{i}]")
+    return tuple(_input(item, f"{param}[{i}]") for i, item in enumerate(value))
 
 
 def _input(value: Any, param: str) -> Input:
@@ -68,7 +72,7 @@ class EmbeddingsRequest(WireObject):
     }
 
     model: str = Field(max_length=MAX_NAME_CHARS)
-    input: Annotated[tuple[Input, ...], PlainValidator(_inputs), WithJsonSchema(INPUT)]
+    input: Annotated[tuple[Input, ...], PlainValidator(read_inputs), WithJsonSchema(INPUT)]
     dimensions: int | None = Field(default=None, ge=1, le=INT32_MAX)
     encoding_format: Literal["float", "base64"] = "float"
     user: str | None = Field(default=None, max_length=MAX_NAME_CHARS)

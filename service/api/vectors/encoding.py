@@ -3,13 +3,15 @@
 import uuid
 from collections.abc import Sequence
 
+import numpy as np
+
 from service.api.dependencies import EncodingContext
 from service.api.http.receive import cancel_on_disconnect
 from service.api.schema.embeddings import EmbeddingsRequest, Input
 from service.api.schema.generation import unknown_token
 from service.api.served import ServedEncoder
 from service.encoder.cache import PartialRequest, keys_of
-from service.encoder.request import EncodeRequest, Vectors
+from service.encoder.request import EncodeRequest, HiddenStates, Vectors
 from service.errors import InvalidParameter, NonFiniteVector, TextTooLong
 
 # Tokenizing so little takes less time than passing it to a thread.
@@ -18,16 +20,18 @@ SHORT_CHARS = 2048
 SHORT_TOKENS = 4096
 
 
-async def token_ids(context: EncodingContext, body: EmbeddingsRequest) -> list[tuple[int, ...]]:
-    """Return the token ids of the texts, each cut if the request asks for that.
+async def token_ids(
+    context: EncodingContext, body: EmbeddingsRequest, *, param: str = "input"
+) -> list[tuple[int, ...]]:
+    """Return the token ids of the texts, each cut if the request asks for that; `param` is their field for errors.
 
     Raises:
         InvalidParameter: a token id or a prompt is not the model's, or a text has no tokens.
         TextTooLong: a text has more tokens than the model takes.
     """
     if sum(len(text) for text in body.input if isinstance(text, str)) > SHORT_CHARS:
-        return await context.run_in_thread(lambda: _token_ids(body, context.model))
-    return _token_ids(body, context.model)
+        return await context.run_in_thread(lambda: _token_ids(body, context.model, param))
+    return _token_ids(body, context.model, param)
 
 
 async def encode(
@@ -62,6 +66,13 @@ async def encode(
         raise NonFiniteVector(partial.numbers[error.index]) from None
 
 
+async def encode_tokens(context: EncodingContext, texts: Sequence[tuple[int, ...]]) -> list[HiddenStates]:
+    """Return the hidden states of each text's tokens; float32 of shape [token, hidden]. Raises as `encode`."""
+    request = EncodeRequest(uuid.uuid4().hex, tuple(texts), wants_tokens=True)
+    rows = await _submit(context, request)
+    return np.split(rows, np.cumsum([len(text) for text in texts])[:-1])
+
+
 async def _submit(context: EncodingContext, request: EncodeRequest) -> Vectors:
     async def wait() -> Vectors:
         return await context.deadline.within(context.model.encoder.submit(request))
@@ -69,8 +80,8 @@ async def _submit(context: EncodingContext, request: EncodeRequest) -> Vectors:
     return await cancel_on_disconnect(context.receive, wait())
 
 
-def _token_ids(body: EmbeddingsRequest, model: ServedEncoder) -> list[tuple[int, ...]]:
-    limit, params = length_limit(body.truncate_prompt_tokens, model), _params(body.input)
+def _token_ids(body: EmbeddingsRequest, model: ServedEncoder, param: str) -> list[tuple[int, ...]]:
+    limit, params = length_limit(body.truncate_prompt_tokens, model), _params(body.input, param)
     encoded = _given(body.input, params, model.vocab_size)
     if not encoded:
         prompt = _prompt(body, model)
@@ -78,16 +89,16 @@ def _token_ids(body: EmbeddingsRequest, model: ServedEncoder) -> list[tuple[int,
         encoded = [tuple(ids) for ids in model.tokenizer.encode_all(texts, params=params, max_tokens=limit)]
     elif limit is not None:
         encoded = [ids[:limit] for ids in encoded]
-    for ids, param in zip(encoded, params, strict=True):
+    for ids, name in zip(encoded, params, strict=True):
         if not ids:
-            raise InvalidParameter(f"Invalid '{param}': it has no tokens, so it has no vector.", param=param)
+            raise InvalidParameter(f"Invalid '{name}': it has no tokens, so it has no vector.", param=name)
         if len(ids) > model.max_model_len:
-            raise TextTooLong(num_tokens=len(ids), limit_tokens=model.max_model_len, param=param)
+            raise TextTooLong(num_tokens=len(ids), limit_tokens=model.max_model_len, param=name)
     return encoded
 
 
-def _params(inputs: Sequence[Input]) -> list[str]:
-    return ["input"] if len(inputs) == 1 else [f"input[{i}]" for i in range(len(inputs))]
+def _params(inputs: Sequence[Input], param: str) -> list[str]:
+    return [param] if len(inputs) == 1 else [f"{param}[{i}]" for i in range(len(inputs))]
 
 
 def _given(inputs: Sequence[Input], params: Sequence[str], vocab_size: int) -> list[tuple[int, ...]]:

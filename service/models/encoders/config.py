@@ -37,6 +37,18 @@ class DenseLayer:
 
 
 @dataclass(frozen=True)
+class TokenHeads:
+    """The linear layers that turn the hidden state of each token into something else: those of bge-m3.
+
+    Source: Chen et al. 2024, arXiv:2402.03216; FlagEmbedding `inference/embedder/encoder_only/m3.py`.
+    """
+
+    names: tuple[str, ...] = ()  # the tensors' names without `.weight` and `.bias`
+    begin_id: int | None = None  # of the special tokens, which have no weight
+    end_id: int | None = None
+
+
+@dataclass(frozen=True)
 class VectorConfig:
     """The way from hidden states to a vector."""
 
@@ -44,6 +56,7 @@ class VectorConfig:
     dense: tuple[DenseLayer, ...] = ()
     is_normalized: bool = False  # whether vectors have length 1
     is_score: bool = False  # whether a vector is the score of a pair of texts
+    token_heads: TokenHeads = TokenHeads()
 
 
 @dataclass(frozen=True)

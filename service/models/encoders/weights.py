@@ -8,6 +8,7 @@ from dataclasses import replace
 import numpy as np
 
 from service.models.encoders.config import EncoderConfig, VectorConfig
+from service.models.encoders.token_heads import HEAD_SIZES
 from service.models.weight_spec import FLOAT32, TensorSource, WeightSpec
 
 # Of one head, in the order in which the weights are joined.
@@ -26,6 +27,10 @@ def encoder_weight_specs(config: EncoderConfig, dtype: np.dtype = FLOAT32) -> tu
     for layer in range(config.num_layers):
         specs += _attention(config, layer) + _mlp(config, layer)
     specs += dense_weight_specs(config.vector)
+    for head in config.vector.token_heads.names:
+        size = HEAD_SIZES[head] or embed
+        specs.append(plain(head, ("head", "embed"), (size, embed), f"{head}.weight"))
+        specs.append(plain(f"{head}.bias", ("head",), (size,), f"{head}.bias"))
     return tuple(replace(spec, dtype=dtype) for spec in specs)
 
 

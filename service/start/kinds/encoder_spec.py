@@ -1,9 +1,11 @@
 """The encoder to build: model, dtype, sizes, device and bundle key. Reads no weight and traces nothing."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, override
+
+import numpy as np
 
 from service.bundles.lookup import bundle_key
 from service.checkpoint.discover import LocatedCheckpoint
@@ -13,9 +15,12 @@ from service.device.mesh import DeviceMesh
 from service.encoder.shapes import EncoderShapes
 from service.encoder.steps.names import compile_order, program_names, step_names
 from service.errors import DoesNotFit, SettingsError
+from service.models.encoders.config import EncoderConfig
 from service.models.encoders.registry import AnyEncoderConfig, any_encoder_weight_specs, read_encoder_config
 from service.models.encoders.rotary.config import RotaryConfig
+from service.models.encoders.rotary.final_norm import final_norm
 from service.models.encoders.sentence import SentenceConfig, read_sentence_config
+from service.models.encoders.token_heads import TokenOutputs, read_token_heads
 from service.models.interface import LayerGroup
 from service.models.layer_groups import layer_groups
 from service.models.weight_shapes import weight_shapes
@@ -123,7 +128,18 @@ class EncoderSpec(ModelSpec):
             default_prompt=sentence.default_prompt,
             is_score=config.vector.is_score,
         )
-        return RunningEncoder(context, runner, config.vocab_size, facts)
+        return RunningEncoder(context, runner, config.vocab_size, facts, self.token_outputs(weights))
+
+    def token_outputs(self, weights: "Mapping[str, jax.Array]") -> TokenOutputs | None:
+        """Return what makes the outputs of tokens, with copies of its weights on the host; None for a reranker."""
+        config = self.config
+        if config.vector.is_score:
+            return None
+        heads = [name for head in config.vector.token_heads.names for name in (head, f"{head}.bias")]
+        on_host = {name: np.asarray(weights[name]) for name in heads}
+        if isinstance(config, RotaryConfig):
+            return TokenOutputs(config.vector, on_host, final_norm(config, np.asarray(weights["final_norm"])))
+        return TokenOutputs(config.vector, on_host)
 
     @override
     def run_once(self, weights: "Mapping[str, jax.Array]", executables: Mapping[str, Executable]) -> None:
@@ -152,6 +168,9 @@ def choose_encoder_spec(
         raise SettingsError("QUANTIZATION", "must be none for an encoder, whose weights are served in DTYPE.")
     sentence = read_sentence_config(located.uri, located.sentence_files)
     config = read_encoder_config(located.uri, located.hub_config, located.sentence_files)
+    if isinstance(config, EncoderConfig):
+        heads = read_token_heads([info.name for info in located.layout.weights], located.hub_config)
+        config = replace(config, vector=replace(config.vector, token_heads=heads))
     mesh = DeviceMesh(tuple(devices[:1]))
     dtype = choose_dtype(settings.dtype, located.hub_config, mesh.platform)
     specs = any_encoder_weight_specs(config, dtype)

@@ -11,6 +11,7 @@ from service.encoder.encoder import Encoder
 from service.encoder.request import EncodeRequest
 from service.encoder.runner import EncoderRunner
 from service.errors import Draining, Overloaded, ServiceError
+from service.models.encoders.token_heads import TokenOutputs
 from service.start.context import StartContext
 from service.start.kinds.model_spec import Running, Text
 
@@ -18,7 +19,14 @@ from service.start.kinds.model_spec import Running, Text
 class RunningEncoder(Running):
     """An encoder that takes requests, and the runner below it."""
 
-    def __init__(self, context: StartContext, runner: EncoderRunner, vocab_size: int, vectors: VectorFacts) -> None:
+    def __init__(
+        self,
+        context: StartContext,
+        runner: EncoderRunner,
+        vocab_size: int,
+        vectors: VectorFacts,
+        tokens: TokenOutputs | None,
+    ) -> None:
         """Start the device thread."""
         self.encoder = Encoder(
             runner,
@@ -29,7 +37,7 @@ class RunningEncoder(Running):
         self.encoder.start()
         self._cache = VectorCache(context.settings.embedding_cache_bytes, context.metrics)
         self._runner = runner
-        self._vocab_size, self._vectors = vocab_size, vectors
+        self._vocab_size, self._vectors, self._tokens = vocab_size, vectors, tokens
 
     @property
     @override
@@ -64,6 +72,7 @@ class RunningEncoder(Running):
             vocab_size=self._vocab_size,
             vectors=self._vectors,
             cache=self._cache,
+            tokens=self._tokens,
         )
 
     @override

@@ -24,6 +24,11 @@ def vector_of(token_ids):
     return vector / np.linalg.norm(vector)
 
 
+def hidden_of(token_ids):
+    """Hidden states that tell a token and its place."""
+    return np.array([[token_id, place, 1, 0] for place, token_id in enumerate(token_ids)], np.float32)
+
+
 class ScriptedEncoder:
     """Answers at once; records the texts of each request."""
 
@@ -37,6 +42,8 @@ class ScriptedEncoder:
         future = asyncio.get_running_loop().create_future()
         if self.error is not None:
             future.set_exception(self.error)
+        elif self.answers and request.wants_tokens:
+            future.set_result(np.concatenate([hidden_of(text) for text in request.texts]))
         elif self.answers:
             future.set_result(np.array([vector_of(text) for text in request.texts]))
         return future
@@ -45,7 +52,7 @@ class ScriptedEncoder:
 class EncoderService:
     """The app, with its encoder at hand."""
 
-    def __init__(self, *, vectors=None, cache_bytes=0, **settings):
+    def __init__(self, *, vectors=None, tokens=None, cache_bytes=0, **settings):
         self.encoder = ScriptedEncoder()
         facts = {"size": SIZE, "is_normalized": True, "matryoshka_sizes": None, "prompts": {}, "default_prompt": None}
         backend, self.metrics = Tokenizer(tokenizer()), Metrics()
@@ -59,6 +66,7 @@ class EncoderService:
             encoder=self.encoder,
             vectors=VectorFacts(**facts | (vectors or {})),
             cache=VectorCache(cache_bytes, self.metrics),
+            tokens=tokens,
         )
         self.app = create_api(ScriptedReadiness(model), self.metrics, **settings)
 
