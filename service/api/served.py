@@ -82,6 +82,7 @@ class VectorFacts:
     prompts: Mapping[str, str]  # put before texts, by name
     default_prompt: str | None
     is_score: bool = False  # whether each is the score of a pair of texts
+    template: str | None = None  # the prompt around a pair, by name; None: what the tokenizer puts around it
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -21,6 +21,7 @@ from service.checkpoint.layout import (
     named,
 )
 from service.checkpoint.model_config import CONFIG_JSON, YAML_SUFFIXES, parse_json_object, parse_levanter_yaml
+from service.checkpoint.score_tokens import with_score_token_ids
 from service.checkpoint.sentence_files import read_sentence_files, weights_of_modules
 from service.errors import AmbiguousCheckpoint, MalformedCheckpoint, MissingFile
 from service.models.encoders.token_heads import TOKEN_HEAD_FILES
@@ -58,6 +59,11 @@ class LocatedCheckpoint:
     weights: FileSet
     tokenizer: FileSet
     sentence_files: Mapping[str, Any] = field(default_factory=dict)  # the JSON of sentence-transformers, by file
+
+    @property
+    def weight_files(self) -> Sequence[str]:
+        """The names of the files of weights."""
+        return [info.name for info in self.layout.weights]
 
 
 def locate(
@@ -101,6 +107,7 @@ def locate(
     if tokenizer.source is source:  # one source: one entry of the cache
         weights = tuple(dict.fromkeys((*weights, *tokenizer.objects)))
     files = FileSet(source, weights, folders[0].folder)
+    hub_config = with_score_token_ids(source.uri, hub_config, tokenizer.source, tokenizer.objects)
     return LocatedCheckpoint(source.uri, layout, hub_config, files, tokenizer, sentence_files)
 
 

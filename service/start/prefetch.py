@@ -95,7 +95,8 @@ def _weight_specs(settings: Settings, checkpoint: LocatedCheckpoint) -> tuple[We
     uri, hub_config = checkpoint.uri, checkpoint.hub_config
     dtype = choose_dtype(settings.dtype, hub_config, "cpu")
     if is_encoder(hub_config, checkpoint.sentence_files):
-        return any_encoder_weight_specs(read_encoder_config(uri, hub_config, checkpoint.sentence_files), dtype)
+        config = read_encoder_config(uri, hub_config, checkpoint.sentence_files, checkpoint.weight_files)
+        return any_encoder_weight_specs(config, dtype)
     return decoder_weight_specs(read_config(uri, hub_config), dtype, Quantization(settings.quantization))
 
 

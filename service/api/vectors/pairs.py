@@ -8,6 +8,7 @@ from service.api.schema.rerank import PairsRequest
 from service.api.served import ServedEncoder
 from service.api.vectors.encoding import encode, length_limit
 from service.errors import TextTooLong
+from service.text.pair_template import TEMPLATES, encode_templated
 from service.text.pairs import PairLimits, TokenPair, encode_pairs
 
 
@@ -52,7 +53,10 @@ async def score(
 def _encode(
     model: ServedEncoder, pairs: Sequence[tuple[str, str]], params: Sequence[str], limits: PairLimits
 ) -> list[TokenPair]:
-    encoded = encode_pairs(model.tokenizer, pairs, params, limits)
+    if model.vectors.template is None:
+        encoded = encode_pairs(model.tokenizer, pairs, params, limits)
+    else:
+        encoded = encode_templated(model.tokenizer, TEMPLATES[model.vectors.template], pairs, params, limits)
     for pair, param in zip(encoded, params, strict=True):
         if len(pair.token_ids) > model.max_model_len:
             raise TextTooLong(num_tokens=len(pair.token_ids), limit_tokens=model.max_model_len, param=param)

@@ -9,8 +9,10 @@ from typing import Any
 
 from service.errors import UnsupportedModel
 from service.models.config import HubConfig
+from service.models.encoders.bert import ACTIVATIONS
 from service.models.encoders.config import Activation, DenseLayer, Pooling, VectorConfig
 
+MODERNBERT_POOLINGS = {"cls": Pooling.CLS, "mean": Pooling.MEAN}
 CLASS_SUFFIX = "ForSequenceClassification"
 # The layers of each family's head: the hidden one and the one that gives the score.
 HEADS = {
@@ -46,8 +48,10 @@ def score_config(config: HubConfig) -> VectorConfig:
     if model_type in DECODERS:
         score = DenseLayer("score", size, 1, has_bias=False, activation=_activation(config))
         return VectorConfig(Pooling.LAST, (score,), is_score=True)
+    if model_type == "modernbert":
+        return _modernbert(config, size)
     if model_type not in HEADS:
-        served = ", ".join((*HEADS, *DECODERS))
+        served = ", ".join((*HEADS, "modernbert", *DECODERS))
         raise UnsupportedModel(config.uri, f"config.json: a {model_type!r} reranker is not served. Served: {served}.")
     hidden, out = HEADS[model_type]
     layers = (
@@ -55,6 +59,24 @@ def score_config(config: HubConfig) -> VectorConfig:
         DenseLayer(out, size, 1, has_bias=True, activation=_activation(config)),
     )
     return VectorConfig(Pooling.CLS, layers, is_score=True)
+
+
+def _modernbert(config: HubConfig, size: int) -> VectorConfig:
+    """Source: transformers `models/modernbert/modeling_modernbert.py` (ModernBertPredictionHead)."""
+    config.refuse_unless("classifier_activation", *ACTIVATIONS)
+    config.refuse_unless("classifier_pooling", *MODERNBERT_POOLINGS)
+    hidden = DenseLayer(
+        "head.dense",
+        size,
+        size,
+        has_bias=config.flag("classifier_bias"),
+        activation=ACTIVATIONS[config.values.get("classifier_activation") or "gelu"],
+        norm="head.norm",
+        norm_eps=float(config.values.get("norm_eps", 1e-5)),
+    )
+    score = DenseLayer("classifier", size, 1, has_bias=True, activation=_activation(config))
+    pooling = MODERNBERT_POOLINGS[config.values.get("classifier_pooling") or "cls"]
+    return VectorConfig(pooling, (hidden, score), is_score=True)
 
 
 def _activation(config: HubConfig) -> Activation:

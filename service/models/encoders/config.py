@@ -34,6 +34,8 @@ class DenseLayer:
     out_size: int
     has_bias: bool
     activation: Activation
+    norm: str | None = None  # the tensor, without `.weight`, of a norm after the activation
+    norm_eps: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -49,6 +51,15 @@ class TokenHeads:
 
 
 @dataclass(frozen=True)
+class ScoreTokens:
+    """The two tokens whose logits make a score."""
+
+    no_id: int
+    yes_id: int
+    is_tied: bool  # whether logits are products with the embeddings, and not with weights of their own
+
+
+@dataclass(frozen=True)
 class VectorConfig:
     """The way from hidden states to a vector."""
 
@@ -57,6 +68,8 @@ class VectorConfig:
     is_normalized: bool = False  # whether vectors have length 1
     is_score: bool = False  # whether a vector is the score of a pair of texts
     token_heads: TokenHeads = TokenHeads()
+    score_tokens: ScoreTokens | None = None
+    template: str | None = None  # the prompt around a pair of texts; None: what the tokenizer puts around it
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from service.models.encoders.activations import activate
-from service.models.encoders.config import Pooling, VectorConfig
+from service.models.encoders.config import Pooling, ScoreTokens, VectorConfig
 from service.models.encoders.packing import PackedTexts
 from service.models.interface import Weights
 
@@ -26,6 +26,10 @@ def text_vectors(
         if dense.has_bias:
             vectors = vectors + weights[f"dense.{index}.bias"].astype(jnp.float32)[None]
         vectors = activate(vectors, dense.activation)
+        if dense.norm is not None:
+            vectors = _layer_norm(vectors, dense.norm_eps) * weights[f"dense.{index}.norm"].astype(jnp.float32)[None]
+    if way.score_tokens is not None:
+        return _score(weights, vectors, way.score_tokens)
     return normalize(vectors) if way.is_normalized else vectors
 
 
@@ -45,6 +49,19 @@ def pool(hidden: Float[Array, "token hidden"], texts: PackedTexts, pooling: Pool
             sums = jax.ops.segment_sum(wide, segments, num_texts)
             counts = jnp.asarray(texts.last) - jnp.asarray(texts.first) + 1
             return sums / counts[:, None].astype(jnp.float32)
+
+
+def _layer_norm(vectors: Float[Array, "text hidden"], eps: float) -> Float[Array, "text hidden"]:
+    """Source: Ba et al. 2016, arXiv:1607.06450."""
+    centered = vectors - vectors.mean(-1, keepdims=True)
+    return centered * jax.lax.rsqrt(jnp.square(centered).mean(-1, keepdims=True) + eps)
+
+
+def _score(weights: Weights, vectors: Float[Array, "text hidden"], tokens: ScoreTokens) -> Float[Array, "text score"]:
+    """Return the probability of one of two tokens, as if there were no others."""
+    rows = weights["embed" if tokens.is_tied else "unembed"]
+    difference = rows[tokens.yes_id].astype(jnp.float32) - rows[tokens.no_id].astype(jnp.float32)
+    return jax.lax.logistic(jnp.sum(vectors * difference[None], axis=-1, keepdims=True))
 
 
 def normalize(vectors: Float[Array, "text vector"]) -> Float[Array, "text vector"]:

@@ -1,6 +1,7 @@
 """The served encoder families, by the `model_type` of their `config.json`; no jax."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from importlib import import_module
 from typing import Any
 
@@ -12,6 +13,8 @@ from service.models.encoders.config import EncoderConfig, Pooling, VectorConfig
 from service.models.encoders.rotary.config import RotaryConfig
 from service.models.encoders.rotary.weights import rotary_weight_specs
 from service.models.encoders.sentence import MODULES, read_sentence_config
+from service.models.encoders.token_heads import read_token_heads
+from service.models.encoders.token_scores import scores_by_tokens, token_score_config
 from service.models.encoders.weights import encoder_weight_specs
 from service.models.weight_spec import WeightSpec
 
@@ -39,12 +42,16 @@ def is_encoder(values: Mapping[str, Any], sentence_files: Mapping[str, Any]) -> 
         sentence_files: its files of sentence-transformers, by name.
     """
     model_type, classes = values.get("model_type"), values.get("architectures") or ()
-    encodes = MODULES in sentence_files or is_reranker(values) or any(name in BARE_CLASSES for name in classes)
+    has_scores = is_reranker(values) or scores_by_tokens(values)
+    encodes = MODULES in sentence_files or has_scores or any(name in BARE_CLASSES for name in classes)
     return model_type in ENCODER_FAMILIES or (model_type in DECODER_FAMILIES and encodes)
 
 
 def read_encoder_config(
-    uri: str, values: Mapping[str, Any], sentence_files: Mapping[str, Any] | None = None
+    uri: str,
+    values: Mapping[str, Any],
+    sentence_files: Mapping[str, Any] | None = None,
+    weight_files: Sequence[str] = (),
 ) -> AnyEncoderConfig:
     """Read the `config.json` of an encoder, and how its files of sentence-transformers make a vector.
 
@@ -54,17 +61,22 @@ def read_encoder_config(
         uri: the checkpoint, for messages.
         values: its content.
         sentence_files: the files of sentence-transformers, by name.
+        weight_files: the names of the files of weights.
 
     Raises:
         UnsupportedModel: a feature of this model is not served.
     """
     config, files, is_decoder = HubConfig(uri, values), sentence_files or {}, values["model_type"] in DECODER_FAMILIES
-    if is_reranker(values):
+    if scores_by_tokens(values):
+        vector = token_score_config(config)
+    elif is_reranker(values):
         vector = score_config(config)
     elif is_decoder and MODULES not in files:
         vector = VectorConfig(Pooling.LAST)
     else:
         vector = read_sentence_config(uri, files).vector
+    if not is_decoder and not vector.is_score:
+        vector = replace(vector, token_heads=read_token_heads(weight_files, values))
     module = (ENCODER_FAMILIES | DECODER_FAMILIES)[values["model_type"]]
     return import_module(f"service.models.encoders.{module}").read_config(config, vector)
 

@@ -42,6 +42,8 @@ def dense_weight_specs(vector: VectorConfig) -> list[WeightSpec]:
         specs.append(plain(name, ("dense", "embed"), (dense.out_size, dense.in_size), f"{tensor}.weight"))
         if dense.has_bias:
             specs.append(plain(f"{name}.bias", ("dense",), (dense.out_size,), f"{tensor}.bias"))
+        if dense.norm is not None:
+            specs.append(plain(f"{name}.norm", ("dense",), (dense.out_size,), f"{dense.norm}.weight"))
     return specs
 
 

@@ -1,7 +1,7 @@
 """The encoder to build: model, dtype, sizes, device and bundle key. Reads no weight and traces nothing."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, override
 
@@ -15,12 +15,11 @@ from service.device.mesh import DeviceMesh
 from service.encoder.shapes import EncoderShapes
 from service.encoder.steps.names import compile_order, program_names, step_names
 from service.errors import DoesNotFit, SettingsError
-from service.models.encoders.config import EncoderConfig
 from service.models.encoders.registry import AnyEncoderConfig, any_encoder_weight_specs, read_encoder_config
 from service.models.encoders.rotary.config import RotaryConfig
 from service.models.encoders.rotary.final_norm import final_norm
 from service.models.encoders.sentence import SentenceConfig, read_sentence_config
-from service.models.encoders.token_heads import TokenOutputs, read_token_heads
+from service.models.encoders.token_heads import TokenOutputs
 from service.models.interface import LayerGroup
 from service.models.layer_groups import layer_groups
 from service.models.weight_shapes import weight_shapes
@@ -127,6 +126,7 @@ class EncoderSpec(ModelSpec):
             prompts=sentence.prompts,
             default_prompt=sentence.default_prompt,
             is_score=config.vector.is_score,
+            template=config.vector.template,
         )
         return RunningEncoder(context, runner, config.vocab_size, facts, self.token_outputs(weights))
 
@@ -167,10 +167,7 @@ def choose_encoder_spec(
     if settings.quantization != "none":
         raise SettingsError("QUANTIZATION", "must be none for an encoder, whose weights are served in DTYPE.")
     sentence = read_sentence_config(located.uri, located.sentence_files)
-    config = read_encoder_config(located.uri, located.hub_config, located.sentence_files)
-    if isinstance(config, EncoderConfig):
-        heads = read_token_heads([info.name for info in located.layout.weights], located.hub_config)
-        config = replace(config, vector=replace(config.vector, token_heads=heads))
+    config = read_encoder_config(located.uri, located.hub_config, located.sentence_files, located.weight_files)
     mesh = DeviceMesh(tuple(devices[:1]))
     dtype = choose_dtype(settings.dtype, located.hub_config, mesh.platform)
     specs = any_encoder_weight_specs(config, dtype)

@@ -74,6 +74,8 @@ class RotaryConfig:
     @property
     def vector_size(self) -> int:
         """The dimension of a text's vector."""
+        if self.vector.score_tokens is not None:
+            return 1
         return self.vector.dense[-1].out_size if self.vector.dense else self.hidden_size
 
     def layer_traits(self, layer: int) -> RotaryLayer:

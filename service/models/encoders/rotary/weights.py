@@ -22,6 +22,8 @@ def rotary_weight_specs(config: RotaryConfig, dtype: np.dtype = FLOAT32) -> tupl
         specs += _layer(config, layer)
     specs.append(_norm("final_norm", embed, names.final_norm))
     specs += dense_weight_specs(config.vector)
+    if config.vector.score_tokens is not None and not config.vector.score_tokens.is_tied:
+        specs.append(plain("unembed", ("vocab", "embed"), (config.vocab_size, embed), "lm_head.weight"))
     return tuple(replace(spec, dtype=dtype) for spec in specs)
 
 
