@@ -6,7 +6,7 @@ PYTEST := pytest --numprocesses=$(shell expr $$(getconf _NPROCESSORS_ONLN) + 1) 
 # Huge pages of 2 MiB for large arrays: a step on a CPU is 3 to 5 % faster.
 GLIBC_TUNABLES ?= glibc.malloc.hugetlb=1
 .DEFAULT_GOAL := help
-.PHONY: help serve test test-all coverage mutate check fix demo-model evaluate tool-calls bench bench-start bench-loading \
+.PHONY: help serve test test-all coverage mutate check fix demo-model evaluate tool-calls search bench bench-start bench-loading \
   bench-embeddings soak image check-image deploy-cloud-run deploy-gke scan teardown
 
 help: ## Show this list
@@ -55,6 +55,11 @@ evaluate: .venv/serve ## Evaluate the demo model with lm-eval through its API; w
 
 tool-calls: .venv/dev ## Have the demo model call functions and answer in JSON, through OpenAI's client
 	$(RUN) python -m examples.tools.run
+
+FOLDER ?= docs
+QUESTION ?= How is a bundle found?
+search: .venv/dev ## Index a folder of texts and ask it a question: make search FOLDER=docs QUESTION="…"
+	$(RUN) python -m examples.search.run "$(FOLDER)" "$(QUESTION)"
 
 bench: .venv/dev ## Measure serving against peers, on an idle machine (half an hour)
 	$(RUN) python -m benchmarks.serving

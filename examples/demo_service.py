@@ -1,4 +1,4 @@
-"""The demo model, served for the time of an example."""
+"""The demo model, or another one, served for the time of an example."""
 
 import contextlib
 import os
@@ -16,8 +16,8 @@ START_TIMEOUT_S = 300
 
 
 @contextlib.contextmanager
-def demo_service() -> Iterator[str]:
-    """Serve the demo model on a free port, and yield its address once it answers.
+def demo_service(**settings: str) -> Iterator[str]:
+    """Serve the demo model on a free port, and yield its address once it answers; `settings` may name another model.
 
     Raises:
         SystemExit: The service ended, or did not answer in time; it has printed why.
@@ -25,7 +25,7 @@ def demo_service() -> Iterator[str]:
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
-    environment = os.environ | {"HOST": "127.0.0.1", "PORT": str(port), "LOG_LEVEL": "WARNING"}
+    environment = os.environ | {"HOST": "127.0.0.1", "PORT": str(port), "LOG_LEVEL": "WARNING"} | settings
     process = subprocess.Popen([sys.executable, "-m", "service", "serve"], cwd=ROOT, env=environment)
     try:
         url = f"http://127.0.0.1:{port}"

@@ -1,0 +1,1 @@
+"""Search a folder of texts by meaning, and answer from what is found."""
