@@ -1,13 +1,13 @@
 """The ASGI app that holds the port from the first moment, and passes requests on once the API is imported.
 
-FastAPI takes longer to import than a platform should wait for an open port, so health checks, early requests,
-/admin/stats and the pages are answered without it. Once the API is there, everything except the last two goes to it.
+FastAPI takes longer to import than a platform should wait for an open port, so health checks, early requests, the
+operator's routes and the pages are answered without it. Once the API is there, all but the last two go to it.
 """
 
 import asyncio
 import logging
 import time
-from typing import Any, Protocol, runtime_checkable
+from typing import Protocol, runtime_checkable
 
 from starlette.types import ASGIApp, Receive, Scope, Send
 
@@ -33,21 +33,20 @@ from service.errors import (
     MethodNotAllowed,
     NotReady,
     RequestError,
-    UnknownRoute,
 )
 from service.observability.metrics import Metrics
 from service.observability.trace_context import current_trace
 from service.server.pages import ALLOWED_METHODS, PAGES, send_page
+from service.server.pool.admin import Administered, AdminRoutes, admin_route
 
 logger = logging.getLogger(__name__)
 
-STATS_PATH = "/admin/stats"
 # These are answered at once, whatever the state of the start.
 IMMEDIATE_PATHS = PROBE_PATHS | {METRICS_PATH}
 
 
 @runtime_checkable
-class Starting(Readiness, Protocol):
+class Starting(Readiness, Administered, Protocol):
     """A service whose API is imported while its model loads."""
 
     @property
@@ -67,10 +66,6 @@ class Starting(Readiness, Protocol):
 
     def summary(self) -> str:
         """Return the progress in one phrase."""
-        ...
-
-    def stats(self) -> dict[str, Any]:
-        """Return the body of /admin/stats."""
         ...
 
 
@@ -94,14 +89,14 @@ class EarlyAnswers:
             service: the service that starts.
             metrics: the series that count the answers given here.
             api_keys: an early request waits with one of these; if empty, with none.
-            admin_keys: each of these opens /admin/stats; if empty, the route does not exist.
+            admin_keys: each of these opens the operator's routes; if empty, they do not exist.
             has_pages: whether the pages exist.
             max_waiting: early requests that may wait for the model at once; others are refused.
             wait_s: the longest wait of an early request.
         """
         self._service = service
         self._metrics = metrics
-        self._api_keys, self._admin_keys = ApiKeys(api_keys), ApiKeys(admin_keys)
+        self._api_keys, self._admin = ApiKeys(api_keys), AdminRoutes(service, admin_keys)
         self._pages = PAGES if has_pages else {}
         self._max_waiting = max_waiting
         self._wait_s = wait_s
@@ -121,8 +116,8 @@ class EarlyAnswers:
 
     async def _answer(self, scope: Scope, receive: Receive, send: Send) -> None:
         is_http = scope["type"] == "http"
-        if is_http and scope["path"] == STATS_PATH:
-            await self._send(self._stats(scope), scope, send)
+        if is_http and admin_route(scope["path"]) is not None:
+            await self._send(await self._admin.answer(scope), scope, send)
             return
         if is_http and scope["path"] in self._pages:
             await self._page(scope, send)
@@ -177,15 +172,6 @@ class EarlyAnswers:
             return ready_answer(self._service)
         return error_answer(NotReady(self._service.summary()), scope["state"]["request_id"])
 
-    def _stats(self, scope: Scope) -> Answer:
-        if not self._admin_keys:
-            return error_answer(UnknownRoute("There is no such route; ADMIN_API_KEY opens it."), "")
-        try:
-            self._admin_keys.verify(scope)
-        except InvalidApiKey as error:
-            return error_answer(error, "")
-        return Answer(200, self._service.stats(), {})
-
     async def _page(self, scope: Scope, send: Send) -> None:
         if scope["method"] not in ALLOWED_METHODS:
             refusal = error_answer(MethodNotAllowed("This route does not allow this method."), "")
@@ -204,7 +190,8 @@ class EarlyAnswers:
     def _record(self, scope: Scope, status: int, code: dict[str, str]) -> dict[str, str]:
         """Count and log an answer; return the header with its id."""
         state, latency_s = scope["state"], time.perf_counter() - scope["state"]["arrived_s"]
-        route = scope["path"] if scope["path"] in IMMEDIATE_PATHS | {STATS_PATH} | self._pages.keys() else "early"
+        path, known = scope["path"], IMMEDIATE_PATHS | self._pages.keys()
+        route = path if path in known else admin_route(path) or "early"
         self._metrics.http_responses.labels(route, str(status)).inc()
         for reason in code.values():
             self._metrics.request_refusals.labels(reason).inc()

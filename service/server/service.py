@@ -94,7 +94,8 @@ class Service:
 
     def stats(self) -> dict[str, Any]:
         """Return the start's timeline and results as a JSON object."""
-        return {"is_ready": self.is_ready, **self.start_progress.report()}
+        models = [] if self._opened is None else self._opened.pool.reports(is_used=True)
+        return {"is_ready": self.is_ready, **self.start_progress.report(), "models": models}
 
     @property
     def first_model(self) -> "Served | None":
@@ -116,18 +117,19 @@ class Service:
 
     def hold(self, name: str | None) -> "Held | None":
         """Return a loaded model; None if it has to be waited for. See `Models.hold`."""
-        return self._open_pool.hold(name)
+        return self.open_pool.hold(name)
 
     async def wait_for(self, name: str | None) -> "Held":
         """Return a model once it is loaded. See `ModelPool.wait_for`."""
-        return await self._open_pool.wait_for(name)
+        return await self.open_pool.wait_for(name)
 
     def listed(self) -> "Sequence[ModelState]":
         """Return every model that requests may name."""
-        return self._open_pool.listed()
+        return self.open_pool.listed()
 
     @property
-    def _open_pool(self) -> "ModelPool":
+    def open_pool(self) -> "ModelPool":
+        """The models; raises as `check_open`."""
         self.check_open()
         assert self._opened is not None, "an open service has a pool"
         return self._opened.pool
@@ -279,17 +281,9 @@ class Service:
         """Begin with the batches that wait; called on the event loop."""
         if self.is_draining or self.api is None or self._batches is None:
             return
-        from service.api.batch.worker import BatchWorker
+        from service.server.batches import start_worker
 
-        self._worker = BatchWorker(
-            self.api,
-            self._batches,
-            self,
-            self.metrics,
-            max_in_flight=min(self.settings.max_num_seqs, max(1, self.settings.max_concurrent_requests // 2)),
-            max_line_bytes=self.settings.max_body_bytes,
-        )
-        self._worker.start()
+        self._worker = start_worker(self.api, self._batches, self, self.metrics, self.settings)
 
     def _engine_failed(self) -> None:
         self.error = EngineStopped("the device thread failed; see the log above")

@@ -169,7 +169,7 @@ class Settings(ModelSettings):
     )
     admin_api_key: SecretStr | None = Field(
         default=None,
-        description="The key for /admin/stats, sent as `Authorization: Bearer …`. Unset: the route does not exist.",
+        description="The key for the routes under /admin, sent as `Authorization: Bearer …`. Unset: they do not exist.",
     )
     drain_seconds: float = Field(
         default=8,

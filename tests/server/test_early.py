@@ -102,7 +102,7 @@ def test_a_head_request_has_the_length_and_no_body(service):
 
 def test_once_the_api_is_there_everything_goes_to_it(service):
     service.api = echo
-    for path in ("/health/live", "/v1/models", "/metrics", "/admin/unload/x"):
+    for path in ("/health/live", "/v1/models", "/metrics", "/administration"):
         assert asyncio.run(ask(EarlyAnswers(service, Metrics()), path))[2] == b"from the api"
 
 

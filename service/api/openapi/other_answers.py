@@ -22,6 +22,8 @@ class Model(AnswerObject):
     known before the model is loaded."""
     state: Literal["available", "loading", "ready"]
     """Whether it is loaded. A request loads it, and waits for that."""
+    progress: dict[str, Any] | None = None
+    """Of the load, as GET /health/ready shows that of the start; absent unless it is loading."""
     capabilities: list[str] | None = None
     """The routes that it answers, below /v1/; absent before it is loaded."""
     embedding_dimensions: int | None = None

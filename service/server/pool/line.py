@@ -31,6 +31,10 @@ class NobodyWaits(ServiceError):
 class LoadCancelled(ServiceError):
     """An operator has ended a load."""
 
+    def __init__(self, model: str) -> None:
+        super().__init__(f"the load of {model!r} was ended by an operator")
+        self.model = model
+
 
 class LoadingLine:
     """Loads and unloads the models of a pool."""
@@ -73,6 +77,10 @@ class LoadingLine:
                 residence.loading = loading
             loaded = loading.wait()
         except BaseException as error:
+            if residence.is_cancelled and not isinstance(error, LoadCancelled):  # its transfers were ended
+                cancelled = LoadCancelled(residence.entry.name)
+                self._fail(residence, cancelled)
+                raise cancelled from error
             self._fail(residence, error)
             raise
         with state.changed:
@@ -81,15 +89,26 @@ class LoadingLine:
             residence.ready_s = residence.last_used_s = state.clock()
             residence.load_s = residence.ready_s - began_s
             residence.num_loads += 1
+            residence.is_leaving = residence.is_cancelled  # an operator was too late to end the load
             residence.num_open = 1  # its own start, until that is complete
             state.grant_all(residence)
         threading.Thread(target=self._complete, args=(residence, loading), name="complete", daemon=True).start()
 
     def unload_when_idle(self, residence: Residence) -> None:
-        """Unload a model that takes no further requests once the last one has ended; blocks."""
+        """Unload a model that takes no further requests once the last one has ended; blocks.
+
+        A load under way is waited for. What is loaded again meanwhile stays.
+        """
         state = self._state
         with state.changed:
-            state.changed.wait_for(lambda: residence.state != "ready" or not residence.num_open)
+            state.changed.wait_for(lambda: residence.state != "loading")
+            num_loads = residence.num_loads
+            state.changed.wait_for(
+                lambda: residence.state != "ready" or residence.num_loads != num_loads or not residence.num_open
+            )
+            if residence.num_loads != num_loads:
+                return
+            residence.is_leaving = residence.state == "ready"
         self._unload(residence)
 
     def _work(self) -> None:
@@ -175,7 +194,7 @@ class LoadingLine:
         if self._state.is_closed:
             raise Draining
         if residence.is_cancelled:
-            raise LoadCancelled(f"the load of {residence.entry.name!r} was ended by an operator")
+            raise LoadCancelled(residence.entry.name)
         if not residence.waiters and not residence.is_requested:
             raise NobodyWaits(f"no request waits for {residence.entry.name!r} any more")
 
@@ -203,6 +222,8 @@ class LoadingLine:
             failure = error
         with state.changed:
             residence.loading = None
+            if residence.is_cancelled:
+                failure = None
             if failure is not None:
                 residence.failure = (str(failure), state.clock())
                 residence.is_leaving = True

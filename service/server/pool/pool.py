@@ -3,13 +3,14 @@
 import asyncio
 import time
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from service.api.held import Held, ModelState, ready_state
 from service.catalogue.catalogue import Catalogue
 from service.catalogue.entry import ModelEntry
 from service.errors import Draining, MissingParameter, ModelLoadFailed, ModelNotLoaded, Overloaded, RequestError
 from service.server.pool.line import LoadingLine
+from service.server.pool.report import model_report
 from service.server.pool.residence import Load, Loaded, Residence, Waiter
 from service.server.pool.state import PoolLimits, PoolState, granted
 
@@ -110,7 +111,8 @@ class ModelPool:
             was_loaded = residence.state != "available" or residence.is_in_line
             if residence.state == "loading" and residence.loading is not None:
                 residence.loading.cancel()
-            residence.is_leaving = residence.state == "ready"
+            if residence.state == "ready":
+                residence.is_leaving = True
             self._state.changed.notify_all()
         await asyncio.to_thread(self._line.unload_when_idle, residence)
         return was_loaded
@@ -119,6 +121,15 @@ class ModelPool:
         """Return every model of the catalogue."""
         with self._state.changed:
             return [self._listed(entry) for entry in self._catalogue.entries]
+
+    def report(self, name: str) -> dict[str, Any]:
+        """Return the state of one model as a JSON object for an operator; raises as `hold`."""
+        return self._report(self._entry(name))
+
+    def reports(self, *, is_used: bool = False) -> list[dict[str, Any]]:
+        """Return the states of all models of the catalogue; `is_used`: of those that were ever asked for."""
+        used = self._state.residences
+        return [self._report(entry) for entry in self._catalogue.entries if entry.name in used or not is_used]
 
     def close(self) -> None:
         """Refuse new requests and those that wait, and end loads; models stay in memory for what they answer."""
@@ -130,6 +141,11 @@ class ModelPool:
                 if residence.state == "loading" and residence.loading is not None:
                     residence.loading.cancel()
             self._state.changed.notify_all()
+
+    def _report(self, entry: ModelEntry) -> dict[str, Any]:
+        state = self._state
+        with state.changed:
+            return model_report(entry, state.residences.get(entry.name), state.clock())
 
     def _entry(self, name: str | None) -> ModelEntry:
         if name is not None:

@@ -34,6 +34,7 @@ class FakeLoads:
         self.may_load = {}  # by model: set when its bytes have arrived; others arrive at once
         self.may_complete = {}
         self.begun = {}
+        self.cancelled = []
         self.lock = threading.Lock()
 
     def hold_back(self, name):
@@ -69,6 +70,7 @@ class FakeLoading:
 
     def cancel(self):
         self.is_cancelled.set()
+        self._loads.cancelled.append(self._entry.name)
 
     def progress(self):
         return {"percent": 40, "estimated_seconds_left": 3.2}

@@ -2,6 +2,7 @@
 
 import asyncio
 import threading
+import time
 
 import pytest
 
@@ -222,6 +223,60 @@ async def test_an_operator_loads_and_unloads():
     assert not await pool.unload("b")
     with pytest.raises(UnknownModel):
         await pool.unload("x")
+
+
+async def test_a_load_that_an_operator_ends_is_no_failure_of_the_model():
+    loads = FakeLoads()
+    may_load = loads.hold_back("a")
+    pool = pool_of(loads, "a")
+    pool.begin_load("a")
+    await begun(loads, "a")
+    unloading = asyncio.create_task(pool.unload("a"))
+    await until(lambda: loads.cancelled == ["a"])
+    may_load.set()
+    assert await unloading
+    assert pool.report("a")["state"] == "available"
+    assert pool.report("a")["failure"] is None
+    assert await use(pool, "a") == "a"
+
+
+async def test_a_request_during_an_unload_loads_the_model_again_which_then_stays():
+    loads = FakeLoads()
+    pool = pool_of(loads, "a")
+    held = await pool.wait_for("a")
+    unloading = asyncio.create_task(pool.unload("a"))
+    await until(lambda: pool.report("a")["is_leaving"])
+    waiting = asyncio.create_task(pool.wait_for("a"))
+    await until(lambda: pool.report("a")["waiting_requests"] == 1)
+    held.release()
+    again = await waiting
+    assert await unloading
+    again.release()
+    assert loads.log == ["load a", "unload a", "load a"]
+    assert await use(pool, "a") == "a"
+
+
+async def test_an_operator_sees_what_each_model_takes_and_does():
+    loads = FakeLoads(a=30)
+    loads.failures["b"] = OSError("the disk is full")
+    pool = pool_of(loads, *"abc")
+    held = await pool.wait_for("a")
+    with pytest.raises(ModelLoadFailed):
+        await pool.wait_for("b")
+    await until(lambda: pool.report("a")["progress"] is None)
+    a, b, c = pool.reports()
+    assert (a["state"], a["memory_bytes"], a["open_requests"], a["starts"]) == ("ready", 30, 1, 1)
+    assert abs(a["last_used_at"] - time.time()) < 60
+    assert (b["state"], b["memory_bytes"], b["starts"], b["failure"]["reason"]) == (
+        "available",
+        0,
+        0,
+        "the disk is full",
+    )
+    assert (c["starts"], c["last_used_at"], c["failure"]) == (0, None, None)
+    assert [report["id"] for report in pool.reports(is_used=True)] == ["a", "b"]
+    held.release()
+    assert pool.report("a")["open_requests"] == 0
 
 
 async def test_a_pool_that_is_closed_refuses_those_who_wait_and_loads_no_more():

@@ -1,0 +1,97 @@
+"""The operator's routes, behind ADMIN_API_KEY: statistics, and models that are loaded and unloaded by hand.
+
+They are answered without the API, so that the statistics are there from the first moment.
+"""
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
+
+from starlette.types import Scope
+
+from service.api.http.answer import Answer
+from service.api.http.auth import ApiKeys
+from service.api.http.errors import error_answer
+from service.errors import EngineError, MethodNotAllowed, RequestError, UnknownRoute
+
+if TYPE_CHECKING:
+    from service.server.pool.pool import ModelPool
+
+PREFIX = "/admin/"
+STATS_PATHS = frozenset({"/admin/stats", "/stats"})
+MODELS_PATH = "/admin/models"
+LOAD_PREFIX, UNLOAD_PREFIX = "/admin/load/", "/admin/unload/"
+# A model's name is the rest of the path, slashes included.
+ROUTES: Mapping[str, str] = {
+    **dict.fromkeys(STATS_PATHS, "GET"),
+    MODELS_PATH: "GET",
+    f"{LOAD_PREFIX}{{model}}": "POST",
+    f"{UNLOAD_PREFIX}{{model}}": "POST",
+}
+
+
+@runtime_checkable
+class Administered(Protocol):
+    """A service that an operator reads and changes."""
+
+    @property
+    def open_pool(self) -> "ModelPool":
+        """Its models; raises NotReady, Draining or EngineStopped if none can answer."""
+        ...
+
+    def stats(self) -> dict[str, Any]:
+        """Return the body of /admin/stats."""
+        ...
+
+
+def admin_route(path: str) -> str | None:
+    """Return the operator's route of a path, as metrics and logs name it; None if it is of the API."""
+    for prefix in (LOAD_PREFIX, UNLOAD_PREFIX):
+        if path.startswith(prefix):
+            return f"{prefix}{{model}}"
+    if path in ROUTES:
+        return path
+    return f"{PREFIX}…" if path.startswith(PREFIX) else None
+
+
+class AdminRoutes:
+    """Answers the operator's requests."""
+
+    def __init__(self, service: Administered, keys: tuple[str, ...]) -> None:
+        """Create the routes of a service; without keys, none of them exists."""
+        self._service, self._keys = service, ApiKeys(keys)
+
+    async def answer(self, scope: Scope) -> Answer:
+        """Return the answer to a request of one of the routes; its body is not read."""
+        try:
+            return await self._answer(scope)
+        except (RequestError, EngineError) as error:
+            allowed = ROUTES.get(admin_route(scope["path"]) or "")
+            answer = error_answer(error, "")
+            is_method = isinstance(error, MethodNotAllowed) and allowed is not None
+            return answer._replace(headers=answer.headers | {"allow": allowed}) if is_method else answer
+
+    async def _answer(self, scope: Scope) -> Answer:
+        path = scope["path"]
+        if not self._keys:
+            raise UnknownRoute("There is no such route; ADMIN_API_KEY opens it.")
+        self._keys.verify(scope)
+        method = ROUTES.get(admin_route(path) or "")
+        if method is None:
+            raise UnknownRoute(f"There is no such route. The operator's are {', '.join(sorted(ROUTES))}.")
+        if scope["method"] != method and (method, scope["method"]) != ("GET", "HEAD"):
+            raise MethodNotAllowed("This route does not allow this method.")
+        if path in STATS_PATHS:
+            return Answer(200, self._service.stats(), {})
+        pool = self._service.open_pool
+        if path == MODELS_PATH:
+            return Answer(200, {"object": "list", "data": pool.reports()}, {})
+        # The body is not read, so the connection cannot be used again.
+        headers = {"connection": "close"}
+        if path.startswith(LOAD_PREFIX):
+            name = path.removeprefix(LOAD_PREFIX)
+            pool.begin_load(name)
+            report = pool.report(name)
+            return Answer(200 if report["state"] == "ready" else 202, report, headers)
+        name = path.removeprefix(UNLOAD_PREFIX)
+        was_loaded = await pool.unload(name)
+        return Answer(200, {**pool.report(name), "was_loaded": was_loaded}, headers)

@@ -1,0 +1,42 @@
+"""A model of a pool as an operator sees it in /admin/models and /admin/stats."""
+
+import time
+from typing import Any
+
+from service.catalogue.entry import ModelEntry
+from service.server.pool.residence import Residence
+
+
+def model_report(entry: ModelEntry, residence: Residence | None, now_s: float) -> dict[str, Any]:
+    """Return the state of a model as a JSON object; the pool's lock is held.
+
+    Args:
+        entry: of the catalogue.
+        residence: what the pool knows of it; None if it was never asked for.
+        now_s: on the clock of the pool.
+    """
+    known = Residence(entry) if residence is None else residence
+    has_own_hold = known.state == "ready" and known.loading is not None  # of its start, which is not complete
+    failure = None
+    if known.failure is not None:
+        failure = {"reason": known.failure[0], "seconds_ago": round(now_s - known.failure[1], 1)}
+    return {
+        "id": entry.name,
+        "aliases": list(entry.aliases),
+        "uri": known.entry.uri,
+        "state": known.state,
+        "is_leaving": known.is_leaving,
+        "keep_loaded": entry.keeps_loaded,
+        "memory_bytes": known.num_bytes,
+        "open_requests": known.num_open - has_own_hold,
+        "waiting_requests": len(known.waiters),
+        "last_used_at": _unix_s(known.last_used_s, now_s) if known.num_loads else None,
+        "starts": known.num_loads,
+        "start_seconds": round(known.load_s, 3) if known.num_loads else None,
+        "progress": known.loading.progress() if known.state == "loading" and known.loading is not None else None,
+        "failure": failure,
+    }
+
+
+def _unix_s(moment_s: float, now_s: float) -> float:
+    return round(time.time() - (now_s - moment_s), 3)
