@@ -1,0 +1,54 @@
+"""The table of threats: complete, with tests that exist; and the two defences that are the absence of something."""
+
+import ast
+import re
+import tomllib
+from pathlib import Path
+
+ROOT = Path(__file__).parents[2]
+TABLE = re.findall(r"^\| (T\d+) \|(.*)$", (ROOT / "docs/security.md").read_text(), re.MULTILINE)
+NUM_THREATS = 30
+# Readers of code that a checkpoint may bring.
+READERS = {"runpy", "get_class_from_dynamic_module", "trust_remote_code", "auto_map"}
+
+
+def functions_of(path: str) -> set[str]:
+    nodes = ast.parse((ROOT / path).read_text()).body
+    return {node.name for node in nodes if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)}
+
+
+def test_every_threat_has_a_test_that_exists():
+    assert [number for number, _ in TABLE] == [f"T{number}" for number in range(1, NUM_THREATS + 1)]
+    for number, row in TABLE:
+        named = re.findall(r"`(tests/[\w/]+\.py)::(\w+)`", row)
+        assert named, f"{number} names no test"
+        assert [name for path, name in named if name not in functions_of(path)] == []
+
+
+def test_every_file_of_a_defence_exists():
+    named = [path for _, row in TABLE for path in re.findall(r"\(`([\w/.]+)`\)", row)]
+    assert len(named) > 12
+    assert [path for path in named if not (ROOT / "service" / path).exists()] == []
+
+
+def test_the_service_has_no_reader_of_code_beside_weights():
+    for path in (ROOT / "service").rglob("*.py"):
+        nodes = list(ast.walk(ast.parse(path.read_text())))
+        names = {node.id for node in nodes if isinstance(node, ast.Name)}
+        names |= {node.attr for node in nodes if isinstance(node, ast.Attribute)}
+        names |= {node.arg for node in nodes if isinstance(node, ast.keyword) and node.arg is not None}
+        names |= {node.value for node in nodes if isinstance(node, ast.Constant) and isinstance(node.value, str)}
+        names |= {alias.name for node in nodes if isinstance(node, ast.Import | ast.ImportFrom) for alias in node.names}
+        assert not names & (READERS | {"eval", "exec"}), path
+        calls = {node.func.id for node in nodes if isinstance(node, ast.Call) and isinstance(node.func, ast.Name)}
+        assert not calls & {"__import__", "compile"}, path
+
+
+def test_every_package_of_the_lock_has_a_hash():
+    packages = tomllib.loads((ROOT / "uv.lock").read_text())["package"]
+    fetched = [package for package in packages if "registry" in package["source"]]
+    assert len(fetched) > 100
+    for package in fetched:
+        files = [*package.get("wheels", ()), *([package["sdist"]] if "sdist" in package else ())]
+        assert files, package["name"]
+        assert all(file["hash"].startswith("sha256:") for file in files), package["name"]
