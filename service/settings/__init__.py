@@ -77,9 +77,9 @@ class Settings(ModelSettings):
     )
     quantization: Literal["none", "int8"] = Field(
         default="none",
-        description="The storage of weights. `none`: as in the checkpoint, in DTYPE unless it has a quantization_config, "
-        "then in int8. `int8`: in 8 bits with a scale for each row, quantized while the checkpoint is read; products "
-        "quantize each token as well. See docs/quantization.md.",
+        description="The storage of weights. `none`: as in the checkpoint, in DTYPE unless it has a "
+        "quantization_config, then in int8. `int8`: in 8 bits with a scale for each row, quantized while the "
+        "checkpoint is read; products quantize each token as well. See docs/quantization.md.",
     )
     max_model_len: int | None = Field(
         default=None,
