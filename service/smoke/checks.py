@@ -12,6 +12,7 @@ from service.smoke.latency import check_latency
 from service.smoke.readiness import wait_until_ready
 from service.smoke.report import Finding
 from service.smoke.session import Check, Session
+from service.smoke.vectors import check_vectors, vectors_request
 
 CHAT, COMPLETIONS = "/v1/chat/completions", "/v1/completions"
 MAX_TOKENS = 16
@@ -41,16 +42,17 @@ def check_models(session: Session) -> Finding:
     one = session.client.get(f"/v1/models/{quote(model)}")
     expect_status(one, 200)
     expect_value(one, json_of(one), "id", (model,))
-    length = json_of(one).get("max_model_len")
+    length, capabilities = json_of(one).get("max_model_len"), json_of(one).get("capabilities")
+    session.capabilities = frozenset(capabilities) if isinstance(capabilities, list) else None
     return Finding(", ".join(served) + (f", context of {length} tokens" if length else ""), {"models": served})
 
 
 def check_errors(session: Session) -> Finding:
     """Check that invalid requests are refused by name, in OpenAI's format."""
-    client, body = session.client, _chat_body(session)
-    expect_error(client.post(CHAT, {**body, "model": NO_SUCH_MODEL}), 404, code="model_not_found")
-    expect_error(client.post(CHAT, {**body, NO_SUCH_FIELD: 1}), 400, param=NO_SUCH_FIELD)
-    expect_error(client.post(CHAT, b'{"model":'), 400)
+    client, (path, body) = session.client, _example(session)
+    expect_error(client.post(path, {**body, "model": NO_SUCH_MODEL}), 404, code="model_not_found")
+    expect_error(client.post(path, {**body, NO_SUCH_FIELD: 1}), 400, param=NO_SUCH_FIELD)
+    expect_error(client.post(path, b'{"model":'), 400)
     expect_error(client.get("/v1/no-such-route"), 404)
     return Finding("an unknown model, an unknown field, broken JSON and an unknown route are refused in OpenAI's form")
 
@@ -128,11 +130,19 @@ ALL_CHECKS = (
     Check("models", check_models),
     Check("errors", check_errors),
     Check("auth", check_auth),
-    Check("chat", check_chat, frozenset({"ready", "models"})),
-    Check("stream", check_stream, frozenset({"ready", "models"})),
-    Check("completions", check_completions, frozenset({"ready", "models"})),
-    Check("latency", check_latency, frozenset({"ready", "models", "stream"})),
+    Check("chat", check_chat, frozenset({"ready", "models"}), of_generation=True),
+    Check("stream", check_stream, frozenset({"ready", "models"}), of_generation=True),
+    Check("completions", check_completions, frozenset({"ready", "models"}), of_generation=True),
+    Check("vectors", check_vectors, frozenset({"ready", "models"}), of_generation=False),
+    Check("latency", check_latency, frozenset({"ready", "models", "stream", "vectors"})),
 )
+
+
+def _example(session: Session) -> tuple[str, dict[str, Any]]:
+    """Return a route of the model and a body for it."""
+    if session.generates:
+        return CHAT, _chat_body(session)
+    return vectors_request(session)
 
 
 def _chat_body(session: Session) -> dict[str, Any]:

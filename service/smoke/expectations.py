@@ -7,7 +7,7 @@ from service.smoke.client import json_of
 from service.smoke.failures import CheckFailed, Reply
 
 ERROR_KEYS = ("message", "type", "param", "code")
-KIND_NAMES = {str: "a string", int: "a whole number", list: "a list", dict: "an object"}
+KIND_NAMES = {str: "a string", int: "a whole number", float: "a number", list: "a list", dict: "an object"}
 
 
 def expect_status(reply: Reply, status: int) -> None:

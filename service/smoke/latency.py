@@ -5,6 +5,7 @@ from statistics import median
 from service.smoke.events import read_stream
 from service.smoke.report import Finding
 from service.smoke.session import Session
+from service.smoke.vectors import vectors_request
 
 MAX_TOKENS = 32
 SHORTEST_SPAN_S = 0.05  # over a shorter span, network buffers dominate the rate
@@ -12,7 +13,9 @@ QUESTION = "Count from one to thirty in words."
 
 
 def check_latency(session: Session) -> Finding:
-    """Stream a few answers, one after another, and return the median of each time."""
+    """Stream a few answers, one after another, and return the median of each time; or of an encoder, whole answers."""
+    if not session.generates:
+        return _of_vectors(session)
     common = {"model": session.model_name, "max_tokens": MAX_TOKENS, "temperature": 0}
     if session.takes_messages:
         path, body = "/v1/chat/completions", {**common, "messages": [{"role": "user", "content": QUESTION}]}
@@ -37,3 +40,10 @@ def check_latency(session: Session) -> Finding:
         facts["tokens_per_second_p50"] = round(median(rates), 1)
         detail += f", {median(rates):.0f} tokens/s"
     return Finding(detail, facts)
+
+
+def _of_vectors(session: Session) -> Finding:
+    path, body = vectors_request(session)
+    seconds = [session.client.post(path, body).seconds for _ in range(session.num_requests)]
+    facts = {"requests": len(seconds), "total_seconds_p50": round(median(seconds), 4)}
+    return Finding(f"median of {len(seconds)} answers: {median(seconds) * 1e3:.0f} ms", facts)

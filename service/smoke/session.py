@@ -20,12 +20,18 @@ class Session:
     report: Callable[[str], None] = lambda _: None  # shows progress to a person
     model: str | None = None  # set by the check `models`
     takes_messages: bool = True  # unset by the check `chat` if the model has no chat template
+    capabilities: frozenset[str] | None = None  # of the model, if /v1/models tells them
     outcomes: list[Outcome] = field(default_factory=list)
 
     @property
     def model_name(self) -> str:
         """The model to send requests to."""
         return self.model or self.wanted_model or ""
+
+    @property
+    def generates(self) -> bool:
+        """Whether the model generates text; a service that does not tell what its model can is taken to."""
+        return self.capabilities is None or "completions" in self.capabilities
 
 
 @dataclass(frozen=True)
@@ -35,12 +41,19 @@ class Check:
     name: str
     run: Callable[[Session], Finding]
     needs: frozenset[str] = frozenset({"ready"})
+    of_generation: bool | None = None  # of models that generate text alone, or of those that do not; None: of all
+
+    def applies(self, session: Session) -> bool:
+        """Whether the check is one for the service's model."""
+        return self.of_generation in (None, session.generates)
 
 
 def run_checks(session: Session, checks: tuple[Check, ...]) -> Iterator[Outcome]:
-    """Run the checks and yield each outcome as it becomes known."""
+    """Run the checks of the service's kind of model, and yield each outcome as it becomes known."""
     failed: set[str] = set()
     for check in checks:
+        if not check.applies(session):
+            continue
         missing = sorted(check.needs & failed)
         if missing:
             outcome = Outcome(check.name, "skipped", f"needs {', '.join(missing)}", 0.0)

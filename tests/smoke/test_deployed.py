@@ -25,7 +25,9 @@ def outcomes(pytestconfig, flags):
 
 @pytest.mark.parametrize("name", [check.name for check in ALL_CHECKS])
 def test_deployed(outcomes, name):
-    outcome = outcomes[name]
+    outcome = outcomes.get(name)
+    if outcome is None:
+        pytest.skip("it is a check of another kind of model")
     if outcome["status"] == "skipped" and not outcome["detail"].startswith("needs "):
         pytest.skip(outcome["detail"])
     assert outcome["status"] == "passed", json.dumps(outcome, indent=2)
