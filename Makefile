@@ -7,7 +7,7 @@ PYTEST := pytest --numprocesses=$(shell expr $$(getconf _NPROCESSORS_ONLN) + 1) 
 GLIBC_TUNABLES ?= glibc.malloc.hugetlb=1
 .DEFAULT_GOAL := help
 .PHONY: help serve test test-all coverage mutate check fix demo-model evaluate tool-calls search bench bench-start bench-loading \
-  bench-embeddings soak image check-image deploy-cloud-run deploy-gke scan teardown
+  bench-embeddings device-check device-kit soak image check-image deploy-cloud-run deploy-gke scan teardown
 
 help: ## Show this list
 	@sed -n 's/^\([a-z-]*\):.*## /  make \1\t/p' Makefile | expand -t 20
@@ -75,6 +75,21 @@ bench-embeddings: .venv/dev ## Measure embeddings against sentence-transformers 
 
 soak: .venv/dev ## Overload, abuse and kill the service, and print a table of bounds (25 idle minutes; ROWS=, SHORT=--short)
 	$(RUN) python -m scripts.soak $(SHORT) $(ROWS)
+
+device-check: .venv/serve ## Check a machine with a GPU or TPU, in parts that resume (ARGUMENTS="--tiny" tests the check)
+	$(RUN) python -m benchmarks.device_check $(ARGUMENTS)
+
+# What a machine has that can run JAX, and which the kit leaves out.
+OF_JAX := jax jaxlib numpy scipy ml-dtypes opt-einsum
+KIT := .cache/device_kit
+device-kit: $(UV) ## Gather into .cache/device_kit the wheels that the device check needs besides JAX, for no network
+	@mkdir -p $(KIT)
+	$(UV) export --quiet --frozen --all-groups --extra levanter --no-hashes --no-emit-project --output-file $(KIT)/all.txt
+	$(UV) export --quiet --frozen --no-default-groups --no-hashes --no-emit-project $(addprefix --prune ,$(OF_JAX)) \
+	  --output-file $(KIT)/requirements.txt
+	@grep -hE '^(psutil|safetensors)==' $(KIT)/all.txt >> $(KIT)/requirements.txt && rm $(KIT)/all.txt
+	.tools/uv/bin/pip download --quiet --no-deps --only-binary=:all: --dest $(KIT) --requirement $(KIT)/requirements.txt
+	@du -sh $(KIT)
 
 image: ## Build the container image (needs Docker); ACCELERATOR=cuda12, cuda13 or tpu; TARGET=prewarm with Levanter
 	docker build --target $(or $(TARGET),serve) --build-arg ACCELERATOR=$(or $(ACCELERATOR),cpu) --tag levserve .

@@ -28,7 +28,7 @@ from service.device.mesh import DeviceMesh
 from service.engine.runner import Runner
 from service.engine.shapes import Bucket, EngineShapes, StepKind
 from service.engine.steps.inputs import StepInputs, empty_step
-from service.engine.steps.names import INITIAL_SLOTS, initial_cache_name, step_names
+from service.engine.steps.names import INITIAL_SLOTS, SamplingPart, initial_cache_name, sampling_name, step_names
 from service.engine.steps.programs import engine_programs
 from service.kernels.choice import HeadShape, KernelChoice, choose_kernel
 from service.kernels.linear import choose_num_splits
@@ -125,14 +125,20 @@ def _measure(
         has_slot_cache=choice.has_slot_cache,
     )
     mesh = DeviceMesh((jax.devices()[0],))
-    model = Decoder(config, dtype, choice.kernel(shapes.layout), choose_num_splits(mesh, dtype), mesh)
+    model = Decoder(config, dtype, choice.kernel(shapes.layout), choose_num_splits(mesh, dtype), mesh=mesh)
     weights = _random_weights(model, dtype)
     bucket = shapes.decode_grid.smallest(Bucket(batch, 1, num_pages))
     programs = engine_programs(model, shapes, weight_shapes(model.weight_specs(), mesh))
     caches = [
         initial_cache_name(group, part) for group in model.layer_groups for part in range(shapes.layout.num_parts)
     ]
-    needed = {INITIAL_SLOTS, *caches, *step_names(StepKind.DECODE, bucket, model.layer_groups)}
+    choice_of_tokens = SamplingPart.GREEDY if shapes.has_sampling_variants else SamplingPart.CHOOSE
+    needed = {
+        INITIAL_SLOTS,
+        sampling_name(choice_of_tokens, bucket.num_seqs),
+        *caches,
+        *step_names(StepKind.DECODE, bucket, model.layer_groups),
+    }
     compiled = compile_programs([program for program in programs if program.name in needed], num_threads=2)
     executables = {name: program.executable for name, program in compiled.items()}
     runner = Runner(shapes, model.layer_groups, weights, executables)
@@ -143,7 +149,7 @@ def _measure(
         sampled: Any = None
         for of_step in inputs:
             outputs = runner.run_model(StepKind.DECODE, bucket, of_step)
-            sampled = runner.sample(outputs)
+            sampled = runner.sample(outputs, choice=choice_of_tokens)
         np.asarray(sampled.token_ids)
         seconds.append((time.perf_counter() - started) / options.steps)
     step_s = statistics.median(seconds[1:])  # the first round warms up

@@ -1,0 +1,87 @@
+"""A bundle is made and found, two warm starts compile nothing, and the service passes its smoke test."""
+
+import json
+import os
+import subprocess
+import sys
+import time
+import urllib.error
+import urllib.request
+from pathlib import Path
+
+from benchmarks.checkpoint import LLAMA_1B, TINY, make_checkpoint
+from benchmarks.contenders import free_port
+from benchmarks.device_check.report import Row, write_part
+
+READY_TIMEOUT_S = 240
+NUM_STARTS = 2
+
+
+def main(out: Path, *, is_tiny: bool) -> None:
+    """Prewarm, look for the bundle, and start twice."""
+    checkpoint = make_checkpoint(out / "models", TINY if is_tiny else LLAMA_1B)
+    settings = {
+        "MODEL_URI": str(checkpoint),
+        "LOCAL_MODEL_CACHE": str(out / "cache"),
+        "DTYPE": "auto" if is_tiny else "bfloat16",
+    }
+    if is_tiny:
+        settings |= {"MAX_NUM_SEQS": "1", "MAX_MODEL_LEN": "512", "MAX_PREFILL_TOKENS": "64"}
+    environment = os.environ | settings
+    rows = [_command("prewarm", ["prewarm"], environment), _command("check", ["prewarm", "--check"], environment)]
+    rows += [_start(number, environment) for number in range(1, NUM_STARTS + 1)]
+    write_part(out, "starts", rows)
+
+
+def _command(check: str, arguments: list[str], environment: dict[str, str]) -> Row:
+    began_s = time.perf_counter()
+    process = subprocess.run(
+        [sys.executable, "-m", "service", *arguments], env=environment, stdout=subprocess.DEVNULL, check=False
+    )
+    return {"check": check, "passed": process.returncode == 0, "seconds": round(time.perf_counter() - began_s, 2)}
+
+
+def _start(number: int, environment: dict[str, str]) -> Row:
+    port = free_port()
+    url = f"http://127.0.0.1:{port}"
+    began_s = time.perf_counter()
+    command = [sys.executable, "-m", "service", "serve", "--host", "127.0.0.1", "--port", str(port)]
+    with subprocess.Popen(command, env=environment, stdout=subprocess.DEVNULL) as server:
+        try:
+            is_ready = _wait(url + "/health/ready", began_s)
+            seconds = round(time.perf_counter() - began_s, 2)
+            smoke = subprocess.run(
+                [sys.executable, "-m", "service", "smoke", "--json", url], capture_output=True, check=False
+            )
+            compiled = _metric(url, "levserve_xla_compiles_total") if is_ready else None
+        finally:
+            server.terminate()
+    passed = is_ready and smoke.returncode == 0 and compiled == 0
+    failed = [] if smoke.returncode == 0 else [smoke.stdout.decode()[-300:]]
+    return {
+        "check": f"start {number}",
+        "passed": passed,
+        "seconds": seconds,
+        "compiles": compiled,
+        "smoke": json.dumps(failed),
+    }
+
+
+def _wait(url: str, began_s: float) -> bool:
+    while time.perf_counter() - began_s < READY_TIMEOUT_S:
+        try:
+            with urllib.request.urlopen(url, timeout=5) as answer:
+                return answer.status == 200
+        except (urllib.error.URLError, OSError):
+            time.sleep(0.05)
+    return False
+
+
+def _metric(url: str, name: str) -> float | None:
+    with urllib.request.urlopen(url + "/metrics", timeout=10) as answer:
+        lines = answer.read().decode().splitlines()
+    return next((float(line.split()[-1]) for line in lines if line.startswith(name)), None)
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]), is_tiny="--tiny" in sys.argv)
