@@ -26,7 +26,7 @@ from service.engine.schedule.plan import Plan
 from service.engine.shapes import EngineShapes, StepKind
 from service.engine.step_runner import DispatchedStep
 from service.engine.steps.programs import engine_programs
-from service.observability.metrics import Metrics
+from service.observability.model_metrics import ModelMetrics
 
 PROMPT_TOKENS, CONTEXT_TOKENS = 16, 256
 SKIPPED_STEPS = 10  # at the beginning and at the end, where not all sequences run
@@ -80,7 +80,7 @@ def measure(num_sequences: int, num_steps: int) -> dict[str, float]:
     runner = Runner(shapes, model.layer_groups, {}, executables)
     runner.warm()
     clocked = ClockedRunner(runner)
-    engine = Engine(clocked, shapes, Metrics(), max_requests=num_sequences)
+    engine = Engine(clocked, shapes, ModelMetrics(), max_requests=num_sequences)
     engine.start()
     asyncio.run(_run_together(engine, num_sequences, num_steps + 2 * SKIPPED_STEPS))
     engine.stop()

@@ -13,7 +13,7 @@ import numpy as np
 from jaxtyping import Float
 
 from service.encoder.request import EncodeRequest, Vectors
-from service.observability.metrics import Metrics
+from service.observability.model_metrics import ModelMetrics
 
 DIGEST_BYTES = 20
 # Of an entry besides its numbers: the key, the array's header, and its place in the table.
@@ -25,7 +25,7 @@ type Key = bytes
 class VectorCache:
     """A cache that several threads may use."""
 
-    def __init__(self, max_bytes: int, metrics: Metrics) -> None:
+    def __init__(self, max_bytes: int, metrics: ModelMetrics) -> None:
         """Begin empty; with `max_bytes` 0 it stays so."""
         self._max_bytes = max_bytes
         self._metrics = metrics

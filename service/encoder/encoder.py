@@ -9,7 +9,7 @@ from collections.abc import Callable
 from service.encoder.loop import Loop, StepRunner
 from service.encoder.request import Abort, EncodeRequest, Stop, Submission, Vectors
 from service.errors import Draining, EngineStopped, Overloaded, ServiceError
-from service.observability.metrics import Metrics
+from service.observability.model_metrics import ModelMetrics
 
 logger = logging.getLogger(__name__)
 
@@ -22,7 +22,7 @@ class Encoder:
     def __init__(
         self,
         runner: StepRunner,
-        metrics: Metrics,
+        metrics: ModelMetrics,
         *,
         max_requests: int,
         on_failure: Callable[[], None] = lambda: None,

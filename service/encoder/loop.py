@@ -17,7 +17,7 @@ from service.encoder.batcher import Batcher, Plan
 from service.encoder.request import Abort, HiddenStates, Message, Stop, Submission, Vectors
 from service.encoder.shapes import EncoderShapes
 from service.errors import EngineError, NonFiniteVector
-from service.observability.metrics import Metrics
+from service.observability.model_metrics import ModelMetrics
 
 
 @runtime_checkable
@@ -70,7 +70,7 @@ type Delivery = tuple[asyncio.Future[Vectors], Outcome]
 class Loop:
     """Runs on the device thread; other threads reach it through the inbox alone."""
 
-    def __init__(self, runner: StepRunner, metrics: Metrics) -> None:
+    def __init__(self, runner: StepRunner, metrics: ModelMetrics) -> None:
         self.inbox: queue.SimpleQueue[Message] = queue.SimpleQueue()
         self.error: EngineError | None = None  # set once, when the loop has failed or was stopped
         self.first_vector_s: float | None = None  # set once, on the clock of `time.monotonic`

@@ -19,7 +19,7 @@ from service.engine.schedule.scheduler import Scheduler
 from service.engine.shapes import EngineShapes
 from service.engine.step_runner import StepRunner
 from service.errors import Draining, EngineStopped, Overloaded, ServiceError
-from service.observability.metrics import Metrics
+from service.observability.model_metrics import ModelMetrics
 
 logger = logging.getLogger(__name__)
 
@@ -33,7 +33,7 @@ class Engine:
         self,
         runner: StepRunner,
         shapes: EngineShapes,
-        metrics: Metrics,
+        metrics: ModelMetrics,
         *,
         max_requests: int,
         on_failure: Callable[[], None] = lambda: None,

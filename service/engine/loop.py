@@ -27,7 +27,7 @@ from service.engine.schedule.scheduler import Scheduler
 from service.engine.schedule.sequence import Sequence
 from service.engine.step_runner import DispatchedStep, StepRunner
 from service.errors import EngineError, NonFiniteLogits
-from service.observability.metrics import Metrics
+from service.observability.model_metrics import ModelMetrics
 
 # Requests that are sent together are parsed one after another, and a step that begins with the first of them alone
 # delays the others. Within six iterations of the event loop, eight requests sent at once had always arrived.
@@ -97,7 +97,7 @@ Delivery = tuple[TokenStream, TokenEvent | EngineError]
 class Loop:
     """Runs on the device thread and owns the scheduler; other threads reach it through the inbox alone."""
 
-    def __init__(self, scheduler: Scheduler, runner: StepRunner, metrics: Metrics) -> None:
+    def __init__(self, scheduler: Scheduler, runner: StepRunner, metrics: ModelMetrics) -> None:
         self.inbox: queue.SimpleQueue[Message] = queue.SimpleQueue()
         self.error: EngineError | None = None  # set once, when the loop has failed or was stopped
         self.first_token_s: float | None = None  # set once, on the clock of `time.monotonic`

@@ -5,7 +5,7 @@ from service.engine.request import FinishReason
 from service.engine.schedule.plan import Plan
 from service.engine.schedule.scheduler import Scheduler
 from service.engine.schedule.sequence import Sequence
-from service.observability.metrics import Metrics
+from service.observability.model_metrics import ModelMetrics
 
 # What a waiting sequence may lack.
 REASONS = ("slots", "pages")
@@ -14,7 +14,7 @@ REASONS = ("slots", "pages")
 class Measurements:
     """Updates the series of one scheduler; belongs to its thread."""
 
-    def __init__(self, scheduler: Scheduler, metrics: Metrics) -> None:
+    def __init__(self, scheduler: Scheduler, metrics: ModelMetrics) -> None:
         """Set what does not change."""
         self._scheduler, self._metrics = scheduler, metrics
         self._num_preemptions = 0  # of what the scheduler says, the part that is counted

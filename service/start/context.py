@@ -8,6 +8,7 @@ from functools import cached_property
 from service.checkpoint.load import LoadLimits
 from service.device.memory import Device
 from service.observability.metrics import Metrics
+from service.observability.model_metrics import ModelMetrics
 from service.settings import Settings
 from service.start.devices import Devices
 from service.start.progress import StartProgress
@@ -22,6 +23,7 @@ class StartContext:
     metrics: Metrics
     progress: StartProgress
     on_engine_failure: Callable[[], None] = lambda: None  # called from the device thread if the engine dies
+    model_metrics: ModelMetrics = field(default_factory=ModelMetrics)  # of the model's requests and engine
     failed: threading.Event = field(default_factory=threading.Event)  # set when a task fails; ends the transfers
     devices: Devices | None = None  # found by an earlier start of this process
     memory_share: float = 1.0  # of the device memory for models; a model that needs more for its weights gets all

@@ -180,8 +180,10 @@ def test_every_series_that_is_charted_or_alerts_exists(root):
 def test_every_label_that_a_query_picks_by_is_one_of_its_series(root):
     # Added by who scrapes: the sidecar of Cloud Run and Managed Prometheus.
     of_platform = {"cluster", "namespace", "service_name"}
-    series = [collector for collector in vars(Metrics()).values() if hasattr(collector, "_labelnames")]
-    labels = {collector._name: set(collector._labelnames) for collector in series}
+    metrics, labels = Metrics(), {}
+    for owner, added in ((metrics, set()), (metrics.of_model("a"), {"model_name"})):
+        series = [collector for collector in vars(owner).values() if hasattr(collector, "_labelnames")]
+        labels |= {collector._name: added | set(collector._labelnames) for collector in series}
     text = re.sub(r"\$\{local\.of_\w+\}", "", text_of(root))
     picked = [
         (re.sub(r"_(total|bucket)$", "", name), set(re.findall(r"(\w+)=~?\\\"", selector)))

@@ -5,7 +5,7 @@ import pytest
 
 from service.encoder.cache import ENTRY_BYTES, PartialRequest, VectorCache, keys_of
 from service.encoder.request import EncodeRequest
-from service.observability.metrics import Metrics
+from service.observability.model_metrics import ModelMetrics
 
 SIZE = 4
 ENTRY = ENTRY_BYTES + 4 * SIZE
@@ -20,13 +20,12 @@ def request(*texts, second_from=()):
 
 
 def counted(metrics):
-    lines = dict(line.rsplit(" ", 1) for line in metrics.exposition().decode().splitlines() if line[0] != "#")
-    return tuple(float(lines[f"levserve_embedding_cache_{name}_total"]) for name in ("hits", "misses"))
+    return tuple(metrics.value(f"levserve_embedding_cache_{name}_total") for name in ("hits", "misses"))
 
 
 @pytest.fixture
 def metrics():
-    return Metrics()
+    return ModelMetrics()
 
 
 def test_a_key_follows_from_tokens_types_and_salt():

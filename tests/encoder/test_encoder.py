@@ -10,7 +10,7 @@ from service.encoder.encoder import Encoder
 from service.encoder.request import EncodeRequest
 from service.encoder.shapes import EncoderShapes
 from service.errors import Draining, EngineError, EngineStopped, NonFiniteVector, Overloaded
-from service.observability.metrics import Metrics
+from service.observability.model_metrics import ModelMetrics
 
 BROKEN = 13  # a text with this token has no vector
 
@@ -55,7 +55,7 @@ class Running:
     """An encoder over a HeldRunner."""
 
     def __init__(self, **options):
-        self.runner, self.metrics, self.failures = HeldRunner(), Metrics(), []
+        self.runner, self.metrics, self.failures = HeldRunner(), ModelMetrics(), []
         self.encoder = Encoder(
             self.runner, self.metrics, on_failure=lambda: self.failures.append(1), **{"max_requests": 8} | options
         )
@@ -195,10 +195,10 @@ def test_requests_texts_and_steps_are_counted(running):
         await running.submit("a", (1, 2, 3), (4,))
 
     asyncio.run(ask())
-    lines = running.metrics.exposition().decode().splitlines()
-    assert 'levserve_engine_steps_total{kind="encode"} 1.0' in lines
-    assert "levserve_prompt_tokens_total 4.0" in lines
-    assert 'levserve_request_success_total{finished_reason="stop"} 1.0' in lines
+    value = running.metrics.registry.get_sample_value
+    assert value("levserve_engine_steps_total", {"kind": "encode"}) == 1
+    assert value("levserve_prompt_tokens_total") == 4
+    assert value("levserve_request_success_total", {"finished_reason": "stop"}) == 1
 
 
 def test_tokens_and_vectors_share_a_step_and_a_broken_token_fails_its_request_alone(running):

@@ -10,7 +10,7 @@ from service.engine.engine import Engine
 from service.engine.runner import Runner
 from service.engine.shapes import EngineShapes
 from service.engine.steps.programs import engine_programs
-from service.observability.metrics import Metrics
+from service.observability.model_metrics import ModelMetrics
 from tests.fakes import HandCountedRows
 
 SHAPES = EngineShapes(num_slots=3, num_pages=24, page_size=4, max_context=48, max_prefill_tokens=8)
@@ -44,7 +44,7 @@ def start_engine():
     engines = []
 
     def start(runner, metrics=None, shapes=SHAPES, **options):
-        engine = Engine(runner, shapes, metrics or Metrics(), **{"max_requests": 32} | options)
+        engine = Engine(runner, shapes, metrics or ModelMetrics(), **{"max_requests": 32} | options)
         engines.append(engine)
         engine.start()
         return engine

@@ -11,7 +11,7 @@ from service.engine.request import BACKGROUND_PRIORITY, FinishReason, Request, S
 from service.engine.schedule.pages import PageIntegrityError
 from service.engine.shapes import StepKind
 from service.errors import Draining, EngineError, EngineStopped, Overloaded
-from service.observability.metrics import Metrics
+from service.observability.model_metrics import ModelMetrics
 from tests.engine.schedule.scheduling import make_scheduler
 
 GREEDY = Sampling(temperature=0.0)
@@ -56,7 +56,7 @@ def test_a_second_request_joins_while_the_first_runs(engine, model):
 
 
 def test_what_is_read_within_a_few_rounds_of_the_event_loop_shares_the_first_step(start_engine, runner):
-    metrics = Metrics()
+    metrics = ModelMetrics()
     engine = start_engine(runner, metrics)
 
     async def main():
@@ -77,7 +77,7 @@ async def until_all_pages_are_free(metrics):
 
 
 def test_an_abort_frees_what_the_request_held(start_engine, runner):
-    metrics = Metrics()
+    metrics = ModelMetrics()
     engine = start_engine(runner, metrics)
 
     async def main():
@@ -220,7 +220,7 @@ def test_a_failure_of_the_device_reaches_every_open_stream_and_is_told_once(runn
 def test_a_page_that_was_lost_ends_the_device_thread_as_soon_as_it_is_idle(runner):
     scheduler = make_scheduler()
     scheduler.pages.allocate(1)
-    loop = Loop(scheduler, runner, Metrics())
+    loop = Loop(scheduler, runner, ModelMetrics())
     loop.inbox.put(Stop())  # for a loop that does not notice
     with pytest.raises(PageIntegrityError, match="15 free"):
         loop.run()
@@ -239,7 +239,7 @@ def test_the_moment_of_the_first_token_is_kept(runner, start_engine):
 
 
 def test_the_metrics_count_what_happened(runner, start_engine):
-    metrics = Metrics()
+    metrics = ModelMetrics()
     engine = start_engine(runner, metrics)
 
     async def main():

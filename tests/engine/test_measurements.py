@@ -5,13 +5,13 @@ import pytest
 from service.engine.clock import Clock
 from service.engine.measurements import Measurements
 from service.engine.request import FinishReason
-from service.observability.metrics import Metrics
+from service.observability.model_metrics import ModelMetrics
 from tests.engine.schedule.scheduling import make_request, make_scheduler, step
 
 
 @pytest.mark.parametrize(("sizes", "reason"), [({"num_slots": 1}, "slots"), ({"num_pages": 2}, "pages")])
 def test_waiting_requests_are_counted_by_what_they_lack(sizes, reason):
-    scheduler, metrics = make_scheduler(**sizes), Metrics()
+    scheduler, metrics = make_scheduler(**sizes), ModelMetrics()
     measurements = Measurements(scheduler, metrics)
     for name in "abc":
         scheduler.add(make_request(name, prompt_len=5, max_tokens=2))
@@ -25,7 +25,7 @@ def test_waiting_requests_are_counted_by_what_they_lack(sizes, reason):
 
 
 def test_preemptions_are_counted_once():
-    scheduler, metrics = make_scheduler(num_pages=3), Metrics()
+    scheduler, metrics = make_scheduler(num_pages=3), ModelMetrics()
     measurements = Measurements(scheduler, metrics)
     for name in "ab":
         scheduler.add(make_request(name, prompt_len=4, max_tokens=8))
@@ -37,7 +37,7 @@ def test_preemptions_are_counted_once():
 
 
 def test_an_aborted_request_has_lengths_and_no_times():
-    scheduler, metrics = make_scheduler(), Metrics()
+    scheduler, metrics = make_scheduler(), ModelMetrics()
     sequence, clock = scheduler.add(make_request("a", prompt_len=5)), Clock(0.0)
     Measurements(scheduler, metrics).ended(sequence, clock, FinishReason.ABORT)
     value = metrics.registry.get_sample_value

@@ -16,7 +16,7 @@ from service.engine.schedule.chunking import Chunking
 from service.engine.schedule.scheduler import Scheduler
 from service.engine.shapes import EngineShapes, sufficient_buckets
 from service.errors import NonFiniteLogits
-from service.observability.metrics import Metrics
+from service.observability.model_metrics import ModelMetrics
 from tests.engine.host_device import HostDevice
 from tests.engine.test_engine import read, until_all_pages_are_free
 
@@ -186,7 +186,7 @@ def test_thousands_of_requests_with_aborts_each_get_their_text_and_leave_every_p
     sizes = {"num_slots": NUM_SLOTS, "num_pages": NUM_PAGES, "page_size": PAGE_SIZE, "vocab_size": VOCAB}
     device = HostDevice(**sizes, has_slot_cache=has_slot_cache, breaking_sum=BREAKING_SUM)
     clients = RandomClients(device, scheduler, num_requests, seed=5 + has_slot_cache)
-    loop = Loop(scheduler, clients, Metrics())
+    loop = Loop(scheduler, clients, ModelMetrics())
     loop.inbox = clients
     loop.run()
 
@@ -209,7 +209,7 @@ def test_thousands_of_requests_with_aborts_each_get_their_text_and_leave_every_p
 
 
 def test_clients_that_come_and_go_leave_the_whole_engine_as_it_was(start_engine, runner, model):
-    metrics = Metrics()
+    metrics = ModelMetrics()
     engine = start_engine(runner, metrics)
 
     async def client(draw):

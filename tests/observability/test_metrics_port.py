@@ -15,13 +15,13 @@ from service.settings import Settings
 def test_the_series_are_there_while_it_is_open(caplog: pytest.LogCaptureFixture):
     caplog.set_level(logging.INFO)
     metrics = Metrics(has_vllm_names=True)
-    metrics.num_requests_running.set(3)
+    metrics.of_model("a").num_requests_running.set(3)
     with metrics_port(metrics, "127.0.0.1", 0):
         port = vars(caplog.records[-1])["port"]
         text = httpx.get(f"http://127.0.0.1:{port}/metrics").text
         assert httpx.post(f"http://127.0.0.1:{port}/v1/completions", json={}).status_code == 405
-    assert "levserve_num_requests_running 3.0" in text
-    assert "vllm:num_requests_running 3.0" in text
+    assert 'levserve_num_requests_running{model_name="a"} 3.0' in text
+    assert 'vllm:num_requests_running{model_name="a"} 3.0' in text
     with pytest.raises(httpx.ConnectError):
         httpx.get(f"http://127.0.0.1:{port}/metrics")
 

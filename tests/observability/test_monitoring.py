@@ -20,10 +20,12 @@ def exposed() -> dict[str, set[str]]:
     metrics = Metrics()
     metrics.http_responses.labels("/v1/models", "200").inc()
     metrics.request_refusals.labels("x").inc()
-    metrics.engine_steps.labels("decode").inc()
+    model = metrics.of_model("a")
+    model.engine_steps.labels("decode").inc()
+    model.model_loads.labels("ready").inc()
     metrics.startup_phase_seconds.labels("weights").inc()
     metrics.bundle_load.labels("hit").inc()
-    metrics.num_requests_waiting_by_reason.labels("slots").set(0)
+    model.num_requests_waiting_by_reason.labels("slots").set(0)
     names: dict[str, set[str]] = {}
     for family in metrics.registry.collect():
         for sample in family.samples:
@@ -55,9 +57,11 @@ def test_an_expression_names_what_is_exposed(expression: str):
 
 
 def test_a_bound_that_an_objective_names_is_one_of_the_histogram():
+    metrics = Metrics()
+    metrics.of_model("a")
     bounds = {
         (sample.name, sample.labels["le"])
-        for family in Metrics().registry.collect()
+        for family in metrics.registry.collect()
         for sample in family.samples
         if "le" in sample.labels
     }

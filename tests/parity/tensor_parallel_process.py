@@ -28,7 +28,7 @@ from service.kernels.reference import PagedReference
 from service.models.decoder import Decoder
 from service.models.registry import read_config
 from service.models.weight_shapes import weight_shapes
-from service.observability.metrics import Metrics
+from service.observability.model_metrics import ModelMetrics
 from service.weights.assembly import assemble_weights
 from tests.parity.cases import Case
 
@@ -110,7 +110,7 @@ def collectives(text: str) -> list[tuple[str, list[int]]]:
 
 def generate(runner: Runner) -> list[dict[str, Any]]:
     """Run requests of every kind: alone, together, and with a prefix that an earlier one left."""
-    engine = Engine(runner, runner.shapes, Metrics(), max_requests=8)
+    engine = Engine(runner, runner.shapes, ModelMetrics(), max_requests=8)
     engine.start()
     drawn = Sampling(temperature=0.9, seed=7, top_p=0.95, top_k=40, num_logprobs=20)
     penalized = Sampling(

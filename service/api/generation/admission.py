@@ -86,7 +86,7 @@ def _note(context: RequestContext, body: GenerationRequest) -> None:
     """Log and count what the request asks for."""
     log_user(context.log_fields, body.end_user)
     context.log_fields["stream"] = body.stream
-    context.api.metrics.request_params_n.observe(body.n)
+    context.api.metrics.of_model(context.model.name).request_params_n.observe(body.n)
 
 
 def _excluded(body: GenerationRequest, model: ServedModel) -> frozenset[tuple[int, ...]]:

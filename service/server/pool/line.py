@@ -10,6 +10,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from service.errors import DoesNotFit, Draining, ModelLoadFailed, ServiceError
+from service.observability.model_metrics import ModelMetrics
 from service.server.pool.policy import Capacity, Enter, Evict, NeverFits, Newcomer, Wait, decide
 from service.server.pool.residence import Load, Loading, Residence
 from service.server.pool.state import PoolState
@@ -90,6 +91,8 @@ class LoadingLine:
             residence.load_s = residence.ready_s - began_s
             residence.num_loads += 1
             residence.is_leaving = residence.is_cancelled  # an operator was too late to end the load
+            self._metrics(residence).model_loads.labels("ready").inc()
+            self._metrics(residence).model_load_seconds.observe(residence.load_s)
             residence.num_open = 1  # its own start, until that is complete
             state.grant_all(residence)
         threading.Thread(target=self._complete, args=(residence, loading), name="complete", daemon=True).start()
@@ -148,6 +151,7 @@ class LoadingLine:
             while (idle := self._seek_room(residence, num_bytes, capacity, yielding)) is not None:
                 for other in idle:
                     self._unload(other)
+                    self._metrics(other).model_evictions.inc()
         except BaseException:
             with self._state.changed:
                 for other in yielding:
@@ -176,6 +180,7 @@ class LoadingLine:
             match decide(newcomer, [other.resident for other in others], capacity, now_s):
                 case Enter():
                     residence.num_bytes = num_bytes
+                    self._metrics(residence).model_memory_bytes.set(num_bytes)
                     return None
                 case NeverFits(available_bytes, num_kept):
                     remedy = f"{num_kept} models stay loaded, of {capacity.max_models} that may be."
@@ -209,6 +214,7 @@ class LoadingLine:
         del loaded
         with state.changed:
             residence.state, residence.num_bytes, residence.is_leaving = "available", 0, False
+            self._metrics(residence).clear_state()
             state.changed.notify_all()
         logger.info("unloaded", extra={"model": residence.entry.name})
 
@@ -238,6 +244,9 @@ class LoadingLine:
         state = self._state
         with state.changed:
             residence.state, residence.num_bytes, residence.loading = "available", 0, None
+            self._metrics(residence).clear_state()
+            is_cancelled = isinstance(error, NobodyWaits | LoadCancelled | Draining)
+            self._metrics(residence).model_loads.labels("cancelled" if is_cancelled else "failed").inc()
             residence.is_in_line = residence.is_requested = False
             if isinstance(error, NobodyWaits) and residence.waiters:  # one has come since
                 self.join(residence)
@@ -247,6 +256,9 @@ class LoadingLine:
                 refusal = error if isinstance(error, Draining) else ModelLoadFailed(residence.entry.name, str(error))
                 state.refuse_all(residence, refusal)
             state.changed.notify_all()
+
+    def _metrics(self, residence: Residence) -> ModelMetrics:
+        return self._state.metrics.of_model(residence.entry.name)
 
 
 def _idle(residences: list[Residence]) -> list[Residence]:

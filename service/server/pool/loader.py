@@ -97,6 +97,7 @@ class Loader:
             self._metrics,
             self._progress if is_first else StartProgress(self._metrics, time.monotonic()),
             self._on_engine_failure,
+            self._metrics.of_model(entry.name),
             devices=self._known_devices(),
             memory_share=self._share(entry),
             make_room=lambda num_bytes, devices: make_room(num_bytes, self._capacity_bytes(devices)),

@@ -79,7 +79,7 @@ def open_pool(
         max_waiting=settings.max_concurrent_requests,
         load_wait_s=settings.model_load_wait_seconds,
     )
-    return OpenedPool(ModelPool(catalogue, loader, limits, on_complete), loader, catalogue)
+    return OpenedPool(ModelPool(catalogue, loader, limits, metrics, on_complete), loader, catalogue)
 
 
 def start_without_model(

@@ -9,6 +9,7 @@ from service.api.held import Held, ModelState, ready_state
 from service.catalogue.catalogue import Catalogue
 from service.catalogue.entry import ModelEntry
 from service.errors import Draining, MissingParameter, ModelLoadFailed, ModelNotLoaded, Overloaded, RequestError
+from service.observability.metrics import Metrics
 from service.server.pool.line import LoadingLine
 from service.server.pool.report import model_report
 from service.server.pool.residence import Load, Loaded, Residence, Waiter
@@ -25,12 +26,17 @@ class ModelPool:
     """The models of a process; a single model is a pool of one that stays loaded."""
 
     def __init__(
-        self, catalogue: Catalogue, load: Load, limits: PoolLimits, on_complete: "OnComplete" = lambda *_: None
+        self,
+        catalogue: Catalogue,
+        load: Load,
+        limits: PoolLimits,
+        metrics: Metrics,
+        on_complete: "OnComplete" = lambda *_: None,
     ) -> None:
         """Create a pool that has loaded nothing; see `LoadingLine` for `load` and `on_complete`."""
         self._catalogue = catalogue
         self._created = int(time.time())
-        self._state = PoolState(limits)
+        self._state = PoolState(limits, metrics)
         self._line = LoadingLine(self._state, load, on_complete)
 
     @property
@@ -145,7 +151,9 @@ class ModelPool:
     def _report(self, entry: ModelEntry) -> dict[str, Any]:
         state = self._state
         with state.changed:
-            return model_report(entry, state.residences.get(entry.name), state.clock())
+            residence = state.residences.get(entry.name)
+            metrics = None if residence is None else state.metrics.of_model(entry.name)
+            return model_report(entry, residence, metrics, state.clock())
 
     def _entry(self, name: str | None) -> ModelEntry:
         if name is not None:

@@ -4,15 +4,19 @@ import time
 from typing import Any
 
 from service.catalogue.entry import ModelEntry
+from service.observability.model_metrics import ModelMetrics
 from service.server.pool.residence import Residence
 
 
-def model_report(entry: ModelEntry, residence: Residence | None, now_s: float) -> dict[str, Any]:
+def model_report(
+    entry: ModelEntry, residence: Residence | None, metrics: ModelMetrics | None, now_s: float
+) -> dict[str, Any]:
     """Return the state of a model as a JSON object; the pool's lock is held.
 
     Args:
         entry: of the catalogue.
         residence: what the pool knows of it; None if it was never asked for.
+        metrics: of the model; None if it was never asked for.
         now_s: on the clock of the pool.
     """
     known = Residence(entry) if residence is None else residence
@@ -31,11 +35,17 @@ def model_report(entry: ModelEntry, residence: Residence | None, now_s: float) -
         "open_requests": known.num_open - has_own_hold,
         "waiting_requests": len(known.waiters),
         "last_used_at": _unix_s(known.last_used_s, now_s) if known.num_loads else None,
+        "prompt_tokens": _count(metrics, "levserve_prompt_tokens_total"),
+        "generation_tokens": _count(metrics, "levserve_generation_tokens_total"),
         "starts": known.num_loads,
         "start_seconds": round(known.load_s, 3) if known.num_loads else None,
         "progress": known.loading.progress() if known.state == "loading" and known.loading is not None else None,
         "failure": failure,
     }
+
+
+def _count(metrics: ModelMetrics | None, name: str) -> int:
+    return 0 if metrics is None else int(metrics.value(name))
 
 
 def _unix_s(moment_s: float, now_s: float) -> float:

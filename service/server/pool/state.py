@@ -10,6 +10,7 @@ from functools import partial
 
 from service.api.held import Held
 from service.errors import RequestError
+from service.observability.metrics import Metrics
 from service.server.pool.residence import Residence, Waiter
 
 
@@ -32,6 +33,7 @@ class PoolState:
     """Every model that was ever asked for, by name."""
 
     limits: PoolLimits
+    metrics: Metrics
     clock: Callable[[], float] = time.monotonic
     changed: threading.Condition = field(default_factory=threading.Condition)
     residences: dict[str, Residence] = field(default_factory=dict)

@@ -30,12 +30,12 @@ class RunningEncoder(Running):
         """Start the device thread."""
         self.encoder = Encoder(
             runner,
-            context.metrics,
+            context.model_metrics,
             max_requests=context.settings.max_concurrent_requests,
             on_failure=context.on_engine_failure,
         )
         self.encoder.start()
-        self._cache = VectorCache(context.settings.embedding_cache_bytes, context.metrics)
+        self._cache = VectorCache(context.settings.embedding_cache_bytes, context.model_metrics)
         self._runner = runner
         self._vocab_size, self._vectors, self._tokens = vocab_size, vectors, tokens
 

@@ -22,7 +22,7 @@ class RunningEngine(Running):
         self.engine = Engine(
             runner,
             runner.shapes,
-            context.metrics,
+            context.model_metrics,
             max_requests=context.settings.max_concurrent_requests,
             on_failure=context.on_engine_failure,
         )

@@ -65,7 +65,7 @@ class EncoderService:
             system_fingerprint="fp_1",
             encoder=self.encoder,
             vectors=VectorFacts(**facts | (vectors or {})),
-            cache=VectorCache(cache_bytes, self.metrics),
+            cache=VectorCache(cache_bytes, self.metrics.of_model(MODEL)),
             tokens=tokens,
         )
         self.app = create_api(ScriptedReadiness(model), self.metrics, **settings)

@@ -3,7 +3,7 @@
 import pytest
 
 from service.errors import NonFiniteVector
-from tests.api.vectors.scripted_encoder import EncoderService, error_of, vector_of
+from tests.api.vectors.scripted_encoder import MODEL, EncoderService, error_of, vector_of
 from tests.encoder.tiny import CLS, SEP, VOCAB
 
 pytestmark = pytest.mark.anyio
@@ -23,9 +23,9 @@ async def test_a_text_is_encoded_once_and_counted_always():
     assert service.encoder.requests == [(CAT, DOG)]
     assert [item["embedding"] for item in second["data"]] == [first["data"][i]["embedding"] for i in (1, 0)]
     assert second["usage"]["total_tokens"] == 6
-    lines = service.metrics.exposition().decode().splitlines()
-    assert "levserve_embedding_cache_hits_total 2.0" in lines
-    assert "levserve_embedding_cache_misses_total 3.0" in lines
+    text, labels = service.metrics.exposition().decode(), f'{{model_name="{MODEL}"}}'
+    assert f"levserve_embedding_cache_hits_total{labels} 2.0" in text
+    assert f"levserve_embedding_cache_misses_total{labels} 3.0" in text
 
 
 async def test_long_requests_are_found_as_well():

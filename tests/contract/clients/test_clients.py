@@ -22,7 +22,7 @@ CITY = {
     "additionalProperties": False,
 }
 WEATHER = {"type": "function", "function": {"name": "get_weather", "description": "Now.", "parameters": CITY}}
-ABORTED = 'levserve_request_success_total{finished_reason="abort"}'
+ABORTED = 'levserve_request_success_total{finished_reason="abort"'
 DEADLINE_S = 60
 
 # Folder of the program, and what it is to use of the API, if it has a choice.
@@ -83,8 +83,8 @@ def command_of(folder: Path) -> list[str]:
 def counts_of(service) -> tuple[float, float]:
     """How many sequences the service has aborted, and how many it runs."""
     lines = httpx.get(f"{service.url}/metrics", headers={"Authorization": f"Bearer {KEY}"}).text.splitlines()
-    [running] = [float(line.split()[1]) for line in lines if line.startswith("levserve_num_requests_running ")]
-    return sum(float(line.split()[1]) for line in lines if line.startswith(ABORTED)), running
+    [running] = [float(line.rsplit(" ", 1)[1]) for line in lines if line.startswith("levserve_num_requests_running{")]
+    return sum(float(line.rsplit(" ", 1)[1]) for line in lines if line.startswith(ABORTED)), running
 
 
 def wait_for_abort(service, before: float) -> float:

@@ -5,6 +5,7 @@ from types import SimpleNamespace
 
 from service.catalogue.catalogue import Catalogue
 from service.catalogue.entry import ModelEntry
+from service.observability.metrics import Metrics
 from service.server.pool.pool import ModelPool
 from service.server.pool.state import PoolLimits
 
@@ -79,7 +80,7 @@ class FakeLoading:
         return "weights after 2 s, 40 of 100 bytes pulled"
 
 
-def pool_of(loads, *names, max_models=2, max_waiting=50, load_wait_s=WAIT_S, **facts):
+def pool_of(loads, *names, max_models=2, max_waiting=50, load_wait_s=WAIT_S, metrics=None, **facts):
     entries = [ModelEntry(name=name, uri=f"/models/{name}", **facts.get(name, {})) for name in names]
     limits = PoolLimits(max_models=max_models, max_waiting=max_waiting, load_wait_s=load_wait_s)
-    return ModelPool(Catalogue(entries), loads, limits)
+    return ModelPool(Catalogue(entries), loads, limits, Metrics() if metrics is None else metrics)

@@ -14,6 +14,7 @@ from service.errors import (
     Overloaded,
     UnknownModel,
 )
+from service.observability.metrics import Metrics
 from tests.server.pool.fake_loads import FakeLoads, pool_of
 
 pytestmark = pytest.mark.anyio
@@ -70,6 +71,27 @@ async def test_the_bytes_decide_and_not_the_number_alone():
     for name in "abc":
         await use(pool, name)
     assert loads.log == ["load a", "load b", "unload a", "load c"]
+
+
+async def test_loads_and_evictions_are_counted_by_model():
+    loads, metrics = FakeLoads(a=30), Metrics()
+    loads.failures["bad"] = OSError("the disk is full")
+    pool = pool_of(loads, "a", "b", "bad", max_models=1, metrics=metrics)
+    await use(pool, "a")
+    held = metrics.registry.get_sample_value("levserve_model_memory_bytes", {"model_name": "a"})
+    await use(pool, "b")
+    await pool.unload("b")
+    with pytest.raises(ModelLoadFailed):
+        await pool.wait_for("bad")
+
+    def value(name, model, **labels):
+        return metrics.registry.get_sample_value(f"levserve_model_{name}", {"model_name": model, **labels})
+
+    assert (held, value("memory_bytes", "a"), value("memory_bytes", "b")) == (30, 0, 0)
+    assert [value("evictions_total", name) for name in ("a", "b", "bad")] == [1, 0, 0]  # an operator unloaded b
+    assert [value("loads_total", name, outcome="ready") for name in "ab"] == [1, 1]
+    assert value("loads_total", "bad", outcome="failed") == 1
+    assert [value("load_seconds_count", name) for name in ("a", "b", "bad")] == [1, 1, 0]
 
 
 async def test_a_model_with_an_open_request_stays_until_it_has_ended():
