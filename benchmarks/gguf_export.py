@@ -21,9 +21,16 @@ LAYER_NAMES = {
 }
 
 
-def export_gguf(checkpoint: Path, path: Path) -> None:
-    """Write the checkpoint as one file, without a vocabulary, because prompts and answers are token ids."""
-    from gguf import GGUFWriter
+def export_gguf(checkpoint: Path, path: Path, *, is_q8: bool = False) -> None:
+    """Write the checkpoint as one file, without a vocabulary, because prompts and answers are token ids.
+
+    Args:
+        checkpoint: the folder.
+        path: the file to write.
+        is_q8: whether matrices are written in q8_0, as llama.cpp quantizes them, and not in float32.
+    """
+    from gguf import GGMLQuantizationType, GGUFWriter
+    from gguf.quants import quantize
 
     config = json.loads((checkpoint / "config.json").read_text())
     partial = path.with_suffix(".partial")
@@ -40,7 +47,12 @@ def export_gguf(checkpoint: Path, path: Path) -> None:
     writer.add_vocab_size(config["vocab_size"])
     writer.add_tokenizer_model("no_vocab")
     for name, tensor in _read_tensors(checkpoint / "model.safetensors"):
-        writer.add_tensor(_gguf_name(name), _interleaved(name, tensor, config))
+        ordered = _interleaved(name, tensor, config)
+        if is_q8 and ordered.ndim > 1:
+            kind = GGMLQuantizationType.Q8_0
+            writer.add_tensor(_gguf_name(name), quantize(ordered, kind), raw_dtype=kind)
+        else:
+            writer.add_tensor(_gguf_name(name), ordered)
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()

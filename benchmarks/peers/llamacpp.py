@@ -2,7 +2,7 @@
 
     python -m benchmarks.peers.llamacpp CHECKPOINT GGUF
 
-The GGUF file is written from the checkpoint if it does not exist.
+The GGUF file is written from the checkpoint if it does not exist; one whose name ends in `-q8_0.gguf` in q8_0.
 """
 
 import os
@@ -78,7 +78,7 @@ def load() -> tuple[Mapping[str, Generate], dict[str, Any]]:
 
     checkpoint, gguf = Path(sys.argv[1]), Path(sys.argv[2])
     if not gguf.exists():
-        export_gguf(checkpoint, gguf)
+        export_gguf(checkpoint, gguf, is_q8=gguf.stem.endswith("-q8_0"))
     num_threads = os.cpu_count() or 1
     context = BatchedContext(str(gguf), num_threads)
     system = llama_cpp.llama_print_system_info().decode().strip()

@@ -57,6 +57,8 @@ def bundle_key(
     shapes: EngineShapes | EncoderShapes,
     mesh: DeviceMesh,
     quantization: Quantization = Quantization.NONE,
+    *,
+    kv_dtype: np.dtype | None = None,
 ) -> BundleKey:
     """Return the key of the bundle that a model needs; which kernel it uses follows from these."""
     root = Path(service.__file__).parent
@@ -64,6 +66,7 @@ def bundle_key(
         "model": asdict(config),
         "dtype": dtype.name,
         "quantization": quantization,
+        "kv_dtype": kv_dtype.name if kv_dtype is not None else dtype.name,
         "shapes": asdict(shapes),
         "source": source_digest(root, TRACED_SOURCES),
         "mesh": mesh.facts,

@@ -9,9 +9,13 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
 from service.kernels.attention import KVHeads, QueryHeads, Scoring
-from service.kernels.cpu_rows import Block, RowBlock, RowCache, Rows, Run, SlotRows, rows_of, with_rows, write_column
+from service.kernels.cpu_rows import Block, RowCache, Rows, Run, SlotRows, rows_of, with_rows, write_column
+from service.kernels.kv import KV, as_stored
 from service.kernels.paging import Paging
 from service.kernels.reference import MASKED_SCORE, is_visible
+
+# Of the axes of a sequence's new tokens, [token, kv_head, head_dim], those of a run: see `Block`.
+RUN_AXES = ((1, 2, 0), (1, 0, 2), (1, 2, 0), (1, 2, 0))
 
 
 @dataclass(frozen=True)
@@ -31,14 +35,15 @@ class RowAttention(SlotRows):
         """Write the new tokens into their rows and attend over whole blocks."""
         attention = _BlockAttention(scoring)
         run = self._decode if query.shape[1] == 1 else self._prefill
-        attended, rows = run(query, new_keys, new_values, rows_of(cache), paging, attention=attention)
+        rows = rows_of(cache)
+        tokens = as_stored(new_keys, new_values, rows[0][0].keys.dtype)
+        attended, rows = run(query, tokens, rows, paging, attention=attention)
         return attended, with_rows(cache, rows)
 
     def _decode(
         self,
         query: Float[Array, "seq 1 kv_head group head_dim"],
-        new_keys: Float[Array, "seq 1 kv_head head_dim"],
-        new_values: Float[Array, "seq 1 kv_head head_dim"],
+        tokens: KV,
         cache: Rows,
         paging: Paging,
         *,
@@ -55,9 +60,8 @@ class RowAttention(SlotRows):
             blocks = list(cache[index])
             with jax.named_scope("cache_update"):
                 for number, (begin, end) in enumerate(spans):
-                    blocks[number] = write_column(
-                        blocks[number], new_keys[rows, 0], new_values[rows, 0], positions[rows] - begin, end - begin
-                    )
+                    column = tokens.map(lambda new, rows=rows: new[rows, 0])
+                    blocks[number] = write_column(blocks[number], column, positions[rows] - begin, end - begin)
             with jax.named_scope("attention"):
                 visible = positions[rows, None, None, None]
                 attended.append(attention(query[rows, 0], blocks[: len(spans)], visible))
@@ -67,8 +71,7 @@ class RowAttention(SlotRows):
     def _prefill(
         self,
         query: QueryHeads,
-        new_keys: KVHeads,
-        new_values: KVHeads,
+        tokens: KV,
         cache: Rows,
         paging: Paging,
         *,
@@ -81,12 +84,8 @@ class RowAttention(SlotRows):
         positions = paging.positions(num_tokens)
 
         def write(seq: Int[Array, ""] | int, rows: Rows) -> Rows:
-            run = Run(
-                keys=jnp.transpose(new_keys[seq], (1, 2, 0)),
-                values=jnp.transpose(new_values[seq], (1, 0, 2)),
-                start=paging.start[seq],
-                slot=slots[seq],
-            )
+            of_seq = tokens.map(lambda new, axes: jnp.transpose(new[seq], axes), RUN_AXES)
+            run = Run(of_seq, start=paging.start[seq], slot=slots[seq])
             groups = [list(blocks) for blocks in rows]
             for number, span in enumerate(spans):
                 self.write_run(groups, number, span, run)
@@ -121,30 +120,40 @@ class _BlockAttention:
     def __call__(
         self,
         query: Float[Array, "*batch query head_dim"],
-        blocks: Sequence[Block | RowBlock],
+        blocks: Sequence[Block],
         positions: Int[Array, "*#batch #query 1"],
     ) -> Float[Array, "*batch query head_dim"]:
         """Attend from queries at the given positions to the positions that each sees."""
         scaled = query.astype(jnp.float32) * self.scoring.scale  # smaller than the scores
         scores, begin = [], 0
         for block in blocks:
-            scores.append(self._scores(scaled, block.keys, positions, begin))
+            scores.append(self._scores(scaled, block, positions, begin))
             begin += block.keys.shape[-1]
         highest = functools.reduce(jnp.maximum, [jnp.max(part, axis=-1, keepdims=True) for part in scores])
         weights = [jnp.exp(part - highest) for part in scores]
         sums = [jnp.sum(part, axis=-1, keepdims=True) for part in weights]
-        products = [jnp.matmul(part, block.values) for part, block in zip(weights, blocks, strict=True)]
+        products = [_weighted(part, block) for part, block in zip(weights, blocks, strict=True)]
         return (sum(products[1:], products[0]) / sum(sums[1:], sums[0])).astype(query.dtype)
 
     def _scores(
         self,
         query: Float[Array, "*batch query head_dim"],
-        keys: Float[Array, "*batch head_dim position"],
+        block: Block,
         positions: Int[Array, "*#batch #query 1"],
         begin: int,
     ) -> Float[Array, "*batch query position"]:
+        keys = block.keys if block.key_scales is None else block.keys.astype(jnp.float32)
         scores = jnp.matmul(query, keys, preferred_element_type=jnp.float32)
+        if block.key_scales is not None:
+            scores = scores * block.key_scales
         if self.scoring.soft_cap is not None:
             scores = self.scoring.soft_cap * jnp.tanh(scores / self.scoring.soft_cap)
-        key_positions = begin + jnp.arange(keys.shape[-1], dtype=jnp.int32)
+        key_positions = begin + jnp.arange(block.keys.shape[-1], dtype=jnp.int32)
         return jnp.where(is_visible(positions, key_positions, self.scoring.sliding_window), scores, MASKED_SCORE)
+
+
+def _weighted(weights: Float[Array, "*batch query position"], block: Block) -> Float[Array, "*batch query head_dim"]:
+    """Return the sum of a block's values by their weights."""
+    if block.value_scales is None:
+        return jnp.matmul(weights, block.values, preferred_element_type=jnp.float32)
+    return jnp.matmul(weights * block.value_scales, block.values.astype(jnp.float32))

@@ -20,48 +20,28 @@ from typing import Any, ClassVar, NamedTuple
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Bool, DTypeLike, Float, Int
+from jaxtyping import Array, DTypeLike, Int, Num
 
 from service.kernels.cache_layout import CacheLayout
+from service.kernels.kv import KV, has_scales
 from service.kernels.paging import Paging, RowPages
 
-Keys = Float[Array, "slot kv_head head_dim position"]
-Values = Float[Array, "slot kv_head position head_dim"]
-
-
-class Block(NamedTuple):
-    """The keys and values of some slots at some positions."""
-
-    keys: Keys
-    values: Values
-
+# The keys and values of some slots at some positions: keys [slot, kv_head, head_dim, position], values
+# [slot, kv_head, position, head_dim], scales [slot, kv_head, 1, position]; of one slot without the first axis.
+Block = KV
+Pages = KV  # of one layer, in addition to its rows, with pages instead of slots
+POSITION_AXES = (3, 2, 3, 3)  # of a block
 
 Rows = tuple[tuple[Block, ...], ...]  # [slot group][context block]
-
-
-class Pages(NamedTuple):
-    """The pages of one layer, in addition to its rows."""
-
-    keys: Float[Array, "page kv_head head_dim position"]
-    values: Float[Array, "page kv_head position head_dim"]
-
 
 # For each context size the blocks of every slot group, and then the pages. Each is made when a step first reaches it.
 RowCache = tuple[Any, ...]
 
 
-class RowBlock(NamedTuple):
-    """One slot's part of a block."""
-
-    keys: Float[Array, "kv_head head_dim position"]
-    values: Float[Array, "kv_head position head_dim"]
-
-
 class Run(NamedTuple):
     """Consecutive tokens of one slot, from a position on."""
 
-    keys: Float[Array, "kv_head head_dim token"]
-    values: Float[Array, "kv_head token head_dim"]
+    tokens: KV  # in the axes of a block, without slots
     start: Int[Array, ""]
     slot: Int[Array, ""]
 
@@ -84,13 +64,17 @@ class SlotRows:
 
         def empty(number: int, num_positions: int) -> Block:
             keys = jnp.zeros((number, num_kv_heads, head_dim, num_positions), dtype)
-            return Block(keys, jnp.zeros((number, num_kv_heads, num_positions, head_dim), dtype))
+            block = Block(keys, jnp.zeros((number, num_kv_heads, num_positions, head_dim), dtype))
+            if not has_scales(dtype):
+                return block
+            scales = jnp.zeros((number, num_kv_heads, 1, num_positions), jnp.float32)
+            return Block(*block[:2], scales, jnp.zeros_like(scales))
 
         contexts = tuple(
             tuple(empty(last - first, end - begin) for first, last in _spans(layout.slot_sizes))
             for begin, end in _spans(layout.context_sizes)
         )
-        return (*contexts, Pages(*empty(layout.num_pages, layout.page_size)))
+        return (*contexts, empty(layout.num_pages, layout.page_size))
 
     def save(self, layers: Sequence[RowCache], pages: RowPages) -> list[RowCache]:
         """Copy pages out of a slot's rows."""
@@ -122,18 +106,17 @@ class SlotRows:
             block = groups[index][number]
             is_here = (run.slot >= first) & (run.slot < last)
             slot = jnp.clip(run.slot - first, 0, last - first - 1)
-            keys = _write_window(block.keys, run.keys, slot, run.start - begin, is_here, axis=3)
-            values = _write_window(block.values, run.values, slot, run.start - begin, is_here, axis=2)
-            groups[index][number] = Block(keys, values)
+            write = functools.partial(_write_window, slot=slot, start=run.start - begin, is_here=is_here)
+            groups[index][number] = block.map(write, run.tokens, POSITION_AXES)
 
-    def row_block(self, groups: Sequence[Sequence[Block]], number: int, slot: Int[Array, ""]) -> RowBlock:
+    def row_block(self, groups: Sequence[Sequence[Block]], number: int, slot: Int[Array, ""]) -> Block:
         """Return one slot's part of a context block."""
         found = None
         for index, (first, last) in enumerate(self.slot_spans):
             local = jnp.clip(slot - first, 0, last - first - 1)
-            block = groups[index][number]
-            row = RowBlock(_row_of(block.keys, local), _row_of(block.values, local))
-            found = row if found is None else _choose((slot >= first) & (slot < last), row, found)
+            row = groups[index][number].map(functools.partial(_row_of, slot=local))
+            is_here = (slot >= first) & (slot < last)
+            found = row if found is None else row.map(functools.partial(jnp.where, is_here), found)
         assert found is not None, "a layout has at least one group of slots"
         return found
 
@@ -170,40 +153,34 @@ def with_rows(cache: RowCache, rows: Sequence[Sequence[Block]]) -> RowCache:
     return (*zip(*rows, strict=True), cache[-1])
 
 
-def write_column(
-    block: Block,
-    keys: Float[Array, "slot kv_head head_dim"],
-    values: Float[Array, "slot kv_head head_dim"],
-    positions: Int[Array, " slot"],
-    size: int,
-) -> Block:
-    """Write one token per slot; a position outside the block is dropped."""
-    if keys.shape[0] == 1:
+def write_column(block: Block, tokens: KV, positions: Int[Array, " slot"], size: int) -> Block:
+    """Write one token per slot, as [slot, kv_head, head_dim]; a position outside the block is dropped."""
+    if len(positions) == 1:
         # XLA turns a scatter into one slot into an update per reader, each on a copy of the block. A window of one
         # token behind a barrier stays a single update in place.
         slot, is_here = jnp.zeros((), jnp.int32), positions[0] >= 0
-        written = Block(
-            _write_window(block.keys, keys[0, :, :, None], slot, positions[0], is_here, axis=3),
-            _write_window(block.values, values[0, :, None], slot, positions[0], is_here, axis=2),
-        )
-        return jax.lax.optimization_barrier(written)
-    rows = jnp.arange(keys.shape[0], dtype=jnp.int32)
+        write = functools.partial(_write_window, slot=slot, start=positions[0], is_here=is_here)
+        columns = tokens.map(lambda token, axis: jnp.expand_dims(token[0], axis - 1), POSITION_AXES)
+        return jax.lax.optimization_barrier(block.map(write, columns, POSITION_AXES))
+    rows = jnp.arange(len(positions), dtype=jnp.int32)
     inside = jnp.where((positions >= 0) & (positions < size), positions, size)
-    return Block(
-        block.keys.at[rows, :, :, inside].set(keys.astype(block.keys.dtype), mode="drop"),
-        block.values.at[rows, :, inside].set(values.astype(block.values.dtype), mode="drop"),
-    )
+
+    def scatter(old: Array, new: Array, axis: int) -> Array:
+        place = old.at[rows, :, :, inside] if axis == 3 else old.at[rows, :, inside]
+        return place.set(new.astype(old.dtype), mode="drop")
+
+    return block.map(scatter, tokens, POSITION_AXES)
 
 
 def _write_window(
-    block: Float[Array, "slot a b c"],
-    chunk: Float[Array, "a p q"],
+    block: Num[Array, "slot a b c"],
+    chunk: Num[Array, "a p q"],
+    axis: int,
+    *,
     slot: Int[Array, ""],
     start: Int[Array, ""],
     is_here: Array,
-    *,
-    axis: int,
-) -> Float[Array, "slot a b c"]:
+) -> Num[Array, "slot a b c"]:
     """Write a run of tokens into one slot's row, as far as it lies within the block.
 
     A window as long as the run is read, merged and written back, so the cost does not depend on the block's size. The
@@ -227,43 +204,31 @@ def _write_window(
 
 def _save_page(part: _CopyPart, blocks: list[Block], index: Int[Array, ""], saved: list[Pages]) -> list[Pages]:
     """Copy one page of every layer."""
-    _, num_kv_heads, page_size, head_dim = saved[0].values.shape
-    position, page = part.start + index * page_size, part.ids[index]
+    position, page = part.start + index * saved[0].values.shape[2], part.ids[index]
 
-    def copy(block: Block, old: Pages) -> Pages:
-        keys = jax.lax.dynamic_slice(block.keys, (part.slot, 0, 0, position), (1, num_kv_heads, head_dim, page_size))
-        values = jax.lax.dynamic_slice(
-            block.values, (part.slot, 0, position, 0), (1, num_kv_heads, page_size, head_dim)
-        )
-        return Pages(
-            jax.lax.dynamic_update_slice(old.keys, keys, (page, 0, 0, 0)),
-            jax.lax.dynamic_update_slice(old.values, values, (page, 0, 0, 0)),
-        )
+    def copy(rows: Array, pages: Array, axis: int) -> Array:
+        copied = jax.lax.dynamic_slice(rows, _offsets(part.slot, position, axis), (1, *pages.shape[1:]))
+        return jax.lax.dynamic_update_slice(pages, copied, (page, 0, 0, 0))
 
-    return list(map(copy, blocks, saved))
+    return [block.map(copy, old, POSITION_AXES) for block, old in zip(blocks, saved, strict=True)]
 
 
 def _restore_page(part: _CopyPart, saved: list[Pages], index: Int[Array, ""], blocks: list[Block]) -> list[Block]:
     """Copy one page of every layer."""
     position, page = part.start + index * saved[0].values.shape[2], part.ids[index]
 
-    def copy(source: Pages, block: Block) -> Block:
-        keys = jax.lax.dynamic_slice_in_dim(source.keys, page, 1, 0)
-        values = jax.lax.dynamic_slice_in_dim(source.values, page, 1, 0)
-        return Block(
-            jax.lax.dynamic_update_slice(block.keys, keys, (part.slot, 0, 0, position)),
-            jax.lax.dynamic_update_slice(block.values, values, (part.slot, 0, position, 0)),
-        )
+    def copy(rows: Array, pages: Array, axis: int) -> Array:
+        copied = jax.lax.dynamic_slice_in_dim(pages, page, 1, 0)
+        return jax.lax.dynamic_update_slice(rows, copied, _offsets(part.slot, position, axis))
 
-    return list(map(copy, saved, blocks))
+    return [block.map(copy, source, POSITION_AXES) for block, source in zip(blocks, saved, strict=True)]
 
 
-def _choose(condition: Bool[Array, ""], one: RowBlock, other: RowBlock) -> RowBlock:
-    """Select one of two blocks."""
-    return RowBlock(jnp.where(condition, one.keys, other.keys), jnp.where(condition, one.values, other.values))
+def _offsets(slot: Int[Array, ""], position: Int[Array, ""], axis: int) -> tuple[Int[Array, ""] | int, ...]:
+    return tuple(slot if a == 0 else (position if a == axis else 0) for a in range(4))
 
 
-def _row_of(block: Float[Array, "slot a b c"], slot: Int[Array, ""]) -> Float[Array, "a b c"]:
+def _row_of(block: Num[Array, "slot a b c"], slot: Int[Array, ""]) -> Num[Array, "a b c"]:
     return jax.lax.dynamic_index_in_dim(block, slot, 0, keepdims=False)
 
 

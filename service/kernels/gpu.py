@@ -81,6 +81,7 @@ class TritonAttention(PagedReference):
             group=group,
             page_size=page_size,
             scoring=scoring,
+            has_scales=pages.key_scales is not None,
         )
         with jax.named_scope("attention"):
             rows = jnp.moveaxis(query, 2, 1).reshape(num_seqs, num_kv_heads, width * group, head_dim)
@@ -100,6 +101,10 @@ class TritonAttention(PagedReference):
         pages_spec = pl.BlockSpec(
             (pages.keys.shape[0], None, *pages.keys.shape[2:]), lambda i, head, seq: (0, head, 0, 0)
         )
+        scales = [part for part in (pages.key_scales, pages.value_scales) if part is not None]
+        scales_spec = pl.BlockSpec(
+            (pages.keys.shape[0], None, pages.keys.shape[2], 1), lambda i, head, seq: (0, head, 0, 0)
+        )
         number_spec = pl.BlockSpec((None,), lambda i, head, seq: (seq,))
         table_spec = pl.BlockSpec((None, paging.page_table.shape[1]), lambda i, head, seq: (seq, 0))
         if splits == 1:
@@ -118,13 +123,21 @@ class TritonAttention(PagedReference):
         outputs = pl.pallas_call(
             functools.partial(attend_tile, tile=tile),
             grid=(num_blocks * splits, num_kv_heads, num_seqs),
-            in_specs=[row_spec, pages_spec, pages_spec, table_spec, number_spec, number_spec],
+            in_specs=[
+                row_spec,
+                pages_spec,
+                pages_spec,
+                table_spec,
+                number_spec,
+                number_spec,
+                *[scales_spec] * len(scales),
+            ],
             out_specs=out_specs,
             out_shape=out_shapes,
             compiler_params=plgpu.CompilerParams(num_warps=NUM_WARPS, num_stages=NUM_STAGES),
             interpret=self.interpret,
             name="paged_attention",
-        )(rows, pages.keys, pages.values, paging.page_table, paging.start, paging.num_tokens)
+        )(rows, pages.keys, pages.values, paging.page_table, paging.start, paging.num_tokens, *scales)
         return outputs[0] if splits == 1 else _join(*outputs).astype(rows.dtype)
 
 

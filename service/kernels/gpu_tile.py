@@ -4,6 +4,7 @@ Masks select. A key or value outside a sequence's tokens is never loaded, and a 
 is computed from it, so a NaN at a masked position has no effect.
 """
 
+import functools
 import math
 from dataclasses import dataclass
 from typing import Any
@@ -28,10 +29,13 @@ class Tile:
 
     num_rows: int  # query rows of one program
     num_positions: int  # key positions of one tile step, which is one iteration of the program's loop
-    num_splits: int  # programs that share the context of the same query rows
+    # Programs that share the context of the same query rows. Each of several also gives the highest score of each row
+    # and the sum of its weights, [row].
+    num_splits: int
     group: int  # query heads of a KV head, and so query rows of one token
     page_size: int  # token positions
     scoring: Scoring
+    has_scales: bool = False  # whether keys and values have scales, [page, position, 1]
 
 
 def attend_tile(  # noqa: PLR0917 (Pallas gives them by position)
@@ -41,8 +45,7 @@ def attend_tile(  # noqa: PLR0917 (Pallas gives them by position)
     table_ref: Ref,  # [page], of this sequence
     start_ref: Ref,  # []
     num_tokens_ref: Ref,  # []
-    out_ref: Ref,  # [row, dim]
-    *unfinished_refs: Ref,  # the highest score and the sum of each row, [row]; only if the context is split
+    *refs: Ref,  # see `Tile.has_scales`; then the result, [row, dim]; then see `Tile.num_splits`
     tile: Tile,
 ) -> None:
     """Attend from each query row to the visible positions of this program's span; dim is head_dim plus padding."""
@@ -53,27 +56,27 @@ def attend_tile(  # noqa: PLR0917 (Pallas gives them by position)
     first, last, end = _span(block, split, start, num_tokens, tile)
     query = query_ref[...]
     head_dim = keys_ref.shape[-1]
-    columns = jnp.arange(query.shape[1], dtype=jnp.int32)[None, :]
-
-    def load(
-        ref: Ref, pages: Int[Array, " position"], key_positions: Int[Array, " position"]
-    ) -> Float[Array, "position dim"]:
-        mask = (key_positions < end)[:, None] & (columns < head_dim)
-        vectors = ref.at[pages[:, None], (key_positions % tile.page_size)[:, None], columns]
-        return plgpu.load(vectors, mask=mask, other=0)
+    scale_refs, (out_ref, *unfinished_refs) = (refs[:2], refs[2:]) if tile.has_scales else ((), refs)
+    load = functools.partial(_load, like=query, head_dim=head_dim, end=end, tile=tile)
+    load_scales = functools.partial(_load_scales, end=end, tile=tile)
 
     def step(index: Scalar, carry: tuple[Array, ...]) -> tuple[Array, ...]:
         highest, total, weighted = carry  # [row], [row], [row, dim]
         key_positions = index * tile.num_positions + jnp.arange(tile.num_positions, dtype=jnp.int32)
         pages = plgpu.load(table_ref.at[key_positions // tile.page_size], mask=key_positions < end, other=0)
         keys = load(keys_ref, pages, key_positions)
-        scores = _scores(query, keys, tile)
+        products = _product(query, keys, is_transposed=True)
+        if scale_refs:
+            products = products * load_scales(scale_refs[0], pages, key_positions)
+        scores = _scores(products, tile)
         visible = is_visible(positions[:, None], key_positions, tile.scoring.sliding_window)
         new_highest = jnp.maximum(highest, jnp.max(jnp.where(visible, scores, MASKED_SCORE), axis=1))
         weights = jnp.where(visible, jnp.exp2(scores - new_highest[:, None]), 0)
         values = load(values_ref, pages, key_positions)
         decay = jnp.exp2(highest - new_highest)
         total = total * decay + jnp.sum(weights, axis=1)
+        if scale_refs:
+            weights = weights * load_scales(scale_refs[1], pages, key_positions)
         weighted = weighted * decay[:, None] + _product(weights.astype(values.dtype), values)
         return new_highest, total, weighted
 
@@ -90,6 +93,31 @@ def attend_tile(  # noqa: PLR0917 (Pallas gives them by position)
         # A padded query row sees no position: 0 / 1.
         weighted = weighted / jnp.where(total == 0, 1, total)[:, None]
     out_ref[...] = weighted.astype(out_ref.dtype)
+
+
+def _load(
+    ref: Ref,
+    pages: Int[Array, " position"],
+    key_positions: Int[Array, " position"],
+    *,
+    like: Float[Array, "row dim"],
+    head_dim: int,
+    end: Scalar,
+    tile: Tile,
+) -> Float[Array, "position dim"]:
+    """Return the keys or values of positions before `end`, and zeros for others and padding, in the query's dtype."""
+    columns = jnp.arange(like.shape[1], dtype=jnp.int32)[None, :]
+    mask = (key_positions < end)[:, None] & (columns < head_dim)
+    vectors = ref.at[pages[:, None], (key_positions % tile.page_size)[:, None], columns]
+    return plgpu.load(vectors, mask=mask, other=0).astype(like.dtype)
+
+
+def _load_scales(
+    ref: Ref, pages: Int[Array, " position"], key_positions: Int[Array, " position"], *, end: Scalar, tile: Tile
+) -> Float[Array, "1 position"]:
+    """Return the scales of positions before `end`, and zeros for others."""
+    scales = ref.at[pages, key_positions % tile.page_size, jnp.zeros_like(pages)]
+    return plgpu.load(scales, mask=key_positions < end, other=0)[None, :]
 
 
 def _span(block: Scalar, split: Scalar, start: Scalar, num_tokens: Scalar, tile: Tile) -> tuple[Scalar, Scalar, Scalar]:
@@ -111,15 +139,12 @@ def _span(block: Scalar, split: Scalar, start: Scalar, num_tokens: Scalar, tile:
     return first, jnp.minimum(first + share, last_step), end
 
 
-def _scores(
-    query: Float[Array, "row dim"], keys: Float[Array, "position dim"], tile: Tile
-) -> Float[Array, "row position"]:
+def _scores(products: Float[Array, "row position"], tile: Tile) -> Float[Array, "row position"]:
     """Return attention scores in units of log 2."""
-    scores = _product(query, keys, is_transposed=True)
     scale, soft_cap = tile.scoring.scale, tile.scoring.soft_cap
     if soft_cap is None:
-        return scores * (scale * LOG2_E)
-    return jnp.tanh(scores * (scale / soft_cap)) * (soft_cap * LOG2_E)
+        return products * (scale * LOG2_E)
+    return jnp.tanh(products * (scale / soft_cap)) * (soft_cap * LOG2_E)
 
 
 def _product(

@@ -1,5 +1,7 @@
 """Hardware limits of the attention kernels: plain numbers, shared by the choice of a kernel and the kernels."""
 
+import numpy as np
+
 TPU_LANES = 128  # width of a vector register; ragged paged attention takes heads of exactly this many dimensions
 TPU_SUBLANE_COUNTS = (1, 2, 4)  # parts of a tile of 8 sublanes that ragged paged attention takes
 # Page tables lie in the scalar memory, 1 MiB up to v6e, of which the kernel and its other arguments take a part.
@@ -10,3 +12,11 @@ AMPERE = (8, 0)  # the first CUDA compute capability whose tensor cores support 
 
 # The largest value that quantization gives an int8; -128 is left out, so that a number and its negative round alike.
 INT8_MAX = 127
+# By dtype of cached keys and values that have scales, the largest number that an element becomes.
+LARGEST_CACHED = {"int8": float(INT8_MAX), "float8_e4m3fn": 448.0}
+SCALE_BYTES = 4  # of a cached key's or value's scale, a float32
+
+
+def vector_bytes(cached_head_dim: int, dtype: np.dtype) -> int:
+    """Return the bytes of one cached key or value, its scale included."""
+    return cached_head_dim * dtype.itemsize + (SCALE_BYTES if dtype.name in LARGEST_CACHED else 0)

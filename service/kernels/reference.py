@@ -1,28 +1,25 @@
 """Attention over pages, slow and obviously right: the oracle for every other kernel."""
 
+import functools
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import ClassVar, NamedTuple
+from typing import ClassVar
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Bool, DTypeLike, Float, Int
+from jaxtyping import Array, Bool, DTypeLike, Int, Num
 
 from service.kernels.attention import KVHeads, QueryHeads, Scoring
 from service.kernels.cache_layout import CacheLayout
+from service.kernels.kv import KV, as_stored, has_scales
 from service.kernels.paging import Paging, RowPages
 
 # Finite, so that a padded sequence, whose positions are all masked, stays free of NaN.
 MASKED_SCORE = -1e30
 
 
-class KVPages(NamedTuple):
-    """The keys and values of one layer, page by page."""
-
-    keys: Float[Array, "page kv_head position head_dim"]
-    values: Float[Array, "page kv_head position head_dim"]
-
-
+# The keys and values of one layer, page by page: [page, kv_head, position, head_dim], scales with 1 for head_dim.
+KVPages = KV
 PagedCache = tuple[KVPages]  # of one part
 
 
@@ -35,7 +32,11 @@ class PagedReference:
     def initial_cache(self, layout: CacheLayout, *, num_kv_heads: int, head_dim: int, dtype: DTypeLike) -> PagedCache:
         """Return empty pages."""
         shape = (layout.num_pages, num_kv_heads, layout.page_size, head_dim)
-        return (KVPages(keys=jnp.zeros(shape, dtype), values=jnp.zeros(shape, dtype)),)
+        pages = KVPages(jnp.zeros(shape, dtype), jnp.zeros(shape, dtype))
+        if not has_scales(dtype):
+            return (pages,)
+        scales = jnp.zeros((*shape[:-1], 1), jnp.float32)
+        return (KVPages(*pages[:2], scales, jnp.zeros_like(scales)),)
 
     def attend(
         self,
@@ -55,7 +56,7 @@ class PagedReference:
         with jax.named_scope("cache_update"):
             pages = write_tokens(cache[0], new_keys, new_values, paging)
         with jax.named_scope("attention"):
-            keys, values = _read(pages.keys, paging), _read(pages.values, paging)
+            keys, values = _wide(pages, paging, query.dtype)
             scores = jnp.einsum("stkgd,skcd->skgtc", query, keys, preferred_element_type=jnp.float32) * scoring.scale
             if scoring.soft_cap is not None:
                 scores = scoring.soft_cap * jnp.tanh(scores / scoring.soft_cap)
@@ -92,20 +93,29 @@ def is_visible(
 
 def write_tokens(pages: KVPages, new_keys: KVHeads, new_values: KVHeads, paging: Paging) -> KVPages:
     """Put each new token's keys and values into its page; padding is dropped."""
-    return KVPages(_write(pages.keys, new_keys, paging), _write(pages.values, new_values, paging))
+    return pages.map(functools.partial(_write, paging=paging), as_stored(new_keys, new_values, pages.keys.dtype))
+
+
+def _wide(pages: KVPages, paging: Paging, dtype: DTypeLike) -> tuple[Array, Array]:
+    """Return each sequence's keys and values, [seq, kv_head, context, head_dim]."""
+    found = pages.map(functools.partial(_read, paging=paging))
+    if found.key_scales is None or found.value_scales is None:
+        return found.keys.astype(dtype), found.values.astype(dtype)
+    keys, values = found.keys.astype(jnp.float32), found.values.astype(jnp.float32)
+    return (keys * found.key_scales).astype(dtype), (values * found.value_scales).astype(dtype)
 
 
 def _write(
-    pages: Float[Array, "page kv_head position head_dim"], new: KVHeads, paging: Paging
-) -> Float[Array, "page kv_head position head_dim"]:
+    pages: Num[Array, "page kv_head position head_dim"], new: Num[Array, "seq token kv_head head_dim"], paging: Paging
+) -> Num[Array, "page kv_head position head_dim"]:
     num_pages, _, page_size, _ = pages.shape
     page_ids, offsets = paging.destinations(new.shape[1], num_pages=num_pages, page_size=page_size)
     return pages.at[page_ids, :, offsets].set(new.astype(pages.dtype), mode="drop")
 
 
 def _read(
-    pages: Float[Array, "page kv_head position head_dim"], paging: Paging
-) -> Float[Array, "seq kv_head context head_dim"]:
+    pages: Num[Array, "page kv_head position head_dim"], paging: Paging
+) -> Num[Array, "seq kv_head context head_dim"]:
     """Gather each sequence's pages into one context, padded to the width of the page table."""
     gathered = pages[paging.page_table]  # [seq, page, kv_head, position, head_dim]
     by_head = jnp.moveaxis(gathered, 2, 1)

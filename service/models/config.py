@@ -59,9 +59,9 @@ class DecoderConfig:
         assert self.group_size % copies == 0, "the number of devices was chosen to divide the query heads"
         return replace(self, num_kv_heads=self.num_kv_heads * copies, kv_copies=self.kv_copies * copies)
 
-    def kv_bytes_per_token(self, itemsize_bytes: int) -> int:
-        """Return the bytes of the keys and values of one token position in all layers together."""
-        return 2 * self.num_layers * self.num_kv_heads * self.head_dim * itemsize_bytes
+    def kv_bytes_per_token(self, vector_bytes: int) -> int:
+        """Return the bytes of the keys and values of one token position in all layers, from those of each vector."""
+        return 2 * self.num_layers * self.num_kv_heads * vector_bytes
 
     def sliding_window(self, layer: int) -> int | None:
         """Return the window of one layer in tokens, or None."""

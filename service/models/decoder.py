@@ -41,11 +41,12 @@ class Decoder:
     """A decoder of one geometry, in one dtype; a `PagedDecoder`."""
 
     config: DecoderConfig
-    dtype: np.dtype = FLOAT32  # of activations, cache, and weights that are not quantized
+    dtype: np.dtype = FLOAT32  # of activations, and of weights that are not quantized
     kernel: AttentionKernel = REFERENCE
     num_splits: NumSplits = UNSPLIT  # of weights, for their products
     quantization: Quantization = Quantization.NONE
     mesh: DeviceMesh | None = None  # devices that share each step, by KV heads, MLP and vocabulary; None for one
+    kv_dtype: np.dtype | None = None  # of the cache; None for that of activations
 
     @property
     def shardings(self) -> Shardings | None:
@@ -84,7 +85,10 @@ class Decoder:
         config = self.config
         return self._by_part(
             self._kernel.initial_cache(
-                layout, num_kv_heads=config.num_kv_heads, head_dim=config.head_dim, dtype=self.dtype
+                layout,
+                num_kv_heads=config.num_kv_heads,
+                head_dim=config.head_dim,
+                dtype=self.dtype if self.kv_dtype is None else self.kv_dtype,
             )
             for _ in group.layers
         )

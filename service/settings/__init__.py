@@ -77,9 +77,14 @@ class Settings(ModelSettings):
     )
     quantization: Literal["none", "int8"] = Field(
         default="none",
-        description="The storage of weights. `none`: as in the checkpoint, in DTYPE unless it has a "
-        "quantization_config, then in int8. `int8`: in 8 bits with a scale for each row, quantized while the "
-        "checkpoint is read; products quantize each token as well. See docs/quantization.md.",
+        description="The storage of weights. `none`: as in the checkpoint, in DTYPE, or in int8 if it has a "
+        "quantization_config. `int8`: in 8 bits with a scale for each row, quantized while the checkpoint is read; "
+        "products quantize each token as well. See docs/quantization.md.",
+    )
+    kv_dtype: Literal["auto", "bfloat16", "int8", "fp8"] = Field(
+        default="auto",
+        description="The dtype of cached keys and values. `auto`: that of activations. `int8` (on a CPU or a GPU) and "
+        "`fp8` (float8_e4m3fn, on a CPU): in 8 bits with a scale for each token and KV head. See docs/quantization.md.",
     )
     max_model_len: int | None = Field(
         default=None,

@@ -1,9 +1,19 @@
-"""The dtype to compute in; needs no jax."""
+"""The dtypes to compute in and to cache in; needs no jax."""
 
 from collections.abc import Mapping
 from typing import Any
 
+import ml_dtypes
 import numpy as np
+
+from service.device.memory import Device
+from service.errors import SettingsError
+
+KV_DTYPES = {
+    "bfloat16": np.dtype(ml_dtypes.bfloat16),
+    "int8": np.dtype(np.int8),
+    "fp8": np.dtype(ml_dtypes.float8_e4m3fn),
+}
 
 
 def choose_dtype(wanted: str, hub_config: Mapping[str, Any], platform: str) -> np.dtype:
@@ -18,3 +28,25 @@ def choose_dtype(wanted: str, hub_config: Mapping[str, Any], platform: str) -> n
         return np.dtype(wanted)
     saved = hub_config.get("dtype") or hub_config.get("torch_dtype") or "bfloat16"
     return np.dtype("float32" if platform == "cpu" else str(saved))
+
+
+def choose_kv_dtype(wanted: str, dtype: np.dtype, device: Device) -> np.dtype:
+    """Return the dtype of cached keys and values.
+
+    Args:
+        wanted: KV_DTYPE; `auto` is the dtype of activations.
+        dtype: of activations.
+        device: whose attention kernel reads them.
+
+    Raises:
+        SettingsError: the kernel does not read this one.
+    """
+    chosen = KV_DTYPES.get(wanted, dtype)
+    if chosen == dtype:
+        return chosen
+    if device.platform == "tpu":
+        reason = f"{wanted}, and the attention kernel of a TPU reads keys and values in DTYPE alone, here {dtype.name}"
+        raise SettingsError("KV_DTYPE", f"is {reason}. Set it to auto.")
+    if wanted == "fp8" and device.platform == "gpu":
+        raise SettingsError("KV_DTYPE", "is fp8, which the attention kernel of a GPU does not read. Set it to int8.")
+    return chosen

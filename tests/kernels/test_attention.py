@@ -39,6 +39,9 @@ VARIANTS = {
 }
 
 
+STORED = ("bfloat16", "int8", "float8_e4m3fn")
+
+
 @functools.cache
 def compiled_attend(kernel, scoring):
     """Compile each shape once for all tests."""
@@ -48,11 +51,11 @@ def compiled_attend(kernel, scoring):
 class Both:
     """A kernel and the reference, fed alike."""
 
-    def __init__(self, kernel, scoring, context_sizes=LAYOUT.context_sizes):
+    def __init__(self, kernel, scoring, context_sizes=LAYOUT.context_sizes, dtype="float32"):
         self.context_sizes = context_sizes
         self.kernels = (PagedReference(), kernel)
         self.caches = [
-            k.initial_cache(LAYOUT, num_kv_heads=NUM_KV_HEADS, head_dim=HEAD_DIM, dtype=jnp.float32)
+            k.initial_cache(LAYOUT, num_kv_heads=NUM_KV_HEADS, head_dim=HEAD_DIM, dtype=jnp.dtype(dtype))
             for k in self.kernels
         ]
         self.attend = [compiled_attend(k, scoring) for k in self.kernels]
@@ -97,8 +100,19 @@ class Both:
 @pytest.mark.parametrize("name", KERNELS)
 def test_a_kernel_gives_what_the_reference_gives(name, variant):
     scoring, slot_sizes, context_sizes = VARIANTS[variant]
-    both = Both(KERNELS[name], scoring, context_sizes)
-    for _ in range(60):
+    run_steps(Both(KERNELS[name], scoring, context_sizes), slot_sizes, 60)
+
+
+@pytest.mark.parametrize("dtype", STORED)
+@pytest.mark.parametrize("name", KERNELS)
+def test_a_cache_of_another_dtype_gives_what_the_reference_gives_with_the_same(name, dtype):
+    scoring, slot_sizes, context_sizes = VARIANTS["window, soft cap"]
+    run_steps(Both(KERNELS[name], scoring, context_sizes[-1:], dtype), (1, *slot_sizes), 20)
+
+
+def run_steps(both: Both, slot_sizes: tuple[int, ...], num_steps: int) -> None:
+    """Run random steps of prefill and decode."""
+    for _ in range(num_steps):
         if both.random.rand() < 0.4:
             width = int(both.random.choice(CHUNKS))
             slot = both.random.randint(LAYOUT.num_slots)
@@ -114,10 +128,11 @@ def test_a_kernel_gives_what_the_reference_gives(name, variant):
             both.step(1, {slot: (slot, 1) for slot in active}, num_rows=num_rows)
 
 
+@pytest.mark.parametrize("dtype", ["float32", "int8"])
 @pytest.mark.parametrize("name", KERNELS)
-def test_a_prefix_copied_through_pages_gives_what_the_original_gives(name):
+def test_a_prefix_copied_through_pages_gives_what_the_original_gives(name, dtype):
     kernel = KERNELS[name]
-    both = Both(kernel, PLAIN)
+    both = Both(kernel, PLAIN, dtype=dtype)
     both.step(12, {0: (1, 11)}, num_rows=1)
     both.step(12, {0: (1, 9)}, num_rows=1)
     # Three of the five pages that slot 1 has filled, with padding in the copies; the reference shares them in place.

@@ -22,6 +22,7 @@ SHAPES = {
     "dimensions to pad": {"num_seqs": 2, "width": 16, "head_dim": 80},
     "float32": {"num_seqs": 2, "width": 16, "dtype": "float32"},
 }
+
 KERNELS = {
     "NVIDIA L4": (TritonAttention(), AbstractDevice("NVIDIA L4", None, platform="gpu"), "cuda", "__gpu$xla.gpu.triton"),
     "NVIDIA H100": (
@@ -46,6 +47,14 @@ def test_a_kernel_lowers_for_its_device(device, shape):
     assert target in lowered.as_text()
 
 
+@pytest.mark.filterwarnings("ignore:The Pallas Triton backend is deprecated:DeprecationWarning")
+def test_a_gpu_reads_a_cache_in_int8():
+    kernel, abstract_device, platform, target = KERNELS["NVIDIA L4"]
+    with use_abstract_mesh(AbstractMesh((), (), abstract_device=abstract_device)):
+        lowered = lower(kernel, platform, kv_dtype="int8", **SHAPES["decode alone, split context"])
+    assert target in lowered.as_text()
+
+
 def lower(
     kernel,
     platform,
@@ -57,10 +66,12 @@ def lower(
     dtype="bfloat16",
     num_kv_heads=8,
     group=4,
+    kv_dtype=None,
     **options,
 ):
     layout = CacheLayout(4 * num_pages, 16, (num_seqs,), (num_pages * 16,))
-    make = functools.partial(kernel.initial_cache, layout, num_kv_heads=num_kv_heads, head_dim=head_dim, dtype=dtype)
+    cached = {"num_kv_heads": num_kv_heads, "head_dim": head_dim, "dtype": jnp.dtype(kv_dtype or dtype)}
+    make = functools.partial(kernel.initial_cache, layout, **cached)
     attend = functools.partial(kernel.attend, scoring=Scoring(0.1, **options))
     numbers = jax.ShapeDtypeStruct((num_seqs,), jnp.int32)
     table = jax.ShapeDtypeStruct((num_seqs, num_pages), jnp.int32)

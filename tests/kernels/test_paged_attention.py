@@ -38,6 +38,7 @@ class Case:
     steps: tuple[tuple[int, ...], ...] = ((9, 20, 0, 1), (20, 7, 3, 0), (1, 1, 0, 1))
     num_kv_heads: int = 2
     dtype: str = "float32"
+    kv_dtype: str | None = None  # of the cache, of the reference's too; None for dtype
     options: dict[str, Any] = field(default_factory=dict)
 
     @property
@@ -61,6 +62,16 @@ CASES = {
     ),
     "triton, groups of 3, long, window, soft cap": Case(
         TRITON, group=3, num_kv_heads=1, options={"sliding_window": 200, "soft_cap": 3.0}, **LONG
+    ),
+    "triton, int8 cache, split, soft cap": Case(
+        TRITON,
+        kv_dtype="int8",
+        group=2,
+        num_kv_heads=1,
+        page_size=64,
+        num_pages=5,
+        steps=((300, 2, 0, 1), (1, 1, 0, 1)),
+        options={"soft_cap": 1.5},
     ),
     "ragged, groups of 4": Case(RAGGED, group=4, head_dim=128),
     "ragged, dimensions to pad, window, soft cap": Case(
@@ -97,7 +108,7 @@ class Steps:
         self.strange = pages[NUM_SEQS * case.num_pages :]
         self.lengths = np.zeros(NUM_SEQS, np.int32)
         self.cache = kernel.initial_cache(
-            layout, num_kv_heads=case.num_kv_heads, head_dim=case.head_dim, dtype=self.dtype
+            layout, num_kv_heads=case.num_kv_heads, head_dim=case.head_dim, dtype=jnp.dtype(case.kv_dtype or dtype)
         )
         self.attend = jax.jit(functools.partial(kernel.attend, scoring=Scoring(case.head_dim**-0.5, **case.options)))
 
@@ -135,7 +146,8 @@ class Steps:
         def spoil(leaf: jax.Array) -> jax.Array:
             shape = [1] * leaf.ndim
             shape[0], shape[leaf.shape.index(self.case.page_size, 1)] = is_written.shape
-            return jnp.where(is_written.reshape(shape), leaf, jnp.nan)
+            strange = 77 if leaf.dtype == jnp.int8 else jnp.nan
+            return jnp.where(is_written.reshape(shape), leaf, jnp.full_like(leaf, strange))
 
         self.cache = jax.tree.map(spoil, self.cache)
 

@@ -48,13 +48,18 @@ def test_a_wrong_setting_and_a_text_that_cannot_be_read_are_refused_before_a_mod
 
 
 @pytest.mark.slow
-def test_int8_keeps_the_demo_models_quality(tmp_path: Path, demo_answers, capsys: pytest.CaptureFixture[str]):
+@pytest.mark.parametrize(
+    ("way", "bound"), [("QUANTIZATION=int8", 1.01), ("KV_DTYPE=int8", 1.01), ("KV_DTYPE=fp8", 1.02)]
+)
+def test_8_bits_keep_the_demo_models_quality(
+    way: str, bound: float, tmp_path: Path, demo_answers, capsys: pytest.CaptureFixture[str]
+):
     text = tmp_path / "text.txt"
     text.write_text("\n".join(f"{pair['question']}\n{pair['answer']}" for pair in demo_answers))
-    assert compare(("", "QUANTIZATION=int8"), text, {"model_stream": True}, None) == 0
+    assert compare(("", way), text, {"model_stream": True}, None) == 0
     figures = json.loads(capsys.readouterr().out)
     assert figures["tokens"] > 400
-    assert figures["perplexity_ratio"] < 1.01
+    assert figures["perplexity_ratio"] < bound
     assert figures["same_greedy_tokens"] > 0.95
     assert 0 < figures["mean_kl"] < 0.01
 

@@ -4,12 +4,15 @@ import logging
 from dataclasses import replace
 from types import SimpleNamespace
 
+import ml_dtypes
+import numpy as np
 import pytest
 
 from service.checkpoint.discover import locate
 from service.errors import DoesNotFit, SettingsError
 from service.kernels.choice import KernelName
 from service.settings import Settings
+from service.start.dtype import choose_kv_dtype
 from service.start.kinds.engine_spec import EngineSpec, choose_engine_spec
 from service.storage.local import LocalSource
 from tests.device.devices import NamedDevice
@@ -79,6 +82,28 @@ def test_int8_weights_are_planned_split_and_keyed_with_a_scale_for_each_row():
     assert recipe["layers.0.gate_up.scale"] == ("float32", [None, "model"])
     assert recipe["layers.0.down.scale"] == ("float32", [None])
     assert recipe["final_norm"] == ("bfloat16", [None])
+
+
+def test_a_cache_in_8_bits_is_planned_and_keyed_with_a_scale_for_each_token_and_head():
+    wide, stored = plan(1), plan(1, kv_dtype="int8")
+    assert stored.key.differences(wide.key.inputs) == ["kv_dtype"]
+    assert (wide.shapes, wide.names, wide.weights_bytes) == (stored.shapes, stored.names, stored.weights_bytes)
+    positions = wide.shapes.num_pages * wide.shapes.page_size
+    # Of each of 2 heads' keys and values in 4 layers: 32 elements of bfloat16, or of int8 and a scale of float32.
+    assert wide.memory_bytes - stored.memory_bytes == positions * 2 * 4 * 2 * (32 * 2 - (32 + 4))
+    assert stored.ready_facts["kv_dtype"] == "int8"
+
+
+@pytest.mark.parametrize(
+    ("platform", "kv_dtype", "remedy"),
+    [
+        ("tpu", "int8", "DTYPE alone, here bfloat16. Set it to auto"),
+        ("gpu", "fp8", "a GPU does not read. Set it to int8"),
+    ],
+)
+def test_a_cache_that_a_kernel_does_not_read_is_refused(platform: str, kv_dtype: str, remedy: str):
+    with pytest.raises(SettingsError, match=f"KV_DTYPE: is {kv_dtype}.*{remedy}"):
+        choose_kv_dtype(kv_dtype, np.dtype(ml_dtypes.bfloat16), SimpleNamespace(platform=platform))
 
 
 def test_int8_rows_whose_sums_could_overflow_are_refused():

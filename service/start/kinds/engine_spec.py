@@ -18,6 +18,7 @@ from service.engine.sizing import ModelSize, engine_bytes, fit_engine
 from service.engine.steps.names import compile_order, first_names, program_names, sufficient_names
 from service.errors import DoesNotFit, SettingsError
 from service.kernels.choice import HeadShape, KernelChoice, choose_kernel
+from service.kernels.limits import vector_bytes
 from service.models.config import DecoderConfig
 from service.models.decoder_weights import decoder_weight_specs
 from service.models.interface import LayerGroup, PagedDecoder
@@ -27,7 +28,7 @@ from service.models.registry import read_config
 from service.models.weight_shapes import weight_shapes
 from service.settings import Settings
 from service.start.context import StartContext
-from service.start.dtype import choose_dtype
+from service.start.dtype import choose_dtype, choose_kv_dtype
 from service.start.kinds.model_spec import ModelSpec, ProgramNames, weights_bytes
 
 if TYPE_CHECKING:
@@ -47,6 +48,7 @@ class EngineSpec(ModelSpec):
     shapes: EngineShapes
     kernel: KernelChoice
     quantization: Quantization
+    kv_dtype: np.dtype
     taken_bytes: int  # on each device
 
     @cached_property
@@ -86,6 +88,7 @@ class EngineSpec(ModelSpec):
         return {
             "model_type": config.model_type,
             "quantization": self._storage.value,
+            "kv_dtype": self.kv_dtype.name,
             "kv_head_copies": config.kv_copies,
             **asdict(self.shapes),
         }
@@ -100,7 +103,7 @@ class EngineSpec(ModelSpec):
     def ready_facts(self) -> Mapping[str, Any]:
         shapes = self.shapes
         sizes = {"max_model_len": shapes.max_context, "kv_pages": shapes.num_pages, "slots": shapes.num_slots}
-        return {**sizes, **self.number_formats}
+        return {**sizes, **self.number_formats, "kv_dtype": self.kv_dtype.name}
 
     @override
     def model(self) -> PagedDecoder:
@@ -109,7 +112,7 @@ class EngineSpec(ModelSpec):
 
         num_splits = choose_num_splits(self.mesh, self.dtype)
         kernel = self.kernel.kernel(self.shapes.layout)
-        return Decoder(self.config, self.dtype, kernel, num_splits, self.quantization, self.mesh)
+        return Decoder(self.config, self.dtype, kernel, num_splits, self.quantization, self.mesh, self.kv_dtype)
 
     @override
     def programs(self, model: PagedDecoder) -> Sequence[Program]:
@@ -167,6 +170,7 @@ def choose_engine_spec(
     config = config.split_over(mesh.num_devices)
     dtype = choose_dtype(settings.dtype, located.hub_config, mesh.platform)
     quantization = _checked_quantization(settings, config)
+    kv_dtype = choose_kv_dtype(settings.kv_dtype, dtype, mesh.devices[0])
     specs = decoder_weight_specs(config, dtype, quantization)
     kernel = _choose_kernel(config, dtype, mesh)
     memory_bytes = usable_memory_bytes(mesh.devices, settings.device_memory_fraction)
@@ -177,8 +181,8 @@ def choose_engine_spec(
             raise
         shapes = choose_shapes(settings, config, dtype, mesh, memory_bytes)
     taken_bytes = engine_bytes(_model_size(settings, config, dtype, mesh), shapes)
-    key = bundle_key(config, dtype, shapes, mesh, quantization)
-    return EngineSpec(dtype, specs, mesh, key, config, shapes, kernel, quantization, taken_bytes)
+    key = bundle_key(config, dtype, shapes, mesh, quantization, kv_dtype=kv_dtype)
+    return EngineSpec(dtype, specs, mesh, key, config, shapes, kernel, quantization, kv_dtype, taken_bytes)
 
 
 def choose_shapes(
@@ -189,7 +193,7 @@ def choose_shapes(
     Args:
         settings: of the operator.
         config: of the model, split over the devices.
-        dtype: of the cache, and of weights that are not quantized.
+        dtype: of activations, and of weights that are not quantized.
         mesh: the devices.
         memory_bytes: usable, on each device.
 
@@ -220,13 +224,12 @@ def _checked_quantization(settings: Settings, config: DecoderConfig) -> Quantiza
 
 def _model_size(settings: Settings, config: DecoderConfig, dtype: np.dtype, mesh: DeviceMesh) -> ModelSize:
     kernel = choose_kernel(mesh.devices[0], _head_shape(config, dtype, mesh))
+    kv_dtype = choose_kv_dtype(settings.kv_dtype, dtype, mesh.devices[0])
     return ModelSize(
         context_len=config.context_len,
         vocab_size=config.vocab_size,
         weights_bytes=weights_bytes(decoder_weight_specs(config, dtype, Quantization(settings.quantization)), mesh),
-        kv_bytes_per_token=config.kv_bytes_per_token(dtype.itemsize)
-        * kernel.cached_head_dim
-        // config.head_dim
+        kv_bytes_per_token=config.kv_bytes_per_token(vector_bytes(kernel.cached_head_dim, kv_dtype))
         // mesh.num_devices,
         has_slot_cache=kernel.has_slot_cache,
         max_table_bytes=kernel.max_table_bytes,

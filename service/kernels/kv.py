@@ -1,0 +1,58 @@
+"""Keys and values as a cache holds them: as they are, or in 8 bits with a scale for each token and KV head.
+
+Attention multiplies scores by the scales of keys, and weights by those of values, so neither is widened before.
+Source: Hooper et al. 2024, arXiv:2401.18079, section 2 (quantization of the cache by token).
+"""
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, DTypeLike, Float, Float32, Num
+
+from service.kernels.limits import LARGEST_CACHED
+
+
+class KV(NamedTuple):
+    """Keys and values, and their scales if they are in 8 bits; axes differ between kernels."""
+
+    keys: Num[Array, "..."]
+    values: Num[Array, "..."]
+    key_scales: Float32[Array, "..."] | None = None
+    value_scales: Float32[Array, "..."] | None = None
+
+    def map(self, function: Callable[..., Any], *others: tuple[Any, ...]) -> "KV":
+        """Return what a function makes of each array, and of the elements of the others in its place."""
+        made: list[Any] = []
+        for mine, *rest in zip(self, *others, strict=True):
+            made.append(None if mine is None else function(mine, *rest))
+        return KV(*made)
+
+
+def has_scales(dtype: DTypeLike) -> bool:
+    """Return whether keys and values of a dtype have scales."""
+    return np.dtype(dtype).name in LARGEST_CACHED
+
+
+def as_stored(
+    keys: Float[Array, "*token kv_head head_dim"], values: Float[Array, "*token kv_head head_dim"], dtype: DTypeLike
+) -> KV:
+    """Return tokens in a cache's dtype, with scales [*token, kv_head, 1] if it has 8 bits.
+
+    A key with a NaN has that as its scale, so that every score with it is one too.
+    """
+    if not has_scales(dtype):
+        return KV(keys, values)
+    (stored_keys, key_scales), (stored_values, value_scales) = _quantized(keys, dtype), _quantized(values, dtype)
+    return KV(stored_keys, stored_values, key_scales, value_scales)
+
+
+def _quantized(
+    vectors: Float[Array, "*token head_dim"], dtype: DTypeLike
+) -> tuple[Num[Array, "*token head_dim"], Float32[Array, "*token 1"]]:
+    wide, largest = vectors.astype(jnp.float32), LARGEST_CACHED[np.dtype(dtype).name]
+    highest = jnp.max(jnp.abs(wide), axis=-1, keepdims=True)
+    scale = jnp.where(highest == 0, 1, highest / largest)
+    scaled = wide / scale
+    return (jnp.round(scaled) if np.dtype(dtype) == np.int8 else scaled).astype(dtype), scale
