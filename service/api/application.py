@@ -1,6 +1,5 @@
 """The ASGI application: routes, error handlers and middleware; the engine and the start are known by Protocols only."""
 
-from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from fastapi import FastAPI, Request
@@ -13,7 +12,9 @@ from service.api.http.access_log import AccessLog
 from service.api.http.admission import Places
 from service.api.http.auth import KeyCheck
 from service.api.http.errors import logged_error_answer
+from service.api.http.keys import ApiKeys
 from service.api.http.receive import Accepted, BodyLimit
+from service.api.http.request_queue import Caps, RequestQueue
 from service.api.routes import Routes
 from service.errors import EngineError, MethodNotAllowed, RequestError, UnknownRoute
 from service.observability.metrics import Metrics
@@ -24,14 +25,15 @@ if TYPE_CHECKING:
 
 UPLOADS = "/v1/files"
 FORM_BYTES = 16 * 1024  # of a form besides its file
+NO_CAPS, NO_KEYS = Caps(), ApiKeys()
 
 
 def create_api(
     readiness: ModelReadiness,
     metrics: Metrics,
     *,
-    api_keys: Sequence[str] = (),
-    max_requests: int | None = None,
+    keys: ApiKeys = NO_KEYS,
+    caps: Caps = NO_CAPS,
     request_timeout_s: float = 300.0,
     default_max_tokens: int | None = None,
     default_temperature: float | None = None,
@@ -46,8 +48,8 @@ def create_api(
     Args:
         readiness: the state of the service, and its models.
         metrics: the series that answers are counted in and that /metrics shows.
-        api_keys: each of these opens every route; if empty, no key is needed.
-        max_requests: held at once, those whose bodies are still read included; None for no limit.
+        keys: each of these opens every route; if empty, no key is needed.
+        caps: the most that the requests of clients may take together.
         request_timeout_s: for one request in all, waiting included.
         default_max_tokens: for requests without a limit; None for OpenAI's own defaults.
         default_temperature: for requests without one; None for the checkpoint's.
@@ -59,7 +61,9 @@ def create_api(
     """
     # FastAPI's own pages fetch scripts from elsewhere, and its document would lack the bodies.
     app = FastAPI(title="Levserve", openapi_url=None, docs_url=None, redoc_url=None, redirect_slashes=False)
+    queue = RequestQueue(caps)
     app.state.context = ApiContext(
+        queue=queue,
         readiness=readiness,
         metrics=metrics,
         request_timeout_s=request_timeout_s,
@@ -79,10 +83,9 @@ def create_api(
         accepted=Accepted(max_body_bytes, body_timeout_s),
         uploads={} if batches is None else {UPLOADS: upload},
     )
-    if max_requests is not None:
-        app.add_middleware(Places, limit=max_requests)
+    app.add_middleware(Places, queue=queue, max_body_bytes=max_body_bytes, uploads={UPLOADS})
     app.add_middleware(ReleaseModels)
-    app.add_middleware(KeyCheck, keys=api_keys)
+    app.add_middleware(KeyCheck, keys=keys)
     app.add_middleware(AccessLog, metrics=metrics, tracer=tracer)
     return app
 

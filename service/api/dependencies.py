@@ -17,11 +17,14 @@ from fastapi import Request as HttpRequest
 from starlette.types import Receive
 
 from service.api.held import HELD, Held, Models
-from service.api.http.auth import CACHE_SALT
+from service.api.http.admission import PLACE
+from service.api.http.auth import API_KEY, CACHE_SALT
 from service.api.http.background import background_of
 from service.api.http.client_task import ARRIVED_S, end_with_client
+from service.api.http.keys import ApiKey
 from service.api.http.probes import Readiness
 from service.api.http.receive import Deadline, cancel_on_disconnect
+from service.api.http.request_queue import Place, RequestQueue
 from service.api.served import Served, ServedEncoder
 from service.engine.clock import Clock
 from service.engine.request import Request, TokenEvent
@@ -115,6 +118,7 @@ class ApiContext:
     request_timeout_s: float
     default_max_tokens: int | None
     default_temperature: float | None
+    queue: RequestQueue
     text_threads: anyio.CapacityLimiter = field(default_factory=lambda: anyio.CapacityLimiter(MAX_TEXT_THREADS))
     any_threads: anyio.CapacityLimiter = field(default_factory=lambda: anyio.CapacityLimiter(math.inf))
 
@@ -130,7 +134,10 @@ class Arrival:
     clocks: list[Clock]  # of its sequences, for its trace
     held: list[Held]  # what is released when the answer has ended
     cache_salt: bytes = b""  # only requests with the same key share cached prefixes
+    key: ApiKey | None = None  # None if none is required, or the request belongs to a batch
     is_background: bool = False  # whether it belongs to a batch, and so comes after every other request
+    place: Place | None = None  # None for a batch's request, which has none
+    arrived_s: float = 0.0  # on the clock of `time.perf_counter`
 
     async def any_context(self, name: str | None) -> "AnyContext":
         """Hold the model of this name, of whatever kind, until the answer has ended; None names the only model.
@@ -243,7 +250,10 @@ async def arrival(request: HttpRequest) -> Arrival:
         clocks=request.state.clocks,
         held=request.scope[HELD],
         cache_salt=request.scope.get(CACHE_SALT, b""),
+        key=request.scope.get(API_KEY),
         is_background=background is not None,
+        place=request.scope.get(PLACE),
+        arrived_s=request.state.arrived_s,
     )
 
 

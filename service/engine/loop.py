@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable
 
 from service.engine.measurements import Measurements
+from service.engine.queue_deadlines import QueueDeadlines
 from service.engine.request import (
     Abort,
     Call,
@@ -26,7 +27,7 @@ from service.engine.schedule.plan import Plan
 from service.engine.schedule.scheduler import Scheduler
 from service.engine.schedule.sequence import Sequence
 from service.engine.step_runner import DispatchedStep, StepRunner
-from service.errors import EngineError, NonFiniteLogits
+from service.errors import EngineError, NonFiniteLogits, ServiceError
 from service.observability.model_metrics import ModelMetrics
 
 # Requests that are sent together are parsed one after another, and a step that begins with the first of them alone
@@ -91,7 +92,7 @@ class StepPipeline:
             self._deliver(self._scheduler.commit(plan, token_ids, logprobs))
 
 
-Delivery = tuple[TokenStream, TokenEvent | EngineError]
+Delivery = tuple[TokenStream, TokenEvent | ServiceError]
 
 
 class Loop:
@@ -107,6 +108,7 @@ class Loop:
         self._waited_s = 0.0  # of what the runner says, the part that is attributed to requests
         self._measurements = Measurements(scheduler, metrics)
         self._open: dict[str, tuple[Sequence, Submission]] = {}
+        self._deadlines = QueueDeadlines()
         self._is_stopping = False
 
     @property
@@ -119,6 +121,7 @@ class Loop:
         try:
             while not self._is_stopping:
                 self._take(can_wait=self._pipeline.is_idle)
+                self._end_waits(time.perf_counter())
                 self._measure(self._pipeline.step())
             self._fail(EngineError("the engine was stopped"))
         except Exception as error:
@@ -161,6 +164,7 @@ class Loop:
             case Submission():
                 sequence = self._scheduler.add(message.request)
                 self._open[message.request.id] = (sequence, message)
+                self._deadlines.add(message.request)
             case Abort():
                 if (entry := self._open.pop(message.request_id, None)) is not None:
                     self._scheduler.abort(entry[0])
@@ -172,6 +176,16 @@ class Loop:
                     done.set_exception(error)
             case Stop():
                 self._is_stopping = True
+
+    def _end_waits(self, now_s: float) -> None:
+        """End the requests that have waited too long, before the next step could begin with them."""
+        for request_id, error in self._deadlines.take_over(now_s):
+            entry = self._open.get(request_id)
+            if entry is not None and entry[1].stream.clock.scheduled_s is None:
+                sequence, submission = self._open.pop(request_id)
+                self._scheduler.abort(sequence)
+                self._measurements.ended(sequence, submission.stream.clock, FinishReason.ABORT)
+                _hand_over([(submission.stream, error)])
 
     def _deliver(self, events: Events) -> None:
         """Put each event into its stream: one wake-up of each event loop, for any number of streams."""

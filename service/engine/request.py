@@ -8,6 +8,7 @@ from concurrent.futures import Future
 from dataclasses import dataclass, field
 from enum import StrEnum
 from types import MappingProxyType
+from typing import NamedTuple
 
 from service.engine.clock import Clock
 from service.engine.constraint import Constraint
@@ -49,6 +50,13 @@ class Sampling:
         return self.repetition_penalty != 1 or self.presence_penalty != 0 or self.frequency_penalty != 0
 
 
+class QueueDeadline(NamedTuple):
+    """Until when a request may wait for its first step."""
+
+    end_s: float  # on the clock of `time.perf_counter`
+    limit_s: float  # of the whole wait, for the error
+
+
 @dataclass(frozen=True, slots=True)
 class Request:
     """One client request: a prompt and how to continue it."""
@@ -62,6 +70,7 @@ class Request:
     cache_salt: bytes = b""  # only requests of the same salt find each other's prefixes
     num_prompt_logprobs: int | None = None  # [0, MAX_LOGPROBS], as num_logprobs, for each token of the prompt
     constraint: Constraint | None = None  # of this request alone: it advances with the request's tokens
+    queue_deadline: QueueDeadline | None = None  # None waits for as long as it takes
 
     @property
     def is_background(self) -> bool:

@@ -12,6 +12,7 @@
     │   ├── AmbiguousModel                 (model, candidates)
     │   ├── MalformedRequest           400, 431
     │   ├── InvalidApiKey              401
+    │   ├── PriorityNotAllowed         403
     │   ├── UnknownRoute               404
     │   ├── UnknownModel               404 (model, served)
     │   ├── UnknownObject              404 (kind, object_id): a file or a batch
@@ -22,6 +23,8 @@
     │   ├── UnsupportedMediaType       415
     │   ├── ClientDisconnected         499
     │   ├── Overloaded                 429 (running, limit, retry_after_s)
+    │   │   └── QueueFull, QueuedTokensFull, BodyBytesFull
+    │   ├── QueueTimeout               503 (limit_s)
     │   ├── TooManyConnections         503 (limit)
     │   ├── NotReady                   503 (retry_after_s)
     │   ├── ModelNotLoaded             503 (model, retry_after_s)
@@ -93,6 +96,7 @@ from service.errors.http import (
     UnsupportedMediaType,
 )
 from service.errors.models import AmbiguousModel, ModelLoadFailed, ModelNotLoaded, UnknownModel, WrongKindOfModel
+from service.errors.overload import BodyBytesFull, Overloaded, QueuedTokensFull, QueueFull, QueueTimeout
 from service.errors.request import (
     ContextLengthExceeded,
     DeadlineExceeded,
@@ -103,7 +107,7 @@ from service.errors.request import (
     InvalidParameter,
     MissingParameter,
     NotReady,
-    Overloaded,
+    PriorityNotAllowed,
     RequestError,
     TextTooLong,
     UnknownObject,
@@ -125,6 +129,7 @@ __all__ = [
     "AccessDenied",
     "AmbiguousCheckpoint",
     "AmbiguousModel",
+    "BodyBytesFull",
     "BodyTooLarge",
     "BodyTooSlow",
     "CheckpointError",
@@ -157,6 +162,10 @@ __all__ = [
     "Overloaded",
     "PickledWeights",
     "PortInUse",
+    "PriorityNotAllowed",
+    "QueueFull",
+    "QueueTimeout",
+    "QueuedTokensFull",
     "RefusedPickle",
     "RequestError",
     "ServiceError",

@@ -99,6 +99,20 @@ class InvalidApiKey(RequestError):
         super().__init__(f"{cause}. Send it as 'Authorization: Bearer YOUR_KEY'.")
 
 
+class PriorityNotAllowed(RequestError):
+    """The request's key may not overtake the requests of others."""
+
+    status = 403
+    code = "priority_not_allowed"
+
+    def __init__(self) -> None:
+        super().__init__(
+            "This API key may not send a negative 'priority'. Send 0 or more, or have the operator set "
+            "can_prioritize for the key in API_KEY_FILE.",
+            param="priority",
+        )
+
+
 class UnknownRoute(RequestError):
     """No route has this path."""
 
@@ -140,20 +154,6 @@ class FilesUnavailable(RequestError):
 
     def __init__(self) -> None:
         super().__init__("Files and batches cannot be read or written now; the server's log has the cause. Try again.")
-
-
-class Overloaded(RequestError):
-    """The server is at its limit of concurrent requests."""
-
-    status = 429
-    type = "rate_limit_error"
-    code = "server_overloaded"
-
-    def __init__(self, *, running: int, limit: int, retry_after_s: int = 1) -> None:
-        super().__init__(f"The server is at its limit of {limit} concurrent requests. Try again in {retry_after_s} s.")
-        self.running = running
-        self.limit = limit
-        self.retry_after_s = retry_after_s
 
 
 class NotReady(RequestError):

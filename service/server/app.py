@@ -86,11 +86,12 @@ def serve(settings: Settings, picture: Path | None = None) -> None:
     early = EarlyAnswers(
         service,
         service.metrics,
-        api_keys=settings.api_keys,
+        keys=service.keys,
         admin_keys=settings.admin_api_keys,
         has_pages=settings.page,
         max_waiting=settings.max_concurrent_requests if settings.early_requests == "wait" else 0,
         wait_s=settings.request_timeout,
+        queue_timeout_s=settings.queue_timeout,
     )
     config = uvicorn.Config(
         early,

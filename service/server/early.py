@@ -12,10 +12,10 @@ from typing import Protocol, runtime_checkable
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from service.api.http.answer import Answer, send_answer
-from service.api.http.auth import ApiKeys
 from service.api.http.client_task import ARRIVED_S, end_with_client
 from service.api.http.errors import error_answer
 from service.api.http.identity import http_request, request_id_of, trace_of
+from service.api.http.keys import ApiKeys
 from service.api.http.probes import (
     LIVE_PATH,
     METRICS_PATH,
@@ -32,6 +32,7 @@ from service.errors import (
     InvalidApiKey,
     MethodNotAllowed,
     NotReady,
+    QueueTimeout,
     RequestError,
 )
 from service.observability.metrics import Metrics
@@ -43,6 +44,7 @@ logger = logging.getLogger(__name__)
 
 # These are answered at once, whatever the state of the start.
 IMMEDIATE_PATHS = PROBE_PATHS | {METRICS_PATH}
+NO_KEYS = ApiKeys()
 
 
 @runtime_checkable
@@ -77,29 +79,31 @@ class EarlyAnswers:
         service: Starting,
         metrics: Metrics,
         *,
-        api_keys: tuple[str, ...] = (),
+        keys: ApiKeys = NO_KEYS,
         admin_keys: tuple[str, ...] = (),
         has_pages: bool = True,
         max_waiting: int = 0,
         wait_s: float = 0.0,
+        queue_timeout_s: float | None = None,
     ) -> None:
         """Create the app.
 
         Args:
             service: the service that starts.
             metrics: the series that count the answers given here.
-            api_keys: an early request waits with one of these; if empty, with none.
+            keys: an early request waits with one of these; if empty, with none.
             admin_keys: each of these opens the operator's routes; if empty, they do not exist.
             has_pages: whether the pages exist.
             max_waiting: early requests that may wait for the model at once; others are refused.
-            wait_s: the longest wait of an early request.
+            wait_s: the time of a whole request, which its wait is part of.
+            queue_timeout_s: the same for its wait alone; None for no limit of its own.
         """
         self._service = service
         self._metrics = metrics
-        self._api_keys, self._admin = ApiKeys(api_keys), AdminRoutes(service, admin_keys)
+        self._api_keys, self._admin = keys, AdminRoutes(service, admin_keys)
         self._pages = PAGES if has_pages else {}
         self._max_waiting = max_waiting
-        self._wait_s = wait_s
+        self._wait_s, self._queue_timeout_s = wait_s, queue_timeout_s
         self._num_waiting = 0
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -152,9 +156,11 @@ class EarlyAnswers:
         scope[ARRIVED_S] = asyncio.get_running_loop().time()
         self._num_waiting += 1
         try:
-            async with asyncio.timeout(self._wait_s):
+            async with asyncio.timeout(min(self._wait_s, self._queue_timeout_s or self._wait_s)):
                 await self._service.decided.wait()
         except TimeoutError:
+            if self._queue_timeout_s is not None and self._queue_timeout_s < self._wait_s:
+                return QueueTimeout(self._queue_timeout_s)
             return DeadlineExceeded(self._wait_s)
         except asyncio.CancelledError as error:
             if error.args == (ClientDisconnected.code,):

@@ -12,6 +12,7 @@ from starlette.types import ASGIApp
 
 from service.errors import Draining, EngineStopped, NotReady, ServiceError
 from service.observability.metrics import Metrics
+from service.server.key_file import open_keys
 from service.server.watchdog import watch
 from service.settings import Settings
 from service.start.imports import quick_fastapi_import
@@ -23,7 +24,6 @@ if TYPE_CHECKING:
     from service.api.held import Held, ModelState
     from service.api.served import Served
     from service.catalogue.entry import ModelEntry
-    from service.observability.tracing import Tracer
     from service.server.pool.loader import StartLoading
     from service.server.pool.opening import OpenedPool
     from service.server.pool.pool import ModelPool
@@ -43,8 +43,12 @@ class Service:
         Args:
             settings: what to serve and how.
             picture: the file to draw the start's timeline into, if any.
+
+        Raises:
+            SettingsError: the file of keys is invalid.
         """
         self.settings = settings
+        self.keys = open_keys(settings)
         self.metrics = Metrics(has_vllm_names=settings.metrics_compat == "vllm")
         self.start_progress = StartProgress(self.metrics)
         self.api: ASGIApp | None = None
@@ -254,28 +258,23 @@ class Service:
                 import fastapi  # noqa: F401
             from service.api.application import create_api
             from service.server.batches import open_batches
+            from service.server.caps import caps_of
+            from service.server.tracer import tracer_of
 
             self._batches = open_batches(self.settings)
             self.api = create_api(
                 self,
                 self.metrics,
-                api_keys=self.settings.api_keys,
-                max_requests=self.settings.max_concurrent_requests,
+                keys=self.keys,
+                caps=caps_of(self.settings),
                 request_timeout_s=self.settings.request_timeout,
                 default_max_tokens=self.settings.default_max_tokens,
                 default_temperature=self.settings.default_temperature,
                 max_body_bytes=self.settings.max_body_bytes,
-                tracer=self._tracer(),
+                tracer=tracer_of(self.settings),
                 batches=self._batches,
                 max_file_bytes=self.settings.batch_file_bytes,
             )
-
-    def _tracer(self) -> "Tracer | None":
-        if self.settings.otel_exporter_otlp_endpoint is None:
-            return None
-        from service.observability.tracing import Tracer
-
-        return Tracer(self.settings.otel_exporter_otlp_endpoint, self.settings.k_service)
 
     def _start_batches(self) -> None:
         """Begin with the batches that wait; called on the event loop."""

@@ -71,7 +71,7 @@ class Story:
         seconds = self._service.start_progress.answering_s or 0.0
         if model is None:
             return ["", f"Ready after {seconds:.1f} s. A model is loaded when a request names it.", ""]
-        asking = command(self._url, model.name, model.example, needs_key=bool(settings.api_keys))
+        asking = command(self._url, model.name, model.example, needs_key=bool(self._service.keys))
         pages = [f"  Chat  {self._url}/", f"  API   {self._url}/v1, described at {self._url}/docs"]
         return [
             "",

@@ -6,14 +6,14 @@ from typing import Literal
 from pydantic import Field, SecretStr, model_validator
 
 from service.errors import SettingsError
-from service.settings.models import ModelSettings
+from service.settings.waiting import WaitingSettings
 
 MIN_SIGNING_KEY_CHARS = 32
 
 type Dtype = Literal["auto", "bfloat16", "float16", "float32"]
 
 
-class Settings(ModelSettings):
+class Settings(WaitingSettings):
     """The effective settings of one process, read once, in `cli`. Help and documents show the descriptions."""
 
     model_config_uri: str | None = Field(
@@ -124,18 +124,6 @@ class Settings(ModelSettings):
         description="The fraction of device memory for weights, KV pages and workspace; of a GPU's, for XLA's pool. "
         "Unset: 0.9; on a CPU, 0.5.",
     )
-    max_concurrent_requests: int = Field(
-        default=64,
-        ge=1,
-        description="Requests held at the same time, running and waiting. Any further request gets a 429.",
-    )
-    early_requests: Literal["refuse", "wait"] = Field(
-        default="refuse",
-        description="Requests before the model is loaded: `refuse` answers 503 with Retry-After, `wait` queues them.",
-    )
-    request_timeout: float = Field(
-        default=300, gt=0, description="Seconds allowed for one request, including the time it waits."
-    )
     default_max_tokens: int | None = Field(
         default=None,
         ge=1,
@@ -170,7 +158,14 @@ class Settings(ModelSettings):
     )
     api_key: SecretStr | None = Field(
         default=None,
-        description="Keys accepted on all routes except health, separated by commas. Unset: no key is required.",
+        description="Keys accepted on all routes except health, separated by commas. Neither this nor API_KEY_FILE: no "
+        "key is required.",
+    )
+    api_key_file: Path | None = Field(
+        default=None,
+        description="A YAML or JSON file of more such keys, such as a mounted secret: a list of secrets, or of "
+        "`{name, secret, weight, can_prioritize}`. Keys share the device by weight; the log has the name. Read again "
+        "when it changes; a bad new file changes nothing.",
     )
     admin_api_key: SecretStr | None = Field(
         default=None,
@@ -250,6 +245,9 @@ class Settings(ModelSettings):
         if self.bundle_uri == "sibling" and not self.bundle_signing_keys:
             reason = "'sibling' is where the authors of checkpoints may write, so it needs BUNDLE_SIGNING_KEY."
             raise SettingsError("BUNDLE_URI", reason)
+        if self.max_open_body_bytes < self.max_body_bytes:
+            reason = f"is {self.max_open_body_bytes}, less than one body of MAX_BODY_BYTES ({self.max_body_bytes})."
+            raise SettingsError("MAX_OPEN_BODY_BYTES", reason)
         if self.max_concurrent_requests < self.max_num_seqs:
             raise SettingsError(
                 "MAX_CONCURRENT_REQUESTS",

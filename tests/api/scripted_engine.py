@@ -9,6 +9,7 @@ import httpx
 from service.api.application import create_api
 from service.api.dependencies import ServedModel
 from service.api.held import OneModel
+from service.api.http.keys import ApiKeys, plain_keys
 from service.engine.clock import Clock
 from service.engine.request import FinishReason, TokenEvent, TokenLogprobs
 from service.errors import Overloaded
@@ -151,11 +152,11 @@ def model_of(engine, **changes):
 class Service:
     """The app, with its engine and readiness at hand."""
 
-    def __init__(self, script=None, *, model=None, **settings):
+    def __init__(self, script=None, *, model=None, api_keys=(), **settings):
         self.engine = ScriptedEngine([*tokens("Hello world"), FinishReason.STOP] if script is None else script)
         self.readiness = ScriptedReadiness(model_of(self.engine, **(model or {})))
         self.metrics = Metrics()
-        self.app = create_api(self.readiness, self.metrics, **settings)
+        self.app = create_api(self.readiness, self.metrics, **{"keys": ApiKeys(plain_keys(api_keys))} | settings)
 
     def client(self, **options):
         transport = httpx.ASGITransport(self.app, raise_app_exceptions=True)

@@ -7,11 +7,12 @@ import time
 import pytest
 
 from service.engine.loop import BURST_ITERATIONS, Loop, Stop
-from service.engine.request import BACKGROUND_PRIORITY, FinishReason, Request, Sampling
+from service.engine.request import BACKGROUND_PRIORITY, FinishReason, QueueDeadline, Request, Sampling
 from service.engine.schedule.pages import PageIntegrityError
 from service.engine.shapes import StepKind
-from service.errors import Draining, EngineError, EngineStopped, Overloaded
+from service.errors import Draining, EngineError, EngineStopped, Overloaded, QueueTimeout
 from service.observability.model_metrics import ModelMetrics
+from tests.engine.conftest import SHAPES
 from tests.engine.schedule.scheduling import make_scheduler
 
 GREEDY = Sampling(temperature=0.0)
@@ -103,6 +104,27 @@ def test_one_request_too_many_is_refused_with_the_limit(runner, start_engine):
         await read(submit(engine, "later"))
 
     asyncio.run(main())
+
+
+def test_a_request_that_waits_too_long_is_ended_before_a_step_runs_for_it_and_one_that_runs_is_not(
+    start_engine, runner
+):
+    metrics = Metrics()
+    engine = start_engine(runner, metrics)
+
+    async def main():
+        over = QueueDeadline(time.perf_counter() + 0.01, 0.5)
+        running = [submit(engine, str(i), max_tokens=40, queue_deadline=over) for i in range(SHAPES.num_slots)]
+        begun = [await anext(aiter(stream)) for stream in running]
+        waiting = submit(engine, "waiting", queue_deadline=QueueDeadline(time.perf_counter(), 0.5))
+        with pytest.raises(QueueTimeout, match=r"QUEUE_TIMEOUT = 0\.5 s"):
+            await read(waiting)
+        assert waiting.clock.scheduled_s is None
+        ends = [await read(stream) for stream in running]
+        assert [len(first.token_ids) + len(rest[0]) for first, rest in zip(begun, ends, strict=True)] == [40] * 3
+
+    asyncio.run(main())
+    assert engine.num_open == 0
 
 
 def test_requests_of_batches_do_not_take_the_places_of_clients(runner, start_engine):

@@ -4,15 +4,19 @@ import asyncio
 import json
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
 
+from service.api.http.keys import ApiKeys, plain_keys
+from service.api.http.request_queue import Caps
 from service.errors import NotReady
 from service.observability.metrics import Metrics
 from service.server.connection import Connection
 from service.server.early import EarlyAnswers
-from tests.sockets import connected, served, wait_until
+from tests.api.scripted_engine import MODEL, Service
+from tests.sockets import body_from, connected, read_to_end, refusal, served, wait_until
 
 ROOT = Path(__file__).parents[2]
 
@@ -127,8 +131,47 @@ def test_the_wait_has_an_end(service):
     assert asyncio.run(ask(app, "/v1/models"))[0] == 504
 
 
+def test_a_wait_counts_towards_the_time_that_a_request_may_wait(service):
+    app = EarlyAnswers(service, Metrics(), max_waiting=1, wait_s=60.0, queue_timeout_s=0.05)
+    with served(app, Connection) as server, connected(server) as client:
+        client.sendall(b"POST /v1/completions HTTP/1.1\r\nHost: a\r\nContent-Length: 1000\r\n\r\n")
+        status, error = refusal(read_to_end(client))
+    assert (status, error["code"]) == (503, "queue_timeout")
+    assert "QUEUE_TIMEOUT = 0.05 s" in error["message"]
+
+
+@pytest.mark.parametrize(
+    ("settings", "code"),
+    [
+        ({"request_timeout_s": 0.2}, "timeout"),
+        ({"caps": Caps(queue_timeout_s=0.2)}, "queue_timeout"),
+    ],
+)
+def test_the_wait_does_not_begin_a_requests_time_anew(service, settings, code):
+    api = Service(**settings)
+    app = EarlyAnswers(service, Metrics(), max_waiting=1, wait_s=60.0)
+    body = json.dumps({"model": MODEL, "prompt": "Once"}).encode()
+    head = b"POST /v1/completions HTTP/1.1\r\nHost: a\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n"
+    with served(app, Connection) as server, connected(server) as client:
+        client.sendall(head % len(body) + body)
+        wait_until(lambda: server.server_state.tasks)
+        time.sleep(0.25)
+        service.api = api.app
+        server.loop.call_soon_threadsafe(service.decided.set)
+        error = json.loads(body_from(client))["error"]
+    assert error["code"] == code
+
+
+def test_nothing_waits_without_a_key_at_a_socket(service):
+    app = EarlyAnswers(service, Metrics(), keys=ApiKeys(plain_keys(["key"])), max_waiting=1, wait_s=60.0)
+    with served(app, Connection) as server, connected(server) as client:
+        client.sendall(b"POST /v1/completions HTTP/1.1\r\nHost: a\r\nContent-Length: 1000\r\n\r\n")
+        status, error = refusal(read_to_end(client))
+    assert (status, error["code"]) == (401, "invalid_api_key")
+
+
 def test_nothing_waits_without_a_key(service):
-    app = EarlyAnswers(service, Metrics(), api_keys=("key",), max_waiting=1, wait_s=10.0)
+    app = EarlyAnswers(service, Metrics(), keys=ApiKeys(plain_keys(["key"])), max_waiting=1, wait_s=10.0)
     status, headers, _ = asyncio.run(asyncio.wait_for(ask(app, "/v1/models"), 5))
     assert (status, headers["www-authenticate"]) == (401, "Bearer")
 

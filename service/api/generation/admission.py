@@ -2,6 +2,7 @@
 
 import hashlib
 import secrets
+import time
 import uuid
 from collections.abc import Sequence, Set
 from dataclasses import replace
@@ -12,8 +13,14 @@ from service.api.generation.streams import TextStreams
 from service.api.schema.generation import GenerationRequest
 from service.engine.constraint import Constraint
 from service.engine.limits import MAX_STOP_IDS
-from service.engine.request import BACKGROUND_PRIORITY, Request, Sampling
-from service.errors import ContextLengthExceeded, InvalidParameter, UnsupportedParameter
+from service.engine.request import BACKGROUND_PRIORITY, QueueDeadline, Request, Sampling
+from service.errors import (
+    ContextLengthExceeded,
+    InvalidParameter,
+    PriorityNotAllowed,
+    QueueTimeout,
+    UnsupportedParameter,
+)
 from service.text.bad_words import BadWords, bad_sequences
 from service.text.detokenizer import StopRule
 from service.text.grammar.behind_thinking import GrammarBehindThinking
@@ -46,9 +53,11 @@ def submit(
         more_stop_ids: tokens that end this kind of answer, besides the model's and the request's own.
 
     Raises:
+        PriorityNotAllowed: the request's key may not ask for it.
         InvalidParameter: a prompt is empty, or a field does not suit the model or the prompt.
         ContextLengthExceeded: the context has no room for the tokens requested.
         Overloaded, Draining, EngineStopped: the engine does not accept all sequences now.
+        QueueTimeout: the request has waited too long already.
     """
     model = context.model
     body.check_token_ids(model.vocab_size)
@@ -68,18 +77,49 @@ def submit(
                 max_tokens,
                 replace(sampling, seed=body.seed_for(index, random_seed)),
                 stop_ids,
-                priority=body.priority + (BACKGROUND_PRIORITY if context.is_background else 0),
+                priority=_priority(context, body),
                 cache_salt=cache_salt,
                 num_prompt_logprobs=body.num_prompt_logprobs,
                 constraint=_constraint(grammar, stop_ids, excluded),
             )
             for index in range(body.n)
         ]
+    _wait_in_queue(context, requests)
     stop = StopRule(tuple(body.stop), keeps_stop=body.include_stop_str_in_output)
     scores_only, shown_ids = body.requested_max_tokens[0] == 0, shown_ids | _kept_ids(body, model)
     return TextStreams(
         context, answer_id, requests, stop, per_prompt=body.n, shown_ids=shown_ids, scores_only=scores_only
     )
+
+
+def _priority(context: RequestContext, body: GenerationRequest) -> int:
+    """Return the priority in the engine.
+
+    Raises:
+        PriorityNotAllowed: the request's key may not overtake others.
+    """
+    if body.priority < 0 and context.key is not None and not context.key.can_prioritize:
+        raise PriorityNotAllowed
+    return body.priority + (BACKGROUND_PRIORITY if context.is_background else 0)
+
+
+def _wait_in_queue(context: RequestContext, requests: list[Request]) -> None:
+    """Count the sequences of a request as waiting, and limit the wait of the first one, with which the request begins.
+
+    Raises:
+        QueuedTokensFull: too many tokens wait already.
+        QueueTimeout: it has waited too long already.
+    """
+    if context.place is None:
+        return
+    queue = context.api.queue
+    queue.add_prompts(context.place, sum(len(request.prompt_ids) for request in requests))
+    limit_s = queue.caps.queue_timeout_s
+    if limit_s is not None:
+        deadline = QueueDeadline(context.arrived_s + limit_s, limit_s)
+        if time.perf_counter() > deadline.end_s:
+            raise QueueTimeout(limit_s, retry_after_s=queue.retry_after_s())
+        requests[0] = replace(requests[0], queue_deadline=deadline)
 
 
 def _note(context: RequestContext, body: GenerationRequest) -> None:

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 from starlette.types import Scope
 
 from service.api.http.answer import Answer
-from service.api.http.auth import ApiKeys
 from service.api.http.errors import error_answer
+from service.api.http.keys import ApiKeys, plain_keys
 from service.errors import EngineError, MethodNotAllowed, RequestError, UnknownRoute
 
 if TYPE_CHECKING:
@@ -58,7 +58,7 @@ class AdminRoutes:
 
     def __init__(self, service: Administered, keys: tuple[str, ...]) -> None:
         """Create the routes of a service; without keys, none of them exists."""
-        self._service, self._keys = service, ApiKeys(keys)
+        self._service, self._keys = service, ApiKeys(plain_keys(keys))
 
     async def answer(self, scope: Scope) -> Answer:
         """Return the answer to a request of one of the routes; its body is not read."""

@@ -6,6 +6,7 @@ import time
 
 import pytest
 
+from service.api.http.request_queue import Caps
 from service.engine.request import FinishReason
 from service.server.connection import Connection
 from tests.api.scripted_engine import MODEL, TOKENIZER, Service, tokens
@@ -18,7 +19,7 @@ REQUEST = HEAD.format(len(BODY)).encode() + BODY
 
 @pytest.fixture
 def service():
-    return Service([*tokens("Hello"), FinishReason.STOP], max_requests=2)
+    return Service([*tokens("Hello"), FinishReason.STOP], caps=Caps(max_requests=2))
 
 
 @pytest.fixture
@@ -86,7 +87,7 @@ class SlowTokenizer:
 
 def test_a_client_that_leaves_during_work_in_a_thread_is_not_waited_for_and_the_thread_still_counts(caplog):
     slow = SlowTokenizer()
-    service = Service(model={"tokenizer": slow}, max_requests=2)
+    service = Service(model={"tokenizer": slow}, caps=Caps(max_requests=2))
     threads = service.app.state.context.text_threads
     body = json.dumps({"model": MODEL, "prompt": "a" * 3000}).encode()
     try:
