@@ -66,7 +66,9 @@ class Request:
     max_tokens: int  # at least 1; prompt and completion together fit the context
     sampling: Sampling = field(default_factory=Sampling)
     stop_ids: frozenset[int] = frozenset()  # tokens that end the sequence; with min_tokens, MAX_STOP_IDS at most
-    priority: int = 0  # the lower, the sooner; among equals the first to arrive
+    priority: int = 0  # the lower, the sooner; among equals the flow with the fewest tokens, then the first to arrive
+    flow: str = ""  # requests of one flow, such as an API key's, share the device with those of others by weight
+    weight: float = 1.0  # of its flow; above 0
     cache_salt: bytes = b""  # only requests of the same salt find each other's prefixes
     num_prompt_logprobs: int | None = None  # [0, MAX_LOGPROBS], as num_logprobs, for each token of the prompt
     constraint: Constraint | None = None  # of this request alone: it advances with the request's tokens

@@ -10,6 +10,7 @@ from dataclasses import replace
 from service.api.dependencies import ApiContext, RequestContext, ServedModel
 from service.api.generation.log_facts import log_user
 from service.api.generation.streams import TextStreams
+from service.api.http.keys import ApiKey
 from service.api.schema.generation import GenerationRequest
 from service.engine.constraint import Constraint
 from service.engine.limits import MAX_STOP_IDS
@@ -25,6 +26,8 @@ from service.text.bad_words import BadWords, bad_sequences
 from service.text.detokenizer import StopRule
 from service.text.grammar.behind_thinking import GrammarBehindThinking
 from service.text.grammar.compiler import Grammar
+
+NO_KEY = ApiKey("", "")  # of all requests where none is required, and of batches
 
 
 def submit(
@@ -64,22 +67,18 @@ def submit(
     _note(context, body)
     answer_id = f"{prefix}{uuid.uuid4().hex}"
     stop_ids = _stop_ids(body, model, more_stop_ids)
-    sampling = _sampling(body, model, context.api)
-    random_seed = secrets.randbits(63)
-    excluded, cache_salt = _excluded(body, model), _cache_salt(context, body)
+    random_seed, excluded = secrets.randbits(63), _excluded(body, model)
+    common = _common(context, body, stop_ids)
     requests: list[Request] = []
     for prompt_ids in prompts:
         max_tokens = _max_tokens(context, body, prompt_ids, param, default_max_tokens)
         requests += [
-            Request(
-                f"{answer_id}-{len(requests) + index}",
-                tuple(prompt_ids),
-                max_tokens,
-                replace(sampling, seed=body.seed_for(index, random_seed)),
-                stop_ids,
-                priority=_priority(context, body),
-                cache_salt=cache_salt,
-                num_prompt_logprobs=body.num_prompt_logprobs,
+            replace(
+                common,
+                id=f"{answer_id}-{len(requests) + index}",
+                prompt_ids=tuple(prompt_ids),
+                max_tokens=max_tokens,
+                sampling=replace(common.sampling, seed=body.seed_for(index, random_seed)),
                 constraint=_constraint(grammar, stop_ids, excluded),
             )
             for index in range(body.n)
@@ -89,6 +88,27 @@ def submit(
     scores_only, shown_ids = body.requested_max_tokens[0] == 0, shown_ids | _kept_ids(body, model)
     return TextStreams(
         context, answer_id, requests, stop, per_prompt=body.n, shown_ids=shown_ids, scores_only=scores_only
+    )
+
+
+def _common(context: RequestContext, body: GenerationRequest, stop_ids: frozenset[int]) -> Request:
+    """Return what all sequences of a request have in common, without a prompt.
+
+    Raises:
+        PriorityNotAllowed: the request's key may not ask for its priority.
+    """
+    key = context.key or NO_KEY
+    return Request(
+        "",
+        (),
+        1,
+        _sampling(body, context.model, context.api),
+        stop_ids,
+        priority=_priority(context, body),
+        flow=key.name,
+        weight=key.weight,
+        cache_salt=_cache_salt(context, body),
+        num_prompt_logprobs=body.num_prompt_logprobs,
     )
 
 

@@ -10,7 +10,6 @@ Pages are taken as a sequence grows. Running out of them is not an error: the ru
 one of a batch, for a client's) releases its pages, waits, and later recomputes from all its tokens, with the same text.
 """
 
-from bisect import insort
 from collections.abc import Iterable, Mapping
 from collections.abc import Sequence as Tokens
 from heapq import heappop, heappush
@@ -20,6 +19,7 @@ from service.engine.schedule.chunking import Chunking
 from service.engine.schedule.pages import PageCopy, SequencePages, root_key
 from service.engine.schedule.plan import Plan, PlannedSequence
 from service.engine.schedule.sequence import Sequence
+from service.engine.schedule.waiting import Waiting
 from service.engine.shapes import PrefillShapes, StepKind
 from service.engine.token_mask import pack_token_mask
 
@@ -35,7 +35,7 @@ class Scheduler:
         self._chunking = chunking
         self._free_slots = list(range(num_slots))  # a heap
         self._num_slots = num_slots  # those that the steps serve; see `adapt`
-        self._waiting: list[Sequence] = []  # by rank
+        self._waiting = Waiting()
         self._running: list[Sequence] = []  # in the order of admission
         self._prefill_cost = 0  # of the prefill steps since the last decode step, in tokens
         self._num_arrived = self._num_chunks = 0
@@ -68,7 +68,7 @@ class Scheduler:
         needed = self._pages.pages_for(sequence.max_positions)
         assert needed <= self.pages.num_pages, "a request that does not fit the pages is refused before"
         self._num_arrived += 1
-        self._wait(sequence)
+        self._waiting.add(sequence)
         return sequence
 
     def adapt(self, prefill: PrefillShapes, *, num_slots: int, caches_prefixes: bool) -> None:
@@ -139,18 +139,17 @@ class Scheduler:
         slots = [*self._free_slots, *(s.slot for s in self._running)]
         assert len(set(slots)) == len(slots), f"slots {sorted(slots)} have a double"
 
-    def _wait(self, sequence: Sequence) -> None:
-        insort(self._waiting, sequence, key=lambda s: s.rank)
-
     def _admit(self) -> None:
         while self._waiting:
-            sequence = self._waiting[0]
+            sequence = self._waiting.first()
             while not (self._free_slots and self._free_slots[0] < self._num_slots and self._fits(sequence)):
                 victim = max(self._running, key=lambda s: s.rank, default=sequence)
                 if sequence.request.is_background or not victim.request.is_background:
                     return
                 self._preempt(victim)
-            del self._waiting[0]
+            self._waiting.remove(sequence)
+            if sequence.last_chunk < 0:  # a preempted one was counted when it began
+                self._waiting.charge_prompt(sequence)
             sequence.slot = heappop(self._free_slots)  # the lowest: a decode step is as wide as the highest one in use
             sequence.prefill_len = len(sequence.known_ids)
             sequence.num_planned = len(sequence.output_ids)
@@ -242,7 +241,7 @@ class Scheduler:
         self.num_preemptions += 1
         self._release(sequence)
         sequence.num_computed = sequence.prefill_len = sequence.num_registered = 0
-        self._wait(sequence)
+        self._waiting.add(sequence)
 
     def _release(self, sequence: Sequence) -> None:
         """Take slot and pages from a running sequence; whole pages whose tokens are known stay findable."""
@@ -267,6 +266,7 @@ class Scheduler:
             stop = None if logprobs is None else (token_id, logprobs)
             return TokenEvent((), FinishReason.STOP, num_cached_tokens, prompt_logprobs=of_prompt, stop=stop)
         sequence.append(token_id)
+        self._waiting.charge_token(sequence)
         if len(sequence.output_ids) == sequence.request.max_tokens:
             self._finish(sequence, FinishReason.LENGTH)
         of_token = () if logprobs is None else (logprobs,)

@@ -46,7 +46,7 @@ class Sequence:
 
     @property
     def rank(self) -> tuple[int, int]:
-        """The order of service, lowest first: by priority, then by arrival."""
+        """The order within a flow, and of who gives way to whom; lowest first: by priority, then by arrival."""
         return self.request.priority, self.arrival
 
     @property

@@ -36,7 +36,8 @@ def opened_by(keys, secret):
 
 def answer_to(server, secret, **fields):
     body = json.dumps({"model": MODEL, "prompt": "Once"} | fields).encode()
-    head = f"POST /v1/completions HTTP/1.1\r\nHost: a\r\nContent-Type: application/json\r\nAuthorization: Bearer {secret}\r\n"
+    head = "POST /v1/completions HTTP/1.1\r\nHost: a\r\nContent-Type: application/json\r\n"
+    head += f"Authorization: Bearer {secret}\r\n"
     with connected(server) as client:
         client.sendall(head.encode() + b"Content-Length: %d\r\n\r\n" % len(body) + body)
         return json.loads(body_from(client))
