@@ -109,7 +109,7 @@ def test_one_request_too_many_is_refused_with_the_limit(runner, start_engine):
 def test_a_request_that_waits_too_long_is_ended_before_a_step_runs_for_it_and_one_that_runs_is_not(
     start_engine, runner
 ):
-    metrics = Metrics()
+    metrics = ModelMetrics()
     engine = start_engine(runner, metrics)
 
     async def main():
