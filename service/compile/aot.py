@@ -14,6 +14,9 @@ from service.compile.program import Executable, Program
 
 # Tracing and lowering a deep model recurses deeply; a thread's default stack overflows silently.
 STACK_BYTES = 64 * 1024 * 1024
+# LLVM's level 3 unrolls the loops that move keys and values: a fifth to a third of the time to compile a prefill step,
+# for at most 1 % of its speed in float32 and 3 % in int8; decode steps run as fast. Measured with a 135M model.
+CPU_OPTIONS: Mapping[str, int] = {"xla_backend_optimization_level": 2}
 
 
 @dataclass(frozen=True)
@@ -85,5 +88,11 @@ def compile_program(program: Program) -> Executable:
         in_shardings=(*([leaf.sharding for leaf in part] for part in (taken, read, changed)), program.inputs_sharding),
         out_shardings=(state_shardings, program.outputs_sharding),
     )
-    compiled = jitted.lower(taken, read, changed, program.inputs).compile()
+    compiled = jitted.lower(taken, read, changed, program.inputs).compile(_compiler_options(program))
     return Executable(compiled, constant_leaves, read_leaves, state_leaves)
+
+
+def _compiler_options(program: Program) -> dict[str, Any]:
+    sharding = program.outputs_sharding
+    devices = jax.devices() if sharding is None else list(sharding.device_set)
+    return dict(CPU_OPTIONS) if devices[0].platform == "cpu" else {}
