@@ -1,4 +1,4 @@
-"""How a process ends while threads are at work: with its code, and with the cause as its last word."""
+"""The end of a process while threads are at work: with its exit code, and the cause as its last line."""
 
 import json
 import subprocess

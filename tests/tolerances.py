@@ -1,4 +1,4 @@
-"""How far numbers may differ, with a reason each. Never widened to make a test pass."""
+"""Tolerances of comparisons, with a reason each. Never widened to make a test pass."""
 
 # Two float32 implementations of one model, logits of standard deviation about 2: sums in another order.
 SAME_MODEL_ATOL = 1e-4

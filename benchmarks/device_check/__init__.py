@@ -1,1 +1,1 @@
-"""What must hold on a device before anyone serves on it, in parts that resume: `make device-check`."""
+"""Checks of a device before it serves, in parts that resume: `make device-check`."""

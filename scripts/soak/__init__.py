@@ -1,1 +1,1 @@
-"""What the service must withstand, against a real process over loopback: `make soak`."""
+"""Loads and attacks against a real process over loopback, each with its bound: `make soak`."""

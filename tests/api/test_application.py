@@ -1,4 +1,4 @@
-"""What is open, what is closed, and what a route that does not exist answers."""
+"""Routes with and without a key, and the answer of a route that does not exist."""
 
 import asyncio
 

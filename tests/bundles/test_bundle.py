@@ -1,4 +1,4 @@
-"""What is in a bundle runs; what is not what was stored is refused before it is looked into."""
+"""Executables of a bundle run; a bundle that was changed is refused before any of it is unpickled."""
 
 import dataclasses
 import hashlib

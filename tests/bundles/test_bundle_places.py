@@ -1,4 +1,4 @@
-"""Where bundles are looked for and kept, and all that can be wrong with a place: never more than a recompile."""
+"""The places of bundles, and their faults, each of which costs a compilation at most."""
 
 import json
 import logging

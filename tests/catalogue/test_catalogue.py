@@ -1,4 +1,4 @@
-"""What is described and what is listed make one catalogue, which a refresh brings up to date."""
+"""Described and listed models make one catalogue, which a refresh brings up to date."""
 
 import pytest
 

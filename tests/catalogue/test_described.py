@@ -1,4 +1,4 @@
-"""What MODELS_CONFIG says, and what is said of it where it is wrong."""
+"""MODELS_CONFIG: its meaning, and the message for each mistake in it."""
 
 import pytest
 

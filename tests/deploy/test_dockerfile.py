@@ -1,4 +1,4 @@
-"""What the image must be, as far as it can be told without building it."""
+"""Properties of the image that its Dockerfile shows."""
 
 import json
 import re

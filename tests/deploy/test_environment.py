@@ -1,4 +1,4 @@
-"""What Terraform, the documents and the examples set exists among the settings."""
+"""Every variable that Terraform, the documents and the examples set is a setting."""
 
 import re
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""How much memory each of some devices has."""
+"""The usable memory of devices."""
 
 import os
 from types import SimpleNamespace

@@ -1,4 +1,4 @@
-"""How many devices are used, and which axes are split over them."""
+"""The number of devices that are used, and the axes that are split over them."""
 
 import pytest
 from jax.sharding import PartitionSpec

@@ -1,4 +1,4 @@
-"""What the text of an optimized HLO module says about copies, control flow and the host.
+"""Copies, control flow and host transfers in the text of an optimized HLO module.
 
 Source: https://openxla.org/xla/operation_semantics; a shape is `bf16[64,4096]{1,0:T(8,128)}`.
 """

@@ -1,4 +1,4 @@
-"""Which texts share a step."""
+"""The choice of the texts that share a step."""
 
 import random
 

@@ -1,4 +1,4 @@
-"""What the device thread counts of a scheduler that is short of slots, of pages, or preempts."""
+"""Counters of the device thread, for a scheduler that is short of slots or pages, or preempts."""
 
 import pytest
 

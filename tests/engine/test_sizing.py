@@ -1,4 +1,4 @@
-"""How much fits, from plain numbers."""
+"""The sizes of an engine, from plain numbers."""
 
 from dataclasses import replace
 

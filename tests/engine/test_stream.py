@@ -1,4 +1,4 @@
-"""What a reader finds that comes late."""
+"""A stream whose reader comes late."""
 
 import asyncio
 

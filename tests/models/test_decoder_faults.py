@@ -1,4 +1,4 @@
-"""What is no number in one sequence's cache stays with that sequence, whoever gets its pages or its row later."""
+"""NaN in the cache of one sequence stays with that sequence, also after its pages and row are reused."""
 
 import jax.numpy as jnp
 import numpy as np

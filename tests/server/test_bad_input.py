@@ -1,4 +1,4 @@
-"""What an operator can get wrong: one clear line with cause and remedy, exit code 1, within seconds, no traceback."""
+"""Mistakes of an operator: one clear line with cause and remedy, exit code 1, within seconds, no traceback."""
 
 import json
 import shutil

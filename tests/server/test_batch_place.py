@@ -1,4 +1,4 @@
-"""Where files and batches lie, by the settings."""
+"""The location of files and batches, by the settings."""
 
 from pathlib import Path
 

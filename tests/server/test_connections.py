@@ -1,4 +1,4 @@
-"""What a client may do with a connection: every test speaks through a socket to the protocol that serves the port."""
+"""Limits of a connection: every test speaks through a socket to the protocol that serves the port."""
 
 import contextlib
 import socket

@@ -1,4 +1,4 @@
-"""What a newcomer meets: the demo model behind a real port, through the official client."""
+"""The first contact: the demo model behind a real port, through the official client."""
 
 import concurrent.futures
 import contextlib

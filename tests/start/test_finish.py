@@ -1,4 +1,4 @@
-"""Which executables of a start run once behind its first token."""
+"""The executables that a start runs once behind its first token."""
 
 from contextlib import nullcontext
 from types import SimpleNamespace

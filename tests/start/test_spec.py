@@ -1,4 +1,4 @@
-"""What is planned: which devices, what each has to hold, and which kernel; a slow one is never taken in silence."""
+"""The plan of a start: its devices, the memory of each, and the kernel; a slow kernel is logged."""
 
 import logging
 from dataclasses import replace

@@ -1,4 +1,4 @@
-"""How fast something leaves, measured over its latest departures."""
+"""The rate of departures from a queue, measured over the latest ones."""
 
 from collections import deque
 

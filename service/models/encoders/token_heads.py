@@ -1,4 +1,4 @@
-"""What a text's tokens have besides the text's one vector: a vector each, and for bge-m3 a lexical weight each.
+"""Outputs for each token of a text: its vector, and for bge-m3 its lexical weight.
 
 They are computed on the host from the hidden states of the last layer, so no model needs a compiled program for them.
 Source: Chen et al. 2024, arXiv:2402.03216, section 3.2; FlagEmbedding `inference/embedder/encoder_only/m3.py`; vLLM

@@ -1,4 +1,4 @@
-"""How a checkpoint stores the weights of its linear layers if they are quantized, and the tensors that hold each."""
+"""The formats of quantized linear layers in checkpoints, and the tensors that hold each layer."""
 
 from dataclasses import dataclass
 from enum import StrEnum

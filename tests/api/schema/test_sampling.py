@@ -1,4 +1,4 @@
-"""How tokens are drawn: what a client may ask reaches the engine, and nothing else does."""
+"""Sampling options: those that a client may send reach the engine, and no others."""
 
 import json
 

@@ -1,4 +1,4 @@
-"""How many prompts share a prefill step, on a device that likes many rows and on one that likes long ones."""
+"""The number of prompts in a prefill step, on devices that prefer many rows and on those that prefer long ones."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Who makes room for whom, without an engine; among them the known failures of others who swap models."""
+"""The policy of eviction, without an engine; among them the known failures of others who swap models."""
 
 import itertools
 
