@@ -16,7 +16,7 @@ from service.device.mesh import DeviceMesh
 from service.kernels.quantized import quantize_tokens
 
 type NumSplits = tuple[tuple[int, int], ...]
-"""The number of parts that a weight is split into, as pairs (largest number of tokens, parts); not split above the last."""
+"""The number of parts of a weight, as pairs (largest number of tokens, parts); not split above the last."""
 
 UNSPLIT: NumSplits = ()
 # All layers' products of 135M parameters take 6.1 ms split and 6.7 unsplit for one token, 13 and 21 for 8, 38 and 41
