@@ -106,5 +106,6 @@ def _key(number: int, entry: Any) -> ApiKey:
 
 
 def _is_weight(value: object) -> bool:
-    is_number = isinstance(value, int | float) and not isinstance(value, bool)
-    return is_number and math.isfinite(value) and 0 < value <= MAX_WEIGHT
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return False
+    return math.isfinite(value) and 0 < value <= MAX_WEIGHT
