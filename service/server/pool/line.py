@@ -68,8 +68,8 @@ class LoadingLine:
         Raises:
             BaseException: why it cannot be loaded.
         """
-        state = self._state
-        began_s = state.clock()
+        state, metrics = self._state, self._metrics(residence)
+        began_s = state.clock()  # after the series are there: the seconds of a load say how long the model stays
         try:
             if not self._make_way(residence):
                 return
@@ -91,8 +91,8 @@ class LoadingLine:
             residence.load_s = residence.ready_s - began_s
             residence.num_loads += 1
             residence.is_leaving = residence.is_cancelled  # an operator was too late to end the load
-            self._metrics(residence).model_loads.labels("ready").inc()
-            self._metrics(residence).model_load_seconds.observe(residence.load_s)
+            metrics.model_loads.labels("ready").inc()
+            metrics.model_load_seconds.observe(residence.load_s)
             residence.num_open = 1  # its own start, until that is complete
             state.grant_all(residence)
         threading.Thread(target=self._complete, args=(residence, loading), name="complete", daemon=True).start()
