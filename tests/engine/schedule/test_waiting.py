@@ -128,12 +128,15 @@ def test_a_flood_of_one_flow_delays_another_by_the_running_ones_alone():
 
 
 def test_a_preempted_sequence_is_not_charged_for_its_prompt_again():
-    scheduler = make_scheduler(num_slots=2, num_pages=5)
-    first = scheduler.add(make_request("a", 8, 8, flow="a"))
-    second = scheduler.add(make_request("b", 8, 8, flow="b"))
+    scheduler = make_scheduler(num_slots=2, num_pages=7)
+    first = scheduler.add(make_request("a", 8, 8, flow="f"))
+    preempted = scheduler.add(make_request("b", 8, 8, flow="g"))
+    while scheduler.num_preemptions == 0:
+        step(scheduler)
+    of_same, of_other = (scheduler.add(make_request(n, 8, 1, flow=flow)) for n, flow in (("c", "g"), ("d", "f")))
+    num_sampled = len(preempted.output_ids)
+    assert 4 < num_sampled < 8  # 8 prompt tokens more would put its flow behind the other one
     while not first.is_finished:
         step(scheduler)
-    assert scheduler.num_preemptions > 0
-    while not second.is_finished:
-        step(scheduler)
-    scheduler.check_integrity()
+    scheduler.plan()
+    assert (preempted.is_running, of_same.is_running, of_other.is_running) == (True, True, False)
