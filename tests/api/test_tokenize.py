@@ -3,7 +3,7 @@ import json
 
 import pytest
 
-from service.text.chat_template import TemplateSandbox
+from service.text.sandbox import TemplateSandbox
 from tests.api.scripted_engine import MAX_MODEL_LEN, MODEL, TEMPLATE, TOKENIZER, Service, tokens
 
 TOOL = {"type": "function", "function": {"name": "f"}}

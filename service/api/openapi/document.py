@@ -18,7 +18,7 @@ from service.api.openapi.inputs import body_content, query_parameters
 from service.api.openapi.operations import OPERATIONS, Operation
 from service.api.openapi.schemas import reference, schemas
 
-ALIASES = frozenset({*READY_PATHS[1:], "/rerank", "/reranking", "/v1/reranking", "/score"})
+ALIASES = frozenset({*READY_PATHS[1:], "/embeddings", "/rerank", "/reranking", "/v1/reranking", "/score"})
 KEY = "key"  # the name of the security scheme
 INTRODUCTION = (
     "An OpenAI-compatible inference service. Every field of a request is enforced, or refused with a 400 that names it "

@@ -32,6 +32,12 @@ async def test_it_describes_every_route_and_no_other():
     assert described == {path: set(methods) for path, methods in found.items() if path not in ALIASES}
 
 
+async def test_every_operation_has_an_id_of_its_own():
+    paths = (await document_of(Service()))["paths"].values()
+    ids = [operation["operationId"] for methods in paths for operation in methods.values()]
+    assert len(ids) == len(set(ids))
+
+
 async def test_every_field_of_a_request_has_a_description():
     schemas = (await document_of(Service()))["components"]["schemas"]
     bodies = [schema for schema in schemas.values() if schema.get("additionalProperties") is False]

@@ -7,6 +7,7 @@ import httpx
 import numpy as np
 
 from service.api.application import create_api
+from service.api.http.keys import ApiKeys, plain_keys
 from service.api.served import ServedEncoder, VectorFacts
 from service.encoder.cache import VectorCache
 from service.observability.metrics import Metrics
@@ -52,7 +53,7 @@ class ScriptedEncoder:
 class EncoderService:
     """The app, with its encoder at hand."""
 
-    def __init__(self, *, vectors=None, tokens=None, cache_bytes=0, **settings):
+    def __init__(self, *, vectors=None, tokens=None, cache_bytes=0, api_keys=(), **settings):
         self.encoder = ScriptedEncoder()
         facts = {"size": SIZE, "is_normalized": True, "matryoshka_sizes": None, "prompts": {}, "default_prompt": None}
         backend, self.metrics = Tokenizer(tokenizer()), Metrics()
@@ -68,7 +69,8 @@ class EncoderService:
             cache=VectorCache(cache_bytes, self.metrics.of_model(MODEL)),
             tokens=tokens,
         )
-        self.app = create_api(ScriptedReadiness(model), self.metrics, **settings)
+        keys = ApiKeys(plain_keys(api_keys))
+        self.app = create_api(ScriptedReadiness(model), self.metrics, keys=keys, **settings)
 
     def client(self):
         return httpx.AsyncClient(transport=httpx.ASGITransport(self.app), base_url="http://test")

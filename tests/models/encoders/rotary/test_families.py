@@ -64,5 +64,5 @@ def test_what_is_not_served_is_refused_by_name(name, changes):
 
 
 def test_a_reranker_of_a_family_without_one_is_refused_by_name():
-    with pytest.raises(UnsupportedModel, match="modernbert"):
-        read("modernbert", architectures=["ModernBertForSequenceClassification"], id2label={"0": "LABEL_0"})
+    with pytest.raises(UnsupportedModel, match="gemma3"):
+        read("gemma3", architectures=["Gemma3TextForSequenceClassification"], id2label={"0": "LABEL_0"})
