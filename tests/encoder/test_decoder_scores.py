@@ -43,7 +43,8 @@ def write(folder, name, tensors=None, **config):
     return stored, np.load(case.reference_path)["vectors"]
 
 
-@pytest.mark.parametrize("is_tied", [True, pytest.param(False, marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("is_tied", [True, False])
 def test_a_score_is_the_probability_of_one_token_rather_than_another(is_tied, tmp_path):
     case = case_of("qwen3")
     unembed = {} if is_tied else {"lm_head.weight": tensor("lm_head.weight", (case.hub_config["vocab_size"], 32))}
@@ -71,6 +72,7 @@ def test_other_tokens_and_families_are_refused_by_name(config, reason, tmp_path)
         tiny_of(tmp_path, **SMALL)
 
 
+@pytest.mark.slow
 def test_a_modernbert_reranker_has_a_norm_in_its_head(tmp_path):
     head = {"head.dense.weight": tensor("head.dense.weight", (32, 32)), "head.norm.weight": tensor("head.norm", (32,))}
     head |= {"classifier.weight": tensor("classifier.weight", (1, 32)), "classifier.bias": np.ones(1, np.float32)}

@@ -82,7 +82,8 @@ def test_a_head_is_there_if_its_file_is():
     assert read_token_heads(["model.safetensors", "old_sparse_linear.pt"], {}).names == ()
 
 
-@pytest.mark.parametrize("name", ["modernbert", pytest.param("gemma3", marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["modernbert", "gemma3"])
 def test_the_vectors_of_tokens_without_a_head_are_those_that_transformers_pools(name, tmp_path):
     case = next(case for case in ENCODER_CASES if case.name == name)
     write_checkpoint(tmp_path, case)

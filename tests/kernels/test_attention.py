@@ -103,6 +103,7 @@ def test_a_kernel_gives_what_the_reference_gives(name, variant):
     run_steps(Both(KERNELS[name], scoring, context_sizes), slot_sizes, 60)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dtype", STORED)
 @pytest.mark.parametrize("name", KERNELS)
 def test_a_cache_of_another_dtype_gives_what_the_reference_gives_with_the_same(name, dtype):
@@ -128,7 +129,7 @@ def run_steps(both: Both, slot_sizes: tuple[int, ...], num_steps: int) -> None:
             both.step(1, {slot: (slot, 1) for slot in active}, num_rows=num_rows)
 
 
-@pytest.mark.parametrize("dtype", ["float32", "int8"])
+@pytest.mark.parametrize("dtype", ["float32", pytest.param("int8", marks=pytest.mark.slow)])
 @pytest.mark.parametrize("name", KERNELS)
 def test_a_prefix_copied_through_pages_gives_what_the_original_gives(name, dtype):
     kernel = KERNELS[name]
