@@ -176,7 +176,7 @@ run "the_prewarm_job_signs_bundles" {
   }
 
   assert {
-    condition     = keys(google_secret_manager_secret_iam_member.prewarm_reads_keys) == tolist(["levserve-bundle-key"])
+    condition     = keys(google_secret_manager_secret_iam_member.prewarm_reads_keys) == ["levserve-bundle-key"]
     error_message = "The prewarm identity must be able to read the key that signs bundles, and no other."
   }
 }
