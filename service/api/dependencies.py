@@ -30,8 +30,8 @@ from service.engine.clock import Clock
 from service.engine.request import Request, TokenEvent
 from service.errors import WrongKindOfModel
 from service.observability.metrics import Metrics
+from service.text.generation_defaults import NO_DEFAULTS, GenerationDefaults
 from service.text.grammar.compiler import GrammarCompiler
-from service.text.tokenizer import GenerationDefaults
 
 if TYPE_CHECKING:
     from service.text.chat_template import ChatTemplate
@@ -72,7 +72,8 @@ class ServedModel(Served):
     engine: TokenEngine
     chat_template: "ChatTemplate | None"  # None: completions only
     stop_ids: frozenset[int]
-    defaults: GenerationDefaults
+    defaults: GenerationDefaults  # the checkpoint's
+    operator_defaults: GenerationDefaults = NO_DEFAULTS  # of this model; they come before those of all models
     number_formats: Mapping[str, str]  # of activations and cache (`dtype`), and of weights (`quantization`)
 
     @cached_property

@@ -4,12 +4,14 @@ models:
   - name: org/chat
     aliases: [chat]
     uri: gs://bucket/models/org-chat     # without it, the listed folder of this name
+    generations: {model.safetensors: 1712345678901234}
     max_model_len: 4096
+    defaults: {temperature: 0.2, max_tokens: 512}
     preload: true
 """
 
 from collections.abc import Iterator
-from typing import Any
+from typing import Annotated, Any
 
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
@@ -17,10 +19,30 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from service.catalogue.entry import ModelEntry, Pin, name_fault, pinned_uri
 from service.catalogue.names import hyphenated
 from service.errors import SettingsError
-from service.settings import Dtype
+from service.settings import Dtype, KvDtype, WeightStorage
+from service.storage.location import GcsLocation, parse_location
+from service.text.generation_defaults import MAX_TOP_K, RANGES, GenerationDefaults
 
 VARIABLE = "MODELS_CONFIG"
 MAX_BYTES = 4 * 1024 * 1024
+
+
+def _number(option: str) -> Any:
+    lowest, highest = RANGES[option]
+    return Field(default=None, ge=lowest, le=highest, allow_inf_nan=False)
+
+
+class DescribedDefaults(BaseModel):
+    """What requests to a model get that leave an option out."""
+
+    model_config = ConfigDict(extra="forbid", strict=True)
+
+    temperature: float | None = _number("temperature")
+    top_p: float | None = _number("top_p")
+    top_k: int | None = Field(default=None, ge=-1, le=MAX_TOP_K)
+    min_p: float | None = _number("min_p")
+    repetition_penalty: float | None = _number("repetition_penalty")
+    max_tokens: int | None = Field(default=None, ge=1)
 
 
 class DescribedModel(BaseModel):
@@ -32,9 +54,13 @@ class DescribedModel(BaseModel):
     aliases: list[str] = []
     uri: str | None = None
     revision: str | None = None  # of a repository of the Hub
+    generations: dict[str, Annotated[int, Field(ge=1)]] = {}  # of a bucket's objects, by their names below `uri`
     tokenizer: str | None = None
     dtype: Dtype | None = None
+    quantization: WeightStorage | None = None
+    kv_dtype: KvDtype | None = None
     max_model_len: int | None = Field(default=None, ge=16)
+    defaults: DescribedDefaults = DescribedDefaults()
     preload: bool = False
     keep_loaded: bool = False
     memory: float | None = Field(default=None, gt=0, le=1)
@@ -81,7 +107,7 @@ def _models_node(root: Any, where: str) -> yaml.SequenceNode:
 def _read_model(loader: Any, node: yaml.Node, where: str) -> ModelEntry:
     if not isinstance(node, yaml.MappingNode):
         raise _fault(where, node, "a model is a mapping with a 'name'")
-    lines: dict[tuple[str, ...], yaml.Node] = {(key,): value for key, value in _items(node, where)}
+    lines = dict(_lines(node, where))
     try:
         model = DescribedModel.model_validate(loader.construct_document(node))
         return _entry(model)
@@ -91,7 +117,15 @@ def _read_model(loader: Any, node: yaml.Node, where: str) -> ModelEntry:
         found = lines.get(path) or lines.get(path[:1]) or node
         raise _fault(where, found, f"{'.'.join(path)}: {first['msg']}") from error
     except SettingsError as error:
-        raise _fault(where, lines.get(("uri",), node), str(error)) from error
+        raise _fault(where, lines.get((error.variable,), node), str(error)) from error
+
+
+def _lines(node: yaml.MappingNode, where: str) -> Iterator[tuple[tuple[str, ...], yaml.Node]]:
+    """Yield the values of a mapping and of the mappings in it, by their keys."""
+    for key, value in _items(node, where):
+        yield (key,), value
+        if isinstance(value, yaml.MappingNode):
+            yield from (((key, below), nested) for below, nested in _items(value, where))
 
 
 def _entry(model: DescribedModel) -> ModelEntry:
@@ -99,14 +133,24 @@ def _entry(model: DescribedModel) -> ModelEntry:
         raise SettingsError("revision", "belongs to a 'uri' of the Hub, and this model has none.")
     if model.uri is not None and model.pin == "latest":
         raise SettingsError("pin", "'latest' follows the listing, in which a model with a 'uri' is not.")
+    if model.generations and not isinstance(parse_location(model.uri or "/", "uri"), GcsLocation):
+        raise SettingsError("generations", "are of objects of a bucket, and the model has no 'uri' of one (gs://…).")
+    max_tokens = model.defaults.max_tokens
+    if model.max_model_len is not None and max_tokens is not None and max_tokens >= model.max_model_len:
+        reason = f"has max_tokens {max_tokens}, and max_model_len {model.max_model_len} leaves no room for a prompt."
+        raise SettingsError("defaults", reason)
     return ModelEntry(
         name=model.name,
         aliases=tuple(model.aliases),
         uri="" if model.uri is None else pinned_uri(model.uri, model.revision, "uri"),
         pin=model.pin,
+        generations=model.generations,
         tokenizer_uri=model.tokenizer,
         dtype=model.dtype,
+        quantization=model.quantization,
+        kv_dtype=model.kv_dtype,
         max_model_len=model.max_model_len,
+        defaults=GenerationDefaults(**model.defaults.model_dump()),
         is_preloaded=model.preload,
         keeps_loaded=model.keep_loaded,
         memory_share=model.memory,
@@ -117,6 +161,8 @@ def _items(node: yaml.MappingNode, where: str) -> Iterator[tuple[str, yaml.Node]
     """Yield keys and values; a key that is there twice, which YAML's reader takes in silence, is refused."""
     seen: set[str] = set()
     for key, value in node.value:
+        if not isinstance(key, yaml.ScalarNode):
+            raise _fault(where, key, "a key is a word")
         if key.value in seen:
             raise _fault(where, key, f"the key {key.value!r} is there twice")
         seen.add(key.value)

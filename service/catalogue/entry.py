@@ -1,10 +1,13 @@
 """One model of a catalogue: its names, its address, and what is particular to it."""
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Literal
 
 from service.errors import SettingsError
+from service.settings import Settings
 from service.storage.location import HubLocation, parse_location
+from service.text.generation_defaults import NO_DEFAULTS, GenerationDefaults
 
 MAX_NAME_CHARS = 200
 
@@ -30,9 +33,13 @@ class ModelEntry:
     version: str = ""  # a digest of its listed files; empty if they were not listed
     step: int | None = None  # of a Levanter run, the newest complete one
     pin: Pin = "step"  # whether a loaded Levanter run stays at its step, or moves on to a newer one
+    generations: Mapping[str, int] = field(default_factory=dict)  # by file of a bucket: the one to serve
     tokenizer_uri: str | None = None
     dtype: str | None = None
+    quantization: str | None = None
+    kv_dtype: str | None = None
     max_model_len: int | None = None
+    defaults: GenerationDefaults = NO_DEFAULTS  # for requests that leave options out
     is_preloaded: bool = False  # whether a start loads it before it answers
     keeps_loaded: bool = False  # whether no other model takes its place
     memory_share: float | None = None  # of the device memory for models, (0, 1]
@@ -41,6 +48,21 @@ class ModelEntry:
     def names(self) -> tuple[str, ...]:
         """Every `model` that requests may name."""
         return (self.name, *self.aliases)
+
+    def settings(self, process: Settings) -> Settings:
+        """Return the settings with which the model is loaded: its own, and the process's."""
+        own = {
+            "model_uri": self.uri,
+            "model_name": ",".join(self.names),
+            "tokenizer_uri": self.tokenizer_uri,
+            "dtype": self.dtype,
+            "quantization": self.quantization,
+            "kv_dtype": self.kv_dtype,
+            "max_model_len": self.max_model_len,
+        }
+        given = {name: value for name, value in own.items() if value is not None}
+        no_catalogue = dict.fromkeys(("gcs_bucket", "catalogue_uri", "models_config", "models"))
+        return process.model_copy(update={**no_catalogue, "gcs_model_prefix": "", **given})
 
 
 def name_fault(name: str) -> str | None:

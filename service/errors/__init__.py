@@ -54,6 +54,7 @@
             ├── HostileName                (name)
             ├── CorruptObject              (name, expected, actual)
             ├── ObjectChanged              (name, generation)
+            ├── GenerationGone             (name, generation)
             ├── TransferFailed             (name)
             └── StorageFull                (needed_bytes, free_bytes)
 
@@ -67,6 +68,7 @@ from service.errors.checkpoint import (
     CheckpointError,
     CheckpointNotFound,
     CorruptObject,
+    GenerationGone,
     HostileName,
     MalformedCheckpoint,
     MissingFile,
@@ -145,6 +147,7 @@ __all__ = [
     "EngineStopped",
     "FilesFull",
     "FilesUnavailable",
+    "GenerationGone",
     "HostileName",
     "InvalidApiKey",
     "InvalidParameter",

@@ -104,6 +104,16 @@ class ObjectChanged(CheckpointError):
         self.generation = generation
 
 
+class GenerationGone(CheckpointError):
+    """An object of a bucket has no such generation as an operator pins it to."""
+
+    def __init__(self, uri: str, name: str, generation: int) -> None:
+        cause = f"{name} has no generation {generation}, to which MODELS_CONFIG pins it."
+        super().__init__(uri, f"{cause} A bucket keeps what was overwritten only with object versioning.")
+        self.name = name
+        self.generation = generation
+
+
 class TransferFailed(CheckpointError):
     """A transfer did not finish within its retries or its deadline."""
 

@@ -11,6 +11,8 @@ from service.settings.waiting import WaitingSettings
 MIN_SIGNING_KEY_CHARS = 32
 
 type Dtype = Literal["auto", "bfloat16", "float16", "float32"]
+type WeightStorage = Literal["none", "int8"]
+type KvDtype = Literal["auto", "bfloat16", "int8", "fp8"]
 
 
 class Settings(WaitingSettings):
@@ -75,13 +77,13 @@ class Settings(WaitingSettings):
         default="auto",
         description="The dtype of weights and activations. `auto`: float32 on a CPU, otherwise the checkpoint's own.",
     )
-    quantization: Literal["none", "int8"] = Field(
+    quantization: WeightStorage = Field(
         default="none",
         description="The storage of weights. `none`: as in the checkpoint, in DTYPE, or in int8 if it has a "
         "quantization_config. `int8`: in 8 bits with a scale for each row, quantized while the checkpoint is read; "
         "products quantize each token as well. See docs/quantization.md.",
     )
-    kv_dtype: Literal["auto", "bfloat16", "int8", "fp8"] = Field(
+    kv_dtype: KvDtype = Field(
         default="auto",
         description="The dtype of cached keys and values. `auto`: that of activations. `int8` (on a CPU or a GPU) and "
         "`fp8` (float8_e4m3fn, on a CPU): in 8 bits with a scale for each token and KV head. See docs/quantization.md.",

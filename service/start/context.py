@@ -1,7 +1,7 @@
 """The context that every task of a start receives: settings, clocks, counters, and the cache of checkpoints."""
 
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 
@@ -13,6 +13,7 @@ from service.settings import Settings
 from service.start.devices import Devices
 from service.start.progress import StartProgress
 from service.storage.cache.cache import CheckpointCache
+from service.text.generation_defaults import NO_DEFAULTS, GenerationDefaults
 
 
 @dataclass(frozen=True)
@@ -25,6 +26,8 @@ class StartContext:
     on_engine_failure: Callable[[], None] = lambda: None  # called from the device thread if the engine dies
     model_metrics: ModelMetrics = field(default_factory=ModelMetrics)  # of the model's requests and engine
     failed: threading.Event = field(default_factory=threading.Event)  # set when a task fails; ends the transfers
+    defaults: GenerationDefaults = NO_DEFAULTS  # the operator's for this model
+    generations: Mapping[str, int] = field(default_factory=dict)  # by file of a bucket: the one to serve
     devices: Devices | None = None  # found by an earlier start of this process
     memory_share: float = 1.0  # of the device memory for models; a model that needs more for its weights gets all
     # Called before weights are read or caches allocated, with the bytes that the model takes on each of some devices;

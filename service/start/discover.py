@@ -1,6 +1,7 @@
 """The first tasks of every start: the devices of this host, and the checkpoint. Neither needs the other."""
 
 import logging
+from collections.abc import Mapping
 from importlib.resources import files
 
 from service.checkpoint.discover import LocatedCheckpoint, OpenSource, locate
@@ -13,6 +14,7 @@ from service.start.conversions import find_conversion
 from service.start.devices import Devices
 from service.start.imports import quick_jax_import
 from service.start.progress import Phase
+from service.storage.location import parse_location
 from service.storage.retry import TransferLimits
 from service.storage.source import open_source
 
@@ -35,11 +37,23 @@ def demo_uri() -> str:
     return str(files("service") / "demo")
 
 
-def opener(settings: Settings) -> OpenSource:
-    """Return a function that opens addresses with the cache, the emulator and the deadline of the settings."""
+def opener(settings: Settings, generations: Mapping[str, int] | None = None) -> OpenSource:
+    """Return a function that opens addresses with the cache, the emulator and the deadline of the settings.
+
+    Args:
+        settings: of the start.
+        generations: the ones to read of files of the checkpoint's own address; None for the live ones.
+    """
     cache_root, emulator_host = settings.local_model_cache, settings.storage_emulator_host
     limits = TransferLimits(deadline_s=settings.pull_timeout)
-    return lambda location: open_source(location, cache_root=cache_root, emulator_host=emulator_host, limits=limits)
+    own = parse_location(checkpoint_uri(settings)) if generations else None
+    return lambda location: open_source(
+        location,
+        cache_root=cache_root,
+        emulator_host=emulator_host,
+        limits=limits,
+        generations=generations if location == own else None,
+    )
 
 
 def find_devices(context: StartContext) -> Devices:
@@ -82,10 +96,11 @@ def locate_checkpoint(context: StartContext) -> LocatedCheckpoint:
     settings = context.settings
     with context.progress.phase(Phase.LOCATE) as facts:
         uri, config_uri, tokenizer_uri = checkpoint_uri(settings), settings.model_config_uri, settings.tokenizer_uri
-        converted = find_conversion(settings, uri, opener(settings))
+        open_pinned = opener(settings, context.generations)
+        converted = find_conversion(settings, uri, open_pinned)
         if converted is not None:  # it holds its own configuration and tokenizer
             uri, config_uri, tokenizer_uri = converted, None, None
-        located = locate(uri, opener(settings), model_config_uri=config_uri, tokenizer_uri=tokenizer_uri)
+        located = locate(uri, open_pinned, model_config_uri=config_uri, tokenizer_uri=tokenizer_uri)
         facts |= {"uri": located.uri, "model_type": located.hub_config.get("model_type")}
     return located
 

@@ -13,7 +13,7 @@ from service.bundles.location import local_folder
 from service.bundles.prefetch import PrefetchedBundle, prefetch_bundle
 from service.checkpoint.discover import LocatedCheckpoint
 from service.checkpoint.load import LoadedWeights, load_checkpoint
-from service.errors import MalformedCheckpoint
+from service.errors import MalformedCheckpoint, SettingsError
 from service.models.encoders.registry import is_encoder
 from service.settings import Settings
 from service.start.context import StartContext
@@ -22,6 +22,7 @@ from service.start.discover import checkpoint_uri, demo_uri
 from service.start.prefetch import ExpectedWeights, PrefetchedWeights
 from service.start.progress import Phase
 from service.storage.location import HubLocation, parse_location
+from service.text.generation_defaults import NO_DEFAULTS
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -200,11 +201,17 @@ def assemble_model(
 
 
 def import_choice(context: StartContext, checkpoint: LocatedCheckpoint) -> "Callable[..., ModelSpec]":
-    """Import what chooses the spec of the checkpoint's kind of model, and return it."""
+    """Import what chooses the spec of the checkpoint's kind of model, and return it.
+
+    Raises:
+        SettingsError: it turns texts into vectors, and has defaults of generation.
+    """
     with context.progress.phase(Phase.IMPORT, "engine"):
         if is_encoder(checkpoint.hub_config, checkpoint.sentence_files):
             from service.start.kinds.encoder_spec import choose_encoder_spec
 
+            if context.defaults != NO_DEFAULTS:
+                raise SettingsError("MODELS_CONFIG", f"{checkpoint.uri} is an encoder, so it can have no 'defaults'.")
             return choose_encoder_spec
         from service.start.kinds.engine_spec import choose_engine_spec
 

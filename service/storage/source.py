@@ -5,7 +5,7 @@
 """
 
 import threading
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Protocol, runtime_checkable
@@ -74,6 +74,7 @@ def open_source(
     cache_root: Path,
     emulator_host: str | None = None,
     limits: TransferLimits | None = None,
+    generations: Mapping[str, int] | None = None,
 ) -> Source:
     """Open a location; nothing is read yet.
 
@@ -82,6 +83,7 @@ def open_source(
         cache_root: LOCAL_MODEL_CACHE, below which the Hub's files are kept.
         emulator_host: STORAGE_EMULATOR_HOST.
         limits: of listing, reading and pulling; the defaults if left out.
+        generations: of a bucket's objects, by name, the ones to read; None for the live ones of all.
 
     Raises:
         AccessDenied: the location is a bucket and there are no credentials.
@@ -92,7 +94,7 @@ def open_source(
     if isinstance(location, GcsLocation):
         from service.storage.gcs.read import GcsSource
 
-        return GcsSource(location, emulator_host=emulator_host, limits=chosen_limits)
+        return GcsSource(location, emulator_host=emulator_host, limits=chosen_limits, generations=generations)
     if isinstance(location, HubLocation):
         from service.storage.hub import HubSource
 

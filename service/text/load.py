@@ -16,7 +16,8 @@ from typing import TYPE_CHECKING, Any
 import tokenizers
 
 from service.errors import MalformedCheckpoint, MissingFile
-from service.text.tokenizer import GenerationDefaults, Tokenizer
+from service.text.generation_defaults import MAX_TOP_K, RANGES, GenerationDefaults
+from service.text.tokenizer import Tokenizer
 
 if TYPE_CHECKING:
     from service.text.chat_template import ChatTemplate
@@ -26,13 +27,6 @@ logger = logging.getLogger(__name__)
 SPECIAL_TOKEN_NAMES = ("bos_token", "eos_token", "pad_token", "unk_token", "sep_token", "cls_token", "mask_token")
 # Options of generation_config.json that the sampler lacks, with the values at which they have no effect.
 UNSUPPORTED_DEFAULTS: dict[str, tuple[Any, ...]] = {"num_beams": (None, 1), "typical_p": (None, 1)}
-
-DEFAULT_RANGES = {
-    "temperature": (0.0, 2.0),
-    "top_p": (1e-9, 1.0),
-    "min_p": (0.0, 1.0),
-    "repetition_penalty": (0.01, 10.0),
-}
 
 
 def load_tokenizer(folder: Path, uri: str | None = None) -> Tokenizer:
@@ -182,9 +176,9 @@ def _generation_defaults(uri: str, config: Mapping[str, Any]) -> GenerationDefau
     for name, neutral in UNSUPPORTED_DEFAULTS.items():
         if config.get(name) not in neutral:
             logger.warning("generation_config.json asks for %s = %s, which is not applied", name, config[name])
-    numbers = {name: _number_in_range(uri, config, name, *bounds) for name, bounds in DEFAULT_RANGES.items()}
+    numbers = {name: _number_in_range(uri, config, name, *bounds) for name, bounds in RANGES.items()}
     top_k = config.get("top_k")
-    if top_k is not None and not (type(top_k) is int and -1 <= top_k < 2**31):
+    if top_k is not None and not (type(top_k) is int and -1 <= top_k <= MAX_TOP_K):
         raise _out_of_range(uri, "top_k", top_k)
     if config.get("do_sample") is False:
         # Greedy decoding: the other options only change what is sampled.

@@ -9,26 +9,15 @@ Source: https://github.com/huggingface/tokenizers/tree/main/tokenizers/src/decod
 import json
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
 import tokenizers
 
 from service.errors import ContextLengthExceeded, InvalidParameter
+from service.text.generation_defaults import NO_DEFAULTS, GenerationDefaults
 
 BYTE_TOKEN = re.compile(r"<0x([0-9A-Fa-f]{2})>")
-
-
-@dataclass(frozen=True, slots=True)
-class GenerationDefaults:
-    """The sampling options that the model's author recommends; None where the checkpoint states none."""
-
-    temperature: float | None = None  # [0, 2]
-    top_p: float | None = None  # (0, 1]
-    top_k: int | None = None  # [-1, 2**31); 0 and -1 keep all tokens
-    min_p: float | None = None  # [0, 1]
-    repetition_penalty: float | None = None  # [0.01, 10]
 
 
 class Tokenizer:
@@ -40,14 +29,14 @@ class Tokenizer:
         *,
         special_tokens: Mapping[str, str] | None = None,
         eos_ids: frozenset[int] = frozenset(),
-        defaults: GenerationDefaults | None = None,
+        defaults: GenerationDefaults = NO_DEFAULTS,
     ) -> None:
         # A file saved after training may cut every text at the training length.
         backend.no_truncation()
         backend.no_padding()
         self.special_tokens = dict(special_tokens or {})  # by transformers' name: {"bos_token": "<s>"}
         self.eos_ids = eos_ids
-        self.defaults = defaults or GenerationDefaults()
+        self.defaults = defaults
         self.token_bytes = TokenBytes.of(backend)
         self.special_ids = special_ids(backend)
         self.backend = backend

@@ -15,7 +15,8 @@ from service.engine.request import FinishReason, TokenEvent, TokenLogprobs
 from service.errors import Overloaded
 from service.observability.metrics import Metrics
 from service.text.chat_template import ChatTemplate
-from service.text.tokenizer import GenerationDefaults, Tokenizer
+from service.text.generation_defaults import GenerationDefaults
+from service.text.tokenizer import Tokenizer
 from tests.text.small_tokenizers import byte_level
 
 MODEL = "org/small-chat"

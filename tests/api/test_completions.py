@@ -6,11 +6,15 @@ import pytest
 from tokenizers import AddedToken
 
 from service.api.completions import SHORT_PROMPT_CHARS
-from service.text.tokenizer import GenerationDefaults, Tokenizer
+from service.text.generation_defaults import GenerationDefaults
+from service.text.tokenizer import Tokenizer
 from tests.api.scripted_engine import MAX_MODEL_LEN, TOKENIZER, Service, tokens
 from tests.text.small_tokenizers import byte_level
 
 pytestmark = pytest.mark.anyio
+
+# A value of every option that an operator may state a default for.
+REQUESTED = {"temperature": 0.5, "top_p": 0.8, "top_k": 3, "min_p": 0, "repetition_penalty": 1.2, "max_tokens": 2}
 
 
 async def refusal(prompt, **fields):
@@ -123,6 +127,20 @@ async def test_sampling_is_the_requests_else_the_operators_else_the_authors(fiel
     await service.complete(**fields)
     sampling = service.engine.last.request.sampling
     assert (sampling.temperature, sampling.top_p) == expected
+
+
+@pytest.mark.parametrize(
+    ("fields", "expected"), [({}, (0.2, 0.9, 7, 0.1, 1.5, 5)), (REQUESTED, (0.5, 0.8, 3, 0.0, 1.2, 2))]
+)
+async def test_the_operators_defaults_of_a_model_come_before_those_of_all_models(fields, expected):
+    own, author = GenerationDefaults(0.2, 0.9, 7, 0.1, 1.5, 5), GenerationDefaults(0.6, 0.7, 9, 0.3, 1.1)
+    model = {"defaults": author, "operator_defaults": own}
+    service = Service(model=model, default_temperature=1.5, default_max_tokens=9)
+    await service.complete(**fields)
+    request = service.engine.last.request
+    sampling = request.sampling
+    options = (sampling.temperature, sampling.top_p, sampling.top_k, sampling.min_p, sampling.repetition_penalty)
+    assert (*options, request.max_tokens) == expected
 
 
 async def test_a_long_prompt_does_not_hold_up_the_other_requests():

@@ -5,6 +5,8 @@ import pytest
 from service.catalogue.described import read_models
 from service.catalogue.entry import ModelEntry
 from service.errors import SettingsError
+from service.settings import Settings
+from service.text.generation_defaults import GenerationDefaults
 
 WHOLE = """\
 models:
@@ -14,29 +16,64 @@ models:
     revision: v2
     tokenizer: gs://bucket/tokenizer
     dtype: float32
+    quantization: int8
+    kv_dtype: fp8
     max_model_len: 512
+    defaults:
+      temperature: 0
+      top_p: 0.9
+      top_k: -1
+      min_p: 0.1
+      repetition_penalty: 1.1
+      max_tokens: 64
     preload: true
     keep_loaded: true
     memory: 0.5
   - name: run
     pin: latest
+  - name: kept
+    uri: gs://bucket/kept
+    generations: {model.safetensors: 1712345678901234, config.json: 1}
 """
 
 
 def test_every_key_is_read():
-    chat, run = read_models(WHOLE, "models.yaml")
+    chat, run, kept = read_models(WHOLE, "models.yaml")
     assert chat == ModelEntry(
         name="org/chat",
         aliases=("chat", "gpt-4"),
         uri="hf://org/chat@v2",
         tokenizer_uri="gs://bucket/tokenizer",
         dtype="float32",
+        quantization="int8",
+        kv_dtype="fp8",
         max_model_len=512,
+        defaults=GenerationDefaults(0.0, 0.9, -1, 0.1, 1.1, 64),
         is_preloaded=True,
         keeps_loaded=True,
         memory_share=0.5,
     )
     assert run == ModelEntry(name="run", uri="", pin="latest")
+    pins = {"model.safetensors": 1712345678901234, "config.json": 1}
+    assert kept == ModelEntry(name="kept", uri="gs://bucket/kept", generations=pins)
+
+
+def test_a_model_is_loaded_with_its_own_settings_and_else_with_those_of_the_process():
+    process = Settings(gcs_bucket="bucket", gcs_model_prefix="models", dtype="bfloat16", kv_dtype="int8", port=7)
+    [chat, run, _] = [entry.settings(process) for entry in read_models(WHOLE, "models.yaml")]
+    assert (chat.model_uri, chat.model_names, chat.has_catalogue) == (
+        "hf://org/chat@v2",
+        ("org/chat", "chat", "gpt-4"),
+        False,
+    )
+    assert (chat.dtype, chat.quantization, chat.kv_dtype, chat.max_model_len, chat.port) == (
+        "float32",
+        "int8",
+        "fp8",
+        512,
+        7,
+    )
+    assert (run.dtype, run.quantization, run.kv_dtype, run.max_model_len) == ("bfloat16", "none", "int8", None)
 
 
 @pytest.mark.parametrize(
@@ -63,8 +100,27 @@ def test_every_key_is_read():
         ("models:\n - name: a\n   uri: s3://b/a", "line 3: .*'s3://' is not supported"),
         ("models:\n - name: a\n   uri: gs://bucket/a\n   revision: v1", "line 3: .*belongs to an hf:// address"),
         ("models:\n - name: a\n   uri: hf://b/a@v1\n   revision: v2", "contradicts 'revision: v2'"),
-        ("models:\n - name: a\n   revision: v2", "line 2: revision: belongs to a 'uri'"),
-        ("models:\n - name: a\n   uri: gs://bucket/a\n   pin: latest", "line 3: pin: 'latest' follows the listing"),
+        ("models:\n - name: a\n   revision: v2", "line 3: revision: belongs to a 'uri'"),
+        ("models:\n - name: a\n   uri: gs://bucket/a\n   pin: latest", "line 4: pin: 'latest' follows the listing"),
+        ("models:\n - name: a\n   quantization: int4", "line 3: quantization: .*'none' or 'int8'"),
+        ("models:\n - name: a\n   kv_dtype: int4", "line 3: kv_dtype: "),
+        ("models:\n - name: a\n   defaults: 0.7", "line 3: defaults: "),
+        ("models:\n - name: a\n   defaults:\n    top_p: 0.5\n    temperature: 3", "line 5: defaults.temperature: "),
+        ("models:\n - name: a\n   defaults:\n    top_p: 0", "line 4: defaults.top_p: "),
+        ("models:\n - name: a\n   defaults:\n    top_p: .nan", "line 4: defaults.top_p: "),
+        ("models:\n - name: a\n   defaults:\n    top_k: 0.5", "line 4: defaults.top_k: "),
+        ("models:\n - name: a\n   defaults:\n    max_tokens: 0", "line 4: defaults.max_tokens: "),
+        ("models:\n - name: a\n   defaults:\n    n: 2", "line 4: defaults.n: Extra inputs"),
+        ("models:\n - name: a\n   defaults:\n    n: 2\n    n: 3", "line 5: the key 'n' is there twice"),
+        (
+            "models:\n - name: a\n   max_model_len: 64\n   defaults: {max_tokens: 64}",
+            "line 4: defaults: has max_tokens 64, and max_model_len 64 leaves no room",
+        ),
+        ("models:\n - name: a\n   uri: /a\n   generations: {b: 1}", "line 4: generations: are of objects of a bucket"),
+        ("models:\n - name: a\n   generations: {b: 1}", "line 3: generations: are of objects of a bucket"),
+        ("models:\n - name: a\n   uri: gs://bucket/a\n   generations:\n    b: 0", "line 5: generations.b: "),
+        ("models:\n - name: a\n   uri: gs://bucket/a\n   generations: 1", "line 4: generations: "),
+        ("models:\n - ? [a]\n   : b", "line 2: a key is a word"),
         ("models:\n - !!python/object/apply:os.system [x]", "is not YAML|a mapping"),
         ("models:\n - name: &a [*a]", "name: "),
     ],

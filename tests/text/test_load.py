@@ -6,8 +6,8 @@ import re
 import pytest
 
 from service.errors import MalformedCheckpoint, MissingFile
+from service.text.generation_defaults import GenerationDefaults
 from service.text.load import load_chat_template, load_tokenizer
-from service.text.tokenizer import GenerationDefaults
 from tests.text.small_tokenizers import byte_level
 
 USER = [{"role": "user", "content": "hi"}]

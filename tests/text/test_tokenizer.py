@@ -3,7 +3,8 @@ from tokenizers import Tokenizer as LibraryTokenizer
 from tokenizers import models
 
 from service.errors import ContextLengthExceeded, InvalidParameter
-from service.text.tokenizer import GenerationDefaults, Tokenizer
+from service.text.generation_defaults import GenerationDefaults
+from service.text.tokenizer import Tokenizer
 from tests.text.small_tokenizers import byte_level, metaspace, outside_metaspace
 
 

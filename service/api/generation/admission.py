@@ -218,7 +218,7 @@ def _max_tokens(
     max_tokens = token_budget(
         prompt_tokens=len(prompt_ids),
         requested=body.requested_max_tokens,
-        default=context.api.default_max_tokens or default,
+        default=context.model.operator_defaults.max_tokens or context.api.default_max_tokens or default,
         limit_tokens=context.model.max_model_len,
         param=param,
     )
@@ -243,14 +243,19 @@ def _stop_ids(body: GenerationRequest, model: ServedModel, more: frozenset[int])
 
 
 def _sampling(body: GenerationRequest, model: ServedModel, api: ApiContext) -> Sampling:
-    """Return the request's options; where it has none, the operator's, then the checkpoint's, then OpenAI's."""
-    author = model.defaults
+    """Return the request's options; where it has none, the operator's, then the checkpoint's, then OpenAI's.
+
+    Of the operator's, those of this model come before those of all models.
+    """
+    own, author = model.operator_defaults, model.defaults
     return Sampling(
-        temperature=float(_first(body.temperature, api.default_temperature, author.temperature, 1.0)),
-        top_p=float(_first(body.top_p, author.top_p, 1.0)),
-        top_k=max(0, int(_first(body.top_k, author.top_k, 0))),
-        min_p=float(_first(body.min_p, author.min_p, 0.0)),
-        repetition_penalty=float(_first(body.repetition_penalty, author.repetition_penalty, 1.0)),
+        temperature=float(_first(body.temperature, own.temperature, api.default_temperature, author.temperature, 1.0)),
+        top_p=float(_first(body.top_p, own.top_p, author.top_p, 1.0)),
+        top_k=max(0, int(_first(body.top_k, own.top_k, author.top_k, 0))),
+        min_p=float(_first(body.min_p, own.min_p, author.min_p, 0.0)),
+        repetition_penalty=float(
+            _first(body.repetition_penalty, own.repetition_penalty, author.repetition_penalty, 1.0)
+        ),
         presence_penalty=float(body.presence_penalty),
         frequency_penalty=float(body.frequency_penalty),
         logit_bias=body.logit_bias,

@@ -19,20 +19,6 @@ if TYPE_CHECKING:
     from service.start.tasks import LoadedModel
 
 
-def settings_of(entry: ModelEntry, settings: Settings) -> Settings:
-    """Return the settings with which a model of a catalogue is loaded: its own, and the process's."""
-    own = {
-        "model_uri": entry.uri,
-        "model_name": ",".join(entry.names),
-        "tokenizer_uri": entry.tokenizer_uri,
-        "dtype": entry.dtype,
-        "max_model_len": entry.max_model_len,
-    }
-    given = {name: value for name, value in own.items() if value is not None}
-    no_catalogue = dict.fromkeys(("gcs_bucket", "catalogue_uri", "models_config", "models"))
-    return settings.model_copy(update={**no_catalogue, "gcs_model_prefix": "", **given})
-
-
 class StartLoading(Loading):
     """A start under way."""
 
@@ -91,13 +77,15 @@ class Loader:
     def __call__(self, entry: ModelEntry, make_room: MakeRoom) -> StartLoading:
         """Begin to load a model."""
         is_first = self.first is None and self._devices is None
-        settings = settings_of(entry, self._settings) if self._settings.has_catalogue else self._settings
+        settings = entry.settings(self._settings) if self._settings.has_catalogue else self._settings
         context = StartContext(
             settings,
             self._metrics,
             self._progress if is_first else StartProgress(self._metrics, time.monotonic()),
             self._on_engine_failure,
             self._metrics.of_model(entry.name),
+            defaults=entry.defaults,
+            generations=entry.generations,
             devices=self._known_devices(),
             memory_share=self._share(entry),
             make_room=lambda num_bytes, devices: make_room(num_bytes, self._capacity_bytes(devices)),

@@ -29,6 +29,7 @@ class RunningEngine(Running):
         self.engine.start()
         self._runner = runner
         self._vocab_size, self._formats = vocab_size, formats
+        self._operator_defaults = context.defaults
 
     @property
     @override
@@ -64,6 +65,7 @@ class RunningEngine(Running):
             vocab_size=self._vocab_size,
             stop_ids=text.tokenizer.eos_ids,
             defaults=text.tokenizer.defaults,
+            operator_defaults=self._operator_defaults,
             number_formats=self._formats,
         )
 

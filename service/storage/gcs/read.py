@@ -1,4 +1,4 @@
-"""Ranged reads of GCS objects, pinned to the generation of one listing.
+"""Ranged reads of GCS objects, pinned to the generation of one listing, or to one that an operator states.
 
 An object that is overwritten after the listing is an error, never a mix of old and new bytes. Whole objects are summed
 and compared with the listing; ranges are summed by the caller.
@@ -7,7 +7,7 @@ Source: https://cloud.google.com/storage/docs/json_api/v1/objects (list, get, al
 
 import json
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import Any
 from urllib.parse import quote
@@ -15,6 +15,7 @@ from urllib.parse import quote
 from service.errors import (
     CheckpointNotFound,
     CorruptObject,
+    GenerationGone,
     HostileName,
     MalformedCheckpoint,
     ObjectChanged,
@@ -33,14 +34,28 @@ from service.storage.retry import RetryBudget, ThroughputWatchdog, TransferLimit
 
 MAX_LISTING_BYTES = 64 * 1024 * 1024  # of one page of a thousand objects
 MAX_READ_BYTES = 256 * 1024 * 1024
-LIST_FIELDS = "nextPageToken,items(name,size,crc32c,generation,contentEncoding)"
+OBJECT_FIELDS = "name,size,crc32c,generation,contentEncoding"
+LIST_FIELDS = f"nextPageToken,items({OBJECT_FIELDS})"
 
 
 class GcsSource:
     """The objects below one prefix of a bucket."""
 
-    def __init__(self, location: GcsLocation, *, emulator_host: str | None, limits: TransferLimits) -> None:
+    def __init__(
+        self,
+        location: GcsLocation,
+        *,
+        emulator_host: str | None,
+        limits: TransferLimits,
+        generations: Mapping[str, int] | None = None,
+    ) -> None:
         """Find the credentials.
+
+        Args:
+            location: of the objects.
+            emulator_host: STORAGE_EMULATOR_HOST.
+            limits: of listing and reading.
+            generations: by name, the generations to list in place of the live ones; None for the live ones of all.
 
         Raises:
             AccessDenied: there are none.
@@ -48,6 +63,7 @@ class GcsSource:
         self.uri = location.uri
         self.limits = limits
         self._prefix = f"{location.prefix}/" if location.prefix else ""
+        self._generations = dict(generations or {})
         self._transport = GcsTransport(location, emulator_host, limits)
 
     def __enter__(self) -> "GcsSource":
@@ -74,6 +90,7 @@ class GcsSource:
             AccessDenied: the account may not list.
             HostileName: an object's name would lead outside its folder.
             TransferFailed: the listing did not come within its retries or its deadline.
+            GenerationGone: an object has no such generation as it is pinned to.
         """
         budget = RetryBudget(self.limits)
         objects: list[ObjectInfo] = []
@@ -89,6 +106,10 @@ class GcsSource:
                             raise
                         on_hostile(error)
             token = page.get("nextPageToken")
+        pinned = {name: generation for name, generation in self._generations.items() if name.startswith(below)}
+        objects = [info for info in objects if pinned.get(info.name, info.generation) == info.generation]
+        others = pinned.keys() - {info.name for info in objects}
+        objects += [self._at_generation(name, pinned[name], budget) for name in sorted(others)]
         if not objects:
             raise CheckpointNotFound(self.uri, "the bucket is there, but no object lies below this prefix.")
         return tuple(objects)
@@ -153,6 +174,23 @@ class GcsSource:
                     except ValueError as error:
                         raise TransientFault("the listing is not JSON") from error
         return page
+
+    def _at_generation(self, name: str, generation: int, budget: RetryBudget) -> ObjectInfo:
+        """Return an object at a generation that is not the live one."""
+        check_name(self.uri, name)
+        params: dict[str, str | int] = {"generation": generation, "fields": OBJECT_FIELDS}
+        item: dict[str, Any] = {}
+        for attempt in budget.attempts(self.uri, name):
+            with attempt:
+                path = f"o/{quote(self._prefix + name, safe='')}"
+                try:
+                    with self._transport.get(path, params, {}, (name, generation)) as response:
+                        item = json.loads(response.read(MAX_LISTING_BYTES))
+                except ObjectChanged as error:
+                    raise GenerationGone(self.uri, name, generation) from error
+                except ValueError as error:
+                    raise TransientFault("the description of the object is not JSON") from error
+        return self._info(item)
 
     def _info(self, item: dict[str, Any]) -> ObjectInfo:
         name = item["name"].removeprefix(self._prefix)

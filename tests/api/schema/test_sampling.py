@@ -8,7 +8,7 @@ from service.api.schema.chat import ChatCompletionRequest
 from service.api.schema.completions import CompletionRequest
 from service.api.schema.wire import parse
 from service.errors import RequestError
-from service.text.tokenizer import GenerationDefaults
+from service.text.generation_defaults import GenerationDefaults
 from tests.api.scripted_engine import END, TOKENIZER, Service
 
 pytestmark = pytest.mark.anyio
