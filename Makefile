@@ -7,7 +7,7 @@ PYTEST := pytest --numprocesses=$(shell expr $$(getconf _NPROCESSORS_ONLN) + 1) 
 GLIBC_TUNABLES ?= glibc.malloc.hugetlb=1
 .DEFAULT_GOAL := help
 .PHONY: help serve test test-all coverage mutate check fix demo-model evaluate tool-calls search bench bench-start bench-loading \
-  bench-embeddings bench-quantization device-check device-kit soak image check-image deploy-cloud-run deploy-gke scan teardown
+  bench-catalogue bench-embeddings bench-quantization device-check device-kit soak image check-image deploy-cloud-run deploy-gke scan teardown
 
 help: ## Show this list
 	@sed -n 's/^\([a-z-]*\):.*## /  make \1\t/p' Makefile | expand -t 20
@@ -72,6 +72,9 @@ bench-loading: .venv/dev ## Measure loading from a bucket against other clients
 
 bench-quantization: .venv/dev ## Measure int8 next to float32 and llama.cpp, on an idle machine (a quarter of an hour)
 	$(RUN) python -m benchmarks.quantization
+
+bench-catalogue: .venv/dev ## Measure a service of many models, its loads and its swaps (ten minutes)
+	$(RUN) python -m benchmarks.catalogue
 
 bench-embeddings: .venv/dev ## Measure embeddings against sentence-transformers and onnxruntime (a quarter of an hour)
 	$(RUN) python -m benchmarks.embeddings

@@ -15,7 +15,7 @@ from service.device.chips import TARGETS
 from service.errors import ServiceError, SettingsError
 from service.observability.logs import Origin, configure_logging, end_logging
 from service.settings import Settings
-from service.settings.sources import load_settings
+from service.settings.sources import export_hub_token, load_settings
 from service.smoke.command import add_parser as add_smoke
 from service.smoke.command import run as run_smoke
 
@@ -39,6 +39,7 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
             {name: value for name, value in flags.items() if name in Settings.model_fields}, flags.get("config")
         )
         level = settings.log_level
+        export_hub_token(settings)
         origin = Origin(settings.google_cloud_project, settings.k_service, settings.k_revision)
         configure_logging(settings.log_level, settings.log_format, origin=origin)
         code = _run(flags, settings)

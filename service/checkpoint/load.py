@@ -20,6 +20,8 @@ from service.checkpoint.layout import LevanterLayout
 from service.models.weight_spec import WeightSpec
 from service.observability.progress import Progress
 from service.storage.cache.cache import Bucket, CheckpointCache, private_cache
+from service.storage.local import LocalSource
+from service.storage.source import Keeper
 from service.weights.assembly import assemble_weights
 from service.weights.safetensors import check_tensors
 from service.weights.stream import WeightTarget, stream_weights
@@ -68,6 +70,17 @@ def load_checkpoint(
         loaded = load_on_host(located, specs, limits)
         return LoadedWeights(mesh.alias_host_arrays(loaded.weights), loaded.release)
     return _load(located, WeightTarget(tuple(specs), mesh, limits.max_staging_bytes), limits)
+
+
+def is_on_this_machine(located: LocatedCheckpoint, cache: CheckpointCache | None) -> bool:
+    """Return whether the weights can be loaded without a transfer."""
+    source, objects = located.weights.source, located.weights.objects
+    if isinstance(source, Bucket):
+        kept = None if cache is None else cache.find(source, objects)
+        if kept is not None:
+            kept.release()
+        return kept is not None
+    return isinstance(source, LocalSource) or (isinstance(source, Keeper) and source.has_kept(objects))
 
 
 def load_on_host(

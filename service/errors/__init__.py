@@ -55,6 +55,7 @@
             ├── CorruptObject              (name, expected, actual)
             ├── ObjectChanged              (name, generation)
             ├── GenerationGone             (name, generation)
+            ├── NotDownloaded
             ├── TransferFailed             (name)
             └── StorageFull                (needed_bytes, free_bytes)
 
@@ -72,6 +73,7 @@ from service.errors.checkpoint import (
     HostileName,
     MalformedCheckpoint,
     MissingFile,
+    NotDownloaded,
     ObjectChanged,
     PickledWeights,
     RefusedPickle,
@@ -160,6 +162,7 @@ __all__ = [
     "ModelNotLoaded",
     "NonFiniteLogits",
     "NonFiniteVector",
+    "NotDownloaded",
     "NotReady",
     "ObjectChanged",
     "Overloaded",

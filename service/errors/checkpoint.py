@@ -104,6 +104,14 @@ class ObjectChanged(CheckpointError):
         self.generation = generation
 
 
+class NotDownloaded(CheckpointError):
+    """A checkpoint is not on this machine, and the operator allows no download."""
+
+    def __init__(self, uri: str) -> None:
+        cause = "it is not in LOCAL_MODEL_CACHE, and AUTO_DOWNLOAD_MODELS is false."
+        super().__init__(uri, f"{cause} Set it to true for one start, or MODEL_URI to a folder that holds it.")
+
+
 class GenerationGone(CheckpointError):
     """An object of a bucket has no such generation as an operator pins it to."""
 

@@ -88,6 +88,7 @@ def serve(settings: Settings, picture: Path | None = None) -> None:
         service.metrics,
         keys=service.keys,
         admin_keys=settings.admin_api_keys,
+        has_metrics=settings.enable_metrics,
         has_pages=settings.page,
         max_waiting=settings.max_concurrent_requests if settings.early_requests == "wait" else 0,
         wait_s=settings.request_timeout,

@@ -34,6 +34,7 @@ from service.errors import (
     NotReady,
     QueueTimeout,
     RequestError,
+    UnknownRoute,
 )
 from service.observability.metrics import Metrics
 from service.observability.trace_context import current_trace
@@ -82,6 +83,7 @@ class EarlyAnswers:
         keys: ApiKeys = NO_KEYS,
         admin_keys: tuple[str, ...] = (),
         has_pages: bool = True,
+        has_metrics: bool = True,
         max_waiting: int = 0,
         wait_s: float = 0.0,
         queue_timeout_s: float | None = None,
@@ -94,6 +96,7 @@ class EarlyAnswers:
             keys: an early request waits with one of these; if empty, with none.
             admin_keys: each of these opens the operator's routes; if empty, they do not exist.
             has_pages: whether the pages exist.
+            has_metrics: whether /metrics exists.
             max_waiting: early requests that may wait for the model at once; others are refused.
             wait_s: the time of a whole request, which its wait is part of.
             queue_timeout_s: the same for its wait alone; None for no limit of its own.
@@ -102,6 +105,7 @@ class EarlyAnswers:
         self._metrics = metrics
         self._api_keys, self._admin = keys, AdminRoutes(service, admin_keys)
         self._pages = PAGES if has_pages else {}
+        self._has_metrics = has_metrics
         self._max_waiting = max_waiting
         self._wait_s, self._queue_timeout_s = wait_s, queue_timeout_s
         self._num_waiting = 0
@@ -122,6 +126,11 @@ class EarlyAnswers:
         is_http = scope["type"] == "http"
         if is_http and admin_route(scope["path"]) is not None:
             await self._send(await self._admin.answer(scope), scope, send)
+            return
+        if is_http and scope["path"] == METRICS_PATH and not self._has_metrics:
+            await self._send(
+                error_answer(UnknownRoute("There is no such route: ENABLE_METRICS is false."), ""), scope, send
+            )
             return
         if is_http and scope["path"] in self._pages:
             await self._page(scope, send)

@@ -60,6 +60,7 @@ class Service:
         self._batches: Batches | None = None
         self._worker: BatchWorker | None = None
         self._opened: OpenedPool | None = None
+        self._completed_models: set[str] = set()  # those whose first start has ended, in whatever way
         self._is_open = False  # whether a request may name a model
         self._refreshing: asyncio.Task[None] | None = None
         self._on_error: Callable[[], None] = lambda: None
@@ -208,10 +209,15 @@ class Service:
         self._decide()
 
     def _completed(self, entry: "ModelEntry", failure: BaseException | None) -> None:
-        """Go on after a model's start; the process ends if one that belongs to its own start has failed."""
+        """Go on after a model's start; the process ends if one that belongs to its own start has failed.
+
+        A later load of such a model, which an operator had unloaded, is no part of the start.
+        """
         assert self._opened is not None, "a pool has loaded the model"
+        is_first = entry.name not in self._completed_models
+        self._completed_models.add(entry.name)
         if failure is not None:
-            if entry.is_preloaded:
+            if entry.is_preloaded and is_first:
                 self._fail(failure)
         elif (first := self._opened.loader.first) is not None:
             self._on_loop(self._start_batches)

@@ -247,6 +247,9 @@ class Settings(WaitingSettings):
         if self.bundle_uri == "sibling" and not self.bundle_signing_keys:
             reason = "'sibling' is where the authors of checkpoints may write, so it needs BUNDLE_SIGNING_KEY."
             raise SettingsError("BUNDLE_URI", reason)
+        if self.model_stream and not self.auto_download_models:
+            reason = "is false, and MODEL_STREAM keeps no files, so each start would have to fetch them."
+            raise SettingsError("AUTO_DOWNLOAD_MODELS", reason)
         if self.max_open_body_bytes < self.max_body_bytes:
             reason = f"is {self.max_open_body_bytes}, less than one body of MAX_BODY_BYTES ({self.max_body_bytes})."
             raise SettingsError("MAX_OPEN_BODY_BYTES", reason)

@@ -40,6 +40,12 @@ def load_settings(flags: dict[str, Any], config_path: Path | None = None) -> Set
         raise _settings_error(error) from error
 
 
+def export_hub_token(settings: Settings) -> None:
+    """Put HF_TOKEN into the environment, where the Hub's client reads it, from whichever source it comes."""
+    if settings.hf_token is not None:
+        os.environ["HF_TOKEN"] = settings.hf_token.get_secret_value()
+
+
 def _of_environment() -> dict[str, str]:
     # Any case is accepted. Capitals sort before small letters, so in reverse order they come last and win.
     named = ((name.lower(), value) for name, value in sorted(os.environ.items(), reverse=True))
@@ -91,5 +97,5 @@ def _settings_error(error: ValidationError) -> SettingsError:
         return SettingsError(
             variable, "is not a setting of Levserve." + (f" Did you mean {match[0].upper()}?" if match else "")
         )
-    given = "" if variable.endswith("_KEY") else f" (it is {first['input']!r})"
+    given = "" if variable.endswith(("_KEY", "_TOKEN")) else f" (it is {first['input']!r})"
     return SettingsError(variable, f"{first['msg']}{given}.")

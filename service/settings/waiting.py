@@ -4,10 +4,10 @@ from typing import Literal
 
 from pydantic import Field
 
-from service.settings.models import ModelSettings
+from service.settings.earlier import EarlierSettings
 
 
-class WaitingSettings(ModelSettings):
+class WaitingSettings(EarlierSettings):
     """What clients' requests may take together, and how long each may take."""
 
     max_concurrent_requests: int = Field(

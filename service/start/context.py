@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 
 from service.checkpoint.load import LoadLimits
+from service.compile.shared import SharedExecutables
 from service.device.memory import Device
 from service.observability.metrics import Metrics
 from service.observability.model_metrics import ModelMetrics
@@ -28,6 +29,7 @@ class StartContext:
     failed: threading.Event = field(default_factory=threading.Event)  # set when a task fails; ends the transfers
     defaults: GenerationDefaults = NO_DEFAULTS  # the operator's for this model
     generations: Mapping[str, int] = field(default_factory=dict)  # by file of a bucket: the one to serve
+    shared_executables: SharedExecutables = field(default_factory=SharedExecutables)  # with other starts
     devices: Devices | None = None  # found by an earlier start of this process
     memory_share: float = 1.0  # of the device memory for models; a model that needs more for its weights gets all
     # Called before weights are read or caches allocated, with the bytes that the model takes on each of some devices;

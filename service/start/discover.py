@@ -5,8 +5,9 @@ from collections.abc import Mapping
 from importlib.resources import files
 
 from service.checkpoint.discover import LocatedCheckpoint, OpenSource, locate
+from service.checkpoint.load import is_on_this_machine
 from service.device.memory import ACCELERATOR_FRACTION, Device
-from service.errors import SettingsError
+from service.errors import NotDownloaded, SettingsError
 from service.settings import Settings
 from service.settings.compiler import size_gpu_pool
 from service.start.context import StartContext
@@ -90,7 +91,7 @@ def locate_checkpoint(context: StartContext) -> LocatedCheckpoint:
     """List the checkpoint once, pin every object's version, and read its configuration.
 
     Raises:
-        CheckpointError: a file is missing, ambiguous or malformed.
+        CheckpointError: a file is missing, ambiguous or malformed; or the weights are not on this machine, and must be.
         SettingsError: an address is malformed.
     """
     settings = context.settings
@@ -101,6 +102,8 @@ def locate_checkpoint(context: StartContext) -> LocatedCheckpoint:
         if converted is not None:  # it holds its own configuration and tokenizer
             uri, config_uri, tokenizer_uri = converted, None, None
         located = locate(uri, open_pinned, model_config_uri=config_uri, tokenizer_uri=tokenizer_uri)
+        if not settings.auto_download_models and not is_on_this_machine(located, context.cache):
+            raise NotDownloaded(located.uri)
         facts |= {"uri": located.uri, "model_type": located.hub_config.get("model_type")}
     return located
 

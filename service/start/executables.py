@@ -39,21 +39,37 @@ class BundleSearch:
     places: BundlePlaces
     found: Bundle | None
     begin_s: float  # when the search began, in seconds since the process began
+    shared: Mapping[str, Executable] | None = None  # of a model of the same bundle; then no place was searched
+
+    @property
+    def outcome(self) -> str:
+        """Where the executables come from: shared, hit, miss, stale, corrupt or unsigned."""
+        return self.places.outcome if self.shared is None else "shared"
 
 
 @dataclass(frozen=True)
 class Executables:
     """All executables of a model. Some may still be loading or compiling; reading one waits for it."""
 
-    by_name: LazyExecutables
+    by_name: Mapping[str, Executable]
     first: Sequence[str]  # what the first token needs
     bundle: Bundle | None = None  # they came from it, if there is one
     compiler: "_Compiler | None" = None  # it made them, if there was no bundle
+    is_shared: bool = False  # whether another model of this process has them too, and so has run them
 
     @property
     def is_hit(self) -> bool:
-        """Whether they came from a bundle, and so have run on this kind of device before."""
-        return self.bundle is not None
+        """Whether they have run on this kind of device before, because they came from a bundle or are shared."""
+        return self.bundle is not None or self.is_shared
+
+    def wait(self) -> None:
+        """Make all that are missing, and wait for them.
+
+        Raises:
+            Exception: making one of them failed; the others have been made.
+        """
+        if isinstance(self.by_name, LazyExecutables):
+            self.by_name.wait()
 
     def wait_for_first(self) -> None:
         """Wait for what the first token needs, unless it comes from a bundle: a step waits for what it lacks.
@@ -84,11 +100,14 @@ def find_bundle(spec: ModelSpec, places: BundlePlaces, progress: StartProgress) 
 def search_facts(spec: ModelSpec, search: BundleSearch) -> dict[str, Any]:
     """Return what the log says about the executables of a start."""
     size = {} if search.found is None else {"bundle_bytes": search.found.size_bytes}
-    return {"bundle": search.places.outcome, "executables": len(spec.names.every), **size}
+    return {"bundle": search.outcome, "executables": len(spec.names.every), **size}
 
 
 def obtain_executables(spec: ModelSpec, search: BundleSearch, progress: StartProgress) -> Executables:
-    """Begin to load the executables of a bundle, or to compile them, and return at once."""
+    """Return what is shared, or begin to load the executables of a bundle or to compile them; does not wait."""
+    if search.shared is not None:
+        progress.count_executables(len(spec.names.every), len(spec.names.every))
+        return Executables(search.shared, spec.names.first, is_shared=True)
     progress.count_executables(0, len(spec.names.every))
     if search.found is not None:
         return _load_all(spec, search.found, progress)

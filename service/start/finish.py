@@ -60,8 +60,8 @@ def obtain_rest(
     try:
         with context.progress.phase(Phase.EXECUTABLES, begin_s=bundle.begin_s) as facts:
             facts.update(search_facts(spec, bundle))
-            executables.by_name.wait()
-        if not executables.is_hit or spec.mesh.platform != "cpu":
+            executables.wait()
+        if not executables.is_hit or (spec.mesh.platform != "cpu" and not executables.is_shared):
             engine.run_all()
     except EngineError:
         raise
@@ -96,7 +96,7 @@ def mark_ready(
     progress.mark_ready(
         model=model.served.name,
         **spec.ready_facts,
-        bundle_outcome=bundle.places.outcome,
+        bundle_outcome=bundle.outcome,
         compiles=devices.compiles.num_compiles,
         traces=devices.compiles.num_traces,
         heavy_imports=[name for name in HEAVY_PACKAGES if name in sys.modules],
@@ -106,10 +106,11 @@ def mark_ready(
 def store_bundle(
     context: StartContext, *, spec: "ModelSpec", bundle: "BundleSearch", executables: "Executables", rest: bool
 ) -> None:
-    """Store the bundle for later starts, wherever it is missing."""
+    """Store the bundle for later starts, wherever it is missing, and share its executables with other models."""
     with contextlib.closing(bundle.places):
-        if not rest:
+        if not rest or executables.is_shared:
             return
+        context.shared_executables.keep(spec.key.digest, dict(executables.by_name))
         try:
             bundle.places.store(executables.to_bundle(spec, context.progress))
             bundle.places.kept(spec.key).discard()

@@ -103,7 +103,7 @@ def _make(goal: _Goal, search: BundleSearch) -> Bundle:
     """Compile every executable and run each once, so that none is stored that this device cannot run."""
     spec = goal.spec
     executables = compile_all(spec, search, goal.progress)
-    executables.by_name.wait()
+    executables.wait()
     if goal.is_absent:
         return executables.to_bundle(spec, goal.progress)
     with goal.progress.phase(Phase.WARM):

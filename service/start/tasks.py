@@ -106,11 +106,13 @@ def load_weights(
 def find_bundle(
     context: StartContext, *, checkpoint: LocatedCheckpoint, spec: "ModelSpec", last_bundle: PrefetchedBundle
 ) -> "BundleSearch":
-    """Look for the engine's bundle: on this machine, then where BUNDLE_URI says."""
+    """Look for the executables: among those of other models, on this machine, then where BUNDLE_URI says."""
     from service.bundles.lookup import BundlePlaces
-    from service.start.executables import find_bundle
+    from service.start.executables import BundleSearch, find_bundle
 
     places = BundlePlaces.of_settings(context.settings, checkpoint.uri, context.metrics, last_bundle)
+    if (shared := context.shared_executables.find(spec.key.digest)) is not None:
+        return BundleSearch(places, None, context.progress.elapsed_s(), shared)
     return find_bundle(spec, places, context.progress)
 
 

@@ -91,6 +91,12 @@ class HubSource:
             return self._kept.read(info)
         return self._fetch(info, Progress(), RetryBudget(self._limits)).read_bytes()
 
+    def has_kept(self, objects: Sequence[ObjectInfo]) -> bool:
+        """Return whether an earlier start has fetched all of some files, at the listed commit."""
+        place = {"revision": self._commit or self._revision, "cache_dir": self._folder}
+        kept = (self._hub.try_to_load_from_cache(self._repo, info.name, **place) for info in objects)
+        return self._kept is not None or all(isinstance(path, str) for path in kept)
+
     def pull(
         self,
         objects: Sequence[ObjectInfo],

@@ -68,6 +68,15 @@ class Source(Protocol):
         ...
 
 
+@runtime_checkable
+class Keeper(Protocol):
+    """A source that keeps files in a cache of its own."""
+
+    def has_kept(self, objects: Sequence[ObjectInfo]) -> bool:
+        """Return whether all of some files are on this machine."""
+        ...
+
+
 def open_source(
     location: Location,
     *,

@@ -104,6 +104,14 @@ def test_a_head_request_has_the_length_and_no_body(service):
     assert int(headers["content-length"]) > 0
 
 
+def test_without_metrics_only_their_route_is_gone(service):
+    service.api = echo
+    app = EarlyAnswers(service, Metrics(), has_metrics=False)
+    status, _, body = asyncio.run(ask(app, "/metrics"))
+    assert (status, json.loads(body)["error"]["message"]) == (404, "There is no such route: ENABLE_METRICS is false.")
+    assert asyncio.run(ask(app, "/health/live"))[2] == b"from the api"
+
+
 def test_once_the_api_is_there_everything_goes_to_it(service):
     service.api = echo
     for path in ("/health/live", "/v1/models", "/metrics", "/administration"):

@@ -9,14 +9,22 @@ from service.start.finish import obtain_rest
 
 
 @pytest.mark.parametrize(
-    ("platform", "is_hit", "runs"), [("cpu", False, 1), ("cpu", True, 0), ("gpu", True, 1), ("tpu", True, 1)]
+    ("platform", "is_hit", "is_shared", "runs"),
+    [
+        ("cpu", False, False, 1),
+        ("cpu", True, False, 0),
+        ("gpu", True, False, 1),
+        ("tpu", True, False, 1),
+        ("cpu", True, True, 0),
+        ("gpu", True, True, 0),
+    ],
 )
-def test_what_was_compiled_runs_and_on_an_accelerator_what_was_loaded_too(platform, is_hit, runs):
+def test_what_was_compiled_runs_and_on_an_accelerator_what_was_loaded_too(platform, is_hit, is_shared, runs):
     ran = []
     context = SimpleNamespace(progress=SimpleNamespace(phase=lambda *_, **__: nullcontext({})))
     spec = SimpleNamespace(mesh=SimpleNamespace(platform=platform), names=SimpleNamespace(every=()))
-    bundle = SimpleNamespace(begin_s=0.0, found=None, places=SimpleNamespace(outcome="hit" if is_hit else "miss"))
-    executables = SimpleNamespace(is_hit=is_hit, by_name=SimpleNamespace(wait=lambda: None))
+    bundle = SimpleNamespace(begin_s=0.0, found=None, outcome="hit" if is_hit else "miss")
+    executables = SimpleNamespace(is_hit=is_hit, is_shared=is_shared, wait=lambda: None)
     engine = SimpleNamespace(run_all=lambda: ran.append("all"))
     assert obtain_rest(context, spec=spec, bundle=bundle, executables=executables, engine=engine)
     assert len(ran) == runs

@@ -6,6 +6,7 @@ makes: idle models are unloaded by this thread, busy ones when their last reques
 
 import logging
 import threading
+from concurrent.futures import Future
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -97,6 +98,17 @@ class LoadingLine:
             state.grant_all(residence)
         threading.Thread(target=self._complete, args=(residence, loading), name="complete", daemon=True).start()
 
+    def begin_unload(self, residence: Residence) -> Future[None]:
+        """Unload a model that takes no further requests on a thread, one for all who ask; the lock is held.
+
+        Returns:
+            What is done once the model is unloaded, or is loaded again.
+        """
+        if residence.unloading is None:
+            residence.unloading = Future()
+            threading.Thread(target=self._finish_unload, args=(residence,), name="unload", daemon=True).start()
+        return residence.unloading
+
     def unload_when_idle(self, residence: Residence) -> None:
         """Unload a model that takes no further requests once the last one has ended; blocks.
 
@@ -113,6 +125,25 @@ class LoadingLine:
                 return
             residence.is_leaving = residence.state == "ready"
         self._unload(residence)
+
+    def _finish_unload(self, residence: Residence) -> None:
+        failure: BaseException | None = None
+        is_over = False
+        while not is_over:
+            try:
+                self.unload_when_idle(residence)
+            except BaseException as error:
+                failure = error
+            with self._state.changed:
+                # Another request may have come for what was loaded again.
+                is_over = failure is not None or residence.state != "ready" or not residence.is_leaving
+                if is_over:
+                    unloading, residence.unloading = residence.unloading, None
+        assert unloading is not None, "it is removed here alone"
+        if failure is None:
+            unloading.set_result(None)
+        else:
+            unloading.set_exception(failure)
 
     def _work(self) -> None:
         while (residence := self._next()) is not None:

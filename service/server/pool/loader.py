@@ -5,6 +5,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from service.catalogue.entry import ModelEntry
+from service.compile.shared import SharedExecutables
 from service.device.memory import Device, usable_memory_bytes
 from service.observability.metrics import Metrics
 from service.server.pool.residence import Loading, MakeRoom
@@ -72,6 +73,7 @@ class Loader:
         self._before_answering = before_answering
         self._on_engine_failure = on_engine_failure
         self.first: StartLoading | None = None
+        self._shared_executables = SharedExecutables()
         self._devices: Devices | None = None
 
     def __call__(self, entry: ModelEntry, make_room: MakeRoom) -> StartLoading:
@@ -86,6 +88,7 @@ class Loader:
             self._metrics.of_model(entry.name),
             defaults=entry.defaults,
             generations=entry.generations,
+            shared_executables=self._shared_executables,
             devices=self._known_devices(),
             memory_share=self._share(entry),
             make_room=lambda num_bytes, devices: make_room(num_bytes, self._capacity_bytes(devices)),

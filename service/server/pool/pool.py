@@ -120,7 +120,9 @@ class ModelPool:
             if residence.state == "ready":
                 residence.is_leaving = True
             self._state.changed.notify_all()
-        await asyncio.to_thread(self._line.unload_when_idle, residence)
+            unloading = self._line.begin_unload(residence)
+        # A client that is gone ends its own wait alone.
+        await asyncio.shield(asyncio.wrap_future(unloading))
         return was_loaded
 
     def listed(self) -> Sequence[ModelState]:

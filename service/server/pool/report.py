@@ -37,6 +37,7 @@ def model_report(
         "last_used_at": _unix_s(known.last_used_s, now_s) if known.num_loads else None,
         "prompt_tokens": _count(metrics, "levserve_prompt_tokens_total"),
         "generation_tokens": _count(metrics, "levserve_generation_tokens_total"),
+        "is_complete": known.state == "ready" and known.loading is None,  # whether nothing is left to compile
         "starts": known.num_loads,
         "start_seconds": round(known.load_s, 3) if known.num_loads else None,
         "progress": known.loading.progress() if known.state == "loading" and known.loading is not None else None,

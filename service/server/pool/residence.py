@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Callable
+from concurrent.futures import Future
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal, Protocol, runtime_checkable
 
@@ -84,6 +85,7 @@ class Residence:
     is_leaving: bool = False  # it takes no further requests
     loading: Loading | None = None
     loaded: Loaded | None = None
+    unloading: Future[None] | None = None  # by operators; done once it is
     num_bytes: int = 0  # on each device; 0 while it has no room there
     num_open: int = 0  # requests that hold it, and its own start until that is complete
     num_loads: int = 0

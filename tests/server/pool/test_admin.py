@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import threading
 
 import pytest
 
@@ -75,6 +76,24 @@ async def test_an_unload_is_answered_once_open_requests_have_ended(service):
     assert not unloading.done()
     held.release()
     assert (await unloading)[2]["was_loaded"]
+
+
+async def test_many_unloads_of_a_busy_model_wait_on_one_thread(service):
+    held = await service.open_pool.wait_for(NAME)
+    await asyncio.to_thread(lambda: None)  # asyncio's own pool has its first thread
+    num_threads = threading.active_count()
+    unloading = [asyncio.create_task(asked(service, f"/admin/unload/{NAME}", "POST")) for _ in range(40)]
+    async with asyncio.timeout(20):
+        while not service.open_pool.report(NAME)["is_leaving"]:
+            await asyncio.sleep(0.005)
+    await asyncio.sleep(0.05)
+    assert threading.active_count() <= num_threads + 1
+    unloading[0].cancel()  # its client is gone; the others still wait
+    await asyncio.sleep(0.01)
+    assert not any(task.done() for task in unloading[1:])
+    held.release()
+    assert {status for status, _, _ in await asyncio.gather(*unloading[1:])} == {200}
+    assert service.loads.log == [f"load {NAME}", f"unload {NAME}"]
 
 
 @pytest.mark.parametrize("path", ["/admin/stats", "/stats", "/admin/models", "/admin/load/other", "/admin/unload/x"])
