@@ -11,7 +11,7 @@ import numpy as np
 from service.device.memory import Device
 from service.kernels.attention import AttentionKernel
 from service.kernels.cache_layout import CacheLayout
-from service.kernels.limits import AMPERE, GPU_LARGEST_HEAD_DIM, TPU_LANES, TPU_SUBLANE_COUNTS, TPU_TABLE_BYTES
+from service.kernels.limits import AMPERE, GPU_LARGEST_HEAD_DIM, TPU_LANES, TPU_TABLE_BYTES, tpu_cached_heads
 
 
 class KernelName(StrEnum):
@@ -38,6 +38,8 @@ class KernelChoice:
 
     name: KernelName
     cached_head_dim: int  # dimensions that a cached key or value takes, padding included
+    cached_kv_heads: int  # on one device, padding included
+    device_kind: str  # JAX's name of the device
     obstacle: str | None = None  # why the device's own kernel cannot be used and the reference is
 
     @property
@@ -64,7 +66,7 @@ class KernelChoice:
             case KernelName.RAGGED:
                 from service.kernels.tpu import RaggedAttention
 
-                return RaggedAttention()
+                return RaggedAttention(self.device_kind)
             case KernelName.REFERENCE:
                 from service.kernels.reference import PagedReference
 
@@ -73,17 +75,21 @@ class KernelChoice:
 
 def choose_kernel(device: Device, heads: HeadShape) -> KernelChoice:
     """Choose the kernel of a device's platform (`cpu`, `gpu`, `tpu`), or the reference for shapes it does not take."""
+    as_they_are = (heads.head_dim, heads.num_kv_heads, device.device_kind)
     if device.platform == "cpu":
-        return KernelChoice(KernelName.ROWS, heads.head_dim)
+        return KernelChoice(KernelName.ROWS, *as_they_are)
     if device.platform == "gpu":
-        name, cached, obstacle = KernelName.TRITON, heads.head_dim, _gpu_obstacle(device, heads)
+        obstacle = _gpu_obstacle(device, heads)
+        chosen = KernelChoice(KernelName.TRITON, *as_they_are)
     elif device.platform == "tpu":
-        name, cached, obstacle = KernelName.RAGGED, TPU_LANES, _tpu_obstacle(heads)
+        obstacle = _tpu_obstacle(heads)
+        cached_heads = tpu_cached_heads(heads.num_kv_heads, heads.dtype)
+        chosen = KernelChoice(KernelName.RAGGED, TPU_LANES, cached_heads, device.device_kind)
     else:
-        name, cached, obstacle = KernelName.REFERENCE, heads.head_dim, f"there is none for {device.platform}"
-    if obstacle is not None:
-        return KernelChoice(KernelName.REFERENCE, heads.head_dim, obstacle)
-    return KernelChoice(name, cached)
+        obstacle, chosen = f"there is none for {device.platform}", None
+    if chosen is None or obstacle is not None:
+        return KernelChoice(KernelName.REFERENCE, *as_they_are, obstacle)
+    return chosen
 
 
 def _gpu_obstacle(device: Device, heads: HeadShape) -> str | None:
@@ -100,10 +106,6 @@ def _gpu_obstacle(device: Device, heads: HeadShape) -> str | None:
 def _tpu_obstacle(heads: HeadShape) -> str | None:
     if heads.dtype.name not in ("bfloat16", "float32"):
         return f"it does not take {heads.dtype.name}"
-    # Keys and values of all heads are neighbours; a sublane holds one or two of them, depending on the dtype's size.
-    sublanes = 2 * heads.num_kv_heads * heads.dtype.itemsize // 4
-    if sublanes not in TPU_SUBLANE_COUNTS and sublanes % 8:
-        return f"it does not take {heads.num_kv_heads} key-value heads of {heads.dtype.name} on a device"
     return _size_obstacle(heads, TPU_LANES)
 
 

@@ -20,3 +20,11 @@ SCALE_BYTES = 4  # of a cached key's or value's scale, a float32
 def vector_bytes(cached_head_dim: int, dtype: np.dtype) -> int:
     """Return the bytes of one cached key or value, its scale included."""
     return cached_head_dim * dtype.itemsize + (SCALE_BYTES if dtype.name in LARGEST_CACHED else 0)
+
+
+def tpu_cached_heads(num_kv_heads: int, dtype: np.dtype) -> int:
+    """Return how many key-value heads a TPU caches: as many, or the next more that ragged paged attention takes."""
+    # Keys and values of all heads are neighbours; a sublane holds one or two of them, depending on the dtype's size.
+    sublanes = -(-2 * num_kv_heads * dtype.itemsize // 4)
+    taken = next((count for count in TPU_SUBLANE_COUNTS if count >= sublanes), -(-sublanes // 8) * 8)
+    return taken * 4 // (2 * dtype.itemsize)

@@ -8,13 +8,16 @@ for each head, padded to 128 dimensions:
                              . . . .   (padding: one token that sees one position)
     ragged    a a a b b .              num_tokens = 3, 2, 1
 
+Heads that the kernel does not take in their number (3) are cached with heads of zeros after them (4), which no query
+of the model sees.
+
 Masking is additive, so a NaN in a sequence's KV also poisons its earlier tokens, and tokens whose window does not reach
 it. Other sequences are safe: values past a sequence's last token are replaced before they are used.
 
 Source: Jiang et al. 2025, "Ragged Paged Attention: a high-performance and flexible LLM inference kernel for TPU".
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -25,14 +28,10 @@ from jaxtyping import Array, DTypeLike, Float, Int
 
 from service.kernels.attention import KVHeads, QueryHeads, Scoring
 from service.kernels.cache_layout import CacheLayout
-from service.kernels.limits import TPU_LANES
+from service.kernels.limits import TPU_LANES, tpu_cached_heads
 from service.kernels.paging import Paging, RowPages
-
-# Sizes of one tile step. The kernel's defaults take up to 128 pages at once, which do not fit the 16 MiB of VMEM that a
-# kernel is granted on a v4 or v5e; these do. Not tuned.
-POSITIONS_PER_BLOCK = 512
-QUERIES_PER_BLOCK = 32  # tokens
-QUERY_HEADS_PER_BLOCK = 1024  # of all tokens of a block together
+from service.kernels.ragged.blocks import choose_block
+from service.kernels.ragged.write import write_pairs
 
 KVPairs = Float[Array, "page position key_and_value dim"]
 PairsCache = tuple[KVPairs]  # of one part
@@ -42,13 +41,16 @@ PairsCache = tuple[KVPairs]  # of one part
 class RaggedAttention:
     """An `AttentionKernel` that reads pages in place."""
 
+    device_kind: str = ""  # JAX's name of the chip, for which blocks are sized
     ragged_attention: Callable[..., Array] = ragged_paged_attention  # replaced only in tests, which have no TPU
+    interpret: bool = False  # emulate the writes of pages too
 
     kv_head_axis: ClassVar[int] = 2  # a head's key and value are neighbours, so each device's part has whole heads
 
     def initial_cache(self, layout: CacheLayout, *, num_kv_heads: int, head_dim: int, dtype: DTypeLike) -> PairsCache:
         """Return empty pages."""
-        return (jnp.zeros((layout.num_pages, layout.page_size, 2 * num_kv_heads, TPU_LANES), dtype),)
+        num_cached = tpu_cached_heads(num_kv_heads, jnp.dtype(dtype))
+        return (jnp.zeros((layout.num_pages, layout.page_size, 2 * num_cached, TPU_LANES), dtype),)
 
     def attend(
         self,
@@ -62,14 +64,24 @@ class RaggedAttention:
     ) -> tuple[QueryHeads, PairsCache]:
         """Write the new tokens into their pages and attend over the pages in place."""
         [pages] = cache
-        num_pages, page_size, _, dim = pages.shape
+        num_pages, page_size, num_vectors, dim = pages.shape
         num_seqs, width, num_kv_heads, group, head_dim = query.shape
+        num_cached = num_vectors // 2  # heads
         with jax.named_scope("cache_update"):
-            pages = _write(pages, new_keys, new_values, paging)
+            pairs = _pairs(new_keys, new_values, num_cached, dim).astype(pages.dtype)
+            pages = write_pairs(pages, pairs, paging, interpret=self.interpret)
         with jax.named_scope("attention"):
             ragged = _Ragged(paging, width)
-            padded = _pad_last(query.reshape(num_seqs, width, num_kv_heads * group, head_dim), dim)
-            context_pages = paging.page_table.shape[1]
+            padded = _pad(query, {2: num_cached, 4: dim}).reshape(num_seqs, width, num_cached * group, dim)
+            block = choose_block(
+                self.device_kind,
+                page_size=page_size,
+                num_heads=num_cached,
+                group=group,
+                page_bytes=page_size * num_vectors * dim * pages.dtype.itemsize,
+                context_pages=paging.page_table.shape[1],
+                num_tokens=num_seqs * width,
+            )
             attended = self.ragged_attention(
                 ragged.pack(padded),
                 pages,
@@ -80,12 +92,12 @@ class RaggedAttention:
                 sm_scale=scoring.scale,
                 sliding_window=scoring.sliding_window,
                 soft_cap=scoring.soft_cap,
-                num_kv_pages_per_block=min(context_pages, max(POSITIONS_PER_BLOCK // page_size, 1)),
-                num_queries_per_block=min(
-                    QUERIES_PER_BLOCK, max(QUERY_HEADS_PER_BLOCK // (num_kv_heads * group), 1), num_seqs * width
-                ),
+                num_kv_pages_per_block=block.num_pages,
+                num_queries_per_block=block.num_queries,
+                vmem_limit_bytes=block.vmem_bytes,
             )
-            unpacked = ragged.unpack(attended)[..., :head_dim].reshape(query.shape)
+            by_head = ragged.unpack(attended).reshape(num_seqs, width, num_cached, group, dim)
+            unpacked = by_head[:, :, :num_kv_heads, :, :head_dim]
             # The kernel does not initialize the outputs of padding.
             is_token = paging.is_token(width)[:, :, None, None, None]
             return jnp.where(is_token, unpacked, 0), (pages,)
@@ -132,13 +144,14 @@ class _Ragged:
         return flat[self._places]
 
 
-def _write(pages: KVPairs, new_keys: KVHeads, new_values: KVHeads, paging: Paging) -> KVPairs:
-    num_pages, page_size, num_pairs, dim = pages.shape
-    pairs = jnp.stack([new_keys, new_values], axis=3)  # [seq, token, kv_head, key or value, head_dim]
-    pairs = _pad_last(pairs.reshape(*new_keys.shape[:2], num_pairs, -1), dim).astype(pages.dtype)
-    page_ids, offsets = paging.destinations(new_keys.shape[1], num_pages=num_pages, page_size=page_size)
-    return pages.at[page_ids, offsets].set(pairs, mode="drop")
+def _pairs(
+    new_keys: KVHeads, new_values: KVHeads, num_heads: int, dim: int
+) -> Float[Array, "seq token key_and_value dim"]:
+    """Return keys and values as neighbours, padded to a number of heads and of dimensions."""
+    pairs = _pad(jnp.stack([new_keys, new_values], axis=3), {2: num_heads, 4: dim})
+    return pairs.reshape(*new_keys.shape[:2], 2 * num_heads, dim)
 
 
-def _pad_last(x: Float[Array, "..."], size: int) -> Float[Array, "..."]:
-    return jnp.pad(x, [(0, 0)] * (x.ndim - 1) + [(0, size - x.shape[-1])])
+def _pad(x: Float[Array, "..."], sizes: Mapping[int, int]) -> Float[Array, "..."]:
+    """Pad axes, by number, with zeros to these sizes."""
+    return jnp.pad(x, [(0, sizes.get(axis, size) - size) for axis, size in enumerate(x.shape)])

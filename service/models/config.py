@@ -59,9 +59,14 @@ class DecoderConfig:
         assert self.group_size % copies == 0, "the number of devices was chosen to divide the query heads"
         return replace(self, num_kv_heads=self.num_kv_heads * copies, kv_copies=self.kv_copies * copies)
 
-    def kv_bytes_per_token(self, vector_bytes: int) -> int:
-        """Return the bytes of the keys and values of one token position in all layers, from those of each vector."""
-        return 2 * self.num_layers * self.num_kv_heads * vector_bytes
+    def kv_bytes_per_token(self, vector_bytes: int, num_kv_heads: int | None = None) -> int:
+        """Return the bytes of the keys and values of one token position in all layers.
+
+        Args:
+            vector_bytes: of each key or value.
+            num_kv_heads: cached by one device, which may be a part of them or more; None for those of the model.
+        """
+        return 2 * self.num_layers * (self.num_kv_heads if num_kv_heads is None else num_kv_heads) * vector_bytes
 
     def sliding_window(self, layer: int) -> int | None:
         """Return the window of one layer in tokens, or None."""

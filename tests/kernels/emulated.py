@@ -22,4 +22,4 @@ def ragged_on_cpu(*args, **options):
 
 
 TRITON = TritonAttention(interpret=True)
-RAGGED = RaggedAttention(ragged_on_cpu)
+RAGGED = RaggedAttention(ragged_attention=ragged_on_cpu, interpret=True)

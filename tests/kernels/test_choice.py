@@ -51,7 +51,6 @@ def test_each_platform_has_its_kernel(on, kernel):
         (device("gpu"), HeadShape(8, 128, BFLOAT16), "capability unknown"),
         (L4, HeadShape(8, 512, BFLOAT16), "512 dimensions"),
         (L4, HeadShape(8, 128, np.dtype("float64")), "float64"),
-        (V5E, HeadShape(3, 64, BFLOAT16), "3 key-value heads of bfloat16"),
         (V5E, HeadShape(8, 256, BFLOAT16), "256 dimensions"),
         (V5E, HeadShape(8, 128, np.dtype("float16")), "float16"),
         (device("metal"), HeadShape(8, 128, BFLOAT16), "metal"),
@@ -74,15 +73,21 @@ def test_a_tpu_caches_heads_in_whole_registers(head_dim):
     assert cache[0].shape[-1] == choice.cached_head_dim
 
 
-@pytest.mark.parametrize("dtype", ["bfloat16", "float32"])
-@pytest.mark.parametrize("num_kv_heads", [*range(1, 13), 16, 24])
-def test_the_numbers_of_heads_that_a_tpu_takes_are_those_of_its_kernel(num_kv_heads, dtype):
+def is_taken(num_kv_heads, dtype):
     from jax.experimental.pallas.ops.tpu.ragged_paged_attention.kernel import get_min_heads_per_blk
 
     try:
         get_min_heads_per_blk(4 * num_kv_heads, 2 * num_kv_heads, dtype, dtype)
-        is_taken = True
     except ValueError:
-        is_taken = False
+        return False
+    return True
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "float32"])
+@pytest.mark.parametrize("num_kv_heads", [*range(1, 13), 16, 20])
+def test_a_tpu_caches_the_least_number_of_heads_that_its_kernel_takes(num_kv_heads, dtype):
     choice = choose_kernel(V5E, HeadShape(num_kv_heads, 128, np.dtype(dtype)))
-    assert (choice.name is KernelName.RAGGED) == is_taken
+    least = next(number for number in range(num_kv_heads, 32) if is_taken(number, dtype))
+    assert (choice.name, choice.cached_kv_heads) == (KernelName.RAGGED, least)
+    cache = RaggedAttention().initial_cache(LAYOUT, num_kv_heads=num_kv_heads, head_dim=128, dtype=np.dtype(dtype))
+    assert cache[0].shape[-2] == 2 * choice.cached_kv_heads

@@ -20,6 +20,7 @@ SHAPES = {
     "prefill of several, window, soft cap": {"num_seqs": 4, "width": 64, "sliding_window": 100, "soft_cap": 30.0},
     "many query heads": {"num_seqs": 2, "width": 16, "group": 16},
     "dimensions to pad": {"num_seqs": 2, "width": 16, "head_dim": 80},
+    "heads to pad": {"num_seqs": 2, "width": 1, "num_kv_heads": 3, "group": 3},
     "float32": {"num_seqs": 2, "width": 16, "dtype": "float32"},
 }
 

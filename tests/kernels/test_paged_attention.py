@@ -73,7 +73,7 @@ CASES = {
         steps=((300, 2, 0, 1), (1, 1, 0, 1)),
         options={"soft_cap": 1.5},
     ),
-    "ragged, groups of 4": Case(RAGGED, group=4, head_dim=128),
+    "ragged, heads to pad": Case(RAGGED, num_kv_heads=3, group=2, head_dim=128),
     "ragged, dimensions to pad, window, soft cap": Case(
         RAGGED, group=3, page_size=32, num_pages=2, options={"sliding_window": 5, "soft_cap": 1.5}
     ),

@@ -143,3 +143,23 @@ def test_the_kernel_and_its_padding_are_told(kernel_of, caplog):
     (record,) = [record for record in caplog.records if hasattr(record, "kernel")]
     assert (record.levelno, record.kernel) == (logging.INFO, "ragged")
     assert (record.head_dim, record.cached_head_dim) == (32, 128)
+
+
+def test_heads_that_a_tpu_adds_are_told_and_their_memory_is_planned(caplog):
+    caplog.set_level(logging.INFO)
+    checkpoint = locate(str(DEMO), LocalSource)
+    sizes = {"num_attention_heads": 6, "num_key_value_heads": 3, "head_dim": 128}
+    three = replace(checkpoint, hub_config={**checkpoint.hub_config, **sizes})
+    settings = Settings(max_prefill_tokens=256, max_num_seqs=1, max_model_len=256)
+    client = SimpleNamespace(platform_version="1")
+    devices = (
+        NamedDevice(0, "gpu", "NVIDIA L4", client, LIMIT_BYTES, "8.9"),
+        NamedDevice(0, "tpu", "TPU v5 lite", client, LIMIT_BYTES),
+    )
+    on_gpu, on_tpu = (choose_engine_spec(settings, three, [device]) for device in devices)
+    record = caplog.records[-1]
+    assert (record.kernel, record.kv_heads, record.cached_kv_heads) == ("ragged", 3, 4)
+    shapes = on_tpu.shapes
+    assert (shapes.num_pages, shapes.page_size) == (on_gpu.shapes.num_pages, on_gpu.shapes.page_size)
+    of_one_head = 2 * on_tpu.config.num_layers * 128 * on_tpu.kv_dtype.itemsize
+    assert on_tpu.memory_bytes - on_gpu.memory_bytes == shapes.num_pages * shapes.page_size * of_one_head

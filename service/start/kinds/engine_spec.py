@@ -229,8 +229,9 @@ def _model_size(settings: Settings, config: DecoderConfig, dtype: np.dtype, mesh
         context_len=config.context_len,
         vocab_size=config.vocab_size,
         weights_bytes=weights_bytes(decoder_weight_specs(config, dtype, Quantization(settings.quantization)), mesh),
-        kv_bytes_per_token=config.kv_bytes_per_token(vector_bytes(kernel.cached_head_dim, kv_dtype))
-        // mesh.num_devices,
+        kv_bytes_per_token=config.kv_bytes_per_token(
+            vector_bytes(kernel.cached_head_dim, kv_dtype), kernel.cached_kv_heads
+        ),
         has_slot_cache=kernel.has_slot_cache,
         max_table_bytes=kernel.max_table_bytes,
     )
@@ -247,6 +248,9 @@ def _choose_kernel(config: DecoderConfig, dtype: np.dtype, mesh: DeviceMesh) -> 
         return choice
     if choice.cached_head_dim != config.head_dim:
         facts |= {"head_dim": config.head_dim, "cached_head_dim": choice.cached_head_dim}
+    num_kv_heads = config.num_kv_heads // mesh.num_devices
+    if choice.cached_kv_heads != num_kv_heads:
+        facts |= {"kv_heads": num_kv_heads, "cached_kv_heads": choice.cached_kv_heads}
     logger.info("attention kernel", extra=facts)
     return choice
 

@@ -1,0 +1,99 @@
+"""Writes of a step's keys and values into their pages on a TPU: copies within its memory, all in flight together.
+
+XLA's scatter moves one token after another. Here the tokens of a sequence that go into one page are a run, which is
+contiguous on both sides. The size of a copy is static, so a run of 13 tokens is copied in pieces of 8, 4 and 1.
+
+Source: https://github.com/vllm-project/vllm/pull/19928 (a kernel instead of a scatter);
+https://github.com/sgl-project/sglang-jax/issues/132 (480 µs a layer with a copy for each position).
+"""
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax.experimental import pallas as pl
+from jax.experimental.pallas import tpu as pltpu
+from jaxtyping import Array, Int, Num
+
+from service.kernels.paging import Paging
+
+KVPairs = Num[Array, "page position key_and_value dim"]
+
+
+def write_pairs(
+    pages: KVPairs, pairs: Num[Array, "seq token key_and_value dim"], paging: Paging, *, interpret: bool = False
+) -> KVPairs:
+    """Return the pages with a step's tokens in them, in the same memory if the caller donates it.
+
+    Args:
+        pages: of all sequences.
+        pairs: of the step's tokens, in the dtype of the pages.
+        paging: where the tokens go; a page that two tokens of the step go to is of one sequence.
+        interpret: emulate the kernel without a TPU: for tests.
+    """
+    num_pages, page_size, *vector = pages.shape
+    width = pairs.shape[1]
+    flat_pairs, flat_pages = pairs.reshape(-1, *vector), pages.reshape(num_pages * page_size, *vector)
+    runs = _runs(paging, width, page_size)
+    sizes = [1 << bit for bit in range(min(width, page_size).bit_length())]
+    written = pl.pallas_call(
+        functools.partial(_copy_runs, sizes=sizes),
+        grid_spec=pltpu.PrefetchScalarGridSpec(
+            num_scalar_prefetch=len(runs),
+            in_specs=[pl.BlockSpec(memory_space=pl.ANY)] * 2,
+            out_specs=pl.BlockSpec(memory_space=pl.ANY),
+            scratch_shapes=[pltpu.SemaphoreType.DMA],
+        ),
+        out_shape=jax.ShapeDtypeStruct(flat_pages.shape, flat_pages.dtype),
+        input_output_aliases={len(runs) + 1: 0},
+        interpret=interpret,
+        name="write_pages",
+    )(*runs, flat_pairs, flat_pages)
+    return written.reshape(pages.shape)
+
+
+def _runs(
+    paging: Paging, width: int, page_size: int
+) -> tuple[Int[Array, " run"], Int[Array, " run"], Int[Array, " run"]]:
+    """Return of each run its first token among those of the step, its first position among all, and its length."""
+    most_pages = (width + page_size - 2) // page_size + 1  # that `width` neighbouring positions can be in
+    page = paging.start[:, None] // page_size + jnp.arange(most_pages, dtype=jnp.int32)[None, :]
+    first = jnp.maximum(paging.start[:, None], page * page_size)
+    end = jnp.minimum((paging.start + paging.num_tokens)[:, None], (page + 1) * page_size)
+    ids = jnp.take_along_axis(paging.page_table, jnp.minimum(page, paging.page_table.shape[1] - 1), axis=1)
+    first_of_seq = jnp.arange(len(page), dtype=jnp.int32)[:, None] * width
+    runs = (
+        first_of_seq + first - paging.start[:, None],
+        ids * page_size + first % page_size,
+        jnp.maximum(end - first, 0),
+    )
+    sources, destinations, lengths = (numbers.reshape(-1) for numbers in runs)
+    return sources, destinations, lengths
+
+
+def _copy_runs(
+    sources: jax.Ref,
+    destinations: jax.Ref,
+    lengths: jax.Ref,
+    *refs: jax.Ref,
+    sizes: list[int],
+) -> None:
+    """Start the copies of all runs, and then wait for all."""
+    pairs, _, pages, arrived = refs  # the second is the third before the kernel
+
+    def for_each_piece(act: Callable[[Any], None]) -> None:
+        @pl.loop(0, lengths.shape[0])
+        def _(run: Int[Array, ""]) -> None:
+            for size in sizes:
+                longer = lengths[run] & ~(2 * size - 1)  # the pieces before this one
+
+                @pl.when(lengths[run] & size != 0)
+                def _(size: int = size, longer: Int[Array, ""] = longer) -> None:
+                    piece = pairs.at[pl.ds(sources[run] + longer, size)]
+                    place = pages.at[pl.ds(destinations[run] + longer, size)]
+                    act(pltpu.make_async_copy(piece, place, arrived))
+
+    for_each_piece(lambda copy: copy.start())
+    for_each_piece(lambda copy: copy.wait())
