@@ -10,9 +10,14 @@ from service.settings.compiler import describe_no_tpu
 
 if TYPE_CHECKING:
     from service.compile.counter import CompileCounter
+# Without one, XLA compiles for it and serializes what it made, and JAX tests that a GPU of the same kind loads that
+# (jax-ml/jax#33542). But its matrix products are then of the kernels that it has for want of measurements, and the
+# bundle's key has the versions of the driver and of CUDA that JAX reports of a device alone. With `jax_platforms` unset
+# JAX looks for the GPU when it lowers (jax-ml/jax#23971, jax-ml/jax#28376).
 GPU_OBSTACLE = (
     "XLA chooses a GPU's matrix kernels by timing them on it, and a start on a GPU takes only a bundle that was made "
-    "with its driver and its CUDA platform's version. Run `levserve prewarm` on a machine that has one"
+    "with its driver and its CUDA platform's version, which no compiler without one knows (jax-ml/jax#23971, #28376). "
+    "Run `levserve prewarm` on a machine that has one"
 )
 
 
