@@ -159,6 +159,12 @@ class SampledTokens(NamedTuple):
         None  # as `pack_logprobs` returns them; None if no sequence requests any
     )
 
+    def begin_copy(self) -> None:
+        """Have them copied to the host as soon as they exist, rather than when they are read."""
+        for array in self:
+            if array is not None:
+                array.copy_to_host_async()
+
 
 class StepResult(NamedTuple):
     """A step that may still be in flight."""

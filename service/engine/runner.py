@@ -168,6 +168,7 @@ class Runner:
                     p.is_sampled and p.sequence.request.sampling.num_logprobs is not None for p in plan.seqs
                 ),
             )
+            sampled.begin_copy()
         prompt_logprobs: tuple[Int[Array, "row packed"], ...] = ()
         if plan.kind is StepKind.PREFILL and any(map(prompt_targets, plan.seqs)):
             prompt_logprobs = self._prompt_logprobs(plan, outputs.hidden)

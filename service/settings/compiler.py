@@ -9,6 +9,10 @@ HARMLESS_JAX_VARIABLES = frozenset({"JAX_PLATFORMS", "JAX_LOG_COMPILES", "JAX_LO
 # Source: https://github.com/jax-ml/jax/blob/main/jaxlib/xla_client.py (generate_pjrt_gpu_plugin_options)
 POOL_VARIABLES = ("XLA_CLIENT_MEM_FRACTION", "XLA_PYTHON_CLIENT_MEM_FRACTION")
 
+# With 1, a GPU's programs start on a thread of XLA's and not on the caller's, which so starts the next while one runs.
+# Source: https://github.com/openxla/xla/blob/main/xla/pjrt/gpu/se_gpu_pjrt_client.cc (GetStreamExecutorGpuClient)
+ASYNC_DISPATCH_VARIABLE = "PJRT_GPU_ENABLE_ASYNC_DISPATCH"
+
 # What libtpu reads about its machine, for one outside of Google's cloud.
 # Source: https://github.com/jax-ml/jax/blob/main/jax/_src/cloud_tpu_init.py
 WITHOUT_TPU = {
@@ -35,6 +39,14 @@ def size_gpu_pool(fraction: float) -> None:
     """
     if not any(os.environ.get(name) for name in POOL_VARIABLES):
         os.environ[POOL_VARIABLES[0]] = str(fraction)
+
+
+def dispatch_to_gpus_asynchronously() -> None:
+    """Have calls return before XLA has started a GPU's program; call this before jax finds its devices.
+
+    A value that the operator has set stays.
+    """
+    os.environ.setdefault(ASYNC_DISPATCH_VARIABLE, "1")
 
 
 def describe_no_tpu() -> None:

@@ -9,7 +9,7 @@ from service.checkpoint.load import is_on_this_machine
 from service.device.memory import ACCELERATOR_FRACTION, Device
 from service.errors import NotDownloaded, SettingsError
 from service.settings import Settings
-from service.settings.compiler import size_gpu_pool
+from service.settings.compiler import dispatch_to_gpus_asynchronously, size_gpu_pool
 from service.start.context import StartContext
 from service.start.conversions import find_conversion
 from service.start.devices import Devices
@@ -62,6 +62,7 @@ def find_devices(context: StartContext) -> Devices:
     if context.devices is not None:
         return context.devices
     size_gpu_pool(context.settings.device_memory_fraction or ACCELERATOR_FRACTION)
+    dispatch_to_gpus_asynchronously()
     with context.progress.phase(Phase.IMPORT, "jax") as facts:
         with quick_jax_import():
             import jax

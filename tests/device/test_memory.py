@@ -8,7 +8,12 @@ import pytest
 from service.device.chips import L4, V5E, V6E
 from service.device.memory import expects_cpu, usable_memory_bytes
 from service.errors import UnknownDeviceMemory
-from service.settings.compiler import POOL_VARIABLES, size_gpu_pool
+from service.settings.compiler import (
+    ASYNC_DISPATCH_VARIABLE,
+    POOL_VARIABLES,
+    dispatch_to_gpus_asynchronously,
+    size_gpu_pool,
+)
 from tests.device.devices import NamedDevice, host
 
 
@@ -38,6 +43,17 @@ def test_the_pool_is_sized_unless_the_operator_has_sized_it(monkeypatch, given, 
         monkeypatch.setenv(name, value)
     size_gpu_pool(0.8)
     found = tuple(os.environ.get(name) for name in POOL_VARIABLES)
+    monkeypatch.undo()
+    assert found == expected
+
+
+@pytest.mark.parametrize(("given", "expected"), [({}, "1"), ({ASYNC_DISPATCH_VARIABLE: "0"}, "0")])
+def test_a_gpu_is_dispatched_to_asynchronously_unless_the_operator_says_otherwise(monkeypatch, given, expected):
+    monkeypatch.delenv(ASYNC_DISPATCH_VARIABLE, raising=False)
+    for name, value in given.items():
+        monkeypatch.setenv(name, value)
+    dispatch_to_gpus_asynchronously()
+    found = os.environ[ASYNC_DISPATCH_VARIABLE]
     monkeypatch.undo()
     assert found == expected
 
