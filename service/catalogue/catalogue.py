@@ -10,11 +10,12 @@ from dataclasses import replace
 
 from service.catalogue.entry import ListedModel, ModelEntry
 from service.catalogue.names import NameIndex
-from service.errors import SettingsError, UnknownModel
+from service.errors import CheckpointError, SettingsError, UnknownModel
 
 logger = logging.getLogger(__name__)
 
 type Listing = Callable[[], Sequence[ListedModel]]
+type NewestStep = Callable[[str], ListedModel]
 
 
 class Catalogue:
@@ -26,6 +27,7 @@ class Catalogue:
         *,
         uri: str = "",
         listing: Listing | None = None,
+        newest_step: NewestStep | None = None,
         wanted: Sequence[str] = (),
     ) -> None:
         """Put together what is described and, by `refresh`, what is listed.
@@ -34,10 +36,12 @@ class Catalogue:
             described: by the operator; without an address, those that are listed under their name.
             uri: the folder whose models are listed.
             listing: lists them, and blocks; None if nothing is listed.
+            newest_step: returns the newest step of a run by its address, and blocks; None if no run is described.
             wanted: the names of the only models to serve, which are loaded before the start ends; empty for all.
         """
         self._described = tuple(described)
         self._uri, self._listing, self._wanted = uri, listing, tuple(wanted)
+        self._newest_step = newest_step
         self._index = NameIndex(()) if listing is not None else self._chosen(self._described)
 
     @property
@@ -48,24 +52,40 @@ class Catalogue:
     @property
     def is_listed(self) -> bool:
         """Whether `refresh` can find other models than before."""
-        return self._listing is not None
+        return self._listing is not None or any(entry.is_run and entry.pin == "latest" for entry in self._described)
 
     def find(self, name: str) -> ModelEntry:
         """Return the model that a request names; see `NameIndex.find`."""
         return self._index.find(name)
 
     def refresh(self) -> None:
-        """List the models again.
+        """List the models again, and the runs that are described and followed.
 
         Raises:
             AccessDenied, TransferFailed: the listing did not come; the catalogue stays as it was.
+            CheckpointError: a run that is described was never found.
             SettingsError: a wanted model is not there.
         """
-        if self._listing is None:
-            return
         before = {entry.name: entry for entry in self._index.entries}
-        entries = merged(self._described, self._uri, self._listing())
+        described = [self._at_step(entry, before.get(entry.name)) for entry in self._described]
+        entries = merged(described, self._uri, () if self._listing is None else self._listing())
         self._index = self._chosen([_pinned(entry, before.get(entry.name)) for entry in entries])
+
+    def _at_step(self, entry: ModelEntry, before: ModelEntry | None) -> ModelEntry:
+        """Return a run that is described at its newest step; where that cannot be listed, at the one before."""
+        if not entry.is_run or self._newest_step is None:
+            return entry
+        if before is None or before.step is None or entry.pin == "latest":
+            try:
+                found = self._newest_step(entry.uri)
+            except CheckpointError as error:
+                if before is None or before.step is None:
+                    raise
+                facts = {"model": entry.name, "reason": str(error)}
+                logger.warning("the run of a model cannot be listed; it stays at its step", extra=facts)
+            else:
+                return replace(entry, step=found.step, version=found.version)
+        return replace(entry, step=before.step, version=before.version)
 
     def _chosen(self, entries: Sequence[ModelEntry]) -> NameIndex:
         index = NameIndex(entries)
@@ -116,4 +136,4 @@ def _pinned(entry: ModelEntry, before: ModelEntry | None) -> ModelEntry:
         return entry
     if entry.pin == "step" and before is not None and before.step is not None:
         return replace(entry, uri=before.uri, step=before.step, version=before.version)
-    return replace(entry, uri=f"{entry.uri}/step-{entry.step}")
+    return replace(entry, uri=f"{entry.uri.rstrip('/')}/step-{entry.step}")

@@ -20,7 +20,7 @@ from service.catalogue.entry import ModelEntry, Pin, name_fault, pinned_uri
 from service.catalogue.names import hyphenated
 from service.errors import SettingsError
 from service.settings import Dtype, KvDtype, WeightStorage
-from service.storage.location import GcsLocation, parse_location
+from service.storage.location import GcsLocation, HubLocation, parse_location
 from service.text.generation_defaults import MAX_TOP_K, RANGES, GenerationDefaults
 
 VARIABLE = "MODELS_CONFIG"
@@ -64,7 +64,7 @@ class DescribedModel(BaseModel):
     preload: bool = False
     keep_loaded: bool = False
     memory: float | None = Field(default=None, gt=0, le=1)
-    pin: Pin = "step"
+    pin: Pin | None = None  # of a Levanter run
 
 
 def read_models(text: str, where: str) -> tuple[ModelEntry, ...]:
@@ -131,8 +131,11 @@ def _lines(node: yaml.MappingNode, where: str) -> Iterator[tuple[tuple[str, ...]
 def _entry(model: DescribedModel) -> ModelEntry:
     if model.uri is None and model.revision is not None:
         raise SettingsError("revision", "belongs to a 'uri' of the Hub, and this model has none.")
-    if model.uri is not None and model.pin == "latest":
-        raise SettingsError("pin", "'latest' follows the listing, in which a model with a 'uri' is not.")
+    is_run = model.uri is not None and model.pin is not None
+    if is_run and isinstance(parse_location(model.uri or "", "uri"), HubLocation):
+        raise SettingsError("pin", "is of a Levanter run, and a repository of the Hub has no steps; use 'revision'.")
+    if is_run and model.generations:
+        raise SettingsError("pin", "contradicts 'generations', which are of the files of one step.")
     if model.generations and not isinstance(parse_location(model.uri or "/", "uri"), GcsLocation):
         raise SettingsError("generations", "are of objects of a bucket, and the model has no 'uri' of one (gs://…).")
     max_tokens = model.defaults.max_tokens
@@ -143,7 +146,8 @@ def _entry(model: DescribedModel) -> ModelEntry:
         name=model.name,
         aliases=tuple(model.aliases),
         uri="" if model.uri is None else pinned_uri(model.uri, model.revision, "uri"),
-        pin=model.pin,
+        pin=model.pin or "step",
+        is_run=is_run,
         generations=model.generations,
         tokenizer_uri=model.tokenizer,
         dtype=model.dtype,

@@ -33,6 +33,7 @@ class ModelEntry:
     version: str = ""  # a digest of its listed files; empty if they were not listed
     step: int | None = None  # of a Levanter run, the newest complete one
     pin: Pin = "step"  # whether a loaded Levanter run stays at its step, or moves on to a newer one
+    is_run: bool = False  # whether `uri` is a Levanter run that is described, so that a refresh looks for its step
     generations: Mapping[str, int] = field(default_factory=dict)  # by file of a bucket: the one to serve
     tokenizer_uri: str | None = None
     dtype: str | None = None

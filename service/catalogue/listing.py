@@ -14,7 +14,7 @@ from pathlib import Path
 from service.catalogue.entry import ListedModel, name_fault
 from service.checkpoint.layout import LevanterLayout, detect_layout
 from service.checkpoint.model_config import CONFIG_JSON
-from service.errors import CheckpointError, CheckpointNotFound, HostileName
+from service.errors import CheckpointError, CheckpointNotFound, HostileName, MissingFile
 from service.storage.gcs.read import GcsSource
 from service.storage.local import LocalSource
 from service.storage.location import GcsLocation, LocalLocation
@@ -35,6 +35,19 @@ def list_models(location: GcsLocation | LocalLocation, *, emulator_host: str | N
     except CheckpointNotFound:  # no object
         logger.warning("the catalogue is empty", extra={"uri": location.uri})
         return ()
+
+
+def newest_step(location: GcsLocation | LocalLocation, *, emulator_host: str | None) -> ListedModel:
+    """List a Levanter run once and return its newest complete step, under the run's address.
+
+    Raises:
+        CheckpointError: there is none, or the listing did not come.
+    """
+    objects = _objects(location, emulator_host)
+    layout = detect_layout(location.uri, objects)
+    if not isinstance(layout, LevanterLayout) or layout.step is None or not layout.folder:
+        raise MissingFile(location.uri, "it has a 'pin', and is no Levanter run with a folder step-N")
+    return ListedModel(location.uri, _version(layout.weights), layout.step)
 
 
 def models_of(uri: str, objects: Iterable[ObjectInfo]) -> tuple[ListedModel, ...]:
@@ -85,5 +98,9 @@ def _model(uri: str, folder: str, objects: Sequence[ObjectInfo]) -> ListedModel 
     if (fault := name_fault(folder)) is not None:
         logger.warning("a folder of the catalogue is left out", extra={"folder": folder, "reason": fault})
         return None
+    return ListedModel(folder, _version(files), step)
+
+
+def _version(files: Iterable[ObjectInfo]) -> str:
     listed = sorted([info.name, info.generation, info.size_bytes, info.crc32c] for info in files)
-    return ListedModel(folder, hashlib.sha256(json.dumps(listed).encode()).hexdigest()[:16], step)
+    return hashlib.sha256(json.dumps(listed).encode()).hexdigest()[:16]

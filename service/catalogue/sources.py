@@ -3,8 +3,8 @@
 from functools import partial
 from pathlib import Path
 
-from service.catalogue.catalogue import Catalogue
-from service.catalogue.entry import ModelEntry
+from service.catalogue.catalogue import Catalogue, NewestStep
+from service.catalogue.entry import ListedModel, ModelEntry
 from service.errors import CheckpointError, SettingsError
 from service.settings import Settings
 from service.storage.location import GcsLocation, HubLocation, LocalLocation, parse_location
@@ -38,14 +38,33 @@ def catalogue_of_settings(settings: Settings) -> Catalogue:
             if not entry.uri:
                 message = f"the model {entry.name!r} needs a 'uri', since neither CATALOGUE_URI nor GCS_BUCKET is set."
                 raise SettingsError("MODELS_CONFIG", message)
-        return Catalogue(described, wanted=settings.wanted_models)
+        return Catalogue(described, newest_step=_newest_step(settings), wanted=settings.wanted_models)
     location = parse_location(settings.catalogue_address, "CATALOGUE_URI")
     if isinstance(location, HubLocation):
         raise SettingsError("CATALOGUE_URI", f"{location.uri!r} cannot be listed. Write gs://bucket/prefix or a path.")
     from service.catalogue.listing import list_models
 
     listing = partial(list_models, location, emulator_host=settings.storage_emulator_host)
-    return Catalogue(described, uri=location.uri, listing=listing, wanted=settings.wanted_models)
+    return Catalogue(
+        described,
+        uri=location.uri,
+        listing=listing,
+        newest_step=_newest_step(settings),
+        wanted=settings.wanted_models,
+    )
+
+
+def _newest_step(settings: Settings) -> NewestStep:
+    """Return a function that lists a run of a bucket or a folder."""
+
+    def list_run(uri: str) -> ListedModel:
+        from service.catalogue.listing import newest_step
+
+        location = parse_location(uri, "MODELS_CONFIG")
+        assert not isinstance(location, HubLocation), "the file of MODELS_CONFIG is refused then"
+        return newest_step(location, emulator_host=settings.storage_emulator_host)
+
+    return list_run
 
 
 def _text(settings: Settings, uri: str) -> str:

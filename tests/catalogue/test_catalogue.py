@@ -93,3 +93,54 @@ def test_a_pinned_run_stays_at_its_step_and_another_moves_on():
     catalogue.refresh()
     assert {entry.name: entry.uri for entry in catalogue.entries} == {"a": "gs://b/a/step-1", "b": "gs://b/b/step-2"}
     assert catalogue.find("b").version != before
+
+
+class Runs:
+    """Runs whose newest step a test changes."""
+
+    def __init__(self, **steps):
+        self.steps = steps
+        self.num_listings = 0
+
+    def __call__(self, uri):
+        self.num_listings += 1
+        name = uri.rstrip("/").rpartition("/")[2]
+        if self.steps[name] is None:
+            raise TransferFailed(uri, "listing", "no connection")
+        return ListedModel(uri, f"v{self.steps[name]}", self.steps[name])
+
+
+def described_runs(runs):
+    latest = ModelEntry(name="latest", uri="gs://runs/a/", pin="latest", is_run=True)
+    fixed = ModelEntry(name="fixed", uri="gs://runs/b", pin="step", is_run=True)
+    return Catalogue([latest, fixed, ModelEntry(name="plain", uri="gs://runs/c")], newest_step=runs)
+
+
+def test_a_described_run_moves_on_or_stays_as_its_pin_says():
+    runs = Runs(a=1, b=1)
+    catalogue = described_runs(runs)
+    assert catalogue.is_listed
+    catalogue.refresh()
+    found = {entry.name: (entry.uri, entry.version) for entry in catalogue.entries}
+    plain = ("gs://runs/c", "")
+    assert found == {"latest": ("gs://runs/a/step-1", "v1"), "fixed": ("gs://runs/b/step-1", "v1"), "plain": plain}
+    runs.steps = {"a": 2, "b": 2}
+    catalogue.refresh()
+    found = {entry.name: (entry.uri, entry.version) for entry in catalogue.entries}
+    assert found == {"latest": ("gs://runs/a/step-2", "v2"), "fixed": ("gs://runs/b/step-1", "v1"), "plain": plain}
+    assert runs.num_listings == 3  # one that stays is listed once
+
+
+def test_a_run_that_cannot_be_listed_stays_at_its_step_and_stops_a_start():
+    runs = Runs(a=1, b=1)
+    catalogue = described_runs(runs)
+    catalogue.refresh()
+    runs.steps = {"a": None, "b": None}
+    catalogue.refresh()
+    assert catalogue.find("latest").uri == "gs://runs/a/step-1"
+    with pytest.raises(TransferFailed):
+        described_runs(runs).refresh()
+
+
+def test_a_catalogue_that_follows_nothing_is_not_listed():
+    assert not Catalogue([ModelEntry(name="a", uri="gs://runs/a", pin="step", is_run=True)]).is_listed

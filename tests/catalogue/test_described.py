@@ -34,11 +34,14 @@ models:
   - name: kept
     uri: gs://bucket/kept
     generations: {model.safetensors: 1712345678901234, config.json: 1}
+  - name: followed
+    uri: gs://bucket/run
+    pin: latest
 """
 
 
 def test_every_key_is_read():
-    chat, run, kept = read_models(WHOLE, "models.yaml")
+    chat, run, kept, followed = read_models(WHOLE, "models.yaml")
     assert chat == ModelEntry(
         name="org/chat",
         aliases=("chat", "gpt-4"),
@@ -55,12 +58,13 @@ def test_every_key_is_read():
     )
     assert run == ModelEntry(name="run", uri="", pin="latest")
     pins = {"model.safetensors": 1712345678901234, "config.json": 1}
+    assert followed == ModelEntry(name="followed", uri="gs://bucket/run", pin="latest", is_run=True)
     assert kept == ModelEntry(name="kept", uri="gs://bucket/kept", generations=pins)
 
 
 def test_a_model_is_loaded_with_its_own_settings_and_else_with_those_of_the_process():
     process = Settings(gcs_bucket="bucket", gcs_model_prefix="models", dtype="bfloat16", kv_dtype="int8", port=7)
-    [chat, run, _] = [entry.settings(process) for entry in read_models(WHOLE, "models.yaml")]
+    chat, run, *_ = [entry.settings(process) for entry in read_models(WHOLE, "models.yaml")]
     assert (chat.model_uri, chat.model_names, chat.has_catalogue) == (
         "hf://org/chat@v2",
         ("org/chat", "chat", "gpt-4"),
@@ -101,7 +105,11 @@ def test_a_model_is_loaded_with_its_own_settings_and_else_with_those_of_the_proc
         ("models:\n - name: a\n   uri: gs://bucket/a\n   revision: v1", "line 3: .*belongs to an hf:// address"),
         ("models:\n - name: a\n   uri: hf://b/a@v1\n   revision: v2", "contradicts 'revision: v2'"),
         ("models:\n - name: a\n   revision: v2", "line 3: revision: belongs to a 'uri'"),
-        ("models:\n - name: a\n   uri: gs://bucket/a\n   pin: latest", "line 4: pin: 'latest' follows the listing"),
+        ("models:\n - name: a\n   uri: hf://b/a\n   pin: latest", "line 4: pin: is of a Levanter run"),
+        (
+            "models:\n - name: a\n   uri: gs://bucket/a\n   pin: step\n   generations: {b: 1}",
+            "line 4: pin: contradicts 'generations'",
+        ),
         ("models:\n - name: a\n   quantization: int4", "line 3: quantization: .*'none' or 'int8'"),
         ("models:\n - name: a\n   kv_dtype: int4", "line 3: kv_dtype: "),
         ("models:\n - name: a\n   defaults: 0.7", "line 3: defaults: "),

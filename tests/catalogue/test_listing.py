@@ -1,6 +1,9 @@
 """Folders of one listing that hold a checkpoint are models."""
 
-from service.catalogue.listing import list_models, models_of
+import pytest
+
+from service.catalogue.listing import list_models, models_of, newest_step
+from service.errors import MissingFile
 from service.storage.location import GcsLocation, LocalLocation
 from service.storage.objects import ObjectInfo
 
@@ -36,6 +39,18 @@ def test_a_run_of_levanter_is_one_model_with_its_newest_complete_step():
     steps = [f"run/step-{n}/{name}" for n in (9, 100) for name in ("metadata.json", "manifest.ocdbt")]
     [model] = models_of("gs://b", objects(*steps, "run/step-200/manifest.ocdbt", "run/config.yaml"))
     assert (model.name, model.step) == ("run", 100)
+
+
+def test_the_newest_complete_step_of_a_run_is_found_in_one_listing_of_it(tmp_path):
+    for step in (9, 100):
+        (tmp_path / f"run/step-{step}").mkdir(parents=True)
+        for name in ("metadata.json", "manifest.ocdbt"):
+            (tmp_path / f"run/step-{step}" / name).write_text("{}")
+    (tmp_path / "run/step-200").mkdir()
+    (tmp_path / "run/step-200/manifest.ocdbt").write_text("half written")
+    assert newest_step(LocalLocation(tmp_path / "run"), emulator_host=None).step == 100
+    with pytest.raises(MissingFile, match="no Levanter run"):
+        newest_step(LocalLocation(tmp_path / "run/step-9"), emulator_host=None)
 
 
 def test_a_hostile_folder_is_left_out():
