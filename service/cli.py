@@ -79,6 +79,11 @@ def build_parser() -> argparse.ArgumentParser:
         "--check", action="store_true", help="compile nothing; exit with 0 if a start would find its bundle, else 1"
     )
     prewarm.add_argument(
+        "--all",
+        action="store_true",
+        help="make the bundles of all models of a bucket, folder or MODELS_CONFIG",
+    )
+    prewarm.add_argument(
         "--target",
         choices=list(TARGETS),
         help="compile for this machine on another one, which needs the extra `tpu`; GPUs are refused with the reason",
@@ -155,6 +160,9 @@ def _run(flags: dict[str, object], settings: Settings) -> int:
         from service.start.prewarm import check, prewarm
 
         target = flags.get("target")
+        if bool(flags.get("all")) != settings.has_catalogue and not (settings.has_catalogue and flags.get("check")):
+            reason = "and the settings name one model." if flags.get("all") else "which the settings name."
+            raise SettingsError("--all", f"prewarms a catalogue (GCS_BUCKET, CATALOGUE_URI, MODELS_CONFIG), {reason}")
         run = check if flags.get("check") else prewarm
         return run(settings, str(target) if target else None)
     if flags["command"] == "batch":

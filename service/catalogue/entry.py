@@ -50,6 +50,10 @@ class ModelEntry:
         """Every `model` that requests may name."""
         return (self.name, *self.aliases)
 
+    def share(self, process: Settings) -> float:
+        """Return the model's share of the device memory for models, (0, 1]; its caches follow from it."""
+        return 1 / process.max_cached_models if self.memory_share is None else self.memory_share
+
     def settings(self, process: Settings) -> Settings:
         """Return the settings with which the model is loaded: its own, and the process's."""
         own = {

@@ -1,4 +1,4 @@
-"""The share of the processors that compiling takes while requests are answered: what their steps leave."""
+"""The share of the processors that compiling and loading take while requests are answered."""
 
 import contextlib
 import os
@@ -8,9 +8,12 @@ import threading
 # are all theirs while no request runs.
 # Source: setpriority(2): on Linux, niceness is a property of the thread.
 COMPILE_NICENESS = 15
+# The weights of one more model are waited for by requests, so they get a part of busy processors: a quarter.
+# Source: Linux, kernel/sched/core.c, sched_prio_to_weight: 335 at niceness 5, 1024 at 0.
+LOAD_NICENESS = 5
 
 
-def yield_to_steps() -> None:
-    """Lower the priority of this thread below that of the threads that run steps."""
+def yield_to_steps(niceness: int = COMPILE_NICENESS) -> None:
+    """Lower the priority of this thread, and of those that it starts, below that of the threads that run steps."""
     with contextlib.suppress(OSError, AttributeError):  # not every system knows the niceness of a thread
-        os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), COMPILE_NICENESS)
+        os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), niceness)

@@ -8,24 +8,28 @@ import contextlib
 import json
 import logging
 import sys
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 import numpy as np
 
 from service.bundles.bundle import Bundle
 from service.bundles.lookup import BundlePlaces
+from service.catalogue.entry import ModelEntry
 from service.checkpoint.discover import LocatedCheckpoint
+from service.errors import ServiceError
 from service.observability.metrics import Metrics
 from service.settings import Settings
 from service.start.context import StartContext
 from service.start.conversions import store_conversion
-from service.start.devices import use_target
+from service.start.devices import Devices, use_target
 from service.start.discover import checkpoint_uri, opener
 from service.start.executables import BundleSearch, compile_all, find_bundle
 from service.start.graph import GraphRun
 from service.start.kinds.model_spec import ModelSpec
 from service.start.load import DISCOVERY
 from service.start.progress import Phase, StartProgress
+from service.text.generation_defaults import NO_DEFAULTS
 
 logger = logging.getLogger(__name__)
 
@@ -34,6 +38,10 @@ logger = logging.getLogger(__name__)
 class _Goal:
     """The model that a start would build, and the places of its bundles."""
 
+    name: Mapping[str, str]  # what prints it, where there are several
+    settings: Settings  # with which it starts
+    generations: Mapping[str, int]  # to which its files are pinned
+    devices: Devices
     checkpoint: LocatedCheckpoint
     spec: ModelSpec
     places: BundlePlaces
@@ -42,36 +50,69 @@ class _Goal:
 
 
 def check(settings: Settings, target: str | None = None) -> int:
-    """Print whether a start, of this machine or of a target, would find its bundle; return the exit code, 0 for yes."""
-    goal = _discover(settings, target)
-    with contextlib.closing(goal.places):
-        found = find_bundle(goal.spec, goal.places, goal.progress).found
-    facts = {"outcome": goal.places.outcome, "key": goal.spec.key.digest, "executables": len(goal.spec.names.every)}
-    _print_facts({**facts, "places": [place.uri for place in goal.places.places]})
-    return 0 if found is not None else 1
+    """Print whether a start, of this machine or of a target, would find its bundle; return the exit code, 0 for yes.
+
+    Where the settings name a catalogue, each of its models is looked up, and the code is 0 if all bundles are there.
+    """
+    return _run(_check, settings, target)
 
 
 def prewarm(settings: Settings, target: str | None = None) -> int:
     """Make the bundle unless it is there, and print it; return the exit code, 0 if a place holds it.
 
     Args:
-        settings: those with which the service will start.
+        settings: those with which the service will start; if they name a catalogue, the bundles of all its models.
         target: the machine on which it will, one of `TARGETS`; None for this one.
 
     Raises:
-        StartError: the checkpoint cannot be served, or nothing can be compiled for the target here.
+        StartError: the one checkpoint cannot be served, or nothing can be compiled for the target here.
     """
-    goal = _discover(settings, target)
+    return _run(_prewarm, settings, target)
+
+
+def _run(task: Callable[[_Goal], int], settings: Settings, target: str | None) -> int:
+    """Do something for the one model of the settings, or for each of a catalogue; return the greatest exit code."""
+    devices = None if target is None else use_target(target)
+    if not settings.has_catalogue:
+        return task(_discover(settings, devices, None, is_absent=target is not None))
+    from service.catalogue.sources import catalogue_of_settings
+
+    catalogue = catalogue_of_settings(settings)
+    catalogue.refresh()
+    codes = [0]
+    for entry in catalogue.entries:
+        try:
+            goal = _discover(settings, devices, entry, is_absent=target is not None)
+            devices = goal.devices
+            codes.append(task(goal))
+        except (ServiceError, OSError) as error:  # the other models can be served all the same
+            logger.error("a model cannot be prewarmed", extra={"model": entry.name, "reason": str(error)})
+            codes.append(1)
+    return max(codes)
+
+
+def _check(goal: _Goal) -> int:
+    with contextlib.closing(goal.places):
+        found = find_bundle(goal.spec, goal.places, goal.progress).found
+    facts = {"outcome": goal.places.outcome, "key": goal.spec.key.digest, "executables": len(goal.spec.names.every)}
+    _print_facts({**goal.name, **facts, "places": [place.uri for place in goal.places.places]})
+    return 0 if found is not None else 1
+
+
+def _prewarm(goal: _Goal) -> int:
+    settings = goal.settings
     with contextlib.closing(goal.places):
         search = find_bundle(goal.spec, goal.places, goal.progress)
         found = search.found
         bundle = found or _make(goal, search)
         stored = goal.places.store(bundle)
         goal.places.kept(goal.spec.key).discard()
-    converted = store_conversion(settings, goal.checkpoint, checkpoint_uri(settings), opener(settings))
+    open_pinned = opener(settings, goal.generations)
+    converted = store_conversion(settings, goal.checkpoint, checkpoint_uri(settings), open_pinned)
     _print_executables(bundle, is_made=found is None)
     _print_facts(
         {
+            **goal.name,
             "outcome": "made" if found is None else "already there",
             "key": goal.spec.key.digest,
             "executables": len(bundle.manifest.executables),
@@ -84,18 +125,31 @@ def prewarm(settings: Settings, target: str | None = None) -> int:
     return 0 if stored or found is not None else 1
 
 
-def _discover(settings: Settings, target: str | None) -> _Goal:
+def _discover(process: Settings, devices: Devices | None, entry: ModelEntry | None, *, is_absent: bool) -> _Goal:
+    """Find the model that a start would build: of a catalogue's entry, or the only one."""
     metrics = Metrics()
-    devices = None if target is None else use_target(target)
-    context = StartContext(settings, metrics, StartProgress(metrics), devices=devices)
+    settings = process if entry is None else entry.settings(process)
+    context = StartContext(
+        settings,
+        metrics,
+        StartProgress(metrics),
+        defaults=NO_DEFAULTS if entry is None else entry.defaults,
+        generations={} if entry is None else entry.generations,
+        devices=devices,
+        memory_share=1.0 if entry is None else entry.share(process),
+    )
     run = GraphRun(DISCOVERY, context, failed=context.failed)
     spec, checkpoint = run.wait("spec"), run.wait("checkpoint")
     return _Goal(
+        {} if entry is None else {"model": entry.name},
+        settings,
+        context.generations,
+        run.wait("devices"),
         checkpoint,
         spec,
         BundlePlaces.of_settings(settings, checkpoint.uri, metrics),
         context.progress,
-        devices is not None,
+        is_absent,
     )
 
 

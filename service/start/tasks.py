@@ -19,6 +19,7 @@ from service.settings import Settings
 from service.start.context import StartContext
 from service.start.devices import Devices
 from service.start.discover import checkpoint_uri, demo_uri
+from service.start.niceness import LOAD_NICENESS, yield_to_steps
 from service.start.prefetch import ExpectedWeights, PrefetchedWeights
 from service.start.progress import Phase
 from service.storage.location import HubLocation, parse_location
@@ -91,7 +92,9 @@ def load_weights(
     expected_weights: ExpectedWeights | None,
     prefetched_weights: PrefetchedWeights | None,
 ) -> "LoadedWeights[jax.Array]":
-    """Place the prefetched weights, or load those that the engine asks for."""
+    """Place the prefetched weights, or load those that the engine asks for; beside other models, at less priority."""
+    if context.devices is not None:
+        yield_to_steps(LOAD_NICENESS)  # the thread is this task's own
     begin_s = None if prefetched_weights is None else prefetched_weights.begin_s
     with context.progress.phase(Phase.WEIGHTS, begin_s=begin_s) as facts:
         facts["weights_bytes"] = spec.weights_bytes

@@ -90,7 +90,7 @@ class Loader:
             generations=entry.generations,
             shared_executables=self._shared_executables,
             devices=self._known_devices(),
-            memory_share=self._share(entry),
+            memory_share=entry.share(self._settings) if self._settings.has_catalogue else 1.0,
             make_room=lambda num_bytes, devices: make_room(num_bytes, self._capacity_bytes(devices)),
         )
         loading = StartLoading(ModelStart(context, self._before_answering if is_first else ()), context)
@@ -106,11 +106,6 @@ class Loader:
         if self._devices is None and self.first is not None:
             return self.first.start.run.wait("devices")
         return self._devices
-
-    def _share(self, entry: ModelEntry) -> float:
-        if entry.memory_share is not None:
-            return entry.memory_share
-        return 1 / self._settings.max_cached_models if self._settings.has_catalogue else 1.0
 
     def _capacity_bytes(self, devices: Sequence[Device]) -> int:
         return usable_memory_bytes(devices, self._settings.device_memory_fraction)
