@@ -7,13 +7,14 @@ from fastapi.responses import Response
 from pydantic_core import to_json
 
 from service.api.dependencies import Arrival, arrival
+from service.api.http.direct_route import DirectRoute
 from service.api.generation.log_facts import log_user
 from service.api.http.receive import json_body
 from service.api.schema.embeddings import EmbeddingsRequest
 from service.api.vectors.encoding import encode, token_ids
 from service.api.vectors.numbers import FEW_NUMBERS, cut, size_of, written
 
-router = APIRouter()
+router = APIRouter(route_class=DirectRoute)
 
 
 @router.post("/v1/embeddings")

@@ -41,7 +41,7 @@ class AccessLog:
             return
         state = scope.setdefault("state", {})
         # What answers before the API is imported has set the first two.
-        request_id = state.setdefault("request_id", request_id_of(scope))
+        request_id = state["request_id"] = state.get("request_id") or request_id_of(scope)
         begin_s = state.setdefault("arrived_s", time.perf_counter())
         state["log_fields"], state["clocks"] = {}, []
         status = num_bytes = 0

@@ -6,7 +6,6 @@ from collections.abc import Sequence
 import numpy as np
 
 from service.api.dependencies import EncodingContext
-from service.api.http.receive import cancel_on_disconnect
 from service.api.schema.embeddings import EmbeddingsRequest, Input
 from service.api.schema.generation import unknown_token
 from service.api.served import ServedEncoder
@@ -74,10 +73,8 @@ async def encode_tokens(context: EncodingContext, texts: Sequence[tuple[int, ...
 
 
 async def _submit(context: EncodingContext, request: EncodeRequest) -> Vectors:
-    async def wait() -> Vectors:
-        return await context.deadline.within(context.model.encoder.submit(request))
-
-    return await cancel_on_disconnect(context.receive, wait())
+    # The server cancels this task if the client disconnects, which cancels the future and so aborts the request.
+    return await context.deadline.within(context.model.encoder.submit(request))
 
 
 def _token_ids(body: EmbeddingsRequest, model: ServedEncoder, param: str) -> list[tuple[int, ...]]:
