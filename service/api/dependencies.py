@@ -6,6 +6,7 @@ The engine is a Protocol, so that the API can be tested without a device.
 import asyncio
 import contextlib
 import math
+import time
 from collections.abc import AsyncIterator, Callable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -26,9 +27,9 @@ from service.api.http.probes import Readiness
 from service.api.http.receive import Deadline, cancel_on_disconnect
 from service.api.http.request_queue import Place, RequestQueue
 from service.api.served import Served, ServedEncoder
-from service.engine.clock import Clock
 from service.engine.request import Request, TokenEvent
-from service.errors import WrongKindOfModel
+from service.errors import QueueTimeout, WrongKindOfModel
+from service.observability.clock import Clock, QueueDeadline
 from service.observability.metrics import Metrics
 from service.text.generation_defaults import NO_DEFAULTS, GenerationDefaults
 from service.text.grammar.compiler import GrammarCompiler
@@ -181,6 +182,25 @@ class AnyContext(Arrival):
     """State of one HTTP request while it is answered, by a model of any kind."""
 
     model: Served
+
+    def wait_in_queue(self, num_tokens: int) -> QueueDeadline | None:
+        """Count the request as one that waits with so many tokens; return until when, None for no limit.
+
+        Raises:
+            QueuedTokensFull: too many tokens wait already.
+            QueueTimeout: the request has waited too long already.
+        """
+        if self.place is None:
+            return None
+        queue = self.api.queue
+        queue.add_prompts(self.place, num_tokens)
+        limit_s = queue.caps.queue_timeout_s
+        if limit_s is None:
+            return None
+        end_s = self.arrived_s + limit_s
+        if time.perf_counter() > end_s:
+            raise QueueTimeout(limit_s, retry_after_s=queue.retry_after_s())
+        return QueueDeadline(end_s, limit_s)
 
     async def run_in_thread[T](self, work: Callable[[], T]) -> T:
         """Run work that may take long, such as tokenizing, without blocking the event loop.

@@ -7,8 +7,8 @@ from fastapi.responses import Response
 from pydantic_core import to_json
 
 from service.api.dependencies import Arrival, arrival
-from service.api.http.direct_route import DirectRoute
 from service.api.generation.log_facts import log_user
+from service.api.http.direct_route import DirectRoute
 from service.api.http.receive import json_body
 from service.api.schema.embeddings import EmbeddingsRequest
 from service.api.vectors.encoding import encode, token_ids

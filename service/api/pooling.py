@@ -2,7 +2,7 @@
 
 import time
 import uuid
-from typing import Annotated, Any
+from typing import Annotated
 
 import numpy as np
 from fastapi import APIRouter, Depends
@@ -11,6 +11,7 @@ from pydantic_core import to_json
 
 from service.api.dependencies import Arrival, EncodingContext, arrival
 from service.api.generation.log_facts import log_user
+from service.api.http.direct_route import DirectRoute
 from service.api.http.receive import json_body
 from service.api.schema.embeddings import EmbeddingsRequest
 from service.api.schema.pooling import EmbeddingRequest, PoolingRequest
@@ -19,7 +20,7 @@ from service.api.vectors.numbers import FEW_NUMBERS, cut, size_of, written
 from service.encoder.request import Vectors
 from service.errors import InvalidParameter
 
-router = APIRouter()
+router = APIRouter(route_class=DirectRoute)
 
 
 @router.post("/pooling")
@@ -71,10 +72,12 @@ async def embed_like_llama_cpp(
     vectors = await encode(context, await token_ids(context, asked, param=body.param))
     lengths = np.linalg.norm(vectors, axis=1, keepdims=True)
     vectors = np.divide(vectors, lengths, out=np.zeros_like(vectors), where=lengths > 0)
-    answer: list[dict[str, Any]] = [
-        {"index": index, "embedding": [vector]} for index, vector in enumerate(vectors.tolist())
-    ]
-    return Response(to_json(answer), media_type="application/json")
+
+    def write() -> bytes:
+        return to_json([{"index": index, "embedding": [vector]} for index, vector in enumerate(vectors.tolist())])
+
+    content = write() if vectors.size <= FEW_NUMBERS else await context.run_in_thread(write)
+    return Response(content, media_type="application/json")
 
 
 router.post("/embeddings")(embed_like_llama_cpp)

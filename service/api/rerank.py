@@ -9,11 +9,12 @@ from fastapi.responses import JSONResponse, Response
 
 from service.api.dependencies import Arrival, arrival
 from service.api.generation.log_facts import log_user
+from service.api.http.direct_route import DirectRoute
 from service.api.http.receive import json_body
 from service.api.schema.rerank import RerankRequest, ScoreRequest
 from service.api.vectors.pairs import score
 
-router = APIRouter()
+router = APIRouter(route_class=DirectRoute)
 
 
 @router.post("/v1/rerank")

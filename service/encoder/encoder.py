@@ -8,7 +8,8 @@ from collections.abc import Callable
 
 from service.encoder.loop import Loop, StepRunner
 from service.encoder.request import Abort, EncodeRequest, Stop, Submission, Vectors
-from service.errors import Draining, EngineStopped, Overloaded, ServiceError
+from service.errors import Draining, EngineStopped, Overloaded, QueueTimeout, ServiceError
+from service.observability.clock import QueueDeadline
 from service.observability.model_metrics import ModelMetrics
 
 logger = logging.getLogger(__name__)
@@ -74,7 +75,7 @@ class Encoder:
         A request that wants tokens gets a row for each token instead, of one text after the other.
 
         Called on the event loop that awaits the future. It raises NonFiniteVector if one of the vectors is NaN or
-        infinite, and EngineError if the device thread fails.
+        infinite, QueueTimeout if no step takes a text of it in time, and EngineError if the device thread fails.
 
         Raises:
             Overloaded: `max_requests` requests are open.
@@ -88,11 +89,13 @@ class Encoder:
             raise Overloaded(running=len(self._open), limit=self._max_requests)
         assert request.id not in self._open, "request ids are unique"
         future: asyncio.Future[Vectors] = asyncio.get_running_loop().create_future()
-        self._loop.inbox.put(Submission(request, future, time.perf_counter()))
+        self._loop.inbox.put(Submission(request, future))
         # A loop that failed just now may have emptied its inbox for the last time before this message arrived.
         self._check_live()
         self._open[request.id] = future
         future.add_done_callback(lambda done: self._close(request.id, was_cancelled=done.cancelled()))
+        if request.queue_deadline is not None:
+            self._limit_wait(request, future, request.queue_deadline)
         return future
 
     async def drain(self, timeout_s: float) -> bool:
@@ -121,6 +124,16 @@ class Encoder:
         del self._open[request_id]
         if was_cancelled:
             self._loop.inbox.put(Abort(request_id))
+
+    def _limit_wait(self, request: EncodeRequest, future: asyncio.Future[Vectors], deadline: QueueDeadline) -> None:
+        def end() -> None:
+            # The device thread may begin with the request at the same moment; what it computes is then dropped.
+            if not future.done() and request.clock.scheduled_s is None:
+                self._loop.inbox.put(Abort(request.id))
+                future.set_exception(QueueTimeout(deadline.limit_s))
+
+        timer = future.get_loop().call_later(deadline.end_s - time.perf_counter(), end)
+        future.add_done_callback(lambda _: timer.cancel())
 
     def _check_live(self) -> None:
         if not self.is_live:

@@ -117,9 +117,17 @@ class Loop:
         self._metrics.num_requests_waiting.set(len(self._batcher))
         if plan is None:
             return None
+        self._note_begun(plan)
         self._metrics.engine_steps.labels("encode").inc()
         self._metrics.prompt_tokens.inc(plan.num_tokens)
         return plan, self._runner.dispatch(plan)
+
+    def _note_begun(self, plan: Plan) -> None:
+        now_s = time.perf_counter()
+        for clock in (text.request.clock for text in plan.texts):
+            if clock.scheduled_s is None:
+                clock.scheduled_s = now_s
+                self._metrics.request_queue_time_seconds.observe(now_s - clock.submitted_s)
 
     def _accept_all(self) -> None:
         while not self.inbox.empty():
@@ -159,7 +167,7 @@ class Loop:
 
     def _close(self, request_id: str, outcome: Outcome) -> Delivery:
         submission = self._open.pop(request_id).submission
-        self._metrics.e2e_request_latency_seconds.observe(time.perf_counter() - submission.submitted_s)
+        self._metrics.e2e_request_latency_seconds.observe(time.perf_counter() - submission.request.clock.submitted_s)
         self._metrics.request_success.labels("error" if isinstance(outcome, EngineError) else "stop").inc()
         return submission.vectors, outcome
 

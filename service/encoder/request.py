@@ -1,10 +1,13 @@
 """Requests to an encoder, and the messages to its device thread; no jax."""
 
 import asyncio
-from dataclasses import dataclass
+import time
+from dataclasses import dataclass, field
 
 import numpy as np
 from jaxtyping import Float
+
+from service.observability.clock import Clock, QueueDeadline
 
 # Of texts, or of the tokens of one text after the other.
 type Vectors = Float[np.ndarray, "row vector"]
@@ -21,6 +24,8 @@ class EncodeRequest:
     # Of each text, the first token of the second text of a pair; empty if no text is a pair.
     second_from: tuple[int, ...] = ()
     wants_tokens: bool = False  # the hidden states of all tokens, as the last layer leaves them, and no vectors
+    queue_deadline: QueueDeadline | None = None  # None waits for as long as it takes
+    clock: Clock = field(default_factory=lambda: Clock(time.perf_counter()), compare=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,12 +34,11 @@ class Submission:
 
     request: EncodeRequest
     vectors: asyncio.Future[Vectors]
-    submitted_s: float  # on the clock of `time.perf_counter`
 
 
 @dataclass(frozen=True, slots=True)
 class Abort:
-    """The client of a request is gone."""
+    """The client of a request is gone, or the request has waited too long."""
 
     request_id: str
 

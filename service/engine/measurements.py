@@ -1,10 +1,10 @@
 """The series of the device thread: what each step and each request took and moved."""
 
-from service.engine.clock import Clock
 from service.engine.request import FinishReason
 from service.engine.schedule.plan import Plan
 from service.engine.schedule.scheduler import Scheduler
 from service.engine.schedule.sequence import Sequence
+from service.observability.clock import Clock
 from service.observability.model_metrics import ModelMetrics
 
 # What a waiting sequence may lack.

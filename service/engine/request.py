@@ -8,11 +8,10 @@ from concurrent.futures import Future
 from dataclasses import dataclass, field
 from enum import StrEnum
 from types import MappingProxyType
-from typing import NamedTuple
 
-from service.engine.clock import Clock
 from service.engine.constraint import Constraint
 from service.errors import ServiceError
+from service.observability.clock import Clock, QueueDeadline
 
 MAX_PRIORITY = 1_000_000  # of a client's request, and its negative the least
 BACKGROUND_PRIORITY = 2 * MAX_PRIORITY + 1  # added to that of a batch's request, which comes after every client's
@@ -48,13 +47,6 @@ class Sampling:
     def has_penalties(self) -> bool:
         """Whether earlier tokens change the logits of the next."""
         return self.repetition_penalty != 1 or self.presence_penalty != 0 or self.frequency_penalty != 0
-
-
-class QueueDeadline(NamedTuple):
-    """Until when a request may wait for its first step."""
-
-    end_s: float  # on the clock of `time.perf_counter`
-    limit_s: float  # of the whole wait, for the error
 
 
 @dataclass(frozen=True, slots=True)

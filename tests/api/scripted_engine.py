@@ -10,9 +10,9 @@ from service.api.application import create_api
 from service.api.dependencies import ServedModel
 from service.api.held import OneModel
 from service.api.http.keys import ApiKeys, plain_keys
-from service.engine.clock import Clock
 from service.engine.request import FinishReason, TokenEvent, TokenLogprobs
 from service.errors import Overloaded
+from service.observability.clock import Clock
 from service.observability.metrics import Metrics
 from service.text.chat_template import ChatTemplate
 from service.text.generation_defaults import GenerationDefaults

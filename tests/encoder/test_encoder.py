@@ -2,6 +2,7 @@
 
 import asyncio
 import threading
+import time
 
 import numpy as np
 import pytest
@@ -9,7 +10,8 @@ import pytest
 from service.encoder.encoder import Encoder
 from service.encoder.request import EncodeRequest
 from service.encoder.shapes import EncoderShapes
-from service.errors import Draining, EngineError, EngineStopped, NonFiniteVector, Overloaded
+from service.errors import Draining, EngineError, EngineStopped, NonFiniteVector, Overloaded, QueueTimeout
+from service.observability.clock import Clock, QueueDeadline
 from service.observability.model_metrics import ModelMetrics
 
 BROKEN = 13  # a text with this token has no vector
@@ -220,3 +222,32 @@ def test_tokens_and_vectors_share_a_step_and_a_broken_token_fails_its_request_al
     assert isinstance(broken, NonFiniteVector)
     assert broken.index == 1
     np.testing.assert_array_equal(vector, [[11, 2]])
+
+
+def test_a_request_that_waits_too_long_is_ended_and_never_encoded(running):
+    async def ask():
+        running.runner.go.clear()
+        first = running.submit("first", (1,))
+        await asyncio.to_thread(running.runner.dispatched.acquire)
+        over = QueueDeadline(time.perf_counter() + 0.01, 0.5)
+        waiting = running.submit("waiting", (2,), queue_deadline=over)
+        begun = running.submit("begun", (3,), queue_deadline=over, clock=Clock(0.0, scheduled_s=0.0))
+        with pytest.raises(QueueTimeout, match=r"QUEUE_TIMEOUT = 0\.5 s"):
+            await waiting
+        running.runner.go.set()
+        await asyncio.gather(first, begun)
+
+    asyncio.run(ask())
+    assert [text.request.id for plan in running.runner.plans for text in plan.texts] == ["first", "begun"]
+    assert running.encoder.num_open == 0
+
+
+def test_the_wait_for_a_first_step_is_noted(running):
+    request = EncodeRequest("a", ((1,), (2,)))
+
+    async def ask():
+        await running.encoder.submit(request)
+
+    asyncio.run(ask())
+    assert request.clock.submitted_s <= request.clock.scheduled_s <= time.perf_counter()
+    assert running.metrics.registry.get_sample_value("levserve_request_queue_time_seconds_count") == 1

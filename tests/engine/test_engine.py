@@ -7,10 +7,11 @@ import time
 import pytest
 
 from service.engine.loop import BURST_ITERATIONS, Loop, Stop
-from service.engine.request import BACKGROUND_PRIORITY, FinishReason, QueueDeadline, Request, Sampling
+from service.engine.request import BACKGROUND_PRIORITY, FinishReason, Request, Sampling
 from service.engine.schedule.pages import PageIntegrityError
 from service.engine.shapes import StepKind
 from service.errors import Draining, EngineError, EngineStopped, Overloaded, QueueTimeout
+from service.observability.clock import QueueDeadline
 from service.observability.model_metrics import ModelMetrics
 from tests.engine.conftest import SHAPES
 from tests.engine.schedule.scheduling import make_scheduler

@@ -2,9 +2,9 @@
 
 import pytest
 
-from service.engine.clock import Clock
 from service.engine.measurements import Measurements
 from service.engine.request import FinishReason
+from service.observability.clock import Clock
 from service.observability.model_metrics import ModelMetrics
 from tests.engine.schedule.scheduling import make_request, make_scheduler, step
 

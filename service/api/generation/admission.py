@@ -2,7 +2,6 @@
 
 import hashlib
 import secrets
-import time
 import uuid
 from collections.abc import Sequence, Set
 from dataclasses import replace
@@ -14,12 +13,11 @@ from service.api.http.keys import ApiKey
 from service.api.schema.generation import GenerationRequest
 from service.engine.constraint import Constraint
 from service.engine.limits import MAX_STOP_IDS
-from service.engine.request import BACKGROUND_PRIORITY, QueueDeadline, Request, Sampling
+from service.engine.request import BACKGROUND_PRIORITY, Request, Sampling
 from service.errors import (
     ContextLengthExceeded,
     InvalidParameter,
     PriorityNotAllowed,
-    QueueTimeout,
     UnsupportedParameter,
 )
 from service.text.bad_words import BadWords, bad_sequences
@@ -83,7 +81,8 @@ def submit(
             )
             for index in range(body.n)
         ]
-    _wait_in_queue(context, requests)
+    deadline = context.wait_in_queue(sum(len(request.prompt_ids) for request in requests))
+    requests[0] = replace(requests[0], queue_deadline=deadline)  # with which the request begins
     stop = StopRule(tuple(body.stop), keeps_stop=body.include_stop_str_in_output)
     scores_only, shown_ids = body.requested_max_tokens[0] == 0, shown_ids | _kept_ids(body, model)
     return TextStreams(
@@ -121,25 +120,6 @@ def _priority(context: RequestContext, body: GenerationRequest) -> int:
     if body.priority < 0 and context.key is not None and not context.key.can_prioritize:
         raise PriorityNotAllowed
     return body.priority + (BACKGROUND_PRIORITY if context.is_background else 0)
-
-
-def _wait_in_queue(context: RequestContext, requests: list[Request]) -> None:
-    """Count the sequences of a request as waiting, and limit the wait of the first one, with which the request begins.
-
-    Raises:
-        QueuedTokensFull: too many tokens wait already.
-        QueueTimeout: it has waited too long already.
-    """
-    if context.place is None:
-        return
-    queue = context.api.queue
-    queue.add_prompts(context.place, sum(len(request.prompt_ids) for request in requests))
-    limit_s = queue.caps.queue_timeout_s
-    if limit_s is not None:
-        deadline = QueueDeadline(context.arrived_s + limit_s, limit_s)
-        if time.perf_counter() > deadline.end_s:
-            raise QueueTimeout(limit_s, retry_after_s=queue.retry_after_s())
-        requests[0] = replace(requests[0], queue_deadline=deadline)
 
 
 def _note(context: RequestContext, body: GenerationRequest) -> None:

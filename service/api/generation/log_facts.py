@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import Any
 
-from service.engine.clock import Clock
+from service.observability.clock import Clock
 
 MAX_LOGGED_CHARS = 128
 

@@ -13,9 +13,9 @@ from typing import Any
 from service.api.dependencies import RequestContext
 from service.api.generation.log_facts import timing_facts
 from service.api.schema.generation import GenerationRequest
-from service.engine.clock import Clock
 from service.engine.request import FinishReason, Request, Sampling, TokenEvent, TokenLogprobs
 from service.errors import Draining, EngineError
+from service.observability.clock import Clock
 from service.text.detokenizer import StopRule, StopStrings, detokenizer_for
 
 

@@ -21,7 +21,7 @@ class DirectRoute(APIRoute):
         Source: https://fastapi.tiangolo.com/how-to/custom-request-and-route/
         """
         parameters = self.dependant
-        assert not (parameters.path_params or parameters.query_params or parameters.body_params), self.path
+        assert not [*parameters.path_params, *parameters.query_params, *parameters.body_params], self.path
         dependencies: list[tuple[str, Callable[[Request], Awaitable[Any]]]] = [
             (dependency.name, dependency.call)
             for dependency in parameters.dependencies

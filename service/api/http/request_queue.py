@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from service.api.http.speed import Speed
-from service.engine.clock import Clock
 from service.errors import BodyBytesFull, Overloaded, QueuedTokensFull, QueueFull
+from service.observability.clock import Clock
 
 MIN_RETRY_S, MAX_RETRY_S = 1, 60
 # A free slot takes a request with the next step. One that has waited so long lacks memory, and free slots do not count.

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from starlette.types import Scope
 
-from service.engine.clock import Clock
+from service.observability.clock import Clock
 from service.observability.trace_context import current_trace
 from service.observability.tracing import RequestSpan
 

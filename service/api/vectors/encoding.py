@@ -2,6 +2,7 @@
 
 import uuid
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 
@@ -45,8 +46,9 @@ async def encode(
 
     Raises:
         Overloaded, Draining, EngineStopped: the encoder does not accept the request now.
-        EngineError: it failed, or a vector is NaN or infinite.
-        ClientDisconnected, DeadlineExceeded: the client or the time is gone.
+        QueueTimeout: it has waited too long for its first step.
+        EngineError: the encoder failed, or a vector is NaN or infinite.
+        DeadlineExceeded: the time is over.
     """
     request = EncodeRequest(uuid.uuid4().hex, tuple(texts), tuple(second_from))
     cache = context.model.cache
@@ -73,6 +75,8 @@ async def encode_tokens(context: EncodingContext, texts: Sequence[tuple[int, ...
 
 
 async def _submit(context: EncodingContext, request: EncodeRequest) -> Vectors:
+    request = replace(request, queue_deadline=context.wait_in_queue(sum(map(len, request.texts))))
+    context.clocks.append(request.clock)
     # The server cancels this task if the client disconnects, which cancels the future and so aborts the request.
     return await context.deadline.within(context.model.encoder.submit(request))
 

@@ -35,12 +35,15 @@ class ScriptedEncoder:
 
     def __init__(self):
         self.requests = []
+        self.futures, self.last = [], None
         self.error = None
         self.answers = True
 
     def submit(self, request):
         self.requests.append(request.texts)
+        self.last = request
         future = asyncio.get_running_loop().create_future()
+        self.futures.append(future)
         if self.error is not None:
             future.set_exception(self.error)
         elif self.answers and request.wants_tokens:

@@ -1,6 +1,7 @@
-"""The moments of one request on its way through the engine."""
+"""The moments of one request on its way through an engine or an encoder, and until when it may wait for the first."""
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
 
 @dataclass(slots=True)
@@ -11,3 +12,10 @@ class Clock:
     scheduled_s: float | None = None  # its first step was dispatched
     first_token_s: float | None = None
     last_token_s: float | None = None  # the latest so far
+
+
+class QueueDeadline(NamedTuple):
+    """Until when a request may wait for its first step."""
+
+    end_s: float  # on the clock of `time.perf_counter`
+    limit_s: float  # of the whole wait, for the error
