@@ -3,6 +3,7 @@
 locals {
   identities = {
     serve   = "Runs the service: reads checkpoints and bundles, writes metrics and the sidecar's log."
+    import  = "Copies checkpoints from the Hub: writes models, and reads nothing else."
     prewarm = "Compiles: reads checkpoints, and is the only one to write bundles."
     deploy  = "Cloud Build: pushes images, runs the prewarm job, deploys revisions."
     node    = "GKE nodes: pull images, write logs and metrics."

@@ -30,7 +30,7 @@ output "cloud_run_tfvars" {
 }
 
 output "emails" {
-  description = "The service account of each role: serve, prewarm, deploy, node."
+  description = "The service account of each role: serve, import, prewarm, deploy, node."
   value       = local.emails
 }
 

@@ -112,6 +112,13 @@ resource "google_storage_bucket_iam_member" "models_write" {
   member = each.key
 }
 
+# Reading is part of the role: an import that was interrupted compares what is there.
+resource "google_storage_bucket_iam_member" "models_import" {
+  bucket = local.models
+  role   = "roles/storage.objectUser"
+  member = "serviceAccount:${local.emails["import"]}"
+}
+
 resource "google_storage_bucket_iam_member" "bundles_read" {
   bucket = local.bundles
   role   = "roles/storage.objectViewer"

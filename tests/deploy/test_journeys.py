@@ -172,6 +172,31 @@ def test_a_model_of_the_hub_is_imported_into_the_bucket(travel):
     assert "levserve import hf://org/my-8b@v2 gs://my-project-models/my-8b" in journey.calls
 
 
+def test_a_model_of_the_hub_is_imported_by_a_job_of_its_own(travel):
+    journey = travel(script_of("cloud_run"))
+    assert "qwen3-8b" in journey.state["buckets"]["my-project-models"]
+    assert journey.state["jobs"]["levserve-import"]["account"].startswith("levserve-import@")
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "refusal"),
+    [
+        ("--service-account=levserve-import@", "--service-account=levserve-serve@", "lacks roles/storage.objectUser"),
+        (
+            "--execute-now",
+            "--network=levserve --vpc-egress=all-traffic --execute-now",
+            "the subnet has no way to hf://",
+        ),
+    ],
+)
+def test_an_import_job_that_could_not_work_is_missed(travel, old, new, refusal):
+    script = script_of("cloud_run")
+    assert old in script
+    journey = travel(script.replace(old, new))
+    assert journey.code != 0
+    assert refusal in journey.said
+
+
 def test_a_deployment_can_be_repeated(travel):
     deploy(travel, "cloud-run")
     journey = deploy(travel, "cloud-run")

@@ -204,6 +204,8 @@ class World:
                 else:
                     account = self.runnable(flags)
                 self.state["services"][name] = {"account": account, "env": self.settings(flags), "protected": False}
+            case ["jobs", "deploy", name] if flags.get("args", "").startswith("import,"):
+                self.import_job(name, flags)
             case ["jobs", "deploy" | "create", name]:
                 self.state["jobs"][name] = {"account": self.runnable(flags), "env": self.settings(flags)}
             case ["jobs", "execute", name]:
@@ -234,6 +236,18 @@ class World:
             case _:
                 raise Refused(f"the stand-in does not know gcloud run {' '.join(words)}")
         return None
+
+    def import_job(self, name: str, flags: dict[str, str]) -> None:
+        """Make the job that copies a checkpoint from the Hub, and execute it."""
+        _, source, target = flags["args"].split(",")
+        if "vpc-egress" in flags:
+            raise Refused(f"the subnet has no way to {source}")
+        self.need("images", flags["image"])
+        self.need("accounts", flags["service-account"])
+        self.need_grant(flags["service-account"], "roles/storage.objectUser", bucket_of(target))
+        self.state["jobs"][name] = {"account": flags["service-account"], "env": {}}
+        if "execute-now" in flags:
+            self.state["buckets"][bucket_of(target)].append(target.split("/", 3)[3])
 
     def runnable(self, flags: dict[str, str]) -> str:
         """Check what a service or a job is deployed with; return its identity."""
@@ -328,7 +342,8 @@ class World:
             self.add("apis", api)
         name, project = variables.get("name", "levserve"), variables["project_id"]
         accounts = {
-            role: f"{name}-{role}@{project}.iam.gserviceaccount.com" for role in ("serve", "prewarm", "deploy", "node")
+            role: f"{name}-{role}@{project}.iam.gserviceaccount.com"
+            for role in ("serve", "import", "prewarm", "deploy", "node")
         }
         for account in accounts.values():
             self.add("accounts", account)
@@ -341,6 +356,7 @@ class World:
         self.state["grants"] += [
             [accounts["serve"], "roles/storage.objectViewer", models],
             [accounts["serve"], "roles/storage.objectViewer", bundles],
+            [accounts["import"], "roles/storage.objectUser", models],
             [accounts["prewarm"], "roles/storage.objectViewer", models],
             [accounts["prewarm"], "roles/storage.objectUser", bundles],
             [deploy, "roles/artifactregistry.writer", "project"], [deploy, "roles/logging.logWriter", "project"],

@@ -42,7 +42,7 @@ run "only_the_prewarm_identity_writes_bundles" {
   assert {
     condition = alltrue([for grant in concat(
       values(google_storage_bucket_iam_member.models_read), values(google_storage_bucket_iam_member.models_write),
-      [google_storage_bucket_iam_member.build_sources_read],
+      [google_storage_bucket_iam_member.models_import, google_storage_bucket_iam_member.build_sources_read],
     ) : grant.bucket != "my-project-bundles"])
     error_message = "No other grant may be on the bundle bucket."
   }
@@ -63,7 +63,13 @@ run "models_are_read_by_those_who_load_them_and_written_by_those_named" {
 
   assert {
     condition     = keys(google_storage_bucket_iam_member.models_write) == ["group:ml@example.com"]
-    error_message = "Only model_writers may write models."
+    error_message = "Only model_writers may write models, and the import."
+  }
+
+  assert {
+    condition = (google_storage_bucket_iam_member.models_import.role == "roles/storage.objectUser"
+    && google_storage_bucket_iam_member.models_import.member == "serviceAccount:levserve-import@my-project.iam.gserviceaccount.com")
+    error_message = "The import identity must be able to write models."
   }
 }
 

@@ -31,7 +31,7 @@ variable "dtype" {
 }
 
 variable "env" {
-  description = "More settings of the service as environment variables, for example { LOG_LEVEL = \"DEBUG\" }. Never a key."
+  description = "More settings of the service as environment variables, for example { KV_DTYPE = \"int8\", MAX_QUEUE_SIZE = \"64\" }; the README lists all. Never a key."
   type        = map(string)
 
   validation {
@@ -47,6 +47,11 @@ variable "env" {
   validation {
     condition     = length(setintersection(keys(var.env), keys(local.settings_env))) == 0 && !contains(keys(var.env), "PORT")
     error_message = "env repeats a setting of another variable of this root (such as MAX_NUM_SEQS: slots), or PORT, which Cloud Run sets. Use that variable."
+  }
+
+  validation {
+    condition     = length(setintersection(keys(var.env), ["CATALOGUE_URI", "GCS_BUCKET", "GCS_MODEL_PREFIX", "MODELS", "MODELS_CONFIG"])) == 0
+    error_message = "env names several models, and model_uri one, so the service would refuse to start. Make one service for each model."
   }
 }
 

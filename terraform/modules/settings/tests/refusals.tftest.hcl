@@ -71,6 +71,14 @@ run "a_setting_decided_twice" {
   expect_failures = [var.env]
 }
 
+run "several_models_beside_the_one" {
+  command = plan
+  variables {
+    env = { GCS_BUCKET = "my-project-models" }
+  }
+  expect_failures = [var.env]
+}
+
 run "the_port_that_cloud_run_sets" {
   command = plan
   variables {
