@@ -5,6 +5,7 @@ that a prompt sent as text (Levanter's server takes no token ids) has exactly th
 """
 
 import json
+from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import islice, product
 from pathlib import Path
@@ -57,9 +58,13 @@ class Geometry:
         }
 
 
-# Source: the config.json of HuggingFaceTB/SmolLM-135M and of meta-llama/Llama-3.2-1B.
+# Source: the config.json of HuggingFaceTB/SmolLM-135M, meta-llama/Llama-3.2-1B and meta-llama/Llama-3.1-8B (whose
+# embeddings are not tied).
 SMOLLM_135M = Geometry(
     hidden_size=576, intermediate_size=1536, num_layers=30, num_heads=9, num_kv_heads=3, vocab_size=49152
+)
+LLAMA_8B = Geometry(
+    hidden_size=4096, intermediate_size=14336, num_layers=32, num_heads=32, num_kv_heads=8, vocab_size=128256
 )
 LLAMA_1B = Geometry(
     hidden_size=2048, intermediate_size=8192, num_layers=16, num_heads=32, num_kv_heads=8, vocab_size=128256
@@ -83,15 +88,20 @@ def write_weights(folder: Path, geometry: Geometry, dtype: str = "float32") -> N
     save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
 
 
-def make_checkpoint(folder: Path, geometry: Geometry) -> Path:
-    """Write a float32 checkpoint with its tokenizer, unless it exists.
+def make_checkpoint(folder: Path, geometry: Geometry, write: Callable[[Path, Geometry], None] = write_weights) -> Path:
+    """Write a checkpoint with its tokenizer, unless it exists.
+
+    Args:
+        folder: of the checkpoint.
+        geometry: of the model.
+        write: writes the configuration and the weights.
 
     Returns:
         `folder`.
     """
     done = folder / "tokenizer_config.json"  # written last
     if not done.exists():
-        write_weights(folder, geometry)
+        write(folder, geometry)
         _tokenizer(geometry.vocab_size).save(str(folder / "tokenizer.json"))
         names = dict(zip(("pad_token", "bos_token", "eos_token"), SPECIAL_TOKENS, strict=True))
         done.write_text(json.dumps({"tokenizer_class": "PreTrainedTokenizerFast", **names}))

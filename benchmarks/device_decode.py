@@ -100,6 +100,8 @@ def _parse(arguments: list[str]) -> argparse.Namespace:
     parser.add_argument("--batches", default="1,32", help="sequences per step")
     parser.add_argument("--context", type=int, default=1024, help="cached positions per sequence")
     parser.add_argument("--steps", type=int, default=32, help="decode steps per round")
+    parser.add_argument("--mixed", action="store_true", help="cache an eighth to all of --context, by sequence")
+    parser.add_argument("--profile", help="also profile a round of steps into this folder")
     parser.add_argument("--page-size", type=int, default=PAGE_SIZE, help="token positions per page")
     parser.add_argument("--out", type=argparse.FileType("w"), help="also write the JSON to this file")
     return parser.parse_args(arguments)
@@ -126,7 +128,7 @@ def _measure(
     )
     mesh = DeviceMesh((jax.devices()[0],))
     model = Decoder(config, dtype, choice.kernel(shapes.layout), choose_num_splits(mesh, dtype), mesh=mesh)
-    weights = _random_weights(model, dtype)
+    weights = random_weights(model, dtype)
     bucket = shapes.decode_grid.smallest(Bucket(batch, 1, num_pages))
     programs = engine_programs(model, shapes, weight_shapes(model.weight_specs(), mesh))
     caches = [
@@ -142,19 +144,26 @@ def _measure(
     compiled = compile_programs([program for program in programs if program.name in needed], num_threads=2)
     executables = {name: program.executable for name, program in compiled.items()}
     runner = Runner(shapes, model.layer_groups, weights, executables)
-    inputs = [_inputs(shapes, bucket, position) for position in range(options.context, options.context + options.steps)]
-    seconds = []
-    for _ in range(1 + ROUNDS):
+    cached = np.linspace(options.context // 8 if options.mixed else options.context, options.context, batch).astype(int)
+    inputs = [_inputs(shapes, bucket, cached + step) for step in range(options.steps)]
+
+    def run_round() -> float:
         started = time.perf_counter()
         sampled: Any = None
         for of_step in inputs:
             outputs = runner.run_model(StepKind.DECODE, bucket, of_step)
             sampled = runner.sample(outputs, choice=choice_of_tokens)
         np.asarray(sampled.token_ids)
-        seconds.append((time.perf_counter() - started) / options.steps)
+        return (time.perf_counter() - started) / options.steps
+
+    seconds = [run_round() for _ in range(1 + ROUNDS)]
     step_s = statistics.median(seconds[1:])  # the first round warms up
+    if options.profile:
+        with jax.profiler.trace(options.profile):
+            run_round()
     weight_bytes = sum(array.nbytes for name, array in weights.items() if name != "embed" or config.has_tied_embeddings)
-    kv_bytes = config.kv_bytes_per_token(dtype.itemsize) * batch * (options.context + options.steps // 2)
+    num_read = int(cached.sum()) + batch * (options.steps // 2)  # cached positions, in a step
+    kv_bytes = config.kv_bytes_per_token(dtype.itemsize) * num_read
     return {
         "batch": batch,
         "ms_per_step": round(step_s * 1e3, 3),
@@ -168,7 +177,7 @@ def _measure(
     }
 
 
-def _random_weights(model: Decoder, dtype: np.dtype) -> Mapping[str, jax.Array]:
+def random_weights(model: Decoder, dtype: np.dtype) -> Mapping[str, jax.Array]:
     """Make the weights on the device one by one, so that there are never two copies of all of them."""
 
     @functools.partial(jax.jit, static_argnames="shape")
@@ -179,12 +188,12 @@ def _random_weights(model: Decoder, dtype: np.dtype) -> Mapping[str, jax.Array]:
     return {spec.name: random_weight(key, spec.shape) for key, spec in zip(keys, model.weight_specs(), strict=True)}
 
 
-def _inputs(shapes: EngineShapes, bucket: Bucket, position: int) -> StepInputs:
-    """Return the inputs of a decode step with a sequence in every slot, all at one position, with shuffled pages."""
+def _inputs(shapes: EngineShapes, bucket: Bucket, positions: np.ndarray) -> StepInputs:
+    """Return the inputs of a decode step with a sequence in every slot, at its position, with shuffled pages."""
     num_slots = shapes.num_slots
     inputs = empty_step(bucket, shapes)
     pages = np.random.RandomState(0).permutation(shapes.num_pages).reshape(num_slots, -1)
-    inputs.start[:], inputs.num_tokens[:], inputs.slots[:] = position, 1, np.arange(num_slots)
+    inputs.start[:], inputs.num_tokens[:], inputs.slots[:] = positions, 1, np.arange(num_slots)
     inputs.sample_slots[:] = inputs.slots
     inputs.page_table[:, : pages.shape[1]] = pages
     return inputs

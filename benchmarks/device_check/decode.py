@@ -1,35 +1,55 @@
 """Decode steps of an 8B model against the copy bandwidth of the same run, and against the bounds for them."""
 
 import json
+import os
 import subprocess
 import sys
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from benchmarks.device_check.report import Row, write_part
 
 # The least share of the copy bandwidth, by batch size, where one is asked for.
 BOUNDS = {1: 0.85, 32: 0.75}
-RUNS = ((1024, "1,8,32,64"), (8192, "1,8"))  # cached positions of each sequence, batch sizes
+RUNS = (  # cached positions of each sequence, batch sizes, further flags
+    (1024, "1,8,32,64", ()),
+    (8192, "1,8", ()),
+    (8192, "32", ("--mixed",)),
+)
+TINY_RUNS = ((64, "1,4", ()), (64, "4", ("--mixed",)))
 
 
 def main(out: Path, *, is_tiny: bool) -> None:
     """Measure, each context in a process of its own."""
     rows = []
-    for context, batches in ((64, "1,4"),) if is_tiny else RUNS:
-        path = out / f"decode_{context}.measured"
-        flags = ["--context", str(context), "--batches", batches, "--out", str(path)]
-        tiny = ["--tiny", "--steps", "4"] if is_tiny else []
-        subprocess.run([sys.executable, "-m", "benchmarks.device_decode", *flags, *tiny], check=True, stdout=sys.stderr)
-        report = json.loads(path.read_text())
-        rows += [_row(batch, report, context, is_tiny=is_tiny) for batch in report["batches"]]
+    for context, batches, more in TINY_RUNS if is_tiny else RUNS:
+        report = measure(out, ["--context", str(context), "--batches", batches, *more], is_tiny=is_tiny)
+        tokens = f"{context // 8} to {context}" if more else str(context)
+        rows += [_row(batch, report, tokens, is_bounded=not is_tiny and context == 1024) for batch in report["batches"]]
     write_part(out, "decode", rows)
 
 
-def _row(batch: dict, report: dict, context: int, *, is_tiny: bool) -> Row:
-    bound = None if is_tiny or context > 1024 else BOUNDS.get(batch["batch"])
+def measure(
+    out: Path, flags: Sequence[str], *, is_tiny: bool, environment: Mapping[str, str] | None = None
+) -> dict[str, Any]:
+    """Return the report of a process that measures decode steps.
+
+    Raises:
+        subprocess.CalledProcessError: it failed.
+    """
+    path = out / "decode.measured"
+    tiny = ["--tiny", "--steps", "4"] if is_tiny else []
+    command = [sys.executable, "-m", "benchmarks.device_decode", *flags, *tiny, "--out", str(path)]
+    subprocess.run(command, check=True, stdout=sys.stderr, env=os.environ | dict(environment or {}))
+    return json.loads(path.read_text())
+
+
+def _row(batch: dict, report: dict, tokens: str, *, is_bounded: bool) -> Row:
+    bound = BOUNDS.get(batch["batch"]) if is_bounded else None
     share = batch["share_of_copy_bandwidth"]
     return {
-        "check": f"{batch['batch']} sequences of {context} tokens",
+        "check": f"{batch['batch']} sequences of {tokens} tokens",
         "passed": bound is None or share >= bound,
         "kernel": report["kernel"],
         "ms a step": batch["ms_per_step"],

@@ -1,0 +1,105 @@
+"""Prefill steps of an 8B model against the matmul peak of the same run."""
+
+import statistics
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from benchmarks.device_check.report import Row, write_part
+from benchmarks.device_decode import LLAMA_8B, PAGE_SIZE, TINY, random_weights
+from service.compile.aot import compile_programs
+from service.device.mesh import DeviceMesh
+from service.engine.runner import Runner
+from service.engine.shapes import Bucket, EngineShapes, StepKind
+from service.engine.steps.inputs import empty_step
+from service.engine.steps.names import INITIAL_SLOTS, initial_cache_name, step_names
+from service.engine.steps.programs import engine_programs
+from service.kernels.choice import HeadShape, choose_kernel
+from service.kernels.linear import choose_num_splits
+from service.models.config import DecoderConfig
+from service.models.decoder import Decoder
+from service.models.registry import read_config
+from service.models.weight_shapes import weight_shapes
+
+LEAST_SHARE = 0.5  # of the matmul peak
+TOKENS, TINY_TOKENS = (512, 2048), (64,)
+PEAK_SIZE, TINY_PEAK_SIZE = 8192, 256
+ROUNDS, STEPS = 5, 4
+DTYPE = np.dtype(jnp.bfloat16)
+
+
+def main(out: Path, *, is_tiny: bool) -> None:
+    """Measure a prompt of each length."""
+    peak = _matmul_peak(TINY_PEAK_SIZE if is_tiny else PEAK_SIZE)
+    config = read_config("device check", TINY if is_tiny else LLAMA_8B)
+    rows = [_measure(config, num_tokens, peak, is_tiny=is_tiny) for num_tokens in (TINY_TOKENS if is_tiny else TOKENS)]
+    write_part(out, "prefill", rows)
+
+
+def _measure(config: DecoderConfig, num_tokens: int, peak: float, *, is_tiny: bool) -> Row:
+    mesh = DeviceMesh((jax.devices()[0],))
+    choice = choose_kernel(mesh.devices[0], HeadShape(config.num_kv_heads, config.head_dim, DTYPE))
+    shapes = EngineShapes(
+        num_slots=1,
+        num_pages=num_tokens // PAGE_SIZE,
+        page_size=PAGE_SIZE,
+        max_context=num_tokens,
+        max_prefill_tokens=num_tokens,
+        has_slot_cache=choice.has_slot_cache,
+    )
+    model = Decoder(config, DTYPE, choice.kernel(shapes.layout), choose_num_splits(mesh, DTYPE), mesh=mesh)
+    bucket = shapes.prefill_grid.smallest(Bucket(1, num_tokens, num_tokens // PAGE_SIZE))
+    caches = [
+        initial_cache_name(group, part) for group in model.layer_groups for part in range(shapes.layout.num_parts)
+    ]
+    needed = {INITIAL_SLOTS, *caches, *step_names(StepKind.PREFILL, bucket, model.layer_groups)}
+    programs = engine_programs(model, shapes, weight_shapes(model.weight_specs(), mesh))
+    compiled = compile_programs([program for program in programs if program.name in needed], num_threads=2)
+    executables = {name: program.executable for name, program in compiled.items()}
+    runner = Runner(shapes, model.layer_groups, random_weights(model, DTYPE), executables)
+    inputs = empty_step(bucket, shapes)
+    inputs.num_tokens[0], inputs.slots[0] = num_tokens, 0
+    inputs.page_table[0, : shapes.num_pages] = np.random.RandomState(0).permutation(shapes.num_pages)
+    step_s = _median_s(lambda: [runner.run_model(StepKind.PREFILL, bucket, inputs) for _ in range(STEPS)][-1]) / STEPS
+    share = _flops(config, num_tokens) / step_s / peak
+    return {
+        "check": f"a prompt of {num_tokens} tokens",
+        "passed": is_tiny or share >= LEAST_SHARE,
+        "ms": round(step_s * 1e3, 2),
+        "tokens/s": round(num_tokens / step_s),
+        "matmul peak, TFLOP/s": round(peak / 1e12, 2),
+        "of the peak": round(share, 3),
+        "bound": "" if is_tiny else LEAST_SHARE,
+    }
+
+
+def _flops(config: DecoderConfig, num_tokens: int) -> float:
+    """Return the multiplications and additions of layers, and of causal attention; one row of logits is little."""
+    heads = config.num_heads * config.head_dim
+    of_token = config.hidden_size * (2 * heads + 2 * config.num_kv_heads * config.head_dim + 3 * config.mlp_size)
+    return config.num_layers * (2.0 * of_token * num_tokens + 2.0 * heads * num_tokens**2)
+
+
+def _matmul_peak(size: int) -> float:
+    """Return the operations per second of a product of two square matrices in bfloat16."""
+    square = jnp.ones((size, size), DTYPE)
+    product = jax.jit(jnp.matmul)
+    return 2.0 * size**3 / _median_s(lambda: product(square, square))
+
+
+def _median_s(run: Callable[[], object]) -> float:
+    def seconds() -> float:
+        began_s = time.perf_counter()
+        jax.block_until_ready(run())
+        return time.perf_counter() - began_s
+
+    return statistics.median([seconds() for _ in range(1 + ROUNDS)][1:])  # the first warms up
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]), is_tiny="--tiny" in sys.argv)
