@@ -13,6 +13,7 @@ from fastapi import APIRouter
 from fastapi.routing import APIRoute
 
 from service.api.http.probes import READY_PATHS
+from service.api.openapi.admin import ADMIN_ANSWERS, SCHEME, SECURITY, admin_paths
 from service.api.openapi.errors import error_responses
 from service.api.openapi.inputs import body_content, query_parameters
 from service.api.openapi.operations import OPERATIONS, Operation
@@ -42,14 +43,17 @@ def document(routers: Sequence[APIRouter], version: str, *, needs_key: bool) -> 
                 operation = _operation(found, OPERATIONS[found.endpoint.__name__], needs_key=needs_key)
                 path = paths.setdefault(found.path.replace(":path}", "}"), {})
                 path.update({method.lower(): operation for method in found.methods or ()})
-    components: dict[str, Any] = {"schemas": schemas(OPERATIONS.values())}
+    components: dict[str, Any] = {
+        "schemas": schemas(OPERATIONS.values(), ADMIN_ANSWERS),
+        "securitySchemes": {SCHEME: SECURITY},
+    }
     if needs_key:
-        components["securitySchemes"] = {KEY: {"type": "http", "scheme": "bearer"}}
+        components["securitySchemes"][KEY] = {"type": "http", "scheme": "bearer"}
     return {
         "openapi": "3.1.0",
         "info": {"title": "Levserve", "version": version, "description": INTRODUCTION},
         "servers": [{"url": "/"}],
-        "paths": paths,
+        "paths": paths | admin_paths(),
         "components": components,
     }
 

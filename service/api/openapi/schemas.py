@@ -19,9 +19,14 @@ def reference(kind: type[BaseModel]) -> dict[str, str]:
     return {"$ref": PREFIX + kind.__name__}
 
 
-def schemas(operations: Iterable[Operation]) -> dict[str, Any]:
-    """Return the schemas of all bodies and answers, and of what they hold, by name."""
-    kinds: list[type[BaseModel]] = [Error]
+def schemas(operations: Iterable[Operation], answers: Iterable[type[BaseModel]]) -> dict[str, Any]:
+    """Return the schemas of all bodies and answers, and of what they hold, by name.
+
+    Args:
+        operations: of the API.
+        answers: of other routes.
+    """
+    kinds: list[type[BaseModel]] = [Error, *answers]
     for operation in operations:
         kinds += [
             kind for kind in (operation.body, operation.form, operation.answer, operation.event) if kind is not None

@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 from fastapi.openapi.utils import get_openapi
 
+from service.api.openapi.admin import admin_paths
 from service.api.openapi.answers import ChatCompletion, ChatCompletionChunk, Completion
 from service.api.openapi.batch_answers import BatchList, BatchObject, DeletedFile, FileList, FileObject
 from service.api.openapi.document import ALIASES
@@ -29,7 +30,8 @@ async def test_it_describes_every_route_and_no_other():
     service = Service()
     described = {path: set(methods) for path, methods in (await document_of(service))["paths"].items()}
     found = get_openapi(title="", version="", routes=service.app.routes)["paths"]
-    assert described == {path: set(methods) for path, methods in found.items() if path not in ALIASES}
+    routes = {path: set(methods) for path, methods in found.items() if path not in ALIASES}
+    assert described == routes | {path: set(methods) for path, methods in admin_paths().items()}
 
 
 async def test_every_operation_has_an_id_of_its_own():
@@ -65,11 +67,13 @@ async def test_with_a_key_the_document_needs_it_and_says_so():
     service = Service(api_keys=("sk-1",))
     assert (await document_of(service))["error"]["code"] == "invalid_api_key"
     document = await document_of(service, headers=KEY)
-    assert document["components"]["securitySchemes"] == {"key": {"type": "http", "scheme": "bearer"}}
+    assert document["components"]["securitySchemes"]["key"] == {"type": "http", "scheme": "bearer"}
     assert document["paths"]["/v1/models"]["get"]["security"] == [{"key": []}]
     assert "401" in document["paths"]["/v1/models"]["get"]["responses"]
     assert "security" not in document["paths"]["/health/live"]["get"]
-    assert "securitySchemes" not in (await document_of(Service()))["components"]
+    keyless = await document_of(Service())
+    assert keyless["components"]["securitySchemes"].keys() == {"operator"}
+    assert keyless["paths"]["/admin/models"]["get"]["security"] == [{"operator": []}]
 
 
 async def test_the_errors_of_an_operation_name_their_codes():

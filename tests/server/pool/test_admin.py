@@ -6,9 +6,11 @@ import threading
 
 import pytest
 
+from service.api.openapi.admin import AdministeredModel, admin_paths
 from service.errors import NotReady
 from service.observability.metrics import Metrics
 from service.server.early import EarlyAnswers
+from service.server.pool.admin import ROUTES
 from tests.server.pool.fake_loads import FakeLoads, pool_of
 from tests.server.test_early import StartingService, ask
 
@@ -137,6 +139,14 @@ async def test_a_service_that_starts_shows_its_statistics_and_loads_nothing_by_h
         assert (await asked(service, path))[2] == {"compiles": 0}
     status, headers, body = await asked(service, "/admin/load/other", "POST")
     assert (status, headers["retry-after"], body["error"]["code"]) == (503, "2", "not_ready")
+
+
+async def test_the_document_describes_every_route_and_every_field_of_a_model(service):
+    paths = admin_paths()
+    described = {(path, method.upper()) for path, operations in paths.items() for method in operations}
+    assert described == {(path, method) for path, method in ROUTES.items() if path != "/stats"}
+    fields = set(AdministeredModel.model_fields) - {"was_loaded"}
+    assert set(service.open_pool.report(NAME)) == fields
 
 
 async def test_metrics_name_the_route_and_not_the_model(service):

@@ -1,0 +1,87 @@
+"""The operator's routes, as the document describes them; the server answers them, without the API."""
+
+from typing import Any, Literal
+
+from service.api.openapi.answer_object import AnswerObject
+from service.api.openapi.errors import error_responses
+from service.api.openapi.schemas import reference
+
+SCHEME = "operator"  # the name of the security scheme
+SECURITY = {"type": "http", "scheme": "bearer", "description": "ADMIN_API_KEY; without it the routes do not exist."}
+
+
+class AdministeredModel(AnswerObject):
+    """A model as an operator sees it."""
+
+    id: str
+    aliases: list[str]
+    uri: str
+    """Of the checkpoint that is loaded, or will be."""
+    state: Literal["available", "loading", "ready", "unloading"]
+    is_leaving: bool
+    """Whether it takes no further requests and goes when the last one has ended."""
+    is_complete: bool
+    """Whether it is ready and nothing is left to load or compile."""
+    keep_loaded: bool
+    """Whether no other model takes its place."""
+    memory_bytes: int
+    """On each device; 0 while it has no room there."""
+    open_requests: int
+    waiting_requests: int
+    last_used_at: float | None
+    """Unix time in seconds; null if it was never loaded."""
+    prompt_tokens: int
+    generation_tokens: int
+    starts: int
+    start_seconds: float | None
+    """Of the last load; null if there was none."""
+    progress: dict[str, Any] | None
+    """Of a load under way."""
+    failure: dict[str, Any] | None
+    """`reason` and `seconds_ago` of a last load that failed."""
+    was_loaded: bool | None = None
+    """In the answer to an unload: whether it was in memory or loading."""
+
+
+class AdministeredModels(AnswerObject):
+    """The answer of GET /admin/models."""
+
+    object: Literal["list"]
+    data: list[AdministeredModel]
+
+
+ADMIN_ANSWERS = (AdministeredModel, AdministeredModels)
+
+
+def admin_paths() -> dict[str, dict[str, Any]]:
+    """Return the operator's routes by path."""
+    model, models = map(reference, ADMIN_ANSWERS)
+    return {
+        "/admin/stats": {"get": _operation("Return the start's timeline and the models in use", {"type": "object"})},
+        "/admin/models": {"get": _operation("List the states of all models", models)},
+        "/admin/load/{model}": {
+            "post": _of_model("Load a model; 200 if it is ready, else 202 at once", model, 200, 202)
+        },
+        "/admin/unload/{model}": {
+            "post": _of_model("Unload a model once its open requests have ended, or end its load", model, 200)
+        },
+    }
+
+
+def _of_model(summary: str, schema: dict[str, Any], *statuses: int) -> dict[str, Any]:
+    name = {"name": "model", "in": "path", "required": True, "schema": {"type": "string"}}
+    name["description"] = "Its name or an alias; slashes stay as they are."
+    return {**_operation(summary, schema, *statuses), "parameters": [name]}
+
+
+def _operation(summary: str, schema: dict[str, Any], *statuses: int) -> dict[str, Any]:
+    content = {"application/json": {"schema": schema}}
+    answers = {str(status): {"description": "The answer.", "content": content} for status in statuses or (200,)}
+    return {
+        "operationId": summary.partition(";")[0].lower().replace("'", "").replace(",", "").replace(" ", "_"),
+        "summary": summary,
+        "description": f"{summary}.",
+        "tags": ["operator"],
+        "security": [{SCHEME: []}],
+        "responses": answers | error_responses((401, 404, 503)),
+    }
