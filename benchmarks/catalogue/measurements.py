@@ -112,7 +112,7 @@ def swaps(service: CatalogueService, num_swaps: int, expected: dict[tuple[str, i
 
 def long_catalogue(service: CatalogueService, num_models: int, num_requests: int) -> list[Figure]:
     """Time the list of a thousand models."""
-    times = []
+    times, body = [], b""
     for _ in range(num_requests):
         began_s = time.perf_counter()
         with urllib.request.urlopen(f"http://127.0.0.1:{service.port}/v1/models") as response:

@@ -183,7 +183,7 @@ def _generation_defaults(uri: str, config: Mapping[str, Any]) -> GenerationDefau
     if config.get("do_sample") is False:
         # Greedy decoding: the other options only change what is sampled.
         return GenerationDefaults(temperature=0.0, top_p=1.0, repetition_penalty=numbers["repetition_penalty"])
-    return GenerationDefaults(**numbers, top_k=top_k)
+    return GenerationDefaults(**numbers, top_k=top_k, max_tokens=None)
 
 
 def _number_in_range(uri: str, config: Mapping[str, Any], name: str, lowest: float, highest: float) -> float | None:

@@ -128,18 +128,16 @@ class LoadingLine:
 
     def _finish_unload(self, residence: Residence) -> None:
         failure: BaseException | None = None
-        is_over = False
-        while not is_over:
+        unloading: Future[None] | None = None
+        while unloading is None:
             try:
                 self.unload_when_idle(residence)
             except BaseException as error:
                 failure = error
             with self._state.changed:
                 # Another request may have come for what was loaded again.
-                is_over = failure is not None or residence.state != "ready" or not residence.is_leaving
-                if is_over:
+                if failure is not None or residence.state != "ready" or not residence.is_leaving:
                     unloading, residence.unloading = residence.unloading, None
-        assert unloading is not None, "it is removed here alone"
         if failure is None:
             unloading.set_result(None)
         else:
