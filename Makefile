@@ -76,7 +76,7 @@ bench-quantization: .venv/dev ## Measure int8 next to float32 and llama.cpp, on 
 bench-catalogue: .venv/dev ## Measure a service of many models, its loads and its swaps (ten minutes)
 	$(RUN) python -m benchmarks.catalogue
 
-bench-embeddings: .venv/dev ## Measure embeddings against sentence-transformers and onnxruntime (a quarter of an hour)
+bench-embeddings: .venv/dev ## Measure embeddings against sentence-transformers and onnxruntime (25 idle minutes)
 	$(RUN) python -m benchmarks.embeddings
 
 soak: .venv/dev ## Overload, abuse and kill the service, and print a table of bounds (25 idle minutes; ROWS=, SHORT=--short)

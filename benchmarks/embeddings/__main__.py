@@ -1,9 +1,10 @@
 """`make bench-embeddings`: Levserve, its compiled steps and its peers, alternately in one run; and its warm starts.
 
-    python -m benchmarks.embeddings [--quick] [--models NAME,NAME] [--runs N] [--output FOLDER]
+    python -m benchmarks.embeddings [--quick] [--models NAME,NAME] [--runs N] [--resume] [--output FOLDER]
 
 Every contender gets token ids, so that no tokenizer is timed, and the same number of threads; the service over HTTP
-gets texts of as many tokens. It writes embeddings.json (every run) and embeddings.md (tables).
+gets texts of as many tokens. With each measurement stands the CPU time of the contender's own process, to which the
+client of the service does not belong. It writes embeddings.json (every run) and embeddings.md (tables).
 """
 
 import argparse
@@ -11,13 +12,14 @@ import json
 import shlex
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Set
 from contextlib import ExitStack, closing, contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
+import psutil
 
 from benchmarks import timed_starts
 from benchmarks.contenders import HttpServer, Worker, levserve, service_environment
@@ -71,18 +73,24 @@ def main() -> None:
     }
     names = options.cells.split(",") if options.cells else None
     results["cells"] = [cell.name for cell in cells(is_quick=options.quick) if names is None or cell.name in names]
+    unfinished = folder / "unfinished-embeddings.json"
+    if options.resume and unfinished.exists():
+        results["runs"] = json.loads(unfinished.read_text())["runs"]
+        say(f"goes on after {len(results['runs'])} measurements")
     for model in options.models:
         chosen = [cell for cell in cells(model, is_quick=options.quick) if cell.name in results["cells"]]
         path = checkpoint(model, folder / model)
         with _started(path, folder, results) as contenders:
             pids = (contenders.server.pid, *(worker.pid for worker in contenders.workers.values()))
             quiet = Quiet(pids, options.patience, options.attempts)
-            for record in _measure(contenders, model, chosen, options.runs, quiet):
-                results["runs"].append(record)
-                (folder / "unfinished-embeddings.json").write_text(json.dumps(results))
+            done = {(record["cell"], record["run"]) for record in results["runs"] if record["model"] == model}
+            for records in _measure(contenders, model, chosen, quiet, num_runs=options.runs, done=done):
+                results["runs"] += records
+                unfinished.write_text(json.dumps(results))
         results["starts"] += _starts(model, path, folder, options)
     results["load_average_after"] = load_average()
     write_report(results, options.output)
+    unfinished.unlink(missing_ok=True)
 
 
 def _parse_options() -> argparse.Namespace:
@@ -92,6 +100,7 @@ def _parse_options() -> argparse.Namespace:
     parser.add_argument("--runs", type=int, default=3, help="number of runs")
     parser.add_argument("--patience", type=float, default=20, help="seconds to wait for a quiet moment, each time")
     parser.add_argument("--attempts", type=int, default=MAX_ATTEMPTS, help="attempts to measure undisturbed")
+    parser.add_argument("--resume", action="store_true", help="go on with a run that was interrupted")
     parser.add_argument("--cells", help="measurements, separated by commas, such as t16c8; all by default")
     parser.add_argument("--output", type=Path, help="folder for the results")
     options = parser.parse_args()
@@ -129,20 +138,41 @@ def _started(path: Path, folder: Path, results: dict[str, Any]) -> Iterator[Cont
 
 
 def _measure(
-    contenders: Contenders, model: str, chosen: list[Cell], num_runs: int, quiet: Quiet
-) -> Iterator[dict[str, Any]]:
-    """Measure every cell with every contender in turn, once to warm up and check, then `num_runs` times."""
+    contenders: Contenders,
+    model: str,
+    chosen: list[Cell],
+    quiet: Quiet,
+    *,
+    num_runs: int,
+    done: Set[tuple[str, int]],
+) -> Iterator[list[dict[str, Any]]]:
+    """Measure every cell with every contender in turn, once to warm up and check, then `num_runs` times.
+
+    Args:
+        contenders: of the model.
+        model: its name.
+        chosen: the cells.
+        quiet: the stopwatch.
+        num_runs: the number of runs.
+        done: the cells and runs that an earlier call has measured.
+
+    Yields:
+        The records of a cell's run.
+    """
     workers, server = contenders
     tasks = {name: (workers[worker], ask) for name, (worker, ask) in TASKS.items() if worker in workers}
     for run in range(-1, num_runs):
         for cell in chosen:
-            texts, vectors = cell.texts(seed=1 + run), {}
+            if (cell.name, run) in done:
+                continue
+            texts, vectors, records = cell.texts(seed=1 + run), {}, []
             asked = {
-                name: partial(worker.ask, ask, texts, cell.num_clients)
+                name: partial(_timed, worker.pid, partial(worker.ask, ask, texts, cell.num_clients))
                 for name, (worker, ask) in tasks.items()
                 if name != ONLY_MIXED or cell.num_tokens is None
             }
-            asked[SERVED] = partial(send_texts, server, sentences(cell, 1 + run), cell.num_clients)
+            send = partial(send_texts, server, sentences(cell, 1 + run), cell.num_clients)
+            asked[SERVED] = partial(_timed, server.pid, send)
             for name, task in asked.items():
                 result, disturbance = quiet.measure(task)
                 if name != SERVED:
@@ -152,9 +182,22 @@ def _measure(
                 speed = len(texts) / result["seconds"]
                 say(f"run {run + 1}/{num_runs} {model} {cell.name} {name}: {speed:.1f} texts/s")
                 facts = {"model": model, "cell": cell.name, "task": name, "run": run, "disturbance": disturbance}
-                yield facts | result | {"texts_per_s": speed}
+                records.append(facts | result | {"texts_per_s": speed, "cpu_s_per_text": result["cpu_s"] / len(texts)})
             for name, vector in vectors.items():
                 np.testing.assert_allclose(vector, vectors["bare"], atol=SAME_VECTOR_ATOL, err_msg=name)
+            if records:
+                yield records
+
+
+def _timed(pid: int, work: Callable[[], dict[str, Any]]) -> dict[str, Any]:
+    """Return the result of a measurement, and the CPU seconds of the process that did the work."""
+    began_s = _cpu_s(pid)
+    return work() | {"cpu_s": _cpu_s(pid) - began_s}
+
+
+def _cpu_s(pid: int) -> float:
+    times = psutil.Process(pid).cpu_times()
+    return times.user + times.system
 
 
 def _starts(model: str, path: Path, folder: Path, options: argparse.Namespace) -> list[dict[str, Any]]:

@@ -19,6 +19,7 @@ NAMES = {
 # The least that the encoder's texts per second divided by the other's should be.
 LATENCY = "t16c1"  # the measurement of one text of 16 tokens on an idle service
 TARGETS = {"bare": "≥ 0.9", "torch": "≥ 1.2", "onnxruntime": "≥ 1.0", "windows": "≥ 2 (mixed)"}
+LEAST = {"bare": 0.9, "torch": 1.2, "onnxruntime": 1.0, "windows": 2.0}
 
 
 def write_report(results: dict[str, Any], folder: Path) -> None:
@@ -49,11 +50,36 @@ def markdown(results: dict[str, Any]) -> str:
             for task, target in TARGETS.items()
         ]
         over_http = [_number(_ratio(of_model, "bare", cell, of="served")) for cell in names]
-        ratios.append([f"over HTTP ÷ {NAMES['bare']} (≥ 0.9)", *over_http])
+        ratios.append([f"over HTTP ÷ {NAMES['bare']}, the client on the same cores", *over_http])
+        ratios.append(
+            ["the same by CPU time of the service's process (≥ 0.9)", *map(_number, _cpu_ratios(of_model, names))]
+        )
         parts.append(markdown_table([f"{model}, texts/s", *names], [*speeds, *ratios]))
         parts += [*_latency(model, of_model), *_start(model, results["starts"])]
+        parts.append(_verdict(model, of_model, names))
     parts += [f"Absent: {name}: {reason}" for name, reason in results["absent"].items()]
     return "\n\n".join(parts) + "\n"
+
+
+def _verdict(model: str, runs: list[dict[str, Any]], cells: list[str]) -> str:
+    """Name the bounds that are missed, by cell."""
+    figures = {(task, cell): _ratio(runs, task, cell) for task in LEAST for cell in cells}
+    missed = [
+        f"÷ {task} at {cell}: {_number(figure)} (≥ {LEAST[task]})"
+        for (task, cell), figure in figures.items()
+        if figure is not None and figure < LEAST[task]
+    ]
+    missed += [
+        f"served ÷ bare by CPU time at {cell}: {_number(figure)} (≥ {LEAST['bare']})"
+        for cell, figure in zip(cells, _cpu_ratios(runs, cells), strict=True)
+        if figure is not None and figure < LEAST["bare"]
+    ]
+    return f"{model}: {'missed: ' + '; '.join(missed) if missed else 'every bound of texts per second is kept'}."
+
+
+def _cpu_ratios(runs: list[dict[str, Any]], cells: list[str]) -> list[float | None]:
+    """Return CPU time of a text's bare steps ÷ that of the service's process for a text over HTTP, of each cell."""
+    return [_ratio(runs, "served", cell, of="bare", figure="cpu_s_per_text") for cell in cells]
 
 
 def _latency(model: str, runs: list[dict[str, Any]]) -> list[str]:
@@ -88,8 +114,10 @@ def _speed(runs: list[dict[str, Any]], task: str, cell: str) -> float | None:
     return statistics.median(found) if found else None
 
 
-def _ratio(runs: list[dict[str, Any]], task: str, cell: str, *, of: str = "encoder") -> float | None:
-    speeds = {(record["task"], record["run"]): record["texts_per_s"] for record in runs if record["cell"] == cell}
+def _ratio(
+    runs: list[dict[str, Any]], task: str, cell: str, *, of: str = "encoder", figure: str = "texts_per_s"
+) -> float | None:
+    speeds = {(record["task"], record["run"]): record[figure] for record in runs if record["cell"] == cell}
     found = [speed / speeds[task, run] for (name, run), speed in speeds.items() if name == of and (task, run) in speeds]
     return statistics.median(found) if found else None
 
