@@ -1,13 +1,18 @@
 # /// script
 # requires-python = ">=3.12,<3.13"
-# dependencies = ["langchain-openai==1.7.3", "llama-index-embeddings-openai-like==0.4.0", "cohere==7.3.1"]
+# dependencies = [
+#     "cohere==7.3.1", "haystack-ai==3.4.0", "langchain-openai==1.7.3", "llama-index-embeddings-openai-like==0.4.0",
+# ]
 # ///
-"""LangChain and LlamaIndex ask for vectors, Cohere's client for a ranking; prints what they got as a line of JSON."""
+"""LangChain, LlamaIndex and Haystack ask for vectors, Cohere's client for a ranking; prints a line of JSON."""
 
 import json
 import sys
 
 import cohere
+from haystack import Document
+from haystack.components.embedders import OpenAIDocumentEmbedder, OpenAITextEmbedder
+from haystack.utils import Secret
 from langchain_openai import OpenAIEmbeddings
 from llama_index.embeddings.openai_like import OpenAILikeEmbedding
 
@@ -27,11 +32,18 @@ def llama_index():
     return [*model.get_text_embedding_batch(TEXTS), model.get_query_embedding(TEXTS[0])]
 
 
+def haystack():
+    options = {"api_base_url": f"{GIVEN['url']}/v1", "model": GIVEN["model"], "api_key": Secret.from_token("none")}
+    documents = OpenAIDocumentEmbedder(**options, progress_bar=False).run([Document(content=text) for text in TEXTS])
+    query = OpenAITextEmbedder(**options).run(TEXTS[0])
+    return [*(document.embedding for document in documents["documents"]), query["embedding"]]
+
+
 def ranked():
     client = cohere.ClientV2(api_key="none", base_url=GIVEN["url"])
     answer = client.rerank(model=GIVEN["model"], query=TEXTS[0], documents=TEXTS, top_n=2)
     return [[result.index, result.relevance_score] for result in answer.results]
 
 
-SCENARIOS = {"vectors": (langchain, llama_index), "scores": (ranked,)}
+SCENARIOS = {"vectors": (langchain, llama_index, haystack), "scores": (ranked,)}
 print(json.dumps({scenario.__name__: scenario() for scenario in SCENARIOS[GIVEN["kind"]]}))
