@@ -23,11 +23,12 @@ class Scale:
     num_idle: int = 2000
     num_half_open: int = 300
     num_deaf: int = 200
-    crowd_s: float = 15.0  # for how long the sockets above are watched
+    crowd_s: float = 15.0  # for how long others are timed beside them; they are closed after 30 s
     num_vanishing: int = 200
     num_terminations: int = 20
     failing_steps: tuple[int, ...] = (1, 5, 20, 60)
     mixed_s: float = 600.0
+    reload_s: float = 50.0  # between two reloads under mixed load
 
 
 SHORT = Scale(
@@ -35,10 +36,11 @@ SHORT = Scale(
     num_idle=200,
     num_half_open=30,
     num_deaf=20,
-    crowd_s=3.0,
+    crowd_s=5.0,
     num_terminations=4,
     failing_steps=(12,),
-    mixed_s=15.0,
+    mixed_s=24.0,
+    reload_s=8.0,
 )
 
 

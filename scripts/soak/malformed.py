@@ -5,7 +5,7 @@ import contextlib
 from collections.abc import Iterator
 
 from scripts.soak.client import MODEL, Reply, connected, post, read
-from scripts.soak.figures import Figure, Scale, percentile
+from scripts.soak.figures import Figure, Scale
 from scripts.soak.observer import observed
 from scripts.soak.sockets import MAX_HEALTH_S
 from tests.process import running_service
@@ -44,7 +44,7 @@ def malformed(_: Scale) -> Iterator[Figure]:
         exit_code = service.process.poll()
     for name, outcome in found.items():
         yield Figure(name, "refused", outcome, outcome == "closed" or outcome.startswith("4"))
-    p99_s = percentile(beside.health_s, 99)
+    p99_s = beside.health_p99_s()
     yield Figure(ROW, "health p99 < 100 ms", f"{p99_s * 1000:.0f} ms", p99_s < MAX_HEALTH_S, is_timing=True)
     yield Figure(ROW, "every other stream complete", f"{len(beside.ends)} are not", beside.ends == [])
     yield Figure(ROW, "the process lives", str(exit_code), exit_code is None)

@@ -12,7 +12,8 @@ import time
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field
 
-from scripts.soak.client import LOOPBACK, Reply, ask, completion
+from scripts.soak.client import LOOPBACK, ask, completion
+from scripts.soak.figures import percentile
 
 NUM_STREAMS = 8
 HEALTH_EVERY_S = 0.02
@@ -24,10 +25,13 @@ TOKENS = 100
 class Observed:
     """What a user has seen."""
 
-    health_s: list[float] = field(default_factory=list)
-    tokens_per_s: float = 0.0
+    health: list[tuple[float, float]] = field(default_factory=list)  # when asked, by `time.monotonic`, and for how long
     num_streams: int = 0
     ends: list[str] = field(default_factory=list)  # of streams that are not complete
+
+    def health_p99_s(self, since_s: float = 0.0) -> float:
+        """Return for how long 99 % of the health checks that began since a moment took at most."""
+        return percentile((seconds for begin_s, seconds in self.health if begin_s >= since_s), 99)
 
 
 @contextlib.contextmanager
@@ -56,30 +60,25 @@ async def _watch_health(port: int, result: Observed) -> None:
             head = await reader.readuntil(b"\r\n\r\n")
             length = head.lower().partition(b"content-length: ")[2].split(b"\r\n", 1)[0]
             await reader.readexactly(int(length))
-            result.health_s.append(round(time.monotonic() - begin_s, 5))
+            result.health.append((begin_s, round(time.monotonic() - begin_s, 5)))
             await asyncio.sleep(HEALTH_EVERY_S)
 
 
-async def _stream(port: int, number: int, result: Observed, times_s: list[float], is_over: asyncio.Event) -> None:
+async def _stream(port: int, number: int, result: Observed, is_over: asyncio.Event) -> None:
     while not is_over.is_set():
-        reply = Reply()
-        await ask(port, completion(prompt=f"Count {number}", max_tokens=TOKENS), reply=reply)
-        times_s += reply.times_s
+        reply = await ask(port, completion(prompt=f"Count {number}", max_tokens=TOKENS))
         result.num_streams += 1
         if reply.status != 200 or reply.end != "complete":
             result.ends.append(f"{reply.status} {reply.end}")
 
 
 async def _observe(port: int) -> Observed:
-    result, times_s, is_over = Observed(), list[float](), asyncio.Event()
+    result, is_over = Observed(), asyncio.Event()
     health = asyncio.create_task(_watch_health(port, result))
-    streams = [asyncio.create_task(_stream(port, i, result, times_s, is_over)) for i in range(NUM_STREAMS)]
+    streams = [asyncio.create_task(_stream(port, i, result, is_over)) for i in range(NUM_STREAMS)]
     print("observing", flush=True)
-    begin_s = time.monotonic()
     await asyncio.to_thread(sys.stdin.read)
-    seconds = time.monotonic() - begin_s
     is_over.set()
-    result.tokens_per_s = round(sum(time_s < begin_s + seconds for time_s in times_s) / seconds, 1)
     await asyncio.gather(*streams)
     health.cancel()
     if await asyncio.gather(health, return_exceptions=True) and not health.cancelled():

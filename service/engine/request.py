@@ -13,6 +13,7 @@ from service.engine.constraint import Constraint
 from service.errors import ServiceError
 from service.observability.clock import Clock, QueueDeadline
 
+MAX_SEQUENCES = 64  # of one request of a client, each of which is a request here
 MAX_PRIORITY = 1_000_000  # of a client's request, and its negative the least
 BACKGROUND_PRIORITY = 2 * MAX_PRIORITY + 1  # added to that of a batch's request, which comes after every client's
 

@@ -13,7 +13,8 @@ class WaitingSettings(EarlierSettings):
     max_concurrent_requests: int = Field(
         default=64,
         ge=1,
-        description="Requests held at the same time, running and waiting. Any further request gets a 429.",
+        description="Requests held at the same time, running and waiting. Any further request gets a 429. One API key "
+        "may hold all, until another was refused: then each has a share by its weight.",
     )
     max_queue_size: int | None = Field(
         default=None,

@@ -76,6 +76,17 @@ def end_quick_imports() -> None:
     gc.enable()
 
 
+def collect_unloaded() -> None:
+    """Free what a model leaves in cycles of references, such as its executables; takes 0.1 to 0.25 s of the GIL.
+
+    The model may be frozen, together with all that existed when the start of it or of a later one ended.
+    """
+    gc.unfreeze()
+    gc.collect()
+    if has_tweaks():
+        gc.freeze()
+
+
 @contextmanager
 def quick_jax_import() -> Iterator[None]:
     """Defer the parts of jax that only tracing and compiling need: a third of its import.

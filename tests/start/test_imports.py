@@ -32,6 +32,22 @@ end_quick_imports()
 print(json.dumps([gc.isenabled(), gc.get_freeze_count() > 0, sys.getswitchinterval() == usual_s]))
 """
 
+UNLOAD = """
+import gc, json, weakref
+from service.start.imports import begin_quick_imports, collect_unloaded, end_quick_imports
+class Model: pass
+begin_quick_imports()
+model = Model()
+model.itself = model
+found = weakref.ref(model)
+end_quick_imports()
+del model
+gc.collect()
+was_frozen = found() is not None
+collect_unloaded()
+print(json.dumps([was_frozen, found() is None, gc.get_freeze_count() > 0]))
+"""
+
 IMPORT_JAX = """
 import importlib.metadata, json, sys
 from service.start.imports import quick_jax_import, run_deferred
@@ -74,6 +90,10 @@ def test_what_the_operator_has_set_stays():
 
 def test_once_all_is_imported_the_process_is_as_usual_again():
     assert begin(SETTLE) == [True, True, True]
+
+
+def test_a_model_that_existed_at_the_end_of_a_start_is_freed_all_the_same():
+    assert begin(UNLOAD) == [True, True, True]
 
 
 def test_jax_is_imported_without_what_only_compiling_needs_and_has_all_of_it_when_asked():

@@ -9,7 +9,7 @@ from dataclasses import replace
 from service.api.dependencies import ApiContext, RequestContext, ServedModel
 from service.api.generation.log_facts import log_user
 from service.api.generation.streams import TextStreams
-from service.api.http.keys import ApiKey
+from service.api.http.keys import NO_KEY
 from service.api.schema.generation import GenerationRequest
 from service.engine.constraint import Constraint
 from service.engine.limits import MAX_STOP_IDS
@@ -24,8 +24,6 @@ from service.text.bad_words import BadWords, bad_sequences
 from service.text.detokenizer import StopRule
 from service.text.grammar.behind_thinking import GrammarBehindThinking
 from service.text.grammar.compiler import Grammar
-
-NO_KEY = ApiKey("", "")  # of all requests where none is required, and of batches
 
 
 def submit(

@@ -5,8 +5,10 @@ from collections.abc import Set
 from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Receive, Scope, Send
 
+from service.api.http.auth import API_KEY
 from service.api.http.background import background_of
 from service.api.http.errors import respond
+from service.api.http.keys import NO_KEY
 from service.api.http.receive import METHODS_WITH_BODY
 from service.api.http.request_queue import RequestQueue
 from service.errors import Overloaded
@@ -43,7 +45,8 @@ class Places:
             await self._app(scope, receive, send)
             return
         try:
-            scope[PLACE] = place = self._queue.enter(self._body_bytes(scope), scope["state"]["clocks"])
+            clocks, key = scope["state"]["clocks"], scope.get(API_KEY, NO_KEY)
+            scope[PLACE] = place = self._queue.enter(self._body_bytes(scope), clocks, key)
         except Overloaded as error:
             await respond(error, scope, send)
             return

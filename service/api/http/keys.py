@@ -20,6 +20,9 @@ class ApiKey:
     can_prioritize: bool = False  # whether its requests may overtake those of others by a negative `priority`
 
 
+NO_KEY = ApiKey("", "")  # of all requests where none is required, and of batches
+
+
 def plain_keys(secrets: Sequence[str]) -> tuple[ApiKey, ...]:
     """Return keys of equal rights, named by their numbers."""
     return tuple(ApiKey(f"api_key_{number}", secret) for number, secret in enumerate(secrets, start=1))

@@ -1,10 +1,16 @@
-"""The requests that the process holds, what they take while they wait, and the most that they may take."""
+"""The requests that the process holds, what they take while they wait, and the most that they may take.
+
+What is free goes to those who come first, but for keys that were refused below their share of it; see `Shares`.
+"""
 
 import math
 import time
+from collections import Counter, defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+from service.api.http.keys import NO_KEY, ApiKey
+from service.api.http.shares import Shares
 from service.api.http.speed import Speed
 from service.errors import BodyBytesFull, Overloaded, QueuedTokensFull, QueueFull
 from service.observability.clock import Clock
@@ -30,6 +36,7 @@ class Caps:
 class Place:
     """One request that the process holds."""
 
+    key: str  # the name of its API key
     body_bytes: int
     clocks: Sequence[Clock]  # of its sequences, once it has submitted them
     num_tokens: int = field(default=0, init=False)  # of its prompts, once they are known
@@ -51,30 +58,33 @@ class RequestQueue:
         self.caps = caps
         self._waiting: dict[Place, None] = {}  # in the order of arrival
         self._begun: set[Place] = set()
-        self._num_running = self._num_body_bytes = 0
+        self._num_running = 0
+        self._num_open, self._num_body_bytes = Counter[str](), Counter[str]()  # by key
+        self._weights: dict[str, float] = {}  # of every key so far
+        self._shares: defaultdict[type[Overloaded], Shares] = defaultdict(Shares)
         # Each refused request is expected again, and each that ends makes room for one of them.
         self._num_expected = 0
         self._ends, self._tokens = Speed(), Speed()
 
-    def enter(self, body_bytes: int, clocks: Sequence[Clock]) -> Place:
+    def enter(self, body_bytes: int, clocks: Sequence[Clock], key: ApiKey = NO_KEY) -> Place:
         """Give a request a place, from what is known before its body is read.
 
         Raises:
-            Overloaded: a cap is reached.
+            Overloaded: a cap is reached, or what is free is for keys that have less than their share.
         """
-        caps, num_open = self.caps, len(self._waiting) + len(self._begun)
-        if caps.max_requests is not None and num_open >= caps.max_requests:
-            raise self._refused(Overloaded, num_open, caps.max_requests)
-        num_bytes = self._num_body_bytes + body_bytes
-        if caps.max_open_body_bytes is not None and num_bytes > caps.max_open_body_bytes:
-            raise self._refused(BodyBytesFull, self._num_body_bytes, caps.max_open_body_bytes)
+        caps = self.caps
+        self._weights[key.name] = key.weight
+        self._check(Overloaded, key.name, 1, self._num_open, caps.max_requests)
+        self._check(BodyBytesFull, key.name, body_bytes, self._num_body_bytes, caps.max_open_body_bytes)
         num_free, queued = self._queued()
-        if caps.max_queue_size is not None and len(self._waiting) >= num_free + caps.max_queue_size:
-            raise self._refused(QueueFull, len(queued), caps.max_queue_size)
-        self._check_tokens(queued, 0)
-        place = Place(body_bytes, clocks)
+        if caps.max_queue_size is not None:
+            waiting = Counter(place.key for place in self._waiting)
+            self._check(QueueFull, key.name, 1, waiting, caps.max_queue_size, num_more=num_free)
+        self._check_tokens(key.name, queued, 1)
+        place = Place(key.name, body_bytes, clocks)
         self._waiting[place] = None
-        self._num_body_bytes = num_bytes
+        self._num_open[key.name] += 1
+        self._num_body_bytes[key.name] += body_bytes
         return place
 
     def add_prompts(self, place: Place, num_tokens: int) -> None:
@@ -85,7 +95,7 @@ class RequestQueue:
         """
         _, queued = self._queued()
         if place in queued:
-            self._check_tokens([other for other in queued if other is not place], num_tokens)
+            self._check_tokens(place.key, [other for other in queued if other is not place], num_tokens)
         place.num_tokens = num_tokens
 
     def leave(self, place: Place) -> None:
@@ -96,7 +106,8 @@ class RequestQueue:
             self._num_running -= len(place.clocks)
         else:
             del self._waiting[place]
-        self._num_body_bytes -= place.body_bytes
+        self._num_open[place.key] -= 1
+        self._num_body_bytes[place.key] -= place.body_bytes
         self._num_expected = max(0, self._num_expected - 1)
         self._ends.add(1, time.perf_counter())
 
@@ -106,14 +117,42 @@ class RequestQueue:
         wait_s = max(self._ends.seconds_for(self._num_expected, now_s), self._tokens.seconds_for(num_tokens, now_s))
         return min(MAX_RETRY_S, max(MIN_RETRY_S, math.ceil(wait_s)))
 
-    def _check_tokens(self, queued: Sequence[Place], num_more: int) -> None:
-        limit, num_queued = self.caps.max_queued_tokens, sum(place.num_tokens for place in queued)
-        if limit is not None and num_queued > 0 and num_queued + max(1, num_more) > limit:
-            raise self._refused(QueuedTokensFull, num_queued, limit, num_tokens=num_queued + num_more - limit)
+    def _check_tokens(self, key: str, queued: Sequence[Place], num_more: int) -> None:
+        if self.caps.max_queued_tokens is not None:
+            held = Counter[str]()
+            for place in queued:
+                held[place.key] += place.num_tokens
+            if held.total():  # a prompt that waits alone may have any length
+                self._check(QueuedTokensFull, key, num_more, held, self.caps.max_queued_tokens)
 
-    def _refused(self, kind: type[Overloaded], running: int, limit: int, *, num_tokens: int = 0) -> Overloaded:
+    def _check(
+        self, kind: type[Overloaded], key: str, amount: int, held: Counter[str], limit: int | None, *, num_more: int = 0
+    ) -> None:
+        """Check one cap for a request of a key.
+
+        Args:
+            kind: the error of the cap.
+            key: of the request.
+            amount: what it would take.
+            held: what the requests of each key have taken.
+            limit: the cap; None for none.
+            num_more: what may be taken beyond the cap at the moment.
+
+        Raises:
+            Overloaded: there is no room for the request.
+        """
+        if limit is None:
+            return
+        now_s, shares, total = time.perf_counter(), self._shares[kind], held.total()
+        most = limit + num_more
+        missing = total + amount + shares.reserved(key, held, self._weights, most, now_s) - most
+        if missing <= 0:
+            shares.fulfil(key)
+            return
         self._num_expected += 1
-        return kind(running=running, limit=limit, retry_after_s=self.retry_after_s(num_tokens))
+        retry_after_s = self.retry_after_s(missing if kind is QueuedTokensFull else 0)
+        shares.claim(key, amount, now_s + retry_after_s)
+        raise kind(running=max(0, total - num_more), limit=limit, retry_after_s=retry_after_s)
 
     def _queued(self) -> tuple[int, list[Place]]:
         """Return the number of free slots, and the requests that wait besides those that free slots take."""

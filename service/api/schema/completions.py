@@ -11,10 +11,10 @@ from pydantic import Field, PlainValidator, WithJsonSchema
 from service.api.schema.generation import INT64_MAX, MAX_CHOICES, REMEDIES, VLLM_FIELDS, GenerationRequest
 from service.api.schema.wire import NeutralValues
 from service.engine.limits import MAX_LOGPROBS
+from service.engine.request import MAX_SEQUENCES
 from service.errors import InvalidParameter
 
 MAX_PROMPTS = 64
-MAX_SEQUENCES = 64  # prompts times choices
 
 _UNSUPPORTED_FIELDS: NeutralValues = {
     **VLLM_FIELDS,

@@ -15,6 +15,7 @@ from service.observability.model_metrics import ModelMetrics
 from service.server.pool.policy import Capacity, Enter, Evict, NeverFits, Newcomer, Wait, decide
 from service.server.pool.residence import Load, Loading, Residence
 from service.server.pool.state import PoolState
+from service.start.imports import collect_unloaded
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -241,6 +242,7 @@ class LoadingLine:
         assert loaded is not None, "a model that is ready is loaded"
         loaded.unload()
         del loaded
+        collect_unloaded()  # before another model takes the memory
         with state.changed:
             residence.state, residence.num_bytes, residence.is_leaving = "available", 0, False
             self._metrics(residence).clear_state()

@@ -7,7 +7,7 @@ from typing import Any, override
 
 from service.api.dependencies import ServedModel
 from service.engine.engine import Engine
-from service.engine.request import Request, Sampling
+from service.engine.request import MAX_SEQUENCES, Request, Sampling
 from service.engine.runner import Runner
 from service.errors import Draining, Overloaded, ServiceError
 from service.start.context import StartContext
@@ -23,7 +23,7 @@ class RunningEngine(Running):
             runner,
             runner.shapes,
             context.model_metrics,
-            max_requests=context.settings.max_concurrent_requests,
+            max_requests=context.settings.max_concurrent_requests * MAX_SEQUENCES,
             on_failure=context.on_engine_failure,
         )
         self.engine.start()
