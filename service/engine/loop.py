@@ -164,7 +164,7 @@ class Loop:
             case Submission():
                 sequence = self._scheduler.add(message.request)
                 self._open[message.request.id] = (sequence, message)
-                self._deadlines.add(message.request)
+                self._deadlines.add(message.request, self._open.keys())
             case Abort():
                 if (entry := self._open.pop(message.request_id, None)) is not None:
                     self._scheduler.abort(entry[0])

@@ -15,7 +15,6 @@ from service.observability.model_metrics import ModelMetrics
 from service.server.pool.policy import Capacity, Enter, Evict, NeverFits, Newcomer, Wait, decide
 from service.server.pool.residence import Load, Loading, Residence
 from service.server.pool.state import PoolState
-from service.start.imports import collect_unloaded
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -42,15 +41,19 @@ class LoadCancelled(ServiceError):
 class LoadingLine:
     """Loads and unloads the models of a pool."""
 
-    def __init__(self, state: PoolState, load: Load, on_complete: "OnComplete") -> None:
+    def __init__(
+        self, state: PoolState, load: Load, on_complete: "OnComplete", on_unloaded: "Callable[[], None]"
+    ) -> None:
         """Create an empty line.
 
         Args:
             state: of the pool.
             load: begins a load; it may block, and its `MakeRoom` may be called from any thread.
             on_complete: called from a thread when a model's start has completed, or failed after it answered.
+            on_unloaded: called from a thread when nothing refers to a model any more but itself.
         """
-        self._state, self._load_model, self._on_complete = state, load, on_complete
+        self._state, self._load_model = state, load
+        self._on_complete, self._on_unloaded = on_complete, on_unloaded
         self._line: list[Residence] = []
         self._has_thread = False
 
@@ -242,7 +245,7 @@ class LoadingLine:
         assert loaded is not None, "a model that is ready is loaded"
         loaded.unload()
         del loaded
-        collect_unloaded()  # before another model takes the memory
+        self._on_unloaded()  # before another model takes the memory
         with state.changed:
             residence.state, residence.num_bytes, residence.is_leaving = "available", 0, False
             self._metrics(residence).clear_state()

@@ -18,7 +18,7 @@ from service.settings import Settings
 from service.start.context import StartContext
 from service.start.discover import checkpoint_uri, find_devices
 from service.start.graph import GraphRun, Task
-from service.start.imports import end_quick_imports
+from service.start.imports import collect_unloaded, end_quick_imports
 from service.start.progress import Phase, StartProgress
 from service.start.tasks import served_names
 
@@ -79,7 +79,8 @@ def open_pool(
         max_waiting=settings.max_concurrent_requests,
         load_wait_s=settings.model_load_wait_seconds,
     )
-    return OpenedPool(ModelPool(catalogue, loader, limits, metrics, on_complete), loader, catalogue)
+    pool = ModelPool(catalogue, loader, limits, metrics, on_complete=on_complete, on_unloaded=collect_unloaded)
+    return OpenedPool(pool, loader, catalogue)
 
 
 def start_without_model(

@@ -2,7 +2,7 @@
 
 import asyncio
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from service.api.held import Held, ModelState, ready_state
@@ -31,13 +31,15 @@ class ModelPool:
         load: Load,
         limits: PoolLimits,
         metrics: Metrics,
+        *,
         on_complete: "OnComplete" = lambda *_: None,
+        on_unloaded: Callable[[], None] = lambda: None,
     ) -> None:
-        """Create a pool that has loaded nothing; see `LoadingLine` for `load` and `on_complete`."""
+        """Create a pool that has loaded nothing; see `LoadingLine` for `load` and what is called."""
         self._catalogue = catalogue
         self._created = int(time.time())
         self._state = PoolState(limits, metrics)
-        self._line = LoadingLine(self._state, load, on_complete)
+        self._line = LoadingLine(self._state, load, on_complete, on_unloaded)
 
     @property
     def loaded(self) -> list[Loaded]:
