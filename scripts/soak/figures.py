@@ -25,6 +25,7 @@ class Scale:
     num_deaf: int = 200
     crowd_s: float = 15.0  # for how long others are timed beside them; they are closed after 30 s
     num_vanishing: int = 200
+    num_refusals: int = 2000
     num_terminations: int = 20
     failing_steps: tuple[int, ...] = (1, 5, 20, 60)
     mixed_s: float = 600.0
@@ -37,6 +38,7 @@ SHORT = Scale(
     num_half_open=30,
     num_deaf=20,
     crowd_s=5.0,
+    num_refusals=200,
     num_terminations=4,
     failing_steps=(12,),
     mixed_s=24.0,
