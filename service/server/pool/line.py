@@ -41,19 +41,15 @@ class LoadCancelled(ServiceError):
 class LoadingLine:
     """Loads and unloads the models of a pool."""
 
-    def __init__(
-        self, state: PoolState, load: Load, on_complete: "OnComplete", on_unloaded: "Callable[[], None]"
-    ) -> None:
+    def __init__(self, state: PoolState, load: Load, on_complete: "OnComplete") -> None:
         """Create an empty line.
 
         Args:
             state: of the pool.
             load: begins a load; it may block, and its `MakeRoom` may be called from any thread.
             on_complete: called from a thread when a model's start has completed, or failed after it answered.
-            on_unloaded: called from a thread when nothing refers to a model any more but itself.
         """
-        self._state, self._load_model = state, load
-        self._on_complete, self._on_unloaded = on_complete, on_unloaded
+        self._state, self._load_model, self._on_complete = state, load, on_complete
         self._line: list[Residence] = []
         self._has_thread = False
 
@@ -237,19 +233,18 @@ class LoadingLine:
             raise NobodyWaits(f"no request waits for {residence.entry.name!r} any more")
 
     def _unload(self, residence: Residence) -> None:
-        state = self._state
-        with state.changed:
+        with self._state.changed:
             if residence.state != "ready":
                 return
             loaded, residence.loaded, residence.state = residence.loaded, None, "unloading"
         assert loaded is not None, "a model that is ready is loaded"
         loaded.unload()
         del loaded
-        self._on_unloaded()  # before another model takes the memory
-        with state.changed:
+        self._state.free()  # before another model takes the memory
+        with self._state.changed:
             residence.state, residence.num_bytes, residence.is_leaving = "available", 0, False
             self._metrics(residence).clear_state()
-            state.changed.notify_all()
+            self._state.changed.notify_all()
         logger.info("unloaded", extra={"model": residence.entry.name})
 
     def _complete(self, residence: Residence, loading: Loading) -> None:

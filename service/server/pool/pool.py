@@ -35,11 +35,11 @@ class ModelPool:
         on_complete: "OnComplete" = lambda *_: None,
         on_unloaded: Callable[[], None] = lambda: None,
     ) -> None:
-        """Create a pool that has loaded nothing; see `LoadingLine` for `load` and what is called."""
+        """Create a pool that has loaded nothing; see `LoadingLine` and `PoolState.free` for what is called."""
         self._catalogue = catalogue
         self._created = int(time.time())
-        self._state = PoolState(limits, metrics)
-        self._line = LoadingLine(self._state, load, on_complete, on_unloaded)
+        self._state = PoolState(limits, metrics, on_unloaded)
+        self._line = LoadingLine(self._state, load, on_complete)
 
     @property
     def loaded(self) -> list[Loaded]:

@@ -34,6 +34,7 @@ class PoolState:
 
     limits: PoolLimits
     metrics: Metrics
+    free: Callable[[], None] = lambda: None  # called, without the lock, once an unloaded model refers to itself alone
     clock: Callable[[], float] = time.monotonic
     changed: threading.Condition = field(default_factory=threading.Condition)
     residences: dict[str, Residence] = field(default_factory=dict)
