@@ -5,19 +5,19 @@ What is free goes to those who come first, but for keys that were refused below 
 
 import math
 import time
-from collections import Counter, defaultdict
+from collections import Counter, defaultdict, deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from service.api.http.keys import NO_KEY, ApiKey
 from service.api.http.shares import Shares
-from service.api.http.speed import Speed
 from service.errors import BodyBytesFull, Overloaded, QueuedTokensFull, QueueFull
 from service.observability.clock import Clock
 
 MIN_RETRY_S, MAX_RETRY_S = 1, 60
 # A free slot takes a request with the next step. One that has waited so long lacks memory, and free slots do not count.
 STUCK_S = 1.0
+NUM_MEASURED = 32  # departures, the latest ones
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,6 +49,24 @@ class Place:
     def is_stuck(self, now_s: float) -> bool:
         """Whether it has waited for longer than a free slot lets it wait."""
         return bool(self.clocks) and now_s - self.clocks[0].submitted_s > STUCK_S
+
+
+class Speed:
+    """The measured speed of what leaves in portions: requests, or tokens of requests."""
+
+    def __init__(self) -> None:
+        self._departures: deque[tuple[float, int]] = deque(maxlen=NUM_MEASURED)
+
+    def add(self, amount: int, now_s: float) -> None:
+        """Count what has left at a moment."""
+        self._departures.append((now_s, amount))
+
+    def seconds_for(self, amount: float, now_s: float) -> float:
+        """Return how long it takes until so much more has left; 0 before anything has left."""
+        total = sum(left for _, left in self._departures)
+        if total == 0:
+            return 0.0
+        return amount * (now_s - self._departures[0][0]) / total
 
 
 class RequestQueue:
