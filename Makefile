@@ -70,7 +70,7 @@ bench-start: .venv/dev ## Measure starts and loading against peers, on an idle m
 bench-loading: .venv/dev ## Measure loading from a bucket against other clients
 	$(RUN) python -m benchmarks.loading --work-dir .cache/bench/loading
 
-bench-quantization: .venv/dev ## Measure int8 next to float32 and llama.cpp, on an idle machine (a quarter of an hour)
+bench-quantization: .venv/dev ## Measure int8 next to float32 and llama.cpp, on an idle machine (20 minutes; goes on where it stopped)
 	$(RUN) python -m benchmarks.quantization
 
 bench-catalogue: .venv/dev ## Measure a service of many models, its loads and its swaps (ten minutes)

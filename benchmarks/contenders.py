@@ -116,7 +116,11 @@ class HttpServer:
             command, cwd=ROOT, env=os.environ | dict(environment or {}), stdout=log.open("w"), stderr=subprocess.STDOUT
         )
         self.pid = self._process.pid
-        self._wait(f"http://127.0.0.1:{port}{ready_path}")
+        try:
+            self._wait(f"http://127.0.0.1:{port}{ready_path}")
+        except BaseException:  # an interrupted benchmark too
+            end(self._process)
+            raise
 
     def call(self, prompt: list[int], output_tokens: int, delay_s: float = 0.0) -> Call:
         """Return a request for this server."""
@@ -153,7 +157,6 @@ class HttpServer:
             with contextlib.suppress(OSError), urllib.request.urlopen(url, timeout=5):
                 return
             time.sleep(0.2)
-        end(self._process)
         raise RuntimeError(f"the server did not start: {self._log.read_text().strip()[-600:]}")
 
 

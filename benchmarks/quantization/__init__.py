@@ -1,0 +1,1 @@
+"""Speed, quality, memory and starts of weights in 8 bits."""
