@@ -1,0 +1,92 @@
+"""Compile products with 8 bits for a machine that is not there, and print what XLA made of them.
+
+Those of activations and weights, and on a GPU those of attention over a cache in FP8.
+
+A process of its own, in an environment that has the target's compiler:
+
+    .tools/targets/tpu/bin/python -m tests.device_targets.compile_products v6e-1
+"""
+
+import functools
+import json
+import re
+import sys
+
+import jax
+import jax.numpy as jnp
+from jax.sharding import SingleDeviceSharding
+
+from service.device.chips import TARGETS
+from service.device.mesh import DeviceMesh
+from service.kernels.attention import Scoring
+from service.kernels.cache_layout import CacheLayout
+from service.kernels.gpu import TritonAttention
+from service.kernels.linear import UNSPLIT, linear
+from service.kernels.paging import Paging
+from service.kernels.quantized import FP8, QuantizedWeight, choose_fp8_products
+from service.start.devices import use_target
+from tests.device_targets.gpus import use_gpu
+
+NUM_OUT, NUM_IN = 8192, 2048
+NUM_TOKENS = (1, 64)  # of a decode step of one sequence, and of many
+DTYPES = {"int8": jnp.int8, "fp8": FP8}
+ENTRY = re.compile(r"^ENTRY .*?^}", re.MULTILINE | re.DOTALL)
+RESULT = re.compile(r"^\s*(?:ROOT )?%?[\w.-]+ = (.*?) ([a-z][a-z0-9-]*)\(", re.MULTILINE)
+ARRAY = re.compile(r"\b([a-z]+[a-z0-9]*)\[([\d,]+)\]")
+
+
+def main(target: str) -> None:
+    """Compile, and print a line of JSON."""
+    is_gpu = TARGETS[target].chip.platform == "gpu"
+    device = (use_gpu(target) if is_gpu else use_target(target).devices)[0]
+    fp8 = choose_fp8_products(DeviceMesh((device,)))
+    report = {"fp8": fp8, "weight_elements": NUM_OUT * NUM_IN, "products": {}}
+    product = jax.jit(functools.partial(linear, num_splits=UNSPLIT, fp8=fp8))
+    for name, dtype in DTYPES.items():
+        for num_tokens in NUM_TOKENS:
+            make = functools.partial(jax.ShapeDtypeStruct, sharding=SingleDeviceSharding(device))
+            weight = QuantizedWeight(make((NUM_OUT, NUM_IN), dtype), make((NUM_OUT,), jnp.float32))
+            compiled = product.lower(make((num_tokens, NUM_IN), jnp.bfloat16), weight).compile()
+            report["products"][f"{name}, {num_tokens}"] = facts_of(compiled)
+    if is_gpu:
+        report["attention"] = facts_of(compiled_attention(SingleDeviceSharding(device)))
+    sys.stdout.write(json.dumps(report) + "\n")
+
+
+def compiled_attention(sharding: SingleDeviceSharding) -> jax.stages.Compiled:
+    """A decode step's attention over pages of as many elements as the weights have, in place."""
+    kernel, heads, group, dim, num_seqs, page_size = TritonAttention(), 8, 4, 128, 4, 16
+    layout = CacheLayout(NUM_OUT * NUM_IN // (heads * dim * page_size), page_size, (num_seqs,), (4096,))
+
+    def made(shape: jax.ShapeDtypeStruct) -> jax.ShapeDtypeStruct:
+        return jax.ShapeDtypeStruct(shape.shape, shape.dtype, sharding=sharding)
+
+    initial = functools.partial(kernel.initial_cache, layout, num_kv_heads=heads, head_dim=dim, dtype=FP8)
+    numbers = jax.ShapeDtypeStruct((num_seqs,), jnp.int32)
+    paging = Paging(numbers, numbers, jax.ShapeDtypeStruct((num_seqs, 4096 // page_size), jnp.int32), numbers)
+    new = jax.ShapeDtypeStruct((num_seqs, 1, heads, dim), jnp.bfloat16)
+    query = jax.ShapeDtypeStruct((num_seqs, 1, heads, group, dim), jnp.bfloat16)
+    attend = jax.jit(functools.partial(kernel.attend, scoring=Scoring(0.1)), donate_argnums=3)
+    return attend.lower(*jax.tree.map(made, (query, new, new, jax.eval_shape(initial), paging))).compile()
+
+
+def facts_of(compiled: jax.stages.Compiled) -> dict[str, object]:
+    """The types of arrays as large as the weight that a program keeps in memory between its operations."""
+    [entry] = ENTRY.findall(compiled.as_text())
+    kept = {
+        dtype
+        for shape, operation in RESULT.findall(entry)
+        if operation not in ("parameter", "bitcast")
+        for dtype, sizes in ARRAY.findall(shape)
+        if elements(sizes) >= NUM_OUT * NUM_IN
+    }
+    return {"kept": sorted(kept), "temp_bytes": compiled.memory_analysis().temp_size_in_bytes, "entry": entry[-3000:]}
+
+
+def elements(sizes: str) -> int:
+    """The number of elements of an array, from its sizes as HLO writes them."""
+    return functools.reduce(int.__mul__, map(int, sizes.split(",")))
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

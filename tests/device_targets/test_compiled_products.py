@@ -1,0 +1,39 @@
+"""Products with weights in 8 bits, compiled for machines that are not there: the weights are read as they are stored.
+
+`make test-all` installs the compilers into `.tools/targets`; without one its tests are skipped.
+"""
+
+import json
+import os
+import subprocess
+
+import pytest
+
+from tests.device_targets.test_compiled_steps import ROOT, target_python
+
+TARGETS = [("gpu", "l4", "native"), ("gpu", "h100", "native"), ("tpu", "v5e-1", "fused"), ("tpu", "v6e-1", "fused")]
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize(("platform", "target", "fp8"), TARGETS)
+def test_a_product_reads_the_octets_of_its_weight_and_keeps_no_wider_copy(platform: str, target: str, fp8: str):
+    report = compile_products(platform, target)
+    assert report["fp8"] == fp8
+    name_of = {"int8": "s8", "fp8": "f8e4m3fn"}  # in HLO
+    for name, facts in report["products"].items():
+        # The weight itself may be moved closer to the processor; nothing as large has wider elements.
+        assert set(facts["kept"]) <= {name_of[name.partition(",")[0]]}, (name, facts["entry"])
+        assert facts["temp_bytes"] < report["weight_elements"] * 1.1, name
+    if platform == "gpu":
+        # Its octets are the cache itself and no copy.
+        assert report["attention"]["kept"] == ["f8e4m3fn"], report["attention"]["entry"]
+
+
+def compile_products(platform: str, target: str) -> dict:
+    """Compile in a process that has the compiler."""
+    variables = {name: value for name, value in os.environ.items() if not name.startswith("JAX_")}
+    command = [target_python(platform), "-m", "tests.device_targets.compile_products", target]
+    process = subprocess.run(command, cwd=ROOT, env=variables, capture_output=True, text=True, check=False)
+    assert process.returncode == 0, process.stderr[-3000:]
+    return json.loads(process.stdout)
