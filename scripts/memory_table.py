@@ -4,22 +4,23 @@ Source of model sizes: `config.json` on https://huggingface.co of meta-llama/Lla
 Qwen/Qwen3-4B, Qwen3-14B and Qwen3-32B.
 """
 
+import itertools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
-
-import numpy as np
 
 from service.device.chips import H100, L4, RTX_PRO_6000, V5E, V6E, Chip
 from service.device.memory import ACCELERATOR_FRACTION, usable_memory_bytes
 from service.device.mesh import DeviceMesh
 from service.engine.shapes import EngineShapes
-from service.errors import DoesNotFit
+from service.errors import DoesNotFit, SettingsError
 from service.models.registry import read_config
 from service.settings import Settings
+from service.start.dtype import choose_formats
 from service.start.kinds.engine_spec import choose_shapes
 
 NUM_SEQS = (16, 64)
+KV_DTYPES = ("auto", "int8")
 
 
 @dataclass(frozen=True)
@@ -94,15 +95,21 @@ MODELS: Mapping[str, Mapping[str, Any]] = {
 }
 
 
-def fitting_shapes(model: str, device: str, num_seqs: int) -> EngineShapes | None:
-    """Return the sizes that a start would choose in bfloat16; None if the model does not fit."""
+def fitting_shapes(model: str, device: str, num_seqs: int, kv_dtype: str = "auto") -> EngineShapes | None:
+    """Return the sizes that a start would choose with weights in bfloat16; None if the model does not fit.
+
+    Raises:
+        SettingsError: the device's attention kernel does not read this KV_DTYPE.
+    """
     chips = DEVICES[device]
+    settings = Settings(max_num_seqs=num_seqs, max_concurrent_requests=max(num_seqs, 64), kv_dtype=kv_dtype)
     config = read_config(model, MODELS[model]).split_over(len(chips))
+    formats = choose_formats(settings, {"dtype": "bfloat16"}, chips[0])
     try:
         return choose_shapes(
-            Settings(max_num_seqs=num_seqs, max_concurrent_requests=max(num_seqs, 64)),
+            settings,
             config,
-            np.dtype("bfloat16"),
+            formats,
             DeviceMesh(tuple(chips)),
             usable_memory_bytes(chips),
         )
@@ -112,14 +119,19 @@ def fitting_shapes(model: str, device: str, num_seqs: int) -> EngineShapes | Non
 
 def memory_table() -> str:
     """Return a row for each model, a column for each device."""
-    head = [f"| model | slots | {' | '.join(DEVICES)} |", "|---|---|" + "---|" * len(DEVICES)]
-    return "\n".join([*head, *(_row(model, num_seqs) for model in MODELS for num_seqs in NUM_SEQS)])
+    head = [f"| model | KV_DTYPE | slots | {' | '.join(DEVICES)} |", "|---|---|---|" + "---|" * len(DEVICES)]
+    rows = itertools.product(MODELS, KV_DTYPES, NUM_SEQS)
+    return "\n".join([*head, *(_row(model, kv_dtype, num_seqs) for model, kv_dtype, num_seqs in rows)])
 
 
-def _row(model: str, num_seqs: int) -> str:
-    return f"| {model} | {num_seqs} | {' | '.join(_cell(model, device, num_seqs) for device in DEVICES)} |"
+def _row(model: str, kv_dtype: str, num_seqs: int) -> str:
+    cells = " | ".join(_cell(model, device, num_seqs, kv_dtype) for device in DEVICES)
+    return f"| {model} | {kv_dtype} | {num_seqs} | {cells} |"
 
 
-def _cell(model: str, device: str, num_seqs: int) -> str:
-    shapes = fitting_shapes(model, device, num_seqs)
+def _cell(model: str, device: str, num_seqs: int, kv_dtype: str) -> str:
+    try:
+        shapes = fitting_shapes(model, device, num_seqs, kv_dtype)
+    except SettingsError:
+        return "refused"
     return "–" if shapes is None else f"{shapes.max_context:,}; {shapes.num_pages * shapes.page_size:,}"

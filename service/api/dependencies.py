@@ -75,7 +75,7 @@ class ServedModel(Served):
     stop_ids: frozenset[int]
     defaults: GenerationDefaults  # the checkpoint's
     operator_defaults: GenerationDefaults = NO_DEFAULTS  # of this model; they come before those of all models
-    number_formats: Mapping[str, str]  # of activations and cache (`dtype`), and of weights (`quantization`)
+    number_formats: Mapping[str, str]  # of activations, weights and cache: `dtype`, `quantization`, `kv_dtype`
 
     @cached_property
     def grammars(self) -> GrammarCompiler:

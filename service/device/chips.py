@@ -28,6 +28,12 @@ V6E = Chip("tpu", "TPU v6 lite", 33_550_237_696)
 CHIPS: Mapping[str, Chip] = {chip.device_kind: chip for chip in (L4, RTX_PRO_6000, H100, V5E, V6E)}
 
 
+def cuda_capability(device: object) -> tuple[int, ...]:
+    """Return the compute capability of a GPU, such as (8, 9); empty if it has none, as those of other vendors."""
+    parts = str(getattr(device, "compute_capability", "")).split(".")
+    return tuple(map(int, parts)) if all(part.isdigit() for part in parts) else ()
+
+
 @dataclass(frozen=True)
 class Target:
     """A machine with accelerators that programs can be compiled for."""

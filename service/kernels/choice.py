@@ -8,6 +8,7 @@ from enum import StrEnum
 
 import numpy as np
 
+from service.device.chips import cuda_capability
 from service.device.memory import Device
 from service.kernels.attention import AttentionKernel
 from service.kernels.cache_layout import CacheLayout
@@ -93,11 +94,9 @@ def choose_kernel(device: Device, heads: HeadShape) -> KernelChoice:
 
 
 def _gpu_obstacle(device: Device, heads: HeadShape) -> str | None:
-    # The devices of other vendors have a capability of another form, or none.
-    capability = str(getattr(device, "compute_capability", ""))
-    parts = capability.split(".")
-    if not all(part.isdigit() for part in parts) or tuple(map(int, parts)) < AMPERE:
-        return f"{device.device_kind} (compute capability {capability or 'unknown'}) is not an NVIDIA Ampere or newer"
+    if cuda_capability(device) < AMPERE:
+        capability = getattr(device, "compute_capability", "") or "unknown"
+        return f"{device.device_kind} (compute capability {capability}) is not an NVIDIA Ampere or newer"
     if heads.dtype.name not in ("bfloat16", "float16", "float32"):
         return f"it does not take {heads.dtype.name}"
     return _size_obstacle(heads, GPU_LARGEST_HEAD_DIM)

@@ -33,6 +33,7 @@ from jaxtyping import Array, Float
 from service.kernels.attention import KVHeads, QueryHeads, Scoring
 from service.kernels.gpu_tile import Tile, attend_tile
 from service.kernels.paging import Paging
+from service.kernels.quantized import FP8
 from service.kernels.reference import KVPages, PagedCache, PagedReference, write_tokens
 
 # Sizes of tiles, such that queries and two stages of keys and values fit an L4's 99 KiB of shared memory; not tuned.
@@ -82,6 +83,7 @@ class TritonAttention(PagedReference):
             page_size=page_size,
             scoring=scoring,
             has_scales=pages.key_scales is not None,
+            is_fp8=pages.keys.dtype == FP8,
         )
         with jax.named_scope("attention"):
             rows = jnp.moveaxis(query, 2, 1).reshape(num_seqs, num_kv_heads, width * group, head_dim)
@@ -101,6 +103,8 @@ class TritonAttention(PagedReference):
         pages_spec = pl.BlockSpec(
             (pages.keys.shape[0], None, *pages.keys.shape[2:]), lambda i, head, seq: (0, head, 0, 0)
         )
+        # Triton loads no FP8 where a mask may be false.
+        keys, values = (jax.lax.bitcast_convert_type(part, jnp.uint8) if tile.is_fp8 else part for part in pages[:2])
         scales = [part for part in (pages.key_scales, pages.value_scales) if part is not None]
         scales_spec = pl.BlockSpec(
             (pages.keys.shape[0], None, pages.keys.shape[2], 1), lambda i, head, seq: (0, head, 0, 0)
@@ -137,7 +141,7 @@ class TritonAttention(PagedReference):
             compiler_params=plgpu.CompilerParams(num_warps=NUM_WARPS, num_stages=NUM_STAGES),
             interpret=self.interpret,
             name="paged_attention",
-        )(rows, pages.keys, pages.values, paging.page_table, paging.start, paging.num_tokens, *scales)
+        )(rows, keys, values, paging.page_table, paging.start, paging.num_tokens, *scales)
         return outputs[0] if splits == 1 else _join(*outputs).astype(rows.dtype)
 
 

@@ -16,6 +16,7 @@ from jax.experimental.pallas import triton as plgpu
 from jaxtyping import Array, Float, Int
 
 from service.kernels.attention import Scoring
+from service.kernels.quantized import FP8
 from service.kernels.reference import MASKED_SCORE, is_visible
 
 Ref = Any  # a block of an array that a kernel reads or writes
@@ -36,6 +37,7 @@ class Tile:
     page_size: int  # token positions
     scoring: Scoring
     has_scales: bool = False  # whether keys and values have scales, [page, position, 1]
+    is_fp8: bool = False  # whether keys and values are octets of FP8
 
 
 def attend_tile(  # noqa: PLR0917 (Pallas gives them by position)
@@ -109,7 +111,10 @@ def _load(
     columns = jnp.arange(like.shape[1], dtype=jnp.int32)[None, :]
     mask = (key_positions < end)[:, None] & (columns < head_dim)
     vectors = ref.at[pages[:, None], (key_positions % tile.page_size)[:, None], columns]
-    return plgpu.load(vectors, mask=mask, other=0).astype(like.dtype)
+    loaded = plgpu.load(vectors, mask=mask, other=0)
+    if tile.is_fp8:
+        loaded = jax.lax.bitcast_convert_type(loaded, FP8)
+    return loaded.astype(like.dtype)
 
 
 def _load_scales(

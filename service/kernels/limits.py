@@ -8,12 +8,14 @@ TPU_SUBLANE_COUNTS = (1, 2, 4)  # parts of a tile of 8 sublanes that ragged page
 # Source: https://github.com/vllm-project/tpu-inference (half of it for page tables)
 TPU_TABLE_BYTES = 512 * 1024
 GPU_LARGEST_HEAD_DIM = 256  # dimensions; what fits the tiles
+ADA = (8, 9)  # the first whose tensor cores multiply FP8
 AMPERE = (8, 0)  # the first CUDA compute capability whose tensor cores support bfloat16
 
 # The largest value that quantization gives an int8; -128 is left out, so that a number and its negative round alike.
 INT8_MAX = 127
+FP8_MAX = 448.0  # the largest float8_e4m3fn
 # By dtype of cached keys and values that have scales, the largest number that an element becomes.
-LARGEST_CACHED = {"int8": float(INT8_MAX), "float8_e4m3fn": 448.0}
+LARGEST_CACHED = {"int8": float(INT8_MAX), "float8_e4m3fn": FP8_MAX}
 SCALE_BYTES = 4  # of a cached key's or value's scale, a float32
 
 

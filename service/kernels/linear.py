@@ -5,15 +5,14 @@ which takes about as long again. For a batch of `part @ x.T` it reads the parts 
 """
 
 import math
-from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, DTypeLike, Float, Float32, Int8, Num
+from jaxtyping import Array, DTypeLike, Float, Float32, Num, UInt8
 
 from service.device.mesh import DeviceMesh
-from service.kernels.quantized import quantize_tokens
+from service.kernels.quantized import FP8, Fp8Products, QuantizedWeight, quantize_tokens
 
 type NumSplits = tuple[tuple[int, int], ...]
 """The number of parts of a weight, as pairs (largest number of tokens, parts); not split above the last."""
@@ -25,13 +24,7 @@ CPU_NUM_SPLITS: NumSplits = ((8, 8), (64, 2))
 # The gate-up weights of 33 layers of 135M parameters take 5.2 ms split and 5.7 unsplit for one token, 5.9 and 6.6 for
 # 8, 8.6 and 9.2 for 32 (float32: 13, 20, 42); those of four layers of 8,192 x 2,048 5.6 and 11, 6.3 and 11, 12 and 15.
 CPU_QUANTIZED_NUM_SPLITS: NumSplits = ((16, 4),)
-
-
-class QuantizedWeight(NamedTuple):
-    """A weight in 8 bits, and the scale of each of its rows."""
-
-    values: Int8[Array, "*out_in"]
-    scale: Float32[Array, "*out"]
+WIDENED_ELEMENTS = 256 * 1024  # of a weight that is widened in parts: in float32 they stay in the processor's cache
 
 
 def choose_num_splits(mesh: DeviceMesh, dtype: np.dtype) -> NumSplits:
@@ -46,30 +39,64 @@ def linear(
     *,
     num_in_axes: int = 1,
     dtype: DTypeLike | None = None,
+    fp8: Fp8Products = Fp8Products.FUSED,
 ) -> Float[Array, "*token_out"]:
     """Return `x @ weight.T`, summed over the last `num_in_axes` axes of both.
 
     Args:
         x: tokens, in a number of axes of their own.
-        weight: wide; or quantized, and then each token is quantized for the product too.
+        weight: wide; or quantized: in int8, then each token is quantized for the product too, or in FP8.
         num_splits: the parts that a wide weight is split into.
         num_in_axes: the axes to sum over.
         dtype: of the result; None for that of `x`.
+        fp8: how products with FP8 are computed.
     """
     if not isinstance(weight, QuantizedWeight):
         return _product(x, weight, num_splits, num_in_axes, dtype)
-    splits = CPU_QUANTIZED_NUM_SPLITS if num_splits != UNSPLIT else UNSPLIT
-    values, scale = quantize_tokens(x, num_in_axes)
     token_axes = x.ndim - num_in_axes
-    if is_one := math.prod(x.shape[:token_axes]) == 1:
-        # XLA:CPU has no fast path for one row: it takes ten times as long as two.
-        values = jnp.concatenate([values, jnp.zeros_like(values)], token_axes - 1)
-    sums = _product(values, weight.values, splits, num_in_axes, jnp.int32)
-    if is_one:
-        sums = jax.lax.slice_in_dim(sums, 0, 1, axis=token_axes - 1)
-    token_scale = jax.lax.expand_dims(scale, range(token_axes, sums.ndim))
-    row_scale = jax.lax.expand_dims(weight.scale, range(token_axes))
-    return (sums.astype(jnp.float32) * (token_scale * row_scale)).astype(dtype or x.dtype)
+    scale = jax.lax.expand_dims(weight.scale, range(token_axes))
+    if weight.values.dtype == FP8 and fp8 is not Fp8Products.NATIVE:
+        widened = _product_in_parts if fp8 is Fp8Products.IN_PARTS else _widened_product
+        return (widened(x, weight.values, num_in_axes) * scale).astype(dtype or x.dtype)
+    values, token_scale = quantize_tokens(x, num_in_axes, weight.values.dtype)
+    splits = UNSPLIT if num_splits == UNSPLIT else CPU_QUANTIZED_NUM_SPLITS
+    sums = _quantized_product(values, weight.values, splits, num_in_axes)
+    token_scale = jax.lax.expand_dims(token_scale, range(token_axes, sums.ndim))
+    return (sums.astype(jnp.float32) * (token_scale * scale)).astype(dtype or x.dtype)
+
+
+def _quantized_product(
+    x: Num[Array, "*token_in"], weight: Num[Array, "*out_in"], num_splits: NumSplits, num_in_axes: int
+) -> Num[Array, "*token_out"]:
+    sum_dtype = jnp.float32 if weight.dtype == FP8 else jnp.int32
+    last_axis = x.ndim - num_in_axes - 1  # of the tokens
+    if math.prod(x.shape[: last_axis + 1]) > 1:
+        return _product(x, weight, num_splits, num_in_axes, sum_dtype)
+    # For one row XLA:CPU takes ten times as long as for two in int8, and XLA:GPU would widen a weight in FP8 on an L4.
+    padded = jnp.concatenate([x, jnp.zeros_like(x)], last_axis)
+    return jax.lax.slice_in_dim(_product(padded, weight, num_splits, num_in_axes, sum_dtype), 0, 1, axis=last_axis)
+
+
+def _widened_product(
+    x: Float[Array, "*token_in"], weight: Num[Array, "*out_in"], num_in_axes: int
+) -> Float32[Array, "*token_out"]:
+    return _product(x, weight.astype(x.dtype), UNSPLIT, num_in_axes, jnp.float32)
+
+
+def _product_in_parts(
+    x: Float[Array, "*token_in"], weight: Num[Array, "*out_in"], num_in_axes: int
+) -> Float32[Array, "*token_out"]:
+    """Widen some rows of a weight at a time, so that it is never in memory as a whole in anything wider."""
+    token_shape, out_shape = x.shape[:-num_in_axes], weight.shape[:-num_in_axes]
+    flat = x.reshape(math.prod(token_shape), -1)
+    # XLA:CPU slices no FP8: it would widen the whole weight to float16 before the loop.
+    octets = jax.lax.bitcast_convert_type(weight, jnp.uint8).reshape(math.prod(out_shape), -1)
+
+    def product(row: UInt8[Array, " in"]) -> Float32[Array, " token"]:
+        return _widened_product(flat, jax.lax.bitcast_convert_type(row, FP8), 1)
+
+    sums = jax.lax.map(product, octets, batch_size=max(WIDENED_ELEMENTS // octets.shape[1], 1))
+    return sums.T.reshape(*token_shape, *out_shape)
 
 
 def _product(

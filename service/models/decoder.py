@@ -19,8 +19,9 @@ from jaxtyping import Array, DTypeLike, Float, Int
 from service.device.mesh import DeviceMesh
 from service.kernels.attention import AttentionKernel, LayerCache, Scoring
 from service.kernels.cache_layout import CacheLayout
-from service.kernels.linear import UNSPLIT, NumSplits, QuantizedWeight, linear
+from service.kernels.linear import UNSPLIT, NumSplits, linear
 from service.kernels.paging import Paging, RowPages
+from service.kernels.quantized import Fp8Products, QuantizedWeight
 from service.kernels.reference import PagedReference
 from service.kernels.sharded import ShardedAttention
 from service.models.config import DecoderConfig
@@ -47,6 +48,7 @@ class Decoder:
     quantization: Quantization = Quantization.NONE
     mesh: DeviceMesh | None = None  # devices that share each step, by KV heads, MLP and vocabulary; None for one
     kv_dtype: np.dtype | None = None  # of the cache; None for that of activations
+    fp8: Fp8Products = Fp8Products.FUSED  # of weights in FP8
 
     @property
     def shardings(self) -> Shardings | None:
@@ -186,6 +188,7 @@ class Decoder:
             self.num_splits,
             num_in_axes=len(axes),
             dtype=dtype,
+            fp8=self.fp8,
         )
         return hax.named(out, (*kept, *weight.axes[: -len(axes)]))
 

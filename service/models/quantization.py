@@ -4,13 +4,14 @@ from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from enum import StrEnum
 
+import ml_dtypes
 import numpy as np
 
 from service.kernels.limits import INT8_MAX
 from service.models.stored.layers import Encoding, LayerStorage
 from service.models.weight_spec import FLOAT32, TensorSource, WeightSpec
 
-INT8 = np.dtype(np.int8)
+INT8, FP8 = np.dtype(np.int8), np.dtype(ml_dtypes.float8_e4m3fn)
 MAX_INT8_ROW = (2**31 - 1) // INT8_MAX**2  # values; the int32 sum of a product of longer rows may overflow
 
 
@@ -19,6 +20,13 @@ class Quantization(StrEnum):
 
     NONE = "none"  # in the model's dtype
     INT8 = "int8"  # with a float32 scale for each row; products take int8 activations, with a scale for each token
+    FP8 = "fp8"  # float8_e4m3fn, with such scales; products take such activations where the device multiplies FP8
+
+
+def layers_quantization(quantization: Quantization, storage: LayerStorage | None) -> Quantization:
+    """Return how the weights of layers are stored: a checkpoint's int8 stays so, other formats become int8 or FP8."""
+    is_int8 = storage is not None and (storage.encoding is Encoding.INT8 or quantization is Quantization.NONE)
+    return Quantization.INT8 if is_int8 else quantization
 
 
 def scale_name(name: str) -> str:
@@ -37,11 +45,12 @@ def quantized_specs(
         storage: how the checkpoint holds those of layers; None if it holds them wide.
     """
     made: list[WeightSpec] = []
+    dtype = FP8 if quantization is Quantization.FP8 else INT8
     for spec in specs:
         stored = spec if storage is None or not spec.name.startswith("layers.") else _stored(spec, storage)
         is_stored = any(source.is_int8 or source.packing for source in stored.sources)
-        if spec.num_in_axes and (is_stored or quantization is Quantization.INT8):
-            made += _quantized(stored)
+        if spec.num_in_axes and (is_stored or quantization is not Quantization.NONE):
+            made += _quantized(stored, dtype)
         else:
             made.append(spec)
     return tuple(made)
@@ -55,11 +64,11 @@ def _stored(spec: WeightSpec, storage: LayerStorage) -> WeightSpec:
     return replace(spec, sources=tuple(sources))
 
 
-def _quantized(spec: WeightSpec) -> Iterator[WeightSpec]:
-    """Return a weight in int8 and its scales, which the checkpoint holds only if it holds int8."""
+def _quantized(spec: WeightSpec, dtype: np.dtype) -> Iterator[WeightSpec]:
+    """Return a weight in 8 bits and its scales, which the checkpoint holds only if it holds int8."""
     num_in_axes, has_scales = spec.num_in_axes, spec.sources[0].is_int8
     scale = scale_name(spec.name)
-    yield replace(spec, dtype=INT8, scale=scale)
+    yield replace(spec, dtype=INT8 if has_scales else dtype, scale=scale)
     yield WeightSpec(
         scale,
         spec.axes[:-num_in_axes],

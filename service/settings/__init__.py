@@ -11,7 +11,7 @@ from service.settings.waiting import WaitingSettings
 MIN_SIGNING_KEY_CHARS = 32
 
 type Dtype = Literal["auto", "bfloat16", "float16", "float32"]
-type WeightStorage = Literal["none", "int8"]
+type WeightStorage = Literal["none", "int8", "fp8"]
 type KvDtype = Literal["auto", "bfloat16", "int8", "fp8"]
 
 
@@ -80,13 +80,15 @@ class Settings(WaitingSettings):
     quantization: WeightStorage = Field(
         default="none",
         description="The storage of weights. `none`: as in the checkpoint, in DTYPE, or in int8 if it has a "
-        "quantization_config. `int8`: in 8 bits with a scale for each row, quantized while the checkpoint is read; "
-        "products quantize each token as well. See docs/quantization.md.",
+        "quantization_config. `int8`, `fp8` (float8_e4m3fn): in 8 bits with a scale for each row, quantized while the "
+        "checkpoint is read; products quantize each token as well, of `fp8` on GPUs from Ada on. See "
+        "docs/quantization.md.",
     )
     kv_dtype: KvDtype = Field(
         default="auto",
-        description="The dtype of cached keys and values. `auto`: that of activations. `int8` (on a CPU or a GPU) and "
-        "`fp8` (float8_e4m3fn, on a CPU): in 8 bits with a scale for each token and KV head. See docs/quantization.md.",
+        description="The dtype of cached keys and values. `auto`: that of activations. `int8` and `fp8` "
+        "(float8_e4m3fn), on a CPU or a GPU: in 8 bits with a scale for each token and KV head. See "
+        "docs/quantization.md.",
     )
     max_model_len: int | None = Field(
         default=None,

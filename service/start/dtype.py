@@ -1,19 +1,42 @@
-"""The dtypes to compute in and to cache in; needs no jax."""
+"""The formats of numbers: to compute in, to store weights in and to cache in; needs no jax."""
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 import ml_dtypes
 import numpy as np
 
+from service.device.chips import cuda_capability
 from service.device.memory import Device
 from service.errors import SettingsError
+from service.kernels.limits import ADA
+from service.models.quantization import Quantization
+from service.settings import Settings
 
 KV_DTYPES = {
     "bfloat16": np.dtype(ml_dtypes.bfloat16),
     "int8": np.dtype(np.int8),
     "fp8": np.dtype(ml_dtypes.float8_e4m3fn),
 }
+
+
+class NumberFormats(NamedTuple):
+    """The formats of an engine's numbers."""
+
+    dtype: np.dtype  # of activations, and of weights that are not quantized
+    quantization: Quantization  # of weights that the checkpoint holds wide
+    kv_dtype: np.dtype  # of cached keys and values
+
+
+def choose_formats(settings: Settings, hub_config: Mapping[str, Any], device: Device) -> NumberFormats:
+    """Return the formats that the settings ask for.
+
+    Raises:
+        SettingsError: the device's attention kernel does not read KV_DTYPE.
+    """
+    dtype = choose_dtype(settings.dtype, hub_config, device.platform)
+    kv_dtype = choose_kv_dtype(settings.kv_dtype, dtype, device)
+    return NumberFormats(dtype, Quantization(settings.quantization), kv_dtype)
 
 
 def choose_dtype(wanted: str, hub_config: Mapping[str, Any], platform: str) -> np.dtype:
@@ -47,6 +70,8 @@ def choose_kv_dtype(wanted: str, dtype: np.dtype, device: Device) -> np.dtype:
     if device.platform == "tpu":
         reason = f"{wanted}, and the attention kernel of a TPU reads keys and values in DTYPE alone, here {dtype.name}"
         raise SettingsError("KV_DTYPE", f"is {reason}. Set it to auto.")
-    if wanted == "fp8" and device.platform == "gpu":
-        raise SettingsError("KV_DTYPE", "is fp8, which the attention kernel of a GPU does not read. Set it to int8.")
+    if wanted == "fp8" and device.platform == "gpu" and cuda_capability(device) < ADA:
+        raise SettingsError(
+            "KV_DTYPE", f"is fp8, which a GPU reads from Ada on, not {device.device_kind}. Set it to int8."
+        )
     return chosen

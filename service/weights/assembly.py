@@ -137,7 +137,7 @@ class Assembly:
         scales = TensorPlace(made[1], index, self._arrays[made[1].name])
         row_len = math.prod(spec.shape[-spec.num_in_axes :])
         with self._lock:
-            new = RowQuantizer(row_len, place.write, scales.write)
+            new = RowQuantizer(row_len, place.write, scales.write, spec.dtype)
             return self._quantizers.setdefault((spec.name, index), new).write
 
     def _place(self, name: str, mesh: "DeviceMesh") -> None:

@@ -145,7 +145,7 @@ def model_of(engine, **changes):
         "defaults": GenerationDefaults(),
         "stop_ids": frozenset({END}),
         "system_fingerprint": "fp_1",
-        "number_formats": {"dtype": "float32", "quantization": "int8"},
+        "number_formats": {"dtype": "float32", "quantization": "int8", "kv_dtype": "float32"},
     }
     return ServedModel(**(facts | changes))
 

@@ -14,6 +14,7 @@ DOCUMENT = {
     "max_model_len": MAX_MODEL_LEN,
     "dtype": "float32",
     "quantization": "int8",
+    "kv_dtype": "float32",
     "state": "ready",
     "capabilities": ["chat/completions", "responses", "completions"],
 }

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import jax
+import ml_dtypes
 import numpy as np
 import pytest
 from safetensors.numpy import save_file
@@ -130,6 +131,7 @@ def cast(tensor: str, dtype: Any) -> Callable[[dict[str, np.ndarray]], None]:
         ("awq", cast(f"{OUTPUT}.qweight", np.int64), MalformedCheckpoint, "'model.layers.1.* is I64; .* makes it I32"),
         ("fp8 by row", cast(f"{OUTPUT}.weight", np.float32), MalformedCheckpoint, "is F32; .* makes it F8_E4M3"),
         ("gptq", lambda tensors: tensors.pop(f"{OUTPUT}.g_idx"), MalformedCheckpoint, "o_proj.g_idx: is missing"),
+        ("awq", lambda tensors: tensors.pop(f"{OUTPUT}.qzeros"), MalformedCheckpoint, "o_proj.qzeros: is missing"),
     ],
 )
 def test_tensors_that_are_wrong_are_refused_by_name(name: str, change: Any, error: Any, message: str, tmp_path: Path):
@@ -146,7 +148,21 @@ def test_a_group_size_that_does_not_divide_is_refused_by_the_first_weight(name: 
         load(save(tmp_path, written(name)[0], config))
 
 
-def test_the_setting_makes_the_embedding_int8_too(tmp_path: Path):
-    tensors, _ = written("fp8 by row")
-    both = load(save(tmp_path, tensors, FORMATS["fp8 by row"][0]), quantization="int8")
-    assert both["embed"].dtype == both["layers.0.qkv"].dtype == np.int8
+def test_a_module_that_is_quantized_and_listed_as_wide_is_refused(tmp_path: Path):
+    config = FORMATS["fp8 in blocks"][0] | {"modules_to_not_convert": ["model.layers.1.mlp"]}
+    with pytest.raises(
+        MalformedCheckpoint, match=r"model\.layers\.1\.mlp.*weight_scale_inv: 3 tensors such as this one"
+    ):
+        load(save(tmp_path, written("fp8 in blocks")[0], config))
+
+
+@pytest.mark.parametrize("quantization", ["int8", "fp8"])
+def test_the_setting_decides_about_the_embedding_and_what_packed_layers_become(quantization: str, tmp_path: Path):
+    tensors, wide = written("fp8 by row")
+    loaded = load(save(tmp_path, tensors, FORMATS["fp8 by row"][0]), quantization=quantization)
+    dtype = {"int8": np.int8, "fp8": ml_dtypes.float8_e4m3fn}[quantization]
+    assert loaded["embed"].dtype == loaded["layers.0.qkv"].dtype == dtype
+    down = loaded["layers.1.down"].astype(np.float32) * loaded["layers.1.down.scale"][:, None]
+    stored = wide["model.layers.1.mlp.down_proj.weight"]
+    # Rows of FP8 whose largest is 448 are as they were.
+    assert np.sqrt(np.mean((down - stored) ** 2)) <= LOST_TO_INT8 * np.sqrt(np.mean(stored**2))

@@ -39,7 +39,7 @@ EXTENSIONS = {
     "ResponseFunctionCallArgumentsDoneEvent": {"name"},  # OpenAI's published schema has it
     # OpenAI's answers have the first; Open Responses, a specification of the same object, asks for the others.
     "Response": {"store", "frequency_penalty", "presence_penalty"},
-    "Model": {"root", "parent", "max_model_len", "capabilities", "dtype", "quantization", "state"},
+    "Model": {"root", "parent", "max_model_len", "capabilities", "dtype", "quantization", "kv_dtype", "state"},
 }
 
 

@@ -7,11 +7,13 @@ import pytest
 
 from service.device.mesh import DeviceMesh
 from service.kernels.cache_layout import CacheLayout
-from service.kernels.linear import CPU_NUM_SPLITS, UNSPLIT, QuantizedWeight, choose_num_splits, linear
+from service.kernels.linear import CPU_NUM_SPLITS, UNSPLIT, choose_num_splits, linear
 from service.kernels.paging import Paging
+from service.kernels.quantized import FP8, Fp8Products, QuantizedWeight, choose_fp8_products
 from service.models.decoder import Decoder
 from service.models.quantization import MAX_INT8_ROW
 from service.models.registry import read_config
+from tests.device.devices import NamedDevice
 from tests.models.whole_step import WholeStep
 from tests.parity.cases import CASES
 from tests.tolerances import SAME_MODEL_ATOL
@@ -101,6 +103,62 @@ def test_tokens_of_zeros_are_zero_and_those_that_are_not_finite_stay_so_and_leav
     np.testing.assert_allclose(made[:1], in_float(x[:1], weight), atol=1e-4, rtol=0)
     assert not made[1].any()
     assert not np.isfinite(made[2:]).any()
+
+
+def in_fp8(num_out: int, num_in: int) -> QuantizedWeight:
+    random = np.random.default_rng(0)
+    values = jnp.asarray(random.standard_normal((num_out, num_in), np.float32) * 100).clip(-448, 448).astype(FP8)
+    return QuantizedWeight(values, jnp.asarray(random.uniform(0.001, 0.01, num_out), jnp.float32))
+
+
+@pytest.mark.parametrize("fp8", [Fp8Products.FUSED, Fp8Products.IN_PARTS])
+@pytest.mark.parametrize(("num_out", "num_in"), [(24, 96), (700, 1024)], ids=["one part", "parts and a rest"])
+@pytest.mark.parametrize("num_tokens", [1, 3])
+def test_a_product_with_a_weight_in_fp8_is_that_of_its_numbers(num_tokens: int, num_out: int, num_in: int, fp8):
+    x = np.random.default_rng(1).standard_normal((1, num_tokens, num_in), np.float32)
+    weight = in_fp8(num_out, num_in)
+    made = linear(jnp.asarray(x), weight, UNSPLIT, fp8=fp8)
+    wide = np.asarray(weight.values, np.float64) * np.asarray(weight.scale)[:, None]
+    np.testing.assert_allclose(made, x @ wide.T, atol=2e-4, rtol=1e-5)
+
+
+def test_a_native_fp8_product_quantizes_tokens_too():
+    x = np.random.default_rng(1).standard_normal((3, 96), np.float32)
+    x[1] = 0
+    weight = in_fp8(24, 96)
+    made = linear(jnp.asarray(x), weight, UNSPLIT, fp8=Fp8Products.NATIVE)
+    scale = np.abs(x).max(axis=1, keepdims=True) / np.float32(448)
+    scale[1] = 1
+    tokens = np.asarray(jnp.asarray(x / scale).astype(FP8), np.float64) * scale
+    wide = np.asarray(weight.values, np.float64) * np.asarray(weight.scale)[:, None]
+    np.testing.assert_allclose(made, tokens @ wide.T, atol=2e-4, rtol=1e-5)
+    x[2, 5] = np.nan
+    made = np.asarray(linear(jnp.asarray(x), weight, UNSPLIT, fp8=Fp8Products.NATIVE))
+    assert (np.isfinite(made[:2]).all(), np.isnan(made[2]).all()) == (True, True)
+
+
+def test_a_cpu_never_has_a_whole_weight_in_fp8_widened():
+    x, weight = jnp.ones((1, 512)), in_fp8(8192, 512)
+    compiled = jax.jit(linear, static_argnums=2, static_argnames="fp8").lower(
+        x, weight, UNSPLIT, fp8=Fp8Products.IN_PARTS
+    )
+    assert compiled.compile().memory_analysis().temp_size_in_bytes < 4 * weight.values.size / 2
+
+
+@pytest.mark.parametrize(
+    ("platform", "capability", "chosen"),
+    [
+        ("cpu", "", Fp8Products.IN_PARTS),
+        ("gpu", "8.0", Fp8Products.FUSED),
+        ("gpu", "8.9", Fp8Products.NATIVE),
+        ("gpu", "12.0", Fp8Products.NATIVE),
+        ("gpu", "gfx942", Fp8Products.FUSED),
+        ("tpu", "", Fp8Products.FUSED),
+    ],
+)
+def test_fp8_is_multiplied_as_the_device_can(platform: str, capability: str, chosen: Fp8Products):
+    mesh = DeviceMesh((NamedDevice(0, platform, compute_capability=capability),))
+    assert choose_fp8_products(mesh) is chosen
 
 
 def test_rows_as_long_as_are_served_do_not_overflow():

@@ -49,10 +49,11 @@ def test_a_kernel_lowers_for_its_device(device, shape):
 
 
 @pytest.mark.filterwarnings("ignore:The Pallas Triton backend is deprecated:DeprecationWarning")
-def test_a_gpu_reads_a_cache_in_int8():
+@pytest.mark.parametrize("kv_dtype", ["int8", "float8_e4m3fn"])
+def test_a_gpu_reads_a_cache_in_8_bits(kv_dtype: str):
     kernel, abstract_device, platform, target = KERNELS["NVIDIA L4"]
     with use_abstract_mesh(AbstractMesh((), (), abstract_device=abstract_device)):
-        lowered = lower(kernel, platform, kv_dtype="int8", **SHAPES["decode alone, split context"])
+        lowered = lower(kernel, platform, kv_dtype=kv_dtype, **SHAPES["decode alone, split context"])
     assert target in lowered.as_text()
 
 

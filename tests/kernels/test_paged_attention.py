@@ -74,6 +74,7 @@ CASES = {
         options={"soft_cap": 1.5},
     ),
     "ragged, heads to pad": Case(RAGGED, num_kv_heads=3, group=2, head_dim=128),
+    "triton, fp8 cache, dimensions to pad": Case(TRITON, kv_dtype="float8_e4m3fn", group=2, head_dim=24),
     "ragged, dimensions to pad, window, soft cap": Case(
         RAGGED, group=3, page_size=32, num_pages=2, options={"sliding_window": 5, "soft_cap": 1.5}
     ),

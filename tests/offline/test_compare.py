@@ -49,7 +49,8 @@ def test_a_wrong_setting_and_a_text_that_cannot_be_read_are_refused_before_a_mod
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("way", "bound"), [("QUANTIZATION=int8", 1.01), ("KV_DTYPE=int8", 1.01), ("KV_DTYPE=fp8", 1.02)]
+    ("way", "bound"),
+    [("QUANTIZATION=int8", 1.01), ("QUANTIZATION=fp8", 1.02), ("KV_DTYPE=int8", 1.01), ("KV_DTYPE=fp8", 1.02)],
 )
 def test_8_bits_keep_the_demo_models_quality(
     way: str, bound: float, tmp_path: Path, demo_answers, capsys: pytest.CaptureFixture[str]

@@ -1,6 +1,7 @@
 """Logits of the int8 step equal a float32 computation of the same quantized weights and activations.
 
-The sums of both are exact, so that no activation rounds to another neighbour.
+The sums of both are exact, so that no activation rounds to another neighbour. Those of the FP8 step of a CPU, whose
+activations are wide, equal a float32 computation of the same weights.
 """
 
 import json
@@ -17,7 +18,8 @@ from jax.lax import expand_dims
 
 from service.device.mesh import DeviceMesh
 from service.kernels.cpu import RowAttention
-from service.kernels.linear import CPU_NUM_SPLITS, UNSPLIT, NumSplits, QuantizedWeight
+from service.kernels.linear import CPU_NUM_SPLITS, UNSPLIT, NumSplits
+from service.kernels.quantized import FP8, Fp8Products, QuantizedWeight
 from service.models.decoder import Decoder
 from service.models.quantization import Quantization
 from service.models.registry import read_config
@@ -31,7 +33,7 @@ NUM_TOKENS = 12
 ROOT = Path(__file__).parents[2]
 
 
-def in_float32(x, weight: QuantizedWeight, num_splits: NumSplits, *, num_in_axes: int = 1, dtype=None):
+def in_float32(x, weight: QuantizedWeight, num_splits: NumSplits, *, num_in_axes: int = 1, dtype=None, fp8=None):
     """Return a product of int8 numbers in float32, which holds sums of so few of them exactly."""
     axes = tuple(range(-num_in_axes, 0))
     largest = jnp.abs(x).max(axes, keepdims=True)
@@ -60,6 +62,26 @@ def test_the_int8_step_equals_float32_with_the_same_numbers(
     # And they are near those of the wide model, whose standard deviation is about 2.
     wide = np.load(case.reference_path)["logits"][:NUM_TOKENS]
     assert 0.001 < np.abs(made - wide).max() < 0.5
+
+
+@pytest.mark.slow
+def test_the_fp8_step_equals_float32_with_the_same_weights():
+    case = next(case for case in CASES if case.name == "llama_biases")
+    config, tokens = read_config("test", case.hub_config), case.token_ids[:NUM_TOKENS]
+    model = Decoder(config, FLOAT32, RowAttention(LAYOUT), CPU_NUM_SPLITS, Quantization.FP8, fp8=Fp8Products.IN_PARTS)
+    weights = assemble_weights(model.weight_specs(), case.tensors(), mesh=DeviceMesh((jax.devices()[0],)))
+    wide = dict(weights)
+    for spec in model.weight_specs():
+        if spec.scale is not None:
+            assert weights[spec.name].dtype == FP8
+            scale = weights[spec.scale]
+            wide[spec.name] = weights[spec.name].astype(FLOAT32) * expand_dims(
+                scale, range(scale.ndim, len(spec.shape))
+            )
+    expected = logits_by_chunk(Decoder(config, FLOAT32, RowAttention(LAYOUT), CPU_NUM_SPLITS), wide, tokens, 1)
+    np.testing.assert_allclose(
+        logits_by_chunk(model, weights, tokens, 1), expected, atol=SAME_QUANTIZED_MODEL_ATOL, rtol=0
+    )
 
 
 @pytest.mark.slow

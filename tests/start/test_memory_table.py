@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from scripts.memory_table import DEVICES, MODELS, fitting_shapes
+from service.errors import SettingsError
 
 ROOT = Path(__file__).parents[2]
 
@@ -27,3 +28,11 @@ def test_a_model_beyond_the_memory_does_not_fit():
 def test_more_slots_never_leave_more_context(model, device):
     few, many = (fitting_shapes(model, device, num_seqs) for num_seqs in (16, 64))
     assert many is None or many.max_context <= few.max_context
+
+
+def test_a_cache_in_8_bits_holds_nearly_twice_the_tokens_where_memory_is_short():
+    wide, int8, fp8 = (fitting_shapes("Llama 3.1 8B", "L4", 16, kv_dtype) for kv_dtype in ("auto", "int8", "fp8"))
+    assert fp8 == int8
+    assert 1.7 < int8.num_pages * int8.page_size / (wide.num_pages * wide.page_size) < 2.1
+    with pytest.raises(SettingsError, match="attention kernel of a TPU"):
+        fitting_shapes("Llama 3.1 8B", "v6e", 16, "int8")

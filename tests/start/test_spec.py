@@ -70,6 +70,15 @@ def test_a_bundle_is_of_one_number_of_devices():
     assert (recipe["embed"]["sharding"], recipe["final_norm"]["sharding"]) == (["model", None], [None])
 
 
+def test_fp8_weights_take_what_int8_takes_and_have_a_bundle_of_their_own():
+    int8, fp8 = plan(1, quantization="int8"), plan(1, quantization="fp8")
+    assert (fp8.weights_bytes, fp8.shapes, fp8.names) == (int8.weights_bytes, int8.shapes, int8.names)
+    assert fp8.key.differences(int8.key.inputs) == ["quantization"]
+    recipe = {entry["name"]: entry["dtype"] for entry in fp8.recipe()}
+    assert (recipe["layers.0.qkv"], recipe["layers.0.qkv.scale"]) == ("float8_e4m3fn", "float32")
+    assert fp8.number_formats == {"dtype": "bfloat16", "quantization": "fp8", "kv_dtype": "bfloat16"}
+
+
 def test_int8_weights_are_planned_split_and_keyed_with_a_scale_for_each_row():
     wide, one, four = plan(1), plan(1, quantization="int8"), plan(4, quantization="int8")
     rows = 2048 + 4 * (12 * 32 + 256 + 2 * 512 + 256)
@@ -95,15 +104,24 @@ def test_a_cache_in_8_bits_is_planned_and_keyed_with_a_scale_for_each_token_and_
 
 
 @pytest.mark.parametrize(
-    ("platform", "kv_dtype", "remedy"),
+    ("device", "kv_dtype", "remedy"),
     [
-        ("tpu", "int8", "DTYPE alone, here bfloat16. Set it to auto"),
-        ("gpu", "fp8", "a GPU does not read. Set it to int8"),
+        (NamedDevice(0, "tpu", "TPU v6 lite"), "int8", "DTYPE alone, here bfloat16. Set it to auto"),
+        (
+            NamedDevice(0, "gpu", "NVIDIA A100", compute_capability="8.0"),
+            "fp8",
+            "not NVIDIA A100. Set it to int8",
+        ),
     ],
 )
-def test_a_cache_that_a_kernel_does_not_read_is_refused(platform: str, kv_dtype: str, remedy: str):
+def test_a_cache_that_a_kernel_does_not_read_is_refused(device: NamedDevice, kv_dtype: str, remedy: str):
     with pytest.raises(SettingsError, match=f"KV_DTYPE: is {kv_dtype}.*{remedy}"):
-        choose_kv_dtype(kv_dtype, np.dtype(ml_dtypes.bfloat16), SimpleNamespace(platform=platform))
+        choose_kv_dtype(kv_dtype, np.dtype(ml_dtypes.bfloat16), device)
+
+
+def test_a_gpu_from_ada_on_caches_in_fp8():
+    device = NamedDevice(0, "gpu", "NVIDIA L4", compute_capability="8.9")
+    assert choose_kv_dtype("fp8", np.dtype(ml_dtypes.bfloat16), device) == ml_dtypes.float8_e4m3fn
 
 
 def test_int8_rows_whose_sums_could_overflow_are_refused():

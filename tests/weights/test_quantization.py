@@ -16,7 +16,7 @@ from service.weights.quantization import BLOCK_ELEMENTS, UnquantizableRow, quant
 from tests.weights.test_assembly import joined
 
 MESH = DeviceMesh((jax.devices()[0],))
-BF16 = np.dtype(ml_dtypes.bfloat16)
+BF16, INT8, FP8 = np.dtype(ml_dtypes.bfloat16), np.dtype(np.int8), np.dtype(ml_dtypes.float8_e4m3fn)
 RANDOM = np.random.default_rng(0)
 
 
@@ -40,24 +40,65 @@ def test_a_value_is_at_most_half_a_scale_from_what_was_stored(stored: np.dtype):
     assert np.abs(values).max(axis=1).tolist() == [127] * 50
 
 
-def test_rows_of_zeros_and_of_less_than_float32_multiplies_are_exactly_zero():
-    values, scales = quantize_rows(np.array([[0, -0.0], [1e-40, -1e-39], [1, 0]], np.float32))
-    assert values.tolist() == [[0, 0], [0, 0], [127, 0]]
+@pytest.mark.parametrize("stored", [np.dtype(np.float32), BF16], ids=str)
+def test_an_fp8_value_is_the_nearest_to_what_was_stored(stored: np.dtype):
+    spread = RANDOM.standard_normal((50, 96)) * 10.0 ** RANDOM.uniform(-5, 0, (50, 96))
+    rows = (spread * RANDOM.uniform(0.01, 10, (50, 1))).astype(stored)
+    values, scales = quantize_rows(rows, dtype=FP8)
+    wide = rows.astype(np.float32)
+    np.testing.assert_allclose(scales, np.abs(wide).max(axis=1) / 448, rtol=1e-6)
+    expected = (wide * (1 / scales)[:, None]).clip(-448, 448).astype(FP8).astype(np.float32)
+    made = values.astype(np.float32)
+    # A product with the inverse and a quotient differ in the last bit, which decides between two as near.
+    is_same = made == expected
+    assert is_same.mean() > 0.999
+    assert (np.abs(made - expected)[~is_same] <= np.abs(expected[~is_same]) / 8 + 2**-9).all()
+    assert (np.abs(made * scales[:, None] - wide) <= np.abs(wide) / 16 + scales[:, None] * 2**-10 * 1.001).all()
+
+
+def test_every_fp8_number_and_what_lies_between_two_is_rounded_as_ml_dtypes_does():
+    numbers = np.arange(256, dtype=np.uint8).view(FP8).astype(np.float32)
+    numbers = np.unique(numbers[np.isfinite(numbers)])
+    between = (numbers[1:] + numbers[:-1]) / 2
+    # With 448 in it, a row has the scale 1.
+    row = np.concatenate([numbers, between, between * 0.999, between * 1.001]).astype(np.float32)
+    values, scales = quantize_rows(row[None], dtype=FP8)
+    assert scales.tolist() == [1]
+    np.testing.assert_array_equal(values[0].astype(np.float32), row.astype(FP8).astype(np.float32))
+    assert not (values.view(np.uint8) == 0x80).any()  # no -0
+
+
+def test_an_outlier_of_ten_thousand_is_kept_in_fp8_with_the_others():
+    rows = RANDOM.standard_normal((3, 64)).astype(np.float32)
+    rows[1, 7] = 1e4
+    values, scales = quantize_rows(rows, dtype=FP8)
+    np.testing.assert_allclose(values.astype(np.float32) * scales[:, None], rows, rtol=0.07, atol=0.04)
+    rows[1, 7] = 1e8
+    with pytest.raises(UnquantizableRow, match=r"row 1 .* more than half of its 64 values"):
+        quantize_rows(rows, dtype=FP8)
+
+
+@pytest.mark.parametrize("dtype", [INT8, FP8], ids=str)
+def test_rows_of_zeros_and_of_less_than_float32_multiplies_are_exactly_zero(dtype: np.dtype):
+    values, scales = quantize_rows(np.array([[0, -0.0], [1e-40, -1e-39], [1, 0]], np.float32), dtype=dtype)
+    assert values.tolist() == [[0, 0], [0, 0], [127 if dtype == INT8 else 448, 0]]
     assert (scales > 0).all()
 
 
-def test_the_largest_and_smallest_numbers_of_float32_are_kept():
+@pytest.mark.parametrize("dtype", [INT8, FP8], ids=str)
+def test_the_largest_and_smallest_numbers_of_float32_are_kept(dtype: np.dtype):
     rows = np.array([[3.4e38, -3.4e38, 1.7e38], [4e-36, -4e-36, 2e-36]], np.float32)
-    values, scales = quantize_rows(rows)
-    np.testing.assert_allclose(values * scales[:, None], rows, rtol=0.01)
+    values, scales = quantize_rows(rows, dtype=dtype)
+    np.testing.assert_allclose(values.astype(np.float32) * scales[:, None], rows, rtol=0.01)
 
 
+@pytest.mark.parametrize("dtype", [INT8, FP8], ids=str)
 @pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf], ids=str)
-def test_a_row_that_is_not_finite_is_refused(bad: float):
+def test_a_row_that_is_not_finite_is_refused(bad: float, dtype: np.dtype):
     rows = np.ones((4, 8), np.float32)
     rows[2, 5] = bad
     with pytest.raises(UnquantizableRow, match="row 12 has a value that is NaN or infinite"):
-        quantize_rows(rows, 10)
+        quantize_rows(rows, 10, dtype)
 
 
 def test_a_row_that_one_value_would_round_to_zero_is_refused_and_a_sparse_one_is_not():

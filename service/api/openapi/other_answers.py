@@ -29,9 +29,11 @@ class Model(AnswerObject):
     embedding_dimensions: int | None = None
     """The dimensions of an encoder's vectors; absent for a model that generates text."""
     dtype: str | None = None
-    """The dtype of activations and KV, such as `bfloat16`; absent for an encoder."""
-    quantization: Literal["none", "int8"] | None = None
-    """How weights are stored: `none` in `dtype`, `int8` in 8 bits with scales; absent for an encoder."""
+    """The dtype of activations, such as `bfloat16`; absent for an encoder."""
+    quantization: Literal["none", "int8", "fp8"] | None = None
+    """How weights are stored: `none` in `dtype`, `int8` and `fp8` in 8 bits with scales; absent for an encoder."""
+    kv_dtype: str | None = None
+    """The dtype of cached keys and values, such as `bfloat16` or `int8`; absent for an encoder."""
 
 
 class ModelList(AnswerObject):

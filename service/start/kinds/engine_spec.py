@@ -23,12 +23,12 @@ from service.models.config import DecoderConfig
 from service.models.decoder_weights import decoder_weight_specs
 from service.models.interface import LayerGroup, PagedDecoder
 from service.models.layer_groups import layer_groups
-from service.models.quantization import MAX_INT8_ROW, Quantization
+from service.models.quantization import MAX_INT8_ROW, Quantization, layers_quantization
 from service.models.registry import read_config
 from service.models.weight_shapes import weight_shapes
 from service.settings import Settings
 from service.start.context import StartContext
-from service.start.dtype import choose_dtype, choose_kv_dtype
+from service.start.dtype import NumberFormats, choose_formats
 from service.start.kinds.model_spec import ModelSpec, ProgramNames, weights_bytes
 
 if TYPE_CHECKING:
@@ -57,13 +57,10 @@ class EngineSpec(ModelSpec):
         return layer_groups(self.config, self.specs)
 
     @property
-    def _storage(self) -> Quantization:
-        return Quantization.INT8 if self.config.layer_storage else self.quantization
-
-    @property
     def number_formats(self) -> Mapping[str, str]:
-        """The dtype of activations and cache, and the storage of weights."""
-        return {"dtype": self.dtype.name, "quantization": self._storage.value}
+        """The dtype of activations, the storage of weights of layers, and the dtype of cached keys and values."""
+        storage = layers_quantization(self.quantization, self.config.layer_storage)
+        return {"dtype": self.dtype.name, "quantization": storage.value, "kv_dtype": self.kv_dtype.name}
 
     @property
     @override
@@ -87,8 +84,7 @@ class EngineSpec(ModelSpec):
         config = self.config
         return {
             "model_type": config.model_type,
-            "quantization": self._storage.value,
-            "kv_dtype": self.kv_dtype.name,
+            **self.number_formats,
             "kv_head_copies": config.kv_copies,
             **asdict(self.shapes),
         }
@@ -103,16 +99,24 @@ class EngineSpec(ModelSpec):
     def ready_facts(self) -> Mapping[str, Any]:
         shapes = self.shapes
         sizes = {"max_model_len": shapes.max_context, "kv_pages": shapes.num_pages, "slots": shapes.num_slots}
-        return {**sizes, **self.number_formats, "kv_dtype": self.kv_dtype.name}
+        return {**sizes, **self.number_formats}
 
     @override
     def model(self) -> PagedDecoder:
         from service.kernels.linear import choose_num_splits
+        from service.kernels.quantized import choose_fp8_products
         from service.models.decoder import Decoder  # imports Haliax
 
-        num_splits = choose_num_splits(self.mesh, self.dtype)
-        kernel = self.kernel.kernel(self.shapes.layout)
-        return Decoder(self.config, self.dtype, kernel, num_splits, self.quantization, self.mesh, self.kv_dtype)
+        return Decoder(
+            self.config,
+            self.dtype,
+            self.kernel.kernel(self.shapes.layout),
+            choose_num_splits(self.mesh, self.dtype),
+            self.quantization,
+            self.mesh,
+            self.kv_dtype,
+            choose_fp8_products(self.mesh),
+        )
 
     @override
     def programs(self, model: PagedDecoder) -> Sequence[Program]:
@@ -168,32 +172,32 @@ def choose_engine_spec(
     sizes = {"num_attention_heads": config.num_heads, "intermediate_size": config.mlp_size}
     mesh = choose_mesh(devices, wanted=settings.tensor_parallel, sizes=sizes)
     config = config.split_over(mesh.num_devices)
-    dtype = choose_dtype(settings.dtype, located.hub_config, mesh.platform)
-    quantization = _checked_quantization(settings, config)
-    kv_dtype = choose_kv_dtype(settings.kv_dtype, dtype, mesh.devices[0])
+    formats = choose_formats(settings, located.hub_config, mesh.devices[0])
+    dtype, quantization, kv_dtype = formats
+    _check_rows(config, quantization)
     specs = decoder_weight_specs(config, dtype, quantization)
     kernel = _choose_kernel(config, dtype, mesh)
     memory_bytes = usable_memory_bytes(mesh.devices, settings.device_memory_fraction)
     try:
-        shapes = choose_shapes(settings, config, dtype, mesh, int(memory_bytes * memory_share))
+        shapes = choose_shapes(settings, config, formats, mesh, int(memory_bytes * memory_share))
     except DoesNotFit:
         if memory_share == 1:
             raise
-        shapes = choose_shapes(settings, config, dtype, mesh, memory_bytes)
-    taken_bytes = engine_bytes(_model_size(settings, config, dtype, mesh), shapes)
+        shapes = choose_shapes(settings, config, formats, mesh, memory_bytes)
+    taken_bytes = engine_bytes(_model_size(config, formats, mesh), shapes)
     key = bundle_key(config, dtype, shapes, mesh, quantization, kv_dtype=kv_dtype)
     return EngineSpec(dtype, specs, mesh, key, config, shapes, kernel, quantization, kv_dtype, taken_bytes)
 
 
 def choose_shapes(
-    settings: Settings, config: DecoderConfig, dtype: np.dtype, mesh: DeviceMesh, memory_bytes: int
+    settings: Settings, config: DecoderConfig, formats: NumberFormats, mesh: DeviceMesh, memory_bytes: int
 ) -> EngineShapes:
     """Choose the sizes of an engine.
 
     Args:
         settings: of the operator.
         config: of the model, split over the devices.
-        dtype: of activations, and of weights that are not quantized.
+        formats: of activations, weights and cache.
         mesh: the devices.
         memory_bytes: usable, on each device.
 
@@ -202,7 +206,7 @@ def choose_shapes(
         DoesNotFit: the devices are too small.
     """
     return fit_engine(
-        _model_size(settings, config, dtype, mesh),
+        _model_size(config, formats, mesh),
         memory_bytes=memory_bytes,
         max_num_seqs=settings.max_num_seqs,
         page_size=settings.page_size,
@@ -211,24 +215,23 @@ def choose_shapes(
     )
 
 
-def _checked_quantization(settings: Settings, config: DecoderConfig) -> Quantization:
+def _check_rows(config: DecoderConfig, quantization: Quantization) -> None:
     longest = max(config.hidden_size, config.mlp_size, config.num_heads * config.head_dim)
-    quantization = Quantization(settings.quantization)
-    if (quantization is Quantization.INT8 or config.layer_storage) and longest > MAX_INT8_ROW:
+    is_int8 = layers_quantization(quantization, config.layer_storage) is Quantization.INT8
+    if is_int8 and longest > MAX_INT8_ROW:
         message = (
             f"is int8, whose sums hold {MAX_INT8_ROW:,} products; a row of this model has {longest:,}. Set it to none."
         )
         raise SettingsError("QUANTIZATION", message)
-    return quantization
 
 
-def _model_size(settings: Settings, config: DecoderConfig, dtype: np.dtype, mesh: DeviceMesh) -> ModelSize:
+def _model_size(config: DecoderConfig, formats: NumberFormats, mesh: DeviceMesh) -> ModelSize:
+    dtype, quantization, kv_dtype = formats
     kernel = choose_kernel(mesh.devices[0], _head_shape(config, dtype, mesh))
-    kv_dtype = choose_kv_dtype(settings.kv_dtype, dtype, mesh.devices[0])
     return ModelSize(
         context_len=config.context_len,
         vocab_size=config.vocab_size,
-        weights_bytes=weights_bytes(decoder_weight_specs(config, dtype, Quantization(settings.quantization)), mesh),
+        weights_bytes=weights_bytes(decoder_weight_specs(config, dtype, quantization), mesh),
         kv_bytes_per_token=config.kv_bytes_per_token(
             vector_bytes(kernel.cached_head_dim, kv_dtype), kernel.cached_kv_heads
         ),
