@@ -48,14 +48,18 @@ class Environment:
         shutil.rmtree(folder, ignore_errors=True)
         install = ["pip", "install", "--python", str(python), *self.options, *self.packages]
         for arguments in (["venv", "--python", "3.12", str(folder)], install):
-            done = subprocess.run(
-                [uv, *arguments],
-                env=os.environ | self.build,
-                timeout=INSTALL_TIMEOUT_S,
-                capture_output=True,
-                text=True,
-                check=False,
-            )
+            try:
+                done = subprocess.run(
+                    [uv, *arguments],
+                    env=os.environ | self.build,
+                    timeout=INSTALL_TIMEOUT_S,
+                    capture_output=True,
+                    text=True,
+                    check=False,
+                )
+            except subprocess.TimeoutExpired as error:
+                reason = f"installing {', '.join(self.packages)} took longer than {INSTALL_TIMEOUT_S} s"
+                raise PeerAbsent(reason) from error
             if done.returncode != 0:
                 sys.stderr.write(done.stderr)
                 reason = done.stderr.strip().splitlines()[-1].strip()
