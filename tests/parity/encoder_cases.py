@@ -1,9 +1,10 @@
-"""Tiny random encoders with rotary positions, one per family; needs neither jax nor torch.
+"""Tiny random encoders, one per family and kind of head; needs neither jax nor torch.
 
 A tensor's values follow from its name and shape, so that the reference maker and the tests make the same bytes without
 sharing a file, whatever order they make them in.
 """
 
+import re
 import zlib
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -34,6 +35,7 @@ _GEMMA = {
     "use_bidirectional_attention": True,
 }
 _MODERNBERT = {"num_hidden_layers": 5, "local_attention": 8, "norm_eps": 1e-5, "cls_token_id": 1, "sep_token_id": 2}
+_BERT = {"hidden_act": "gelu", "layer_norm_eps": 1e-12, "type_vocab_size": 2}
 _RERANKER = {"architectures": ["Qwen3ForSequenceClassification"], "id2label": {"0": "LABEL_0"}, "head_dim": 16}
 
 
@@ -62,9 +64,10 @@ def texts() -> list[list[int]]:
 
 
 def tensor(name: str, shape: tuple[int, ...]) -> np.ndarray:
-    """Return a tensor of the bare model's name: norms around one, the rest with a gain of about one."""
-    random = np.random.RandomState(zlib.crc32(name.encode()))
-    return (random.randn(*shape) * 0.2 + (1.0 if "norm" in name else 0.0)).astype(np.float32)
+    """Return a tensor by its name in the bare model: norms around one, the rest with a gain of about one."""
+    bare = re.sub(r"^(model|bert)\.", "", name)
+    random = np.random.RandomState(zlib.crc32(bare.encode()))
+    return (random.randn(*shape) * 0.2 + (1.0 if "norm" in bare.lower() else 0.0)).astype(np.float32)
 
 
 ENCODER_CASES = (
@@ -79,5 +82,6 @@ ENCODER_CASES = (
     EncoderCase("llama", "llama", "mean_tokens", _GROUPED),
     EncoderCase("gemma3", "gemma3_text", "mean_tokens", _GEMMA),
     EncoderCase("modernbert", "modernbert", "cls_token", _MODERNBERT),
+    EncoderCase("bert", "bert", "mean_tokens", _BERT),
     EncoderCase("qwen3_reranker", "qwen3", None, {**_GROUPED, **_RERANKER}),
 )

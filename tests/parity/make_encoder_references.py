@@ -26,7 +26,7 @@ def reference_vectors(case: EncoderCase) -> np.ndarray:
     loader = transformers.AutoModel if case.pooling else transformers.AutoModelForSequenceClassification
     model = loader.from_config(config).to(torch.float32).eval()
     shapes = {name: tuple(value.shape) for name, value in model.state_dict().items()}
-    model.load_state_dict({n: torch.from_numpy(tensor(n.removeprefix("model."), s)) for n, s in shapes.items()})
+    model.load_state_dict({n: torch.from_numpy(tensor(n, s)) for n, s in shapes.items()})
     rows = []
     for text in texts():
         with torch.no_grad():
