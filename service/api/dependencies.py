@@ -20,8 +20,8 @@ from starlette.types import Receive
 from service.api.held import HELD, Held, Models
 from service.api.http.admission import PLACE
 from service.api.http.auth import API_KEY, CACHE_SALT
-from service.api.http.background import background_of
-from service.api.http.client_task import ARRIVED_S, end_with_client
+from service.api.http.background import BACKGROUND, Background
+from service.api.http.client_task import ARRIVED_S, TASK
 from service.api.http.keys import ApiKey
 from service.api.http.probes import Readiness
 from service.api.http.receive import Deadline, cancel_on_disconnect
@@ -39,6 +39,7 @@ if TYPE_CHECKING:
 
 # Threads that tokenize and render; each may occupy a core, which the device thread needs too.
 MAX_TEXT_THREADS = 4
+MAX_LOGGED_CHARS = 128  # of a client's own text
 
 
 @runtime_checkable
@@ -140,6 +141,11 @@ class Arrival:
     is_background: bool = False  # whether it belongs to a batch, and so comes after every other request
     place: Place | None = None  # None for a batch's request, which has none
     arrived_s: float = 0.0  # on the clock of `time.perf_counter`
+
+    def log_user(self, user: str | None) -> None:
+        """Add the client's own user to the request's log line, if it names one."""
+        if user is not None:
+            self.log_fields["user"] = "".join(c if c.isprintable() else "?" for c in user[:MAX_LOGGED_CHARS])
 
     async def any_context(self, name: str | None) -> "AnyContext":
         """Hold the model of this name, of whatever kind, until the answer has ended; None names the only model.
@@ -259,8 +265,8 @@ async def arrival(request: HttpRequest) -> Arrival:
     """
     api = await api_context(request)
     api.readiness.check_open()
-    end_with_client(request.scope)
-    background = background_of(request.scope)
+    request.scope[TASK] = asyncio.current_task()
+    background: Background | None = request.scope.get(BACKGROUND)
     return Arrival(
         api=api,
         deadline=Deadline(

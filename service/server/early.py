@@ -12,7 +12,7 @@ from typing import Protocol, runtime_checkable
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from service.api.http.answer import Answer, send_answer
-from service.api.http.client_task import ARRIVED_S, end_with_client
+from service.api.http.client_task import ARRIVED_S, TASK
 from service.api.http.errors import error_answer
 from service.api.http.identity import http_request, request_id_of, trace_of
 from service.api.http.keys import ApiKeys
@@ -39,7 +39,7 @@ from service.errors import (
 from service.observability.metrics import Metrics
 from service.observability.trace_context import current_trace
 from service.server.pages import ALLOWED_METHODS, PAGES, send_page
-from service.server.pool.admin import Administered, AdminRoutes, admin_route
+from service.server.pool.admin import PREFIX, STATS_PATHS, Administered, AdminRoutes, admin_route
 
 logger = logging.getLogger(__name__)
 
@@ -112,8 +112,10 @@ class EarlyAnswers:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer one request, or pass it on to the API."""
+        if (api := self._service.api) is not None and self._is_for_api(scope):
+            await api(scope, receive, send)
+            return
         if scope["type"] != "http":
-            await self._answer(scope, receive, send)
             return
         scope.setdefault("state", {}).update(request_id=request_id_of(scope), arrived_s=time.perf_counter())
         trace = current_trace.set(trace_of(scope))
@@ -122,30 +124,38 @@ class EarlyAnswers:
         finally:
             current_trace.reset(trace)
 
+    def _is_for_api(self, scope: Scope) -> bool:
+        """Return whether the API, once it is imported, answers a request at once."""
+        if scope["type"] != "http":
+            return True
+        path, service = scope["path"], self._service
+        if path in IMMEDIATE_PATHS:
+            return path != METRICS_PATH or self._has_metrics
+        is_own = path in self._pages or path in STATS_PATHS or path.startswith(PREFIX)
+        return service.decided.is_set() and not service.is_draining and not is_own
+
     async def _answer(self, scope: Scope, receive: Receive, send: Send) -> None:
-        is_http = scope["type"] == "http"
-        if is_http and admin_route(scope["path"]) is not None:
+        path = scope["path"]
+        if admin_route(path) is not None:
             await self._send(await self._admin.answer(scope), scope, send)
             return
-        if is_http and scope["path"] == METRICS_PATH and not self._has_metrics:
-            await self._send(
-                error_answer(UnknownRoute("There is no such route: ENABLE_METRICS is false."), ""), scope, send
-            )
+        if path == METRICS_PATH and not self._has_metrics:
+            refusal = UnknownRoute("There is no such route: ENABLE_METRICS is false.")
+            await self._send(error_answer(refusal, ""), scope, send)
             return
-        if is_http and scope["path"] in self._pages:
+        if path in self._pages:
             await self._page(scope, send)
             return
-        if is_http and scope["path"] not in IMMEDIATE_PATHS:
+        if path not in IMMEDIATE_PATHS:
             refusal = await self._wait(scope)
+            if refusal is None and self._service.is_draining:
+                refusal = Draining()
             if refusal is not None:
                 await self._send(error_answer(refusal, ""), scope, send)
                 return
-        api = self._service.api
-        if is_http and self._service.is_draining and scope["path"] not in IMMEDIATE_PATHS:
-            await self._send(error_answer(Draining(), ""), scope, send)
-        elif api is not None:
+        if (api := self._service.api) is not None:
             await api(scope, receive, send)
-        elif is_http:
+        else:
             await self._send(self._early(scope), scope, send)
 
     async def _wait(self, scope: Scope) -> RequestError | None:
@@ -161,7 +171,7 @@ class EarlyAnswers:
                 self._api_keys.verify(scope)
             except InvalidApiKey as error:
                 return error
-        end_with_client(scope)
+        scope[TASK] = asyncio.current_task()
         scope[ARRIVED_S] = asyncio.get_running_loop().time()
         self._num_waiting += 1
         try:

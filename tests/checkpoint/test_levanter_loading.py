@@ -15,7 +15,8 @@ from tests.gcs import GcsBucket
 from tests.levanter_run import save_step
 from tests.stored import contents
 
-pytestmark = pytest.mark.filterwarnings("ignore")
+# Importing Levanter takes ten seconds of a processor, so one worker runs all that does.
+pytestmark = [pytest.mark.filterwarnings("ignore"), pytest.mark.xdist_group("levanter")]
 
 
 @pytest.fixture(scope="module")

@@ -72,12 +72,14 @@ def test_a_vector_is_the_same_alone_and_in_any_batch(mean):
     np.testing.assert_allclose(mean.vectors(*TEXTS, *TEXTS)[len(TEXTS) :], alone, atol=SAME_VECTOR_ATOL)
 
 
-def test_a_text_as_long_as_the_model_takes_has_a_step_of_its_own(tmp_path):
-    tensors = tiny.write_checkpoint(tmp_path, max_position_embeddings=1100)
-    text = [tiny.CLS, *(4 + i % 16 for i in range(1098)), tiny.SEP]
-    config = tiny.CONFIG | {"max_position_embeddings": 1100}
+@pytest.mark.parametrize("max_step", [16, pytest.param(512, marks=pytest.mark.slow)])
+def test_a_text_as_long_as_the_model_takes_has_a_step_of_its_own(max_step, tmp_path):
+    longest = 2 * max_step + 3
+    tensors = tiny.write_checkpoint(tmp_path, max_position_embeddings=longest)
+    text = [tiny.CLS, *(4 + i % 16 for i in range(longest - 2)), tiny.SEP]
+    config = tiny.CONFIG | {"max_position_embeddings": longest}
     expected = tiny.unit(tiny.hidden_states(tensors, config, text).mean(0))
-    found = tiny_of(tmp_path, **SMALL).vectors(text, [tiny.CLS, 5, tiny.SEP])
+    found = tiny_of(tmp_path, max_prefill_tokens=max_step).vectors(text, [tiny.CLS, 5, tiny.SEP])
     np.testing.assert_allclose(found[0], expected, atol=SAME_MODEL_ATOL)
     short = tiny.unit(tiny.hidden_states(tensors, config, [tiny.CLS, 5, tiny.SEP]).mean(0))
     np.testing.assert_allclose(found[1], short, atol=SAME_MODEL_ATOL)

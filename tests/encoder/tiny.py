@@ -23,7 +23,7 @@ CONFIG = {
     "vocab_size": len(VOCAB),
     "hidden_size": 32,
     "intermediate_size": 64,
-    "num_hidden_layers": 3,
+    "num_hidden_layers": 2,
     "num_attention_heads": 4,
     "max_position_embeddings": 64,
     "type_vocab_size": 2,

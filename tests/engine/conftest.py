@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 
+import jaxtyping
 import pytest
 
 from benchmarks.hand_counted import HandCountedModel
@@ -36,6 +37,14 @@ def executables(model, shapes):
 def runner(model, shapes, executables):
     """One runner for all tests: what an earlier one left in its pages must never show."""
     return Runner(shapes, model.layer_groups, {}, executables)
+
+
+@pytest.fixture(scope="module")
+def unchecked_types():
+    """Call without jaxtyping's look at every argument, which takes nine tenths of the time of thousands of steps."""
+    jaxtyping.config.update("jaxtyping_disable", True)
+    yield
+    jaxtyping.config.update("jaxtyping_disable", False)
 
 
 @pytest.fixture

@@ -5,7 +5,6 @@ import queue
 import random
 from collections import Counter
 
-import jaxtyping
 import pytest
 
 from benchmarks.hand_counted import HandCountedModel
@@ -165,14 +164,6 @@ def expected(model, request):
     return token_ids, FinishReason.LENGTH
 
 
-@pytest.fixture
-def unchecked_types():
-    """Millions of calls without jaxtyping's look at every argument, which would take nine tenths of the time."""
-    jaxtyping.config.update("jaxtyping_disable", True)
-    yield
-    jaxtyping.config.update("jaxtyping_disable", False)
-
-
 @pytest.mark.usefixtures("unchecked_types")
 @pytest.mark.parametrize("num_requests", [1_000, pytest.param(10_000, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("has_slot_cache", [False, True], ids=["pages", "rows"])
@@ -208,6 +199,7 @@ def test_thousands_of_requests_with_aborts_each_get_their_text_and_leave_every_p
     assert reasons.keys() == {CUT_OFF, FinishReason.STOP, FinishReason.LENGTH, FinishReason.ERROR}
 
 
+@pytest.mark.usefixtures("unchecked_types")
 def test_clients_that_come_and_go_leave_the_whole_engine_as_it_was(start_engine, runner, model):
     metrics = ModelMetrics()
     engine = start_engine(runner, metrics)

@@ -23,11 +23,11 @@ KERNELS = {"rows": RowAttention(LAYOUT)}
 PLAIN = Scoring(0.3)
 # How positions are scored, and in steps of which shapes: how slots and contexts are cut is the same for any scoring.
 VARIANTS = {
-    "plain": (PLAIN, LAYOUT.slot_sizes, LAYOUT.context_sizes[::2]),
+    "plain": (PLAIN, LAYOUT.slot_sizes[:2], LAYOUT.context_sizes[::2]),
     "window, soft cap": (
         Scoring(0.3, sliding_window=6, soft_cap=2.0),
         LAYOUT.slot_sizes[-1:],
-        LAYOUT.context_sizes[1:],
+        LAYOUT.context_sizes[-1:],
     ),
     "plain, all sizes": (PLAIN, LAYOUT.slot_sizes, LAYOUT.context_sizes),
     "window, soft cap, all sizes": (

@@ -21,7 +21,8 @@ IN_LEVANTER = [
     if case.name not in BEYOND_LEVANTER
 ]
 
-pytestmark = pytest.mark.filterwarnings("ignore")
+# Importing Levanter takes ten seconds of a processor, so one worker runs all that does.
+pytestmark = [pytest.mark.filterwarnings("ignore"), pytest.mark.xdist_group("levanter")]
 
 
 @pytest.mark.parametrize("case", IN_LEVANTER)

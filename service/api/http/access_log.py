@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from starlette.datastructures import MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from service.api.http.background import background_of
+from service.api.http.background import BACKGROUND
 from service.api.http.errors import respond
 from service.api.http.identity import http_request, request_id_of, trace_of
 from service.api.http.probes import METRICS_PATH, PROBE_PATHS
@@ -40,9 +40,9 @@ class AccessLog:
             await self._app(scope, receive, send)
             return
         state = scope.setdefault("state", {})
-        # What answers before the API is imported has set the first two.
-        request_id = state["request_id"] = state.get("request_id") or request_id_of(scope)
-        begin_s = state.setdefault("arrived_s", time.perf_counter())
+        if "request_id" not in state:  # a request that waited for a start has had both since it arrived
+            state.update(request_id=request_id_of(scope), arrived_s=time.perf_counter())
+        request_id, begin_s = state["request_id"], state["arrived_s"]
         state["log_fields"], state["clocks"] = {}, []
         status = num_bytes = 0
 
@@ -60,7 +60,7 @@ class AccessLog:
         except asyncio.CancelledError as error:
             if error.args == (ClientDisconnected.code,):
                 return
-            if status or background_of(scope) is not None:
+            if status or BACKGROUND in scope:
                 raise
             await respond(Draining(), scope, send_with_id)  # the server cancels what outlives its drain
         except Exception as error:
@@ -79,7 +79,7 @@ class AccessLog:
         if (code := state["log_fields"].get("error_code")) is not None:
             self._metrics.request_refusals.labels(code).inc()
         # A batch has its own log lines.
-        is_detail = scope["path"] in UNLOGGED_PATHS or background_of(scope) is not None
+        is_detail = scope["path"] in UNLOGGED_PATHS or BACKGROUND in scope
         if self._tracer is not None and not is_detail:
             self._tracer.record(request_span(scope, route, status, begin_s, end_s))
         level = logging.DEBUG if is_detail else logging.INFO

@@ -6,7 +6,7 @@ from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from service.api.http.auth import API_KEY
-from service.api.http.background import background_of
+from service.api.http.background import BACKGROUND
 from service.api.http.errors import respond
 from service.api.http.keys import NO_KEY
 from service.api.http.receive import METHODS_WITH_BODY
@@ -41,7 +41,7 @@ class Places:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Pass a request on, or refuse it with its body unread."""
-        if scope["type"] != "http" or scope["method"] not in METHODS_WITH_BODY or background_of(scope) is not None:
+        if scope["type"] != "http" or scope["method"] not in METHODS_WITH_BODY or BACKGROUND in scope:
             await self._app(scope, receive, send)
             return
         try:

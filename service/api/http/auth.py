@@ -5,7 +5,7 @@ Denies by default, on the raw path and before routing, so that a new route canno
 
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from service.api.http.background import background_of
+from service.api.http.background import BACKGROUND
 from service.api.http.errors import respond
 from service.api.http.keys import ApiKeys
 from service.api.http.probes import PROBE_PATHS
@@ -31,7 +31,7 @@ class KeyCheck:
         if scope["type"] == "websocket":  # no route speaks it
             await send(WEBSOCKET_REFUSED)
             return
-        is_open = scope["type"] != "http" or scope["path"] in PROBE_PATHS or background_of(scope) is not None
+        is_open = scope["type"] != "http" or scope["path"] in PROBE_PATHS or BACKGROUND in scope
         if self._keys and not is_open:
             try:
                 scope[API_KEY], scope[CACHE_SALT] = self._keys.verify(scope)

@@ -5,8 +5,7 @@ A scope is made by the server that reads the port, so a client cannot set its en
 
 from dataclasses import dataclass
 
-from starlette.types import Scope
-
+# The scope's entry for the mark, a `Background`; a client's request has none.
 BACKGROUND = "levserve.background"
 
 
@@ -15,8 +14,3 @@ class Background:
     """How a batch's request is answered: behind every client's, and within its batch's time."""
 
     timeout_s: float
-
-
-def background_of(scope: Scope) -> Background | None:
-    """Return the mark of a request; None if it comes from a client."""
-    return scope.get(BACKGROUND)

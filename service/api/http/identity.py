@@ -20,7 +20,8 @@ def request_id_of(scope: Scope) -> str:
 
 def trace_of(scope: Scope) -> TraceContext | None:
     """Return the trace that the sender names."""
-    return parse_trace_context(_header(scope, b"traceparent"), _header(scope, b"x-cloud-trace-context"))
+    standard, cloud = _header(scope, b"traceparent"), _header(scope, b"x-cloud-trace-context")
+    return parse_trace_context(standard, cloud) if standard or cloud else None
 
 
 def http_request(scope: Scope, status: int, latency_s: float, response_bytes: int) -> dict[str, Any]:

@@ -174,7 +174,8 @@ class ChatCompletionRequest(GenerationRequest, TemplateFields):
     def check_consistency(self) -> None:
         """Refuse two limits or formats that differ, and `top_logprobs` without `logprobs`, as OpenAI does."""
         super().check_consistency()
-        check_tools(self.tools, self.tool_choice)
+        if self.tools or self.tool_choice is not None:
+            check_tools(self.tools, self.tool_choice)
         self.check_rendering()
         _check_tool_results(self.messages)
         for index, message in enumerate(self.messages):

@@ -1,5 +1,6 @@
 """Random arrivals, lengths, stops and aborts over real compiled steps: the text is right and nothing is lost."""
 
+import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -66,6 +67,7 @@ class SteppedEngine:
         raise AssertionError("the engine does not come to an end")
 
 
+@pytest.mark.usefixtures("unchecked_types")
 @settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(happenings=happenings, num_pages=st.sampled_from([12, 14, SHAPES.num_pages]))
 def test_every_sequence_gets_its_own_text_and_every_page_comes_back(model, runner, happenings, num_pages):

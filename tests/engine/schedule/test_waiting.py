@@ -2,7 +2,8 @@
 
 from collections import Counter
 
-from hypothesis import given, settings
+import pytest
+from hypothesis import given
 from hypothesis import strategies as st
 
 from service.engine.request import BACKGROUND_PRIORITY
@@ -107,8 +108,8 @@ def run(scheduler, num_steps):
     return tokens
 
 
-@settings(max_examples=20, deadline=None)
-@given(weight=st.sampled_from([1, 2, 3, 5]))
+@pytest.mark.parametrize("weight", [1, 2, 3, 5])
+@pytest.mark.usefixtures("unchecked_types")
 def test_the_scheduler_gives_tokens_by_weight(weight):
     scheduler = make_scheduler(num_slots=2, num_pages=64)
     for flow, own in (("f", 1.0), ("g", float(weight))):  # the one of less weight came first
