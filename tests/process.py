@@ -10,6 +10,7 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import httpx
@@ -17,6 +18,21 @@ from openai import OpenAI
 
 START_TIMEOUT_S = 280
 STOP_TIMEOUT_S = 30
+
+
+def run_on_devices(module: str, *arguments: str, num_devices: int) -> Any:
+    """Run a module of the tests in a process with so many CPU devices; return what it prints, as parsed JSON."""
+    done = subprocess.run(
+        [sys.executable, "-m", module, *arguments],
+        cwd=Path(__file__).parents[1],
+        env=os.environ | {"XLA_FLAGS": f"--xla_force_host_platform_device_count={num_devices}"},
+        capture_output=True,
+        text=True,
+        timeout=START_TIMEOUT_S,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout)
 
 
 class ServiceProcess:

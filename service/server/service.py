@@ -12,15 +12,13 @@ from starlette.types import ASGIApp
 
 from service.errors import Draining, EngineStopped, NotReady, ServiceError
 from service.observability.metrics import Metrics
+from service.server.imported_api import ImportedApi
 from service.server.key_file import open_keys
 from service.server.watchdog import watch
 from service.settings import Settings
-from service.start.imports import quick_fastapi_import
 from service.start.progress import Phase, StartProgress
 
 if TYPE_CHECKING:
-    from service.api.batch.batches import Batches
-    from service.api.batch.worker import BatchWorker
     from service.api.held import Held, ModelState
     from service.api.served import Served
     from service.catalogue.entry import ModelEntry
@@ -51,20 +49,23 @@ class Service:
         self.keys = open_keys(settings)
         self.metrics = Metrics(has_vllm_names=settings.metrics_compat == "vllm")
         self.start_progress = StartProgress(self.metrics)
-        self.api: ASGIApp | None = None
         self.error: BaseException | None = None  # why the process must end
         self.is_draining = False
         self.decided = asyncio.Event()  # set once it is known whether requests will be answered
         self._loop: asyncio.AbstractEventLoop | None = None
         self._picture = picture
-        self._batches: Batches | None = None
-        self._worker: BatchWorker | None = None
+        self._api = ImportedApi(self, settings, self.metrics, self.keys)
         self._opened: OpenedPool | None = None
         self._completed_models: set[str] = set()  # those whose first start has ended, in whatever way
         self._is_open = False  # whether a request may name a model
         self._refreshing: asyncio.Task[None] | None = None
         self._on_error: Callable[[], None] = lambda: None
         self._loading = threading.Thread(target=self._load, name="load", daemon=True)
+
+    @property
+    def api(self) -> ASGIApp | None:
+        """The API, once it is imported."""
+        return self._api.app
 
     @property
     def is_live(self) -> bool:
@@ -157,8 +158,7 @@ class Service:
 
     async def stop_batches(self) -> None:
         """End the runs of batches; a later process continues them."""
-        if self._worker is not None:
-            await self._worker.stop()
+        await self._api.stop_batches()
 
     def cut(self, make_error: Callable[[], ServiceError]) -> None:
         """End every request that a model works on with an error; called on the event loop."""
@@ -260,35 +260,11 @@ class Service:
     def _import_api(self, _: "StartContext") -> None:
         """Import FastAPI and assemble the API."""
         with self.start_progress.phase(Phase.IMPORT, "api"):
-            with quick_fastapi_import():
-                import fastapi  # noqa: F401
-            from service.api.application import create_api
-            from service.server.batches import open_batches
-            from service.server.caps import caps_of
-            from service.server.tracer import tracer_of
-
-            self._batches = open_batches(self.settings)
-            self.api = create_api(
-                self,
-                self.metrics,
-                keys=self.keys,
-                caps=caps_of(self.settings),
-                request_timeout_s=self.settings.request_timeout,
-                default_max_tokens=self.settings.default_max_tokens,
-                default_temperature=self.settings.default_temperature,
-                max_body_bytes=self.settings.max_body_bytes,
-                tracer=tracer_of(self.settings),
-                batches=self._batches,
-                max_file_bytes=self.settings.batch_file_bytes,
-            )
+            self._api.load()
 
     def _start_batches(self) -> None:
-        """Begin with the batches that wait; called on the event loop."""
-        if self.is_draining or self.api is None or self._batches is None:
-            return
-        from service.server.batches import start_worker
-
-        self._worker = start_worker(self.api, self._batches, self, self.metrics, self.settings)
+        if not self.is_draining:
+            self._api.start_batches()
 
     def _engine_failed(self) -> None:
         self.error = EngineStopped("the device thread failed; see the log above")

@@ -4,12 +4,6 @@ The sums of both are exact, so that no activation rounds to another neighbour. T
 activations are wide, equal a float32 computation of the same weights.
 """
 
-import json
-import os
-import subprocess
-import sys
-from pathlib import Path
-
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -27,10 +21,10 @@ from service.models.weight_spec import FLOAT32
 from service.weights.assembly import assemble_weights
 from tests.parity.cases import CASES
 from tests.parity.test_reference_logits import LAYOUT, logits_by_chunk
+from tests.process import run_on_devices
 from tests.tolerances import SAME_QUANTIZED_MODEL_ATOL
 
 NUM_TOKENS = 12
-ROOT = Path(__file__).parents[2]
 
 
 def in_float32(x, weight: QuantizedWeight, num_splits: NumSplits, *, num_in_axes: int = 1, dtype=None, fp8=None):
@@ -86,17 +80,7 @@ def test_the_fp8_step_equals_float32_with_the_same_weights():
 
 @pytest.mark.slow
 def test_several_devices_have_a_part_of_each_int8_weight_and_the_logits_of_one():
-    done = subprocess.run(
-        [sys.executable, "-m", "tests.parity.quantized_devices_process"],
-        cwd=ROOT,
-        env=os.environ | {"XLA_FLAGS": "--xla_force_host_platform_device_count=4"},
-        capture_output=True,
-        text=True,
-        timeout=280,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    found = json.loads(done.stdout)
+    found = run_on_devices("tests.parity.quantized_devices_process", num_devices=4)
     assert [found[count]["part_of_down"] for count in ("2", "4")] == [[32, 24], [32, 12]]
     for facts in found.values():
         assert facts["gathered_weights"] == 0

@@ -1,19 +1,13 @@
 """On two, four and eight devices comes what comes on one, from weights and a cache that really are split."""
 
-import json
-import os
-import subprocess
-import sys
-from pathlib import Path
-
 import numpy as np
 import pytest
 
+from tests.process import run_on_devices
 from tests.tolerances import SAME_TOKENS_OTHER_STEPS_ATOL
 
 pytestmark = pytest.mark.slow
 
-ROOT = Path(__file__).parents[2]
 # The first number of devices for each model: two divide the KV heads of one, four need copies of the other's.
 FIRST = {"rows": 2, "pages": 4}
 CASES = [(model, count) for model in FIRST for count in (2, 4, 8)]
@@ -35,17 +29,8 @@ class Served:
         return self._results[model][count]
 
     def _run(self, model: str, counts: tuple[int, ...]) -> None:
-        done = subprocess.run(
-            [sys.executable, "-m", "tests.parity.tensor_parallel_process", model, *map(str, counts)],
-            cwd=ROOT,
-            env=os.environ | {"XLA_FLAGS": "--xla_force_host_platform_device_count=8"},
-            capture_output=True,
-            text=True,
-            timeout=280,
-            check=False,
-        )
-        assert done.returncode == 0, done.stderr
-        self._results[model] |= {int(count): result for count, result in json.loads(done.stdout).items()}
+        found = run_on_devices("tests.parity.tensor_parallel_process", model, *map(str, counts), num_devices=8)
+        self._results[model] |= {int(count): result for count, result in found.items()}
 
 
 @pytest.fixture(scope="module")

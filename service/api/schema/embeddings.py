@@ -8,8 +8,9 @@ from typing import Annotated, Any, ClassVar, Literal, override
 
 from pydantic import Field, PlainValidator, WithJsonSchema
 
+from service.api.schema.encoder import EncoderRequest
 from service.api.schema.generation import INT32_MAX, MAX_NAME_CHARS
-from service.api.schema.wire import NeutralValues, WireObject
+from service.api.schema.wire import NeutralValues
 from service.errors import InvalidParameter
 
 MAX_INPUTS = 2048  # OpenAI's
@@ -60,7 +61,7 @@ def _input(value: Any, param: str) -> Input:
     return tuple(value)
 
 
-class EmbeddingsRequest(WireObject):
+class EmbeddingsRequest(EncoderRequest):
     """The body of POST /v1/embeddings."""
 
     neutral_values: ClassVar[NeutralValues] = {
@@ -71,20 +72,15 @@ class EmbeddingsRequest(WireObject):
         "request_id": (),
     }
 
-    model: str = Field(max_length=MAX_NAME_CHARS)
     input: Annotated[tuple[Input, ...], PlainValidator(read_inputs), WithJsonSchema(INPUT)]
     dimensions: int | None = Field(default=None, ge=1, le=INT32_MAX)
     encoding_format: Literal["float", "base64"] = "float"
-    user: str | None = Field(default=None, max_length=MAX_NAME_CHARS)
-    truncate_prompt_tokens: int | None = Field(default=None, ge=-1, le=INT32_MAX)  # vLLM's; -1: the model's maximum
     prompt_name: str | None = Field(default=None, max_length=MAX_NAME_CHARS)  # sentence-transformers'
 
     @override
     def check_consistency(self) -> None:
         """Refuse a text cut to nothing, and a prompt before token ids."""
-        if self.truncate_prompt_tokens == 0:
-            message = "Invalid 'truncate_prompt_tokens': it must be at least 1, or -1 for the model's maximum."
-            raise InvalidParameter(message, param="truncate_prompt_tokens")
+        super().check_consistency()
         if self.prompt_name is not None and not isinstance(self.input[0], str):
             message = "'prompt_name' contradicts 'input', which has token ids: put the prompt's tokens before them."
             raise InvalidParameter(message, param="prompt_name")

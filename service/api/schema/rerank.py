@@ -8,8 +8,9 @@ from typing import Annotated, Any, ClassVar, override
 
 from pydantic import Field, PlainValidator, WithJsonSchema
 
-from service.api.schema.generation import INT32_MAX, MAX_NAME_CHARS
-from service.api.schema.wire import NeutralValues, WireObject
+from service.api.schema.encoder import EncoderRequest
+from service.api.schema.generation import INT32_MAX
+from service.api.schema.wire import NeutralValues
 from service.errors import InvalidParameter
 
 MAX_DOCUMENTS = 2048
@@ -46,21 +47,10 @@ def _strings(values: list[Any], name: str) -> tuple[str, ...]:
     return tuple(values)
 
 
-class PairsRequest(WireObject):
+class PairsRequest(EncoderRequest):
     """The fields that all routes for scores share."""
 
     neutral_values: ClassVar[NeutralValues] = {"priority": (0,), "request_id": (), "mm_processor_kwargs": ()}
-
-    model: str = Field(max_length=MAX_NAME_CHARS)
-    truncate_prompt_tokens: int | None = Field(default=None, ge=-1, le=INT32_MAX)  # vLLM's; -1: the model's maximum
-    user: str | None = Field(default=None, max_length=MAX_NAME_CHARS)
-
-    @override
-    def check_consistency(self) -> None:
-        """Refuse pairs that are cut to nothing."""
-        if self.truncate_prompt_tokens == 0:
-            message = "Invalid 'truncate_prompt_tokens': it must be at least 1, or -1 for the model's maximum."
-            raise InvalidParameter(message, param="truncate_prompt_tokens")
 
 
 class RerankRequest(PairsRequest):

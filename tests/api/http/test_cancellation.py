@@ -12,6 +12,14 @@ async def stays():
     await asyncio.Event().wait()
 
 
+async def endless(ended):
+    """Work until it is cancelled, and note that it has ended."""
+    try:
+        await asyncio.Event().wait()
+    finally:
+        ended.append(True)
+
+
 async def leaves():
     return {"type": "http.disconnect"}
 
@@ -30,28 +38,14 @@ async def test_an_error_of_the_work_passes_on():
 
 async def test_the_work_is_cancelled_and_over_when_the_client_leaves():
     ended = []
-
-    async def work():
-        try:
-            await asyncio.Event().wait()
-        finally:
-            ended.append(True)
-
     with pytest.raises(ClientDisconnected):
-        await cancel_on_disconnect(leaves, work())
+        await cancel_on_disconnect(leaves, endless(ended))
     assert ended
 
 
 async def test_a_server_that_stops_the_handler_stops_the_work():
     ended = []
-
-    async def work():
-        try:
-            await asyncio.Event().wait()
-        finally:
-            ended.append(True)
-
-    handler = asyncio.ensure_future(cancel_on_disconnect(stays, work()))
+    handler = asyncio.ensure_future(cancel_on_disconnect(stays, endless(ended)))
     await asyncio.sleep(0.01)
     handler.cancel()
     with pytest.raises(asyncio.CancelledError):
