@@ -64,7 +64,12 @@ async def test_batches_are_listed_the_newest_first(service):
     assert (first["object"], first["first_id"], first["last_id"], first["has_more"]) == ("list", ids[2], ids[1], True)
     rest = (await service.get(f"/v1/batches?after={ids[1]}")).json()
     assert ([batch["id"] for batch in rest["data"]], rest["has_more"]) == (ids[:1], False)
-    for query, param in (("limit=101", "limit"), ("after=batch_1", "after"), ("order=asc", "order")):
+    for query, param in (
+        ("limit=101", "limit"),
+        ("limit=0", "limit"),
+        ("after=batch_1", "after"),
+        ("order=asc", "order"),
+    ):
         assert code_of(await service.get(f"/v1/batches?{query}"))[1] == param
 
 

@@ -143,6 +143,7 @@ async def test_a_list_is_read_page_by_page_in_either_order(service):
     [
         ("limit=0", ("invalid_value", "limit")),
         ("limit=10001", ("invalid_value", "limit")),
+        (f"limit={'9' * 5000}", ("invalid_value", "limit")),
         ("limit=x", ("invalid_value", "limit")),
         ("limit=1&limit=2", ("invalid_value", "limit")),
         ("order=up", ("invalid_value", "order")),
