@@ -113,9 +113,9 @@ def test_a_choice_of_no_tool_needs_no_tools_and_any_other_does():
         assert refused_param(ChatCompletionRequest, tool_choice=choice) == "tool_choice"
 
 
-@pytest.mark.parametrize("number", ["NaN", "Infinity", "[1e999]"])
+@pytest.mark.parametrize("number", ["NaN", "Infinity", "-Infinity"])
 def test_a_schema_that_is_a_text_is_json_without_such_numbers(number):
-    outputs = {"json": f'{{"enum": {number}}}'}
+    outputs = {"json": f'{{"enum": [{number}]}}'}
     body = check(ChatCompletionRequest, structured_outputs=outputs)
     with pytest.raises(InvalidParameter) as caught:
         body.grammar_definition()
