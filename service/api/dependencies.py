@@ -39,7 +39,6 @@ if TYPE_CHECKING:
 
 # Threads that tokenize and render; each may occupy a core, which the device thread needs too.
 MAX_TEXT_THREADS = 4
-MAX_LOGGED_CHARS = 128  # of a client's own text
 
 
 @runtime_checkable
@@ -141,11 +140,6 @@ class Arrival:
     is_background: bool = False  # whether it belongs to a batch, and so comes after every other request
     place: Place | None = None  # None for a batch's request, which has none
     arrived_s: float = 0.0  # on the clock of `time.perf_counter`
-
-    def log_user(self, user: str | None) -> None:
-        """Add the client's own user to the request's log line, if it names one."""
-        if user is not None:
-            self.log_fields["user"] = "".join(c if c.isprintable() else "?" for c in user[:MAX_LOGGED_CHARS])
 
     async def any_context(self, name: str | None) -> "AnyContext":
         """Hold the model of this name, of whatever kind, until the answer has ended; None names the only model.

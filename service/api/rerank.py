@@ -8,6 +8,7 @@ from fastapi import APIRouter, Depends
 from fastapi.responses import JSONResponse, Response
 
 from service.api.dependencies import Arrival, arrival
+from service.api.generation.log_facts import log_user
 from service.api.http.direct_route import DirectRoute
 from service.api.http.receive import json_body
 from service.api.schema.rerank import RerankRequest, ScoreRequest
@@ -57,7 +58,7 @@ async def create_score(
     Source: https://docs.vllm.ai/en/latest/serving/openai_compatible_server.html#score-api
     """
     context = await arrived.scoring(body.model)
-    context.log_user(body.user)
+    log_user(context.log_fields, body.user)
     params = [f"text_2[{i}]" for i in range(len(body.pairs))] if len(body.pairs) > 1 else ["text_2"]
     scored = await score(context, body, body.pairs, params)
     data = [{"index": index, "object": "score", "score": value} for index, value in enumerate(scored.scores)]
@@ -74,7 +75,7 @@ router.post("/score")(create_score)
 
 async def _reranked(arrived: Arrival, body: RerankRequest, *, returns_documents: bool) -> dict[str, Any]:
     context = await arrived.scoring(body.model)
-    context.log_user(body.user)
+    log_user(context.log_fields, body.user)
     scored = await score(
         context,
         body,

@@ -7,6 +7,7 @@ from collections.abc import Sequence, Set
 from dataclasses import replace
 
 from service.api.dependencies import ApiContext, RequestContext, ServedModel
+from service.api.generation.log_facts import log_user
 from service.api.generation.streams import TextStreams
 from service.api.http.keys import NO_KEY
 from service.api.schema.generation import GenerationRequest
@@ -121,7 +122,7 @@ def _priority(context: RequestContext, body: GenerationRequest) -> int:
 
 def _note(context: RequestContext, body: GenerationRequest) -> None:
     """Log and count what the request asks for."""
-    context.log_user(body.end_user)
+    log_user(context.log_fields, body.end_user)
     context.log_fields["stream"] = body.stream
     context.api.metrics.of_model(context.model.name).request_params_n.observe(body.n)
 
