@@ -12,9 +12,11 @@ import jax
 
 from service.engine.batch import needed_bucket, pack
 from service.engine.engine import Engine
+from service.engine.prefill_row import PrefillRow
 from service.engine.request import Request, Sampling
 from service.engine.runner import Runner
 from service.engine.schedule.chunking import Chunking
+from service.engine.schedule.pages import PageCopy
 from service.engine.schedule.plan import Plan
 from service.engine.schedule.scheduler import Scheduler
 from service.engine.shapes import Bucket, StepKind
@@ -28,6 +30,8 @@ class Step(NamedTuple):
     bucket: Bucket
     inputs: StepInputs
     is_sampled: bool  # whether a prompt ends in this step
+    copies_before: list[PageCopy]
+    copies_after: list[PageCopy]
 
 
 class BareSteps:
@@ -62,22 +66,26 @@ class BareSteps:
         )
         for i, prompt in enumerate(prompts):
             scheduler.add(Request(str(i), tuple(prompt), output_tokens, sampling=Sampling(temperature=0.0)))
-        prefill = [self._packed(plan) for plan in _plans(scheduler, StepKind.PREFILL)]
-        return prefill, [self._packed(plan) for plan in _plans(scheduler, StepKind.DECODE)]
+        row = PrefillRow(self._shapes)
+        prefill = [self._packed(plan, row) for plan in _plans(scheduler, StepKind.PREFILL)]
+        return prefill, [self._packed(plan, row) for plan in _plans(scheduler, StepKind.DECODE)]
 
-    def _packed(self, plan: Plan) -> Step:
+    def _packed(self, plan: Plan, row: PrefillRow) -> Step:
         bucket = self._shapes.grids[plan.kind].smallest(needed_bucket(plan, self._shapes))
         is_sampled = any(planned.is_sampled for planned in plan.seqs)
-        return Step(plan.kind, bucket, pack(plan, bucket, self._shapes), is_sampled)
+        inputs = pack(plan, bucket, self._shapes)
+        return Step(plan.kind, bucket, inputs, is_sampled, row.before(plan, bucket), row.after(plan, bucket))
 
     def _time(self, steps: list[Step]) -> tuple[float, float]:
         """Return wall and CPU seconds."""
         outputs: Any = None
         started, cpu_started = time.perf_counter(), time.process_time()
         for step in steps:
+            self._runner.copy_pages(step.copies_before)
             made = outputs = self._runner.run_model(step.kind, step.bucket, step.inputs)
             if step.is_sampled:
                 outputs = self._runner.sample(made)
+            self._runner.copy_pages(step.copies_after)
         jax.block_until_ready(outputs)
         return time.perf_counter() - started, time.process_time() - cpu_started
 

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int
 
-from service.kernels.cache_layout import CacheLayout
+from service.kernels.cache_layout import CacheLayout, CopyKind
 from service.kernels.paging import RowPages
 from service.models.interface import LayerGroup, LayerGroupInputs, Weights
 from service.models.weight_spec import WeightSpec
@@ -72,11 +72,7 @@ class HandCountedModel:
         sums = jnp.sum(jnp.where(is_seen, context[:, None, :], 0), axis=-1)
         return sums[..., None].astype(jnp.float32), TokenPages(pages)
 
-    def save_pages(self, cache: TokenPages, pages: RowPages) -> TokenPages:
-        """Return the cache as it is: pages are read in place."""
-        return cache
-
-    def restore_pages(self, cache: TokenPages, pages: RowPages) -> TokenPages:
+    def copy_pages(self, kind: CopyKind, contexts: range, cache: TokenPages, pages: RowPages) -> TokenPages:
         """Return the cache as it is: pages are read in place."""
         return cache
 

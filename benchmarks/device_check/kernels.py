@@ -12,9 +12,9 @@ import numpy as np
 
 from benchmarks.device_check.report import Row, write_part
 from service.kernels.attention import AttentionKernel, Scoring
-from service.kernels.cache_layout import CacheLayout
+from service.kernels.cache_layout import CacheLayout, CopyKind
 from service.kernels.choice import HeadShape, choose_kernel
-from service.kernels.paging import Paging
+from service.kernels.paging import Paging, RowPages
 from service.kernels.reference import PagedReference
 
 NUM_KV_HEADS, PAGE_SIZE = 2, 16
@@ -80,6 +80,11 @@ def _attend(case: Case, kernel: AttentionKernel, layout: CacheLayout, dtype: np.
             start_array, width_array, slot = (jnp.array([number], jnp.int32) for number in (start, width, 0))
             paging = Paging(start_array, width_array, jnp.asarray(table), slot)
             attended, cache = attend(*arrays, cache, paging)
+            if width > 1 and layout.has_slot_cache:
+                first, num_pages = start // layout.page_size, width // layout.page_size
+                pages = RowPages(*(jnp.asarray(part, jnp.int32) for part in (0, first, range(num_pages))))
+                contexts = range(len(layout.context_sizes))
+                [cache] = kernel.copy_pages(CopyKind.INSERT, [cache], pages, contexts)
             outputs = [*outputs[-1:], np.asarray(attended, np.float32).reshape(-1)]
     return np.concatenate(outputs)
 

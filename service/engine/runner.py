@@ -26,17 +26,20 @@ from service.engine.batch import (
     sufficient_choice,
 )
 from service.engine.device_state import DeviceState, LayerGroupCache
+from service.engine.prefill_row import PrefillRow
 from service.engine.schedule.pages import PageCopy
 from service.engine.schedule.plan import Plan, PlannedSequence
-from service.engine.shapes import Bucket, CopyKind, EngineShapes, StepKind
+from service.engine.shapes import Bucket, EngineShapes, StepKind
 from service.engine.step_executables import DeferredExecutable, StepExecutables
 from service.engine.steps.inputs import (
     AdjustInputs,
     ChooseInputs,
+    CopyInputs,
     HostOrDevice,
     LogprobInputs,
     SampleTargets,
     StepInputs,
+    empty_copy,
     empty_count,
     empty_options,
     empty_step,
@@ -95,6 +98,7 @@ class Runner:
             _LayerGroupOnDevice(group, cache, weights)
             for group, cache in zip(layer_groups, self._state.caches, strict=True)
         ]
+        self._prefill_row = PrefillRow(shapes)
         self._unread_tables: dict[tuple[int, int], jax.Array] = {}
         # On every device already, so that a step without a restriction sends no masks.
         self._unrestricted = {
@@ -151,6 +155,7 @@ class Runner:
         bucket = self._executables.available.grids[plan.kind].smallest(needed)
         if not self._executables.available.is_complete:
             self._prefer_best(plan, needed)
+        self.copy_pages(self._prefill_row.before(plan, bucket))
         outputs = self.run_model(plan.kind, bucket, pack(plan, bucket, self.shapes))
         sampled = None
         if any(planned.is_sampled for planned in plan.seqs):
@@ -169,6 +174,7 @@ class Runner:
                 ),
             )
             sampled.begin_copy()
+        self.copy_pages(self._prefill_row.after(plan, bucket))  # the sampling does not wait for it
         prompt_logprobs: tuple[Int[Array, "row packed"], ...] = ()
         if plan.kind is StepKind.PREFILL and any(map(prompt_targets, plan.seqs)):
             prompt_logprobs = self._prompt_logprobs(plan, outputs.hidden)
@@ -191,12 +197,11 @@ class Runner:
         return self._executables.available
 
     def copy_pages(self, copies: Sequence[PageCopy]) -> None:
-        """Start copies between slots and pages; a kernel that reads pages in place needs none."""
+        """Start copies of slots' pages; a kernel that reads pages in place needs none."""
         if self.shapes.has_slot_cache:
             for copy in copies:
-                inputs = pack_copy(copy, self.shapes)
-                for group, executable in zip(self._groups, self._executables.copies[copy.kind], strict=True):
-                    group.run(executable.get(), inputs)
+                for executables in self._executables.copies_of(copy):
+                    self._copy(executables, pack_copy(copy, self.shapes))
 
     @property
     def has_pages(self) -> bool:
@@ -233,8 +238,13 @@ class Runner:
         """Copy between no slot and no page, and set the options and count the tokens of no slot."""
         self._run(self._executables.set_options, empty_options(self.shapes.prefill_seqs[-1], self.shapes))
         self._run(self._executables.count_tokens, empty_count(self.shapes))
-        self.copy_pages([PageCopy(kind, self.shapes.num_slots, 0, ()) for kind in CopyKind])
+        for _, _, executables in self._executables.copies:
+            self._copy(executables, empty_copy(self.shapes))
         jax.block_until_ready((self._state.slots, self.cache_leaves()))
+
+    def _copy(self, executables: Sequence[DeferredExecutable], inputs: CopyInputs) -> None:
+        for group, executable in zip(self._groups, executables, strict=True):
+            group.run(executable.get(), inputs)
 
     def _prefer_best(self, plan: Plan, needed: Bucket) -> None:
         """Have the step compiled next that would serve a plan best."""

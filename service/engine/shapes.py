@@ -23,13 +23,6 @@ class StepKind(StrEnum):
     DECODE = "decode"  # one token of each running sequence
 
 
-class CopyKind(StrEnum):
-    """The two directions of a copy between a slot's cache and pages."""
-
-    SAVE = "save"  # slot to pages, where other sequences can find them
-    RESTORE = "restore"  # pages to slot: a cached prefix
-
-
 class Bucket(NamedTuple):
     """A padded shape of a step."""
 

@@ -7,7 +7,8 @@ from typing import NamedTuple
 from service.compile.lazy import LazyExecutables
 from service.compile.program import Executable
 from service.engine.available_steps import AvailableSteps
-from service.engine.shapes import Bucket, CopyKind, EngineShapes, StepKind
+from service.engine.schedule.pages import PageCopy
+from service.engine.shapes import Bucket, EngineShapes, StepKind
 from service.engine.steps.names import (
     COUNT_TOKENS,
     SET_OPTIONS,
@@ -22,6 +23,7 @@ from service.engine.steps.names import (
     sampling_parts,
     step_names,
 )
+from service.kernels.cache_layout import spans
 from service.models.interface import LayerGroup
 
 
@@ -80,13 +82,22 @@ class StepExecutables:
         }
         kinds_of_choice = (SamplingPart.CHOOSE, SamplingPart.GREEDY, SamplingPart.RANDOM)
         self.choices = [part for part in kinds_of_choice if part in sampling_parts(shapes)]
-        self.copies = {
-            kind: by_group(lambda group, kind=kind: copy_name(kind, group))
-            for kind in CopyKind
-            if shapes.has_slot_cache
-        }
+        self.copies = [
+            (kind, contexts, by_group(lambda group, kind=kind, contexts=contexts: copy_name(kind, contexts, group)))
+            for kind, contexts in shapes.layout.copies
+        ]
         self.set_options = deferred(SET_OPTIONS)
         self.count_tokens = deferred(COUNT_TOKENS)
+
+    def copies_of(self, copy: PageCopy) -> list[tuple[DeferredExecutable, ...]]:
+        """Return the executables, one for each layer group, of each part of a copy."""
+        page_size, contexts = self._shapes.page_size, spans(self._shapes.layout.context_sizes)
+        begin, end = copy.first_page * page_size, (copy.first_page + len(copy.pages)) * page_size
+        return [
+            executables
+            for kind, blocks, executables in self.copies
+            if kind is copy.kind and contexts[blocks[0]][0] < end and begin < contexts[blocks[-1]][1]
+        ]
 
     def choice(self, wanted: SamplingPart, num_seqs: int) -> SamplingPart:
         """Return the program to choose tokens by: the one that suffices, or the general one until that is compiled."""

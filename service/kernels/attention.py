@@ -9,7 +9,7 @@ from typing import Any, ClassVar, Protocol, runtime_checkable
 
 from jaxtyping import Array, DTypeLike, Float
 
-from service.kernels.cache_layout import CacheLayout
+from service.kernels.cache_layout import CacheLayout, CopyKind
 from service.kernels.paging import Paging, RowPages
 
 QueryHeads = Float[Array, "seq token kv_head group head_dim"]  # a group of query heads shares a key-value head
@@ -49,10 +49,11 @@ class AttentionKernel(Protocol):
         """Cache the new tokens' keys and values, and attend from each token to positions up to its own."""
         ...
 
-    def save(self, layers: Sequence[LayerCache], pages: RowPages) -> Sequence[LayerCache]:
-        """Copy pages out of a slot's row, in every layer. Called only if the layout has a slot cache."""
-        ...
+    def copy_pages(
+        self, kind: CopyKind, layers: Sequence[LayerCache], pages: RowPages, contexts: range
+    ) -> Sequence[LayerCache]:
+        """Copy pages of a slot in every layer, as far as they lie in some of the context blocks.
 
-    def restore(self, layers: Sequence[LayerCache], pages: RowPages) -> Sequence[LayerCache]:
-        """Copy pages into a slot's row, in every layer. Called only if the layout has a slot cache."""
+        Called only if the layout has a slot cache, for its `copies`.
+        """
         ...

@@ -9,10 +9,12 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
 from service.kernels.attention import KVHeads, QueryHeads, Scoring
-from service.kernels.cpu_rows import Block, RowCache, Rows, Run, SlotRows, rows_of, with_rows, write_column
+from service.kernels.cache_layout import CopyKind
 from service.kernels.kv import KV, as_stored
-from service.kernels.paging import Paging
+from service.kernels.paging import Paging, RowPages
 from service.kernels.reference import MASKED_SCORE, is_visible
+from service.kernels.rows.cache import Block, RowCache, Rows, SlotRows, rows_of, with_rows, write_column, write_run
+from service.kernels.rows.copies import copy_pages
 
 # Of the axes of a sequence's new tokens, [token, kv_head, head_dim], those of a run: see `Block`.
 RUN_AXES = ((1, 2, 0), (1, 0, 2), (1, 2, 0), (1, 2, 0))
@@ -34,11 +36,17 @@ class RowAttention(SlotRows):
     ) -> tuple[QueryHeads, RowCache]:
         """Write the new tokens into their rows and attend over whole blocks."""
         attention = _BlockAttention(scoring)
-        run = self._decode if query.shape[1] == 1 else self._prefill
+        run = self._decode if query.shape[1] == 1 else self._prefill if len(query) == 1 else self._prefill_several
         rows = rows_of(cache)
         tokens = as_stored(new_keys, new_values, rows[0][0].keys.dtype)
         attended, rows = run(query, tokens, rows, paging, attention=attention)
         return attended, with_rows(cache, rows)
+
+    def copy_pages(
+        self, kind: CopyKind, layers: Sequence[RowCache], pages: RowPages, contexts: range
+    ) -> Sequence[RowCache]:
+        """Copy pages of a slot."""
+        return copy_pages(self.layout, kind, layers, pages, contexts)
 
     def _decode(
         self,
@@ -70,6 +78,31 @@ class RowAttention(SlotRows):
 
     def _prefill(
         self,
+        query: Float[Array, "1 token kv_head group head_dim"],
+        tokens: KV,
+        cache: Rows,
+        paging: Paging,
+        *,
+        attention: "_BlockAttention",
+    ) -> tuple[Float[Array, "1 token kv_head group head_dim"], Rows]:
+        """Compute one sequence in the prefill row, which holds all that precedes its tokens."""
+        _, num_tokens, num_kv_heads, group_size, head_dim = query.shape
+        *slots, row = cache
+        blocks, spans = list(row), self.touched(paging)
+        with jax.named_scope("cache_update"):
+            run = tokens.map(lambda new, axes: jnp.transpose(new[0], axes), RUN_AXES)
+            for number, (begin, _) in enumerate(spans):
+                blocks[number] = write_run(blocks[number], run, paging.start[0] - begin, paging.num_tokens[0] > 0)
+        with jax.named_scope("attention"):
+            # The queries that share a KV head are consecutive, so that one product serves them all.
+            queries = jnp.transpose(query, (0, 2, 3, 1, 4)).reshape(1, num_kv_heads, -1, head_dim)
+            visible = jnp.tile(paging.positions(num_tokens)[0], group_size)[:, None]
+            merged = attention(queries, blocks[: len(spans)], visible)
+            attended = merged.reshape(1, num_kv_heads, group_size, num_tokens, head_dim)
+        return jnp.transpose(attended, (0, 3, 1, 2, 4)), (*slots, tuple(blocks))
+
+    def _prefill_several(
+        self,
         query: QueryHeads,
         tokens: KV,
         cache: Rows,
@@ -77,23 +110,21 @@ class RowAttention(SlotRows):
         *,
         attention: "_BlockAttention",
     ) -> tuple[QueryHeads, Rows]:
-        """Sequences are few and their slots known only on the device: each slot is looked up among the slot groups."""
+        """Compute sequences in their slots, which are known only on the device: each is looked up among the groups."""
         num_seqs, num_tokens, num_kv_heads, group_size, head_dim = query.shape
         spans = self.touched(paging)
         slots = jnp.where(paging.num_tokens > 0, paging.slots, self.layout.num_slots)
         positions = paging.positions(num_tokens)
 
-        def write(seq: Int[Array, ""] | int, rows: Rows) -> Rows:
-            of_seq = tokens.map(lambda new, axes: jnp.transpose(new[seq], axes), RUN_AXES)
-            run = Run(of_seq, start=paging.start[seq], slot=slots[seq])
+        def write(seq: Int[Array, ""], rows: Rows) -> Rows:
+            run = tokens.map(lambda new, axes: jnp.transpose(new[seq], axes), RUN_AXES)
             groups = [list(blocks) for blocks in rows]
-            for number, span in enumerate(spans):
-                self.write_run(groups, number, span, run)
+            for number, (begin, _) in enumerate(spans):
+                self.write_to_slot(groups, number, run, slot=slots[seq], start=paging.start[seq] - begin)
             return tuple(tuple(blocks) for blocks in groups)
 
-        def attend(seq: Int[Array, ""] | int) -> Float[Array, "token kv_head group head_dim"]:
-            contexts = [self.row_block(cache, number, slots[seq]) for number in range(len(spans))]
-            # The queries that share a KV head are consecutive, so that one product serves them all.
+        def attend(seq: Int[Array, ""]) -> Float[Array, "token kv_head group head_dim"]:
+            contexts = [self.row_of_slot(cache, number, slots[seq]) for number in range(len(spans))]
             queries = jnp.transpose(query[seq], (1, 2, 0, 3)).reshape(num_kv_heads, -1, head_dim)
             visible = jnp.tile(positions[seq], group_size)[:, None]
             merged = attention(queries, contexts, visible).reshape(num_kv_heads, group_size, num_tokens, head_dim)
@@ -101,9 +132,9 @@ class RowAttention(SlotRows):
 
         # All writes come before any read: a read between two writes would keep XLA from updating a block in place.
         with jax.named_scope("cache_update"):
-            cache = write(0, cache) if num_seqs == 1 else jax.lax.fori_loop(0, num_seqs, write, cache)
+            cache = jax.lax.fori_loop(0, num_seqs, write, cache)
         with jax.named_scope("attention"):
-            attended = attend(0)[None] if num_seqs == 1 else jax.lax.map(attend, jnp.arange(num_seqs))
+            attended = jax.lax.map(attend, jnp.arange(num_seqs))
         return attended, cache
 
 

@@ -10,7 +10,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, DTypeLike, Int, Num
 
 from service.kernels.attention import KVHeads, QueryHeads, Scoring
-from service.kernels.cache_layout import CacheLayout
+from service.kernels.cache_layout import CacheLayout, CopyKind
 from service.kernels.kv import KV, as_stored, has_scales
 from service.kernels.paging import Paging, RowPages
 
@@ -68,11 +68,9 @@ class PagedReference:
             weights = jax.nn.softmax(scores, axis=-1)
             return jnp.einsum("skgtc,skcd->stkgd", weights.astype(values.dtype), values), (pages,)
 
-    def save(self, layers: Sequence[PagedCache], pages: RowPages) -> Sequence[PagedCache]:
-        """Return the caches as they are: pages are read in place."""
-        return layers
-
-    def restore(self, layers: Sequence[PagedCache], pages: RowPages) -> Sequence[PagedCache]:
+    def copy_pages(
+        self, kind: CopyKind, layers: Sequence[PagedCache], pages: RowPages, contexts: range
+    ) -> Sequence[PagedCache]:
         """Return the caches as they are: pages are read in place."""
         return layers
 

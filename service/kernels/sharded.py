@@ -15,7 +15,7 @@ from jaxtyping import DTypeLike
 
 from service.device.mesh import MESH_AXES, DeviceMesh
 from service.kernels.attention import AttentionKernel, KVHeads, LayerCache, QueryHeads, Scoring
-from service.kernels.cache_layout import CacheLayout
+from service.kernels.cache_layout import CacheLayout, CopyKind
 from service.kernels.paging import Paging, RowPages
 
 REPLICATED = PartitionSpec()
@@ -57,13 +57,15 @@ class ShardedAttention:
         on_each = self._on_each(attend, (HEADS, HEADS, HEADS, self._cache, REPLICATED), (HEADS, self._cache))
         return on_each(query, new_keys, new_values, cache, paging)
 
-    def save(self, layers: Sequence[LayerCache], pages: RowPages) -> Sequence[LayerCache]:
-        """Copy pages out of a slot's row, each device its own heads."""
-        return self._on_each(self.kernel.save, (self._cache, REPLICATED), self._cache)(layers, pages)
+    def copy_pages(
+        self, kind: CopyKind, layers: Sequence[LayerCache], pages: RowPages, contexts: range
+    ) -> Sequence[LayerCache]:
+        """Copy pages of a slot, each device its own heads."""
 
-    def restore(self, layers: Sequence[LayerCache], pages: RowPages) -> Sequence[LayerCache]:
-        """Copy pages into a slot's row, each device its own heads."""
-        return self._on_each(self.kernel.restore, (self._cache, REPLICATED), self._cache)(layers, pages)
+        def copy(layers: Sequence[LayerCache], pages: RowPages) -> Sequence[LayerCache]:
+            return self.kernel.copy_pages(kind, layers, pages, contexts)
+
+        return self._on_each(copy, (self._cache, REPLICATED), self._cache)(layers, pages)
 
     @property
     def _cache(self) -> PartitionSpec:

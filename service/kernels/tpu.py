@@ -27,7 +27,7 @@ from jax.experimental.pallas.ops.tpu.ragged_paged_attention import ragged_paged_
 from jaxtyping import Array, DTypeLike, Float, Int
 
 from service.kernels.attention import KVHeads, QueryHeads, Scoring
-from service.kernels.cache_layout import CacheLayout
+from service.kernels.cache_layout import CacheLayout, CopyKind
 from service.kernels.limits import TPU_LANES, tpu_cached_heads
 from service.kernels.paging import Paging, RowPages
 from service.kernels.ragged.blocks import choose_block
@@ -102,11 +102,9 @@ class RaggedAttention:
             is_token = paging.is_token(width)[:, :, None, None, None]
             return jnp.where(is_token, unpacked, 0), (pages,)
 
-    def save(self, layers: Sequence[PairsCache], pages: RowPages) -> Sequence[PairsCache]:
-        """Return the caches as they are: pages are read in place."""
-        return layers
-
-    def restore(self, layers: Sequence[PairsCache], pages: RowPages) -> Sequence[PairsCache]:
+    def copy_pages(
+        self, kind: CopyKind, layers: Sequence[PairsCache], pages: RowPages, contexts: range
+    ) -> Sequence[PairsCache]:
         """Return the caches as they are: pages are read in place."""
         return layers
 

@@ -18,7 +18,7 @@ from jaxtyping import Array, DTypeLike, Float, Int
 
 from service.device.mesh import DeviceMesh
 from service.kernels.attention import AttentionKernel, LayerCache, Scoring
-from service.kernels.cache_layout import CacheLayout
+from service.kernels.cache_layout import CacheLayout, CopyKind
 from service.kernels.linear import UNSPLIT, NumSplits, linear
 from service.kernels.paging import Paging, RowPages
 from service.kernels.quantized import Fp8Products, QuantizedWeight
@@ -122,13 +122,9 @@ class Decoder:
             new_cache.append(new_layer_cache)
         return hidden.rearrange((Seq, Token, "embed")).array, self._by_part(new_cache)
 
-    def save_pages(self, cache: Cache, pages: RowPages) -> Cache:
-        """Copy pages out of a slot's row, in every layer of a group."""
-        return self._by_part(self._kernel.save(self._by_layer(cache), pages))
-
-    def restore_pages(self, cache: Cache, pages: RowPages) -> Cache:
-        """Copy pages into a slot's row, in every layer of a group."""
-        return self._by_part(self._kernel.restore(self._by_layer(cache), pages))
+    def copy_pages(self, kind: CopyKind, contexts: range, cache: Cache, pages: RowPages) -> Cache:
+        """Copy pages of a slot, in every layer of a group."""
+        return self._by_part(self._kernel.copy_pages(kind, self._by_layer(cache), pages, contexts))
 
     def logits(self, weights: Weights, hidden: Float[Array, "sample hidden"]) -> Float[Array, "sample vocab"]:
         """Return float32 logits of hidden states after the last layer group."""

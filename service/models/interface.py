@@ -12,7 +12,7 @@ import jax
 import numpy as np
 from jaxtyping import Array, Float, Int
 
-from service.kernels.cache_layout import CacheLayout
+from service.kernels.cache_layout import CacheLayout, CopyKind
 from service.kernels.paging import Paging, RowPages
 from service.models.weight_spec import WeightSpec
 
@@ -98,12 +98,11 @@ class PagedDecoder(Protocol):
         """Run a group's layers; the returned cache holds the tokens."""
         ...
 
-    def save_pages(self, cache: Cache, pages: RowPages) -> Cache:
-        """Copy pages out of a slot's row, in every layer of a group. Called only if the layout has a slot cache."""
-        ...
+    def copy_pages(self, kind: CopyKind, contexts: range, cache: Cache, pages: RowPages) -> Cache:
+        """Copy pages of a slot in every layer of a group, as far as they lie in some of the context blocks.
 
-    def restore_pages(self, cache: Cache, pages: RowPages) -> Cache:
-        """Copy pages into a slot's row, in every layer of a group. Called only if the layout has a slot cache."""
+        Called only if the layout has a slot cache, for its `copies`.
+        """
         ...
 
     def logits(self, weights: Weights, hidden: Float[Array, "sample hidden"]) -> Float[Array, "sample vocab"]:

@@ -2,7 +2,8 @@
 
 import numpy as np
 
-from service.engine.shapes import CopyKind, StepKind
+from service.engine.shapes import StepKind
+from service.kernels.cache_layout import CopyKind
 
 NEVER_WRITTEN = 41  # not 0: a position that was never written must show
 

@@ -26,6 +26,7 @@ from service.engine.steps.names import (
     sufficient_names,
 )
 from service.engine.steps.programs import engine_programs
+from service.kernels.cache_layout import CopyKind
 from tests.engine.schedule.scheduling import make_request, make_scheduler, step
 
 SIZES = st.integers(1, 6).map(lambda power: 2**power)
@@ -272,7 +273,10 @@ def test_the_order_of_compiling_has_every_program_once_and_what_suffices_first(m
     assert order[: len(first)] == first
     copies = copy_names(shapes, distinct(groups))
     all_slots = max(shapes.decode_grid)
-    wide = [n for n in step_names(StepKind.DECODE, all_slots, distinct(groups)) if n not in first]
+    wide = [
+        *copy_names(shapes, distinct(groups), CopyKind.EXTRACT),
+        *(n for n in step_names(StepKind.DECODE, all_slots, distinct(groups)) if n not in first),
+    ]
     assert order[len(first) : len(first) + len(wide)] == wide
     occasional = occasional_names(shapes, [1, all_slots.num_seqs])
     begin = len(first) + len(wide)

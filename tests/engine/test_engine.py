@@ -114,7 +114,7 @@ def test_a_request_that_waits_too_long_is_ended_before_a_step_runs_for_it_and_on
     engine = start_engine(runner, metrics)
 
     async def main():
-        over = QueueDeadline(time.perf_counter() + 0.01, 0.5)
+        over = QueueDeadline(time.perf_counter() + 0.05, 0.5)
         running = [submit(engine, str(i), max_tokens=40, queue_deadline=over) for i in range(SHAPES.num_slots)]
         begun = [await anext(aiter(stream)) for stream in running]
         waiting = submit(engine, "waiting", queue_deadline=QueueDeadline(time.perf_counter(), 0.5))

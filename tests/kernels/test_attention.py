@@ -8,13 +8,13 @@ import numpy as np
 import pytest
 
 from service.kernels.attention import Scoring
-from service.kernels.cache_layout import CacheLayout
+from service.kernels.cache_layout import CacheLayout, CopyKind
 from service.kernels.cpu import RowAttention
 from service.kernels.paging import Paging, RowPages
 from service.kernels.reference import PagedReference
 from tests.tolerances import SAME_ATTENTION_ATOL
 
-LAYOUT = CacheLayout(num_pages=48, page_size=4, slot_sizes=(1, 3, 5), context_sizes=(8, 20, 36))
+LAYOUT = CacheLayout(num_pages=48, page_size=4, slot_sizes=(1, 3, 5), context_sizes=(8, 20, 36), has_slot_cache=True)
 NUM_KV_HEADS, GROUP, HEAD_DIM = 2, 3, 8
 PAGES_PER_SLOT = LAYOUT.context_sizes[-1] // LAYOUT.page_size
 CHUNKS = (4, 12)
@@ -48,6 +48,12 @@ def compiled_attend(kernel, scoring):
     return jax.jit(functools.partial(kernel.attend, scoring=scoring))
 
 
+@functools.cache
+def compiled_copy(kernel, kind):
+    """Compile each copy once for all tests."""
+    return jax.jit(functools.partial(kernel.copy_pages, kind, contexts=range(len(LAYOUT.context_sizes))))
+
+
 class Both:
     """A kernel and the reference, fed alike."""
 
@@ -59,14 +65,33 @@ class Both:
             for k in self.kernels
         ]
         self.attend = [compiled_attend(k, scoring) for k in self.kernels]
+        self.in_prefill_row = None  # the slot whose tokens it holds
         self.random = np.random.RandomState(5)
         self.lengths = [0] * LAYOUT.num_slots
         # A slot's pages in no order, so that a mistake in either index shows.
         self.pages = self.random.permutation(LAYOUT.num_pages)[: LAYOUT.num_slots * PAGES_PER_SLOT]
         self.pages = self.pages.reshape(LAYOUT.num_slots, PAGES_PER_SLOT)
 
+    def copy(self, kind: CopyKind, slot: int, pages: range) -> None:
+        """Copy some of a slot's pages in the kernel's cache; the reference reads the pages in place."""
+        ids = np.full(PAGES_PER_SLOT, LAYOUT.num_pages, np.int32)
+        ids[: len(pages)] = self.pages[slot, pages.start : pages.stop]
+        row_pages = RowPages(*(jnp.asarray(part, jnp.int32) for part in (slot, pages.start, ids)))
+        [self.caches[1]] = compiled_copy(self.kernels[1], kind)([self.caches[1]], row_pages)
+
+    def prefill(self, width: int, slot: int, count: int) -> None:
+        """Run a step of one prompt, with the copies that an engine makes."""
+        begin = self.lengths[slot]
+        if begin and self.in_prefill_row != slot:
+            self.copy(CopyKind.EXTRACT, slot, range(-(-begin // LAYOUT.page_size)))
+        self.step(width, {0: (slot, count)}, num_rows=1)
+        self.in_prefill_row = slot
+        self.copy(CopyKind.INSERT, slot, range(begin // LAYOUT.page_size, -(-self.lengths[slot] // LAYOUT.page_size)))
+
     def step(self, width: int, rows: dict[int, tuple[int, int]], num_rows: int) -> None:
         """Run one step; `rows` says for a row its slot and its number of tokens."""
+        if self.in_prefill_row in {slot for slot, _ in rows.values()}:
+            self.in_prefill_row = None  # the slot gets what the prefill row has not
         start, num_tokens = np.zeros(num_rows, np.int32), np.zeros(num_rows, np.int32)
         slots = np.full(num_rows, LAYOUT.num_slots, np.int32)
         reach = max(self.lengths[slot] + count for slot, count in rows.values())
@@ -119,7 +144,7 @@ def run_steps(both: Both, slot_sizes: tuple[int, ...], num_steps: int) -> None:
             slot = both.random.randint(LAYOUT.num_slots)
             if both.lengths[slot] + width > LAYOUT.context_sizes[-1]:
                 both.lengths[slot] = 0  # the next owner of the slot; what the last one left must not show
-            both.step(width, {0: (slot, both.random.randint(1, width + 1))}, num_rows=1)
+            both.prefill(width, slot, both.random.randint(1, width + 1))
         else:
             num_rows = int(both.random.choice(slot_sizes))
             active = [s for s in range(num_rows) if both.random.rand() < 0.7] or [0]
@@ -129,22 +154,28 @@ def run_steps(both: Both, slot_sizes: tuple[int, ...], num_steps: int) -> None:
             both.step(1, {slot: (slot, 1) for slot in active}, num_rows=num_rows)
 
 
+@pytest.mark.parametrize("name", KERNELS)
+def test_prompts_of_one_step_are_computed_in_their_slots(name):
+    both = Both(KERNELS[name], PLAIN)
+    both.step(12, {0: (3, 12), 1: (0, 5)}, num_rows=3)  # with a row of padding
+    both.step(12, {0: (0, 9), 1: (2, 3), 2: (3, 12)}, num_rows=3)
+    both.prefill(4, 3, 2)  # alone from here on, in the prefill row
+    both.step(1, {slot: (slot, 1) for slot in (0, 2, 3)}, num_rows=5)
+
+
 @pytest.mark.parametrize("dtype", ["float32", pytest.param("int8", marks=pytest.mark.slow)])
 @pytest.mark.parametrize("name", KERNELS)
 def test_a_prefix_copied_through_pages_gives_what_the_original_gives(name, dtype):
     kernel = KERNELS[name]
     both = Both(kernel, PLAIN, dtype=dtype)
-    both.step(12, {0: (1, 11)}, num_rows=1)
-    both.step(12, {0: (1, 9)}, num_rows=1)
-    # Three of the five pages that slot 1 has filled, with padding in the copies; the reference shares them in place.
-    number = lambda value: jnp.asarray(value, jnp.int32)  # noqa: E731
-    pages = jnp.asarray([*both.pages[1, 1:3], LAYOUT.num_pages, LAYOUT.num_pages], jnp.int32)
-    first = jnp.asarray([both.pages[1, 0]], jnp.int32)
-    layers = jax.jit(kernel.save)([both.caches[1]], RowPages(number(1), number(1), pages))
-    layers = jax.jit(kernel.save)(layers, RowPages(number(1), number(0), first))
-    layers = jax.jit(kernel.restore)(layers, RowPages(number(4), number(0), first))
-    [both.caches[1]] = jax.jit(kernel.restore)(layers, RowPages(number(4), number(1), pages))
+    both.prefill(12, 1, 11)
+    both.prefill(12, 1, 9)
+    # Three of the five pages that slot 1 has filled; the reference shares them in place.
+    both.copy(CopyKind.SAVE, 1, range(1, 3))
+    both.copy(CopyKind.SAVE, 1, range(1))
     both.pages[4, :3] = both.pages[1, :3]
+    both.copy(CopyKind.RESTORE, 4, range(1))
+    both.copy(CopyKind.RESTORE, 4, range(1, 3))
     both.lengths[4] = 3 * LAYOUT.page_size
-    both.step(4, {0: (4, 3)}, num_rows=1)
+    both.prefill(4, 4, 3)
     both.step(1, {1: (1, 1), 4: (4, 1)}, num_rows=5)

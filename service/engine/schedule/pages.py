@@ -20,7 +20,7 @@ from collections.abc import Sequence as Tokens
 from dataclasses import dataclass
 
 from service.engine.schedule.sequence import Sequence
-from service.engine.shapes import CopyKind
+from service.kernels.cache_layout import CopyKind
 
 KEY_BYTES = 16
 # Random for each process, so that an attacker cannot construct two texts whose keys collide.

@@ -10,13 +10,15 @@ adjust-…, logprobs-…            the parts of sampling that only some request
                                 a prompt take those of sampled tokens, a few positions at a time
 set-options                     for the sequences of a prefill step
 count-tokens                    for sequences with penalties
-save-…, restore-…               between slots and pages, where each slot has a cache; one for each kind of layer group
+save, restore, insert, extract  copies where each slot has a cache; one for each kind of layer group, the last two also
+                                for each context block; see `CopyKind`
 """
 
 from collections.abc import Iterable, Sequence
 from enum import StrEnum
 
-from service.engine.shapes import Bucket, CopyKind, EngineShapes, StepKind, sufficient_buckets
+from service.engine.shapes import Bucket, EngineShapes, StepKind, sufficient_buckets
+from service.kernels.cache_layout import CopyKind
 from service.models.interface import LayerGroup
 
 INITIAL_SLOTS = "initial-slots"
@@ -55,9 +57,10 @@ def sampling_name(part: SamplingPart, num_seqs: int) -> str:
     return f"{part}-seqs{num_seqs}"
 
 
-def copy_name(kind: CopyKind, group: LayerGroup) -> str:
+def copy_name(kind: CopyKind, contexts: range, group: LayerGroup) -> str:
     """Name a copy of pages of a layer group."""
-    return f"{kind}-{group.kind}"
+    block = "" if kind.has_pages else f"-context{contexts.start}"
+    return f"{kind}{block}-{group.kind}"
 
 
 def distinct(groups: Sequence[LayerGroup]) -> list[LayerGroup]:
@@ -70,11 +73,14 @@ def cache_names(part: int, kinds: Sequence[LayerGroup]) -> list[str]:
     return [initial_cache_name(group, part) for group in kinds]
 
 
-def copy_names(shapes: EngineShapes, kinds: Sequence[LayerGroup]) -> list[str]:
-    """Name the copies between slots and pages, which only a cache per slot needs."""
-    if not shapes.has_slot_cache:
-        return []
-    return [copy_name(kind, group) for kind in CopyKind for group in kinds]
+def copy_names(shapes: EngineShapes, kinds: Sequence[LayerGroup], *only: CopyKind) -> list[str]:
+    """Name the copies, or those of some kinds, which only a cache per slot needs."""
+    return [
+        copy_name(kind, contexts, group)
+        for kind, contexts in shapes.layout.copies
+        if not only or kind in only
+        for group in kinds
+    ]
 
 
 def step_names(kind: StepKind, bucket: Bucket, groups: Sequence[LayerGroup]) -> list[str]:
@@ -106,7 +112,7 @@ def sufficient_names(shapes: EngineShapes, groups: Sequence[LayerGroup]) -> list
     num_contexts = len(shapes.layout.context_sizes) if shapes.has_slot_cache else 1  # no pages of cached prefixes
     caches = [name for part in range(num_contexts) for name in cache_names(part, kinds)]
     steps = [name for kind, bucket in sufficient_buckets(shapes) for name in step_names(kind, bucket, kinds)]
-    return list(dict.fromkeys([*steps, INITIAL_SLOTS, *caches]))
+    return list(dict.fromkeys([*steps, INITIAL_SLOTS, *caches, *copy_names(shapes, kinds, CopyKind.INSERT)]))
 
 
 def compile_order(shapes: EngineShapes, groups: Sequence[LayerGroup]) -> list[str]:
@@ -120,6 +126,7 @@ def compile_order(shapes: EngineShapes, groups: Sequence[LayerGroup]) -> list[st
     counts = dict.fromkeys(bucket.num_seqs for _, bucket in sufficient_buckets(shapes)) | {all_slots.num_seqs: None}
     soon = [
         *sufficient_names(shapes, groups),
+        *copy_names(shapes, kinds, CopyKind.EXTRACT),  # if prompts alternate, for which there must be two slots
         *step_names(StepKind.DECODE, all_slots, kinds),
         *occasional_names(shapes, counts),
         COUNT_TOKENS,
@@ -136,6 +143,7 @@ def first_names(shapes: EngineShapes, groups: Sequence[LayerGroup]) -> list[str]
         INITIAL_SLOTS,
         *cache_names(0, kinds),
         *step_names(StepKind.PREFILL, next(iter(shapes.prefill_grid)), kinds),
+        *copy_names(shapes, kinds, CopyKind.INSERT)[: len(kinds)],
     ]
 
 

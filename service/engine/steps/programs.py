@@ -8,7 +8,7 @@ import jax
 import numpy as np
 
 from service.compile.program import Program
-from service.engine.shapes import Bucket, CopyKind, EngineShapes, StepKind
+from service.engine.shapes import Bucket, EngineShapes, StepKind
 from service.engine.steps.inputs import (
     AdjustInputs,
     ChooseInputs,
@@ -39,14 +39,13 @@ from service.engine.steps.step import (
     SlotState,
     adjust_step,
     choose_step,
+    copy_pages,
     count_step,
     embed_tokens,
     initial_slots,
     logits_step,
     logprobs_step,
-    restore_pages,
     run_layer_group,
-    save_pages,
     set_options,
 )
 from service.models.interface import Cache, LayerGroup, LayerGroupInputs, PagedDecoder
@@ -138,12 +137,11 @@ class _EnginePrograms:
         ]
         copies = [
             self._program(
-                copy_name(kind, group),
-                functools.partial(function, self._model),
+                copy_name(kind, contexts, group),
+                functools.partial(copy_pages, self._model, kind, contexts),
                 ((), cache, empty_copy(self._shapes)),
             )
-            for kind, function in ((CopyKind.SAVE, save_pages), (CopyKind.RESTORE, restore_pages))
-            if self._shapes.has_slot_cache
+            for kind, contexts in self._shapes.layout.copies
         ]
         return [*layers, *copies]
 

@@ -29,6 +29,7 @@ from service.engine.steps.inputs import (
 )
 from service.engine.steps.logprobs import pack_logprobs
 from service.engine.steps.sampling import SamplingState, adjust_logits, count_tokens
+from service.kernels.cache_layout import CopyKind
 from service.kernels.paging import RowPages
 from service.models.interface import Cache, LayerGroup, LayerGroupInputs, PagedDecoder, Weights
 
@@ -93,14 +94,11 @@ def run_layer_group(
     return cache, GroupOutputs(hidden, jnp.take_along_axis(hidden, last, axis=1))
 
 
-def save_pages(model: PagedDecoder, _: Any, cache: Cache, copy: CopyInputs) -> tuple[Cache, None]:
-    """Copy neighbouring pages out of a slot's row, in the layers of a group."""
-    return model.save_pages(cache, RowPages(*(jnp.asarray(a) for a in copy))), None
-
-
-def restore_pages(model: PagedDecoder, _: Any, cache: Cache, copy: CopyInputs) -> tuple[Cache, None]:
-    """Copy the pages of a cached prefix into a slot's row, in the layers of a group."""
-    return model.restore_pages(cache, RowPages(*(jnp.asarray(a) for a in copy))), None
+def copy_pages(
+    model: PagedDecoder, kind: CopyKind, contexts: range, _: Any, cache: Cache, copy: CopyInputs
+) -> tuple[Cache, None]:
+    """Copy neighbouring pages of a slot, in the layers of a group."""
+    return model.copy_pages(kind, contexts, cache, RowPages(*(jnp.asarray(a) for a in copy))), None
 
 
 def set_options(_: Weights, slots: SlotState, inputs: OptionInputs) -> tuple[SlotState, None]:

@@ -4,7 +4,8 @@ import pytest
 
 from service.engine.request import FinishReason, Sampling, StepLogprobs, TokenLogprobs
 from service.engine.schedule.pages import PageIntegrityError
-from service.engine.shapes import CopyKind, StepKind
+from service.engine.shapes import StepKind
+from service.kernels.cache_layout import CopyKind
 from tests.engine.schedule.scheduling import make_request, make_scheduler, step
 
 

@@ -3,7 +3,7 @@
 import pytest
 
 from service.engine.request import FinishReason, Request, StepLogprobs, TokenEvent, TokenLogprobs
-from service.engine.shapes import CopyKind
+from service.kernels.cache_layout import CopyKind
 from tests.engine.schedule.scheduling import make_request, make_scheduler, step
 
 

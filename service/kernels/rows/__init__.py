@@ -1,0 +1,1 @@
+"""The cache on a CPU: a row of positions per slot, and the copies within it."""

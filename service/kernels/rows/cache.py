@@ -1,0 +1,174 @@
+"""The cache on a CPU: a row of positions per slot, cut into blocks, so that no step copies keys or values.
+
+XLA on a CPU copies every gathered or sliced operand before it multiplies, which costs more than the multiplication. So
+nothing is gathered or sliced: the cache of a layer is cut at the same borders as steps, and a step reads whole blocks.
+
+                 positions 0..255      256..1023         1024..4095
+    slot  0      block [0][0]          block [0][1]      block [0][2]         decode of slot 0, context up to 1024:
+    slots 1..3   block [1][0]          block [1][1]      block [1][2]         blocks [0][0] and [0][1], in place
+    slots 4..15  block [2][0]          block [2][1]      block [2][2]
+    prefill row  block [3][0]          block [3][1]      block [3][2]
+
+A prefill step of one sequence computes it in the prefill row, so that its program is the same for every slot: one that
+finds the slot among the groups takes three times as long to compile. Copies then insert what it computed into the row
+of the slot. A step of several sequences, of which there are few programs, computes each in its slot.
+
+Keys have positions innermost, values have dimensions innermost: both products then run along memory. Pages, where
+other sequences find a prefix, are copies in addition to the rows.
+"""
+
+import functools
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Bool, DTypeLike, Int, Num
+
+from service.kernels.cache_layout import CacheLayout, spans
+from service.kernels.kv import KV, has_scales
+from service.kernels.paging import Paging
+
+# The keys and values of some slots at some positions: keys [slot, kv_head, head_dim, position], values
+# [slot, kv_head, position, head_dim], scales [slot, kv_head, 1, position]; of one slot without the first axis.
+Block = KV
+Pages = KV  # of one layer, in addition to its rows, with pages instead of slots
+POSITION_AXES = (3, 2, 3, 3)  # of a block
+
+Rows = tuple[tuple[Block, ...], ...]  # [slot group][context block]; the last group is the prefill row
+
+# For each context size the blocks of every group, and then the pages. Each is made when a step first reaches it.
+RowCache = tuple[Any, ...]
+
+
+@dataclass(frozen=True)
+class SlotRows:
+    """The cache operations of an `AttentionKernel` that keeps a row of positions per slot."""
+
+    layout: CacheLayout
+
+    kv_head_axis: ClassVar[int] = 1
+
+    @property
+    def slot_spans(self) -> list[tuple[int, int]]:
+        """The first slot of each slot group, and the one after its last."""
+        return spans(self.layout.slot_sizes)
+
+    def initial_cache(self, layout: CacheLayout, *, num_kv_heads: int, head_dim: int, dtype: DTypeLike) -> RowCache:
+        """Return empty rows and pages."""
+
+        def empty(number: int, num_positions: int) -> Block:
+            keys = jnp.zeros((number, num_kv_heads, head_dim, num_positions), dtype)
+            block = Block(keys, jnp.zeros((number, num_kv_heads, num_positions, head_dim), dtype))
+            if not has_scales(dtype):
+                return block
+            scales = jnp.zeros((number, num_kv_heads, 1, num_positions), jnp.float32)
+            return Block(*block[:2], scales, jnp.zeros_like(scales))
+
+        sizes = [*(last - first for first, last in spans(layout.slot_sizes)), 1]
+        contexts = tuple(
+            tuple(empty(size, end - begin) for size in sizes) for begin, end in spans(layout.context_sizes)
+        )
+        return (*contexts, empty(layout.num_pages, layout.page_size))
+
+    def touched(self, paging: Paging) -> list[tuple[int, int]]:
+        """Return the spans of the context blocks that a step of this page table's width can reach."""
+        reach = paging.page_table.shape[1] * self.layout.page_size
+        return [span for span in spans(self.layout.context_sizes) if span[0] < reach]
+
+    def write_to_slot(
+        self, groups: list[list[Block]], number: int, run: KV, *, slot: Int[Array, ""], start: Int[Array, ""]
+    ) -> None:
+        """Write consecutive tokens into a context block of their slot's group; see `write_run`."""
+        for index, (first, last) in enumerate(self.slot_spans):
+            is_here = (slot >= first) & (slot < last)
+            local = jnp.clip(slot - first, 0, last - first - 1)
+            groups[index][number] = write_run(groups[index][number], run, start, is_here, row=local)
+
+    def row_of_slot(self, groups: Sequence[Sequence[Block]], number: int, slot: Int[Array, ""]) -> Block:
+        """Return one slot's part of a context block."""
+        found = None
+        for index, (first, last) in enumerate(self.slot_spans):
+            local = jnp.clip(slot - first, 0, last - first - 1)
+            row = groups[index][number].map(functools.partial(_row_of, row=local))
+            is_here = (slot >= first) & (slot < last)
+            found = row if found is None else row.map(functools.partial(jnp.where, is_here), found)
+        assert found is not None, "a layout has at least one group of slots"
+        return found
+
+
+def rows_of(cache: RowCache) -> Rows:
+    """Return a cache's blocks by slot group and then by context."""
+    return tuple(zip(*cache[:-1], strict=True))
+
+
+def with_rows(cache: RowCache, rows: Sequence[Sequence[Block]]) -> RowCache:
+    """Return a cache with new blocks and the same pages."""
+    return (*zip(*rows, strict=True), cache[-1])
+
+
+def write_run(
+    block: Block, tokens: KV, start: Int[Array, ""], is_here: Bool[Array, ""], *, row: Int[Array, ""] | int = 0
+) -> Block:
+    """Write consecutive tokens, in the axes of a block without slots, into one of a block's rows.
+
+    Args:
+        block: the part of the rows that begins at position 0.
+        tokens: as far as they lie within the block, they are written.
+        start: position of the first token; negative if it lies before the block.
+        is_here: False to write nothing.
+        row: of the block.
+    """
+    return block.map(functools.partial(_write_window, row=row, start=start, is_here=is_here), tokens, POSITION_AXES)
+
+
+def write_column(block: Block, tokens: KV, positions: Int[Array, " slot"], size: int) -> Block:
+    """Write one token per slot, as [slot, kv_head, head_dim]; a position outside the block is dropped."""
+    if len(positions) == 1:
+        # XLA turns a scatter into one slot into an update per reader, each on a copy of the block. A window of one
+        # token behind a barrier stays a single update in place.
+        columns = tokens.map(lambda token, axis: jnp.expand_dims(token[0], axis - 1), POSITION_AXES)
+        return jax.lax.optimization_barrier(write_run(block, columns, positions[0], positions[0] >= 0))
+    rows = jnp.arange(len(positions), dtype=jnp.int32)
+    inside = jnp.where((positions >= 0) & (positions < size), positions, size)
+
+    def scatter(old: Array, new: Array, axis: int) -> Array:
+        place = old.at[rows, :, :, inside] if axis == 3 else old.at[rows, :, inside]
+        return place.set(new.astype(old.dtype), mode="drop")
+
+    return block.map(scatter, tokens, POSITION_AXES)
+
+
+def _write_window(
+    block: Num[Array, "row a b c"],
+    chunk: Num[Array, "a p q"],
+    axis: int,
+    *,
+    row: Int[Array, ""] | int,
+    start: Int[Array, ""],
+    is_here: Bool[Array, ""],
+) -> Num[Array, "row a b c"]:
+    """Write a run of tokens as far as it lies within the block.
+
+    A window as long as the run is read, merged and written back, so the cost does not depend on the block's size. The
+    run's padding overwrites positions after its last token only, which are written again before they are read.
+    """
+    width, size = chunk.shape[axis - 1], block.shape[axis]
+    length = min(width, size)
+    window_start = jnp.clip(start, 0, size - length)
+    offsets = tuple(row if a == 0 else (window_start if a == axis else 0) for a in range(4))
+    extent = tuple(1 if a == 0 else (length if a == axis else block.shape[a]) for a in range(4))
+    old = jax.lax.dynamic_slice(block, offsets, extent)
+    # Token t of the run belongs to position start + t: read it from a run that is padded on both sides.
+    padding = [(width, width) if a == axis - 1 else (0, 0) for a in range(3)]
+    shift = jnp.clip(window_start - start + width, 0, 3 * width - length)
+    run = jax.lax.dynamic_slice_in_dim(jnp.pad(chunk, padding), shift, length, axis - 1)[None]
+    positions = window_start + jnp.arange(length, dtype=jnp.int32)
+    is_new = is_here & (positions >= start) & (positions < start + width)
+    is_new = is_new.reshape([-1 if a == axis else 1 for a in range(4)])
+    return jax.lax.dynamic_update_slice(block, jnp.where(is_new, run.astype(block.dtype), old), offsets)
+
+
+def _row_of(block: Num[Array, "row a b c"], row: Int[Array, ""]) -> Num[Array, "a b c"]:
+    return jax.lax.dynamic_index_in_dim(block, row, 0, keepdims=False)

@@ -1,0 +1,92 @@
+"""Copies of pages within a CPU's cache: between the slots' rows and pages, and between them and the prefill row.
+
+Each copy loops over as many pages as it has, once for every block that they may lie in, so that it costs no more than
+its bytes and every array is updated in place.
+"""
+
+import functools
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Int
+
+from service.kernels.cache_layout import CacheLayout, CopyKind, spans
+from service.kernels.paging import RowPages
+from service.kernels.rows.cache import POSITION_AXES, Block, RowCache, rows_of, with_rows
+
+type _Place = tuple[Int[Array, ""] | int, Int[Array, ""] | int]  # index along an array's first axis, and position
+
+
+def copy_pages(
+    layout: CacheLayout, kind: CopyKind, layers: Sequence[RowCache], pages: RowPages, contexts: range
+) -> list[RowCache]:
+    """Copy a slot's pages in every layer, as far as they lie in some of the context blocks."""
+    rows, saved = [[list(group) for group in rows_of(cache)] for cache in layers], [cache[-1] for cache in layers]
+    for part in _parts(layout, kind, pages, contexts):
+        in_slots = [of_layer[part.group][part.context] for of_layer in rows]
+        in_prefill_row = [of_layer[-1][part.context] for of_layer in rows]
+        outside = saved if kind.has_pages else in_prefill_row
+        sources, targets = (in_slots, outside) if kind.leaves_slot else (outside, in_slots)
+        copy_page = functools.partial(_copy_page, part, sources)
+        copied = jax.lax.fori_loop(part.begin, part.end, copy_page, targets)
+        if kind is CopyKind.SAVE:
+            saved = copied
+            continue
+        group = -1 if kind is CopyKind.EXTRACT else part.group
+        for of_layer, block in zip(rows, copied, strict=True):
+            of_layer[group][part.context] = block
+    return [(*with_rows(cache, of_layer)[:-1], kept) for cache, of_layer, kept in zip(layers, rows, saved, strict=True)]
+
+
+class _Part(NamedTuple):
+    """The pages of a copy that lie in one block. One loop copies them, and runs for no other slot or position."""
+
+    kind: CopyKind
+    page_size: int
+    group: int
+    context: int
+    ids: Int[Array, " page"]  # of the whole copy
+    slot: Int[Array, ""]  # within the block
+    start: Int[Array, ""]  # the block's position at which the copy begins; negative if that lies before the block
+    begin: Int[Array, ""]  # index of the first page in the block
+    end: Int[Array, ""]  # index after that of the last page in the block
+
+    def places(self, index: Int[Array, ""]) -> tuple[_Place, _Place]:
+        """Return where a page is read, and where it is written."""
+        position = self.start + index * self.page_size
+        in_slot = (self.slot, position)
+        outside = (self.ids[index], 0) if self.kind.has_pages else (0, position)
+        return (in_slot, outside) if self.kind.leaves_slot else (outside, in_slot)
+
+
+def _parts(layout: CacheLayout, kind: CopyKind, pages: RowPages, contexts: range) -> Iterator[_Part]:
+    num_copied = jnp.sum(pages.ids < layout.num_pages, dtype=jnp.int32)
+    for group, (first_slot, end_slot) in enumerate(spans(layout.slot_sizes)):
+        is_here = (pages.slot >= first_slot) & (pages.slot < end_slot)
+        slot = jnp.clip(pages.slot - first_slot, 0, end_slot - first_slot - 1)
+        for context in contexts:
+            span = spans(layout.context_sizes)[context]
+            borders = [position // layout.page_size - pages.first for position in span]
+            begin, end = (jnp.clip(border, 0, num_copied) for border in borders)
+            start = pages.first * layout.page_size - span[0]
+            end = jnp.where(is_here, end, begin)
+            yield _Part(kind, layout.page_size, group, context, pages.ids, slot, start, begin, end)
+
+
+def _copy_page(part: _Part, sources: list[Block], index: Int[Array, ""], targets: list[Block]) -> list[Block]:
+    """Copy one page of every layer."""
+    source_place, target_place = part.places(index)
+
+    def copied(source: Array, target: Array, axis: int) -> Array:
+        extent = tuple(1 if a == 0 else (part.page_size if a == axis else source.shape[a]) for a in range(4))
+        page = jax.lax.dynamic_slice(source, _offsets(source_place, axis), extent)
+        return jax.lax.dynamic_update_slice(target, page, _offsets(target_place, axis))
+
+    return [source.map(copied, target, POSITION_AXES) for source, target in zip(sources, targets, strict=True)]
+
+
+def _offsets(place: _Place, axis: int) -> tuple[Int[Array, ""] | int, ...]:
+    first, position = place
+    return tuple(first if a == 0 else (position if a == axis else 0) for a in range(4))
