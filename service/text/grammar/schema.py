@@ -14,6 +14,7 @@ from urllib.parse import unquote
 from service.errors import InvalidParameter
 from service.text.grammar import formats, keywords
 from service.text.grammar.patterns import rewritten
+from service.text.grammar.ranges import unenforced_bounds
 
 MAX_SCHEMA_BYTES = 128 * 1024
 MAX_DEPTH = 64
@@ -98,6 +99,10 @@ class _Reader:
                 remedy = keywords.REMEDIES.get(keyword, "Leave it out, and check the answer yourself.")
                 raise _invalid(where, f"the keyword '{keyword[:MAX_ECHOED_CHARS]}' cannot be enforced. {remedy}")
         self._check_distinct_names(kept, path)
+        for bound in unenforced_bounds(kept):
+            raise _invalid(
+                f"{path}.{bound}", "it cannot be enforced in a range that ends before the next integer. Widen the range"
+            )
         return kept | ({"allOf": kept.get("allOf", []) + formats_as_patterns} if formats_as_patterns else {})
 
     @staticmethod

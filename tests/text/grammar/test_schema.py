@@ -18,6 +18,9 @@ def nested(depth):
     ("part", "path"),
     [
         ({"uniqueItems": True}, "uniqueItems"),
+        ({"type": "number", "exclusiveMinimum": 2, "maximum": 2.5}, "exclusiveMinimum"),
+        ({"type": "number", "exclusiveMinimum": -0.5, "exclusiveMaximum": 0}, "exclusiveMaximum"),
+        ({"allOf": [{"exclusiveMaximum": 0}, {"minimum": -0.5}]}, "allOf[0].exclusiveMaximum"),
         ({"not": {}}, "not"),
         ({"if": {}, "then": {}}, "if"),
         ({"contains": {}}, "contains"),
@@ -112,6 +115,20 @@ def test_annotations_and_keywords_that_constrain_nothing_are_left_out():
         "discriminator": {"propertyName": "kind"}, "x-order": 3, "type": "integer",
     }  # fmt: skip
     assert reduced(whole, "field") == {"type": "integer"}
+
+
+@pytest.mark.parametrize(
+    "schema",
+    [
+        {"exclusiveMinimum": 0, "maximum": 1},
+        {"exclusiveMinimum": 0, "exclusiveMaximum": 1},
+        {"minimum": 0, "maximum": 0.5},
+        {"exclusiveMinimum": 0.5, "maximum": 0.75},
+        {"minimum": -1, "exclusiveMaximum": 0},
+    ],
+)
+def test_a_range_is_kept_if_it_holds_an_integer_or_leaves_none_out(schema):
+    assert reduced(schema, "field") == schema
 
 
 def test_a_schema_that_is_a_boolean_is_kept():
