@@ -64,7 +64,7 @@ def test_a_warm_start_loads_before_its_first_token_what_that_needs_and_the_rest_
     loaded = [s for s in warm["spans"] if s["phase"] == "executables" and s["part"] not in ("", "find bundle")]
     before = {s["part"].partition("-")[0] for s in loaded if s["begin_s"] < warm["first_token_s"]}
     after = {s["part"].partition("-")[0] for s in loaded if s["begin_s"] >= warm["first_token_s"]}
-    assert before == {"initial", "embed", "prefill", "set", "logits", "choose"}
+    assert before == {"initial", "embed", "prefill", "set", "logits", "choose", "insert"}
     assert {"decode", "restore", "count", "adjust", "prefill"} <= after
 
 

@@ -11,6 +11,7 @@ import uvicorn
 
 from service.api.batch.batches import Batches
 from service.api.batch.files import Files
+from service.api.openapi.admin import admin_paths
 from service.api.openapi.operations import OPERATIONS
 from service.errors import NotReady
 from service.observability.metrics import Metrics
@@ -79,8 +80,8 @@ class Site:
 
     @property
     def num_operations(self):
-        """How many operations the API has."""
-        return len(OPERATIONS)
+        """How many operations the API has, the operator's included."""
+        return len(OPERATIONS) + sum(map(len, admin_paths().values()))
 
     @property
     def engine(self):
