@@ -77,7 +77,7 @@ def end_quick_imports() -> None:
 
 
 def collect_unloaded() -> None:
-    """Free what a model leaves in cycles of references, such as its executables; takes 0.1 to 0.25 s of the GIL.
+    """Free what a model leaves in cycles of references, such as its executables; holds the GIL for up to 0.25 s.
 
     The model may be frozen, together with all that existed when the start of it or of a later one ended.
     """

@@ -10,7 +10,7 @@ nothing is gathered or sliced: the cache of a layer is cut at the same borders a
     prefill row  block [3][0]          block [3][1]      block [3][2]
 
 A prefill step of one sequence computes it in the prefill row, so that its program is the same for every slot: one that
-finds the slot among the groups takes three times as long to compile. Copies then insert what it computed into the row
+finds the slot among the groups takes twice as long to compile. Copies then insert what it computed into the row
 of the slot. A step of several sequences, of which there are few programs, computes each in its slot.
 
 Keys have positions innermost, values have dimensions innermost: both products then run along memory. Pages, where
