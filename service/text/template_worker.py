@@ -96,6 +96,8 @@ class TemplateWorker:
             if kind in (RENDERED, REJECTED, BROKEN):
                 return kind, content
             reason = "needs too much memory"
+        except TemplateFailed as error:  # before it had compiled the template
+            reason = error.reason
         except (OSError, EOFError):
             reason = "takes too long, or has crashed"
         _end(self._processes)
@@ -130,7 +132,7 @@ class _Process:
         try:
             kind, content = self._receive(START_S)
         except (OSError, EOFError) as error:
-            raise TemplateFailed("takes too long to be compiled") from error
+            raise TemplateFailed("takes too long to be compiled, or its process has crashed") from error
         if kind == MALFORMED:
             message, line = json.loads(content)
             raise TemplateSyntaxError(message, line)

@@ -111,6 +111,12 @@ class Batches:
         stored = self.stored(owner, batch_id)
         return stored if stored is not None else batch
 
+    def begin(self, batch: Batch) -> None:
+        """Show a batch that this process runs as it is now; called on the event loop."""
+        if self.cancelled[batch.id].is_set():  # while its record was read, maybe too late for the record to say so
+            batch.moments.setdefault("cancelling", int(time.time()))
+        self.live[batch.id] = batch
+
     def interrupt(self, batch: Batch) -> None:
         """End a batch that was cancelled at once if this process runs it; called on the event loop."""
         if (cancelled := self.cancelled.get(batch.id)) is None or "cancelling" not in batch.moments:

@@ -101,7 +101,7 @@ class BatchWorker:
             cancelled = self._batches.cancelled[batch_id] = asyncio.Event()
             batch = await asyncio.to_thread(self._batches.stored, owner, batch_id)
             if batch is not None:
-                self._batches.live[batch_id] = batch
+                self._batches.begin(batch)
                 run = await asyncio.to_thread(self._prepared, batch, claim, cancelled)
                 await run.run()
                 self._count(batch)

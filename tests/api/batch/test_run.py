@@ -316,3 +316,14 @@ async def test_files_whose_time_is_over_are_deleted(tmp_path):
     assert [entry["id"] for entry in (await service.get("/v1/files")).json()["data"]] == [kept["id"]]
     service.batches.tidy()
     assert {name.split("/")[2] for name in service.batches.store.list("open/files")} == {kept["id"]}
+
+
+async def test_a_batch_that_is_cancelled_while_its_record_is_read_is_shown_as_cancelling(tmp_path):
+    service = BatchService(FolderStore(tmp_path))
+    batches, batch_id = service.batches, (await service.begin([request_line("a")]))["id"]
+    [(owner, _)] = batches.queued()
+    batches.cancelled[batch_id] = asyncio.Event()
+    read = batches.stored(owner, batch_id)
+    batches.interrupt(batches.cancel(owner, batch_id))
+    batches.begin(read)
+    assert batches.get(owner, batch_id).shown_status == "cancelling"
