@@ -1,7 +1,6 @@
-"""Rerankers whose hidden states transformers has computed: Qwen3-Reranker by its tokens, ModernBERT by its head."""
+"""Rerankers without a head, of the kind of Qwen3-Reranker: a score by two tokens, and the prompt around a pair."""
 
 import json
-import math
 
 import numpy as np
 import pytest
@@ -14,7 +13,7 @@ from service.text.pairs import PairLimits
 from service.text.tokenizer import Tokenizer
 from tests.encoder import tiny
 from tests.encoder.running import tiny_of
-from tests.parity.encoder_cases import ENCODER_CASES, tensor, texts
+from tests.parity.encoder_cases import ENCODER_CASES, texts
 from tests.parity.test_encoder_vectors import write_checkpoint
 from tests.tolerances import SAME_MODEL_ATOL
 
@@ -30,7 +29,7 @@ def case_of(name):
     return next(case for case in ENCODER_CASES if case.name == name)
 
 
-def write(folder, name, tensors=None, **config):
+def write(folder, name, **config):
     """Write the checkpoint of a case as one that generates or classifies; return the vectors of transformers."""
     case = case_of(name)
     write_checkpoint(folder, case)
@@ -38,20 +37,15 @@ def write(folder, name, tensors=None, **config):
     for file in ("modules.json", "1_Pooling/config.json"):
         (folder / file).unlink()
     stored = load_file(folder / "model.safetensors")
-    named = {f"model.{key}": value for key, value in stored.items()} | (tensors or {})
+    named = {f"model.{key}": value for key, value in stored.items()}
     save_file(named, folder / "model.safetensors")
     return stored, np.load(case.reference_path)["vectors"]
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("is_tied", [True, False])
-def test_a_score_is_the_probability_of_one_token_rather_than_another(is_tied, tmp_path):
-    case = case_of("qwen3")
-    unembed = {} if is_tied else {"lm_head.weight": tensor("lm_head.weight", (case.hub_config["vocab_size"], 32))}
-    stored, hidden = write(
-        tmp_path, "qwen3", unembed, architectures=["Qwen3ForCausalLM"], tie_word_embeddings=is_tied, **TOKENS
-    )
-    rows = stored["embed_tokens.weight"] if is_tied else unembed["lm_head.weight"]
+def test_a_score_is_the_probability_of_one_token_rather_than_another_by_tied_embeddings(tmp_path):
+    stored, hidden = write(tmp_path, "qwen3", architectures=["Qwen3ForCausalLM"], tie_word_embeddings=True, **TOKENS)
+    rows = stored["embed_tokens.weight"]
     difference = rows[tiny.VOCAB["dog"]] - rows[tiny.VOCAB["cat"]]
     model = tiny_of(tmp_path, **SMALL)
     assert model.spec.config.vector.is_score
@@ -70,21 +64,6 @@ def test_other_tokens_and_families_are_refused_by_name(config, reason, tmp_path)
     write(tmp_path, "qwen3", **config)
     with pytest.raises(UnsupportedModel, match=reason):
         tiny_of(tmp_path, **SMALL)
-
-
-@pytest.mark.slow
-def test_a_modernbert_reranker_has_a_norm_in_its_head(tmp_path):
-    head = {"head.dense.weight": tensor("head.dense.weight", (32, 32)), "head.norm.weight": tensor("head.norm", (32,))}
-    head |= {"classifier.weight": tensor("classifier.weight", (1, 32)), "classifier.bias": np.ones(1, np.float32)}
-    pooling = case_of("modernbert").pooling.split("_")[0]
-    config = {"architectures": ["ModernBertForSequenceClassification"], "id2label": {"0": "LABEL_0"}}
-    _, pooled = write(tmp_path, "modernbert", head, classifier_pooling=pooling, **config)
-    made = pooled @ head["head.dense.weight"].T
-    made = made * 0.5 * (1 + np.vectorize(math.erf)(made / math.sqrt(2)))
-    made = made - made.mean(-1, keepdims=True)
-    made = made / np.sqrt(np.square(made).mean(-1, keepdims=True) + 1e-5) * head["head.norm.weight"]
-    expected = sigmoid(made @ head["classifier.weight"].T + 1)
-    np.testing.assert_allclose(tiny_of(tmp_path, **SMALL).vectors(*texts()), expected, atol=SAME_MODEL_ATOL)
 
 
 def byte_tokenizer() -> Tokenizer:

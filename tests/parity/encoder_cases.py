@@ -36,7 +36,11 @@ _GEMMA = {
 }
 _MODERNBERT = {"num_hidden_layers": 5, "local_attention": 8, "norm_eps": 1e-5, "cls_token_id": 1, "sep_token_id": 2}
 _BERT = {"hidden_act": "gelu", "layer_norm_eps": 1e-12, "type_vocab_size": 2}
-_RERANKER = {"architectures": ["Qwen3ForSequenceClassification"], "id2label": {"0": "LABEL_0"}, "head_dim": 16}
+_XLM_ROBERTA = {"hidden_act": "gelu", "layer_norm_eps": 1e-5, "type_vocab_size": 1, "pad_token_id": 1}
+_ONE_LABEL = {"id2label": {"0": "LABEL_0"}}
+_QWEN3_RERANKER = {"architectures": ["Qwen3ForSequenceClassification"], "head_dim": 16, **_ONE_LABEL}
+# Two tokens of the tiny tokenizer.
+_SCORE_TOKENS = {"architectures": ["Qwen3ForCausalLM"], "head_dim": 16, "classifier_from_token": ["cat", "dog"]}
 
 
 @dataclass(frozen=True)
@@ -53,19 +57,37 @@ class EncoderCase:
         return {**_GEOMETRY, "model_type": self.model_type, **self.config}
 
     @property
+    def scores_by_tokens(self) -> bool:
+        return "classifier_from_token" in self.config
+
+    @property
+    def num_token_types(self) -> int:
+        """How many kinds of tokens a reranker's texts have; vectors are of texts with one kind."""
+        return self.config.get("type_vocab_size", 1) if self.pooling is None else 1
+
+    @property
+    def padding_id(self) -> int:
+        return self.hub_config["pad_token_id"]
+
+    @property
     def reference_path(self) -> Path:
         return Path(__file__).parent / "references" / f"encoder_{self.name}.npz"
 
 
-def texts() -> list[list[int]]:
+def texts(padding_id: int = 0) -> list[list[int]]:
     """Token ids of texts of several lengths, without the padding token."""
     random = np.random.RandomState(7)
-    return [random.randint(1, VOCAB_SIZE, length).tolist() for length in LENGTHS]
+    return [random.randint(padding_id + 1, VOCAB_SIZE, length).tolist() for length in LENGTHS]
+
+
+def second_from(case: EncoderCase) -> list[int]:
+    """Of each text, the first token of the second kind: its middle, or its end where the model has one kind."""
+    return [length // 2 if case.num_token_types > 1 else length for length in LENGTHS]
 
 
 def tensor(name: str, shape: tuple[int, ...]) -> np.ndarray:
     """Return a tensor by its name in the bare model: norms around one, the rest with a gain of about one."""
-    bare = re.sub(r"^(model|bert)\.", "", name)
+    bare = re.sub(r"^(model|bert|roberta)\.", "", name)
     random = np.random.RandomState(zlib.crc32(bare.encode()))
     return (random.randn(*shape) * 0.2 + (1.0 if "norm" in bare.lower() else 0.0)).astype(np.float32)
 
@@ -83,5 +105,22 @@ ENCODER_CASES = (
     EncoderCase("gemma3", "gemma3_text", "mean_tokens", _GEMMA),
     EncoderCase("modernbert", "modernbert", "cls_token", _MODERNBERT),
     EncoderCase("bert", "bert", "mean_tokens", _BERT),
-    EncoderCase("qwen3_reranker", "qwen3", None, {**_GROUPED, **_RERANKER}),
+    EncoderCase("xlm_roberta", "xlm-roberta", "cls_token", _XLM_ROBERTA),
+    EncoderCase("qwen3_reranker", "qwen3", None, {**_GROUPED, **_QWEN3_RERANKER}),
+    EncoderCase("qwen3_tokens", "qwen3", None, {**_GROUPED, **_SCORE_TOKENS}),
+    EncoderCase(
+        "bert_reranker", "bert", None, {**_BERT, **_ONE_LABEL, "architectures": ["BertForSequenceClassification"]}
+    ),
+    EncoderCase(
+        "xlm_roberta_reranker",
+        "xlm-roberta",
+        None,
+        {**_XLM_ROBERTA, **_ONE_LABEL, "architectures": ["XLMRobertaForSequenceClassification"]},
+    ),
+    EncoderCase(
+        "modernbert_reranker",
+        "modernbert",
+        None,
+        {**_MODERNBERT, **_ONE_LABEL, "architectures": ["ModernBertForSequenceClassification"]},
+    ),
 )
