@@ -47,6 +47,7 @@ FIELDS = {
     "include_usage": "Whether the last event of a stream carries the token counts.",
     "input": "What to answer: a text, or the items of the conversation so far.",
     "EmbeddingsRequest.input": "A text, token ids, or up to 2,048 of either.",
+    "input_type": "Cohere's and vLLM's: the prompt before each text, by what the texts are for.",
     "instructions": "The system's message, before the input.",
     "json": "A JSON Schema, or its text.",
     "json_object": "Whether the answer is any JSON object.",

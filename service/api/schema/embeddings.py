@@ -27,6 +27,7 @@ INPUT = {
 }
 
 type Input = str | tuple[int, ...]
+type InputType = Literal["query", "search_query", "document", "search_document", "classification", "clustering"]
 
 
 def read_inputs(value: Any, param: str = "input") -> tuple[Input, ...]:
@@ -76,11 +77,16 @@ class EmbeddingsRequest(EncoderRequest):
     dimensions: int | None = Field(default=None, ge=1, le=INT32_MAX)
     encoding_format: Literal["float", "base64"] = "float"
     prompt_name: str | None = Field(default=None, max_length=MAX_NAME_CHARS)  # sentence-transformers'
+    input_type: InputType | None = None  # Cohere's and vLLM's: the model's prompt for such texts
 
     @override
     def check_consistency(self) -> None:
-        """Refuse a text cut to nothing, and a prompt before token ids."""
+        """Refuse a text cut to nothing, two prompts, and a prompt before token ids."""
         super().check_consistency()
-        if self.prompt_name is not None and not isinstance(self.input[0], str):
-            message = "'prompt_name' contradicts 'input', which has token ids: put the prompt's tokens before them."
-            raise InvalidParameter(message, param="prompt_name")
+        names = [name for name in ("prompt_name", "input_type") if getattr(self, name) is not None]
+        if len(names) > 1:
+            message = "'input_type' contradicts 'prompt_name': each chooses the prompt. Send one of them."
+            raise InvalidParameter(message, param="input_type")
+        if names and not isinstance(self.input[0], str):
+            message = f"'{names[0]}' contradicts 'input', which has token ids: put the prompt's tokens before them."
+            raise InvalidParameter(message, param=names[0])

@@ -10,6 +10,7 @@ from service.api.dependencies import EncodingContext
 from service.api.schema.embeddings import EmbeddingsRequest, Input
 from service.api.schema.generation import unknown_token
 from service.api.served import ServedEncoder
+from service.api.vectors.prompts import prompt_of
 from service.encoder.cache import PartialRequest, keys_of
 from service.encoder.request import EncodeRequest, HiddenStates, Vectors
 from service.errors import InvalidParameter, NonFiniteVector, TextTooLong
@@ -85,7 +86,7 @@ def _token_ids(body: EmbeddingsRequest, model: ServedEncoder, param: str) -> lis
     limit, params = length_limit(body.truncate_prompt_tokens, model), _params(body.input, param)
     encoded = _given(body.input, params, model.vocab_size)
     if not encoded:
-        prompt = _prompt(body, model)
+        prompt = prompt_of(body, model.vectors)
         texts = [f"{prompt}{text}" for text in body.input]
         encoded = [tuple(ids) for ids in model.tokenizer.encode_all(texts, params=params, max_tokens=limit)]
     elif limit is not None:
@@ -124,14 +125,3 @@ def length_limit(wanted: int | None, model: ServedEncoder) -> int | None:
         message = f"Invalid 'truncate_prompt_tokens': {wanted} is over the model's maximum of {model.max_model_len}."
         raise InvalidParameter(message, param="truncate_prompt_tokens")
     return wanted
-
-
-def _prompt(body: EmbeddingsRequest, model: ServedEncoder) -> str:
-    prompts = model.vectors.prompts
-    name = body.prompt_name if body.prompt_name is not None else model.vectors.default_prompt
-    if name is None:
-        return ""
-    if name not in prompts:
-        known = f"Its prompts: {', '.join(map(repr, prompts))}." if prompts else "It has no prompts."
-        raise InvalidParameter(f"Invalid 'prompt_name': the model has no prompt {name!r}. {known}", param="prompt_name")
-    return prompts[name]

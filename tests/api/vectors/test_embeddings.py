@@ -107,6 +107,42 @@ async def test_a_prompt_of_the_model_comes_before_the_text():
     assert service.encoder.requests == [(with_prompt,), (CAT,)]
 
 
+NAMED = {"Retrieval-query": "query: ", "passage": "the ", "clustering": "red "}
+
+
+@pytest.mark.parametrize(
+    ("prompts", "input_type", "before"),
+    [
+        (NAMED, "query", ("query", ":")),
+        (NAMED, "search_query", ("query", ":")),
+        (NAMED, "document", ("the",)),
+        (NAMED, "search_document", ("the",)),
+        (NAMED, "clustering", ("red",)),
+        ({"query": "query: "}, "search_document", ()),  # documents as they are, even against a default
+    ],
+)
+async def test_an_input_type_chooses_the_prompt_of_such_texts(prompts, input_type, before):
+    service = EncoderService(vectors={"prompts": prompts, "default_prompt": next(iter(prompts))})
+    assert (await service.post(input="cat", input_type=input_type)).status_code == 200
+    assert service.encoder.requests == [((CLS, *(VOCAB[word] for word in before), VOCAB["cat"], SEP),)]
+
+
+@pytest.mark.parametrize(
+    ("prompts", "input_type", "known"),
+    [
+        ({}, "query", "no prompt for 'query'. It has no prompts: leave the field out."),
+        ({}, "search_document", "no prompt for 'search_document'. It has no prompts: leave the field out."),
+        ({"document": "the "}, "search_query", "no prompt for 'search_query'. Its prompts: 'document'."),
+        ({"query": "red "}, "clustering", "no prompt for 'clustering'. Its prompts: 'query'."),
+    ],
+)
+async def test_an_input_type_without_a_prompt_is_refused(prompts, input_type, known):
+    service = EncoderService(vectors={"prompts": prompts})
+    answer = await service.post(input="cat", input_type=input_type)
+    assert (answer.status_code, error_of(answer)["param"]) == (400, "input_type")
+    assert known in error_of(answer)["message"]
+
+
 async def test_the_default_prompt_is_for_strings_alone():
     service = EncoderService(vectors={"prompts": {"query": "query: "}, "default_prompt": "query"})
     await service.post(input="cat")
@@ -137,6 +173,9 @@ async def test_the_default_prompt_is_for_strings_alone():
         ({"input": "cat", "truncate_prompt_tokens": MAX_TOKENS + 1}, "truncate_prompt_tokens"),
         ({"input": "cat", "prompt_name": "query"}, "prompt_name"),
         ({"input": [5], "prompt_name": "query"}, "prompt_name"),
+        ({"input": [5], "input_type": "query"}, "input_type"),
+        ({"input": "cat", "input_type": "image"}, "input_type"),
+        ({"input": "cat", "input_type": "query", "prompt_name": "query"}, "input_type"),
         ({"input": "cat", "temperature": 1}, "temperature"),
     ],
     ids=lambda value: value if isinstance(value, str) else None,
