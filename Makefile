@@ -5,6 +5,8 @@ RUN := $(UV) run --no-sync
 PYTEST := pytest --numprocesses=$(shell expr $$(getconf _NPROCESSORS_ONLN) + 1) --maxprocesses=8 --dist=loadgroup
 # Huge pages of 2 MiB for large arrays: a step on a CPU is 3 to 5 % faster.
 GLIBC_TUNABLES ?= glibc.malloc.hugetlb=1
+# Each process writes the bytecode of what it imports from here, and later ones read it: half a second of a start.
+unexport PYTHONDONTWRITEBYTECODE
 .DEFAULT_GOAL := help
 .PHONY: help serve test test-all coverage mutate check fix demo-model evaluate tool-calls search bench bench-start bench-loading \
   bench-catalogue bench-embeddings bench-quantization device-check device-kit soak image check-image deploy-cloud-run deploy-gke scan teardown

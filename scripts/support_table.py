@@ -110,7 +110,7 @@ def _link(route: Route, name: str) -> str:
     if name in route.body.neutral_values:
         return f"[a field without effect is refused by its name](../{REFUSALS})"
     pattern = re.compile(rf"""["']{name}["']|\b{name}=""")
-    found = [(path, test) for path, test, source in _tests() if pattern.search(source)]
+    found = [(path, test) for path, test, source in _tests() if name in source and pattern.search(source)]
     others = [other.mark for other in ROUTES if other.mark != route.mark]
     found.sort(key=lambda place: (route.mark not in place[0], any(mark in place[0] for mark in others)))
     if not found:

@@ -17,6 +17,8 @@ import pytest
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
 os.environ.setdefault("WANDB_MODE", "disabled")
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
+# Services under test serve four sequences at once and not sixteen: a quarter fewer programs to compile.
+os.environ.setdefault("MAX_NUM_SEQS", "4")
 os.environ["LOOPBACK_REFUSALS"] = tempfile.mkstemp(prefix="levserve-refusals-")[1]
 atexit.register(Path(os.environ["LOOPBACK_REFUSALS"]).unlink, missing_ok=True)
 os.environ["PYTHONPATH"] = os.pathsep.join(

@@ -112,7 +112,7 @@ def demo_answers() -> list[dict[str, str]]:
 
 @pytest.fixture(scope="session")
 def cold_start(demo_answers) -> Start:
-    """The session's one cold start with default settings; its bundle lies in the cache that all services share."""
+    """The session's one cold start of the demo model; its bundle lies in the cache that all services share."""
     return Start(**_once("cold_start", lambda: asdict(start_of(demo_answers))))
 
 

@@ -5,8 +5,6 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
-import pytest
-
 ROOT = Path(__file__).parents[2]
 TESTS = sorted((ROOT / "tests").rglob("*.py"))
 IS_PRIVATE = re.compile(r"_[A-Za-z]\w*").fullmatch
@@ -34,9 +32,6 @@ def defined_in(path: Path) -> set[str]:
     return set(filter(IS_PRIVATE, names)) - PUBLIC
 
 
-OF_THE_SERVICE = set().union(*(defined_in(path) for path in (ROOT / "service").rglob("*.py")))
-
-
 def reached_in(path: Path) -> Iterator[tuple[int, str]]:
     """Yield the line and the name of each private name that a test takes from somewhere else."""
     for node in ast.walk(ast.parse(path.read_text())):
@@ -52,9 +47,15 @@ def reached_in(path: Path) -> Iterator[tuple[int, str]]:
                 yield from ((node.lineno, found[1] if (found := PATCHED(word)) else word) for word in words)
 
 
-@pytest.mark.parametrize("path", TESTS, ids=lambda path: str(path.relative_to(ROOT)))
-def test_a_test_reaches_no_private_name_of_the_service(path):
-    own = defined_in(path)
-    reached = [f"{path.relative_to(ROOT)}:{line}: {name}" for line, name in reached_in(path)
-               if name in OF_THE_SERVICE - own and (str(path.relative_to(ROOT)), name) not in OF_OTHERS]  # fmt: skip
+def test_the_tests_reach_no_private_name_of_the_service():
+    of_the_service = set().union(*(defined_in(path) for path in (ROOT / "service").rglob("*.py")))
+    reached = []
+    for path in TESTS:
+        name_of_path = str(path.relative_to(ROOT))
+        private = of_the_service - defined_in(path)
+        reached += [
+            f"{name_of_path}:{line}: {name}"
+            for line, name in reached_in(path)
+            if name in private and (name_of_path, name) not in OF_OTHERS
+        ]
     assert reached == []

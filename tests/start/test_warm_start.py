@@ -2,6 +2,7 @@
 
 import contextlib
 import json
+import os
 import shutil
 import subprocess
 import sys
@@ -82,7 +83,7 @@ def test_the_start_is_told_with_begin_and_end_of_every_phase(two_starts):
         assert {"jax", "api", "settings and server"} <= {span["part"] for span in stats["spans"]}
         assert stats["first_token_s"] <= stats["answering_s"] <= stats["ready_s"]
         assert {"jax", "jaxlib"} <= stats["packages"].keys()
-        assert stats["shapes"]["num_slots"] == stats["slots"] == 16
+        assert stats["shapes"]["num_slots"] == stats["slots"] == int(os.environ["MAX_NUM_SEQS"])
         assert stats["device_kind"]
 
 

@@ -68,7 +68,7 @@ class SteppedEngine:
 
 
 @pytest.mark.usefixtures("unchecked_types")
-@settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(happenings=happenings, num_pages=st.sampled_from([12, 14, SHAPES.num_pages]))
 def test_every_sequence_gets_its_own_text_and_every_page_comes_back(model, runner, happenings, num_pages):
     engine = SteppedEngine(runner, num_pages)
