@@ -12,6 +12,9 @@ from typing import NamedTuple
 from service.encoder.request import EncodeRequest
 from service.encoder.shapes import TOKENS_PER_TEXT, EncoderShapes, num_texts, smallest
 
+# Of a bucket: where the waiting texts would fill less of it, a full smaller step and the rest take less time together.
+MOST_SPLIT_SHARE = 0.75
+
 
 class PlannedText(NamedTuple):
     """One text of a step."""
@@ -105,7 +108,7 @@ class Batcher:
             return None
         # The request that has waited longest chooses first, so that its longest text is not passed over for ever.
         longest = self._queue[0].texts[-1][0]
-        room = max(smallest(buckets, longest), self._largest(buckets))
+        room = self._room(buckets, smallest(buckets, longest))
         texts = self._take(room, num_texts(room))
         self._queue.rotate(-1)
         self._queue = deque(waiting for waiting in self._queue if waiting.texts)
@@ -113,8 +116,16 @@ class Batcher:
         self.num_tokens -= plan.num_tokens
         return plan._replace(bucket=smallest(buckets, plan.size))
 
-    def _largest(self, buckets: Sequence[int]) -> int:
-        return max((bucket for bucket in buckets if bucket <= self._shapes.max_step_tokens), default=0)
+    def _room(self, buckets: Sequence[int], least: int) -> int:
+        """Return the tokens that the next step may have, of which `least` are for the longest text."""
+        shared = [bucket for bucket in buckets if least <= bucket <= self._shapes.max_step_tokens]
+        largest = max(shared, default=least)
+        holding = smallest(shared, self.num_tokens) if self.num_tokens <= largest and shared else largest
+        smaller = max((bucket for bucket in shared if bucket < self.num_tokens), default=None)
+        split_from = self._shapes.split_from_tokens
+        if split_from is None or holding < split_from or smaller is None:
+            return largest
+        return smaller if self.num_tokens <= MOST_SPLIT_SHARE * holding else largest
 
     def _take(self, room: int, most_texts: int) -> list[PlannedText]:
         taken: list[PlannedText] = []

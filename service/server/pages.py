@@ -1,4 +1,6 @@
-"""The pages for people: a chat at `/` and the API's description at `/docs`, each one file without outside resources.
+"""The pages for people, each one file without outside resources.
+
+A chat at `/`, which leaves for `/vectors` where no model chats; texts compared and ranked there; the API at `/docs`.
 
 They hold no secret, so they need no key; what they ask the service for needs one. A browser runs only the script and
 the style whose digests the policy names.
@@ -13,7 +15,7 @@ from typing import NamedTuple
 from starlette.types import Scope, Send
 
 FOLDER = Path(__file__).parent / "html"
-PAGES = {"/": "chat.html", "/docs": "docs.html"}
+PAGES = {"/": "chat.html", "/vectors": "vectors.html", "/docs": "docs.html"}
 ALLOWED_METHODS = ("GET", "HEAD")
 
 

@@ -67,6 +67,27 @@ def test_many_short_texts_fill_the_places_of_a_step():
     assert [(plan.bucket, len(plan.texts)) for plan in plans(batcher)] == [(64, 16), (64, 16), (32, 8)]
 
 
+SPLIT = EncoderShapes(max_text_tokens=128, max_step_tokens=128, split_from_tokens=64)
+
+
+@pytest.mark.parametrize(
+    ("lengths", "buckets"),
+    [
+        ([20] * 4, [64, 32]),  # 80 tokens would fill five eighths of 128
+        ([20, 20, 10], [64]),  # more than three quarters of the step are filled
+        ([25, 25, 25, 25], [128]),
+        ([12, 12], [32]),  # small steps are no faster in parts
+        ([70, 10], [128]),  # the longest text needs the large step
+        ([40, 25, 7], [64, 32]),
+        ([20] * 10, [128, 64, 32]),
+    ],
+)
+def test_a_step_that_would_be_mostly_padding_becomes_a_full_one_and_the_rest(lengths, buckets):
+    batcher = Batcher(SPLIT)
+    batcher.add(request("a", *lengths))
+    assert [plan.bucket for plan in plans(batcher, SPLIT.buckets)] == buckets
+
+
 def test_the_largest_bucket_holds_any_text_while_the_others_are_compiled():
     batcher = Batcher(SHAPES)
     batcher.add(request("a", 3))
@@ -82,16 +103,17 @@ def test_the_texts_of_a_client_that_is_gone_are_dropped():
     assert [names(plan) for plan in plans(batcher)] == [["b"]]
 
 
+@pytest.mark.parametrize("shapes", [SHAPES, SPLIT])
 @pytest.mark.parametrize("seed", range(5))
-def test_every_text_is_in_exactly_one_step_and_every_step_fits(seed):
+def test_every_text_is_in_exactly_one_step_and_every_step_fits(seed, shapes):
     chance = random.Random(seed)
-    batcher, expected = Batcher(SHAPES), []
+    batcher, expected = Batcher(shapes), []
     for number in range(20):
         lengths = [chance.randint(1, 100) for _ in range(chance.randint(1, 30))]
         batcher.add(request(str(number), *lengths))
         expected += [(str(number), index) for index in range(len(lengths))]
     found = []
-    for plan in plans(batcher):
+    for plan in plans(batcher, shapes.buckets):
         assert plan.num_tokens <= plan.bucket
         assert len(plan.texts) <= num_texts(plan.bucket)
         found += [(text.request.id, text.number) for text in plan.texts]

@@ -12,7 +12,7 @@ from service.checkpoint.discover import LocatedCheckpoint
 from service.compile.program import Executable, Program
 from service.device.memory import Device, usable_memory_bytes
 from service.device.mesh import DeviceMesh
-from service.encoder.shapes import EncoderShapes
+from service.encoder.shapes import CPU_SPLIT_FROM_TOKENS, EncoderShapes
 from service.encoder.steps.names import compile_order, program_names, step_names
 from service.errors import DoesNotFit, SettingsError
 from service.models.encoders.registry import AnyEncoderConfig, any_encoder_weight_specs, read_encoder_config
@@ -177,7 +177,11 @@ def choose_encoder_spec(
         raise DoesNotFit(
             needed_bytes=needed_bytes, available_bytes=memory_bytes, remedy="Use a narrower DTYPE or a larger device."
         )
-    shapes = EncoderShapes(_max_text_tokens(settings, config, sentence), settings.max_prefill_tokens)
+    shapes = EncoderShapes(
+        _max_text_tokens(settings, config, sentence),
+        settings.max_prefill_tokens,
+        CPU_SPLIT_FROM_TOKENS if mesh.is_host else None,
+    )
     key = bundle_key(config, dtype, shapes, mesh)
     return EncoderSpec(dtype, specs, mesh, key, config, shapes, sentence, _matryoshka_sizes(located.hub_config))
 

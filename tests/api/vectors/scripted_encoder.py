@@ -72,8 +72,8 @@ class EncoderService:
             cache=VectorCache(cache_bytes, self.metrics.of_model(MODEL)),
             tokens=tokens,
         )
-        keys = ApiKeys(plain_keys(api_keys))
-        self.app = create_api(ScriptedReadiness(model), self.metrics, keys=keys, **settings)
+        keys, self.readiness = ApiKeys(plain_keys(api_keys)), ScriptedReadiness(model)
+        self.app = create_api(self.readiness, self.metrics, keys=keys, **settings)
 
     def client(self):
         return httpx.AsyncClient(transport=httpx.ASGITransport(self.app), base_url="http://test")

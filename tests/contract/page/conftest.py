@@ -51,7 +51,7 @@ def open_page(browser):
         page.set_default_timeout(TIMEOUT_MS)
         page.on("pageerror", lambda error: complaints.append(f"error: {error}"))
         page.on("console", lambda line: complaints.append(line.text) if "Content Security" in line.text else None)
-        origin = url.rstrip("/").removesuffix("/docs")
+        origin = url.rstrip("/").removesuffix("/docs").removesuffix("/vectors")
         page.on("request", lambda sent: complaints.append(sent.url) if not is_own(sent.url, origin) else None)
         page.goto(url)
         return page

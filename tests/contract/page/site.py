@@ -18,6 +18,7 @@ from service.observability.metrics import Metrics
 from service.server.early import EarlyAnswers
 from service.storage.folder_store import FolderStore
 from tests.api.scripted_engine import Service
+from tests.api.vectors.scripted_encoder import EncoderService
 
 STARTED = {
     "phase": "complete",
@@ -43,13 +44,23 @@ STARTING = STARTED | {
 }
 
 
+def chat_service(folder, **settings):
+    """Return a service of a chat model, with batches."""
+    store = FolderStore(Path(folder))
+    batches = Batches(store, Files(store, max_bytes=10**6))
+    return Service(model={"max_model_len": 4096}, batches=batches, max_file_bytes=10**5, **settings)
+
+
+def encoder_service(_folder, **settings):
+    """Return a service of an encoder."""
+    return EncoderService(**settings)
+
+
 class Site:
     """What a browser reaches, and what lies behind it."""
 
-    def __init__(self, folder, **settings):
-        store = FolderStore(Path(folder))
-        batches = Batches(store, Files(store, max_bytes=10**6))
-        self.service = Service(model={"max_model_len": 4096}, batches=batches, max_file_bytes=10**5, **settings)
+    def __init__(self, service):
+        self.service = service
         self.decided = asyncio.Event()
         self.is_live, self.is_draining = True, False
         self.url = ""
@@ -89,10 +100,10 @@ class Site:
 
 
 @contextmanager
-def running_site(**settings):
+def running_site(make=chat_service, **settings):
     """Serve a site on a port of its own."""
     folder = tempfile.TemporaryDirectory()
-    site = Site(folder.name, **settings)
+    site = Site(make(folder.name, **settings))
     listener = socket.create_server(("127.0.0.1", 0))
     site.url = f"http://127.0.0.1:{listener.getsockname()[1]}/"
     early = EarlyAnswers(site, Metrics())
