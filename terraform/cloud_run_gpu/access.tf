@@ -26,7 +26,7 @@ resource "google_cloud_run_v2_service_iam_member" "invoker" {
 }
 
 resource "google_secret_manager_secret_iam_member" "serve_reads_keys" {
-  for_each = toset(values(var.secret_env))
+  for_each = toset(concat(values(var.secret_env), var.key_file_secret == null ? [] : [var.key_file_secret]))
 
   project   = var.project_id
   secret_id = each.key

@@ -13,6 +13,7 @@ module "settings" {
   dtype                 = var.dtype
   env                   = var.env
   image                 = var.image
+  key_file_secret       = var.key_file_secret
   limits                = { request_timeout_s = 3600, slots = 500 } # of Cloud Run: seconds of a request; half its concurrency
   max_model_len         = var.max_model_len
   model_bucket_name     = var.model_bucket_name

@@ -60,6 +60,20 @@ resource "google_cloud_run_v2_service" "main" {
       }
     }
 
+    dynamic "volumes" {
+      for_each = var.key_file_secret == null ? [] : [module.settings.key_file]
+      content {
+        name = "keys"
+        secret {
+          secret = var.key_file_secret
+          items {
+            version = "latest"
+            path    = volumes.value.name
+          }
+        }
+      }
+    }
+
     containers {
       name  = "levserve"
       image = var.image
@@ -126,6 +140,14 @@ resource "google_cloud_run_v2_service" "main" {
         content {
           name       = "cache"
           mount_path = volume_mounts.value
+        }
+      }
+
+      dynamic "volume_mounts" {
+        for_each = var.key_file_secret == null ? [] : [module.settings.key_file]
+        content {
+          name       = "keys"
+          mount_path = volume_mounts.value.folder
         }
       }
     }

@@ -129,6 +129,12 @@ variable "invokers" {
   }
 }
 
+variable "key_file_secret" {
+  description = "A secret in Secret Manager whose content is the YAML file API_KEY_FILE: more keys with names and weights, beside API_KEY. It is mounted as a volume, never an environment variable."
+  type        = string
+  default     = null
+}
+
 variable "log_metric_prefix" {
   description = "Prefix of the log-based metrics: the foundation root's name."
   type        = string

@@ -15,6 +15,7 @@ module "settings" {
   dtype                 = var.dtype
   env                   = var.env
   image                 = var.image
+  key_file_secret       = var.key_file_secret
   limits                = { request_timeout_s = 86400, slots = 1024 } # of the load balancer's timeout; of the service
   max_model_len         = var.max_model_len
   model_bucket_name     = var.model_bucket_name

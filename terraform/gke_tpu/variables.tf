@@ -119,6 +119,12 @@ variable "image" {
   type        = string
 }
 
+variable "key_file_secret" {
+  description = "A Kubernetes secret whose key api_keys.yaml is the file API_KEY_FILE: more keys with names and weights, beside API_KEY. It is mounted as a volume, never an environment variable."
+  type        = string
+  default     = null
+}
+
 variable "log_metric_prefix" {
   description = "Prefix of the log-based metrics: the foundation root's name."
   type        = string

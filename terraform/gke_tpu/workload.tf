@@ -145,6 +145,15 @@ resource "kubernetes_deployment_v1" "main" {
               mount_path = volume_mount.value
             }
           }
+
+          dynamic "volume_mount" {
+            for_each = var.key_file_secret == null ? [] : [module.settings.key_file]
+            content {
+              name       = "keys"
+              mount_path = volume_mount.value.folder
+              read_only  = true
+            }
+          }
         }
 
         dynamic "volume" {
@@ -154,6 +163,20 @@ resource "kubernetes_deployment_v1" "main" {
             empty_dir {
               medium     = volume.value == "memory" ? "Memory" : ""
               size_limit = "${var.cache_gib}Gi"
+            }
+          }
+        }
+
+        dynamic "volume" {
+          for_each = var.key_file_secret == null ? [] : [module.settings.key_file]
+          content {
+            name = "keys"
+            secret {
+              secret_name = var.key_file_secret
+              items {
+                key  = volume.value.name
+                path = volume.value.name
+              }
             }
           }
         }

@@ -5,6 +5,8 @@ import re
 import tomllib
 from pathlib import Path
 
+from scripts.defences import DEFENCES
+
 ROOT = Path(__file__).parents[2]
 TABLE = re.findall(r"^\| (T\d+) \|(.*)$", (ROOT / "docs/security.md").read_text(), re.MULTILINE)
 NUM_THREATS = 30
@@ -23,6 +25,13 @@ def test_every_threat_has_a_test_that_exists():
         named = re.findall(r"`(tests/[\w/]+\.py)::(\w+)`", row)
         assert named, f"{number} names no test"
         assert [name for path, name in named if name not in functions_of(path)] == []
+
+
+def test_every_defence_can_be_taken_out_and_names_a_test_of_its_row():
+    assert [defence.threat for defence in DEFENCES] == [number for number, _ in TABLE]
+    for defence, (_, row) in zip(DEFENCES, TABLE, strict=True):
+        assert defence.text in (ROOT / defence.file).read_text(), f"{defence.threat} is defended by other code now"
+        assert f"`{defence.test}`" in row
 
 
 def test_every_file_of_a_defence_exists():

@@ -163,6 +163,25 @@ run "no_key_is_in_plain_text" {
   }
 }
 
+run "a_file_of_keys_is_a_volume" {
+  command = plan
+  variables {
+    secret_env      = { API_KEY = "levserve-api-key" }
+    key_file_secret = "levserve-api-keys"
+  }
+
+  assert {
+    condition = (google_cloud_run_v2_service.main.template[0].volumes[0].secret[0].secret == "levserve-api-keys"
+    && "${google_cloud_run_v2_service.main.template[0].containers[0].volume_mounts[0].mount_path}/${google_cloud_run_v2_service.main.template[0].volumes[0].secret[0].items[0].path}" == module.settings.env["API_KEY_FILE"])
+    error_message = "The secret must be mounted where API_KEY_FILE says."
+  }
+
+  assert {
+    condition     = google_secret_manager_secret_iam_member.serve_reads_keys["levserve-api-keys"].role == "roles/secretmanager.secretAccessor"
+    error_message = "The serving identity must be able to read the file."
+  }
+}
+
 run "the_prewarm_job_signs_bundles" {
   command = plan
   variables {

@@ -320,6 +320,20 @@ run "the_internet_comes_in_over_tls_with_a_key" {
   }
 }
 
+run "a_file_of_keys_is_a_volume" {
+  command = plan
+  variables {
+    secret_env      = { API_KEY = "levserve-api-key" }
+    key_file_secret = "levserve-api-keys"
+  }
+
+  assert {
+    condition = (kubernetes_deployment_v1.main.spec[0].template[0].spec[0].volume[0].secret[0].secret_name == "levserve-api-keys"
+    && "${kubernetes_deployment_v1.main.spec[0].template[0].spec[0].container[0].volume_mount[0].mount_path}/${kubernetes_deployment_v1.main.spec[0].template[0].spec[0].volume[0].secret[0].items[0].path}" == module.settings.env["API_KEY_FILE"])
+    error_message = "The secret must be mounted where API_KEY_FILE says."
+  }
+}
+
 run "long_answers_are_not_cut" {
   command = plan
 

@@ -7,6 +7,7 @@ terraform {
 locals {
   streams     = var.model_cache == "none"
   concurrency = 2 * var.slots # as many requests wait as run
+  key_file    = { folder = "/secrets", name = "api_keys.yaml" }
 
   settings_env = {
     BUNDLE_URI              = "gs://${var.bundle_bucket_name}/${var.service_name}"
@@ -26,5 +27,7 @@ locals {
     REQUEST_TIMEOUT         = tostring(var.request_timeout_s)
   }
 
-  env = { for name, value in merge(local.settings_env, var.env) : name => value if value != null }
+  file_env = var.key_file_secret == null ? {} : { API_KEY_FILE = "${local.key_file.folder}/${local.key_file.name}" }
+
+  env = { for name, value in merge(local.settings_env, local.file_env, var.env) : name => value if value != null }
 }

@@ -65,6 +65,22 @@ variable "image" {
   }
 }
 
+variable "key_file_secret" {
+  description = "The secret whose content is the file API_KEY_FILE: more keys with names and weights. Null: none."
+  type        = string
+  default     = null
+
+  validation {
+    condition     = var.key_file_secret == null ? true : can(regex("^[a-zA-Z0-9_.-]{1,253}$", var.key_file_secret))
+    error_message = "key_file_secret is the name of a secret (letters, digits, '-', '_' and '.'), not its content."
+  }
+
+  validation {
+    condition     = var.key_file_secret == null || contains(keys(var.secret_env), "API_KEY")
+    error_message = "key_file_secret adds keys to API_KEY, which the smoke test and the collector of metrics send: name a secret for API_KEY in secret_env too."
+  }
+}
+
 variable "limits" {
   description = "The platform's limits: seconds of a request, and slots of an instance."
   type        = object({ request_timeout_s = number, slots = number })
@@ -190,6 +206,11 @@ variable "secret_env" {
   validation {
     condition     = alltrue([for secret in values(var.secret_env) : can(regex("^[a-zA-Z0-9_.-]{1,253}$", secret))])
     error_message = "secret_env holds names of secrets (letters, digits, '-', '_' and '.'), not the keys themselves."
+  }
+
+  validation {
+    condition     = !contains(keys(var.secret_env), "API_KEY_FILE") && !contains(keys(var.env), "API_KEY_FILE")
+    error_message = "API_KEY_FILE is the path of a file: name its secret in key_file_secret, which mounts it."
   }
 
   validation {

@@ -42,6 +42,19 @@ run "weights_stream_without_a_cache" {
   }
 }
 
+run "a_file_of_keys_is_only_the_services" {
+  command = plan
+  variables {
+    secret_env      = { API_KEY = "levserve-api-key" }
+    key_file_secret = "levserve-api-keys"
+  }
+
+  assert {
+    condition     = output.env["API_KEY_FILE"] == "/secrets/api_keys.yaml" && !contains(keys(output.prewarm_env), "API_KEY_FILE")
+    error_message = "The service must read the mounted file, and the prewarm job must need none."
+  }
+}
+
 run "a_cache_is_only_the_services" {
   command = plan
   variables {

@@ -174,3 +174,19 @@ run "a_cache_of_another_kind" {
   }
   expect_failures = [var.model_cache]
 }
+
+run "a_file_of_keys_without_a_key_for_probes" {
+  command = plan
+  variables {
+    key_file_secret = "levserve-api-keys"
+  }
+  expect_failures = [var.key_file_secret]
+}
+
+run "a_file_of_keys_as_a_variable" {
+  command = plan
+  variables {
+    secret_env = { API_KEY_FILE = "levserve-api-keys" }
+  }
+  expect_failures = [var.secret_env]
+}

@@ -1,0 +1,146 @@
+"""Take each defence of docs/security.md out, in a copy of the repository, and report how its test fails.
+
+`python -m scripts.defences [T1 ...]`; the exit code is 1 if a test passes without the defence that it is for.
+"""
+
+import re
+import sys
+import tempfile
+import time
+from functools import partial
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+from scripts.mutate.trials import PYTEST_OPTIONS, Tree, reap
+
+TIMEOUT_S = 150
+FAILED = 1  # pytest's exit status if tests have failed
+REASON = re.compile(r"^E +(.+)$", re.MULTILINE)
+MAX_REASON_CHARS = 100
+THREATS = "tests/api/http/test_threats.py::test_"
+CONNECTIONS = "tests/server/test_connections.py::test_"
+
+
+class Defence(NamedTuple):
+    """One defence: the text that is taken out of a file, what replaces it, and the test that is to fail then."""
+
+    threat: str
+    file: str
+    text: str
+    without: str
+    test: str
+
+
+DEFENCES = (
+    Defence("T1", "service/server/request_reader.py", "if len(request.headers) > MAX_HEADERS:", "if False:",
+            f"{CONNECTIONS}heads_have_a_size_and_a_number_of_headers"),
+    Defence("T2", "service/api/http/receive.py", "if num_bytes > accepted.max_bytes:", "if False:",
+            f"{THREATS}t2_bodies_are_counted_as_they_arrive_and_not_decompressed"),
+    Defence("T3", "service/server/connection.py",
+            "limits(0)\n        self._head_timer = self.loop.call_later(self.limits.head_s, self._give_up_head)",
+            "limits(0)", f"{CONNECTIONS}a_silent_client_is_disconnected"),
+    Defence("T4", "service/api/schema/wire.py", ", catch_duplicate_keys=True", "", f"{THREATS}t4_json_bombs"),
+    Defence("T5", "service/api/schema/generation.py", "n: int = Field(default=1, ge=1, le=MAX_CHOICES)", "n: int = 1",
+            f"{THREATS}t5_numbers_out_of_range"),
+    Defence("T6", "service/api/schema/completions.py", "if len(self.prompt) * self.n > MAX_SEQUENCES:", "if False:",
+            f"{THREATS}t6_fan_out"),
+    Defence("T7", "service/text/tokenizer.py", "if fewest_tokens > limit_tokens:", "if False:",
+            f"{THREATS}t7_prompts_that_cannot_fit_are_not_encoded"),
+    Defence("T8", "service/api/completions.py", "not (min(prompt) >= 0 and max(prompt) < model.vocab_size)", "False",
+            f"{THREATS}t8_token_ids_that_do_not_exist"),
+    Defence("T9", "service/text/grammar/schema.py", "if len(json.dumps(schema)) > MAX_SCHEMA_BYTES:", "if False:",
+            f"{THREATS}t9_schemas_and_patterns"),
+    Defence("T10", "service/api/generation/message.py",
+            'calls[call["index"]]["function"]["arguments"] += call["function"]["arguments"]',
+            'calls[call["index"]]["function"]["arguments"] += call["function"]["arguments"]; '
+            '[eval(found) for found in __import__("re").findall(r"open\\(.*?close\\(\\)", '
+            'calls[call["index"]]["function"]["arguments"])]',
+            "tests/api/test_untrusted_content.py::test_an_expression_in_the_arguments_of_a_call_is_not_evaluated"),
+    Defence("T11", "service/api/generation/rendering.py", "if name not in template.variables:", "if False:",
+            f"{THREATS}t11_templates_and_their_variables"),
+    Defence("T12", "service/text/sandbox.py", "from jinja2.sandbox import MAX_RANGE, ImmutableSandboxedEnvironment",
+            "from jinja2 import Environment as ImmutableSandboxedEnvironment\nfrom jinja2.sandbox import MAX_RANGE",
+            f"{THREATS}t12_a_checkpoints_template_that_reaches_out_ends_its_request_alone"),
+    Defence("T13", "service/weights/pickled/calls.py",
+            'raise PickleRefusal(f"calls {name}, which builds no tensor.", name)',
+            'return getattr(__import__(name.rpartition(".")[0], fromlist=["a"]), name.rpartition(".")[2])()',
+            "tests/weights/pickled/test_refused.py::test_a_file_is_refused_and_nothing_is_executed"),
+    Defence("T14", "service/checkpoint/model_config.py", '"""A model', 'import runpy\n"""A model',
+            "tests/house/test_security.py::test_the_service_has_no_reader_of_code_beside_weights"),
+    Defence("T15", "service/storage/objects.py", 'elif any(segment in (".", "..") for segment in segments):',
+            "elif False:", "tests/storage/test_objects.py::test_a_hostile_name_in_the_bucket_stops_the_listing"),
+    Defence("T16", "service/weights/safetensors.py",
+            "if header_bytes > min(MAX_HEADER_BYTES, size_bytes - PREFIX_BYTES):", "if False:",
+            "tests/weights/test_safetensors_headers.py::"
+            "test_a_header_that_lies_is_refused_under_the_files_name"),
+    Defence("T17", "service/bundles/signature.py", "if not self._keys:\n            return True", "return True",
+            "tests/bundles/test_signature.py::test_the_first_key_signs_and_all_verify"),
+    Defence("T18", "service/api/schema/chat.py", '    type: Literal["text"]\n', "    type: str\n",
+            "tests/api/test_untrusted_content.py::test_media_are_neither_fetched_nor_decoded"),
+    Defence("T19", "service/api/schema/chat.py", '    type: Literal["text"]\n', "    type: str\n",
+            "tests/api/test_untrusted_content.py::test_media_are_neither_fetched_nor_decoded"),
+    Defence("T20", "service/api/http/auth.py", 'scope["path"] in PROBE_PATHS',
+            'scope["path"] in PROBE_PATHS or scope["path"].startswith("//")',
+            f"{THREATS}t20_nothing_opens_without_a_key"),
+    Defence("T21", "service/api/http/keys.py", "if len(given) == 1:", "if given:", f"{THREATS}t21_odd_keys"),
+    Defence("T22", "service/server/pool/admin.py",
+            'raise UnknownRoute("There is no such route; ADMIN_API_KEY opens it.")',
+            "return Answer(200, self._service.stats(), {})", f"{THREATS}t22_no_operators_route_without_its_key"),
+    Defence("T23", "service/api/generation/admission.py", "return context.cache_salt\n", 'return b""\n',
+            f"{THREATS}t23_each_key_has_a_prefix_cache_of_its_own"),
+    Defence("T24", "service/api/generation/log_facts.py", 'c if c.isprintable() else "?" for c', "c for c",
+            f"{THREATS}t24_a_client_cannot_write_a_log_line"),
+    Defence("T25", "service/api/http/errors.py", 'f"The server had an error. Request id: {request_id}."', "repr(error)",
+            f"{THREATS}t25_a_fault_of_ours_shows_no_detail"),
+    Defence("T26", "service/api/http/receive.py",
+            "if method in METHODS_WITH_BODY and media_type != accepted.media_type:", "if False:",
+            f"{THREATS}t26_pages_of_other_origins"),
+    Defence("T27", "service/server/connection.py",
+            "size = self.transport.get_write_buffer_size()\n        self._write_timer =", "_ =",
+            f"{CONNECTIONS}a_client_that_does_not_read_is_disconnected"),
+    Defence("T28", "service/server/request_reader.py",
+            'if {b"content-length", b"transfer-encoding"} <= {name for name, _ in request.headers}:', "if False:",
+            f"{CONNECTIONS}a_request_that_another_server_could_read_otherwise_is_refused"),
+    Defence("T29", "uv.lock", 'hash = "sha256:', 'hash = "sha1:',
+            "tests/house/test_security.py::test_every_package_of_the_lock_has_a_hash"),
+    Defence("T30", "service/storage/hub_errors.py", "is_offline = isinstance(error, errors.OfflineModeIsEnabled)",
+            "name, is_offline = str(dict(error.request.headers)), False",
+            "tests/contract/test_canaries.py::test_a_pull_that_fails_shows_no_token"),
+)  # fmt: skip
+
+
+def main() -> int:
+    """Take out the defences against the threats named, or all; print a line for each and return the exit code."""
+    results = []
+    with tempfile.TemporaryDirectory() as folder:
+        tree = Tree(Path(folder))
+        for defence in DEFENCES:
+            if defence.threat in (sys.argv[1:] or [defence.threat]):
+                results.append(_result(tree, defence))
+                print(f"| {defence.threat} | `{defence.test}` | {results[-1]} |", flush=True)
+    return int(not all(result.startswith("fails") for result in results))
+
+
+def _result(tree: Tree, defence: Defence) -> str:
+    """Return how a test ends without its defence."""
+    tree.change(defence.file, Path(defence.file).read_text().replace(defence.text, defence.without, 1))
+    try:
+        pid = tree.start(partial(_run, defence.test))
+        end_s = time.monotonic() + TIMEOUT_S
+        while (status := reap(pid, until=end_s)) is None:
+            time.sleep(0.05)
+    finally:
+        tree.restore(defence.file)
+    if status == FAILED:
+        return f"fails: {REASON.findall(tree.output)[0][:MAX_REASON_CHARS]}"
+    return "passes" if status == 0 else f"ends with status {status}"
+
+
+def _run(test: str) -> int:
+    return int(pytest.main([*PYTEST_OPTIONS, "-x", "-m", "slow or not slow", test]))
+
+
+if __name__ == "__main__":
+    sys.exit(main())
