@@ -109,12 +109,16 @@ async def test_a_file_and_all_files_are_bounded(tmp_path):
 
 async def test_a_few_uploads_are_read_at_once(service):
     at_once = most = 0
+    is_full = asyncio.Event()
 
     async def slow_form():
         nonlocal at_once, most
         at_once += 1
         most = max(most, at_once)
-        await asyncio.sleep(0.02)
+        if at_once == MAX_UPLOADS:
+            await asyncio.sleep(0.02)  # so that one more would have begun
+            is_full.set()
+        await is_full.wait()
         at_once -= 1
         yield b'--x\r\ncontent-disposition: form-data; name="purpose"\r\n\r\nbatch\r\n'
         yield b'--x\r\ncontent-disposition: form-data; name="file"; filename="a"\r\n\r\n{}\r\n--x--\r\n'

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from service.catalogue.catalogue import Catalogue
 from service.catalogue.entry import ModelEntry
 from service.catalogue.sources import catalogue_of_settings, one_model
+from service.device.heap import return_freed_memory
 from service.errors import CheckpointError
 from service.observability.metrics import Metrics
 from service.server.pool.loader import Loader
@@ -79,8 +80,13 @@ def open_pool(
         max_waiting=settings.max_concurrent_requests,
         load_wait_s=settings.model_load_wait_seconds,
     )
-    pool = ModelPool(catalogue, loader, limits, metrics, on_complete=on_complete, on_unloaded=collect_unloaded)
+    pool = ModelPool(catalogue, loader, limits, metrics, on_complete=on_complete, on_unloaded=_free_unloaded)
     return OpenedPool(pool, loader, catalogue)
+
+
+def _free_unloaded() -> None:
+    collect_unloaded()
+    return_freed_memory()
 
 
 def start_without_model(

@@ -205,6 +205,9 @@ async def test_answers_and_counts_are_written_while_a_batch_runs(tmp_path):
     batch = await service.begin([request_line(f"n{i}") for i in range(30)])
     running_one = asyncio.create_task(run_of(service, FolderStore(tmp_path).claim("a"), save_interval_s=0.02))
     other = BatchService(FolderStore(tmp_path))
+    while len(service.engine.streams) < 3:
+        await asyncio.sleep(0.001)
+    service.engine.pace_s = 60  # the batch does not end before it is cancelled
     while not (await other.get(f"/v1/batches/{batch['id']}")).json()["request_counts"]["completed"]:
         await asyncio.sleep(0.01)
     # Another instance asks for the end.

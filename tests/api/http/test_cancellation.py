@@ -4,6 +4,7 @@ import pytest
 
 from service.api.http.receive import Deadline, cancel_on_disconnect
 from service.errors import ClientDisconnected, DeadlineExceeded
+from tests.api.http.advance import advance
 
 pytestmark = pytest.mark.anyio
 
@@ -46,7 +47,8 @@ async def test_the_work_is_cancelled_and_over_when_the_client_leaves():
 async def test_a_server_that_stops_the_handler_stops_the_work():
     ended = []
     handler = asyncio.ensure_future(cancel_on_disconnect(stays, endless(ended)))
-    await asyncio.sleep(0.01)
+    for _ in range(10):  # the work has begun
+        await asyncio.sleep(0)
     handler.cancel()
     with pytest.raises(asyncio.CancelledError):
         await handler
@@ -54,9 +56,10 @@ async def test_a_server_that_stops_the_handler_stops_the_work():
 
 
 async def test_a_deadline_counts_from_its_making_and_passes_results_on():
-    deadline = Deadline(0.05)
+    deadline = Deadline(60)
     assert await deadline.within(asyncio.sleep(0, "done")) == "done"
-    with pytest.raises(DeadlineExceeded, match=r"0\.05 s"):
+    advance(60)
+    with pytest.raises(DeadlineExceeded, match="60 s"):
         await deadline.within(asyncio.sleep(10))
     with pytest.raises(DeadlineExceeded):
         await deadline.within(asyncio.sleep(10))

@@ -7,6 +7,7 @@ import pytest
 
 from service.api.http.sse import frame
 from service.engine.request import FinishReason
+from tests.api.http.advance import advance, until
 from tests.api.scripted_engine import MODEL, STALL, Service, tokens
 
 pytestmark = pytest.mark.anyio
@@ -101,10 +102,11 @@ async def test_a_client_that_leaves_while_it_sends_causes_no_error():
 
 
 async def test_a_client_that_does_not_read_is_given_up_when_its_time_is_over():
-    service = Service(ENDLESS, request_timeout_s=0.1)
+    service = Service(ENDLESS, request_timeout_s=60)
     client = Client(service, stream=True, parts_until_deaf=3)
-    async with asyncio.timeout(5):
-        await client.answered
+    await until(lambda: len(client.sent) == 3)
+    advance(60)
+    await client.answered
     assert service.engine.last.is_aborted
     assert client.sent[-1]["more_body"]  # no end, so the server closes the connection
 
@@ -123,17 +125,23 @@ async def test_what_comes_together_leaves_together():
 
 @pytest.mark.parametrize("stream", [False, True])
 async def test_a_request_longer_than_its_time_is_a_504(stream):
-    service = Service([STALL], request_timeout_s=0.5)
-    response = await service.chat(stream=stream)
+    service = Service([STALL], request_timeout_s=60)
+    answering = asyncio.ensure_future(service.chat(stream=stream))
+    await until(lambda: service.engine.streams)
+    advance(60)
+    response = await answering
     assert (response.status_code, response.json()["error"]["code"]) == (504, "timeout")
     assert service.engine.last.is_aborted
 
 
 async def test_a_stream_longer_than_its_time_ends_with_an_error():
-    service = Service([*tokens("Hello"), STALL], request_timeout_s=0.1)
-    response = await service.chat(stream=True)
-    last = response.text.split("\n\n")[-2]
-    assert json.loads(last.removeprefix("data: "))["error"]["code"] == "timeout"
+    service = Service([*tokens("Hello"), STALL], request_timeout_s=60)
+    client = Client(service, stream=True)
+    await until(lambda: b"Hello" in b"".join(message.get("body", b"") for message in client.sent))
+    advance(60)
+    await client.answered
+    last = b"".join(message.get("body", b"") for message in client.sent).split(b"\n\n")[-2]
+    assert json.loads(last.removeprefix(b"data: "))["error"]["code"] == "timeout"
     assert service.engine.last.is_aborted
 
 

@@ -23,7 +23,7 @@ def answer_of(page):
     return page.locator("li.assistant .text").last
 
 
-def wait_until(is_so, limit_s=5.0):
+def wait_until(is_so, limit_s=20.0):
     end_s = time.monotonic() + limit_s
     while not is_so():
         assert time.monotonic() < end_s, "it did not happen in time"
