@@ -6,7 +6,7 @@ import os
 import platform
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cache, cached_property
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
@@ -92,6 +92,7 @@ def source_digest(root: Path, names: Iterable[str]) -> str:
     return digest.hexdigest()
 
 
+@cache
 def _version(package: str) -> str | None:
     try:
         return version(package)
@@ -111,6 +112,7 @@ def _driver_version() -> str:
     return next((word for word in text.split() if word.replace(".", "").isdigit() and "." in word), "unknown")
 
 
+@cache
 def _cpu_features() -> str:
     """Return the instruction sets that the compiler may use. Source: proc(5); `flags` on x86, `Features` on Arm."""
     try:

@@ -7,6 +7,7 @@ import logging
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -61,18 +62,22 @@ def bundle_key(
     kv_dtype: np.dtype | None = None,
 ) -> BundleKey:
     """Return the key of the bundle that a model needs; which kernel it uses follows from these."""
-    root = Path(service.__file__).parent
     inputs: dict[str, Any] = {
         "model": asdict(config),
         "dtype": dtype.name,
         "quantization": quantization,
         "kv_dtype": kv_dtype.name if kv_dtype is not None else dtype.name,
         "shapes": asdict(shapes),
-        "source": source_digest(root, TRACED_SOURCES),
+        "source": _traced_digest(),
         "mesh": mesh.facts,
         **machine_inputs(mesh.devices),
     }
     return BundleKey(inputs)
+
+
+@cache  # the sources of a process are those that it has imported
+def _traced_digest() -> str:
+    return source_digest(Path(service.__file__).parent, TRACED_SOURCES)
 
 
 class BundlePlaces:

@@ -1,39 +1,34 @@
-"""Executables that models of one geometry share, so that a later one loads and compiles none.
+"""What models have in common and a later one takes over: the executables of one geometry, the parsed tokenizer.
 
 An executable takes the weights with each call, so models that need the same bundle can call the same ones, at once too.
 """
 
 import threading
-from collections.abc import Mapping
-from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    from service.compile.program import Executable
-
-# Bundles whose executables stay in memory after their last model was unloaded: some tens of megabytes each.
-MAX_BUNDLES = 4
+# Kept after their last model was unloaded: some tens of megabytes each.
+MAX_KEPT = 4
 
 
-class SharedExecutables:
-    """The executables of the bundles that this process used last; safe to use from several threads."""
+class Shared[Value]:
+    """Values that were used last, by key; safe to use from several threads."""
 
-    def __init__(self, max_bundles: int = MAX_BUNDLES) -> None:
-        self._max_bundles = max_bundles
-        self._by_key: dict[str, Mapping[str, Executable]] = {}  # the one that was used last comes last
+    def __init__(self, max_kept: int = MAX_KEPT) -> None:
+        self._max_kept = max_kept
+        self._by_key: dict[str, Value] = {}  # the one that was used last comes last
         self._lock = threading.Lock()
 
-    def find(self, key: str) -> "Mapping[str, Executable] | None":
-        """Return the executables of a bundle, by name; None if it was not used lately."""
+    def find(self, key: str) -> Value | None:
+        """Return a value; None if it was not used lately."""
         with self._lock:
             found = self._by_key.pop(key, None)
             if found is not None:
                 self._by_key[key] = found
             return found
 
-    def keep(self, key: str, executables: "Mapping[str, Executable]") -> None:
-        """Keep the executables of a bundle, all of which are there, and let go of what was used least recently."""
+    def keep(self, key: str, value: Value) -> None:
+        """Keep a value, and let go of what was used least recently."""
         with self._lock:
             self._by_key.pop(key, None)
-            self._by_key[key] = executables
-            while len(self._by_key) > self._max_bundles:
+            self._by_key[key] = value
+            while len(self._by_key) > self._max_kept:
                 del self._by_key[next(iter(self._by_key))]

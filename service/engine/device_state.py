@@ -4,7 +4,8 @@ None of it needs weights, so a start makes its first part while weights are stil
 """
 
 import threading
-from collections.abc import Mapping, Sequence
+import time
+from collections.abc import Callable, Mapping, Sequence
 
 import jax
 
@@ -39,13 +40,15 @@ class LayerGroupCache:
         while (size_seen := len(self.leaves)) < num_leaves:
             self._add_part(size_seen)
 
-    def fill(self) -> None:
-        """Make all missing parts."""
+    def fill(self, pause: Callable[[float], None] = lambda seconds: None) -> None:
+        """Make all missing parts; `pause` is called after each with the seconds that it took."""
         while True:
             size_seen = len(self.leaves)
             if self.is_filled:
                 return
+            begin_s = time.perf_counter()
             self._add_part(size_seen)
+            pause(time.perf_counter() - begin_s)
 
     def _add_part(self, size_seen: int) -> None:
         with self._lock:
@@ -82,7 +85,7 @@ class DeviceState:
         for cache in self.caches:
             cache.grow(1)
 
-    def fill_caches(self) -> None:
-        """Make all missing parts of the caches; may run on another thread while steps run."""
+    def fill_caches(self, pause: Callable[[float], None] = lambda seconds: None) -> None:
+        """Make all missing parts of the caches; may run on another thread while steps run. See `LayerGroupCache`."""
         for cache in self.caches:
-            cache.fill()
+            cache.fill(pause)

@@ -15,6 +15,7 @@ from concurrent.futures import Future, wait
 from service.engine.loop import Loop
 from service.engine.request import Abort, Call, Generation, Request, Stop, Submission, TokenStream
 from service.engine.schedule.chunking import Chunking
+from service.engine.schedule.device_turns import DeviceTurns
 from service.engine.schedule.scheduler import Scheduler
 from service.engine.shapes import EngineShapes
 from service.engine.step_runner import StepRunner
@@ -37,6 +38,7 @@ class Engine:
         *,
         max_requests: int,
         on_failure: Callable[[], None] = lambda: None,
+        turns: DeviceTurns | None = None,
     ) -> None:
         """Connect a runner with a scheduler.
 
@@ -46,6 +48,7 @@ class Engine:
             metrics: updated by the device thread.
             max_requests: the most requests of clients that may be open at once, waiting ones included.
             on_failure: called on the device thread after it failed; the process should end then.
+            turns: of the engines that share the devices; None if this is the only one.
         """
         self.shapes = shapes
         self.runner = runner
@@ -57,7 +60,7 @@ class Engine:
             page_size=shapes.page_size,
             chunking=Chunking(shapes.prefill),
         )
-        self._loop = Loop(self._scheduler, runner, metrics)
+        self._loop = Loop(self._scheduler, runner, metrics, (turns or DeviceTurns()).join())
         self._thread = threading.Thread(target=self._run, name="device", daemon=True)
         self._streams: dict[str, TokenStream] = {}
         self._background: set[str] = set()  # those of batches

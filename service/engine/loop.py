@@ -23,6 +23,7 @@ from service.engine.request import (
     TokenEvent,
     TokenStream,
 )
+from service.engine.schedule.device_turns import EngineTurns
 from service.engine.schedule.plan import Plan
 from service.engine.schedule.scheduler import Scheduler
 from service.engine.schedule.sequence import Sequence
@@ -46,14 +47,18 @@ type Events = list[tuple[Sequence, TokenEvent]]
 class StepPipeline:
     """Runs the scheduler's plans on the device, one step ahead of reading; belongs to one thread."""
 
-    def __init__(self, scheduler: Scheduler, runner: StepRunner, deliver: Callable[[Events], None]) -> None:
+    def __init__(
+        self, scheduler: Scheduler, runner: StepRunner, deliver: Callable[[Events], None], turns: EngineTurns
+    ) -> None:
         """Connect scheduler and device.
 
         Args:
             scheduler: the source of plans.
             runner: the device side.
             deliver: receives the events of each step that is read.
+            turns: with the other engines of the device.
         """
+        self._turns = turns
         self._scheduler = scheduler
         self._runner = runner
         self._deliver = deliver
@@ -67,6 +72,21 @@ class StepPipeline:
         return self._in_flight is None and self._scheduler.is_idle
 
     def step(self) -> Plan | None:
+        """Run the next step in its turn, and return its plan.
+
+        An engine alone runs ahead. Where several have work, each step runs to its end in its turn; what the host does
+        with it falls into the next engine's.
+        """
+        if not self._turns.is_contended:
+            return self._run_ahead()
+        with self._turns.turn():
+            plan = self._run_ahead()
+            if self._in_flight is not None:
+                self._wait_for(self._in_flight[1])
+        self._read()
+        return plan
+
+    def _run_ahead(self) -> Plan | None:
         """Dispatch the next step, then read the previous one and deliver its events; return the new step's plan."""
         if not self._has_all_steps:
             steps = self._runner.available_steps()
@@ -86,10 +106,15 @@ class StepPipeline:
         if self._in_flight is not None:
             plan, step = self._in_flight
             self._in_flight = None
-            self.reading_since_s = time.monotonic()
-            token_ids, logprobs = step.read().tolist(), step.read_logprobs()
-            self.reading_since_s = None
-            self._deliver(self._scheduler.commit(plan, token_ids, logprobs))
+            token_ids = self._wait_for(step)
+            self._deliver(self._scheduler.commit(plan, token_ids, step.read_logprobs()))
+
+    def _wait_for(self, step: DispatchedStep) -> list[int]:
+        """Wait until a step is done, and return its tokens."""
+        self.reading_since_s = time.monotonic()
+        token_ids = step.read().tolist()
+        self.reading_since_s = None
+        return token_ids
 
 
 Delivery = tuple[TokenStream, TokenEvent | ServiceError]
@@ -98,12 +123,13 @@ Delivery = tuple[TokenStream, TokenEvent | ServiceError]
 class Loop:
     """Runs on the device thread and owns the scheduler; other threads reach it through the inbox alone."""
 
-    def __init__(self, scheduler: Scheduler, runner: StepRunner, metrics: ModelMetrics) -> None:
+    def __init__(self, scheduler: Scheduler, runner: StepRunner, metrics: ModelMetrics, turns: EngineTurns) -> None:
         self.inbox: queue.SimpleQueue[Message] = queue.SimpleQueue()
         self.error: EngineError | None = None  # set once, when the loop has failed or was stopped
         self.first_token_s: float | None = None  # set once, on the clock of `time.monotonic`
         self._scheduler = scheduler
-        self._pipeline = StepPipeline(scheduler, runner, self._deliver)
+        self._turns = turns
+        self._pipeline = StepPipeline(scheduler, runner, self._deliver, turns)
         self._runner = runner
         self._waited_s = 0.0  # of what the runner says, the part that is attributed to requests
         self._measurements = Measurements(scheduler, metrics)
@@ -127,12 +153,16 @@ class Loop:
         except Exception as error:
             self._fail(EngineError(f"the device thread failed: {type(error).__name__}"), cause=error)
             raise
+        finally:
+            self._turns.end_work()
 
     def _take(self, *, can_wait: bool) -> None:
         """Empty the inbox; if there is no other work, wait for the next message first."""
         if can_wait:
             self._scheduler.check_integrity()
+            self._turns.end_work()
             message = self.inbox.get()
+            self._turns.begin_work()
             self._accept(message)
             if isinstance(message, Submission):
                 self._wait_for_burst(message.stream.loop)

@@ -208,9 +208,9 @@ class Runner:
         """Whether the last part of each cache, which copies need, is made."""
         return self._state.is_filled
 
-    def fill_caches(self) -> None:
-        """Make all missing parts of the caches; may run on another thread while steps run."""
-        self._state.fill_caches()
+    def fill_caches(self, pause: Callable[[float], None] = lambda seconds: None) -> None:
+        """Make all missing parts of the caches; see `DeviceState`."""
+        self._state.fill_caches(pause)
 
     def cache_leaves(self) -> list[jax.Array]:
         """Return the arrays of all caches, as they are after the last dispatched step."""

@@ -4,10 +4,12 @@ import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+from typing import TYPE_CHECKING
 
 from service.checkpoint.load import LoadLimits
-from service.compile.shared import SharedExecutables
+from service.compile.shared import Shared
 from service.device.memory import Device
+from service.engine.schedule.device_turns import DeviceTurns
 from service.observability.metrics import Metrics
 from service.observability.model_metrics import ModelMetrics
 from service.settings import Settings
@@ -15,6 +17,20 @@ from service.start.devices import Devices
 from service.start.progress import StartProgress
 from service.storage.cache.cache import CheckpointCache
 from service.text.generation_defaults import NO_DEFAULTS, GenerationDefaults
+
+if TYPE_CHECKING:
+    from tokenizers import Tokenizer as TokenizerBackend
+
+    from service.compile.program import Executable
+
+
+@dataclass(frozen=True)
+class CommonParts:
+    """The parts of a model that starts of one process share."""
+
+    executables: "Shared[Mapping[str, Executable]]" = field(default_factory=Shared)  # by the key of their bundle
+    turns: DeviceTurns = field(default_factory=DeviceTurns)
+    tokenizers: "Shared[TokenizerBackend]" = field(default_factory=Shared)  # by the sha256 of tokenizer.json
 
 
 @dataclass(frozen=True)
@@ -29,7 +45,7 @@ class StartContext:
     failed: threading.Event = field(default_factory=threading.Event)  # set when a task fails; ends the transfers
     defaults: GenerationDefaults = NO_DEFAULTS  # the operator's for this model
     generations: Mapping[str, int] = field(default_factory=dict)  # by file of a bucket: the one to serve
-    shared_executables: SharedExecutables = field(default_factory=SharedExecutables)  # with other starts
+    common: CommonParts = field(default_factory=CommonParts)  # with other starts
     devices: Devices | None = None  # found by an earlier start of this process
     memory_share: float = 1.0  # of the device memory for models; a model that needs more for its weights gets all
     # Called before weights are read or caches allocated, with the bytes that the model takes on each of some devices;

@@ -74,9 +74,9 @@ def obtain_rest(
     return True
 
 
-def fill_caches(_: StartContext, *, engine: "Running") -> None:
-    """Allocate the parts of the KV cache that no step has reached."""
-    engine.fill_caches()
+def fill_caches(context: StartContext, *, engine: "Running") -> None:
+    """Allocate the parts of the KV cache that no step has reached; beside other models, no more than half the time."""
+    engine.fill_caches(lambda seconds: None if context.devices is None else time.sleep(seconds))
 
 
 def mark_ready(
@@ -110,7 +110,7 @@ def store_bundle(
     with contextlib.closing(bundle.places):
         if not rest or executables.is_shared:
             return
-        context.shared_executables.keep(spec.key.digest, dict(executables.by_name))
+        context.common.executables.keep(spec.key.digest, dict(executables.by_name))
         try:
             bundle.places.store(executables.to_bundle(spec, context.progress))
             bundle.places.kept(spec.key).discard()

@@ -8,6 +8,7 @@ import importlib.metadata
 import os
 import sys
 import threading
+import time
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
 from importlib.abc import Loader, MetaPathFinder
@@ -20,6 +21,19 @@ SWITCH = "LEVSERVE_IMPORT_TWEAKS"
 # Source: CPython, the default of sys.setswitchinterval.
 SWITCH_INTERVAL_S = 0.005
 START_SWITCH_INTERVAL_S = 0.0005
+
+
+class _Freeze:
+    """Takes all objects out of the collector's sight, and knows when it last did."""
+
+    at_s: float | None = None  # on the clock of `time.monotonic`
+
+    def __call__(self) -> None:
+        gc.freeze()
+        self.at_s = time.monotonic()
+
+
+_freeze = _Freeze()
 
 # Modules that take an import of jax some milliseconds, by themselves or by what they import: its compilation cache
 # (`filelock`, `etils` with all of `unittest`), kernels for TPUs and GPUs, clusters, public names. jax's modules import
@@ -68,23 +82,29 @@ def begin_quick_imports() -> None:
 
 
 def end_quick_imports() -> None:
-    """Undo `begin_quick_imports` once everything is imported and loaded."""
-    if not has_tweaks():
+    """Undo `begin_quick_imports` once everything is imported and loaded; in a later start there is nothing to undo."""
+    if not has_tweaks() or _freeze.at_s is not None:
         return
     sys.setswitchinterval(SWITCH_INTERVAL_S)
-    gc.freeze()  # everything imported stays, so the collector need not look at it again
+    _freeze()  # everything imported stays, so the collector need not look at it again
     gc.enable()
 
 
-def collect_unloaded() -> None:
-    """Free what a model leaves in cycles of references, such as its executables; holds the GIL for up to 0.25 s.
+def collect_unloaded(begun_s: float) -> None:
+    """Free what an unloaded model leaves in cycles of references, such as its weights.
 
-    The model may be frozen, together with all that existed when the start of it or of a later one ended.
+    A model that was loaded before the last freeze is frozen with everything else, and finding its cycles means looking
+    at all objects, with the GIL held for up to 0.25 s.
+
+    Args:
+        begun_s: when its load began, on the clock of `time.monotonic`.
     """
+    if _freeze.at_s is None or begun_s > _freeze.at_s:
+        gc.collect()
+        return
     gc.unfreeze()
     gc.collect()
-    if has_tweaks():
-        gc.freeze()
+    _freeze()
 
 
 @contextmanager

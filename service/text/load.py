@@ -9,7 +9,7 @@ Source: https://huggingface.co/docs/transformers/main_classes/tokenizer, .../mai
 
 import json
 import logging
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -29,12 +29,20 @@ SPECIAL_TOKEN_NAMES = ("bos_token", "eos_token", "pad_token", "unk_token", "sep_
 UNSUPPORTED_DEFAULTS: dict[str, tuple[Any, ...]] = {"num_beams": (None, 1), "typical_p": (None, 1)}
 
 
-def load_tokenizer(folder: Path, uri: str | None = None) -> Tokenizer:
+def parse_tokenizer(content: bytes) -> tokenizers.Tokenizer:
+    """Return the library's tokenizer of a tokenizer.json; the library holds the GIL meanwhile."""
+    return tokenizers.Tokenizer.from_buffer(content)
+
+
+def load_tokenizer(
+    folder: Path, uri: str | None = None, parse: Callable[[bytes], tokenizers.Tokenizer] = parse_tokenizer
+) -> Tokenizer:
     """Read a tokenizer from the folder of a checkpoint.
 
     Args:
         folder: where the files lie.
         uri: where they came from, for error messages.
+        parse: returns the tokenizer of a tokenizer.json; it may be one that other models use, too.
 
     Raises:
         MissingFile: there is no tokenizer.json.
@@ -45,7 +53,7 @@ def load_tokenizer(folder: Path, uri: str | None = None) -> Tokenizer:
     if not path.is_file():
         raise MissingFile(uri, _missing_tokenizer_message(folder))
     try:
-        backend = tokenizers.Tokenizer.from_file(str(path))
+        backend = parse(path.read_bytes())
     except Exception as error:  # the library raises bare Exception
         raise MalformedCheckpoint(uri, path.name, f"is not a tokenizer: {error}") from error
     special_tokens = special_tokens_of(folder, uri)

@@ -31,9 +31,12 @@ class Tokenizer:
         eos_ids: frozenset[int] = frozenset(),
         defaults: GenerationDefaults = NO_DEFAULTS,
     ) -> None:
-        # A file saved after training may cut every text at the training length.
-        backend.no_truncation()
-        backend.no_padding()
+        # A file saved after training may cut every text at the training length. A backend that another model uses has
+        # been changed already, and must not change while it encodes.
+        if backend.truncation is not None:
+            backend.no_truncation()
+        if backend.padding is not None:
+            backend.no_padding()
         self.special_tokens = dict(special_tokens or {})  # by transformers' name: {"bos_token": "<s>"}
         self.eos_ids = eos_ids
         self.defaults = defaults
@@ -41,7 +44,7 @@ class Tokenizer:
         self.special_ids = special_ids(backend)
         self.backend = backend
 
-    @property
+    @cached_property  # the library copies the whole vocabulary to count it
     def vocab_size(self) -> int:
         """Number of ids in the tokenizer, added tokens included; an embedding may have more rows."""
         return self.backend.get_vocab_size(with_added_tokens=True)

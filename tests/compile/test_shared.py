@@ -1,10 +1,10 @@
-"""Executables that models of one geometry share."""
+"""What models have in common."""
 
-from service.compile.shared import SharedExecutables
+from service.compile.shared import Shared
 
 
 def test_what_was_used_least_recently_goes():
-    shared = SharedExecutables(max_bundles=2)
+    shared = Shared(max_kept=2)
     a, b, c = {"a": 1}, {"b": 1}, {"c": 1}
     shared.keep("a", a)
     shared.keep("b", b)

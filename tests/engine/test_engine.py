@@ -8,6 +8,7 @@ import pytest
 
 from service.engine.loop import BURST_ITERATIONS, Loop, Stop
 from service.engine.request import BACKGROUND_PRIORITY, FinishReason, Request, Sampling
+from service.engine.schedule.device_turns import DeviceTurns
 from service.engine.schedule.pages import PageIntegrityError
 from service.engine.shapes import StepKind
 from service.errors import Draining, EngineError, EngineStopped, Overloaded, QueueTimeout
@@ -243,7 +244,7 @@ def test_a_failure_of_the_device_reaches_every_open_stream_and_is_told_once(runn
 def test_a_page_that_was_lost_ends_the_device_thread_as_soon_as_it_is_idle(runner):
     scheduler = make_scheduler()
     scheduler.pages.allocate(1)
-    loop = Loop(scheduler, runner, ModelMetrics())
+    loop = Loop(scheduler, runner, ModelMetrics(), DeviceTurns().join())
     loop.inbox.put(Stop())  # for a loop that does not notice
     with pytest.raises(PageIntegrityError, match="15 free"):
         loop.run()

@@ -12,6 +12,7 @@ from service.engine.available_steps import AvailableSteps
 from service.engine.loop import Abort, Loop, Stop, Submission
 from service.engine.request import FinishReason, Request, Sampling, TokenEvent, TokenStream
 from service.engine.schedule.chunking import Chunking
+from service.engine.schedule.device_turns import DeviceTurns
 from service.engine.schedule.scheduler import Scheduler
 from service.engine.shapes import EngineShapes, sufficient_buckets
 from service.errors import NonFiniteLogits
@@ -177,7 +178,7 @@ def test_thousands_of_requests_with_aborts_each_get_their_text_and_leave_every_p
     sizes = {"num_slots": NUM_SLOTS, "num_pages": NUM_PAGES, "page_size": PAGE_SIZE, "vocab_size": VOCAB}
     device = HostDevice(**sizes, has_slot_cache=has_slot_cache, breaking_sum=BREAKING_SUM)
     clients = RandomClients(device, scheduler, num_requests, seed=5 + has_slot_cache)
-    loop = Loop(scheduler, clients, ModelMetrics())
+    loop = Loop(scheduler, clients, ModelMetrics(), DeviceTurns().join())
     loop.inbox = clients
     loop.run()
 

@@ -259,3 +259,20 @@ def test_a_template_may_write_the_special_tokens(tmp_path, file):
 def test_a_list_of_templates_has_a_default_or_only_one(tmp_path, named):
     write(tmp_path, "tokenizer_config.json", {"chat_template": named})
     assert load_chat_template(tmp_path, {}, is_trusted=True).render(USER) == "it"
+
+
+def test_a_tokenizer_that_another_model_has_is_taken_over_as_it_is(folder):
+    cut = byte_level(adds_begin=True)
+    cut.enable_truncation(2)
+    cut.enable_padding()
+    cut.save(str(folder / "tokenizer.json"))
+    parsed = []
+
+    def parse(content):
+        parsed.append(content)
+        return first.backend
+
+    first = load_tokenizer(folder)
+    assert load_tokenizer(folder, parse=parse).backend is first.backend
+    assert parsed == [(folder / "tokenizer.json").read_bytes()]
+    assert len(first.encode("a long text", add_special_tokens=False)) > 2

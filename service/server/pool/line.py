@@ -240,7 +240,7 @@ class LoadingLine:
         assert loaded is not None, "a model that is ready is loaded"
         loaded.unload()
         del loaded
-        self._state.free()  # before another model takes the memory
+        self._state.free(residence.ready_s - residence.load_s)  # before another model takes the memory
         with self._state.changed:
             residence.state, residence.num_bytes, residence.is_leaving = "available", 0, False
             self._metrics(residence).clear_state()

@@ -5,12 +5,11 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from service.catalogue.entry import ModelEntry
-from service.compile.shared import SharedExecutables
 from service.device.memory import Device, usable_memory_bytes
 from service.observability.metrics import Metrics
 from service.server.pool.residence import Loading, MakeRoom
 from service.settings import Settings
-from service.start.context import StartContext
+from service.start.context import CommonParts, StartContext
 from service.start.graph import Task
 from service.start.load import ModelStart
 from service.start.progress import StartProgress
@@ -73,7 +72,7 @@ class Loader:
         self._before_answering = before_answering
         self._on_engine_failure = on_engine_failure
         self.first: StartLoading | None = None
-        self._shared_executables = SharedExecutables()
+        self._common = CommonParts()
         self._devices: Devices | None = None
 
     def __call__(self, entry: ModelEntry, make_room: MakeRoom) -> StartLoading:
@@ -88,7 +87,7 @@ class Loader:
             self._metrics.of_model(entry.name),
             defaults=entry.defaults,
             generations=entry.generations,
-            shared_executables=self._shared_executables,
+            common=self._common,
             devices=self._known_devices(),
             memory_share=entry.share(self._settings) if self._settings.has_catalogue else 1.0,
             make_room=lambda num_bytes, devices: make_room(num_bytes, self._capacity_bytes(devices)),

@@ -33,7 +33,7 @@ class ModelPool:
         metrics: Metrics,
         *,
         on_complete: "OnComplete" = lambda *_: None,
-        on_unloaded: Callable[[], None] = lambda: None,
+        on_unloaded: Callable[[float], None] = lambda begun_s: None,
     ) -> None:
         """Create a pool that has loaded nothing; see `LoadingLine` and `PoolState.free` for what is called."""
         self._catalogue = catalogue

@@ -34,7 +34,8 @@ class PoolState:
 
     limits: PoolLimits
     metrics: Metrics
-    free: Callable[[], None] = lambda: None  # called, without the lock, once an unloaded model refers to itself alone
+    # Called, without the lock, with the time when a model's load began, once the unloaded model refers to itself alone.
+    free: Callable[[float], None] = lambda begun_s: None
     clock: Callable[[], float] = time.monotonic
     changed: threading.Condition = field(default_factory=threading.Condition)
     residences: dict[str, Residence] = field(default_factory=dict)

@@ -58,7 +58,7 @@ class RunningEncoder(Running):
         self._runner.run_all()
 
     @override
-    def fill_caches(self) -> None:
+    def fill_caches(self, pause: Callable[[float], None]) -> None:
         """Do nothing: an encoder has no cache."""
 
     @override

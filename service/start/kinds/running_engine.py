@@ -9,6 +9,7 @@ from service.api.dependencies import ServedModel
 from service.engine.engine import Engine
 from service.engine.request import MAX_SEQUENCES, Request, Sampling
 from service.engine.runner import Runner
+from service.engine.schedule.device_turns import DeviceTurns
 from service.errors import Draining, Overloaded, ServiceError
 from service.start.context import StartContext
 from service.start.kinds.model_spec import Running, Text
@@ -17,14 +18,22 @@ from service.start.kinds.model_spec import Running, Text
 class RunningEngine(Running):
     """An engine that takes requests, and the runner below it."""
 
-    def __init__(self, context: StartContext, runner: Runner, vocab_size: int, formats: Mapping[str, str]) -> None:
-        """Start the device thread."""
+    def __init__(
+        self,
+        context: StartContext,
+        runner: Runner,
+        vocab_size: int,
+        formats: Mapping[str, str],
+        turns: DeviceTurns | None = None,
+    ) -> None:
+        """Start the device thread; it takes turns with the other engines of an accelerator."""
         self.engine = Engine(
             runner,
             runner.shapes,
             context.model_metrics,
             max_requests=context.settings.max_concurrent_requests * MAX_SEQUENCES,
             on_failure=context.on_engine_failure,
+            turns=turns,
         )
         self.engine.start()
         self._runner = runner
@@ -51,8 +60,8 @@ class RunningEngine(Running):
             self.engine.run_between_steps(step)
 
     @override
-    def fill_caches(self) -> None:
-        self._runner.fill_caches()
+    def fill_caches(self, pause: Callable[[float], None]) -> None:
+        self._runner.fill_caches(pause)
 
     @override
     def served(self, text: Text, **facts: Any) -> ServedModel:

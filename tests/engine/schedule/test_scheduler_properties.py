@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 from service.engine.loop import StepPipeline
 from service.engine.request import FinishReason, Request, Sampling
 from service.engine.schedule.chunking import Chunking
+from service.engine.schedule.device_turns import DeviceTurns
 from service.engine.schedule.scheduler import Scheduler
 from tests.engine.conftest import SHAPES
 
@@ -45,7 +46,7 @@ class SteppedEngine:
             page_size=SHAPES.page_size,
             chunking=Chunking(SHAPES.prefill),
         )
-        self.pipeline = StepPipeline(self.scheduler, runner, deliver=lambda events: None)
+        self.pipeline = StepPipeline(self.scheduler, runner, lambda events: None, DeviceTurns().join())
         self.sequences = []
 
     def submit(self, prompt, max_tokens, stop_ids, priority):
