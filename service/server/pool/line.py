@@ -10,8 +10,9 @@ from concurrent.futures import Future
 from functools import partial
 from typing import TYPE_CHECKING
 
-from service.errors import DoesNotFit, Draining, ModelLoadFailed, ServiceError
+from service.errors import DoesNotFit, Draining, ModelLoadFailed
 from service.observability.model_metrics import ModelMetrics
+from service.server.pool.ended_loads import LoadCancelled, NobodyWaits
 from service.server.pool.policy import Capacity, Enter, Evict, NeverFits, Newcomer, Wait, decide
 from service.server.pool.residence import Load, Loading, Residence
 from service.server.pool.state import PoolState
@@ -24,18 +25,6 @@ if TYPE_CHECKING:
     type OnComplete = Callable[[ModelEntry, BaseException | None], None]
 
 logger = logging.getLogger(__name__)
-
-
-class NobodyWaits(ServiceError):
-    """Every request for a model has ended before there was room for it."""
-
-
-class LoadCancelled(ServiceError):
-    """An operator has ended a load."""
-
-    def __init__(self, model: str) -> None:
-        super().__init__(f"the load of {model!r} was ended by an operator")
-        self.model = model
 
 
 class LoadingLine:
@@ -96,6 +85,9 @@ class LoadingLine:
             metrics.model_load_seconds.observe(residence.load_s)
             residence.num_open = 1  # its own start, until that is complete
             state.grant_all(residence)
+            if residence.older is not None:
+                residence.older.is_leaving = True
+                self.begin_unload(residence.older)
         threading.Thread(target=self._complete, args=(residence, loading), name="complete", daemon=True).start()
 
     def begin_unload(self, residence: Residence) -> Future[None]:
@@ -110,10 +102,7 @@ class LoadingLine:
         return residence.unloading
 
     def unload_when_idle(self, residence: Residence) -> None:
-        """Unload a model that takes no further requests once the last one has ended; blocks.
-
-        A load under way is waited for. What is loaded again meanwhile stays.
-        """
+        """Wait for a load and for the last request; then unload the model, unless it was loaded again meanwhile."""
         state = self._state
         with state.changed:
             state.changed.wait_for(lambda: residence.state != "loading")
@@ -204,9 +193,12 @@ class LoadingLine:
             self._check_wanted(residence)
             now_s = state.clock()
             since_s = min((waiter.since_s for waiter in residence.waiters), default=now_s)
-            others = [other for other in state.residences.values() if other is not residence and other.num_bytes]
+            others = [other for other in state.versions if other is not residence and other.num_bytes]
             newcomer = Newcomer(num_bytes=num_bytes, waiting_since_s=since_s)
-            match decide(newcomer, [other.resident for other in others], capacity, now_s):
+            decision = decide(newcomer, [other.resident for other in others], capacity, now_s)
+            if residence.older is not None and residence.older.is_open and isinstance(decision, Evict | Wait):
+                decision = Evict((residence.older.resident.name,))  # rather than another model
+            match decision:
                 case Enter():
                     residence.num_bytes = num_bytes
                     self._metrics(residence).model_memory_bytes.set(num_bytes)
@@ -215,7 +207,7 @@ class LoadingLine:
                     remedy = f"{num_kept} models stay loaded, of {capacity.max_models} that may be."
                     raise DoesNotFit(needed_bytes=num_bytes, available_bytes=available_bytes, remedy=remedy)
                 case Evict(names):
-                    chosen = [other for other in others if other.entry.name in names]
+                    chosen = [other for other in others if other.resident.name in names]
                     yielding += chosen
                     for other in chosen:
                         other.is_leaving = True
@@ -243,7 +235,10 @@ class LoadingLine:
         self._state.free(residence.ready_s - residence.load_s)  # before another model takes the memory
         with self._state.changed:
             residence.state, residence.num_bytes, residence.is_leaving = "available", 0, False
-            self._metrics(residence).clear_state()
+            current = self._state.residences[residence.entry.name]
+            if current.older is residence:
+                current.older = None
+            self._clear_metrics(residence)
             self._state.changed.notify_all()
         logger.info("unloaded", extra={"model": residence.entry.name})
 
@@ -273,7 +268,7 @@ class LoadingLine:
         state = self._state
         with state.changed:
             residence.state, residence.num_bytes, residence.loading = "available", 0, None
-            self._metrics(residence).clear_state()
+            self._clear_metrics(residence)
             is_cancelled = isinstance(error, NobodyWaits | LoadCancelled | Draining)
             self._metrics(residence).model_loads.labels("cancelled" if is_cancelled else "failed").inc()
             residence.is_in_line = residence.is_requested = False
@@ -285,6 +280,11 @@ class LoadingLine:
                 refusal = error if isinstance(error, Draining) else ModelLoadFailed(residence.entry.name, str(error))
                 state.refuse_all(residence, refusal)
             state.changed.notify_all()
+
+    def _clear_metrics(self, residence: Residence) -> None:
+        """Note that a model is not in memory, unless another version of it is."""
+        if not any(version.num_bytes for version in self._state.residences[residence.entry.name].versions):
+            self._metrics(residence).clear_state()
 
     def _metrics(self, residence: Residence) -> ModelMetrics:
         return self._state.metrics.of_model(residence.entry.name)

@@ -45,7 +45,7 @@ class ModelPool:
     def loaded(self) -> list[Loaded]:
         """The models in memory."""
         with self._state.changed:
-            found = [residence.loaded for residence in self._state.residences.values()]
+            found = [version.loaded for version in self._state.versions]
         return [loaded for loaded in found if loaded is not None]
 
     def hold(self, name: str | None) -> Held | None:
@@ -53,9 +53,11 @@ class ModelPool:
         entry = self._entry(name)
         with self._state.changed:
             residence = self._state.residences.get(entry.name)
-            if residence is None or not residence.is_open or residence.entry.uri != entry.uri:
+            if residence is not None and residence.entry.uri != entry.uri:
+                residence = self._begin_newer(entry)
+            if residence is None or not residence.answering.is_open:
                 return None
-            return self._state.grant(residence)
+            return self._state.grant(residence.answering)
 
     async def wait_for(self, name: str | None) -> Held:
         """Return a model once it is loaded.
@@ -71,8 +73,8 @@ class ModelPool:
         loop = asyncio.get_running_loop()
         with state.changed:
             residence = self._residence(entry)
-            if residence.is_open:
-                return state.grant(residence)
+            if residence.answering.is_open:
+                return state.grant(residence.answering)
             self._check_can_wait(residence)
             waiter = Waiter(loop, loop.create_future(), state.clock())
             residence.waiters.append(waiter)
@@ -114,17 +116,18 @@ class ModelPool:
         """Unload a model once its requests have ended; end its load. Return whether it was in memory or loading."""
         entry = self._entry(name)
         with self._state.changed:
-            residence = self._residence(entry)
+            residence = self._state.residences.setdefault(entry.name, Residence(entry))
             residence.is_requested, residence.is_cancelled = False, residence.state == "loading"
-            was_loaded = residence.state != "available" or residence.is_in_line
+            was_loaded = residence.is_in_line or any(version.state != "available" for version in residence.versions)
             if residence.state == "loading" and residence.loading is not None:
                 residence.loading.cancel()
-            if residence.state == "ready":
-                residence.is_leaving = True
+            for version in residence.versions:
+                version.is_leaving = version.is_leaving or version.state == "ready"
             self._state.changed.notify_all()
-            unloading = self._line.begin_unload(residence)
-        # A client that is gone ends its own wait alone.
-        await asyncio.shield(asyncio.wrap_future(unloading))
+            unloading = [self._line.begin_unload(version) for version in residence.versions]
+        for future in unloading:
+            # A client that is gone ends its own wait alone.
+            await asyncio.shield(asyncio.wrap_future(future))
         return was_loaded
 
     def listed(self) -> Sequence[ModelState]:
@@ -145,7 +148,7 @@ class ModelPool:
         """Refuse new requests and those that wait, and end loads; models stay in memory for what they answer."""
         with self._state.changed:
             self._state.is_closed = True
-            for residence in self._state.residences.values():
+            for residence in self._state.versions:
                 self._state.refuse_all(residence, Draining())
                 residence.is_leaving = residence.state == "ready"
                 if residence.state == "loading" and residence.loading is not None:
@@ -167,19 +170,32 @@ class ModelPool:
         return self._catalogue.entries[0]
 
     def _residence(self, entry: ModelEntry) -> Residence:
-        """Return what is known of a model; an older version of it takes no further requests. The lock is held."""
+        """Return what is known of a model, in its newest version. The lock is held."""
         residence = self._state.residences.setdefault(entry.name, Residence(entry))
-        if residence.entry.uri != entry.uri and residence.state == "ready":
-            residence.is_leaving = True
-        if residence.state != "loading":
-            residence.entry = entry
+        if residence.entry.uri == entry.uri or residence.state == "loading":
+            return residence
+        if residence.is_open:
+            # It answers until the newer version does, or until the policy takes the room that it has.
+            residence = self._state.residences[entry.name] = Residence(entry, older=residence)
+        residence.entry = entry
         return residence
+
+    def _begin_newer(self, entry: ModelEntry) -> Residence:
+        """Begin to load the newer version of a model, unless that has just failed. The lock is held."""
+        residence = self._residence(entry)
+        if not (self._state.is_closed or residence.is_open or residence.is_in_line or self._has_just_failed(residence)):
+            residence.is_requested = True
+            self._line.join(residence)
+        return residence
+
+    def _has_just_failed(self, residence: Residence) -> bool:
+        return residence.failure is not None and self._state.clock() - residence.failure[1] < RETRY_AFTER_S
 
     def _check_can_wait(self, residence: Residence) -> None:
         state = self._state
         if state.is_closed:
             raise Draining
-        if residence.failure is not None and state.clock() - residence.failure[1] < RETRY_AFTER_S:
+        if residence.failure is not None and self._has_just_failed(residence):
             raise ModelLoadFailed(residence.entry.name, residence.failure[0])
         if state.num_waiting >= state.limits.max_waiting:
             raise Overloaded(running=state.num_waiting, limit=state.limits.max_waiting)
@@ -192,8 +208,9 @@ class ModelPool:
 
     def _listed(self, entry: ModelEntry) -> ModelState:
         residence = self._state.residences.get(entry.name)
-        if residence is not None and residence.is_open and residence.loaded is not None:
-            residence.known = ready_state(residence.loaded.served)
+        answering = None if residence is None else residence.answering
+        if residence is not None and answering is not None and answering.is_open and answering.loaded is not None:
+            residence.known = ready_state(answering.loaded.served)
             return residence.known
         known = None if residence is None else residence.known
         facts = {} if known is None else dict(known.facts)

@@ -1,7 +1,7 @@
 """The state of one model in a pool: whether it is in memory, and the requests that hold it or wait for it."""
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal, Protocol, runtime_checkable
@@ -95,6 +95,7 @@ class Residence:
     failure: tuple[str, float] | None = None  # of its last load: why, and when
     known: "ModelState | None" = None  # what /v1/models said when it was last ready
     waiters: list[Waiter] = field(default_factory=list)
+    older: "Residence | None" = None  # the version before, which answers until this one is ready
 
     @property
     def is_open(self) -> bool:
@@ -102,10 +103,23 @@ class Residence:
         return self.state == "ready" and not self.is_leaving
 
     @property
+    def answering(self) -> "Residence":
+        """The version that a request holds: the one before while it is open and this one is not."""
+        return self.older if self.older is not None and self.older.is_open and not self.is_open else self
+
+    @property
+    def versions(self) -> "Iterator[Residence]":
+        """This version and those before it, as far as they are in memory."""
+        version: Residence | None = self
+        while version is not None:
+            yield version
+            version = version.older
+
+    @property
     def resident(self) -> Resident:
         """The model as the policy sees it."""
         return Resident(
-            name=self.entry.name,
+            name=self.entry.uri,
             num_bytes=self.num_bytes,
             num_open=self.num_open,
             last_used_s=self.last_used_s,

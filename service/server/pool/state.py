@@ -4,7 +4,7 @@ import asyncio
 import contextlib
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from functools import partial
 
@@ -42,6 +42,11 @@ class PoolState:
     is_closed: bool = False  # whether no request may wait any more
 
     # All of these are called with the lock held, except where it says otherwise.
+
+    @property
+    def versions(self) -> Iterator[Residence]:
+        """Every version of every model."""
+        return (version for residence in self.residences.values() for version in residence.versions)
 
     @property
     def num_waiting(self) -> int:

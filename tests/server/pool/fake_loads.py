@@ -15,9 +15,9 @@ WAIT_S = 20
 class FakeLoaded:
     """A model in memory."""
 
-    def __init__(self, name, log):
+    def __init__(self, name, log, uri):
         self.served = SimpleNamespace(
-            name=name, names=(name,), created=1, max_model_len=64, capabilities=("completions",), facts={}
+            name=name, names=(name,), created=1, max_model_len=64, capabilities=("completions",), facts={"uri": uri}
         )
         self._log = log
 
@@ -63,7 +63,7 @@ class FakeLoading:
             raise OSError("cancelled")
         if name in loads.failures:
             raise loads.failures[name]
-        return FakeLoaded(name, loads.log)
+        return FakeLoaded(name, loads.log, self._entry.uri)
 
     def wait_until_complete(self):
         if (event := self._loads.may_complete.get(self._entry.name)) is not None:
