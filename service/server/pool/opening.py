@@ -84,8 +84,8 @@ def open_pool(
     return OpenedPool(pool, loader, catalogue)
 
 
-def _free_unloaded() -> None:
-    collect_unloaded()
+def _free_unloaded(begun_s: float) -> None:
+    collect_unloaded(begun_s)
     return_freed_memory()
 
 
