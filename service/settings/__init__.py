@@ -196,8 +196,8 @@ class Settings(WaitingSettings):
     )
     page: bool = Field(
         default=True,
-        description="Whether `/` is a page to chat with the model and `/docs` one that describes the API. Both are "
-        "open to anyone and use the API with the key that the visitor enters.",
+        description="Whether `/` is a page to chat with the model, `/vectors` one to compare texts, and `/docs` one "
+        "that describes the API. They are open to anyone and use the API with the key that the visitor enters.",
     )
     log_level: Literal["DEBUG", "INFO", "WARNING", "ERROR"] = Field(
         default="INFO",
