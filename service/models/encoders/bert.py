@@ -22,7 +22,8 @@ def read_config(config: HubConfig, vector: VectorConfig) -> EncoderConfig:
 
     Raises:
         UnsupportedModel: a value is missing, malformed, or asks for a feature that is not served.
-        Source: https://huggingface.co/docs/transformers/model_doc/bert (BertConfig)
+
+    Source: https://huggingface.co/docs/transformers/model_doc/bert (BertConfig)
     """
     return read_bert(config, vector, first_position=0)
 

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from service.models.config import HubConfig
-from service.models.encoders.classification import is_reranker, score_config
+from service.models.encoders.classification import DECODERS, is_reranker, score_config
 from service.models.encoders.config import EncoderConfig, Pooling, VectorConfig
 from service.models.encoders.rotary.config import RotaryConfig
 from service.models.encoders.rotary.weights import rotary_weight_specs
@@ -29,7 +29,7 @@ ENCODER_FAMILIES = {
     "xlm-roberta": "xlm_roberta",
 }
 # They generate text, unless the checkpoint says that it was trained to encode.
-DECODER_FAMILIES = dict.fromkeys(("llama", "mistral", "qwen2", "qwen3"), "rotary.llama")
+DECODER_FAMILIES = dict.fromkeys(DECODERS, "rotary.llama")
 # The classes of transformers that have no head, so that they cannot generate.
 BARE_CLASSES = ("LlamaModel", "MistralModel", "Qwen2Model", "Qwen3Model")
 
