@@ -188,6 +188,17 @@ class Decoder:
         )
         return hax.named(out, (*kept, *weight.axes[: -len(axes)]))
 
+    def _qkv(self, x: NamedArray, named: Mapping[str, NamedArray], name: str) -> NamedArray:
+        """Multiply by the weights of queries, keys and values."""
+        if not isinstance(self._kernel, ShardedAttention):
+            return self._dot(x, named, name, ("embed",))
+        # As one matrix, and sliced after the barrier: else XLA:TPU lays a device's part of the weights out anew in each
+        # step, in the order of the slices.
+        heads = named[name].axes[:-1]
+        matrices = {key: named[key].flatten_axes(heads, "qkv") for key in (name, scale_name(name)) if key in named}
+        out = self._dot(x, matrices, name, ("embed",))
+        return hax.named(jax.lax.optimization_barrier(out.array), out.axes).unflatten_axis("qkv", heads)
+
     def _rms_norm(self, x: NamedArray, scale: NamedArray, axis: str) -> NamedArray:
         """Divide by the root mean square over `axis`, in float32. Source: Zhang & Sennrich 2019, arXiv:1910.07467."""
         wide = x.astype(jnp.float32)
@@ -213,7 +224,7 @@ class Decoder:
         config, prefix = self.config, f"layers.{layer}."
         x = self._rms_norm(hidden, named[prefix + "attention_norm"], "embed")
         with jax.named_scope("qkv"):
-            qkv = self._dot(x, named, prefix + "qkv", ("embed",))
+            qkv = self._qkv(x, named, prefix + "qkv")
             if config.has_qkv_bias:
                 qkv = qkv + named[prefix + "qkv_bias"]
         query = qkv.slice("qkv_group", "group", start=0, length=config.group_size)
