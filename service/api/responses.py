@@ -1,8 +1,9 @@
 """POST /v1/responses."""
 
+import contextlib
 import re
 import time
-from collections.abc import AsyncIterator, Iterable, Sequence
+from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Depends
@@ -30,7 +31,8 @@ _FIELDS = (
     (r"^reasoning_effort$", "reasoning.effort"),
     (r"^response_format\.json_schema\b", "text.format"),
     (r"^response_format\b", "text.format"),
-    (r"^(tools\[\d+\]|tool_choice)\.function\b", r"\1"),
+    (r"^tool_choice\.allowed_tools\b", "tool_choice"),
+    (r"^(tools\[\d+\]|tool_choice|tool_choice\.tools\[\d+\])\.function\b", r"\1"),
 )
 
 
@@ -48,14 +50,12 @@ async def create_response(
     """
     created_at = int(time.time())
     context = await arrived.generating(body.model)
-    try:
+    with _errors_in_terms_of_responses():
         chat = await start_chat(context, checked(ChatCompletionRequest, body.as_chat()), prefix="resp_")
-    except RequestError as error:
-        raise _in_terms_of_responses(error) from None
     if body.stream:
         events = _events(chat, body, created_at)
         return NamedEventStream(events, sequences=chat.streams, deadline=context.deadline)
-    with chat.streams:
+    with chat.streams, _errors_in_terms_of_responses():
         [deltas] = await cancel_on_disconnect(context.receive, chat.streams.collect())
     answer = _Answer(chat, body, created_at)
     for delta in deltas:
@@ -65,6 +65,14 @@ async def create_response(
 
 async def _events(chat: StartedChat, body: ResponsesRequest, created_at: int) -> AsyncIterator[Sequence[Event]]:
     """Yield the events of a stream, numbered."""
+    with _errors_in_terms_of_responses():
+        async for events in _numbered_events(chat, body, created_at):
+            yield events
+
+
+async def _numbered_events(
+    chat: StartedChat, body: ResponsesRequest, created_at: int
+) -> AsyncIterator[Sequence[Event]]:
     answer = _Answer(chat, body, created_at)
     number = 0
 
@@ -154,7 +162,7 @@ class _Answer:
             "store": False,
             "temperature": sampling.temperature,
             "text": {"format": _stated(text_format) if text_format else {"type": "text"}, "verbosity": "medium"},
-            "tool_choice": choice if isinstance(choice, str) else _stated(choice),
+            "tool_choice": choice if isinstance(choice, str) else choice.model_dump(exclude_none=True),
             "tools": [_stated(tool) for tool in body.tools],
             "top_logprobs": body.top_logprobs,
             "top_p": sampling.top_p,
@@ -179,11 +187,15 @@ def _stated(part: Any) -> dict[str, Any]:
     return part.model_dump(by_alias=True)
 
 
-def _in_terms_of_responses(error: RequestError) -> RequestError:
-    """Return an error with the names of a response's fields instead of a chat's."""
-    if (param := error.param) is not None:
-        renamed = param
-        for pattern, name in _FIELDS:
-            renamed = re.sub(pattern, name, renamed)
-        error.param, error.message = renamed, error.message.replace(f"'{param}'", f"'{renamed}'")
-    return error
+@contextlib.contextmanager
+def _errors_in_terms_of_responses() -> Iterator[None]:
+    """Give the errors that are raised within the names of a response's fields instead of a chat's."""
+    try:
+        yield
+    except RequestError as error:
+        if (param := error.param) is not None:
+            renamed = param
+            for pattern, name in _FIELDS:
+                renamed = re.sub(pattern, name, renamed)
+            error.param, error.message = renamed, error.message.replace(f"'{param}'", f"'{renamed}'")
+        raise

@@ -6,6 +6,7 @@
     │   ├── UnsupportedParameter           (param) of OpenAI's interface, not supported here
     │   ├── UnknownParameter               (param) of no known interface
     │   ├── MissingParameter               (param)
+    │   ├── ConstraintError                a grammar that cannot be followed further
     │   ├── ContextLengthExceeded          (prompt_tokens, max_tokens, limit_tokens)
     │   ├── TextTooLong                    (num_tokens, limit_tokens)
     │   ├── WrongKindOfModel               (model)
@@ -35,7 +36,6 @@
     ├── EngineError                    500 server_error
     │   ├── NonFiniteLogits                of one sequence
     │   ├── NonFiniteVector                (index) of one text
-    │   ├── ConstraintError                of one sequence
     │   ├── TemplateFailed                 (reason) of a chat template's process
     │   └── EngineStopped              503 the device thread has ended
     └── StartError                     stops the start with one line and exit code 1
@@ -83,7 +83,6 @@ from service.errors.checkpoint import (
     UnsupportedModel,
 )
 from service.errors.engine import (
-    ConstraintError,
     EngineError,
     EngineStopped,
     NonFiniteLogits,
@@ -102,6 +101,7 @@ from service.errors.http import (
 from service.errors.models import AmbiguousModel, ModelLoadFailed, ModelNotLoaded, UnknownModel, WrongKindOfModel
 from service.errors.overload import BodyBytesFull, Overloaded, QueuedTokensFull, QueueFull, QueueTimeout
 from service.errors.request import (
+    ConstraintError,
     ContextLengthExceeded,
     DeadlineExceeded,
     Draining,

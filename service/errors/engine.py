@@ -30,12 +30,6 @@ class NonFiniteVector(EngineError):
         self.index = index
 
 
-class ConstraintError(EngineError):
-    """The constraint of one sequence cannot be applied; the others of its batch go on."""
-
-    code = "constraint_failed"
-
-
 class TemplateFailed(EngineError):
     """The model's chat template has exceeded what it may take; later requests are rendered by a new process."""
 

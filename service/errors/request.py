@@ -53,6 +53,12 @@ class MissingParameter(RequestError):
         super().__init__(f"Missing required parameter: '{param}'.", param=param)
 
 
+class ConstraintError(RequestError):
+    """The rule that a request holds its answer to cannot be followed further; the others of its batch go on."""
+
+    code = "constraint_failed"
+
+
 class ContextLengthExceeded(RequestError):
     """The prompt and the requested completion do not fit into the model's context."""
 

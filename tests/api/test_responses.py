@@ -1,13 +1,16 @@
 """POST /v1/responses through OpenAI's client: items, events in their order, tools, and refusals by the right name."""
 
 import json
+import random
 
 import pytest
 from openai import AsyncOpenAI, BadRequestError
 from pydantic import BaseModel
 
 from service.engine.request import FinishReason
+from service.errors import ConstraintError
 from tests.api.scripted_engine import MAX_MODEL_LEN, MODEL, TOKENIZER, Service, tokens
+from tests.api.test_structured import text_of
 from tests.api.test_tools import ONE, SCHEMA, TWO, service_of
 
 pytestmark = pytest.mark.anyio
@@ -15,6 +18,8 @@ pytestmark = pytest.mark.anyio
 WEATHER = {"type": "function", "name": "weather", "description": "Now.", "parameters": SCHEMA}
 CLOCK = {"type": "function", "name": "clock", "parameters": {"type": "object", "properties": {}}}
 TOOLS = [WEATHER, CLOCK]
+NAMED = {"type": "function", "name": "clock"}
+ALLOWED = {"type": "allowed_tools", "mode": "required", "tools": [NAMED]}
 
 
 def api_of(service):
@@ -58,6 +63,25 @@ async def test_a_text_is_one_message_with_usage_and_what_was_asked():
     assert usage.input_tokens == len(request.prompt_ids)
     assert usage.output_tokens == len(tokens("Hello world"))
     assert usage.total_tokens == usage.input_tokens + usage.output_tokens
+
+
+async def test_the_choice_of_some_tools_is_enforced_and_stated():
+    service = service_of('<tool_call>{"name": "clock", "arguments": {}}</tool_call>')
+    response = await create(service, tools=TOOLS, tool_choice=ALLOWED)
+    assert response.to_dict()["tool_choice"] == ALLOWED
+    text = text_of(service.engine.last.request.constraint, random.Random(1))
+    assert '"name": "clock"' in text
+    assert "weather" not in text
+
+
+async def test_a_grammar_that_cannot_be_followed_is_named_as_responses_name_it():
+    failure = ConstraintError("Not so.", param="response_format.json_schema.schema.pattern")
+    assert (await refusal(Service([failure])))["param"] == "text.format.schema.pattern"
+    response = await Service([*tokens("a"), failure]).post(
+        "/v1/responses", {"model": MODEL, "input": "x", "stream": True}
+    )
+    last = json.loads(response.text.split("data: ")[-1])
+    assert (last["type"], last["param"]) == ("error", "text.format.schema.pattern")
 
 
 async def test_penalties_are_applied_and_stated():
@@ -213,7 +237,7 @@ async def test_a_failure_in_a_stream_is_its_last_event():
         ({"input": [{"type": "function_call", "call_id": "a", "name": "f"}]}, "input[0].arguments"),
         ({"input": [{"role": "user", "content": "a", "output": "b"}]}, "input[0].output"),
         ({"input": [{"type": "item_reference", "id": "a"}]}, "input[0].type"),
-        ({"input": [{"type": "function_call_output", "call_id": "a", "output": "b"}]}, "input"),
+        ({"input": [{"type": "function_call_output", "call_id": "a", "output": "b"}]}, "input[0].call_id"),
         ({"tools": [{"type": "web_search"}]}, "tools[0].type"),
         *[
             ({"tools": [CLOCK, {"type": kind, **fields}]}, "tools[1].type")
@@ -237,6 +261,10 @@ async def test_a_failure_in_a_stream_is_its_last_event():
         ({"input": [{"type": "web_search_call", "id": "a", "action": {}}]}, "input[0].type"),
         ({"tools": [CLOCK, CLOCK]}, "tools[1].name"),
         ({"tools": [CLOCK], "tool_choice": {"type": "function", "name": "other"}}, "tool_choice.name"),
+        ({"tools": [CLOCK], "tool_choice": {"type": "allowed_tools", "mode": "auto"}}, "tool_choice.tools"),
+        ({"tools": [CLOCK], "tool_choice": {"type": "allowed_tools", "tools": [NAMED]}}, "tool_choice.mode"),
+        ({"tools": [CLOCK], "tool_choice": {"type": "function", "name": "a", "mode": "auto"}}, "tool_choice.mode"),
+        ({"tools": [WEATHER], "tool_choice": ALLOWED}, "tool_choice.tools[0].name"),
         ({"tool_choice": "required"}, "tool_choice"),
         ({"tools": [CLOCK | {"parameters": {"type": "array"}}]}, "tools[0].parameters.type"),
         ({"temperature": 3}, "temperature"),

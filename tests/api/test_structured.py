@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from service.errors import ConstraintError
-from tests.api.scripted_engine import END, TOKENIZER, Service
+from tests.api.scripted_engine import END, TOKENIZER, Service, tokens
 
 pytestmark = pytest.mark.anyio
 
@@ -124,7 +124,12 @@ async def test_with_a_stop_token_of_its_own_an_answer_needs_no_end_of_text():
 
 
 async def test_a_grammar_that_cannot_be_followed_ends_its_request_with_the_reason():
-    service = Service([ConstraintError("The grammar cannot be followed.")])
-    error = (await service.chat(structured_outputs={"regex": "a"})).json()["error"]
-    assert error["code"] == "constraint_failed"
-    assert error["message"].startswith("The grammar cannot be followed. Request id: ")
+    service = Service([*tokens("a"), ConstraintError("It cannot be followed.", param="structured_outputs.regex")])
+    response = await service.chat(structured_outputs={"regex": "a"})
+    assert response.status_code == 400
+    assert response.json()["error"] == {
+        "message": "It cannot be followed.",
+        "type": "invalid_request_error",
+        "param": "structured_outputs.regex",
+        "code": "constraint_failed",
+    }

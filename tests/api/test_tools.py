@@ -1,15 +1,11 @@
 """Tool calls over the API: OpenAI's shapes, whole and in streams; what does not fit together is refused by name."""
 
-import asyncio
 import json
 import random
 import re
-from itertools import pairwise
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from service.engine.request import FinishReason
 from service.text.chat_template import ChatTemplate
@@ -144,34 +140,6 @@ async def test_a_stream_adds_up_to_the_whole_answer(text):
     assert chunks[0]["choices"][0]["delta"] == {"role": "assistant", "content": ""}
 
 
-@given(
-    cuts=st.lists(st.integers(0, 80), max_size=20),
-    stop=st.sampled_from([None, "Ulm", "\n</tool", '"', "🌍", "arg", "ait.\n<tool_ca", "}}"]),
-    text=st.sampled_from([TWO, TWO.removeprefix("Wait.\n"), " \n" + TWO, "Just <tool text 🌍."]),
-    reason=st.sampled_from([FinishReason.STOP, FinishReason.LENGTH]),
-)
-def test_a_stream_equals_the_whole_answer_wherever_tokens_arrive_together(cuts, stop, text, reason):
-    token_ids = tokens(text)
-    borders = [0, *sorted(min(cut, len(token_ids)) for cut in cuts), len(token_ids)]
-    script = [token_ids[start:end] for start, end in pairwise(borders) if end > start]
-    fields = {"return_token_ids": True} | ({} if stop is None else {"stop": stop})
-
-    async def answers():
-        whole, streamed = service_of(""), service_of("")
-        whole.engine.script = streamed.engine.script = [*script, reason]
-        choice = await choice_of(whole, **fields)
-        options = {"include_usage": True, "continuous_usage_stats": False}
-        response = await streamed.chat(tools=TOOLS, stream=True, stream_options=options, **fields)
-        return choice, events(response)[:-2]
-
-    choice, chunks = asyncio.run(answers())
-    message, finish_reason, streamed_ids = merged(chunks)
-    calls = choice["message"].get("tool_calls", [])
-    assert message["content"] == (choice["message"]["content"] or "")
-    assert [call["function"] for call in message["tool_calls"]] == [call["function"] for call in calls]
-    assert (finish_reason, streamed_ids) == (choice["finish_reason"], choice["token_ids"])
-
-
 async def test_arguments_are_streamed_in_pieces():
     chunks = events(await service_of(ONE).chat(tools=TOOLS, stream=True))[:-1]
     pieces = [call for chunk in chunks for call in chunk["choices"][0]["delta"].get("tool_calls", ())]
@@ -223,6 +191,25 @@ async def test_without_a_choice_to_call_the_prompt_has_no_tools():
     assert '"strict"' not in TOKENIZER.decode(shown.engine.last.request.prompt_ids)
     assert TOKENIZER.decode(hidden.engine.last.request.prompt_ids) == "<tool_call>hi"
     assert hidden.engine.last.request.constraint is None
+
+
+def allowed(mode, *names):
+    tools = [{"type": "function", "function": {"name": name}} for name in names]
+    return {"type": "allowed_tools", "allowed_tools": {"mode": mode, "tools": tools}}
+
+
+@pytest.mark.parametrize("mode", ["auto", "required"])
+async def test_only_allowed_tools_are_called_and_the_prompt_shows_all(mode):
+    service = service_of(TWO)
+    choice = await choice_of(service, tool_choice=allowed(mode, "clock"))
+    assert choice["finish_reason"] == "tool_calls"
+    request = service.engine.last.request
+    assert "weather" in TOKENIZER.decode(request.prompt_ids)
+    called = tokens('<tool_call>{"name": "')
+    for token_id in called:
+        request.constraint.accept(token_id)
+    rest = text_of(request.constraint, random.Random(3))
+    assert rest.startswith('clock"')
 
 
 @pytest.mark.parametrize(("refuses", "expected"), [("", True), ("single tool-calls", False)])
@@ -297,7 +284,16 @@ RESULT = {"role": "tool", "tool_call_id": "c9", "content": "7"}
         ({"tools": [call_of(parameters={"type": "object"}, strict=True)]},
          "tools[0].function.parameters.additionalProperties"),
         ({"tool_choice": "any"}, "tool_choice"),
-        ({"tool_choice": {"type": "allowed_tools"}}, "tool_choice.type"),
+        ({"tool_choice": {"type": "custom"}}, "tool_choice.type"),
+        ({"tool_choice": {"type": "allowed_tools"}}, "tool_choice.allowed_tools"),
+        ({"tool_choice": NAMED | allowed("auto", "clock")}, "tool_choice.function"),
+        ({"tool_choice": NAMED | {"allowed_tools": {"mode": "auto", "tools": [NAMED]}}}, "tool_choice.allowed_tools"),
+        ({"tool_choice": allowed("none", "f")}, "tool_choice.allowed_tools.mode"),
+        ({"tool_choice": allowed("auto")}, "tool_choice.allowed_tools.tools"),
+        (
+            {"tools": [call_of()], "tool_choice": allowed("auto", "f", "g")},
+            "tool_choice.allowed_tools.tools[1].function.name",
+        ),
         ({"tool_choice": {"type": "function"}}, "tool_choice.function"),
         ({"tool_choice": {"type": "function", "function": {"name": "f"}}}, "tool_choice.function.name"),
         ({"tool_choice": 1}, "tool_choice"),

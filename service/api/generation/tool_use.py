@@ -83,13 +83,14 @@ def tool_use(body: ChatCompletionRequest, model: ServedModel) -> ToolUse | None:
     if tool_format is None:
         return None
     choice = body.tool_choice
-    named = None if choice is None or choice.function is None else choice.function.name
+    allowed = {} if choice is None else choice.names
+    is_named = choice is not None and choice.function is not None
     return ToolUse(
         tool_format,
-        [(i, tool) for i, tool in enumerate(body.tools) if named is None or tool.function.name == named],
-        is_required=choice is not None and choice.type != "auto",
-        is_named=named is not None,
-        allows_several=body.parallel_tool_calls and tool_format.allows_several and named is None,
+        [(i, tool) for i, tool in enumerate(body.tools) if not allowed or tool.function.name in allowed],
+        is_required=choice is not None and choice.is_required,
+        is_named=is_named,
+        allows_several=body.parallel_tool_calls and tool_format.allows_several and not is_named,
     )
 
 

@@ -10,7 +10,6 @@ from starlette.types import Scope, Send
 
 from service.api.http.answer import Answer, send_answer
 from service.errors import (
-    ConstraintError,
     Draining,
     EngineError,
     EngineStopped,
@@ -60,7 +59,7 @@ def _server_error(error: Exception, request_id: str) -> tuple[int, tuple[str, st
     if isinstance(error, EngineStopped):
         message = f"The engine has stopped; this instance is being replaced. Request id: {request_id}."
         return error.status, (message, error.type, None, error.code)
-    if isinstance(error, ConstraintError | NonFiniteLogits | NonFiniteVector | TemplateFailed):
+    if isinstance(error, NonFiniteLogits | NonFiniteVector | TemplateFailed):
         return error.status, (f"{error} Request id: {request_id}.", error.type, None, error.code)
     if isinstance(error, EngineError):
         return error.status, (f"The engine failed. Request id: {request_id}.", error.type, None, error.code)

@@ -33,10 +33,10 @@ _UNSUPPORTED_FIELDS: NeutralValues = {
     "moderation": (),
     "prediction": (),
     "prompt_cache_options": (),
-    "prompt_cache_retention": (),
+    "prompt_cache_retention": ("in_memory", "in-memory"),
     "service_tier": ("auto", "default"),
     "store": (False,),
-    "verbosity": (),
+    "verbosity": ("medium",),
     "web_search_options": (),
 }
 # Fields of an answer that the official client sends back with the next request.

@@ -82,6 +82,22 @@ class InputItem(WireObject):
                 raise InvalidParameter(f"Invalid '{param}': an item of type '{self.type}' has none.", param=param)
 
 
+def check_results(items: Iterable[InputItem]) -> None:
+    """Check that each result answers a call before it.
+
+    Raises:
+        InvalidParameter: no earlier item is the call of a result.
+    """
+    called: set[str | None] = set()
+    for index, item in enumerate(items):
+        if item.type == "function_call":
+            called.add(item.call_id)
+        elif item.type == "function_call_output" and item.call_id not in called:
+            param = f"input[{index}].call_id"
+            message = f"Invalid '{param}': no earlier item of type 'function_call' has this id. Send the call too."
+            raise InvalidParameter(message, param=param)
+
+
 def messages_of(items: Iterable[InputItem]) -> list[dict[str, Any]]:
     """Return the messages of a chat; thinking and calls belong to the assistant's message between them."""
     messages: list[dict[str, Any]] = []

@@ -10,7 +10,7 @@ from pydantic import BeforeValidator, Field
 
 from service.api.schema.generation import INT64_MAX, MAX_NAME_CHARS
 from service.api.schema.metadata import Metadata
-from service.api.schema.response_input import InputItem, as_items, messages_of
+from service.api.schema.response_input import InputItem, as_items, check_results, messages_of
 from service.api.schema.structured import NAME_PATTERN
 from service.api.schema.tools import MAX_TOOLS
 from service.api.schema.wire import NeutralValues, WireObject
@@ -30,7 +30,7 @@ _UNSUPPORTED_FIELDS: NeutralValues = {
     "previous_response_id": (),
     "prompt": (),
     "prompt_cache_options": (),
-    "prompt_cache_retention": (),
+    "prompt_cache_retention": ("in_memory", "in-memory"),
     "service_tier": ("auto", "default"),
     "store": (False,),
     "truncation": ("disabled",),
@@ -49,13 +49,41 @@ class FunctionTool(WireObject):
     strict: bool = False  # whether OpenAI's rules of strict schemas apply; calls are held to the schema either way
 
 
-class ChosenTool(WireObject):
-    """The function that must be called."""
+class NamedTool(WireObject):
+    """One of the functions that may be called."""
 
     supported_types: ClassVar[tuple[str, ...]] = ("function",)
 
     type: Literal["function"]
     name: str
+
+
+class ChosenTool(WireObject):
+    """The function that must be called, or those that may be."""
+
+    nested: ClassVar[dict[str, type[WireObject]]] = {"tools": NamedTool}
+    supported_types: ClassVar[tuple[str, ...]] = ("function", "allowed_tools")
+
+    type: Literal["function", "allowed_tools"]
+    name: str | None = None
+    mode: Literal["auto", "required"] | None = None
+    tools: Annotated[list[NamedTool], Field(min_length=1, max_length=MAX_TOOLS, fail_fast=True)] | None = None
+
+    def check(self) -> None:
+        """Check that the choice has what its type consists of, and nothing else."""
+        for name, kind in (("name", "function"), ("mode", "allowed_tools"), ("tools", "allowed_tools")):
+            param, is_stated = f"tool_choice.{name}", getattr(self, name) is not None
+            if kind == self.type and not is_stated:
+                raise MissingParameter(param)
+            if kind != self.type and is_stated:
+                raise InvalidParameter(f"'{param}' needs 'tool_choice.type' to be '{kind}'.", param=param)
+
+    def as_in_chats(self) -> dict[str, Any]:
+        """Return the choice as a chat states it."""
+        if self.type == "function":
+            return {"type": "function", "function": {"name": self.name}}
+        tools = [{"type": "function", "function": {"name": tool.name}} for tool in self.tools or ()]
+        return {"type": "allowed_tools", "allowed_tools": {"mode": self.mode, "tools": tools}}
 
 
 class TextFormat(WireObject):
@@ -145,6 +173,9 @@ class ResponsesRequest(WireObject):
         """Refuse items that are incomplete, a format without what it needs, and `top_logprobs` without effect."""
         for index, item in enumerate(self.input):
             item.check(f"input[{index}]")
+        check_results(self.input)
+        if isinstance(self.tool_choice, ChosenTool):
+            self.tool_choice.check()
         if self.text is not None and self.text.format is not None:
             _check_format(self.text.format)
         if self.top_logprobs and not self.has_logprobs:
@@ -186,7 +217,7 @@ class ResponsesRequest(WireObject):
 
     def _tool_choice(self) -> Any:
         if isinstance(self.tool_choice, ChosenTool):
-            return {"type": "function", "function": {"name": self.tool_choice.name}}
+            return self.tool_choice.as_in_chats()
         return self.tool_choice
 
 

@@ -4,7 +4,7 @@ Source: https://platform.openai.com/docs/api-reference/chat/create#chat_create-t
 """
 
 from collections.abc import Sequence
-from typing import Any, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Field
 
@@ -47,13 +47,49 @@ class NamedFunction(WireObject):
     name: str
 
 
-class ToolChoice(WireObject):
-    """Whether tools may or must be called."""
+class AllowedTool(WireObject):
+    """One of the functions that may be called."""
 
     nested: ClassVar[dict[str, type[WireObject]]] = {"function": NamedFunction}
+    supported_types: ClassVar[tuple[str, ...]] = ("function",)
 
-    type: Literal["none", "auto", "required", "function"]
+    type: Literal["function"]
+    function: NamedFunction
+
+
+class AllowedTools(WireObject):
+    """Some of the tools, all of which the prompt shows."""
+
+    nested: ClassVar[dict[str, type[WireObject]]] = {"tools": AllowedTool}
+
+    mode: Literal["auto", "required"]
+    tools: Annotated[list[AllowedTool], Field(min_length=1, max_length=MAX_TOOLS, fail_fast=True)]
+
+
+class ToolChoice(WireObject):
+    """Whether tools may or must be called, and which."""
+
+    nested: ClassVar[dict[str, type[WireObject]]] = {"allowed_tools": AllowedTools, "function": NamedFunction}
+    supported_types: ClassVar[tuple[str, ...]] = ("none", "auto", "required", "function", "allowed_tools")
+
+    type: Literal["none", "auto", "required", "function", "allowed_tools"]
     function: NamedFunction | None = None
+    allowed_tools: AllowedTools | None = None
+
+    @property
+    def is_required(self) -> bool:
+        """Whether the answer must be a call."""
+        if self.allowed_tools is not None:
+            return self.allowed_tools.mode == "required"
+        return self.type in ("required", "function")
+
+    @property
+    def names(self) -> dict[str, str]:
+        """The functions that may be called, each with the field that names it; empty for all tools."""
+        if self.allowed_tools is not None:
+            path = "tool_choice.allowed_tools.tools"
+            return {tool.function.name: f"{path}[{i}].function.name" for i, tool in enumerate(self.allowed_tools.tools)}
+        return {} if self.function is None else {self.function.name: "tool_choice.function.name"}
 
 
 def as_tool_choice(value: Any) -> Any:
@@ -65,8 +101,9 @@ def as_tool_choice(value: Any) -> Any:
             )
             raise InvalidParameter(message, param="tool_choice")
         return {"type": value}
-    if isinstance(value, dict) and value.get("type") != "function":
-        raise UnsupportedParameter("tool_choice.type", "an object names a function, so its type is 'function'.")
+    if isinstance(value, dict) and value.get("type") not in ("function", "allowed_tools"):
+        message = "an object names functions, so its type is 'function' or 'allowed_tools'."
+        raise UnsupportedParameter("tool_choice.type", message)
     return value
 
 
@@ -88,8 +125,12 @@ def check_tools(tools: Sequence[Tool], choice: ToolChoice | None = None) -> None
         return
     if not tools:
         raise InvalidParameter("'tool_choice' is only allowed when 'tools' are specified.", param="tool_choice")
-    if choice.type == "function" and choice.function is None:
-        raise MissingParameter("tool_choice.function")
-    if choice.function is not None and choice.function.name not in names:
-        param = "tool_choice.function.name"
-        raise InvalidParameter(f"Invalid '{param}': none of the 'tools' has this name.", param=param)
+    for field in ("function", "allowed_tools"):
+        if choice.type == field and getattr(choice, field) is None:
+            raise MissingParameter(f"tool_choice.{field}")
+        if choice.type != field and getattr(choice, field) is not None:
+            param = f"tool_choice.{field}"
+            raise InvalidParameter(f"'{param}' needs 'tool_choice.type' to be '{field}'.", param=param)
+    for name, param in choice.names.items():
+        if name not in names:
+            raise InvalidParameter(f"Invalid '{param}': none of the 'tools' has this name.", param=param)

@@ -11,7 +11,7 @@ from functools import cached_property
 from threading import Lock
 from typing import TYPE_CHECKING, Any
 
-from service.errors import InvalidParameter
+from service.errors import ConstraintError, InvalidParameter
 from service.text.grammar.matcher import GrammarMatcher, first_line
 from service.text.grammar.vocabulary import grammar_vocabulary
 from service.text.tokenizer import Tokenizer
@@ -35,15 +35,18 @@ class Grammar:
     compiled: "LLMatcher"
     end_ids: frozenset[int]  # tokens that the library lets end a text
     vocab_size: int
+    param: str  # the request's field that states it
     has_failed: bool = False  # a sequence met a limit, which the others may share
 
     def matcher(self, stop_ids: Set[int]) -> GrammarMatcher:
         """Return the beginning of a text, in microseconds; tokens of `stop_ids`, at least one, end it."""
         known = {token_id for token_id in stop_ids if token_id < self.vocab_size}
-        return GrammarMatcher(self.compiled.deep_copy(), known, self.end_ids - known, self._note_failure)
+        return GrammarMatcher(self.compiled.deep_copy(), known, self.end_ids - known, self._failure)
 
-    def _note_failure(self) -> None:
+    def _failure(self, cause: str) -> ConstraintError:
         self.has_failed = True
+        message = f"Invalid '{self.param}': the answer cannot be held to it any further ({cause}). Simplify it."
+        return ConstraintError(message, param=self.param)
 
 
 class GrammarCompiler:
@@ -77,7 +80,7 @@ class GrammarCompiler:
             if kept is not None and not kept.has_failed:
                 self._kept.move_to_end(text)
                 return kept
-        grammar = Grammar(self._compiled(text, param), self._end_ids, self._vocab_size)
+        grammar = Grammar(self._compiled(text, param), self._end_ids, self._vocab_size, param)
         with self._lock:
             self._kept[text] = grammar
             while len(self._kept) > MAX_KEPT_GRAMMARS or sum(map(len, self._kept)) > MAX_KEPT_CHARS:

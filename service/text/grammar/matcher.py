@@ -19,7 +19,11 @@ class GrammarMatcher:
     """
 
     def __init__(
-        self, matcher: "LLMatcher", stop_ids: Set[int], other_end_ids: Set[int], on_error: Callable[[], None]
+        self,
+        matcher: "LLMatcher",
+        stop_ids: Set[int],
+        other_end_ids: Set[int],
+        failure: Callable[[str], ConstraintError],
     ) -> None:
         """Begin a text.
 
@@ -27,10 +31,10 @@ class GrammarMatcher:
             matcher: a copy of its own; changed as tokens are accepted.
             stop_ids: tokens that end the sequence, at least one.
             other_end_ids: tokens that the library would allow at the end although they do not end this sequence.
-            on_error: called before a ConstraintError is raised.
+            failure: returns the error to raise, from its cause.
         """
         self._matcher = matcher
-        self._on_error = on_error
+        self._failure = failure
         stop_words = _words(stop_ids)
         words = _words(stop_ids | other_end_ids)
         self._positions = np.fromiter(words, np.intp)
@@ -66,9 +70,7 @@ class GrammarMatcher:
             raise self._error()
 
     def _error(self) -> ConstraintError:
-        self._on_error()
-        cause = first_line(self._matcher.get_error()) or self._matcher.stop_reason()
-        return ConstraintError(f"The grammar of this request cannot be followed further ({cause}). Simplify it.")
+        return self._failure(first_line(self._matcher.get_error()) or self._matcher.stop_reason())
 
 
 def first_line(error: str) -> str:

@@ -123,8 +123,9 @@ def test_a_token_that_is_not_allowed_fails_its_sequence_and_the_grammar_is_compi
     grammar = compiled(stated)
     assert compiled(stated) is grammar
     matcher = grammar.matcher(BYTE_LEVEL_ENDS)
-    with pytest.raises(ConstraintError):
+    with pytest.raises(ConstraintError, match="'field'") as failed:
         matcher.accept(BYTE_LEVEL.encode("x", add_special_tokens=False)[0])
+    assert failed.value.param == "field"
     assert compiled(stated) is not grammar
     assert not matcher.is_free
 
