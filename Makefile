@@ -8,7 +8,7 @@ GLIBC_TUNABLES ?= glibc.malloc.hugetlb=1
 # Each process writes the bytecode of what it imports from here, and later ones read it: half a second of a start.
 unexport PYTHONDONTWRITEBYTECODE
 .DEFAULT_GOAL := help
-.PHONY: help serve test test-all coverage mutate check fix demo-model evaluate tool-calls search bench bench-start bench-loading \
+.PHONY: help serve test test-all coverage mutate check fix demo-model evaluate tool-calls search schemas bench bench-constrained bench-start bench-loading \
   bench-catalogue bench-embeddings bench-quantization device-check device-kit soak image check-image deploy-cloud-run deploy-gke scan teardown
 
 help: ## Show this list
@@ -63,8 +63,14 @@ QUESTION ?= How is a bundle found?
 search: .venv/dev ## Index a folder of texts and ask it a question: make search FOLDER=docs QUESTION="…"
 	$(RUN) python -m examples.search.run "$(FOLDER)" "$(QUESTION)"
 
+schemas: .venv/dev ## Hold a model of random weights to 2,000 random JSON schemas, and validate every answer that ends
+	RANDOM_SCHEMAS=2000 $(RUN) pytest --quiet --capture=no tests/contract/test_random_schemas.py
+
 bench: .venv/dev ## Measure serving against peers, on an idle machine (half an hour)
 	$(RUN) python -m benchmarks.serving
+
+bench-constrained: .venv/dev ## Measure structured output alone, on an idle machine (10 minutes)
+	$(RUN) python -m benchmarks.structured_output
 
 bench-start: .venv/dev ## Measure starts and loading against peers, on an idle machine (a quarter of an hour)
 	$(RUN) python -m benchmarks.start

@@ -11,6 +11,9 @@ from benchmarks.workload import Wave
 HOST = "127.0.0.1"
 LATE_TOKENS = 32  # of the request that comes late
 OBSERVED_S = 1.0
+# Of the ratio to free streams, and of the running streams with the one that comes late; full and quick.
+CONSTRAINED = {False: Wave("constrained", 32, 128, 64), True: Wave("constrained", 8, 16, 32)}
+MATES = {False: Wave("mates", 32, 128, 256), True: Wave("mates", 8, 16, 900)}
 
 
 def schema_of(seed: int) -> dict[str, Any]:

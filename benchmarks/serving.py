@@ -20,11 +20,11 @@ from typing import Any
 from tokenizers import Tokenizer
 
 from benchmarks.checkpoint import SMOLLM_135M, TINY, make_checkpoint, word_ids
-from benchmarks.constrained import measure_constrained, measure_new_schema
+from benchmarks.constrained import CONSTRAINED, MATES, measure_constrained, measure_new_schema
 from benchmarks.contenders import HttpServer
 from benchmarks.latency import measure_late, measure_mixed, measure_shared_prefix
 from benchmarks.machine import describe_machine, load_average
-from benchmarks.peers.start import ENGINE, OURS, SERVING_PEERS, Site
+from benchmarks.peers.start import ENGINE, OURS, SERVING_PEERS, SETTINGS, Site
 from benchmarks.quiet import Quiet
 from benchmarks.report import write_report
 from benchmarks.rounds import check_agreement, run_rounds, say, started, warm
@@ -32,8 +32,6 @@ from benchmarks.summary import summarize
 from benchmarks.workload import Wave, throughput_waves
 
 ROOT = Path(__file__).parents[1]
-# 32 sequences, as in the largest wave, and a context that fits the longest prompt of all measurements.
-SETTINGS = {"MAX_NUM_SEQS": "32", "MAX_MODEL_LEN": "1024", "DTYPE": "float32"}
 
 
 def main() -> None:
@@ -108,8 +106,7 @@ def measure(results: dict[str, Any], site: Site, options: argparse.Namespace) ->
 def measure_latency(server: HttpServer, words: list[int], options: argparse.Namespace, quiet: Quiet) -> dict[str, Any]:
     """Measure a late request, a shared prefix, a mixed load and structured output."""
     wave = Wave("late", 17, 16, 900) if options.quick else Wave("late", 17, 128, 96)
-    constrained = Wave("constrained", 8, 16, 32) if options.quick else Wave("constrained", 32, 128, 64)
-    mates = Wave("mates", 8, 16, 900) if options.quick else Wave("mates", 32, 128, 256)
+    constrained, mates = CONSTRAINED[options.quick], MATES[options.quick]
     prefix_tokens = 200 if options.quick else 1000
     seeds = itertools.count()  # so that a second attempt does not hit the prefix cache
     tasks: dict[str, Callable[[], dict[str, Any]]] = {

@@ -123,7 +123,14 @@ def _experiments(raw: dict[str, Any]) -> dict[str, float]:
         "shared_prefix_first_ttft_ms": median(1000 * r["first_s"] for r in shared),
         "host_ms_per_step_64": median(r["cpu_ms"] for r in raw["host"]),
         "host_wall_ms_per_step_64": median(r["wall_ms"] for r in raw["host"]),
-        "ratio_constrained": median(r["free_s"] / r["constrained_s"] for r in raw["constrained"]),
-        "ratio_new_schema": median(r["mates_tokens_new_schema"] / r["mates_tokens_free"] for r in raw["new_schema"]),
+        **constrained_figures(raw),
         "tokens_per_s_mixed": median(r["num_tokens"] / r["seconds"] for r in mixed),
     } | latency_figures("_mixed", mixed)
+
+
+def constrained_figures(raw: dict[str, Any]) -> dict[str, float]:
+    """Return the ratios of structured output to free text."""
+    return {
+        "ratio_constrained": median(r["free_s"] / r["constrained_s"] for r in raw["constrained"]),
+        "ratio_new_schema": median(r["mates_tokens_new_schema"] / r["mates_tokens_free"] for r in raw["new_schema"]),
+    }

@@ -23,6 +23,8 @@ NAMES = {
 }
 PEERS = ("llamacpp", "transformers", "levanter")
 SERVING_PEERS = (*PEERS, "levanter_32")
+# 32 sequences, as in the largest wave, and a context that fits the longest prompt of all measurements.
+SETTINGS = {"MAX_NUM_SEQS": "32", "MAX_MODEL_LEN": "1024", "DTYPE": "float32"}
 
 
 @dataclass(frozen=True)
