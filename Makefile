@@ -117,8 +117,8 @@ deploy-cloud-run: .venv/serve ## Serve a model on Cloud Run (PROJECT=… MODEL=f
 deploy-gke: .venv/serve ## Serve a model on a TPU of GKE (PROJECT=… MODEL=… TPU=v5e-1 ZONE=…)
 	@PATH="$(CURDIR)/.venv/bin:$$PATH" $(RUN) python -m scripts.deploy gke
 
-scan: $(UV) ## Scan Terraform, the Dockerfile and workflows with checkov; .checkov.yaml has the waivers and their reasons
-	$(UV) tool run checkov@3.3.30 --directory . --config-file .checkov.yaml
+scan: .venv/dev ## Scan Terraform, the Dockerfile and workflows with checkov, as `make check` does
+	$(RUN) python -m scripts.check_scan
 
 teardown: .venv/serve ## Delete what the two before made; data only with DELETE_DATA=yes
 	@PATH="$(CURDIR)/.venv/bin:$$PATH" $(RUN) python -m scripts.deploy teardown

@@ -1,7 +1,7 @@
 """Check everything that deploys the service: Terraform, the Dockerfile, the build, and every documented gcloud command.
 
-hadolint and check-jsonschema are development packages, so they always run. gcloud and terraform are not: if one is
-missing, its check prints what it skipped, and passes.
+hadolint and check-jsonschema are development packages, so they always run. gcloud, terraform and checkov are not: if
+one is missing, its check prints what it skipped, and passes.
 """
 
 import json
@@ -11,12 +11,13 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import yaml
 
-from scripts import check_terraform
+from scripts import check_scan, check_settings, check_terraform
 from scripts.platform_rules.check import idle_rules, violations
 from scripts.platform_rules.commands import facts_of_build, facts_of_command, facts_of_dockerfile
 from scripts.platform_rules.plans import facts_of_plan
@@ -25,6 +26,7 @@ from scripts.platform_rules.rules import RULES
 REPOSITORY = Path(__file__).resolve().parent.parent
 DOCKERFILE = REPOSITORY / "Dockerfile"
 CLOUD_BUILD = REPOSITORY / "cloudbuild.yaml"
+BUNDLE_BUILD = REPOSITORY / "cloudbuild.bundle.yaml"
 WORKFLOWS = sorted((REPOSITORY / "examples" / "github_actions").glob("*.yml"))
 DOCUMENTS = ("README.md", "docs/**/*.md", "terraform/README.md", "CONTRIBUTING.md")
 
@@ -43,12 +45,18 @@ PLACEHOLDER = re.compile(r"\$\([^()]*\)|\$\{[^{}]*\}|\$\w+")
 
 def main() -> int:
     """Run all checks; return 0 if none fails."""
-    is_terraform_right, plans = check_terraform.check()
+    with ThreadPoolExecutor(1) as pool:
+        scanning = pool.submit(check_scan.scan)
+        is_terraform_right, plans = check_terraform.check()
+        is_scan_clean, said = scanning.result()
+    print(said)
     checks = [
         is_terraform_right,
+        is_scan_clean,
         check_platform_rules(plans),
+        check_environments(plans),
         check_dockerfile(),
-        check_schema(CLOUD_BUILD, "cloudbuild"),
+        *(check_schema(build, "cloudbuild") for build in (CLOUD_BUILD, BUNDLE_BUILD)),
         *(check_schema(workflow, "github-workflows") for workflow in WORKFLOWS),
         check_gcloud_lines(),
     ]
@@ -57,7 +65,7 @@ def main() -> int:
 
 def check_platform_rules(plans: dict[str, dict[str, Any]]) -> bool:
     """Hold the platform's rules against every plan, the build, the Dockerfile and every gcloud command."""
-    facts = [*facts_of_build(CLOUD_BUILD.name, CLOUD_BUILD.read_text())]
+    facts = [fact for build in (CLOUD_BUILD, BUNDLE_BUILD) for fact in facts_of_build(build.name, build.read_text())]
     facts += facts_of_dockerfile(DOCKERFILE.name, DOCKERFILE.read_text())
     # A Terraform output is in one piece only in a plan.
     lines = [(source, command) for source, command in gcloud_lines() if not source.endswith("outputs.tf")]
@@ -78,6 +86,16 @@ def check_platform_rules(plans: dict[str, dict[str, Any]]) -> bool:
     if idle:
         print(f"platform: nothing is held against {', '.join(sorted(idle))}")
     return not broken and not idle
+
+
+def check_environments(plans: dict[str, dict[str, Any]]) -> bool:
+    """Start the service's settings with the environment of every plan."""
+    refused = check_settings.refusals(plans)
+    number = sum(1 for plan in plans.values() for _ in check_settings.environments(plan))
+    print(f"settings: the environments of {number} planned services, {len(refused)} refused")
+    for text in refused:
+        print(f"settings: {text}")
+    return not refused
 
 
 def check_dockerfile() -> bool:

@@ -22,6 +22,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from scripts.check_settled import settle
+from scripts.terraform import environment, terraform
+
 REPOSITORY = Path(__file__).resolve().parent.parent
 TERRAFORM = REPOSITORY / "terraform"
 ROOTS = ("foundation", "cloud_run_gpu", "gke_cluster", "gke_tpu")
@@ -38,9 +41,8 @@ UNREACHABLE = (
 )
 # Results of the last check that passed, by the digest of what it checked.
 CACHE = REPOSITORY / ".cache" / "check_terraform"
+SCRIPTS = [REPOSITORY / "scripts" / f"{name}.py" for name in ("check_settled", "check_terraform", "terraform")]
 IGNORED = re.compile(r"/\.terraform/|\.tfstate|\.auto\.tfvars$")
-# Fields of a job that the API changes at its next execution, whoever starts it.
-DROPPED_BY_AN_EXECUTION = ("run_execution_token", "start_execution_token")
 
 type Document = dict[str, Any]
 
@@ -108,7 +110,7 @@ def digest() -> str:
     total = hashlib.sha256()
     checker = offline_checker()
     sources = [path for path in sorted(TERRAFORM.rglob("*")) if path.is_file() and not IGNORED.search(str(path))]
-    for path in [*sources, Path(__file__), *(sorted(checker.parent.iterdir()) if checker.is_file() else [])]:
+    for path in [*sources, *SCRIPTS, *(sorted(checker.parent.iterdir()) if checker.is_file() else [])]:
         total.update(f"{path}\0".encode() + (path.read_bytes() if path.is_file() else b""))
     version = subprocess.run(["terraform", "version", "-json"], env=environment({}), capture_output=True, check=False)
     total.update(version.stdout)
@@ -142,33 +144,6 @@ def check_root(folder: Path, name: str, variables: dict[str, str]) -> Checked:
         inputs += [(name, [])] if name in COMPOSITIONS else []
         result.failures += [text for title, flags in inputs for text in settle(folder, title, flags, variables)]
     return result
-
-
-def settle(folder: Path, title: str, flags: list[str], variables: dict[str, str]) -> list[str]:
-    """Apply an example with made-up identities, let a job run, and return what the next plan would still change."""
-    state = folder / f"{title.replace('/', '_')}.tfstate"
-    # The variables that the example's test has in common with a real apply, which takes them from the foundation.
-    shared = folder / "shared.tfvars"
-    tests = folder / "examples" / "examples.tftest.hcl"
-    shared.write_text(shared_variables(tests.read_text()) if tests.is_file() else "")
-    flags = [f"-var-file={shared}", *flags, f"-state={state}", "-input=false"]
-    applied = terraform(folder, ["apply", "-auto-approve", *flags], variables)
-    if applied.returncode:
-        return [f"{title}: apply: {applied.stdout}{applied.stderr}"]
-    document = json.loads(state.read_text())
-    for resource in document["resources"]:
-        for instance in resource["instances"]:
-            for name in DROPPED_BY_AN_EXECUTION:
-                if name in instance["attributes"]:
-                    instance["attributes"][name] = None
-    state.write_text(json.dumps(document))
-    planned = terraform(folder, ["plan", "-detailed-exitcode", *flags], variables)
-    return [] if planned.returncode == 0 else [f"{title}: a plan after an apply changes something:\n{planned.stdout}"]
-
-
-def shared_variables(test: str) -> str:
-    """Return the assignments of the first `variables` block of a test file."""
-    return test.partition("\nvariables {\n")[2].partition("\n}")[0] + "\n"
 
 
 def explained(message: Document) -> str:
@@ -215,21 +190,6 @@ def is_registry_reachable(root: Path) -> bool:
     done = terraform(root, ["init", "-backend=false", "-input=false"], {})
     said = (done.stdout + done.stderr).lower()
     return done.returncode == 0 or not any(phrase in said for phrase in UNREACHABLE)
-
-
-def terraform(folder: Path, command: list[str], variables: dict[str, str]) -> subprocess.CompletedProcess[str]:
-    """Run terraform in a folder."""
-    return subprocess.run(
-        ["terraform", *command, "-no-color"],
-        cwd=folder, env=environment(variables), capture_output=True, text=True, check=False,
-    )  # fmt: skip
-
-
-def environment(variables: dict[str, str]) -> dict[str, str]:
-    """Return this process's environment for a terraform that asks nothing and looks for no update."""
-    quiet = {"TF_IN_AUTOMATION": "1", "CHECKPOINT_DISABLE": "1"}
-    quiet |= {"TF_CLI_CONFIG_FILE": "/dev/null"} if variables else {}
-    return {**os.environ, **quiet, **variables}  # noqa: TID251 - terraform needs its own variables
 
 
 def examples_of(root: Path) -> list[Path]:

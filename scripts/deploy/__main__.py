@@ -88,11 +88,15 @@ tpu_machine_type = "{machine}"
 tpu_topology     = "{topology}"
 capacity         = "{capacity}"
 """)  # fmt: skip
+    terraform("gke_tpu", "init", "-input=false")
+    # Compiled while the cluster is made; the prewarm job on the TPU takes the bundle, or makes it if there is none.
+    terraform("gke_tpu", "apply", "-target=terraform_data.bundle")
+    if bundle_command := output("gke_tpu", "bundle_command"):  # none where bundles are signed
+        run(*shlex.split(bundle_command), "--async")
     terraform("gke_cluster", "init", "-input=false")
     terraform("gke_cluster", "apply")
     run(*shlex.split(output("gke_cluster", "credentials_command")))
     run(*shlex.split(output("gke_cluster", "adapter_command")))
-    terraform("gke_tpu", "init", "-input=false")
     terraform("gke_tpu", "apply", env=kubernetes())
     run("bash", "-c", output("gke_tpu", "smoke_command"))
     print("In another terminal: kubectl port-forward --namespace=levserve service/levserve 8080:80")

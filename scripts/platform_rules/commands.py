@@ -45,6 +45,8 @@ def _facts(words: list[str], flags: dict[str, str]) -> Iterator[Fact]:
                 is_zonal_redundant="gpu-type" in flags and "no-gpu-zonal-redundancy" not in flags,
             )  # fmt: skip
             yield from of_shape("job", flags)
+        case ["run", "services", "update", *_]:
+            yield of_update(flags)
         case ["run", "services", "update-traffic", *_]:
             shares = flags.get("to-tags") or flags.get("to-revisions") or ""
             percents = [int(share.rpartition("=")[2]) for share in shares.split(",") if share[-1:].isdigit()]
@@ -80,8 +82,14 @@ def number(text: str | None) -> float | None:
     return float(text) if text and text != UNKNOWN else None
 
 
+def of_update(flags: dict[str, str]) -> Fact:
+    """Return the fact of a new revision."""
+    return Fact(kind="revision", is_named=bool({"tag", "revision-suffix"} & flags.keys()))
+
+
 def of_deploy(flags: dict[str, str]) -> Iterator[Fact]:
     """Yield the facts of `gcloud run deploy`."""
+    yield of_update(flags)
     gpu = flags.get("gpu-type")
     yield Fact(
         kind="run_service", gpu=gpu, region=known(flags.get("region")), launch_stage="GA",

@@ -215,6 +215,8 @@ RULES = (
          lambda f: not f.is_executed_by_terraform, {"is_executed_by_terraform": True}),
     Rule("traffic", "traffic", "Shares of traffic are whole percents that sum up to at most 100.", f"{RUN}/docs/rollouts-rollbacks-traffic-migration",
          lambda f: sum(f.percents) <= 100, {"percents": [60, 50]}),
+    Rule("unnamed-revision", "revision", "With --tag or --revision-suffix gcloud names the revision, and each later plan of Terraform removes it.",
+         "https://github.com/hashicorp/terraform-provider-google/issues/13410", lambda f: not f.is_named, {"is_named": True}),
     # GKE: nodes, pods, capacity
     Rule("tpu-machine", "node_pool", "TPUs are on ct5lp, ct6e and tpu7x machines of certain sizes.", GKE_TPUS,
          lambda f: f.machine in TPUS or f.machine.startswith("e2-"), {"machine": "ct6e-standard-2t"}),

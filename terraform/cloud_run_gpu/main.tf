@@ -11,7 +11,7 @@ resource "google_cloud_run_v2_service" "main" {
   project              = var.project_id
   name                 = var.service_name
   location             = var.region
-  description          = "Levserve: ${var.model_uri}"
+  description          = "Levserve: ${module.settings.models}"
   labels               = local.labels
   ingress              = var.ingress
   invoker_iam_disabled = false
@@ -177,6 +177,7 @@ resource "google_cloud_run_v2_service" "main" {
       client,
       client_version,
       traffic,
+      template[0].annotations, # gcloud writes the image
       template[0].containers[0].image,
       template[0].labels, # gcloud labels each deployment
     ]
@@ -227,7 +228,7 @@ resource "google_cloud_run_v2_job" "prewarm" {
       containers {
         name  = "prewarm"
         image = coalesce(var.prewarm_image, var.image)
-        args  = ["prewarm", var.model_uri]
+        args  = module.settings.prewarm_args
 
         resources {
           limits = merge(
@@ -266,6 +267,7 @@ resource "google_cloud_run_v2_job" "prewarm" {
     ignore_changes = [
       client,
       client_version,
+      template[0].annotations,
       template[0].labels,
       template[0].template[0].containers[0].image,
     ]

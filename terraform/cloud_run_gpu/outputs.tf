@@ -9,6 +9,11 @@ locals {
   ])
 }
 
+output "bundle_command" {
+  description = "Compiles the bundle in Cloud Build, without a GPU; the prewarm job makes a better one. Null without a GPU, and where bundles are signed."
+  value       = module.settings.bundle_command
+}
+
 output "logs_command" {
   description = "Shows the last log lines of the service."
   value       = "gcloud run services logs read ${var.service_name} --region=${var.region} --project=${var.project_id} --limit=100"

@@ -29,6 +29,9 @@ locals {
       regions        = [var.region]
     }
   }
+  # The GPUs that `levserve prewarm --target` compiles for, by its names.
+  bundle_targets = { "nvidia-l4" = "l4", "nvidia-rtx-pro-6000" = "rtx-pro-6000" }
+
   min_rtx_cpu  = 20
   has_gpu      = var.gpu_type != "none"
   gpu_shape    = lookup(local.gpu_shapes, var.gpu_type, local.gpu_shapes["none"])

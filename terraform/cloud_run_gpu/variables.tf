@@ -36,6 +36,12 @@ variable "cache_gib" {
   }
 }
 
+variable "catalogue_prefix" {
+  description = "GCS_BUCKET and GCS_MODEL_PREFIX: the folder of the model bucket whose folders are models, which requests load; \"\" is the whole bucket. In place of model_uri."
+  type        = string
+  default     = null
+}
+
 variable "cpu" {
   description = "Number of vCPUs of the service's container: 4, 6 or 8 with nvidia-l4, at least 20 with nvidia-rtx-pro-6000."
   type        = number
@@ -141,6 +147,12 @@ variable "log_metric_prefix" {
   default     = "levserve"
 }
 
+variable "max_cached_models" {
+  description = "MAX_CACHED_MODELS: models of a catalogue that are in memory at once. Null: 2."
+  type        = number
+  default     = null
+}
+
 variable "max_instances" {
   description = "Maximum number of instances of one revision. A new project has 20 vCPU, 40 GiB and 3 GPUs for Cloud Run in a region: one instance of 8 vCPU and 32 GiB."
   type        = number
@@ -221,8 +233,21 @@ variable "model_name" {
 }
 
 variable "model_uri" {
-  description = "MODEL_URI: the checkpoint in the model bucket, for example gs://my-project-models/my-model."
+  description = "MODEL_URI: the checkpoint in the model bucket, for example gs://my-project-models/my-model. Null: a catalogue is served."
   type        = string
+  default     = null
+}
+
+variable "models" {
+  description = "MODELS: the only models of the catalogue to serve, loaded at the start. Empty: all, each at the first request for it."
+  type        = list(string)
+  default     = []
+}
+
+variable "models_config_uri" {
+  description = "MODELS_CONFIG: a YAML file in the model bucket that describes models, for example gs://my-project-models/models.yaml. Without catalogue_prefix only those are served."
+  type        = string
+  default     = null
 }
 
 variable "network" {

@@ -13,6 +13,7 @@ locals {
   project_roles = {
     "serve/logs"     = { identity = "serve", role = "roles/logging.logWriter" }
     "serve/metrics"  = { identity = "serve", role = "roles/monitoring.metricWriter" }
+    "prewarm/logs"   = { identity = "prewarm", role = "roles/logging.logWriter" } # as a build
     "deploy/run"     = { identity = "deploy", role = "roles/run.developer" }
     "deploy/logs"    = { identity = "deploy", role = "roles/logging.logWriter" }
     "node/node"      = { identity = "node", role = "roles/container.defaultNodeServiceAccount" }

@@ -74,6 +74,15 @@ resource "google_artifact_registry_repository" "main" {
   depends_on = [google_project_service.main]
 }
 
+# A build that compiles a bundle runs in the image of the prewarm job.
+resource "google_artifact_registry_repository_iam_member" "prewarm_reads_images" {
+  project    = var.project_id
+  repository = local.repository
+  location   = var.region
+  role       = "roles/artifactregistry.reader"
+  member     = "serviceAccount:${local.emails["prewarm"]}"
+}
+
 resource "google_artifact_registry_repository_iam_member" "deploy_writes_images" {
   project    = var.project_id
   repository = local.repository

@@ -10,18 +10,23 @@ module "settings" {
   source = "../modules/settings"
 
   bundle_bucket_name    = var.bundle_bucket_name
+  bundle_target         = lookup(local.bundle_targets, var.tpu_machine_type, null)
   cache_path            = local.cache_path
+  catalogue_prefix      = var.catalogue_prefix
   drain_s               = local.drain_s
   dtype                 = var.dtype
   env                   = var.env
   image                 = var.image
   key_file_secret       = var.key_file_secret
   limits                = { request_timeout_s = 86400, slots = 1024 } # of the load balancer's timeout; of the service
+  max_cached_models     = var.max_cached_models
   max_model_len         = var.max_model_len
   model_bucket_name     = var.model_bucket_name
   model_cache           = var.model_cache
   model_name            = var.model_name
   model_uri             = var.model_uri
+  models                = var.models
+  models_config_uri     = var.models_config_uri
   notification_channels = var.notification_channels
   prewarm_account_email = var.prewarm_account_email
   prewarm_image         = var.prewarm_image

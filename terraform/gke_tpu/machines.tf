@@ -21,6 +21,16 @@ locals {
   num_hosts = lookup(local.tpu.topologies, var.tpu_topology, 0) # 0: the machine does not form this topology
   chips     = local.tpu.chips
 
+  # The machines that `levserve prewarm --target` compiles for, by its names.
+  bundle_targets = {
+    "ct5lp-hightpu-1t" = "v5e-1"
+    "ct5lp-hightpu-4t" = "v5e-4"
+    "ct5lp-hightpu-8t" = "v5e-8"
+    "ct6e-standard-1t" = "v6e-1"
+    "ct6e-standard-4t" = "v6e-4"
+    "ct6e-standard-8t" = "v6e-8"
+  }
+
   # Half of the machine: a pod without requests is the first that a node under pressure evicts. The chips alone already
   # keep a second pod off the machine.
   pod_resources = {

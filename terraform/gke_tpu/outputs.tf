@@ -9,6 +9,11 @@ locals {
   }
 }
 
+output "bundle_command" {
+  description = "Compiles the bundle in Cloud Build, without a TPU. For the first deployment, before there is a cluster: `terraform apply -target=terraform_data.bundle` makes this output alone. Null on a 7x, and where bundles are signed."
+  value       = terraform_data.bundle.input
+}
+
 output "gateway_address" {
   description = "Where the external gateway's DNS name must point, or the command that prints the internal gateway's address."
   value = (var.gateway == "external" ? one(google_compute_global_address.gateway[*].address)

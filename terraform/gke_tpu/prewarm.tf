@@ -1,8 +1,14 @@
-# Compile for this TPU before the service starts on it. A Kubernetes job is immutable, so a new image or setting is a new
-# job, with another hash in its name.
+# Compile for this TPU before the service starts on it: in Cloud Build, without a TPU and before there is one, by the
+# command of terraform_data.bundle; and in a job on the TPU, which takes what it finds and compiles the rest. A Kubernetes
+# job is immutable, so a new image or setting is a new job, with another hash in its name.
 
 locals {
   prewarm_image = coalesce(var.prewarm_image, var.image)
+}
+
+# Makes nothing: an apply with -target=terraform_data.bundle writes the output bundle_command before there is a cluster.
+resource "terraform_data" "bundle" {
+  input = module.settings.bundle_command
 }
 
 resource "kubernetes_job_v1" "prewarm" {
@@ -40,7 +46,7 @@ resource "kubernetes_job_v1" "prewarm" {
         container {
           name  = "prewarm"
           image = local.prewarm_image
-          args  = ["prewarm", var.model_uri]
+          args  = module.settings.prewarm_args
 
           resources {
             requests = local.pod_resources.requests

@@ -42,6 +42,12 @@ variable "capacity" {
   }
 }
 
+variable "catalogue_prefix" {
+  description = "GCS_BUCKET and GCS_MODEL_PREFIX: the folder of the model bucket whose folders are models, which requests load; \"\" is the whole bucket. In place of model_uri."
+  type        = string
+  default     = null
+}
+
 variable "certificate_map" {
   description = "Certificate Manager's certificate map for the external gateway."
   type        = string
@@ -131,6 +137,12 @@ variable "log_metric_prefix" {
   default     = "levserve"
 }
 
+variable "max_cached_models" {
+  description = "MAX_CACHED_MODELS: models of a catalogue that are in memory at once. Null: 2."
+  type        = number
+  default     = null
+}
+
 variable "max_model_len" {
   description = "MAX_MODEL_LEN: context length in tokens. Null: the model's own, as memory allows."
   type        = number
@@ -178,8 +190,21 @@ variable "model_name" {
 }
 
 variable "model_uri" {
-  description = "MODEL_URI: the checkpoint in the model bucket, for example gs://my-project-models/my-model."
+  description = "MODEL_URI: the checkpoint in the model bucket, for example gs://my-project-models/my-model. Null: a catalogue is served."
   type        = string
+  default     = null
+}
+
+variable "models" {
+  description = "MODELS: the only models of the catalogue to serve, loaded at the start. Empty: all, each at the first request for it."
+  type        = list(string)
+  default     = []
+}
+
+variable "models_config_uri" {
+  description = "MODELS_CONFIG: a YAML file in the model bucket that describes models, for example gs://my-project-models/models.yaml. Without catalogue_prefix only those are served."
+  type        = string
+  default     = null
 }
 
 variable "namespace" {

@@ -85,45 +85,6 @@ def test_a_change_of_a_root_is_checked_again(monkeypatch, tmp_path):
     assert check_terraform.digest() != before
 
 
-needs_terraform = pytest.mark.skipif(
-    shutil.which("terraform") is None or not check_terraform.offline_checker().is_file(),
-    reason="terraform and the offline providers are not installed",
-)
-
-JOB = """
-terraform {
-  required_providers {
-    google = { source = "hashicorp/google", version = "~> 8.0" }
-  }
-}
-
-resource "google_cloud_run_v2_job" "main" {
-  name     = "x"
-  project  = "my-project"
-  location = "us-central1"
-  %s
-  template {
-    template {
-      containers {
-        image = "x"
-      }
-    }
-  }
-}
-"""
-
-
-@needs_terraform
-@pytest.mark.parametrize("token", ["", 'run_execution_token = "one"'])
-def test_a_job_that_terraform_executes_never_settles(tmp_path, token):
-    (tmp_path / "main.tf").write_text(JOB % token)
-    with check_terraform.providers() as variables:
-        assert check_terraform.terraform(tmp_path, ["init"], variables).returncode == 0
-        said = check_terraform.settle(tmp_path, "x", [], variables)
-    assert bool(said) == bool(token)
-    assert all("run_execution_token" in text for text in said)
-
-
 def test_an_absent_gcloud_is_no_failure(monkeypatch, capsys):
     monkeypatch.setattr(check_deployment.shutil, "which", lambda name: None)
     assert check_deployment.check_gcloud_lines()

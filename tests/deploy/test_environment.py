@@ -1,11 +1,13 @@
 """Every variable that Terraform, the documents and the examples set is a setting."""
 
+import json
 import re
 from pathlib import Path
 
 import pytest
 
 from scripts.check_deployment import FENCE
+from scripts.check_settings import environments, refusals
 from service.settings import Settings
 
 ROOT = Path(__file__).parents[2]
@@ -57,3 +59,21 @@ def test_every_variable_that_the_documents_and_the_build_set_is_a_setting():
         names |= {line.split(":")[0] for line in settings.splitlines()}
     assert {"MODEL_URI", "MAX_NUM_SEQS", "API_KEY"} <= names
     assert names - KNOWN - OF_GOOGLE == set()
+
+
+def test_an_environment_that_the_service_would_refuse_is_named():
+    plan = json.loads((Path(__file__).parent / "plan_of_l4_8b.json").read_text())
+    assert [address for address, _ in environments(plan)] == ["google_cloud_run_v2_service.main"]
+    assert refusals({"l4_8b": plan}) == []
+    [service] = [change for change in plan["resource_changes"] if change["type"] == "google_cloud_run_v2_service"]
+    [container] = service["change"]["after"]["template"][0]["containers"]
+    container["env"].append({"name": "GCS_BUCKET", "value": "my-project-models"})
+    [refusal] = refusals({"l4_8b": plan})
+    assert refusal.startswith("l4_8b: google_cloud_run_v2_service.main: MODEL_URI: contradicts GCS_BUCKET")
+
+
+def test_a_catalogue_of_terraform_is_one_of_the_service():
+    names = names_in_map(SHARED.read_text(), "settings_env")
+    assert {"GCS_BUCKET", "GCS_MODEL_PREFIX", "MODELS_CONFIG", "MODELS", "MAX_CACHED_MODELS"} <= names
+    settings = Settings(gcs_bucket="my-project-models", gcs_model_prefix="chat", models="my-8b", max_cached_models=2)
+    assert (settings.has_catalogue, settings.catalogue_address) == (True, "gs://my-project-models/chat")

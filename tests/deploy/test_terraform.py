@@ -164,7 +164,14 @@ def test_no_resource_holds_a_secrets_value():
 def test_gcloud_and_terraform_do_not_fight():
     (service,) = resources_of("google_cloud_run_v2_service").values()
     ignored = re.search(r"ignore_changes = \[(.*?)\n    \]", service, re.DOTALL)[1]
-    for field in ("client", "client_version", "traffic", "template[0].containers[0].image", "template[0].labels"):
+    for field in (
+        "client",
+        "client_version",
+        "traffic",
+        "template[0].annotations",
+        "template[0].containers[0].image",
+        "template[0].labels",
+    ):
         assert re.search(rf"^ *{re.escape(field)},", ignored, re.MULTILINE), field
 
 

@@ -4,7 +4,9 @@ Each command is recorded and refused, as the platform would, if it names an API,
 network, quota or file that no earlier command made.
 """
 
+import base64
 import copy
+import json
 import re
 import socketserver
 import threading
@@ -15,7 +17,7 @@ NEW_PROJECT = {
     "buckets": {}, "accounts": [], "networks": {}, "repositories": [], "images": [], "secrets": [], "grants": [],
     "jobs": {}, "services": {}, "clusters": [], "contexts": [], "namespaces": [], "kube_secrets": [], "agents": [],
     "initialized": [], "applied": {}, "containers": [], "seen_quotas": [], "logins": [], "components": [],
-    "calls": [],
+    "bundles": [], "calls": [],
 }  # fmt: skip
 VALUED = ("--tag", "--publish", "--env", "--build-arg", "--target")  # of docker, with the value as the next word
 
@@ -162,6 +164,9 @@ class World:
             raise Refused(f"there is no {flags['config']}")
         account = flags["service-account"].rpartition("/")[2]
         self.need("accounts", account)
+        if "_TARGET" in values:
+            self.build_bundle(account, values)
+            return
         if staging := flags.get("gcs-source-staging-dir"):
             self.need("buckets", staging.removeprefix("gs://").partition("/")[0])
         self.need("repositories", values.get("_REPOSITORY", "levserve"))
@@ -188,6 +193,16 @@ class World:
             self.need_grant(account, "roles/run.invoker", service)
             if secret := values.get("_API_KEY_SECRET"):
                 self.need_grant(account, "roles/secretmanager.secretAccessor", secret)
+
+    def build_bundle(self, account: str, values: dict[str, str]) -> None:
+        """Run the build of cloudbuild.bundle.yaml."""
+        self.need("images", values["_IMAGE"])
+        for role in ("roles/artifactregistry.reader", "roles/logging.logWriter"):
+            self.need_grant(account, role, "project")
+        settings = json.loads(base64.b64decode(values["_SETTINGS"]))
+        self.reads_models({"account": account, "env": {"MODEL_URI": settings["model_uri"]}})
+        self.need_grant(account, "roles/storage.objectUser", bucket_of(settings["bundle_uri"]))
+        self.state["bundles"].append([settings["bundle_uri"], values["_TARGET"]])
 
     def run(self, words: list[str], flags: dict[str, str]) -> str | None:
         """Run `gcloud run`."""
@@ -359,6 +374,8 @@ class World:
             [accounts["import"], "roles/storage.objectUser", models],
             [accounts["prewarm"], "roles/storage.objectViewer", models],
             [accounts["prewarm"], "roles/storage.objectUser", bundles],
+            [accounts["prewarm"], "roles/artifactregistry.reader", "project"],
+            [accounts["prewarm"], "roles/logging.logWriter", "project"],
             [deploy, "roles/artifactregistry.writer", "project"], [deploy, "roles/logging.logWriter", "project"],
             [deploy, "roles/run.developer", "project"],
             [deploy, "roles/iam.serviceAccountUser", accounts["serve"]],
@@ -427,6 +444,8 @@ class World:
 
     def apply_gke_tpu(self, variables: dict[str, str], flags: dict[str, str]) -> None:
         """Make the TPUs, the job and the service."""
+        if "target" in flags:
+            return
         self.api("container", "containerfilesystem")
         self.need("clusters", variables.get("cluster_name", "levserve"))
         self.need("contexts", self.environment.get("KUBE_CTX"))
@@ -468,6 +487,19 @@ class World:
                 )
             case "foundation", "image_prefix":
                 return f"{region}-docker.pkg.dev/{project}/levserve"
+            case (("cloud_run_gpu" | "gke_tpu"), "bundle_command"):
+                settings = {
+                    "model_uri": variables["model_uri"],
+                    "bundle_uri": f"gs://{shared['bundle_bucket_name']}/{service}",
+                }
+                account = f"projects/{project}/serviceAccounts/{shared['prewarm_account_email']}"
+                target = "l4" if root == "cloud_run_gpu" else "v5e-1"
+                return (
+                    f"gcloud builds submit --no-source --config=cloudbuild.bundle.yaml --project={project} "
+                    f"--region={region} --service-account={account} "
+                    f"--substitutions=_IMAGE={variables['prewarm_image']},_TARGET={target},"
+                    f"_FLAGS=,_SETTINGS={base64.b64encode(json.dumps(settings).encode()).decode()}"
+                )
             case "cloud_run_gpu", "prewarm_command":
                 return f"gcloud run jobs execute {service}-prewarm --region={region} --project={project} --wait"
             case "cloud_run_gpu", "smoke_command":

@@ -98,6 +98,29 @@ run "an_l4_gets_at_least_its_shape" {
   }
 }
 
+run "a_bundle_is_compiled_for_the_gpu_in_cloud_build" {
+  command = plan
+
+  assert {
+    condition     = strcontains(output.bundle_command, "_TARGET=l4,")
+    error_message = "Cloud Build must compile for the service's GPU."
+  }
+}
+
+run "without_a_gpu_the_job_alone_compiles" {
+  command = plan
+  variables {
+    gpu_type   = "none"
+    cpu        = 4
+    memory_gib = 8
+  }
+
+  assert {
+    condition     = output.bundle_command == null
+    error_message = "A CPU's bundle fits only the machine that made it."
+  }
+}
+
 run "an_rtx_pro_6000_gets_at_least_its_shape" {
   command = plan
   variables {
@@ -455,5 +478,36 @@ run "the_smoke_command_shows_no_key" {
   assert {
     condition     = output.smoke_command == "gcloud secrets versions access latest --secret=levserve-api-key --project=my-project | cut -d, -f1 | levserve smoke https://levserve-abc-uc.a.run.app --api-key @/dev/stdin --timeout 1800"
     error_message = "The key must come through a pipe, where no process list shows it."
+  }
+}
+
+run "a_catalogue_is_served_and_compiled_as_a_whole" {
+  command = plan
+  variables {
+    model_uri         = null
+    catalogue_prefix  = "chat"
+    models            = ["my-8b"]
+    max_cached_models = 2
+  }
+
+  assert {
+    condition = { for entry in google_cloud_run_v2_service.main.template[0].containers[0].env : entry.name => entry.value if contains(["GCS_BUCKET", "GCS_MODEL_PREFIX", "MAX_CACHED_MODELS", "MODELS", "MODEL_URI"], entry.name) } == {
+      GCS_BUCKET        = "my-project-models"
+      GCS_MODEL_PREFIX  = "chat"
+      MAX_CACHED_MODELS = "2"
+      MODELS            = "my-8b"
+    }
+    error_message = "The service must list the folder, and name no model of its own."
+  }
+
+  assert {
+    condition = (jsonencode(google_cloud_run_v2_job.prewarm.template[0].template[0].containers[0].args) == jsonencode(["prewarm", "--all"])
+    && contains([for entry in google_cloud_run_v2_job.prewarm.template[0].template[0].containers[0].env : entry.value if entry.name == "GCS_MODEL_PREFIX"], "chat"))
+    error_message = "The job must compile for every model of the same catalogue."
+  }
+
+  assert {
+    condition     = google_cloud_run_v2_service.main.description == "Levserve: gs://my-project-models/chat"
+    error_message = "The service must say what it serves."
   }
 }

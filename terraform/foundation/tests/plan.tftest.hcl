@@ -67,6 +67,11 @@ run "models_are_read_by_those_who_load_them_and_written_by_those_named" {
   }
 
   assert {
+    condition     = google_project_iam_member.main["prewarm/logs"].role == "roles/logging.logWriter" && google_artifact_registry_repository_iam_member.prewarm_reads_images.role == "roles/artifactregistry.reader"
+    error_message = "A build as the prewarm identity must pull its image and write its log."
+  }
+
+  assert {
     condition = (google_storage_bucket_iam_member.models_import.role == "roles/storage.objectUser"
     && google_storage_bucket_iam_member.models_import.member == "serviceAccount:levserve-import@my-project.iam.gserviceaccount.com")
     error_message = "The import identity must be able to write models."

@@ -381,3 +381,53 @@ run "the_smoke_command_leaves_the_key_in_the_pod" {
     error_message = "It must be a command to copy."
   }
 }
+
+run "a_catalogue_is_served_and_compiled_as_a_whole" {
+  command = plan
+  variables {
+    model_uri         = null
+    models_config_uri = "gs://my-project-models/models.yaml"
+    max_cached_models = 2
+  }
+
+  assert {
+    condition = { for entry in kubernetes_deployment_v1.main.spec[0].template[0].spec[0].container[0].env : entry.name => entry.value if contains(["GCS_BUCKET", "MAX_CACHED_MODELS", "MODELS_CONFIG", "MODEL_URI"], entry.name) } == {
+      MAX_CACHED_MODELS = "2"
+      MODELS_CONFIG     = "gs://my-project-models/models.yaml"
+    }
+    error_message = "The service must read the file, and name no model of its own."
+  }
+
+  assert {
+    condition     = jsonencode(kubernetes_job_v1.prewarm[0].spec[0].template[0].spec[0].container[0].args) == jsonencode(["prewarm", "--all"])
+    error_message = "The job must compile for every model of the same catalogue."
+  }
+}
+
+run "a_catalogue_is_compiled_in_cloud_build" {
+  command = plan
+  variables {
+    model_uri        = null
+    catalogue_prefix = "chat"
+    tpu_machine_type = "ct6e-standard-4t"
+    tpu_topology     = "2x2"
+  }
+
+  assert {
+    condition     = strcontains(output.bundle_command, "_TARGET=v6e-4,_FLAGS=--all,") && terraform_data.bundle.input == output.bundle_command
+    error_message = "Cloud Build must compile every model for the TPU of the service."
+  }
+}
+
+run "a_tpu_that_is_compiled_for_only_on_it" {
+  command = plan
+  variables {
+    tpu_machine_type = "tpu7x-standard-4t"
+    tpu_topology     = "2x2x1"
+  }
+
+  assert {
+    condition     = output.bundle_command == null
+    error_message = "The job on the TPU must compile what Cloud Build cannot."
+  }
+}

@@ -1,3 +1,8 @@
+output "bundle_command" {
+  description = "Compiles the bundle in Cloud Build, on a machine without the accelerator; null where that cannot be."
+  value       = local.bundle_is_built ? local.bundle_command : null
+}
+
 output "concurrency" {
   description = "Requests that an instance accepts: as many wait as run."
   value       = local.concurrency
@@ -18,9 +23,19 @@ output "key_secret" {
   value       = lookup(var.secret_env, "API_KEY", null)
 }
 
+output "models" {
+  description = "What is served, in words: the address of the model, of the folder of models, or of the file that describes them."
+  value       = local.has_catalogue ? (var.catalogue_prefix == null ? var.models_config_uri : local.folder) : var.model_uri
+}
+
+output "prewarm_args" {
+  description = "The arguments of the prewarm job: the model, or all of a catalogue."
+  value       = local.prewarm_args
+}
+
 output "prewarm_env" {
   description = "The environment of the prewarm job: the same, so that bundles fit, without what it has no volume for."
-  value       = { for name, value in local.env : name => value if !contains(["API_KEY_FILE", "LOCAL_MODEL_CACHE"], name) }
+  value       = local.prewarm_env
 }
 
 output "prewarm_secret_env" {

@@ -10,9 +10,26 @@ variable "bundle_bucket_name" {
   }
 }
 
+variable "bundle_target" {
+  description = "The machine of the service, as `levserve prewarm --target` names it. Null: it compiles for this one only there."
+  type        = string
+  default     = null
+}
+
 variable "cache_path" {
   description = "The folder of the cache volume, if model_cache is not \"none\"."
   type        = string
+}
+
+variable "catalogue_prefix" {
+  description = "GCS_BUCKET and GCS_MODEL_PREFIX: the folder of the model bucket whose folders are models, which requests load; \"\" is the whole bucket. In place of model_uri."
+  type        = string
+  default     = null
+
+  validation {
+    condition     = var.catalogue_prefix == null ? true : !can(regex("^gs://|^/|/$", var.catalogue_prefix))
+    error_message = "catalogue_prefix is a folder inside the model bucket, such as \"chat\", without gs:// and without a slash at its ends."
+  }
 }
 
 variable "drain_s" {
@@ -50,8 +67,8 @@ variable "env" {
   }
 
   validation {
-    condition     = length(setintersection(keys(var.env), ["CATALOGUE_URI", "GCS_BUCKET", "GCS_MODEL_PREFIX", "MODELS", "MODELS_CONFIG"])) == 0
-    error_message = "env names several models, and model_uri one, so the service would refuse to start. Make one service for each model."
+    condition     = !contains(keys(var.env), "CATALOGUE_URI")
+    error_message = "env names a folder of models: set catalogue_prefix, a folder of the model bucket, instead of CATALOGUE_URI."
   }
 }
 
@@ -84,6 +101,22 @@ variable "key_file_secret" {
 variable "limits" {
   description = "The platform's limits: seconds of a request, and slots of an instance."
   type        = object({ request_timeout_s = number, slots = number })
+}
+
+variable "max_cached_models" {
+  description = "MAX_CACHED_MODELS: models of a catalogue that are in memory at once. Null: 2."
+  type        = number
+  default     = null
+
+  validation {
+    condition     = var.max_cached_models == null ? true : var.max_cached_models >= 1 && var.max_cached_models == floor(var.max_cached_models)
+    error_message = "max_cached_models must be a whole number of at least 1."
+  }
+
+  validation {
+    condition     = var.max_cached_models == null || local.has_catalogue
+    error_message = "max_cached_models is of a catalogue: set catalogue_prefix or models_config_uri with it."
+  }
 }
 
 variable "max_model_len" {
@@ -121,15 +154,53 @@ variable "model_name" {
   description = "MODEL_NAME: the name that clients send as `model`, or several, separated by commas. Null: the last part of model_uri."
   type        = string
   default     = null
+
+  validation {
+    condition     = var.model_name == null || !local.has_catalogue
+    error_message = "model_name names one model, and a catalogue's models have the names of their folders or of models_config_uri: remove it."
+  }
 }
 
 variable "model_uri" {
-  description = "MODEL_URI: the checkpoint in the model bucket, for example gs://my-project-models/my-model."
+  description = "MODEL_URI: the checkpoint in the model bucket, for example gs://my-project-models/my-model. Null: a catalogue is served."
   type        = string
+  default     = null
 
   validation {
-    condition     = startswith(var.model_uri, "gs://${var.model_bucket_name}/") && length(var.model_uri) > length("gs://${var.model_bucket_name}/")
+    condition     = var.model_uri == null ? true : startswith(var.model_uri, "gs://${var.model_bucket_name}/") && length(var.model_uri) > length("gs://${var.model_bucket_name}/")
     error_message = "model_uri must be gs://MODEL_BUCKET_NAME/FOLDER: the service can read only that bucket, and has no access to the internet."
+  }
+
+  validation {
+    condition     = (var.model_uri != null) != local.has_catalogue
+    error_message = "Name what to serve in one way: model_uri for one model, or catalogue_prefix, models_config_uri or both for several."
+  }
+}
+
+variable "models" {
+  description = "MODELS: the only models of the catalogue to serve, loaded at the start. Empty: all, each at the first request for it."
+  type        = list(string)
+  default     = []
+
+  validation {
+    condition     = alltrue([for name in var.models : can(regex("^[^, ]+$", name))])
+    error_message = "models holds one name in each place, without commas or spaces."
+  }
+
+  validation {
+    condition     = length(var.models) == 0 || local.has_catalogue
+    error_message = "models chooses from a catalogue: set catalogue_prefix or models_config_uri with it."
+  }
+}
+
+variable "models_config_uri" {
+  description = "MODELS_CONFIG: a YAML file in the model bucket that describes models, for example gs://my-project-models/models.yaml. Without catalogue_prefix only those are served."
+  type        = string
+  default     = null
+
+  validation {
+    condition     = var.models_config_uri == null ? true : startswith(var.models_config_uri, "gs://${var.model_bucket_name}/") && can(regex("\\.ya?ml$", var.models_config_uri))
+    error_message = "models_config_uri must be gs://MODEL_BUCKET_NAME/FILE.yaml: the service can read only that bucket."
   }
 }
 

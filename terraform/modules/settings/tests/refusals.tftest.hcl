@@ -71,12 +71,100 @@ run "a_setting_decided_twice" {
   expect_failures = [var.env]
 }
 
-run "several_models_beside_the_one" {
+run "a_catalogue_in_env" {
+  command = plan
+  variables {
+    env = { CATALOGUE_URI = "gs://my-project-models/chat" }
+  }
+  expect_failures = [var.env]
+}
+
+run "a_bucket_of_models_in_env" {
   command = plan
   variables {
     env = { GCS_BUCKET = "my-project-models" }
   }
   expect_failures = [var.env]
+}
+
+run "several_models_beside_the_one" {
+  command = plan
+  variables {
+    catalogue_prefix = "chat"
+  }
+  expect_failures = [var.model_uri]
+}
+
+run "no_model_at_all" {
+  command = plan
+  variables {
+    model_uri = null
+  }
+  expect_failures = [var.model_uri]
+}
+
+run "a_folder_of_models_as_an_address" {
+  command = plan
+  variables {
+    model_uri        = null
+    catalogue_prefix = "gs://my-project-models/chat"
+  }
+  expect_failures = [var.catalogue_prefix]
+}
+
+run "a_file_of_models_outside_the_model_bucket" {
+  command = plan
+  variables {
+    model_uri         = null
+    models_config_uri = "gs://elsewhere/models.yaml"
+  }
+  expect_failures = [var.models_config_uri]
+}
+
+run "a_choice_from_no_catalogue" {
+  command = plan
+  variables {
+    models = ["my-8b"]
+  }
+  expect_failures = [var.models]
+}
+
+run "two_names_in_one_place" {
+  command = plan
+  variables {
+    model_uri        = null
+    catalogue_prefix = ""
+    models           = ["my-8b,my-1b"]
+  }
+  expect_failures = [var.models]
+}
+
+run "several_models_of_no_catalogue_in_memory" {
+  command = plan
+  variables {
+    max_cached_models = 2
+  }
+  expect_failures = [var.max_cached_models]
+}
+
+run "no_model_in_memory" {
+  command = plan
+  variables {
+    model_uri         = null
+    catalogue_prefix  = ""
+    max_cached_models = 0
+  }
+  expect_failures = [var.max_cached_models]
+}
+
+run "one_name_of_a_catalogue" {
+  command = plan
+  variables {
+    model_uri        = null
+    catalogue_prefix = ""
+    model_name       = "my-model"
+  }
+  expect_failures = [var.model_name]
 }
 
 run "the_port_that_cloud_run_sets" {
