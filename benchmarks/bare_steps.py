@@ -21,6 +21,7 @@ from service.engine.schedule.plan import Plan
 from service.engine.schedule.scheduler import Scheduler
 from service.engine.shapes import Bucket, StepKind
 from service.engine.steps.inputs import StepInputs
+from service.engine.steps.names import SamplingPart
 
 
 class Step(NamedTuple):
@@ -82,9 +83,12 @@ class BareSteps:
         started, cpu_started = time.perf_counter(), time.process_time()
         for step in steps:
             self._runner.copy_pages(step.copies_before)
-            made = outputs = self._runner.run_model(step.kind, step.bucket, step.inputs)
-            if step.is_sampled:
-                outputs = self._runner.sample(made)
+            if step.kind is StepKind.DECODE:
+                outputs = self._runner.decode(step.bucket, step.inputs, SamplingPart.GREEDY)
+            else:
+                made = outputs = self._runner.run_model(step.kind, step.bucket, step.inputs)
+                if step.is_sampled:
+                    outputs = self._runner.sample(made)
             self._runner.copy_pages(step.copies_after)
         jax.block_until_ready(outputs)
         return time.perf_counter() - started, time.process_time() - cpu_started

@@ -28,7 +28,14 @@ from service.device.mesh import DeviceMesh
 from service.engine.runner import Runner
 from service.engine.shapes import Bucket, EngineShapes, StepKind
 from service.engine.steps.inputs import StepInputs, empty_step
-from service.engine.steps.names import INITIAL_SLOTS, SamplingPart, initial_cache_name, sampling_name, step_names
+from service.engine.steps.names import (
+    INITIAL_SLOTS,
+    SamplingPart,
+    initial_cache_name,
+    sampling_name,
+    step_names,
+    whole_name,
+)
 from service.engine.steps.programs import engine_programs
 from service.kernels.choice import HeadShape, KernelChoice, choose_kernel
 from service.kernels.linear import choose_num_splits
@@ -101,6 +108,7 @@ def _parse(arguments: list[str]) -> argparse.Namespace:
     parser.add_argument("--context", type=int, default=1024, help="cached positions per sequence")
     parser.add_argument("--steps", type=int, default=32, help="decode steps per round")
     parser.add_argument("--mixed", action="store_true", help="cache an eighth to all of --context, by sequence")
+    parser.add_argument("--in-parts", action="store_true", help="run a step in parts, also where the engine does not")
     parser.add_argument("--profile", help="also profile a round of steps into this folder")
     parser.add_argument("--page-size", type=int, default=PAGE_SIZE, help="token positions per page")
     parser.add_argument("--out", type=argparse.FileType("w"), help="also write the JSON to this file")
@@ -117,6 +125,7 @@ def _measure(
     copy_bytes_per_s: float,
 ) -> dict[str, Any]:
     """Return the figures of one batch size."""
+    mesh = DeviceMesh((jax.devices()[0],))
     num_pages = -(-(options.context + options.steps) // options.page_size)
     shapes = EngineShapes(
         num_slots=batch,
@@ -125,8 +134,8 @@ def _measure(
         max_context=num_pages * options.page_size,
         max_prefill_tokens=64,
         has_slot_cache=choice.has_slot_cache,
+        has_whole_steps=mesh.prefers_whole_steps and not options.in_parts,
     )
-    mesh = DeviceMesh((jax.devices()[0],))
     model = Decoder(config, dtype, choice.kernel(shapes.layout), choose_num_splits(mesh, dtype), mesh=mesh)
     weights = random_weights(model, dtype)
     bucket = shapes.decode_grid.smallest(Bucket(batch, 1, num_pages))
@@ -135,12 +144,9 @@ def _measure(
         initial_cache_name(group, part) for group in model.layer_groups for part in range(shapes.layout.num_parts)
     ]
     choice_of_tokens = SamplingPart.GREEDY if shapes.has_sampling_variants else SamplingPart.CHOOSE
-    needed = {
-        INITIAL_SLOTS,
-        sampling_name(choice_of_tokens, bucket.num_seqs),
-        *caches,
-        *step_names(StepKind.DECODE, bucket, model.layer_groups),
-    }
+    parts = {sampling_name(choice_of_tokens, batch), *step_names(StepKind.DECODE, bucket, model.layer_groups)}
+    of_step = {whole_name(choice_of_tokens, bucket)} if shapes.has_whole_steps else parts
+    needed = {INITIAL_SLOTS, *caches, *of_step}
     compiled = compile_programs([program for program in programs if program.name in needed], num_threads=2)
     executables = {name: program.executable for name, program in compiled.items()}
     runner = Runner(shapes, model.layer_groups, weights, executables)
@@ -150,9 +156,8 @@ def _measure(
     def run_round() -> float:
         started = time.perf_counter()
         sampled: Any = None
-        for of_step in inputs:
-            outputs = runner.run_model(StepKind.DECODE, bucket, of_step)
-            sampled = runner.sample(outputs, choice=choice_of_tokens)
+        for inputs_of_step in inputs:
+            sampled = runner.decode(bucket, inputs_of_step, choice_of_tokens)
         np.asarray(sampled.token_ids)
         return (time.perf_counter() - started) / options.steps
 
@@ -169,6 +174,7 @@ def _measure(
         "ms_per_step": round(step_s * 1e3, 3),
         "ms_per_step_rounds": [round(s * 1e3, 3) for s in seconds[1:]],
         "tokens_per_s": round(batch / step_s, 1),
+        "programs_per_step": 1 if shapes.has_whole_steps else len(model.layer_groups) + len(parts) - 1,
         "weight_bytes_per_step": weight_bytes,
         "kv_bytes_per_step": kv_bytes,
         "gb_per_s": round((weight_bytes + kv_bytes) / step_s / 1e9, 1),

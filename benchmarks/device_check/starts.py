@@ -21,9 +21,12 @@ MOST_S_BESIDE_READING = 5  # of a warm start, from the process to the first toke
 def main(out: Path, *, is_tiny: bool) -> None:
     """Prewarm, look for the bundle, and start twice."""
     environment = os.environ | {"MODEL_URI": str(out / FOLDER)} | settings_of(out, is_tiny=is_tiny)
-    rows = [_command("prewarm", ["prewarm"], environment), _command("check", ["prewarm", "--check"], environment)]
+    rows = [
+        time_command("prewarm", ["prewarm"], environment),
+        time_command("check", ["prewarm", "--check"], environment),
+    ]
     bound_s = None if is_tiny else _read_s(out / FOLDER) + MOST_S_BESIDE_READING
-    rows += [_start(number, environment, bound_s) for number in range(1, NUM_STARTS + 1)]
+    rows += [start_once(f"start {number}", environment, bound_s) for number in range(1, NUM_STARTS + 1)]
     write_part(out, "starts", rows)
 
 
@@ -32,7 +35,13 @@ def settings_of(out: Path, *, is_tiny: bool) -> dict[str, str]:
     settings = {"LOCAL_MODEL_CACHE": str(out / "cache")}
     if is_tiny:
         return settings | {"MAX_NUM_SEQS": "4", "MAX_MODEL_LEN": "512", "MAX_PREFILL_TOKENS": "64"}
-    return settings | {"DTYPE": "bfloat16", "MAX_NUM_SEQS": "64", "MAX_CONCURRENT_REQUESTS": "64"}
+    # Each context of steps is compiled, so that a longer one would outlast the part.
+    return settings | {
+        "DTYPE": "bfloat16",
+        "MAX_NUM_SEQS": "64",
+        "MAX_CONCURRENT_REQUESTS": "64",
+        "MAX_MODEL_LEN": "2048",
+    }
 
 
 def _read_s(folder: Path) -> float:
@@ -46,7 +55,8 @@ def _read_s(folder: Path) -> float:
     return time.perf_counter() - began_s
 
 
-def _command(check: str, arguments: list[str], environment: dict[str, str]) -> Row:
+def time_command(check: str, arguments: list[str], environment: dict[str, str]) -> Row:
+    """Run a command of the service, which passes if it ends well."""
     began_s = time.perf_counter()
     process = subprocess.run(
         [sys.executable, "-m", "service", *arguments], env=environment, stdout=subprocess.DEVNULL, check=False
@@ -54,7 +64,8 @@ def _command(check: str, arguments: list[str], environment: dict[str, str]) -> R
     return {"check": check, "passed": process.returncode == 0, "seconds": round(time.perf_counter() - began_s, 2)}
 
 
-def _start(number: int, environment: dict[str, str], bound_s: float | None) -> Row:
+def start_once(check: str, environment: dict[str, str], bound_s: float | None) -> Row:
+    """Start the service, run the smoke test against it, and stop it; a bound is of the seconds to the first token."""
     port = free_port()
     url = f"http://127.0.0.1:{port}"
     began_s = time.perf_counter()
@@ -73,7 +84,7 @@ def _start(number: int, environment: dict[str, str], bound_s: float | None) -> R
     passed = is_ready and smoke.returncode == 0 and compiled == 0 and is_quick
     failed = [] if smoke.returncode == 0 else [smoke.stdout.decode()[-300:]]
     return {
-        "check": f"start {number}",
+        "check": check,
         "passed": passed,
         "seconds": seconds,
         "bound, s": "" if bound_s is None else round(bound_s, 2),

@@ -13,7 +13,7 @@ from typing import Any
 
 import jax
 
-from service.device.memory import Device
+from service.device.memory import Device, is_absent
 from service.settings.compiler import compiler_variables
 
 # Options of jax that change traces or compiled code.
@@ -35,6 +35,9 @@ CUDA_PACKAGES = (
 )
 CPU_INFO = Path("/proc/cpuinfo")
 NVIDIA_DRIVER = Path("/proc/driver/nvidia/version")
+# In place of what a compiler for a GPU that is not there cannot know, and of what it cannot do: it runs none of the
+# kernels among which the compiler on the GPU chooses by their times.
+WITHOUT_GPU: Mapping[str, Any] = {"driver": "any", "has_timed_kernels": False}
 
 
 @dataclass(frozen=True)
@@ -53,6 +56,13 @@ class BundleKey:
         text = json.dumps(self.inputs, sort_keys=True, separators=(",", ":"))
         return hashlib.sha256(text.encode()).hexdigest()[:40]
 
+    @property
+    def without_device(self) -> "BundleKey | None":
+        """The key of the bundle that a compiler without the device makes; None if it is the same, or this one."""
+        if self.inputs.get("platform") != "gpu" or WITHOUT_GPU.items() <= self.inputs.items():
+            return None
+        return BundleKey({**self.inputs, **WITHOUT_GPU})
+
     def differences(self, other: Mapping[str, Any]) -> list[str]:
         """Return the names of the inputs in which another bundle differs, for a message about a miss."""
         names = sorted({*self.inputs, *other})
@@ -69,15 +79,17 @@ def machine_inputs(devices: Sequence[Device]) -> dict[str, Any]:
         "variables": compiler_variables(),
         "jax_options": {name: str(jax.config.values.get(name)) for name in JAX_OPTIONS},
         "platform": first.platform,
-        "platform_version": first.client.platform_version,
         "device_kind": first.device_kind,
         "num_devices": len(devices),
     }
     if first.platform == "cpu":
         inputs |= {"cpu_features": _cpu_features(), "num_cpus": len(os.sched_getaffinity(0))}
     if first.platform == "gpu":
-        cuda = {name: found for name in CUDA_PACKAGES if (found := _version(name))}
-        inputs |= {"cuda_packages": cuda, "driver": _driver_version()}
+        inputs["cuda_packages"] = {name: found for name in CUDA_PACKAGES if (found := _version(name))}
+        of_driver = {"driver": _driver_version(), "has_timed_kernels": True}
+        inputs |= WITHOUT_GPU if is_absent(first) else of_driver
+    else:  # a GPU's is a constant of the plugin, whose version is among the packages
+        inputs["platform_version"] = first.client.platform_version
     return inputs
 
 

@@ -3,6 +3,7 @@
 A broken bundle or an unreachable place costs a log line, a count and a recompile; it never stops a start.
 """
 
+import itertools
 import logging
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -116,25 +117,22 @@ class BundlePlaces:
         signer = Signer(settings.bundle_signing_keys)
         return cls([local, shared] if shared else [local], metrics, prefetched, signer)
 
-    def find(self, key: BundleKey, names: Sequence[str]) -> Bundle | None:
-        """Return a bundle that holds these executables; None if they have to be compiled."""
+    def find(self, keys: Sequence[BundleKey], names: Sequence[str]) -> Bundle | None:
+        """Return a bundle that holds these executables; None if they have to be compiled.
+
+        Args:
+            keys: those of bundles that serve, the better ones first.
+            names: of the executables.
+        """
         self.outcome = "miss"
-        for place in self.places:
-            try:
-                bundle = self._read(place, key, names)
-            except BundleRefused as refusal:
-                self.outcome = refusal.outcome
-                logger.warning("%s; compiling instead", refusal, extra={"outcome": refusal.outcome})
-                self._discard(place, key)
-            except (OSError, ServiceError) as error:
-                logger.warning("no bundle could be read; compiling instead", extra=_facts(place, error))
-            else:
-                if bundle is not None:
-                    self.outcome = "hit"
-                    self._count()
-                    return bundle
+        for key, place in itertools.product(keys, self.places):
+            bundle = self._try(place, key, names)
+            if bundle is not None:
+                self.outcome = "hit"
+                self._count()
+                return bundle
         self._count()
-        self._explain_miss(key)
+        self._explain_miss(keys[0])
         return None
 
     def kept(self, key: BundleKey) -> KeptExecutables:
@@ -159,6 +157,18 @@ class BundlePlaces:
         """Close all connections; the places can be used no further."""
         for place in self.places:
             place.close()
+
+    def _try(self, place: BundlePlace, key: BundleKey, names: Sequence[str]) -> Bundle | None:
+        """Read a bundle; None if there is none, or none that can be used."""
+        try:
+            return self._read(place, key, names)
+        except BundleRefused as refusal:
+            self.outcome = refusal.outcome
+            logger.warning("%s; compiling instead", refusal, extra={"outcome": refusal.outcome})
+            self._discard(place, key)
+        except (OSError, ServiceError) as error:
+            logger.warning("no bundle could be read; compiling instead", extra=_facts(place, error))
+        return None
 
     def _read(self, place: BundlePlace, key: BundleKey, names: Sequence[str]) -> Bundle | None:
         data = place.read(key.digest, MANIFEST_NAME)

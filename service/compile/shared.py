@@ -1,4 +1,4 @@
-"""What models have in common and a later one takes over: the executables of one geometry, the parsed tokenizer.
+"""Keep what a later model takes over from earlier ones: the executables of one geometry, the parsed tokenizer.
 
 An executable takes the weights with each call, so models that need the same bundle can call the same ones, at once too.
 """

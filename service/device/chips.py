@@ -12,20 +12,23 @@ class Chip:
 
     platform: str  # gpu, tpu
     device_kind: str  # JAX's name
-    memory_bytes: int  # all of a GPU's, as its driver reports it; a TPU's as JAX does, without what the runtime keeps
+    memory_bytes: int  # of a GPU as CUDA reports it, which is less than `nvidia-smi` does; of a TPU as JAX does
     compute_capability: str = ""  # of a GPU
 
 
-# Source: `nvidia-smi` on each.
-L4 = Chip("gpu", "NVIDIA L4", 23_034 * MIB, "8.9")
-RTX_PRO_6000 = Chip("gpu", "NVIDIA RTX PRO 6000 Blackwell Server Edition", 97_887 * MIB, "12.0")
-H100 = Chip("gpu", "NVIDIA H100 80GB HBM3", 81_559 * MIB, "9.0")
+# Source: "a total capacity of 22.03 GiB", and of 139.80, in PyTorch's messages, which ask CUDA (`cudaMemGetInfo`).
+L4 = Chip("gpu", "NVIDIA L4", int(22.03 * GIB), "8.9")
+H200 = Chip("gpu", "NVIDIA H200", int(139.80 * GIB), "9.0")
+# Source: "total=94.97 GiB", likewise, in https://github.com/antirez/ds4/issues/563
+RTX_PRO_6000 = Chip("gpu", "NVIDIA RTX PRO 6000 Blackwell Server Edition", int(94.97 * GIB), "12.0")
+# Source: https://github.com/openxla/xla/blob/main/xla/backends/gpu/target_config/specs/h100_sxm.txtpb
+H100 = Chip("gpu", "NVIDIA H100 80GB HBM3", 84_942_979_072, "9.0")
 # Source: XLA's messages, which state a capacity of 15.75 of 16 GiB.
 V5E = Chip("tpu", "TPU v5 lite", int(15.75 * GIB))
 # Source: https://github.com/vllm-project/vllm/pull/16211
 V6E = Chip("tpu", "TPU v6 lite", 33_550_237_696)
 
-CHIPS: Mapping[str, Chip] = {chip.device_kind: chip for chip in (L4, RTX_PRO_6000, H100, V5E, V6E)}
+CHIPS: Mapping[str, Chip] = {chip.device_kind: chip for chip in (L4, RTX_PRO_6000, H100, H200, V5E, V6E)}
 
 
 def cuda_capability(device: object) -> tuple[int, ...]:
@@ -51,9 +54,12 @@ class Target:
 TARGETS: Mapping[str, Target] = {
     "l4": Target(L4),
     "h100": Target(H100),
+    "h200": Target(H200),
     "rtx-pro-6000": Target(RTX_PRO_6000),
     "v5e-1": Target(V5E, "v5e:1x1"),
     "v5e-4": Target(V5E, "v5e:2x2"),
+    "v5e-8": Target(V5E, "v5e:2x4"),
     "v6e-1": Target(V6E, "v6e:1x1"),
+    "v6e-4": Target(V6E, "v6e:2x2"),
     "v6e-8": Target(V6E, "v6e:2x4"),
 }

@@ -21,8 +21,8 @@ CPU_FRACTION = 0.5
 ACCELERATOR_FRACTION = 0.9
 # Of a GPU's pool: gaps between its blocks, and temporary arrays beyond the work space that is planned for.
 POOL_FRACTION = 0.95
-# Of a TPU, by which what it reports may differ from what is known of its kind; much less than what is left free.
-TPU_TOLERANCE = 0.01
+# By which what a device reports may differ from what is known of its kind; much less than what is left free.
+TOLERANCE = 0.01
 
 
 @runtime_checkable
@@ -70,14 +70,15 @@ def is_absent(device: Device) -> bool:
 def _limit_bytes(device: Device, fraction: float | None) -> int:
     """Return what XLA can allocate, in bytes; 0 if nothing is known of it."""
     chip = CHIPS.get(device.device_kind)
+    # XLA's pool is this fraction of what CUDA reports.
+    # Source: https://github.com/openxla/xla/blob/main/xla/pjrt/gpu/gpu_helpers.cc (CreateBFCAllocator)
+    pool_fraction = (fraction or ACCELERATOR_FRACTION) if device.platform == "gpu" else 1
+    known_bytes = 0 if chip is None else int(chip.memory_bytes * pool_fraction)
     if is_absent(device):
-        pool_fraction = (fraction or ACCELERATOR_FRACTION) if device.platform == "gpu" else 1
-        return 0 if chip is None else int(chip.memory_bytes * pool_fraction)
+        return known_bytes
     reported_bytes = int((device.memory_stats() or {}).get("bytes_limit", 0))
-    if chip is None or chip.platform != "tpu":
-        return reported_bytes
-    is_about_equal = abs(reported_bytes - chip.memory_bytes) <= TPU_TOLERANCE * chip.memory_bytes
-    return chip.memory_bytes if is_about_equal else reported_bytes  # the same plan as without the device
+    is_about_equal = abs(reported_bytes - known_bytes) <= TOLERANCE * known_bytes
+    return known_bytes if is_about_equal else reported_bytes  # the same plan as without the device
 
 
 def expects_cpu(driver_files: Sequence[str] = ACCELERATOR_FILES) -> bool:

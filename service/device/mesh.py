@@ -48,6 +48,16 @@ class DeviceMesh:
         return self.num_devices == 1 and self.platform == "cpu"
 
     @property
+    def prefers_whole_steps(self) -> bool:
+        """Whether a step that is one program is faster than one in parts: on a GPU.
+
+        XLA records a program's kernels as a CUDA graph, whose launch replaces theirs, and updates it where an address
+        differs from the call before. Parts that share an executable have other addresses at each call.
+        Source: https://github.com/openxla/xla/blob/main/xla/backends/gpu/runtime/command_buffer_thunk.cc
+        """
+        return self.platform == "gpu"
+
+    @property
     def facts(self) -> dict[str, Any]:
         """The properties of the mesh that executables depend on, as plain JSON."""
         return {"shape": {MODEL_AXIS: self.num_devices}, "device_ids": [device.id for device in self.devices]}

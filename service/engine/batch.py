@@ -69,6 +69,16 @@ def is_adjusted(plan: Plan) -> bool:
     return any(planned.is_sampled and _is_adjusted(planned) for planned in plan.seqs)
 
 
+def is_plain(plan: Plan) -> bool:
+    """Return whether every sequence of a step has its token chosen, and none asks for more of its sampling."""
+    for planned in plan.seqs:
+        request = planned.sequence.request
+        is_more = request.constraint is not None or request.sampling.num_logprobs is not None
+        if is_more or not planned.is_sampled or _is_adjusted(planned):
+            return False
+    return True
+
+
 def sufficient_choice(plan: Plan) -> SamplingPart:
     """Return the program that suffices to choose the tokens of a step, of those that an accelerator has."""
     options = [planned.sequence.request.sampling for planned in plan.seqs if planned.is_sampled]
@@ -171,9 +181,9 @@ class StepResult(NamedTuple):
 
     plan: Plan
     indices: list[int]  # of each planned sequence in the arrays
-    hidden: Float[Array, "seq token hidden"]
     sampled: SampledTokens | None  # None if no sequence reaches its prompt's end
-    prompt_logprobs: tuple[Int[Array, "row packed"], ...]  # of the targets that `pack_prompt` lays out
+    hidden: Float[Array, "seq token hidden"] | None = None  # there if nothing is sampled
+    prompt_logprobs: tuple[Int[Array, "row packed"], ...] = ()  # of the targets that `pack_prompt` lays out
 
     def read(self) -> Int[np.ndarray, " seq"]:
         """Wait for the step and return one token per sequence; -1 for one whose logits are NaN or infinite."""

@@ -3,9 +3,11 @@
 None of it needs weights, so a start makes its first part while weights are still loading.
 """
 
+import itertools
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 import jax
 
@@ -13,7 +15,7 @@ from service.compile.program import Executable
 from service.engine.shapes import EngineShapes
 from service.engine.steps.names import INITIAL_SLOTS, initial_cache_name
 from service.engine.steps.step import SlotState
-from service.models.interface import LayerGroup
+from service.models.interface import LayerGroup, Weights
 
 
 class LayerGroupCache:
@@ -61,6 +63,19 @@ class LayerGroupCache:
             self.leaves.extend(leaves)
 
 
+class LayerGroupOnDevice:
+    """A layer group's weights and cache, in the order in which its executables take them."""
+
+    def __init__(self, group: LayerGroup, cache: LayerGroupCache, weights: Weights) -> None:
+        self._cache = cache
+        self._weights = [weights[name] for name in group.weights]
+
+    def run(self, executable: Executable, inputs: Any) -> Any:
+        """Start a program of the group, which updates the cache, and return its outputs at once."""
+        self._cache.grow(executable.reach)
+        return executable(self._weights, self._cache.leaves, inputs)
+
+
 class DeviceState:
     """The state of one engine's device; a `Runner` updates it from step to step."""
 
@@ -74,6 +89,17 @@ class DeviceState:
         self.vocab_size: int = slots.token_counts.shape[1]
         num_parts = shapes.layout.num_parts
         self.caches = [LayerGroupCache(group, num_parts, executables) for group in groups]
+
+    def run_whole(self, executable: Executable, weights: Sequence[jax.Array], inputs: Any) -> Any:
+        """Start a program that takes all of the state, and return its outputs at once."""
+        self.fill_caches()
+        parts = [self.slots, *(cache.leaves for cache in self.caches)]
+        state = list(itertools.chain.from_iterable(parts))
+        outputs = executable(weights, state, inputs)
+        changed = iter(state)
+        for part in parts:
+            part[:] = itertools.islice(changed, len(part))
+        return outputs
 
     @property
     def is_filled(self) -> bool:

@@ -99,7 +99,7 @@ class TokenEvent:
     num_cached_tokens: int = 0  # on the first event: prompt tokens that were found in the prefix cache
     logprobs: tuple[TokenLogprobs, ...] = ()  # one for each of the tokens, if requested
     prompt_logprobs: tuple[TokenLogprobs | None, ...] = ()  # on the first event, if requested; None for the first token
-    stop: tuple[int, TokenLogprobs] | None = None  # the stop token, on the last event, if requested
+    stop: tuple[int, TokenLogprobs | None] | None = None  # the stop token, on the last event if one ended it
 
 
 class TokenStream:

@@ -15,6 +15,7 @@ from service.engine.batch import (
     StepResult,
     batch_indices,
     is_adjusted,
+    is_plain,
     needed_bucket,
     pack,
     pack_copy,
@@ -25,7 +26,7 @@ from service.engine.batch import (
     prompt_targets,
     sufficient_choice,
 )
-from service.engine.device_state import DeviceState, LayerGroupCache
+from service.engine.device_state import DeviceState, LayerGroupOnDevice
 from service.engine.prefill_row import PrefillRow
 from service.engine.schedule.pages import PageCopy
 from service.engine.schedule.plan import Plan, PlannedSequence
@@ -46,6 +47,7 @@ from service.engine.steps.inputs import (
     unrestricted_mask,
 )
 from service.engine.steps.names import SamplingPart
+from service.engine.steps.whole import WholeInputs
 from service.models.interface import LayerGroup, Weights
 
 
@@ -55,19 +57,6 @@ class ModelOutputs(NamedTuple):
     hidden: Float[Array, "seq token hidden"]
     last: Float[Array, "seq 1 hidden"]  # of each sequence's last token
     targets: SampleTargets
-
-
-class _LayerGroupOnDevice:
-    """A layer group's weights and cache, in the order in which its executables take them."""
-
-    def __init__(self, group: LayerGroup, cache: LayerGroupCache, weights: Weights) -> None:
-        self._cache = cache
-        self._weights = [weights[name] for name in group.weights]
-
-    def run(self, executable: Executable, inputs: Any) -> Any:
-        """Start a program of the group, which updates the cache, and return its outputs at once."""
-        self._cache.grow(executable.reach)
-        return executable(self._weights, self._cache.leaves, inputs)
 
 
 class Runner:
@@ -95,7 +84,7 @@ class Runner:
         self._executables = StepExecutables(executables, shapes, layer_groups)
         self._state = state or DeviceState(shapes, layer_groups, executables)
         self._groups = [
-            _LayerGroupOnDevice(group, cache, weights)
+            LayerGroupOnDevice(group, cache, weights)
             for group, cache in zip(layer_groups, self._state.caches, strict=True)
         ]
         self._prefill_row = PrefillRow(shapes)
@@ -144,6 +133,15 @@ class Runner:
         logprobs = self._run_sampling(SamplingPart.LOGPROBS, len(last), LogprobInputs(logits, token_ids))
         return SampledTokens(token_ids, logprobs)
 
+    def decode(self, bucket: Bucket, inputs: StepInputs, choice: SamplingPart) -> SampledTokens:
+        """Start a decode step whose tokens are only chosen: as one program, where there is one."""
+        whole = self._executables.whole(choice, bucket)
+        if whole is not None:
+            packed = WholeInputs(inputs.packed, inputs.page_table)
+            return SampledTokens(self._state.run_whole(whole.get(), self._weights, packed))
+        outputs = self.run_model(StepKind.DECODE, bucket, inputs)
+        return self.sample(outputs, choice=self._executables.choice(choice, bucket.num_seqs))
+
     def dispatch(self, plan: Plan, read_previous: Callable[[], None] = lambda: None) -> StepResult:
         """Start a plan's step and its sampling, and return at once.
 
@@ -155,8 +153,13 @@ class Runner:
         bucket = self._executables.available.grids[plan.kind].smallest(needed)
         if not self._executables.available.is_complete:
             self._prefer_best(plan, needed)
+        inputs = pack(plan, bucket, self.shapes)
+        if plan.kind is StepKind.DECODE and is_plain(plan):
+            sampled = self.decode(bucket, inputs, self._sufficient_choice(plan))
+            sampled.begin_copy()
+            return StepResult(plan, batch_indices(plan), sampled)
         self.copy_pages(self._prefill_row.before(plan, bucket))
-        outputs = self.run_model(plan.kind, bucket, pack(plan, bucket, self.shapes))
+        outputs = self.run_model(plan.kind, bucket, inputs)
         sampled = None
         if any(planned.is_sampled for planned in plan.seqs):
             if plan.kind is StepKind.PREFILL:
@@ -168,7 +171,7 @@ class Runner:
             sampled = self.sample(
                 outputs,
                 pack_token_masks(plan, unrestricted) if is_adjusted(plan) else None,
-                choice=self._choice(plan, bucket),
+                choice=self._executables.choice(self._sufficient_choice(plan), bucket.num_seqs),
                 has_logprobs=any(
                     p.is_sampled and p.sequence.request.sampling.num_logprobs is not None for p in plan.seqs
                 ),
@@ -178,13 +181,10 @@ class Runner:
         prompt_logprobs: tuple[Int[Array, "row packed"], ...] = ()
         if plan.kind is StepKind.PREFILL and any(map(prompt_targets, plan.seqs)):
             prompt_logprobs = self._prompt_logprobs(plan, outputs.hidden)
-        return StepResult(plan, batch_indices(plan), outputs.hidden, sampled, prompt_logprobs)
+        return StepResult(plan, batch_indices(plan), sampled, outputs.hidden, prompt_logprobs)
 
-    def _choice(self, plan: Plan, bucket: Bucket) -> SamplingPart:
-        """Return the program that chooses a step's tokens with the least work."""
-        if not self.shapes.has_sampling_variants:
-            return SamplingPart.CHOOSE
-        return self._executables.choice(sufficient_choice(plan), bucket.num_seqs)
+    def _sufficient_choice(self, plan: Plan) -> SamplingPart:
+        return sufficient_choice(plan) if self.shapes.has_sampling_variants else SamplingPart.CHOOSE
 
     @property
     def waited_for_compile_s(self) -> float:
@@ -229,10 +229,13 @@ class Runner:
         self.fill_caches()
 
     def _run_padded(self, kind: StepKind, bucket: Bucket) -> None:
-        step = self.run_model(kind, bucket, empty_step(bucket, self.shapes))
+        inputs = empty_step(bucket, self.shapes)
+        step = self.run_model(kind, bucket, inputs)
         unrestricted = self._unrestricted[bucket.num_seqs]
         for choice in self._executables.choices:
             jax.block_until_ready(self.sample(step, unrestricted, choice=choice, has_logprobs=True))
+            if kind is StepKind.DECODE and self.shapes.has_whole_steps:
+                jax.block_until_ready(self.decode(bucket, inputs, choice))
 
     def _run_padded_copies(self) -> None:
         """Copy between no slot and no page, and set the options and count the tokens of no slot."""

@@ -95,13 +95,14 @@ class EngineShapes:
     prefill_seqs: tuple[int, ...] = (1, 2, 4)  # how many prompts may share a prefill step
     prefill_step_cost_tokens: int = 512  # what a prefill step costs besides its tokens, in tokens
     has_slot_cache: bool = False  # whether each slot has a cache of its own, which pages are copied to and from
+    has_whole_steps: bool = False  # whether decode steps are also compiled as one program each
 
     @property
     def facts(self) -> dict[str, Any]:
         """The sizes under the names that `/admin/stats` has for them."""
         sizes = asdict(self)
         sizes["prefill_rows"] = sizes.pop("prefill_seqs")
-        del sizes["has_slot_cache"]
+        del sizes["has_slot_cache"], sizes["has_whole_steps"]
         return sizes
 
     @property

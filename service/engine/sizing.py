@@ -33,6 +33,7 @@ class ModelSize:
     weights_bytes: int
     kv_bytes_per_token: int  # keys and values of one token position, all layers
     has_slot_cache: bool = False  # whether the kernel keeps a cache per slot, and pages as copies of it
+    has_whole_steps: bool = False  # whether decode steps are also compiled as one program each
     max_table_bytes: int | None = None  # of the page table of a step that the kernel takes; None for any
 
 
@@ -126,6 +127,7 @@ def _fit_pages(
         max_context=context,
         max_prefill_tokens=max_prefill_tokens,
         has_slot_cache=model.has_slot_cache,
+        has_whole_steps=model.has_whole_steps,
         **(SLOT_CACHE_PREFILL if model.has_slot_cache else {}),
     )
 

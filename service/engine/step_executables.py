@@ -14,6 +14,7 @@ from service.engine.steps.names import (
     SET_OPTIONS,
     SamplingPart,
     cache_names,
+    choice_parts,
     copy_name,
     copy_names,
     distinct,
@@ -22,6 +23,7 @@ from service.engine.steps.names import (
     sampling_name,
     sampling_parts,
     step_names,
+    whole_name,
 )
 from service.kernels.cache_layout import spans
 from service.models.interface import LayerGroup
@@ -80,8 +82,12 @@ class StepExecutables:
             for part in sampling_parts(shapes)
             for num_seqs in shapes.all_seq_counts
         }
-        kinds_of_choice = (SamplingPart.CHOOSE, SamplingPart.GREEDY, SamplingPart.RANDOM)
-        self.choices = [part for part in kinds_of_choice if part in sampling_parts(shapes)]
+        self.choices = choice_parts(shapes)
+        self._whole = {
+            (part, bucket): deferred(whole_name(part, bucket))
+            for bucket in (shapes.decode_grid if shapes.has_whole_steps else ())
+            for part in self.choices
+        }
         self.copies = [
             (kind, contexts, by_group(lambda group, kind=kind, contexts=contexts: copy_name(kind, contexts, group)))
             for kind, contexts in shapes.layout.copies
@@ -103,6 +109,12 @@ class StepExecutables:
         """Return the program to choose tokens by: the one that suffices, or the general one until that is compiled."""
         is_there = (wanted, num_seqs) in self.sampling and self._is_usable(sampling_name(wanted, num_seqs))
         return wanted if is_there else SamplingPart.CHOOSE
+
+    def whole(self, choice: SamplingPart, bucket: Bucket) -> DeferredExecutable | None:
+        """Return the program that is all of a decode step; None if there is none, or until it is compiled."""
+        executable = self._whole.get((choice, bucket))
+        is_there = executable is not None and self._is_usable(whole_name(choice, bucket))
+        return executable if is_there else None
 
     def prefer(self, kind: StepKind, bucket: Bucket) -> None:
         """Have the executables of a step compiled next."""

@@ -17,6 +17,7 @@ from service.start.devices import Devices
 from service.start.progress import StartProgress
 from service.storage.cache.cache import CheckpointCache
 from service.text.generation_defaults import NO_DEFAULTS, GenerationDefaults
+from service.weights.host_cache import HostCache
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer as TokenizerBackend
@@ -31,6 +32,7 @@ class CommonParts:
     executables: "Shared[Mapping[str, Executable]]" = field(default_factory=Shared)  # by the key of their bundle
     turns: DeviceTurns = field(default_factory=DeviceTurns)
     tokenizers: "Shared[TokenizerBackend]" = field(default_factory=Shared)  # by the sha256 of tokenizer.json
+    host_cache: HostCache = field(default_factory=lambda: HostCache(0))
 
 
 @dataclass(frozen=True)

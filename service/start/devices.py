@@ -1,24 +1,21 @@
 """The devices of this host, which every start of a process shares, or those of another that it compiles for."""
 
+import shutil
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from importlib.metadata import PackageNotFoundError, version
+from typing import TYPE_CHECKING, Any
 
-from service.device.chips import TARGETS
+from service.device.chips import TARGETS, Chip, Target
+from service.device.gpu_target import target_config
 from service.device.memory import Device
 from service.errors import TargetUnavailable
 from service.settings.compiler import describe_no_tpu
 
 if TYPE_CHECKING:
     from service.compile.counter import CompileCounter
-# Without one, XLA compiles for it and serializes what it made, and JAX tests that a GPU of the same kind loads that
-# (jax-ml/jax#33542). But its matrix products are then of the kernels that it has for want of measurements, and the
-# bundle's key has the versions of the driver and of CUDA that JAX reports of a device alone. With `jax_platforms` unset
-# JAX looks for the GPU when it lowers (jax-ml/jax#23971, jax-ml/jax#28376).
-GPU_OBSTACLE = (
-    "XLA chooses a GPU's matrix kernels by timing them on it, and a start on a GPU takes only a bundle that was made "
-    "with its driver and its CUDA platform's version, which no compiler without one knows (jax-ml/jax#23971, #28376). "
-    "Run `levserve prewarm` on a machine that has one"
-)
+# The compiler of PTX, as which either version of CUDA has it; and the packages whose version is CUDA's, or about it.
+CUDA_COMPILERS = ("nvidia-cuda-nvcc", "nvidia-cuda-nvcc-cu12")
+CUDA_RUNTIMES = ("nvidia-cuda-runtime", "nvidia-cuda-runtime-cu12")
 
 
 @dataclass(frozen=True)
@@ -32,18 +29,18 @@ class Devices:
 def use_target(name: str) -> Devices:
     """Have this process compile for another machine, and return that one's devices, on which nothing can run.
 
-    libtpu compiles for any TPU without one. Such an executable has the form of one that was compiled on the chip, and
-    loads there if the versions of JAX and libtpu are the same, which a bundle's key ensures. Call this before jax looks
-    for devices: it finds none but the CPU.
+    libtpu compiles for any TPU without one, and XLA for a GPU. Such an executable has the form of one that was compiled
+    on the device, and loads there if the versions of JAX and of the platform's packages are the same, which a bundle's
+    key ensures. For a GPU's matrix products XLA takes the kernels that it has for want of timing them. Call this before
+    jax looks for devices: it finds none but the CPU, which it would look beyond when it lowers for a GPU
+    (jax-ml/jax#23971, jax-ml/jax#28376).
 
     Raises:
-        TargetUnavailable: its programs are not compiled without it, or its compiler is not installed.
+        TargetUnavailable: its compiler is not installed.
 
-    Source: https://docs.jax.dev/en/latest/aot.html; MaxText, `train_compile.py`, trains with such executables.
+    Source: https://docs.jax.dev/en/latest/aot.html; MaxText, `train_compile.py`, trains with such executables for TPUs;
+    jax-ml/jax#33542 tests that a GPU loads what was compiled without it.
     """
-    target = TARGETS[name]
-    if target.chip.platform == "gpu":
-        raise TargetUnavailable(name, GPU_OBSTACLE)
     describe_no_tpu()
     import jax
     from jax.experimental import topologies
@@ -51,11 +48,37 @@ def use_target(name: str) -> Devices:
     from service.compile.counter import CompileCounter
 
     jax.config.update("jax_platforms", "cpu")
+    target = TARGETS[name]
+    options = _gpu_options(name, target.chip) if target.chip.platform == "gpu" else _tpu_options(target)
     try:
-        description = topologies.get_topology_desc(
-            target.topology, platform="tpu", chips_per_host_bounds=target.chips_of_host
-        )
+        description = topologies.get_topology_desc(**options)
     except RuntimeError as error:
-        raise TargetUnavailable(name, f"{error}. Install the extra `tpu`, on Linux for x86-64") from error
+        extras = "`cuda12` or `cuda13`" if target.chip.platform == "gpu" else "`tpu`"
+        raise TargetUnavailable(name, f"{error}. Install the extra {extras}, on Linux for x86-64") from error
     jax.config.update("jax_default_device", description.devices[0])
     return Devices(tuple(description.devices), CompileCounter())
+
+
+def _tpu_options(target: Target) -> dict[str, Any]:
+    return {
+        "platform": "tpu",
+        "topology_name": target.topology,
+        "chips_per_host_bounds": target.chips_of_host,
+    }
+
+
+def _gpu_options(name: str, chip: Chip) -> dict[str, Any]:
+    compilers, runtimes = (list(filter(None, map(_version, names))) for names in (CUDA_COMPILERS, CUDA_RUNTIMES))
+    versions = [*runtimes, *compilers]
+    if not versions or not (compilers or shutil.which("ptxas")):
+        packages = " and ".join(CUDA_COMPILERS)
+        reason = f"none of {packages} is installed, which compile for it. Install the extra `cuda12` or `cuda13`"
+        raise TargetUnavailable(name, reason + ", that of the service's image, on Linux")
+    return {"platform": "cuda", "topology": "1x1x1", "target_config": target_config(chip, versions[0])}
+
+
+def _version(package: str) -> str | None:
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return None

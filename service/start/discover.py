@@ -58,7 +58,11 @@ def opener(settings: Settings, generations: Mapping[str, int] | None = None) -> 
 
 
 def find_devices(context: StartContext) -> Devices:
-    """Import jax, count its compilations from here on, and find the devices, unless an earlier start has."""
+    """Import jax, count its compilations from here on, and find the devices, unless an earlier start has.
+
+    Raises:
+        SettingsError: a setting is for other devices.
+    """
     if context.devices is not None:
         return context.devices
     size_gpu_pool(context.settings.device_memory_fraction or ACCELERATOR_FRACTION)
@@ -72,6 +76,10 @@ def find_devices(context: StartContext) -> Devices:
         devices = tuple(jax.local_devices())
         _place_one_array(devices[0])
         facts |= {"device": devices[0].device_kind, "devices": len(devices)}
+    if context.settings.host_cache_bytes and devices[0].platform == "cpu" and len(devices) == 1:
+        raise SettingsError(
+            "HOST_CACHE_BYTES", "is for accelerators: a CPU has its weights in that memory. Raise MAX_CACHED_MODELS."
+        )
     return Devices(devices, compiles)
 
 

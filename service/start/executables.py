@@ -21,6 +21,7 @@ from service.bundles.lookup import BundlePlaces
 from service.compile.aot import STACK_BYTES, compile_programs, compile_timed
 from service.compile.lazy import LazyExecutables, Making
 from service.compile.program import Executable, Program, load_executable
+from service.device.memory import Device, is_absent
 from service.start.imports import run_deferred
 from service.start.kinds.model_spec import ModelSpec
 from service.start.niceness import yield_to_steps
@@ -90,11 +91,29 @@ class Executables:
         return make_bundle(spec.key, self.by_name, self.compiler.seconds, making, self.compiler.take_loaded())
 
 
-def find_bundle(spec: ModelSpec, places: BundlePlaces, progress: StartProgress) -> BundleSearch:
-    """Look for the bundle of a model."""
+def find_bundle(
+    spec: ModelSpec, places: BundlePlaces, progress: StartProgress, *, takes_any: bool = True
+) -> BundleSearch:
+    """Look for the bundle of a model.
+
+    Args:
+        spec: the model.
+        places: where bundles lie.
+        progress: of the start.
+        takes_any: whether one that was made without the device will do, if there is no other.
+    """
     begin_s = progress.elapsed_s()
+    without_device = spec.key.without_device if takes_any else None
     with progress.part(Phase.EXECUTABLES, "find bundle"):
-        return BundleSearch(places, places.find(spec.key, spec.names.every), begin_s)
+        found = places.find([spec.key, *([without_device] if without_device else [])], spec.names.every)
+    search = BundleSearch(places, found, begin_s)
+    if found is not None and found.manifest.key != spec.key.digest:
+        logger.warning(
+            "the bundle was made without the device, with kernels that were not timed; `levserve prewarm` on a machine "
+            "that has it makes one whose are",
+            extra={"key": found.manifest.key, "missing": spec.key.digest},
+        )
+    return search
 
 
 def search_facts(spec: ModelSpec, search: BundleSearch) -> dict[str, Any]:
@@ -119,9 +138,7 @@ def compile_all(spec: ModelSpec, search: BundleSearch, progress: StartProgress) 
     gc.enable()  # unlike importing, tracing produces garbage
     compiler = _Compiler(spec, search.places.kept(spec.key), progress)
     first = spec.names.sufficient
-    num_threads = os.cpu_count() or 1
-    if spec.mesh.platform == "gpu":
-        num_threads = min(num_threads, MAX_GPU_COMPILE_THREADS)
+    num_threads = num_compile_threads(spec.mesh.devices[0])
     making = Making(
         compiler.obtain,
         num_first_threads=num_threads,
@@ -131,6 +148,13 @@ def compile_all(spec: ModelSpec, search: BundleSearch, progress: StartProgress) 
         on_rest_thread=yield_to_steps,
     )
     return Executables(LazyExecutables(spec.names.compile_order, len(first), making), first, compiler=compiler)
+
+
+def num_compile_threads(device: Device) -> int:
+    """Return how many executables are compiled at once."""
+    num_processors = os.cpu_count() or 1
+    is_timed_on = device.platform == "gpu" and not is_absent(device)
+    return min(num_processors, MAX_GPU_COMPILE_THREADS) if is_timed_on else num_processors
 
 
 def _load_all(spec: ModelSpec, bundle: Bundle, progress: StartProgress) -> Executables:

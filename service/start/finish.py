@@ -127,5 +127,11 @@ def _wait_for_early_requests(engine: "Running") -> None:
 
 def _spec_facts(spec: "ModelSpec") -> dict[str, Any]:
     inputs = spec.key.inputs
-    reported = ("packages", "platform", "platform_version", "device_kind", "num_devices", "mesh")
-    return {"bundle_key": spec.key.digest, "shapes": spec.shape_facts, **{name: inputs[name] for name in reported}}
+    reported = {name: inputs[name] for name in ("packages", "platform", "device_kind", "num_devices", "mesh")}
+    platform_version = spec.mesh.devices[0].client.platform_version
+    return {
+        "bundle_key": spec.key.digest,
+        "shapes": spec.shape_facts,
+        **reported,
+        "platform_version": platform_version,
+    }

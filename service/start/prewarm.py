@@ -1,4 +1,4 @@
-"""`levserve prewarm`: make a bundle ahead of traffic, on the kind of machine that will serve or, for TPUs, elsewhere.
+"""`levserve prewarm`: make a bundle ahead of traffic, on the kind of machine that will serve or elsewhere.
 
 This needs the checkpoint's configuration, not its weights: each executable runs once on zeros before it is stored, if
 its device is here. A Levanter checkpoint's weights are converted as well, so that no later start imports Levanter.
@@ -94,7 +94,8 @@ def _run(task: Callable[[_Goal], int], settings: Settings, target: str | None) -
 def _check(goal: _Goal) -> int:
     with contextlib.closing(goal.places):
         found = find_bundle(goal.spec, goal.places, goal.progress).found
-    facts = {"outcome": goal.places.outcome, "key": goal.spec.key.digest, "executables": len(goal.spec.names.every)}
+    key = goal.spec.key.digest if found is None else found.manifest.key
+    facts = {"outcome": goal.places.outcome, "key": key, "executables": len(goal.spec.names.every)}
     _print_facts({**goal.name, **facts, "places": [place.uri for place in goal.places.places]})
     return 0 if found is not None else 1
 
@@ -102,7 +103,7 @@ def _check(goal: _Goal) -> int:
 def _prewarm(goal: _Goal) -> int:
     settings = goal.settings
     with contextlib.closing(goal.places):
-        search = find_bundle(goal.spec, goal.places, goal.progress)
+        search = find_bundle(goal.spec, goal.places, goal.progress, takes_any=False)
         found = search.found
         bundle = found or _make(goal, search)
         stored = goal.places.store(bundle)

@@ -50,10 +50,12 @@ class LoadedModel:
     served: "Served"
     running: "Running"
     release_files: "Callable[[], None]"  # lets the cache delete the checkpoint
+    keep_weights: "Callable[[], None]"  # in the host's memory, as far as HOST_CACHE_BYTES allows
 
     def unload(self) -> None:
         """End the device thread; the memory is free once the caller drops this object."""
         self.running.stop()
+        self.keep_weights()
         self.release_files()
 
 
@@ -101,12 +103,20 @@ def load_weights(
     begin_s = None if prefetched_weights is None else prefetched_weights.begin_s
     with context.progress.phase(Phase.WEIGHTS, begin_s=begin_s) as facts:
         facts["weights_bytes"] = spec.weights_bytes
+        kept = context.common.host_cache.place(_weights_key(checkpoint, spec), spec.specs, spec.mesh)
+        facts["is_from_host_cache"] = kept is not None
+        if kept is not None:
+            return LoadedWeights(kept)
         if prefetched_weights is not None and expected_weights is not None:
             if expected_weights.match(spec):
                 on_host = prefetched_weights.loaded
                 return LoadedWeights(spec.mesh.alias_host_arrays(on_host.weights), on_host.release)
             prefetched_weights.loaded.release()
         return load_checkpoint(checkpoint, spec.specs, mesh=spec.mesh, limits=context.load_limits)
+
+
+def _weights_key(checkpoint: LocatedCheckpoint, spec: "ModelSpec") -> str:
+    return f"{spec.key.digest} {checkpoint.weights.version}"
 
 
 def find_bundle(
@@ -213,15 +223,16 @@ def assemble_model(
 ) -> LoadedModel:
     """Put engine and tokenizer together: requests are answered from here on."""
     name, *other_names = served_names(context.settings)
-    versions = f"{spec.key.digest} {checkpoint.weights.version}"
+    key = _weights_key(checkpoint, spec)
     served = engine.served(
         tokenizer,
         name=name,
         other_names=tuple(other_names),
-        system_fingerprint=f"fp_{hashlib.sha256(versions.encode()).hexdigest()[:12]}",
+        system_fingerprint=f"fp_{hashlib.sha256(key.encode()).hexdigest()[:12]}",
         created=int(time.time()),
     )
-    return LoadedModel(served, engine, weights.release)
+    keep_weights = partial(context.common.host_cache.keep, key, weights.weights)
+    return LoadedModel(served, engine, weights.release, keep_weights)
 
 
 def import_choice(context: StartContext, checkpoint: LocatedCheckpoint) -> "Callable[..., ModelSpec]":

@@ -42,11 +42,11 @@ def bucket_of(gcs_bucket) -> BundleBucket:
     return BundleBucket(GcsLocation(gcs_bucket.name, "shared/bundles"), emulator_host=gcs_bucket.endpoint)
 
 
-def find(*places, key=KEY, names=NAMES):
+def find(*places, keys=(KEY,), names=NAMES):
     """Return outcome and bundle of a search, and check that it was counted."""
     metrics = Metrics()
     bundles = BundlePlaces(places, metrics)
-    found = bundles.find(key, names)
+    found = bundles.find(keys, names)
     bundles.close()
     counts = {
         s.labels["outcome"]: s.value for s in metrics.bundle_load.collect()[0].samples if s.name.endswith("_total")
@@ -165,7 +165,7 @@ def test_a_bundle_of_another_jax_under_our_name_is_stale(bundle, local):
     other = BundleKey(KEY.inputs | {"packages": {"jax": "0.1"}})
     keep(bundle, local)
     bundle_folder(local).rename(bundle_folder(local).with_name(other.digest))
-    assert find(local, key=other) == ("stale", None)
+    assert find(local, keys=[other]) == ("stale", None)
     assert keep(bundle, local)
 
 
@@ -194,9 +194,18 @@ def test_a_cache_that_is_a_file_is_a_log_line(bundle, tmp_path, caplog):
 def test_a_miss_says_in_what_the_nearest_bundle_differs(bundle, local, caplog):
     keep(bundle, local)
     with caplog.at_level(logging.INFO):
-        find(local, key=BundleKey(KEY.inputs | {"packages": {"jax": "2"}}))
+        find(local, keys=[BundleKey(KEY.inputs | {"packages": {"jax": "2"}})])
     [record] = [record for record in caplog.records if "no bundle" in record.message]
     assert record.nearest_differs_in == ["packages"]
+
+
+def test_the_bundle_of_a_later_key_is_taken_where_no_place_has_that_of_an_earlier_one(bundle, local, tmp_path):
+    better = BundleKey(KEY.inputs | {"driver": "535"})
+    elsewhere = BundleFolder(tmp_path / "shared")
+    keep(bundle, local)
+    assert find(local, elsewhere, keys=[better, KEY])[1].manifest.key == KEY.digest
+    keep(small_bundle(better), elsewhere)
+    assert find(local, elsewhere, keys=[better, KEY])[1].manifest.key == better.digest
 
 
 def test_a_sibling_lies_beside_the_checkpoint():
@@ -224,7 +233,7 @@ def test_prefetched_bytes_are_checked_all_the_same(bundle, local, tmp_path, is_c
     for file in files:
         file.write_bytes(b"what nobody reads")
     bundles = BundlePlaces([BundleFolder(folder, prefetched=prefetched)], Metrics(), prefetched)
-    found = bundles.find(KEY, NAMES)
+    found = bundles.find([KEY], NAMES)
     assert (bundles.outcome, found is None) == (("corrupt", True) if is_corrupt else ("hit", False))
     if found is not None:
         assert dict(found.data) == dict(bundle.data)

@@ -10,7 +10,7 @@ import pytest
 
 import service
 from service.bundles import key
-from service.bundles.key import machine_inputs, source_digest
+from service.bundles.key import BundleKey, machine_inputs, source_digest
 from service.bundles.lookup import TRACED_SOURCES
 from tests.device.devices import NamedDevice
 
@@ -67,9 +67,19 @@ def test_the_driver_and_the_libraries_of_a_gpu_are_in_its_key(tmp_path, monkeypa
     assert machine_inputs([gpu])["driver"] == "unknown"
     (tmp_path / "version").write_text(NVRM)
     inputs = machine_inputs([gpu])
-    assert inputs["driver"] == "535.216.01"
+    assert (inputs["driver"], inputs["has_timed_kernels"]) == ("535.216.01", True)
     assert list(inputs["cuda_packages"]) == ["numpy"]
     assert not {"driver", "cuda_packages"} & machine_inputs(jax.devices("cpu")[:1]).keys()
+
+
+def test_a_gpu_that_is_only_compiled_for_has_the_key_that_a_start_on_it_also_takes():
+    present = NamedDevice(0, "gpu", client=SimpleNamespace(platform_version="1"))
+    absent = NamedDevice(0, "gpu", client=SimpleNamespace(platform_version="2", local_devices=list))
+    of_compiler, of_start = (BundleKey(machine_inputs([device])) for device in (absent, present))
+    assert of_start.without_device == of_compiler
+    assert of_start != of_compiler
+    assert of_compiler.without_device is None
+    assert BundleKey(machine_inputs(jax.devices("cpu")[:1])).without_device is None
 
 
 def test_the_version_of_the_project_is_in_the_key():

@@ -42,7 +42,7 @@ def places(folder: BundleFolder, *keys: str) -> BundlePlaces:
 
 def outcome(folder: BundleFolder, *keys: str) -> str:
     searched = places(folder, *keys)
-    found = searched.find(KEY, NAMES)
+    found = searched.find([KEY], NAMES)
     assert (found is not None) == (searched.outcome == "hit")
     return searched.outcome
 

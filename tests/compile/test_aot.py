@@ -1,11 +1,14 @@
+from types import SimpleNamespace
+
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from service.compile.aot import compile_programs
+from service.compile.aot import CPU_OPTIONS, GPU_OPTIONS, compile_programs, compiler_options
 from service.compile.counter import CompileCounter
 from service.compile.program import Program
+from tests.device.devices import NamedDevice
 
 pytestmark = pytest.mark.usefixtures("compiled_anew")
 
@@ -24,6 +27,13 @@ def test_programs_compile_from_shapes_alone_and_run():
     assert compiled["double"].executable((), [], values).tolist() == [0, 2, 4]
     assert float(compiled["sum"].executable((), [], values)) == 3
     assert all(program.seconds > 0 for program in compiled.values())
+
+
+@pytest.mark.parametrize(("platform", "options"), [("cpu", CPU_OPTIONS), ("gpu", GPU_OPTIONS), ("tpu", {})])
+def test_the_options_are_those_of_the_platform_that_is_compiled_for(platform, options):
+    sharding = SimpleNamespace(device_set={NamedDevice(0, platform)})
+    assert compiler_options(Program("a", lambda *_: ((), ()), outputs_sharding=sharding)) == options
+    assert compiler_options(Program("a", lambda *_: ((), ()))) == CPU_OPTIONS
 
 
 def test_the_counter_sees_a_compilation_and_an_executable_causes_none():

@@ -58,10 +58,12 @@ def test_a_gpu_is_dispatched_to_asynchronously_unless_the_operator_says_otherwis
     assert found == expected
 
 
+@pytest.mark.parametrize(("chip", "pool", "share"), [(V6E, 1, 1), (L4, 0.5, 0.5 * 0.95)])
 @pytest.mark.parametrize(("reported", "planned"), [(0.995, 1), (1.005, 1), (0.98, 0.98), (1.02, 1.02)])
-def test_a_tpu_that_reports_about_what_its_kind_has_is_planned_alike(reported, planned):
-    device = NamedDevice(0, "tpu", V6E.device_kind, limit_bytes=int(reported * V6E.memory_bytes))
-    assert usable_memory_bytes([device], 1.0) == int(planned * V6E.memory_bytes)
+def test_a_device_that_reports_about_what_its_kind_has_is_planned_alike(chip, pool, share, reported, planned):
+    limit_bytes = int(reported * pool * chip.memory_bytes)
+    device = NamedDevice(0, chip.platform, chip.device_kind, limit_bytes=limit_bytes)
+    assert usable_memory_bytes([device], pool) == pytest.approx(planned * share * chip.memory_bytes, abs=2)
 
 
 @pytest.mark.parametrize(("chip", "fraction", "share"), [(V5E, None, 0.9), (V5E, 0.5, 0.5), (L4, None, 0.9 * 0.95)])

@@ -51,3 +51,8 @@ def test_axes_are_split_by_their_names_where_they_divide():
     assert mesh.partition(("mlp", "embed"), (64, 64)) == PartitionSpec("model", None)
     assert mesh.partition(("vocab", "embed"), (128, 64)) == PartitionSpec("model", None)
     assert mesh.partition(("vocab", "embed"), (49_153, 64)) == PartitionSpec(None, None)
+
+
+@pytest.mark.parametrize(("platform", "is_whole"), [("cpu", False), ("tpu", False), ("gpu", True)])
+def test_only_a_gpu_runs_a_step_as_one_program(platform, is_whole):
+    assert DeviceMesh(tuple(host(1, platform))).prefers_whole_steps is is_whole

@@ -25,20 +25,18 @@ from service.kernels.linear import UNSPLIT, linear
 from service.kernels.paging import Paging
 from service.kernels.quantized import FP8, QuantizedWeight, choose_fp8_products
 from service.start.devices import use_target
-from tests.device_targets.gpus import use_gpu
+from tests.device_targets.hlo import ARRAY, INSTRUCTION, num_elements
 
 NUM_OUT, NUM_IN = 8192, 2048
 NUM_TOKENS = (1, 64)  # of a decode step of one sequence, and of many
 DTYPES = {"int8": jnp.int8, "fp8": FP8}
 ENTRY = re.compile(r"^ENTRY .*?^}", re.MULTILINE | re.DOTALL)
-RESULT = re.compile(r"^\s*(?:ROOT )?%?[\w.-]+ = (.*?) ([a-z][a-z0-9-]*)\(", re.MULTILINE)
-ARRAY = re.compile(r"\b([a-z]+[a-z0-9]*)\[([\d,]+)\]")
 
 
 def main(target: str) -> None:
     """Compile, and print a line of JSON."""
     is_gpu = TARGETS[target].chip.platform == "gpu"
-    device = (use_gpu(target) if is_gpu else use_target(target).devices)[0]
+    device = use_target(target).devices[0]
     fp8 = choose_fp8_products(DeviceMesh((device,)))
     report = {"fp8": fp8, "weight_elements": NUM_OUT * NUM_IN, "products": {}}
     product = jax.jit(functools.partial(linear, num_splits=UNSPLIT, fp8=fp8))
@@ -75,17 +73,12 @@ def facts_of(compiled: jax.stages.Compiled) -> dict[str, object]:
     [entry] = ENTRY.findall(compiled.as_text())
     kept = {
         dtype
-        for shape, operation in RESULT.findall(entry)
+        for shape, operation in INSTRUCTION.findall(entry)
         if operation not in ("parameter", "bitcast")
         for dtype, sizes in ARRAY.findall(shape)
-        if elements(sizes) >= NUM_OUT * NUM_IN
+        if num_elements(sizes) >= NUM_OUT * NUM_IN
     }
     return {"kept": sorted(kept), "temp_bytes": compiled.memory_analysis().temp_size_in_bytes, "entry": entry[-3000:]}
-
-
-def elements(sizes: str) -> int:
-    """The number of elements of an array, from its sizes as HLO writes them."""
-    return functools.reduce(int.__mul__, map(int, sizes.split(",")))
 
 
 if __name__ == "__main__":

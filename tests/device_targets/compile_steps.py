@@ -4,7 +4,8 @@ A process of its own, in an environment that has the target's compiler:
 
     .tools/targets/tpu/bin/python -m tests.device_targets.compile_steps v6e-1 "Llama 3.1 8B"
 
-Sizes are planned for the whole model. Of its layers two are compiled: all of them share one executable, some at a time.
+Sizes are planned for the whole model. Of its layers two are compiled, since all of them share one executable, some at a
+time; where all of a decode step is one program, that has all layers if it chooses the likeliest tokens.
 """
 
 import json
@@ -18,29 +19,34 @@ import jax
 from scripts.memory_table import MODELS
 from service.compile.aot import compile_programs
 from service.compile.program import Executable, Program
-from service.device.chips import TARGETS
 from service.device.memory import usable_memory_bytes
 from service.engine.shapes import StepKind
-from service.engine.steps.names import COUNT_TOKENS, SamplingPart, initial_cache_name, sampling_name, step_names
+from service.engine.steps.names import (
+    COUNT_TOKENS,
+    SamplingPart,
+    choice_parts,
+    initial_cache_name,
+    sampling_name,
+    step_names,
+    whole_name,
+)
 from service.settings import Settings
 from service.start.devices import use_target
 from service.start.kinds.engine_spec import EngineSpec, choose_engine_spec
-from tests.device_targets.gpus import use_gpu
 from tests.device_targets.hlo import copies_from, count_instructions, host_transfers
 
 NUM_LAYERS = 2
 NUM_SEQS = 64
-# What a step computes for its tokens is smaller.
+# What a step computes for its tokens is smaller, but for the logits; several TPUs lay them out anew once each has all.
 SMALLEST_WEIGHT_BYTES = 5 * 2**20
 
 
 def main(target: str, model: str) -> None:
     """Compile, and print a line of JSON."""
-    is_gpu = TARGETS[target].chip.platform == "gpu"
-    devices = use_gpu(target) if is_gpu else use_target(target).devices
+    devices = use_target(target).devices
     located = SimpleNamespace(uri=model, hub_config=dict(MODELS[model]))
     spec = choose_engine_spec(Settings(max_num_seqs=NUM_SEQS, max_concurrent_requests=NUM_SEQS), located, devices)
-    programs = steps_of(few_layers(spec, NUM_LAYERS))
+    programs = [*steps_of(few_layers(spec, NUM_LAYERS)), *whole_step_of(spec)]
     compiled = compile_programs(programs, num_threads=2)
     report = {
         "kernel": spec.kernel.name,
@@ -51,7 +57,10 @@ def main(target: str, model: str) -> None:
         "weights_bytes": spec.weights_bytes,
         "layer_fraction": NUM_LAYERS / spec.config.num_layers,
         "serialized_bytes": sum(len(made.executable.serialize()) for made in compiled.values()),
-        "programs": {program.name: facts_of(program, compiled[program.name].executable) for program in programs},
+        "programs": {
+            program.name: facts_of(program, compiled[program.name].executable, NUM_SEQS * spec.config.vocab_size)
+            for program in programs
+        },
     }
     sys.stdout.write(json.dumps(report) + "\n")
 
@@ -72,6 +81,7 @@ def steps_of(spec: EngineSpec) -> list[Program]:
     names = {
         *step_names(StepKind.PREFILL, prefill, groups),
         *step_names(StepKind.DECODE, decode, groups),
+        *(whole_name(choice, decode) for choice in choice_parts(shapes) if choice is not SamplingPart.GREEDY),
         *(sampling_name(part, NUM_SEQS) for part in SamplingPart),
         *(initial_cache_name(group, 0) for group in groups),
         COUNT_TOKENS,
@@ -79,8 +89,14 @@ def steps_of(spec: EngineSpec) -> list[Program]:
     return [program for program in spec.programs(spec.model()) if program.name in names]
 
 
-def facts_of(program: Program, executable: Executable) -> dict:
-    """What XLA made of a program."""
+def whole_step_of(spec: EngineSpec) -> list[Program]:
+    """The largest decode step as one program, with all layers."""
+    name = whole_name(SamplingPart.GREEDY, max(spec.shapes.decode_grid))
+    return [program for program in spec.programs(spec.model()) if program.name == name]
+
+
+def facts_of(program: Program, executable: Executable, num_logits: int) -> dict:
+    """What XLA made of a program, of an engine whose steps compute so many logits."""
     text, memory = executable.compiled.as_text(), executable.compiled.memory_analysis()
     constants, state = jax.tree.leaves(program.constants), jax.tree.leaves(program.state)
     changed = [state[i] for i in executable.state_leaves]
@@ -88,9 +104,10 @@ def facts_of(program: Program, executable: Executable) -> dict:
     operations = count_instructions(text)
     return {
         "conditionals": operations["conditional"],
+        "rematerialized": text.count(".remat"),
         "unbounded_loops": operations["while"] - text.count("known_trip_count"),
         "host_transfers": host_transfers(text),
-        "large_copies": copies_from(text, SMALLEST_WEIGHT_BYTES),
+        "large_copies": copies_from(text, SMALLEST_WEIGHT_BYTES, num_logits),
         "argument_bytes": memory.argument_size_in_bytes,
         "needed_argument_bytes": sum(map(device_bytes, [*kept, *changed, *jax.tree.leaves(program.inputs)])),
         "changed_bytes": sum(map(device_bytes, changed)),

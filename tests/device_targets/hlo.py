@@ -7,9 +7,9 @@ import math
 import re
 from collections import Counter
 
-ITEM_BITS = {"pred": 8, "bf16": 16, "f16": 16, "f32": 32, "f64": 64}
+BITS = re.compile(r"[a-z]+(\d+)")  # of an element, as in s8, bf16 and f8e4m3fn; `pred` has 8
 INSTRUCTION = re.compile(r"^\s*(?:ROOT )?%?[\w.-]+ = (.*?) ([a-z][a-z0-9-]*)\(", re.MULTILINE)
-ARRAY = re.compile(r"\b([a-z]+\d*)\[([\d,]*)\]")
+ARRAY = re.compile(r"\b([a-z][a-z0-9]*)\[([\d,]*)\]")
 # Those that move or repeat data and compute nothing; the asynchronous ones also prefetch weights into on-chip memory.
 COPIES = ("copy", "transpose")
 HOST_TRANSFERS = ("infeed", "outfeed", "send", "recv", "send-done", "recv-done")
@@ -26,12 +26,14 @@ def count_instructions(text: str) -> Counter[str]:
     return Counter(operation for _, operation in INSTRUCTION.findall(text))
 
 
-def copies_from(text: str, smallest_bytes: int) -> list[str]:
-    """The copies and transposes of arrays that are at least so large."""
+def copies_from(text: str, smallest_bytes: int, num_elements_of_others: int = 0) -> list[str]:
+    """The copies and transposes of arrays that are at least so large, but not of those with a number of elements."""
     return [
         f"{operation} {shape}"
         for shape, operation in INSTRUCTION.findall(text)
-        if operation in COPIES and num_bytes(shape) >= smallest_bytes
+        if operation in COPIES
+        and num_bytes(shape) >= smallest_bytes
+        and {num_elements(sizes) for _, sizes in ARRAY.findall(shape)} != {num_elements_of_others}
     ]
 
 
@@ -44,6 +46,12 @@ def host_transfers(text: str) -> list[str]:
     ]
 
 
+def num_elements(sizes: str) -> int:
+    """The number of elements of an array, from its sizes as HLO writes them."""
+    return math.prod(int(size) for size in sizes.split(",") if size)
+
+
 def _array_bytes(dtype: str, sizes: str) -> int:
-    bits = ITEM_BITS.get(dtype) or int(re.sub(r"\D", "", dtype) or 0)
-    return math.prod(int(size) for size in sizes.split(",") if size) * bits // 8
+    found = BITS.match(dtype)
+    bits = int(found[1]) if found else 8 * (dtype == "pred")
+    return num_elements(sizes) * bits // 8

@@ -33,8 +33,15 @@ def test_steps_compile_into_what_the_planner_expects(platform, target, model):
     assert report["kernel"] == KERNELS[platform]
     assert {name.partition("-")[0] for name in programs} >= {"embed", "prefill", "decode", "logits", *SAMPLING}
     assert [fault for name, facts in programs.items() for fault in faults(name, facts, platform)] == []
+    # All of a decode step is one program on a GPU, whichever way its tokens are chosen.
+    whole = [name.split("-")[1] for name in programs if name.startswith("whole")]
+    assert sorted(whole) == (["choose", "greedy", "random"] if platform == "gpu" else [])
     [decode] = (facts for name, facts in programs.items() if name.startswith("decode"))
-    kept_bytes = report["weights_bytes"] + decode["changed_bytes"] / report["layer_fraction"]
+    caches_bytes = decode["changed_bytes"] / report["layer_fraction"]
+    if platform == "gpu":
+        [of_all_layers] = (facts for name, facts in programs.items() if name.startswith("whole-greedy"))
+        assert of_all_layers["aliased_bytes"] >= caches_bytes
+    kept_bytes = report["weights_bytes"] + caches_bytes
     largest = max(
         facts["temp_bytes"] + facts["output_bytes"] - facts["aliased_bytes"]
         for name, facts in programs.items()
@@ -50,6 +57,7 @@ def faults(name: str, facts: dict, platform: str) -> list[str]:
         "does not reuse its state": facts["aliased_bytes"] < facts["changed_bytes"],
         "copies a weight or cache": is_step and facts["large_copies"],
         "branches": facts["conditionals"],
+        "computes again what it had": platform == "gpu" and facts["rematerialized"],
         "asks the host whether to loop": platform == "gpu" and facts["unbounded_loops"],
         "waits for the host": facts["host_transfers"],
         "pads its arguments": facts["argument_bytes"] > PADDING * facts["needed_argument_bytes"] + 2**20,

@@ -21,7 +21,7 @@ def test_a_check_without_time_runs_no_part_and_fails(tmp_path):
     command = [sys.executable, "-m", "benchmarks.device_check", "--tiny", "--seconds", "0", "--out", str(tmp_path)]
     process = subprocess.run(command, capture_output=True, text=True, check=False)
     assert process.returncode == 1
-    assert "Not run: kernels, decode, prefill, model, starts, streams, flags, profile." in process.stdout
+    assert "Not run: kernels, decode, prefill, model, starts, streams, target, flags, profile." in process.stdout
 
 
 @pytest.mark.slow

@@ -22,7 +22,14 @@ ENTRY %main (p: pred[]) -> (s32[64], f32[8,2]) {
 
 @pytest.mark.parametrize(
     ("shape", "size"),
-    [("bf16[64,4096]{1,0}", 524_288), ("(s32[64]{0}, f32[8,2])", 256), ("s8[3]", 3), ("pred[]", 1), ("token[]", 0)],
+    [
+        ("bf16[64,4096]{1,0}", 524_288),
+        ("(s32[64]{0}, f32[8,2])", 256),
+        ("s8[3]", 3),
+        ("f8e4m3fn[2,2]", 4),
+        ("pred[]", 1),
+        ("token[]", 0),
+    ],
 )
 def test_the_size_of_a_shape(shape, size):
     assert num_bytes(shape) == size
@@ -31,6 +38,7 @@ def test_the_size_of_a_shape(shape, size):
 def test_copies_in_fusions_count():
     assert copies_from(TEXT, 2**20) == ["copy bf16[4096,32,128]{2,0,1:T(8,128)(2,1)}"]
     assert len(copies_from(TEXT, 1)) == 2
+    assert copies_from(TEXT, 2**20, 4096 * 32 * 128) == []
 
 
 def test_operations_are_counted_and_transfers_are_found():

@@ -35,7 +35,7 @@ from tests.parity.cases import Case
 HEADS = {"num_attention_heads": 8, "num_hidden_layers": 2}
 TWO_SLOTS = EngineShapes(num_slots=2, num_pages=16, page_size=4, max_context=32, max_prefill_tokens=8)
 ROWS = replace(TWO_SLOTS, has_slot_cache=True, prefill_seqs=(1,))
-ONE_SLOT = replace(TWO_SLOTS, num_slots=1)  # half as much to compile
+ONE_SLOT = replace(TWO_SLOTS, num_slots=1, has_whole_steps=True)  # half as much to compile
 MODELS = {
     # Two and four devices divide its key-value heads, eight need copies; its vocabulary divides.
     "rows": (

@@ -68,7 +68,7 @@ def test_a_decode_step_exchanges_hidden_states_and_scores_and_never_weights_or_c
     hidden_size, vocab_size, num_layers = 32, 96, 2
     for name, found in served.result(model, count)["collectives"].items():
         num_seqs, num_tokens = (int(name.partition(word)[2].partition("-")[0] or 0) for word in ("seqs", "tokens"))
-        if name.startswith("decode"):  # a sum behind attention and one behind the MLP of each layer
+        if name.startswith(("decode", "whole")):  # a sum behind attention and one behind the MLP of each layer
             assert found == [["all-reduce", [num_seqs, 1, hidden_size]]] * (2 * num_layers)
         elif name.startswith("embed") and model == "rows":  # whose vocabulary is split
             assert found == [["all-reduce", [num_seqs, num_tokens, hidden_size]]]
@@ -82,7 +82,7 @@ def test_a_decode_step_exchanges_hidden_states_and_scores_and_never_weights_or_c
 def test_every_step_and_copy_writes_the_cache_of_its_device_in_place(served, model, count):
     result = served.result(model, count)
     for name, reused_bytes in result["reused_bytes"].items():
-        if name.startswith(("decode", "prefill", "save", "restore")):
+        if name.startswith(("decode", "whole", "prefill", "save", "restore")):
             assert reused_bytes >= result["cache_bytes"]
 
 

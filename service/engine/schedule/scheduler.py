@@ -263,7 +263,7 @@ class Scheduler:
         of_prompt = tuple(sequence.prompt_logprobs) if is_first else ()
         if token_id in sequence.request.stop_ids:
             self._finish(sequence, FinishReason.STOP)
-            stop = None if logprobs is None else (token_id, logprobs)
+            stop = (token_id, logprobs)
             return TokenEvent((), FinishReason.STOP, num_cached_tokens, prompt_logprobs=of_prompt, stop=stop)
         sequence.append(token_id)
         self._waiting.charge_token(sequence)

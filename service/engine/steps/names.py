@@ -8,6 +8,8 @@ greedy-…, random-…              what may take the place of choose-… on an 
                                 or none has top_k or top_p; the same
 adjust-…, logprobs-…            the parts of sampling that only some requests need; the same. The log-probabilities of
                                 a prompt take those of sampled tokens, a few positions at a time
+whole-…                         a decode step as one program, where the device prefers that; one for each bucket and
+                                each of choose, greedy and random
 set-options                     for the sequences of a prefill step
 count-tokens                    for sequences with penalties
 save, restore, insert, extract  copies where each slot has a cache; one for each kind of layer group, the last two also
@@ -50,6 +52,11 @@ class SamplingPart(StrEnum):
     GREEDY = "greedy"
     RANDOM = "random"
     LOGPROBS = "logprobs"
+
+
+def whole_name(choice: SamplingPart, bucket: Bucket) -> str:
+    """Name the program that is all of a decode step."""
+    return f"whole-{choice}-{_bucket_name(StepKind.DECODE, bucket)}"
 
 
 def sampling_name(part: SamplingPart, num_seqs: int) -> str:
@@ -98,6 +105,18 @@ def sampling_parts(shapes: EngineShapes) -> list[SamplingPart]:
     """Return the parts that are compiled for an engine."""
     variants = (SamplingPart.GREEDY, SamplingPart.RANDOM)
     return [part for part in SamplingPart if shapes.has_sampling_variants or part not in variants]
+
+
+def choice_parts(shapes: EngineShapes) -> list[SamplingPart]:
+    """Return those of the parts of which a step runs one, to choose its tokens."""
+    choices = (SamplingPart.CHOOSE, SamplingPart.GREEDY, SamplingPart.RANDOM)
+    return [part for part in choices if part in sampling_parts(shapes)]
+
+
+def whole_names(shapes: EngineShapes) -> list[str]:
+    """Name the decode steps that are one program each; none where the device does not prefer them."""
+    buckets = shapes.decode_grid if shapes.has_whole_steps else ()
+    return [whole_name(choice, bucket) for bucket in buckets for choice in choice_parts(shapes)]
 
 
 def occasional_names(shapes: EngineShapes, num_seqs: Iterable[int]) -> list[str]:
@@ -155,7 +174,7 @@ def program_names(shapes: EngineShapes, groups: Sequence[LayerGroup]) -> list[st
     caches = [name for part in range(shapes.layout.num_parts) for name in cache_names(part, kinds)]
     decode = step_names(StepKind.DECODE, next(iter(shapes.decode_grid)), kinds)
     occasional = occasional_names(shapes, shapes.all_seq_counts)
-    rest = [*decode, *caches, *steps, *occasional, COUNT_TOKENS, *copy_names(shapes, kinds)]
+    rest = [*decode, *caches, *steps, *occasional, COUNT_TOKENS, *copy_names(shapes, kinds), *whole_names(shapes)]
     return list(dict.fromkeys([*first_names(shapes, groups), *rest]))
 
 

@@ -25,6 +25,7 @@ from service.engine.steps.names import (
     INITIAL_SLOTS,
     SET_OPTIONS,
     SamplingPart,
+    choice_parts,
     copy_name,
     distinct,
     embed_name,
@@ -32,6 +33,7 @@ from service.engine.steps.names import (
     layer_group_name,
     sampling_name,
     sampling_parts,
+    whole_name,
 )
 from service.engine.steps.sampling import choose_likeliest, choose_randomly, choose_tokens
 from service.engine.steps.sharding import placed, placement_of
@@ -48,6 +50,7 @@ from service.engine.steps.step import (
     run_layer_group,
     set_options,
 )
+from service.engine.steps.whole import WholeInputs, WholeState, WholeSteps
 from service.models.interface import Cache, LayerGroup, LayerGroupInputs, PagedDecoder
 
 
@@ -56,7 +59,7 @@ def engine_programs(
 ) -> list[Program]:
     """Return all programs that a runner of these shapes needs."""
     programs = _EnginePrograms(model, shapes, weight_shapes)
-    return [*programs.initial(), *programs.embeds(), *programs.sampling(), *programs.layer_groups()]
+    return [*programs.initial(), *programs.embeds(), *programs.sampling(), *programs.layer_groups(), *programs.whole()]
 
 
 class _EnginePrograms:
@@ -106,19 +109,42 @@ class _EnginePrograms:
         token_ids = _int32(num_seqs)
         targets = SampleTargets(token_ids, token_ids)
         masks = unrestricted_mask(num_seqs, self._model.vocab_size)
-        chooses_by, choice = functools.partial(functools.partial, choose_step), ChooseInputs(logits, targets)
-        has_variants = self._shapes.has_sampling_variants
-        adjust = functools.partial(adjust_step, not has_variants)
-        choose = functools.partial(choose_randomly, has_limits=True) if has_variants else choose_tokens
+        adjust = functools.partial(adjust_step, not self._shapes.has_sampling_variants)
+        choice = ChooseInputs(logits, targets)
         parts: dict[SamplingPart, tuple[Callable[..., Any], Any]] = {
             SamplingPart.LOGITS: (functools.partial(logits_step, self._model), self._hidden(num_seqs, 1)),
             SamplingPart.ADJUST: (adjust, AdjustInputs(logits, targets, masks)),
-            SamplingPart.CHOOSE: (chooses_by(choose), choice),
-            SamplingPart.GREEDY: (chooses_by(choose_likeliest), choice),
-            SamplingPart.RANDOM: (chooses_by(functools.partial(choose_randomly, has_limits=False)), choice),
+            **{part: (functools.partial(choose_step, choose), choice) for part, choose in self._choices.items()},
             SamplingPart.LOGPROBS: (logprobs_step, LogprobInputs(logits, token_ids)),
         }
         return [self._of_slots(sampling_name(part, num_seqs), *parts[part]) for part in sampling_parts(self._shapes)]
+
+    @property
+    def _choices(self) -> Mapping[SamplingPart, Callable[..., Any]]:
+        """The functions that choose tokens, of which a step runs one."""
+        has_variants = self._shapes.has_sampling_variants
+        choices: Mapping[SamplingPart, Callable[..., Any]] = {
+            SamplingPart.CHOOSE: functools.partial(choose_randomly, has_limits=True) if has_variants else choose_tokens,
+            SamplingPart.GREEDY: choose_likeliest,
+            SamplingPart.RANDOM: functools.partial(choose_randomly, has_limits=False),
+        }
+        return {part: choices[part] for part in choice_parts(self._shapes)}
+
+    def whole(self) -> list[Program]:
+        """Return the decode steps that are one program each, where the device prefers those."""
+        if not self._shapes.has_whole_steps:
+            return []
+        steps = WholeSteps(self._model)
+        caches = tuple(placed(self._cache_shapes(group), self._place.cache) for group in self._model.layer_groups)
+        programs = []
+        for bucket in self._shapes.decode_grid:
+            inputs = empty_step(bucket, self._shapes)
+            arguments = (self._weights, WholeState(self._slots, caches), WholeInputs(inputs.packed, inputs.page_table))
+            programs += [
+                self._program(whole_name(part, bucket), functools.partial(steps.run, choose), arguments)
+                for part, choose in self._choices.items()
+            ]
+        return programs
 
     def layer_groups(self) -> list[Program]:
         """Return the programs that run layers, and those that copy their cache."""

@@ -240,6 +240,7 @@ def _model_size(config: DecoderConfig, formats: NumberFormats, mesh: DeviceMesh)
             vector_bytes(kernel.cached_head_dim, kv_dtype), kernel.cached_kv_heads
         ),
         has_slot_cache=kernel.has_slot_cache,
+        has_whole_steps=mesh.prefers_whole_steps,
         max_table_bytes=kernel.max_table_bytes,
     )
 

@@ -192,6 +192,7 @@ def test_a_stop_token_ends_a_sequence_and_is_not_part_of_it():
     _, events = step(scheduler, token_id=9)
     assert events[0][1].token_ids == ()
     assert events[0][1].finish_reason is FinishReason.STOP
+    assert events[0][1].stop == (9, None)
     assert sequence.output_ids == [7]
 
 

@@ -1,0 +1,136 @@
+"""Decode steps as one program: the tokens are those of the parts, and one call is all that a step takes."""
+
+from dataclasses import dataclass, replace
+
+import jax.numpy as jnp
+import pytest
+
+from benchmarks.hand_counted import HandCountedModel
+from service.compile.aot import compile_programs
+from service.compile.lazy import LazyExecutables, Making
+from service.compile.program import Executable
+from service.engine.request import Request, Sampling
+from service.engine.runner import Runner
+from service.engine.schedule.chunking import Chunking
+from service.engine.schedule.scheduler import Scheduler
+from service.engine.shapes import EngineShapes
+from service.engine.steps.names import compile_order, sufficient_names, whole_names
+from service.engine.steps.programs import engine_programs
+from service.models.interface import LayerGroup
+
+PARTS = EngineShapes(num_slots=1, num_pages=4, page_size=4, max_context=16, max_prefill_tokens=8, prefill_seqs=(1,))
+WHOLE = replace(PARTS, has_whole_steps=True)
+VOCAB = 50
+PROMPT, NUM_TOKENS = (3, 1, 4), 8
+GREEDY = Sampling(temperature=0.0)
+PLAIN = [GREEDY, Sampling(temperature=0.8, seed=5), Sampling(temperature=1.1, top_p=0.9, top_k=20, seed=6)]
+
+
+class TwoGroups(HandCountedModel):
+    """Sums of sums: the second group keeps what the first one hands on. Logits differ from token to token."""
+
+    layer_groups = (LayerGroup("sum", range(1), ()), LayerGroup("sum", range(1, 2), ()))
+
+    def logits(self, weights, hidden):
+        return ((hidden[:, :1].astype(jnp.int32) * 7 + jnp.arange(VOCAB)[None] ** 2 * 3) % 31).astype(
+            jnp.float32
+        ) / 4 - 3
+
+
+@dataclass(frozen=True)
+class Counted(Executable):
+    """An executable that notes its name at each call."""
+
+    name: str = ""
+    called: list[str] | None = None
+
+    def __call__(self, *arguments):
+        self.called.append(self.name)
+        return super().__call__(*arguments)
+
+
+@pytest.fixture(scope="module")
+def decoder():
+    return TwoGroups(VOCAB)
+
+
+@pytest.fixture(scope="module")
+def executables(decoder):
+    compiled = compile_programs(engine_programs(decoder, WHOLE, {}), num_threads=2)
+    return {name: program.executable for name, program in compiled.items()}
+
+
+@pytest.fixture
+def called():
+    return []
+
+
+@pytest.fixture
+def counted(executables, called):
+    return {name: Counted(**vars(executable), name=name, called=called) for name, executable in executables.items()}
+
+
+def tokens_and_calls(runner, called, sampling=GREEDY):
+    """Return the tokens of a request and, for each decode step, the programs that it called."""
+    scheduler = Scheduler(num_slots=1, num_pages=4, page_size=4, chunking=Chunking(runner.shapes.prefill))
+    sequence = scheduler.add(Request("a", PROMPT, NUM_TOKENS, sampling))
+    scheduler.commit(plan := scheduler.plan(), runner.dispatch(plan).read().tolist())
+    calls = []
+    while (plan := scheduler.plan()) is not None:
+        called.clear()
+        scheduler.commit(plan, runner.dispatch(plan).read().tolist())
+        calls.append(list(called))
+    return sequence.known_ids[len(PROMPT) :], calls
+
+
+@pytest.mark.parametrize("sampling", PLAIN, ids=["greedy", "drawn", "limited"])
+def test_a_step_is_one_call_and_chooses_the_tokens_that_its_parts_choose(decoder, counted, called, sampling):
+    of_parts, calls = tokens_and_calls(Runner(PARTS, decoder.layer_groups, {}, counted), called, sampling)
+    assert all(len(step) == 1 + len(decoder.layer_groups) + 2 for step in calls)
+    tokens, calls = tokens_and_calls(Runner(WHOLE, decoder.layer_groups, {}, counted), called, sampling)
+    assert len(set(of_parts)) > 1
+    assert tokens == of_parts
+    assert len(calls) == NUM_TOKENS - 1
+    assert [len(step) for step in calls] == [1] * len(calls)
+    assert {name for step in calls for name in step} <= set(whole_names(WHOLE))
+
+
+@pytest.mark.parametrize(
+    "sampling",
+    [
+        Sampling(temperature=0.0, num_logprobs=2),
+        Sampling(temperature=0.0, frequency_penalty=0.5),
+        Sampling(temperature=0.0, logit_bias={7: 3.0}),
+    ],
+)
+def test_a_step_whose_sampling_does_more_is_run_in_parts(decoder, counted, called, sampling):
+    _, calls = tokens_and_calls(Runner(WHOLE, decoder.layer_groups, {}, counted), called, sampling)
+    assert not {name for step in calls for name in step} & set(whole_names(WHOLE))
+
+
+def test_a_step_is_run_in_parts_until_the_whole_one_is_compiled(decoder, counted, called):
+    missing = whole_names(WHOLE)
+    names = [name for name in compile_order(WHOLE, decoder.layer_groups) if name not in missing]
+    making = Making(counted.__getitem__, num_first_threads=1, num_rest_threads=1, lookups_make=False)
+    lazy = LazyExecutables([*names, *missing], len(names), making)
+    for name in names:
+        lazy[name]
+    runner = Runner(WHOLE, decoder.layer_groups, {}, lazy)
+    assert runner.available_steps().is_complete
+    tokens, calls = tokens_and_calls(runner, called)
+    assert all(len(step) > 1 for step in calls)
+    assert runner.waited_for_compile_s == 0
+    lazy.wait()
+    assert tokens_and_calls(runner, called) == (tokens, [["whole-greedy-decode-seqs1-tokens1-pages4"]] * len(calls))
+
+
+def test_running_everything_on_padding_calls_every_whole_step(decoder, counted, called):
+    Runner(WHOLE, decoder.layer_groups, {}, counted).warm()
+    assert set(whole_names(WHOLE)) <= set(called)
+
+
+def test_no_request_waits_for_a_whole_step_and_other_devices_have_none(decoder):
+    assert whole_names(PARTS) == []
+    names = compile_order(WHOLE, decoder.layer_groups)
+    assert set(names[-len(whole_names(WHOLE)) :]) == set(whole_names(WHOLE))
+    assert not set(sufficient_names(WHOLE, decoder.layer_groups)) & set(whole_names(WHOLE))
