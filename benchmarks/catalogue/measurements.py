@@ -28,7 +28,8 @@ def swap(service: CatalogueService, models: Path, num_runs: int) -> list[Figure]
         service.load("m1")
         step_s = min(service.first_token_s("m1", service.prompt(1000 + n, PROMPT_TOKENS)) for n in range(3))
         service.unload("m1")
-        floor_s = read_s(models / "m1" / "model.safetensors") + step_s
+        # The first time, the system may have to read the disk.
+        floor_s = min(read_s(models / "m1" / "model.safetensors") for _ in range(3)) + step_s
         ratios.append(service.first_token_s("m1", prompt) / floor_s)
     return [_at_most("first token of a model that is not loaded ÷ (its bytes + one prefill step)", ratios, 1.3)]
 

@@ -47,6 +47,12 @@ class ModelSettings(BaseModel):
         description="Models of a catalogue that are loaded at once. The least recently used one goes first, and none "
         "that answers a request.",
     )
+    host_cache_bytes: int = Field(
+        default=0,
+        ge=0,
+        description="Host memory for the weights of models that were unloaded from an accelerator, in bytes: one copy "
+        "brings them back. 0 for none.",
+    )
     model_load_wait_seconds: float = Field(
         default=60,
         gt=0,

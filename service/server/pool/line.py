@@ -230,16 +230,18 @@ class LoadingLine:
                 return
             loaded, residence.loaded, residence.state = residence.loaded, None, "unloading"
         assert loaded is not None, "a model that is ready is loaded"
-        loaded.unload()
-        del loaded
-        self._state.free(residence.ready_s - residence.load_s)  # before another model takes the memory
-        with self._state.changed:
-            residence.state, residence.num_bytes, residence.is_leaving = "available", 0, False
-            current = self._state.residences[residence.entry.name]
-            if current.older is residence:
-                current.older = None
-            self._clear_metrics(residence)
-            self._state.changed.notify_all()
+        try:
+            loaded.unload()
+        finally:
+            del loaded
+            self._state.free(residence.ready_s - residence.load_s)  # before another model takes the memory
+            with self._state.changed:
+                residence.state, residence.num_bytes, residence.is_leaving = "available", 0, False
+                current = self._state.residences[residence.entry.name]
+                if current.older is residence:
+                    current.older = None
+                self._clear_metrics(residence)
+                self._state.changed.notify_all()
         logger.info("unloaded", extra={"model": residence.entry.name})
 
     def _complete(self, residence: Residence, loading: Loading) -> None:

@@ -13,6 +13,7 @@ from service.start.context import CommonParts, StartContext
 from service.start.graph import Task
 from service.start.load import ModelStart
 from service.start.progress import StartProgress
+from service.weights.host_cache import HostCache
 
 if TYPE_CHECKING:
     from service.start.devices import Devices
@@ -72,7 +73,7 @@ class Loader:
         self._before_answering = before_answering
         self._on_engine_failure = on_engine_failure
         self.first: StartLoading | None = None
-        self._common = CommonParts()
+        self._common = CommonParts(host_cache=HostCache(settings.host_cache_bytes))
         self._devices: Devices | None = None
 
     def __call__(self, entry: ModelEntry, make_room: MakeRoom) -> StartLoading:
@@ -96,6 +97,11 @@ class Loader:
         if is_first:
             self.first = loading
         return loading
+
+    @property
+    def host_cache_bytes(self) -> int:
+        """The host memory that weights of unloaded models take."""
+        return self._common.host_cache.num_bytes
 
     def keep_devices(self, devices: "Devices") -> None:
         """Take over the devices that the start of the process has found, and let go of that start and its weights."""

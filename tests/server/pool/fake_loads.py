@@ -15,14 +15,16 @@ WAIT_S = 20
 class FakeLoaded:
     """A model in memory."""
 
-    def __init__(self, name, log, uri):
+    def __init__(self, name, log, uri, failure=None):
         self.served = SimpleNamespace(
             name=name, names=(name,), created=1, max_model_len=64, capabilities=("completions",), facts={"uri": uri}
         )
-        self._log = log
+        self._log, self._failure = log, failure
 
     def unload(self):
         self._log.append(f"unload {self.served.name}")
+        if self._failure is not None:
+            raise self._failure
 
 
 class FakeLoads:
@@ -32,6 +34,7 @@ class FakeLoads:
         self.log = []
         self.capacity_bytes, self.bytes_of = capacity_bytes, bytes_of
         self.failures = {}  # by model: what its load raises
+        self.unload_failures = {}
         self.may_load = {}  # by model: set when its bytes have arrived; others arrive at once
         self.may_complete = {}
         self.begun = {}
@@ -63,7 +66,7 @@ class FakeLoading:
             raise OSError("cancelled")
         if name in loads.failures:
             raise loads.failures[name]
-        return FakeLoaded(name, loads.log, self._entry.uri)
+        return FakeLoaded(name, loads.log, self._entry.uri, loads.unload_failures.get(name))
 
     def wait_until_complete(self):
         if (event := self._loads.may_complete.get(self._entry.name)) is not None:

@@ -154,6 +154,18 @@ async def test_a_load_that_fails_tells_those_who_wait_and_leaves_the_others():
     assert await use(pool, "a") == "a"
 
 
+async def test_an_unload_that_fails_gives_its_room_all_the_same():
+    loads = FakeLoads()
+    loads.unload_failures["a"] = OSError("no copy")
+    pool = pool_of(loads, "a", "b", max_models=1)
+    assert await use(pool, "a") == "a"
+    with pytest.raises(ModelLoadFailed, match="no copy"):
+        await use(pool, "b")
+    assert [report["state"] for report in pool.reports()] == ["available", "available"]
+    loads.unload_failures.clear()
+    assert await use(pool, "a") == "a"
+
+
 async def test_the_wait_has_an_end_with_the_progress_and_the_load_goes_on():
     loads = FakeLoads()
     may_load = loads.hold_back("a")
