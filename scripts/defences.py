@@ -73,10 +73,10 @@ DEFENCES = (
             "elif False:", "tests/storage/test_objects.py::test_a_hostile_name_in_the_bucket_stops_the_listing"),
     Defence("T16", "service/weights/safetensors.py",
             "if header_bytes > min(MAX_HEADER_BYTES, size_bytes - PREFIX_BYTES):", "if False:",
-            "tests/weights/test_safetensors_headers.py::"
-            "test_a_header_that_lies_is_refused_under_the_files_name"),
+            "tests/checkpoint/test_hostile_checkpoint.py::test_a_false_header_is_refused_before_a_weight_is_read"),
     Defence("T17", "service/bundles/signature.py", "if not self._keys:\n            return True", "return True",
-            "tests/bundles/test_signature.py::test_the_first_key_signs_and_all_verify"),
+            "tests/bundles/test_poisoned_bundle.py::"
+            "test_a_bundle_without_our_signature_is_not_unpickled_and_requests_are_answered"),
     Defence("T18", "service/api/schema/chat.py", '    type: Literal["text"]\n', "    type: str\n",
             "tests/api/test_untrusted_content.py::test_media_are_neither_fetched_nor_decoded"),
     Defence("T19", "service/api/schema/chat.py", '    type: Literal["text"]\n', "    type: str\n",

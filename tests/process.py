@@ -120,11 +120,14 @@ class ServiceProcess:
         assert self.process.stdout is not None
         with self.process.stdout as lines:
             for line in lines:
-                self.raw.append(line.rstrip("\n"))
-                try:
-                    self.log.append(json.loads(line))
-                except ValueError:
-                    self.log.append({"message": line.rstrip("\n"), "is_plain": True})
+                self._keep(line.rstrip("\n"))
+
+    def _keep(self, line: str) -> None:
+        self.raw.append(line)
+        try:
+            self.log.append(json.loads(line))
+        except ValueError:
+            self.log.append({"message": line, "is_plain": True})
 
 
 @contextmanager

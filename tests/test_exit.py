@@ -4,25 +4,34 @@ import json
 import subprocess
 import sys
 
+import pytest
+
 FAIL = """
 import logging, threading, time
-from service.cli import main
-from service.observability.logs import configure_logging
+from service import cli
+from service.observability.background import log_in_background
 
 def work():
     while True:
         logging.critical("at work")
 
-configure_logging("INFO", "json")
-for _ in range(4):
-    threading.Thread(target=work, daemon=True).start()
-time.sleep(0.1)
-main(["serve", "--port", "eighty", "--log-format", "json"])
+def load_beside_others(*arguments):
+    IN_BACKGROUND
+    for _ in range(4):
+        threading.Thread(target=work, daemon=True).start()
+    time.sleep(0.1)
+    return load_settings(*arguments)
+
+load_settings, cli.load_settings = cli.load_settings, load_beside_others
+cli.main(["serve", "--port", "eighty", "--log-format", "json"])
 """
 
 
-def test_the_cause_is_the_last_word_whatever_threads_say_meanwhile():
-    done = subprocess.run([sys.executable, "-c", FAIL], capture_output=True, text=True, check=False, timeout=60)
-    first, *_, last = [json.loads(line)["message"] for line in done.stdout.splitlines()]
+@pytest.mark.parametrize("begin", ["pass", "log_in_background()"])
+def test_the_cause_is_the_last_word_whatever_threads_say_meanwhile(begin):
+    code = FAIL.replace("IN_BACKGROUND", begin)
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False, timeout=60)
+    lines = [json.loads(line) for line in done.stdout.splitlines()]
+    first, last = lines[0]["message"], [line["message"] for line in lines if "dropped_log_lines" not in line][-1]
     assert (done.returncode, first) == (1, "at work")
     assert last.startswith("PORT: Input should be a valid integer")

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterator
 
 from scripts.soak.figures import Figure, Scale
+from scripts.soak.legal import legal
 from scripts.soak.malformed import malformed
 from scripts.soak.mixed import mixed
 from scripts.soak.overload import overload
@@ -12,6 +13,7 @@ from scripts.soak.stops import failures, terminations
 
 ROWS: dict[str, Callable[[Scale], Iterator[Figure]]] = {
     "malformed": malformed,
+    "legal": legal,
     "refusals": refusals,
     "overload": overload,
     "sockets": silent_and_deaf,

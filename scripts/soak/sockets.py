@@ -32,10 +32,10 @@ def silent_and_deaf(scale: Scale) -> Iterator[Figure]:
     with running_service(max_concurrent_requests=1000) as service:
         port = int(service.url.rsplit(":", 1)[1])
         with observed(port) as user:
-            before = asyncio.run(_tokens_per_s(port, scale.crowd_s))
+            before = asyncio.run(tokens_per_s(port, scale.crowd_s))
             begin_s = time.monotonic()
             beside, gone_s = asyncio.run(_crowd(port, scale, psutil.Process(service.process.pid)))
-            after = asyncio.run(_tokens_per_s(port, scale.crowd_s))
+            after = asyncio.run(tokens_per_s(port, scale.crowd_s))
     # The machine and the rhythm of the streams drift, so the crowd is compared with what lies around it.
     p99_s, speed = user.health_p99_s(begin_s), 2 * beside / (before + after)
     yield Figure(row, "health p99 < 100 ms", f"{p99_s * 1000:.0f} ms", p99_s < MAX_HEALTH_S, is_timing=True)
@@ -48,7 +48,7 @@ def silent_and_deaf(scale: Scale) -> Iterator[Figure]:
     yield Figure(row, f"within {GONE_AFTER_S:g} s", figure, is_met, is_timing=True)
 
 
-async def _tokens_per_s(port: int, seconds: float) -> float:
+async def tokens_per_s(port: int, seconds: float) -> float:
     """Return the speed of the service by its own count, after it has settled; no client's delay enters it."""
     await asyncio.sleep(SETTLE_S)
     before, begin_s = await metrics(port), time.monotonic()
@@ -77,7 +77,7 @@ async def _crowd(port: int, scale: Scale, process: psutil.Process) -> tuple[floa
             await loop.sock_sendall(client, HALF)
         for _ in range(scale.num_idle):
             await stack.enter_async_context(connected(port))
-        beside = await _tokens_per_s(port, scale.crowd_s)
+        beside = await tokens_per_s(port, scale.crowd_s)
         # From here on, since reading the system's table of sockets takes a tenth of a second of a core.
         while _open_ports(process) & deaf:
             if time.monotonic() - begin_s > 2 * GONE_AFTER_S:

@@ -16,7 +16,12 @@ EXIT_S = 1.5
 WATCHDOG_S = 2
 WATCHDOG_EXIT_S = 2
 NUM_FAILING = 8
-FAILING = {"module": "tests.server.failing_service", "failing_num_sequences": NUM_FAILING}
+# The device fails once so many run at once, so they need as many slots.
+FAILING = {
+    "module": "tests.server.failing_service",
+    "failing_num_sequences": NUM_FAILING,
+    "max_num_seqs": NUM_FAILING,
+}
 TOLD = {"complete", "shutting_down", "engine_stopped", "engine_error"}
 LONGEST_START_S, LONGEST_STREAM_S = 6.0, 2.0
 

@@ -135,6 +135,7 @@ def end_logging(write_last: Callable[[], None]) -> None:
         for handler in handlers:
             handler.acquire()
             held.callback(handler.release)
+            handler.flush()  # which makes room for the last lines
         write_last()
         for handler in handlers:
             handler.setStream(io.StringIO())

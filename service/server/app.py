@@ -16,6 +16,7 @@ from typing import override
 import uvicorn
 
 from service.errors import PortInUse
+from service.observability.background import log_in_background
 from service.observability.metrics_port import metrics_port
 from service.server.connection import connection_class
 from service.server.drain import drain
@@ -114,6 +115,7 @@ def serve(settings: Settings, picture: Path | None = None) -> None:
     else:
         logger.info("listening", extra={"host": host, "port": port})
 
+    log_in_background()
     with contextlib.closing(listener), metrics_port(service.metrics, settings.host, settings.metrics_port):
         asyncio.run(server.serve(sockets=[listener]))
     service.stop(STOP_DEVICE_S)

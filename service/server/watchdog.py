@@ -9,12 +9,16 @@ import threading
 import time
 from collections.abc import Callable
 
+from service.observability.background import write_out_log
+
 logger = logging.getLogger(__name__)
 
 LOOKS_PER_LIMIT = 20
 MAX_INTERVAL_S = 1.0
 # Time for the last words to clients and for an orderly end, which a hung device may prevent.
 LAST_WORDS_S = 1.5
+# Of that, the time for the last log lines.
+LAST_LINES_S = 0.1
 EXIT_CODE = 1
 
 
@@ -42,6 +46,11 @@ def watch(step_wait_s: Callable[[], float], limit_s: float, on_hang: Callable[[]
 
 def end_after(seconds: float, code: int) -> None:
     """End the process after so many seconds, even if its orderly end hangs."""
-    timer = threading.Timer(seconds, os._exit, (code,))
+
+    def end() -> None:
+        write_out_log(LAST_LINES_S)
+        os._exit(code)
+
+    timer = threading.Timer(seconds - LAST_LINES_S, end)
     timer.daemon = True
     timer.start()

@@ -26,7 +26,9 @@ def read(url, index):
 
 @pytest.mark.slow
 def test_every_stream_ends_with_an_error_event_liveness_fails_and_the_process_exits_with_1():
-    facts = {"failing_num_sequences": NUM_STREAMS + 1, "failing_num_steps": NUM_STEPS}
+    # The device fails once so many run at once; the service has as many slots.
+    num_running = NUM_STREAMS + 1
+    facts = {"failing_num_sequences": num_running, "failing_num_steps": NUM_STEPS, "max_num_seqs": num_running}
     with ServiceProcess(module="tests.server.failing_service", **facts) as service:
         url = service.wait_until_ready().url
         assert httpx.get(f"{url}/health/live").status_code == 200

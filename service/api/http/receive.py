@@ -4,11 +4,13 @@ The body is bounded in size and time, the work in time.
 """
 
 import asyncio
+import time
 from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any
 
+import anyio
 import anyio.to_thread
 from fastapi import Request
 from starlette.datastructures import Headers
@@ -27,6 +29,9 @@ from service.errors import (
 
 # Parsing a shorter body takes less time than passing it to a thread, or little more.
 SHORT_BODY_BYTES = 32 * 1024
+# After a body has been parsed, the next one waits for so many times as long. Else a few clients with the largest bodies
+# would hold the interpreter all the time, since no thread can interrupt the parser.
+RESTS = 4.0
 METHODS_WITH_BODY = frozenset({"POST", "PUT", "PATCH"})
 MAX_LENGTH_DIGITS = 20
 
@@ -41,10 +46,36 @@ def json_body[T: WireObject](kind: type[T]) -> Callable[[Request], Awaitable[T]]
             raise ClientDisconnected from None
         if len(content) <= SHORT_BODY_BYTES:
             return parse(kind, content)
-        limiter = request.app.state.context.text_threads
-        return await anyio.to_thread.run_sync(parse, kind, content, abandon_on_cancel=True, limiter=limiter)
+        return await cancel_on_disconnect(request.receive, request.app.state.context.parsing.parse(kind, content))
 
     return read_body
+
+
+class Parsing:
+    """Parses one long body at a time; belongs to the event loop."""
+
+    def __init__(self) -> None:
+        self.turn = anyio.CapacityLimiter(1)  # which the next body waits for
+        self._threads = anyio.CapacityLimiter(1)
+
+    async def parse[T: WireObject](self, kind: type[T], content: bytes) -> T:
+        """Return the checked object of a long body; raises as `wire.parse`."""
+        turn, loop = object(), asyncio.get_running_loop()
+        await self.turn.acquire_on_behalf_of(turn)
+        seconds = 0.0
+
+        def run() -> T:
+            nonlocal seconds
+            begin_s = time.thread_time()
+            try:
+                return parse(kind, content)
+            finally:
+                seconds = time.thread_time() - begin_s
+
+        try:
+            return await anyio.to_thread.run_sync(run, limiter=self._threads)
+        finally:
+            loop.call_later(RESTS * seconds, self.turn.release_on_behalf_of, turn)
 
 
 @dataclass(frozen=True)

@@ -22,9 +22,9 @@ async def turns_during(work):
 
 
 BODIES = {
-    "messages": {"messages": [{"role": "user", "content": ""}] * 90_000},
-    "parts": {"messages": [{"role": "user", "content": [{"type": "text", "text": ""}] * 90_000}]},
-    "allowed ids": {"messages": [{"role": "user", "content": "hi"}], "allowed_token_ids": [1] * 300_000},
+    "messages": {"messages": [{"role": "user", "content": ""}] * 40_000},
+    "parts": {"messages": [{"role": "user", "content": [{"type": "text", "text": ""}] * 40_000}]},
+    "allowed ids": {"messages": [{"role": "user", "content": "hi"}], "allowed_token_ids": [1] * 1_300_000},
 }
 
 
@@ -55,3 +55,21 @@ async def test_a_wrong_id_is_named_wherever_it_is():
     assert response.json()["error"]["param"] == "prompt[2]"
     response = await Service().complete([1, 10**9])
     assert response.json()["error"]["param"] == "prompt[1]"
+
+
+STRUCTURES = {
+    "objects": {"messages": [{}] * 150_000},
+    "lists": {"tools": [[]] * 1_000_000},
+    "names": {"metadata": {str(i): "" for i in range(200_000)}},
+}
+
+
+@pytest.mark.parametrize("name", STRUCTURES)
+async def test_structure_without_end_is_refused_before_it_is_parsed(name):
+    content = json.dumps({"model": MODEL} | STRUCTURES[name], separators=(",", ":")).encode()
+    async with Service().client() as client:
+        response = await client.post(
+            "/v1/chat/completions", content=content, headers={"content-type": "application/json"}
+        )
+    assert response.status_code == 400
+    assert "more than 131072 names, objects and lists" in response.json()["error"]["message"]

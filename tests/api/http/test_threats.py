@@ -19,7 +19,8 @@ JSON = "application/json"
 HI = [{"role": "user", "content": "hi"}]
 HUGE = 10**9
 NESTED = {"$defs": {"a": {"anyOf": [{"$ref": "#/$defs/a"}]}}, "$ref": "#/$defs/a"}
-HOSTILE = ChatTemplate("{% if messages[0].content == 'attack' %}{{ cycler.__init__.__globals__ }}{% endif %}hi", {})
+REACHES_OUT = "{{ cycler.__init__.__globals__['__name__'] }}"
+HOSTILE = ChatTemplate(f"{{% if messages[0].content == 'attack' %}}{REACHES_OUT}{{% endif %}}hi", {})
 
 
 @pytest.fixture(scope="module")
@@ -162,8 +163,7 @@ def test_t11_templates_and_their_variables(server, fields, param):
 def test_t12_a_checkpoints_template_that_reaches_out_ends_its_request_alone():
     with served(Service(model={"chat_template": HOSTILE}).app, Connection) as server:
         status, _, body = exchange(server, CHATS, chat(messages=[{"role": "user", "content": "attack"}]))
-        assert status in (400, 500)
-        assert "globals" not in body
+        assert (status, json.loads(body)["error"]["code"]) == (400, "invalid_value")
         assert exchange(server, CHATS, chat())[0] == 200
 
 
