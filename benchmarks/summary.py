@@ -132,5 +132,9 @@ def constrained_figures(raw: dict[str, Any]) -> dict[str, float]:
     """Return the ratios of structured output to free text."""
     return {
         "ratio_constrained": median(r["free_s"] / r["constrained_s"] for r in raw["constrained"]),
-        "ratio_new_schema": median(r["mates_tokens_new_schema"] / r["mates_tokens_free"] for r in raw["new_schema"]),
+        "ratio_new_schema": median(
+            new / free
+            for r in raw["new_schema"]
+            for new, free in zip(r["mates_tokens_new_schema"], r["mates_tokens_free"], strict=True)
+        ),
     }

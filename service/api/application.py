@@ -15,6 +15,7 @@ from service.api.http.errors import logged_error_answer
 from service.api.http.keys import ApiKeys
 from service.api.http.receive import Accepted, BodyLimit
 from service.api.http.request_queue import Caps, RequestQueue
+from service.api.openapi.route import Documents
 from service.api.routes import Routes
 from service.errors import EngineError, MethodNotAllowed, RequestError, UnknownRoute
 from service.observability.metrics import Metrics
@@ -72,7 +73,7 @@ def create_api(
     )
     app.state.batches = batches
     app.state.routes = Routes(app, has_batches=batches is not None)
-    app.state.documents = {}
+    app.state.documents = Documents()
     app.add_exception_handler(RequestError, _answer_error)
     app.add_exception_handler(EngineError, _answer_error)
     app.add_exception_handler(HTTPException, _answer_routing_error)

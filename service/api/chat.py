@@ -54,9 +54,8 @@ async def create_chat_completion(
             "choices": [_choice(index, deltas, body, chat) for index, deltas in enumerate(collected)],
             "usage": streams.usage(),
             "prompt_logprobs": None,
+            "prompt_token_ids": prompt_ids if body.return_token_ids else None,
         }
-        if body.return_token_ids:
-            answer["prompt_token_ids"] = prompt_ids
         if body.prompt_logprobs is not None:
             computed = collected[0][0].prompt_logprobs
             answer["prompt_logprobs"] = prompt_logprobs(tokenizer, prompt_ids, computed, body.prompt_logprobs)
@@ -95,6 +94,7 @@ async def start_chat(context: RequestContext, body: ChatCompletionRequest, *, pr
         default_max_tokens=None,
         grammar=grammar if grammar is None or thinking is None else thinking.before(grammar),
         shown_ids=_shown_ids(context.model, use, thinking),
+        thinking=None if thinking is None else thinking.parser,
     )
     return StartedChat(prompt_ids, streams, use, thinking, context.model.tokenizer)
 
@@ -214,6 +214,8 @@ def _choice(index: int, deltas: list[TextDelta], body: ChatCompletionRequest, ch
         "message": message,
         "logprobs": chat_logprobs(tokenizer, deltas, as_ids=body.return_tokens_as_token_ids) if body.logprobs else None,
         "finish_reason": parts.finish_reason(finish_reason),
+        "stop_reason": deltas[-1].stop_reason,
+        "token_ids": None,
     }
     if body.return_token_ids:
         choice["token_ids"] = [token_id for delta in deltas for token_id in delta.token_ids]
@@ -226,7 +228,14 @@ async def _chunks(chat: StartedChat, body: ChatCompletionRequest) -> AsyncIterat
     head = _head(streams, body, "chat.completion.chunk")
 
     def chunk(index: int, delta: dict[str, Any], **fields: Any) -> dict[str, Any]:
-        choice = {"index": index, "delta": delta, "logprobs": None, "finish_reason": None, **fields}
+        choice = {
+            "index": index,
+            "delta": delta,
+            "logprobs": None,
+            "finish_reason": None,
+            "stop_reason": None,
+            **fields,
+        }
         return {**head, "choices": [choice], **streams.usage_of_chunk(body)}
 
     begun: set[int] = set()
@@ -249,7 +258,8 @@ async def _chunks(chat: StartedChat, body: ChatCompletionRequest) -> AsyncIterat
         # The tokens of one event are those of its first chunk.
         chunks += [chunk(index, part, **(fields if number == 0 else {})) for number, part in enumerate(parts)]
         if delta.finish_reason is not None:
-            chunks.append(chunk(index, {}, finish_reason=messages[index].finish_reason(delta.finish_reason)))
+            finish_reason = messages[index].finish_reason(delta.finish_reason)
+            chunks.append(chunk(index, {}, finish_reason=finish_reason, stop_reason=delta.stop_reason))
         if chunks:
             yield chunks
     if body.includes_usage:

@@ -84,7 +84,7 @@ def _infill(body: CompletionRequest, model: ServedModel) -> Infill | None:
     if not body.suffix:
         return None
     if (infill := infill_of(model.tokenizer)) is None:
-        raise UnsupportedParameter("suffix", "the model's tokenizer has no tokens for text before and after a gap.")
+        raise UnsupportedParameter("suffix", "the model's tokenizer has no tokens around a gap. Send 'prompt' alone.")
     return infill
 
 
@@ -137,12 +137,13 @@ class _ChoiceWriter:
             "text": (self._prompt_text() if echoes else "") + "".join(delta.text for delta in deltas),
             "logprobs": self._write_logprobs(deltas, token_ids, echoes=echoes),
             "finish_reason": None if deltas[-1].finish_reason is None else str(deltas[-1].finish_reason),
+            "stop_reason": deltas[-1].stop_reason,
         }
+        if not self._body.stream:
+            choice |= dict.fromkeys(("prompt_token_ids", "token_ids", "prompt_logprobs"))
         if self._body.return_token_ids:
             choice |= {"prompt_token_ids": self._prompt_ids} if is_first else {}
             choice["token_ids"] = token_ids
-        if not self._body.stream:
-            choice["prompt_logprobs"] = None
         if is_first and self._body.prompt_logprobs is not None:
             computed = deltas[0].prompt_logprobs
             num_top = self._body.prompt_logprobs
@@ -154,8 +155,9 @@ class _ChoiceWriter:
     ) -> dict[str, Any] | None:
         logprobs = [entry for delta in deltas for entry in delta.logprobs]
         # Clients that score a prompt with `echo` and one token expect that token whatever it is.
-        if (stop := deltas[-1].stop) is not None:
-            token_ids, logprobs = [*token_ids, stop[0]], [*logprobs, stop[1]]
+        stop_id, of_stop = deltas[-1].stop or (0, None)
+        if of_stop is not None:
+            token_ids, logprobs = [*token_ids, stop_id], [*logprobs, of_stop]
         if self._body.logprobs is None or not (token_ids or echoes):
             return None
         if not echoes:
@@ -178,7 +180,7 @@ async def _chunks(
         parts = [delta]
         if delta.finish_reason is not None:
             end = replace(delta, text="", token_ids=(), logprobs=())
-            parts = [replace(delta, finish_reason=None, stop=None), end]
+            parts = [replace(delta, finish_reason=None, stop=None, stop_reason=None), end]
         # A token that does not complete a character yet is sent only if tokens were requested.
         sent = [part for part in parts if part.text or part.finish_reason or (sends_tokens and part.token_ids)]
         if sent:

@@ -24,7 +24,7 @@ from service.api.http.background import BACKGROUND, Background
 from service.api.http.client_task import ARRIVED_S, TASK
 from service.api.http.keys import ApiKey
 from service.api.http.probes import Readiness
-from service.api.http.receive import Deadline, cancel_on_disconnect
+from service.api.http.receive import Deadline, Parsing, cancel_on_disconnect
 from service.api.http.request_queue import Place, RequestQueue
 from service.api.served import Served, ServedEncoder
 from service.engine.request import Request, TokenEvent
@@ -121,6 +121,7 @@ class ApiContext:
     default_max_tokens: int | None
     default_temperature: float | None
     queue: RequestQueue
+    parsing: Parsing = field(default_factory=Parsing)
     text_threads: anyio.CapacityLimiter = field(default_factory=lambda: anyio.CapacityLimiter(MAX_TEXT_THREADS))
     any_threads: anyio.CapacityLimiter = field(default_factory=lambda: anyio.CapacityLimiter(math.inf))
 
@@ -261,11 +262,10 @@ async def arrival(request: HttpRequest) -> Arrival:
     api.readiness.check_open()
     request.scope[TASK] = asyncio.current_task()
     background: Background | None = request.scope.get(BACKGROUND)
+    limit_s = api.request_timeout_s if background is None else background.timeout_s
     return Arrival(
         api=api,
-        deadline=Deadline(
-            api.request_timeout_s if background is None else background.timeout_s, request.scope.get(ARRIVED_S)
-        ),
+        deadline=Deadline(limit_s, request.scope.get(ARRIVED_S)),
         receive=request.receive,
         log_fields=request.state.log_fields,
         clocks=request.state.clocks,

@@ -32,7 +32,9 @@ class UnsupportedParameter(RequestError):
     code = "unsupported_parameter"
 
     def __init__(self, param: str, detail: str = "") -> None:
-        super().__init__(f"'{param}' is not supported by this server{': ' + detail if detail else '.'}", param=param)
+        super().__init__(
+            f"'{param}' is not supported by this server{': ' + detail if detail else '. Leave it out.'}", param=param
+        )
 
 
 class UnknownParameter(RequestError):
@@ -41,7 +43,7 @@ class UnknownParameter(RequestError):
     code = "unknown_parameter"
 
     def __init__(self, param: str) -> None:
-        super().__init__(f"Unknown parameter: '{param}'.", param=param)
+        super().__init__(f"Unknown parameter: '{param}'. Leave it out, or correct its name.", param=param)
 
 
 class MissingParameter(RequestError):

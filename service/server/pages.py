@@ -16,6 +16,7 @@ from starlette.types import Scope, Send
 
 FOLDER = Path(__file__).parent / "html"
 PAGES = {"/": "chat.html", "/vectors": "vectors.html", "/docs": "docs.html"}
+COMMON = "common.css"  # takes the place of its name in a comment
 ALLOWED_METHODS = ("GET", "HEAD")
 
 
@@ -32,7 +33,8 @@ def load(name: str) -> Page:
     """Return a page, which is read and compressed once, at the first request for it."""
     import gzip
 
-    content = (FOLDER / name).read_bytes()
+    common = (FOLDER / COMMON).read_bytes()
+    content = (FOLDER / name).read_bytes().replace(f"/* {COMMON} */\n".encode(), common)
     return Page(content, gzip.compress(content, mtime=0), _policy(content))
 
 

@@ -100,8 +100,10 @@ class Service:
 
     def stats(self) -> dict[str, Any]:
         """Return the start's timeline and results as a JSON object."""
-        models = [] if self._opened is None else self._opened.pool.reports(is_used=True)
-        return {"is_ready": self.is_ready, **self.start_progress.report(), "models": models}
+        opened = self._opened
+        models = [] if opened is None else opened.pool.reports(is_used=True)
+        held = {} if opened is None else {"host_cache_bytes": opened.loader.host_cache_bytes}
+        return {"is_ready": self.is_ready, **self.start_progress.report(), **held, "models": models}
 
     @property
     def first_model(self) -> "Served | None":

@@ -109,10 +109,11 @@ class WindowDetokenizer:
 
 @dataclass(frozen=True, slots=True)
 class StopRule:
-    """The strings that end a text."""
+    """What ends a text besides the model itself."""
 
     strings: tuple[str, ...] = ()  # each with at least one character
     keeps_stop: bool = False  # whether the text ends after the stop string that ended it, rather than before
+    token_ids: frozenset[int] = frozenset()
 
 
 class StopStrings:
@@ -123,19 +124,19 @@ class StopStrings:
         self._keeps_stop = rule.keeps_stop
         self._held = ""
 
-    def push(self, text: str) -> tuple[str, bool]:
-        """Append text; return what is safe to send, and whether a stop string was found."""
+    def push(self, text: str) -> tuple[str, str | None]:
+        """Append text; return what is safe to send, and the stop string that was found."""
         if not self._stops:
-            return text, False
+            return text, None
         text = self._held + text
         matches = [(start + len(stop), start) for stop in self._stops if (start := text.find(stop)) >= 0]
         if matches:
             self._held = ""
             end, start = min(matches)
-            return text[: end if self._keeps_stop else start], True
+            return text[: end if self._keeps_stop else start], text[start:end]
         border = min(self._first_possible_start(text, stop) for stop in self._stops)
         self._held = text[border:]
-        return text[:border], False
+        return text[:border], None
 
     def flush(self) -> str:
         """Return the text that was held back, at the end of the sequence."""

@@ -53,8 +53,19 @@ class ThinkingParser:
         self._text = ""  # not decided yet
         self._is_thinking = is_open
         self._is_decided = is_open  # whether the text has begun with the opening tag or with something else
+        self._has_begun = is_open
         self._is_at_tag = is_open  # whether white space that follows is next to a tag
         self._keeps_space = keeps_space
+
+    @property
+    def has_begun(self) -> bool:
+        """Whether the text has thinking."""
+        return self._has_begun
+
+    @property
+    def is_over(self) -> bool:
+        """Whether all that follows is the answer."""
+        return self._is_decided and not self._is_thinking
 
     def push(self, text: str) -> list[Thought | Answer]:
         """Append text and return the pieces that it completes or continues."""
@@ -73,7 +84,7 @@ class ThinkingParser:
         begun = self._text.lstrip()
         if begun.startswith(OPENING):
             self._text = begun.removeprefix(OPENING)
-            self._is_decided = self._is_thinking = self._is_at_tag = True
+            self._is_decided = self._has_begun = self._is_thinking = self._is_at_tag = True
         elif is_over or not OPENING.startswith(begun):
             self._is_decided = True
 
@@ -101,6 +112,26 @@ class ThinkingParser:
         if text:
             self._is_at_tag = False
             yield Thought(text)
+
+
+class ThinkingCounter:
+    """Counts the tokens of the thinking with which a text begins: up to the closing tag, both tags included."""
+
+    def __init__(self, parser: ThinkingParser) -> None:
+        """Begin a text, which the parser reads for this purpose alone."""
+        self._parser = parser
+        self._num_read = 0
+
+    @property
+    def num_tokens(self) -> int:
+        """The tokens so far; 0 while the text may still begin with something else."""
+        return self._num_read if self._parser.has_begun else 0
+
+    def push(self, text: str) -> None:
+        """Append the text of one token, which may be empty."""
+        if not self._parser.is_over:
+            self._parser.push(text)
+            self._num_read += 1
 
 
 def _held(thought: str) -> int:

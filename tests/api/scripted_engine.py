@@ -2,7 +2,7 @@
 
 import asyncio
 import time
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import httpx
 
@@ -29,6 +29,13 @@ TEMPLATE = ChatTemplate(
     TOKENIZER.special_tokens,
 )
 STALL = object()
+
+
+@dataclass(frozen=True)
+class StopToken:
+    """The end of a script by a stop token other than END."""
+
+    id: int
 
 
 def scripted_logprobs(token_id, num_top):
@@ -63,6 +70,9 @@ class ScriptedStream:
             if isinstance(step, FinishReason):
                 yield self._with_logprobs(TokenEvent((), step))
                 return
+            if isinstance(step, StopToken):
+                yield self._with_logprobs(TokenEvent((), FinishReason.STOP), step.id)
+                return
             now_s = self.clock.last_token_s = time.perf_counter()
             self.clock.first_token_s = self.clock.first_token_s or now_s
             ids = (step,) if isinstance(step, int) else tuple(step)
@@ -75,19 +85,20 @@ class ScriptedStream:
     def abort(self):
         self.is_aborted = True
 
-    def _with_logprobs(self, event):
-        request, logprobs, of_prompt, stop = self.request, (), (), None
+    def _with_logprobs(self, event, stop_id=END):
+        request, logprobs, of_prompt = self.request, (), ()
+        stop = (stop_id, None) if event.finish_reason is FinishReason.STOP else None
         self.num_events += 1
         if (num := request.sampling.num_logprobs) is not None:
             logprobs = tuple(scripted_logprobs(token_id, num) for token_id in event.token_ids)
-            stop = (END, scripted_logprobs(END, num)) if event.finish_reason is FinishReason.STOP else None
+            stop = stop and (stop_id, scripted_logprobs(stop_id, num))
         if self.num_events == 1 and (num := request.num_prompt_logprobs) is not None:
             of_prompt = (None, *(scripted_logprobs(token_id, num) for token_id in request.prompt_ids[1:]))
         return replace(event, logprobs=logprobs, prompt_logprobs=of_prompt, stop=stop)
 
 
 class ScriptedEngine:
-    """Every request gets the same script: token ids, a finish reason, an exception to raise, or STALL."""
+    """Every request gets the same script: token ids, a finish reason or stop token, an exception to raise, or STALL."""
 
     def __init__(self, script):
         self.script = script

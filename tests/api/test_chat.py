@@ -38,6 +38,8 @@ async def test_a_conversation_is_answered_in_openais_shape():
             },
             "logprobs": None,
             "finish_reason": "stop",
+            "stop_reason": None,
+            "token_ids": None,
         }
     ]
     num_tokens = len(tokens("Hello world"))
@@ -46,6 +48,7 @@ async def test_a_conversation_is_answered_in_openais_shape():
         "completion_tokens": num_tokens,
         "total_tokens": len(prompt_ids) + num_tokens,
         "prompt_tokens_details": {"cached_tokens": 0},
+        "completion_tokens_details": {"reasoning_tokens": 0},
     }
     assert service.engine.last.request.prompt_ids == tuple(prompt_ids)
     assert service.engine.last.request.stop_ids == {END}

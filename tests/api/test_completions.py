@@ -29,7 +29,16 @@ async def test_a_text_is_continued_in_openais_shape():
     assert answer["object"] == "text_completion"
     assert answer["id"].startswith("cmpl-")
     assert answer["choices"] == [
-        {"index": 0, "text": "Hello world", "logprobs": None, "finish_reason": "stop", "prompt_logprobs": None}
+        {
+            "index": 0,
+            "text": "Hello world",
+            "logprobs": None,
+            "finish_reason": "stop",
+            "stop_reason": None,
+            "prompt_token_ids": None,
+            "token_ids": None,
+            "prompt_logprobs": None,
+        }
     ]
     begin = TOKENIZER.backend.token_to_id("<|begin|>")
     assert service.engine.last.request.prompt_ids == (begin, *tokens("Once"))

@@ -21,6 +21,7 @@ TURNS = (
     "{% if m.reasoning_content %}<think>{{ m.reasoning_content }}</think>{% endif %}{{ m.content }}\n{% endfor %}"
 )
 TEMPLATES = {"closed": TURNS + "assistant:", "open": TURNS + "assistant:<think>\n"}
+USAGE = {"include_usage": True}
 THOUGHT = "<think>\nHm. 🌍\n</think>\n\nYes."
 
 
@@ -153,3 +154,30 @@ async def test_a_response_has_an_item_of_thinking_which_can_be_sent_back():
     ]
     await create(service, input=items)
     assert "<think>Hm. 🌍</think>Yes." in TOKENIZER.decode(service.engine.last.request.prompt_ids)
+
+
+@pytest.mark.parametrize("stop", [[], ["never"]])
+@pytest.mark.parametrize("together", [False, True])
+async def test_the_tokens_of_the_thinking_are_counted_whole_and_in_streams(stop, together):
+    service = service_of(THOUGHT)
+    if together:
+        service.engine.script[:-1] = [service.engine.script[:-1]]
+    expected = {"reasoning_tokens": len(tokens("<think>\nHm. 🌍\n</think>"))}
+    usage = (await service.chat(stop=stop)).json()["usage"]
+    assert usage["completion_tokens_details"] == expected
+    assert usage["completion_tokens"] == len(tokens(THOUGHT))
+    assert events(await service.chat(stop=stop, stream=True, stream_options=USAGE))[-2]["usage"] == usage
+    assert (await service.chat(stop=stop, n=2)).json()["usage"]["completion_tokens_details"][
+        "reasoning_tokens"
+    ] == 2 * (expected["reasoning_tokens"])
+    whole, streamed = await create(service), await events_of(service)
+    assert whole.usage.output_tokens_details.to_dict() == expected
+    assert streamed[-1].response.usage == whole.usage
+
+
+async def test_the_tokens_of_the_thinking_so_far_are_in_every_chunk_that_has_counts():
+    got = events(await service_of(THOUGHT).chat(stream=True, stream_options=USAGE | {"continuous_usage_stats": True}))
+    counts = [chunk["usage"]["completion_tokens_details"]["reasoning_tokens"] for chunk in got[:-1]]
+    assert counts == sorted(counts)
+    assert 0 <= counts[0] <= 1
+    assert counts[-1] > 1

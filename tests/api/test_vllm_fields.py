@@ -7,7 +7,8 @@ import pytest
 
 from service.engine.request import FinishReason
 from service.text.tokenizer import Tokenizer
-from tests.api.scripted_engine import END, MODEL, TEMPLATE, TOKENIZER, Service, tokens
+from tests.api.scripted_engine import END, MODEL, TEMPLATE, TOKENIZER, Service, StopToken, tokens
+from tests.api.test_chat import events
 from tests.text.small_tokenizers import outside_metaspace
 
 pytestmark = pytest.mark.anyio
@@ -183,4 +184,34 @@ async def test_scores_are_streamed_as_they_are_answered(fields):
     assert last["usage"] == whole["usage"]
     for choice in whole["choices"]:
         [part] = [chunk["choices"][0] for chunk in chunks if chunk["choices"][0]["index"] == choice["index"]]
-        assert part == {name: value for name, value in choice.items() if name != "prompt_logprobs"}
+        unasked = {"prompt_logprobs", *(name for name in ("prompt_token_ids", "token_ids") if choice[name] is None)}
+        assert part == {name: value for name, value in choice.items() if name not in unasked}
+
+
+@BOTH
+@pytest.mark.parametrize(
+    ("end", "fields", "expected"),
+    [
+        (FinishReason.STOP, {}, None),
+        (FinishReason.LENGTH, {"stop": "never", "stop_token_ids": [TURN]}, None),
+        (StopToken(TURN), {"stop_token_ids": [TURN]}, TURN),
+        (StopToken(TURN), {"stop_token_ids": [TURN], "stop": ["never"]}, TURN),
+        (FinishReason.STOP, {"stop_token_ids": [TURN, END]}, None),
+        (FinishReason.STOP, {"stop_token_ids": [END], "ignore_eos": True}, END),
+        (FinishReason.STOP, {"stop": ["x", " wor"]}, " wor"),
+        (FinishReason.STOP, {"stop": ["orld", "world"], "include_stop_str_in_output": True}, "world"),
+    ],
+)
+async def test_a_choice_names_the_stop_of_the_request_that_ended_it(ask, end, fields, expected):
+    service = Service([*tokens("Hello world"), end])
+    [choice] = (await ask(service, **fields)).json()["choices"]
+    assert choice["stop_reason"] == expected
+    chunks = [chunk["choices"][0] for chunk in events(await ask(service, stream=True, **fields))[:-1]]
+    assert [chunk["stop_reason"] for chunk in chunks] == [None] * (len(chunks) - 1) + [expected]
+
+
+async def test_what_a_request_does_not_ask_for_is_null():
+    chat, completion = (await Service().chat()).json(), (await Service().complete()).json()
+    assert (chat["prompt_token_ids"], chat["prompt_logprobs"], chat["choices"][0]["token_ids"]) == (None, None, None)
+    [choice] = completion["choices"]
+    assert (choice["prompt_token_ids"], choice["prompt_logprobs"], choice["token_ids"]) == (None, None, None)

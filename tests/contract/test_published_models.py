@@ -29,11 +29,11 @@ NULLS = {
 }
 EXTENSIONS = {
     "ChatCompletion": {"prompt_logprobs", "prompt_token_ids"},
-    "Choice": {"token_ids"},
+    "Choice": {"stop_reason", "token_ids"},
     "ChoiceDelta": {"reasoning", "reasoning_content"},
     "ChatCompletionMessage": {"reasoning", "reasoning_content"},
     "ChatCompletionChunk": {"prompt_token_ids"},
-    "CompletionChoice": {"prompt_logprobs", "prompt_token_ids", "token_ids"},
+    "CompletionChoice": {"prompt_logprobs", "prompt_token_ids", "stop_reason", "token_ids"},
     "Logprob": {"bytes"},  # of events, as of the whole text
     "LogprobTopLogprob": {"bytes"},
     "ResponseFunctionCallArgumentsDoneEvent": {"name"},  # OpenAI's published schema has it

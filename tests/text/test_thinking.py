@@ -2,7 +2,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from service.text.thinking import Answer, ThinkingParser, Thought
+from service.text.thinking import Answer, ThinkingCounter, ThinkingParser, Thought
 
 pieces = st.lists(st.sampled_from(["<think>", "</think>", "<", "/", "think>", "\n", " ", "a", "b <", "é", "</thin"]))
 
@@ -54,3 +54,25 @@ def test_thinking_arrives_before_it_ends():
     assert parser.push("see") == [Thought(" see")]
     assert parser.push("\n</think>\n") == []
     assert parser.push("\nYes") == [Answer("Yes")]
+
+
+@pytest.mark.parametrize(
+    ("texts", "is_open", "expected"),
+    [
+        (["<think>", "Hm", ".", "</think>", "Yes", "."], False, 4),
+        (["\n", "<th", "ink>", "", "Hm", "</", "think>Yes", "."], False, 7),
+        (["Hm", "</think>", "Yes", "</think>"], True, 2),
+        (["<think>", "Hm"], False, 2),
+        (["<think"], False, 0),
+        (["Yes", "<think>", "no"], False, 0),
+        ([], True, 0),
+    ],
+)
+def test_the_tokens_of_the_thinking_are_those_up_to_its_closing_tag(texts, is_open, expected):
+    counter = ThinkingCounter(ThinkingParser(is_open=is_open))
+    counts = []
+    for text in texts:
+        counter.push(text)
+        counts.append(counter.num_tokens)
+    assert counter.num_tokens == expected
+    assert counts == sorted(counts)

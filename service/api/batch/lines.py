@@ -68,7 +68,7 @@ def parse_line(text: bytes | BadLine) -> BatchLine:
             raise BadLine("missing_required_parameter", f"Missing required parameter: '{name}'.", name)
     if unknown := value.keys() - {"custom_id", "method", "url", "body"}:
         name = min(unknown)[:64]
-        raise BadLine("unknown_parameter", f"Unknown parameter: '{name}'.", name)
+        raise BadLine("unknown_parameter", f"Unknown parameter: '{name}'. Leave it out, or correct its name.", name)
     if not isinstance(value["custom_id"], str):
         raise BadLine("invalid_value", "Invalid 'custom_id': it must be a string.", "custom_id")
     if value["method"] != "POST":

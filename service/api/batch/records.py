@@ -117,7 +117,7 @@ def is_success(answer: dict[str, Any]) -> bool:
 def tokens_of(usage: dict[str, Any]) -> dict[str, int]:
     """Return the token counts of an answer, under the names that responses have."""
     of_input = usage.get("input_tokens_details") or usage.get("prompt_tokens_details") or {}
-    of_output = usage.get("output_tokens_details") or {}
+    of_output = usage.get("output_tokens_details") or usage.get("completion_tokens_details") or {}
     return {
         "input_tokens": usage.get("input_tokens", usage.get("prompt_tokens", 0)),
         "cached_tokens": of_input.get("cached_tokens", 0),

@@ -3,12 +3,12 @@
 import hashlib
 import secrets
 import uuid
-from collections.abc import Sequence, Set
+from collections.abc import Callable, Sequence, Set
 from dataclasses import replace
 
 from service.api.dependencies import ApiContext, RequestContext, ServedModel
 from service.api.generation.log_facts import log_user
-from service.api.generation.streams import TextStreams
+from service.api.generation.streams import TextRule, TextStreams
 from service.api.http.keys import NO_KEY
 from service.api.schema.generation import GenerationRequest
 from service.engine.constraint import Constraint
@@ -24,6 +24,7 @@ from service.text.bad_words import BadWords, bad_sequences
 from service.text.detokenizer import StopRule
 from service.text.grammar.behind_thinking import GrammarBehindThinking
 from service.text.grammar.compiler import Grammar
+from service.text.thinking import ThinkingParser
 
 
 def submit(
@@ -36,6 +37,7 @@ def submit(
     default_max_tokens: int | None,
     grammar: Grammar | GrammarBehindThinking | None = None,
     shown_ids: Set[int] = frozenset(),
+    thinking: Callable[[], ThinkingParser] | None = None,
     more_stop_ids: frozenset[int] = frozenset(),
 ) -> TextStreams:
     """Submit the sequences of a request to the engine.
@@ -49,6 +51,7 @@ def submit(
         default_max_tokens: if neither the request nor DEFAULT_MAX_TOKENS sets one; None for the rest of the context.
         grammar: of each answer; None for any text.
         shown_ids: special tokens that have their names as text.
+        thinking: returns a parser of the thinking of one answer; None if answers have none.
         more_stop_ids: tokens that end this kind of answer, besides the model's and the request's own.
 
     Raises:
@@ -81,11 +84,8 @@ def submit(
         ]
     deadline = context.wait_in_queue(sum(len(request.prompt_ids) for request in requests))
     requests[0] = replace(requests[0], queue_deadline=deadline)  # with which the request begins
-    stop = StopRule(tuple(body.stop), keeps_stop=body.include_stop_str_in_output)
-    scores_only, shown_ids = body.requested_max_tokens[0] == 0, shown_ids | _kept_ids(body, model)
-    return TextStreams(
-        context, answer_id, requests, stop, per_prompt=body.n, shown_ids=shown_ids, scores_only=scores_only
-    )
+    rule = _text_rule(body, model, shown_ids, thinking)
+    return TextStreams(context, answer_id, requests, rule, per_prompt=body.n)
 
 
 def _common(context: RequestContext, body: GenerationRequest, stop_ids: frozenset[int]) -> Request:
@@ -139,6 +139,17 @@ def _constraint(
     return BadWords(excluded) if excluded else None
 
 
+def _text_rule(
+    body: GenerationRequest, model: ServedModel, shown_ids: Set[int], thinking: Callable[[], ThinkingParser] | None
+) -> TextRule:
+    return TextRule(
+        StopRule(tuple(body.stop), body.include_stop_str_in_output, _own_stop_ids(body, model)),
+        shown_ids | _kept_ids(body, model),
+        thinking,
+        scores_only=body.requested_max_tokens[0] == 0,
+    )
+
+
 def _kept_ids(body: GenerationRequest, model: ServedModel) -> frozenset[int]:
     """Return the special tokens that the request keeps in the text.
 
@@ -148,7 +159,9 @@ def _kept_ids(body: GenerationRequest, model: ServedModel) -> frozenset[int]:
     if body.skip_special_tokens:
         return frozenset()
     if model.tokenizer.token_bytes is None:
-        raise UnsupportedParameter("skip_special_tokens", "this model's tokens have no text of their own.")
+        raise UnsupportedParameter(
+            "skip_special_tokens", "this model's tokens have no text of their own. Leave it out."
+        )
     return model.tokenizer.special_ids
 
 
@@ -218,6 +231,11 @@ def _stop_ids(body: GenerationRequest, model: ServedModel, more: frozenset[int])
         )
         raise InvalidParameter(message, param="allowed_token_ids")
     return stop_ids
+
+
+def _own_stop_ids(body: GenerationRequest, model: ServedModel) -> frozenset[int]:
+    """Return the stop tokens that an answer names, as vLLM's do: the request's, except those that end any text."""
+    return frozenset(body.stop_token_ids) - (frozenset() if body.ignore_eos else model.stop_ids)
 
 
 def _sampling(body: GenerationRequest, model: ServedModel, api: ApiContext) -> Sampling:

@@ -31,7 +31,7 @@ def _effort(fields: TemplateFields, template: ChatTemplate) -> dict[str, Any]:
     if EFFORT in template.variables:
         return {EFFORT: fields.reasoning_effort}
     if SWITCH not in template.variables:
-        raise UnsupportedParameter(EFFORT, "the model's chat template knows no degrees of thinking.")
+        raise UnsupportedParameter(EFFORT, "the model's chat template knows no degrees of thinking. Leave it out.")
     if fields.reasoning_effort != "none":
         detail = f"the model's chat template knows thinking on and off only. Send 'none', or '{SWITCH}: true' in "
         raise UnsupportedParameter(EFFORT, f"{detail}'chat_template_kwargs'.")

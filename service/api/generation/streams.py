@@ -5,7 +5,7 @@ an abort. The usage counts the tokens that the engine delivered, so it excludes 
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Sequence, Set
+from collections.abc import AsyncIterator, Callable, Sequence, Set
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Any
@@ -17,6 +17,7 @@ from service.engine.request import FinishReason, Request, Sampling, TokenEvent, 
 from service.errors import Draining, EngineError
 from service.observability.clock import Clock
 from service.text.detokenizer import StopRule, StopStrings, detokenizer_for
+from service.text.thinking import ThinkingCounter, ThinkingParser
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,29 +29,45 @@ class TextDelta:
     finish_reason: FinishReason | None = None  # STOP or LENGTH, on the last delta
     logprobs: tuple[TokenLogprobs, ...] = ()  # one for each token, if requested
     prompt_logprobs: tuple[TokenLogprobs | None, ...] = ()  # on the first delta, if requested
-    stop: tuple[int, TokenLogprobs] | None = None  # the stop token, on the last delta, if requested
+    stop: tuple[int, TokenLogprobs | None] | None = None  # the stop token, on the last delta if one ended it
+    stop_reason: int | str | None = None  # of the request's own, the stop token or string that ended it
+
+
+@dataclass(frozen=True, slots=True)
+class TextRule:
+    """How the tokens of a request become text."""
+
+    stop: StopRule
+    shown_ids: Set[int] = frozenset()  # special tokens that have their names as text
+    thinking: Callable[[], ThinkingParser] | None = None  # of each text; None if it has none
+    scores_only: bool = False  # whether the tokens that the engine generates are dropped
 
 
 class TextStream:
     """One running sequence."""
 
-    def __init__(
-        self, context: RequestContext, request: Request, stop: StopRule, shown_ids: Set[int], *, scores_only: bool
-    ) -> None:
+    def __init__(self, context: RequestContext, request: Request, rule: TextRule) -> None:
         self.request = request
-        self._scores_only = scores_only
+        self._scores_only = rule.scores_only
         self.num_tokens = 0
         self.num_cached_tokens = 0  # prompt tokens found in the prefix cache
         self.finish_reason: FinishReason | None = None
-        self._detokenizer = detokenizer_for(context.model.tokenizer, request.prompt_ids, shown_ids)
-        self._has_stop_strings = bool(stop.strings)
-        self._stop_strings = StopStrings(stop)
+        self._detokenizer = detokenizer_for(context.model.tokenizer, request.prompt_ids, rule.shown_ids)
+        self._thinking = None if rule.thinking is None else ThinkingCounter(rule.thinking())
+        self._stop = rule.stop
+        self._stop_strings = StopStrings(rule.stop)
+        self._stop_reason: int | str | None = None
         self._tokens = context.model.engine.submit(request)
 
     @property
     def clock(self) -> Clock:
         """When the sequence passed its stages, so far."""
         return self._tokens.clock
+
+    @property
+    def num_thinking_tokens(self) -> int:
+        """How many of the tokens are thinking, so far."""
+        return 0 if self._thinking is None else self._thinking.num_tokens
 
     @property
     def waited_for_compile_s(self) -> float:
@@ -85,20 +102,32 @@ class TextStream:
             self.finish_reason = FinishReason.LENGTH if self._scores_only else event.finish_reason
             text += self._stop_strings.flush()
             stop = None if self._scores_only else event.stop
-        token_ids, logprobs = event.token_ids[:num_tokens], event.logprobs[:num_tokens]
-        return TextDelta(text, token_ids, self.finish_reason, logprobs, event.prompt_logprobs, stop)
+            if stop is not None and stop[0] in self._stop.token_ids:
+                self._stop_reason = stop[0]
+        return TextDelta(
+            text,
+            event.token_ids[:num_tokens],
+            self.finish_reason,
+            event.logprobs[:num_tokens],
+            event.prompt_logprobs,
+            stop,
+            self._stop_reason,
+        )
 
     def _read(self, event: TokenEvent) -> tuple[str, int]:
         """Return an event's text and the number of its tokens, up to the one that completes a stop string."""
-        if not self._has_stop_strings:
+        if self._thinking is None and not self._stop.strings:
             return self._detokenizer.push(event.token_ids), len(event.token_ids)
         text = ""
         for index, token_id in enumerate(event.token_ids):
-            more, is_stopped = self._stop_strings.push(self._detokenizer.push((token_id,)))
+            of_token = self._detokenizer.push((token_id,))
+            if self._thinking is not None:
+                self._thinking.push(of_token)
+            more, stop = self._stop_strings.push(of_token)
             text += more
-            if is_stopped:
+            if stop is not None:
                 self._tokens.abort()
-                self.finish_reason = FinishReason.STOP
+                self.finish_reason, self._stop_reason = FinishReason.STOP, stop
                 return text, index + 1
         return text, len(event.token_ids)
 
@@ -114,11 +143,9 @@ class TextStreams:
         context: RequestContext,
         answer_id: str,
         requests: Sequence[Request],
-        stop: StopRule,
+        rule: TextRule,
         *,
         per_prompt: int,
-        shown_ids: Set[int] = frozenset(),
-        scores_only: bool = False,
     ) -> None:
         """Submit all sequences to the engine, or none.
 
@@ -126,10 +153,8 @@ class TextStreams:
             context: of the HTTP request.
             answer_id: of the answer.
             requests: one for each choice, in the order of their indices.
-            stop: which strings end a text, and how.
+            rule: of each text.
             per_prompt: choices of each prompt.
-            shown_ids: special tokens that have their names as text.
-            scores_only: whether the tokens that the engine generates are dropped.
 
         Raises:
             Overloaded, Draining, EngineStopped: the engine does not accept all of them now.
@@ -143,7 +168,7 @@ class TextStreams:
         self._pumps: list[asyncio.Task[None]] = []
         try:
             for request in requests:
-                self._streams.append(TextStream(context, request, stop, shown_ids, scores_only=scores_only))
+                self._streams.append(TextStream(context, request, rule))
                 context.clocks.append(self._streams[-1].clock)
         except BaseException:
             self._abort()
@@ -220,11 +245,13 @@ class TextStreams:
         first_of_prompts = self._streams[:: self._per_prompt]
         prompt_tokens = sum(len(stream.request.prompt_ids) for stream in first_of_prompts)
         completion_tokens = sum(stream.num_tokens for stream in self._streams)
+        thinking_tokens = sum(stream.num_thinking_tokens for stream in self._streams)
         return {
             "prompt_tokens": prompt_tokens,
             "completion_tokens": completion_tokens,
             "total_tokens": prompt_tokens + completion_tokens,
             "prompt_tokens_details": {"cached_tokens": sum(stream.num_cached_tokens for stream in first_of_prompts)},
+            "completion_tokens_details": {"reasoning_tokens": thinking_tokens},
         }
 
     def usage_of_chunk(self, body: GenerationRequest) -> dict[str, Any]:

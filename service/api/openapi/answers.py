@@ -21,6 +21,13 @@ class PromptTokensDetails(AnswerObject):
     """Tokens that were found in the prefix cache and not computed again."""
 
 
+class CompletionTokensDetails(AnswerObject):
+    """What a completion's tokens are."""
+
+    reasoning_tokens: int
+    """Tokens of the thinking, its tags included; 0 for models that write none between tags."""
+
+
 class Usage(AnswerObject):
     """Token counts of a request; a prompt counts once, however many choices it has."""
 
@@ -31,6 +38,7 @@ class Usage(AnswerObject):
     total_tokens: int
     """The sum of both."""
     prompt_tokens_details: PromptTokensDetails
+    completion_tokens_details: CompletionTokensDetails
 
 
 class TopLogprob(AnswerObject):
@@ -68,6 +76,7 @@ class PromptLogprob(AnswerObject):
 
 
 type PromptLogprobs = list[dict[str, PromptLogprob] | None]
+type StopReason = int | str | None
 
 
 class CalledFunction(AnswerObject):
@@ -111,8 +120,10 @@ class ChatChoice(AnswerObject):
     finish_reason: ChatFinishReason
     """`stop`: a stop token or a stop string ended it; `length`: a limit on tokens did; `tool_calls`: it ended with
     calls, and the request did not name the function."""
-    token_ids: list[int] = Field(default_factory=list)
-    """The generated tokens, if `return_token_ids` is true."""
+    stop_reason: StopReason
+    """The one of `stop` or `stop_token_ids` that ended it; else null."""
+    token_ids: list[int] | None
+    """The generated tokens, if `return_token_ids` is true; else null."""
 
 
 class ChatCompletion(AnswerObject):
@@ -127,8 +138,8 @@ class ChatCompletion(AnswerObject):
     """Changes with the weights and with the code that computes with them."""
     choices: list[ChatChoice]
     usage: Usage
-    prompt_token_ids: list[int] = Field(default_factory=list)
-    """The prompt's tokens, if `return_token_ids` is true."""
+    prompt_token_ids: list[int] | None
+    """The prompt's tokens, if `return_token_ids` is true; else null."""
     prompt_logprobs: PromptLogprobs | None
     """For each token of the prompt the candidates by token id, null for the first; if `prompt_logprobs` asks."""
 
@@ -177,6 +188,8 @@ class ChatChunkChoice(AnswerObject):
     logprobs: ChatLogprobs | None
     finish_reason: ChatFinishReason | None
     """In the last chunk of a choice; null before."""
+    stop_reason: StopReason
+    """In the last chunk of a choice, the one of `stop` or `stop_token_ids` that ended it; else null."""
     token_ids: list[int] = Field(default_factory=list)
 
 
@@ -215,8 +228,10 @@ class CompletionChoice(AnswerObject):
     logprobs: CompletionLogprobs | None
     finish_reason: FinishReason | None
     """`stop` or `length`; null in every chunk of a stream but a choice's last."""
-    prompt_token_ids: list[int] = Field(default_factory=list)
-    token_ids: list[int] = Field(default_factory=list)
+    stop_reason: StopReason
+    """The one of `stop` or `stop_token_ids` that ended it; else null."""
+    prompt_token_ids: list[int] | None = None
+    token_ids: list[int] | None = None
     prompt_logprobs: PromptLogprobs | None = None
     """Not in streams."""
 

@@ -12,6 +12,8 @@ import jiter
 from pydantic import BaseModel, ConfigDict, ValidationError
 from pydantic_core import ErrorDetails
 
+from service.api.schema.unfit import unfit_value
+from service.api.structure import check_structure
 from service.errors import (
     InvalidParameter,
     MissingParameter,
@@ -53,12 +55,16 @@ def parse[T: WireObject](kind: type[T], content: bytes) -> T:
     """Return the checked object of a JSON text.
 
     Raises:
-        RequestError: the text is not a JSON object.
+        RequestError: the text is not a JSON object, or a very large one.
+        InvalidParameter: a number is not finite, or a text is not Unicode.
         UnknownParameter, UnsupportedParameter, MissingParameter, InvalidParameter: a field is at fault.
     """
+    check_structure(content)
     try:
         document = jiter.from_json(content, allow_inf_nan=False, cache_mode="none", catch_duplicate_keys=True)
     except ValueError as error:
+        if (unfit := unfit_value(content)) is not None:
+            raise InvalidParameter(f"Invalid '{unfit.path}': {unfit.reason}", param=unfit.path) from None
         raise RequestError(f"The request's body is not valid JSON: {error}.") from None
     if not isinstance(document, dict):
         raise RequestError("The request's body must be a JSON object.")

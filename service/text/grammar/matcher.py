@@ -78,6 +78,8 @@ def first_line(error: str) -> str:
     lines = [line for line in error.strip().splitlines() if line and not line.startswith("<")]
     if lines and lines[0].startswith("panic"):  # an index of 16 bits overflowed
         return "it is too large"
+    if lines and lines[0].startswith("NoExtension"):  # the library's name for it
+        return "no text satisfies it"
     return lines[0][:300] if lines else ""
 
 

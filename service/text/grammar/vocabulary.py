@@ -1,5 +1,6 @@
 """A tokenizer's tokens as the grammar library reads them: their bytes, and the marks of special ones."""
 
+import time
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -8,9 +9,14 @@ from service.text.tokenizer import Tokenizer
 if TYPE_CHECKING:
     from llguidance import LLTokenizer
 
+# The thread that runs steps waits 5 ms for another one that computes, and this computation takes 0.2 ms for so many.
+TOKENS_BETWEEN_PAUSES = 128
+
 
 def grammar_vocabulary(tokenizer: Tokenizer, vocab_size: int, end_ids: Sequence[int]) -> "LLTokenizer":
-    """Return the library's tables for a vocabulary, in about a second, with the GIL, for a large one.
+    """Return the library's tables for a vocabulary, in about half a second for a large one.
+
+    Other threads get the GIL all the time, except in the library's two calls, which take half of it.
 
     Args:
         tokenizer: one whose tokens have bytes of their own (`token_bytes`).
@@ -34,7 +40,11 @@ class _Vocabulary:
     def __init__(self, tokenizer: Tokenizer, vocab_size: int, end_ids: Sequence[int]) -> None:
         self._tokenizer = tokenizer
         # The library adds its mark of a special token, which no text matches.
-        self.tokens = [tokenizer.token_bytes_of(token_id) for token_id in range(vocab_size)]
+        self.tokens: list[bytes] = []
+        for token_id in range(vocab_size):
+            if token_id % TOKENS_BETWEEN_PAUSES == 0:
+                time.sleep(0)
+            self.tokens.append(tokenizer.token_bytes_of(token_id))
         self.special_token_ids = sorted(tokenizer.special_ids)
         self.eos_token_id = min(end_ids)
         self._ids_of_bytes = {content: token_id for token_id, content in enumerate(self.tokens) if len(content) == 1}

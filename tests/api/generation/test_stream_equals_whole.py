@@ -99,6 +99,7 @@ def test_of_a_chat(drawn):
     calls = expected.get("tool_calls", [])
     assert [call["function"] for call in message["tool_calls"]] == [call["function"] for call in calls]
     assert (reason, token_ids) == (choice["finish_reason"], choice["token_ids"])
+    assert [*parts_of(chunks, "stop_reason"), None][0] == choice["stop_reason"]
     entries = [entry for part in parts_of(chunks, "logprobs") for entry in part["content"]]
     assert entries == choice["logprobs"]["content"]
     assert (last["choices"], last["usage"]) == ([], whole["usage"])
@@ -114,6 +115,7 @@ def test_of_a_completion(drawn):
     [choice] = whole["choices"]
     assert "".join(parts_of(chunks, "text")) == choice["text"]
     assert parts_of(chunks, "finish_reason") == [choice["finish_reason"]]
+    assert [*parts_of(chunks, "stop_reason"), None][0] == choice["stop_reason"]
     assert [token_id for part in parts_of(chunks, "token_ids") for token_id in part] == choice["token_ids"]
     for name, values in choice["logprobs"].items():
         assert [value for part in parts_of(chunks, "logprobs") for value in part[name]] == values

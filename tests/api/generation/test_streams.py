@@ -49,6 +49,7 @@ async def test_ids_are_the_requests_own_and_the_usage_is_the_sum():
         "completion_tokens": num_tokens,
         "total_tokens": num_prompt + num_tokens,
         "prompt_tokens_details": {"cached_tokens": 0},
+        "completion_tokens_details": {"reasoning_tokens": 0},
     }
 
 

@@ -1,3 +1,4 @@
+import asyncio
 import json
 import subprocess
 import sys
@@ -6,6 +7,7 @@ from pathlib import Path
 import pytest
 from fastapi.openapi.utils import get_openapi
 
+from service.api.openapi import document as document_module
 from service.api.openapi.admin import admin_paths
 from service.api.openapi.answers import ChatCompletion, ChatCompletionChunk, Completion
 from service.api.openapi.batch_answers import BatchList, BatchObject, DeletedFile, FileList, FileObject
@@ -32,6 +34,21 @@ async def test_it_describes_every_route_and_no_other():
     found = get_openapi(title="", version="", routes=service.app.routes)["paths"]
     routes = {path: set(methods) for path, methods in found.items() if path not in ALIASES}
     assert described == routes | {path: set(methods) for path, methods in admin_paths().items()}
+
+
+async def test_a_crowd_that_asks_at_once_has_it_made_once(monkeypatch):
+    made = []
+    real = document_module.document
+    monkeypatch.setattr(document_module, "document", lambda *a, **k: made.append(k) or real(*a, **k))
+    service = Service()
+    async with service.client() as client:
+        leaving = asyncio.ensure_future(client.get("/openapi.json"))
+        await asyncio.sleep(0.02)
+        leaving.cancel()
+        answers = await asyncio.gather(*(client.get("/openapi.json") for _ in range(20)))
+    assert {answer.content for answer in answers} == {answers[0].content}
+    assert answers[0].json()["openapi"]
+    assert made == [{"needs_key": False}]
 
 
 async def test_every_operation_has_an_id_of_its_own():

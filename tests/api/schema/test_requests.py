@@ -1,7 +1,6 @@
 """Every number that a client may send is in its range, or is refused by name."""
 
 import json
-import math
 
 import pytest
 from hypothesis import given
@@ -61,8 +60,7 @@ def test_a_number_is_taken_in_its_range_only(field, value):
         with pytest.raises(RequestError) as caught:
             parse(ChatCompletionRequest, body)
         assert caught.value.status == 400
-        is_json = not isinstance(value, float) or math.isfinite(value)
-        assert caught.value.param == (field if is_json else None)
+        assert caught.value.param == field
 
 
 @pytest.mark.parametrize("number", ["NaN", "Infinity", "-Infinity", "1e999", "-1e999", "1" * 10_000, "0x1", "01", "+1"])

@@ -192,8 +192,16 @@ def test_a_replayed_field_that_holds_something_is_refused_by_its_path(field):
         (b'{"model": "m"}', MissingParameter, "prompt"),
         (b'{"model": "m", "prompt": null}', MissingParameter, "prompt"),
         (b'{"model": 7, "prompt": "hi"}', InvalidParameter, "model"),
-        (b'{"model": "m", "prompt": "hi", "temperature": NaN}', RequestError, None),
-        (b'{"model": "m", "prompt": "hi", "temperature": Infinity}', RequestError, None),
+        (b'{"model": "m", "prompt": "hi", "temperature": NaN}', InvalidParameter, "temperature"),
+        (b'{"model": "m", "prompt": "hi", "temperature": -Infinity}', InvalidParameter, "temperature"),
+        (b'{"model": "m", "prompt": "hi", "temperature": 1e999}', InvalidParameter, "temperature"),
+        (b'{"model": "m", "prompt": "hi", "logit_bias": {"5": NaN}}', InvalidParameter, "logit_bias.5"),
+        (rb'{"model": "m", "prompt": ["hi", "\ud800", "\udfff"]}', InvalidParameter, "prompt[1]"),
+        (rb'{"model": "m", "prompt": "hi", "metadata": {"\ud800": "a"}}', InvalidParameter, "metadata"),
+        (rb'{"model": "m", "prompt": "hi", "\ud800": NaN}', RequestError, None),
+        (rb'{"model": "m", "model": "m", "prompt": "\ud83c\udf0d"}', RequestError, None),
+        (b'{"prompt": "' + b"a" * 9 + b'", "' + b"b" * 99 + b'": NaN}', InvalidParameter, "b" * 64),
+        (b'{"prompt": ' + b"[" * 100_000 + b"NaN" + b"]" * 100_000 + b"}", RequestError, None),
     ],
 )
 def test_what_is_no_such_object_is_refused_with_the_kind_of_fault(content, kind, param):

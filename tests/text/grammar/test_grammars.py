@@ -171,6 +171,12 @@ def test_what_no_mask_can_hold_is_refused(state):
         compiled(state())
 
 
+@pytest.mark.parametrize("grammar", ["start: start", r"start: /[^\s\S]/"])
+def test_a_grammar_without_a_text_is_refused_with_that_reason(grammar):
+    with pytest.raises(InvalidParameter, match="no text satisfies it"):
+        compiled(definition.of_grammar(grammar, "field"))
+
+
 def test_a_model_whose_tokens_are_unknown_has_no_grammars():
     stated = definition.of_choices(["a"], "field")
     for tokenizer, ends in ((Tokenizer(outside_metaspace()), frozenset({2})), (BYTE_LEVEL, frozenset())):
