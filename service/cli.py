@@ -13,6 +13,7 @@ from typing import NoReturn
 
 from service.device.chips import TARGETS
 from service.errors import ServiceError, SettingsError
+from service.observability.background import FLUSH_S, write_out_log
 from service.observability.logs import Origin, configure_logging, end_logging
 from service.settings import Settings
 from service.settings.sources import export_hub_token, load_settings
@@ -86,7 +87,7 @@ def build_parser() -> argparse.ArgumentParser:
     prewarm.add_argument(
         "--target",
         choices=list(TARGETS),
-        help="compile for this machine on another one, which needs the extra `tpu`; GPUs are refused with the reason",
+        help="compile for this machine on another one, with the extra `tpu`, `cuda12` or `cuda13` that it serves with",
     )
     prewarm.add_settings(without="model_uri")
     batch = commands.add_parser(
@@ -230,5 +231,6 @@ def _exit(code: int, log_cause: Callable[[], None] = lambda: None) -> NoReturn:
         sys.exit(code)
     atexit._run_exitfuncs()
     logging.shutdown()
-    sys.stdout.flush()
+    if write_out_log(FLUSH_S):  # else the thread that writes holds stdout, which nobody reads
+        sys.stdout.flush()
     os._exit(code)
