@@ -22,7 +22,7 @@ test: .venv/dev ## Run the tests, all but those that take long
 
 test-all: .venv/dev ## Run all tests, the long series of kills and faults included
 	-@$(MAKE) --no-print-directory --keep-going .tools/targets/tpu .tools/targets/gpu
-	$(RUN) $(PYTEST)
+	$(RUN) $(PYTEST) --hypothesis-profile=random
 
 coverage: .venv/dev ## Run all tests, compiled as for users, and count the lines that they reach
 	@rm -f .coverage .coverage.*

@@ -70,8 +70,10 @@ def pytest_configure(config):
     import tests.loopback.sitecustomize  # noqa: F401
 
     # How long an example takes says more about the machine than about the code.
-    settings.register_profile("untimed", deadline=None, suppress_health_check=[HealthCheck.too_slow])
-    settings.load_profile("untimed")
+    settings.register_profile("random", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+    # A change is judged by the same examples as the one before it; `make test-all` looks for new ones.
+    settings.register_profile("same", settings.get_profile("random"), derandomize=True, database=None)
+    settings.load_profile(config.getoption("--hypothesis-profile") or "same")
     jax.config.update("jax_numpy_dtype_promotion", "strict")
     jax.config.update("jax_numpy_rank_promotion", "raise")
     jax.config.update("jax_num_cpu_devices", 2)

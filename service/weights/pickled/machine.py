@@ -3,6 +3,7 @@
 Source: https://github.com/python/cpython/blob/main/Lib/pickletools.py (the opcodes and their arguments)
 """
 
+import io
 import pickletools
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
@@ -28,18 +29,42 @@ def interpret(data: bytes) -> tuple[Value, int]:
     Raises:
         PickleRefusal: it holds something that no tensor needs, or is malformed or cut.
     """
-    machine = _Machine()
+    machine, stream = _Machine(), io.BytesIO(data)
     try:
-        for count, (opcode, argument, position) in enumerate(pickletools.genops(data)):
-            if count >= MAX_OPCODES:
-                raise PickleRefusal(f"has more than {MAX_OPCODES} opcodes.")
-            if opcode.name == "STOP":
-                return machine.result(), (position or 0) + 1
-            machine.step(opcode.name, argument)
-    except (ValueError, OverflowError) as error:  # of pickletools
+        for _ in range(MAX_OPCODES):
+            name = _read_name(stream)
+            if name == "STOP":
+                return machine.result(), stream.tell()
+            machine.step(name, _read_argument(name, stream))
+    except (ValueError, OverflowError) as error:
         reason = f"is malformed or cut: {str(error)[:100]}."
         raise PickleRefusal(reason, is_cut=True) from error
-    raise PickleRefusal("has no end.", is_cut=True)
+    raise PickleRefusal(f"has more than {MAX_OPCODES} opcodes.")
+
+
+def _read_name(stream: io.BytesIO) -> str:
+    """Return the name of the next opcode; one that no file of tensors needs is refused before its argument is read."""
+    code = stream.read(1)
+    opcode = pickletools.code2op.get(code.decode("latin-1"))
+    if opcode is None:
+        raise ValueError(f"{code!r} is no opcode" if code else "the last opcode is missing")
+    if opcode.name not in SUPPORTED:
+        raise PickleRefusal(f"uses the opcode {opcode.name}, which no file of tensors needs.", opcode.name)
+    return opcode.name
+
+
+def _read_argument(name: str, stream: io.BytesIO) -> object:
+    if name == "GLOBAL":  # two lines as they are: pickletools would interpret escapes in them, the unpickler does not
+        return ".".join(_read_line(stream) for _ in ("module", "name"))
+    argument = ARGUMENTS[name]
+    return None if argument is None else argument.reader(stream)
+
+
+def _read_line(stream: io.BytesIO) -> str:
+    line = stream.readline()
+    if not line.endswith(b"\n"):
+        raise ValueError("a line has no end")
+    return line[:-1].decode("ascii")
 
 
 class _Machine:
@@ -51,13 +76,11 @@ class _Machine:
         self._memo: dict[int, Value] = {}
 
     def step(self, name: str, argument: object) -> None:
-        """Execute one opcode; `argument` is what pickletools has decoded."""
+        """Execute one supported opcode with its decoded argument."""
         if name in SCALARS:
             self._stack.append(CONSTANTS.get(name, argument))  # pyright: ignore[reportArgumentType]
-        elif name in OPCODES:
-            OPCODES[name](self, argument)
         else:
-            raise PickleRefusal(f"uses the opcode {name}, which no file of tensors needs.", name)
+            OPCODES[name](self, argument)
 
     def result(self) -> Value:
         if len(self._stack) != 1 or self._marks:
@@ -80,13 +103,13 @@ class _Machine:
         self._stack.append(self._memo[index])
 
     def name(self, argument: object) -> None:
-        self._push_name(*str(argument).split(" ", 1))
+        self._push_name(str(argument))
 
     def name_from_stack(self, _: object) -> None:
         module, name = self._pop(2)
         if not isinstance(module, str) or not isinstance(name, str):
             raise PickleRefusal("names a function by something that is no text.")
-        self._push_name(module, name)
+        self._push_name(f"{module}.{name}")
 
     def tuple_from_mark(self, _: object) -> None:
         self.tuple_of(len(self._stack) - self._pop_mark())
@@ -129,8 +152,7 @@ class _Machine:
             raise PickleRefusal("sets attributes that no dictionary of tensors has.")
         self._open_top(dict)
 
-    def _push_name(self, module: str, name: str) -> None:
-        path = f"{module}.{name}"
+    def _push_name(self, path: str) -> None:
         if path not in CALLS and path not in STORAGES:
             raise PickleRefusal(f"asks for {path!r:.200}, which no tensor needs.", path)
         self._stack.append(Name(path))
@@ -235,3 +257,5 @@ OPCODES: Mapping[str, Callable[[_Machine, object], None]] = MappingProxyType(
         "BUILD": _Machine.build,
     }
 )
+ARGUMENTS = MappingProxyType({opcode.name: opcode.arg for opcode in pickletools.opcodes})
+SUPPORTED = SCALARS | OPCODES.keys() | {"STOP"}

@@ -148,7 +148,6 @@ def test_a_changed_byte_is_refused_or_changes_nothing(tmp_path_factory: pytest.T
     assert entries == entries_of(folder, ZIP)
 
 
-@pytest.mark.filterwarnings("ignore:invalid escape sequence")  # in a name: of pickletools, before it is refused
 @settings(max_examples=150, deadline=None)
 @given(st.lists(st.tuples(st.integers(0, len(VALUE)), st.integers(0, 3), st.binary(max_size=3)), max_size=4))
 def test_a_pickle_with_other_bytes_is_refused_or_holds_tensors_within_their_storages(edits):
@@ -167,7 +166,6 @@ def test_a_pickle_with_other_bytes_is_refused_or_holds_tensors_within_their_stor
         )
 
 
-@pytest.mark.filterwarnings("ignore:invalid escape sequence")
 @settings(max_examples=150, deadline=None)
 @given(st.binary(max_size=200))
 def test_any_bytes_are_refused_or_a_value(data: bytes):
