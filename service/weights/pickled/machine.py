@@ -32,32 +32,33 @@ def interpret(data: bytes) -> tuple[Value, int]:
     machine, stream = _Machine(), io.BytesIO(data)
     try:
         for _ in range(MAX_OPCODES):
-            name = _read_name(stream)
-            if name == "STOP":
+            opcode = _read_opcode(stream)
+            if opcode.name == "STOP":
                 return machine.result(), stream.tell()
-            machine.step(name, _read_argument(name, stream))
+            machine.step(opcode.name, _read_argument(opcode, stream))
     except (ValueError, OverflowError) as error:
         reason = f"is malformed or cut: {str(error)[:100]}."
         raise PickleRefusal(reason, is_cut=True) from error
     raise PickleRefusal(f"has more than {MAX_OPCODES} opcodes.")
 
 
-def _read_name(stream: io.BytesIO) -> str:
-    """Return the name of the next opcode; one that no file of tensors needs is refused before its argument is read."""
+def _read_opcode(stream: io.BytesIO) -> pickletools.OpcodeInfo:
+    """Return the next opcode; one that no file of tensors needs is refused before its argument is read."""
     code = stream.read(1)
-    opcode = pickletools.code2op.get(code.decode("latin-1"))
+    opcode = BY_CODE.get(code.decode("latin-1"))
     if opcode is None:
         raise ValueError(f"{code!r} is no opcode" if code else "the last opcode is missing")
     if opcode.name not in SUPPORTED:
         raise PickleRefusal(f"uses the opcode {opcode.name}, which no file of tensors needs.", opcode.name)
-    return opcode.name
+    return opcode
 
 
-def _read_argument(name: str, stream: io.BytesIO) -> object:
-    if name == "GLOBAL":  # two lines as they are: pickletools would interpret escapes in them, the unpickler does not
+def _read_argument(opcode: pickletools.OpcodeInfo, stream: io.BytesIO) -> object:
+    if (
+        opcode.name == "GLOBAL"
+    ):  # two lines as they are: pickletools would interpret escapes in them, the unpickler does not
         return ".".join(_read_line(stream) for _ in ("module", "name"))
-    argument = ARGUMENTS[name]
-    return None if argument is None else argument.reader(stream)
+    return opcode.arg.reader(stream) if opcode.arg else None
 
 
 def _read_line(stream: io.BytesIO) -> str:
@@ -257,5 +258,5 @@ OPCODES: Mapping[str, Callable[[_Machine, object], None]] = MappingProxyType(
         "BUILD": _Machine.build,
     }
 )
-ARGUMENTS = MappingProxyType({opcode.name: opcode.arg for opcode in pickletools.opcodes})
+BY_CODE = MappingProxyType({opcode.code: opcode for opcode in pickletools.opcodes})
 SUPPORTED = SCALARS | OPCODES.keys() | {"STOP"}
