@@ -54,9 +54,7 @@ def _read_opcode(stream: io.BytesIO) -> pickletools.OpcodeInfo:
 
 
 def _read_argument(opcode: pickletools.OpcodeInfo, stream: io.BytesIO) -> object:
-    if (
-        opcode.name == "GLOBAL"
-    ):  # two lines as they are: pickletools would interpret escapes in them, the unpickler does not
+    if opcode.name == "GLOBAL":  # two lines as they are: pickletools would interpret escapes in them
         return ".".join(_read_line(stream) for _ in ("module", "name"))
     return opcode.arg.reader(stream) if opcode.arg else None
 
