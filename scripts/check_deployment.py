@@ -27,7 +27,7 @@ REPOSITORY = Path(__file__).resolve().parent.parent
 DOCKERFILE = REPOSITORY / "Dockerfile"
 CLOUD_BUILD = REPOSITORY / "cloudbuild.yaml"
 BUNDLE_BUILD = REPOSITORY / "cloudbuild.bundle.yaml"
-WORKFLOWS = sorted((REPOSITORY / "examples" / "github_actions").glob("*.yml"))
+WORKFLOWS = sorted((REPOSITORY / ".github" / "workflows").glob("*.yml"))
 DOCUMENTS = ("README.md", "docs/**/*.md", "terraform/README.md", "CONTRIBUTING.md")
 
 # Tests that plan what a rule advises against, to see that it is possible or warned of.

@@ -14,8 +14,7 @@ from pathlib import Path
 REPOSITORY = Path(__file__).resolve().parent.parent
 CHECKOV = "checkov==3.3.30"
 CONFIGURATION = REPOSITORY / ".checkov.yaml"
-# What is scanned, and where checkov looks for it: it knows a workflow by its folder.
-SCANNED = {"terraform": "terraform", "Dockerfile": "Dockerfile", "examples/github_actions": ".github/workflows"}
+SCANNED = ("terraform", "Dockerfile", ".github/workflows")
 IGNORED = shutil.ignore_patterns(".terraform", "*.tfstate*", "*.auto.tfvars", "terraform.tfvars")
 # An empty file for what was scanned last without a finding, named by its digest.
 CACHE = REPOSITORY / ".cache" / "check_scan"
@@ -38,8 +37,8 @@ def scan() -> tuple[bool, str]:
         line = "!" * 100
         return True, f"{line}\ncheckov: SKIPPED, nothing was scanned: {reason}\nRun `make scan` where it can.\n{line}"
     with tempfile.TemporaryDirectory() as folder:
-        for source, target in SCANNED.items():
-            copy(REPOSITORY / source, Path(folder) / target)
+        for name in SCANNED:
+            copy(REPOSITORY / name, Path(folder) / name)
         # Without --skip-download it asks a service for links to its documentation.
         done = run("checkov", "--directory", folder, "--config-file", str(CONFIGURATION), "--skip-download")
     if done.returncode:

@@ -74,7 +74,7 @@ def test_a_change_of_a_root_or_of_a_waiver_is_scanned(monkeypatch, tmp_path):
     digests = {check_scan.digest()}
     (tmp_path / "terraform" / "gke_tpu" / "mine.auto.tfvars").write_text("a")  # of a person, not of the repository
     assert {check_scan.digest()} == digests
-    for changed in ("terraform/gke_tpu/main.tf", "examples/github_actions/more.yml", "Dockerfile", ".checkov.yaml"):
+    for changed in ("terraform/gke_tpu/main.tf", ".github/workflows/more.yml", "Dockerfile", ".checkov.yaml"):
         (tmp_path / changed).write_text("changed")
         digests.add(check_scan.digest())
     assert len(digests) == 5

@@ -79,7 +79,7 @@ def test_the_health_check_fails_where_nobody_listens():
 def test_a_release_builds_every_image_with_its_contents_and_origin_and_scans_it():
     import yaml
 
-    release = yaml.safe_load((ROOT / "examples" / "github_actions" / "release.yml").read_text())["jobs"]["image"]
+    release = yaml.safe_load((ROOT / ".github" / "workflows" / "release.yml").read_text())["jobs"]["image"]
     accelerators = re.search(r"one of (cpu, [\w, ]+)\.", DOCKERFILE)[1].split(", ")
     matrix = release["strategy"]["matrix"]
     assert sorted(matrix["accelerator"]) == sorted(accelerators)

@@ -52,7 +52,7 @@ def test_every_variable_of_an_example_is_a_setting():
 
 def test_every_variable_that_the_documents_and_the_build_set_is_a_setting():
     text = "\n".join(block for path in (ROOT / "docs").rglob("*.md") for block in FENCE.findall(path.read_text()))
-    text += (ROOT / "cloudbuild.yaml").read_text() + (ROOT / "examples" / "github_actions" / "smoke.yml").read_text()
+    text += (ROOT / "cloudbuild.yaml").read_text() + (ROOT / ".github" / "workflows" / "smoke.yml").read_text()
     names = {pair.split("=")[0] for group in GCLOUD_VARIABLES.findall(text) for pair in group.split(",")}
     names |= set(DOCKER_VARIABLES.findall(text))
     for settings in SETTINGS_FILE.findall(text):
