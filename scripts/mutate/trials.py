@@ -30,6 +30,7 @@ PYTEST_OPTIONS = (
     "-W", "ignore::pytest.PytestAssertRewriteWarning",
 )  # fmt: skip
 COPIED = ("service", "tests", "pyproject.toml")
+NUM_FIRST_FILES = 2  # of tests, whose collection the others wait for
 
 
 def import_libraries() -> None:
@@ -51,6 +52,7 @@ class Tree:
         self._root = folder / "tree"
         self._temporary = folder / "temporary"
         self._log = folder / "log"
+        self.failure = folder / "failure"  # the name of the test that failed in the last trial
         self._root.mkdir(parents=True)
         for path in Path().glob("[!.]*"):
             if path.name not in COPIED:
@@ -78,6 +80,7 @@ class Tree:
         """Fork a process that does something inside the tree, and return its id."""
         shutil.rmtree(self._temporary, ignore_errors=True)
         self._temporary.mkdir()
+        self.failure.unlink(missing_ok=True)
         pid = os.fork()
         if pid:
             return pid
@@ -115,15 +118,32 @@ def reap(pid: int, *, until: float) -> int | None:
     return os.waitstatus_to_exitcode(status)
 
 
-def run_tests(tests: Sequence[str]) -> int:
-    """Run tests in this order, until the first failure, and return pytest's exit status."""
-    files = sorted({test.partition("::")[0] for test in tests})
-    return int(pytest.main([*PYTEST_OPTIONS, "-x", *files], plugins=[_InOrder(tests)]))
+def run_tests(tests: Sequence[str], failure: Path) -> int:
+    """Run tests in this order, until the first failure, which goes to a file by name; return pytest's exit status.
+
+    The files of the first tests are collected and run before any other file is: most trials end there.
+    """
+    files = list(dict.fromkeys(_file_of(test) for test in tests))
+    for part in (files[:NUM_FIRST_FILES], files[NUM_FIRST_FILES:]):
+        of_part = [test for test in tests if _file_of(test) in part]
+        status = int(pytest.main([*PYTEST_OPTIONS, "-x", *part], plugins=[_InOrder(of_part, failure)])) if part else 0
+        if status:
+            return status
+    return 0
+
+
+def _file_of(test: str) -> str:
+    return test.partition("::")[0]
 
 
 class _InOrder:
-    def __init__(self, tests: Iterable[str]) -> None:
+    def __init__(self, tests: Iterable[str], failure: Path) -> None:
         self._order = {test: number for number, test in enumerate(tests)}
+        self._failure = failure
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        if report.failed:
+            self._failure.write_text(report.nodeid)
 
     @pytest.hookimpl(trylast=True)
     def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:

@@ -130,7 +130,7 @@ class _Answer:
         sampling = self._chat.streams.sampling
         effort = None if body.reasoning is None else body.reasoning.effort
         text_format = None if body.text is None else body.text.format
-        choice = body.tool_choice or "auto"
+        choice = "auto" if body.tool_choice is None else body.tool_choice.as_stated()
         stated = {
             name: getattr(body, name)
             for name in (
@@ -162,7 +162,7 @@ class _Answer:
             "store": False,
             "temperature": sampling.temperature,
             "text": {"format": _stated(text_format) if text_format else {"type": "text"}, "verbosity": "medium"},
-            "tool_choice": choice if isinstance(choice, str) else choice.model_dump(exclude_none=True),
+            "tool_choice": choice,
             "tools": [_stated(tool) for tool in body.tools],
             "top_logprobs": body.top_logprobs,
             "top_p": sampling.top_p,

@@ -219,3 +219,8 @@ async def test_ignoring_the_end_of_text_leaves_no_stop_token():
 
 async def test_the_tokenizer_of_these_tests_has_the_special_token_of_the_template():
     assert TOKENIZER.backend.token_to_id("<|turn|>") in tokens("<|turn|>user:hi")
+
+
+async def test_metadata_is_taken_and_changes_no_answer():
+    answers = [(await Service().chat(**fields)).json() for fields in ({}, {"metadata": {"key": "value"}})]
+    assert answers[0]["choices"] == answers[1]["choices"]

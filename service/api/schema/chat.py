@@ -12,7 +12,7 @@ from service.api.schema.generation import INT64_MAX, MAX_NAME_CHARS, REMEDIES, V
 from service.api.schema.metadata import Metadata
 from service.api.schema.structured import ResponseFormat
 from service.api.schema.template import TemplateFields
-from service.api.schema.tools import MAX_TOOLS, Tool, ToolChoice, as_tool_choice, check_tools
+from service.api.schema.tools import MAX_TOOLS, Tool, ToolChoice, ToolWord, as_tool_choice, check_tools
 from service.api.schema.wire import NeutralValues, WireObject
 from service.engine.limits import MAX_LOGPROBS
 from service.errors import InvalidParameter, MissingParameter
@@ -127,7 +127,7 @@ class ChatCompletionRequest(GenerationRequest, TemplateFields):
     tool_choice: (
         Annotated[
             ToolChoice,
-            BeforeValidator(as_tool_choice, json_schema_input_type=Literal["none", "auto", "required"] | ToolChoice),
+            BeforeValidator(as_tool_choice, json_schema_input_type=ToolWord | ToolChoice),
         ]
         | None
     ) = None  # None is `auto`
@@ -183,7 +183,7 @@ class ChatCompletionRequest(GenerationRequest, TemplateFields):
                 _check_same_thinking(message, f"messages[{index}]")
         if self.response_format is not None:
             self.response_format.check()
-            if self.has_grammar and self.structured_outputs is not None:
+            if self.response_format.type != "text" and self.structured_outputs is not None:
                 message = "'structured_outputs' contradicts 'response_format'; send one."
                 raise InvalidParameter(message, param="structured_outputs")
         if self.top_logprobs and not self.logprobs:

@@ -12,7 +12,7 @@ from service.api.schema.generation import INT64_MAX, MAX_NAME_CHARS
 from service.api.schema.metadata import Metadata
 from service.api.schema.response_input import InputItem, as_items, check_results, messages_of
 from service.api.schema.structured import NAME_PATTERN
-from service.api.schema.tools import MAX_TOOLS
+from service.api.schema.tools import MAX_TOOLS, ToolWord, as_tool_choice
 from service.api.schema.wire import NeutralValues, WireObject
 from service.engine.limits import MAX_LOGPROBS
 from service.errors import InvalidParameter, MissingParameter
@@ -59,12 +59,12 @@ class NamedTool(WireObject):
 
 
 class ChosenTool(WireObject):
-    """The function that must be called, or those that may be."""
+    """Whether tools may or must be called, and which."""
 
     nested: ClassVar[dict[str, type[WireObject]]] = {"tools": NamedTool}
     supported_types: ClassVar[tuple[str, ...]] = ("function", "allowed_tools")
 
-    type: Literal["function", "allowed_tools"]
+    type: ToolWord | Literal["function", "allowed_tools"]
     name: str | None = None
     mode: Literal["auto", "required"] | None = None
     tools: Annotated[list[NamedTool], Field(min_length=1, max_length=MAX_TOOLS, fail_fast=True)] | None = None
@@ -78,8 +78,14 @@ class ChosenTool(WireObject):
             if kind != self.type and is_stated:
                 raise InvalidParameter(f"'{param}' needs 'tool_choice.type' to be '{kind}'.", param=param)
 
-    def as_in_chats(self) -> dict[str, Any]:
+    def as_stated(self) -> str | dict[str, Any]:
+        """Return the choice as the client stated it."""
+        return self.model_dump(exclude_none=True) if self.type in self.supported_types else self.type
+
+    def as_in_chats(self) -> str | dict[str, Any]:
         """Return the choice as a chat states it."""
+        if self.type not in self.supported_types:
+            return self.type
         if self.type == "function":
             return {"type": "function", "function": {"name": self.name}}
         tools = [{"type": "function", "function": {"name": tool.name}} for tool in self.tools or ()]
@@ -119,6 +125,9 @@ class ResponseStreamOptions(WireObject):
     neutral_values: ClassVar[NeutralValues] = {"include_obfuscation": (False,)}
 
 
+Items = Annotated[list[InputItem], Field(min_length=1, fail_fast=True)]
+
+
 class ResponsesRequest(WireObject):
     """The body of POST /v1/responses."""
 
@@ -138,11 +147,7 @@ class ResponsesRequest(WireObject):
     }
 
     model: str = Field(max_length=MAX_NAME_CHARS)
-    input: Annotated[
-        list[InputItem],
-        Field(min_length=1, fail_fast=True),
-        BeforeValidator(as_items, json_schema_input_type=str | list[InputItem]),
-    ]
+    input: Annotated[Items, BeforeValidator(as_items, json_schema_input_type=str | Items)]
     instructions: str | None = None
     max_output_tokens: int | None = Field(default=None, ge=1, le=INT64_MAX)
     temperature: float | None = Field(default=None, ge=0, le=2)
@@ -154,7 +159,9 @@ class ResponsesRequest(WireObject):
     text: TextConfig | None = None
     reasoning: ReasoningConfig | None = None
     tools: Annotated[list[FunctionTool], Field(max_length=MAX_TOOLS, fail_fast=True)] = Field(default_factory=list)
-    tool_choice: Literal["none", "auto", "required"] | ChosenTool | None = None  # None is `auto`
+    tool_choice: (
+        Annotated[ChosenTool, BeforeValidator(as_tool_choice, json_schema_input_type=ToolWord | ChosenTool)] | None
+    ) = None  # None is `auto`
     parallel_tool_calls: bool = True
     stream: bool = False
     stream_options: ResponseStreamOptions | None = None
@@ -174,7 +181,7 @@ class ResponsesRequest(WireObject):
         for index, item in enumerate(self.input):
             item.check(f"input[{index}]")
         check_results(self.input)
-        if isinstance(self.tool_choice, ChosenTool):
+        if self.tool_choice is not None:
             self.tool_choice.check()
         if self.text is not None and self.text.format is not None:
             _check_format(self.text.format)
@@ -201,7 +208,7 @@ class ResponsesRequest(WireObject):
                 {"type": "function", "function": tool.model_dump(exclude={"type"}, exclude_none=True)}
                 for tool in self.tools
             ],
-            "tool_choice": self._tool_choice(),
+            "tool_choice": None if self.tool_choice is None else self.tool_choice.as_in_chats(),
             "parallel_tool_calls": self.parallel_tool_calls,
             "safety_identifier": self.safety_identifier,
             "user": self.user,
@@ -214,11 +221,6 @@ class ResponsesRequest(WireObject):
         stated = self.text.format.model_dump(by_alias=True, exclude={"type"}, exclude_none=True)
         kind = self.text.format.type
         return {"type": kind, "json_schema": stated} if kind == "json_schema" else {"type": kind}
-
-    def _tool_choice(self) -> Any:
-        if isinstance(self.tool_choice, ChosenTool):
-            return self.tool_choice.as_in_chats()
-        return self.tool_choice
 
 
 def _check_format(text_format: TextFormat) -> None:

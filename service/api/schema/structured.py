@@ -6,7 +6,7 @@ https://docs.vllm.ai/en/latest/features/structured_outputs.html
 
 from typing import Annotated, Any, ClassVar, Literal
 
-from pydantic import Field
+from pydantic import Field, PlainValidator
 from pydantic_core import from_json
 
 from service.api.schema.wire import NeutralValues, WireObject
@@ -56,6 +56,13 @@ class ResponseFormat(WireObject):
         return definition.of_schema(ANY_OBJECT, "response_format") if self.type == "json_object" else None
 
 
+def _schema_or_text(value: Any) -> dict[str, Any] | str:
+    if not isinstance(value, dict | str):
+        param = "structured_outputs.json"
+        raise InvalidParameter(f"Invalid '{param}': it must be a JSON schema, or the text of one.", param=param)
+    return value
+
+
 class StructuredOutputs(WireObject):
     """A grammar of the answer in one of five notations."""
 
@@ -67,7 +74,10 @@ class StructuredOutputs(WireObject):
         "whitespace_pattern": (),
     }
 
-    json_: dict[str, Any] | str | None = Field(default=None, alias="json")  # a schema, or its JSON text
+    json_: Annotated[  # a schema, or its JSON text
+        dict[str, Any] | str | None,
+        PlainValidator(_schema_or_text, json_schema_input_type=dict[str, Any] | str),
+    ] = Field(default=None, alias="json")
     regex: Annotated[str, Field(min_length=1)] | None = None
     choice: list[str] | None = None
     grammar: str | None = None  # in Lark's syntax, or in llama.cpp's

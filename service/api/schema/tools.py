@@ -13,6 +13,7 @@ from service.api.schema.wire import WireObject
 from service.errors import InvalidParameter, MissingParameter, UnsupportedParameter
 
 MAX_TOOLS = 128  # OpenAI's
+ToolWord = Literal["none", "auto", "required"]
 NO_PARAMETERS: dict[str, Any] = {"type": "object", "properties": {}}
 
 

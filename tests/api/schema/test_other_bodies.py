@@ -46,23 +46,10 @@ def test_objects_where_none_belong_are_counted_before_they_are_looked_at():
     assert caught.value.param == "stop"
 
 
-@pytest.mark.parametrize(("kind", "field"), [(RerankRequest, "documents"), (ScoreRequest, "text_2")])
-def test_texts_to_score_are_taken_up_to_their_number(kind, field):
-    assert len(getattr(check(kind, **{field: ["a"] * 2048}), field)) == 2048
-    assert refused_param(kind, **{field: ["a"] * 2049}) == field
-    assert refused_param(kind, **{field: []}) == field
-
-
 def test_one_first_text_belongs_to_every_second_one():
     assert check(ScoreRequest).pairs == [("cat", "a"), ("cat", "b")]
     assert check(ScoreRequest, text_1=["c", "d"]).pairs == [("c", "a"), ("d", "b")]
     assert refused_param(ScoreRequest, text_1=["c", "d", "e"]) == "text_1"
-
-
-@pytest.mark.parametrize("kind", [PoolingRequest, RerankRequest, ScoreRequest])
-def test_texts_are_cut_to_a_length_or_the_models_maximum_and_never_to_nothing(kind):
-    assert [check(kind, truncate_prompt_tokens=length).truncate_prompt_tokens for length in (-1, 1)] == [-1, 1]
-    assert [refused_param(kind, truncate_prompt_tokens=length) for length in (-2, 0)] == ["truncate_prompt_tokens"] * 2
 
 
 @pytest.mark.parametrize("task", [None, "token_embed", "token_classify", "classify"])

@@ -92,10 +92,6 @@ def test_any_other_stop_is_refused(stop, param):
     assert refusal(CompletionRequest, TEXT | {"stop": stop}).param == param
 
 
-def test_stream_options_need_a_stream():
-    assert refusal(CompletionRequest, TEXT | {"stream_options": {"include_usage": True}}).param == "stream_options"
-
-
 @pytest.mark.parametrize(
     ("options", "param"),
     [
@@ -107,12 +103,6 @@ def test_stream_options_need_a_stream():
 )
 def test_a_broken_stream_option_is_named_by_its_path(options, param):
     assert refusal(CompletionRequest, TEXT | {"stream": True, "stream_options": options}).param == param
-
-
-def test_two_limits_must_agree():
-    limits = {"max_tokens": 5, "max_completion_tokens": 5}
-    assert parse(ChatCompletionRequest, json.dumps(CHAT | limits).encode()).requested_max_tokens[0] == 5
-    assert refusal(ChatCompletionRequest, CHAT | limits | {"max_tokens": 6}).param == "max_tokens"
 
 
 @pytest.mark.parametrize(
@@ -151,22 +141,3 @@ def test_only_text_is_read_and_nothing_is_fetched(part):
     error = refusal(ChatCompletionRequest, CHAT | {"messages": [{"role": "user", "content": content}]})
     assert isinstance(error, InvalidParameter)
     assert error.param == "messages[0].content[1].type"
-
-
-@pytest.mark.parametrize(
-    ("metadata", "param"),
-    [
-        ({f"key{i}": "value" for i in range(17)}, "metadata"),
-        ({"k" * 65: "value"}, f"metadata.{'k' * 64}"),
-        ({"key": "v" * 513}, "metadata.key"),
-        ({"key": 5}, "metadata.key"),
-        ([], "metadata"),
-    ],
-)
-def test_metadata_is_pairs_of_short_strings(metadata, param):
-    body = {"model": "m", "messages": [{"role": "user", "content": "hi"}]}
-    full = {f"key{i:061}": "v" * 512 for i in range(16)}
-    assert parse(ChatCompletionRequest, json.dumps(body | {"metadata": full}).encode()).metadata == full
-    with pytest.raises(InvalidParameter) as caught:
-        parse(ChatCompletionRequest, json.dumps(body | {"metadata": metadata}).encode())
-    assert caught.value.param.startswith(param)

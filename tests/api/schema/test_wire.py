@@ -21,7 +21,6 @@ from service.errors import (
 CHAT = {"model": "m", "messages": [{"role": "user", "content": "hi"}]}
 TEXT = {"model": "m", "prompt": "hi"}
 KINDS = {ChatCompletionRequest: CHAT, CompletionRequest: TEXT}
-FIELDS = [(kind, field) for kind in KINDS for field in sorted(kind.neutral_values)]
 
 
 def check(kind, **fields):
@@ -37,16 +36,6 @@ def test_every_field_of_the_official_client_is_known(kind, params):
 @pytest.mark.parametrize("kind", KINDS)
 def test_no_field_is_both_served_and_refused(kind):
     assert not set(kind.model_fields) & set(kind.neutral_values)
-
-
-@pytest.mark.parametrize(("kind", "field"), FIELDS)
-def test_a_field_that_is_not_served_is_refused_by_name_unless_it_asks_for_nothing(kind, field):
-    for neutral in (None, *kind.neutral_values[field]):
-        check(kind, **{field: neutral})
-    for value in ("something", 10**9, [1], {"a": 1}):
-        with pytest.raises(UnsupportedParameter) as caught:
-            check(kind, **{field: value})
-        assert (caught.value.param, caught.value.code) == (field, "unsupported_parameter")
 
 
 @pytest.mark.parametrize(
@@ -88,68 +77,6 @@ def test_a_message_may_be_marked_as_text_like_its_parts():
     with pytest.raises(UnsupportedParameter) as caught:
         check(ChatCompletionRequest, messages=[{"role": "user", "content": "hi", "type": "image_url"}])
     assert caught.value.param == "messages[0].type"
-
-
-# What clients of OpenAI and vLLM send when they ask for nothing, and a value of the same type that asks for something.
-NEUTRAL_OF_BOTH = {
-    "detokenize": (True, False),
-    "length_penalty": (1.0, 0.5),
-    "logits_processors": ([], ["a"]),
-    "use_beam_search": (False, True),
-    "vllm_xargs": ({}, {"a": 1}),
-}
-NEUTRAL = {
-    ChatCompletionRequest: NEUTRAL_OF_BOTH
-    | {
-        "add_special_tokens": (False, True),
-        "documents": ([], [{}]),
-        "echo": (False, True),
-        "function_call": ("none", "auto"),
-        "functions": ([], [{}]),
-        "include_reasoning": (True, False),
-        "modalities": (["text"], ["text", "audio"]),
-        "prompt_cache_retention": ("in_memory", "24h"),
-        "service_tier": ("auto", "flex"),
-        "store": (False, True),
-        "verbosity": ("medium", "low"),
-    },
-    CompletionRequest: NEUTRAL_OF_BOTH
-    | {
-        "add_special_tokens": (True, False),
-        "response_format": ({"type": "text"}, {"type": "json_object"}),
-    },
-}
-NEVER_NEUTRAL_OF_BOTH = {
-    "guided_choice", "guided_decoding_backend", "guided_grammar", "guided_json", "guided_regex",
-    "guided_whitespace_pattern", "kv_transfer_params", "request_id",
-}  # fmt: skip
-NEVER_NEUTRAL = {
-    ChatCompletionRequest: NEVER_NEUTRAL_OF_BOTH
-    | {
-        "audio", "chat_template", "mm_processor_kwargs", "moderation", "prediction", "prompt_cache_options",
-        "web_search_options",
-    },
-    CompletionRequest: NEVER_NEUTRAL_OF_BOTH | {"prompt_embeds"},
-}  # fmt: skip
-
-
-@pytest.mark.parametrize("kind", KINDS)
-def test_the_fields_that_are_refused_are_those_of_openai_and_vllm(kind):
-    assert set(kind.neutral_values) == NEUTRAL[kind].keys() | NEVER_NEUTRAL[kind]
-
-
-@pytest.mark.parametrize(("kind", "field"), [(kind, field) for kind in KINDS for field in sorted(NEUTRAL[kind])])
-def test_a_clients_default_is_taken_and_its_opposite_refused(kind, field):
-    default, opposite = NEUTRAL[kind][field]
-    assert field not in check(kind, **{field: default}).model_dump()
-    with pytest.raises(UnsupportedParameter) as caught:
-        check(kind, **{field: opposite})
-    assert caught.value.param == field
-
-
-@pytest.mark.parametrize(("field", "value"), [("service_tier", "default"), ("prompt_cache_retention", "in-memory")])
-def test_a_field_may_have_two_values_that_ask_for_nothing(field, value):
-    check(ChatCompletionRequest, **{field: value})
 
 
 def test_a_length_penalty_of_one_is_neutral_as_either_kind_of_number():

@@ -1,0 +1,182 @@
+"""The fields of the objects inside requests: messages, items, tools, choices among them, and formats."""
+
+from dataclasses import replace
+
+from service.api.schema import chat, response_input, responses, structured, tools
+from tests.api.schema.values import (
+    ANYTHING,
+    FLAG,
+    NAME,
+    OBJECT,
+    REQUIRED,
+    Field,
+    Values,
+    choice,
+    field,
+    list_of,
+    nested,
+    text,
+)
+
+MESSAGE = {"role": "user", "content": "hi"}
+SCHEMA = {"name": "s", "schema": {"type": "object"}}
+NAMED = {"type": "function", "name": "f"}
+
+
+def tool(index=0):
+    return {"type": "function", "function": {"name": f"f{index}"}}
+
+
+def flat_tool(index=0):
+    return {"type": "function", "name": f"f{index}"}
+
+
+def parts(kind):
+    items = list_of(lambda index: {"type": kind, "text": "a"}, 7)
+    return replace(
+        items,
+        taken=("a", *items.taken),
+        reads=lambda value: [{"type": kind, "text": value}] if isinstance(value, str) else value,
+    )
+
+
+FUNCTION = {
+    "name": field(REQUIRED, NAME),
+    "description": field(None, text()),
+    "parameters": field(None, OBJECT),
+    "strict": field(False, FLAG),
+}
+IS_FUNCTION = field(REQUIRED, choice("function"))
+
+# Of each kind of object its least one, and its fields.
+PARTS: dict[type, tuple[dict[str, object], dict[str, Field]]] = {
+    chat.Message: (
+        {"role": "user"},
+        {
+            "role": field(REQUIRED, choice("system", "developer", "user", "assistant", "tool")),
+            "content": field(None, parts("text")),
+            "name": field(None, text()),
+            "tool_calls": field(
+                None,
+                list_of(lambda index: {"id": "a", "type": "function", "function": {"name": "f", "arguments": ""}}, 7),
+            ),
+            "tool_call_id": field(None, text()),
+            "reasoning_content": field(None, text()),
+            "reasoning": field(None, text()),
+            "parsed": field(None, ANYTHING),
+        },
+    ),
+    chat.TextPart: (
+        {"type": "text", "text": "a"},
+        {"type": field(REQUIRED, choice("text")), "text": field(REQUIRED, text())},
+    ),
+    chat.ToolCall: (
+        {"id": "a", "type": "function", "function": {"name": "f", "arguments": ""}},
+        {
+            "id": field(REQUIRED, text()),
+            "type": IS_FUNCTION,
+            "function": field(REQUIRED, nested({"name": "f", "arguments": ""})),
+        },
+    ),
+    chat.FunctionCall: (
+        {"name": "f", "arguments": ""},
+        {
+            "name": field(REQUIRED, text()),
+            "arguments": field(REQUIRED, text()),
+            "parsed_arguments": field(None, ANYTHING),
+        },
+    ),
+    tools.Tool: (tool(), {"type": IS_FUNCTION, "function": field(REQUIRED, nested({"name": "f"}))}),
+    tools.FunctionDefinition: ({"name": "f"}, FUNCTION),
+    tools.NamedFunction: ({"name": "f"}, {"name": field(REQUIRED, text())}),
+    tools.AllowedTool: (tool(), {"type": IS_FUNCTION, "function": field(REQUIRED, nested({"name": "f"}))}),
+    tools.AllowedTools: (
+        {"mode": "auto", "tools": [tool()]},
+        {
+            "mode": field(REQUIRED, choice("auto", "required")),
+            "tools": field(REQUIRED, list_of(tool, 7, longest=128, shortest=1)),
+        },
+    ),
+    tools.ToolChoice: (
+        {"type": "auto"},
+        {
+            "type": field(REQUIRED, choice("none", "auto", "required", "function", "allowed_tools")),
+            "function": field(None, nested({"name": "f"})),
+            "allowed_tools": field(None, nested({"mode": "auto", "tools": [tool()]})),
+        },
+    ),
+    structured.ResponseFormat: (
+        {"type": "text"},
+        {
+            "type": field(REQUIRED, choice("text", "json_object", "json_schema")),
+            "json_schema": field(None, nested(SCHEMA)),
+        },
+    ),
+    structured.JsonSchemaFormat: (
+        SCHEMA,
+        {
+            "name": field(REQUIRED, NAME),
+            "description": field(None, text()),
+            "schema": field(REQUIRED, OBJECT),
+            "strict": field(False, FLAG),
+        },
+    ),
+    structured.StructuredOutputs: (
+        {},
+        {
+            "json": field(None, Values(({}, {"a": [1]}, "{}"), ())),
+            "regex": field(None, text(shortest=1)),
+            "choice": field(None, Values(([], ["a", "b"]), (["a", 7], "a", 7))),
+            "grammar": field(None, text()),
+            "json_object": field(None, Values((True,), (False, "true"))),
+        },
+    ),
+    response_input.InputItem: (
+        {},
+        {
+            "type": field("message", choice("message", "function_call", "function_call_output", "reasoning")),
+            "id": field(None, text()),
+            "status": field(None, choice("in_progress", "completed", "incomplete")),
+            "phase": field(None, choice("commentary", "final_answer")),
+            "role": field(None, choice("system", "developer", "user", "assistant")),
+            "content": field(None, parts("input_text")),
+            "call_id": field(None, text()),
+            "name": field(None, text()),
+            "arguments": field(None, text()),
+            "parsed_arguments": field(None, ANYTHING),
+            "output": field(None, parts("input_text")),
+        },
+    ),
+    response_input.InputPart: (
+        {"type": "input_text", "text": "a"},
+        {
+            "type": field(REQUIRED, choice("input_text", "output_text", "reasoning_text")),
+            "text": field(REQUIRED, text()),
+            "parsed": field(None, ANYTHING),
+        },
+    ),
+    responses.FunctionTool: (NAMED, {"type": IS_FUNCTION} | FUNCTION),
+    responses.NamedTool: (NAMED, {"type": IS_FUNCTION, "name": field(REQUIRED, text())}),
+    responses.ChosenTool: (
+        NAMED,
+        {
+            "type": field(REQUIRED, choice("function", "allowed_tools")),
+            "name": field(None, text()),
+            "mode": field(None, choice("auto", "required")),
+            "tools": field(None, list_of(flat_tool, 7, longest=128, shortest=1)),
+        },
+    ),
+    responses.TextConfig: ({}, {"format": field(None, nested({"type": "text"}))}),
+    responses.TextFormat: (
+        {"type": "text"},
+        {
+            "type": field(REQUIRED, choice("text", "json_object", "json_schema")),
+            "name": field(None, NAME),
+            "description": field(None, text()),
+            "schema": field(None, OBJECT),
+            "strict": field(False, FLAG),
+        },
+    ),
+    responses.ReasoningConfig: ({}, {"effort": field(None, text())}),
+    responses.ResponseStreamOptions: ({}, {}),
+}
