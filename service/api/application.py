@@ -1,5 +1,6 @@
 """The ASGI application: routes, error handlers and middleware; the engine and the start are known by Protocols only."""
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from fastapi import FastAPI, Request
@@ -17,6 +18,7 @@ from service.api.http.receive import Accepted, BodyLimit
 from service.api.http.request_queue import Caps, RequestQueue
 from service.api.openapi.route import Documents
 from service.api.routes import Routes
+from service.api.work.text_threads import TextThreads
 from service.errors import EngineError, MethodNotAllowed, RequestError, UnknownRoute
 from service.observability.metrics import Metrics
 
@@ -43,6 +45,7 @@ def create_api(
     tracer: "Tracer | None" = None,
     batches: "Batches | None" = None,
     max_file_bytes: int = 0,
+    yield_to_steps: Callable[[], None] = lambda: None,
 ) -> FastAPI:
     """Return the ASGI app; it can answer, with 503, before the model is loaded.
 
@@ -59,6 +62,7 @@ def create_api(
         tracer: gets the spans of each request; None for no traces.
         batches: the uploaded files and batches; None for no such routes.
         max_file_bytes: a larger file is refused.
+        yield_to_steps: lowers the priority of a thread that works on a long text.
     """
     # FastAPI's own pages fetch scripts from elsewhere, and its document would lack the bodies.
     app = FastAPI(title="Levserve", openapi_url=None, docs_url=None, redoc_url=None, redirect_slashes=False)
@@ -70,25 +74,27 @@ def create_api(
         request_timeout_s=request_timeout_s,
         default_max_tokens=default_max_tokens,
         default_temperature=default_temperature,
+        text_threads=TextThreads(yield_to_steps),
     )
     app.state.batches = batches
     app.state.routes = Routes(app, has_batches=batches is not None)
     app.state.documents = Documents()
-    app.add_exception_handler(RequestError, _answer_error)
-    app.add_exception_handler(EngineError, _answer_error)
-    app.add_exception_handler(HTTPException, _answer_routing_error)
+    _handle_errors(app)
     # The last one added is the outermost.
     upload = Accepted(max_file_bytes + FORM_BYTES, request_timeout_s, "multipart/form-data")
-    app.add_middleware(
-        BodyLimit,
-        accepted=Accepted(max_body_bytes, body_timeout_s),
-        uploads={} if batches is None else {UPLOADS: upload},
-    )
+    uploads = {} if batches is None else {UPLOADS: upload}
+    app.add_middleware(BodyLimit, accepted=Accepted(max_body_bytes, body_timeout_s), uploads=uploads)
     app.add_middleware(Places, queue=queue, max_body_bytes=max_body_bytes, uploads={UPLOADS})
     app.add_middleware(ReleaseModels)
     app.add_middleware(KeyCheck, keys=keys)
     app.add_middleware(AccessLog, metrics=metrics, tracer=tracer)
     return app
+
+
+def _handle_errors(app: FastAPI) -> None:
+    app.add_exception_handler(RequestError, _answer_error)
+    app.add_exception_handler(EngineError, _answer_error)
+    app.add_exception_handler(HTTPException, _answer_routing_error)
 
 
 async def _answer_error(request: Request, error: Exception) -> JSONResponse:

@@ -80,7 +80,7 @@ class StartedChat(NamedTuple):
 
 async def start_chat(context: RequestContext, body: ChatCompletionRequest, *, prefix: str) -> StartedChat:
     """Render a chat and submit its sequences; raises what `submit` raises, and for a request that is at fault."""
-    text, prompt_ids = await context.run_in_thread(lambda: _prompt(body, context.model))
+    text, prompt_ids = await _prompt(context, body)
     use = tool_use(body, context.model) if body.may_call_tools else None
     is_held = body.has_grammar or (use is not None and use.is_required)
     thinking = chat_thinking(text, body, context.model, is_held=is_held) if context.model.has_thinking else None
@@ -186,12 +186,28 @@ def render(messages: Sequence[Message], model: ServedModel, tools: Sequence[Tool
     )
 
 
-def _prompt(body: ChatCompletionRequest, model: ServedModel) -> tuple[str, list[int]]:
-    text = render(body.messages, model, body.tools if body.may_call_tools else (), body)
+async def _prompt(context: RequestContext, body: ChatCompletionRequest) -> tuple[str, list[int]]:
+    """Return a chat's prompt and its token ids."""
+    if context.has_long_body:  # whose rendering holds the interpreter, and whose tokenizing does not
+        text = await context.run_in_turn(lambda: _text(body, context.model))
+        return text, await context.run_in_thread(lambda: _token_ids(text, body, context.model))
+
+    def prompt() -> tuple[str, list[int]]:
+        text = _text(body, context.model)
+        return text, _token_ids(text, body, context.model)
+
+    return await context.run_in_thread(prompt)
+
+
+def _text(body: ChatCompletionRequest, model: ServedModel) -> str:
+    return render(body.messages, model, body.tools if body.may_call_tools else (), body)
+
+
+def _token_ids(text: str, body: ChatCompletionRequest, model: ServedModel) -> list[int]:
     # The template has written the special tokens already.
     limit_tokens = None if body.truncate_prompt_tokens else model.max_model_len
     prompt_ids = model.tokenizer.encode(text, add_special_tokens=False, param="messages", limit_tokens=limit_tokens)
-    return text, body.truncated(prompt_ids)
+    return body.truncated(prompt_ids)
 
 
 def _head(streams: TextStreams, body: ChatCompletionRequest, kind: str) -> dict[str, Any]:

@@ -44,7 +44,10 @@ async def create_completion(
     context = await arrived.generating(body.model)
     infill = _infill(body, context.model)
     if sum(len(prompt or "") for prompt in (*body.prompt, body.suffix)) > SHORT_PROMPT_CHARS:
-        prompts = await context.run_in_thread(lambda: _encode_all(body, context.model, infill))
+        # Checking ids holds the interpreter, and tokenizing does not.
+        has_ids = not isinstance(body.prompt[0], str)
+        run = context.run_in_turn if has_ids else context.run_in_thread
+        prompts = await run(lambda: _encode_all(body, context.model, infill))
     else:
         prompts = _encode_all(body, context.model, infill)
     streams = submit(

@@ -4,29 +4,25 @@ The engine is a Protocol, so that the API can be tested without a device.
 """
 
 import asyncio
-import contextlib
-import math
 import time
 from collections.abc import AsyncIterator, Callable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Protocol, override, runtime_checkable
 
-import anyio
-import anyio.to_thread
 from fastapi import Request as HttpRequest
 from starlette.types import Receive
 
 from service.api.held import HELD, Held, Models
-from service.api.http.admission import PLACE
 from service.api.http.auth import API_KEY, CACHE_SALT
 from service.api.http.background import BACKGROUND, Background
 from service.api.http.client_task import ARRIVED_S, TASK
 from service.api.http.keys import ApiKey
 from service.api.http.probes import Readiness
-from service.api.http.receive import Deadline, Parsing, cancel_on_disconnect
-from service.api.http.request_queue import Place, RequestQueue
+from service.api.http.receive import Deadline, cancel_on_disconnect
+from service.api.http.request_queue import PLACE, Place, RequestQueue
 from service.api.served import Served, ServedEncoder
+from service.api.work.text_threads import TextThreads
 from service.engine.request import Request, TokenEvent
 from service.errors import QueueTimeout, WrongKindOfModel
 from service.observability.clock import Clock, QueueDeadline
@@ -36,9 +32,6 @@ from service.text.grammar.compiler import GrammarCompiler
 
 if TYPE_CHECKING:
     from service.text.chat_template import ChatTemplate
-
-# Threads that tokenize and render; each may occupy a core, which the device thread needs too.
-MAX_TEXT_THREADS = 4
 
 
 @runtime_checkable
@@ -121,9 +114,7 @@ class ApiContext:
     default_max_tokens: int | None
     default_temperature: float | None
     queue: RequestQueue
-    parsing: Parsing = field(default_factory=Parsing)
-    text_threads: anyio.CapacityLimiter = field(default_factory=lambda: anyio.CapacityLimiter(MAX_TEXT_THREADS))
-    any_threads: anyio.CapacityLimiter = field(default_factory=lambda: anyio.CapacityLimiter(math.inf))
+    text_threads: TextThreads = field(default_factory=TextThreads)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -203,34 +194,24 @@ class AnyContext(Arrival):
             raise QueueTimeout(limit_s, retry_after_s=queue.retry_after_s())
         return QueueDeadline(end_s, limit_s)
 
+    @property
+    def has_long_body(self) -> bool:
+        """Whether the work for the request, besides its steps, must leave time to others."""
+        return self.place is not None and self.place.is_long
+
     async def run_in_thread[T](self, work: Callable[[], T]) -> T:
         """Run work that may take long, such as tokenizing, without blocking the event loop.
 
         Raises:
             DeadlineExceeded: the request's time is over; the thread ends by its own limits.
         """
-        return await self.deadline.within(self._run_in_thread(work))
+        return await self.deadline.within(self.api.text_threads.run(work, is_long=self.has_long_body))
 
-    async def _run_in_thread[T](self, work: Callable[[], T]) -> T:
-        """Run work in a thread that counts until it ends, and not until nothing awaits it any more."""
-        thread, limiter, loop = object(), self.api.text_threads, asyncio.get_running_loop()
-        await limiter.acquire_on_behalf_of(thread)
-        unclaimed = [work]  # `pop` is atomic: either the thread begins, or a cancellation was before it
-
-        def run() -> T:
-            claimed = unclaimed.pop()
-            try:
-                return claimed()
-            finally:
-                loop.call_soon_threadsafe(limiter.release_on_behalf_of, thread)
-
-        try:
-            return await anyio.to_thread.run_sync(run, abandon_on_cancel=True, limiter=self.api.any_threads)
-        except asyncio.CancelledError:
-            with contextlib.suppress(IndexError):
-                unclaimed.pop()
-                limiter.release_on_behalf_of(thread)
-            raise
+    async def run_in_turn[T](self, work: Callable[[], T]) -> T:
+        """Run work that holds the interpreter, such as rendering, as `run_in_thread`; other long bodies wait for it."""
+        if self.has_long_body:
+            return await self.deadline.within(self.api.queue.long_work.go_on(work))
+        return await self.run_in_thread(work)
 
 
 @dataclass(frozen=True, kw_only=True)

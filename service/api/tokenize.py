@@ -8,6 +8,7 @@ from typing import Annotated
 
 from fastapi import APIRouter, Depends, Request
 from fastapi.responses import JSONResponse, Response
+from pydantic_core import to_json
 
 from service.api.chat import render
 from service.api.dependencies import Arrival, ServedModel, arrival, generating
@@ -73,9 +74,9 @@ def _tokens(body: TokenizeRequest, model: Served) -> Response:
     token_ids = _token_ids(body, model)
     name_of = model.tokenizer.backend.id_to_token
     names = [name_of(token_id) for token_id in token_ids] if body.return_token_strs else None
-    return JSONResponse(
-        {"count": len(token_ids), "max_model_len": model.max_model_len, "tokens": token_ids, "token_strs": names}
-    )
+    answer = {"count": len(token_ids), "max_model_len": model.max_model_len, "tokens": token_ids, "token_strs": names}
+    # A tenth of the time of Python's own, which holds the interpreter too.
+    return Response(to_json(answer), media_type="application/json")
 
 
 def _text(body: DetokenizeRequest, model: Served) -> Response:

@@ -24,7 +24,7 @@
     │   ├── UnsupportedMediaType       415
     │   ├── ClientDisconnected         499
     │   ├── Overloaded                 429 (running, limit, retry_after_s)
-    │   │   └── QueueFull, QueuedTokensFull, BodyBytesFull
+    │   │   └── QueueFull, QueuedTokensFull, BodyBytesFull, LongBodiesFull
     │   ├── QueueTimeout               503 (limit_s)
     │   ├── TooManyConnections         503 (limit)
     │   ├── NotReady                   503 (retry_after_s)
@@ -99,7 +99,14 @@ from service.errors.http import (
     UnsupportedMediaType,
 )
 from service.errors.models import AmbiguousModel, ModelLoadFailed, ModelNotLoaded, UnknownModel, WrongKindOfModel
-from service.errors.overload import BodyBytesFull, Overloaded, QueuedTokensFull, QueueFull, QueueTimeout
+from service.errors.overload import (
+    BodyBytesFull,
+    LongBodiesFull,
+    Overloaded,
+    QueuedTokensFull,
+    QueueFull,
+    QueueTimeout,
+)
 from service.errors.request import (
     ConstraintError,
     ContextLengthExceeded,
@@ -153,6 +160,7 @@ __all__ = [
     "HostileName",
     "InvalidApiKey",
     "InvalidParameter",
+    "LongBodiesFull",
     "MalformedCheckpoint",
     "MalformedRequest",
     "MethodNotAllowed",

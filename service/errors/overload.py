@@ -48,6 +48,15 @@ class BodyBytesFull(Overloaded):
         return "bytes of open request bodies"
 
 
+class LongBodiesFull(Overloaded):
+    """The work on the long bodies of waiting requests takes all the time that it may take for a while."""
+
+    code = "long_bodies_full"
+
+    def _counted(self) -> str:
+        return "long request bodies"
+
+
 class QueueTimeout(RequestError):
     """The request waited longer than QUEUE_TIMEOUT for its first step."""
 

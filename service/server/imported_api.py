@@ -1,5 +1,6 @@
 """The API of a process, imported while its model loads, and the batches that run through it."""
 
+from functools import partial
 from typing import TYPE_CHECKING
 
 from starlette.types import ASGIApp
@@ -8,6 +9,7 @@ from service.api.http.keys import ApiKeys
 from service.observability.metrics import Metrics
 from service.settings import Settings
 from service.start.imports import quick_fastapi_import
+from service.start.niceness import LONG_TEXT_NICENESS, yield_to_steps
 
 if TYPE_CHECKING:
     from service.api.batch.batches import Batches
@@ -55,6 +57,7 @@ class ImportedApi:
             tracer=tracer_of(settings),
             batches=self._batches,
             max_file_bytes=settings.batch_file_bytes,
+            yield_to_steps=partial(yield_to_steps, LONG_TEXT_NICENESS),
         )
 
     def start_batches(self) -> None:

@@ -21,6 +21,9 @@ SWITCH = "LEVSERVE_IMPORT_TWEAKS"
 # Source: CPython, the default of sys.setswitchinterval.
 SWITCH_INTERVAL_S = 0.005
 START_SWITCH_INTERVAL_S = 0.0005
+# Objects made since the last collection, and collections of each generation until one of the next. Python's own numbers
+# make a request of many objects take twice as long, and hold up all threads for it.
+COLLECT_AFTER = (5000, 20, 20)
 
 
 class _Freeze:
@@ -87,6 +90,7 @@ def end_quick_imports() -> None:
         return
     sys.setswitchinterval(SWITCH_INTERVAL_S)
     _freeze()  # everything imported stays, so the collector need not look at it again
+    gc.set_threshold(*COLLECT_AFTER)
     gc.enable()
 
 

@@ -1,4 +1,4 @@
-"""The share of the processors that compiling and loading take while requests are answered."""
+"""The share of the processors that other work takes while requests are answered."""
 
 import contextlib
 import os
@@ -8,8 +8,10 @@ import threading
 # are all theirs while no request runs.
 # Source: setpriority(2): on Linux, niceness is a property of the thread.
 COMPILE_NICENESS = 15
+# Long prompts are tokenized in a tenth of busy processors.
+# Source: Linux, kernel/sched/core.c, sched_prio_to_weight: 110 at niceness 10, 335 at 5, 1024 at 0.
+LONG_TEXT_NICENESS = 10
 # The weights of one more model are waited for by requests, so they get a part of busy processors: a quarter.
-# Source: Linux, kernel/sched/core.c, sched_prio_to_weight: 335 at niceness 5, 1024 at 0.
 LOAD_NICENESS = 5
 
 

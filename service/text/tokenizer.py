@@ -37,6 +37,8 @@ class Tokenizer:
             backend.no_truncation()
         if backend.padding is not None:
             backend.no_padding()
+        # The first call starts the library's threads, which keep the priority of the thread that makes it.
+        backend.encode_batch_fast([""])
         self.special_tokens = dict(special_tokens or {})  # by transformers' name: {"bos_token": "<s>"}
         self.eos_ids = eos_ids
         self.defaults = defaults

@@ -10,11 +10,8 @@ from service.api.http.background import BACKGROUND
 from service.api.http.errors import respond
 from service.api.http.keys import NO_KEY
 from service.api.http.receive import METHODS_WITH_BODY
-from service.api.http.request_queue import RequestQueue
+from service.api.http.request_queue import PLACE, RequestQueue
 from service.errors import Overloaded
-
-# The scope's entry for the place of the request.
-PLACE = "levserve.place"
 
 
 class Places:

@@ -4,20 +4,19 @@ The body is bounded in size and time, the work in time.
 """
 
 import asyncio
-import time
 from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any
 
-import anyio
-import anyio.to_thread
 from fastapi import Request
 from starlette.datastructures import Headers
 from starlette.requests import ClientDisconnect
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from service.api.http.request_queue import PLACE
 from service.api.schema.wire import WireObject, parse
+from service.api.work.long_work import SHORT_BODY_BYTES, LongWork
 from service.errors import (
     BodyTooLarge,
     BodyTooSlow,
@@ -27,11 +26,6 @@ from service.errors import (
     UnsupportedMediaType,
 )
 
-# Parsing a shorter body takes less time than passing it to a thread, or little more.
-SHORT_BODY_BYTES = 32 * 1024
-# After a body has been parsed, the next one waits for so many times as long. Else a few clients with the largest bodies
-# would hold the interpreter all the time, since no thread can interrupt the parser.
-RESTS = 4.0
 METHODS_WITH_BODY = frozenset({"POST", "PUT", "PATCH"})
 MAX_LENGTH_DIGITS = 20
 
@@ -44,38 +38,15 @@ def json_body[T: WireObject](kind: type[T]) -> Callable[[Request], Awaitable[T]]
             content = await request.body()
         except ClientDisconnect:
             raise ClientDisconnected from None
-        if len(content) <= SHORT_BODY_BYTES:
+        is_long = len(content) > SHORT_BODY_BYTES
+        if (place := request.scope.get(PLACE)) is not None:
+            place.is_long = is_long  # a chunked body does not state its length
+        if not is_long:
             return parse(kind, content)
-        return await cancel_on_disconnect(request.receive, request.app.state.context.parsing.parse(kind, content))
+        long_work: LongWork = request.app.state.context.queue.long_work
+        return await cancel_on_disconnect(request.receive, long_work.begin(lambda: parse(kind, content)))
 
     return read_body
-
-
-class Parsing:
-    """Parses one long body at a time; belongs to the event loop."""
-
-    def __init__(self) -> None:
-        self.turn = anyio.CapacityLimiter(1)  # which the next body waits for
-        self._threads = anyio.CapacityLimiter(1)
-
-    async def parse[T: WireObject](self, kind: type[T], content: bytes) -> T:
-        """Return the checked object of a long body; raises as `wire.parse`."""
-        turn, loop = object(), asyncio.get_running_loop()
-        await self.turn.acquire_on_behalf_of(turn)
-        seconds = 0.0
-
-        def run() -> T:
-            nonlocal seconds
-            begin_s = time.thread_time()
-            try:
-                return parse(kind, content)
-            finally:
-                seconds = time.thread_time() - begin_s
-
-        try:
-            return await anyio.to_thread.run_sync(run, limiter=self._threads)
-        finally:
-            loop.call_later(RESTS * seconds, self.turn.release_on_behalf_of, turn)
 
 
 @dataclass(frozen=True)

@@ -11,13 +11,20 @@ from dataclasses import dataclass, field
 
 from service.api.http.keys import NO_KEY, ApiKey
 from service.api.http.shares import Shares
-from service.errors import BodyBytesFull, Overloaded, QueuedTokensFull, QueueFull
+from service.api.work.long_work import SHORT_BODY_BYTES, LongWork
+from service.errors import BodyBytesFull, LongBodiesFull, Overloaded, QueuedTokensFull, QueueFull
 from service.observability.clock import Clock
 
 MIN_RETRY_S, MAX_RETRY_S = 1, 60
 # A free slot takes a request with the next step. One that has waited so long lacks memory, and free slots do not count.
 STUCK_S = 1.0
+# Long bodies that come when the work on those before them will take longer are refused.
+MAX_LONG_WORK_S = 30.0
 NUM_MEASURED = 32  # departures, the latest ones
+
+
+# The scope's entry for the place of the request.
+PLACE = "levserve.place"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,6 +47,10 @@ class Place:
     body_bytes: int
     clocks: Sequence[Clock]  # of its sequences, once it has submitted them
     num_tokens: int = field(default=0, init=False)  # of its prompts, once they are known
+    is_long: bool = field(init=False)  # whether its body is worked on in turn with others
+
+    def __post_init__(self) -> None:
+        self.is_long = self.body_bytes > SHORT_BODY_BYTES
 
     @property
     def has_begun(self) -> bool:
@@ -74,6 +85,7 @@ class RequestQueue:
 
     def __init__(self, caps: Caps) -> None:
         self.caps = caps
+        self.long_work = LongWork(self.has_running)
         self._waiting: dict[Place, None] = {}  # in the order of arrival
         self._begun: set[Place] = set()
         self._num_running = 0
@@ -94,6 +106,8 @@ class RequestQueue:
         self._weights[key.name] = key.weight
         self._check(Overloaded, key.name, 1, self._num_open, caps.max_requests)
         self._check(BodyBytesFull, key.name, body_bytes, self._num_body_bytes, caps.max_open_body_bytes)
+        if body_bytes > SHORT_BODY_BYTES:
+            self._check_long(key.name)
         num_free, queued = self._queued()
         if caps.max_queue_size is not None:
             waiting = Counter(place.key for place in self._waiting)
@@ -129,11 +143,27 @@ class RequestQueue:
         self._num_expected = max(0, self._num_expected - 1)
         self._ends.add(1, time.perf_counter())
 
-    def retry_after_s(self, num_tokens: int = 0) -> int:
-        """Return when the last of the expected requests finds a place and so many tokens have begun; in seconds."""
+    def has_running(self) -> bool:
+        """Return whether a request has begun and not ended."""
+        self._sweep()
+        return bool(self._begun)
+
+    def retry_after_s(self, num_tokens: int = 0, num_long: int = 0) -> int:
+        """Return when the last of the expected requests finds a place; in seconds.
+
+        Args:
+            num_tokens: have begun by then.
+            num_long: bodies have been worked on by then.
+        """
         now_s = time.perf_counter()
         wait_s = max(self._ends.seconds_for(self._num_expected, now_s), self._tokens.seconds_for(num_tokens, now_s))
+        wait_s = max(wait_s, num_long * self.long_work.body_s)
         return min(MAX_RETRY_S, max(MIN_RETRY_S, math.ceil(wait_s)))
+
+    def _check_long(self, key: str) -> None:
+        if body_s := self.long_work.body_s:
+            held = Counter(place.key for place in self._waiting if place.is_long and not place.clocks)
+            self._check(LongBodiesFull, key, 1, held, max(1, int(MAX_LONG_WORK_S / body_s)))
 
     def _check_tokens(self, key: str, queued: Sequence[Place], num_more: int) -> None:
         if self.caps.max_queued_tokens is not None:
@@ -168,7 +198,8 @@ class RequestQueue:
             shares.fulfil(key)
             return
         self._num_expected += 1
-        retry_after_s = self.retry_after_s(missing if kind is QueuedTokensFull else 0)
+        num_tokens, num_long = (missing if kind is wanted else 0 for wanted in (QueuedTokensFull, LongBodiesFull))
+        retry_after_s = self.retry_after_s(num_tokens, num_long)
         shares.claim(key, amount, now_s + retry_after_s)
         raise kind(running=max(0, total - num_more), limit=limit, retry_after_s=retry_after_s)
 

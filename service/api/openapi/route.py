@@ -39,7 +39,7 @@ class Documents:
 
     async def _make(self, context: ApiContext, all_routers: AllRouters, *, needs_key: bool) -> bytes:
         make = partial(_document, await all_routers(), needs_key=needs_key)
-        return await to_thread.run_sync(make, limiter=context.text_threads)
+        return await to_thread.run_sync(make, limiter=context.text_threads.short)
 
 
 def _document(routers: Sequence[APIRouter], *, needs_key: bool) -> bytes:

@@ -5,6 +5,7 @@ parser keeps another; so a hostile body can only be refused.
 """
 
 from collections.abc import Iterator, Mapping
+from functools import cache
 from itertools import count, islice
 from typing import Any, ClassVar
 
@@ -99,7 +100,7 @@ def _without_neutral_fields(
     _count(numbers, 1, path)
     _check_type(kind, document.get("type"), path)
     kept: dict[str, Any] = {}
-    names = {field.alias or name for name, field in kind.model_fields.items()}
+    names = _field_names(kind)
     for name, value in document.items():
         neutral = kind.neutral_values.get(name)
         if neutral is None and name not in names:
@@ -109,6 +110,11 @@ def _without_neutral_fields(
         if neutral is None and value is not None:
             kept[name] = _nested(kind.nested.get(name), value, path + name, numbers)
     return kept
+
+
+@cache
+def _field_names(kind: type[WireObject]) -> frozenset[str]:
+    return frozenset(field.alias or name for name, field in kind.model_fields.items())
 
 
 def _count(numbers: Iterator[int], num_objects: int, path: str) -> None:

@@ -32,6 +32,7 @@ REFUSALS = [
     errors.QueueFull(running=1, limit=1),
     errors.QueuedTokensFull(running=1, limit=1),
     errors.BodyBytesFull(running=1, limit=1),
+    errors.LongBodiesFull(running=1, limit=1),
     errors.QueueTimeout(5),
     errors.PriorityNotAllowed(),
     errors.TooManyConnections(5),

@@ -1,0 +1,1 @@
+"""The work for requests besides their steps: long bodies in turn, and threads."""
