@@ -29,7 +29,7 @@
     │   ├── TooManyConnections         503 (limit)
     │   ├── NotReady                   503 (retry_after_s)
     │   ├── ModelNotLoaded             503 (model, retry_after_s)
-    │   ├── ModelLoadFailed            503 (model)
+    │   ├── ModelLoadFailed            503 (model, reason)
     │   ├── Draining                   503
     │   ├── FilesUnavailable           503
     │   └── DeadlineExceeded           504 (limit_s)

@@ -61,7 +61,10 @@ class ModelNotLoaded(RequestError):
 
 
 class ModelLoadFailed(RequestError):
-    """The requested model could not be loaded; the others are served."""
+    """The requested model could not be loaded; the others are served.
+
+    Clients do not see the reason, which names addresses and files of the operator's.
+    """
 
     status = 503
     type = "server_error"
@@ -69,5 +72,7 @@ class ModelLoadFailed(RequestError):
     retry_after_s = 10
 
     def __init__(self, model: str, reason: str) -> None:
-        super().__init__(f"The model '{model}' cannot be loaded: {reason}", param="model")
+        message = f"The model '{model}' cannot be loaded. The service's log and /admin/models have the reason."
+        super().__init__(message, param="model")
         self.model = model
+        self.reason = reason

@@ -1,13 +1,15 @@
 """Log lines written by a thread of their own, so that a reader of stdout that stops holds up no request.
 
-A pipe holds 64 KB. Once it is full, a write waits for its reader; the event loop and the device thread must not.
+A pipe holds 64 KB. Once it is full, a write waits for its reader; the event loop and the device thread must not. What
+Python itself would write to stderr is logged too, for the same reason.
 """
 
 import logging
 import queue
+import sys
 import threading
 import time
-from typing import TextIO, override
+from typing import Any, TextIO, override
 
 logger = logging.getLogger(__name__)
 
@@ -41,9 +43,8 @@ class BackgroundLog(logging.StreamHandler[TextIO]):
     def emit(self, record: logging.LogRecord) -> None:
         try:
             line = self.format(record) + self.terminator
-        except Exception:
-            self.handleError(record)
-            return
+        except Exception as error:  # `handleError` would write to stderr, which nobody may read
+            line = self.format(_unprintable(record, error)) + self.terminator
         if self._num_chars_in - self._num_chars_out + len(line) > self._max_waiting_chars:
             self._num_dropped += 1
             return
@@ -95,6 +96,15 @@ class BackgroundLog(logging.StreamHandler[TextIO]):
             self._num_told, self._told_at_s = num_dropped, time.monotonic()
 
 
+def _unprintable(record: logging.LogRecord, error: Exception) -> logging.LogRecord:
+    """Return a record that tells of another one which cannot be formatted, without what it has."""
+    message = "a log line cannot be formatted"
+    facts = {"error": type(error).__name__, "format": str(record.msg)}
+    return logger.makeRecord(
+        __name__, logging.ERROR, record.pathname, record.lineno, message, (), None, record.funcName, facts
+    )
+
+
 def log_in_background() -> None:
     """Have a thread write the lines of this process from now on."""
     root = logging.getLogger()
@@ -104,6 +114,19 @@ def log_in_background() -> None:
             background.setFormatter(handler.formatter)
             root.addHandler(background)
             root.removeHandler(handler)
+    logging.captureWarnings(True)
+    threading.excepthook = _log_end_of_thread
+    sys.unraisablehook = _log_unraisable
+
+
+def _log_end_of_thread(args: threading.ExceptHookArgs) -> None:
+    name = None if args.thread is None else args.thread.name
+    error = args.exc_value or args.exc_type()
+    logger.error("a thread has ended by an error", extra={"thread_name": name}, exc_info=error)
+
+
+def _log_unraisable(args: Any) -> None:
+    logger.error("an error was raised where nothing can catch it", exc_info=args.exc_value)
 
 
 def write_out_log(limit_s: float) -> bool:

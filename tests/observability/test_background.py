@@ -4,6 +4,8 @@ import io
 import json
 import logging
 import os
+import subprocess
+import sys
 import threading
 
 import pytest
@@ -32,8 +34,8 @@ class Pipe:
         self._lines = []
         self._reader = threading.Thread(target=self._read_all)
 
-    def log(self, message, **facts):
-        self.handler.handle(record_of(message, **facts))
+    def log(self, message, *args, **facts):
+        self.handler.handle(record_of(message, *args, **facts))
 
     def _read_all(self):
         with os.fdopen(self._read) as lines:
@@ -110,10 +112,56 @@ def test_lines_for_which_the_disk_had_no_room_are_counted_once_there_is_some():
     assert (kept["message"], told["dropped_log_lines"]) == ("kept", 3)
 
 
-def test_a_record_that_cannot_be_formatted_is_no_line(capsys):
-    stream = io.StringIO()
-    handler = BackgroundLog(stream)
-    handler.handle(record_of("%d", "x"))
-    assert handler.write_out(PATIENCE_S)
-    assert stream.getvalue() == ""
-    assert "%d format" in capsys.readouterr().err
+def test_a_record_that_cannot_be_formatted_is_named_by_its_place(pipe, capsys):
+    pipe.log("%d", "secret")
+    [line] = pipe.rest()
+    assert (line["message"], line["format"], line["error"]) == ("a log line cannot be formatted", "%d", "TypeError")
+    assert line["logging.googleapis.com/sourceLocation"]["file"] == __file__
+    assert "secret" not in str(line) + "".join(capsys.readouterr())
+
+
+NOISY = """
+import threading, time, warnings
+from service.observability.background import log_in_background, write_out_log
+from service.observability.logs import configure_logging
+
+class Broken:
+    def __del__(self):
+        raise ValueError("unraisable " + "b" * 200)
+
+class Unprintable:
+    def __str__(self):
+        raise ValueError("unprintable " + "u" * 200)
+
+def fail():
+    raise ValueError("thread " + "t" * 200)
+
+configure_logging("INFO", "json")
+log_in_background()
+for i in range(400):
+    warnings.warn_explicit(f"warning {i} " + "w" * 200, UserWarning, "here.py", i + 1)
+    Broken()
+    thread = threading.Thread(target=fail)
+    thread.start()
+    thread.join()
+import logging
+logging.getLogger("a").info("%s", Unprintable())
+assert write_out_log(20)
+"""
+
+
+def test_nothing_waits_for_a_reader_of_stderr_and_what_python_reports_is_in_the_log(tmp_path):
+    log = tmp_path / "log"
+    with log.open("w") as stdout:
+        process = subprocess.Popen([sys.executable, "-c", NOISY], stdout=stdout, stderr=subprocess.PIPE, text=True)
+        try:
+            assert process.wait(PATIENCE_S) == 0  # nobody has read stderr
+            assert process.stderr.read() == ""
+        finally:
+            process.kill()
+            process.stderr.close()
+    lines = [json.loads(line) for line in log.read_text().splitlines()]
+    traces = "".join(line.get("stack_trace", "") for line in lines)
+    assert sum("warning 399" in line["message"] for line in lines) == 1
+    assert (traces.count("ValueError: thread"), traces.count("ValueError: unraisable")) == (400, 400)
+    assert sum(line["message"] == "a log line cannot be formatted" for line in lines) == 1

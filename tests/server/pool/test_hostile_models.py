@@ -59,6 +59,7 @@ def test_a_hostile_checkpoint_is_refused_to_those_who_name_it_and_nothing_of_it_
         for name in REFUSED:
             answer = complete(service, name)
             assert (answer.status_code, answer.json()["error"]["code"]) == (503, "model_load_failed"), name
+            assert str(tmp_path) not in answer.text
         assert complete(service, "code").json()["choices"][0]["text"] == expected
         assert complete(service, "good").json()["choices"][0]["text"] == expected
         models = httpx.get(f"{service.url}/admin/models", headers=ADMIN).json()["data"]

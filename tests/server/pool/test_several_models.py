@@ -133,6 +133,7 @@ def test_a_checkpoint_that_vanishes_or_goes_bad_after_the_listing_fails_for_thos
         for name, answer in zip(asked, failed, strict=True):
             assert answer.json()["error"]["code"] == "model_load_failed", answer.text
             assert name in answer.json()["error"]["message"]
+            assert gcs_bucket.name not in answer.text
         failures = {report["id"]: report["failure"] for report in reports(service)}
         assert (failures["good"], None in (failures["bad"], failures["vanishing"])) == (None, False)
         # Once it is whole again it is served, at the generation that it has then.
