@@ -42,7 +42,9 @@ class Sampling:
     logit_bias: Mapping[int, float] = MappingProxyType({})  # token id to [-100, 100]; MAX_BIASED_TOKENS entries at most
     min_tokens: int = 0  # [0, max_tokens]; no stop token is sampled before so many tokens
     num_logprobs: int | None = None  # [0, MAX_LOGPROBS] alternatives with each token's own; None for no log-probability
-    allowed_ids: frozenset[int] | None = None  # the only tokens that may be sampled, at least one; None for all
+    # The tokens that may be sampled, at least one, as the bytes of their `pack_token_mask`; None for all. The device
+    # thread has no time to pack a large vocabulary.
+    allowed_mask: bytes | None = None
 
     @property
     def has_penalties(self) -> bool:

@@ -83,7 +83,13 @@ def test_a_rule_survives_the_loss_of_the_sequences_pages(start_engine, runner):
 
 def test_allowed_tokens_and_a_rule_hold_together(engine):
     allowed = frozenset(range(10, 30))
-    request = Request("both", (1, 2), 8, Sampling(temperature=0.0, allowed_ids=allowed), constraint=Remainders())
+    request = Request(
+        "both",
+        (1, 2),
+        8,
+        Sampling(temperature=0.0, allowed_mask=pack_token_mask(allowed).tobytes()),
+        constraint=Remainders(),
+    )
     [events] = run(engine, request)
     assert len(tokens_of(events)) == 8
     assert allowed.issuperset(tokens_of(events))

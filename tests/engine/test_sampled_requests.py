@@ -14,6 +14,7 @@ from service.engine.schedule.scheduler import Scheduler
 from service.engine.shapes import EngineShapes
 from service.engine.steps.programs import engine_programs
 from service.engine.steps.sampling import BROKEN
+from service.engine.token_mask import pack_token_mask
 from service.errors import NonFiniteLogits
 from tests.engine.running import run, tokens_of
 from tests.engine.steps.sampling_reference import adjusted, log_softmax
@@ -185,7 +186,7 @@ def test_broken_scores_end_their_sequence_alone_and_the_engine_goes_on(scored, s
 
 @pytest.mark.parametrize("allowed_ids", [{3, 8, 33, 49}, {3, 8}, {31}, {33}], ids=str)
 def test_only_allowed_tokens_come(scored, scored_engine, allowed_ids):
-    sampling = Sampling(temperature=0.0, allowed_ids=frozenset(allowed_ids))
+    sampling = Sampling(temperature=0.0, allowed_mask=pack_token_mask(allowed_ids).tobytes())
     masked = Request("masked", (1, 2), 6, sampling)
     free = Request("free", (1, 2), 6, Sampling(temperature=0.0))
     of_masked, of_free = run(scored_engine, masked, free)

@@ -14,6 +14,7 @@ from service.api.schema.generation import GenerationRequest
 from service.engine.constraint import Constraint
 from service.engine.limits import MAX_STOP_IDS
 from service.engine.request import BACKGROUND_PRIORITY, Request, Sampling
+from service.engine.token_mask import pack_token_mask
 from service.errors import (
     ContextLengthExceeded,
     InvalidParameter,
@@ -257,7 +258,7 @@ def _sampling(body: GenerationRequest, model: ServedModel, api: ApiContext) -> S
         logit_bias=body.logit_bias,
         min_tokens=body.min_tokens,
         num_logprobs=body.num_logprobs,
-        allowed_ids=None if body.allowed_token_ids is None else frozenset(body.allowed_token_ids),
+        allowed_mask=None if body.allowed_token_ids is None else pack_token_mask(body.allowed_token_ids).tobytes(),
     )
 
 

@@ -21,7 +21,6 @@ from service.engine.schedule.plan import Plan, PlannedSequence
 from service.engine.schedule.sequence import Sequence
 from service.engine.schedule.waiting import Waiting
 from service.engine.shapes import PrefillShapes, StepKind
-from service.engine.token_mask import pack_token_mask
 
 
 class Scheduler:
@@ -63,8 +62,6 @@ class Scheduler:
     def add(self, request: Request) -> Sequence:
         """Take a request; it waits for a slot and for pages."""
         sequence = Sequence(request, self._num_arrived, root_key(request.cache_salt))
-        if request.sampling.allowed_ids is not None:
-            sequence.token_mask = pack_token_mask(request.sampling.allowed_ids)
         needed = self._pages.pages_for(sequence.max_positions)
         assert needed <= self.pages.num_pages, "a request that does not fit the pages is refused before"
         self._num_arrived += 1

@@ -36,8 +36,12 @@ class Sequence:
     output_ids: list[int] = field(default_factory=list)
     finish_reason: FinishReason | None = None
     failure: ConstraintError | None = None  # of its constraint; the sequence ends with its next token
-    token_mask: UInt[np.ndarray, " word"] | None = None  # as `pack_token_mask` returns it; None allows all tokens
+    token_mask: UInt[np.ndarray, " word"] | None = field(init=False)  # as `pack_token_mask` returns it; None allows all
     prompt_logprobs: list[TokenLogprobs | None] = field(default_factory=list)  # by position; empty unless requested
+
+    def __post_init__(self) -> None:
+        mask = self.request.sampling.allowed_mask
+        self.token_mask = None if mask is None else np.frombuffer(mask, "<u4")
 
     @property
     def prompt_len(self) -> int:

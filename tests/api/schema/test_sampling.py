@@ -7,6 +7,7 @@ import pytest
 from service.api.schema.chat import ChatCompletionRequest
 from service.api.schema.completions import CompletionRequest
 from service.api.schema.wire import parse
+from service.engine.token_mask import pack_token_mask
 from service.errors import RequestError
 from service.text.generation_defaults import GenerationDefaults
 from tests.api.scripted_engine import END, TOKENIZER, Service
@@ -99,17 +100,21 @@ async def test_tokens_that_the_model_does_not_have_are_refused_by_place():
     assert await refused_param(stop_token_ids=list(range(33))) == "stop_token_ids"
 
 
+def mask_of(token_ids):
+    return pack_token_mask(token_ids).tobytes()
+
+
 async def test_allowed_tokens_reach_the_engine_and_those_that_the_model_does_not_have_are_refused():
-    assert (await sampling_of(allowed_token_ids=[5, 3, 5])).allowed_ids == {3, 5}
-    assert (await sampling_of(allowed_token_ids=None)).allowed_ids is None
+    assert (await sampling_of(allowed_token_ids=[5, 3, 5])).allowed_mask == mask_of({3, 5})
+    assert (await sampling_of(allowed_token_ids=None)).allowed_mask is None
     assert await refused_param(allowed_token_ids=[1, 2, VOCAB]) == "allowed_token_ids[2]"
 
 
 async def test_some_allowed_token_may_come_before_min_tokens():
     held_back = {"min_tokens": 2, "stop_token_ids": [5]}
     assert await refused_param(allowed_token_ids=[5, END], **held_back) == "allowed_token_ids"
-    assert (await sampling_of(allowed_token_ids=[5, 6], **held_back)).allowed_ids == {5, 6}
-    assert (await sampling_of(allowed_token_ids=[5], stop_token_ids=[5])).allowed_ids == {5}
+    assert (await sampling_of(allowed_token_ids=[5, 6], **held_back)).allowed_mask == mask_of({5, 6})
+    assert (await sampling_of(allowed_token_ids=[5], stop_token_ids=[5])).allowed_mask == mask_of({5})
 
 
 async def test_stop_tokens_are_the_models_and_the_requests():

@@ -1,5 +1,6 @@
 """Admission: slots, pages, and the order in which requests wait for them."""
 
+import numpy as np
 import pytest
 
 from service.engine.request import FinishReason, Sampling
@@ -83,9 +84,11 @@ def test_waiting_and_running_sequences_are_counted():
 
 def test_allowed_tokens_reach_the_device_as_a_mask():
     scheduler = make_scheduler()
-    masked = scheduler.add(make_request("masked", sampling=Sampling(allowed_ids=frozenset({3, 40}))))
+    mask = pack_token_mask({3, 40}).tobytes()
+    masked, other = (scheduler.add(make_request(name, sampling=Sampling(allowed_mask=mask))) for name in "ab")
     free = scheduler.add(make_request("free"))
-    assert masked.token_mask.tolist() == pack_token_mask(frozenset({3, 40})).tolist()
+    assert masked.token_mask.tolist() == pack_token_mask({3, 40}).tolist()
+    assert np.shares_memory(masked.token_mask, other.token_mask)  # the device thread makes no copy for each
     assert free.token_mask is None
 
 
