@@ -8,7 +8,11 @@ from http.client import HTTPConnection
 import httpx
 import pytest
 
+from service.server.app import KEEP_ALIVE_S
+
 MODEL = "levserve-demo"
+# Source: https://cloud.google.com/load-balancing/docs/https#timeout-keepalive-backends
+GOOGLE_KEEP_ALIVE_S = 600
 
 
 def ask(client, question: str, **options):
@@ -20,6 +24,18 @@ def ask(client, question: str, **options):
 def metric(service, name: str) -> float:
     lines = httpx.get(f"{service.url}/metrics").text.splitlines()
     return sum(float(line.rsplit(" ", 1)[1]) for line in lines if line.startswith(name))
+
+
+def test_a_connection_stays_for_longer_than_a_load_balancer_keeps_it(demo_service):
+    connection = HTTPConnection("127.0.0.1", int(demo_service.url.rsplit(":", 1)[1]))
+    connection.auto_open = False  # http.client would connect again
+    connection.connect()
+    with contextlib.closing(connection):
+        for idle_s in (6, 0):  # uvicorn's own limit is 5 s
+            connection.request("GET", "/health/live")
+            assert connection.getresponse().read()
+            time.sleep(idle_s)
+    assert KEEP_ALIVE_S > GOOGLE_KEEP_ALIVE_S
 
 
 def test_it_answers_what_it_was_taught_and_ends_by_itself(demo_service, demo_answers):
