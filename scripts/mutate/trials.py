@@ -16,7 +16,6 @@ import traceback
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
-import coverage
 import pytest
 
 # Imported once for all trials. None of them starts a thread that a fork would lose.
@@ -49,18 +48,18 @@ class Tree:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        self._root = folder / "tree"
+        self.root = folder / "tree"
         self._temporary = folder / "temporary"
         self._log = folder / "log"
         self.failure = folder / "failure"  # the name of the test that failed in the last trial
-        self._root.mkdir(parents=True)
+        self.root.mkdir(parents=True)
         for path in Path().glob("[!.]*"):
             if path.name not in COPIED:
-                (self._root / path.name).symlink_to(path.absolute())
+                (self.root / path.name).symlink_to(path.absolute())
             elif path.is_dir():
-                shutil.copytree(path, self._root / path.name)
+                shutil.copytree(path, self.root / path.name)
             else:
-                shutil.copy2(path, self._root / path.name)
+                shutil.copy2(path, self.root / path.name)
 
     @property
     def output(self) -> str:
@@ -69,12 +68,12 @@ class Tree:
 
     def change(self, path: str, source: str) -> None:
         """Put another text in a file's place."""
-        (self._root / path).rename(self.folder / "unchanged")
-        (self._root / path).write_text(source)
+        (self.root / path).rename(self.folder / "unchanged")
+        (self.root / path).write_text(source)
 
     def restore(self, path: str) -> None:
         """Undo `change`, time stamp included: compiled files go by it."""
-        (self.folder / "unchanged").rename(self._root / path)
+        (self.folder / "unchanged").rename(self.root / path)
 
     def start(self, action: Callable[[], int], *, writes_bytecode: bool = False) -> int:
         """Fork a process that does something inside the tree, and return its id."""
@@ -90,10 +89,10 @@ class Tree:
             log = os.open(self._log, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
             for stream in (1, 2):
                 os.dup2(log, stream)
-            os.environ |= {"TMPDIR": str(self._temporary), "PYTHONPATH": str(self._root)}
+            os.environ |= {"TMPDIR": str(self._temporary), "PYTHONPATH": str(self.root)}
             here = str(Path.cwd())
-            os.chdir(self._root)
-            sys.path[:] = [str(self._root), *(entry for entry in sys.path if entry not in ("", here))]
+            os.chdir(self.root)
+            sys.path[:] = [str(self.root), *(entry for entry in sys.path if entry not in ("", here))]
             sys.dont_write_bytecode = not writes_bytecode
             if not writes_bytecode:
                 os.environ["PYTHONDONTWRITEBYTECODE"] = "1"
@@ -148,34 +147,3 @@ class _InOrder:
     @pytest.hookimpl(trylast=True)
     def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
         items[:] = sorted((i for i in items if i.nodeid in self._order), key=lambda i: self._order[i.nodeid])
-
-
-class Survey:
-    """How long each test takes, and which lines it runs: a run of all tests of a place on the unchanged tree."""
-
-    def __init__(self) -> None:
-        self.seconds: dict[str, float] = {}
-        self._coverage = coverage.Coverage(data_file=None, source=["service"], config_file=False)
-
-    def run(self, selection: Sequence[str]) -> int:
-        """Run the tests that pytest's arguments select."""
-        self._coverage.start()
-        status = int(pytest.main([*PYTEST_OPTIONS, *selection], plugins=[self]))
-        self._coverage.stop()
-        return status
-
-    @pytest.hookimpl(wrapper=True)
-    def pytest_runtest_protocol(self, item: pytest.Item):  # noqa: ANN201 - pytest's own
-        """Note what one test runs, fixtures included."""
-        self._coverage.switch_context(item.nodeid)
-        start = time.monotonic()
-        done = yield
-        self.seconds[item.nodeid] = time.monotonic() - start
-        self._coverage.switch_context("")
-        return done
-
-    def lines(self) -> dict[str, dict[int, list[str]]]:
-        """Return the tests that ran each line of each file; "" stands for an import."""
-        data = self._coverage.get_data()
-        root = Path.cwd()
-        return {str(Path(file).relative_to(root)): data.contexts_by_lineno(file) for file in data.measured_files()}
