@@ -93,6 +93,20 @@ def test_a_step_that_fails_gives_its_turn_back(device):
     assert device.order == ["other"]
 
 
+def test_a_turn_begins_when_the_one_before_has_ended(device):
+    holder, other = device.turns.join(), device.turns.join()
+    for engine in (holder, other):
+        engine.begin_work()
+    thread = threading.Thread(target=device.run, args=("other", other, 1.0))
+    with holder.turn():
+        thread.start()
+        thread.join(0.05)
+        assert thread.is_alive()
+        assert device.order == []
+    thread.join(10)
+    assert device.order == ["other"]
+
+
 def test_a_device_waits_a_moment_and_no_longer_for_the_engine_that_comes_first(device):
     busy, first = device.turns.join(), device.turns.join()
     for engine in (busy, first):
