@@ -32,7 +32,12 @@ PLACES = {
         "--deselect=tests/api/openapi/test_document.py::test_a_start_does_not_make_the_document",
     ),
     "storage": ("tests/storage", "-m", "not slow"),
-    "weights": ("tests/weights", "tests/checkpoint/test_load.py", "-m", "not slow"),
+    "weights": (
+        "tests/weights",
+        *(f"tests/checkpoint/test_{name}.py" for name in ("load", "pickled_loading", "stored_formats", "stored_int8")),
+        "-m",
+        "not slow",
+    ),
 }
 EQUIVALENT = Path("tests/mutation/equivalent.toml")
 VERDICTS = Path(".cache/mutate")
