@@ -8,11 +8,7 @@ class SeekableReader(io.RawIOBase):
     """A readable, seekable stream; a subclass sets its size and reads at `_position`, which it moves on."""
 
     size_bytes: int
-
-    def __init__(self) -> None:
-        """Stand at the first byte."""
-        super().__init__()
-        self._position = 0
+    _position = 0
 
     @override
     def readable(self) -> bool:
