@@ -80,8 +80,8 @@ class BucketStore:
 
     def claim(self, name: str) -> "BucketClaim | None":
         """Write who works on something and until when, unless another process has and its time is not over."""
-        claim = BucketClaim(self, f"{CLAIMS}/{name}", uuid.uuid4().hex)
-        return claim if claim.take(self._claim_s) else None
+        claim = BucketClaim(self, f"{CLAIMS}/{name}", uuid.uuid4().hex, self._claim_s)
+        return claim if claim.renew() else None
 
     def write_claim(self, name: str, owner: str, seconds: float) -> bool:
         """Write a claim if it is free, over, or this owner's; return whether it is now this owner's."""
@@ -124,18 +124,12 @@ class BucketStore:
 class BucketClaim:
     """An object that says who works on something; a `Claim`."""
 
-    def __init__(self, store: BucketStore, name: str, owner: str) -> None:
-        self._store, self._name, self._owner = store, name, owner
-        self._seconds = 0.0
-
-    def take(self, seconds: float) -> bool:
-        """Claim for so long; return whether the claim is this owner's."""
-        self._seconds = seconds
-        return self._store.write_claim(self._name, self._owner, seconds)
+    def __init__(self, store: BucketStore, name: str, owner: str, seconds: float) -> None:
+        self._store, self._name, self._owner, self._seconds = store, name, owner, seconds
 
     def renew(self) -> bool:
-        """Claim for as long again."""
-        return self.take(self._seconds)
+        """Claim for so long from now on; return whether the claim is this owner's."""
+        return self._store.write_claim(self._name, self._owner, self._seconds)
 
     def release(self) -> None:
         """Delete the object, unless another process has it by now."""

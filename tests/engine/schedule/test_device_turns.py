@@ -1,5 +1,6 @@
 """Engines that share devices take turns by the time that their steps take."""
 
+import itertools
 import threading
 
 import pytest
@@ -105,6 +106,29 @@ def test_a_turn_begins_when_the_one_before_has_ended(device):
         assert device.order == []
     thread.join(10)
     assert device.order == ["other"]
+
+
+def test_of_two_engines_that_wait_the_one_that_has_used_less_runs_first():
+    seconds = itertools.count(0.0)  # the clock goes on with each look, so that no patience is left
+    turns, order = DeviceTurns(lambda: next(seconds)), []
+    holder, most, less = turns.join(), turns.join(), turns.join()
+    for engine in (holder, most, less):
+        engine.begin_work()
+    with most.turn():
+        pass
+
+    def run(name, engine):
+        with engine.turn():
+            order.append(name)
+
+    threads = [threading.Thread(target=run, args=args) for args in (("most", most), ("less", less))]
+    with holder.turn():
+        for thread in threads:
+            thread.start()
+            thread.join(0.05)
+    for thread in threads:
+        thread.join(10)
+    assert order == ["less", "most"]
 
 
 def test_a_device_waits_a_moment_and_no_longer_for_the_engine_that_comes_first(device):
