@@ -14,13 +14,15 @@ import pytest
 from scripts.mutate.mutants import Mutant
 from scripts.mutate.trials import PYTEST_OPTIONS, Tree, reap
 
+PATIENCE_S, SLOWER = 20.0, 5  # a test may take this, and this many times what it takes without a change
+
 
 @dataclass(frozen=True)
 class Tests:
-    """The tests of a mutant, the likeliest to notice it first."""
+    """The tests of a mutant, the likeliest to notice it first, and how long each may take."""
 
-    names: list[str]
-    seconds: float  # that all of them take
+    limits_s: dict[str, float]
+    patience_s: float  # for all of them
     on_import: bool  # whether what is changed runs when its module is imported
 
 
@@ -80,7 +82,8 @@ def survey(tree: Tree, selection: Sequence[str], killers: Killers) -> TestsOf:
         def rank(test: str) -> tuple[tuple[bool, int], bool, float]:
             return killers.rank(mutant, test), not any(word in test for word in words), seconds[test]
 
-        return Tests(sorted(tests, key=rank), sum(seconds[test] for test in tests), on_import)
+        limits_s = {test: PATIENCE_S + SLOWER * seconds[test] for test in sorted(tests, key=rank)}
+        return Tests(limits_s, PATIENCE_S + SLOWER * sum(seconds[test] for test in tests), on_import)
 
     return tests_of
 

@@ -13,7 +13,7 @@ import signal
 import sys
 import time
 import traceback
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 
 import pytest
@@ -117,14 +117,16 @@ def reap(pid: int, *, until: float) -> int | None:
     return os.waitstatus_to_exitcode(status)
 
 
-def run_tests(tests: Sequence[str], failure: Path) -> int:
+def run_tests(tests: Mapping[str, float], failure: Path) -> int:
     """Run tests in this order, until the first failure, which goes to a file by name; return pytest's exit status.
+
+    With each test comes how long it may take, in seconds.
 
     The files of the first tests are collected and run before any other file is: most trials end there.
     """
     files = list(dict.fromkeys(_file_of(test) for test in tests))
     for part in (files[:NUM_FIRST_FILES], files[NUM_FIRST_FILES:]):
-        of_part = [test for test in tests if _file_of(test) in part]
+        of_part = {test: limit_s for test, limit_s in tests.items() if _file_of(test) in part}
         status = int(pytest.main([*PYTEST_OPTIONS, "-x", *part], plugins=[_InOrder(of_part, failure)])) if part else 0
         if status:
             return status
@@ -136,8 +138,8 @@ def _file_of(test: str) -> str:
 
 
 class _InOrder:
-    def __init__(self, tests: Iterable[str], failure: Path) -> None:
-        self._order = {test: number for number, test in enumerate(tests)}
+    def __init__(self, tests: Mapping[str, float], failure: Path) -> None:
+        self._tests = tests
         self._failure = failure
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
@@ -146,4 +148,12 @@ class _InOrder:
 
     @pytest.hookimpl(trylast=True)
     def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
-        items[:] = sorted((i for i in items if i.nodeid in self._order), key=lambda i: self._order[i.nodeid])
+        items[:] = in_order(items, self._tests)
+
+
+def in_order(items: Iterable[pytest.Item], tests: Mapping[str, float]) -> list[pytest.Item]:
+    """Return the items of tests in the order of these, each with its limit in seconds."""
+    of_name = {item.nodeid: item for item in items}
+    for name in tests.keys() & of_name.keys():
+        of_name[name].add_marker(pytest.mark.timeout(tests[name]))
+    return [of_name[name] for name in tests if name in of_name]

@@ -8,7 +8,7 @@ import gc
 import os
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from inspect import CO_OPTIMIZED
 from multiprocessing import Pipe
@@ -18,7 +18,7 @@ from types import CodeType, FunctionType
 import pytest
 
 from scripts.mutate.mutants import Mutant
-from scripts.mutate.trials import PYTEST_OPTIONS, Tree, reap
+from scripts.mutate.trials import PYTEST_OPTIONS, Tree, in_order, reap
 
 CANNOT = None  # instead of an exit status: the change is outside of functions, or of those that can be changed
 
@@ -36,7 +36,7 @@ class Warm:
         if self._ours.recv() != "collected":
             raise SystemExit(f"the tests cannot be collected:\n{self._unchanged.output[-5000:]}")
 
-    def begin(self, mutant: Mutant, tests: Sequence[str], patience_s: float) -> None:
+    def begin(self, mutant: Mutant, tests: Mapping[str, float], patience_s: float) -> None:
         """Try a change that is already in the tree's file; no other trial may be under way."""
         self._ours.send((mutant, tests, patience_s))
 
@@ -68,7 +68,6 @@ class Warm:
                 functions.setdefault(found.__code__.co_filename, []).append(found)
         gc.collect()
         gc.freeze()
-        items = {item.nodeid: item for item in session.items}
         self._theirs.send("collected")
         while True:
             try:
@@ -80,15 +79,14 @@ class Warm:
             if not codes:
                 self._theirs.send(CANNOT)
                 continue
-            action = partial(self._try, session, [items[test] for test in tests if test in items], codes)
-            pid = self._tree.start(action)
+            pid = self._tree.start(partial(self._try, session, tests, codes))
             until = time.monotonic() + patience_s
             while (status := reap(pid, until=until)) is None:
                 time.sleep(0.005)
             self._theirs.send(status)
 
     def _try(
-        self, session: pytest.Session, items: Sequence[pytest.Item], codes: Sequence[tuple[FunctionType, CodeType]]
+        self, session: pytest.Session, tests: Mapping[str, float], codes: Sequence[tuple[FunctionType, CodeType]]
     ) -> int:
         tempfile.tempdir = None  # the tree's own from now on
         loopback = self._unchanged.root / "tests/loopback"  # which tests/conftest.py has put in front
@@ -96,6 +94,7 @@ class Warm:
         os.environ["LOCAL_MODEL_CACHE"] = tempfile.mkdtemp()  # no trial finds what another one has left
         for function, code in codes:
             function.__code__ = code
+        items = in_order(session.items, tests)
         for item, following in zip(items, [*items[1:], None], strict=True):
             item.config.hook.pytest_runtest_protocol(item=item, nextitem=following)
             if session.shouldfail or session.shouldstop:

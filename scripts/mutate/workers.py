@@ -10,8 +10,6 @@ from scripts.mutate.survey import Tests, TestsOf
 from scripts.mutate.trials import Tree, reap, run_tests
 from scripts.mutate.warm import CANNOT, Warm
 
-PATIENCE_S = 20.0  # for a trial, besides five times what its tests take
-
 
 @dataclass(frozen=True)
 class Trial:
@@ -39,12 +37,12 @@ class Worker:
         if tests.on_import:
             self._begin_from_nothing()
         else:
-            self._warm.begin(mutant, tests.names, self._patience_s)
+            self._warm.begin(mutant, tests.limits_s, tests.patience_s)
 
     def poll(self) -> Trial | None:
         """Return the trial that was begun; None while it is under way."""
         if self._pid is not None:
-            status = reap(self._pid, until=self._began + self._patience_s)
+            status = reap(self._pid, until=self._began + self._tests.patience_s)
             if status is None:
                 return None
         elif not self._warm.is_done():
@@ -57,12 +55,8 @@ class Worker:
         killer = self._tree.failure.read_text() if self._tree.failure.exists() else ""
         return Trial(self._mutant, _verdict(status), killer, self._tree.output, time.monotonic() - self._began)
 
-    @property
-    def _patience_s(self) -> float:
-        return PATIENCE_S + 5 * self._tests.seconds
-
     def _begin_from_nothing(self) -> None:
-        self._pid = self._tree.start(partial(run_tests, self._tests.names, self._tree.failure))
+        self._pid = self._tree.start(partial(run_tests, self._tests.limits_s, self._tree.failure))
 
 
 def try_all(
@@ -78,7 +72,7 @@ def try_all(
                 waiting.clear()
                 break
             tests = tests_of(mutant)
-            if not tests.names:
+            if not tests.limits_s:
                 yield Trial(mutant, "survived")
                 continue
             busy.append(idle.pop())

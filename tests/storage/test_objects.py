@@ -1,5 +1,7 @@
-"""Names that would lead outside the cache are refused, before anything is downloaded."""
+"""Names that would lead outside the cache are refused, before anything is downloaded; and there may be many names."""
 
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -8,7 +10,7 @@ from hypothesis import strategies as st
 
 from service.errors import HostileName
 from service.storage.objects import ObjectInfo, check_name, check_names_together
-from tests.stored import Puller
+from tests.stored import REPOSITORY, Puller
 
 HOSTILE = ["../evil", "a/../../evil", "/etc/passwd", "a//b", "./a", "a\\..\\b", "a\nb", "a\x7f", "x" * 201, "..", "a/."]
 
@@ -149,3 +151,10 @@ def test_names_that_cannot_be_files_of_one_folder_are_named(names: list[str], re
 )
 def test_only_gzip_is_unpacked(encoding: str, is_gzipped: bool):
     assert ObjectInfo("a", 0, content_encoding=encoding).is_gzipped is is_gzipped
+
+
+@pytest.mark.slow
+def test_ten_thousand_objects_are_pulled_and_found_again_in_bounded_time(tmp_path: Path):
+    """They are small, as an array store writes them."""
+    command = [sys.executable, "-m", "tests.storage.many_objects_process", str(tmp_path)]
+    subprocess.run(command, cwd=REPOSITORY, check=True, timeout=60)
