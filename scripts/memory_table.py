@@ -13,7 +13,7 @@ from service.device.chips import H100, L4, RTX_PRO_6000, V5E, V6E, Chip
 from service.device.memory import ACCELERATOR_FRACTION, usable_memory_bytes
 from service.device.mesh import DeviceMesh
 from service.engine.shapes import EngineShapes
-from service.errors import DoesNotFit, SettingsError
+from service.errors import DoesNotFit
 from service.models.registry import read_config
 from service.settings import Settings
 from service.start.dtype import choose_formats
@@ -96,11 +96,7 @@ MODELS: Mapping[str, Mapping[str, Any]] = {
 
 
 def fitting_shapes(model: str, device: str, num_seqs: int, kv_dtype: str = "auto") -> EngineShapes | None:
-    """Return the sizes that a start would choose with weights in bfloat16; None if the model does not fit.
-
-    Raises:
-        SettingsError: the device's attention kernel does not read this KV_DTYPE.
-    """
+    """Return the sizes that a start would choose with weights in bfloat16; None if the model does not fit."""
     chips = DEVICES[device]
     settings = Settings(max_num_seqs=num_seqs, max_concurrent_requests=max(num_seqs, 64), kv_dtype=kv_dtype)
     config = read_config(model, MODELS[model]).split_over(len(chips))
@@ -130,8 +126,5 @@ def _row(model: str, kv_dtype: str, num_seqs: int) -> str:
 
 
 def _cell(model: str, device: str, num_seqs: int, kv_dtype: str) -> str:
-    try:
-        shapes = fitting_shapes(model, device, num_seqs, kv_dtype)
-    except SettingsError:
-        return "refused"
+    shapes = fitting_shapes(model, device, num_seqs, kv_dtype)
     return "–" if shapes is None else f"{shapes.max_context:,}; {shapes.num_pages * shapes.page_size:,}"

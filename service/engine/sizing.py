@@ -35,6 +35,7 @@ class ModelSize:
     has_slot_cache: bool = False  # whether the kernel keeps a cache per slot, and pages as copies of it
     has_whole_steps: bool = False  # whether decode steps are also compiled as one program each
     max_table_bytes: int | None = None  # of the page table of a step that the kernel takes; None for any
+    page_sizes: tuple[int, ...] | None = None  # in token positions, that the kernel takes; None for any
 
 
 def fit_engine(
@@ -57,15 +58,21 @@ def fit_engine(
         max_model_len: the context that the operator requests; None for the model's own, or as much as fits.
 
     Raises:
-        SettingsError: the operator requests more context than the model has, or more page tables than the kernel takes.
+        SettingsError: the operator requests more context than the model has, or more page tables or another size of
+            pages than the kernel takes.
         DoesNotFit: the weights and one sequence's pages exceed the memory.
     """
     if max_model_len is not None and max_model_len > model.context_len:
         raise SettingsError(
             "MAX_MODEL_LEN", f"is {max_model_len} tokens; the model was made for {model.context_len} at most."
         )
+    if page_size is not None and page_size not in (model.page_sizes or (page_size,)):
+        taken = " or ".join(map(str, model.page_sizes or ()))
+        raise SettingsError(
+            "PAGE_SIZE", f"is {page_size}, and attention over this KV_DTYPE takes {taken} on this device."
+        )
     table_bytes = 0
-    for size in PAGE_SIZES if page_size is None else (page_size,):
+    for size in model.page_sizes or PAGE_SIZES if page_size is None else (page_size,):
         shapes = _fit_pages(
             model,
             memory_bytes=memory_bytes,

@@ -12,7 +12,15 @@ from service.device.chips import cuda_capability
 from service.device.memory import Device
 from service.kernels.attention import AttentionKernel
 from service.kernels.cache_layout import CacheLayout
-from service.kernels.limits import AMPERE, GPU_LARGEST_HEAD_DIM, TPU_LANES, TPU_TABLE_BYTES, tpu_cached_heads
+from service.kernels.limits import (
+    AMPERE,
+    GPU_LARGEST_HEAD_DIM,
+    LARGEST_CACHED,
+    TPU_LANES,
+    TPU_OCTET_PAGE_SIZES,
+    TPU_TABLE_BYTES,
+    tpu_cached_heads,
+)
 
 
 class KernelName(StrEnum):
@@ -21,6 +29,7 @@ class KernelName(StrEnum):
     ROWS = "rows"
     TRITON = "triton"
     RAGGED = "ragged"
+    OCTETS = "octets"
     REFERENCE = "reference"
 
 
@@ -31,6 +40,12 @@ class HeadShape:
     num_kv_heads: int  # on one device
     head_dim: int
     dtype: np.dtype
+    kv_dtype: np.dtype | None = None  # of cached keys and values; None for `dtype`
+
+    @property
+    def cached_dtype(self) -> np.dtype:
+        """The dtype of cached keys and values."""
+        return self.kv_dtype or self.dtype
 
 
 @dataclass(frozen=True)
@@ -40,6 +55,7 @@ class KernelChoice:
     name: KernelName
     cached_head_dim: int  # dimensions that a cached key or value takes, padding included
     cached_kv_heads: int  # on one device, padding included
+    cached_dtype: str  # of keys and values
     device_kind: str  # JAX's name of the device
     obstacle: str | None = None  # why the device's own kernel cannot be used and the reference is
 
@@ -51,7 +67,12 @@ class KernelChoice:
     @property
     def max_table_bytes(self) -> int | None:
         """How large the page table of a step may be; None for any size."""
-        return TPU_TABLE_BYTES if self.name is KernelName.RAGGED else None
+        return TPU_TABLE_BYTES if self.name in (KernelName.RAGGED, KernelName.OCTETS) else None
+
+    @property
+    def page_sizes(self) -> tuple[int, ...] | None:
+        """The numbers of positions that a page may have; None for any."""
+        return TPU_OCTET_PAGE_SIZES if self.name is KernelName.OCTETS else None
 
     def kernel(self, layout: CacheLayout) -> AttentionKernel:
         """Return the kernel, whose modules only tracing needs."""
@@ -68,6 +89,10 @@ class KernelChoice:
                 from service.kernels.tpu import RaggedAttention
 
                 return RaggedAttention(self.device_kind)
+            case KernelName.OCTETS:
+                from service.kernels.tpu_octets import OctetAttention
+
+                return OctetAttention(self.cached_dtype)
             case KernelName.REFERENCE:
                 from service.kernels.reference import PagedReference
 
@@ -76,7 +101,8 @@ class KernelChoice:
 
 def choose_kernel(device: Device, heads: HeadShape) -> KernelChoice:
     """Choose the kernel of a device's platform (`cpu`, `gpu`, `tpu`), or the reference for shapes it does not take."""
-    as_they_are = (heads.head_dim, heads.num_kv_heads, device.device_kind)
+    of_device = (heads.cached_dtype.name, device.device_kind)
+    as_they_are = (heads.head_dim, heads.num_kv_heads, *of_device)
     if device.platform == "cpu":
         return KernelChoice(KernelName.ROWS, *as_they_are)
     if device.platform == "gpu":
@@ -84,8 +110,9 @@ def choose_kernel(device: Device, heads: HeadShape) -> KernelChoice:
         chosen = KernelChoice(KernelName.TRITON, *as_they_are)
     elif device.platform == "tpu":
         obstacle = _tpu_obstacle(heads)
-        cached_heads = tpu_cached_heads(heads.num_kv_heads, heads.dtype)
-        chosen = KernelChoice(KernelName.RAGGED, TPU_LANES, cached_heads, device.device_kind)
+        cached_heads = tpu_cached_heads(heads.num_kv_heads, heads.cached_dtype)
+        name = KernelName.OCTETS if heads.cached_dtype.name in LARGEST_CACHED else KernelName.RAGGED
+        chosen = KernelChoice(name, TPU_LANES, cached_heads, *of_device)
     else:
         obstacle, chosen = f"there is none for {device.platform}", None
     if chosen is None or obstacle is not None:

@@ -7,6 +7,7 @@ TPU_SUBLANE_COUNTS = (1, 2, 4)  # parts of a tile of 8 sublanes that ragged page
 # Page tables lie in the scalar memory, 1 MiB up to v6e, of which the kernel and its other arguments take a part.
 # Source: https://github.com/vllm-project/tpu-inference (half of it for page tables)
 TPU_TABLE_BYTES = 512 * 1024
+TPU_OCTET_PAGE_SIZES = (128, 256)  # positions: whole registers of the scales of a page
 GPU_LARGEST_HEAD_DIM = 256  # dimensions; what fits the tiles
 ADA = (8, 9)  # the first whose tensor cores multiply FP8
 AMPERE = (8, 0)  # the first CUDA compute capability whose tensor cores support bfloat16

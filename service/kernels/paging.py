@@ -24,6 +24,15 @@ class RowPages(NamedTuple):
     ids: Int[Array, " page"]  # `num_pages` is padding
 
 
+class Runs(NamedTuple):
+    """The tokens of a step that go into one page, for each sequence and each page that it may reach."""
+
+    ids: Int[Array, "seq page"]
+    begin: Int[Array, "seq page"]  # position of the page's first
+    first: Int[Array, "seq page"]  # position of the first token
+    end: Int[Array, "seq page"]  # position after the last token; not above `first` if none goes there
+
+
 class Paging(NamedTuple):
     """The sequences of a step and the places of their tokens. A padded sequence has 0 tokens."""
 
@@ -39,6 +48,15 @@ class Paging(NamedTuple):
     def is_token(self, width: int) -> Bool[Array, "seq token"]:
         """Return True for tokens and False for padding."""
         return jnp.arange(width, dtype=jnp.int32)[None, :] < self.num_tokens[:, None]
+
+    def runs(self, width: int, page_size: int) -> "Runs":
+        """Return the pages that sequences of at most `width` tokens reach, and which positions of each."""
+        most_pages = (width + page_size - 2) // page_size + 1  # that `width` neighbouring positions can be in
+        page = self.start[:, None] // page_size + jnp.arange(most_pages, dtype=jnp.int32)[None, :]
+        first = jnp.maximum(self.start[:, None], page * page_size)
+        end = jnp.minimum((self.start + self.num_tokens)[:, None], (page + 1) * page_size)
+        ids = jnp.take_along_axis(self.page_table, jnp.minimum(page, self.page_table.shape[1] - 1), axis=1)
+        return Runs(ids, page * page_size, first, end)
 
     def destinations(
         self, width: int, *, num_pages: int, page_size: int

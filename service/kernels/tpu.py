@@ -1,5 +1,7 @@
 """Attention on a TPU: JAX's own ragged paged attention, which copies pages to the core while it computes.
 
+That of keys and values in 8 bits is in tpu_octets.py.
+
 That kernel takes the tokens of all sequences concatenated without padding, and keys and values in one array, neighbours
 for each head, padded to 128 dimensions:
 
@@ -17,7 +19,7 @@ it. Other sequences are safe: values past a sequence's last token are replaced b
 Source: Jiang et al. 2025, "Ragged Paged Attention: a high-performance and flexible LLM inference kernel for TPU".
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -29,6 +31,7 @@ from jaxtyping import Array, DTypeLike, Float, Int
 from service.kernels.attention import KVHeads, QueryHeads, Scoring
 from service.kernels.cache_layout import CacheLayout, CopyKind
 from service.kernels.limits import TPU_LANES, tpu_cached_heads
+from service.kernels.padding import padded
 from service.kernels.paging import Paging, RowPages
 from service.kernels.ragged.blocks import choose_block
 from service.kernels.ragged.write import write_pairs
@@ -72,7 +75,7 @@ class RaggedAttention:
             pages = write_pairs(pages, pairs, paging, interpret=self.interpret)
         with jax.named_scope("attention"):
             ragged = _Ragged(paging, width)
-            padded = _pad(query, {2: num_cached, 4: dim}).reshape(num_seqs, width, num_cached * group, dim)
+            rows = padded(query, {2: num_cached, 4: dim}).reshape(num_seqs, width, num_cached * group, dim)
             block = choose_block(
                 self.device_kind,
                 page_size=page_size,
@@ -83,7 +86,7 @@ class RaggedAttention:
                 num_tokens=num_seqs * width,
             )
             attended = self.ragged_attention(
-                ragged.pack(padded),
+                ragged.pack(rows),
                 pages,
                 jnp.where(paging.num_tokens > 0, paging.start + paging.num_tokens, 1),
                 jnp.clip(paging.page_table, 0, num_pages - 1),  # a copy from outside the array would halt the chip
@@ -146,10 +149,5 @@ def _pairs(
     new_keys: KVHeads, new_values: KVHeads, num_heads: int, dim: int
 ) -> Float[Array, "seq token key_and_value dim"]:
     """Return keys and values as neighbours, padded to a number of heads and of dimensions."""
-    pairs = _pad(jnp.stack([new_keys, new_values], axis=3), {2: num_heads, 4: dim})
+    pairs = padded(jnp.stack([new_keys, new_values], axis=3), {2: num_heads, 4: dim})
     return pairs.reshape(*new_keys.shape[:2], 2 * num_heads, dim)
-
-
-def _pad(x: Float[Array, "..."], sizes: Mapping[int, int]) -> Float[Array, "..."]:
-    """Pad axes, by number, with zeros to these sizes."""
-    return jnp.pad(x, [(0, sizes.get(axis, size) - size) for axis, size in enumerate(x.shape)])

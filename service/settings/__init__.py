@@ -87,7 +87,7 @@ class Settings(WaitingSettings):
     kv_dtype: KvDtype = Field(
         default="auto",
         description="The dtype of cached keys and values. `auto`: that of activations. `int8` and `fp8` "
-        "(float8_e4m3fn), on a CPU or a GPU: in 8 bits with a scale for each token and KV head. See "
+        "(float8_e4m3fn): in 8 bits with a scale for each token and KV head. See "
         "docs/quantization.md.",
     )
     max_model_len: int | None = Field(

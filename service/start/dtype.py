@@ -9,7 +9,7 @@ import numpy as np
 from service.device.chips import cuda_capability
 from service.device.memory import Device
 from service.errors import SettingsError
-from service.kernels.limits import ADA
+from service.kernels.limits import ADA, LARGEST_CACHED
 from service.models.quantization import Quantization
 from service.settings import Settings
 
@@ -67,8 +67,8 @@ def choose_kv_dtype(wanted: str, dtype: np.dtype, device: Device) -> np.dtype:
     chosen = KV_DTYPES.get(wanted, dtype)
     if chosen == dtype:
         return chosen
-    if device.platform == "tpu":
-        reason = f"{wanted}, and the attention kernel of a TPU reads keys and values in DTYPE alone, here {dtype.name}"
+    if device.platform == "tpu" and chosen.name not in LARGEST_CACHED:
+        reason = f"{wanted}, and attention on a TPU reads keys and values in 8 bits or in DTYPE, here {dtype.name}"
         raise SettingsError("KV_DTYPE", f"is {reason}. Set it to auto.")
     if wanted == "fp8" and device.platform == "gpu" and cuda_capability(device) < ADA:
         raise SettingsError(

@@ -1,6 +1,6 @@
 """Compile products with 8 bits for a machine that is not there, and print what XLA made of them.
 
-Those of activations and weights, and on a GPU those of attention over a cache in FP8.
+Those of activations and weights, and those of attention over a cache in 8 bits.
 
 A process of its own, in an environment that has the target's compiler:
 
@@ -15,15 +15,17 @@ import sys
 import jax
 import jax.numpy as jnp
 from jax.sharding import SingleDeviceSharding
+from jaxtyping import DTypeLike
 
 from service.device.chips import TARGETS
 from service.device.mesh import DeviceMesh
-from service.kernels.attention import Scoring
+from service.kernels.attention import AttentionKernel, Scoring
 from service.kernels.cache_layout import CacheLayout
 from service.kernels.gpu import TritonAttention
 from service.kernels.linear import UNSPLIT, linear
 from service.kernels.paging import Paging
 from service.kernels.quantized import FP8, QuantizedWeight, choose_fp8_products
+from service.kernels.tpu_octets import OctetAttention
 from service.start.devices import use_target
 from tests.device_targets.hlo import ARRAY, INSTRUCTION, num_elements
 
@@ -46,20 +48,28 @@ def main(target: str) -> None:
             weight = QuantizedWeight(make((NUM_OUT, NUM_IN), dtype), make((NUM_OUT,), jnp.float32))
             compiled = product.lower(make((num_tokens, NUM_IN), jnp.bfloat16), weight).compile()
             report["products"][f"{name}, {num_tokens}"] = facts_of(compiled)
-    if is_gpu:
-        report["attention"] = facts_of(compiled_attention(SingleDeviceSharding(device)))
+    kernels = {
+        dtype: TritonAttention() if is_gpu else OctetAttention(jnp.dtype(dtype).name) for dtype in (jnp.int8, FP8)
+    }
+    report["attention"] = {
+        jnp.dtype(dtype).name: facts_of(compiled_attention(SingleDeviceSharding(device), kernel, dtype))
+        for dtype, kernel in kernels.items()
+    }
     sys.stdout.write(json.dumps(report) + "\n")
 
 
-def compiled_attention(sharding: SingleDeviceSharding) -> jax.stages.Compiled:
+def compiled_attention(
+    sharding: SingleDeviceSharding, kernel: AttentionKernel, dtype: DTypeLike
+) -> jax.stages.Compiled:
     """A decode step's attention over pages of as many elements as the weights have, in place."""
-    kernel, heads, group, dim, num_seqs, page_size = TritonAttention(), 8, 4, 128, 4, 16
+    heads, group, dim, num_seqs = 8, 4, 128, 4
+    page_size = 16 if isinstance(kernel, TritonAttention) else 128
     layout = CacheLayout(NUM_OUT * NUM_IN // (heads * dim * page_size), page_size, (num_seqs,), (4096,))
 
     def made(shape: jax.ShapeDtypeStruct) -> jax.ShapeDtypeStruct:
         return jax.ShapeDtypeStruct(shape.shape, shape.dtype, sharding=sharding)
 
-    initial = functools.partial(kernel.initial_cache, layout, num_kv_heads=heads, head_dim=dim, dtype=FP8)
+    initial = functools.partial(kernel.initial_cache, layout, num_kv_heads=heads, head_dim=dim, dtype=dtype)
     numbers = jax.ShapeDtypeStruct((num_seqs,), jnp.int32)
     paging = Paging(numbers, numbers, jax.ShapeDtypeStruct((num_seqs, 4096 // page_size), jnp.int32), numbers)
     new = jax.ShapeDtypeStruct((num_seqs, 1, heads, dim), jnp.bfloat16)

@@ -13,24 +13,26 @@ import pytest
 ROOT = Path(__file__).parents[2]
 SMALL, LARGE = "Llama 3.2 1B", "Llama 3.1 8B"
 STEPS = [
-    *(("gpu", target, model) for target in ("l4", "h100", "rtx-pro-6000") for model in (SMALL, LARGE)),
-    ("tpu", "v5e-1", SMALL),  # the larger one does not fit
-    ("tpu", "v5e-4", LARGE),
-    ("tpu", "v6e-1", SMALL),
-    ("tpu", "v6e-1", LARGE),
+    *(("triton", target, model, "auto") for target in ("l4", "h100", "rtx-pro-6000") for model in (SMALL, LARGE)),
+    ("ragged", "v5e-1", SMALL, "auto"),  # the larger one does not fit
+    ("ragged", "v5e-4", LARGE, "auto"),
+    ("ragged", "v6e-1", SMALL, "auto"),
+    ("ragged", "v6e-1", LARGE, "auto"),
+    ("octets", "v5e-4", LARGE, "int8"),
+    ("octets", "v6e-1", SMALL, "fp8"),
 ]
-KERNELS = {"gpu": "triton", "tpu": "ragged"}
 PADDING = 1.02  # that the layout of an array on a TPU may add
 SAMPLING = ("adjust", "choose", "greedy", "random", "logprobs")
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(900)
-@pytest.mark.parametrize(("platform", "target", "model"), STEPS)
-def test_steps_compile_into_what_the_planner_expects(platform, target, model):
-    report = compile_steps(platform, target, model)
+@pytest.mark.parametrize(("kernel", "target", "model", "kv_dtype"), STEPS)
+def test_steps_compile_into_what_the_planner_expects(kernel, target, model, kv_dtype):
+    platform = "gpu" if kernel == "triton" else "tpu"
+    report = compile_steps(platform, target, model, kv_dtype)
     programs = report["programs"]
-    assert report["kernel"] == KERNELS[platform]
+    assert report["kernel"] == kernel
     assert {name.partition("-")[0] for name in programs} >= {"embed", "prefill", "decode", "logits", *SAMPLING}
     assert [fault for name, facts in programs.items() for fault in faults(name, facts, platform)] == []
     # All of a decode step is one program on a GPU, whichever way its tokens are chosen.
@@ -73,10 +75,10 @@ def target_python(platform: str) -> Path:
     return python
 
 
-def compile_steps(platform: str, target: str, model: str) -> dict:
+def compile_steps(platform: str, target: str, model: str, kv_dtype: str = "auto") -> dict:
     """Compile in a process that has the compiler."""
     variables = {name: value for name, value in os.environ.items() if not name.startswith("JAX_")}
-    command = [target_python(platform), "-m", "tests.device_targets.compile_steps", target, model]
+    command = [target_python(platform), "-m", "tests.device_targets.compile_steps", target, model, kv_dtype]
     process = subprocess.run(command, cwd=ROOT, env=variables, capture_output=True, text=True, check=False)
     assert process.returncode == 0, process.stderr[-3000:]
     return json.loads(process.stdout)

@@ -12,6 +12,7 @@ from service.kernels.cache_layout import CacheLayout
 from service.kernels.gpu import TritonAttention
 from service.kernels.paging import Paging
 from service.kernels.tpu import RaggedAttention
+from service.kernels.tpu_octets import OctetAttention
 
 SHAPES = {
     "decode": {"num_seqs": 4, "width": 1},
@@ -50,6 +51,16 @@ def test_a_kernel_lowers_for_its_device(device, shape):
 
 @pytest.mark.filterwarnings("ignore:The Pallas Triton backend is deprecated:DeprecationWarning")
 @pytest.mark.parametrize("kv_dtype", ["int8", "float8_e4m3fn"])
+@pytest.mark.parametrize("shape", ["decode", "prefill of several, window, soft cap", "heads to pad", "float32"])
+def test_a_tpu_reads_a_cache_in_8_bits(shape: str, kv_dtype: str):
+    _, abstract_device, platform, target = KERNELS["TPU v5e"]
+    with use_abstract_mesh(AbstractMesh((), (), abstract_device=abstract_device)):
+        lowered = lower(OctetAttention(kv_dtype), platform, kv_dtype=kv_dtype, page_size=128, **SHAPES[shape])
+    assert lowered.as_text().count(target) >= 3  # both writes, and attention
+
+
+@pytest.mark.filterwarnings("ignore:The Pallas Triton backend is deprecated:DeprecationWarning")
+@pytest.mark.parametrize("kv_dtype", ["int8", "float8_e4m3fn"])
 def test_a_gpu_reads_a_cache_in_8_bits(kv_dtype: str):
     kernel, abstract_device, platform, target = KERNELS["NVIDIA L4"]
     with use_abstract_mesh(AbstractMesh((), (), abstract_device=abstract_device)):
@@ -69,9 +80,10 @@ def lower(
     num_kv_heads=8,
     group=4,
     kv_dtype=None,
+    page_size=16,
     **options,
 ):
-    layout = CacheLayout(4 * num_pages, 16, (num_seqs,), (num_pages * 16,))
+    layout = CacheLayout(4 * num_pages, page_size, (num_seqs,), (num_pages * page_size,))
     cached = {"num_kv_heads": num_kv_heads, "head_dim": head_dim, "dtype": jnp.dtype(kv_dtype or dtype)}
     make = functools.partial(kernel.initial_cache, layout, **cached)
     attend = functools.partial(kernel.attend, scoring=Scoring(0.1, **options))

@@ -13,7 +13,7 @@ from service.kernels.attention import Scoring
 from service.kernels.cache_layout import CacheLayout
 from service.kernels.paging import Paging
 from service.kernels.reference import PagedReference
-from tests.kernels.emulated import RAGGED, TRITON
+from tests.kernels.emulated import FP8, INT8, RAGGED, TRITON
 from tests.tolerances import SAME_ATTENTION_ATOL, SAME_ATTENTION_BFLOAT16_ATOL, SAME_ATTENTION_FLOAT16_ATOL
 
 TOLERANCES = {
@@ -75,6 +75,34 @@ CASES = {
     ),
     "ragged, heads to pad": Case(RAGGED, num_kv_heads=3, group=2, head_dim=128),
     "triton, fp8 cache, dimensions to pad": Case(TRITON, kv_dtype="float8_e4m3fn", group=2, head_dim=24),
+    "int8 on a TPU, heads and dimensions to pad, soft cap": Case(
+        INT8,
+        kv_dtype="int8",
+        num_kv_heads=3,
+        page_size=128,
+        num_pages=3,
+        steps=((150, 20, 0, 1), (130, 7, 129, 0), (1, 1, 0, 1)),
+        options={"soft_cap": 1.5},
+    ),
+    "fp8 on a TPU, groups of 5, several blocks, window": Case(
+        FP8,
+        kv_dtype="float8_e4m3fn",
+        group=5,
+        page_size=128,
+        num_pages=6,
+        steps=((300, 20, 0, 128), (90, 300, 1, 0), (1, 1, 0, 1)),
+        options={"sliding_window": 140},
+    ),
+    "int8 on a TPU, groups of 8, bfloat16, large pages": Case(
+        INT8,
+        kv_dtype="int8",
+        group=8,
+        head_dim=128,
+        dtype="bfloat16",
+        page_size=256,
+        num_pages=2,
+        steps=((40, 300, 0, 1), (1, 1, 0, 1)),
+    ),
     "ragged, dimensions to pad, window, soft cap": Case(
         RAGGED, group=3, page_size=32, num_pages=2, options={"sliding_window": 5, "soft_cap": 1.5}
     ),
@@ -147,7 +175,7 @@ class Steps:
         def spoil(leaf: jax.Array) -> jax.Array:
             shape = [1] * leaf.ndim
             shape[0], shape[leaf.shape.index(self.case.page_size, 1)] = is_written.shape
-            strange = 77 if leaf.dtype == jnp.int8 else jnp.nan
+            strange = 77 if jnp.issubdtype(leaf.dtype, jnp.integer) else jnp.nan
             return jnp.where(is_written.reshape(shape), leaf, jnp.full_like(leaf, strange))
 
         self.cache = jax.tree.map(spoil, self.cache)

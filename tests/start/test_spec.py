@@ -4,6 +4,7 @@ import logging
 from dataclasses import replace
 from types import SimpleNamespace
 
+import jax
 import ml_dtypes
 import numpy as np
 import pytest
@@ -106,7 +107,7 @@ def test_a_cache_in_8_bits_is_planned_and_keyed_with_a_scale_for_each_token_and_
 @pytest.mark.parametrize(
     ("device", "kv_dtype", "remedy"),
     [
-        (NamedDevice(0, "tpu", "TPU v6 lite"), "int8", "DTYPE alone, here bfloat16. Set it to auto"),
+        (NamedDevice(0, "tpu", "TPU v6 lite"), "bfloat16", "8 bits or in DTYPE, here float32. Set it to auto"),
         (
             NamedDevice(0, "gpu", "NVIDIA A100", compute_capability="8.0"),
             "fp8",
@@ -116,7 +117,7 @@ def test_a_cache_in_8_bits_is_planned_and_keyed_with_a_scale_for_each_token_and_
 )
 def test_a_cache_that_a_kernel_does_not_read_is_refused(device: NamedDevice, kv_dtype: str, remedy: str):
     with pytest.raises(SettingsError, match=f"KV_DTYPE: is {kv_dtype}.*{remedy}"):
-        choose_kv_dtype(kv_dtype, np.dtype(ml_dtypes.bfloat16), device)
+        choose_kv_dtype(kv_dtype, np.dtype("float32" if device.platform == "tpu" else "bfloat16"), device)
 
 
 def test_a_gpu_from_ada_on_caches_in_fp8():
@@ -161,6 +162,26 @@ def test_the_kernel_and_its_padding_are_told(kernel_of, caplog):
     (record,) = [record for record in caplog.records if hasattr(record, "kernel")]
     assert (record.levelno, record.kernel) == (logging.INFO, "ragged")
     assert (record.head_dim, record.cached_head_dim) == (32, 128)
+
+
+def test_a_tpu_caches_8_bits_in_pages_of_whole_registers(caplog):
+    caplog.set_level(logging.INFO)
+    checkpoint = locate(str(DEMO), LocalSource)
+    device = NamedDevice(0, "tpu", "TPU v6 lite", SimpleNamespace(platform_version="1"), LIMIT_BYTES)
+    sizes = {"max_prefill_tokens": 256, "max_num_seqs": 1, "max_model_len": 256, "kv_dtype": "int8"}
+    spec = choose_engine_spec(Settings(**sizes), checkpoint, [device])
+    assert caplog.records[-1].kernel == "octets"
+    assert (spec.kernel.name, spec.shapes.page_size, spec.kv_dtype) == (KernelName.OCTETS, 128, np.dtype(np.int8))
+    config, positions = spec.config, spec.shapes.num_pages * spec.shapes.page_size
+    caches = jax.eval_shape(
+        lambda: spec.kernel.kernel(spec.shapes.layout).initial_cache(
+            spec.shapes.layout, num_kv_heads=config.num_kv_heads, head_dim=config.head_dim, dtype=spec.kv_dtype
+        )
+    )
+    cached_bytes = config.num_layers * sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(caches))
+    assert cached_bytes == positions * config.num_layers * 2 * spec.kernel.cached_kv_heads * (128 + 4)
+    with pytest.raises(SettingsError, match=r"PAGE_SIZE: is 16, and .* takes 128 or 256"):
+        choose_engine_spec(Settings(**sizes, page_size=16), checkpoint, [device])
 
 
 def test_heads_that_a_tpu_adds_are_told_and_their_memory_is_planned(caplog):

@@ -58,18 +58,14 @@ def _runs(
     paging: Paging, width: int, page_size: int
 ) -> tuple[Int[Array, " run"], Int[Array, " run"], Int[Array, " run"]]:
     """Return of each run its first token among those of the step, its first position among all, and its length."""
-    most_pages = (width + page_size - 2) // page_size + 1  # that `width` neighbouring positions can be in
-    page = paging.start[:, None] // page_size + jnp.arange(most_pages, dtype=jnp.int32)[None, :]
-    first = jnp.maximum(paging.start[:, None], page * page_size)
-    end = jnp.minimum((paging.start + paging.num_tokens)[:, None], (page + 1) * page_size)
-    ids = jnp.take_along_axis(paging.page_table, jnp.minimum(page, paging.page_table.shape[1] - 1), axis=1)
-    first_of_seq = jnp.arange(len(page), dtype=jnp.int32)[:, None] * width
-    runs = (
-        first_of_seq + first - paging.start[:, None],
-        ids * page_size + first % page_size,
-        jnp.maximum(end - first, 0),
+    runs = paging.runs(width, page_size)
+    first_of_seq = jnp.arange(len(runs.ids), dtype=jnp.int32)[:, None] * width
+    copies = (
+        first_of_seq + runs.first - paging.start[:, None],
+        runs.ids * page_size + runs.first - runs.begin,
+        jnp.maximum(runs.end - runs.first, 0),
     )
-    sources, destinations, lengths = (numbers.reshape(-1) for numbers in runs)
+    sources, destinations, lengths = (numbers.reshape(-1) for numbers in copies)
     return sources, destinations, lengths
 
 

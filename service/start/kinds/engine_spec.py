@@ -180,7 +180,7 @@ def choose_engine_spec(
     dtype, quantization, kv_dtype = formats
     _check_rows(config, quantization)
     specs = decoder_weight_specs(config, dtype, quantization)
-    kernel = _choose_kernel(config, dtype, mesh)
+    kernel = _choose_kernel(config, formats, mesh)
     memory_bytes = usable_memory_bytes(mesh.devices, settings.device_memory_fraction)
     try:
         shapes = choose_shapes(settings, config, formats, mesh, int(memory_bytes * memory_share))
@@ -231,7 +231,7 @@ def _check_rows(config: DecoderConfig, quantization: Quantization) -> None:
 
 def _model_size(config: DecoderConfig, formats: NumberFormats, mesh: DeviceMesh) -> ModelSize:
     dtype, quantization, kv_dtype = formats
-    kernel = choose_kernel(mesh.devices[0], _head_shape(config, dtype, mesh))
+    kernel = choose_kernel(mesh.devices[0], _head_shape(config, formats, mesh))
     return ModelSize(
         context_len=config.context_len,
         vocab_size=config.vocab_size,
@@ -242,13 +242,14 @@ def _model_size(config: DecoderConfig, formats: NumberFormats, mesh: DeviceMesh)
         has_slot_cache=kernel.has_slot_cache,
         has_whole_steps=mesh.prefers_whole_steps,
         max_table_bytes=kernel.max_table_bytes,
+        page_sizes=kernel.page_sizes,
     )
 
 
-def _choose_kernel(config: DecoderConfig, dtype: np.dtype, mesh: DeviceMesh) -> KernelChoice:
+def _choose_kernel(config: DecoderConfig, formats: NumberFormats, mesh: DeviceMesh) -> KernelChoice:
     """Choose how attention is done, and say so; a slow way is never taken in silence."""
     device = mesh.devices[0]
-    choice = choose_kernel(device, _head_shape(config, dtype, mesh))
+    choice = choose_kernel(device, _head_shape(config, formats, mesh))
     facts = {"kernel": choice.name.value, "device": device.device_kind}
     if choice.obstacle is not None:
         message = "the device's attention kernel cannot serve this model; the slow reference does"
@@ -263,6 +264,6 @@ def _choose_kernel(config: DecoderConfig, dtype: np.dtype, mesh: DeviceMesh) -> 
     return choice
 
 
-def _head_shape(config: DecoderConfig, dtype: np.dtype, mesh: DeviceMesh) -> HeadShape:
+def _head_shape(config: DecoderConfig, formats: NumberFormats, mesh: DeviceMesh) -> HeadShape:
     """Return the heads of one device, which has its part of them."""
-    return HeadShape(config.num_kv_heads // mesh.num_devices, config.head_dim, dtype)
+    return HeadShape(config.num_kv_heads // mesh.num_devices, config.head_dim, formats.dtype, formats.kv_dtype)
