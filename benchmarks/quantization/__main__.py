@@ -1,12 +1,13 @@
 """`make bench-quantization`: int8 next to float32 and llama.cpp, alternately in one run with the same weights.
 
-    python -m benchmarks.quantization [--quick] [--runs N] [--parts speed,starts] [--fresh] [--no-llamacpp]
+    python -m benchmarks.quantization [--quick] [--runs N] [--parts speed,starts] [--minutes N] [--fresh]
 
 It writes quantization.json (every run) and quantization.md (a line for each bound of the project, met or missed). A run
-that was interrupted goes on where it stopped, with the parts and rounds that are missing.
+that was interrupted, as by --minutes, goes on where it stopped, with the parts and rounds that are missing.
 """
 
 import argparse
+import functools
 import json
 import shlex
 import signal
@@ -23,6 +24,7 @@ from benchmarks.quantization.quality import measure_quality, run_checks
 from benchmarks.quantization.report import write_report
 from benchmarks.quantization.speed import measure_speed
 from benchmarks.quantization.starts import measure_starts
+from benchmarks.quantization.ways import MAIN, OTHERS
 from benchmarks.rounds import say
 
 ROOT = Path(__file__).parents[2]
@@ -32,7 +34,8 @@ type Part = Callable[[Path, argparse.Namespace, dict[str, Any], Callable[[], Non
 
 PARTS: Mapping[str, Part] = {
     "memory": measure_memory,
-    "speed": measure_speed,
+    "speed": functools.partial(measure_speed, MAIN),
+    "others": functools.partial(measure_speed, OTHERS),
     "starts": measure_starts,
     "quality": measure_quality,
     "checks": run_checks,
@@ -42,7 +45,9 @@ PARTS: Mapping[str, Part] = {
 def main() -> None:
     """Measure what is missing, and write the results."""
     options = _parse_options()
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # so that the contenders are stopped too
+    for number in (signal.SIGTERM, signal.SIGALRM):
+        signal.signal(number, lambda *_: sys.exit(1))  # so that the contenders are stopped too
+    signal.setitimer(signal.ITIMER_REAL, 60 * options.minutes)
     folder = ROOT / ".cache" / "bench"
     geometry, name = (TINY, "tiny-float32") if options.quick else (SMOLLM_135M, "llama-135m-float32")
     checkpoint = make_checkpoint(folder / name, geometry)
@@ -61,7 +66,7 @@ def main() -> None:
             save()
     results["load_average_after"] = load_average()
     write_report(results, options.output)
-    if set(options.parts) == set(PARTS):
+    if all(results["parts"].get(part, {}).get("is_complete") for part in PARTS):
         unfinished.unlink()
 
 
@@ -71,6 +76,7 @@ def _parse_options() -> argparse.Namespace:
     parser.add_argument("--runs", type=int, default=5, help="number of rounds")
     parser.add_argument("--patience", type=float, default=4, help="seconds to wait for a quiet moment, each time")
     parser.add_argument("--parts", default=",".join(PARTS), help="parts, separated by commas; all by default")
+    parser.add_argument("--minutes", type=float, default=0, help="stop after so many, to go on with the next call")
     parser.add_argument("--fresh", action="store_true", help="forget an interrupted run")
     parser.add_argument("--no-llamacpp", action="store_true", help="measure Levserve alone")
     parser.add_argument("--output", type=Path, help="folder for the results")

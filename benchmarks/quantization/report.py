@@ -55,7 +55,7 @@ def write_report(results: dict[str, Any], folder: Path) -> None:
 def markdown(results: dict[str, Any]) -> str:
     """Return the tables as Markdown."""
     machine, parts = results["machine"], results["parts"]
-    speed = parts.get("speed", {})
+    speed = _joined(parts.get("speed", {}), parts.get("others", {}))
     disturbance = median([run["disturbance"] for run in speed.get("runs", ())] or [0])
     lines = [*_speed_lines(speed), *_other_lines(parts)]
     rows = [line.cells for line in lines]
@@ -72,6 +72,16 @@ def markdown(results: dict[str, Any]) -> str:
     ]
     made += [f"Absent: {name}: {reason}" for name, reason in speed.get("absent", {}).items()]
     return "\n\n".join(made) + "\n"
+
+
+def _joined(*parts: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the runs and facts of several groups of contenders as those of one."""
+    found: dict[str, Any] = {"runs": [], "absent": {}, "resident_bytes": {}}
+    for part in parts:
+        found["runs"] += part.get("runs", ())
+        found["absent"] |= part.get("absent", {})
+        found["resident_bytes"] |= part.get("resident_bytes", {})
+    return found
 
 
 def _medians(speed: Mapping[str, Any]) -> dict[tuple[str, str], float]:

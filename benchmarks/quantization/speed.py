@@ -1,8 +1,8 @@
-"""Tokens per second of every contender, all running beside each other and measured in turn."""
+"""Tokens per second of contenders that run beside each other, measured in turn."""
 
 import argparse
 import os
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing, contextmanager
 from itertools import count
 from pathlib import Path
@@ -20,14 +20,14 @@ from benchmarks.workload import Wave, throughput_waves
 
 
 def measure_speed(
-    checkpoint: Path, options: argparse.Namespace, found: dict[str, Any], save: Callable[[], None]
+    names: Sequence[str], checkpoint: Path, options: argparse.Namespace, found: dict[str, Any], save: Callable[[], None]
 ) -> None:
-    """Measure the rounds that are missing, and the memory of the processes after them."""
+    """Measure the rounds that are missing of some contenders, and the memory of their processes after them."""
     waves = throughput_waves(is_quick=options.quick)
     found |= {"waves": [wave.as_json() for wave in waves], "absent": {}}
     records = found.setdefault("runs", [])
     done = {(record["run"], record["wave"], record["contender"]) for record in records}
-    with _started(checkpoint, found["absent"], options) as contenders:
+    with _started(names, checkpoint, found["absent"], options) as contenders:
         words = word_ids(checkpoint)
         warm(contenders, waves, words)
         quiet = Quiet(tuple(contender.pid for contender in contenders.values()), options.patience, max_attempts=2)
@@ -48,16 +48,21 @@ def measure_speed(
 
 
 @contextmanager
-def _started(checkpoint: Path, absent: dict[str, str], options: argparse.Namespace) -> Iterator[dict[str, Contender]]:
-    """Start all contenders; llama.cpp is left out, with the reason, where it cannot be installed."""
+def _started(
+    names: Sequence[str], checkpoint: Path, absent: dict[str, str], options: argparse.Namespace
+) -> Iterator[dict[str, Contender]]:
+    """Start contenders; llama.cpp is left out, with the reason, where it cannot be installed."""
     folder = checkpoint.parent
     with ExitStack() as stack:
         contenders: dict[str, Contender] = {}
-        for way in WAYS:
+        for way in filter(WAYS.__contains__, names):
             say(f"starting {way}")
             server = levserve(checkpoint, way_folder(folder, way), way_settings(way, is_quick=options.quick))
             contenders[way] = stack.enter_context(closing(server))
-        for peer, suffix in () if options.no_llamacpp else ((LLAMA_FLOAT32, ""), (LLAMA_Q8, "-q8_0")):
+        peers = {LLAMA_FLOAT32: "", LLAMA_Q8: "-q8_0"}
+        for peer, suffix in peers.items():
+            if peer not in names or options.no_llamacpp:
+                continue
             say(f"starting {peer}")
             try:
                 contenders[peer] = stack.enter_context(closing(_llamacpp(checkpoint, suffix)))

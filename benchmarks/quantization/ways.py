@@ -16,6 +16,9 @@ WAYS: Mapping[str, Mapping[str, str]] = {
     AVX2_FLOAT32: AVX2,
     AVX2_INT8: {"QUANTIZATION": "int8", **AVX2},
 }
+# Contenders that run beside each other. Those of no bound among the main ones have rounds of their own.
+MAIN = (FLOAT32, INT8, LLAMA_FLOAT32, LLAMA_Q8)
+OTHERS = (AVX2_FLOAT32, AVX2_INT8, INT8_KV)
 
 
 def way_settings(way: str, *, is_quick: bool) -> dict[str, str]:
