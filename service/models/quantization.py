@@ -12,7 +12,8 @@ from service.models.stored.layers import Encoding, LayerStorage
 from service.models.weight_spec import FLOAT32, TensorSource, WeightSpec
 
 INT8, FP8 = np.dtype(np.int8), np.dtype(ml_dtypes.float8_e4m3fn)
-MAX_INT8_ROW = (2**31 - 1) // INT8_MAX**2  # values; the int32 sum of a product of longer rows may overflow
+# Values of a row whose sums int32 holds; a checkpoint's own int8 may have -128.
+MAX_INT8_ROW = (2**31 - 1) // (INT8_MAX * (INT8_MAX + 1))
 
 
 class Quantization(StrEnum):

@@ -106,6 +106,10 @@ def reshaped(tensor: str, *shape: int) -> Callable[[dict[str, np.ndarray]], None
     return lambda tensors: tensors.update({tensor: np.ones(shape, tensors[tensor].dtype)})
 
 
+def added(tensor: str) -> Callable[[dict[str, np.ndarray]], None]:
+    return lambda tensors: tensors.update({tensor: np.ones((512, 1), np.float32)})
+
+
 def cast(tensor: str, dtype: Any) -> Callable[[dict[str, np.ndarray]], None]:
     return lambda tensors: tensors.update({tensor: tensors[tensor].astype(dtype)})
 
@@ -132,6 +136,8 @@ def cast(tensor: str, dtype: Any) -> Callable[[dict[str, np.ndarray]], None]:
         ("fp8 by row", cast(f"{OUTPUT}.weight", np.float32), MalformedCheckpoint, "is F32; .* makes it F8_E4M3"),
         ("gptq", lambda tensors: tensors.pop(f"{OUTPUT}.g_idx"), MalformedCheckpoint, "o_proj.g_idx: is missing"),
         ("awq", lambda tensors: tensors.pop(f"{OUTPUT}.qzeros"), MalformedCheckpoint, "o_proj.qzeros: is missing"),
+        ("w4a16", added(f"{UP}.weight_zero_point"), MalformedCheckpoint, "weight_zero_point: 1 tensors .* no place"),
+        ("fp8 by row", added(f"{UP}.input_scale"), MalformedCheckpoint, "input_scale: 1 tensors .* no place"),
     ],
 )
 def test_tensors_that_are_wrong_are_refused_by_name(name: str, change: Any, error: Any, message: str, tmp_path: Path):

@@ -162,6 +162,7 @@ def test_fp8_is_multiplied_as_the_device_can(platform: str, capability: str, cho
 
 
 def test_rows_as_long_as_are_served_do_not_overflow():
-    weight = QuantizedWeight(jnp.full((2, MAX_INT8_ROW), 127, jnp.int8), jnp.ones(2, jnp.float32))
-    made = linear(jnp.ones((2, MAX_INT8_ROW)), weight, UNSPLIT)
-    np.testing.assert_allclose(made, np.full((2, 2), 127.0 * MAX_INT8_ROW), rtol=1e-6)
+    weight = QuantizedWeight(jnp.full((2, MAX_INT8_ROW), -128, jnp.int8), jnp.ones(2, jnp.float32))
+    for sign in (1.0, -1.0):
+        made = linear(jnp.full((2, MAX_INT8_ROW), sign), weight, UNSPLIT)
+        np.testing.assert_allclose(made, np.full((2, 2), -128.0 * sign * MAX_INT8_ROW), rtol=1e-6)

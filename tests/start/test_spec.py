@@ -127,9 +127,9 @@ def test_a_gpu_from_ada_on_caches_in_fp8():
 
 def test_int8_rows_whose_sums_could_overflow_are_refused():
     checkpoint = locate(str(DEMO), LocalSource)
-    wide = replace(checkpoint, hub_config={**checkpoint.hub_config, "intermediate_size": 133_145})
+    wide = replace(checkpoint, hub_config={**checkpoint.hub_config, "intermediate_size": 132_105})
     device = NamedDevice(0, client=SimpleNamespace(platform_version="1"), limit_bytes=10**12)
-    with pytest.raises(SettingsError, match="QUANTIZATION: is int8, whose sums hold 133,144 products"):
+    with pytest.raises(SettingsError, match="QUANTIZATION: is int8, whose sums hold 132,104 products"):
         choose_engine_spec(Settings(quantization="int8"), wide, [device])
 
 
