@@ -31,9 +31,9 @@ from jaxtyping import Array, DTypeLike, Float, Int
 from service.kernels.attention import KVHeads, QueryHeads, Scoring
 from service.kernels.cache_layout import CacheLayout, CopyKind
 from service.kernels.limits import TPU_LANES, tpu_cached_heads
-from service.kernels.padding import padded
 from service.kernels.paging import Paging, RowPages
 from service.kernels.ragged.blocks import choose_block
+from service.kernels.ragged.padding import padded
 from service.kernels.ragged.write import write_pairs
 
 KVPairs = Float[Array, "page position key_and_value dim"]

@@ -24,8 +24,8 @@ from service.kernels.limits import TPU_LANES, tpu_cached_heads
 from service.kernels.octets.attend import Tile, attend_pages
 from service.kernels.octets.words import HEADS_PER_WORD, packed_words
 from service.kernels.octets.write import write_scales
-from service.kernels.padding import padded, rounded_up
 from service.kernels.paging import Paging, RowPages
+from service.kernels.ragged.padding import padded, rounded_up
 from service.kernels.ragged.write import write_pairs
 
 Words = Int32[Array, "page position word dim"]
