@@ -32,7 +32,9 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
     if parsed.command == "smoke":
         sys.exit(run_smoke(parsed))
     flags = vars(parsed)
-    configure_logging("INFO", flags.get("log_format") or "auto")
+    # What `compare` prints is for programs too.
+    log_stream = sys.stderr if parsed.command == "compare" else sys.stdout
+    configure_logging("INFO", flags.get("log_format") or "auto", log_stream)
     code = 0
     level = "INFO"
     try:
@@ -42,7 +44,7 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
         level = settings.log_level
         export_hub_token(settings)
         origin = Origin(settings.google_cloud_project, settings.k_service, settings.k_revision)
-        configure_logging(settings.log_level, settings.log_format, origin=origin)
+        configure_logging(settings.log_level, settings.log_format, log_stream, origin=origin)
         code = _run(flags, settings)
     except Exception as error:
         _exit(1, partial(_log_error, error, with_trace=level == "DEBUG"))

@@ -2,6 +2,9 @@
 
 import json
 import math
+import os
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -45,6 +48,28 @@ def test_a_wrong_setting_and_a_text_that_cannot_be_read_are_refused_before_a_mod
     text.write_text("text")
     with pytest.raises(SettingsError, match=r"QUANTIZATION: .*'int7'"):
         compare(("", "QUANTIZATION=int7"), text, {}, None)
+
+
+def run_compare(*arguments: str) -> "subprocess.CompletedProcess[str]":
+    command = [sys.executable, "-m", "service", "compare", *arguments]
+    return subprocess.run(
+        command, env=os.environ | {"MODEL_STREAM": "true"}, capture_output=True, text=True, check=False
+    )
+
+
+def test_log_lines_are_no_part_of_what_is_printed(tmp_path: Path):
+    done = run_compare("", "QUANTIZATION=int7", "--text", str(tmp_path / "none.txt"))
+    assert (done.returncode, done.stdout) == (1, "")
+    assert "cannot be read as UTF-8" in done.stderr
+
+
+@pytest.mark.slow
+def test_the_command_prints_the_figures_as_one_line_of_json(tmp_path: Path):
+    text = tmp_path / "text.txt"
+    text.write_text("What is the capital of France?")
+    done = run_compare("", "", "--text", str(text))
+    figures = json.loads(done.stdout)
+    assert (done.returncode, figures["perplexity_ratio"], figures["largest_logit_difference"]) == (0, 1, 0)
 
 
 @pytest.mark.slow
