@@ -21,6 +21,10 @@ REASON = re.compile(r"^E +(.+)$", re.MULTILINE)
 MAX_REASON_CHARS = 100
 THREATS = "tests/api/http/test_threats.py::test_"
 CONNECTIONS = "tests/server/test_connections.py::test_"
+HOSTILE_MODEL = (
+    "tests/server/pool/test_hostile_models.py::"
+    "test_a_hostile_checkpoint_is_refused_to_those_who_name_it_and_nothing_of_it_is_executed"
+)
 
 
 class Defence(NamedTuple):
@@ -63,17 +67,16 @@ DEFENCES = (
     Defence("T12", "service/text/sandbox.py", "from jinja2.sandbox import MAX_RANGE, ImmutableSandboxedEnvironment",
             "from jinja2 import Environment as ImmutableSandboxedEnvironment\nfrom jinja2.sandbox import MAX_RANGE",
             f"{THREATS}t12_a_checkpoints_template_that_reaches_out_ends_its_request_alone"),
-    Defence("T13", "service/weights/pickled/calls.py",
-            'raise PickleRefusal(f"calls {name}, which builds no tensor.", name)',
-            'return getattr(__import__(name.rpartition(".")[0], fromlist=["a"]), name.rpartition(".")[2])()',
-            "tests/weights/pickled/test_refused.py::test_a_file_is_refused_and_nothing_is_executed"),
-    Defence("T14", "service/checkpoint/model_config.py", '"""A model', 'import runpy\n"""A model',
-            "tests/house/test_security.py::test_the_service_has_no_reader_of_code_beside_weights"),
-    Defence("T15", "service/storage/objects.py", 'elif any(segment in (".", "..") for segment in segments):',
-            "elif False:", "tests/storage/test_objects.py::test_a_hostile_name_in_the_bucket_stops_the_listing"),
+    Defence("T13", "service/weights/pickled/machine.py",
+            'raise PickleRefusal(f"asks for {path!r:.200}, which no tensor needs.", path)',
+            '__import__(path.rpartition(".")[0], fromlist=["a"])', HOSTILE_MODEL),
+    Defence("T14", "service/checkpoint/model_config.py", "    return values\n\n\ndef parse_levanter_yaml",
+            '    "auto_map" in values and exec((__import__("pathlib").Path(uri) / "canary.py").read_text())\n'
+            "    return values\n\n\ndef parse_levanter_yaml", HOSTILE_MODEL),
+    Defence("T15", "service/checkpoint/discover.py", "    if missing:\n", "    if False:\n", HOSTILE_MODEL),
     Defence("T16", "service/weights/safetensors.py",
             "if header_bytes > min(MAX_HEADER_BYTES, size_bytes - PREFIX_BYTES):", "if False:",
-            "tests/checkpoint/test_hostile_checkpoint.py::test_a_false_header_is_refused_before_a_weight_is_read"),
+            HOSTILE_MODEL),
     Defence("T17", "service/bundles/signature.py", "if not self._keys:\n            return True", "return True",
             "tests/bundles/test_poisoned_bundle.py::"
             "test_a_bundle_without_our_signature_is_not_unpickled_and_requests_are_answered"),
@@ -105,9 +108,10 @@ DEFENCES = (
             f"{CONNECTIONS}a_request_that_another_server_could_read_otherwise_is_refused"),
     Defence("T29", "uv.lock", 'hash = "sha256:', 'hash = "sha1:',
             "tests/house/test_security.py::test_every_package_of_the_lock_has_a_hash"),
-    Defence("T30", "service/storage/hub_errors.py", "is_offline = isinstance(error, errors.OfflineModeIsEnabled)",
-            "name, is_offline = str(dict(error.request.headers)), False",
-            "tests/contract/test_canaries.py::test_a_pull_that_fails_shows_no_token"),
+    Defence("T30", "service/storage/hub_errors.py", 'f"HTTP {status}: set HF_TOKEN to a token that may read it."',
+            "str(error.response.headers)",
+            "tests/contract/test_canaries.py::"
+            "test_a_model_that_the_hub_refuses_shows_no_token_to_those_who_name_it"),
 )  # fmt: skip
 
 

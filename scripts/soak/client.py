@@ -29,6 +29,12 @@ class Reply:
         return int(first[1]) if len(first) > 1 and first[0].startswith(b"HTTP/") else None
 
     @property
+    def retry_after_s(self) -> int:
+        """For how long a refused client is told to wait; 0 if it is not."""
+        _, found, rest = bytes(self.received).partition(b"\r\n\r\n")[0].lower().partition(b"\r\nretry-after: ")
+        return int(rest.split()[0]) if found else 0
+
+    @property
     def body(self) -> bytes:
         """The body without the framing of chunks; it may be cut."""
         head, _, rest = bytes(self.received).partition(b"\r\n\r\n")

@@ -22,6 +22,7 @@ LOOK_S = 1.0
 SMALL_BUFFER = 4096
 MAX_HEALTH_S = 0.1
 MIN_SPEED = 0.9
+MAX_GROWTH = 1.1
 GONE_AFTER_S = ConnectionLimits().write_s + 5
 FREE_AFTER_S = 0.1
 
@@ -31,11 +32,12 @@ def silent_and_deaf(scale: Scale) -> Iterator[Figure]:
     row = f"{scale.num_idle} idle sockets, {scale.num_half_open} half-open bodies, {scale.num_deaf} deaf readers"
     with running_service(max_concurrent_requests=1000) as service:
         port = int(service.url.rsplit(":", 1)[1])
+        process = psutil.Process(service.process.pid)
         with observed(port) as user:
-            before = asyncio.run(tokens_per_s(port, scale.crowd_s))
+            before, rss_before = asyncio.run(tokens_per_s(port, scale.crowd_s)), process.memory_info().rss
             begin_s = time.monotonic()
-            beside, gone_s = asyncio.run(_crowd(port, scale, psutil.Process(service.process.pid)))
-            after = asyncio.run(tokens_per_s(port, scale.crowd_s))
+            beside, gone_s, rss_beside = asyncio.run(_crowd(port, scale, process))
+            after, rss_after = asyncio.run(tokens_per_s(port, scale.crowd_s)), process.memory_info().rss
     # The machine and the rhythm of the streams drift, so the crowd is compared with what lies around it.
     p99_s, speed = user.health_p99_s(begin_s), 2 * beside / (before + after)
     yield Figure(row, "health p99 < 100 ms", f"{p99_s * 1000:.0f} ms", p99_s < MAX_HEALTH_S, is_timing=True)
@@ -46,6 +48,10 @@ def silent_and_deaf(scale: Scale) -> Iterator[Figure]:
     yield Figure(row, "deaf sockets gone", figure, gone_s is not None)
     is_met = gone_s is not None and gone_s <= GONE_AFTER_S
     yield Figure(row, f"within {GONE_AFTER_S:g} s", figure, is_met, is_timing=True)
+    figure = (
+        ", ".join(f"{rss / 2**20:.0f}" for rss in (rss_before, rss_beside, rss_after)) + " MiB before, beside, after"
+    )
+    yield Figure(row, "they leave no memory behind", figure, rss_after <= rss_before * MAX_GROWTH)
 
 
 async def tokens_per_s(port: int, seconds: float) -> float:
@@ -57,12 +63,12 @@ async def tokens_per_s(port: int, seconds: float) -> float:
     return (after[TOKENS] - before[TOKENS]) / (end_s - begin_s)
 
 
-async def _crowd(port: int, scale: Scale, process: psutil.Process) -> tuple[float, float | None]:
+async def _crowd(port: int, scale: Scale, process: psutil.Process) -> tuple[float, float | None, int]:
     """Open all sockets and keep them for a while.
 
     Returns:
-        The tokens per second of others meanwhile, and after how many seconds the server has closed the deaf sockets;
-        None if some are still open after twice the time allowed.
+        The tokens per second of others meanwhile; after how many seconds the server has closed the deaf sockets, None
+        if some are still open after twice the time allowed; the server's resident memory meanwhile, in bytes.
     """
     loop = asyncio.get_running_loop()
     async with contextlib.AsyncExitStack() as stack:
@@ -77,13 +83,13 @@ async def _crowd(port: int, scale: Scale, process: psutil.Process) -> tuple[floa
             await loop.sock_sendall(client, HALF)
         for _ in range(scale.num_idle):
             await stack.enter_async_context(connected(port))
-        beside = await tokens_per_s(port, scale.crowd_s)
+        beside, rss = await tokens_per_s(port, scale.crowd_s), process.memory_info().rss
         # From here on, since reading the system's table of sockets takes a tenth of a second of a core.
         while _open_ports(process) & deaf:
             if time.monotonic() - begin_s > 2 * GONE_AFTER_S:
-                return beside, None
+                return beside, None, rss
             await asyncio.sleep(LOOK_S)
-        return beside, time.monotonic() - begin_s
+        return beside, time.monotonic() - begin_s, rss
 
 
 def _open_ports(process: psutil.Process) -> set[int]:

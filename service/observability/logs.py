@@ -124,7 +124,7 @@ def configure_logging(
         handler.setFormatter(CloudJsonFormatter(origin))
     logging.basicConfig(level=level, handlers=[handler], force=True)
     # These libraries log each HTTP call or compilation at INFO; LOG_LEVEL is meant for the service.
-    for noisy in ("httpx", "urllib3", "google", "filelock", "jax", "jaxlib", "absl", "asyncio"):
+    for noisy in ("httpx", "httpcore", "urllib3", "google", "filelock", "jax", "jaxlib", "absl", "asyncio"):
         logging.getLogger(noisy).setLevel(max(logging.WARNING, logging.getLevelName(level)))
 
 

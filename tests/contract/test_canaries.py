@@ -1,8 +1,10 @@
 """Words that must not leave the service: keys, tokens, prompts and what tools say, in anything that it writes."""
 
+import http.server
 import json
 import os
 import threading
+from typing import ClassVar
 
 import httpx
 import pytest
@@ -102,3 +104,46 @@ def test_a_pull_that_fails_shows_no_token(uri, monkeypatch, tmp_path):
     assert TOKEN in os.environ["HF_TOKEN"]
     assert service.raw
     assert leaked("\n".join(service.raw)) == []
+
+
+class QuotingHub(http.server.BaseHTTPRequestHandler):
+    """A Hub that refuses every token, and quotes it wherever its client reads what happened."""
+
+    seen: ClassVar[list[str]] = []
+
+    def do_GET(self):
+        token = self.headers.get("Authorization", "")
+        self.seen.append(token)
+        body = json.dumps({"error": token}).encode()
+        self.send_response(403)
+        for name in ("X-Error-Message", "X-Error-Code", "X-Request-Id", "WWW-Authenticate"):
+            self.send_header(name, token)
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    do_HEAD = do_GET
+
+    def log_message(self, *_):
+        pass
+
+
+@pytest.mark.slow
+def test_a_model_that_the_hub_refuses_shows_no_token_to_those_who_name_it(monkeypatch, tmp_path):
+    (tmp_path / "models.yaml").write_text("models:\n  - {name: private, uri: 'hf://org/name'}\n")
+    settings = {"models_config": tmp_path / "models.yaml", "admin_api_key": ADMIN, "pull_timeout": 5}
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), QuotingHub) as hub:
+        threading.Thread(target=hub.serve_forever, daemon=True).start()
+        environment = {"HF_TOKEN": TOKEN, "HF_HUB_OFFLINE": "0", "HF_ENDPOINT": f"http://127.0.0.1:{hub.server_port}"}
+        for name, value in environment.items():
+            monkeypatch.setenv(name, value)
+        with running_service(**settings, local_model_cache=tmp_path, log_level="DEBUG") as service:
+            answer = httpx.post(f"{service.url}{COMPLETIONS}", json=TEXT | {"model": "private"}, timeout=60)
+            models = httpx.get(f"{service.url}/admin/models", headers={"Authorization": f"Bearer {ADMIN}"})
+            service.stop()
+        hub.shutdown()
+    assert any(TOKEN in token for token in QuotingHub.seen)
+    assert (answer.status_code, answer.json()["error"]["code"]) == (503, "model_load_failed")
+    assert "hf://org/name" in models.text  # where an operator finds the reason
+    assert leaked(answer.text) + leaked(models.text) == []
+    assert [line for line in service.raw if leaked(line)] == []
