@@ -22,7 +22,7 @@ from service.api.http.sse import EventStream
 from service.api.schema.chat import ChatCompletionRequest, Message, ToolCall
 from service.api.schema.template import TemplateFields
 from service.api.schema.tools import Tool
-from service.errors import InvalidParameter, MissingParameter, UnsupportedParameter
+from service.errors import ContextLengthExceeded, InvalidParameter, MissingParameter, UnsupportedParameter
 from service.text.tokenizer import Tokenizer
 
 router = APIRouter()
@@ -187,7 +187,16 @@ def render(messages: Sequence[Message], model: ServedModel, tools: Sequence[Tool
 
 
 async def _prompt(context: RequestContext, body: ChatCompletionRequest) -> tuple[str, list[int]]:
-    """Return a chat's prompt and its token ids."""
+    """Return a chat's prompt and its token ids.
+
+    Raises:
+        ContextLengthExceeded: the context has fewer tokens than the chat has messages, or the prompt has.
+    """
+    num_messages, limit_tokens = len(body.messages), context.model.max_model_len
+    if num_messages > limit_tokens and not body.truncate_prompt_tokens:  # rendering so many takes long
+        raise ContextLengthExceeded(
+            prompt_tokens=num_messages, max_tokens=0, limit_tokens=limit_tokens, param="messages", is_estimate=True
+        )
     if context.has_long_body:  # whose rendering holds the interpreter, and whose tokenizing does not
         text = await context.run_in_turn(lambda: _text(body, context.model))
         return text, await context.run_in_thread(lambda: _token_ids(text, body, context.model))

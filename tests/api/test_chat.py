@@ -4,6 +4,7 @@ import pytest
 
 from service.engine.request import FinishReason
 from service.errors import Draining, EngineError, EngineStopped, Overloaded
+from service.text.chat_template import ChatTemplate
 from tests.api.scripted_engine import END, MAX_MODEL_LEN, MODEL, TOKENIZER, Service, tokens
 
 pytestmark = pytest.mark.anyio
@@ -132,6 +133,20 @@ async def test_a_prompt_longer_than_the_context_is_refused_with_both_numbers():
     response = await Service().chat("word " * 400)
     error = response.json()["error"]
     assert (response.status_code, error["code"], error["param"]) == (400, "context_length_exceeded", "messages")
+
+
+async def test_more_messages_than_the_context_has_tokens_are_refused_before_they_are_rendered():
+    # This one would be rendered to a token or two.
+    template = ChatTemplate("{{ namespace(n=messages|length).n }}", {})
+    service = Service(model={"chat_template": template})
+    message = {"role": "user", "content": ""}
+    body = {"model": MODEL, "max_tokens": 1}
+    fits = await service.post("/v1/chat/completions", body | {"messages": [message] * MAX_MODEL_LEN})
+    refused = await service.post("/v1/chat/completions", body | {"messages": [message] * (MAX_MODEL_LEN + 1)})
+    assert (fits.status_code, refused.status_code) == (200, 400)
+    error = refused.json()["error"]
+    assert (error["code"], error["param"]) == ("context_length_exceeded", "messages")
+    assert f"at least {MAX_MODEL_LEN + 1} tokens" in error["message"]
 
 
 async def test_a_model_without_a_template_names_completions():
