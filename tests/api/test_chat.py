@@ -137,7 +137,7 @@ async def test_a_prompt_longer_than_the_context_is_refused_with_both_numbers():
 
 async def test_more_messages_than_the_context_has_tokens_are_refused_before_they_are_rendered():
     # This one would be rendered to a token or two.
-    template = ChatTemplate("{{ namespace(n=messages|length).n }}", {})
+    template = ChatTemplate("{{ messages | length }}", {})
     service = Service(model={"chat_template": template})
     message = {"role": "user", "content": ""}
     body = {"model": MODEL, "max_tokens": 1}
