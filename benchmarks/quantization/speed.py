@@ -28,20 +28,22 @@ def measure_speed(
     records = found.setdefault("runs", [])
     done = {(record["run"], record["wave"], record["contender"]) for record in records}
     with _started(names, checkpoint, found["absent"], options) as contenders:
-        words = word_ids(checkpoint)
-        warm(contenders, waves, words)
+        words, warmed = word_ids(checkpoint), set[tuple[str, str]]()
         quiet = Quiet(tuple(contender.pid for contender in contenders.values()), options.patience, max_attempts=2)
         # Prompts that no attempt has had before, of an interrupted run neither, so that a prefix cache does not help.
         seeds = count(1000 * len(records))
         for run in range(options.runs):
             for wave in waves:
-                for name, contender in contenders.items():
-                    if (run, wave.name, name) not in done:
-                        facts = {"run": run, "wave": wave.name, "contender": name}
-                        records.append(facts | _measure(contender, wave, words, seeds, quiet))
-                        save()
-                        speed = f"{records[-1]['tokens_per_s']:.1f} tokens/s"
-                        say(f"run {run + 1}/{options.runs} {wave.name} {name}: {speed}")
+                missing = {n: each for n, each in contenders.items() if (run, wave.name, n) not in done}
+                # Just before a wave's first round, so that a call of a few minutes gets to measure something.
+                warm({n: each for n, each in missing.items() if (n, wave.name) not in warmed}, [wave], words)
+                warmed |= {(n, wave.name) for n in missing}
+                for name, contender in missing.items():
+                    facts = {"run": run, "wave": wave.name, "contender": name}
+                    records.append(facts | _measure(contender, wave, words, seeds, quiet))
+                    save()
+                    speed = f"{records[-1]['tokens_per_s']:.1f} tokens/s"
+                    say(f"run {run + 1}/{options.runs} {wave.name} {name}: {speed}")
         found["resident_bytes"] = {
             name: psutil.Process(contender.pid).memory_info().rss for name, contender in contenders.items()
         }
