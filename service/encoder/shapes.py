@@ -1,10 +1,13 @@
 """The sizes of an encoder's steps, known before any weight is read; no jax."""
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
 SMALLEST_BUCKET = 16  # tokens
+# A longer bucket than the first has a multiple of the second, so that attention can be computed in equal blocks of it.
+LARGE_BUCKET, LARGE_MULTIPLE = 512, 128  # tokens
 # The fewest tokens per text that a full bucket is made for; shorter texts are cut off at the number of texts.
 TOKENS_PER_TEXT = 4
 # The smallest bucket of a CPU that two steps may replace. MiniLM's steps of 16, 32, 64, 128, 256 and 512 tokens take 8,
@@ -23,7 +26,10 @@ class EncoderShapes:
     @cached_property
     def buckets(self) -> tuple[int, ...]:
         """The sizes of steps in tokens, in ascending order."""
-        largest = max(self.max_text_tokens, self.max_step_tokens)
+        largest = self.max_step_tokens
+        if self.max_text_tokens > largest:
+            multiple = LARGE_MULTIPLE if self.max_text_tokens > LARGE_BUCKET else 1
+            largest = multiple * math.ceil(self.max_text_tokens / multiple)
         sizes = [SMALLEST_BUCKET]
         while sizes[-1] < largest:
             sizes.append(min(2 * sizes[-1], largest))

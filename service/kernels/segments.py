@@ -13,7 +13,9 @@ from jaxtyping import Array, Bool, Float, Int
 
 from service.kernels.windows import WHOLE_TEXT, Sight, windows
 
-BLOCK = 512  # queries
+MOST_QUERIES = 512  # of a block
+# Pairs of a query and a key whose scores exist at once, of each head: 67 MB in float32 for 16 heads.
+MOST_PAIRS = 2**20
 # Of a pair of tokens that must not see each other: finite, so that the softmax of a row without any pair is finite.
 MASKED = -1e30
 
@@ -58,7 +60,7 @@ def _in_windows(
     queries, keys, values = (array.reshape(-1, size, *array.shape[1:]).swapaxes(1, 2) for array in (query, key, value))
     by_window = segments.reshape(-1, size)
     attend = functools.partial(_attend, sight=sight)
-    if size <= BLOCK or size % BLOCK:
+    if _block(size) == size:
         attended = attend(queries, keys, values, by_window, jnp.arange(size))
     else:
         cut = (queries, keys, values, by_window)
@@ -66,13 +68,19 @@ def _in_windows(
     return attended.swapaxes(1, 2).reshape(query.shape)
 
 
+def _block(size: int) -> int:
+    """Return how many queries of a window of so many tokens are computed at a time: a divisor of the size."""
+    most = max(1, min(size, MOST_QUERIES, MOST_PAIRS // size))
+    return next(block for block in range(most, 0, -1) if size % block == 0)
+
+
 def _in_blocks(
     attend: Callable[..., jax.Array], query: jax.Array, key: jax.Array, value: jax.Array, segments: jax.Array
 ) -> Float[Array, "head token head_dim"]:
     """Attend within one window, from one block of queries after another."""
-    blocks = jnp.arange(query.shape[1]).reshape(-1, BLOCK)
+    blocks = jnp.arange(query.shape[1]).reshape(-1, _block(query.shape[1]))
     others = (key[None], value[None], segments[None])
-    attended = jax.lax.map(lambda block: attend(query[None, :, block], *others, block)[0], blocks)
+    attended = jax.lax.map(lambda places: attend(query[None, :, places], *others, places)[0], blocks)
     return jnp.moveaxis(attended, 0, 1).reshape(query.shape)
 
 

@@ -27,6 +27,11 @@ def names(plan):
 def test_buckets_double_up_to_the_longest_text():
     assert SHAPES.buckets == (16, 32, 64, 100)
     assert EncoderShapes(max_text_tokens=10, max_step_tokens=16).buckets == (16,)
+    assert EncoderShapes(max_text_tokens=1000, max_step_tokens=1000).buckets[-2:] == (512, 1000)
+
+
+def test_the_bucket_of_the_longest_text_can_be_cut_into_equal_blocks():
+    assert EncoderShapes(max_text_tokens=8000, max_step_tokens=512).buckets[-2:] == (4096, 8064)
 
 
 def test_texts_share_the_smallest_step_that_holds_them():

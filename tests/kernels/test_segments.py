@@ -1,5 +1,8 @@
 """Attention within segments equals attention over each segment alone, in every window that holds them."""
 
+import functools
+
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -40,7 +43,14 @@ def test_a_row_has_windows_that_divide_it():
 
 @pytest.mark.parametrize(
     ("lengths", "window"),
-    [((5, 1, 7), 13), ((20, 12, 32, 31, 1), 32), ((20, 12, 32, 31, 1), 96), ((700, 324), 1024), ((512, 300, 212), 512)],
+    [
+        ((5, 1, 7), 13),
+        ((20, 12, 32, 31, 1), 32),
+        ((20, 12, 32, 31, 1), 96),
+        ((700, 324), 1024),
+        ((512, 300, 212), 512),
+        ((700, 300), 1000),
+    ],
 )
 @pytest.mark.parametrize("sight", [Sight(), Sight(is_causal=True, reach=6)])
 def test_each_segment_is_as_if_it_were_alone(lengths, window, sight):
@@ -51,6 +61,15 @@ def test_each_segment_is_as_if_it_were_alone(lengths, window, sight):
     for number in range(len(lengths)):
         expected = alone(*(part[segments == number] for part in parts), sight)
         np.testing.assert_allclose(found[segments == number], expected, atol=SAME_ATTENTION_ATOL)
+
+
+def test_the_scores_of_a_long_row_never_exist_all_at_once():
+    num_tokens, num_heads = 4000, 2
+    part, segments = jnp.zeros((num_tokens, num_heads, 4)), jnp.zeros(num_tokens, jnp.int32)
+    step = jax.jit(functools.partial(segment_attention, scale=SCALE))
+    memory = step.lower(part, part, part, segments, jnp.int32(0)).compile().memory_analysis()
+    assert memory is not None
+    assert memory.temp_size_in_bytes < num_heads * num_tokens**2 * 4 / 4
 
 
 def test_a_nan_in_a_value_does_not_leave_its_segment():
