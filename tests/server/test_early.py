@@ -12,6 +12,7 @@ import pytest
 from service.api.http.keys import ApiKeys, plain_keys
 from service.api.http.request_queue import Caps
 from service.errors import NotReady
+from service.observability.logs import CloudJsonFormatter, Origin
 from service.observability.metrics import Metrics
 from service.server.connection import Connection
 from service.server.early import EarlyAnswers
@@ -81,6 +82,18 @@ def test_health_is_answered_and_all_else_gets_503_with_a_time_to_retry(service):
     assert "5 of 10 bytes pulled" in error["message"]
     assert int(headers["retry-after"]) > 0
     assert headers["x-request-id"].startswith("req_")
+
+
+def test_the_line_of_an_early_refusal_has_the_callers_trace_and_request_id(service, caplog):
+    caplog.handler.setFormatter(CloudJsonFormatter(Origin()))
+    caplog.set_level("INFO", "service.server.early")
+    trace = f"00-{'a' * 32}-{'b' * 16}-01".encode()
+    headers = [(b"traceparent", trace), (b"x-request-id", b"mine-1")]
+    _, sent, _ = asyncio.run(ask(EarlyAnswers(service, Metrics()), "/v1/models", headers=headers))
+    line = json.loads(caplog.text)
+    assert (sent["x-request-id"], line["request_id"], line["error_code"]) == ("mine-1", "mine-1", "not_ready")
+    assert line["logging.googleapis.com/trace"] == "a" * 32
+    assert line["logging.googleapis.com/spanId"] == "b" * 16
 
 
 def test_a_drain_refuses_new_requests_and_their_connections_and_answers_probes(service):

@@ -46,6 +46,7 @@ def test_sigterm_lets_a_running_stream_finish_refuses_new_work_and_exits_with_0(
             clients[1].models.list()
         if isinstance(refusal.value, openai.InternalServerError):
             assert refusal.value.code == "shutting_down"
+        service.process.send_signal(signal.SIGTERM)  # changes nothing
         chunks = list(stream)
         assert chunks[-1].choices[0].finish_reason == "length"
         assert service.exit_code == 0
@@ -75,6 +76,26 @@ def test_what_outlives_the_drain_ends_with_an_error_event_and_the_exit_code_is_s
         assert len(outcomes) == 12
         assert "shutting_down" in outcomes
     assert [line for line in service.log if line.get("severity") in ("ERROR", "CRITICAL")] == []
+
+
+@pytest.mark.slow
+def test_a_second_sigint_ends_it_at_once():
+    with running_service(drain_seconds=60) as service:
+        options = {**SLOW, "max_tokens": 900}
+        streams = [service.client().completions.create(**options, extra_body={"ignore_eos": True}) for _ in range(12)]
+        for stream in streams:
+            next(iter(stream))
+        service.process.send_signal(signal.SIGINT)
+        service.wait_for("stopping", timeout_s=5)
+        service.process.send_signal(signal.SIGINT)
+        assert service.exit_code == 0
+        num_cut = 0
+        for stream in streams:
+            try:
+                list(stream)
+            except (openai.APIError, httpx.HTTPError):
+                num_cut += 1
+        assert num_cut  # of those whose slots came late
 
 
 def test_sigterm_during_the_start_ends_the_process_at_once_with_0():
