@@ -71,8 +71,8 @@ def survey(tree: Tree, selection: Sequence[str], killers: Killers) -> TestsOf:
             ran = lines.get(mutant.path, {})
             of_function = {test for line in mutant.function_lines for test in ran.get(str(line), ())}
             # A function's own tests. All, if it runs on import; and where no test runs it in this process, those of
-            # the file that mirrors its own, which may start others.
-            mirror = f"/test_{Path(mutant.path).stem}.py"
+            # the files whose names begin as its own does, which may start others.
+            mirror = f"/test_{Path(mutant.path).stem.partition('_')[0]}"
             on_import = "" in of_function
             if not on_import:
                 tests = of_function or {test for test in seconds if mirror in test}

@@ -111,7 +111,7 @@ class WindowDetokenizer:
 class StopRule:
     """What ends a text besides the model itself."""
 
-    strings: tuple[str, ...] = ()  # each with at least one character
+    strings: tuple[str, ...]  # each with at least one character
     keeps_stop: bool = False  # whether the text ends after the stop string that ended it, rather than before
     token_ids: frozenset[int] = frozenset()
 

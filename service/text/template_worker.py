@@ -27,7 +27,7 @@ logger = logging.getLogger(__name__)
 # Of address space, which holds the interpreter, the largest body, and the largest output several times.
 MEMORY_BYTES = 768 * 1024 * 1024
 START_S = 60.0  # until the process has compiled the template, on a busy machine
-MAX_ANSWER_BYTES = 4 * MAX_RENDERED_CHARS + 1
+MAX_ANSWER_BYTES = LENGTH_BYTES + 1 + 4 * MAX_RENDERED_CHARS
 READ_BYTES = 256 * 1024
 
 

@@ -1,6 +1,7 @@
 """Pairs of texts to token ids."""
 
 import pytest
+from tokenizers import processors
 
 from service.errors import InvalidParameter
 from service.text.pairs import PairLimits, encode_pairs
@@ -26,6 +27,15 @@ def test_pairs_are_what_the_tokenizer_itself_makes_of_them():
     whole = tokenizer().encode("the cat", "a dog")
     assert list(pair.token_ids) == whole.ids
     assert pair.second_from == whole.type_ids.index(1)
+
+
+def test_a_tokenizer_without_types_has_one_for_both_texts():
+    untyped = tokenizer()
+    untyped.post_processor = processors.TemplateProcessing(
+        "[CLS] $A", "[CLS] $A [SEP] $B", [("[CLS]", CLS), ("[SEP]", SEP)]
+    )
+    [pair] = encode_pairs(Tokenizer(untyped), [("cat", "dog")], ["documents"], PairLimits())
+    assert pair == ((CLS, CAT, SEP, DOG), 4)
 
 
 @pytest.mark.parametrize(

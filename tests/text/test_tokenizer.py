@@ -122,3 +122,20 @@ def test_a_lone_surrogate_is_refused_under_the_name_of_the_prompt():
     with pytest.raises(InvalidParameter) as caught:
         Tokenizer(byte_level()).encode("\udc00", add_special_tokens=False)
     assert caught.value.param == "prompt"
+
+
+def test_texts_are_encoded_together_as_each_alone_and_cut_with_what_surrounds_them():
+    tokenizer = Tokenizer(byte_level(adds_begin=True))
+    texts = ["Hello world", "no", ""]
+    params = ["input"] * 3
+    begin = tokenizer.backend.token_to_id("<|begin|>")
+    alone = [tokenizer.encode(text, add_special_tokens=True) for text in texts]
+    longest = max(map(len, alone))
+    for limit in (None, longest, longest + 1):
+        assert tokenizer.encode_all(texts, params=params, max_tokens=limit) == alone
+    cut = tokenizer.encode_all(texts, params=params, max_tokens=longest - 1)
+    assert cut == [ids[: longest - 1] for ids in alone]
+    assert tokenizer.encode_all(texts, params=params, max_tokens=1) == [[begin]] * 3
+    with pytest.raises(InvalidParameter) as caught:
+        tokenizer.encode_all(["a", "\ud800"], params=["input[0]", "input[1]"])
+    assert caught.value.param == "input[1]"

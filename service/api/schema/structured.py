@@ -7,7 +7,7 @@ https://docs.vllm.ai/en/latest/features/structured_outputs.html
 from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Field, PlainValidator
-from pydantic_core import from_json
+from pydantic_core import PydanticCustomError, from_json
 
 from service.api.schema.wire import NeutralValues, WireObject
 from service.errors import InvalidParameter, MissingParameter
@@ -58,8 +58,7 @@ class ResponseFormat(WireObject):
 
 def _schema_or_text(value: Any) -> dict[str, Any] | str:
     if not isinstance(value, dict | str):
-        param = "structured_outputs.json"
-        raise InvalidParameter(f"Invalid '{param}': it must be a JSON schema, or the text of one.", param=param)
+        raise PydanticCustomError("schema", "Input should be a JSON schema, or the text of one")
     return value
 
 

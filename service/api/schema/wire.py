@@ -137,10 +137,7 @@ def _nested(kind: type[WireObject] | None, value: Any, path: str, numbers: Itera
     if isinstance(value, dict):
         return _without_neutral_fields(kind, value, f"{path}.", numbers)
     if isinstance(value, list):
-        return [
-            _nested(kind, item, f"{path}[{i}]", numbers) if isinstance(item, dict) else item
-            for i, item in enumerate(value)
-        ]
+        return [_nested(kind, item, f"{path}[{i}]", numbers) for i, item in enumerate(value)]
     return value
 
 

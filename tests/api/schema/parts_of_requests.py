@@ -124,7 +124,7 @@ PARTS: dict[type, tuple[dict[str, object], dict[str, Field]]] = {
     structured.StructuredOutputs: (
         {},
         {
-            "json": field(None, Values(({}, {"a": [1]}, "{}"), ())),
+            "json": field(None, Values(({}, {"a": [1]}, "{}"), ([], 7))),
             "regex": field(None, text(shortest=1)),
             "choice": field(None, Values(([], ["a", "b"]), (["a", 7], "a", 7))),
             "grammar": field(None, text()),

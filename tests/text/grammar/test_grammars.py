@@ -9,6 +9,7 @@ import pytest
 from service.errors import ConstraintError, InvalidParameter
 from service.text.grammar import compiler as limits
 from service.text.grammar import definition
+from service.text.grammar.matcher import first_line
 from service.text.tokenizer import Tokenizer
 from tests.text.grammar.random_walks import (
     BYTE_LEVEL,
@@ -167,8 +168,9 @@ def test_the_grammars_kept_are_bounded_by_number_and_size(monkeypatch):
     ],
 )
 def test_what_no_mask_can_hold_is_refused(state):
-    with pytest.raises(InvalidParameter, match="field"):
+    with pytest.raises(InvalidParameter, match="field") as caught:
         compiled(state())
+    assert caught.value.param.startswith("field")
 
 
 @pytest.mark.parametrize("grammar", ["start: start", r"start: /[^\s\S]/"])
@@ -201,3 +203,17 @@ def test_a_pathological_pattern_is_refused_or_followed(state, pattern):
     """Each of these takes a backtracking engine, or one that builds all states ahead, longer than a test may."""
     with contextlib.suppress(InvalidParameter, ConstraintError):
         random_text(compiled(state(pattern, "field")), BYTE_LEVEL, BYTE_LEVEL_ENDS, random.Random(0), 60)
+
+
+@pytest.mark.parametrize(
+    ("error", "said"),
+    [
+        ("", ""),
+        ("\n<state>\nexpected a rule\nat line 3", "expected a rule"),
+        ("a" * 400, "a" * 300),
+        ("panic: out of range", "it is too large"),
+        ("NoExtensionBias", "no text satisfies it"),
+    ],
+)
+def test_what_the_library_says_first_is_what_a_client_is_told(error, said):
+    assert first_line(error) == said

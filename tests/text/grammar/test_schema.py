@@ -214,3 +214,14 @@ def test_a_strict_schema_leaves_nothing_out_and_adds_nothing(change, param):
     with pytest.raises(InvalidParameter) as caught:
         definition.of_schema(STRICT | change, "field", is_strict=True)
     assert caught.value.param == param
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "$anchor", "$comment", "$defs", "$schema", "$vocabulary", "default", "definitions", "deprecated", "description",
+        "discriminator", "example", "examples", "externalDocs", "id", "readOnly", "title", "writeOnly", "xml",
+    ],
+)  # fmt: skip
+def test_a_keyword_that_no_value_violates_is_taken_and_left_out(name):
+    assert reduced({"type": "string", name: {}}, "field") == {"type": "string"}
