@@ -236,6 +236,8 @@ FALSE_FILES: dict[str, tuple[bytes, str]] = {
     "a storage without its count": (legacy(GOOD, EIGHT)[:-8], "It is cut, or lies"),
     "a storage with another count": (legacy(GOOD, EIGHT, element_bytes=8), "another number of elements"),
     "storages of no tensor in the old format": (legacy(GOOD, EIGHT | {"1": bytes(4)}), "other storages than those"),
+    "keys of the old format that are no list": (legacy(GOOD, EIGHT, keys=number(7)), "other storages than those"),
+    "keys of the old format that are a text": (legacy(GOOD, EIGHT, keys=text("0")), "other storages than those"),
     "bytes after the old format": (legacy(GOOD, EIGHT) + b"more", "It is cut, or lies"),
     "another magic number": (changed(legacy(GOOD, EIGHT), b"\x6c\xfc\x9c\x46", b"\x6c\xfc\x9c\x47"), "no file of PyT"),
 }

@@ -174,3 +174,17 @@ def test_any_bytes_are_refused_or_a_value(data: bytes):
     except PickleRefusal:
         return
     assert 0 < num_bytes <= len(data)
+
+
+@pytest.mark.parametrize(
+    ("dtype", "name"),
+    [
+        ("float64", "F64"), ("float32", "F32"), ("float16", "F16"), ("bfloat16", "BF16"), ("int64", "I64"),
+        ("int32", "I32"), ("int16", "I16"), ("int8", "I8"), ("uint8", "U8"), ("bool", "BOOL"),
+    ],
+)  # fmt: skip
+def test_elements_have_the_types_and_sizes_of_their_storages(tmp_path: Path, dtype: str, name: str):
+    array = np.arange(6).astype(dtype).reshape(2, 3).copy()
+    value, storages = state({"w": array})
+    entry = entries_of(tmp_path, archive(pickled(value), storages))["w"]
+    assert (entry.dtype_name, entry.shape, entry.end - entry.begin) == (name, (2, 3), array.nbytes)

@@ -60,6 +60,9 @@ def test_a_refusal_names_what_the_file_asks_for(tmp_path: Path):
     with pytest.raises(RefusedPickle) as caught:
         entries_of(tmp_path, EXECUTING["os.system"][0])
     assert caught.value.name == "os.system"
+    with pytest.raises(RefusedPickle) as caught:
+        entries_of(tmp_path, CORPUS["a storage of no tensor"][0])
+    assert caught.value.name == "1"
 
 
 @pytest.mark.parametrize("content", [archive(pickled(GOOD), EIGHT), legacy(GOOD, EIGHT)], ids=["zip", "legacy"])

@@ -12,7 +12,13 @@ CLASSES = {
     "float32": "torch.FloatStorage",
     "float16": "torch.HalfStorage",
     "bfloat16": "torch.BFloat16Storage",
+    "float64": "torch.DoubleStorage",
     "int64": "torch.LongStorage",
+    "int32": "torch.IntStorage",
+    "int16": "torch.ShortStorage",
+    "int8": "torch.CharStorage",
+    "uint8": "torch.ByteStorage",
+    "bool": "torch.BoolStorage",
 }
 MAGIC_NUMBER, PROTOCOL = 0x1950A86A20F9469CFC6C, 1001
 HOOKS = b"ccollections\nOrderedDict\n)R"
@@ -101,9 +107,16 @@ class _OneWay(io.BytesIO):
         raise io.UnsupportedOperation
 
 
-def legacy(value: bytes, storages: Mapping[str, bytes], element_bytes: int = 4, *, machine: bytes = TRUE) -> bytes:
+def legacy(
+    value: bytes,
+    storages: Mapping[str, bytes],
+    element_bytes: int = 4,
+    *,
+    machine: bytes = TRUE,
+    keys: bytes | None = None,
+) -> bytes:
     """Return a file of the old format: five pickles, then each storage after its number of elements."""
-    keys = b"]" + MARK + b"".join(text(key) for key in storages) + b"e"
+    keys = keys or b"]" + MARK + b"".join(text(key) for key in storages) + b"e"
     heads = [number(MAGIC_NUMBER), number(PROTOCOL), dictionary({"little_endian": machine}), value, keys]
     bodies = (struct.pack("<q", len(data) // element_bytes) + data for data in storages.values())
     return b"".join([*map(pickled, heads), *bodies])
