@@ -23,7 +23,7 @@ class Tests:
 
     limits_s: dict[str, float]
     patience_s: float  # for all of them
-    on_import: bool  # whether what is changed runs when its module is imported
+    from_nothing: bool  # whether the change shows only in a process that has imported nothing before
 
 
 TestsOf = Callable[[Mutant], Tests]
@@ -66,15 +66,15 @@ def survey(tree: Tree, selection: Sequence[str], killers: Killers) -> TestsOf:
 
     def tests_of(mutant: Mutant) -> Tests:
         tests = set(seconds)
-        on_import = True
+        from_nothing = True
         if mutant.function_lines:
             ran = lines.get(mutant.path, {})
             of_function = {test for line in mutant.function_lines for test in ran.get(str(line), ())}
             # A function's own tests. All, if it runs on import; and where no test runs it in this process, those of
-            # the files whose names begin as its own does, which may start others.
+            # the files whose names begin as its own does, which may start other processes.
             mirror = f"/test_{Path(mutant.path).stem.partition('_')[0]}"
-            on_import = "" in of_function
-            if not on_import:
+            from_nothing = "" in of_function or not of_function
+            if "" not in of_function:
                 tests = of_function or {test for test in seconds if mirror in test}
         # First what noticed such a change before, then those that have its words in their names, then quick ones.
         words = set(re.findall(r"[a-z]{4,}", mutant.was.lower()))
@@ -83,7 +83,7 @@ def survey(tree: Tree, selection: Sequence[str], killers: Killers) -> TestsOf:
             return killers.rank(mutant, test), not any(word in test for word in words), seconds[test]
 
         limits_s = {test: PATIENCE_S + SLOWER * seconds[test] for test in sorted(tests, key=rank)}
-        return Tests(limits_s, PATIENCE_S + SLOWER * sum(seconds[test] for test in tests), on_import)
+        return Tests(limits_s, PATIENCE_S + SLOWER * sum(seconds[test] for test in tests), from_nothing)
 
     return tests_of
 

@@ -34,7 +34,7 @@ class Worker:
         """Begin the trial of a mutant."""
         self._mutant, self._tests, self._began = mutant, tests, time.monotonic()
         self._tree.change(mutant.path, mutant.source)
-        if tests.on_import:
+        if tests.from_nothing:
             self._begin_from_nothing()
         else:
             self._warm.begin(mutant, tests.limits_s, tests.patience_s)
