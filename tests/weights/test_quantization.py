@@ -143,6 +143,8 @@ def test_a_row_of_a_later_block_is_named_by_its_number_in_the_tensor():
     with pytest.raises(UnquantizableWeights, match=re.escape("gs://b/m: w.tensor: row 3 ")) as error:
         assemble_weights(int8_of(product("w", *tensor.shape)), {"w.tensor": tensor}, mesh=MESH, uri="gs://b/m")
     assert error.value.tensor == "w.tensor"
+    with pytest.raises(UnquantizableWeights, match=r"^memory: w\.tensor: row 3 "):
+        assemble_weights(int8_of(product("w", *tensor.shape)), {"w.tensor": tensor}, mesh=MESH)
 
 
 def test_a_weight_for_a_device_takes_its_bytes_and_those_of_its_scales_and_gives_them_back_together():

@@ -25,6 +25,9 @@ TENSORS = {
         "rows": np.arange(12, dtype=np.float32).reshape(3, 4),
         "doubles": np.arange(3, dtype=np.float64),
         "scalar": np.array(7, np.int32),
+        "longs": np.arange(3, dtype=np.int64),
+        "shorts": np.arange(3, dtype=np.int16),
+        "octets": np.arange(3, dtype=np.uint8),
         "flags": np.array([True, False]),
     },
 }

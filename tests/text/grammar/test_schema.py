@@ -225,3 +225,8 @@ def test_a_strict_schema_leaves_nothing_out_and_adds_nothing(change, param):
 )  # fmt: skip
 def test_a_keyword_that_no_value_violates_is_taken_and_left_out(name):
     assert reduced({"type": "string", name: {}}, "field") == {"type": "string"}
+
+
+@pytest.mark.parametrize("name", ["duration", "email", "hostname", "ipv4", "ipv6", "uri", "uuid"])
+def test_the_format_of_a_text_is_left_to_the_library(name):
+    assert reduced({"type": "string", "format": name}, "field") == {"type": "string", "format": name}
