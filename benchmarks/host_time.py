@@ -56,9 +56,9 @@ class ClockedRunner:
         return self._runner.available_steps()
 
     @property
-    def has_pages(self) -> bool:
+    def has_caches(self) -> bool:
         """Whether the runner caches in pages."""
-        return self._runner.has_pages
+        return self._runner.has_caches
 
     def copy_pages(self, copies: Sequence[PageCopy]) -> None:
         """Copy pages with the wrapped runner."""

@@ -69,6 +69,11 @@ def is_adjusted(plan: Plan) -> bool:
     return any(planned.is_sampled and _is_adjusted(planned) for planned in plan.seqs)
 
 
+def has_logprobs(plan: Plan) -> bool:
+    """Return whether a sequence asks for the log-probabilities of the token that a step chooses for it."""
+    return any(p.is_sampled and p.sequence.request.sampling.num_logprobs is not None for p in plan.seqs)
+
+
 def is_plain(plan: Plan) -> bool:
     """Return whether every sequence of a step has its token chosen, and none asks for more of its sampling."""
     for planned in plan.seqs:

@@ -93,10 +93,9 @@ class StepPipeline:
             self._scheduler.adapt(steps.prefill, num_slots=steps.num_slots, caches_prefixes=steps.has_copies)
             self._has_all_steps = steps.is_complete
         plan = self._scheduler.plan()
-        copies = self._scheduler.take_copies()
-        if copies and not self._runner.has_pages:  # making pages takes long, so the tokens in flight come first
+        if not self._runner.has_caches:  # making a part of them takes long, so the tokens in flight come first
             self._read()
-        self._runner.copy_pages(copies)
+        self._runner.copy_pages(self._scheduler.take_copies())
         dispatched = (plan, self._runner.dispatch(plan, self._read)) if plan is not None else None
         self._read()
         self._in_flight = dispatched

@@ -14,6 +14,7 @@ from service.engine.batch import (
     SampledTokens,
     StepResult,
     batch_indices,
+    has_logprobs,
     is_adjusted,
     is_plain,
     needed_bucket,
@@ -88,6 +89,7 @@ class Runner:
             for group, cache in zip(layer_groups, self._state.caches, strict=True)
         ]
         self._prefill_row = PrefillRow(shapes)
+        self._inserts: list[PageCopy] = []  # for the next step or copy: a first token does not wait for all slots' rows
         self._unread_tables: dict[tuple[int, int], jax.Array] = {}
         # On every device already, so that a step without a restriction sends no masks.
         self._unrestricted = {
@@ -154,12 +156,13 @@ class Runner:
         if not self._executables.available.is_complete:
             self._prefer_best(plan, needed)
         inputs = pack(plan, bucket, self.shapes)
+        self.copy_pages(self._prefill_row.before(plan, bucket))
         if plan.kind is StepKind.DECODE and is_plain(plan):
             sampled = self.decode(bucket, inputs, self._sufficient_choice(plan))
             sampled.begin_copy()
             return StepResult(plan, batch_indices(plan), sampled)
-        self.copy_pages(self._prefill_row.before(plan, bucket))
         outputs = self.run_model(plan.kind, bucket, inputs)
+        self._inserts = self._prefill_row.after(plan, bucket)
         sampled = None
         if any(planned.is_sampled for planned in plan.seqs):
             if plan.kind is StepKind.PREFILL:
@@ -172,12 +175,9 @@ class Runner:
                 outputs,
                 pack_token_masks(plan, unrestricted) if is_adjusted(plan) else None,
                 choice=self._executables.choice(self._sufficient_choice(plan), bucket.num_seqs),
-                has_logprobs=any(
-                    p.is_sampled and p.sequence.request.sampling.num_logprobs is not None for p in plan.seqs
-                ),
+                has_logprobs=has_logprobs(plan),
             )
             sampled.begin_copy()
-        self.copy_pages(self._prefill_row.after(plan, bucket))  # the sampling does not wait for it
         prompt_logprobs: tuple[Int[Array, "row packed"], ...] = ()
         if plan.kind is StepKind.PREFILL and any(map(prompt_targets, plan.seqs)):
             prompt_logprobs = self._prompt_logprobs(plan, outputs.hidden)
@@ -197,15 +197,16 @@ class Runner:
         return self._executables.available
 
     def copy_pages(self, copies: Sequence[PageCopy]) -> None:
-        """Start copies of slots' pages; a kernel that reads pages in place needs none."""
+        """Start copies of the prefill row and then of slots' pages; a kernel that reads pages in place needs none."""
         if self.shapes.has_slot_cache:
-            for copy in copies:
+            inserts, self._inserts = self._inserts, []
+            for copy in (*inserts, *copies):
                 for executables in self._executables.copies_of(copy):
                     self._copy(executables, pack_copy(copy, self.shapes))
 
     @property
-    def has_pages(self) -> bool:
-        """Whether the last part of each cache, which copies need, is made."""
+    def has_caches(self) -> bool:
+        """Whether all parts of the caches are made."""
         return self._state.is_filled
 
     def fill_caches(self, pause: Callable[[float], None] = lambda seconds: None) -> None:

@@ -36,8 +36,8 @@ class StepRunner(Protocol):
     """The device side, as the loop uses it."""
 
     @property
-    def has_pages(self) -> bool:
-        """Whether the pages that copies need are made already."""
+    def has_caches(self) -> bool:
+        """Whether all parts of the caches are made; until then a step or a copy may have to make one first."""
         ...
 
     @property

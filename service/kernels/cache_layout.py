@@ -41,8 +41,11 @@ class CacheLayout:
 
     @property
     def num_parts(self) -> int:
-        """Parts of a cache that are made one after the other: rows by context size and then pages, or pages alone."""
-        return len(self.context_sizes) + 1 if self.has_slot_cache else 1
+        """Parts of a cache that are made one after the other.
+
+        The beginning of the prefill row, the rows by context size, and then pages; or pages alone.
+        """
+        return len(self.context_sizes) + 2 if self.has_slot_cache else 1
 
     @property
     def copies(self) -> list[tuple[CopyKind, range]]:

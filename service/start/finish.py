@@ -6,6 +6,7 @@ import sys
 import time
 from typing import TYPE_CHECKING, Any
 
+from service.device.heap import return_freed_memory
 from service.errors import EngineError
 from service.start.context import StartContext
 from service.start.devices import Devices
@@ -116,6 +117,11 @@ def store_bundle(
             bundle.places.kept(spec.key).discard()
         except Exception:  # the service answers, and not every backend can serialize
             logger.warning("no bundle could be made; the next start compiles again", exc_info=True)
+
+
+def return_memory(_: StartContext) -> None:
+    """Return to the system what compilers and loaders have freed."""
+    return_freed_memory()
 
 
 def _wait_for_early_requests(engine: "Running") -> None:

@@ -27,11 +27,11 @@ class ReadingRunner:
         return self._runner.available_steps()
 
     @property
-    def has_pages(self):
-        return self._runner.has_pages
+    def has_caches(self):
+        return self._runner.has_caches
 
     def copy_pages(self, copies):
-        if copies and not self.has_pages:
+        if copies and not self.has_caches:
             self.unread_when_pages_were_made.append(self._num_unread)
         self._runner.copy_pages(copies)
 
@@ -64,12 +64,12 @@ def continue_all(engine, prompts, num_tokens):
 
 
 def test_a_short_request_makes_only_what_its_steps_reach(start_engine, cold_runner, model):
-    assert not cold_runner.has_pages
+    assert not cold_runner.has_caches
     engine = start_engine(cold_runner)
     assert continue_all(engine, [SHORT], 1) == [model.expected(SHORT, 1)]
-    assert cold_runner.has_pages == (not model.has_slot_cache)  # beside rows, pages are a part of their own
+    assert cold_runner.has_caches == (not model.has_slot_cache)  # beside rows, slots and pages are parts of their own
     assert continue_all(engine, [LONG], 8) == [model.expected(LONG, 8)]
-    assert cold_runner.has_pages
+    assert cold_runner.has_caches
 
 
 def test_tokens_are_out_before_pages_are_made(start_engine, cold_runner, model):
@@ -87,4 +87,4 @@ def test_caches_are_filled_beside_steps(start_engine, cold_runner, model):
     assert continue_all(engine, prompts, 10) == [model.expected(prompt, 10) for prompt in prompts]
     for filler in fillers:
         filler.join()
-    assert cold_runner.has_pages
+    assert cold_runner.has_caches

@@ -128,8 +128,8 @@ def occasional_names(shapes: EngineShapes, num_seqs: Iterable[int]) -> list[str]
 def sufficient_names(shapes: EngineShapes, groups: Sequence[LayerGroup]) -> list[str]:
     """Name the programs that suffice to serve any request, if slowly; see `sufficient_buckets`."""
     kinds = distinct(groups)
-    num_contexts = len(shapes.layout.context_sizes) if shapes.has_slot_cache else 1  # no pages of cached prefixes
-    caches = [name for part in range(num_contexts) for name in cache_names(part, kinds)]
+    num_parts = shapes.layout.num_parts - int(shapes.has_slot_cache)  # no pages of cached prefixes
+    caches = [name for part in range(num_parts) for name in cache_names(part, kinds)]
     steps = [name for kind, bucket in sufficient_buckets(shapes) for name in step_names(kind, bucket, kinds)]
     return list(dict.fromkeys([*steps, INITIAL_SLOTS, *caches, *copy_names(shapes, kinds, CopyKind.INSERT)]))
 
@@ -162,7 +162,6 @@ def first_names(shapes: EngineShapes, groups: Sequence[LayerGroup]) -> list[str]
         INITIAL_SLOTS,
         *cache_names(0, kinds),
         *step_names(StepKind.PREFILL, next(iter(shapes.prefill_grid)), kinds),
-        *copy_names(shapes, kinds, CopyKind.INSERT)[: len(kinds)],
     ]
 
 
@@ -174,7 +173,9 @@ def program_names(shapes: EngineShapes, groups: Sequence[LayerGroup]) -> list[st
     caches = [name for part in range(shapes.layout.num_parts) for name in cache_names(part, kinds)]
     decode = step_names(StepKind.DECODE, next(iter(shapes.decode_grid)), kinds)
     occasional = occasional_names(shapes, shapes.all_seq_counts)
-    rest = [*decode, *caches, *steps, *occasional, COUNT_TOKENS, *copy_names(shapes, kinds), *whole_names(shapes)]
+    inserts = copy_names(shapes, kinds, CopyKind.INSERT)[: len(kinds)]  # what the second token needs
+    second = [*cache_names(min(1, shapes.layout.num_parts - 1), kinds), *inserts, *decode]
+    rest = [*second, *caches, *steps, *occasional, COUNT_TOKENS, *copy_names(shapes, kinds), *whole_names(shapes)]
     return list(dict.fromkeys([*first_names(shapes, groups), *rest]))
 
 

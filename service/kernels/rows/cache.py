@@ -38,7 +38,9 @@ POSITION_AXES = (3, 2, 3, 3)  # of a block
 
 Rows = tuple[tuple[Block, ...], ...]  # [slot group][context block]; the last group is the prefill row
 
-# For each context size the blocks of every group, and then the pages. Each is made when a step first reaches it.
+# The parts, of which each is made when a step first reaches it: the first block of the prefill row, which is all that a
+# short prompt needs for its first token; the first blocks of the groups; for each longer context the blocks of the
+# groups and of the prefill row; the pages.
 RowCache = tuple[Any, ...]
 
 
@@ -70,7 +72,7 @@ class SlotRows:
         contexts = tuple(
             tuple(empty(size, end - begin) for size in sizes) for begin, end in spans(layout.context_sizes)
         )
-        return (*contexts, empty(layout.num_pages, layout.page_size))
+        return _parted(contexts, empty(layout.num_pages, layout.page_size))
 
     def touched(self, paging: Paging) -> list[tuple[int, int]]:
         """Return the spans of the context blocks that a step of this page table's width can reach."""
@@ -100,12 +102,19 @@ class SlotRows:
 
 def rows_of(cache: RowCache) -> Rows:
     """Return a cache's blocks by slot group and then by context."""
-    return tuple(zip(*cache[:-1], strict=True))
+    first_of_row, first_of_groups, *longer, _ = cache
+    return tuple(zip((*first_of_groups, *first_of_row), *longer, strict=True))
 
 
 def with_rows(cache: RowCache, rows: Sequence[Sequence[Block]]) -> RowCache:
     """Return a cache with new blocks and the same pages."""
-    return (*zip(*rows, strict=True), cache[-1])
+    return _parted(list(zip(*rows, strict=True)), cache[-1])
+
+
+def _parted(contexts: Sequence[tuple[Block, ...]], pages: Pages) -> RowCache:
+    """Return a cache of blocks by context and then by slot group, and pages."""
+    first, *longer = contexts
+    return (first[-1:], first[:-1], *longer, pages)
 
 
 def write_run(

@@ -37,7 +37,7 @@ def copy_pages(
         group = -1 if kind is CopyKind.EXTRACT else part.group
         for of_layer, block in zip(rows, copied, strict=True):
             of_layer[group][part.context] = block
-    return [(*with_rows(cache, of_layer)[:-1], kept) for cache, of_layer, kept in zip(layers, rows, saved, strict=True)]
+    return [with_rows((kept,), of_layer) for of_layer, kept in zip(rows, saved, strict=True)]
 
 
 class _Part(NamedTuple):
