@@ -11,12 +11,12 @@ import asyncio
 import contextlib
 import json
 import os
-import subprocess
 import sys
 from collections.abc import Iterator
 from typing import Any
 
 from scripts.soak.client import MODEL, ask, post
+from scripts.soak.reporter import reporter
 
 NUM_CLIENTS = 64
 HI = [{"role": "user", "content": "hi"}]
@@ -26,17 +26,9 @@ HI = [{"role": "user", "content": "hi"}]
 def crowd(port: int) -> Iterator[list[str]]:
     """Have the clients send while the context is open; the statuses of their answers are complete after it."""
     statuses: list[str] = []
-    command = [sys.executable, "-m", "scripts.soak.crowd", str(port)]
-    process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
-    assert process.stdout is not None
-    try:
-        process.stdout.readline()  # it has begun
+    with reporter("scripts.soak.crowd", port) as reports:
         yield statuses
-        output, _ = process.communicate("", timeout=60)
-        statuses += json.loads(output)
-    finally:
-        process.kill()
-        process.wait()
+    statuses += reports[0]
 
 
 def bodies() -> list[bytes]:

@@ -6,7 +6,6 @@
 import asyncio
 import contextlib
 import json
-import subprocess
 import sys
 import time
 from collections.abc import Iterator
@@ -14,6 +13,7 @@ from dataclasses import asdict, dataclass, field
 
 from scripts.soak.client import LOOPBACK, ask, completion
 from scripts.soak.figures import percentile
+from scripts.soak.reporter import reporter
 
 NUM_STREAMS = 8
 HEALTH_EVERY_S = 0.02
@@ -38,17 +38,9 @@ class Observed:
 def observed(port: int) -> Iterator[Observed]:
     """Observe the service while the context is open; the result is complete after it."""
     result = Observed()
-    command = [sys.executable, "-m", "scripts.soak.observer", str(port)]
-    process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
-    assert process.stdout is not None
-    try:
-        process.stdout.readline()  # it has begun
+    with reporter("scripts.soak.observer", port) as reports:
         yield result
-        output, _ = process.communicate("", timeout=60)
-        vars(result).update(json.loads(output))
-    finally:
-        process.kill()
-        process.wait()
+    vars(result).update(reports[0])
 
 
 async def _watch_health(port: int, result: Observed) -> None:
