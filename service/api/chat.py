@@ -1,28 +1,24 @@
 """POST /v1/chat/completions."""
 
 import time
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Sequence
 from typing import Annotated, Any, NamedTuple
 
 from fastapi import APIRouter, Depends
 from fastapi.responses import JSONResponse, Response
-from pydantic_core import from_json
 
 from service.api.dependencies import Arrival, RequestContext, ServedModel, arrival
 from service.api.generation.admission import submit
+from service.api.generation.chat_prompt import chat_prompt
 from service.api.generation.grammar import compiled_grammar
 from service.api.generation.logprobs import chat_logprobs, is_long_to_write, prompt_logprobs
 from service.api.generation.message import MessageParts, whole_message
-from service.api.generation.rendering import template_variables
 from service.api.generation.streams import TextDelta, TextStreams
 from service.api.generation.thinking import ChatThinking, chat_thinking
 from service.api.generation.tool_use import ToolUse, tool_use
 from service.api.http.receive import cancel_on_disconnect, json_body
 from service.api.http.sse import EventStream
-from service.api.schema.chat import ChatCompletionRequest, Message, ToolCall
-from service.api.schema.template import TemplateFields
-from service.api.schema.tools import Tool
-from service.errors import ContextLengthExceeded, InvalidParameter, MissingParameter, UnsupportedParameter
+from service.api.schema.chat import ChatCompletionRequest
 from service.text.tokenizer import Tokenizer
 
 router = APIRouter()
@@ -54,7 +50,7 @@ async def create_chat_completion(
             "choices": [_choice(index, deltas, body, chat) for index, deltas in enumerate(collected)],
             "usage": streams.usage(),
             "prompt_logprobs": None,
-            "prompt_token_ids": prompt_ids if body.return_token_ids else None,
+            "prompt_token_ids": list(prompt_ids) if body.return_token_ids else None,
         }
         if body.prompt_logprobs is not None:
             computed = collected[0][0].prompt_logprobs
@@ -67,7 +63,7 @@ async def create_chat_completion(
 class StartedChat(NamedTuple):
     """A chat whose answers are being generated."""
 
-    prompt_ids: list[int]
+    prompt_ids: Sequence[int]
     streams: TextStreams
     use: ToolUse | None
     thinking: ChatThinking | None  # None if answers have none
@@ -80,10 +76,10 @@ class StartedChat(NamedTuple):
 
 async def start_chat(context: RequestContext, body: ChatCompletionRequest, *, prefix: str) -> StartedChat:
     """Render a chat and submit its sequences; raises what `submit` raises, and for a request that is at fault."""
-    text, prompt_ids = await _prompt(context, body)
+    prompt_end, prompt_ids = await context.make_prompt(body, chat_prompt)
     use = tool_use(body, context.model) if body.may_call_tools else None
     is_held = body.has_grammar or (use is not None and use.is_required)
-    thinking = chat_thinking(text, body, context.model, is_held=is_held) if context.model.has_thinking else None
+    thinking = chat_thinking(prompt_end, body, context.model, is_held=is_held) if context.model.has_thinking else None
     grammar = await compiled_grammar(context, body, use) if body.has_grammar or use is not None else None
     streams = submit(
         context,
@@ -104,119 +100,6 @@ def _shown_ids(model: ServedModel, use: ToolUse | None, thinking: ChatThinking |
     of_calls = frozenset[int]() if use is None else use.shown_ids(model)
     tags = frozenset[int]() if thinking is None else thinking.tag_ids
     return of_calls | (tags & model.tokenizer.special_ids)
-
-
-def template_messages(messages: Sequence[Message]) -> list[dict[str, Any]]:
-    """Return messages as chat templates expect them: plain text, known roles, tool arguments as objects.
-
-    Raises:
-        MissingParameter: a message has no content.
-        InvalidParameter: a message has a field that its role cannot have, or malformed tool arguments.
-    """
-    names = {call.id: call.function.name for message in messages for call in message.tool_calls or ()}
-    return [_template_message(message, f"messages[{i}]", names) for i, message in enumerate(messages)]
-
-
-def _template_message(message: Message, path: str, called: Mapping[str, str]) -> dict[str, Any]:
-    is_assistant = message.role == "assistant"
-    if message.tool_calls and not is_assistant:
-        param = f"{path}.tool_calls"
-        raise InvalidParameter(f"Invalid '{param}': only the assistant calls tools.", param=param)
-    if message.tool_call_id is not None and message.role != "tool":
-        param = f"{path}.tool_call_id"
-        raise InvalidParameter(f"Invalid '{param}': only a tool answers a call.", param=param)
-    if message.content is None and not message.tool_calls:
-        raise MissingParameter(f"{path}.content")
-    fields: dict[str, Any] = {
-        # OpenAI renamed the role; templates know the old name.
-        "role": "system" if message.role == "developer" else message.role,
-        "content": "".join(part.text for part in message.content or ()),
-    }
-    # Templates of the Hermes family name the function with its result.
-    name = message.name if message.name is not None else called.get(message.tool_call_id or "")
-    if name is not None:
-        fields["name"] = name
-    if (thinking := message.thinking) is not None:
-        if not is_assistant:
-            param = f"{path}.reasoning_content"
-            raise InvalidParameter(f"Invalid '{param}': only the assistant thinks.", param=param)
-        fields["reasoning_content"] = thinking
-    if message.tool_call_id is not None:
-        fields["tool_call_id"] = message.tool_call_id
-    if message.tool_calls:
-        fields["tool_calls"] = [
-            _template_call(call, f"{path}.tool_calls[{i}]") for i, call in enumerate(message.tool_calls)
-        ]
-    return fields
-
-
-def _template_call(call: ToolCall, path: str) -> dict[str, Any]:
-    param = f"{path}.function.arguments"
-    try:
-        arguments = from_json(call.function.arguments, allow_inf_nan=False)
-    except ValueError:
-        raise InvalidParameter(f"Invalid '{param}': it must be JSON.", param=param) from None
-    if not isinstance(arguments, dict):
-        raise InvalidParameter(f"Invalid '{param}': it must be a JSON object.", param=param)
-    return {"id": call.id, "type": "function", "function": {"name": call.function.name, "arguments": arguments}}
-
-
-def render(messages: Sequence[Message], model: ServedModel, tools: Sequence[Tool], fields: TemplateFields) -> str:
-    """Return the prompt that a chat's messages and tools make, special tokens included.
-
-    Raises:
-        InvalidParameter: the model has no template, or the template refuses the messages or a variable.
-        UnsupportedParameter: the template has no place for tools, or for the effort of reasoning.
-    """
-    if model.chat_template is None:
-        raise InvalidParameter(
-            f"The model '{model.name}' has no chat template, so it takes no messages. "
-            "Send a 'prompt' to /v1/completions.",
-            param="messages",
-        )
-    if tools and model.chat_template.tool_format is None:
-        message = "the model's chat template does not render tools. Describe them in a message."
-        raise UnsupportedParameter("tools", message)
-    return model.chat_template.render(
-        template_messages(messages),
-        [tool.for_template() for tool in tools] or None,
-        add_generation_prompt=fields.add_generation_prompt,
-        continue_final_message=fields.continue_final_message,
-        variables=template_variables(fields, model.chat_template) if fields.sets_variables else {},
-    )
-
-
-async def _prompt(context: RequestContext, body: ChatCompletionRequest) -> tuple[str, list[int]]:
-    """Return a chat's prompt and its token ids.
-
-    Raises:
-        ContextLengthExceeded: the context has fewer tokens than the chat has messages, or the prompt has.
-    """
-    num_messages, limit_tokens = len(body.messages), context.model.max_model_len
-    if num_messages > limit_tokens and not body.truncate_prompt_tokens:  # rendering so many takes long
-        raise ContextLengthExceeded(
-            prompt_tokens=num_messages, max_tokens=0, limit_tokens=limit_tokens, param="messages", is_estimate=True
-        )
-    if context.has_long_body:  # whose rendering holds the interpreter, and whose tokenizing does not
-        text = await context.run_in_turn(lambda: _text(body, context.model))
-        return text, await context.run_in_thread(lambda: _token_ids(text, body, context.model))
-
-    def prompt() -> tuple[str, list[int]]:
-        text = _text(body, context.model)
-        return text, _token_ids(text, body, context.model)
-
-    return await context.run_in_thread(prompt)
-
-
-def _text(body: ChatCompletionRequest, model: ServedModel) -> str:
-    return render(body.messages, model, body.tools if body.may_call_tools else (), body)
-
-
-def _token_ids(text: str, body: ChatCompletionRequest, model: ServedModel) -> list[int]:
-    # The template has written the special tokens already.
-    limit_tokens = None if body.truncate_prompt_tokens else model.max_model_len
-    prompt_ids = model.tokenizer.encode(text, add_special_tokens=False, param="messages", limit_tokens=limit_tokens)
-    return body.truncated(prompt_ids)
 
 
 def _head(streams: TextStreams, body: ChatCompletionRequest, kind: str) -> dict[str, Any]:

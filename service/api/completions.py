@@ -8,16 +8,15 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Depends
 from fastapi.responses import JSONResponse, Response
 
-from service.api.dependencies import Arrival, ServedModel, arrival
+from service.api.dependencies import Arrival, arrival
 from service.api.generation.admission import submit
+from service.api.generation.completion_prompts import completion_prompts, infill_for
 from service.api.generation.grammar import compiled_grammar
 from service.api.generation.logprobs import CompletionLogprobs, is_long_to_write, prompt_logprobs
 from service.api.generation.streams import TextDelta, TextStreams
 from service.api.http.receive import cancel_on_disconnect, json_body
 from service.api.http.sse import EventStream
 from service.api.schema.completions import CompletionRequest
-from service.errors import InvalidParameter, UnsupportedParameter
-from service.text.infill import Infill, infill_of
 from service.text.tokenizer import Tokenizer
 
 router = APIRouter()
@@ -42,14 +41,11 @@ async def create_completion(
     Source: https://platform.openai.com/docs/api-reference/completions/create
     """
     context = await arrived.generating(body.model)
-    infill = _infill(body, context.model)
-    if sum(len(prompt or "") for prompt in (*body.prompt, body.suffix)) > SHORT_PROMPT_CHARS:
-        # Checking ids holds the interpreter, and tokenizing does not.
-        has_ids = not isinstance(body.prompt[0], str)
-        run = context.run_in_turn if has_ids else context.run_in_thread
-        prompts = await run(lambda: _encode_all(body, context.model, infill))
+    infill = infill_for(body, context.model)
+    if context.has_long_body or sum(len(prompt or "") for prompt in (*body.prompt, body.suffix)) > SHORT_PROMPT_CHARS:
+        prompts = await context.make_prompt(body, completion_prompts)
     else:
-        prompts = _encode_all(body, context.model, infill)
+        prompts = completion_prompts(body, context.model.prompt_model)
     streams = submit(
         context,
         body,
@@ -76,42 +72,6 @@ async def create_completion(
         return JSONResponse({**head, "choices": choices, "usage": streams.usage()})
 
     return await context.run_in_thread(write) if is_long_to_write(streams, body) else write()
-
-
-def _infill(body: CompletionRequest, model: ServedModel) -> Infill | None:
-    """Return how the model's prompts mark a gap; None if the request has none.
-
-    Raises:
-        UnsupportedParameter: the model has no tokens for that.
-    """
-    if not body.suffix:
-        return None
-    if (infill := infill_of(model.tokenizer)) is None:
-        raise UnsupportedParameter("suffix", "the model's tokenizer has no tokens around a gap. Send 'prompt' alone.")
-    return infill
-
-
-def _encode_all(body: CompletionRequest, model: ServedModel, infill: Infill | None) -> list[list[int]]:
-    if len(body.prompt) == 1:
-        return [_encode(body.prompt[0], model, "prompt", body, infill)]
-    return [_encode(prompt, model, f"prompt[{i}]", body, infill) for i, prompt in enumerate(body.prompt)]
-
-
-def _encode(
-    prompt: str | tuple[int, ...], model: ServedModel, param: str, body: CompletionRequest, infill: Infill | None
-) -> list[int]:
-    if prompt and not isinstance(prompt, str) and not (min(prompt) >= 0 and max(prompt) < model.vocab_size):
-        i = next(i for i, token_id in enumerate(prompt) if not 0 <= token_id < model.vocab_size)
-        raise InvalidParameter(
-            f"Invalid '{param}[{i}]': a token id is at least 0 and less than {model.vocab_size}.", param=f"{param}[{i}]"
-        )
-    limit_tokens = None if body.truncate_prompt_tokens else model.max_model_len
-    if infill is not None:
-        return infill.prompt_ids(model.tokenizer, prompt, body.suffix or "", param=param, limit_tokens=limit_tokens)
-    if isinstance(prompt, str):
-        ids = model.tokenizer.encode(prompt, add_special_tokens=True, param=param, limit_tokens=limit_tokens)
-        return body.truncated(ids)
-    return body.truncated(list(prompt))
 
 
 class _ChoiceWriter:

@@ -21,7 +21,9 @@ from service.api.http.keys import ApiKey
 from service.api.http.probes import Readiness
 from service.api.http.receive import Deadline, cancel_on_disconnect
 from service.api.http.request_queue import PLACE, Place, RequestQueue
+from service.api.schema.wire import WireObject
 from service.api.served import Served, ServedEncoder
+from service.api.work.long_body import LONG_BODY, LongBodies, LongBody
 from service.api.work.text_threads import TextThreads
 from service.engine.request import Request, TokenEvent
 from service.errors import QueueTimeout, WrongKindOfModel
@@ -29,6 +31,7 @@ from service.observability.clock import Clock, QueueDeadline
 from service.observability.metrics import Metrics
 from service.text.generation_defaults import NO_DEFAULTS, GenerationDefaults
 from service.text.grammar.compiler import GrammarCompiler
+from service.text.prompt_model import PromptModel
 
 if TYPE_CHECKING:
     from service.text.chat_template import ChatTemplate
@@ -75,6 +78,11 @@ class ServedModel(Served):
         """The compiler of grammars for this model, with those that it has compiled."""
         return GrammarCompiler(self.tokenizer, self.vocab_size, self.stop_ids)
 
+    @cached_property
+    @override
+    def prompt_model(self) -> PromptModel:
+        return self._prompt_model(self.chat_template)
+
     @property
     @override
     def facts(self) -> Mapping[str, Any]:
@@ -114,7 +122,8 @@ class ApiContext:
     default_max_tokens: int | None
     default_temperature: float | None
     queue: RequestQueue
-    text_threads: TextThreads = field(default_factory=TextThreads)
+    text_threads: TextThreads
+    long_bodies: LongBodies
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -131,6 +140,7 @@ class Arrival:
     key: ApiKey | None = None  # None if none is required, or the request belongs to a batch
     is_background: bool = False  # whether it belongs to a batch, and so comes after every other request
     place: Place | None = None  # None for a batch's request, which has none
+    long_bodies: list[LongBody] = field(default_factory=list)  # the request's body, once it is read, if it is long
     arrived_s: float = 0.0  # on the clock of `time.perf_counter`
 
     async def any_context(self, name: str | None) -> "AnyContext":
@@ -197,21 +207,28 @@ class AnyContext(Arrival):
     @property
     def has_long_body(self) -> bool:
         """Whether the work for the request, besides its steps, must leave time to others."""
-        return self.place is not None and self.place.is_long
+        return bool(self.long_bodies)
 
     async def run_in_thread[T](self, work: Callable[[], T]) -> T:
-        """Run work that may take long, such as tokenizing, without blocking the event loop.
-
-        Raises:
-            DeadlineExceeded: the request's time is over; the thread ends by its own limits.
-        """
+        """Run work that may take long, such as compiling a grammar, off the event loop; raises DeadlineExceeded."""
         return await self.deadline.within(self.api.text_threads.run(work, is_long=self.has_long_body))
 
-    async def run_in_turn[T](self, work: Callable[[], T]) -> T:
-        """Run work that holds the interpreter, such as rendering, as `run_in_thread`; other long bodies wait for it."""
-        if self.has_long_body:
-            return await self.deadline.within(self.api.queue.long_work.go_on(work))
-        return await self.run_in_thread(work)
+    async def make_prompt[B, T](self, body: B, make: Callable[[B, PromptModel], T]) -> T:
+        """Return what a function of a module makes of the body and the model; of a long body in the process for those.
+
+        Raises:
+            DeadlineExceeded, BodyTooLaborious: it takes too much time, or memory.
+        """
+        model = self.model.prompt_model
+        if not self.has_long_body:
+            return await self.run_in_thread(lambda: make(body, model))
+        return await self.deadline.within(self.api.long_bodies.prompt(self.long_bodies[0], make, model))
+
+    async def convert[B, T: WireObject](self, body: B, convert: Callable[[B], T]) -> T:
+        """Return the object that a function makes of the body; of a long one without its bulk, as `make_prompt`."""
+        if not self.has_long_body:
+            return convert(body)
+        return await self.deadline.within(self.api.long_bodies.convert(self.long_bodies[0], convert))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -255,6 +272,7 @@ async def arrival(request: HttpRequest) -> Arrival:
         key=request.scope.get(API_KEY),
         is_background=background is not None,
         place=request.scope.get(PLACE),
+        long_bodies=request.scope.setdefault(LONG_BODY, []),
         arrived_s=request.state.arrived_s,
     )
 

@@ -11,14 +11,13 @@ from fastapi.responses import JSONResponse, Response
 
 from service.api.chat import StartedChat, start_chat
 from service.api.dependencies import Arrival, arrival
+from service.api.generation.chat_prompt import chat_of
 from service.api.generation.logprobs import chat_logprobs
 from service.api.generation.response_items import Event, ResponseOutput
 from service.api.generation.streams import TextDelta
 from service.api.http.receive import cancel_on_disconnect, json_body
 from service.api.http.sse import NamedEventStream
-from service.api.schema.chat import ChatCompletionRequest
 from service.api.schema.responses import ResponsesRequest
-from service.api.schema.wire import checked
 from service.engine.request import FinishReason
 from service.errors import RequestError
 
@@ -51,7 +50,7 @@ async def create_response(
     created_at = int(time.time())
     context = await arrived.generating(body.model)
     with _errors_in_terms_of_responses():
-        chat = await start_chat(context, checked(ChatCompletionRequest, body.as_chat()), prefix="resp_")
+        chat = await start_chat(context, await context.convert(body, chat_of), prefix="resp_")
     if body.stream:
         events = _events(chat, body, created_at)
         return NamedEventStream(events, sequences=chat.streams, deadline=context.deadline)

@@ -3,15 +3,18 @@
 import asyncio
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, Protocol, override, runtime_checkable
 
 from service.encoder.cache import VectorCache
 from service.encoder.request import EncodeRequest, Vectors
 from service.errors import UnknownModel
+from service.text.prompt_model import PromptModel
 from service.text.tokenizer import Tokenizer
 
 if TYPE_CHECKING:
     from service.models.encoders.token_heads import TokenOutputs
+    from service.text.chat_template import ChatTemplate
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -25,6 +28,20 @@ class Served:
     vocab_size: int  # rows of the embedding; valid token ids are less
     system_fingerprint: str  # of what answers depend on: the weights, and the code that computes with them
     other_names: tuple[str, ...] = ()
+
+    @cached_property
+    def prompt_model(self) -> PromptModel:
+        """What its prompts depend on."""
+        return self._prompt_model(None)
+
+    def _prompt_model(self, chat_template: "ChatTemplate | None") -> PromptModel:
+        return PromptModel(
+            name=self.name,
+            tokenizer=self.tokenizer,
+            chat_template=chat_template,
+            max_model_len=self.max_model_len,
+            vocab_size=self.vocab_size,
+        )
 
     @property
     def names(self) -> tuple[str, ...]:

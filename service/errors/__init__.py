@@ -11,6 +11,7 @@
     │   ├── TextTooLong                    (num_tokens, limit_tokens)
     │   ├── WrongKindOfModel               (model)
     │   ├── AmbiguousModel                 (model, candidates)
+    │   ├── BodyTooLaborious               (reason) in time or memory
     │   ├── MalformedRequest           400, 431
     │   ├── InvalidApiKey              401
     │   ├── PriorityNotAllowed         403
@@ -63,6 +64,7 @@ Details are fields, so that no caller has to parse a message; the message states
 errors by the code that raises them; import-linter checks that they are imported from this package alone.
 """
 
+from service.errors.body import BodyTooLaborious
 from service.errors.checkpoint import (
     AccessDenied,
     AmbiguousCheckpoint,
@@ -141,6 +143,7 @@ __all__ = [
     "AmbiguousCheckpoint",
     "AmbiguousModel",
     "BodyBytesFull",
+    "BodyTooLaborious",
     "BodyTooLarge",
     "BodyTooSlow",
     "CheckpointError",

@@ -9,9 +9,9 @@ import re
 import secrets
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from functools import cached_property
+from functools import cached_property, partial
 from types import MappingProxyType
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, Protocol, override, runtime_checkable
 
 from jinja2.exceptions import TemplateError, TemplateSyntaxError
 
@@ -44,7 +44,7 @@ class CompiledTemplate(Protocol):
 
 
 class ChatTemplate:
-    """A compiled template and the special tokens that it may use."""
+    """A compiled template and the special tokens that it may use; another process that gets it compiles it again."""
 
     def __init__(
         self,
@@ -75,6 +75,15 @@ class ChatTemplate:
         self.source = source
         self._tool_call_parser = tool_call_parser
         self._special_tokens = dict(special_tokens)
+        self._compiled = compiled
+
+    @override
+    def __reduce__(self) -> tuple[Any, ...]:
+        uri, file = self._place
+        compile_again = partial(
+            type(self), uri=uri, file=file, tool_call_parser=self._tool_call_parser, compiled=self._compiled
+        )
+        return compile_again, (self.source, self._special_tokens)
 
     def wait(self) -> None:
         """Wait until the template is compiled.

@@ -8,9 +8,10 @@ Source: https://github.com/huggingface/tokenizers/tree/main/tokenizers/src/decod
 
 import json
 import re
+import zlib
 from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
-from typing import Any
+from typing import Any, override
 
 import tokenizers
 
@@ -21,7 +22,7 @@ BYTE_TOKEN = re.compile(r"<0x([0-9A-Fa-f]{2})>")
 
 
 class Tokenizer:
-    """One checkpoint's tokenizer; safe to use from several threads."""
+    """One checkpoint's tokenizer; safe to use from several threads, and may be sent to another process."""
 
     def __init__(
         self,
@@ -45,6 +46,15 @@ class Tokenizer:
         self.token_bytes = TokenBytes.of(backend)
         self.special_ids = special_ids(backend)
         self.backend = backend
+
+    @cached_property
+    def packed(self) -> bytes:
+        """What `tokenizer.json` says, compressed; the library holds the GIL while it writes it."""
+        return zlib.compress(self.backend.to_str().encode(), level=1)
+
+    @override
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _unpacked, (self.packed, self.special_tokens, self.eos_ids, self.defaults)
 
     @cached_property  # the library copies the whole vocabulary to count it
     def vocab_size(self) -> int:
@@ -118,6 +128,13 @@ class Tokenizer:
     @cached_property
     def _longest_token_chars(self) -> int:
         return max(1, max(map(len, self.backend.get_vocab(with_added_tokens=True)), default=1))
+
+
+def _unpacked(
+    packed: bytes, special_tokens: Mapping[str, str], eos_ids: frozenset[int], defaults: GenerationDefaults
+) -> Tokenizer:
+    backend = tokenizers.Tokenizer.from_buffer(zlib.decompress(packed))
+    return Tokenizer(backend, special_tokens=special_tokens, eos_ids=eos_ids, defaults=defaults)
 
 
 class TokenBytes:

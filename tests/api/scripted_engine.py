@@ -170,6 +170,11 @@ class Service:
         self.metrics = Metrics()
         self.app = create_api(self.readiness, self.metrics, **{"keys": ApiKeys(plain_keys(api_keys))} | settings)
 
+    @property
+    def process(self):
+        """The process for long bodies."""
+        return self.app.state.context.long_bodies.process
+
     def client(self, **options):
         transport = httpx.ASGITransport(self.app, raise_app_exceptions=True)
         return httpx.AsyncClient(transport=transport, base_url="http://test", **options)

@@ -1,6 +1,6 @@
 import pytest
 
-from service.api.chat import template_messages
+from service.api.generation.chat_prompt import template_messages
 from service.api.schema.chat import Message
 from service.errors import InvalidParameter, MissingParameter
 

@@ -34,19 +34,18 @@ class ChatThinking:
         return frozenset(self.tags or ())
 
 
-def chat_thinking(prompt: str, fields: TemplateFields, model: ServedModel, *, is_held: bool) -> ChatThinking | None:
+def chat_thinking(prompt_end: str, fields: TemplateFields, model: ServedModel, *, is_held: bool) -> ChatThinking | None:
     """Return the thinking of a chat; None if its answers have none.
 
     Args:
-        prompt: the rendered chat.
+        prompt_end: the last characters of the rendered chat, without space behind them.
         fields: of the request.
         model: that answers, and whose answers may have thinking.
         is_held: whether a grammar holds the answer. Where a tag is several tokens, the grammar cannot wait for it and
             begins at once.
     """
     tags = ThinkingTags.of(model.tokenizer)
-    end = prompt.rstrip()
-    is_over = end.endswith(CLOSING) or fields.continue_final_message
+    is_over = prompt_end.endswith(CLOSING) or fields.continue_final_message
     if is_held and (tags is None or is_over):
         return None
-    return ChatThinking(tags, end.endswith(OPENING), is_over, is_held)
+    return ChatThinking(tags, prompt_end.endswith(OPENING), is_over, is_held)

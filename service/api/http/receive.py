@@ -16,7 +16,8 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from service.api.http.request_queue import PLACE
 from service.api.schema.wire import WireObject, parse
-from service.api.work.long_work import SHORT_BODY_BYTES, LongWork
+from service.api.work.long_body import LONG_BODY, LongBodies, LongBody
+from service.api.work.long_work import SHORT_BODY_BYTES
 from service.errors import (
     BodyTooLarge,
     BodyTooSlow,
@@ -31,7 +32,7 @@ MAX_LENGTH_DIGITS = 20
 
 
 def json_body[T: WireObject](kind: type[T]) -> Callable[[Request], Awaitable[T]]:
-    """Return a FastAPI dependency that reads and checks a body of this kind."""
+    """Return a FastAPI dependency that reads and checks a body of this kind; a long one comes without its bulk."""
 
     async def read_body(request: Request) -> T:
         try:
@@ -43,8 +44,10 @@ def json_body[T: WireObject](kind: type[T]) -> Callable[[Request], Awaitable[T]]
             place.is_long = is_long  # a chunked body does not state its length
         if not is_long:
             return parse(kind, content)
-        long_work: LongWork = request.app.state.context.queue.long_work
-        return await cancel_on_disconnect(request.receive, long_work.begin(lambda: parse(kind, content)))
+        body = LongBody(kind, content)
+        request.scope.setdefault(LONG_BODY, []).append(body)
+        long_bodies: LongBodies = request.app.state.context.long_bodies
+        return await cancel_on_disconnect(request.receive, long_bodies.read(body))
 
     return read_body
 

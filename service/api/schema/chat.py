@@ -107,6 +107,7 @@ class ChatCompletionRequest(GenerationRequest, TemplateFields):
     """The body of POST /v1/chat/completions."""
 
     neutral_values: ClassVar[NeutralValues] = _UNSUPPORTED_FIELDS
+    bulk: ClassVar[Mapping[str, Any]] = {"messages": ()}
     nested: ClassVar[dict[str, type[WireObject]]] = {
         **GenerationRequest.nested,
         "messages": Message,

@@ -4,7 +4,7 @@ Source: https://platform.openai.com/docs/api-reference/completions/create
 """
 
 from collections.abc import Mapping
-from typing import Annotated, Any, ClassVar, override
+from typing import Annotated, Any, ClassVar, Self, override
 
 from pydantic import Field, PlainValidator, WithJsonSchema
 
@@ -62,6 +62,7 @@ class CompletionRequest(GenerationRequest):
 
     neutral_values: ClassVar[NeutralValues] = _UNSUPPORTED_FIELDS
     remedies: ClassVar[Mapping[str, str]] = _REMEDIES
+    bulk: ClassVar[Mapping[str, Any]] = {"prompt": ()}
 
     prompt: Annotated[tuple[str | tuple[int, ...], ...], PlainValidator(_prompts), WithJsonSchema(PROMPT)]
     logprobs: int | None = Field(default=None, ge=0, le=MAX_LOGPROBS)  # OpenAI allows 5
@@ -69,6 +70,10 @@ class CompletionRequest(GenerationRequest):
     max_tokens: int | None = Field(default=None, ge=0, le=INT64_MAX)  # 0 scores the prompt alone
     suffix: str | None = None  # the text after the gap that is to be filled
     best_of: int | None = Field(default=None, ge=1, le=MAX_CHOICES)
+
+    @override
+    def without_bulk(self) -> Self:
+        return self if self.echo else super().without_bulk()
 
     @property
     @override

@@ -132,6 +132,7 @@ class ResponsesRequest(WireObject):
     """The body of POST /v1/responses."""
 
     neutral_values: ClassVar[NeutralValues] = _UNSUPPORTED_FIELDS
+    bulk: ClassVar[Mapping[str, Any]] = {"input": ()}
     remedies: ClassVar[Mapping[str, str]] = {
         "conversation": "send the earlier items as 'input'.",
         "previous_response_id": "answers are not stored. Send the earlier items as 'input'.",

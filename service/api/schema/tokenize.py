@@ -3,7 +3,8 @@
 Source: https://docs.vllm.ai/en/latest/serving/openai_compatible_server.html#tokenizer-api
 """
 
-from typing import Annotated, ClassVar, override
+from collections.abc import Mapping
+from typing import Annotated, Any, ClassVar, Self, override
 
 from pydantic import Field
 
@@ -32,6 +33,11 @@ class TokenizeRequest(TemplateFields):
     return_token_strs: bool = False
 
     @override
+    def without_bulk(self) -> Self:
+        bulk = {"prompt": ""} if self.messages is None else {"messages": ()}
+        return self.model_copy(update=bulk)
+
+    @override
     def check_consistency(self) -> None:
         """Refuse a request with neither text nor messages, or with both."""
         if self.prompt is None and self.messages is None:
@@ -48,6 +54,8 @@ class TokenizeRequest(TemplateFields):
 
 class DetokenizeRequest(WireObject):
     """The body of POST /detokenize."""
+
+    bulk: ClassVar[Mapping[str, Any]] = {"tokens": ()}
 
     model: str | None = Field(default=None, max_length=MAX_NAME_CHARS)
     tokens: Annotated[list[Annotated[int, Field(ge=0, le=INT32_MAX)]], Field(fail_fast=True)]

@@ -7,7 +7,7 @@ parser keeps another; so a hostile body can only be refused.
 from collections.abc import Iterator, Mapping
 from functools import cache
 from itertools import count, islice
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Self
 
 import jiter
 from pydantic import BaseModel, ConfigDict, ValidationError
@@ -43,6 +43,11 @@ class WireObject(BaseModel):
     nested: ClassVar[dict[str, "type[WireObject]"]] = {}
     # The values of `type` that are supported, where others have other fields: they are refused by their type first.
     supported_types: ClassVar[tuple[str, ...]] = ()
+    bulk: ClassVar[Mapping[str, Any]] = {}  # fields that only prompts are made of, with values that stand for them
+
+    def without_bulk(self) -> Self:
+        """Return the object as far as it matters once its prompts are made."""
+        return self.model_copy(update=dict(self.bulk)) if self.bulk else self
 
     def check_consistency(self) -> None:
         """Check fields against each other, which Pydantic's validators would report without the field's name.

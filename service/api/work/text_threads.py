@@ -49,7 +49,7 @@ class TextThreads:
 
         try:
             if is_long:
-                return await self._run_in_own_thread(run)
+                return await self.run_in_own_thread(run)
             return await anyio.to_thread.run_sync(run, abandon_on_cancel=True, limiter=self._any)
         except asyncio.CancelledError:
             with contextlib.suppress(IndexError):
@@ -57,7 +57,7 @@ class TextThreads:
                 limiter.release_on_behalf_of(thread)
             raise
 
-    async def _run_in_own_thread[T](self, work: Callable[[], T]) -> T:
+    async def run_in_own_thread[T](self, work: Callable[[], T]) -> T:
         """Return the result of work in a thread of low priority, which no later work could raise again."""
         outcome, context = Future[T](), contextvars.copy_context()
 

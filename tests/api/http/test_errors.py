@@ -1,5 +1,7 @@
 """Every error has OpenAI's four keys; details of internal errors go to the log alone."""
 
+import pickle
+
 import pytest
 
 from service import errors
@@ -13,6 +15,7 @@ REFUSALS = [
     errors.MissingParameter("model"),
     errors.ConstraintError("no", param="structured_outputs.regex"),
     errors.ContextLengthExceeded(prompt_tokens=9, max_tokens=1, limit_tokens=5, param="prompt"),
+    errors.BodyTooLaborious("has taken too long"),
     errors.TextTooLong(num_tokens=9, limit_tokens=5, param="input"),
     errors.WrongKindOfModel("a", "generates text", "/v1/completions"),
     errors.AmbiguousModel("a", ["b", "c"]),
@@ -55,6 +58,13 @@ def all_kinds(kind):
 
 def test_no_refusal_is_forgotten_here():
     assert {type(error) for error in REFUSALS} == all_kinds(errors.RequestError) - {errors.RequestError}
+
+
+@pytest.mark.parametrize("error", REFUSALS, ids=lambda error: type(error).__name__)
+def test_a_refusal_of_another_process_is_the_same_here(error):
+    sent = pickle.loads(pickle.dumps(error))
+    assert (type(sent), str(sent), vars(sent)) == (type(error), str(error), vars(error))
+    assert error_answer(sent, "req_1") == error_answer(error, "req_1")
 
 
 @pytest.mark.parametrize("error", [*REFUSALS, *FAULTS], ids=lambda error: type(error).__name__)

@@ -1,0 +1,67 @@
+"""The prompts of a completion to token ids."""
+
+from array import array
+from collections.abc import Sequence
+from typing import Protocol
+
+from service.api.schema.completions import CompletionRequest
+from service.errors import InvalidParameter, UnsupportedParameter
+from service.text.infill import Infill, infill_of
+from service.text.prompt_model import PromptModel
+from service.text.tokenizer import Tokenizer
+
+
+class HasTokenizer(Protocol):
+    """A model of any process."""
+
+    @property
+    def tokenizer(self) -> Tokenizer:
+        """Its tokenizer."""
+        ...
+
+
+def infill_for(body: CompletionRequest, model: HasTokenizer) -> Infill | None:
+    """Return how the model's prompts mark a gap; None if the request has none.
+
+    Raises:
+        UnsupportedParameter: the model has no tokens for that.
+    """
+    if not body.suffix:
+        return None
+    if (infill := infill_of(model.tokenizer)) is None:
+        raise UnsupportedParameter("suffix", "the model's tokenizer has no tokens around a gap. Send 'prompt' alone.")
+    return infill
+
+
+def completion_prompts(body: CompletionRequest, model: PromptModel) -> list[Sequence[int]]:
+    """Return the token ids of each prompt.
+
+    Raises:
+        InvalidParameter: a token id is not the model's, or a text has a lone surrogate.
+        UnsupportedParameter: the model's prompts have no gaps.
+        ContextLengthExceeded: a text is longer than the context.
+    """
+    infill = infill_for(body, model)
+    params = ["prompt"] if len(body.prompt) == 1 else [f"prompt[{i}]" for i in range(len(body.prompt))]
+    # As arrays, which pass from process to process in one piece.
+    return [
+        array("i", _encode(prompt, model, param, body, infill))
+        for prompt, param in zip(body.prompt, params, strict=True)
+    ]
+
+
+def _encode(
+    prompt: str | tuple[int, ...], model: PromptModel, param: str, body: CompletionRequest, infill: Infill | None
+) -> list[int]:
+    if prompt and not isinstance(prompt, str) and not (min(prompt) >= 0 and max(prompt) < model.vocab_size):
+        i = next(i for i, token_id in enumerate(prompt) if not 0 <= token_id < model.vocab_size)
+        raise InvalidParameter(
+            f"Invalid '{param}[{i}]': a token id is at least 0 and less than {model.vocab_size}.", param=f"{param}[{i}]"
+        )
+    limit_tokens = None if body.truncate_prompt_tokens else model.max_model_len
+    if infill is not None:
+        return infill.prompt_ids(model.tokenizer, prompt, body.suffix or "", param=param, limit_tokens=limit_tokens)
+    if isinstance(prompt, str):
+        ids = model.tokenizer.encode(prompt, add_special_tokens=True, param=param, limit_tokens=limit_tokens)
+        return body.truncated(ids)
+    return body.truncated(list(prompt))

@@ -1,0 +1,203 @@
+"""Long bodies are answered as short ones are, by a process that ends with their clients."""
+
+import json
+
+import psutil
+import pytest
+
+from service.api.http import receive
+from service.api.work import work_process
+from service.engine.request import FinishReason
+from service.server.connection import Connection
+from service.text.chat_template import ChatTemplate
+from service.text.sandbox import SandboxedTemplate
+from service.text.template_worker import TemplateWorker
+from tests.api.scripted_engine import MODEL, TEMPLATE, Service, tokens
+from tests.api.work.test_work_process import is_running
+from tests.sockets import body_from, connected, served, wait_until
+
+pytestmark = pytest.mark.anyio
+
+USER = {"role": "user", "content": "hi"}
+CALL = {"id": "c1", "type": "function", "function": {"name": "f", "arguments": '{"a": 1}'}}
+TOOL = {"type": "function", "function": {"name": "f", "parameters": {"type": "object"}}}
+TOOLS_TEMPLATE = ChatTemplate("{{ messages | length }}{% if tools %}{{ tools | tojson }}{% endif %}<think>\n", {})
+CHATS = [
+    {"messages": [USER]},
+    {"messages": [USER] * 300},
+    {"messages": [USER] * 200, "truncate_prompt_tokens": 9, "return_token_ids": True},
+    {"messages": [USER], "stream": True, "stream_options": {"include_usage": True}},
+    {"messages": [USER, {"role": "assistant", "tool_calls": [CALL]}, {"role": "tool", "tool_call_id": "c2"}]},
+    {"messages": [USER, {"role": "user", "content": "hi", "tool_calls": [CALL]}]},
+    {"messages": [{"role": "user", "content": "refuse"}]},
+    {"messages": [{"role": "user"}]},
+    {"messages": [USER], "chat_template_kwargs": {"a": 1}},
+    {"messages": [USER], "reasoning_effort": "low"},
+    {"messages": [USER], "tools": [TOOL]},
+    {"messages": [USER], "n": 9},
+    {"messages": [USER], "max_tokens": 1000},
+    {"messages": [USER], "allowed_token_ids": [10**6]},
+    {"messages": [USER], "temperature": 3, "model": "other"},
+    {"messages": [USER], "model": "other"},
+    {"messages": [USER], "unknown": 1},
+    {"messages": [USER], "prompt_logprobs": 1, "logprobs": True, "top_logprobs": 1},
+    {"messages": []},
+    {"messages": [{"role": "user", "content": "\ud800"}]},
+]
+COMPLETIONS = [
+    {"prompt": "Once"},
+    {"prompt": ["Once", "upon"], "n": 2, "stream": True},
+    {"prompt": "a" * 3000},
+    {"prompt": "a" * 3000, "truncate_prompt_tokens": 5, "return_token_ids": True},
+    {"prompt": [1, 2, 3], "echo": True, "logprobs": 1},
+    {"prompt": "Once", "echo": True},
+    {"prompt": [1, 10**9]},
+    {"prompt": [[1], [2, -1]]},
+    {"prompt": [1] * 1000},
+    {"prompt": [1, "a"]},
+    {"prompt": "Once", "suffix": "end"},
+    {"prompt": ""},
+    {"prompt": []},
+    {"prompt": ["a"] * 65},
+]
+RESPONSES = [
+    {"input": "hi"},
+    {"input": "hi", "instructions": "Be brief.", "stream": True},
+    {"input": [USER] * 300},
+    {"input": "hi", "tools": [{"type": "function", "name": "f"}], "tool_choice": {"type": "function", "name": "g"}},
+    {"input": "hi", "max_output_tokens": 1000},
+    {"input": [{"type": "function_call_output", "call_id": "c", "output": "x"}]},
+    {"input": "refuse"},
+    {"input": "hi", "text": {"format": {"type": "json_schema", "name": "a", "schema": {"type": "nothing"}}}},
+]
+TOKENIZED = [
+    {"prompt": "Once", "return_token_strs": True},
+    {"prompt": "Once", "add_special_tokens": False},
+    {"messages": [USER]},
+    {"messages": [{"role": "user", "content": "refuse"}]},
+    {"messages": [USER], "prompt": "Once"},
+]
+REQUESTS = [
+    *(("/v1/chat/completions", fields) for fields in CHATS),
+    *(("/v1/completions", fields) for fields in COMPLETIONS),
+    *(("/v1/responses", fields) for fields in RESPONSES),
+    *(("/tokenize", fields) for fields in TOKENIZED),
+    ("/detokenize", {"tokens": [1, 2, 3]}),
+    ("/detokenize", {"tokens": [1, 10**6]}),
+]
+CHANGING = ("id", "created", "created_at", "completed_at", "item_id", "response", "call_id")
+
+
+def lasting(value):
+    """Return an answer without what differs from one to the next."""
+    if isinstance(value, dict):
+        inner = {name: field for name, field in value.items() if name not in CHANGING or isinstance(field, dict)}
+        return {name: lasting(field) for name, field in inner.items()}
+    return [lasting(item) for item in value] if isinstance(value, list) else value
+
+
+def documents(text):
+    lines = [line.removeprefix("data: ") for line in text.splitlines() if line.startswith("data: {")]
+    return [lasting(json.loads(document)) for document in lines or [text]]
+
+
+@pytest.fixture(scope="module")
+def template():
+    return ChatTemplate(TEMPLATE.source, {"bos_token": "<|begin|>"}, compiled=TemplateWorker)
+
+
+@pytest.fixture
+def anyio_backend():
+    return "asyncio"
+
+
+@pytest.mark.parametrize("chat_template", [TEMPLATE, TOOLS_TEMPLATE, None], ids=["plain", "tools", "none"])
+async def test_a_long_body_is_answered_as_a_short_one(monkeypatch, chat_template):
+    script = [*tokens("Hello world"), FinishReason.STOP]
+    service = Service(script, model={"chat_template": chat_template})
+    headers = {"content-type": "application/json"}
+    async with service.client() as client:
+        for path, fields in REQUESTS:
+            content = json.dumps({"model": MODEL} | fields).encode()
+            answers, prompts = [], []
+            for limit in (10**6, 0):
+                monkeypatch.setattr(receive, "SHORT_BODY_BYTES", limit)
+                num_before = len(service.engine.streams)
+                answers.append(await client.post(path, content=content, headers=headers))
+                submitted = service.engine.streams[num_before:]
+                prompts.append([(stream.request.prompt_ids, stream.request.max_tokens) for stream in submitted])
+            short, long = answers
+            assert (long.status_code, documents(long.text)) == (short.status_code, documents(short.text)), fields
+            assert prompts[0] == prompts[1]
+    assert service.process.pid is not None
+    service.process.end()
+
+
+async def test_a_template_of_a_checkpoint_renders_long_bodies_in_its_own_process(template):
+    service = Service(model={"chat_template": template})
+    body = {"model": MODEL, "messages": [{"role": "user", "content": "a" * 50_000}], "truncate_prompt_tokens": 9}
+    assert (await service.post("/v1/chat/completions", body)).status_code == 200
+    assert len(children_of(service.process.pid)) == 1
+    service.process.end()
+
+
+def children_of(pid):
+    return [child.pid for child in psutil.Process(pid).children(recursive=True)]
+
+
+async def test_a_body_that_was_forgotten_meanwhile_is_read_again():
+    service = Service(script=[*tokens("Hello"), FinishReason.STOP])
+    bodies = [
+        {"model": MODEL, "prompt": letter * 50_000, "truncate_prompt_tokens": 5, "return_token_ids": True}
+        for letter in "ab"
+    ]
+    first = [(await service.post("/v1/completions", body)).json()["choices"][0] for body in bodies]
+    again = [(await service.post("/v1/completions", body)).json()["choices"][0] for body in bodies]
+    assert first == again
+    assert first[0]["prompt_token_ids"] != first[1]["prompt_token_ids"]
+    service.process.end()
+
+
+async def test_a_fault_of_ours_shows_no_detail():
+    service = Service(model={"max_model_len": "none"})
+    async with service.client() as client:
+        content = json.dumps({"model": MODEL, "messages": [{"role": "user", "content": "canary " * 9000}]})
+        answer = await client.post(
+            "/v1/chat/completions", content=content, headers={"content-type": "application/json"}
+        )
+    assert answer.status_code == 500
+    assert "canary" not in answer.text
+    assert "Error" not in answer.text
+    service.process.end()
+
+
+SPINNING = "{% for a in range(99999) %}{% for b in range(99999) %}{% endfor %}{% endfor %}"
+BUSY_S = 2.0  # of a processor: more than the start of the process takes
+
+
+def post(path, **fields):
+    body = json.dumps({"model": MODEL} | fields).encode()
+    head = f"POST {path} HTTP/1.1\r\nHost: a\r\nContent-Type: application/json\r\nContent-Length: {len(body)}\r\n\r\n"
+    return head.encode() + body
+
+
+def seconds_of(pids):
+    """Return how many seconds of a processor processes have taken."""
+    return sum(sum(psutil.Process(pid).cpu_times()[:2]) for pid in pids)
+
+
+@pytest.mark.parametrize("compiled", [SandboxedTemplate, TemplateWorker])
+def test_the_work_for_a_client_that_leaves_is_killed(monkeypatch, compiled):
+    monkeypatch.setattr(work_process, "GRACE_S", 0.0)
+    service = Service(model={"chat_template": ChatTemplate(SPINNING, {}, compiled=compiled)})
+    with served(service.app, Connection) as server:
+        with connected(server) as client:
+            client.sendall(post("/v1/chat/completions", messages=[{"role": "user", "content": "a" * 50_000}]))
+            wait_until(lambda: service.process.pid is not None)
+            pid = service.process.pid
+            wait_until(lambda: seconds_of([pid, *children_of(pid)]) > BUSY_S)
+            working = [pid, *children_of(pid)]
+        wait_until(lambda: not any(map(is_running, working)))
+        with connected(server) as client:  # whose body needs no template
+            client.sendall(post("/v1/completions", prompt="a" * 50_000, truncate_prompt_tokens=5))
+            assert json.loads(body_from(client))["choices"][0]["text"] == "Hello world"
