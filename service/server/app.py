@@ -57,6 +57,7 @@ class Server(uvicorn.Server):
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
         if self._draining is not None:
             if sig == signal.SIGINT:
+                asyncio.get_running_loop().call_soon_threadsafe(self._abort)
                 self.should_exit = self.force_exit = True
             return
         logger.info("stopping", extra={"signal": signal.Signals(sig).name})
@@ -65,6 +66,11 @@ class Server(uvicorn.Server):
 
     def _stop(self) -> None:
         self.should_exit = True
+
+    def _abort(self) -> None:
+        """End every response as if its client had left, since a task that is cancelled otherwise looks like a fault."""
+        for connection in list(self.server_state.connections):
+            connection.transport.abort()
 
     async def _drain(self) -> None:
         await drain(self.server_state, self._service, self._service.settings.drain_seconds)

@@ -96,6 +96,7 @@ def test_a_second_sigint_ends_it_at_once():
             except (openai.APIError, httpx.HTTPError):
                 num_cut += 1
         assert num_cut  # of those whose slots came late
+    assert [line for line in service.log if line.get("severity") in ("ERROR", "CRITICAL")] == []
 
 
 def test_sigterm_during_the_start_ends_the_process_at_once_with_0():

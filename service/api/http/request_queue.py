@@ -106,11 +106,12 @@ class RequestQueue:
         self._check(BodyBytesFull, key.name, body_bytes, self._num_body_bytes, caps.max_open_body_bytes)
         if body_bytes > SHORT_BODY_BYTES:
             self._check_long(key.name)
-        num_free, queued = self._queued()
-        if caps.max_queue_size is not None:
-            waiting = Counter(place.key for place in self._waiting)
-            self._check(QueueFull, key.name, 1, waiting, caps.max_queue_size, num_more=num_free)
-        self._check_tokens(key.name, queued, 1)
+        if (caps.max_queue_size, caps.max_queued_tokens) != (None, None):  # else nobody has to look at all that wait
+            num_free, queued = self._queued()
+            if caps.max_queue_size is not None:
+                waiting = Counter(place.key for place in self._waiting)
+                self._check(QueueFull, key.name, 1, waiting, caps.max_queue_size, num_more=num_free)
+            self._check_tokens(key.name, queued, 1)
         place = Place(key.name, body_bytes, clocks)
         self._waiting[place] = None
         self._num_open[key.name] += 1
@@ -123,14 +124,16 @@ class RequestQueue:
         Raises:
             QueuedTokensFull: others wait, it would have to wait too, and with it too many tokens would.
         """
-        _, queued = self._queued()
-        if place in queued:
-            self._check_tokens(place.key, [other for other in queued if other is not place], num_tokens)
+        if self.caps.max_queued_tokens is not None:
+            _, queued = self._queued()
+            if place in queued:
+                self._check_tokens(place.key, [other for other in queued if other is not place], num_tokens)
         place.num_tokens = num_tokens
 
     def leave(self, place: Place) -> None:
         """Give the place of a request back."""
-        self._sweep()
+        if place in self._waiting and place.has_begun:
+            self._begin(place)
         if place in self._begun:
             self._begun.remove(place)
             self._num_running -= len(place.clocks)
@@ -213,7 +216,10 @@ class RequestQueue:
     def _sweep(self) -> None:
         """Find the requests that have begun; the device thread notes it in their clocks."""
         for place in [place for place in self._waiting if place.has_begun]:
-            del self._waiting[place]
-            self._begun.add(place)
-            self._num_running += len(place.clocks)
-            self._tokens.add(place.num_tokens, max(clock.scheduled_s or 0.0 for clock in place.clocks))
+            self._begin(place)
+
+    def _begin(self, place: Place) -> None:
+        del self._waiting[place]
+        self._begun.add(place)
+        self._num_running += len(place.clocks)
+        self._tokens.add(place.num_tokens, max(clock.scheduled_s or 0.0 for clock in place.clocks))

@@ -7,7 +7,7 @@ import time
 
 import pytest
 
-from service.api.http.request_queue import Caps
+from service.api.http.request_queue import Caps, RequestQueue
 from service.engine.request import FinishReason
 from service.server.connection import Connection
 from tests.api.scripted_engine import MODEL, ScriptedStream, Service, tokens
@@ -144,3 +144,28 @@ def test_a_refusal_reads_no_body():
 
     asyncio.run(main())
     assert {message["status"] for message in messages if "status" in message} == {429}
+
+
+class Looks(list):
+    """Clocks that count how often somebody looks at them."""
+
+    num = 0
+
+    def __bool__(self):
+        Looks.num += 1
+        return False
+
+
+@pytest.mark.parametrize(
+    ("caps", "num_looks"), [({}, 0), ({"max_queue_size": 50}, 2), ({"max_queued_tokens": 50}, 4)], ids=str
+)
+def test_a_request_looks_at_others_only_if_a_cap_on_what_waits_asks_for_it(caps, num_looks):
+    queue = RequestQueue(Caps(max_requests=100, **caps))
+    for _ in range(40):
+        queue.enter(10, Looks())
+    Looks.num = 0
+    place = queue.enter(10, [])
+    queue.add_prompts(place, 1)
+    queue.leave(place)
+    assert Looks.num <= 40 * num_looks
+    assert (Looks.num == 0) == (num_looks == 0)
