@@ -140,9 +140,7 @@ def _measure(
     weights = random_weights(model, dtype)
     bucket = shapes.decode_grid.smallest(Bucket(batch, 1, num_pages))
     programs = engine_programs(model, shapes, weight_shapes(model.weight_specs(), mesh))
-    caches = [
-        initial_cache_name(group, part) for group in model.layer_groups for part in range(shapes.layout.num_parts)
-    ]
+    caches = [initial_cache_name(group) for group in model.layer_groups]
     choice_of_tokens = SamplingPart.GREEDY if shapes.has_sampling_variants else SamplingPart.CHOOSE
     parts = {sampling_name(choice_of_tokens, batch), *step_names(StepKind.DECODE, bucket, model.layer_groups)}
     of_step = {whole_name(choice_of_tokens, bucket)} if shapes.has_whole_steps else parts

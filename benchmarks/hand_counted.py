@@ -72,7 +72,7 @@ class HandCountedModel:
         sums = jnp.sum(jnp.where(is_seen, context[:, None, :], 0), axis=-1)
         return sums[..., None].astype(jnp.float32), TokenPages(pages)
 
-    def copy_pages(self, kind: CopyKind, contexts: range, cache: TokenPages, pages: RowPages) -> TokenPages:
+    def copy_pages(self, kind: CopyKind, cache: TokenPages, pages: RowPages) -> TokenPages:
         """Return the cache as it is: pages are read in place."""
         return cache
 

@@ -56,9 +56,9 @@ class ClockedRunner:
         return self._runner.available_steps()
 
     @property
-    def has_caches(self) -> bool:
-        """Whether the runner caches in pages."""
-        return self._runner.has_caches
+    def may_wait(self) -> bool:
+        """Whether a step of the wrapped runner may wait for an executable."""
+        return self._runner.may_wait
 
     def copy_pages(self, copies: Sequence[PageCopy]) -> None:
         """Copy pages with the wrapped runner."""

@@ -46,7 +46,7 @@ class HandCountedRows(HandCountedModel):
         written = cache._replace(prefill_row=rows) if is_in_prefill_row else cache._replace(rows=rows)
         return sums[..., None].astype(jnp.float32), written
 
-    def copy_pages(self, kind, contexts, cache, pages):
+    def copy_pages(self, kind, cache, pages):
         is_page = pages.ids < cache.pages.shape[0]
         positions = jnp.where(is_page[:, None], self._positions(cache, pages), cache.rows.shape[1])
         if kind.leaves_slot:

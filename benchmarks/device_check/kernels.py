@@ -83,8 +83,7 @@ def _attend(case: Case, kernel: AttentionKernel, layout: CacheLayout, dtype: np.
             if width > 1 and layout.has_slot_cache:
                 first, num_pages = start // layout.page_size, width // layout.page_size
                 pages = RowPages(*(jnp.asarray(part, jnp.int32) for part in (0, first, range(num_pages))))
-                contexts = range(len(layout.context_sizes))
-                [cache] = kernel.copy_pages(CopyKind.INSERT, [cache], pages, contexts)
+                [cache] = kernel.copy_pages(CopyKind.INSERT, [cache], pages)
             outputs = [*outputs[-1:], np.asarray(attended, np.float32).reshape(-1)]
     return np.concatenate(outputs)
 

@@ -54,9 +54,7 @@ def _measure(config: DecoderConfig, num_tokens: int, peak: float, *, is_tiny: bo
     )
     model = Decoder(config, DTYPE, choice.kernel(shapes.layout), choose_num_splits(mesh, DTYPE), mesh=mesh)
     bucket = shapes.prefill_grid.smallest(Bucket(1, num_tokens, num_tokens // PAGE_SIZE))
-    caches = [
-        initial_cache_name(group, part) for group in model.layer_groups for part in range(shapes.layout.num_parts)
-    ]
+    caches = [initial_cache_name(group) for group in model.layer_groups]
     needed = {INITIAL_SLOTS, *caches, *step_names(StepKind.PREFILL, bucket, model.layer_groups)}
     programs = engine_programs(model, shapes, weight_shapes(model.weight_specs(), mesh))
     compiled = compile_programs([program for program in programs if program.name in needed], num_threads=2)

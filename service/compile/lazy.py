@@ -39,6 +39,7 @@ class LazyExecutables(Mapping[str, Executable]):
         self._first = frozenset(self._queue)
         self._num_threads = 0
         self.num_made = 0  # so far; one whose making failed does not count
+        self._num_ended = 0  # it counts here
         self._start_threads(making.num_first_threads)
 
     @override
@@ -72,6 +73,11 @@ class LazyExecutables(Mapping[str, Executable]):
         """Return whether a lookup returns at once, or as soon as it has made the executable itself."""
         future = self._futures[name]
         return self._making.lookups_make or (future.done() and future.exception() is None)
+
+    @property
+    def is_done(self) -> bool:
+        """Whether all have been made, or have failed."""
+        return self._num_ended == len(self._futures)
 
     def prefer(self, names: Sequence[str]) -> None:
         """Make these before all others that have not begun, in the order given."""
@@ -135,9 +141,9 @@ class LazyExecutables(Mapping[str, Executable]):
             self._futures[name].set_result(self._making.make(name))
         except BaseException as error:
             self._futures[name].set_exception(error)
-        else:
-            with self._lock:
-                self.num_made += 1
+        with self._lock:
+            self._num_ended += 1
+            self.num_made += self._futures[name].exception() is None
 
 
 _stack_lock = threading.Lock()

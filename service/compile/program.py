@@ -8,12 +8,12 @@ function does not use are found once, in its trace, and left out of every call.
 import pickle
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from typing import Any
 
 import jax
 from jax.experimental.serialize_executable import deserialize_and_load, serialize
 
+from service.device.lazy_zeros import register_lazy_zeros
 from service.device.memory import Device
 
 
@@ -44,11 +44,6 @@ class Executable:
     read_leaves: tuple[int, ...]  # of the state: only read
     state_leaves: tuple[int, ...]  # of the state: replaced
 
-    @cached_property
-    def reach(self) -> int:
-        """The number of leaves of the state, from the first on, that must exist."""
-        return 1 + max((*self.read_leaves, *self.state_leaves), default=-1)
-
     def __call__(self, constants: Sequence[jax.Array], state: list[jax.Array], inputs: Any) -> Any:
         """Start the program, put the new leaves into `state`, and return the outputs; does not wait for the device.
 
@@ -74,6 +69,7 @@ class Executable:
 
 def load_executable(data: bytes, devices: Sequence[Device]) -> Executable:
     """Load one executable onto its devices. The bytes run as code, so they must come from a trusted source."""
+    register_lazy_zeros()
     (payload, in_tree, out_tree), *leaves = pickle.loads(data)
     compiled = deserialize_and_load(payload, in_tree, out_tree, execution_devices=devices)  # pyright: ignore[reportArgumentType]
     return Executable(compiled, *leaves)

@@ -14,7 +14,6 @@ from service.engine.schedule.pages import PageCopy
 from service.engine.schedule.plan import Plan, PlannedSequence
 from service.engine.shapes import Bucket, EngineShapes, StepKind
 from service.engine.steps.inputs import (
-    CopyInputs,
     CountInputs,
     OptionInputs,
     Options,
@@ -29,6 +28,7 @@ from service.engine.steps.inputs import (
 from service.engine.steps.logprobs import FIRST_TOP
 from service.engine.steps.names import SamplingPart
 from service.engine.token_mask import ALL_ALLOWED
+from service.kernels.paging import RowPages
 
 
 def needed_bucket(plan: Plan, shapes: EngineShapes) -> Bucket:
@@ -151,11 +151,11 @@ def pack_prompt(
         )
 
 
-def pack_copy(copy: PageCopy, shapes: EngineShapes) -> CopyInputs:
+def pack_copy(copy: PageCopy, shapes: EngineShapes) -> RowPages:
     """Lay out a copy between a slot and its pages."""
-    inputs = CopyInputs(scalar(copy.slot), scalar(copy.first_page), empty_copy(shapes).pages)
-    inputs.pages[: len(copy.pages)] = copy.pages
-    return inputs
+    ids = np.asarray(empty_copy(shapes).ids)
+    ids[: len(copy.pages)] = copy.pages
+    return RowPages(scalar(copy.slot), scalar(copy.first_page), ids)
 
 
 def pack_count(planned: PlannedSequence, shapes: EngineShapes) -> CountInputs:

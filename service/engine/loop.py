@@ -88,13 +88,13 @@ class StepPipeline:
 
     def _run_ahead(self) -> Plan | None:
         """Dispatch the next step, then read the previous one and deliver its events; return the new step's plan."""
+        if self._runner.may_wait:  # so the tokens in flight come first
+            self._read()
         if not self._has_all_steps:
             steps = self._runner.available_steps()
             self._scheduler.adapt(steps.prefill, num_slots=steps.num_slots, caches_prefixes=steps.has_copies)
             self._has_all_steps = steps.is_complete
         plan = self._scheduler.plan()
-        if not self._runner.has_caches:  # making a part of them takes long, so the tokens in flight come first
-            self._read()
         self._runner.copy_pages(self._scheduler.take_copies())
         dispatched = (plan, self._runner.dispatch(plan, self._read)) if plan is not None else None
         self._read()

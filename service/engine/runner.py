@@ -36,7 +36,6 @@ from service.engine.step_executables import DeferredExecutable, StepExecutables
 from service.engine.steps.inputs import (
     AdjustInputs,
     ChooseInputs,
-    CopyInputs,
     HostOrDevice,
     LogprobInputs,
     SampleTargets,
@@ -49,6 +48,8 @@ from service.engine.steps.inputs import (
 )
 from service.engine.steps.names import SamplingPart
 from service.engine.steps.whole import WholeInputs
+from service.kernels.cache_layout import CopyKind
+from service.kernels.paging import RowPages
 from service.models.interface import LayerGroup, Weights
 
 
@@ -89,7 +90,7 @@ class Runner:
             for group, cache in zip(layer_groups, self._state.caches, strict=True)
         ]
         self._prefill_row = PrefillRow(shapes)
-        self._inserts: list[PageCopy] = []  # for the next step or copy: a first token does not wait for all slots' rows
+        self._inserts: list[PageCopy] = []  # with the next step: a first token does not wait for their program
         self._unread_tables: dict[tuple[int, int], jax.Array] = {}
         # On every device already, so that a step without a restriction sends no masks.
         self._unrestricted = {
@@ -162,7 +163,6 @@ class Runner:
             sampled.begin_copy()
             return StepResult(plan, batch_indices(plan), sampled)
         outputs = self.run_model(plan.kind, bucket, inputs)
-        self._inserts = self._prefill_row.after(plan, bucket)
         sampled = None
         if any(planned.is_sampled for planned in plan.seqs):
             if plan.kind is StepKind.PREFILL:
@@ -181,10 +181,16 @@ class Runner:
         prompt_logprobs: tuple[Int[Array, "row packed"], ...] = ()
         if plan.kind is StepKind.PREFILL and any(map(prompt_targets, plan.seqs)):
             prompt_logprobs = self._prompt_logprobs(plan, outputs.hidden)
+        self._inserts = self._prefill_row.after(plan, bucket)
         return StepResult(plan, batch_indices(plan), sampled, outputs.hidden, prompt_logprobs)
 
     def _sufficient_choice(self, plan: Plan) -> SamplingPart:
         return sufficient_choice(plan) if self.shapes.has_sampling_variants else SamplingPart.CHOOSE
+
+    @property
+    def may_wait(self) -> bool:
+        """Whether executables are still being loaded or compiled, so that a step or a copy may wait for one."""
+        return self._executables.are_in_the_making
 
     @property
     def waited_for_compile_s(self) -> float:
@@ -197,25 +203,15 @@ class Runner:
         return self._executables.available
 
     def copy_pages(self, copies: Sequence[PageCopy]) -> None:
-        """Start copies of the prefill row and then of slots' pages; a kernel that reads pages in place needs none."""
+        """Start copies of the prefill row and then others; a kernel that reads pages in place needs none."""
         if self.shapes.has_slot_cache:
             inserts, self._inserts = self._inserts, []
             for copy in (*inserts, *copies):
-                for executables in self._executables.copies_of(copy):
-                    self._copy(executables, pack_copy(copy, self.shapes))
-
-    @property
-    def has_caches(self) -> bool:
-        """Whether all parts of the caches are made."""
-        return self._state.is_filled
-
-    def fill_caches(self, pause: Callable[[float], None] = lambda seconds: None) -> None:
-        """Make all missing parts of the caches; see `DeviceState`."""
-        self._state.fill_caches(pause)
+                self._copy(copy.kind, pack_copy(copy, self.shapes))
 
     def cache_leaves(self) -> list[jax.Array]:
         """Return the arrays of all caches, as they are after the last dispatched step."""
-        return [leaf for cache in self._state.caches for leaf in cache.leaves]
+        return [leaf for cache in self._state.caches for leaf in cache]
 
     def padded_steps(self) -> Iterator[Callable[[], None]]:
         """Yield calls that together run every executable once on padding; they may run between other steps."""
@@ -227,7 +223,6 @@ class Runner:
         """Run every executable once on padding, and wait; the first call of one loads it onto the device."""
         for run in self.padded_steps():
             run()
-        self.fill_caches()
 
     def _run_padded(self, kind: StepKind, bucket: Bucket) -> None:
         inputs = empty_step(bucket, self.shapes)
@@ -242,12 +237,12 @@ class Runner:
         """Copy between no slot and no page, and set the options and count the tokens of no slot."""
         self._run(self._executables.set_options, empty_options(self.shapes.prefill_seqs[-1], self.shapes))
         self._run(self._executables.count_tokens, empty_count(self.shapes))
-        for _, _, executables in self._executables.copies:
-            self._copy(executables, empty_copy(self.shapes))
+        for kind in self._executables.copies:
+            self._copy(kind, empty_copy(self.shapes))
         jax.block_until_ready((self._state.slots, self.cache_leaves()))
 
-    def _copy(self, executables: Sequence[DeferredExecutable], inputs: CopyInputs) -> None:
-        for group, executable in zip(self._groups, executables, strict=True):
+    def _copy(self, kind: CopyKind, inputs: RowPages) -> None:
+        for group, executable in zip(self._groups, self._executables.copies[kind], strict=True):
             group.run(executable.get(), inputs)
 
     def _prefer_best(self, plan: Plan, needed: Bucket) -> None:

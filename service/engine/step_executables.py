@@ -7,13 +7,11 @@ from typing import NamedTuple
 from service.compile.lazy import LazyExecutables
 from service.compile.program import Executable
 from service.engine.available_steps import AvailableSteps
-from service.engine.schedule.pages import PageCopy
 from service.engine.shapes import Bucket, EngineShapes, StepKind
 from service.engine.steps.names import (
     COUNT_TOKENS,
     SET_OPTIONS,
     SamplingPart,
-    cache_names,
     choice_parts,
     copy_name,
     copy_names,
@@ -25,7 +23,7 @@ from service.engine.steps.names import (
     step_names,
     whole_name,
 )
-from service.kernels.cache_layout import spans
+from service.kernels.cache_layout import CopyKind
 from service.models.interface import LayerGroup
 
 
@@ -88,22 +86,12 @@ class StepExecutables:
             for bucket in (shapes.decode_grid if shapes.has_whole_steps else ())
             for part in self.choices
         }
-        self.copies = [
-            (kind, contexts, by_group(lambda group, kind=kind, contexts=contexts: copy_name(kind, contexts, group)))
-            for kind, contexts in shapes.layout.copies
-        ]
+        self.copies = {
+            kind: by_group(lambda group, kind=kind: copy_name(kind, group))
+            for kind in (CopyKind if shapes.has_slot_cache else ())
+        }
         self.set_options = deferred(SET_OPTIONS)
         self.count_tokens = deferred(COUNT_TOKENS)
-
-    def copies_of(self, copy: PageCopy) -> list[tuple[DeferredExecutable, ...]]:
-        """Return the executables, one for each layer group, of each part of a copy."""
-        page_size, contexts = self._shapes.page_size, spans(self._shapes.layout.context_sizes)
-        begin, end = copy.first_page * page_size, (copy.first_page + len(copy.pages)) * page_size
-        return [
-            executables
-            for kind, blocks, executables in self.copies
-            if kind is copy.kind and contexts[blocks[0]][0] < end and begin < contexts[blocks[-1]][1]
-        ]
 
     def choice(self, wanted: SamplingPart, num_seqs: int) -> SamplingPart:
         """Return the program to choose tokens by: the one that suffices, or the general one until that is compiled."""
@@ -131,6 +119,11 @@ class StepExecutables:
             self.waited_s += time.perf_counter() - begin_s
         return executable
 
+    @property
+    def are_in_the_making(self) -> bool:
+        """Whether some are still being loaded or compiled."""
+        return isinstance(self._by_name, LazyExecutables) and not self._by_name.is_done
+
     def _num_compiled(self) -> int:
         return self._by_name.num_made if isinstance(self._by_name, LazyExecutables) else len(self._by_name)
 
@@ -141,7 +134,4 @@ class StepExecutables:
         return all(map(self._is_usable, step_names(kind, bucket, self._kinds)))
 
     def _are_copies_compiled(self) -> bool:
-        last_part = self._shapes.layout.num_parts - 1
-        return not self._shapes.has_slot_cache or all(
-            map(self._is_usable, [*copy_names(self._shapes, self._kinds), *cache_names(last_part, self._kinds)])
-        )
+        return all(map(self._is_usable, copy_names(self._shapes, self._kinds)))

@@ -36,8 +36,8 @@ class StepRunner(Protocol):
     """The device side, as the loop uses it."""
 
     @property
-    def has_caches(self) -> bool:
-        """Whether all parts of the caches are made; until then a step or a copy may have to make one first."""
+    def may_wait(self) -> bool:
+        """Whether executables are still being loaded or compiled, so that a step or a copy may wait for one."""
         ...
 
     @property

@@ -14,7 +14,7 @@ from service.kernels.paging import Paging, RowPages
 
 QueryHeads = Float[Array, "seq token kv_head group head_dim"]  # a group of query heads shares a key-value head
 KVHeads = Float[Array, "seq token kv_head head_dim"]
-LayerCache = tuple[Any, ...]  # a pytree for each part of the layout: each context size and then pages, or pages alone
+LayerCache = Any  # the keys and values of one layer: a pytree of arrays, as a kernel lays them out
 
 
 @dataclass(frozen=True)
@@ -49,11 +49,6 @@ class AttentionKernel(Protocol):
         """Cache the new tokens' keys and values, and attend from each token to positions up to its own."""
         ...
 
-    def copy_pages(
-        self, kind: CopyKind, layers: Sequence[LayerCache], pages: RowPages, contexts: range
-    ) -> Sequence[LayerCache]:
-        """Copy pages of a slot in every layer, as far as they lie in some of the context blocks.
-
-        Called only if the layout has a slot cache, for its `copies`.
-        """
+    def copy_pages(self, kind: CopyKind, layers: Sequence[LayerCache], pages: RowPages) -> Sequence[LayerCache]:
+        """Copy pages of a slot in every layer; called only if the layout has a slot cache."""
         ...

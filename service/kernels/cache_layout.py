@@ -26,7 +26,7 @@ class CopyKind(StrEnum):
 
 @dataclass(frozen=True)
 class CacheLayout:
-    """How much cache there is, and into which parts steps cut it."""
+    """How much cache there is, and how it is cut."""
 
     num_pages: int
     page_size: int  # token positions of one page
@@ -38,28 +38,6 @@ class CacheLayout:
     def num_slots(self) -> int:
         """All slots."""
         return self.slot_sizes[-1]
-
-    @property
-    def num_parts(self) -> int:
-        """Parts of a cache that are made one after the other.
-
-        The beginning of the prefill row, the rows by context size, and then pages; or pages alone.
-        """
-        return len(self.context_sizes) + 2 if self.has_slot_cache else 1
-
-    @property
-    def copies(self) -> list[tuple[CopyKind, range]]:
-        """The kinds of copies, and the context blocks that each covers.
-
-        Those of the prefill row cover one at a time: a prompt needs them before the blocks of longer contexts are made.
-        """
-        if not self.has_slot_cache:
-            return []
-        contexts = range(len(self.context_sizes))
-        return [
-            *((kind, contexts) for kind in CopyKind if kind.has_pages),
-            *((kind, range(i, i + 1)) for kind in CopyKind if not kind.has_pages for i in contexts),
-        ]
 
 
 def spans(sizes: tuple[int, ...]) -> list[tuple[int, int]]:

@@ -13,7 +13,7 @@ from service.kernels.cache_layout import CopyKind
 from service.kernels.kv import KV, as_stored
 from service.kernels.paging import Paging, RowPages
 from service.kernels.reference import MASKED_SCORE, is_visible
-from service.kernels.rows.cache import Block, RowCache, Rows, SlotRows, rows_of, with_rows, write_column, write_run
+from service.kernels.rows.cache import Block, RowCache, Rows, SlotRows, write_column, write_run
 from service.kernels.rows.copies import copy_pages
 
 # Of the axes of a sequence's new tokens, [token, kv_head, head_dim], those of a run: see `Block`.
@@ -37,16 +37,13 @@ class RowAttention(SlotRows):
         """Write the new tokens into their rows and attend over whole blocks."""
         attention = _BlockAttention(scoring)
         run = self._decode if query.shape[1] == 1 else self._prefill if len(query) == 1 else self._prefill_several
-        rows = rows_of(cache)
-        tokens = as_stored(new_keys, new_values, rows[0][0].keys.dtype)
-        attended, rows = run(query, tokens, rows, paging, attention=attention)
-        return attended, with_rows(cache, rows)
+        tokens = as_stored(new_keys, new_values, cache.pages.keys.dtype)
+        attended, rows = run(query, tokens, cache.rows, paging, attention=attention)
+        return attended, cache._replace(rows=rows)
 
-    def copy_pages(
-        self, kind: CopyKind, layers: Sequence[RowCache], pages: RowPages, contexts: range
-    ) -> Sequence[RowCache]:
+    def copy_pages(self, kind: CopyKind, layers: Sequence[RowCache], pages: RowPages) -> Sequence[RowCache]:
         """Copy pages of a slot."""
-        return copy_pages(self.layout, kind, layers, pages, contexts)
+        return copy_pages(self.layout, kind, layers, pages)
 
     def _decode(
         self,

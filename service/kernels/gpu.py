@@ -34,7 +34,7 @@ from service.kernels.attention import KVHeads, QueryHeads, Scoring
 from service.kernels.gpu_tile import Tile, attend_tile
 from service.kernels.paging import Paging
 from service.kernels.quantized import FP8
-from service.kernels.reference import KVPages, PagedCache, PagedReference, write_tokens
+from service.kernels.reference import KVPages, PagedReference, write_tokens
 
 # Sizes of tiles, such that queries and two stages of keys and values fit an L4's 99 KiB of shared memory; not tuned.
 SMALLEST_TILE = 16  # query rows, positions and dimensions of a product on tensor cores
@@ -58,14 +58,14 @@ class TritonAttention(PagedReference):
         query: QueryHeads,
         new_keys: KVHeads,
         new_values: KVHeads,
-        cache: PagedCache,
+        cache: KVPages,
         paging: Paging,
         *,
         scoring: Scoring,
-    ) -> tuple[QueryHeads, PagedCache]:
+    ) -> tuple[QueryHeads, KVPages]:
         """Write the new tokens into their pages and attend over the pages in place."""
         with jax.named_scope("cache_update"):
-            pages = write_tokens(cache[0], new_keys, new_values, paging)
+            pages = write_tokens(cache, new_keys, new_values, paging)
         num_seqs, width, num_kv_heads, group, head_dim = query.shape
         page_size = pages.keys.shape[2]
         context = paging.page_table.shape[1] * page_size
@@ -91,7 +91,7 @@ class TritonAttention(PagedReference):
             rows = jnp.pad(rows, ((0, 0), (0, 0), (0, padding), (0, dim - head_dim)))
             attended = self._attend_rows(rows, pages, paging, tile)[:, :, : width * group, :head_dim]
             attended = attended.reshape(num_seqs, num_kv_heads, width, group, head_dim)
-            return jnp.moveaxis(attended, 1, 2), (pages,)
+            return jnp.moveaxis(attended, 1, 2), pages
 
     def _attend_rows(
         self, rows: Float[Array, "seq kv_head row dim"], pages: KVPages, paging: Paging, tile: Tile

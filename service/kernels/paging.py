@@ -10,18 +10,18 @@ A step of one token per sequence is a decode step, and in a decode step sequence
 slot's row in place.
 """
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Int
 
 
 class RowPages(NamedTuple):
-    """Neighbouring pages of a slot's row, which one copy between the row and pages covers."""
+    """Neighbouring pages of a slot's row, which one copy covers."""
 
-    slot: Int[Array, ""]
-    first: Int[Array, ""]  # index of the first page, in the order of the row's positions
-    ids: Int[Array, " page"]  # `num_pages` is padding
+    slot: Int[Any, ""]
+    first: Int[Any, ""]  # index of the first page, in the order of the row's positions
+    ids: Int[Any, " page"]  # `num_pages` is padding, at the end
 
 
 class Runs(NamedTuple):

@@ -20,7 +20,6 @@ MASKED_SCORE = -1e30
 
 # The keys and values of one layer, page by page: [page, kv_head, position, head_dim], scales with 1 for head_dim.
 KVPages = KV
-PagedCache = tuple[KVPages]  # of one part
 
 
 @dataclass(frozen=True)
@@ -29,32 +28,32 @@ class PagedReference:
 
     kv_head_axis: ClassVar[int] = 1
 
-    def initial_cache(self, layout: CacheLayout, *, num_kv_heads: int, head_dim: int, dtype: DTypeLike) -> PagedCache:
+    def initial_cache(self, layout: CacheLayout, *, num_kv_heads: int, head_dim: int, dtype: DTypeLike) -> KVPages:
         """Return empty pages."""
         shape = (layout.num_pages, num_kv_heads, layout.page_size, head_dim)
         pages = KVPages(jnp.zeros(shape, dtype), jnp.zeros(shape, dtype))
         if not has_scales(dtype):
-            return (pages,)
+            return pages
         scales = jnp.zeros((*shape[:-1], 1), jnp.float32)
-        return (KVPages(*pages[:2], scales, jnp.zeros_like(scales)),)
+        return KVPages(*pages[:2], scales, jnp.zeros_like(scales))
 
     def attend(
         self,
         query: QueryHeads,
         new_keys: KVHeads,
         new_values: KVHeads,
-        cache: PagedCache,
+        cache: KVPages,
         paging: Paging,
         *,
         scoring: Scoring,
-    ) -> tuple[QueryHeads, PagedCache]:
+    ) -> tuple[QueryHeads, KVPages]:
         """Write the new tokens into their pages, gather, attend.
 
         Source: Vaswani et al. 2017, arXiv:1706.03762, section 3.2.1; grouped heads: Ainslie et al. 2023,
         arXiv:2305.13245; soft cap: Gemma Team 2024, arXiv:2408.00118.
         """
         with jax.named_scope("cache_update"):
-            pages = write_tokens(cache[0], new_keys, new_values, paging)
+            pages = write_tokens(cache, new_keys, new_values, paging)
         with jax.named_scope("attention"):
             keys, values = _wide(pages, paging, query.dtype)
             scores = jnp.einsum("stkgd,skcd->skgtc", query, keys, preferred_element_type=jnp.float32) * scoring.scale
@@ -66,11 +65,9 @@ class PagedReference:
                 is_visible(query_positions, key_positions, scoring.sliding_window)[:, None, None], scores, MASKED_SCORE
             )
             weights = jax.nn.softmax(scores, axis=-1)
-            return jnp.einsum("skgtc,skcd->stkgd", weights.astype(values.dtype), values), (pages,)
+            return jnp.einsum("skgtc,skcd->stkgd", weights.astype(values.dtype), values), pages
 
-    def copy_pages(
-        self, kind: CopyKind, layers: Sequence[PagedCache], pages: RowPages, contexts: range
-    ) -> Sequence[PagedCache]:
+    def copy_pages(self, kind: CopyKind, layers: Sequence[KVPages], pages: RowPages) -> Sequence[KVPages]:
         """Return the caches as they are: pages are read in place."""
         return layers
 

@@ -57,14 +57,9 @@ class ShardedAttention:
         on_each = self._on_each(attend, (HEADS, HEADS, HEADS, self._cache, REPLICATED), (HEADS, self._cache))
         return on_each(query, new_keys, new_values, cache, paging)
 
-    def copy_pages(
-        self, kind: CopyKind, layers: Sequence[LayerCache], pages: RowPages, contexts: range
-    ) -> Sequence[LayerCache]:
+    def copy_pages(self, kind: CopyKind, layers: Sequence[LayerCache], pages: RowPages) -> Sequence[LayerCache]:
         """Copy pages of a slot, each device its own heads."""
-
-        def copy(layers: Sequence[LayerCache], pages: RowPages) -> Sequence[LayerCache]:
-            return self.kernel.copy_pages(kind, layers, pages, contexts)
-
+        copy = functools.partial(self.kernel.copy_pages, kind)
         return self._on_each(copy, (self._cache, REPLICATED), self._cache)(layers, pages)
 
     @property

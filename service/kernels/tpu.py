@@ -37,7 +37,6 @@ from service.kernels.ragged.padding import padded
 from service.kernels.ragged.write import write_pairs
 
 KVPairs = Float[Array, "page position key_and_value dim"]
-PairsCache = tuple[KVPairs]  # of one part
 
 
 @dataclass(frozen=True)
@@ -50,29 +49,28 @@ class RaggedAttention:
 
     kv_head_axis: ClassVar[int] = 2  # a head's key and value are neighbours, so each device's part has whole heads
 
-    def initial_cache(self, layout: CacheLayout, *, num_kv_heads: int, head_dim: int, dtype: DTypeLike) -> PairsCache:
+    def initial_cache(self, layout: CacheLayout, *, num_kv_heads: int, head_dim: int, dtype: DTypeLike) -> KVPairs:
         """Return empty pages."""
         num_cached = tpu_cached_heads(num_kv_heads, jnp.dtype(dtype))
-        return (jnp.zeros((layout.num_pages, layout.page_size, 2 * num_cached, TPU_LANES), dtype),)
+        return jnp.zeros((layout.num_pages, layout.page_size, 2 * num_cached, TPU_LANES), dtype)
 
     def attend(
         self,
         query: QueryHeads,
         new_keys: KVHeads,
         new_values: KVHeads,
-        cache: PairsCache,
+        cache: KVPairs,
         paging: Paging,
         *,
         scoring: Scoring,
-    ) -> tuple[QueryHeads, PairsCache]:
+    ) -> tuple[QueryHeads, KVPairs]:
         """Write the new tokens into their pages and attend over the pages in place."""
-        [pages] = cache
-        num_pages, page_size, num_vectors, dim = pages.shape
+        num_pages, page_size, num_vectors, dim = cache.shape
         num_seqs, width, num_kv_heads, group, head_dim = query.shape
         num_cached = num_vectors // 2  # heads
         with jax.named_scope("cache_update"):
-            pairs = _pairs(new_keys, new_values, num_cached, dim).astype(pages.dtype)
-            pages = write_pairs(pages, pairs, paging, interpret=self.interpret)
+            pairs = _pairs(new_keys, new_values, num_cached, dim).astype(cache.dtype)
+            pages = write_pairs(cache, pairs, paging, interpret=self.interpret)
         with jax.named_scope("attention"):
             ragged = _Ragged(paging, width)
             rows = padded(query, {2: num_cached, 4: dim}).reshape(num_seqs, width, num_cached * group, dim)
@@ -103,11 +101,9 @@ class RaggedAttention:
             unpacked = by_head[:, :, :num_kv_heads, :, :head_dim]
             # The kernel does not initialize the outputs of padding.
             is_token = paging.is_token(width)[:, :, None, None, None]
-            return jnp.where(is_token, unpacked, 0), (pages,)
+            return jnp.where(is_token, unpacked, 0), pages
 
-    def copy_pages(
-        self, kind: CopyKind, layers: Sequence[PairsCache], pages: RowPages, contexts: range
-    ) -> Sequence[PairsCache]:
+    def copy_pages(self, kind: CopyKind, layers: Sequence[KVPairs], pages: RowPages) -> Sequence[KVPairs]:
         """Return the caches as they are: pages are read in place."""
         return layers
 

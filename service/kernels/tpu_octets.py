@@ -30,7 +30,7 @@ from service.kernels.ragged.write import write_pairs
 
 Words = Int32[Array, "page position word dim"]
 Scales = Float32[Array, "page 1 key_and_value position"]
-OctetsCache = tuple[tuple[Words, Scales]]  # of one part
+OctetsCache = tuple[Words, Scales]
 
 MOST_ROWS = 256  # query rows of a block, of each head
 MOST_ROWS_OF_HEADS = 4096  # of all heads, so that their sums and a few pages fit in 16 MiB
@@ -51,7 +51,7 @@ class OctetAttention:
         assert jnp.dtype(dtype).name == self.kv_dtype, "the kernel was chosen for another cache"
         num_cached = tpu_cached_heads(num_kv_heads, jnp.dtype(dtype))
         words = jnp.zeros((layout.num_pages, layout.page_size, num_cached // HEADS_PER_WORD, TPU_LANES), jnp.int32)
-        return ((words, jnp.zeros((layout.num_pages, 1, 2 * num_cached, layout.page_size), jnp.float32)),)
+        return words, jnp.zeros((layout.num_pages, 1, 2 * num_cached, layout.page_size), jnp.float32)
 
     def attend(
         self,
@@ -64,7 +64,7 @@ class OctetAttention:
         scoring: Scoring,
     ) -> tuple[QueryHeads, OctetsCache]:
         """Write the new tokens into their pages and attend over the pages in place."""
-        [(words, scales)] = cache
+        words, scales = cache
         num_seqs, width, num_kv_heads, group, head_dim = query.shape
         num_cached, dim = scales.shape[2] // 2, words.shape[3]
         with jax.named_scope("cache_update"):
@@ -84,11 +84,9 @@ class OctetAttention:
             by_head = attended[:, :num_kv_heads, : width * group, :head_dim]
             by_head = by_head.reshape(num_seqs, num_kv_heads, width, group, head_dim)
             is_token = paging.is_token(width)[:, :, None, None, None]
-            return jnp.where(is_token, jnp.moveaxis(by_head, 1, 2), 0), ((words, scales),)
+            return jnp.where(is_token, jnp.moveaxis(by_head, 1, 2), 0), (words, scales)
 
-    def copy_pages(
-        self, kind: CopyKind, layers: Sequence[OctetsCache], pages: RowPages, contexts: range
-    ) -> Sequence[OctetsCache]:
+    def copy_pages(self, kind: CopyKind, layers: Sequence[OctetsCache], pages: RowPages) -> Sequence[OctetsCache]:
         """Return the caches as they are: pages are read in place."""
         return layers
 

@@ -5,7 +5,7 @@ query, key and value; gate and up. Query, key and value are concatenated *within
 axis over devices splits all three alike.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import haliax as hax
@@ -83,9 +83,9 @@ class Decoder:
         return layer_groups(self.config, self.weight_specs())
 
     def initial_cache(self, layout: CacheLayout, group: LayerGroup) -> Cache:
-        """Return a layer group's empty cache: for each part of the layout that of all its layers."""
+        """Return a layer group's empty cache: that of each of its layers."""
         config = self.config
-        return self._by_part(
+        return tuple(
             self._kernel.initial_cache(
                 layout,
                 num_kv_heads=config.num_kv_heads,
@@ -113,18 +113,18 @@ class Decoder:
         hidden = hax.named(inputs.hidden, (Seq, Token, "embed"))
         cosine, sine = (hax.named(part, (Seq, Token, Half)) for part in inputs.rotation)
         new_cache = []
-        for layer, layer_cache in zip(group.layers, self._by_layer(cache), strict=True):
+        for layer, layer_cache in zip(group.layers, cache, strict=True):
             attended, new_layer_cache = self._attention(
                 named, hidden, layer_cache, inputs.paging, (cosine, sine), layer=layer
             )
             hidden = hidden + attended
             hidden = hidden + self._mlp(named, hidden, layer=layer)
             new_cache.append(new_layer_cache)
-        return hidden.rearrange((Seq, Token, "embed")).array, self._by_part(new_cache)
+        return hidden.rearrange((Seq, Token, "embed")).array, tuple(new_cache)
 
-    def copy_pages(self, kind: CopyKind, contexts: range, cache: Cache, pages: RowPages) -> Cache:
+    def copy_pages(self, kind: CopyKind, cache: Cache, pages: RowPages) -> Cache:
         """Copy pages of a slot, in every layer of a group."""
-        return self._by_part(self._kernel.copy_pages(kind, self._by_layer(cache), pages, contexts))
+        return tuple(self._kernel.copy_pages(kind, cache, pages))
 
     def logits(self, weights: Weights, hidden: Float[Array, "sample hidden"]) -> Float[Array, "sample vocab"]:
         """Return float32 logits of hidden states after the last layer group."""
@@ -136,12 +136,6 @@ class Decoder:
             sharded = self._constrained(self._dot(states, named, unembed, ("embed",), dtype=jnp.float32))
         logits = sharded.rearrange(("sample", "vocab")).array
         return logits if self.mesh is None else self.mesh.gather(logits)
-
-    def _by_part(self, layers: Iterable[LayerCache]) -> Cache:
-        return tuple(zip(*layers, strict=True))
-
-    def _by_layer(self, cache: Cache) -> tuple[LayerCache, ...]:
-        return tuple(zip(*cache, strict=True))
 
     @property
     def _kernel(self) -> AttentionKernel | ShardedAttention:

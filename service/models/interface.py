@@ -17,8 +17,7 @@ from service.kernels.paging import Paging, RowPages
 from service.models.weight_spec import WeightSpec
 
 Weights = Mapping[str, jax.Array]  # by WeightSpec.name
-# A layer group's: a pytree for each part of the layout. Parts are made in order, each when a step first reaches it.
-Cache = tuple[Any, ...]
+Cache = Any  # a layer group's: a pytree
 
 
 class LayerGroup(NamedTuple):
@@ -98,11 +97,8 @@ class PagedDecoder(Protocol):
         """Run a group's layers; the returned cache holds the tokens."""
         ...
 
-    def copy_pages(self, kind: CopyKind, contexts: range, cache: Cache, pages: RowPages) -> Cache:
-        """Copy pages of a slot in every layer of a group, as far as they lie in some of the context blocks.
-
-        Called only if the layout has a slot cache, for its `copies`.
-        """
+    def copy_pages(self, kind: CopyKind, cache: Cache, pages: RowPages) -> Cache:
+        """Copy pages of a slot in every layer of a group; called only if the layout has a slot cache."""
         ...
 
     def logits(self, weights: Weights, hidden: Float[Array, "sample hidden"]) -> Float[Array, "sample vocab"]:

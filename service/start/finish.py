@@ -75,11 +75,6 @@ def obtain_rest(
     return True
 
 
-def fill_caches(context: StartContext, *, engine: "Running") -> None:
-    """Allocate the parts of the KV cache that no step has reached; beside other models, no more than half the time."""
-    engine.fill_caches(lambda seconds: None if context.devices is None else time.sleep(seconds))
-
-
 def mark_ready(
     context: StartContext,
     *,

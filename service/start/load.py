@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 from service.start.context import StartContext
 from service.start.discover import find_devices, locate_checkpoint
-from service.start.finish import fill_caches, mark_ready, obtain_rest, probe, return_memory, store_bundle
+from service.start.finish import mark_ready, obtain_rest, probe, return_memory, store_bundle
 from service.start.graph import GraphRun, Task
 from service.start.prefetch import check_prefetch, expect_weights, prefetch_weights
 from service.start.tasks import (
@@ -70,8 +70,7 @@ def start_graph(before_answering: Sequence[Task] = ()) -> tuple[Task, ...]:
         Task("model", assemble_model, needs=("checkpoint", "spec", "weights", "engine", "tokenizer"), after=others),
         Task("probe", probe, needs=("engine",), after=("model",)),
         Task("rest", obtain_rest, needs=("spec", "bundle", "executables", "engine"), after=("probe",)),
-        Task("caches", fill_caches, needs=("engine",), after=("probe",)),
-        Task("ready", mark_ready, needs=("devices", "spec", "bundle", "model", "rest"), after=("caches",)),
+        Task("ready", mark_ready, needs=("devices", "spec", "bundle", "model", "rest")),
         Task("stored_bundle", store_bundle, needs=("spec", "bundle", "executables", "rest"), after=("ready",)),
         Task("returned_memory", return_memory, after=("stored_bundle",)),
     )

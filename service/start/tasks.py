@@ -144,13 +144,9 @@ def wait_for_first(_: StartContext, *, executables: "Executables") -> None:
     executables.wait_for_first()
 
 
-def begin_state(context: StartContext, *, spec: "ModelSpec", executables: "Executables") -> Any:
-    """Make the device state that the first step needs besides weights.
-
-    A first start waits for imports meanwhile. In a later one the caches' memory, which the kernel clears page by page,
-    delays the weights by more than it takes once they are there: on two cores 300 ms instead of 220 for 540 MB.
-    """
-    return spec.begin_state(executables.by_name, has_caches=context.devices is None)
+def begin_state(_: StartContext, *, spec: "ModelSpec", executables: "Executables") -> Any:
+    """Make the device state that steps need besides weights."""
+    return spec.begin_state(executables.by_name)
 
 
 def pull_tokenizer_files(context: StartContext, *, checkpoint: LocatedCheckpoint) -> "Path":

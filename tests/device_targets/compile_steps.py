@@ -84,7 +84,7 @@ def steps_of(spec: EngineSpec) -> list[Program]:
         *step_names(StepKind.DECODE, decode, groups),
         *(whole_name(choice, decode) for choice in choice_parts(shapes) if choice is not SamplingPart.GREEDY),
         *(sampling_name(part, NUM_SEQS) for part in SamplingPart),
-        *(initial_cache_name(group, 0) for group in groups),
+        *(initial_cache_name(group) for group in groups),
         COUNT_TOKENS,
     }
     return [program for program in spec.programs(spec.model()) if program.name in names]

@@ -165,7 +165,7 @@ class FailingRunner:
     def __init__(self, runner, failing_step: int) -> None:
         self._runner, self._left = runner, failing_step
 
-    has_caches = True
+    may_wait = False
     waited_for_compile_s = 0.0
 
     def available_steps(self):

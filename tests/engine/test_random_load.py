@@ -88,7 +88,7 @@ class RandomClients(queue.SimpleQueue):
         self._num_plans = 0
         self._steps = AvailableSteps(SHAPES, self._is_compiled, lambda: self._num_plans > 100)
 
-    has_caches = True
+    may_wait = False
     waited_for_compile_s = 0.0
 
     def available_steps(self):

@@ -51,7 +51,7 @@ def compiled_attend(kernel, scoring):
 @functools.cache
 def compiled_copy(kernel, kind):
     """Compile each copy once for all tests."""
-    return jax.jit(functools.partial(kernel.copy_pages, kind, contexts=range(len(LAYOUT.context_sizes))))
+    return jax.jit(functools.partial(kernel.copy_pages, kind))
 
 
 class Both:

@@ -52,7 +52,7 @@ def test_a_tpu_has_a_kernel_of_its_own_for_8_bits(num_kv_heads, kv_dtype):
     assert (choice.name, choice.obstacle, choice.page_sizes) == (KernelName.OCTETS, None, (128, 256))
     kernel, layout = choice.kernel(LAYOUT), CacheLayout(4, 128, slot_sizes=(1,), context_sizes=(512,))
     assert kernel == OctetAttention(kv_dtype)
-    [(words, scales)] = kernel.initial_cache(layout, num_kv_heads=num_kv_heads, head_dim=64, dtype=cached)
+    words, scales = kernel.initial_cache(layout, num_kv_heads=num_kv_heads, head_dim=64, dtype=cached)
     heads, dim = choice.cached_kv_heads, choice.cached_head_dim
     assert (words.nbytes, scales.nbytes) == (4 * 128 * 2 * heads * dim, 4 * 128 * 2 * heads * 4)
     assert heads in (num_kv_heads, num_kv_heads + 1)
@@ -85,7 +85,7 @@ def test_a_tpu_caches_heads_in_whole_registers(head_dim):
     choice = choose_kernel(V5E, HeadShape(num_kv_heads=8, head_dim=head_dim, dtype=BFLOAT16))
     assert (choice.name, choice.cached_head_dim) == (KernelName.RAGGED, 128)
     cache = RaggedAttention().initial_cache(LAYOUT, num_kv_heads=8, head_dim=head_dim, dtype=BFLOAT16)
-    assert cache[0].shape[-1] == choice.cached_head_dim
+    assert cache.shape[-1] == choice.cached_head_dim
 
 
 def is_taken(num_kv_heads, dtype):
@@ -105,4 +105,4 @@ def test_a_tpu_caches_the_least_number_of_heads_that_its_kernel_takes(num_kv_hea
     least = next(number for number in range(num_kv_heads, 32) if is_taken(number, dtype))
     assert (choice.name, choice.cached_kv_heads) == (KernelName.RAGGED, least)
     cache = RaggedAttention().initial_cache(LAYOUT, num_kv_heads=num_kv_heads, head_dim=128, dtype=np.dtype(dtype))
-    assert cache[0].shape[-2] == 2 * choice.cached_kv_heads
+    assert cache.shape[-2] == 2 * choice.cached_kv_heads

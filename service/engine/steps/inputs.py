@@ -16,7 +16,7 @@ from jaxtyping import Array, Bool, Float, Int, UInt
 from service.engine.limits import MAX_BIASED_TOKENS, MAX_STOP_IDS
 from service.engine.shapes import Bucket, EngineShapes
 from service.engine.token_mask import ALL_ALLOWED, WORD_BITS
-from service.kernels.paging import Paging
+from service.kernels.paging import Paging, RowPages
 
 HostOrDevice = Array | np.ndarray
 OnDevice = Array | jax.ShapeDtypeStruct  # an array, or its shape when programs are lowered
@@ -133,14 +133,6 @@ class LogprobInputs(NamedTuple):
     token_ids: Int[OnDevice | np.ndarray, " seq"]
 
 
-class CopyInputs(NamedTuple):
-    """The host's part of one copy between a slot and its pages."""
-
-    slot: Int[np.ndarray, ""]
-    first_page: Int[np.ndarray, ""]  # in the order of positions
-    pages: Int[np.ndarray, " page"]  # as many as a context has; `num_pages` is padding, at the end
-
-
 class CountInputs(NamedTuple):
     """The host's part of counting one sequence's tokens."""
 
@@ -196,9 +188,10 @@ def empty_options(num_seqs: int, shapes: EngineShapes) -> OptionInputs:
     return OptionInputs(np.full(num_seqs, shapes.num_slots, np.int32), neutral_options(num_seqs))
 
 
-def empty_copy(shapes: EngineShapes) -> CopyInputs:
-    """Return a copy of no page."""
-    return CopyInputs(scalar(0), scalar(0), np.full(shapes.pages_for(shapes.max_context), shapes.num_pages, np.int32))
+def empty_copy(shapes: EngineShapes) -> RowPages:
+    """Return a copy of no page, of as many as a context has."""
+    ids = np.full(shapes.pages_for(shapes.max_context), shapes.num_pages, np.int32)
+    return RowPages(scalar(0), scalar(0), ids)
 
 
 def empty_count(shapes: EngineShapes) -> CountInputs:

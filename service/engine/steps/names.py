@@ -1,6 +1,6 @@
 """Names of the programs of a runner, as bundles and logs have them.
 
-initial-slots, initial-cache-…  the device state; each part of a cache for each kind of layer group
+initial-slots, initial-cache-…  the device state; the cache for each kind of layer group
 embed-…                         tokens to hidden states; one for each kind of step and token shape
 prefill-…, decode-…             the layers of a group; one for each bucket and kind of layer group
 logits-…, choose-…              the sampling that follows a step; one for each number of sequences
@@ -12,8 +12,7 @@ whole-…                         a decode step as one program, where the device
                                 each of choose, greedy and random
 set-options                     for the sequences of a prefill step
 count-tokens                    for sequences with penalties
-save, restore, insert, extract  copies where each slot has a cache; one for each kind of layer group, the last two also
-                                for each context block; see `CopyKind`
+save, restore, insert, extract  copies where each slot has a cache; one for each kind of layer group; see `CopyKind`
 """
 
 from collections.abc import Iterable, Sequence
@@ -28,9 +27,9 @@ SET_OPTIONS = "set-options"
 COUNT_TOKENS = "count-tokens"
 
 
-def initial_cache_name(group: LayerGroup, part: int) -> str:
-    """Name the program that makes a part of a layer group's empty cache."""
-    return f"initial-cache-{group.kind}-part{part}"
+def initial_cache_name(group: LayerGroup) -> str:
+    """Name the program that makes a layer group's empty cache."""
+    return f"initial-cache-{group.kind}"
 
 
 def embed_name(kind: StepKind, num_seqs: int, num_tokens: int) -> str:
@@ -64,10 +63,9 @@ def sampling_name(part: SamplingPart, num_seqs: int) -> str:
     return f"{part}-seqs{num_seqs}"
 
 
-def copy_name(kind: CopyKind, contexts: range, group: LayerGroup) -> str:
+def copy_name(kind: CopyKind, group: LayerGroup) -> str:
     """Name a copy of pages of a layer group."""
-    block = "" if kind.has_pages else f"-context{contexts.start}"
-    return f"{kind}{block}-{group.kind}"
+    return f"{kind}-{group.kind}"
 
 
 def distinct(groups: Sequence[LayerGroup]) -> list[LayerGroup]:
@@ -75,19 +73,9 @@ def distinct(groups: Sequence[LayerGroup]) -> list[LayerGroup]:
     return list({group.kind: group for group in reversed(groups)}.values())[::-1]
 
 
-def cache_names(part: int, kinds: Sequence[LayerGroup]) -> list[str]:
-    """Name the programs that make a part of every empty cache."""
-    return [initial_cache_name(group, part) for group in kinds]
-
-
 def copy_names(shapes: EngineShapes, kinds: Sequence[LayerGroup], *only: CopyKind) -> list[str]:
     """Name the copies, or those of some kinds, which only a cache per slot needs."""
-    return [
-        copy_name(kind, contexts, group)
-        for kind, contexts in shapes.layout.copies
-        if not only or kind in only
-        for group in kinds
-    ]
+    return [copy_name(kind, group) for kind in only or CopyKind for group in kinds] if shapes.has_slot_cache else []
 
 
 def step_names(kind: StepKind, bucket: Bucket, groups: Sequence[LayerGroup]) -> list[str]:
@@ -128,8 +116,7 @@ def occasional_names(shapes: EngineShapes, num_seqs: Iterable[int]) -> list[str]
 def sufficient_names(shapes: EngineShapes, groups: Sequence[LayerGroup]) -> list[str]:
     """Name the programs that suffice to serve any request, if slowly; see `sufficient_buckets`."""
     kinds = distinct(groups)
-    num_parts = shapes.layout.num_parts - int(shapes.has_slot_cache)  # no pages of cached prefixes
-    caches = [name for part in range(num_parts) for name in cache_names(part, kinds)]
+    caches = [initial_cache_name(group) for group in kinds]
     steps = [name for kind, bucket in sufficient_buckets(shapes) for name in step_names(kind, bucket, kinds)]
     return list(dict.fromkeys([*steps, INITIAL_SLOTS, *caches, *copy_names(shapes, kinds, CopyKind.INSERT)]))
 
@@ -140,7 +127,6 @@ def compile_order(shapes: EngineShapes, groups: Sequence[LayerGroup]) -> list[st
     # A token shape is used once its widest context is there; long chunks and single sequences gain most.
     widest_first = sorted(shapes.buckets, key=lambda step: (-step[1].num_pages, step[1].num_seqs, -step[1].num_tokens))
     steps = [name for kind, bucket in widest_first for name in step_names(kind, bucket, kinds)]
-    pages = cache_names(shapes.layout.num_parts - 1, kinds)
     all_slots = max(shapes.decode_grid)
     counts = dict.fromkeys(bucket.num_seqs for _, bucket in sufficient_buckets(shapes)) | {all_slots.num_seqs: None}
     soon = [
@@ -149,7 +135,6 @@ def compile_order(shapes: EngineShapes, groups: Sequence[LayerGroup]) -> list[st
         *step_names(StepKind.DECODE, all_slots, kinds),
         *occasional_names(shapes, counts),
         COUNT_TOKENS,
-        *pages,
         *copy_names(shapes, kinds),
     ]
     return list(dict.fromkeys([*soon, *steps, *program_names(shapes, groups)]))
@@ -160,7 +145,7 @@ def first_names(shapes: EngineShapes, groups: Sequence[LayerGroup]) -> list[str]
     kinds = distinct(groups)
     return [
         INITIAL_SLOTS,
-        *cache_names(0, kinds),
+        *(initial_cache_name(group) for group in kinds),
         *step_names(StepKind.PREFILL, next(iter(shapes.prefill_grid)), kinds),
     ]
 
@@ -170,12 +155,10 @@ def program_names(shapes: EngineShapes, groups: Sequence[LayerGroup]) -> list[st
     kinds = distinct(groups)
     short_first = sorted(shapes.buckets, key=lambda kind_and_bucket: kind_and_bucket[1].num_pages)
     steps = [name for kind, bucket in short_first for name in step_names(kind, bucket, kinds)]
-    caches = [name for part in range(shapes.layout.num_parts) for name in cache_names(part, kinds)]
     decode = step_names(StepKind.DECODE, next(iter(shapes.decode_grid)), kinds)
     occasional = occasional_names(shapes, shapes.all_seq_counts)
-    inserts = copy_names(shapes, kinds, CopyKind.INSERT)[: len(kinds)]  # what the second token needs
-    second = [*cache_names(min(1, shapes.layout.num_parts - 1), kinds), *inserts, *decode]
-    rest = [*second, *caches, *steps, *occasional, COUNT_TOKENS, *copy_names(shapes, kinds), *whole_names(shapes)]
+    second = [*copy_names(shapes, kinds, CopyKind.INSERT), *decode]  # token
+    rest = [*second, *steps, *occasional, COUNT_TOKENS, *copy_names(shapes, kinds), *whole_names(shapes)]
     return list(dict.fromkeys([*first_names(shapes, groups), *rest]))
 
 

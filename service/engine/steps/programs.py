@@ -51,6 +51,7 @@ from service.engine.steps.step import (
     set_options,
 )
 from service.engine.steps.whole import WholeInputs, WholeState, WholeSteps
+from service.kernels.cache_layout import CopyKind
 from service.models.interface import Cache, LayerGroup, LayerGroupInputs, PagedDecoder
 
 
@@ -75,11 +76,8 @@ class _EnginePrograms:
     def initial(self) -> list[Program]:
         """Return the programs that make the device state."""
         caches = [
-            self._maker(
-                initial_cache_name(group, part), functools.partial(self._make_cache, group, part), self._place.cache
-            )
+            self._maker(initial_cache_name(group), functools.partial(self._make_cache, group), self._place.cache)
             for group in distinct(self._model.layer_groups)
-            for part in range(self._shapes.layout.num_parts)
         ]
         return [self._maker(INITIAL_SLOTS, self._make_slots, self._place.replicated), *caches]
 
@@ -163,19 +161,19 @@ class _EnginePrograms:
         ]
         copies = [
             self._program(
-                copy_name(kind, contexts, group),
-                functools.partial(copy_pages, self._model, kind, contexts),
+                copy_name(kind, group),
+                functools.partial(copy_pages, self._model, kind),
                 ((), cache, empty_copy(self._shapes)),
             )
-            for kind, contexts in self._shapes.layout.copies
+            for kind in (CopyKind if self._shapes.has_slot_cache else ())
         ]
         return [*layers, *copies]
 
-    def _make_cache(self, group: LayerGroup, part: int) -> Any:
-        return self._model.initial_cache(self._shapes.layout, group)[part]
+    def _make_cache(self, group: LayerGroup) -> Cache:
+        return self._model.initial_cache(self._shapes.layout, group)
 
     def _cache_shapes(self, group: LayerGroup) -> Cache:
-        return jax.eval_shape(functools.partial(self._model.initial_cache, self._shapes.layout, group))
+        return jax.eval_shape(functools.partial(self._make_cache, group))
 
     def _group_inputs(self, bucket: Bucket) -> LayerGroupInputs:
         """Return the shapes of a layer group's inputs; those that depend on the model come from its `embed`."""

@@ -18,7 +18,6 @@ from service.engine.shapes import EngineShapes, StepKind
 from service.engine.steps.inputs import (
     AdjustInputs,
     ChooseInputs,
-    CopyInputs,
     CountInputs,
     LogprobInputs,
     OptionInputs,
@@ -94,11 +93,9 @@ def run_layer_group(
     return cache, GroupOutputs(hidden, jnp.take_along_axis(hidden, last, axis=1))
 
 
-def copy_pages(
-    model: PagedDecoder, kind: CopyKind, contexts: range, _: Any, cache: Cache, copy: CopyInputs
-) -> tuple[Cache, None]:
+def copy_pages(model: PagedDecoder, kind: CopyKind, _: Any, cache: Cache, pages: RowPages) -> tuple[Cache, None]:
     """Copy neighbouring pages of a slot, in the layers of a group."""
-    return model.copy_pages(kind, contexts, cache, RowPages(*(jnp.asarray(a) for a in copy))), None
+    return model.copy_pages(kind, cache, RowPages(*(jnp.asarray(a) for a in pages))), None
 
 
 def set_options(_: Weights, slots: SlotState, inputs: OptionInputs) -> tuple[SlotState, None]:

@@ -20,12 +20,13 @@ other sequences find a prefix, are copies in addition to the rows.
 import functools
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import ClassVar, NamedTuple
 
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, DTypeLike, Int, Num
 
+from service.device.lazy_zeros import lazy_zeros
 from service.kernels.cache_layout import CacheLayout, spans
 from service.kernels.kv import KV, has_scales
 from service.kernels.paging import Paging
@@ -38,10 +39,12 @@ POSITION_AXES = (3, 2, 3, 3)  # of a block
 
 Rows = tuple[tuple[Block, ...], ...]  # [slot group][context block]; the last group is the prefill row
 
-# The parts, of which each is made when a step first reaches it: the first block of the prefill row, which is all that a
-# short prompt needs for its first token; the first blocks of the groups; for each longer context the blocks of the
-# groups and of the prefill row; the pages.
-RowCache = tuple[Any, ...]
+
+class RowCache(NamedTuple):
+    """The cache of one layer."""
+
+    rows: Rows
+    pages: Pages
 
 
 @dataclass(frozen=True)
@@ -57,27 +60,30 @@ class SlotRows:
         """The first slot of each slot group, and the one after its last."""
         return spans(self.layout.slot_sizes)
 
+    @property
+    def context_spans(self) -> list[tuple[int, int]]:
+        """The first position of each context block, and the one after its last."""
+        return spans(self.layout.context_sizes)
+
     def initial_cache(self, layout: CacheLayout, *, num_kv_heads: int, head_dim: int, dtype: DTypeLike) -> RowCache:
         """Return empty rows and pages."""
 
         def empty(number: int, num_positions: int) -> Block:
-            keys = jnp.zeros((number, num_kv_heads, head_dim, num_positions), dtype)
-            block = Block(keys, jnp.zeros((number, num_kv_heads, num_positions, head_dim), dtype))
+            keys = lazy_zeros((number, num_kv_heads, head_dim, num_positions), dtype)
+            block = Block(keys, lazy_zeros((number, num_kv_heads, num_positions, head_dim), dtype))
             if not has_scales(dtype):
                 return block
-            scales = jnp.zeros((number, num_kv_heads, 1, num_positions), jnp.float32)
-            return Block(*block[:2], scales, jnp.zeros_like(scales))
+            scales = (number, num_kv_heads, 1, num_positions)
+            return Block(*block[:2], lazy_zeros(scales, jnp.float32), lazy_zeros(scales, jnp.float32))
 
-        sizes = [*(last - first for first, last in spans(layout.slot_sizes)), 1]
-        contexts = tuple(
-            tuple(empty(size, end - begin) for size in sizes) for begin, end in spans(layout.context_sizes)
-        )
-        return _parted(contexts, empty(layout.num_pages, layout.page_size))
+        sizes = [*(last - first for first, last in self.slot_spans), 1]
+        rows = tuple(tuple(empty(size, end - begin) for begin, end in self.context_spans) for size in sizes)
+        return RowCache(rows, empty(layout.num_pages, layout.page_size))
 
     def touched(self, paging: Paging) -> list[tuple[int, int]]:
         """Return the spans of the context blocks that a step of this page table's width can reach."""
         reach = paging.page_table.shape[1] * self.layout.page_size
-        return [span for span in spans(self.layout.context_sizes) if span[0] < reach]
+        return [span for span in self.context_spans if span[0] < reach]
 
     def write_to_slot(
         self, groups: list[list[Block]], number: int, run: KV, *, slot: Int[Array, ""], start: Int[Array, ""]
@@ -98,23 +104,6 @@ class SlotRows:
             found = row if found is None else row.map(functools.partial(jnp.where, is_here), found)
         assert found is not None, "a layout has at least one group of slots"
         return found
-
-
-def rows_of(cache: RowCache) -> Rows:
-    """Return a cache's blocks by slot group and then by context."""
-    first_of_row, first_of_groups, *longer, _ = cache
-    return tuple(zip((*first_of_groups, *first_of_row), *longer, strict=True))
-
-
-def with_rows(cache: RowCache, rows: Sequence[Sequence[Block]]) -> RowCache:
-    """Return a cache with new blocks and the same pages."""
-    return _parted(list(zip(*rows, strict=True)), cache[-1])
-
-
-def _parted(contexts: Sequence[tuple[Block, ...]], pages: Pages) -> RowCache:
-    """Return a cache of blocks by context and then by slot group, and pages."""
-    first, *longer = contexts
-    return (first[-1:], first[:-1], *longer, pages)
 
 
 def write_run(

@@ -14,30 +14,29 @@ from jaxtyping import Array, Int
 
 from service.kernels.cache_layout import CacheLayout, CopyKind, spans
 from service.kernels.paging import RowPages
-from service.kernels.rows.cache import POSITION_AXES, Block, RowCache, rows_of, with_rows
+from service.kernels.rows.cache import POSITION_AXES, Block, RowCache
 
 type _Place = tuple[Int[Array, ""] | int, Int[Array, ""] | int]  # index along an array's first axis, and position
 
 
-def copy_pages(
-    layout: CacheLayout, kind: CopyKind, layers: Sequence[RowCache], pages: RowPages, contexts: range
-) -> list[RowCache]:
-    """Copy a slot's pages in every layer, as far as they lie in some of the context blocks."""
-    rows, saved = [[list(group) for group in rows_of(cache)] for cache in layers], [cache[-1] for cache in layers]
-    for part in _parts(layout, kind, pages, contexts):
+def copy_pages(layout: CacheLayout, kind: CopyKind, layers: Sequence[RowCache], pages: RowPages) -> list[RowCache]:
+    """Copy a slot's pages in every layer."""
+    rows, saved = [[list(group) for group in cache.rows] for cache in layers], [cache.pages for cache in layers]
+    for part in _parts(layout, kind, pages):
         in_slots = [of_layer[part.group][part.context] for of_layer in rows]
         in_prefill_row = [of_layer[-1][part.context] for of_layer in rows]
         outside = saved if kind.has_pages else in_prefill_row
         sources, targets = (in_slots, outside) if kind.leaves_slot else (outside, in_slots)
-        copy_page = functools.partial(_copy_page, part, sources)
-        copied = jax.lax.fori_loop(part.begin, part.end, copy_page, targets)
+        copied = jax.lax.fori_loop(part.begin, part.end, functools.partial(_copy_page, part, sources), targets)
         if kind is CopyKind.SAVE:
             saved = copied
             continue
         group = -1 if kind is CopyKind.EXTRACT else part.group
         for of_layer, block in zip(rows, copied, strict=True):
             of_layer[group][part.context] = block
-    return [with_rows((kept,), of_layer) for of_layer, kept in zip(rows, saved, strict=True)]
+    return [
+        RowCache(tuple(tuple(group) for group in of_layer), kept) for of_layer, kept in zip(rows, saved, strict=True)
+    ]
 
 
 class _Part(NamedTuple):
@@ -61,13 +60,12 @@ class _Part(NamedTuple):
         return (in_slot, outside) if self.kind.leaves_slot else (outside, in_slot)
 
 
-def _parts(layout: CacheLayout, kind: CopyKind, pages: RowPages, contexts: range) -> Iterator[_Part]:
+def _parts(layout: CacheLayout, kind: CopyKind, pages: RowPages) -> Iterator[_Part]:
     num_copied = jnp.sum(pages.ids < layout.num_pages, dtype=jnp.int32)
     for group, (first_slot, end_slot) in enumerate(spans(layout.slot_sizes)):
         is_here = (pages.slot >= first_slot) & (pages.slot < end_slot)
         slot = jnp.clip(pages.slot - first_slot, 0, end_slot - first_slot - 1)
-        for context in contexts:
-            span = spans(layout.context_sizes)[context]
+        for context, span in enumerate(spans(layout.context_sizes)):
             borders = [position // layout.page_size - pages.first for position in span]
             begin, end = (jnp.clip(border, 0, num_copied) for border in borders)
             start = pages.first * layout.page_size - span[0]

@@ -102,7 +102,7 @@ class EncoderSpec(ModelSpec):
         return encoder_programs(model, self.shapes, weight_shapes(self.specs, self.mesh))
 
     @override
-    def begin_state(self, executables: Mapping[str, Executable], *, has_caches: bool) -> None:
+    def begin_state(self, executables: Mapping[str, Executable]) -> None:
         """Do nothing: an encoder keeps nothing on the device besides its weights."""
 
     @override

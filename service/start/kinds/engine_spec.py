@@ -125,13 +125,10 @@ class EngineSpec(ModelSpec):
         return engine_programs(model, self.shapes, weight_shapes(self.specs, self.mesh))
 
     @override
-    def begin_state(self, executables: Mapping[str, Executable], *, has_caches: bool) -> "DeviceState":
+    def begin_state(self, executables: Mapping[str, Executable]) -> "DeviceState":
         from service.engine.device_state import DeviceState
 
-        state = DeviceState(self.shapes, self.layer_groups, executables)
-        if has_caches:
-            state.begin_caches()
-        return state
+        return DeviceState(self.shapes, self.layer_groups, executables)
 
     @override
     def start(

@@ -65,10 +65,6 @@ class Running(Protocol):
         """Run every executable once, beside requests."""
         ...
 
-    def fill_caches(self, pause: Callable[[float], None]) -> None:
-        """Allocate what no step has reached; `pause` is called after each part with the seconds that it took."""
-        ...
-
     def served(self, text: Text, **facts: Any) -> "Served":
         """Return the model as the API knows it; `facts` are its name, and what else all kinds have."""
         ...
@@ -146,8 +142,8 @@ class ModelSpec(ABC):
         """Return the programs of the model that `model` returned."""
 
     @abstractmethod
-    def begin_state(self, executables: Mapping[str, Executable], *, has_caches: bool) -> Any:
-        """Make the device state that the first step needs besides weights; its caches, or not until a step does."""
+    def begin_state(self, executables: Mapping[str, Executable]) -> Any:
+        """Make the device state that steps need besides weights."""
 
     @abstractmethod
     def start(

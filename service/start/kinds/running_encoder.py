@@ -58,10 +58,6 @@ class RunningEncoder(Running):
         self._runner.run_all()
 
     @override
-    def fill_caches(self, pause: Callable[[float], None]) -> None:
-        """Do nothing: an encoder has no cache."""
-
-    @override
     def served(self, text: Text, **facts: Any) -> ServedEncoder:
         shapes = self._runner.shapes
         return ServedEncoder(

@@ -60,10 +60,6 @@ class RunningEngine(Running):
             self.engine.run_between_steps(step)
 
     @override
-    def fill_caches(self, pause: Callable[[float], None]) -> None:
-        self._runner.fill_caches(pause)
-
-    @override
     def served(self, text: Text, **facts: Any) -> ServedModel:
         return ServedModel(
             **facts,
