@@ -13,7 +13,6 @@ from service.api.dependencies import Arrival, EncodingContext, arrival
 from service.api.generation.log_facts import log_user
 from service.api.http.direct_route import DirectRoute
 from service.api.http.receive import json_body
-from service.api.schema.embeddings import EmbeddingsRequest
 from service.api.schema.pooling import EmbeddingRequest, PoolingRequest
 from service.api.vectors.encoding import encode, encode_tokens, token_ids
 from service.api.vectors.numbers import FEW_NUMBERS, cut, size_of, written
@@ -68,8 +67,7 @@ async def embed_like_llama_cpp(
     Source: https://github.com/ggml-org/llama.cpp/blob/master/tools/server/README.md (POST /embedding)
     """
     context = await arrived.encoding(body.model)
-    asked = EmbeddingsRequest.model_construct(model=context.model.name, input=body.texts)
-    vectors = await encode(context, await token_ids(context, asked, param=body.param))
+    vectors = await encode(context, await token_ids(context, body))
     lengths = np.linalg.norm(vectors, axis=1, keepdims=True)
     vectors = np.divide(vectors, lengths, out=np.zeros_like(vectors), where=lengths > 0)
 

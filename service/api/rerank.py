@@ -59,8 +59,7 @@ async def create_score(
     """
     context = await arrived.scoring(body.model)
     log_user(context.log_fields, body.user)
-    params = [f"text_2[{i}]" for i in range(len(body.pairs))] if len(body.pairs) > 1 else ["text_2"]
-    scored = await score(context, body, body.pairs, params)
+    scored = await score(context, body)
     data = [{"index": index, "object": "score", "score": value} for index, value in enumerate(scored.scores)]
     head = {"id": f"score-{uuid.uuid4().hex}", "object": "list", "created": int(time.time()), "model": body.model}
     return JSONResponse({**head, "data": data, "usage": _usage(scored.num_tokens)})
@@ -76,13 +75,7 @@ router.post("/score")(create_score)
 async def _reranked(arrived: Arrival, body: RerankRequest, *, returns_documents: bool) -> dict[str, Any]:
     context = await arrived.scoring(body.model)
     log_user(context.log_fields, body.user)
-    scored = await score(
-        context,
-        body,
-        [(body.query, document) for document in body.documents],
-        [f"documents[{i}]" for i in range(len(body.documents))],
-        max_second_tokens=body.max_tokens_per_doc,
-    )
+    scored = await score(context, body)
     # Equal scores keep the order of the request.
     order = sorted(range(len(body.documents)), key=lambda index: -scored.scores[index])
     results = [

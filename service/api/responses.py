@@ -12,7 +12,7 @@ from fastapi.responses import JSONResponse, Response
 from service.api.chat import StartedChat, start_chat
 from service.api.dependencies import Arrival, arrival
 from service.api.generation.chat_prompt import chat_of
-from service.api.generation.logprobs import chat_logprobs
+from service.api.generation.logprobs import chat_logprobs, is_long_to_write
 from service.api.generation.response_items import Event, ResponseOutput
 from service.api.generation.streams import TextDelta
 from service.api.http.receive import cancel_on_disconnect, json_body
@@ -50,16 +50,21 @@ async def create_response(
     created_at = int(time.time())
     context = await arrived.generating(body.model)
     with _errors_in_terms_of_responses():
-        chat = await start_chat(context, await context.convert(body, chat_of), prefix="resp_")
+        chat_body = await context.convert(body, chat_of)
+        chat = await start_chat(context, chat_body, prefix="resp_")
     if body.stream:
         events = _events(chat, body, created_at)
         return NamedEventStream(events, sequences=chat.streams, deadline=context.deadline)
     with chat.streams, _errors_in_terms_of_responses():
         [deltas] = await cancel_on_disconnect(context.receive, chat.streams.collect())
-    answer = _Answer(chat, body, created_at)
-    for delta in deltas:
-        answer.push(delta)
-    return JSONResponse(answer.end())
+
+    def write() -> JSONResponse:
+        answer = _Answer(chat, body, created_at)
+        for delta in deltas:
+            answer.push(delta)
+        return JSONResponse(answer.end())
+
+    return await context.run_in_thread(write) if is_long_to_write(chat.streams, chat_body) else write()
 
 
 async def _events(chat: StartedChat, body: ResponsesRequest, created_at: int) -> AsyncIterator[Sequence[Event]]:

@@ -2,6 +2,7 @@
 
 import contextlib
 import socket
+import subprocess
 import sys
 import time
 
@@ -202,3 +203,21 @@ def test_no_part_of_an_answer_waits_for_an_acknowledgement(server):
         [connection] = [each for each in server.server_state.connections if each.client == client.getsockname()]
         accepted = connection.transport.get_extra_info("socket")
         assert accepted.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY) != 0
+
+
+ALLOWED = """
+import resource
+from service.server.connection import connection_class
+_, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+resource.setrlimit(resource.RLIMIT_NOFILE, ({soft}, {hard}))
+print(connection_class().limits.num_connections, resource.getrlimit(resource.RLIMIT_NOFILE)[0])
+"""
+
+
+@pytest.mark.parametrize(
+    ("soft", "hard", "expected"), [(64, 300, "150 300"), (64, 1000, "744 1000"), (64, "hard", "4096 4352")], ids=str
+)
+def test_there_are_file_handles_for_more_than_all_connections(soft, hard, expected):
+    code = ALLOWED.format(soft=soft, hard=hard)
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == expected

@@ -4,6 +4,7 @@ Source: https://platform.openai.com/docs/api-reference/embeddings/create,
 https://docs.vllm.ai/en/latest/serving/openai_compatible_server.html#embeddings-api (extra parameters)
 """
 
+from collections.abc import Mapping
 from typing import Annotated, Any, ClassVar, Literal, override
 
 from pydantic import Field, PlainValidator, WithJsonSchema
@@ -73,11 +74,28 @@ class EmbeddingsRequest(EncoderRequest):
         "request_id": (),
     }
 
+    bulk: ClassVar[Mapping[str, Any]] = {"input": ()}
+
     input: Annotated[tuple[Input, ...], PlainValidator(read_inputs), WithJsonSchema(INPUT)]
     dimensions: int | None = Field(default=None, ge=1, le=INT32_MAX)
     encoding_format: Literal["float", "base64"] = "float"
     prompt_name: str | None = Field(default=None, max_length=MAX_NAME_CHARS)  # sentence-transformers'
     input_type: InputType | None = None  # Cohere's and vLLM's: the model's prompt for such texts
+
+    @property
+    def texts(self) -> tuple[Input, ...]:
+        """The texts."""
+        return self.input
+
+    @property
+    def param(self) -> str:
+        """The field that holds the texts."""
+        return "input"
+
+    @property
+    def cut_tokens(self) -> int | None:
+        """How many tokens of each text are kept, -1 for the model's maximum; None for all."""
+        return self.truncate_prompt_tokens
 
     @override
     def check_consistency(self) -> None:

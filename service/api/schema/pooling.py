@@ -4,6 +4,7 @@ Source: https://docs.vllm.ai/en/latest/serving/openai_compatible_server.html#poo
 https://github.com/ggml-org/llama.cpp/blob/master/tools/server/README.md (POST /embedding)
 """
 
+from collections.abc import Mapping
 from typing import Annotated, Any, ClassVar, Literal, override
 
 from pydantic import Field, PlainValidator, WithJsonSchema
@@ -43,6 +44,8 @@ class PoolingRequest(EmbeddingsRequest):
 class EmbeddingRequest(WireObject):
     """The body of POST /embedding and POST /embeddings: texts under one of two names."""
 
+    bulk: ClassVar[Mapping[str, Any]] = {"content": (), "input": ()}
+
     model: str | None = Field(default=None, max_length=MAX_NAME_CHARS)
     content: Annotated[tuple[Input, ...] | None, PlainValidator(_contents), WithJsonSchema(INPUT)] = None
     input: Annotated[tuple[Input, ...] | None, PlainValidator(read_inputs), WithJsonSchema(INPUT)] = None
@@ -65,3 +68,8 @@ class EmbeddingRequest(WireObject):
     def param(self) -> str:
         """The field that holds the texts."""
         return "input" if self.content is None else "content"
+
+    @property
+    def cut_tokens(self) -> None:
+        """None: no text is cut."""
+        return None

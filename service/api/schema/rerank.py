@@ -52,6 +52,21 @@ class PairsRequest(EncoderRequest):
 
     neutral_values: ClassVar[NeutralValues] = {"priority": (0,), "request_id": (), "mm_processor_kwargs": ()}
 
+    @property
+    def pairs(self) -> list[tuple[str, str]]:
+        """The pairs of texts, in the order of the answers."""
+        raise NotImplementedError
+
+    @property
+    def params(self) -> list[str]:
+        """The field of each second text, which an error names."""
+        raise NotImplementedError
+
+    @property
+    def max_second_tokens(self) -> int | None:
+        """How many tokens of each second text are kept; None for all."""
+        return None
+
 
 class RerankRequest(PairsRequest):
     """The body of POST /v1/rerank, /v2/rerank and /rerank."""
@@ -61,6 +76,21 @@ class RerankRequest(PairsRequest):
     top_n: int | None = Field(default=None, ge=1, le=INT32_MAX)
     return_documents: bool | None = None
     max_tokens_per_doc: int | None = Field(default=None, ge=1, le=INT32_MAX)  # Cohere's
+
+    @property
+    @override
+    def pairs(self) -> list[tuple[str, str]]:
+        return [(self.query, document) for document in self.documents]
+
+    @property
+    @override
+    def params(self) -> list[str]:
+        return [f"documents[{i}]" for i in range(len(self.documents))]
+
+    @property
+    @override
+    def max_second_tokens(self) -> int | None:
+        return self.max_tokens_per_doc
 
 
 class ScoreRequest(PairsRequest):
@@ -80,7 +110,12 @@ class ScoreRequest(PairsRequest):
             raise InvalidParameter(message, param="text_1")
 
     @property
+    @override
+    def params(self) -> list[str]:
+        return [f"text_2[{i}]" for i in range(len(self.text_2))] if len(self.text_2) > 1 else ["text_2"]
+
+    @property
+    @override
     def pairs(self) -> list[tuple[str, str]]:
-        """The pairs in the order of `text_2`."""
         first = self.text_1 * len(self.text_2) if len(self.text_1) == 1 else self.text_1
         return list(zip(first, self.text_2, strict=True))

@@ -5,6 +5,7 @@ the same names); https://docs.cohere.com/reference/embed (input_type).
 """
 
 from service.api.schema.embeddings import EmbeddingsRequest
+from service.api.schema.pooling import EmbeddingRequest
 from service.api.served import VectorFacts
 from service.errors import InvalidParameter
 
@@ -21,15 +22,18 @@ PROMPT_NAMES = {
 }
 
 
-def prompt_of(body: EmbeddingsRequest, vectors: VectorFacts) -> str:
+def prompt_of(body: EmbeddingsRequest | EmbeddingRequest, vectors: VectorFacts) -> str:
     """Return what comes before each text; an empty string for nothing.
 
     Raises:
         InvalidParameter: the model has no prompt of that name, or for texts of that type.
     """
-    if body.input_type is not None:
+    if isinstance(body, EmbeddingRequest):
+        name = vectors.default_prompt
+    elif body.input_type is not None:
         return _by_type(body.input_type, vectors)
-    name = body.prompt_name if body.prompt_name is not None else vectors.default_prompt
+    else:
+        name = body.prompt_name if body.prompt_name is not None else vectors.default_prompt
     if name is None:
         return ""
     if name not in vectors.prompts:

@@ -2,13 +2,17 @@
 
 import asyncio
 import json
+import threading
 
 import pytest
 
-from tests.api.scripted_engine import MODEL, Service
+from service.api import chat, completions, responses
+from service.engine.request import FinishReason
+from tests.api.scripted_engine import MODEL, Service, tokens
 
 pytestmark = pytest.mark.anyio
 
+USER = [{"role": "user", "content": "hi"}]
 NUM_TURNS = 3  # that the event loop takes at least; work on the loop itself leaves it one
 
 
@@ -73,3 +77,33 @@ async def test_structure_without_end_is_refused_before_it_is_parsed(name):
         )
     assert response.status_code == 400
     assert "more than 131072 names, objects and lists" in response.json()["error"]["message"]
+
+
+ROUTES = {
+    "chat": (chat, "chat_logprobs", "/v1/chat/completions", {"messages": USER, "logprobs": True, "top_logprobs": 20}),
+    "response": (
+        responses,
+        "chat_logprobs",
+        "/v1/responses",
+        {"input": "hi", "include": ["message.output_text.logprobs"], "top_logprobs": 20},
+    ),
+    "completion": (completions.CompletionLogprobs, "part", "/v1/completions", {"prompt": "hi", "logprobs": 20}),
+}
+
+
+@pytest.mark.parametrize("route", ROUTES)
+@pytest.mark.parametrize(("num_tokens", "is_beside"), [(2, False), (100, True)])
+async def test_large_answers_are_written_beside_others(monkeypatch, route, num_tokens, is_beside):
+    place, name, path, fields = ROUTES[route]
+    write, threads = getattr(place, name), set()
+
+    def noting(*arguments, **options):
+        threads.add(threading.get_ident())
+        return write(*arguments, **options)
+
+    monkeypatch.setattr(place, name, noting)
+    service = Service([*tokens("Hello world" * 30)[:num_tokens], FinishReason.STOP])
+    limit = "max_output_tokens" if route == "response" else "max_tokens"
+    response = await service.post(path, {"model": MODEL, limit: 150} | fields)
+    assert response.status_code == 200
+    assert (threads == {threading.get_ident()}) == (not is_beside)

@@ -13,6 +13,8 @@ from service.text.chat_template import ChatTemplate
 from service.text.sandbox import SandboxedTemplate
 from service.text.template_worker import TemplateWorker
 from tests.api.scripted_engine import MODEL, TEMPLATE, Service, tokens
+from tests.api.vectors.scripted_encoder import MODEL as ENCODER
+from tests.api.vectors.scripted_encoder import EncoderService
 from tests.api.work.test_work_process import is_running
 from tests.sockets import body_from, connected, served, wait_until
 
@@ -85,6 +87,31 @@ REQUESTS = [
     ("/detokenize", {"tokens": [1, 2, 3]}),
     ("/detokenize", {"tokens": [1, 10**6]}),
 ]
+VECTORS = [
+    ("/v1/embeddings", {"input": "a b"}),
+    ("/v1/embeddings", {"input": ["a", "a b c"], "prompt_name": "query"}),
+    ("/v1/embeddings", {"input": "a", "prompt_name": "none"}),
+    ("/v1/embeddings", {"input": [[1, 2], [3]]}),
+    ("/v1/embeddings", {"input": [[1, 2], [10**6]]}),
+    ("/v1/embeddings", {"input": "a " * 20}),
+    ("/v1/embeddings", {"input": "a " * 20, "truncate_prompt_tokens": 3}),
+    ("/v1/embeddings", {"input": "a", "truncate_prompt_tokens": 100}),
+    ("/v1/embeddings", {"input": ""}),
+    ("/pooling", {"input": "a b"}),
+    ("/embedding", {"content": ["a", "a b"]}),
+    ("/embedding", {"input": "a " * 20}),
+    ("/embedding", {"content": "a " * 20}),
+    ("/v1/rerank", {"query": "a", "documents": ["a"]}),
+]
+SCORES = [
+    ("/v1/rerank", {"query": "a", "documents": ["a", "b c"]}),
+    ("/v2/rerank", {"query": "a", "documents": ["a", "b c d e f g h i"], "max_tokens_per_doc": 1}),
+    ("/v1/rerank", {"query": "a", "documents": ["a " * 20]}),
+    ("/v1/score", {"text_1": "a", "text_2": ["b", "c"], "truncate_prompt_tokens": 5}),
+    ("/v1/score", {"text_1": "a", "text_2": "b " * 20}),
+    ("/v1/score", {"text_1": ["a", "b"], "text_2": ["b"]}),
+    ("/v1/embeddings", {"input": "a b"}),
+]
 CHANGING = ("id", "created", "created_at", "completed_at", "item_id", "response", "call_id")
 
 
@@ -111,19 +138,24 @@ def anyio_backend():
     return "asyncio"
 
 
+async def answered(client, monkeypatch, path, fields, limit):
+    """Post a body that is long, or is not."""
+    monkeypatch.setattr(receive, "SHORT_BODY_BYTES", limit)
+    content = json.dumps({"model": client.model} | fields).encode()
+    return await client.post(path, content=content, headers={"content-type": "application/json"})
+
+
 @pytest.mark.parametrize("chat_template", [TEMPLATE, TOOLS_TEMPLATE, None], ids=["plain", "tools", "none"])
 async def test_a_long_body_is_answered_as_a_short_one(monkeypatch, chat_template):
     script = [*tokens("Hello world"), FinishReason.STOP]
     service = Service(script, model={"chat_template": chat_template})
-    headers = {"content-type": "application/json"}
     async with service.client() as client:
+        client.model = MODEL
         for path, fields in REQUESTS:
-            content = json.dumps({"model": MODEL} | fields).encode()
             answers, prompts = [], []
             for limit in (10**6, 0):
-                monkeypatch.setattr(receive, "SHORT_BODY_BYTES", limit)
                 num_before = len(service.engine.streams)
-                answers.append(await client.post(path, content=content, headers=headers))
+                answers.append(await answered(client, monkeypatch, path, fields, limit))
                 submitted = service.engine.streams[num_before:]
                 prompts.append([(stream.request.prompt_ids, stream.request.max_tokens) for stream in submitted])
             short, long = answers
@@ -131,6 +163,26 @@ async def test_a_long_body_is_answered_as_a_short_one(monkeypatch, chat_template
             assert prompts[0] == prompts[1]
     assert service.process.pid is not None
     service.process.end()
+
+
+@pytest.mark.parametrize(
+    ("requests", "vectors"),
+    [(VECTORS, {"prompts": {"query": "b "}}), (SCORES, {"is_score": True})],
+    ids=["vectors", "scores"],
+)
+async def test_long_texts_have_the_vectors_of_short_ones(monkeypatch, requests, vectors):
+    service, statuses = EncoderService(vectors=vectors), set()
+    async with service.client() as client:
+        client.model = ENCODER
+        for path, fields in requests:
+            short, long = [await answered(client, monkeypatch, path, fields, limit) for limit in (10**6, 0)]
+            assert (long.status_code, documents(long.text)) == (short.status_code, documents(short.text)), fields
+            assert service.encoder.requests[-2] == service.encoder.requests[-1]
+            statuses.add(long.status_code)
+    assert statuses == {200, 400}
+    process = service.app.state.context.long_bodies.process
+    assert process.pid is not None
+    process.end()
 
 
 async def test_a_template_of_a_checkpoint_renders_long_bodies_in_its_own_process(template):
