@@ -24,6 +24,7 @@ class Scale:
     num_half_open: int = 300
     num_deaf: int = 200
     crowd_s: float = 15.0  # for how long others are timed beside them; they are closed after 30 s
+    num_crowds: int = 3  # of clients that send long bodies, one after the other
     num_vanishing: int = 200
     num_refusals: int = 2000
     num_terminations: int = 20
@@ -38,6 +39,7 @@ SHORT = Scale(
     num_half_open=30,
     num_deaf=20,
     crowd_s=5.0,
+    num_crowds=1,
     num_refusals=200,
     num_terminations=4,
     failing_steps=(12,),

@@ -108,6 +108,7 @@ def _request(rng: random.Random) -> bytes:
         [
             completion(prompt=question, max_tokens=rng.choice((1, 20, 100)), stream=rng.random() < 0.5),
             completion(prompt=question, max_tokens=20, logprobs=5, n=3),
+            completion(prompt=question * 2000, max_tokens=20, truncate_prompt_tokens=50),
             post("/v1/chat/completions", json.dumps(chat | {"stream": rng.random() < 0.5}).encode()),
             post("/v1/chat/completions", json.dumps(chat | {"response_format": schema}).encode()),
             post("/v1/chat/completions", json.dumps(chat | {"model": "other"}).encode()),

@@ -13,7 +13,7 @@ import anyio
 # A shorter body is worked on at once: passing it to another process takes as long, or little less.
 SHORT_BODY_BYTES = 32 * 1024
 # While requests run, the next body waits for so many times as long as the work on one took.
-RESTS = 4.0
+RESTS = 9.0
 NUM_MEASURED = 32  # bodies, the latest ones
 
 

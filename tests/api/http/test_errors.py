@@ -60,7 +60,10 @@ def test_no_refusal_is_forgotten_here():
     assert {type(error) for error in REFUSALS} == all_kinds(errors.RequestError) - {errors.RequestError}
 
 
-@pytest.mark.parametrize("error", REFUSALS, ids=lambda error: type(error).__name__)
+SENT = [*REFUSALS, errors.TemplateFailed("takes too long"), errors.NonFiniteVector(3)]
+
+
+@pytest.mark.parametrize("error", SENT, ids=lambda error: type(error).__name__)
 def test_a_refusal_of_another_process_is_the_same_here(error):
     sent = pickle.loads(pickle.dumps(error))
     assert (type(sent), str(sent), vars(sent)) == (type(error), str(error), vars(error))

@@ -3,8 +3,12 @@
 import asyncio
 import contextlib
 import os
+import subprocess
+import sys
 from functools import partial
+from pathlib import Path
 
+import psutil
 import pytest
 
 from service.api.work import work_process
@@ -13,9 +17,11 @@ from service.api.work.work_process import WorkProcess
 from service.errors import BodyTooLaborious, ContextLengthExceeded
 from service.start.niceness import LONG_TEXT_NICENESS, yield_to_steps
 from tests.api.work.process_functions import allocate, crash, divide_by_zero, echo, refuse, spin, state, write
+from tests.sockets import wait_until
 
 pytestmark = pytest.mark.anyio
 
+ROOT = Path(__file__).parents[3]
 ENDLESS_S = 60.0
 
 
@@ -32,9 +38,9 @@ async def process():
 
 
 def is_running(pid):
-    with contextlib.suppress(ProcessLookupError):
-        os.kill(pid, 0)
-        return True
+    """Return whether a process exists that has not ended, whether or not somebody has asked how."""
+    with contextlib.suppress(psutil.NoSuchProcess):
+        return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
     return False
 
 
@@ -158,6 +164,22 @@ async def test_an_idle_process_is_ended(process, monkeypatch):
     await until(lambda: process.pid is None)
     assert not is_running(pid)
     assert await process.call(ignore, echo, "next") == "next"
+
+
+def test_it_ends_when_its_parent_is_gone():
+    code = (
+        "import asyncio, os\n"
+        "from service.api.work.text_threads import TextThreads\n"
+        "from service.api.work.work_process import WorkProcess\n"
+        "async def main():\n"
+        "    process = WorkProcess(TextThreads().run_in_own_thread, max_body_bytes=1)\n"
+        "    await process.call(lambda seconds: None, os.getpid)\n"
+        "    print(process.pid, flush=True)\n"
+        "    os._exit(0)\n"
+        "asyncio.run(main())\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=ROOT)
+    wait_until(lambda: not is_running(int(done.stdout)))
 
 
 async def test_it_writes_no_file(process, tmp_path):
