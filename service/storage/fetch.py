@@ -4,8 +4,9 @@ The slices arrive in any order, each summed on arrival; when the last has arrive
 with the listing.
 """
 
+import itertools
 import threading
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
@@ -30,8 +31,12 @@ class ChunkConsumer(Protocol):
         """Wait until there is memory for the results of a slice."""
         ...
 
-    def consume(self, chunk: Chunk, data: np.ndarray) -> None:
-        """Use a chunk's bytes: uint8 of shape [chunk.num_bytes], overwritten after the call."""
+    def pieces(self, chunk: Chunk, buffer: np.ndarray) -> Iterable[tuple[Chunk, np.ndarray]]:
+        """Cut a chunk by the memory that its bytes are read into: that of the results, or the beginning of a buffer."""
+        ...
+
+    def consume(self, piece: Chunk, data: np.ndarray) -> None:
+        """Use a piece's bytes: uint8 of shape [piece.num_bytes]; in a buffer, they are overwritten after the call."""
         ...
 
 
@@ -110,16 +115,20 @@ class ObjectFetch:
     def _fetch_slice(self, part: Slice, buffer: np.ndarray, budget: RetryBudget) -> int:
         crc = 0
         with self._source.open_range(self.info, part.start, part.num_bytes, budget) as reader:
-            for chunk in part.chunks:
-                data = buffer[: chunk.num_bytes]
+            for piece, data in itertools.chain.from_iterable(self._pieces(chunk, buffer) for chunk in part.chunks):
                 reader.readinto(memoryview(data))
-                self._progress.add(chunk.num_bytes)
-                self._write(memoryview(data), chunk.start)
+                self._progress.add(piece.num_bytes)
+                self._write(memoryview(data), piece.start)
                 if self._consumer is not None:
-                    self._consumer.consume(chunk, data)
+                    self._consumer.consume(piece, data)
                 if self.info.crc32c:
                     crc = crc32c.extend(crc, data)
         return crc
+
+    def _pieces(self, chunk: Chunk, buffer: np.ndarray) -> Iterable[tuple[Chunk, np.ndarray]]:
+        if self._consumer is None:
+            return ((chunk, buffer[: chunk.num_bytes]),)
+        return self._consumer.pieces(chunk, buffer)
 
     def _finish(self) -> None:
         if self.info.crc32c:

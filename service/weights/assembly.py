@@ -89,6 +89,20 @@ class Assembly:
                     taken_bytes += spec.num_bytes
         return taken_bytes
 
+    def place(self, tensor: str, first: int, number: int, dtype: np.dtype) -> np.ndarray | None:
+        """Return the memory that elements of a tensor of a type belong in as they are; None if there is none.
+
+        They may be read into it, and are then passed to `write` from there.
+
+        Returns:
+            uint8, contiguous.
+        """
+        [(spec, index), *others] = self._users[tensor]
+        array = self._arrays.get(spec.name)
+        if others or array is None or array.dtype != dtype or spec.scale is not None or spec.name in self._scales:
+            return None
+        return TensorPlace(spec, index, array).memory(first, number)
+
     def write(self, tensor: str, first: int, values: np.ndarray) -> None:
         """Write elements of a tensor; the thread that writes a weight's last elements places it.
 
@@ -165,8 +179,15 @@ class TensorPlace:
         # Copies alternate along the last of the axes before.
         self._copies = [part[copy :: source.copies] for copy in range(source.copies)]
 
+    def memory(self, first: int, number: int) -> np.ndarray | None:
+        """Return the memory of some elements, in the order of storage, as uint8; None if it is not contiguous."""
+        [part, *others] = self._copies
+        if others or not part.flags.c_contiguous:
+            return None
+        return part.reshape(-1)[first : first + number].view(np.uint8)
+
     def write(self, first: int, values: np.ndarray) -> None:
-        """Copy elements to their place and cast them.
+        """Copy elements to their place and cast them; those that were read into their `memory` are there already.
 
         Args:
             first: the number of the first element, in the order of storage.
@@ -253,6 +274,8 @@ def _padded_bytes(spec: WeightSpec) -> int:
 
 def _write(part: np.ndarray, first: int, values: np.ndarray) -> None:
     width = part.shape[1]
+    if np.may_share_memory(part, values):
+        return
     if part.flags.c_contiguous:
         cast_into(part.reshape(-1)[first : first + len(values)], values)
         return

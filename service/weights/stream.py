@@ -5,12 +5,9 @@ an order that completes weights early, and each chunk is cast into its weights a
 stay within a bound of host memory. No weight is returned before the sum of every object was right.
 """
 
-import itertools
 import logging
-import threading
 from bisect import bisect_right
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
@@ -22,14 +19,15 @@ from service.models.weight_spec import WeightSpec
 from service.observability.progress import Progress
 from service.storage.fetch import FetchTask, ObjectFetch, fetch_all
 from service.storage.files import PartFile
-from service.storage.objects import Chunk, Slice, divide
+from service.storage.objects import divide
 from service.storage.open_files import OpenFile
 from service.storage.retry import RetryBudget, TransferLimits
 from service.weights.assembly import Assembly
+from service.weights.consumer import TensorConsumer
 from service.weights.headers import read_headers, without_prefix
 from service.weights.packed.layers import PackedWeights
-from service.weights.safetensors import DTYPES, Header, TensorEntry, check_dtype, check_tensors, merged
-from service.weights.strided import StridedTensors, in_order
+from service.weights.safetensors import Header, check_dtype, check_tensors, merged
+from service.weights.staging import HostMemoryBudget
 
 if TYPE_CHECKING:
     import jax
@@ -41,7 +39,6 @@ logger = logging.getLogger(__name__)
 # So many slices for each worker, if that makes them no smaller than this: the last ones should end together.
 SLICES_PER_WORKER = 4
 MIN_SLICE_BYTES = 2 * 1024 * 1024
-CHECK_INTERVAL_S = 0.2  # of a waiting thread, for a cancellation or the deadline
 
 
 @dataclass(frozen=True)
@@ -200,95 +197,3 @@ def _schedule(
     # Bytes of no weight count for the sums, and for the copies.
     tasks |= dict.fromkeys(FetchTask(fetch, index) for fetch in fetches.values() for index in range(len(fetch.slices)))
     return list(tasks)
-
-
-class HostMemoryBudget:
-    """A bound on staged bytes, shared by threads: one that needs more than is left waits while others are at work."""
-
-    def __init__(self, max_bytes: int) -> None:
-        """Hold nothing."""
-        self._max_bytes = max_bytes
-        self._held_bytes = 0
-        self._num_at_work = 0
-        self._changed = threading.Condition()
-
-    @contextmanager
-    def reserve(self, num_bytes: int, check: Callable[[], None]) -> Iterator[None]:
-        """Hold bytes from the beginning of the body until `give_back`, which may be called much later.
-
-        A reservation larger than the bound is granted when no other body is running, which could give bytes back.
-
-        Args:
-            num_bytes: the host memory that the body takes.
-            check: called while waiting; an exception that it raises ends the wait.
-        """
-        with self._changed:
-            while self._num_at_work and self._held_bytes + num_bytes > self._max_bytes and num_bytes:
-                self._changed.wait(CHECK_INTERVAL_S)
-                check()
-            self._held_bytes += num_bytes
-            self._num_at_work += 1
-        try:
-            yield
-        finally:
-            with self._changed:
-                self._num_at_work -= 1
-                self._changed.notify_all()
-
-    def give_back(self, num_bytes: int) -> None:
-        """Free bytes that were reserved."""
-        with self._changed:
-            self._held_bytes -= num_bytes
-            self._changed.notify_all()
-
-
-class TensorConsumer:
-    """Writes the tensors of one object into the weights that are being assembled."""
-
-    def __init__(self, header: Header, assembly: Assembly, packed: PackedWeights, memory: HostMemoryBudget) -> None:
-        """Take the object's header; tensors that no weight is made of are skipped."""
-        # An empty tensor has no bytes to wait for, and lies where another one begins.
-        used = {
-            name: entry
-            for name, entry in header.entries.items()
-            if entry.end > entry.begin and (assembly.uses(name) or name in packed) and entry.dtype_name in DTYPES
-        }
-        self._tensors = sorted(used.items(), key=lambda item: item[1].begin)
-        # Tensors may share bytes: of each and all before it, the last byte.
-        self._ends = list(itertools.accumulate((entry.end for _, entry in self._tensors), max))
-        self._strided = StridedTensors(used)
-        self._uri, self._assembly, self._memory = header.file.source.uri, assembly, memory
-        self._packed = packed
-
-    @contextmanager
-    def reserve(self, part: Slice, budget: RetryBudget) -> Iterator[None]:
-        """Wait until there is host memory for the weights that a slice begins."""
-        inside = list(self._inside(part))
-        names = [name for name, _ in inside]
-        num_bytes = self._assembly.reserve(names) + self._strided.reserve(names) + self._packed.reserve(inside)
-        with self._memory.reserve(num_bytes, lambda: budget.check(self._uri, "weights")):
-            yield
-
-    def consume(self, chunk: Chunk, data: np.ndarray) -> None:
-        """Write a chunk's elements to their weights; `data` is uint8 of shape [chunk.num_bytes]."""
-        for name, entry in self._inside(chunk):
-            dtype = DTYPES[entry.dtype_name]
-            begin, end = max(chunk.start, entry.begin), min(chunk.end, entry.end)
-            values = data[begin - chunk.start : end - chunk.start]
-            writer = self._packed if name in self._packed else self._assembly
-            if name not in self._strided:
-                writer.write(name, (begin - entry.begin) // dtype.itemsize, _elements(values, dtype))
-            elif (collected := self._strided.write(name, begin - entry.begin, values)) is not None:
-                writer.write(name, 0, in_order(entry, collected, dtype))
-                self._memory.give_back(collected.nbytes)
-
-    def _inside(self, part: Slice | Chunk) -> Iterator[tuple[str, TensorEntry]]:
-        first = bisect_right(self._ends, part.start)
-        begun = itertools.takewhile(lambda item: item[1].begin < part.end, iter(self._tensors[first:]))
-        return (item for item in begun if item[1].end > part.start)
-
-
-def _elements(data: np.ndarray, dtype: np.dtype) -> np.ndarray:
-    # A file may begin its tensors at any byte; numpy is slow on elements that lie across words.
-    is_aligned = data.ctypes.data % dtype.itemsize == 0
-    return (data if is_aligned else data.copy()).view(dtype)

@@ -35,6 +35,12 @@ class Recorder:
         self.reserved.append(part)
         yield
 
+    def pieces(self, chunk: Chunk, buffer: np.ndarray) -> Iterator[tuple[Chunk, np.ndarray]]:
+        """The last third in memory of its own, the rest in the buffer."""
+        border = chunk.end - chunk.num_bytes // 3
+        yield Chunk(chunk.start, border), buffer[: border - chunk.start]
+        yield Chunk(border, chunk.end), np.empty(chunk.end - border, np.uint8)
+
     def consume(self, chunk: Chunk, data: np.ndarray) -> None:
         assert chunk.start not in self.chunks
         assert (data.dtype, data.shape) == (np.uint8, (chunk.num_bytes,))

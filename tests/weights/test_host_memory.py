@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from service.weights.assembly import ALIGNMENT_BYTES, populated_memory
-from service.weights.stream import HostMemoryBudget
+from service.weights.staging import HostMemoryBudget
 
 MIB = 1024 * 1024
 TIMEOUT_S = 30

@@ -1,0 +1,97 @@
+"""The bytes of one object on their way into weights: what is read where, and which elements of which tensor it is.
+
+Bytes that a weight holds as they are stored are read into its memory, so that they are written once; others are read
+into a buffer, and cast from there.
+"""
+
+import itertools
+from bisect import bisect_right
+from collections.abc import Iterator
+from contextlib import contextmanager
+from itertools import pairwise
+
+import numpy as np
+
+from service.storage.objects import Chunk, Slice
+from service.storage.retry import RetryBudget
+from service.weights.assembly import Assembly
+from service.weights.packed.layers import PackedWeights
+from service.weights.safetensors import DTYPES, Header, TensorEntry
+from service.weights.staging import HostMemoryBudget
+from service.weights.strided import StridedTensors, in_order
+
+
+class TensorConsumer:
+    """Writes the tensors of one object into the weights that are being assembled."""
+
+    def __init__(self, header: Header, assembly: Assembly, packed: PackedWeights, memory: HostMemoryBudget) -> None:
+        """Take the object's header; tensors that no weight is made of are skipped."""
+        # An empty tensor has no bytes to wait for, and lies where another one begins.
+        used = {
+            name: entry
+            for name, entry in header.entries.items()
+            if entry.end > entry.begin and (assembly.uses(name) or name in packed) and entry.dtype_name in DTYPES
+        }
+        self._tensors_by_name = used
+        self._tensors = sorted(used.items(), key=lambda item: item[1].begin)
+        # Tensors may share bytes: of each and all before it, the last byte.
+        self._ends = list(itertools.accumulate((entry.end for _, entry in self._tensors), max))
+        self._strided = StridedTensors(used)
+        self._uri, self._assembly, self._memory = header.file.source.uri, assembly, memory
+        self._packed = packed
+
+    @contextmanager
+    def reserve(self, part: Slice, budget: RetryBudget) -> Iterator[None]:
+        """Wait until there is host memory for the weights that a slice begins."""
+        inside = list(self._inside(part))
+        names = [name for name, _ in inside]
+        num_bytes = self._assembly.reserve(names) + self._strided.reserve(names) + self._packed.reserve(inside)
+        with self._memory.reserve(num_bytes, lambda: budget.check(self._uri, "weights")):
+            yield
+
+    def pieces(self, chunk: Chunk, buffer: np.ndarray) -> Iterator[tuple[Chunk, np.ndarray]]:
+        """Cut a chunk by the memory that its bytes are read into: a weight that holds them as they are, or a buffer."""
+        position = chunk.start
+        inside = [(entry.begin, entry.end, name) for name, entry in self._inside(chunk)]
+        is_shared = any(end > begin for (_, end, _), (begin, _, _) in pairwise(inside))  # two tensors have some bytes
+        for begin, end, name in () if is_shared else inside:
+            part = Chunk(max(chunk.start, begin), min(chunk.end, end))
+            if (place := self._place(name, part)) is not None:
+                if position < part.start:
+                    yield Chunk(position, part.start), buffer[: part.start - position]
+                yield part, place
+                position = part.end
+        if position < chunk.end:
+            yield Chunk(position, chunk.end), buffer[: chunk.end - position]
+
+    def _place(self, name: str, part: Chunk) -> np.ndarray | None:
+        if name in self._packed or name in self._strided:
+            return None
+        entry = self._tensors_by_name[name]
+        dtype = DTYPES[entry.dtype_name]
+        first = (part.start - entry.begin) // dtype.itemsize
+        return self._assembly.place(name, first, part.num_bytes // dtype.itemsize, dtype)
+
+    def consume(self, piece: Chunk, data: np.ndarray) -> None:
+        """Write a piece's elements to their weights; `data` is uint8 of shape [piece.num_bytes]."""
+        for name, entry in self._inside(piece):
+            dtype = DTYPES[entry.dtype_name]
+            begin, end = max(piece.start, entry.begin), min(piece.end, entry.end)
+            values = data[begin - piece.start : end - piece.start]
+            writer = self._packed if name in self._packed else self._assembly
+            if name not in self._strided:
+                writer.write(name, (begin - entry.begin) // dtype.itemsize, _elements(values, dtype))
+            elif (collected := self._strided.write(name, begin - entry.begin, values)) is not None:
+                writer.write(name, 0, in_order(entry, collected, dtype))
+                self._memory.give_back(collected.nbytes)
+
+    def _inside(self, part: Slice | Chunk) -> Iterator[tuple[str, TensorEntry]]:
+        first = bisect_right(self._ends, part.start)
+        begun = itertools.takewhile(lambda item: item[1].begin < part.end, iter(self._tensors[first:]))
+        return (item for item in begun if item[1].end > part.start)
+
+
+def _elements(data: np.ndarray, dtype: np.dtype) -> np.ndarray:
+    # A file may begin its tensors at any byte; numpy is slow on elements that lie across words.
+    is_aligned = data.ctypes.data % dtype.itemsize == 0
+    return (data if is_aligned else data.copy()).view(dtype)
