@@ -86,12 +86,9 @@ def lazy_zeros(shape: tuple[int, ...], dtype: "DTypeLike") -> "Array":
 @functools.cache
 def register_lazy_zeros() -> None:
     """Tell XLA of the custom call; until then an executable that has one does not load."""
-    from jaxlib import xla_client
+    import jax.ffi
 
-    new_capsule = ctypes.pythonapi.PyCapsule_New
-    new_capsule.restype, new_capsule.argtypes = ctypes.py_object, (ctypes.c_void_p, ctypes.c_char_p, ctypes.c_void_p)
-    capsule = new_capsule(ctypes.cast(_handle, ctypes.c_void_p), b"xla._CUSTOM_CALL_TARGET", None)
-    xla_client.register_custom_call_target(TARGET, capsule, platform="cpu", api_version=1)
+    jax.ffi.register_ffi_target(TARGET, jax.ffi.pycapsule(_handle), platform="cpu")
 
 
 @ctypes.CFUNCTYPE(ctypes.c_void_p, ctypes.POINTER(_CallFrame))
