@@ -39,7 +39,7 @@ class LazyExecutables(Mapping[str, Executable]):
         self._first = frozenset(self._queue)
         self._num_threads = 0
         self.num_made = 0  # so far; one whose making failed does not count
-        self._num_ended = 0  # it counts here
+        self._num_ended = 0  # so far, failures included
         self._start_threads(making.num_first_threads)
 
     @override

@@ -1,4 +1,4 @@
-"""What the prompts for a model depend on."""
+"""The parts of a model that rendering and tokenizing a prompt need; another process may get them."""
 
 import uuid
 from dataclasses import dataclass, field

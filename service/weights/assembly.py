@@ -274,7 +274,7 @@ def _padded_bytes(spec: WeightSpec) -> int:
 
 def _write(part: np.ndarray, first: int, values: np.ndarray) -> None:
     width = part.shape[1]
-    if np.may_share_memory(part, values):
+    if np.may_share_memory(part, values):  # they were read into their place
         return
     if part.flags.c_contiguous:
         cast_into(part.reshape(-1)[first : first + len(values)], values)

@@ -32,7 +32,6 @@ class TensorConsumer:
             for name, entry in header.entries.items()
             if entry.end > entry.begin and (assembly.uses(name) or name in packed) and entry.dtype_name in DTYPES
         }
-        self._tensors_by_name = used
         self._tensors = sorted(used.items(), key=lambda item: item[1].begin)
         # Tensors may share bytes: of each and all before it, the last byte.
         self._ends = list(itertools.accumulate((entry.end for _, entry in self._tensors), max))
@@ -52,11 +51,11 @@ class TensorConsumer:
     def pieces(self, chunk: Chunk, buffer: np.ndarray) -> Iterator[tuple[Chunk, np.ndarray]]:
         """Cut a chunk by the memory that its bytes are read into: a weight that holds them as they are, or a buffer."""
         position = chunk.start
-        inside = [(entry.begin, entry.end, name) for name, entry in self._inside(chunk)]
-        is_shared = any(end > begin for (_, end, _), (begin, _, _) in pairwise(inside))  # two tensors have some bytes
-        for begin, end, name in () if is_shared else inside:
-            part = Chunk(max(chunk.start, begin), min(chunk.end, end))
-            if (place := self._place(name, part)) is not None:
+        inside = list(self._inside(chunk))
+        is_shared = any(before.end > after.begin for (_, before), (_, after) in pairwise(inside))
+        for name, entry in () if is_shared else inside:
+            part = Chunk(max(chunk.start, entry.begin), min(chunk.end, entry.end))
+            if (place := self._place(name, entry, part)) is not None:
                 if position < part.start:
                     yield Chunk(position, part.start), buffer[: part.start - position]
                 yield part, place
@@ -64,10 +63,9 @@ class TensorConsumer:
         if position < chunk.end:
             yield Chunk(position, chunk.end), buffer[: chunk.end - position]
 
-    def _place(self, name: str, part: Chunk) -> np.ndarray | None:
+    def _place(self, name: str, entry: TensorEntry, part: Chunk) -> np.ndarray | None:
         if name in self._packed or name in self._strided:
             return None
-        entry = self._tensors_by_name[name]
         dtype = DTYPES[entry.dtype_name]
         first = (part.start - entry.begin) // dtype.itemsize
         return self._assembly.place(name, first, part.num_bytes // dtype.itemsize, dtype)

@@ -1,4 +1,4 @@
-"""Whose turn it is among the long bodies: one at a time is worked on, with rests for everybody else.
+"""Admit long bodies one at a time, and rest between them so that other requests keep their speed.
 
 The work takes a processor, which the steps of others may need, and each body that is read takes time of this process.
 Whoever sends such bodies all the time must not slow down others.
