@@ -127,11 +127,12 @@ $(UV): scripts/install_uv.sh
 	@sh scripts/install_uv.sh .tools/uv && touch $@
 
 # Each stamp is newer than the lock file once its packages are installed. Neither removes packages of the other.
-.venv/serve: $(UV) pyproject.toml uv.lock
+NATIVE := scripts/build_native.py $(wildcard service/device/native/*.cc service/device/native/*.h)
+.venv/serve: $(UV) pyproject.toml uv.lock $(NATIVE)
 	$(UV) sync --frozen --no-default-groups --inexact --compile-bytecode
 	@touch $@
 
-.venv/dev: $(UV) pyproject.toml uv.lock
+.venv/dev: $(UV) pyproject.toml uv.lock $(NATIVE)
 	$(UV) sync --frozen --all-groups --extra levanter --extra otel --inexact --compile-bytecode
 	@touch $@ .venv/serve
 

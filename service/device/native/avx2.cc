@@ -1,0 +1,75 @@
+// Products on processors with AVX2 and FMA.
+
+#include <immintrin.h>
+
+#include "dot.h"
+#include "quantize.h"
+
+namespace levserve {
+namespace {
+
+typedef float Floats __attribute__((vector_size(32)));
+typedef int32_t Ints __attribute__((vector_size(32)));
+
+// Returns the sums of 8 vectors.
+template <class Sums>
+INLINE Sums ReduceVectors(const Sums* sums) {
+  Sums halves[4], quarters[2];
+  UNROLL for (int i = 0; i < 4; ++i) {
+    const Sums a = sums[2 * i], b = sums[2 * i + 1];
+    halves[i] = __builtin_shuffle(a, b, Ints{0, 1, 2, 3, 8, 9, 10, 11}) +
+                __builtin_shuffle(a, b, Ints{4, 5, 6, 7, 12, 13, 14, 15});
+  }
+  UNROLL for (int i = 0; i < 2; ++i) {
+    const Sums a = halves[2 * i], b = halves[2 * i + 1];
+    quarters[i] = __builtin_shuffle(a, b, Ints{0, 1, 4, 5, 8, 9, 12, 13}) +
+                  __builtin_shuffle(a, b, Ints{2, 3, 6, 7, 10, 11, 14, 15});
+  }
+  return __builtin_shuffle(quarters[0], quarters[1], Ints{0, 2, 4, 6, 8, 10, 12, 14}) +
+         __builtin_shuffle(quarters[0], quarters[1], Ints{1, 3, 5, 7, 9, 11, 13, 15});
+}
+
+struct Float32 {
+  using X = float;
+  using W = float;
+  using Sums = Floats;
+  static constexpr int kStep = 8, kTokens = 2;
+
+  static INLINE __m256 LoadX(const float* x) { return _mm256_loadu_ps(x); }
+  static INLINE __m256 LoadW(const float* w) { return _mm256_loadu_ps(w); }
+  static INLINE Floats AddProduct(Floats sums, __m256 x, __m256 w) {
+    return (Floats)_mm256_fmadd_ps(x, w, (__m256)sums);
+  }
+  static INLINE Floats Reduce(const Floats* sums) { return ReduceVectors(sums); }
+  static INLINE int32_t Offset(const Product&, int64_t) { return 0; }
+};
+
+// Sums of two products of 8 bits overflow the 16 bits of AVX2's, so values are widened: those of tokens by `quantize`.
+struct Int8 {
+  using X = int16_t;
+  using W = int8_t;
+  using Sums = Ints;
+  static constexpr int kStep = 16, kTokens = 2;
+
+  static INLINE __m256i LoadX(const int16_t* x) { return _mm256_loadu_si256(reinterpret_cast<const __m256i*>(x)); }
+  static INLINE __m256i LoadW(const int8_t* w) {
+    return _mm256_cvtepi8_epi16(_mm_loadu_si128(reinterpret_cast<const __m128i*>(w)));
+  }
+  static INLINE Ints AddProduct(Ints sums, __m256i x, __m256i w) {
+    return (Ints)_mm256_add_epi32((__m256i)sums, _mm256_madd_epi16(x, w));
+  }
+  static INLINE Ints Reduce(const Ints* sums) { return ReduceVectors(sums); }
+  static INLINE int32_t Offset(const Product&, int64_t) { return 0; }
+};
+
+float QuantizeToken(const Product& p, const float* token, int64_t index, void* values) {
+  const float scale = ScaleOf(token, p.num_in);
+  Quantize(token, p.num_in, scale, 0, static_cast<int16_t*>(values) + index * p.num_in);
+  return scale;
+}
+
+}  // namespace
+
+const Processor kAvx2 = {Dot<Float32>, Dot<Int8>, QuantizeToken, sizeof(Int8::X), 1};
+
+}  // namespace levserve

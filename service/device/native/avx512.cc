@@ -1,0 +1,162 @@
+// Products on processors with AVX-512 and VNNI, whose products of 8 bits sum four pairs in each lane.
+
+#include <immintrin.h>
+
+#include "dot.h"
+#include "quantize.h"
+
+namespace levserve {
+namespace {
+
+typedef float Floats __attribute__((vector_size(64)));
+typedef int32_t Ints __attribute__((vector_size(64)));
+
+// Returns the sums of 16 vectors.
+template <class Sums>
+INLINE Sums ReduceVectors(const Sums* sums) {
+  Sums halves[8], quarters[4], eighths[2];
+  UNROLL for (int i = 0; i < 8; ++i) {
+    const Sums a = sums[2 * i], b = sums[2 * i + 1];
+    halves[i] = __builtin_shuffle(a, b, Ints{0, 1, 2, 3, 4, 5, 6, 7, 16, 17, 18, 19, 20, 21, 22, 23}) +
+                __builtin_shuffle(a, b, Ints{8, 9, 10, 11, 12, 13, 14, 15, 24, 25, 26, 27, 28, 29, 30, 31});
+  }
+  UNROLL for (int i = 0; i < 4; ++i) {
+    const Sums a = halves[2 * i], b = halves[2 * i + 1];
+    quarters[i] = __builtin_shuffle(a, b, Ints{0, 1, 2, 3, 8, 9, 10, 11, 16, 17, 18, 19, 24, 25, 26, 27}) +
+                  __builtin_shuffle(a, b, Ints{4, 5, 6, 7, 12, 13, 14, 15, 20, 21, 22, 23, 28, 29, 30, 31});
+  }
+  UNROLL for (int i = 0; i < 2; ++i) {
+    const Sums a = quarters[2 * i], b = quarters[2 * i + 1];
+    eighths[i] = __builtin_shuffle(a, b, Ints{0, 1, 4, 5, 8, 9, 12, 13, 16, 17, 20, 21, 24, 25, 28, 29}) +
+                 __builtin_shuffle(a, b, Ints{2, 3, 6, 7, 10, 11, 14, 15, 18, 19, 22, 23, 26, 27, 30, 31});
+  }
+  return __builtin_shuffle(eighths[0], eighths[1], Ints{0, 2, 4, 6, 8, 10, 12, 14, 16, 18, 20, 22, 24, 26, 28, 30}) +
+         __builtin_shuffle(eighths[0], eighths[1], Ints{1, 3, 5, 7, 9, 11, 13, 15, 17, 19, 21, 23, 25, 27, 29, 31});
+}
+
+struct Float32 {
+  using X = float;
+  using W = float;
+  using Sums = Floats;
+  static constexpr int kStep = 16, kTokens = 4;
+
+  static INLINE __m512 LoadX(const float* x) { return _mm512_loadu_ps(x); }
+  static INLINE __m512 LoadW(const float* w) { return _mm512_loadu_ps(w); }
+  static INLINE Floats AddProduct(Floats sums, __m512 x, __m512 w) {
+    return (Floats)_mm512_fmadd_ps(x, w, (__m512)sums);
+  }
+  static INLINE Floats Reduce(const Floats* sums) { return ReduceVectors(sums); }
+  static INLINE int32_t Offset(const Product&, int64_t) { return 0; }
+};
+
+// VNNI multiplies unsigned by signed values, so `quantize` adds this to those of tokens.
+constexpr int kTokenOffset = 128;
+
+struct Int8 {
+  using X = uint8_t;
+  using W = int8_t;
+  using Sums = Ints;
+  static constexpr int kStep = 64, kTokens = 4;
+
+  static INLINE __m512i LoadX(const uint8_t* x) { return _mm512_loadu_si512(x); }
+  static INLINE __m512i LoadW(const int8_t* w) { return _mm512_loadu_si512(w); }
+  static INLINE Ints AddProduct(Ints sums, __m512i x, __m512i w) {
+    return (Ints)_mm512_dpbusd_epi32((__m512i)sums, x, w);
+  }
+  static INLINE Ints Reduce(const Ints* sums) { return ReduceVectors(sums); }
+  static INLINE int32_t Offset(const Product& p, int64_t row) {
+    const int8_t* w = static_cast<const int8_t*>(p.weight) + row * p.num_in;
+    const __m512i offset = _mm512_set1_epi8(static_cast<char>(kTokenOffset));
+    __m512i sums = _mm512_setzero_si512();
+    int64_t i = 0;
+    for (; i + kStep <= p.num_in; i += kStep) sums = _mm512_dpbusd_epi32(sums, offset, LoadW(w + i));
+    const __mmask64 rest = (uint64_t{1} << (p.num_in - i)) - 1;
+    sums = _mm512_dpbusd_epi32(sums, offset, _mm512_maskz_loadu_epi8(rest, w + i));
+    return _mm512_reduce_add_epi32(sums);
+  }
+};
+
+// With more tokens than this the lanes of a vector are tokens: each four values of a row are multiplied by those of all
+// tokens at once, so a row is read from the cache once, and no sums are added across lanes. Tokens lie in panels of 32,
+// the last of 16 if those are enough, [num_in / 4, token, 4] each.
+constexpr int64_t kFewTokens = 8;
+constexpr int64_t kLanes = 16, kGroup = 4, kLaneRows = 8, kPanelTokens = 32;
+
+bool HasPanels(const Product& p) { return p.num_tokens > kFewTokens && p.num_in % kGroup == 0; }
+
+int64_t TokensOfPanel(const Product& p, int64_t first_token) {
+  return p.num_tokens - first_token > kLanes ? kPanelTokens : kLanes;
+}
+
+template <int kRows, int kVectors>
+INLINE void LaneTile(const Product& p, int64_t row, int64_t first_token, const int32_t* offsets) {
+  constexpr int kTokens = kVectors * kLanes;
+  const uint8_t* x = static_cast<const uint8_t*>(p.x) + first_token * p.num_in;
+  const int8_t* w = static_cast<const int8_t*>(p.weight) + row * p.num_in;
+  Ints sums[kRows][kVectors] = {};
+  for (int64_t i = 0; i < p.num_in; i += kGroup, x += kGroup * kTokens) {
+    __m512i tokens[kVectors];
+    UNROLL for (int v = 0; v < kVectors; ++v) tokens[v] = _mm512_loadu_si512(x + v * kGroup * kLanes);
+    UNROLL for (int r = 0; r < kRows; ++r) {
+      int32_t group;
+      memcpy(&group, w + r * p.num_in + i, sizeof group);
+      const __m512i values = _mm512_set1_epi32(group);
+      UNROLL for (int v = 0; v < kVectors; ++v) sums[r][v] = Int8::AddProduct(sums[r][v], tokens[v], values);
+    }
+  }
+  float results[kRows][kTokens];
+  UNROLL for (int v = 0; v < kVectors; ++v) {
+    const __m512 token_scale = _mm512_loadu_ps(p.token_scale + first_token + v * kLanes);
+    UNROLL for (int r = 0; r < kRows; ++r) {
+      const __m512 total = _mm512_cvtepi32_ps((__m512i)(sums[r][v] - offsets[r]));
+      const __m512 scale = _mm512_mul_ps(token_scale, _mm512_set1_ps(p.weight_scale[row + r]));
+      _mm512_storeu_ps(results[r] + v * kLanes, _mm512_mul_ps(total, scale));
+    }
+  }
+  const int64_t num_tokens = p.num_tokens - first_token < kTokens ? p.num_tokens - first_token : kTokens;
+  for (int64_t t = 0; t < num_tokens; ++t) {
+    float* out = p.out + (first_token + t) * p.num_out + row;
+    UNROLL for (int r = 0; r < kRows; ++r) out[r] = results[r][t];
+  }
+}
+
+template <int kRows>
+INLINE void LaneRows(const Product& p, int64_t row) {
+  int32_t offsets[kRows];
+  for (int r = 0; r < kRows; ++r) offsets[r] = Int8::Offset(p, row + r);
+  for (int64_t token = 0; token < p.num_tokens; token += kPanelTokens) {
+    if (TokensOfPanel(p, token) == kLanes) LaneTile<kRows, 1>(p, row, token, offsets);
+    else LaneTile<kRows, 2>(p, row, token, offsets);
+  }
+}
+
+void MultiplyInt8(const Product& p, int64_t first_row, int64_t after_row) {
+  if (!HasPanels(p)) return Dot<Int8>(p, first_row, after_row);
+  int64_t row = first_row;
+  for (; row + kLaneRows <= after_row; row += kLaneRows) LaneRows<kLaneRows>(p, row);
+  for (; row < after_row; ++row) LaneRows<1>(p, row);
+}
+
+float QuantizeToken(const Product& p, const float* token, int64_t index, void* values) {
+  const float scale = ScaleOf(token, p.num_in);
+  uint8_t* to = static_cast<uint8_t*>(values);
+  if (!HasPanels(p)) {
+    Quantize(token, p.num_in, scale, kTokenOffset, to + index * p.num_in);
+    return scale;
+  }
+  const int64_t first_token = index / kPanelTokens * kPanelTokens, stride = TokensOfPanel(p, first_token) * kGroup;
+  to += first_token * p.num_in + (index - first_token) * kGroup;
+  uint8_t part[1024];
+  for (int64_t i = 0; i < p.num_in; i += sizeof part) {
+    const int64_t count = p.num_in - i < int64_t{sizeof part} ? p.num_in - i : sizeof part;
+    Quantize(token + i, count, scale, kTokenOffset, part);
+    for (int64_t j = 0; j < count; j += kGroup, to += stride) memcpy(to, part + j, kGroup);
+  }
+  return scale;
+}
+
+}  // namespace
+
+const Processor kAvx512 = {Dot<Float32>, MultiplyInt8, QuantizeToken, sizeof(uint8_t), kPanelTokens};
+
+}  // namespace levserve

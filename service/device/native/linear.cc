@@ -1,0 +1,117 @@
+// The custom calls: products of tokens in float32 with weights in float32 or int8.
+
+#include <algorithm>
+#include <memory>
+#include <new>
+
+#include "parallel.h"
+#include "product.h"
+
+#define EXPORT __attribute__((visibility("default")))
+
+namespace levserve {
+namespace {
+
+constexpr int64_t kBlockBytes = 64 * 1024;  // of a weight: a thread multiplies so many at a time, in some microseconds
+constexpr int64_t kBlockRows = 8;           // a block has a multiple of these
+constexpr int64_t kTokensPerThread = 8;     // that are quantized at a time
+
+const Processor* processor = nullptr;
+
+// Tells XLA the version of the interface, if it asks; false if this is another call.
+bool TellVersion(const CallFrame& call) {
+  if (call.extensions == nullptr || call.extensions->type != kMetadata) return false;
+  Version& version = reinterpret_cast<MetadataExtension*>(call.extensions)->metadata->version;
+  version.major = kMajor;
+  version.minor = kMinor;
+  return true;
+}
+
+Product ReadProduct(const CallFrame& call) {
+  const Buffer &x = *call.arguments.buffers[0], &weight = *call.arguments.buffers[1], &out = *call.results.buffers[0];
+  float* result = static_cast<float*>(out.data);
+  return {x.data, weight.data, nullptr, nullptr, result, x.dims[0], x.dims[1], weight.dims[0]};
+}
+
+struct Rows {
+  const Product& product;
+  const MultiplyRows multiply;
+  const int64_t of_block;
+
+  static void Multiply(const void* data, int64_t block) {
+    const Rows& rows = *static_cast<const Rows*>(data);
+    const int64_t first = block * rows.of_block;
+    rows.multiply(rows.product, first, std::min(first + rows.of_block, rows.product.num_out));
+  }
+};
+
+void MultiplyInBlocks(const CallFrame& call, const Product& product, MultiplyRows multiply, int64_t value_bytes) {
+  const int64_t fit = kBlockBytes / (product.num_in * value_bytes) / kBlockRows * kBlockRows;
+  const Rows rows{product, multiply, std::max(fit, kBlockRows)};
+  ParallelBlocks(call, (product.num_out + rows.of_block - 1) / rows.of_block, Rows::Multiply, &rows);
+}
+
+struct Tokens {
+  const Product& product;
+  const float* x;
+  char* values;
+  float* scales;
+
+  static void Quantize(const void* data, int64_t block) {
+    const Tokens& tokens = *static_cast<const Tokens*>(data);
+    const Product& product = tokens.product;
+    const int64_t first = block * kTokensPerThread, after = std::min(first + kTokensPerThread, product.num_tokens);
+    for (int64_t token = first; token < after; ++token)
+      tokens.scales[token] = processor->quantize(product, tokens.x + token * product.num_in, token, tokens.values);
+  }
+};
+
+}  // namespace
+
+extern "C" {
+
+// Chooses the products of all calls and returns their instructions.
+EXPORT const char* levserve_choose_products(bool may_use_avx512) {
+  __builtin_cpu_init();
+  const bool has_avx512 = __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
+                          __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl") &&
+                          __builtin_cpu_supports("avx512vnni");
+  const bool has_avx2 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma");
+  if (may_use_avx512 && has_avx512) {
+    processor = &kAvx512;
+    return "avx512";
+  }
+  processor = has_avx2 ? &kAvx2 : nullptr;
+  return has_avx2 ? "avx2" : "none";
+}
+
+// (x: float32 [token, in], weight: float32 [out, in]) -> float32 [token, out]
+EXPORT Error* levserve_linear_float32(const CallFrame* call) {
+  if (TellVersion(*call)) return nullptr;
+  MultiplyInBlocks(*call, ReadProduct(*call), processor->multiply_float32, sizeof(float));
+  return nullptr;
+}
+
+// (x: float32 [token, in], weight: int8 [out, in], weight's scale: float32 [out]) -> float32 [token, out]
+EXPORT Error* levserve_linear_int8(const CallFrame* call) {
+  if (TellVersion(*call)) return nullptr;
+  Product product = ReadProduct(*call);
+  const int64_t multiple = processor->multiple_tokens;
+  const int64_t room = (product.num_tokens + multiple - 1) / multiple * multiple;
+  const std::unique_ptr<char[]> values(new (std::nothrow) char[room * product.num_in * processor->value_bytes]);
+  const std::unique_ptr<float[]> scales(new (std::nothrow) float[room]);
+  if (values == nullptr || scales == nullptr) {
+    ErrorArguments arguments{sizeof arguments, nullptr, "no memory for the tokens of a product", kResourceExhausted};
+    return call->api->create_error(&arguments);
+  }
+  const Tokens tokens{product, static_cast<const float*>(product.x), values.get(), scales.get()};
+  ParallelBlocks(*call, (product.num_tokens + kTokensPerThread - 1) / kTokensPerThread, Tokens::Quantize, &tokens);
+  product.x = values.get();
+  product.token_scale = scales.get();
+  product.weight_scale = static_cast<const float*>(call->arguments.buffers[2]->data);
+  MultiplyInBlocks(*call, product, processor->multiply_int8, sizeof(int8_t));
+  return nullptr;
+}
+
+}  // extern "C"
+}  // namespace levserve

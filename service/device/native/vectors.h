@@ -1,0 +1,25 @@
+// What the loops over tiles share. The order in which values are summed depends neither on the number of tokens nor on
+// the tile, so a token's result is the same in every batch that one kind of loop serves.
+
+#pragma once
+
+#include <cstdint>
+#include <cstring>
+
+#include "product.h"
+
+#define INLINE inline __attribute__((always_inline))
+#define UNROLL _Pragma("GCC unroll 16")
+
+namespace levserve {
+namespace {
+
+INLINE float Finish(const Product&, float sum, int32_t, int64_t, int64_t) { return sum; }
+
+// An offset is what the unsigned values of tokens add to a row's products.
+INLINE float Finish(const Product& p, int32_t sum, int32_t offset, int64_t token, int64_t row) {
+  return static_cast<float>(sum - offset) * (p.token_scale[token] * p.weight_scale[row]);
+}
+
+}  // namespace
+}  // namespace levserve
