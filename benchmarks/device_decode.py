@@ -38,7 +38,7 @@ from service.engine.steps.names import (
 )
 from service.engine.steps.programs import engine_programs
 from service.kernels.choice import HeadShape, KernelChoice, choose_kernel
-from service.kernels.linear import choose_num_splits
+from service.kernels.products.linear import choose_products
 from service.models.config import DecoderConfig
 from service.models.decoder import Decoder
 from service.models.registry import read_config
@@ -136,7 +136,7 @@ def _measure(
         has_slot_cache=choice.has_slot_cache,
         has_whole_steps=mesh.prefers_whole_steps and not options.in_parts,
     )
-    model = Decoder(config, dtype, choice.kernel(shapes.layout), choose_num_splits(mesh, dtype), mesh=mesh)
+    model = Decoder(config, dtype, choice.kernel(shapes.layout), choose_products(mesh, dtype), mesh=mesh)
     weights = random_weights(model, dtype)
     bucket = shapes.decode_grid.smallest(Bucket(batch, 1, num_pages))
     programs = engine_programs(model, shapes, weight_shapes(model.weight_specs(), mesh))

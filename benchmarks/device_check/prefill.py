@@ -20,7 +20,7 @@ from service.engine.steps.inputs import empty_step
 from service.engine.steps.names import INITIAL_SLOTS, initial_cache_name, step_names
 from service.engine.steps.programs import engine_programs
 from service.kernels.choice import HeadShape, choose_kernel
-from service.kernels.linear import choose_num_splits
+from service.kernels.products.linear import choose_products
 from service.models.config import DecoderConfig
 from service.models.decoder import Decoder
 from service.models.registry import read_config
@@ -52,7 +52,7 @@ def _measure(config: DecoderConfig, num_tokens: int, peak: float, *, is_tiny: bo
         max_prefill_tokens=num_tokens,
         has_slot_cache=choice.has_slot_cache,
     )
-    model = Decoder(config, DTYPE, choice.kernel(shapes.layout), choose_num_splits(mesh, DTYPE), mesh=mesh)
+    model = Decoder(config, DTYPE, choice.kernel(shapes.layout), choose_products(mesh, DTYPE), mesh=mesh)
     bucket = shapes.prefill_grid.smallest(Bucket(1, num_tokens, num_tokens // PAGE_SIZE))
     caches = [initial_cache_name(group) for group in model.layer_groups]
     needed = {INITIAL_SLOTS, *caches, *step_names(StepKind.PREFILL, bucket, model.layer_groups)}

@@ -14,6 +14,7 @@ from typing import Any
 import jax
 
 from service.device.memory import Device, is_absent
+from service.device.native.library import native_products
 from service.settings.compiler import compiler_variables
 
 # Options of jax that change traces or compiled code.
@@ -83,7 +84,8 @@ def machine_inputs(devices: Sequence[Device]) -> dict[str, Any]:
         "num_devices": len(devices),
     }
     if first.platform == "cpu":
-        inputs |= {"cpu_features": _cpu_features(), "num_cpus": len(os.sched_getaffinity(0))}
+        num_cpus = len(os.sched_getaffinity(0))
+        inputs |= {"cpu_features": _cpu_features(), "num_cpus": num_cpus, "native_products": native_products()}
     if first.platform == "gpu":
         inputs["cuda_packages"] = {name: found for name in CUDA_PACKAGES if (found := _version(name))}
         of_driver = {"driver": _driver_version(), "has_timed_kernels": True}

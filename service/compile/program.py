@@ -15,6 +15,7 @@ from jax.experimental.serialize_executable import deserialize_and_load, serializ
 
 from service.device.lazy_zeros import register_lazy_zeros
 from service.device.memory import Device
+from service.device.native.library import native_products
 
 
 @dataclass(frozen=True)
@@ -70,6 +71,7 @@ class Executable:
 def load_executable(data: bytes, devices: Sequence[Device]) -> Executable:
     """Load one executable onto its devices. The bytes run as code, so they must come from a trusted source."""
     register_lazy_zeros()
+    native_products()
     (payload, in_tree, out_tree), *leaves = pickle.loads(data)
     compiled = deserialize_and_load(payload, in_tree, out_tree, execution_devices=devices)  # pyright: ignore[reportArgumentType]
     return Executable(compiled, *leaves)

@@ -33,7 +33,7 @@ from jaxtyping import Array, Float
 from service.kernels.attention import KVHeads, QueryHeads, Scoring
 from service.kernels.gpu_tile import Tile, attend_tile
 from service.kernels.paging import Paging
-from service.kernels.quantized import FP8
+from service.kernels.products.quantized import FP8
 from service.kernels.reference import KVPages, PagedReference, write_tokens
 
 # Sizes of tiles, such that queries and two stages of keys and values fit an L4's 99 KiB of shared memory; not tuned.

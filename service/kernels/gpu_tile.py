@@ -16,7 +16,7 @@ from jax.experimental.pallas import triton as plgpu
 from jaxtyping import Array, Float, Int
 
 from service.kernels.attention import Scoring
-from service.kernels.quantized import FP8
+from service.kernels.products.quantized import FP8
 from service.kernels.reference import MASKED_SCORE, is_visible
 
 Ref = Any  # a block of an array that a kernel reads or writes

@@ -19,9 +19,9 @@ from jaxtyping import Array, DTypeLike, Float, Int
 from service.device.mesh import DeviceMesh
 from service.kernels.attention import AttentionKernel, LayerCache, Scoring
 from service.kernels.cache_layout import CacheLayout, CopyKind
-from service.kernels.linear import UNSPLIT, NumSplits, linear
 from service.kernels.paging import Paging, RowPages
-from service.kernels.quantized import Fp8Products, QuantizedWeight
+from service.kernels.products.linear import PLAIN, Products, linear
+from service.kernels.products.quantized import Fp8Products, QuantizedWeight
 from service.kernels.reference import PagedReference
 from service.kernels.sharded import ShardedAttention
 from service.models.config import DecoderConfig
@@ -44,7 +44,7 @@ class Decoder:
     config: DecoderConfig
     dtype: np.dtype = FLOAT32  # of activations, and of weights that are not quantized
     kernel: AttentionKernel = REFERENCE
-    num_splits: NumSplits = UNSPLIT  # of weights, for their products
+    products: Products = PLAIN
     quantization: Quantization = Quantization.NONE
     mesh: DeviceMesh | None = None  # devices that share each step, by KV heads, MLP and vocabulary; None for one
     kv_dtype: np.dtype | None = None  # of the cache; None for that of activations
@@ -175,7 +175,7 @@ class Decoder:
         out = linear(
             x.rearrange((*kept, *axes)).array,
             weight.array if scale is None else QuantizedWeight(weight.array, scale.array),
-            self.num_splits,
+            self.products,
             num_in_axes=len(axes),
             dtype=dtype,
             fp8=self.fp8,

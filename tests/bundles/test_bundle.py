@@ -105,7 +105,15 @@ def test_a_file_that_is_cut_or_gone_is_refused_with_both_sizes(bundle):
 def test_the_key_changes_with_everything_it_names():
     inputs = machine_inputs(jax.devices()[:1])
     assert inputs["packages"].keys() >= {"jax", "jaxlib", "numpy"}
-    assert {"python", "platform", "device_kind", "cpu_features", "num_devices", "variables"} <= inputs.keys()
+    assert {
+        "python",
+        "platform",
+        "device_kind",
+        "cpu_features",
+        "native_products",
+        "num_devices",
+        "variables",
+    } <= inputs.keys()
     digests = {BundleKey(inputs).digest} | {BundleKey(inputs | {name: "other"}).digest for name in inputs}
     assert len(digests) == len(inputs) + 1
     assert BundleKey(dict(reversed(inputs.items()))).digest == BundleKey(inputs).digest

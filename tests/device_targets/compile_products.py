@@ -22,9 +22,9 @@ from service.device.mesh import DeviceMesh
 from service.kernels.attention import AttentionKernel, Scoring
 from service.kernels.cache_layout import CacheLayout
 from service.kernels.gpu import TritonAttention
-from service.kernels.linear import UNSPLIT, linear
 from service.kernels.paging import Paging
-from service.kernels.quantized import FP8, QuantizedWeight, choose_fp8_products
+from service.kernels.products.linear import PLAIN, linear
+from service.kernels.products.quantized import FP8, QuantizedWeight, choose_fp8_products
 from service.kernels.tpu_octets import OctetAttention
 from service.start.devices import use_target
 from tests.device_targets.hlo import ARRAY, INSTRUCTION, num_elements
@@ -41,7 +41,7 @@ def main(target: str) -> None:
     device = use_target(target).devices[0]
     fp8 = choose_fp8_products(DeviceMesh((device,)))
     report = {"fp8": fp8, "weight_elements": NUM_OUT * NUM_IN, "products": {}}
-    product = jax.jit(functools.partial(linear, num_splits=UNSPLIT, fp8=fp8))
+    product = jax.jit(functools.partial(linear, products=PLAIN, fp8=fp8))
     for name, dtype in DTYPES.items():
         for num_tokens in NUM_TOKENS:
             make = functools.partial(jax.ShapeDtypeStruct, sharding=SingleDeviceSharding(device))

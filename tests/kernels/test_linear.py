@@ -1,4 +1,4 @@
-"""Splitting weights for their products changes no logits."""
+"""How products are computed changes no logits."""
 
 import jax
 import jax.numpy as jnp
@@ -6,10 +6,11 @@ import numpy as np
 import pytest
 
 from service.device.mesh import DeviceMesh
+from service.device.native.library import native_products
 from service.kernels.cache_layout import CacheLayout
-from service.kernels.linear import CPU_NUM_SPLITS, UNSPLIT, choose_num_splits, linear
 from service.kernels.paging import Paging
-from service.kernels.quantized import FP8, Fp8Products, QuantizedWeight, choose_fp8_products
+from service.kernels.products.linear import PLAIN, SPLIT, Products, choose_products, linear
+from service.kernels.products.quantized import FP8, Fp8Products, QuantizedWeight, choose_fp8_products
 from service.models.decoder import Decoder
 from service.models.quantization import MAX_INT8_ROW
 from service.models.registry import read_config
@@ -34,16 +35,19 @@ def logits_of(model: Decoder, weights: dict[str, jax.Array], chunk: int) -> np.n
     return np.concatenate(rows)
 
 
+@pytest.mark.parametrize(
+    "products", [Products(((1, 8), (3, 2))), Products(native=native_products())], ids=["split", "native"]
+)
 @pytest.mark.parametrize("chunk", [1, 3, 6])
 @pytest.mark.parametrize("name", ["llama_biases", "qwen3"])
-def test_split_weights_give_the_same_logits(name: str, chunk: int):
+def test_other_products_give_the_same_logits(name: str, chunk: int, products: Products):
     case = next(case for case in CASES if case.name == name)
     config = read_config("test", case.hub_config)
     random = np.random.RandomState(1)
     specs = Decoder(config).weight_specs()
     weights = {spec.name: jnp.asarray(random.randn(*spec.shape) * 0.2, jnp.float32) for spec in specs}
     expected = logits_of(Decoder(config), weights, chunk=6)
-    got = logits_of(Decoder(config, num_splits=((1, 8), (3, 2))), weights, chunk)
+    got = logits_of(Decoder(config, products=products), weights, chunk)
     np.testing.assert_allclose(got, expected, atol=SAME_MODEL_ATOL, rtol=0)
 
 
@@ -52,15 +56,15 @@ def test_split_weights_give_the_same_logits(name: str, chunk: int):
 def test_a_split_product_equals_the_plain_one_in_every_shape(num_out: int, num_tokens: int):
     random = np.random.default_rng(0)
     x, weight = (random.standard_normal(shape, np.float32) for shape in ((num_tokens, 16), (num_out, 16)))
-    made = linear(jnp.asarray(x), jnp.asarray(weight), CPU_NUM_SPLITS)
+    made = linear(jnp.asarray(x), jnp.asarray(weight), SPLIT)
     np.testing.assert_allclose(made, x @ weight.T, atol=1e-4, rtol=0)
 
 
 def test_weights_are_split_on_one_cpu_in_float32_alone():
     mesh = DeviceMesh((jax.devices("cpu")[0],))
-    assert choose_num_splits(mesh, np.dtype(np.float32)) == CPU_NUM_SPLITS
-    assert choose_num_splits(mesh, np.dtype(jnp.bfloat16)) == UNSPLIT
-    assert choose_num_splits(DeviceMesh((jax.devices("cpu")[0],) * 2), np.dtype(np.float32)) == UNSPLIT
+    assert choose_products(mesh, np.dtype(np.float32)) == Products(SPLIT.num_splits, native_products())
+    assert choose_products(mesh, np.dtype(jnp.bfloat16)) == PLAIN
+    assert choose_products(DeviceMesh((jax.devices("cpu")[0],) * 2), np.dtype(np.float32)) == PLAIN
 
 
 def quantized(num_out: int, num_in: int, *, seed: int = 0) -> QuantizedWeight:
@@ -76,20 +80,22 @@ def in_float(x: np.ndarray, weight: QuantizedWeight) -> np.ndarray:
     return (np.rint(x / scale) * scale) @ (np.asarray(weight.values, np.float64) * np.asarray(weight.scale)[:, None]).T
 
 
-@pytest.mark.parametrize("num_splits", [CPU_NUM_SPLITS, UNSPLIT], ids=["split", "unsplit"])
+@pytest.mark.parametrize(
+    "products", [SPLIT, PLAIN, Products(native=native_products())], ids=["split", "plain", "native"]
+)
 @pytest.mark.parametrize("num_out", [24, 7], ids=["divides", "divides by nothing"])
 @pytest.mark.parametrize("num_tokens", [1, 2, 16, 17])
-def test_a_quantized_product_is_that_of_the_quantized_numbers(num_tokens: int, num_out: int, num_splits):
+def test_a_quantized_product_is_that_of_the_quantized_numbers(num_tokens: int, num_out: int, products):
     x = np.random.default_rng(1).standard_normal((num_tokens, 96), np.float32)
     weight = quantized(num_out, 96)
-    np.testing.assert_allclose(linear(jnp.asarray(x), weight, num_splits), in_float(x, weight), atol=1e-4, rtol=0)
+    np.testing.assert_allclose(linear(jnp.asarray(x), weight, products), in_float(x, weight), atol=1e-4, rtol=0)
 
 
 def test_a_quantized_product_sums_over_several_axes_and_keeps_the_others():
     x = np.random.default_rng(1).standard_normal((1, 1, 2, 3, 4), np.float32)
     weight = quantized(30, 24)
     shaped = QuantizedWeight(weight.values.reshape(5, 6, 2, 3, 4), weight.scale.reshape(5, 6))
-    made = linear(jnp.asarray(x), shaped, CPU_NUM_SPLITS, num_in_axes=3, dtype=jnp.bfloat16)
+    made = linear(jnp.asarray(x), shaped, SPLIT, num_in_axes=3, dtype=jnp.bfloat16)
     assert (made.shape, made.dtype) == ((1, 1, 5, 6), jnp.bfloat16)
     np.testing.assert_allclose(made.reshape(1, 30).astype(np.float32), in_float(x.reshape(1, 24), weight), rtol=0.01)
 
@@ -99,7 +105,7 @@ def test_tokens_of_zeros_are_zero_and_those_that_are_not_finite_stay_so_and_leav
     x[1] = 0
     x[2, 5], x[3, 5] = np.nan, np.inf
     weight = quantized(24, 96)
-    made = np.asarray(linear(jnp.asarray(x), weight, CPU_NUM_SPLITS))
+    made = np.asarray(linear(jnp.asarray(x), weight, SPLIT))
     np.testing.assert_allclose(made[:1], in_float(x[:1], weight), atol=1e-4, rtol=0)
     assert not made[1].any()
     assert not np.isfinite(made[2:]).any()
@@ -117,7 +123,7 @@ def in_fp8(num_out: int, num_in: int) -> QuantizedWeight:
 def test_a_product_with_a_weight_in_fp8_is_that_of_its_numbers(num_tokens: int, num_out: int, num_in: int, fp8):
     x = np.random.default_rng(1).standard_normal((1, num_tokens, num_in), np.float32)
     weight = in_fp8(num_out, num_in)
-    made = linear(jnp.asarray(x), weight, UNSPLIT, fp8=fp8)
+    made = linear(jnp.asarray(x), weight, PLAIN, fp8=fp8)
     wide = np.asarray(weight.values, np.float64) * np.asarray(weight.scale)[:, None]
     np.testing.assert_allclose(made, x @ wide.T, atol=2e-4, rtol=1e-5)
 
@@ -126,21 +132,21 @@ def test_a_native_fp8_product_quantizes_tokens_too():
     x = np.random.default_rng(1).standard_normal((3, 96), np.float32)
     x[1] = 0
     weight = in_fp8(24, 96)
-    made = linear(jnp.asarray(x), weight, UNSPLIT, fp8=Fp8Products.NATIVE)
+    made = linear(jnp.asarray(x), weight, PLAIN, fp8=Fp8Products.NATIVE)
     scale = np.abs(x).max(axis=1, keepdims=True) / np.float32(448)
     scale[1] = 1
     tokens = np.asarray(jnp.asarray(x / scale).astype(FP8), np.float64) * scale
     wide = np.asarray(weight.values, np.float64) * np.asarray(weight.scale)[:, None]
     np.testing.assert_allclose(made, tokens @ wide.T, atol=2e-4, rtol=1e-5)
     x[2, 5] = np.nan
-    made = np.asarray(linear(jnp.asarray(x), weight, UNSPLIT, fp8=Fp8Products.NATIVE))
+    made = np.asarray(linear(jnp.asarray(x), weight, PLAIN, fp8=Fp8Products.NATIVE))
     assert (np.isfinite(made[:2]).all(), np.isnan(made[2]).all()) == (True, True)
 
 
 def test_a_cpu_never_has_a_whole_weight_in_fp8_widened():
     x, weight = jnp.ones((1, 512)), in_fp8(8192, 512)
     compiled = jax.jit(linear, static_argnums=2, static_argnames="fp8").lower(
-        x, weight, UNSPLIT, fp8=Fp8Products.IN_PARTS
+        x, weight, PLAIN, fp8=Fp8Products.IN_PARTS
     )
     assert compiled.compile().memory_analysis().temp_size_in_bytes < 4 * weight.values.size / 2
 
@@ -164,5 +170,5 @@ def test_fp8_is_multiplied_as_the_device_can(platform: str, capability: str, cho
 def test_rows_as_long_as_are_served_do_not_overflow():
     weight = QuantizedWeight(jnp.full((2, MAX_INT8_ROW), -128, jnp.int8), jnp.ones(2, jnp.float32))
     for sign in (1.0, -1.0):
-        made = linear(jnp.full((2, MAX_INT8_ROW), sign), weight, UNSPLIT)
+        made = linear(jnp.full((2, MAX_INT8_ROW), sign), weight, PLAIN)
         np.testing.assert_allclose(made, np.full((2, 2), -128.0 * sign * MAX_INT8_ROW), rtol=1e-6)

@@ -12,8 +12,8 @@ from jax.lax import expand_dims
 
 from service.device.mesh import DeviceMesh
 from service.kernels.cpu import RowAttention
-from service.kernels.linear import CPU_NUM_SPLITS, UNSPLIT, NumSplits
-from service.kernels.quantized import FP8, Fp8Products, QuantizedWeight
+from service.kernels.products.linear import PLAIN, SPLIT, Products
+from service.kernels.products.quantized import FP8, Fp8Products, QuantizedWeight
 from service.models.decoder import Decoder
 from service.models.quantization import Quantization
 from service.models.registry import read_config
@@ -27,7 +27,7 @@ from tests.tolerances import SAME_QUANTIZED_MODEL_ATOL
 NUM_TOKENS = 12
 
 
-def in_float32(x, weight: QuantizedWeight, num_splits: NumSplits, *, num_in_axes: int = 1, dtype=None, fp8=None):
+def in_float32(x, weight: QuantizedWeight, products: Products, *, num_in_axes: int = 1, dtype=None, fp8=None):
     """Return a product of int8 numbers in float32, which holds sums of so few of them exactly."""
     axes = tuple(range(-num_in_axes, 0))
     largest = jnp.abs(x).max(axes, keepdims=True)
@@ -39,15 +39,15 @@ def in_float32(x, weight: QuantizedWeight, num_splits: NumSplits, *, num_in_axes
 
 
 @pytest.mark.parametrize(
-    ("name", "num_splits", "chunk"),
-    [("llama_biases", CPU_NUM_SPLITS, 1), pytest.param("qwen3", UNSPLIT, NUM_TOKENS, marks=pytest.mark.slow)],
+    ("name", "products", "chunk"),
+    [("llama_biases", SPLIT, 1), pytest.param("qwen3", PLAIN, NUM_TOKENS, marks=pytest.mark.slow)],
 )
 def test_the_int8_step_equals_float32_with_the_same_numbers(
-    name: str, num_splits: NumSplits, chunk: int, monkeypatch: pytest.MonkeyPatch
+    name: str, products: Products, chunk: int, monkeypatch: pytest.MonkeyPatch
 ):
     case = next(case for case in CASES if case.name == name)
     config, tokens = read_config("test", case.hub_config), case.token_ids[:NUM_TOKENS]
-    model = Decoder(config, FLOAT32, RowAttention(LAYOUT), num_splits, Quantization.INT8)
+    model = Decoder(config, FLOAT32, RowAttention(LAYOUT), products, Quantization.INT8)
     weights = assemble_weights(model.weight_specs(), case.tensors(), mesh=DeviceMesh((jax.devices()[0],)))
     made = logits_by_chunk(model, weights, tokens, chunk)
     monkeypatch.setattr("service.models.decoder.linear", in_float32)
@@ -62,7 +62,7 @@ def test_the_int8_step_equals_float32_with_the_same_numbers(
 def test_the_fp8_step_equals_float32_with_the_same_weights():
     case = next(case for case in CASES if case.name == "llama_biases")
     config, tokens = read_config("test", case.hub_config), case.token_ids[:NUM_TOKENS]
-    model = Decoder(config, FLOAT32, RowAttention(LAYOUT), CPU_NUM_SPLITS, Quantization.FP8, fp8=Fp8Products.IN_PARTS)
+    model = Decoder(config, FLOAT32, RowAttention(LAYOUT), SPLIT, Quantization.FP8, fp8=Fp8Products.IN_PARTS)
     weights = assemble_weights(model.weight_specs(), case.tensors(), mesh=DeviceMesh((jax.devices()[0],)))
     wide = dict(weights)
     for spec in model.weight_specs():
@@ -72,7 +72,7 @@ def test_the_fp8_step_equals_float32_with_the_same_weights():
             wide[spec.name] = weights[spec.name].astype(FLOAT32) * expand_dims(
                 scale, range(scale.ndim, len(spec.shape))
             )
-    expected = logits_by_chunk(Decoder(config, FLOAT32, RowAttention(LAYOUT), CPU_NUM_SPLITS), wide, tokens, 1)
+    expected = logits_by_chunk(Decoder(config, FLOAT32, RowAttention(LAYOUT), SPLIT), wide, tokens, 1)
     np.testing.assert_allclose(
         logits_by_chunk(model, weights, tokens, 1), expected, atol=SAME_QUANTIZED_MODEL_ATOL, rtol=0
     )

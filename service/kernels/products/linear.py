@@ -5,6 +5,7 @@ which takes about as long again. For a batch of `part @ x.T` it reads the parts 
 """
 
 import math
+from dataclasses import dataclass
 
 import jax
 import jax.numpy as jnp
@@ -12,12 +13,24 @@ import numpy as np
 from jaxtyping import Array, DTypeLike, Float, Float32, Num, UInt8
 
 from service.device.mesh import DeviceMesh
-from service.kernels.quantized import FP8, Fp8Products, QuantizedWeight, quantize_tokens
+from service.device.native.library import NativeProducts, native_products
+from service.kernels.products.native import native_float32, native_int8, serves_float32, serves_int8
+from service.kernels.products.quantized import FP8, Fp8Products, QuantizedWeight, quantize_tokens
 
 type NumSplits = tuple[tuple[int, int], ...]
 """The number of parts of a weight, as pairs (largest number of tokens, parts); not split above the last."""
 
 UNSPLIT: NumSplits = ()
+
+
+@dataclass(frozen=True)
+class Products:
+    """How a device computes products; as XLA does by itself unless told otherwise."""
+
+    num_splits: NumSplits = UNSPLIT  # of wide weights
+    native: NativeProducts = NativeProducts.NONE
+
+
 # All layers' products of 135M parameters take 6.1 ms split and 6.7 unsplit for one token, 13 and 21 for 8, 38 and 41
 # for 64; those of four much wider layers 14 and 19, 21 and 45, 74 and 97. With more tokens packing is negligible.
 CPU_NUM_SPLITS: NumSplits = ((8, 8), (64, 2))
@@ -26,16 +39,19 @@ CPU_NUM_SPLITS: NumSplits = ((8, 8), (64, 2))
 CPU_QUANTIZED_NUM_SPLITS: NumSplits = ((16, 4),)
 WIDENED_ELEMENTS = 256 * 1024  # of a weight that is widened in parts: in float32 they stay in the processor's cache
 
+PLAIN = Products()
+SPLIT = Products(CPU_NUM_SPLITS)
 
-def choose_num_splits(mesh: DeviceMesh, dtype: np.dtype) -> NumSplits:
-    """Return how weights of a dtype are split for their products; several devices have a part each already."""
-    return CPU_NUM_SPLITS if mesh.is_host and dtype == np.float32 else UNSPLIT
+
+def choose_products(mesh: DeviceMesh, dtype: np.dtype) -> Products:
+    """Return how products with activations of a dtype are computed; several devices have a part of a weight each."""
+    return Products(CPU_NUM_SPLITS, native_products()) if mesh.is_host and dtype == np.float32 else PLAIN
 
 
 def linear(
     x: Float[Array, "*token_in"],
     weight: Float[Array, "*out_in"] | QuantizedWeight,
-    num_splits: NumSplits,
+    products: Products,
     *,
     num_in_axes: int = 1,
     dtype: DTypeLike | None = None,
@@ -46,23 +62,40 @@ def linear(
     Args:
         x: tokens, in a number of axes of their own.
         weight: wide; or quantized: in int8, then each token is quantized for the product too, or in FP8.
-        num_splits: the parts that a wide weight is split into.
+        products: how the device computes them.
         num_in_axes: the axes to sum over.
         dtype: of the result; None for that of `x`.
         fp8: how products with FP8 are computed.
     """
+    num_tokens, num_in = math.prod(x.shape[:-num_in_axes]), math.prod(x.shape[-num_in_axes:])
     if not isinstance(weight, QuantizedWeight):
-        return _product(x, weight, num_splits, num_in_axes, dtype)
+        if x.dtype == weight.dtype == jnp.float32 and serves_float32(products.native, num_tokens, num_in):
+            native = native_float32(x.reshape(num_tokens, num_in), weight.reshape(-1, num_in))
+            return _as_asked(native, x, weight, num_in_axes, dtype)
+        return _product(x, weight, products.num_splits, num_in_axes, dtype)
     token_axes = x.ndim - num_in_axes
     scale = jax.lax.expand_dims(weight.scale, range(token_axes))
     if weight.values.dtype == FP8 and fp8 is not Fp8Products.NATIVE:
         widened = _product_in_parts if fp8 is Fp8Products.IN_PARTS else _widened_product
         return (widened(x, weight.values, num_in_axes) * scale).astype(dtype or x.dtype)
+    if x.dtype == jnp.float32 and weight.values.dtype == jnp.int8 and serves_int8(products.native, num_tokens):
+        native = native_int8(x.reshape(num_tokens, num_in), weight.values.reshape(-1, num_in), weight.scale.reshape(-1))
+        return _as_asked(native, x, weight.values, num_in_axes, dtype)
     values, token_scale = quantize_tokens(x, num_in_axes, weight.values.dtype)
-    splits = UNSPLIT if num_splits == UNSPLIT else CPU_QUANTIZED_NUM_SPLITS
+    splits = UNSPLIT if products.num_splits == UNSPLIT else CPU_QUANTIZED_NUM_SPLITS
     sums = _quantized_product(values, weight.values, splits, num_in_axes)
     token_scale = jax.lax.expand_dims(token_scale, range(token_axes, sums.ndim))
     return (sums.astype(jnp.float32) * (token_scale * scale)).astype(dtype or x.dtype)
+
+
+def _as_asked(
+    product: Float32[Array, "token out"],
+    x: Float[Array, "*token_in"],
+    weight: Num[Array, "*out_in"],
+    num_in_axes: int,
+    dtype: DTypeLike | None,
+) -> Float[Array, "*token_out"]:
+    return product.reshape(*x.shape[:-num_in_axes], *weight.shape[:-num_in_axes]).astype(dtype or x.dtype)
 
 
 def _quantized_product(
@@ -110,9 +143,15 @@ def _product(
     num_tokens, num_out = math.prod(token_shape), math.prod(out_shape)
     wanted = next((parts for most_tokens, parts in num_splits if num_tokens <= most_tokens), 1)
     num_parts = math.gcd(wanted, num_out)
-    if num_parts == 1:
+    if num_splits == UNSPLIT:  # several devices may share an axis of the weight, which therefore stays
         axes = tuple(range(-num_in_axes, 0))
         return jnp.tensordot(x, weight, (axes, axes), preferred_element_type=dtype)
+    if num_parts == 1:
+        # XLA:CPU would transpose a weight of more axes in every step.
+        flat = jnp.tensordot(
+            x.reshape(num_tokens, -1), weight.reshape(num_out, -1), (1, 1), preferred_element_type=dtype
+        )
+        return flat.reshape(*token_shape, *out_shape)
     split = weight.reshape(num_parts, num_out // num_parts, -1)
     columns = jnp.broadcast_to(x.reshape(num_tokens, -1).T[None], (num_parts, split.shape[2], num_tokens))
     sums = jnp.einsum("poi,pit->pot", split, columns, preferred_element_type=dtype)

@@ -13,7 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from service.kernels.linear import UNSPLIT, NumSplits, linear
+from service.kernels.products.linear import PLAIN, Products, linear
 from service.kernels.segments import segment_attention
 from service.models.encoders.activations import activate
 from service.models.encoders.config import EncoderConfig
@@ -32,7 +32,7 @@ class Encoder:
 
     config: EncoderConfig
     dtype: np.dtype = FLOAT32  # of weights and activations
-    num_splits: NumSplits = UNSPLIT  # of weights, for their products
+    products: Products = PLAIN
 
     @property
     def layer_groups(self) -> tuple[LayerGroup, ...]:
@@ -95,7 +95,7 @@ class Encoder:
 
     def _dot(self, x: Float[Array, "token in"], weight: jax.Array, num_in_axes: int) -> Float[Array, "token out"]:
         num_in = math.prod(weight.shape[-num_in_axes:])
-        return linear(x, weight.reshape(-1, num_in), self.num_splits)
+        return linear(x, weight.reshape(-1, num_in), self.products)
 
     def _norm(self, named: Weights, name: str, x: Float[Array, "token hidden"]) -> Float[Array, "token hidden"]:
         """Normalize mean and variance, in float32. Source: Ba et al. 2016, arXiv:1607.06450."""

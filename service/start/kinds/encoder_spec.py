@@ -84,16 +84,16 @@ class EncoderSpec(ModelSpec):
 
     @override
     def model(self) -> "Encoder | RotaryEncoder":
-        from service.kernels.linear import choose_num_splits
+        from service.kernels.products.linear import choose_products
 
-        num_splits = choose_num_splits(self.mesh, self.dtype)
+        products = choose_products(self.mesh, self.dtype)
         if isinstance(self.config, RotaryConfig):
             from service.models.encoders.rotary.encoder import RotaryEncoder
 
-            return RotaryEncoder(self.config, self.dtype, num_splits)
+            return RotaryEncoder(self.config, self.dtype, products)
         from service.models.encoders.encoder import Encoder
 
-        return Encoder(self.config, self.dtype, num_splits)
+        return Encoder(self.config, self.dtype, products)
 
     @override
     def programs(self, model: "Encoder | RotaryEncoder") -> Sequence[Program]:

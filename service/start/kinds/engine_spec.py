@@ -13,6 +13,7 @@ from service.checkpoint.discover import LocatedCheckpoint
 from service.compile.program import Executable, Program
 from service.device.memory import Device, usable_memory_bytes
 from service.device.mesh import DeviceMesh, choose_mesh
+from service.device.native.library import native_products
 from service.engine.shapes import EngineShapes
 from service.engine.sizing import ModelSize, engine_bytes, fit_engine
 from service.engine.steps.names import compile_order, first_names, program_names, sufficient_names
@@ -103,15 +104,15 @@ class EngineSpec(ModelSpec):
 
     @override
     def model(self) -> PagedDecoder:
-        from service.kernels.linear import choose_num_splits
-        from service.kernels.quantized import choose_fp8_products
+        from service.kernels.products.linear import choose_products
+        from service.kernels.products.quantized import choose_fp8_products
         from service.models.decoder import Decoder  # imports Haliax
 
         return Decoder(
             self.config,
             self.dtype,
             self.kernel.kernel(self.shapes.layout),
-            choose_num_splits(self.mesh, self.dtype),
+            choose_products(self.mesh, self.dtype),
             self.quantization,
             self.mesh,
             self.kv_dtype,
@@ -247,7 +248,9 @@ def _choose_kernel(config: DecoderConfig, formats: NumberFormats, mesh: DeviceMe
     """Choose how attention is done, and say so; a slow way is never taken in silence."""
     device = mesh.devices[0]
     choice = choose_kernel(device, _head_shape(config, formats, mesh))
-    facts = {"kernel": choice.name.value, "device": device.device_kind}
+    facts: dict[str, Any] = {"kernel": choice.name.value, "device": device.device_kind}
+    if mesh.is_host:
+        facts["native_products"] = native_products().value
     if choice.obstacle is not None:
         message = "the device's attention kernel cannot serve this model; the slow reference does"
         logger.warning(message, extra={**facts, "reason": choice.obstacle})

@@ -12,7 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int
 
-from service.kernels.linear import UNSPLIT, NumSplits, linear
+from service.kernels.products.linear import PLAIN, Products, linear
 from service.kernels.segments import segment_attention
 from service.models.encoders.activations import activate
 from service.models.encoders.packing import GroupInputs, PackedTexts, PackedTokens
@@ -31,7 +31,7 @@ class RotaryEncoder:
 
     config: RotaryConfig
     dtype: np.dtype = FLOAT32  # of weights and activations
-    num_splits: NumSplits = UNSPLIT  # of weights, for their products
+    products: Products = PLAIN
 
     @property
     def layer_groups(self) -> tuple[LayerGroup, ...]:
@@ -70,7 +70,7 @@ class RotaryEncoder:
         traits: RotaryLayer = config.layer_traits(layer)
         with jax.named_scope("qkv"):
             weight = named[f"{prefix}qkv"]
-            qkv = linear(hidden, weight.reshape(-1, config.hidden_size), self.num_splits)
+            qkv = linear(hidden, weight.reshape(-1, config.hidden_size), self.products)
             qkv = qkv.reshape(len(hidden), *weight.shape[:2])
             if config.has_qkv_bias:
                 qkv = qkv + named[f"{prefix}qkv_bias"][None]
@@ -84,12 +84,12 @@ class RotaryEncoder:
             scale, sight = config.attention_scale, traits.sight
             attended = segment_attention(query, key, value, segments, window, scale=scale, sight=sight)
         with jax.named_scope("output"):
-            return linear(attended.reshape(len(hidden), -1), named[f"{prefix}output"], self.num_splits)
+            return linear(attended.reshape(len(hidden), -1), named[f"{prefix}output"], self.products)
 
     def _mlp(self, named: Weights, prefix: str, hidden: Float[Array, "token hidden"]) -> Float[Array, "token hidden"]:
         with jax.named_scope("mlp"):
-            gate, up = jnp.split(linear(hidden, named[f"{prefix}gate_up"], self.num_splits), 2, axis=-1)
-            return linear(activate(gate, self.config.activation) * up, named[f"{prefix}down"], self.num_splits)
+            gate, up = jnp.split(linear(hidden, named[f"{prefix}gate_up"], self.products), 2, axis=-1)
+            return linear(activate(gate, self.config.activation) * up, named[f"{prefix}down"], self.products)
 
     def _norm(self, named: Weights, name: str, x: Float[Array, "*axes"]) -> Float[Array, "*axes"]:
         """Normalize in float32; where the family has no such norm, return the argument."""

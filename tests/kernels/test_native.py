@@ -1,0 +1,183 @@
+"""The products in C++ against those of numpy, in both kinds of instructions."""
+
+import json
+import os
+import platform
+import shutil
+import subprocess
+import sys
+from concurrent.futures import ThreadPoolExecutor
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from service.device.native.library import LIBRARY, NativeProducts, native_products
+from service.kernels.products.native import (
+    MAX_FLOAT32_ROW,
+    MAX_FLOAT32_TOKENS,
+    MAX_INT8_TOKENS,
+    native_float32,
+    native_int8,
+    serves_float32,
+    serves_int8,
+)
+
+pytestmark = [
+    pytest.mark.skipif(platform.machine() not in ("x86_64", "AMD64"), reason="the products are of x86-64"),
+    pytest.mark.skipif(not LIBRARY.exists() and shutil.which("g++") is None, reason="no C++ compiler"),
+]
+
+float32, int8 = jax.jit(native_float32), jax.jit(native_int8)
+
+
+@pytest.fixture(autouse=True)
+def library() -> NativeProducts:
+    found = native_products()
+    assert found is not NativeProducts.NONE, f"{LIBRARY} was not compiled, or this processor has no AVX2"
+    return found
+
+
+def numbers(num_tokens: int, num_in: int, num_out: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    random = np.random.default_rng(num_tokens * num_in * num_out)
+    x = random.standard_normal((num_tokens, num_in), np.float32)
+    scale = random.uniform(0.001, 0.01, num_out).astype(np.float32)
+    return x, random.integers(-128, 128, (num_out, num_in), np.int8), scale
+
+
+def quantized(x: np.ndarray, values: np.ndarray, scale: np.ndarray) -> np.ndarray:
+    """Return the product with tokens in 8 bits, in the order of operations of `linear`."""
+    largest = np.abs(x).max(axis=-1, keepdims=True)
+    token_scale = np.where(largest == 0, np.float32(1), largest / np.float32(127))
+    sums = np.rint(x / token_scale).astype(np.int32) @ values.T.astype(np.int32)
+    return sums.astype(np.float32) * (token_scale * scale)
+
+
+TOKENS = [1, 2, 3, 4, 5, 8, 9, 16, 17, 32, 33, 48, 50, 65]
+SHAPES = [(64, 8), (1, 1), (3, 5), (576, 33), (100, 4), (66, 9), (1030, 17), (4096, 12)]
+
+
+@pytest.mark.parametrize(("num_in", "num_out"), SHAPES)
+@pytest.mark.parametrize("num_tokens", TOKENS)
+def test_int8_is_exact_in_every_shape(num_tokens: int, num_in: int, num_out: int):
+    x, values, scale = numbers(num_tokens, num_in, num_out)
+    np.testing.assert_array_equal(int8(x, values, scale), quantized(x, values, scale))
+
+
+@pytest.mark.parametrize(("num_in", "num_out"), SHAPES)
+@pytest.mark.parametrize("num_tokens", TOKENS)
+def test_float32_is_within_rounding_in_every_shape(num_tokens: int, num_in: int, num_out: int):
+    x, values, _ = numbers(num_tokens, num_in, num_out)
+    weight = values.astype(np.float32) / 128
+    expected = x.astype(np.float64) @ weight.T.astype(np.float64)
+    np.testing.assert_allclose(float32(x, weight), expected, atol=2e-6 * num_in, rtol=0)
+
+
+def test_the_other_instructions_give_the_same():
+    """The tests above in a process that may use AVX2 only; where that is all there is, the same once more."""
+    variables = {**os.environ, "XLA_FLAGS": "--xla_cpu_max_isa=AVX2", "JAX_PLATFORMS": "cpu"}
+    code = """
+import json, sys, jax, numpy as np
+from service.device.native.library import native_products
+from service.kernels.products.native import native_float32, native_int8
+found = native_products().value
+random = np.random.default_rng(0)
+x = random.standard_normal((11, 203), np.float32)
+values = random.integers(-128, 128, (21, 203), np.int8)
+scale = random.uniform(0.001, 0.01, 21).astype(np.float32)
+made = jax.jit(native_int8)(x, values, scale), jax.jit(native_float32)(x, values.astype(np.float32))
+json.dump([found, *(np.asarray(each).tolist() for each in made)], sys.stdout)
+"""
+    done = subprocess.run([sys.executable, "-c", code], env=variables, capture_output=True, text=True, check=True)
+    found, in_int8, in_float32 = json.loads(done.stdout)
+    random = np.random.default_rng(0)
+    x = random.standard_normal((11, 203), np.float32)
+    values = random.integers(-128, 128, (21, 203), np.int8)
+    scale = random.uniform(0.001, 0.01, 21).astype(np.float32)
+    assert found == "avx2"
+    np.testing.assert_array_equal(np.float32(in_int8), quantized(x, values, scale))
+    np.testing.assert_allclose(in_float32, x @ values.T.astype(np.float32), rtol=0, atol=0.05)
+
+
+def test_extreme_values_do_not_overflow():
+    x = np.full((9, 4096), -1, np.float32)
+    values, scale = np.full((9, 4096), -128, np.int8), np.ones(9, np.float32)
+    np.testing.assert_array_equal(int8(x, values, scale), quantized(x, values, scale))
+
+
+@pytest.mark.parametrize("num_tokens", [4, 20])
+def test_tokens_that_are_zero_or_not_finite_leave_the_others_alone(num_tokens: int):
+    x, values, scale = numbers(num_tokens, 96, 24)
+    x[1] = 0
+    x[2, 5], x[3, 5] = np.nan, np.inf
+    made = np.asarray(int8(x, values, scale))
+    others = [i for i in range(num_tokens) if i not in (2, 3)]
+    np.testing.assert_array_equal(made[others], quantized(x[others], values, scale))
+    assert not made[1].any()
+    assert not np.isfinite(made[2:4]).any()
+
+
+@pytest.mark.parametrize("product", ["float32", "int8"])
+def test_a_token_has_the_same_result_in_every_batch(product: str):
+    x, values, scale = numbers(8, 576, 40)
+    weight = values.astype(np.float32)
+    whole = float32(x, weight) if product == "float32" else int8(x, values, scale)
+    for token in range(8):
+        one = x[token : token + 1]
+        alone = float32(one, weight) if product == "float32" else int8(one, values, scale)
+        np.testing.assert_array_equal(alone, whole[token : token + 1])
+
+
+def test_products_of_several_threads_at_once_are_right():
+    x, values, scale = numbers(8, 576, 3072)
+    expected = quantized(x, values, scale)
+
+    @jax.jit
+    def some(x, values, scale):
+        return [native_int8(x, values, scale) for _ in range(8)]
+
+    def run(_: int) -> bool:
+        return all(np.array_equal(made, expected) for made in some(x, values, scale))
+
+    with ThreadPoolExecutor(8) as pool:
+        assert all(pool.map(run, range(40)))
+
+
+def test_products_without_native_instructions_are_xlas():
+    assert not serves_float32(NativeProducts.NONE, 1, 8)
+    assert not serves_int8(NativeProducts.NONE, 1)
+
+
+@pytest.mark.parametrize("native", [NativeProducts.AVX2, NativeProducts.AVX512])
+def test_larger_products_are_xlas(native: NativeProducts):
+    assert serves_float32(native, MAX_FLOAT32_TOKENS, MAX_FLOAT32_ROW)
+    assert not serves_float32(native, MAX_FLOAT32_TOKENS + 1, MAX_FLOAT32_ROW)
+    assert not serves_float32(native, MAX_FLOAT32_TOKENS, MAX_FLOAT32_ROW + 1)
+    assert serves_int8(native, MAX_INT8_TOKENS[native])
+    assert not serves_int8(native, MAX_INT8_TOKENS[native] + 1)
+
+
+@pytest.mark.parametrize(
+    ("max_isa", "found"), [("SSE4_2", "none"), ("AVX", "none"), ("AVX2", "avx2"), ("AVX512", "avx2")]
+)
+def test_xlas_limit_of_instructions_holds_for_the_products(max_isa: str, found: str):
+    code = "from service.device.native.library import native_products; print(native_products())"
+    variables = {**os.environ, "XLA_FLAGS": f"--xla_cpu_max_isa={max_isa}"}
+    done = subprocess.run([sys.executable, "-c", code], env=variables, capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == found
+
+
+def test_linear_uses_them():
+    """A sum over several axes too; the HLO names the custom call."""
+    from service.kernels.products.linear import Products, linear
+    from service.kernels.products.quantized import QuantizedWeight
+
+    x, values, scale = numbers(2, 24, 30)
+    weight = QuantizedWeight(jnp.asarray(values.reshape(5, 6, 2, 3, 4)), jnp.asarray(scale.reshape(5, 6)))
+    lowered = jax.jit(lambda x: linear(x, weight, Products(native=native_products()), num_in_axes=3)).lower(
+        jnp.asarray(x.reshape(1, 2, 2, 3, 4))
+    )
+    assert "levserve_linear_int8" in lowered.as_text()
+    made = lowered.compile()(jnp.asarray(x.reshape(1, 2, 2, 3, 4)))
+    np.testing.assert_array_equal(np.asarray(made).reshape(2, 30), quantized(x, values, scale))
