@@ -41,10 +41,19 @@ void Help(void* data) {
   work->Release();
 }
 
+// Returns whether XLA did as it was asked.
+bool Succeeds(const CallFrame& call, Error* error) {
+  if (error == nullptr) return true;
+  DestroyErrorArguments arguments{sizeof arguments, nullptr, error};
+  call.api->destroy_error(&arguments);
+  return false;
+}
+
+// Returns the number of threads of XLA's pool, which may have none.
 int CountThreads(const CallFrame& call) {
   int64_t num_threads = 1;
   NumThreadsArguments arguments{sizeof arguments, nullptr, call.context, &num_threads};
-  return call.api->count_threads(&arguments) == nullptr ? static_cast<int>(num_threads) : 1;
+  return Succeeds(call, call.api->count_threads(&arguments)) ? static_cast<int>(num_threads) : 1;
 }
 
 }  // namespace
@@ -60,7 +69,7 @@ void ParallelBlocks(const CallFrame& call, int64_t num_blocks, void (*body)(cons
   }
   for (int helper = 0; helper < num_helpers; ++helper) {
     ScheduleArguments arguments{sizeof arguments, nullptr, call.context, Help, work};
-    if (call.api->schedule(&arguments) != nullptr) work->Release();
+    if (!Succeeds(call, call.api->schedule(&arguments))) work->Release();
   }
   work->TakeBlocks();
   work->Wait();

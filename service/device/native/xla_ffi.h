@@ -3,8 +3,8 @@
 
 #pragma once
 
-#include <stddef.h>
-#include <stdint.h>
+#include <cstddef>
+#include <cstdint>
 
 namespace levserve {
 
@@ -59,6 +59,12 @@ struct ErrorArguments {
   int code;
 };
 
+struct DestroyErrorArguments {
+  size_t size;
+  Extension* extensions;
+  Error* error;
+};
+
 struct ScheduleArguments {
   size_t size;
   Extension* extensions;
@@ -80,7 +86,9 @@ struct Api {
   Version version;
   const void* internal;
   Error* (*create_error)(ErrorArguments*);
-  void* unused[10];
+  void* get_error_details;
+  void (*destroy_error)(DestroyErrorArguments*);
+  void* unused[8];
   Error* (*schedule)(ScheduleArguments*);
   Error* (*count_threads)(NumThreadsArguments*);
 };
