@@ -62,7 +62,8 @@ RUN touch before \
 
 # Separate from the packages, so that a change of Levserve pushes and pulls only a few megabytes.
 FROM build AS project
-# For the products on a CPU, of which the image contains the compiled library only.
+# For the products on a CPU, of which the image contains the compiled library only. Not pinned, like Debian itself.
+# hadolint ignore=DL3008
 RUN apt-get update && apt-get install --yes --no-install-recommends g++ && rm -rf /var/lib/apt/lists/*
 COPY README.md ./
 COPY scripts/build_native.py scripts/
