@@ -4,25 +4,31 @@ import contextlib
 import re
 import time
 from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Depends
 from fastapi.responses import JSONResponse, Response
+from starlette.background import BackgroundTask
 
 from service.api.chat import StartedChat, start_chat
-from service.api.dependencies import Arrival, arrival
+from service.api.dependencies import Arrival, RequestContext, arrival
 from service.api.generation.chat_prompt import chat_of
 from service.api.generation.logprobs import chat_logprobs, is_long_to_write
 from service.api.generation.response_items import Event, ResponseOutput
 from service.api.generation.streams import TextDelta
+from service.api.http.errors import error_answer
 from service.api.http.receive import cancel_on_disconnect, json_body
 from service.api.http.sse import NamedEventStream
+from service.api.memory.memory import Keeping, KeyMemory
+from service.api.memory.store import UNFINISHED, new_id_prefix
 from service.api.schema.responses import ResponsesRequest
 from service.engine.request import FinishReason
-from service.errors import RequestError
+from service.errors import RequestError, ResponsesUnavailable
 
 router = APIRouter()
 
+SERVER_ERROR = 500  # and higher statuses: the request is not at fault
 # The names of a chat's fields in errors, and those of the response's fields that they come from.
 _FIELDS = (
     (r"^messages.*$", "input"),
@@ -39,45 +45,84 @@ _FIELDS = (
 async def create_response(
     arrived: Annotated[Arrival, Depends(arrival)],
     body: Annotated[ResponsesRequest, Depends(json_body(ResponsesRequest))],
+    memory: KeyMemory,
 ) -> Response:
-    """Answer with a response, which is not stored.
+    """Answer with a response, which is kept unless `store` is false, and which `previous_response_id` continues.
 
-    Deviations: text and functions only; nothing is stored, as with `store: false`; `strict` is false by default, and
-    calls satisfy their schemas all the same; a stream's first events come with the first token.
+    Deviations: text and functions only; `strict` is false by default, and calls satisfy their schemas all the same; a
+    stream's first events come with the first token; a response in the background is not streamed. Where nothing can be
+    kept, the answer is given all the same, and its `store` is false.
 
     Source: https://platform.openai.com/docs/api-reference/responses/create
     """
     created_at = int(time.time())
     context = await arrived.generating(body.model)
     with _errors_in_terms_of_responses():
+        body = await memory.continued(context, body)
         chat_body = await context.convert(body, chat_of)
-        chat = await start_chat(context, chat_body, prefix="resp_")
+        chat = await start_chat(context, chat_body, prefix=new_id_prefix())
+    answer = _Answer(chat, body, created_at, memory.keeping(context, body, chat.streams.id))
+    if body.background:
+        return await _begin_in_background(context, chat, answer)
     if body.stream:
-        events = _events(chat, body, created_at)
-        return NamedEventStream(events, sequences=chat.streams, deadline=context.deadline)
-    with chat.streams, _errors_in_terms_of_responses():
+        return NamedEventStream(_events(chat, answer), sequences=chat.streams, deadline=context.deadline)
+    with chat.streams, answer.kept(), _errors_in_terms_of_responses():
         [deltas] = await cancel_on_disconnect(context.receive, chat.streams.collect())
 
-    def write() -> JSONResponse:
-        answer = _Answer(chat, body, created_at)
-        for delta in deltas:
+        def end() -> dict[str, Any]:
+            for delta in deltas:
+                answer.push(delta)
+            return answer.end()
+
+        is_long = is_long_to_write(chat.streams, chat_body)
+        response = await context.run_in_thread(end) if is_long else end()
+        await answer.keeping.write(response)
+    return await context.run_in_thread(lambda: JSONResponse(response)) if is_long else JSONResponse(response)
+
+
+async def _begin_in_background(context: RequestContext, chat: StartedChat, answer: "_Answer") -> Response:
+    """Answer that a response has begun; it goes on once that is sent, as part of the request."""
+    queued = answer.response("queued")
+    try:
+        await answer.keeping.write(queued)
+        if not answer.keeping.is_kept:
+            raise ResponsesUnavailable
+    except BaseException:
+        chat.streams.abort()
+        raise
+    return JSONResponse(queued, background=BackgroundTask(_make_in_background, context, chat, answer))
+
+
+async def _make_in_background(context: RequestContext, chat: StartedChat, answer: "_Answer") -> None:
+    async def make() -> None:
+        async for _, delta in chat.streams.deltas():
+            is_first = answer.status == "queued"
             answer.push(delta)
-        return JSONResponse(answer.end())
+            if is_first:
+                await answer.keeping.write(answer.response(answer.status))
 
-    return await context.run_in_thread(write) if is_long_to_write(chat.streams, chat_body) else write()
+    with chat.streams, answer.kept():
+        try:
+            is_done = await answer.keeping.until_cancelled(context.deadline.within(make()))
+            response = answer.end() if is_done else answer.response("cancelled")
+        except Exception as error:
+            failure = error_answer(error, chat.streams.id)
+            context.log_fields["error_code"] = failure.body["error"]["code"]
+            code = "server_error" if failure.status >= SERVER_ERROR else "invalid_prompt"
+            response = answer.response("failed") | {
+                "error": {"code": code, "message": failure.body["error"]["message"]}
+            }
+        await answer.keeping.write_last(response)
 
 
-async def _events(chat: StartedChat, body: ResponsesRequest, created_at: int) -> AsyncIterator[Sequence[Event]]:
+async def _events(chat: StartedChat, answer: "_Answer") -> AsyncIterator[Sequence[Event]]:
     """Yield the events of a stream, numbered."""
-    with _errors_in_terms_of_responses():
-        async for events in _numbered_events(chat, body, created_at):
+    with answer.kept(), _errors_in_terms_of_responses():
+        async for events in _numbered_events(chat, answer):
             yield events
 
 
-async def _numbered_events(
-    chat: StartedChat, body: ResponsesRequest, created_at: int
-) -> AsyncIterator[Sequence[Event]]:
-    answer = _Answer(chat, body, created_at)
+async def _numbered_events(chat: StartedChat, answer: "_Answer") -> AsyncIterator[Sequence[Event]]:
     number = 0
 
     def numbered(events: Iterable[Event]) -> list[Event]:
@@ -94,7 +139,9 @@ async def _numbered_events(
         events += answer.push(delta)
         if delta.finish_reason is not None:
             response = answer.end()
-            events += [*answer.last_events, {"type": f"response.{response['status']}", "response": response}]
+            yield numbered([*events, *answer.last_events])
+            await answer.keeping.write(response)
+            events = [{"type": f"response.{response['status']}", "response": response}]
         if events:
             yield numbered(events)
 
@@ -102,8 +149,10 @@ async def _numbered_events(
 class _Answer:
     """The response as it comes to be."""
 
-    def __init__(self, chat: StartedChat, body: ResponsesRequest, created_at: int) -> None:
+    def __init__(self, chat: StartedChat, body: ResponsesRequest, created_at: int, keeping: Keeping) -> None:
         self.last_events: list[Event] = []  # of the items that `end` has closed
+        self.keeping = keeping
+        self.status = "queued" if body.background else "in_progress"
         self._chat = chat
         self._body = body
         self._created_at = created_at
@@ -117,6 +166,7 @@ class _Answer:
         if self._body.has_logprobs and delta.token_ids:
             self._logprobs += chat_logprobs(self._chat.tokenizer, [delta], as_ids=False)["content"]
         self._reason = delta.finish_reason or self._reason
+        self.status = "in_progress"
         events: list[Event] = []
         for part in self._parts.push(delta):
             events += self._output.push(part, self._logprobs if "content" in part else [])
@@ -128,9 +178,13 @@ class _Answer:
         self.last_events = list(self._output.close(self._reason))
         return self.response("incomplete" if self._reason is FinishReason.LENGTH else "completed")
 
+    def kept(self) -> AbstractContextManager[None]:
+        """Let other requests find the response by its id until it is complete."""
+        return self.keeping.found_as(lambda: self.response(self.status))
+
     def response(self, status: str) -> dict[str, Any]:
         """Return the response with what it has so far."""
-        body, is_over = self._body, status != "in_progress"
+        body, is_over = self._body, status not in UNFINISHED
         sampling = self._chat.streams.sampling
         effort = None if body.reasoning is None else body.reasoning.effort
         text_format = None if body.text is None else body.text.format
@@ -152,18 +206,18 @@ class _Answer:
             "created_at": self._created_at,
             "completed_at": int(time.time()) if status == "completed" else None,
             "status": status,
-            "background": False,
+            "background": body.background,
             "error": None,
             "incomplete_details": {"reason": "max_output_tokens"} if status == "incomplete" else None,
             "max_tool_calls": None,
             "metadata": body.metadata or {},
             "model": body.model,
             "output": list(self._output.items) if is_over else [],
-            "previous_response_id": None,
+            "previous_response_id": body.previous_response_id,
             "reasoning": {"effort": effort, "summary": None},
             "safety_identifier": body.safety_identifier,
             "service_tier": "default",
-            "store": False,
+            "store": self.keeping.is_kept,
             "temperature": sampling.temperature,
             "text": {"format": _stated(text_format) if text_format else {"type": "text"}, "verbosity": "medium"},
             "tool_choice": choice,

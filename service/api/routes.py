@@ -96,6 +96,7 @@ class Routes:
 
 
 def _others(has_batches: bool) -> list[APIRouter]:
-    from service.api import batches, embeddings, files, pooling, rerank
+    from service.api import batches, embeddings, files, pooling, rerank, stored_responses
 
-    return [resource.router for resource in (embeddings, rerank, pooling, *((files, batches) if has_batches else ()))]
+    of_batches = (files, batches) if has_batches else ()
+    return [resource.router for resource in (stored_responses, embeddings, rerank, pooling, *of_batches)]

@@ -42,21 +42,30 @@ def json_body[T: WireObject](kind: type[T]) -> Callable[[Request], Awaitable[T]]
             content = await request.body()
         except ClientDisconnect:
             raise ClientDisconnected from None
-        is_long = len(content) > SHORT_BODY_BYTES
-        if (place := request.scope.get(PLACE)) is not None:
-            place.is_long = is_long  # a chunked body does not state its length
-        if is_long:
-            body = LongBody(kind, content)
-            request.scope.setdefault(LONG_BODY, []).append(body)
-            long_bodies: LongBodies = request.app.state.context.long_bodies
-            parsed: T = await cancel_on_disconnect(request.receive, long_bodies.read(body))
-        else:
-            parsed = parse(kind, content)
+        parsed = await parsed_body(request, kind, content)
         if parsed.ignored:
             request.state.ignored.add(parsed.ignored)
         return parsed
 
     return read_body
+
+
+async def parsed_body[T: WireObject](request: Request, kind: type[T], content: bytes) -> T:
+    """Return the checked object of a body that was read, or made from one; a long one comes without its bulk.
+
+    Raises:
+        RequestError: as `parse` does.
+        BodyTooLaborious: it takes too much time or memory.
+    """
+    is_long = len(content) > SHORT_BODY_BYTES
+    if (place := request.scope.get(PLACE)) is not None:
+        place.is_long = is_long  # a chunked body does not state its length
+    if not is_long:
+        return parse(kind, content)
+    body = LongBody(kind, content)
+    request.scope.setdefault(LONG_BODY, [])[:] = [body]
+    long_bodies: LongBodies = request.app.state.context.long_bodies
+    return await cancel_on_disconnect(request.receive, long_bodies.read(body))
 
 
 @dataclass(frozen=True)

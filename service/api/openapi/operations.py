@@ -7,6 +7,7 @@ from service.api.openapi.answer_object import AnswerObject
 from service.api.schema.batches import BatchQuery, BatchRequest, FileFields, FileQuery
 from service.api.schema.chat import ChatCompletionRequest
 from service.api.schema.completions import CompletionRequest
+from service.api.schema.continued import ItemsQuery, ResponseQuery
 from service.api.schema.embeddings import EmbeddingsRequest
 from service.api.schema.pooling import EmbeddingRequest, PoolingRequest
 from service.api.schema.rerank import RerankRequest, ScoreRequest
@@ -60,6 +61,10 @@ OPERATIONS: dict[str, Operation] = {
         event=response_answers.ResponseEvent,
         errors=OF_GENERATION,
     ),
+    "retrieve_response": Operation("generation", response_answers.ResponseObject, query=ResponseQuery, errors=OF_STORE),
+    "delete_response": Operation("generation", response_answers.DeletedResponse, errors=(404, 503)),
+    "list_input_items": Operation("generation", response_answers.InputItemList, query=ItemsQuery, errors=OF_STORE),
+    "cancel_response": Operation("generation", response_answers.ResponseObject, errors=OF_STORE),
     "create_file": Operation("batches", batch_answers.FileObject, form=FileFields, errors=(400, 408, 413, 415, 503)),
     "list_files": Operation("batches", batch_answers.FileList, query=FileQuery, errors=(400, 503)),
     "retrieve_file": Operation("batches", batch_answers.FileObject, errors=(404, 503)),

@@ -15,11 +15,11 @@ from service.api.schema.structured import NAME_PATTERN
 from service.api.schema.tools import MAX_TOOLS, ToolWord, as_tool_choice
 from service.api.schema.wire import NeutralValues, WireObject
 from service.engine.limits import MAX_LOGPROBS
-from service.errors import InvalidParameter, MissingParameter
+from service.errors import InvalidParameter, MissingParameter, UnsupportedParameter
 
 INCLUDED_LOGPROBS = "message.output_text.logprobs"
 
-_REFUSED: NeutralValues = {"background": (False,), "conversation": (), "previous_response_id": (), "prompt": ()}
+_REFUSED: NeutralValues = {"conversation": (), "prompt": ()}
 _HINTS: NeutralValues = {
     **HINTS,
     "access_programs": (),
@@ -31,7 +31,6 @@ _HINTS: NeutralValues = {
     "prompt_cache_options": (),
     "prompt_cache_retention": ("in_memory", "in-memory"),
     "service_tier": ("auto", "default"),
-    "store": (False,),
     "truncation": ("disabled",),
 }
 
@@ -134,8 +133,7 @@ class ResponsesRequest(WireObject):
     refused: ClassVar[NeutralValues] = _REFUSED
     bulk: ClassVar[Mapping[str, Any]] = {"input": ()}
     remedies: ClassVar[Mapping[str, str]] = {
-        "conversation": "send the earlier items as 'input'.",
-        "previous_response_id": "answers are not stored. Send the earlier items as 'input'.",
+        "conversation": "send 'previous_response_id', or the earlier items as 'input'.",
     }
     nested: ClassVar[dict[str, type[WireObject]]] = {
         "input": InputItem,
@@ -165,6 +163,9 @@ class ResponsesRequest(WireObject):
     parallel_tool_calls: bool = True
     stream: bool = False
     stream_options: ResponseStreamOptions | None = None
+    background: bool = False
+    previous_response_id: str | None = Field(default=None, max_length=MAX_NAME_CHARS)
+    store: bool | None = None  # None is true where responses can be kept
     metadata: Metadata | None = None
     prompt_cache_key: str | None = Field(default=None, max_length=MAX_NAME_CHARS)
     safety_identifier: str | None = Field(default=None, max_length=MAX_NAME_CHARS)
@@ -180,7 +181,8 @@ class ResponsesRequest(WireObject):
         """Refuse items that are incomplete, a format without what it needs, and `top_logprobs` without effect."""
         for index, item in enumerate(self.input):
             item.check(f"input[{index}]")
-        check_results(self.input)
+        self.check_results()
+        self._check_background()
         if self.tool_choice is not None:
             self.tool_choice.check()
         if self.text is not None and self.text.format is not None:
@@ -188,6 +190,23 @@ class ResponsesRequest(WireObject):
         if self.top_logprobs and not self.has_logprobs:
             message = f"'top_logprobs' needs '{INCLUDED_LOGPROBS}' in 'include'."
             raise InvalidParameter(message, param="top_logprobs")
+
+    def check_results(self) -> None:
+        """Check that each result answers a call, as far as the calls are here and not in an earlier response.
+
+        Raises:
+            InvalidParameter: no earlier item is the call of a result.
+        """
+        if self.previous_response_id is None:
+            check_results(self.input)
+
+    def _check_background(self) -> None:
+        if self.background and self.stream:
+            message = "a response in the background is not streamed. Ask for it with GET /v1/responses/{response_id}."
+            raise UnsupportedParameter("stream", message)
+        if self.background and self.store is False:
+            message = "'background' needs 'store', since the response is kept until it is asked for."
+            raise InvalidParameter(message, param="background")
 
     def as_chat(self) -> dict[str, Any]:
         """Return the body of the chat that has the same answer."""
