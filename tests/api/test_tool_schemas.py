@@ -7,7 +7,7 @@ import jsonschema
 import pytest
 
 from service.text.chat_template import ChatTemplate
-from tests.api.scripted_engine import TOKENIZER, tokens
+from tests.api.scripted_engine import MODEL, TOKENIZER, tokens
 from tests.api.test_structured import text_of
 from tests.api.test_tools import allowed, call_of, choice_of, service_of
 
@@ -156,8 +156,10 @@ UNREADABLE = {
     "too large": {"type": "object", "description": "x" * 200_000},
     "unsatisfiable": {"type": "object", "properties": {"a": False}, "required": ["a"]},
     "too complex": {
-        "type": "object",
-        "properties": {f"p{i}": {"type": "string", "pattern": "(a|b){500}[^c]{900}"} for i in range(900)},
+        "allOf": [
+            {"anyOf": [{"properties": {f"p{i}": {"const": j}}, "required": [f"p{i}"]} for j in range(12)]}
+            for i in range(12)
+        ]
     },
 }
 
@@ -214,7 +216,8 @@ async def test_streams_and_responses_name_it_too_and_each_in_its_own_words():
     service, response = await answer_with([tool_with(LOOKAHEAD)], stream=True)
     assert response.headers[HEADER] == f"{PARAMETERS}.properties.v.pattern"
     function = tool_with(LOOKAHEAD)["function"]
-    response = await service.post("/v1/responses", {"input": "hi", "tools": [{"type": "function", **function}]})
+    body = {"model": MODEL, "input": "hi", "tools": [{"type": "function", **function}]}
+    response = await service.post("/v1/responses", body)
     assert response.status_code == 200, response.text
     assert response.headers[HEADER] == "tools[].parameters.properties.v.pattern"
 
