@@ -118,10 +118,7 @@ ALTERNATIVES = {"$defs": {"a": {"type": "object", "properties": {"k": {"const": 
     ],
 )
 def test_alternatives_are_exclusive_where_that_is_plain(alternatives, expected):
-    def target(reference):
-        return ALTERNATIVES["$defs"].get(reference.removeprefix("#/$defs/"))
-
-    assert are_exclusive(alternatives, target) is expected
+    assert are_exclusive(alternatives, ALTERNATIVES) is expected
     relaxed = []
     reduced({"oneOf": alternatives, **ALTERNATIVES}, "field", relaxed)
     assert ("field.oneOf" not in relaxed) is expected
