@@ -82,7 +82,8 @@ class StandIn:
         if unknown and self.is_strict:
             return Answer(400, error("Unknown parameter.", param=unknown[0], code="unknown_parameter"))
         if document["model"] != self.model:
-            return Answer(404, error("No such model.", param="model", code="model_not_found"))
+            ignored = ", ".join(unknown) if self.names_ignored else ""
+            return Answer(404, error("No such model.", param="model", code="model_not_found"), ignored=ignored)
         if document.get("stream"):
             has_usage = document.get("stream_options", {}).get("include_usage", False)
             events = stream_events(is_chat=is_chat)[: None if has_usage else -1]
