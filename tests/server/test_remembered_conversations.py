@@ -1,4 +1,4 @@
-"""A conversation outlives its instance: processes on one bucket remember what any of them, killed since, has answered."""
+"""A conversation outlives its instance: what one process on a bucket has answered, the others remember."""
 
 import random
 import threading
