@@ -230,12 +230,6 @@ class AnyContext(Arrival):
             return await self.run_in_thread(lambda: make(body, model))
         return await self.deadline.within(self.api.long_bodies.prompt(self.long_bodies[0], make, model))
 
-    async def make[B, T](self, body: B, make: Callable[[B], T]) -> T:
-        """Return what a function of a module makes of the body; of a long one as `make_prompt`."""
-        if not self.has_long_body:
-            return await self.run_in_thread(lambda: make(body))
-        return await self.deadline.within(self.api.long_bodies.make(self.long_bodies[0], make))
-
     async def convert[B, T: WireObject](self, body: B, convert: Callable[[B], T]) -> T:
         """Return the object that a function makes of the body; of a long one without its bulk, as `make_prompt`."""
         if not self.has_long_body:

@@ -3,16 +3,15 @@
 Source: https://platform.openai.com/docs/api-reference/responses
 """
 
-from typing import Any
-
 from fastapi import APIRouter, Request
 from fastapi.responses import JSONResponse, Response
 
 from service.api.batch.batches import listing
 from service.api.batch.files import ids_after
 from service.api.http.query import query_of
+from service.api.memory.continued import stated_item
 from service.api.memory.memory import KeyMemory
-from service.api.schema.continued import ItemsQuery, ResponseQuery
+from service.api.schema.stored_responses import ItemsQuery, ResponseQuery
 
 router = APIRouter()
 
@@ -52,7 +51,7 @@ async def list_input_items(request: Request, memory: KeyMemory) -> Response:
         items.reverse()
     num_left = len(ids_after([item["id"] for item in items], query.after))
     page = items[len(items) - num_left :][: query.limit]
-    return JSONResponse(listing([_stated(item) for item in page], has_more=num_left > query.limit))
+    return JSONResponse(listing([stated_item(item) for item in page], has_more=num_left > query.limit))
 
 
 @router.post("/v1/responses/{response_id}/cancel")
@@ -62,16 +61,3 @@ async def cancel_response(request: Request, memory: KeyMemory) -> Response:
     Source: https://platform.openai.com/docs/api-reference/responses/cancel
     """
     return JSONResponse(await memory.cancel(request.path_params["response_id"]))
-
-
-def _stated(item: dict[str, Any]) -> dict[str, Any]:
-    """Return an item as OpenAI has it, with the fields that the prompt is not made of."""
-    stated = {"status": "completed", **item}
-    if item["type"] == "reasoning":
-        stated = {"summary": [], **stated}
-    if item["type"] == "message":
-        stated["content"] = [
-            {**part, "annotations": [], "logprobs": []} if part["type"] == "output_text" else part
-            for part in item["content"]
-        ]
-    return stated

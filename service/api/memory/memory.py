@@ -16,9 +16,10 @@ from service.api.dependencies import RequestContext
 from service.api.http.auth import CACHE_SALT
 from service.api.http.background import BACKGROUND
 from service.api.http.receive import cancel_on_disconnect, parsed_body
+from service.api.memory.continued import ContinuedRequest, joined, packed_items
 from service.api.memory.store import GRACE_S, UNFINISHED, Kept, LiveResponse, ResponseStore
-from service.api.schema.continued import ContinuedRequest, joined, packed_items
 from service.api.schema.responses import ResponsesRequest
+from service.api.work.long_body import LongBody
 from service.errors import (
     ClientDisconnected,
     InvalidParameter,
@@ -64,6 +65,7 @@ class Memory:
                 raise UnsupportedParameter("background", "this server keeps no responses. Leave it out.")
             if body.store:
                 context.ignore(["store"])
+        self._body = LongBody(ResponsesRequest, await self._request.body())
         if previous_id is None or self._store is None:
             return body
         if (kept := await self._store.read(self._owner, previous_id)) is None:
@@ -71,13 +73,14 @@ class Memory:
         if kept.response["status"] in UNFINISHED:
             message = f"The response '{previous_id}' has not ended yet. Wait until it has, or cancel it."
             raise InvalidParameter(message, param="previous_response_id")
-        content, max_bytes = joined(kept.conversation, await self._request.body()), self._store.max_conversation_bytes
+        content, max_bytes = joined(kept.conversation, self._body.content), self._store.max_conversation_bytes
         if len(content) > max_bytes:
             message = (
                 f"The conversation has {len(content)} bytes with this request, and may have {max_bytes}. "
                 "Begin another one with a summary."
             )
             raise InvalidParameter(message, param="previous_response_id")
+        self._body = LongBody(ContinuedRequest, content)
         return await parsed_body(self._request, ContinuedRequest, content)
 
     def keeping(self, context: RequestContext, body: ResponsesRequest, response_id: str) -> "Keeping":
@@ -85,7 +88,7 @@ class Memory:
         if self._store is None or body.store is False:
             return Keeping(context, None)
         live = LiveResponse(self._owner, response_id)
-        return Keeping(context, _Place(self._store, live, asyncio.create_task(_packed(context, body))))
+        return Keeping(context, _Place(self._store, live, asyncio.create_task(_packed(context, self._body))))
 
     async def response(self, response_id: str) -> dict[str, Any]:
         """Return a response of this key, as far as it has come; raises UnknownObject, ResponsesUnavailable."""
@@ -238,10 +241,12 @@ class Keeping:
         return True
 
 
-async def _packed(context: RequestContext, body: ResponsesRequest) -> bytes | None:
+async def _packed(context: RequestContext, body: LongBody) -> bytes | None:
     """Return the items of a request as they are kept; None if that fails, so that the answer is given all the same."""
     try:
-        return await context.make(body, packed_items)
+        if context.has_long_body:
+            return await context.deadline.within(context.api.long_bodies.make(body, packed_items))
+        return await context.run_in_thread(lambda: packed_items(body))
     except RequestError as error:
         logger.error("a response is not kept", exc_info=error)
         return None

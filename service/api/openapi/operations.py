@@ -7,11 +7,11 @@ from service.api.openapi.answer_object import AnswerObject
 from service.api.schema.batches import BatchQuery, BatchRequest, FileFields, FileQuery
 from service.api.schema.chat import ChatCompletionRequest
 from service.api.schema.completions import CompletionRequest
-from service.api.schema.continued import ItemsQuery, ResponseQuery
 from service.api.schema.embeddings import EmbeddingsRequest
 from service.api.schema.pooling import EmbeddingRequest, PoolingRequest
 from service.api.schema.rerank import RerankRequest, ScoreRequest
 from service.api.schema.responses import ResponsesRequest
+from service.api.schema.stored_responses import ItemsQuery, ResponseQuery
 from service.api.schema.tokenize import DetokenizeRequest, TokenizeRequest
 from service.api.schema.wire import WireObject
 
