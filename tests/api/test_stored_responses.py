@@ -360,7 +360,7 @@ async def test_a_response_larger_than_all_may_be_is_not_kept(tmp_path):
 
 async def swept(service):
     """Wait for the deletion of old responses, if it goes on."""
-    if (sweeping := service.responses._sweeping) is not None:
+    if (sweeping := service.responses.sweeping) is not None:
         await sweeping
 
 

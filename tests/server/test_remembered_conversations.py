@@ -1,6 +1,7 @@
 """A conversation outlives its instance: what one process on a bucket has answered, the others remember."""
 
 import random
+import signal
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -175,3 +176,19 @@ def test_no_answered_turn_is_forgotten_whatever_is_killed(fleet):
     fleet.start(3)
     remember(fleet, num_conversations=300, kills_s=(2.0, 5.0))
     assert fleet.num_kills > 3
+
+
+@pytest.mark.slow
+def test_a_response_in_the_background_has_ended_when_its_instance_has(fleet):
+    fleet.settings |= {"drain_seconds": 0}
+    fleet.start(1)
+    [first] = fleet.instances
+    asked = {"model": MODEL, "input": "Who are you?", "background": True}
+    ids = [first.client().responses.create(**asked).id for _ in range(8)]
+    assert first.stop(signal.SIGTERM) == 0
+    fleet.start(1)
+    [second] = fleet.instances
+    ended = [second.client().responses.retrieve(response_id) for response_id in ids]
+    assert {response.status for response in ended} <= {"completed", "failed"}
+    assert ended[-1].status == "failed", "one slot does not answer eight at once"
+    assert ended[-1].error is not None

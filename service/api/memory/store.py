@@ -101,7 +101,7 @@ class ResponseStore:
         self._threads = ThreadPoolExecutor(MAX_THREADS, thread_name_prefix="responses")
         self._room_bytes = 0  # that this process may write until the next sweep
         self._next_sweep_s = 0.0
-        self._sweeping: asyncio.Task[None] | None = None
+        self.sweeping: asyncio.Task[None] | None = None  # the deletion of old responses, the latest one
 
     async def _run_unchecked[T](self, work: Callable[[], T]) -> T:
         """Return the result of work in one of the store's threads; raises what it raises, and TimeoutError."""
@@ -165,8 +165,8 @@ class ResponseStore:
 
     def _sweep_if_due(self) -> None:
         is_due = self._room_bytes < 0 or time.monotonic() > self._next_sweep_s
-        if is_due and (self._sweeping is None or self._sweeping.done()):
-            self._sweeping = asyncio.get_running_loop().create_task(self._sweep())
+        if is_due and (self.sweeping is None or self.sweeping.done()):
+            self.sweeping = asyncio.get_running_loop().create_task(self._sweep())
 
     async def _sweep(self) -> None:
         """Delete what is over and what is too much, while requests go on."""
