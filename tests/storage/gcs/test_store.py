@@ -107,9 +107,10 @@ def test_an_address_that_cannot_be_written_is_refused_by_its_setting(tmp_path):
         open_store("hf://org/name", "BATCH_URI", emulator_host=None)
 
 
-def test_a_new_object_takes_one_request_and_an_old_one_is_replaced(gcs_bucket):
+def test_a_new_object_is_written_without_a_listing_and_an_old_one_is_replaced(gcs_bucket):
     store = BucketStore(GcsLocation(gcs_bucket.name, "place"), emulator_host=gcs_bucket.endpoint)
     store.write("new", b"one")
-    assert len(gcs_bucket.requests()) == 1
+    assert len(gcs_bucket.requests("upload")) == 1
+    assert gcs_bucket.requests("prefix=") == []
     store.write("new", b"two")
     assert store.read("new") == b"two"
