@@ -84,7 +84,8 @@ def asked_of(instance, *, stream, **fields):
         if not stream:
             response = client.responses.create(**fields)
         else:
-            *_, last = client.responses.create(**fields, stream=True)
+            with client.responses.create(**fields, stream=True) as events:
+                *_, last = events
             response = last.response
         assert response.to_dict()["store"] is True
         return response.id, response.output_text
