@@ -187,6 +187,7 @@ class ChatCompletionRequest(GenerationRequest, TemplateFields):
     logprobs: bool = False
     top_logprobs: int = Field(default=0, ge=0, le=MAX_LOGPROBS)
     safety_identifier: str | None = None  # the newer name of `user`
+    truncation: Literal["auto", "disabled"] = "disabled"  # of responses: whether the oldest turns make room
 
     @classmethod
     @override

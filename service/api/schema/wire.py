@@ -60,6 +60,7 @@ class WireObject(BaseModel):
     nested: ClassVar[dict[str, "type[WireObject]"]] = {}
     # The values of `type` that are supported, where others have other fields: they are refused by their type first.
     supported_types: ClassVar[tuple[str, ...]] = ()
+    leaves_out_other_types: ClassVar[bool] = False  # instead: they are accepted, and told, and only their type is kept
     bulk: ClassVar[Mapping[str, Any]] = {}  # fields that only prompts are made of, with values that stand for them
 
     _ignored: tuple[IgnoredField, ...] = PrivateAttr(default=())
@@ -68,6 +69,10 @@ class WireObject(BaseModel):
     def ignored(self) -> tuple[IgnoredField, ...]:
         """The fields that were accepted and have no effect, those of nested objects included."""
         return self._ignored
+
+    def ignore(self, path: str) -> None:
+        """Record that a field has no effect, or a part of it."""
+        self._ignored += (IgnoredField(path),)
 
     @classmethod
     def rewritten(cls, document: dict[str, Any]) -> dict[str, Any]:
@@ -144,7 +149,12 @@ class _Sieve:
         """
         self._count(1, path)
         document = kind.rewritten(document)
-        _check_type(kind, document.get("type"), path)
+        stated = document.get("type")
+        if kind.supported_types and isinstance(stated, str) and stated not in kind.supported_types:
+            if not kind.leaves_out_other_types:
+                raise _unsupported_type(kind, stated, path)
+            self._note(kind, stated, IgnoredField(path.rstrip(".")))
+            return {"type": stated}
         effective: dict[str, Any] = {}
         names = _field_names(kind)
         for name, value in document.items():
@@ -160,10 +170,13 @@ class _Sieve:
         return effective
 
     def _ignore(self, kind: type[WireObject], name: str, path: str) -> None:
+        self._note(kind, name, IgnoredField(path + name[:MAX_ECHOED_CHARS], is_known=name in kind.hints))
+
+    def _note(self, kind: type[WireObject], name: str, field: IgnoredField) -> None:
         """Record a field where the request has it first: a long chat may repeat it in every message."""
         key = kind, name[:MAX_ECHOED_CHARS]
         if key not in self._ignored and len(self._ignored) < MAX_IGNORED:
-            self._ignored[key] = IgnoredField(path + key[1], is_known=name in kind.hints)
+            self._ignored[key] = field
 
     def _nested(self, kind: type[WireObject] | None, value: Any, path: str) -> Any:
         if kind is None:
@@ -188,10 +201,9 @@ def _field_names(kind: type[WireObject]) -> frozenset[str]:
     return frozenset(field.alias or name for name, field in kind.model_fields.items())
 
 
-def _check_type(kind: type[WireObject], stated: Any, path: str) -> None:
-    if kind.supported_types and isinstance(stated, str) and stated not in kind.supported_types:
-        supported = ", ".join(f"'{name}'" for name in kind.supported_types)
-        raise UnsupportedParameter(f"{path}type", f"it is '{stated[:MAX_ECHOED_CHARS]}'. Supported: {supported}.")
+def _unsupported_type(kind: type[WireObject], stated: str, path: str) -> UnsupportedParameter:
+    supported = ", ".join(f"'{name}'" for name in kind.supported_types)
+    return UnsupportedParameter(f"{path}type", f"it is '{stated[:MAX_ECHOED_CHARS]}'. Supported: {supported}.")
 
 
 def _is_neutral(value: Any, neutral: tuple[Any, ...] | None) -> bool:
