@@ -19,10 +19,10 @@ pytestmark = pytest.mark.anyio
 
 # Everything that a request says is rendered, so that equal prompts mean equal requests.
 TEMPLATE = (
-    "{% for tool in tools or [] %}{{ tool | tojson }}{% endfor %}{% for m in messages %}\n{{ m.role }}:"
+    "{% for tool in tools or [] %}{{ tool | tojson }}{% endfor %}{% for m in messages %}{{ '\\n' + m.role }}:"
     "{% if m.reasoning_content %}<think>{{ m.reasoning_content }}</think>{% endif %}{{ m.content }}"
     "{% for call in m.tool_calls or [] %}<tool_call>{{ call.function | tojson }}</tool_call>{% endfor %}"
-    "{% endfor %}\nassistant:"
+    "{% endfor %}{{ '\\nassistant:' }}"
 )
 HEADER = "x-levserve-ignored"
 EVENT = TypeAdapter(ResponseStreamEvent)

@@ -10,7 +10,7 @@ from typing import Annotated, Any, ClassVar, Literal, override
 
 from pydantic import BeforeValidator, Field
 
-from service.api.schema.generation import HINTS, MAX_NAME_CHARS, MaxTokens, SharedFields
+from service.api.schema.generation import HINTS, MAX_NAME_CHARS, REFUSED, REMEDIES, MaxTokens, SharedFields
 from service.api.schema.metadata import Metadata
 from service.api.schema.response_input import InputItem, Unsealing, as_items, check_results, messages_of
 from service.api.schema.response_tools import (
@@ -33,7 +33,13 @@ INCLUDED_THINKING = "reasoning.encrypted_content"
 
 MAX_INCLUDED = 32
 
-_REFUSED: NeutralValues = {"background": (False,), "conversation": (), "previous_response_id": (), "prompt": ()}
+_REFUSED: NeutralValues = {
+    **REFUSED,
+    "background": (False,),
+    "conversation": (),
+    "previous_response_id": (),
+    "prompt": (),
+}
 _HINTS: NeutralValues = {
     **HINTS,
     "access_programs": (),
@@ -102,6 +108,7 @@ class ResponsesRequest(SharedFields, VariableFields):
     refused: ClassVar[NeutralValues] = _REFUSED
     bulk: ClassVar[Mapping[str, Any]] = {"input": ()}
     remedies: ClassVar[Mapping[str, str]] = {
+        **REMEDIES,
         "conversation": "send the earlier items as 'input'.",
         "previous_response_id": "answers are not stored. Send the earlier items as 'input'.",
     }
@@ -198,7 +205,8 @@ class ResponsesRequest(SharedFields, VariableFields):
         shared = {*SharedFields.model_fields, *VariableFields.model_fields}
         instructions = [] if self.instructions is None else [{"role": "system", "content": self.instructions}]
         chat: dict[str, Any] = {
-            **self.model_dump(mode="json", include=shared, exclude_unset=True, by_alias=True),
+            **self.model_dump(include=shared, exclude_unset=True, by_alias=True),
+            "logit_bias": {str(token_id): bias for token_id, bias in self.logit_bias.items()},
             "model": self.model,
             "messages": [*instructions, *messages_of(self.input, unsealing)],
             "max_completion_tokens": self.max_output_tokens,
