@@ -39,8 +39,8 @@ async def create_response(
     Source: https://platform.openai.com/docs/api-reference/responses/create
     """
     created_at = int(time.time())
+    arrived.ignored.in_terms_of_request = body.in_terms_of_request
     context = await arrived.generating(body.model)
-    context.ignored.in_terms_of_request = body.in_terms_of_request
     with _errors_in_terms_of(body):
         chat_body = await context.convert(body, partial(chat_of, key=context.cache_salt))
         context.ignored.add(chat_body.ignored)

@@ -3,10 +3,13 @@
 Of such alternatives `oneOf` means what `anyOf` means.
 """
 
-from collections.abc import Callable, Hashable, Sequence, Set
+import contextlib
+from collections.abc import Hashable, Sequence, Set
 from dataclasses import dataclass
 from itertools import combinations
 from typing import Any
+
+from service.text.grammar.pointer import target
 
 # More are not looked at.
 MAX_ALTERNATIVES = 64
@@ -25,16 +28,16 @@ class _Facts:
     tags: dict[str, Set[Hashable]]  # of an object: the values of a property that it must have
 
 
-def are_exclusive(alternatives: Sequence[Any], target: Callable[[str], Any]) -> bool:
+def are_exclusive(alternatives: Sequence[Any], root: Any) -> bool:
     """Return whether each value satisfies at most one schema, by their types, constants or discriminators.
 
     Args:
         alternatives: schemas as a request states them.
-        target: returns what a reference leads to, None for nothing.
+        root: the whole schema, into which references lead.
     """
     if len(alternatives) > MAX_ALTERNATIVES:
         return len(alternatives) < 2
-    found = [_facts(schema, target) for schema in alternatives]
+    found = [_facts(schema, root) for schema in alternatives]
     return all(_exclude(one, other) for one, other in combinations(found, 2))
 
 
@@ -49,9 +52,10 @@ def _exclude(one: _Facts, other: _Facts) -> bool:
     return any(one.tags[name].isdisjoint(other.tags[name]) for name in one.tags.keys() & other.tags.keys())
 
 
-def _facts(schema: Any, target: Callable[[str], Any]) -> _Facts:
-    if isinstance(schema, dict) and schema.keys() == {"$ref"} and isinstance(schema["$ref"], str):
-        schema = target(schema["$ref"])
+def _facts(schema: Any, root: Any) -> _Facts:
+    if isinstance(schema, dict) and schema.keys() == {"$ref"}:
+        with contextlib.suppress(LookupError):
+            schema = target(str(schema["$ref"]), root)
     if not isinstance(schema, dict):
         return _Facts(None, None, {})
     properties, required = schema.get("properties"), schema.get("required")

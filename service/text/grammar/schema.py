@@ -11,12 +11,12 @@ import json
 import re
 from collections.abc import Callable
 from typing import Any
-from urllib.parse import unquote
 
 from service.errors import InvalidParameter
 from service.text.grammar import formats, keywords
 from service.text.grammar.exclusive import are_exclusive
 from service.text.grammar.patterns import rewritten
+from service.text.grammar.pointer import target
 from service.text.grammar.ranges import unenforced_bounds
 
 MAX_SCHEMA_BYTES = 128 * 1024
@@ -153,7 +153,7 @@ class _Reader:
 
     def _any_of(self, kept: dict[str, Any], stated: Any, path: str) -> dict[str, Any]:
         """Return a schema with `oneOf` as `anyOf`, which the grammar library enforces whatever the alternatives are."""
-        if not are_exclusive(stated, self._target_or_none):
+        if not are_exclusive(stated, self._root):
             self._relax(_invalid(f"{path}.oneOf", "two of its schemas may hold for one value. Use 'anyOf'"))
         alternatives = {"anyOf": kept.pop("oneOf")}
         return kept | ({"allOf": [*kept.get("allOf", []), alternatives]} if "anyOf" in kept else alternatives)
@@ -252,29 +252,14 @@ class _Reader:
         if reference not in self._names:
             if len(self._names) > MAX_DEFINITIONS:
                 raise _invalid(path, f"a schema refers to {MAX_DEFINITIONS} definitions at most")
-            target, name = self._target(reference, path), str(len(self._names))
+            try:
+                definition = target(reference, self._root)
+            except LookupError:
+                raise _invalid(path, "the reference leads nowhere") from None
+            name = str(len(self._names))
             self._names[reference] = f"#/$defs/{name}"
-            self._pending.append((name, target, f"{self._param}.{_dotted(reference)}"))
+            self._pending.append((name, definition, f"{self._param}.{_dotted(reference)}"))
         return self._names[reference]
-
-    def _target_or_none(self, reference: str) -> Any:
-        try:
-            return self._target(reference, self._param) if reference.startswith("#/") else None
-        except InvalidParameter:
-            return None
-
-    def _target(self, reference: str, path: str) -> Any:
-        """Return the part of the schema that a JSON pointer leads to; RFC 6901."""
-        found = self._root
-        for step in reference[2:].split("/"):
-            key = unquote(step).replace("~1", "/").replace("~0", "~")
-            if isinstance(found, list) and key.isascii() and key.isdecimal() and int(key) < len(found):
-                found = found[int(key)]
-            elif isinstance(found, dict) and key in found:
-                found = found[key]
-            else:
-                raise _invalid(path, "the reference leads nowhere")
-        return found
 
 
 def _place(keyword: str, schema: dict[str, Any]) -> str:

@@ -69,13 +69,13 @@ def parameters_of(schema: Mapping[str, Any], param: str, relaxed: list[str] | No
         "minProperties": schema.get("minProperties", 0) <= len(required),
         "maxProperties": schema.get("maxProperties", len(properties)) >= len(properties),
     }
-    for keyword in schema.keys() - _KNOWN_KEYWORDS:
-        if not is_met.get(keyword, False):
+    for keyword in schema:
+        if keyword not in _KNOWN_KEYWORDS and not is_met.get(keyword, False):
             relax(f"{param}.{keyword}", "a keyword that concerns several arguments")
             has_others = has_others or keyword in _NAMING_KEYWORDS
     if '"$ref": "#"' in json.dumps(schema):
         relax(param, "a reference to all of them")
-        properties, others = dict.fromkeys(properties, True), bool(others)
+        properties, others = dict.fromkeys(properties, True), others is not False
         schema = {"x-guidance": schema["x-guidance"]}
     for name in required:
         if name not in properties:

@@ -118,21 +118,21 @@ ALTERNATIVES = {"$defs": {"a": {"type": "object", "properties": {"k": {"const": 
     ],
 )
 def test_alternatives_are_exclusive_where_that_is_plain(alternatives, expected):
-    def target(reference):
-        return ALTERNATIVES["$defs"].get(reference.removeprefix("#/$defs/"))
-
-    assert are_exclusive(alternatives, target) is expected
+    assert are_exclusive(alternatives, ALTERNATIVES) is expected
     relaxed = []
     reduced({"oneOf": alternatives, **ALTERNATIVES}, "field", relaxed)
     assert ("field.oneOf" not in relaxed) is expected
 
 
 SCALARS = st.one_of(st.none(), st.booleans(), st.integers(-3, 3), st.sampled_from(["", "a", "ab", "x1", "\x00"]))
-NAMES = st.sampled_from(["a", "b", "x", "ab", "\x01"])
-VALUES = st.recursive(
-    SCALARS, lambda v: st.one_of(st.lists(v, max_size=3), st.dictionaries(NAMES, v, max_size=3)), max_leaves=6
+NAMES = st.sampled_from(["a", "b", "ab"])
+VALUES = st.one_of(
+    st.dictionaries(NAMES, SCALARS, max_size=2),
+    st.recursive(
+        SCALARS, lambda v: st.one_of(st.lists(v, max_size=3), st.dictionaries(NAMES, v, max_size=3)), max_leaves=6
+    ),
 )
-PATTERNS = st.sampled_from(["^a", "b$", "^(?!a)", "(?<=a)b", "^.{2}$"])
+PATTERNS = st.sampled_from(["^a", "^(?!a)", "^.{2}$"])
 COUNTS = st.sampled_from([0, 1, 2, 524_288])
 TYPES = ["array", "boolean", "integer", "null", "number", "object", "string"]
 
@@ -163,8 +163,16 @@ def keywords_of(schemas):
         "x-note": VALUES,
         "nothing": VALUES,
     }
-    return st.lists(st.sampled_from(sorted(optional)), max_size=4, unique=True).flatmap(
-        lambda names: st.fixed_dictionaries({name: optional[name] for name in names})
+    related = [  # keywords that concern one another
+        ["properties", "patternProperties", "additionalProperties", "required"],
+        ["prefixItems", "items", "minItems", "type"],
+        ["oneOf", "anyOf", "allOf", "not"],
+        sorted(optional),
+    ]
+    return (
+        st.sampled_from(related)
+        .flatmap(lambda names: st.lists(st.sampled_from(names), max_size=4, unique=True))
+        .flatmap(lambda names: st.fixed_dictionaries({name: optional[name] for name in names}))
     )
 
 
@@ -172,9 +180,9 @@ SCHEMAS = st.recursive(st.one_of(st.booleans(), st.just({})), keywords_of, max_l
 
 
 @settings(max_examples=150, deadline=None, suppress_health_check=list(HealthCheck))
-@given(part=SCHEMAS, a=SCHEMAS, b=SCHEMAS, values=st.lists(VALUES, min_size=3, max_size=8))
+@given(part=SCHEMAS, a=SCHEMAS, b=SCHEMAS, values=st.lists(VALUES, min_size=3, max_size=12))
 def test_whatever_satisfies_a_schema_satisfies_it_relaxed(part, a, b, values):
-    whole = {"type": ["object", "array", "string", "number"], "allOf": [part], "$defs": {"a": a, "b": b}}
+    whole = {"allOf": [part], "$defs": {"a": a, "b": b}}
     relaxed = []
     result = reduced(whole, "field", relaxed)
     if not relaxed:

@@ -306,6 +306,12 @@ def test_what_separate_elements_cannot_hold_to_is_refused_by_its_path(schema, pa
             [[("a", "[]")], [("a", "1")]],
             [[("b", "1")]],
         ),
+        (
+            {"additionalProperties": {"type": "array", "items": {"$ref": "#"}}},
+            [""],
+            [[], [("b", "1")]],
+            [[("b", "x")]],
+        ),
         ({"$ref": "#/$defs/x", "$defs": {"x": {}}}, ["$ref"], [[], [("a", "1"), ("b c", '"x"')]], [[("a", "x")]]),
     ],
 )
