@@ -205,6 +205,15 @@ class SharedFields(SamplingFields):
     truncate_prompt_tokens: int | None = Field(default=None, ge=1, le=INT32_MAX)  # vLLM's: keep the last so many
     structured_outputs: StructuredOutputs | None = None  # vLLM's: a grammar of the answer
 
+    @override
+    def check_consistency(self) -> None:
+        """Refuse a grammar that is not in one notation, and spaces that nothing here puts."""
+        if self.structured_outputs is not None:
+            self.structured_outputs.check()
+        if self.spaces_between_special_tokens and not self.skip_special_tokens:
+            param = "spaces_between_special_tokens"
+            raise InvalidParameter(f"Invalid '{param}': special tokens are joined without spaces.", param=param)
+
 
 class StreamOptions(WireObject):
     """What a stream carries in addition to the text."""
@@ -277,10 +286,6 @@ class GenerationRequest(SharedFields):
     @override
     def check_consistency(self) -> None:
         """Refuse prompt log-probabilities, which no chunk carries, with a stream."""
-        if self.structured_outputs is not None:
-            self.structured_outputs.check()
-        if self.spaces_between_special_tokens and not self.skip_special_tokens:
-            param = "spaces_between_special_tokens"
-            raise InvalidParameter(f"Invalid '{param}': special tokens are joined without spaces.", param=param)
+        super().check_consistency()
         if self.prompt_logprobs is not None and self.stream:
             raise InvalidParameter("'prompt_logprobs' is not allowed when 'stream' is true.", param="prompt_logprobs")

@@ -212,7 +212,7 @@ def check_results(items: Iterable[InputItem]) -> None:
 class Unsealing:
     """Reads the thinking that this service has sealed, and keeps the places of what another has."""
 
-    def __init__(self, unsealed: Callable[[str], str | None]) -> None:
+    def __init__(self, unsealed: Callable[[str], str | None] = lambda sealed: None) -> None:
         """Begin an input; `unsealed` returns a sealed text, None if it was sealed elsewhere."""
         self.unreadable: list[str] = []
         self._unsealed = unsealed

@@ -144,10 +144,9 @@ class OfferedTool(NamedTuple):
         return qualified(self.name, self.namespace)
 
     def in_terms_of_request(self, rest: str) -> str:
-        """Return the name of a field of the tool for the end of that of the function's, such as `.function.name`."""
-        if self.type == "custom" and rest.startswith(".function.parameters"):
-            return f"{self.path}.format.definition"
-        return self.path + rest.removeprefix(".function")
+        """Return the name of a field of the tool for that of the function's, such as `.name`."""
+        is_text = self.type == "custom" and rest.startswith(".parameters")
+        return f"{self.path}.format.definition" if is_text else self.path + rest
 
     def as_in_chats(self) -> dict[str, Any]:
         """Return the function as a tool of a chat."""

@@ -56,7 +56,7 @@ _HINTS: NeutralValues = {
 
 
 # The names of a chat's fields, and those of the response's fields that they come from.
-_OF_TOOL = re.compile(r"tools\[(\d+)\](.*)")
+_OF_TOOL = re.compile(r"tools\[(\d+)\]\.function(.*)")
 _FIELDS = (
     (r"^messages.*$", "input"),
     (r"^max_(completion_)?tokens$", "max_output_tokens"),
@@ -176,6 +176,7 @@ class ResponsesRequest(SharedFields, VariableFields):
     @override
     def check_consistency(self) -> None:
         """Refuse items that are incomplete, a format without what it needs, and `top_logprobs` without effect."""
+        super().check_consistency()
         if self.n != 1:
             raise InvalidParameter("Invalid 'n': a response has one answer.", param="n")
         for index, name in enumerate(self.include):
@@ -200,15 +201,15 @@ class ResponsesRequest(SharedFields, VariableFields):
     def _is_call_required(self) -> bool:
         return self.tool_choice is not None and self.tool_choice.is_required
 
-    def as_chat(self, unsealing: Unsealing) -> dict[str, Any]:
-        """Return the body of the chat that has the same answer."""
+    def as_chat(self, unsealing: Unsealing | None = None) -> dict[str, Any]:
+        """Return the body of the chat that has the same answer; without `unsealing` sealed thinking is not read."""
         shared = {*SharedFields.model_fields, *VariableFields.model_fields}
         instructions = [] if self.instructions is None else [{"role": "system", "content": self.instructions}]
         chat: dict[str, Any] = {
             **self.model_dump(include=shared, exclude_unset=True, by_alias=True),
-            "logit_bias": {str(token_id): bias for token_id, bias in self.logit_bias.items()},
+            "logit_bias": {str(token_id): bias for token_id, bias in self.logit_bias.items()} or None,
             "model": self.model,
-            "messages": [*instructions, *messages_of(self.input, unsealing)],
+            "messages": [*instructions, *messages_of(self.input, unsealing or Unsealing())],
             "max_completion_tokens": self.max_output_tokens,
             "logprobs": self.has_logprobs,
             "top_logprobs": self.top_logprobs,
@@ -217,7 +218,7 @@ class ResponsesRequest(SharedFields, VariableFields):
             "tools": [tool.as_in_chats() for tool in self.offered_tools],
             "tool_choice": None if self.tool_choice is None else self.tool_choice.as_in_chats(),
             "parallel_tool_calls": self.parallel_tool_calls,
-            "truncation": self.truncation,
+            "truncation": None if self.truncation == "disabled" else self.truncation,
             "safety_identifier": self.safety_identifier,
             "user": self.user,
         }

@@ -9,11 +9,11 @@ JSON is parsed with bounded depth and digits; NaN and duplicate names, which par
 
 import re
 from collections.abc import Mapping
-from functools import cache
+from functools import cache, cached_property
 from typing import Any, ClassVar, Final, NamedTuple, Self
 
 import jiter
-from pydantic import BaseModel, ConfigDict, PrivateAttr, ValidationError
+from pydantic import BaseModel, ConfigDict, ValidationError
 from pydantic_core import ErrorDetails
 
 from service.api.schema.unfit import unfit_value
@@ -63,16 +63,14 @@ class WireObject(BaseModel):
     leaves_out_other_types: ClassVar[bool] = False  # instead: they are accepted, and told, and only their type is kept
     bulk: ClassVar[Mapping[str, Any]] = {}  # fields that only prompts are made of, with values that stand for them
 
-    _ignored: tuple[IgnoredField, ...] = PrivateAttr(default=())
-
-    @property
+    @cached_property  # which `checked` sets: a private attribute would cost each nested object a call
     def ignored(self) -> tuple[IgnoredField, ...]:
         """The fields that were accepted and have no effect, those of nested objects included."""
-        return self._ignored
+        return ()
 
     def ignore(self, path: str) -> None:
         """Record that a field has no effect, or a part of it."""
-        self._ignored += (IgnoredField(path),)
+        vars(self)["ignored"] = (*self.ignored, IgnoredField(path))
 
     @classmethod
     def rewritten(cls, document: dict[str, Any]) -> dict[str, Any]:
@@ -124,7 +122,8 @@ def checked[T: WireObject](kind: type[T], document: dict[str, Any]) -> T:
     except ValidationError as error:
         details = error.errors(include_url=False, include_context=False, include_input=False)
         raise _request_error(details[0]) from None  # the chained error would quote the prompt
-    parsed._ignored = sieve.ignored  # pyright: ignore[reportPrivateUsage]
+    if sieve.ignored:
+        vars(parsed)["ignored"] = tuple(sieve.ignored.values())
     parsed.check_consistency()
     return parsed
 
@@ -134,11 +133,7 @@ class _Sieve:
 
     def __init__(self) -> None:
         self._num_objects = 0
-        self._ignored: dict[tuple[type[WireObject], str], IgnoredField] = {}
-
-    @property
-    def ignored(self) -> tuple[IgnoredField, ...]:
-        return tuple(self._ignored.values())
+        self.ignored: dict[tuple[type[WireObject], str], IgnoredField] = {}
 
     def effective(self, kind: type[WireObject], document: dict[str, Any], path: str) -> dict[str, Any]:
         """Return the fields that have an effect, nested objects included.
@@ -149,19 +144,18 @@ class _Sieve:
         """
         self._count(1, path)
         document = kind.rewritten(document)
-        stated = document.get("type")
-        if kind.supported_types and isinstance(stated, str) and stated not in kind.supported_types:
-            if not kind.leaves_out_other_types:
-                raise _unsupported_type(kind, stated, path)
-            self._note(kind, stated, IgnoredField(path.rstrip(".")))
-            return {"type": stated}
+        if kind.supported_types:
+            stated = document.get("type")
+            if isinstance(stated, str) and stated not in kind.supported_types:
+                return self._of_other_type(kind, stated, path)
         effective: dict[str, Any] = {}
-        names = _field_names(kind)
+        names, nested = _field_names(kind), kind.nested
         for name, value in document.items():
             if value is None:
                 continue
             if name in names:
-                effective[name] = self._nested(kind.nested.get(name), value, path + name)
+                is_plain = name not in nested and not isinstance(value, list)
+                effective[name] = value if is_plain else self._nested(nested.get(name), value, path + name)
             elif name in kind.refused:
                 if not _is_neutral(value, kind.refused[name]):
                     raise UnsupportedParameter(path + name, kind.remedies.get(name, ""))
@@ -169,14 +163,22 @@ class _Sieve:
                 self._ignore(kind, name, path)
         return effective
 
+    def _of_other_type(self, kind: type[WireObject], stated: str, path: str) -> dict[str, Any]:
+        if not kind.leaves_out_other_types:
+            supported = ", ".join(f"'{name}'" for name in kind.supported_types)
+            message = f"it is '{stated[:MAX_ECHOED_CHARS]}'. Supported: {supported}."
+            raise UnsupportedParameter(f"{path}type", message)
+        self._note(kind, stated, IgnoredField(path.rstrip(".")))
+        return {"type": stated}
+
     def _ignore(self, kind: type[WireObject], name: str, path: str) -> None:
         self._note(kind, name, IgnoredField(path + name[:MAX_ECHOED_CHARS], is_known=name in kind.hints))
 
     def _note(self, kind: type[WireObject], name: str, field: IgnoredField) -> None:
         """Record a field where the request has it first: a long chat may repeat it in every message."""
         key = kind, name[:MAX_ECHOED_CHARS]
-        if key not in self._ignored and len(self._ignored) < MAX_IGNORED:
-            self._ignored[key] = field
+        if key not in self.ignored and len(self.ignored) < MAX_IGNORED:
+            self.ignored[key] = field
 
     def _nested(self, kind: type[WireObject] | None, value: Any, path: str) -> Any:
         if kind is None:
@@ -199,11 +201,6 @@ class _Sieve:
 @cache
 def _field_names(kind: type[WireObject]) -> frozenset[str]:
     return frozenset(field.alias or name for name, field in kind.model_fields.items())
-
-
-def _unsupported_type(kind: type[WireObject], stated: str, path: str) -> UnsupportedParameter:
-    supported = ", ".join(f"'{name}'" for name in kind.supported_types)
-    return UnsupportedParameter(f"{path}type", f"it is '{stated[:MAX_ECHOED_CHARS]}'. Supported: {supported}.")
 
 
 def _is_neutral(value: Any, neutral: tuple[Any, ...] | None) -> bool:

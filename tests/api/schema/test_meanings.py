@@ -18,8 +18,8 @@ BODIES = {kind: body for kind, (body, _) in (GENERATION_REQUESTS | OTHER_REQUEST
 PARAMETERS = {"type": "object", "properties": {"city": {"type": "string"}}}
 ALL = {"mode": "auto", "tools": [tool(), tool(1)]}
 LEAST_CHAT = {
-    "model": "m", "messages": [MESSAGE], "presence_penalty": 0.0, "frequency_penalty": 0.0, "logprobs": False,
-    "top_logprobs": 0, "tools": [], "parallel_tool_calls": True,
+    "model": "m", "messages": [MESSAGE], "logprobs": False, "top_logprobs": 0, "tools": [],
+    "parallel_tool_calls": True,
 }  # fmt: skip
 
 
@@ -74,6 +74,13 @@ def test_the_least_response_is_the_least_chat():
             {"tool_choice": {"type": "allowed_tools", "allowed_tools": ALL | {"mode": "required"}}},
         ),
         ({"parallel_tool_calls": False}, {"parallel_tool_calls": False}),
+        ({"truncation": "auto"}, {"truncation": "auto"}),
+        ({"truncation": "disabled"}, {}),
+        ({"logit_bias": {"7": 1}}, {"logit_bias": {"7": 1.0}}),
+        ({"ignore_eos": True, "stop": "a"}, {"ignore_eos": True, "stop": ["a"]}),
+        ({"structured_outputs": {"json": {}}}, {"structured_outputs": {"json": {}}}),
+        ({"enable_thinking": False}, {"enable_thinking": False}),
+        ({"reasoning_effort": "low"}, {"reasoning_effort": "low"}),
         ({"safety_identifier": "s", "user": "u"}, {"safety_identifier": "s", "user": "u"}),
         ({"metadata": {"a": "b"}, "prompt_cache_key": "k", "stream": True, "stream_options": {}}, {}),
     ],
