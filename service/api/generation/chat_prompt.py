@@ -49,7 +49,7 @@ def chat_prompt(body: ChatCompletionRequest | ResponsesRequest, model: PromptMod
         limit_tokens=None if body.truncate_prompt_tokens else limit_tokens,
     )
     # As an array, which passes from process to process in one piece.
-    return ChatPrompt(text.rstrip()[-END_CHARS:], array("i", body.truncated(prompt_ids)), ignored)
+    return ChatPrompt(text.rstrip()[-END_CHARS:], array("i", body.truncated(prompt_ids, limit_tokens)), ignored)
 
 
 def chat_of(body: ResponsesRequest) -> ChatCompletionRequest:

@@ -135,7 +135,8 @@ FIELDS = {
     "top_logprobs": "How many alternatives to return for each token; needs `logprobs`.",
     "top_n": "How many results to return; without it all.",
     "top_p": "Keep the likeliest tokens whose probabilities add up to this.",
-    "truncate_prompt_tokens": "vLLM's: keep the prompt's last tokens, so many; not with `echo`.",
+    "truncate_prompt_tokens": "vLLM's: keep so many tokens of the prompt, -1: all but one of the context; not with `echo`.",
+    "truncation_side": "vLLM's: whether `truncate_prompt_tokens` cuts the beginning (`left`) or the end (`right`).",
     "EmbeddingRequest.content": "A text, token ids, or up to 2,048 of either.",
     "PoolingRequest.task": "`embed`: a text's vector; `token_embed`, the default: one of each token; `token_classify`: "
     "bge-m3's weight of each token; `classify`: a reranker's score of a text.",
