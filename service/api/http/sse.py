@@ -34,6 +34,7 @@ def frame(document: dict[str, Any]) -> bytes:
 class EventStream(StreamingResponse):
     """A response that sends events as they arrive, and aborts the sequences when the client disconnects."""
 
+    media_type = "text/event-stream"
     end = DONE
     keep_alive = COMMENT  # sent while no event comes
 
@@ -51,7 +52,7 @@ class EventStream(StreamingResponse):
             sequences: the running sequences; leaving the context aborts them.
             deadline: of the request.
         """
-        super().__init__((), headers=HEADERS, media_type="text/event-stream")
+        super().__init__((), headers=HEADERS)
         self._documents = documents
         self._sequences = sequences
         self._deadline = deadline

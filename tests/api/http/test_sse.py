@@ -153,7 +153,8 @@ async def test_a_stream_longer_than_its_time_ends_with_an_error():
 
 
 async def test_a_stream_starts_without_an_event_if_none_comes_for_a_while():
-    service = Service([Wait(), *tokens("Hello"), FinishReason.STOP], request_timeout_s=600)
+    wait = Wait()
+    service = Service([wait, *tokens("Hello"), FinishReason.STOP], request_timeout_s=600)
     client = Client(service, stream=True)
     await until(lambda: service.engine.streams)
     advance(HEAD_AFTER_S - 0.5)
@@ -165,14 +166,15 @@ async def test_a_stream_starts_without_an_event_if_none_comes_for_a_while():
     assert client.sent[1]["body"] == COMMENT
     advance(KEEP_ALIVE_S)
     await until(lambda: len(client.sent) == 3)
-    service.engine.script[0].over.set()
+    wait.over.set()
     await client.answered
     assert received(client).startswith(COMMENT * 2 + b"data: {")
     assert received(client).endswith(b"data: [DONE]\n\n")
 
 
 async def test_a_pause_between_events_is_filled_too():
-    service = Service([*tokens("Hello"), Wait(), *tokens(" world"), FinishReason.STOP], request_timeout_s=600)
+    wait = Wait()
+    service = Service([*tokens("Hello"), wait, *tokens(" world"), FinishReason.STOP], request_timeout_s=600)
     client = Client(service, stream=True)
     await until(lambda: b"Hello" in received(client))
     advance(HEAD_AFTER_S)
@@ -180,7 +182,7 @@ async def test_a_pause_between_events_is_filled_too():
     assert COMMENT not in received(client)  # events came meanwhile
     advance(KEEP_ALIVE_S)
     await until(lambda: COMMENT in received(client))
-    service.engine.script[len(tokens("Hello"))].over.set()
+    wait.over.set()
     await client.answered
     assert b" world" in received(client)
 
@@ -193,26 +195,28 @@ async def test_a_pause_between_events_is_filled_too():
     ],
 )
 async def test_a_failure_after_the_head_is_an_event(path, failure):
-    service = Service([Wait(), EngineError("broken")], request_timeout_s=600)
+    wait = Wait()
+    service = Service([wait, EngineError("broken")], request_timeout_s=600)
     client = Client(service, stream=True, path=path)
     await until(lambda: service.engine.streams)
     advance(HEAD_AFTER_S)
     await until(lambda: len(client.sent) == 2)
-    service.engine.script[0].over.set()
+    wait.over.set()
     await client.answered
     assert client.sent[0]["status"] == 200
     assert received(client).startswith(COMMENT + failure)
 
 
 async def test_the_head_of_a_slow_stream_names_the_fields_that_were_ignored():
-    service = Service([Wait(), FinishReason.STOP], request_timeout_s=600)
+    wait = Wait()
+    service = Service([wait, FinishReason.STOP], request_timeout_s=600)
     client = Client(service, stream=True, verbosity="low", reasoning_effort="high", max_tokens=10**6)
     await until(lambda: service.engine.streams)
     advance(HEAD_AFTER_S)
     await until(lambda: client.sent)
     headers = dict(client.sent[0]["headers"])
     assert headers[b"x-levserve-ignored"] == b"verbosity, reasoning_effort, max_tokens"
-    service.engine.script[0].over.set()
+    wait.over.set()
     await client.answered
 
 
