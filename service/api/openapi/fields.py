@@ -139,8 +139,6 @@ FIELDS = {
     "top_logprobs": "How many alternatives to return for each token; needs `logprobs`.",
     "top_n": "How many results to return; without it all.",
     "top_p": "Keep the likeliest tokens whose probabilities add up to this; 0 keeps the likeliest alone.",
-    "truncate_prompt_tokens": "vLLM's: keep the prompt's last tokens, so many; not with `echo`.",
-    "top_p": "Keep the likeliest tokens whose probabilities add up to this.",
     "truncate_prompt_tokens": "vLLM's: keep so many of the prompt's tokens; -1: all but one of the context.",
     "truncation_side": "vLLM's: whether `truncate_prompt_tokens` cuts the beginning (`left`) or the end (`right`).",
     "EmbeddingRequest.content": "A text, token ids, or up to 2,048 of either.",

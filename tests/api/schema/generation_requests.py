@@ -18,6 +18,7 @@ from tests.api.schema.values import (
     STOP,
     Field,
     Values,
+    choice,
     field,
     ids,
     integer,
