@@ -356,7 +356,7 @@ async def test_what_cannot_be_is_refused_by_ollamas_name(path, fields, field):
     ("path", "fields", "ignored"),
     [
         ("/api/chat", {"keep_alive": "5m", "options": {"num_ctx": 4096}}, "options.num_ctx, keep_alive"),
-        ("/api/chat", {"keep_alive": -1, "options": {"numa": False}}, None),
+        ("/api/chat", {"keep_alive": None, "truncate": False, "options": {"numa": False}}, None),
         ("/api/chat", {"think": True}, "think"),
         ("/api/chat", {"think": "low"}, "think"),
         ("/api/chat", {"options": {"num_predict": 10**6}}, "options.num_predict"),

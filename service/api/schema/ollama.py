@@ -16,7 +16,7 @@ from service.api.schema.tools import MAX_TOOLS
 from service.api.schema.wire import ANY, NeutralValues, WireObject
 from service.errors import InvalidParameter
 
-_KEEP_ALIVE: NeutralValues = {"keep_alive": (-1,)}  # forever, as every model here
+_KEEP_ALIVE: NeutralValues = {"keep_alive": ()}
 _HINTS: NeutralValues = {**_KEEP_ALIVE, "shift": (False,), "truncate": (False,)}
 
 
