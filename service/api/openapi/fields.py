@@ -134,7 +134,10 @@ FIELDS = {
     "mode": "`auto`, or `required` where the answer must be a call.",
     "AllowedTools.tools": "The functions that may be called.",
     "ChosenTool.tools": "The functions that may be called, for the type `allowed_tools`.",
-    "tools": "The functions that the model may call; every call satisfies its schema.",
+    "tools": (
+        "The functions that the model may call. Calls are held to their schemas; what a grammar cannot hold is refused "
+        "if the call is required or strict, and is otherwise left out and named."
+    ),
     "top_k": "vLLM's: keep this many of the likeliest tokens; 0 and -1 keep all.",
     "top_logprobs": "How many alternatives to return for each token; needs `logprobs`.",
     "top_n": "How many results to return; without it all.",
