@@ -59,7 +59,7 @@ class EventStream(StreamingResponse):
         self._has_begun = False
         self._is_sending = False
         self._num_sent = 0
-        self._lock = asyncio.Lock()  # of what is sent
+        self._keeping_alive = asyncio.Lock()  # held while something is sent that is no event
 
     def frame(self, document: dict[str, Any]) -> bytes:
         """Return one event."""
@@ -99,6 +99,9 @@ class EventStream(StreamingResponse):
         keeping_alive = asyncio.create_task(self._keep_alive(send))
         try:
             async for documents in self._documents:
+                if self._keeping_alive.locked():
+                    async with self._keeping_alive:
+                        pass  # what is no event has been sent whole
                 await self._send(send, b"".join(map(self.frame, documents)))
         finally:
             keeping_alive.cancel()
@@ -110,19 +113,19 @@ class EventStream(StreamingResponse):
         while True:
             num_sent = self._num_sent
             await asyncio.sleep(quiet_s)
-            if self._num_sent == num_sent:
-                await self._send(send, self.keep_alive)
+            if self._num_sent == num_sent and not self._is_sending:
+                async with self._keeping_alive:
+                    await self._send(send, self.keep_alive)
             quiet_s = KEEP_ALIVE_S
 
     async def _send(self, send: Send, content: bytes, *, is_last: bool = False) -> None:
-        async with self._lock:
-            self._is_sending = True
-            if not self._has_begun:
-                self._has_begun = True
-                await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
-            await send({"type": "http.response.body", "body": content, "more_body": not is_last})
-            self._is_sending = False
-            self._num_sent += 1
+        self._is_sending = True
+        if not self._has_begun:
+            self._has_begun = True
+            await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
+        await send({"type": "http.response.body", "body": content, "more_body": not is_last})
+        self._is_sending = False
+        self._num_sent += 1
 
 
 class NamedEventStream(EventStream):
