@@ -75,9 +75,9 @@ class OllamaOptions(WireObject):
     min_p: float | None = None
     seed: Whole | None = None  # -1 draws one
     num_predict: Whole | None = None  # without a limit if it is not positive
-    stop: Annotated[list[str], BeforeValidator(_as_list, json_schema_input_type=str | list[str])] = Field(
-        default_factory=list
-    )
+    stop: Annotated[
+        list[str], Field(fail_fast=True), BeforeValidator(_as_list, json_schema_input_type=str | list[str])
+    ] = Field(default_factory=list)
     repeat_penalty: float | None = None
     presence_penalty: float | None = None
     frequency_penalty: float | None = None
