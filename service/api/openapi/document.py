@@ -85,7 +85,8 @@ def _answers(operation: Operation) -> dict[str, Any]:
         return {
             "200": {"description": "The answer.", "content": {operation.media_type: {"schema": {"type": "string"}}}}
         }
-    content = {"application/json": {"schema": reference(operation.answer)}}
+    schema: dict[str, Any] = reference(operation.answer)
+    content = {"application/json": {"schema": {"type": "array", "items": schema} if operation.is_list else schema}}
     description = (inspect.getdoc(operation.answer) or "").partition("\n")[0]
     if operation.event is None:
         return {

@@ -27,6 +27,7 @@ class Operation:
 
     tag: str
     answer: type[AnswerObject] | None  # None: no JSON
+    is_list: bool = False  # whether the answer is a list of such objects
     body: type[WireObject] | None = None
     form: type[WireObject] | None = None  # with a file; instead of a body
     query: type[WireObject] | None = None
@@ -60,6 +61,13 @@ OPERATIONS: dict[str, Operation] = {
         event=response_answers.ResponseEvent,
         errors=OF_GENERATION,
     ),
+    "render_chat_completion": Operation(
+        "tokens", other_answers.EngineRequest, body=ChatCompletionRequest, errors=OF_BODY
+    ),
+    "render_completion": Operation(
+        "tokens", other_answers.EngineRequest, is_list=True, body=CompletionRequest, errors=OF_BODY
+    ),
+    "render_response": Operation("tokens", other_answers.EngineRequest, body=ResponsesRequest, errors=OF_BODY),
     "create_file": Operation("batches", batch_answers.FileObject, form=FileFields, errors=(400, 408, 413, 415, 503)),
     "list_files": Operation("batches", batch_answers.FileList, query=FileQuery, errors=(400, 503)),
     "retrieve_file": Operation("batches", batch_answers.FileObject, errors=(404, 503)),

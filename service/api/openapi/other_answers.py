@@ -59,6 +59,26 @@ class Text(AnswerObject):
     prompt: str
 
 
+class EngineRequest(AnswerObject):
+    """What an engine would get for a prompt; vLLM's name of it is `GenerateRequest`."""
+
+    request_id: str
+    token_ids: list[int]
+    """The prompt, as an answer to it would continue it."""
+    token_offsets: None
+    features: None
+    """Of images and audio: none."""
+    sampling_params: dict[str, Any]
+    """The options in effect, under vLLM's names."""
+    model: str
+    stream: bool
+    stream_options: dict[str, Any] | None
+    return_token_ids: bool
+    cache_salt: str | None
+    priority: int
+    kv_transfer_params: None
+
+
 class TokenizerInfo(AnswerObject):
     """The answer of GET /tokenizer_info."""
 
