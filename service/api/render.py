@@ -4,7 +4,6 @@ Source: https://github.com/vllm-project/vllm/blob/main/vllm/entrypoints/serve/re
 https://github.com/llm-d/llm-d-inference-scheduler (`token-producer`, which routes by the token ids)
 """
 
-import uuid
 from collections.abc import Sequence
 from typing import Annotated, Any
 

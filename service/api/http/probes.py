@@ -3,6 +3,7 @@
 from typing import Any, Protocol, runtime_checkable
 
 from service.api.http.answer import Answer
+from service.observability.metrics import LOAD_PATH
 
 LIVE_PATH = "/health/live"
 # `/health` and `/healthz` are aliases for older clients; Google's front end swallows `/healthz` on some platforms.
@@ -10,6 +11,7 @@ READY_PATHS = ("/health/ready", "/health", "/healthz")
 # Platforms probe these without credentials, and the answers contain no secrets.
 PROBE_PATHS = frozenset({LIVE_PATH, *READY_PATHS})
 METRICS_PATH = "/metrics"
+METRICS_PATHS = frozenset({METRICS_PATH, LOAD_PATH})
 RETRY_AFTER_S = 2
 
 

@@ -96,5 +96,6 @@ OPERATIONS: dict[str, Operation] = {
     "live": Operation("service", other_answers.Liveness, answers_503=True, needs_key=False),
     "ready": Operation("service", other_answers.Readiness, answers_503=True, needs_key=False),
     "metrics": Operation("service", None),
+    "metrics_load": Operation("service", None),
     "describe": Operation("service", other_answers.Description),
 }
