@@ -54,6 +54,6 @@ def test_a_model_that_is_not_loaded_has_no_pages():
     assert [load[f"vllm:{name}"][0][1] for name in ("num_requests_running", "kv_cache_usage_perc")] == [0, 0]
 
 
-def test_it_walks_no_registry():
+def test_every_model_has_five_series():
     loads = {f"model-{i}": ModelLoad(num_pages=100, page_size=16) for i in range(10)}
     assert len(load_exposition(loads).splitlines()) == 5 + 5 * 10

@@ -8,6 +8,7 @@ from service.api.schema.batches import BatchQuery, BatchRequest, FileFields, Fil
 from service.api.schema.chat import ChatCompletionRequest
 from service.api.schema.completions import CompletionRequest
 from service.api.schema.embeddings import EmbeddingsRequest
+from service.api.schema.loads import LoadsQuery
 from service.api.schema.pooling import EmbeddingRequest, PoolingRequest
 from service.api.schema.rerank import RerankRequest, ScoreRequest
 from service.api.schema.responses import ResponsesRequest
@@ -29,6 +30,7 @@ class Operation:
     answer: type[AnswerObject] | None  # None: no JSON
     is_list: bool = False  # whether the answer is a list of such objects
     body: type[WireObject] | None = None
+    bodies: tuple[type[WireObject], ...] = ()  # instead of a body: one of several kinds
     form: type[WireObject] | None = None  # with a file; instead of a body
     query: type[WireObject] | None = None
     media_type: str = "text/plain"  # of an answer that is no JSON
@@ -87,12 +89,31 @@ OPERATIONS: dict[str, Operation] = {
     "rerank": Operation("embeddings", vector_answers.Reranked, body=RerankRequest, errors=OF_GENERATION),
     "rerank_like_cohere": Operation("embeddings", vector_answers.Reranked, body=RerankRequest, errors=OF_GENERATION),
     "create_score": Operation("embeddings", vector_answers.Scores, body=ScoreRequest, errors=OF_GENERATION),
+    "invoke": Operation(
+        "generation",
+        other_answers.Invoked,
+        bodies=(
+            ChatCompletionRequest,
+            CompletionRequest,
+            RerankRequest,
+            ScoreRequest,
+            PoolingRequest,
+            EmbeddingsRequest,
+        ),
+        errors=OF_GENERATION,
+    ),
     "list_models": Operation("models", other_answers.ModelList, errors=(503,)),
     "retrieve_model": Operation("models", other_answers.Model, errors=OF_MODEL),
     "tokenize": Operation("tokens", other_answers.Tokens, body=TokenizeRequest, errors=OF_BODY),
     "detokenize": Operation("tokens", other_answers.Text, body=DetokenizeRequest, errors=OF_BODY),
     "describe_tokenizer": Operation("tokens", other_answers.TokenizerInfo, errors=(503,)),
     "show_version": Operation("service", other_answers.Version),
+    "describe_model": Operation("models", other_answers.ModelInfo, query=LoadsQuery, errors=(400, *OF_MODEL)),
+    "describe_server": Operation("service", other_answers.ServerInfo, query=LoadsQuery, errors=(400, *OF_MODEL)),
+    "list_loads": Operation("service", other_answers.Loads, query=LoadsQuery, errors=(400, *OF_MODEL)),
+    "list_loads_as_earlier": Operation(
+        "service", other_answers.EarlierLoad, is_list=True, query=LoadsQuery, errors=(400, *OF_MODEL)
+    ),
     "live": Operation("service", other_answers.Liveness, answers_503=True, needs_key=False),
     "ready": Operation("service", other_answers.Readiness, answers_503=True, needs_key=False),
     "metrics": Operation("service", None),
