@@ -11,13 +11,14 @@ from fastapi.responses import JSONResponse, Response
 
 from service.api.chat import StartedChat, start_chat
 from service.api.dependencies import Arrival, arrival
-from service.api.generation.chat_prompt import chat_of
+from service.api.generation.chat_prompt import chat_of, chat_prompt
 from service.api.generation.logprobs import chat_logprobs, is_long_to_write
 from service.api.generation.response_items import Event, ResponseOutput
 from service.api.generation.sealed import seal
 from service.api.generation.streams import TextDelta
 from service.api.http.receive import cancel_on_disconnect, json_body
 from service.api.http.sse import NamedEventStream
+from service.api.render import engine_request, json_answer, request_id
 from service.api.schema.responses import ResponsesRequest
 from service.engine.request import FinishReason
 from service.errors import RequestError
@@ -189,3 +190,21 @@ def _errors_in_terms_of(body: ResponsesRequest) -> Iterator[None]:
             renamed = body.in_terms_of_request(param)
             error.param, error.message = renamed, error.message.replace(f"'{param}'", f"'{renamed}'")
         raise
+
+
+@router.post("/v1/responses/render")
+async def render_response(
+    name: Annotated[str, Depends(request_id)],
+    arrived: Annotated[Arrival, Depends(arrival)],
+    body: Annotated[ResponsesRequest, Depends(json_body(ResponsesRequest))],
+) -> Response:
+    """Return the token ids that a response would be answered with, as /v1/chat/completions/render does.
+
+    Source: https://github.com/vllm-project/vllm/blob/main/vllm/entrypoints/serve/render/api_router.py
+    """
+    context = await arrived.generating(body.model)
+    with _errors_in_terms_of_responses():
+        chat_body = await context.convert(body, chat_of)
+        prompt = await context.make_prompt(chat_body, chat_prompt)
+        context.ignore(prompt.ignored)
+        return json_answer(engine_request(context, chat_body, f"resp_{name}", prompt.ids, param="messages"))

@@ -44,6 +44,7 @@ FIELDS = {
     "grammar": "A grammar in Lark's syntax, or in llama.cpp's GBNF.",
     "id": "The call's id, which the tool's answer repeats.",
     "ignore_eos": "vLLM's: continue after the model's end-of-text tokens, until another limit.",
+    "LoadsQuery.include": "SGLang's: parts of the load, separated by commas, of which there are `core` and `queues`.",
     "include": "What the answer carries besides the text: `message.output_text.logprobs`.",
     "include_stop_str_in_output": "vLLM's: the text ends with the stop string that ended it.",
     "include_usage": "Whether the last event of a stream carries the token counts.",
