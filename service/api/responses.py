@@ -1,8 +1,7 @@
 """POST /v1/responses."""
 
-import contextlib
 import time
-from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from functools import partial
 from typing import Annotated, Any
 
@@ -16,12 +15,12 @@ from service.api.generation.logprobs import chat_logprobs, is_long_to_write
 from service.api.generation.response_items import Event, ResponseOutput
 from service.api.generation.sealed import seal
 from service.api.generation.streams import TextDelta
+from service.api.http.errors import errors_in_terms_of
 from service.api.http.receive import cancel_on_disconnect, json_body
 from service.api.http.sse import NamedEventStream
 from service.api.render import engine_request, json_answer, request_id
 from service.api.schema.responses import ResponsesRequest
 from service.engine.request import FinishReason
-from service.errors import RequestError
 
 router = APIRouter()
 
@@ -42,7 +41,7 @@ async def create_response(
     created_at = int(time.time())
     arrived.ignored.in_terms_of_request = body.in_terms_of_request
     context = await arrived.generating(body.model)
-    with _errors_in_terms_of(body):
+    with errors_in_terms_of(body.in_terms_of_request):
         chat_body = await context.convert(body, partial(chat_of, key=context.cache_salt))
         context.ignored.add(chat_body.ignored)
         chat = await start_chat(context, chat_body, prefix="resp_")
@@ -50,7 +49,7 @@ async def create_response(
     if body.stream:
         events = _events(chat, body, answer)
         return NamedEventStream(events, sequences=chat.streams, deadline=context.deadline)
-    with chat.streams, _errors_in_terms_of(body):
+    with chat.streams, errors_in_terms_of(body.in_terms_of_request):
         [deltas] = await cancel_on_disconnect(context.receive, chat.streams.collect())
 
     def write() -> JSONResponse:
@@ -63,7 +62,7 @@ async def create_response(
 
 async def _events(chat: StartedChat, body: ResponsesRequest, answer: "_Answer") -> AsyncIterator[Sequence[Event]]:
     """Yield the events of a stream, numbered."""
-    with _errors_in_terms_of(body):
+    with errors_in_terms_of(body.in_terms_of_request):
         async for events in _numbered_events(chat, answer):
             yield events
 
@@ -180,18 +179,6 @@ class _Answer:
         }
 
 
-@contextlib.contextmanager
-def _errors_in_terms_of(body: ResponsesRequest) -> Iterator[None]:
-    """Give the errors that are raised within the names of a response's fields instead of a chat's."""
-    try:
-        yield
-    except RequestError as error:
-        if (param := error.param) is not None:
-            renamed = body.in_terms_of_request(param)
-            error.param, error.message = renamed, error.message.replace(f"'{param}'", f"'{renamed}'")
-        raise
-
-
 @router.post("/v1/responses/render")
 async def render_response(
     name: Annotated[str, Depends(request_id)],
@@ -202,9 +189,11 @@ async def render_response(
 
     Source: https://github.com/vllm-project/vllm/blob/main/vllm/entrypoints/serve/render/api_router.py
     """
+    arrived.ignored.in_terms_of_request = body.in_terms_of_request
     context = await arrived.generating(body.model)
-    with _errors_in_terms_of_responses():
-        chat_body = await context.convert(body, chat_of)
+    with errors_in_terms_of(body.in_terms_of_request):
+        chat_body = await context.convert(body, partial(chat_of, key=context.cache_salt))
+        context.ignored.add(chat_body.ignored)
         prompt = await context.make_prompt(chat_body, chat_prompt)
         context.ignore(prompt.ignored)
         return json_answer(engine_request(context, chat_body, f"resp_{name}", prompt.ids, param="messages"))

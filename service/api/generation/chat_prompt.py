@@ -8,13 +8,8 @@ from typing import Any, NamedTuple, Protocol
 from pydantic_core import from_json
 
 from service.api.generation.rendering import NO_VARIABLES, template_variables
-from service.api.generation.sealed import unsealed
-from service.api.schema.chat import ChatCompletionRequest, Message, ToolCall
-<<<<<<< HEAD
-from service.api.schema.response_input import Unsealing
-from service.api.schema.responses import ResponsesRequest
-=======
->>>>>>> main
+from service.api.generation.sealed import own_text
+from service.api.schema.chat import ChatCompletionRequest, MeantChat, Message, OwnThinking, ToolCall
 from service.api.schema.template import TemplateFields
 from service.api.schema.tools import Tool
 from service.api.schema.wire import checked
@@ -32,58 +27,48 @@ class ChatPrompt(NamedTuple):
     ignored: Sequence[str] = ()  # fields that the template has no use for
 
 
-<<<<<<< HEAD
-def chat_prompt(body: ChatCompletionRequest | ResponsesRequest, model: PromptModel, *, key: bytes = b"") -> ChatPrompt:
-=======
 class MeansChat(Protocol):
     """A body of another interface."""
 
-    def as_chat(self) -> dict[str, Any]:
-        """Return the body of the chat that has the same answer."""
+    def as_chat(self, own_thinking: OwnThinking) -> MeantChat:
+        """Return the chat that has the same answer."""
         ...
 
 
-def chat_prompt(body: ChatCompletionRequest | MeansChat, model: PromptModel) -> ChatPrompt:
->>>>>>> main
+def chat_prompt(body: ChatCompletionRequest | MeansChat, model: PromptModel, *, key: bytes = b"") -> ChatPrompt:
     """Return a chat's prompt.
 
     Args:
-        body: of the request.
-        model: that answers.
-        key: with which thinking that a response's input has was sealed.
+        body: the chat, or a body of another interface that means one.
+        model: the model that answers.
+        key: signs the client's thinking.
 
     Raises:
         ContextLengthExceeded: the context has fewer tokens than the chat has messages, or the prompt has.
         InvalidParameter, UnsupportedParameter, MissingParameter, TemplateFailed: as `rendered`.
     """
-<<<<<<< HEAD
-    if isinstance(body, ResponsesRequest):
+    if not isinstance(body, ChatCompletionRequest):
         body = chat_of(body, key=key)
     if body.truncation == "auto" and not body.truncate_prompt_tokens:
         return _fitting(body, model)
     return _prompt(body, body.messages, model)
 
 
-def chat_of(body: ResponsesRequest, *, key: bytes = b"") -> ChatCompletionRequest:
-    """Return the chat that has the same answer as a response, with what of the input it cannot read as ignored.
+def chat_of(body: MeansChat, *, key: bytes = b"") -> ChatCompletionRequest:
+    """Return the chat that a body of another interface means.
+
+    Args:
+        body: the other interface's body.
+        key: signs the client's thinking.
 
     Raises:
         RequestError: as `checked` does.
     """
-    unsealing = Unsealing(lambda sealed: unsealed(sealed, key))
-    chat = checked(ChatCompletionRequest, body.as_chat(unsealing))
-    for path in unsealing.unreadable:
-        chat.ignore(path)
-    return chat
+    return checked(ChatCompletionRequest, *body.as_chat(lambda text, proof: own_text(text, proof, key)))
 
 
 def _prompt(body: ChatCompletionRequest, messages: Sequence[Message], model: PromptModel) -> ChatPrompt:
     num_messages, limit_tokens = len(messages), model.max_model_len
-=======
-    if not isinstance(body, ChatCompletionRequest):
-        body = chat_of(body)
-    num_messages, limit_tokens = len(body.messages), model.max_model_len
->>>>>>> main
     if num_messages > limit_tokens and not body.truncate_prompt_tokens:  # rendering so many takes long
         raise ContextLengthExceeded(
             prompt_tokens=num_messages, max_tokens=0, limit_tokens=limit_tokens, param="messages", is_estimate=True
@@ -100,7 +85,6 @@ def _prompt(body: ChatCompletionRequest, messages: Sequence[Message], model: Pro
     return ChatPrompt(text.rstrip()[-END_CHARS:], array("i", body.truncated(prompt_ids, limit_tokens)), ignored)
 
 
-<<<<<<< HEAD
 def _fitting(body: ChatCompletionRequest, model: PromptModel) -> ChatPrompt:
     """Return the prompt without the oldest turns, as few of them as leave room for an answer, and tell whether any."""
     turns = [index for index, message in enumerate(body.messages) if message.role == "user"]
@@ -129,11 +113,6 @@ def _from(messages: Sequence[Message], start: int) -> list[Message]:
     kept = [*messages[:head], *messages[start:]]
     called = {call.id for message in kept for call in message.tool_calls or ()}
     return [message for message in kept if message.role != "tool" or message.tool_call_id in called]
-=======
-def chat_of(body: MeansChat) -> ChatCompletionRequest:
-    """Return the chat that a body of another interface means; raises what `checked` raises."""
-    return checked(ChatCompletionRequest, body.as_chat())
->>>>>>> main
 
 
 def template_messages(messages: Sequence[Message]) -> list[dict[str, Any]]:

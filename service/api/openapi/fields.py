@@ -151,6 +151,7 @@ FIELDS = {
     "RerankRequest.truncate_prompt_tokens": "vLLM's: cut documents to so many tokens a pair; -1: the model's maximum.",
     "ScoreRequest.truncate_prompt_tokens": "vLLM's: cut second texts to so many tokens a pair; -1: the maximum.",
     "EmbeddingsRequest.truncate_prompt_tokens": "vLLM's: cut each text to so many tokens; -1 to the model's maximum.",
+    "truncation": "`auto` drops the oldest turns of a chat that is longer than the context; `disabled` refuses it.",
     "type": "The kind of the object.",
     "user": "The client's own user, written to the log.",
     "OllamaChatRequest.format": "`json` for any JSON object, or a JSON Schema that the answer satisfies.",

@@ -3,8 +3,8 @@
 Source: https://platform.openai.com/docs/api-reference/chat/create
 """
 
-from collections.abc import Mapping, Sequence
-from typing import Annotated, Any, ClassVar, Literal, override
+from collections.abc import Callable, Mapping, Sequence
+from typing import Annotated, Any, ClassVar, Literal, NamedTuple, override
 
 from pydantic import BeforeValidator, Field
 from pydantic_core import to_json
@@ -156,6 +156,17 @@ class Message(WireObject):
     def thinking(self) -> str | None:
         """The thinking before an earlier answer, under either of its names."""
         return self.reasoning or self.reasoning_content or None
+
+
+# Returns the thinking of a text, which may be empty, and its proof; None unless this service has signed it.
+type OwnThinking = Callable[[str, str], str | None]
+
+
+class MeantChat(NamedTuple):
+    """The chat that a body of another interface means."""
+
+    document: dict[str, Any]
+    ignored: Sequence[str] = ()  # fields of that body that the chat leaves out
 
 
 class ChatCompletionRequest(GenerationRequest, TemplateFields):

@@ -206,12 +206,17 @@ class SharedFields(SamplingFields):
     cache_salt: str | None = Field(default=None, min_length=1, max_length=MAX_NAME_CHARS)  # vLLM's
     skip_special_tokens: bool = True  # vLLM's
     spaces_between_special_tokens: bool | None = None  # vLLM's: never put here
-    truncate_prompt_tokens: int | None = Field(default=None, ge=1, le=INT32_MAX)  # vLLM's: keep the last so many
+    # vLLM's: how many tokens of the prompt are kept; -1: as many as leave the context room for one more.
+    truncate_prompt_tokens: int | None = Field(default=None, ge=-1, le=INT32_MAX)
+    truncation_side: Literal["left", "right"] = "left"  # vLLM's: where the prompt is cut
     structured_outputs: StructuredOutputs | None = None  # vLLM's: a grammar of the answer
 
     @override
     def check_consistency(self) -> None:
-        """Refuse a grammar that is not in one notation, and spaces that nothing here puts."""
+        """Refuse a prompt cut to nothing, a grammar that is not in one notation, and spaces that nothing here puts."""
+        if self.truncate_prompt_tokens == 0:
+            message = "Invalid 'truncate_prompt_tokens': it must be at least 1, or -1 for the model's maximum."
+            raise InvalidParameter(message, param="truncate_prompt_tokens")
         if self.structured_outputs is not None:
             self.structured_outputs.check()
         if self.spaces_between_special_tokens and not self.skip_special_tokens:
@@ -240,12 +245,6 @@ class GenerationRequest(SharedFields):
     stream_options: StreamOptions | None = None
     user: str | None = None
     return_tokens_as_token_ids: bool = False  # vLLM's: log-probabilities name tokens by their ids
-<<<<<<< HEAD
-=======
-    # vLLM's: how many tokens of the prompt are kept; -1: as many as leave the context room for one more.
-    truncate_prompt_tokens: int | None = Field(default=None, ge=-1, le=INT32_MAX)
-    truncation_side: Literal["left", "right"] = "left"  # vLLM's: where the prompt is cut
->>>>>>> main
     return_token_ids: bool = False  # vLLM's: return the token ids of prompt and completion too
     # vLLM's: alternatives returned for each token of the prompt; 0 for its own log-probability alone.
     prompt_logprobs: int | None = Field(default=None, ge=0, le=MAX_LOGPROBS)
@@ -299,17 +298,6 @@ class GenerationRequest(SharedFields):
     @override
     def check_consistency(self) -> None:
         """Refuse prompt log-probabilities, which no chunk carries, with a stream."""
-<<<<<<< HEAD
         super().check_consistency()
-=======
-        if self.truncate_prompt_tokens == 0:
-            message = "Invalid 'truncate_prompt_tokens': it must be at least 1, or -1 for the model's maximum."
-            raise InvalidParameter(message, param="truncate_prompt_tokens")
-        if self.structured_outputs is not None:
-            self.structured_outputs.check()
-        if self.spaces_between_special_tokens and not self.skip_special_tokens:
-            param = "spaces_between_special_tokens"
-            raise InvalidParameter(f"Invalid '{param}': special tokens are joined without spaces.", param=param)
->>>>>>> main
         if self.prompt_logprobs is not None and self.stream:
             raise InvalidParameter("'prompt_logprobs' is not allowed when 'stream' is true.", param="prompt_logprobs")

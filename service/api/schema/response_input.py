@@ -9,6 +9,7 @@ from typing import Annotated, Any, ClassVar, Literal, override
 from pydantic import BeforeValidator, Field
 from pydantic_core import to_json
 
+from service.api.schema.chat import OwnThinking
 from service.api.schema.response_tools import INPUT, LOCAL_SHELL, qualified
 from service.api.schema.wire import ANY, NeutralValues, WireObject
 from service.errors import InvalidParameter, MissingParameter, UnsupportedParameter
@@ -209,25 +210,12 @@ def check_results(items: Iterable[InputItem]) -> None:
             raise InvalidParameter(message, param=param)
 
 
-class Unsealing:
-    """Reads the thinking that this service has sealed, and keeps the places of what another has."""
+def messages_of(items: Iterable[InputItem], own_thinking: OwnThinking) -> tuple[list[dict[str, Any]], list[str]]:
+    """Return the messages of a chat, and the fields whose thinking another has sealed.
 
-    def __init__(self, unsealed: Callable[[str], str | None] = lambda sealed: None) -> None:
-        """Begin an input; `unsealed` returns a sealed text, None if it was sealed elsewhere."""
-        self.unreadable: list[str] = []
-        self._unsealed = unsealed
-
-    def thinking(self, item: InputItem, path: str) -> str:
-        """Return the thinking of an item, empty if there is none."""
-        if item.content or not item.encrypted_content:
-            return _text(item.content)
-        if (text := self._unsealed(item.encrypted_content)) is None:
-            self.unreadable.append(f"{path}.encrypted_content")
-        return text or ""
-
-
-def messages_of(items: Iterable[InputItem], unsealing: Unsealing) -> list[dict[str, Any]]:
-    """Return the messages of a chat; thinking and calls belong to the assistant's message between them."""
+    Thinking and calls belong to the assistant's message between them.
+    """
+    unreadable: list[str] = []
     messages: list[dict[str, Any]] = []
     thoughts: list[str] = []  # of the assistant's next message
     call_ids: dict[str | None, str | None] = {}  # by those of their items, too
@@ -243,7 +231,11 @@ def messages_of(items: Iterable[InputItem], unsealing: Unsealing) -> list[dict[s
 
     for index, item in enumerate(items):
         if item.type == "reasoning":
-            thoughts.append(unsealing.thinking(item, f"input[{index}]"))
+            sealed = item.encrypted_content if not item.content else None
+            thought = own_thinking("", sealed) if sealed else _text(item.content)
+            if thought is None:
+                unreadable.append(f"input[{index}].encrypted_content")
+            thoughts.append(thought or "")
         elif item.type == "function_call":
             if not messages or messages[-1]["role"] != "assistant" or any(thoughts):
                 append({"role": "assistant"})
@@ -258,7 +250,7 @@ def messages_of(items: Iterable[InputItem], unsealing: Unsealing) -> list[dict[s
             append({"role": item.role, "content": _text(item.content)})
     if any(thoughts):
         append({"role": "assistant", "content": ""})
-    return messages
+    return messages, unreadable
 
 
 def _text(parts: Iterable[InputPart] | None) -> str:

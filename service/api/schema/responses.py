@@ -10,9 +10,10 @@ from typing import Annotated, Any, ClassVar, Literal, override
 
 from pydantic import BeforeValidator, Field
 
+from service.api.schema.chat import MeantChat, OwnThinking
 from service.api.schema.generation import HINTS, MAX_NAME_CHARS, REFUSED, REMEDIES, MaxTokens, SharedFields
 from service.api.schema.metadata import Metadata
-from service.api.schema.response_input import InputItem, Unsealing, as_items, check_results, messages_of
+from service.api.schema.response_input import InputItem, as_items, check_results, messages_of
 from service.api.schema.response_tools import (
     ChosenTool,
     OfferedTool,
@@ -179,13 +180,11 @@ class ResponsesRequest(SharedFields, VariableFields):
         super().check_consistency()
         if self.n != 1:
             raise InvalidParameter("Invalid 'n': a response has one answer.", param="n")
-        for index, name in enumerate(self.include):
-            if name not in (INCLUDED_LOGPROBS, INCLUDED_THINKING):
-                self.ignore(f"include[{index}]")
+        known = (INCLUDED_LOGPROBS, INCLUDED_THINKING)
+        self.ignore(f"include[{index}]" for index, name in enumerate(self.include) if name not in known)
         for index, tool in enumerate(self.tools):
             tool.check(f"tools[{index}]")
-        for param in unenforced_formats(self.offered_tools, is_required=self._is_call_required):
-            self.ignore(param)
+        self.ignore(unenforced_formats(self.offered_tools, is_required=self._is_call_required))
         for index, item in enumerate(self.input):
             item.check(f"input[{index}]")
         check_results(self.input)
@@ -201,15 +200,16 @@ class ResponsesRequest(SharedFields, VariableFields):
     def _is_call_required(self) -> bool:
         return self.tool_choice is not None and self.tool_choice.is_required
 
-    def as_chat(self, unsealing: Unsealing | None = None) -> dict[str, Any]:
-        """Return the body of the chat that has the same answer; without `unsealing` sealed thinking is not read."""
+    def as_chat(self, own_thinking: OwnThinking) -> MeantChat:
+        """Return the chat that has the same answer."""
+        messages, unreadable = messages_of(self.input, own_thinking)
         shared = {*SharedFields.model_fields, *VariableFields.model_fields}
         instructions = [] if self.instructions is None else [{"role": "system", "content": self.instructions}]
         chat: dict[str, Any] = {
             **self.model_dump(include=shared, exclude_unset=True, by_alias=True),
             "logit_bias": {str(token_id): bias for token_id, bias in self.logit_bias.items()} or None,
             "model": self.model,
-            "messages": [*instructions, *messages_of(self.input, unsealing or Unsealing())],
+            "messages": [*instructions, *messages],
             "max_completion_tokens": self.max_output_tokens,
             "logprobs": self.has_logprobs,
             "top_logprobs": self.top_logprobs,
@@ -222,7 +222,7 @@ class ResponsesRequest(SharedFields, VariableFields):
             "safety_identifier": self.safety_identifier,
             "user": self.user,
         }
-        return {name: value for name, value in chat.items() if value is not None}
+        return MeantChat({name: value for name, value in chat.items() if value is not None}, unreadable)
 
     def _response_format(self) -> dict[str, Any] | None:
         if self.text is None or self.text.format is None:

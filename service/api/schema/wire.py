@@ -8,7 +8,7 @@ JSON is parsed with bounded depth and digits; NaN and duplicate names, which par
 """
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from functools import cache, cached_property
 from typing import Any, ClassVar, Final, NamedTuple, Self
 
@@ -68,9 +68,10 @@ class WireObject(BaseModel):
         """The fields that were accepted and have no effect, those of nested objects included."""
         return ()
 
-    def ignore(self, path: str) -> None:
-        """Record that a field has no effect, or a part of it."""
-        vars(self)["ignored"] = (*self.ignored, IgnoredField(path))
+    def ignore(self, paths: Iterable[str]) -> None:
+        """Record fields that have no effect, or parts of fields."""
+        if fields := tuple(map(IgnoredField, paths)):
+            vars(self)["ignored"] = (*self.ignored, *fields)
 
     @classmethod
     def rewritten(cls, document: dict[str, Any]) -> dict[str, Any]:
@@ -109,8 +110,13 @@ def parse[T: WireObject](kind: type[T], content: bytes) -> T:
     return checked(kind, document)
 
 
-def checked[T: WireObject](kind: type[T], document: dict[str, Any]) -> T:
+def checked[T: WireObject](kind: type[T], document: dict[str, Any], ignored: Sequence[str] = ()) -> T:
     """Return the checked object of a parsed JSON object.
+
+    Args:
+        kind: the class of the object.
+        document: the JSON object.
+        ignored: fields that the object was made without, besides those that it ignores itself.
 
     Raises:
         UnsupportedParameter, MissingParameter, InvalidParameter: a field is at fault.
@@ -122,8 +128,8 @@ def checked[T: WireObject](kind: type[T], document: dict[str, Any]) -> T:
     except ValidationError as error:
         details = error.errors(include_url=False, include_context=False, include_input=False)
         raise _request_error(details[0]) from None  # the chained error would quote the prompt
-    if sieve.ignored:
-        vars(parsed)["ignored"] = tuple(sieve.ignored.values())
+    if sieve.ignored or ignored:
+        vars(parsed)["ignored"] = (*map(IgnoredField, ignored), *sieve.ignored.values())
     parsed.check_consistency()
     return parsed
 

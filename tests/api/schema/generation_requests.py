@@ -54,15 +54,8 @@ SHARED = SAMPLING | {
     "cache_salt": field(None, text(512, shortest=1)),
     "skip_special_tokens": field(True, FLAG),
     "spaces_between_special_tokens": field(None, FLAG),
-<<<<<<< HEAD
-    "truncate_prompt_tokens": field(None, integer(1, INT32_MAX)),
-=======
-    "return_tokens_as_token_ids": field(False, FLAG),
     "truncate_prompt_tokens": field(None, replace(integer(-1, INT32_MAX), unstated=(0,))),
     "truncation_side": field("left", choice("left", "right")),
-    "return_token_ids": field(False, FLAG),
-    "prompt_logprobs": field(None, integer(0, 20)),
->>>>>>> main
     "structured_outputs": field(None, OUTPUTS),
 }
 GENERATION = SHARED | {

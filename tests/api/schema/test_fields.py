@@ -37,19 +37,9 @@ def kinds_of(kind=WireObject):
 def test_every_field_of_every_object_is_in_the_table():
     """Those that are missing are the common parts of several."""
     common = {
-<<<<<<< HEAD
         "SamplingFields", "SharedFields", "GenerationRequest", "VariableFields", "TemplateFields", "EncoderRequest",
-        "PairsRequest",
+        "PairsRequest", "OllamaRequest",
     }  # fmt: skip
-=======
-        "SamplingFields",
-        "GenerationRequest",
-        "TemplateFields",
-        "EncoderRequest",
-        "PairsRequest",
-        "OllamaRequest",
-    }
->>>>>>> main
     of_schema = {kind for kind in kinds_of() if kind.__module__.startswith("service.api.schema")}
     assert {kind.__name__ for kind in of_schema - OBJECTS.keys()} == common
     for kind, (_, fields) in OBJECTS.items():

@@ -23,12 +23,16 @@ LEAST_CHAT = {
 }  # fmt: skip
 
 
+def nothing_sealed(text, proof):
+    return None
+
+
 def read(kind, **fields):
     return parse(kind, json.dumps(BODIES[kind] | fields).encode())
 
 
 def test_the_least_response_is_the_least_chat():
-    chat = read(ResponsesRequest).as_chat()
+    chat = read(ResponsesRequest).as_chat(nothing_sealed).document
     assert chat == LEAST_CHAT
     parse(ChatCompletionRequest, json.dumps(chat).encode())
 
@@ -86,7 +90,7 @@ def test_the_least_response_is_the_least_chat():
     ],
 )  # fmt: skip
 def test_each_field_of_a_response_means_one_of_its_chat(fields, meant):
-    assert read(ResponsesRequest, **fields).as_chat() == LEAST_CHAT | meant
+    assert read(ResponsesRequest, **fields).as_chat(nothing_sealed).document == LEAST_CHAT | meant
 
 
 @pytest.mark.parametrize(
@@ -120,7 +124,7 @@ def test_items_become_the_messages_of_a_chat():
             for call_id, name in pairs
         ]
 
-    assert read(ResponsesRequest, input=items).as_chat()["messages"] == [
+    assert read(ResponsesRequest, input=items).as_chat(nothing_sealed).document["messages"] == [
         {"role": "developer", "content": "Be kind."},
         {"role": "user", "content": "2 + 2?"},
         {
