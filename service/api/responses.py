@@ -1,10 +1,9 @@
 """POST /v1/responses."""
 
-import contextlib
-import re
 import time
-from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from contextlib import AbstractContextManager
+from functools import partial
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Depends
@@ -13,32 +12,24 @@ from starlette.background import BackgroundTask
 
 from service.api.chat import StartedChat, start_chat
 from service.api.dependencies import Arrival, RequestContext, arrival
-from service.api.generation.chat_prompt import chat_of
+from service.api.generation.chat_prompt import chat_of, chat_prompt
 from service.api.generation.logprobs import chat_logprobs, is_long_to_write
 from service.api.generation.response_items import Event, ResponseOutput
+from service.api.generation.sealed import seal
 from service.api.generation.streams import TextDelta
-from service.api.http.errors import error_answer
+from service.api.http.errors import error_answer, errors_in_terms_of
 from service.api.http.receive import cancel_on_disconnect, json_body
 from service.api.http.sse import NamedEventStream
 from service.api.memory.memory import Keeping, KeyMemory
 from service.api.memory.store import UNFINISHED, new_id_prefix
+from service.api.render import engine_request, json_answer, request_id
 from service.api.schema.responses import ResponsesRequest
 from service.engine.request import FinishReason
-from service.errors import RequestError, ResponsesUnavailable
+from service.errors import ResponsesUnavailable
 
 router = APIRouter()
 
 SERVER_ERROR = 500  # and higher statuses: the request is not at fault
-# The names of a chat's fields in errors and in what is ignored, and those of the response's fields that they come from.
-_FIELDS = (
-    (r"^messages.*$", "input"),
-    (r"^max_(completion_)?tokens$", "max_output_tokens"),
-    (r"^reasoning_effort$", "reasoning.effort"),
-    (r"^response_format\.json_schema\b", "text.format"),
-    (r"^response_format\b", "text.format"),
-    (r"^tool_choice\.allowed_tools\b", "tool_choice"),
-    (r"^(tools\[\d+\]|tool_choice|tool_choice\.tools\[\d+\])\.function\b", r"\1"),
-)
 
 
 @router.post("/v1/responses")
@@ -49,25 +40,28 @@ async def create_response(
 ) -> Response:
     """Answer with a response, which is kept unless `store` is false, and which `previous_response_id` continues.
 
-    Deviations: text and functions only; `strict` is false by default, and calls satisfy their schemas all the same; a
-    stream's first events come with the first token; a response in the background is not streamed. Where nothing can be
-    kept, the answer is given all the same, and its `store` is false.
+    Deviations: text only; tools that OpenAI runs itself are offered to nobody; `strict` is false by default, and calls
+    satisfy their schemas all the same; a stream's first events come with the first token; a response in the background
+    is not streamed. Where nothing can be kept, the answer is given all the same, and its `store` is false.
 
     Source: https://platform.openai.com/docs/api-reference/responses/create
     """
     created_at = int(time.time())
-    arrived.ignored.in_terms_of_request = _in_terms_of_responses
+    arrived.ignored.in_terms_of_request = body.in_terms_of_request
     context = await arrived.generating(body.model)
-    with _errors_in_terms_of_responses():
+    with errors_in_terms_of(body.in_terms_of_request):
         body = await memory.continued(context, body)
-        chat_body = await context.convert(body, chat_of)
+        chat_body = await context.convert(body, partial(chat_of, key=context.cache_salt))
+        context.ignored.add(chat_body.ignored)
         chat = await start_chat(context, chat_body, prefix=new_id_prefix())
-    answer = _Answer(chat, body, created_at, memory.keeping(context, body, chat.streams.id))
+    keeping, key = memory.keeping(context, body, chat.streams.id), context.cache_salt
+    answer = _Answer(chat, body, created_at, keeping, seal=partial(seal, key=key))
     if body.background:
         return await _begin_in_background(context, chat, answer)
     if body.stream:
-        return NamedEventStream(_events(chat, answer), sequences=chat.streams, deadline=context.deadline)
-    with chat.streams, answer.kept(), _errors_in_terms_of_responses():
+        events = _events(chat, body, answer)
+        return NamedEventStream(events, sequences=chat.streams, deadline=context.deadline)
+    with chat.streams, answer.kept(), errors_in_terms_of(body.in_terms_of_request):
         [deltas] = await cancel_on_disconnect(context.receive, chat.streams.collect())
 
         def end() -> dict[str, Any]:
@@ -116,9 +110,9 @@ async def _make_in_background(context: RequestContext, chat: StartedChat, answer
         await answer.keeping.write_last(response)
 
 
-async def _events(chat: StartedChat, answer: "_Answer") -> AsyncIterator[Sequence[Event]]:
+async def _events(chat: StartedChat, body: ResponsesRequest, answer: "_Answer") -> AsyncIterator[Sequence[Event]]:
     """Yield the events of a stream, numbered."""
-    with answer.kept(), _errors_in_terms_of_responses():
+    with answer.kept(), errors_in_terms_of(body.in_terms_of_request):
         async for events in _numbered_events(chat, answer):
             yield events
 
@@ -150,7 +144,14 @@ async def _numbered_events(chat: StartedChat, answer: "_Answer") -> AsyncIterato
 class _Answer:
     """The response as it comes to be."""
 
-    def __init__(self, chat: StartedChat, body: ResponsesRequest, created_at: int, keeping: Keeping) -> None:
+    def __init__(
+        self,
+        chat: StartedChat,
+        body: ResponsesRequest,
+        created_at: int,
+        keeping: Keeping,
+        seal: Callable[[str], str],
+    ) -> None:
         self.last_events: list[Event] = []  # of the items that `end` has closed
         self.keeping = keeping
         self.status = "queued" if body.background else "in_progress"
@@ -158,7 +159,7 @@ class _Answer:
         self._body = body
         self._created_at = created_at
         self._parts = chat.message_parts()
-        self._output = ResponseOutput()
+        self._output = ResponseOutput(body.offered_tools, seal if body.has_sealed_thinking else None)
         self._logprobs: list[dict[str, Any]] = []  # of tokens whose text is not complete yet
         self._reason = FinishReason.STOP
 
@@ -187,7 +188,6 @@ class _Answer:
         """Return the response with what it has so far."""
         body, is_over = self._body, status not in UNFINISHED
         sampling = self._chat.streams.sampling
-        effort = None if body.reasoning is None else body.reasoning.effort
         text_format = None if body.text is None else body.text.format
         choice = "auto" if body.tool_choice is None else body.tool_choice.as_stated()
         stated = {
@@ -215,17 +215,20 @@ class _Answer:
             "model": body.model,
             "output": list(self._output.items) if is_over else [],
             "previous_response_id": body.previous_response_id,
-            "reasoning": {"effort": effort, "summary": None},
+            "reasoning": {"effort": body.effort, "summary": None},
             "safety_identifier": body.safety_identifier,
             "service_tier": "default",
             "store": self.keeping.is_kept,
             "temperature": sampling.temperature,
-            "text": {"format": _stated(text_format) if text_format else {"type": "text"}, "verbosity": "medium"},
+            "text": {
+                "format": text_format.model_dump(by_alias=True) if text_format else {"type": "text"},
+                "verbosity": "medium",
+            },
             "tool_choice": choice,
-            "tools": [_stated(tool) for tool in body.tools],
+            "tools": [tool.as_stated() for tool in body.tools if tool.is_offered],
             "top_logprobs": body.top_logprobs,
             "top_p": sampling.top_p,
-            "truncation": "disabled",
+            "truncation": body.truncation,
             "usage": self._usage() if is_over else None,
             "user": body.user,
             **stated,
@@ -242,23 +245,23 @@ class _Answer:
         }
 
 
-def _stated(part: Any) -> dict[str, Any]:
-    return part.model_dump(by_alias=True)
+@router.post("/v1/responses/render")
+async def render_response(
+    name: Annotated[str, Depends(request_id)],
+    arrived: Annotated[Arrival, Depends(arrival)],
+    body: Annotated[ResponsesRequest, Depends(json_body(ResponsesRequest))],
+    memory: KeyMemory,
+) -> Response:
+    """Return the token ids that a response would be answered with, as /v1/chat/completions/render does.
 
-
-def _in_terms_of_responses(param: str) -> str:
-    for pattern, name in _FIELDS:
-        param = re.sub(pattern, name, param)
-    return param
-
-
-@contextlib.contextmanager
-def _errors_in_terms_of_responses() -> Iterator[None]:
-    """Give the errors that are raised within the names of a response's fields instead of a chat's."""
-    try:
-        yield
-    except RequestError as error:
-        if (param := error.param) is not None:
-            renamed = _in_terms_of_responses(param)
-            error.param, error.message = renamed, error.message.replace(f"'{param}'", f"'{renamed}'")
-        raise
+    Source: https://github.com/vllm-project/vllm/blob/main/vllm/entrypoints/serve/render/api_router.py
+    """
+    arrived.ignored.in_terms_of_request = body.in_terms_of_request
+    context = await arrived.generating(body.model)
+    with errors_in_terms_of(body.in_terms_of_request):
+        body = await memory.continued(context, body)
+        chat_body = await context.convert(body, partial(chat_of, key=context.cache_salt))
+        context.ignored.add(chat_body.ignored)
+        prompt = await context.make_prompt(chat_body, chat_prompt)
+        context.ignore(prompt.ignored)
+        return json_answer(engine_request(context, chat_body, f"resp_{name}", prompt.ids, param="messages"))

@@ -77,9 +77,13 @@ class Fleet:
             instance.kill()
 
 
+def client_of(instance):
+    return OpenAI(base_url=f"{instance.url}/v1", api_key="none", max_retries=0, timeout=60)
+
+
 def asked_of(instance, *, stream, **fields):
     """Ask one instance; return the id and the text of a response that it said was complete."""
-    with OpenAI(base_url=f"{instance.url}/v1", api_key="none", max_retries=0, timeout=60) as client:
+    with client_of(instance) as client:
         fields |= {"model": MODEL, "max_output_tokens": MAX_OUTPUT_TOKENS, "temperature": 1.0}
         if not stream:
             response = client.responses.create(**fields)
@@ -117,7 +121,7 @@ def check(fleet, turns):
         expected += [turn.asked]
         while True:
             try:
-                with OpenAI(base_url=f"{fleet.any(rng).url}/v1", api_key="none", max_retries=0, timeout=60) as client:
+                with client_of(fleet.any(rng)) as client:
                     assert client.responses.retrieve(turn.id).output_text == turn.text
                     items = client.responses.input_items.list(turn.id, order="asc", limit=100).data
                 break
@@ -185,11 +189,13 @@ def test_a_response_in_the_background_has_ended_when_its_instance_has(fleet):
     fleet.start(1)
     [first] = fleet.instances
     asked = {"model": MODEL, "input": "Who are you?", "background": True}
-    ids = [first.client().responses.create(**asked).id for _ in range(8)]
+    with client_of(first) as client:
+        ids = [client.responses.create(**asked).id for _ in range(8)]
     assert first.stop(signal.SIGTERM) == 0
     fleet.start(1)
     [second] = fleet.instances
-    ended = [second.client().responses.retrieve(response_id) for response_id in ids]
+    with client_of(second) as client:
+        ended = [client.responses.retrieve(response_id) for response_id in ids]
     assert {response.status for response in ended} <= {"completed", "failed"}
     assert ended[-1].status == "failed", "one slot does not answer eight at once"
     assert ended[-1].error is not None

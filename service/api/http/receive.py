@@ -37,17 +37,27 @@ UNSTATED_MEDIA_TYPES = frozenset({"", "application/octet-stream", "application/x
 def json_body[T: WireObject](kind: type[T]) -> Callable[[Request], Awaitable[T]]:
     """Return a FastAPI dependency that reads and checks a body of this kind; a long one comes without its bulk."""
 
-    async def read_body(request: Request) -> T:
-        try:
-            content = await request.body()
-        except ClientDisconnect:
-            raise ClientDisconnected from None
-        parsed = await parsed_body(request, kind, content)
+    async def read(request: Request) -> T:
+        parsed = await read_body(kind, request)
         if parsed.ignored:
             request.state.ignored.add(parsed.ignored)
         return parsed
 
-    return read_body
+    return read
+
+
+async def read_body[T: WireObject](kind: type[T], request: Request) -> T:
+    """Return the checked body of a request; a long one comes without its bulk.
+
+    Raises:
+        ClientDisconnected: the client disconnected first.
+        RequestError: as `parse` does.
+    """
+    try:
+        content = await request.body()
+    except ClientDisconnect:
+        raise ClientDisconnected from None
+    return await parsed_body(request, kind, content)
 
 
 async def parsed_body[T: WireObject](request: Request, kind: type[T], content: bytes) -> T:
