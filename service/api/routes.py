@@ -14,10 +14,10 @@ from fastapi.routing import APIRoute
 from starlette.routing import BaseRoute, Match
 from starlette.types import Receive, Scope, Send
 
-from service.api import chat, completions, health, models, responses, tokenize
+from service.api import chat, completions, health, messages, models, responses, tokenize
 from service.api.openapi import route as openapi
 
-FIRST = (chat, completions, responses, models, tokenize, health, openapi)
+FIRST = (chat, completions, responses, messages, models, tokenize, health, openapi)
 
 
 class FixedPaths(BaseRoute):

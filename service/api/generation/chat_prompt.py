@@ -7,7 +7,9 @@ from typing import Any, NamedTuple
 from pydantic_core import from_json
 
 from service.api.generation.rendering import NO_VARIABLES, template_variables
+from service.api.generation.sealed import own_text
 from service.api.schema.chat import ChatCompletionRequest, Message, ToolCall
+from service.api.schema.messages import CountTokensRequest
 from service.api.schema.responses import ResponsesRequest
 from service.api.schema.template import TemplateFields
 from service.api.schema.tools import Tool
@@ -26,8 +28,15 @@ class ChatPrompt(NamedTuple):
     ignored: Sequence[str] = ()  # fields that the template has no use for
 
 
-def chat_prompt(body: ChatCompletionRequest | ResponsesRequest, model: PromptModel) -> ChatPrompt:
+def chat_prompt(
+    body: ChatCompletionRequest | ResponsesRequest | CountTokensRequest, model: PromptModel, key: bytes = b""
+) -> ChatPrompt:
     """Return a chat's prompt.
+
+    Args:
+        body: of the chat, or of another interface's request for one.
+        model: that answers.
+        key: with which the client's thinking is signed.
 
     Raises:
         ContextLengthExceeded: the context has fewer tokens than the chat has messages, or the prompt has.
@@ -35,6 +44,8 @@ def chat_prompt(body: ChatCompletionRequest | ResponsesRequest, model: PromptMod
     """
     if isinstance(body, ResponsesRequest):
         body = chat_of(body)
+    elif isinstance(body, CountTokensRequest):
+        body = chat_of_messages(body, key)
     num_messages, limit_tokens = len(body.messages), model.max_model_len
     if num_messages > limit_tokens and not body.truncate_prompt_tokens:  # rendering so many takes long
         raise ContextLengthExceeded(
@@ -55,6 +66,12 @@ def chat_prompt(body: ChatCompletionRequest | ResponsesRequest, model: PromptMod
 def chat_of(body: ResponsesRequest) -> ChatCompletionRequest:
     """Return the chat that has the same answer as a response; raises what `checked` raises."""
     return checked(ChatCompletionRequest, body.as_chat())
+
+
+def chat_of_messages(body: CountTokensRequest, key: bytes) -> ChatCompletionRequest:
+    """Return the chat that has the same answer as Anthropic's Messages; raises what `checked` raises."""
+    chat = body.as_chat(lambda text, proof: own_text(text, proof, key))
+    return checked(ChatCompletionRequest, chat.document, chat.ignored)
 
 
 def template_messages(messages: Sequence[Message]) -> list[dict[str, Any]]:

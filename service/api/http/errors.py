@@ -1,7 +1,7 @@
-"""Every error as OpenAI's JSON: for handlers, inside a stream, and before FastAPI is imported.
+"""Every error as OpenAI's JSON, or Anthropic's on its paths: for handlers, inside a stream, before FastAPI is imported.
 
 Details of internal errors go to the log; the client gets a fixed sentence and the request's id.
-Source: https://platform.openai.com/docs/guides/error-codes
+Source: https://platform.openai.com/docs/guides/error-codes, https://docs.anthropic.com/en/api/errors
 """
 
 import logging
@@ -26,6 +26,25 @@ RETRY_AFTER_S = 2
 CLOSING_STATUSES = frozenset({401, 408, 413, 415, 429})
 
 
+# Anthropic's types; of other statuses `invalid_request_error`, and `api_error` from 500 on.
+ANTHROPIC_PATH = "/v1/messages"
+_ANTHROPIC_TYPES = {
+    401: "authentication_error",
+    403: "permission_error",
+    404: "not_found_error",
+    408: "timeout_error",
+    413: "request_too_large",
+    429: "rate_limit_error",
+    503: "overloaded_error",
+    504: "timeout_error",
+}
+
+
+def is_anthropic(path: str) -> bool:
+    """Return whether a path is of Anthropic's interface."""
+    return path == ANTHROPIC_PATH or path.startswith(f"{ANTHROPIC_PATH}/")
+
+
 def error_answer(error: Exception, request_id: str) -> Answer:
     """Return the answer that an error becomes, and log the error if the fault is the server's."""
     if isinstance(error, RequestError):
@@ -47,7 +66,18 @@ def logged_error_answer(error: Exception, scope: Scope) -> Answer:
     """Return the answer that an error becomes, and add its code to the request's log line."""
     answer = error_answer(error, scope["state"]["request_id"])
     scope["state"]["log_fields"]["error_code"] = answer.body["error"]["code"]
-    return answer
+    return in_shape_of_path(answer, scope)
+
+
+def in_shape_of_path(answer: Answer, scope: Scope) -> Answer:
+    """Return an error as the interface of the request's path states it."""
+    if not is_anthropic(scope["path"]):
+        return answer
+    error, status, request_id = answer.body["error"], answer.status, scope["state"]["request_id"]
+    kind = _ANTHROPIC_TYPES.get(status, "api_error" if status >= 500 else "invalid_request_error")
+    details = {"error_code": error["code"], "param": error["param"]}
+    stated = {"type": kind, "message": error["message"], "details": details}
+    return answer._replace(body={"type": "error", "error": stated, "request_id": request_id})
 
 
 async def respond(error: Exception, scope: Scope, send: Send) -> None:

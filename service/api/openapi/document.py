@@ -66,7 +66,8 @@ def _operation(found: APIRoute, operation: Operation, *, needs_key: bool) -> dic
         "summary": text.partition("\n")[0].rstrip("."),
         "description": text,
         "tags": [operation.tag],
-        "responses": _answers(operation) | error_responses((*operation.errors, *((401,) if asks_for_key else ()))),
+        "responses": _answers(operation)
+        | error_responses((*operation.errors, *((401,) if asks_for_key else ())), operation.error),
     }
     parameters = [
         {"name": name, "in": "path", "required": True, "schema": {"type": "string"}} for name in found.param_convertors

@@ -2,12 +2,13 @@
 
 from dataclasses import dataclass
 
-from service.api.openapi import answers, batch_answers, other_answers, response_answers, vector_answers
+from service.api.openapi import answers, batch_answers, message_answers, other_answers, response_answers, vector_answers
 from service.api.openapi.answer_object import AnswerObject
 from service.api.schema.batches import BatchQuery, BatchRequest, FileFields, FileQuery
 from service.api.schema.chat import ChatCompletionRequest
 from service.api.schema.completions import CompletionRequest
 from service.api.schema.embeddings import EmbeddingsRequest
+from service.api.schema.messages import CountTokensRequest, MessagesRequest
 from service.api.schema.pooling import EmbeddingRequest, PoolingRequest
 from service.api.schema.rerank import RerankRequest, ScoreRequest
 from service.api.schema.responses import ResponsesRequest
@@ -33,6 +34,7 @@ class Operation:
     media_type: str = "text/plain"  # of an answer that is no JSON
     event: type[AnswerObject] | None = None  # of the stream, if the body asks for one
     errors: tuple[int, ...] = ()
+    error: type[AnswerObject] = other_answers.Error  # what their answers are
     answers_503: bool = False  # with the same schema
     needs_key: bool = True
 
@@ -59,6 +61,21 @@ OPERATIONS: dict[str, Operation] = {
         body=ResponsesRequest,
         event=response_answers.ResponseEvent,
         errors=OF_GENERATION,
+    ),
+    "create_message": Operation(
+        "generation",
+        message_answers.MessageObject,
+        body=MessagesRequest,
+        event=message_answers.MessageEvent,
+        errors=OF_GENERATION,
+        error=message_answers.MessageError,
+    ),
+    "count_message_tokens": Operation(
+        "tokens",
+        message_answers.MessageTokens,
+        body=CountTokensRequest,
+        errors=OF_BODY,
+        error=message_answers.MessageError,
     ),
     "create_file": Operation("batches", batch_answers.FileObject, form=FileFields, errors=(400, 408, 413, 415, 503)),
     "list_files": Operation("batches", batch_answers.FileList, query=FileQuery, errors=(400, 503)),

@@ -8,7 +8,7 @@ JSON is parsed with bounded depth and digits; NaN and duplicate names, which par
 """
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from functools import cache
 from typing import Any, ClassVar, Final, NamedTuple, Self
 
@@ -106,8 +106,13 @@ def parse[T: WireObject](kind: type[T], content: bytes) -> T:
     return checked(kind, document)
 
 
-def checked[T: WireObject](kind: type[T], document: dict[str, Any]) -> T:
+def checked[T: WireObject](kind: type[T], document: dict[str, Any], ignored: Iterable[str] = ()) -> T:
     """Return the checked object of a parsed JSON object.
+
+    Args:
+        kind: of the object.
+        document: the JSON object.
+        ignored: fields that the object was made without, besides those that it ignores itself.
 
     Raises:
         UnsupportedParameter, MissingParameter, InvalidParameter: a field is at fault.
@@ -119,7 +124,7 @@ def checked[T: WireObject](kind: type[T], document: dict[str, Any]) -> T:
     except ValidationError as error:
         details = error.errors(include_url=False, include_context=False, include_input=False)
         raise _request_error(details[0]) from None  # the chained error would quote the prompt
-    parsed._ignored = sieve.ignored  # pyright: ignore[reportPrivateUsage]
+    parsed._ignored = (*map(IgnoredField, ignored), *sieve.ignored)  # pyright: ignore[reportPrivateUsage]
     parsed.check_consistency()
     return parsed
 
