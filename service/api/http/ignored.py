@@ -1,5 +1,6 @@
 """The fields of one request that were accepted and not honoured: its answer, its log line and a metric name them."""
 
+import re
 from collections.abc import Callable, Iterable
 
 from service.api.schema.wire import IgnoredField
@@ -8,6 +9,7 @@ from service.observability.metrics import Metrics
 
 HEADER = "x-levserve-ignored"
 MAX_NAMED = 32  # further fields are counted
+MAX_NAME_CHARS = 200  # of a part of a tool's schema, which may lie deep in it
 # The label of fields that no interface has, since clients choose their names.
 UNKNOWN = "unknown"
 
@@ -45,10 +47,15 @@ class IgnoredFields:
 
     def count(self, metrics: Metrics) -> None:
         """Add the fields to the metric, once for the request."""
-        for name in {field.name if field.is_known else UNKNOWN for field in self._fields.values()}:
+        for name in {_field_of(field.name) if field.is_known else UNKNOWN for field in self._fields.values()}:
             metrics.ignored_fields.labels(name).inc()
+
+
+def _field_of(name: str) -> str:
+    """Return the field of an interface that holds a part of a tool's schema, whose names clients choose."""
+    return re.split(r"(?<=\.parameters)\.|(?<=\.input_schema)\.", name, maxsplit=1)[0]
 
 
 def _printable(name: str) -> str:
     """Return a client's name as a header can have it, without the commas that separate names."""
-    return "".join(c if "!" <= c <= "~" and c != "," else "?" for c in name)
+    return "".join(c if "!" <= c <= "~" and c != "," else "?" for c in name[:MAX_NAME_CHARS])

@@ -97,7 +97,9 @@ class FunctionCall(WireObject):
     hints: ClassVar[NeutralValues] = {"parsed_arguments": ANY}  # of the official clients; the text counts
 
     name: str
-    arguments: Annotated[str, BeforeValidator(_as_json)]  # a JSON object, serialized
+    arguments: Annotated[
+        str, BeforeValidator(_as_json, json_schema_input_type=str | dict[str, Any])
+    ]  # a JSON object, serialized
 
 
 class ToolCall(WireObject):
@@ -196,10 +198,10 @@ class ChatCompletionRequest(GenerationRequest, TemplateFields):
         if not isinstance(functions, list) or not functions:
             return document
         chat = {"tools": [{"type": "function", "function": function} for function in functions]} | document
-        if choice is not None:
-            chat.setdefault(
-                "tool_choice", {"type": "function", "function": choice} if isinstance(choice, dict) else choice
-            )
+        if isinstance(choice, dict):
+            chat.setdefault("tool_choice", {"type": "function", "function": choice})
+        elif choice in ("none", "auto"):
+            chat.setdefault("tool_choice", choice)
         return chat | {"parallel_tool_calls": False}
 
     @property
