@@ -25,6 +25,8 @@ from service.errors import RequestError
 
 router = APIRouter()
 
+# What Anthropic counts besides: what its caches and its own tools cost.
+NO_USAGE = {"cache_creation": None, "inference_geo": None, "server_tool_use": None, "service_tier": "standard"}
 # The names of a chat's fields in errors, and those of the fields of Anthropic's Messages that they come from.
 _FIELDS = (
     (r"^messages.*$", "messages"),
@@ -124,7 +126,7 @@ class _Answer:
 
     def begun(self) -> dict[str, Any]:
         """Return the message before it has content."""
-        return self._message([], {"stop_reason": None, "stop_sequence": None})
+        return self._message([], dict.fromkeys(self._stopped()))
 
     def end(self) -> dict[str, Any]:
         """Return what is known once the content is complete."""
@@ -136,10 +138,11 @@ class _Answer:
 
     def _message(self, content: list[dict[str, Any]], stopped: dict[str, Any]) -> dict[str, Any]:
         head = {"id": self.chat.streams.id, "type": "message", "role": "assistant", "model": self._model}
-        return head | {"content": content, **stopped, "usage": self._usage()}
+        usage = self._usage() | NO_USAGE
+        return head | {"content": content, **stopped, "container": None, "usage": usage}
 
     def _stopped(self) -> dict[str, Any]:
-        return {"stop_reason": self._stop_reason, "stop_sequence": self._stop_sequence}
+        return {"stop_reason": self._stop_reason, "stop_sequence": self._stop_sequence, "stop_details": None}
 
     def _reason(self, last: TextDelta) -> str:
         if last.finish_reason is FinishReason.LENGTH:
@@ -157,7 +160,6 @@ class _Answer:
             "cache_read_input_tokens": cached_tokens,
             "output_tokens": usage["completion_tokens"],
             "output_tokens_details": {"thinking_tokens": usage["completion_tokens_details"]["reasoning_tokens"]},
-            "service_tier": "standard",
         }
 
 

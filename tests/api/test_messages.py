@@ -77,7 +77,9 @@ async def test_a_text_is_one_block_with_usage():
     message = await create(
         service, system="Be brief.", max_tokens=64, extra_body={"temperature": 0.5, "top_k": 3, "top_p": 0.9}
     )
-    assert [block.to_dict() for block in message.content] == [{"type": "text", "text": "Hello world"}]
+    assert [block.to_dict() for block in message.content] == [
+        {"type": "text", "text": "Hello world", "citations": None}
+    ]
     assert message.id.startswith("msg_")
     assert (message.type, message.role, message.model) == ("message", "assistant", MODEL)
     assert (message.stop_reason, message.stop_sequence) == ("end_turn", None)
@@ -114,7 +116,7 @@ async def test_a_stop_has_its_reason_whole_and_in_streams(script, fields, reason
         model=MODEL, messages=HI, **({"max_tokens": 64} | fields)
     ) as stream:
         final = await stream.get_final_message()
-    assert without_id(final) | {"stop_details": None} == without_id(message) | {"stop_details": None}
+    assert without_id(final) == without_id(message)
 
 
 async def test_a_stream_has_anthropics_events_in_their_order_under_their_names():
@@ -138,7 +140,7 @@ async def test_a_stream_has_anthropics_events_in_their_order_under_their_names()
     assert {event["delta"]["type"] for event in events if event.get("index") == 1 and "delta" in event} == {
         "input_json_delta"
     }
-    assert events[-2]["delta"] == {"stop_reason": "tool_use", "stop_sequence": None}
+    assert events[-2]["delta"] == {"stop_reason": "tool_use", "stop_sequence": None, "stop_details": None}
     assert events[-2]["usage"]["output_tokens"] > 0
 
 
@@ -233,6 +235,19 @@ async def test_turns_of_one_role_are_one_message_and_a_system_may_speak_in_the_m
     ]
     prompt = await prompt_of(messages, system=[{"type": "text", "text": "S"}, {"type": "text", "text": "T"}])
     assert prompt == "[system]S\nT[user]<a>\n\none\ntwo[system]be quick[assistant]three\nfour[user][assistant]"
+
+
+NO_LATE_SYSTEM = (
+    "{% for m in messages %}{% if m.role == 'system' and not loop.first %}{{ raise_exception('too late') }}{% endif %}"
+    "[{{ m.role }}]{{ m.content }}{% endfor %}{% if add_generation_prompt %}[assistant]{% endif %}"
+)
+
+
+async def test_a_system_in_the_middle_is_part_of_the_users_turn_where_the_template_refuses_it():
+    late = {"role": "system", "content": "be quick"}
+    messages = [*HI, late, {"role": "assistant", "content": "three"}, late, *HI]
+    prompt = await prompt_of(messages, service=talker("ok", template=NO_LATE_SYSTEM), system="S")
+    assert prompt == "[system]S[user]hi\n\nbe quick[assistant]three[user]be quick\n\nhi[assistant]"
 
 
 async def test_an_answer_goes_on_with_the_text_of_the_last_message():

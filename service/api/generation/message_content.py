@@ -14,6 +14,8 @@ from typing import Any
 from pydantic_core import from_json
 
 Event = dict[str, Any]
+# What a block has besides its text, at its beginning.
+_EMPTY: dict[str, dict[str, Any]] = {"text": {"citations": None}, "thinking": {"signature": ""}}
 
 
 class MessageContent:
@@ -40,7 +42,8 @@ class MessageContent:
         for call in part.get("tool_calls", ()):
             function = call["function"]
             if "id" in call:
-                yield from self._open({"type": "tool_use", "id": call["id"], "name": function["name"], "input": {}})
+                identity = {"id": call["id"], "name": function["name"], "caller": {"type": "direct"}}
+                yield from self._open({"type": "tool_use", **identity, "input": {}})
             if function["arguments"]:
                 self._texts.append(function["arguments"])
                 yield self._delta({"type": "input_json_delta", "partial_json": function["arguments"]})
@@ -72,7 +75,7 @@ class MessageContent:
 
     def _push_text(self, kind: str, text: str, *, is_shown: bool = True) -> Iterator[Event]:
         if not self._is_open or self._blocks[-1]["type"] != kind:
-            yield from self._open({"type": kind, kind: ""} | ({"signature": ""} if kind == "thinking" else {}))
+            yield from self._open({"type": kind, kind: "", **_EMPTY[kind]})
         self._texts.append(text)
         if is_shown:
             yield self._delta({"type": f"{kind}_delta", kind: text})

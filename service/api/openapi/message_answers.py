@@ -23,6 +23,7 @@ class AnswerText(AnswerObject):
 
     type: Literal["text"]
     text: str
+    citations: None
 
 
 class ToolUseBlock(AnswerObject):
@@ -32,6 +33,8 @@ class ToolUseBlock(AnswerObject):
     id: str
     """To be repeated in the block with the call's result."""
     name: str
+    caller: dict[str, str]
+    """Always the model itself."""
     input: dict[str, Any]
 
 
@@ -53,6 +56,9 @@ class MessageUsage(AnswerObject):
     """Tokens of the prompt that were found in the prefix cache."""
     output_tokens: int
     output_tokens_details: ThinkingTokens
+    cache_creation: None
+    inference_geo: None
+    server_tool_use: None
     service_tier: Literal["standard"]
 
 
@@ -68,6 +74,8 @@ class MessageObject(AnswerObject):
     """Null at the beginning of a stream."""
     stop_sequence: str | None
     """Of `stop_sequences`, the one that ended the text."""
+    stop_details: None
+    container: None
     usage: MessageUsage
 
 

@@ -6,9 +6,16 @@ Source: https://docs.anthropic.com/en/api/messages, https://docs.anthropic.com/e
 from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, ClassVar, Literal, NamedTuple, override
 
-from pydantic import BeforeValidator, Field, WithJsonSchema
+from pydantic import BeforeValidator, Field
 
-from service.api.schema.generation import MAX_NAME_CHARS, STOP, MaxTokens, TopP
+from service.api.schema.generation import (
+    INT32_MAX,
+    MAX_NAME_CHARS,
+    MAX_STOP_CHARS,
+    MAX_STOP_STRINGS,
+    MaxTokens,
+    TopP,
+)
 from service.api.schema.message_blocks import CACHE_HINTS, Block, OwnThinking, TextBlock, joined, messages_of
 from service.api.schema.tools import MAX_TOOLS
 from service.api.schema.wire import ANY, NeutralValues, WireObject
@@ -276,10 +283,10 @@ class MessagesRequest(CountTokensRequest):
     max_tokens: MaxTokens = Field()
     temperature: float | None = Field(default=None, ge=0, le=2)
     top_p: TopP | None = None
-    top_k: int | None = Field(default=None, ge=-1)
-    stop_sequences: Annotated[list[str], Field(fail_fast=True), WithJsonSchema(STOP["anyOf"][1])] = Field(
-        default_factory=list
-    )
+    top_k: int | None = Field(default=None, ge=-1, le=INT32_MAX)
+    stop_sequences: Annotated[
+        list[Annotated[str, Field(max_length=MAX_STOP_CHARS)]], Field(max_length=MAX_STOP_STRINGS, fail_fast=True)
+    ] = Field(default_factory=list)
     stream: bool = False
 
     @property
