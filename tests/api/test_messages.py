@@ -550,19 +550,45 @@ async def test_a_failure_in_a_stream_is_an_error_event():
             await stream.get_final_message()
 
 
-async def test_either_header_opens_and_two_that_differ_do_not():
+async def test_the_clients_own_keys_open():
     service = Service(api_keys=("sk-1", "sk-2"))
     for options in ({"api_key": "sk-1"}, {"api_key": None, "auth_token": "sk-2"}):
         message = await api_of(service, **options).messages.create(model=MODEL, max_tokens=8, messages=HI)
         assert message.content
-    for headers, status in (
-        ({"x-api-key": "sk-1", "authorization": "Bearer sk-1"}, 200),
-        ({"x-api-key": "sk-1", "authorization": "Bearer sk-2"}, 401),
-        ({"x-api-key": "sk-1", "authorization": "Basic sk-1"}, 401),
-        ({"x-api-key": "sk-3"}, 401),
-        ({"x-api-key": ""}, 401),
-    ):
-        assert (await post(service, headers=headers)).status_code == status
-    async with service.client() as client:
-        pair = await client.get("/v1/models", headers=[("x-api-key", "sk-1"), ("x-api-key", "sk-1")])
-    assert pair.status_code == 401
+    with pytest.raises(anthropic.AuthenticationError):
+        await api_of(service, api_key="sk-3").messages.create(model=MODEL, max_tokens=8, messages=HI)
+
+
+UNENFORCEABLE = WEATHER | {"input_schema": {"type": "object", "properties": {"a": {"type": "string", "not": {}}}}}
+
+
+async def test_what_a_tools_grammar_leaves_out_is_named_by_its_place_in_the_request():
+    service = service_of("ok")
+    told = "tools[].input_schema.properties.a.not"
+    assert set(await ignored_of(service, tools=[SEARCH, UNENFORCEABLE])) == {"tools[].type", told}
+    counted = service.metrics.registry.get_sample_value
+    assert counted("levserve_ignored_fields_total", {"field": "tools[].input_schema"}) == 1
+    answer = await post(Service(model={"chat_template": service.readiness.model.chat_template}, strict_fields=True),
+                        tools=[CLOCK, UNENFORCEABLE])  # fmt: skip
+    param = "tools[1].input_schema.properties.a.not"
+    assert (answer.status_code, answer.json()["error"]["details"]["param"]) == (400, param)
+
+
+async def test_a_strict_tool_keeps_its_promise_or_is_named():
+    loose = WEATHER | {"strict": True, "input_schema": SCHEMA | {"required": []}}
+    assert await ignored_of(service_of("ok"), tools=[WEATHER | {"strict": True}]) == [""]
+    assert await ignored_of(service_of("ok"), tools=[loose]) == ["tools[].strict"]
+    strict = UNENFORCEABLE["input_schema"] | {"required": ["a"], "additionalProperties": False}
+    assert await refusal(tools=[UNENFORCEABLE | {"strict": True, "input_schema": strict}]) == (
+        "tools[0].input_schema.properties.a.not"
+    )
+
+
+async def test_the_next_turn_begins_with_the_prompt_and_the_answer_of_the_one_before():
+    service = talker(THOUGHT)
+    fields = {"system": "S", "thinking": {"type": "adaptive"}}
+    first = await create(service, **fields)
+    before = TOKENIZER.decode(service.engine.last.request.prompt_ids)
+    after = await prompt_of([*HI, {"role": "assistant", "content": first.content}, *HI], **fields)
+    assert after.startswith(before)
+    assert after.removeprefix(before) == "<think>Hm. 🌍</think>Yes.[user]hi[assistant]"
