@@ -96,6 +96,7 @@ class Routes:
 
 
 def _others(has_batches: bool) -> list[APIRouter]:
-    from service.api import batches, embeddings, files, pooling, rerank
+    from service.api import batches, embeddings, files, ollama, ollama_models, pooling, rerank
 
-    return [resource.router for resource in (embeddings, rerank, pooling, *((files, batches) if has_batches else ()))]
+    resources = (embeddings, rerank, pooling, ollama, ollama_models, *((files, batches) if has_batches else ()))
+    return [resource.router for resource in resources]

@@ -1,10 +1,12 @@
-"""Every error as OpenAI's JSON, or Anthropic's on its paths: for handlers, inside a stream, before FastAPI is imported.
+"""Every error as OpenAI's JSON, on other interfaces' paths as theirs: for handlers, streams, before FastAPI is there.
 
 Details of internal errors go to the log; the client gets a fixed sentence and the request's id.
-Source: https://platform.openai.com/docs/guides/error-codes, https://docs.anthropic.com/en/api/errors
+Source: https://platform.openai.com/docs/guides/error-codes, https://docs.anthropic.com/en/api/errors,
+https://github.com/ollama/ollama/blob/main/docs/errors.mdx
 """
 
 import logging
+from typing import Any
 
 from starlette.types import Scope, Send
 
@@ -22,6 +24,7 @@ from service.errors import (
 logger = logging.getLogger(__name__)
 
 RETRY_AFTER_S = 2
+OLLAMA_PATHS = "/api/"
 # The rest of the body stays unread, so the connection cannot be used again.
 CLOSING_STATUSES = frozenset({401, 408, 413, 415, 429})
 
@@ -71,13 +74,19 @@ def logged_error_answer(error: Exception, scope: Scope) -> Answer:
 
 def in_shape_of_path(answer: Answer, scope: Scope) -> Answer:
     """Return an error as the interface of the request's path states it."""
-    if not is_anthropic(scope["path"]):
-        return answer
-    error, status, request_id = answer.body["error"], answer.status, scope["state"]["request_id"]
+    if is_anthropic(scope["path"]):
+        return answer._replace(body=_as_anthropics(answer, scope["state"]["request_id"]))
+    if scope["path"].startswith(OLLAMA_PATHS):
+        return answer._replace(body={"error": answer.body["error"]["message"]})
+    return answer
+
+
+def _as_anthropics(answer: Answer, request_id: str) -> dict[str, Any]:
+    error, status = answer.body["error"], answer.status
     kind = _ANTHROPIC_TYPES.get(status, "api_error" if status >= 500 else "invalid_request_error")
     details = {"error_code": error["code"], "param": error["param"]}
     stated = {"type": kind, "message": error["message"], "details": details}
-    return answer._replace(body={"type": "error", "error": stated, "request_id": request_id})
+    return {"type": "error", "error": stated, "request_id": request_id}
 
 
 async def respond(error: Exception, scope: Scope, send: Send) -> None:

@@ -57,5 +57,5 @@ def _field_of(name: str) -> str:
 
 
 def _printable(name: str) -> str:
-    """Return a client's name as a header can have it, without the commas that separate names."""
-    return "".join(c if "!" <= c <= "~" and c != "," else "?" for c in name[:MAX_NAME_CHARS])
+    """Return a client's name as a header can have it: not empty, and without the commas that separate names."""
+    return "".join(c if "!" <= c <= "~" and c != "," else "?" for c in name[:MAX_NAME_CHARS]) or '""'

@@ -93,6 +93,9 @@ def _answers(operation: Operation) -> dict[str, Any]:
             status: {"description": description, "content": content}
             for status in (("200", "503") if operation.answers_503 else ("200",))
         }
-    content["text/event-stream"] = {"schema": reference(operation.event)}
-    description += " With `stream: true` server-sent events, each `data: ` and a chunk; `data: [DONE]` is the last."
+    content[operation.stream_media_type] = {"schema": reference(operation.event)}
+    if operation.stream_media_type == "text/event-stream":
+        description += " With `stream: true` server-sent events, each `data: ` and a chunk; `data: [DONE]` is the last."
+    else:
+        description += " Without `stream: false` a stream of such objects, one a line."
     return {"200": {"description": description, "content": content}}

@@ -5,12 +5,11 @@ from collections.abc import Collection
 from typing import Any
 
 from service.api.openapi.answer_object import AnswerObject
-from service.api.openapi.other_answers import Error
 from service.api.openapi.schemas import reference
 from service.errors import EngineError, RequestError
 
 
-def error_responses(statuses: Collection[int], answer: type[AnswerObject] = Error) -> dict[str, Any]:
+def error_responses(statuses: Collection[int], answer: type[AnswerObject]) -> dict[str, Any]:
     """Return the response of each status, which names the codes that the error may have."""
     return {str(status): _response(status, answer) for status in sorted(statuses)}
 
