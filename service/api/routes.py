@@ -109,6 +109,7 @@ def _others(has_batches: bool) -> list[APIRouter]:
         embeddings,
         files,
         invocations,
+        messages,
         ollama,
         ollama_models,
         pooling,
@@ -117,5 +118,5 @@ def _others(has_batches: bool) -> list[APIRouter]:
         stored_responses,
     )
 
-    always = (stored_responses, embeddings, rerank, pooling, ollama, ollama_models, server_info, invocations)
-    return [resource.router for resource in (*always, *((files, batches) if has_batches else ()))]
+    of_models = (messages, embeddings, rerank, pooling, ollama, ollama_models, server_info, invocations)
+    return [resource.router for resource in (stored_responses, *of_models, *((files, batches) if has_batches else ()))]

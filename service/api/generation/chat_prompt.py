@@ -170,6 +170,21 @@ def _template_call(call: ToolCall, path: str) -> dict[str, Any]:
     return {"id": call.id, "type": "function", "function": {"name": call.function.name, "arguments": arguments}}
 
 
+def _with_late_system_as_user(turns: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Return a chat in which a system's message after the first is part of the user's turn there."""
+    result: list[dict[str, Any]] = []
+    was_late = False
+    for index, turn in enumerate(turns):
+        is_late = index > 0 and turn["role"] == "system"
+        role = "user" if is_late else turn["role"]
+        if result and role == result[-1]["role"] == "user" and (is_late or was_late):
+            result[-1] = result[-1] | {"content": f"{result[-1]['content']}\n\n{turn['content']}"}
+        else:
+            result.append(turn | {"role": role})
+        was_late = is_late
+    return result
+
+
 class RenderedChat(NamedTuple):
     """A chat as text."""
 
@@ -198,8 +213,11 @@ def rendered(
     variables, ignored = NO_VARIABLES
     if fields.sets_variables:
         variables, ignored = template_variables(fields, model.chat_template)
+    turns = template_messages(messages)
+    if any(turn["role"] == "system" for turn in turns[1:]) and not model.chat_template.takes_late_system:
+        turns = _with_late_system_as_user(turns)
     text = model.chat_template.render(
-        template_messages(messages),
+        turns,
         [tool.for_template() for tool in tools] or None,
         add_generation_prompt=fields.add_generation_prompt,
         continue_final_message=fields.continue_final_message,

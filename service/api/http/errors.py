@@ -1,13 +1,14 @@
-"""Every error as OpenAI's JSON, or Ollama's on its paths: for handlers, inside a stream, before FastAPI is imported.
+"""Every error as OpenAI's JSON, on other interfaces' paths as theirs: for handlers, streams, before FastAPI is there.
 
 Details of internal errors go to the log; the client gets a fixed sentence and the request's id.
-Source: https://platform.openai.com/docs/guides/error-codes,
+Source: https://platform.openai.com/docs/guides/error-codes, https://docs.anthropic.com/en/api/errors,
 https://github.com/ollama/ollama/blob/main/docs/errors.mdx
 """
 
 import logging
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from typing import Any
 
 from starlette.types import Scope, Send
 
@@ -28,6 +29,25 @@ RETRY_AFTER_S = 2
 OLLAMA_PATHS = "/api/"
 # The rest of the body stays unread, so the connection cannot be used again.
 CLOSING_STATUSES = frozenset({401, 408, 413, 415, 429})
+
+
+# Anthropic's types; of other statuses `invalid_request_error`, and `api_error` from 500 on.
+ANTHROPIC_PATH = "/v1/messages"
+_ANTHROPIC_TYPES = {
+    401: "authentication_error",
+    403: "permission_error",
+    404: "not_found_error",
+    408: "timeout_error",
+    413: "request_too_large",
+    429: "rate_limit_error",
+    503: "overloaded_error",
+    504: "timeout_error",
+}
+
+
+def is_anthropic(path: str) -> bool:
+    """Return whether a path is of Anthropic's interface."""
+    return path == ANTHROPIC_PATH or path.startswith(f"{ANTHROPIC_PATH}/")
 
 
 def error_answer(error: Exception, request_id: str) -> Answer:
@@ -72,9 +92,19 @@ def logged_error_answer(error: Exception, scope: Scope) -> Answer:
 
 def in_shape_of_path(answer: Answer, scope: Scope) -> Answer:
     """Return an error as the interface of the request's path states it."""
-    if not scope["path"].startswith(OLLAMA_PATHS):
-        return answer
-    return answer._replace(body={"error": answer.body["error"]["message"]})
+    if is_anthropic(scope["path"]):
+        return answer._replace(body=_as_anthropics(answer, scope["state"]["request_id"]))
+    if scope["path"].startswith(OLLAMA_PATHS):
+        return answer._replace(body={"error": answer.body["error"]["message"]})
+    return answer
+
+
+def _as_anthropics(answer: Answer, request_id: str) -> dict[str, Any]:
+    error, status = answer.body["error"], answer.status
+    kind = _ANTHROPIC_TYPES.get(status, "api_error" if status >= 500 else "invalid_request_error")
+    details = {"error_code": error["code"], "param": error["param"]}
+    stated = {"type": kind, "message": error["message"], "details": details}
+    return {"type": "error", "error": stated, "request_id": request_id}
 
 
 async def respond(error: Exception, scope: Scope, send: Send) -> None:
