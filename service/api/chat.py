@@ -78,6 +78,7 @@ class StartedChat(NamedTuple):
 
 async def start_chat(context: RequestContext, body: ChatCompletionRequest, *, prefix: str) -> StartedChat:
     """Render a chat and submit its sequences; raises what `submit` raises, and for a request that is at fault."""
+    # A function that another process can be sent.
     make_prompt = partial(chat_prompt, key=context.cache_salt)
     prompt_end, prompt_ids, ignored = await context.make_prompt(body, make_prompt)
     context.ignore(ignored)

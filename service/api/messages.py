@@ -1,8 +1,7 @@
 """POST /v1/messages and /v1/messages/count_tokens, Anthropic's interface."""
 
-import contextlib
 import re
-from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from functools import partial
 from typing import Annotated, Any
 
@@ -11,17 +10,17 @@ from fastapi.responses import JSONResponse, Response
 
 from service.api.chat import StartedChat, start_chat
 from service.api.dependencies import Arrival, RequestContext, arrival
-from service.api.generation.chat_prompt import chat_of_messages
+from service.api.generation.chat_prompt import chat_of
 from service.api.generation.logprobs import is_long_to_write
 from service.api.generation.message_content import Event, MessageContent
 from service.api.generation.sealed import seal, sign
 from service.api.generation.streams import TextDelta
 from service.api.generation.token_answers import count_tokens
+from service.api.http.errors import errors_in_terms_of
 from service.api.http.receive import cancel_on_disconnect, json_body
 from service.api.http.sse import MessageStream
 from service.api.schema.messages import CountTokensRequest, MessagesRequest
 from service.engine.request import FinishReason
-from service.errors import RequestError
 
 router = APIRouter()
 
@@ -53,16 +52,16 @@ async def create_message(
     """
     context = await arrived.generating(body.model)
     renamed = _names_of(body)
-    with _errors_with(renamed):
-        chat_body = await context.convert(body, partial(chat_of_messages, key=context.cache_salt))
+    with errors_in_terms_of(renamed):
+        chat_body = await context.convert(body, partial(chat_of, key=context.cache_salt))
     context.ignored.add(chat_body.ignored)
     context.ignored.in_terms_of_request = renamed
-    with _errors_with(renamed):
+    with errors_in_terms_of(renamed):
         chat = await start_chat(context, chat_body, prefix="msg_")
     answer = _Answer(chat, body, context)
     if body.stream:
         return MessageStream(_events(answer, renamed), sequences=chat.streams, deadline=context.deadline)
-    with chat.streams, _errors_with(renamed):
+    with chat.streams, errors_in_terms_of(renamed):
         [deltas] = await cancel_on_disconnect(context.receive, chat.streams.collect())
 
     def write() -> JSONResponse:
@@ -83,7 +82,7 @@ async def count_message_tokens(
     Source: https://docs.anthropic.com/en/api/messages-count-tokens
     """
     context = await arrived.generating(body.model)
-    with _errors_with(_names_of(body)):
+    with errors_in_terms_of(_names_of(body)):
         count = partial(count_tokens, key=context.cache_salt)
         return Response(await context.make_prompt(body, count), media_type="application/json")
 
@@ -91,7 +90,7 @@ async def count_message_tokens(
 async def _events(answer: "_Answer", renamed: Callable[[str], str]) -> AsyncIterator[Sequence[Event]]:
     """Yield the events of a stream."""
     has_begun = False
-    with _errors_with(renamed):
+    with errors_in_terms_of(renamed):
         async for _, delta in answer.chat.streams.deltas():
             events: list[Event] = []
             if not has_begun:
@@ -176,15 +175,3 @@ def _names_of(body: CountTokensRequest) -> Callable[[str], str]:
         return re.sub(r"^tools\[(\d+)\]\.function(\.parameters)?\b", of_tool, param)
 
     return renamed
-
-
-@contextlib.contextmanager
-def _errors_with(renamed: Callable[[str], str]) -> Iterator[None]:
-    """Give the errors that are raised within the names of the request's fields instead of a chat's."""
-    try:
-        yield
-    except RequestError as error:
-        if (param := error.param) is not None:
-            error.param = renamed(param)
-            error.message = error.message.replace(f"'{param}'", f"'{error.param}'")
-        raise

@@ -5,7 +5,7 @@ A body may have a million tokens, so all of an answer is made off the event loop
 
 from pydantic_core import to_json
 
-from service.api.generation.chat_prompt import chat_of_messages, rendered
+from service.api.generation.chat_prompt import chat_of, rendered
 from service.api.schema.generation import unknown_token
 from service.api.schema.messages import CountTokensRequest
 from service.api.schema.tokenize import DetokenizeRequest, TokenizeRequest
@@ -24,7 +24,7 @@ def token_answer(body: TokenizeRequest, model: PromptModel) -> bytes:
 
 def count_tokens(body: CountTokensRequest, model: PromptModel, key: bytes) -> bytes:
     """Return the number of tokens of the prompt that Anthropic's Messages make; raises as `token_answer`."""
-    chat = chat_of_messages(body, key)
+    chat = chat_of(body, key=key)
     text = rendered(chat.messages, model, chat.tools if chat.may_call_tools else (), chat).text
     return to_json({"input_tokens": len(model.tokenizer.encode(text, add_special_tokens=False, param="messages"))})
 

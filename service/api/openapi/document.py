@@ -19,7 +19,19 @@ from service.api.openapi.inputs import body_content, query_parameters
 from service.api.openapi.operations import OPERATIONS, Operation
 from service.api.openapi.schemas import reference, schemas
 
-ALIASES = frozenset({*READY_PATHS[1:], "/embeddings", "/rerank", "/reranking", "/v1/reranking", "/score"})
+ALIASES = frozenset(
+    {
+        *READY_PATHS[1:],
+        "/embeddings",
+        "/rerank",
+        "/reranking",
+        "/v1/reranking",
+        "/score",
+        "/loads",
+        "/get_model_info",
+        "/get_server_info",
+    }
+)
 KEY = "key"  # the name of the security scheme
 INTRODUCTION = (
     "An OpenAI-compatible inference service. Every field of a request is enforced, or refused with a 400 that names it "
@@ -42,7 +54,8 @@ def document(routers: Sequence[APIRouter], version: str, *, needs_key: bool) -> 
             if found.path not in ALIASES:
                 operation = _operation(found, OPERATIONS[found.endpoint.__name__], needs_key=needs_key)
                 path = paths.setdefault(found.path.replace(":path}", "}"), {})
-                path.update({method.lower(): operation for method in found.methods or ()})
+                # HEAD is everywhere where GET is.
+                path.update({method.lower(): operation for method in (found.methods or set[str]()) - {"HEAD"}})
     components: dict[str, Any] = {
         "schemas": schemas(OPERATIONS.values(), ADMIN_ANSWERS),
         "securitySchemes": {SCHEME: SECURITY},
@@ -86,7 +99,8 @@ def _answers(operation: Operation) -> dict[str, Any]:
         return {
             "200": {"description": "The answer.", "content": {operation.media_type: {"schema": {"type": "string"}}}}
         }
-    content = {"application/json": {"schema": reference(operation.answer)}}
+    schema: dict[str, Any] = reference(operation.answer)
+    content = {"application/json": {"schema": {"type": "array", "items": schema} if operation.is_list else schema}}
     description = (inspect.getdoc(operation.answer) or "").partition("\n")[0]
     if operation.event is None:
         return {

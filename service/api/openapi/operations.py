@@ -16,6 +16,7 @@ from service.api.schema.batches import BatchQuery, BatchRequest, FileFields, Fil
 from service.api.schema.chat import ChatCompletionRequest
 from service.api.schema.completions import CompletionRequest
 from service.api.schema.embeddings import EmbeddingsRequest
+from service.api.schema.loads import LoadsQuery
 from service.api.schema.messages import CountTokensRequest, MessagesRequest
 from service.api.schema.ollama import (
     OllamaChatRequest,
@@ -42,7 +43,9 @@ class Operation:
 
     tag: str
     answer: type[AnswerObject] | None  # None: no JSON
+    is_list: bool = False  # whether the answer is a list of such objects
     body: type[WireObject] | None = None
+    bodies: tuple[type[WireObject], ...] = ()  # instead of a body: one of several kinds
     form: type[WireObject] | None = None  # with a file; instead of a body
     query: type[WireObject] | None = None
     media_type: str = "text/plain"  # of an answer that is no JSON
@@ -77,6 +80,13 @@ OPERATIONS: dict[str, Operation] = {
         event=response_answers.ResponseEvent,
         errors=OF_GENERATION,
     ),
+    "render_chat_completion": Operation(
+        "tokens", other_answers.EngineRequest, body=ChatCompletionRequest, errors=OF_BODY
+    ),
+    "render_completion": Operation(
+        "tokens", other_answers.EngineRequest, is_list=True, body=CompletionRequest, errors=OF_BODY
+    ),
+    "render_response": Operation("tokens", other_answers.EngineRequest, body=ResponsesRequest, errors=OF_BODY),
     "create_message": Operation(
         "generation",
         message_answers.MessageObject,
@@ -157,14 +167,34 @@ OPERATIONS: dict[str, Operation] = {
         errors=OF_BODY,
         error=ollama_answers.OllamaError,
     ),
+    "invoke": Operation(
+        "generation",
+        other_answers.Invoked,
+        bodies=(
+            ChatCompletionRequest,
+            CompletionRequest,
+            RerankRequest,
+            ScoreRequest,
+            PoolingRequest,
+            EmbeddingsRequest,
+        ),
+        errors=OF_GENERATION,
+    ),
     "list_models": Operation("models", other_answers.ModelList, errors=(503,)),
     "retrieve_model": Operation("models", other_answers.Model, errors=OF_MODEL),
     "tokenize": Operation("tokens", other_answers.Tokens, body=TokenizeRequest, errors=OF_BODY),
     "detokenize": Operation("tokens", other_answers.Text, body=DetokenizeRequest, errors=OF_BODY),
     "describe_tokenizer": Operation("tokens", other_answers.TokenizerInfo, errors=(503,)),
     "show_version": Operation("service", other_answers.Version),
+    "describe_model": Operation("models", other_answers.ModelInfo, query=LoadsQuery, errors=(400, *OF_MODEL)),
+    "describe_server": Operation("service", other_answers.ServerInfo, query=LoadsQuery, errors=(400, *OF_MODEL)),
+    "list_loads": Operation("service", other_answers.Loads, query=LoadsQuery, errors=(400, *OF_MODEL)),
+    "list_loads_as_earlier": Operation(
+        "service", other_answers.EarlierLoad, is_list=True, query=LoadsQuery, errors=(400, *OF_MODEL)
+    ),
     "live": Operation("service", other_answers.Liveness, answers_503=True, needs_key=False),
     "ready": Operation("service", other_answers.Readiness, answers_503=True, needs_key=False),
     "metrics": Operation("service", None),
+    "metrics_load": Operation("service", None),
     "describe": Operation("service", other_answers.Description),
 }

@@ -4,16 +4,14 @@ Source: https://docs.anthropic.com/en/api/messages#body-messages
 """
 
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Annotated, Any, ClassVar, Literal, override
 
 from pydantic import BeforeValidator, Field
 
+from service.api.schema.chat import OwnThinking
 from service.api.schema.wire import ANY, MAX_ECHOED_CHARS, NeutralValues, WireObject
 from service.errors import InvalidParameter, MissingParameter, UnsupportedParameter
-
-# Returns the text of a thinking block from its own text and its signature; None if another service wrote it.
-OwnThinking = Callable[[str, str], str | None]
 
 CACHE_HINTS: NeutralValues = {"cache_control": ()}  # prefixes are cached without it
 _BLOCK_HINTS: NeutralValues = {

@@ -3,11 +3,12 @@
 Source: https://docs.anthropic.com/en/api/messages, https://docs.anthropic.com/en/api/messages-count-tokens
 """
 
-from collections.abc import Mapping, Sequence
-from typing import Annotated, Any, ClassVar, Literal, NamedTuple, override
+from collections.abc import Mapping
+from typing import Annotated, Any, ClassVar, Literal, override
 
 from pydantic import BeforeValidator, Field
 
+from service.api.schema.chat import MeantChat, OwnThinking
 from service.api.schema.generation import (
     INT32_MAX,
     MAX_NAME_CHARS,
@@ -16,7 +17,7 @@ from service.api.schema.generation import (
     MaxTokens,
     TopP,
 )
-from service.api.schema.message_blocks import CACHE_HINTS, Block, OwnThinking, TextBlock, joined, messages_of
+from service.api.schema.message_blocks import CACHE_HINTS, Block, TextBlock, joined, messages_of
 from service.api.schema.tools import MAX_TOOLS
 from service.api.schema.wire import ANY, NeutralValues, WireObject
 from service.errors import InvalidParameter, MissingParameter
@@ -161,13 +162,6 @@ class MessagesMetadata(WireObject):
     user_id: str | None = None
 
 
-class MessagesChat(NamedTuple):
-    """The body of a chat that has the same answer."""
-
-    document: dict[str, Any]
-    ignored: Sequence[str]  # fields that it leaves out
-
-
 System = Annotated[
     list[TextBlock], Field(fail_fast=True), BeforeValidator(_as_blocks, json_schema_input_type=str | list[TextBlock])
 ]
@@ -235,7 +229,7 @@ class CountTokensRequest(WireObject):
         """The tools that the model may call, with their places in the request."""
         return [(index, tool) for index, tool in enumerate(self.tools) if tool.is_own]
 
-    def as_chat(self, own_thinking: OwnThinking) -> MessagesChat:
+    def as_chat(self, own_thinking: OwnThinking) -> MeantChat:
         """Return the chat that has the same answer.
 
         Args:
@@ -259,7 +253,7 @@ class CountTokensRequest(WireObject):
         if last["role"] == "assistant" and last["content"] and "tool_calls" not in last:
             chat |= {"continue_final_message": True, "add_generation_prompt": False}
         chat |= self._level_of_thinking(ignored)
-        return MessagesChat({name: value for name, value in chat.items() if value is not None}, ignored)
+        return MeantChat({name: value for name, value in chat.items() if value is not None}, ignored)
 
     def _level_of_thinking(self, ignored: list[str]) -> dict[str, Any]:
         thinking, effort = self.thinking, None if self.output_config is None else self.output_config.effort
@@ -295,7 +289,7 @@ class MessagesRequest(CountTokensRequest):
         return self.thinking is None or self.thinking.display != "omitted"
 
     @override
-    def as_chat(self, own_thinking: OwnThinking) -> MessagesChat:
+    def as_chat(self, own_thinking: OwnThinking) -> MeantChat:
         chat = super().as_chat(own_thinking)
         sampling = {
             "max_tokens": self.max_tokens,
