@@ -46,7 +46,8 @@ FIELDS = {
     "id": "The call's id, which the tool's answer repeats.",
     "ignore_eos": "vLLM's: continue after the model's end-of-text tokens, until another limit.",
     "LoadsQuery.include": "SGLang's: parts of the load, separated by commas, of which there are `core` and `queues`.",
-    "include": "What the answer carries besides the text: `message.output_text.logprobs`.",
+    "include": "What the answer carries besides the text: `message.output_text.logprobs`, "
+    "`reasoning.encrypted_content`.",
     "include_stop_str_in_output": "vLLM's: the text ends with the stop string that ended it.",
     "include_usage": "Whether the last event of a stream carries the token counts.",
     "input": "What to answer: a text, or the items of the conversation so far.",

@@ -41,9 +41,38 @@ class OutputCall(AnswerObject):
     call_id: str
     """To be repeated in the item with the call's output."""
     status: ItemStatus
+    namespace: str | None = None
+    """Of a function of a namespace."""
     name: str
     arguments: str
     """A JSON object, serialized, which satisfies the function's schema unless the status is `incomplete`."""
+
+
+class OutputCustomCall(AnswerObject):
+    """A call of a custom tool."""
+
+    type: Literal["custom_tool_call"]
+    id: str
+    call_id: str
+    """To be repeated in the item with the call's output."""
+    status: Status
+    namespace: str | None = None
+    """Of a tool of a namespace."""
+    name: str
+    input: str
+    """The text, which follows the tool's grammar unless the status is `incomplete`."""
+
+
+class OutputShellCall(AnswerObject):
+    """A call of the local shell."""
+
+    type: Literal["local_shell_call"]
+    id: str
+    call_id: str
+    """To be repeated in the item with the call's output."""
+    status: Status
+    action: dict[str, Any]
+    """The command, empty if the status is `incomplete`."""
 
 
 class ReasoningText(AnswerObject):
@@ -62,6 +91,8 @@ class OutputReasoning(AnswerObject):
     summary: list[dict[str, Any]]
     """Always empty."""
     content: list[ReasoningText]
+    encrypted_content: str | None = None
+    """The same for clients that keep it and send it back, if `include` asks for it."""
 
 
 class CachedTokens(AnswerObject):
@@ -116,7 +147,7 @@ class ResponseObject(AnswerObject):
     error: ResponseError | None
     background: bool
     model: str
-    output: list[OutputReasoning | OutputMessage | OutputCall]
+    output: list[OutputReasoning | OutputMessage | OutputCall | OutputCustomCall | OutputShellCall]
     usage: ResponseUsage | None
     """Null in the first events of a stream."""
     instructions: str | None
