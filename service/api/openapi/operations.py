@@ -64,12 +64,12 @@ OPERATIONS: dict[str, Operation] = {
         errors=OF_GENERATION,
     ),
     "render_chat_completion": Operation(
-        "tokens", other_answers.EngineRequest, body=ChatCompletionRequest, errors=OF_BODY
+        "tokens", other_answers.RenderedPrompt, body=ChatCompletionRequest, errors=OF_BODY
     ),
     "render_completion": Operation(
-        "tokens", other_answers.EngineRequest, is_list=True, body=CompletionRequest, errors=OF_BODY
+        "tokens", other_answers.RenderedPrompt, is_list=True, body=CompletionRequest, errors=OF_BODY
     ),
-    "render_response": Operation("tokens", other_answers.EngineRequest, body=ResponsesRequest, errors=OF_BODY),
+    "render_response": Operation("tokens", other_answers.RenderedPrompt, body=ResponsesRequest, errors=OF_BODY),
     "create_file": Operation("batches", batch_answers.FileObject, form=FileFields, errors=(400, 408, 413, 415, 503)),
     "list_files": Operation("batches", batch_answers.FileList, query=FileQuery, errors=(400, 503)),
     "retrieve_file": Operation("batches", batch_answers.FileObject, errors=(404, 503)),
