@@ -24,7 +24,7 @@ from service.errors import RequestError
 
 router = APIRouter()
 
-# The names of a chat's fields in errors, and those of the response's fields that they come from.
+# The names of a chat's fields in errors and in what is ignored, and those of the response's fields that they come from.
 _FIELDS = (
     (r"^messages.*$", "input"),
     (r"^max_(completion_)?tokens$", "max_output_tokens"),
@@ -49,6 +49,7 @@ async def create_response(
     Source: https://platform.openai.com/docs/api-reference/responses/create
     """
     created_at = int(time.time())
+    arrived.ignored.in_terms_of_request = _in_terms_of_responses
     context = await arrived.generating(body.model)
     with _errors_in_terms_of_responses():
         chat_body = await context.convert(body, chat_of)
@@ -192,6 +193,12 @@ def _stated(part: Any) -> dict[str, Any]:
     return part.model_dump(by_alias=True)
 
 
+def _in_terms_of_responses(param: str) -> str:
+    for pattern, name in _FIELDS:
+        param = re.sub(pattern, name, param)
+    return param
+
+
 @contextlib.contextmanager
 def _errors_in_terms_of_responses() -> Iterator[None]:
     """Give the errors that are raised within the names of a response's fields instead of a chat's."""
@@ -199,9 +206,7 @@ def _errors_in_terms_of_responses() -> Iterator[None]:
         yield
     except RequestError as error:
         if (param := error.param) is not None:
-            renamed = param
-            for pattern, name in _FIELDS:
-                renamed = re.sub(pattern, name, renamed)
+            renamed = _in_terms_of_responses(param)
             error.param, error.message = renamed, error.message.replace(f"'{param}'", f"'{renamed}'")
         raise
 

@@ -104,7 +104,7 @@ def _allow_head(router: APIRouter) -> None:
 
 
 def _others(has_batches: bool) -> list[APIRouter]:
-    from service.api import batches, embeddings, files, invocations, pooling, rerank, server_info
+    from service.api import batches, embeddings, files, invocations, ollama, ollama_models, pooling, rerank, server_info
 
-    always = (embeddings, rerank, pooling, server_info, invocations)
+    always = (embeddings, rerank, pooling, ollama, ollama_models, server_info, invocations)
     return [resource.router for resource in (*always, *((files, batches) if has_batches else ()))]

@@ -12,6 +12,14 @@ pytestmark = pytest.mark.anyio
 
 METHODS = ("GET", "POST", "PUT", "PATCH", "DELETE", "HEAD", "OPTIONS", "TRACE")
 ROUTES = {
+    "/api/chat",
+    "/api/embed",
+    "/api/embeddings",
+    "/api/generate",
+    "/api/ps",
+    "/api/show",
+    "/api/tags",
+    "/api/version",
     "/detokenize",
     "/health",
     "/health/live",

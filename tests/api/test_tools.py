@@ -105,8 +105,8 @@ async def test_calls_of_every_format_are_the_same_whole_and_in_streams(template,
 async def test_a_schema_that_a_format_of_elements_cannot_hold_to_is_refused_by_its_path():
     parameters = SCHEMA | {"anyOf": [{"required": ["city"]}]}
     tool = {"type": "function", "function": {"name": "f", "parameters": parameters}}
-    assert (await service_of(ONE).chat(tools=[tool])).status_code == 200
-    refused = await service_of(ONE, template="qwen3_coder").chat(tools=[tool])
+    assert (await service_of(ONE).chat(tools=[tool], tool_choice="required")).status_code == 200
+    refused = await service_of(ONE, template="qwen3_coder").chat(tools=[tool], tool_choice="required")
     assert (refused.status_code, refused.json()["error"]["param"]) == (400, "tools[0].function.parameters.anyOf")
 
 
@@ -292,13 +292,12 @@ RESULT = {"role": "tool", "tool_call_id": "c9", "content": "7"}
         ({"tools": [{"type": "custom", "custom": {"name": "a"}}]}, "tools[0].type"),
         ({"tools": [call_of(name="a b")]}, "tools[0].function.name"),
         ({"tools": [call_of(name="")]}, "tools[0].function.name"),
-        ({"tools": [call_of(name="a" * 65)]}, "tools[0].function.name"),
+        ({"tools": [call_of(name="a" * 129)]}, "tools[0].function.name"),
         ({"tools": [call_of(name="é")]}, "tools[0].function.name"),
         ({"tools": [call_of(), call_of()]}, "tools[1].function.name"),
         ({"tools": [call_of(name=f"f{i}") for i in range(129)]}, "tools"),
-        ({"tools": [call_of(parameters={"type": "string"})]}, "tools[0].function.parameters.type"),
-        ({"tools": [call_of(parameters={})]}, "tools[0].function.parameters.type"),
-        ({"tools": [CLOCK, call_of(parameters={"type": "object", "not": {}})]}, "tools[1].function.parameters.not"),
+        ({"tools": [call_of(parameters={"type": "string"})], "tool_choice": "required"},
+         "tools[0].function.parameters.type"),
         ({"tools": [call_of(parameters={"type": "object"}, strict=True)]},
          "tools[0].function.parameters.additionalProperties"),
         ({"tool_choice": "any"}, "tool_choice"),
@@ -369,11 +368,3 @@ async def test_a_call_is_found_where_its_opening_is_a_special_token():
     assert message["tool_calls"][0]["function"] == {"name": "clock", "arguments": "{}"}
     plain = (await choice_of(service, tool_choice="none"))["message"]
     assert plain["content"] == text.replace("[TOOL_CALLS]", "")
-
-
-async def test_tools_that_are_too_large_together_are_refused():
-    parameters = {"type": "object", "description": "x" * 50_000}
-    tools = [call_of(name=f"f{i}", parameters=parameters) for i in range(6)]
-    response = await service_of("x", max_model_len=10**7).chat(tools=tools)
-    assert (response.status_code, response.json()["error"]["param"]) == (400, "tools")
-    assert "larger than" in response.json()["error"]["message"]

@@ -1,5 +1,7 @@
 """The grammar that a request's answer must follow, compiled off the event loop."""
 
+from collections.abc import Sequence
+
 from service.api.dependencies import RequestContext, ServedModel
 from service.api.generation.tool_use import ToolUse
 from service.api.schema.generation import GenerationRequest
@@ -22,14 +24,24 @@ async def compiled_grammar(
         DeadlineExceeded: the request's time is over.
     """
     check_options(body, context.model)
-    return await context.run_in_thread(lambda: _compile(body, context.model, use))
+    grammar, relaxed = await context.run_in_thread(lambda: _compile(body, context.model, use))
+    context.ignore(relaxed)
+    return grammar
 
 
-def _compile(body: GenerationRequest, model: ServedModel, use: ToolUse | None) -> Grammar | None:
+def _compile(body: GenerationRequest, model: ServedModel, use: ToolUse | None) -> tuple[Grammar | None, Sequence[str]]:
+    """Return the grammar, and the paths of what it does not hold answers to."""
     definition = body.grammar_definition()
-    if use is not None:
-        return model.grammars.compile(use.grammar(model, definition), "tools")
-    return None if definition is None else model.grammars.compile([definition.part], definition.param)
+    if use is None:
+        return (None if definition is None else model.grammars.compile([definition.part], definition.param)), ()
+    parts = use.grammar(model, definition)
+    try:
+        return model.grammars.compile(parts, "tools"), use.relaxed
+    except InvalidParameter:
+        if not use.optional:
+            raise
+    parts = use.grammar(model, definition, has_optional=False)
+    return model.grammars.compile(parts, "tools"), [*use.relaxed, *use.optional]
 
 
 def check_options(body: GenerationRequest, model: ServedModel) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 
 from service.api.dependencies import ServedModel
 from service.api.schema.chat import ChatCompletionRequest
-from service.api.schema.tools import NO_PARAMETERS, Tool
+from service.api.schema.tools import NO_PARAMETERS, FunctionDefinition, Tool
 from service.errors import InvalidParameter
 from service.text.grammar import definition
 from service.text.grammar.definition import GrammarDefinition
@@ -35,24 +35,76 @@ class ToolUse:
 
     @cached_property
     def callables(self) -> tuple[CallableTool, ...]:
-        """The tools as grammars need them, after milliseconds; raises InvalidParameter for a schema at fault."""
-        has_elements = self.tool_format.has_elements
-        return tuple(
-            _callable(tool, f"tools[{index}].function.parameters", has_elements=has_elements)
-            for index, tool in self.tools
-        )
+        """The tools as grammars need them, after milliseconds; raises InvalidParameter for a schema at fault.
+
+        A schema that a call must satisfy, since the request requires calls or the tool is strict, is enforced whole.
+        """
+        return self._read[0]
+
+    @property
+    def relaxed(self) -> Sequence[str]:
+        """The paths of what the other schemas have and no call is held to."""
+        return self._read[1]
+
+    @property
+    def optional(self) -> Sequence[str]:
+        """The paths of the other schemas."""
+        return [_param(index) for index, tool in self.tools if not self._promises(tool)]
+
+    @cached_property
+    def _read(self) -> tuple[tuple[CallableTool, ...], Sequence[str]]:
+        relaxed: list[str] = []
+        too_large = self._too_large()
+        found: list[CallableTool] = []
+        for index, tool in self.tools:
+            param, function = _param(index), tool.function
+            if index in too_large:
+                relaxed.append(param)
+                function = function.model_copy(update={"parameters": {}})
+            has_elements = self.tool_format.has_elements
+            found.append(
+                _callable(function, param, has_elements=has_elements, relaxed=None if self._promises(tool) else relaxed)
+            )
+        return tuple(found), relaxed
+
+    def _promises(self, tool: Tool) -> bool:
+        """Return whether the request asks that calls of a tool satisfy its whole schema."""
+        return self.is_required or tool.function.strict
+
+    def _too_large(self) -> set[int]:
+        """Return the places of the tools without whose schemas the others are small enough, the largest first.
+
+        Raises:
+            InvalidParameter: the schemas that must be enforced are too large by themselves.
+        """
+        sizes = {index: len(json.dumps(tool.function.parameters)) for index, tool in self.tools}
+        optional = [index for index, tool in self.tools if not self._promises(tool)]
+        left_out: set[int] = set()
+        for index in sorted(optional, key=sizes.__getitem__, reverse=True):
+            if sum(sizes.values()) <= MAX_SCHEMAS_BYTES:
+                break
+            sizes[index] = 0
+            left_out.add(index)
+        if sum(sizes.values()) > MAX_SCHEMAS_BYTES:
+            message = f"Invalid 'tools': their parameters are larger than {MAX_SCHEMAS_BYTES} bytes together."
+            raise InvalidParameter(message, param="tools")
+        return left_out
 
     @property
     def text_names(self) -> dict[str, frozenset[str]]:
         """Of each function, the parameters whose values are written as they are."""
-        return {tool.name: frozenset(p.name for p in tool.parameters if p.is_text) for tool in self.callables}
+        return {tool.name: frozenset(p.name for p in tool.parameters.stated if p.is_text) for tool in self.callables}
 
-    def grammar(self, model: ServedModel, answer: GrammarDefinition | None) -> list[Mapping[str, Any]]:
+    def grammar(
+        self, model: ServedModel, answer: GrammarDefinition | None, *, has_optional: bool = True
+    ) -> list[Mapping[str, Any]]:
         """Return the grammar of the answer as parts for the compiler, after milliseconds.
 
         Args:
             model: that answers.
             answer: the grammar of an answer that calls no tool; None for any text.
+            has_optional: whether calls are held to the schemas that they need not satisfy, as far as those can be
+                enforced; otherwise their arguments are any object.
 
         Raises:
             InvalidParameter: the schema of a tool cannot be enforced.
@@ -64,11 +116,12 @@ class ToolUse:
                 "Send 'tool_choice': 'none' or 'required'."
             )
             raise InvalidParameter(message, param=field)
-        if sum(len(json.dumps(tool.function.parameters)) for _, tool in self.tools) > MAX_SCHEMAS_BYTES:
-            message = f"Invalid 'tools': their parameters are larger than {MAX_SCHEMAS_BYTES} bytes together."
-            raise InvalidParameter(message, param="tools")
+        callables = [
+            tool if has_optional or self._promises(stated) else tool.with_any_arguments()
+            for tool, (_, stated) in zip(self.callables, self.tools, strict=True)
+        ]
         rules = CallRules(
-            self.callables,
+            callables,
             self.is_required,
             self.allows_several,
             None if answer is None or self.is_required else answer.part,
@@ -94,11 +147,31 @@ def tool_use(body: ChatCompletionRequest, model: ServedModel) -> ToolUse | None:
     )
 
 
-def _callable(tool: Tool, param: str, *, has_elements: bool) -> CallableTool:
-    schema = tool.function.parameters
-    if schema is not None and schema.get("type") != "object":
-        message = f"Invalid '{param}.type': the parameters of a function are an object, so it must be 'object'."
-        raise InvalidParameter(message, param=f"{param}.type")
-    stated = NO_PARAMETERS | {"additionalProperties": False} if schema is None else schema
-    part = definition.json_part(stated, param, is_strict=tool.function.strict)
-    return CallableTool(tool.function.name, part, parameters_of(part, param) if has_elements else ())
+def _param(index: int) -> str:
+    return f"tools[{index}].function.parameters"
+
+
+def _callable(
+    function: FunctionDefinition, param: str, *, has_elements: bool, relaxed: list[str] | None
+) -> CallableTool:
+    schema = function.parameters
+    if schema is None or (not schema and function.strict):
+        schema = NO_PARAMETERS | {"additionalProperties": False}
+    schema = _of_object(schema, param, relaxed)
+    part = definition.json_part(schema, param, is_strict=function.strict, relaxed=relaxed)
+    if not has_elements:
+        return CallableTool(function.name, part)
+    return CallableTool(function.name, part, parameters_of(part, param, relaxed))
+
+
+def _of_object(schema: dict[str, Any], param: str, relaxed: list[str] | None) -> dict[str, Any]:
+    """Return the schema of arguments, which are an object even where it does not say so."""
+    stated = schema.get("type")
+    if stated is not None and "object" not in (stated if isinstance(stated, list) else [stated]):
+        param = f"{param}.type"
+        if relaxed is None:
+            message = f"Invalid '{param}': the parameters of a function are an object, so it must be 'object'."
+            raise InvalidParameter(message, param=param)
+        relaxed.append(param)
+        return {"type": "object"}
+    return {keyword: value for keyword, value in schema.items() if keyword != "nullable"} | {"type": "object"}

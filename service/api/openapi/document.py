@@ -79,7 +79,8 @@ def _operation(found: APIRoute, operation: Operation, *, needs_key: bool) -> dic
         "summary": text.partition("\n")[0].rstrip("."),
         "description": text,
         "tags": [operation.tag],
-        "responses": _answers(operation) | error_responses((*operation.errors, *((401,) if asks_for_key else ()))),
+        "responses": _answers(operation)
+        | error_responses((*operation.errors, *((401,) if asks_for_key else ())), operation.error),
     }
     parameters = [
         {"name": name, "in": "path", "required": True, "schema": {"type": "string"}} for name in found.param_convertors
@@ -106,6 +107,9 @@ def _answers(operation: Operation) -> dict[str, Any]:
             status: {"description": description, "content": content}
             for status in (("200", "503") if operation.answers_503 else ("200",))
         }
-    content["text/event-stream"] = {"schema": reference(operation.event)}
-    description += " With `stream: true` server-sent events, each `data: ` and a chunk; `data: [DONE]` is the last."
+    content[operation.stream_media_type] = {"schema": reference(operation.event)}
+    if operation.stream_media_type == "text/event-stream":
+        description += " With `stream: true` server-sent events, each `data: ` and a chunk; `data: [DONE]` is the last."
+    else:
+        description += " Without `stream: false` a stream of such objects, one a line."
     return {"200": {"description": description, "content": content}}

@@ -2,13 +2,19 @@
 
 from dataclasses import dataclass
 
-from service.api.openapi import answers, batch_answers, other_answers, response_answers, vector_answers
+from service.api.openapi import answers, batch_answers, ollama_answers, other_answers, response_answers, vector_answers
 from service.api.openapi.answer_object import AnswerObject
 from service.api.schema.batches import BatchQuery, BatchRequest, FileFields, FileQuery
 from service.api.schema.chat import ChatCompletionRequest
 from service.api.schema.completions import CompletionRequest
 from service.api.schema.embeddings import EmbeddingsRequest
 from service.api.schema.loads import LoadsQuery
+from service.api.schema.ollama import (
+    OllamaChatRequest,
+    OllamaEmbedRequest,
+    OllamaGenerateRequest,
+    OllamaShowRequest,
+)
 from service.api.schema.pooling import EmbeddingRequest, PoolingRequest
 from service.api.schema.rerank import RerankRequest, ScoreRequest
 from service.api.schema.responses import ResponsesRequest
@@ -35,7 +41,9 @@ class Operation:
     query: type[WireObject] | None = None
     media_type: str = "text/plain"  # of an answer that is no JSON
     event: type[AnswerObject] | None = None  # of the stream, if the body asks for one
+    stream_media_type: str = "text/event-stream"
     errors: tuple[int, ...] = ()
+    error: type[AnswerObject] = other_answers.Error  # what their answers are
     answers_503: bool = False  # with the same schema
     needs_key: bool = True
 
@@ -101,6 +109,52 @@ OPERATIONS: dict[str, Operation] = {
             EmbeddingsRequest,
         ),
         errors=OF_GENERATION,
+    ),
+    "chat_like_ollama": Operation(
+        "ollama",
+        ollama_answers.OllamaChat,
+        body=OllamaChatRequest,
+        event=ollama_answers.OllamaChat,
+        stream_media_type="application/x-ndjson",
+        errors=OF_GENERATION,
+        error=ollama_answers.OllamaError,
+    ),
+    "generate_like_ollama": Operation(
+        "ollama",
+        ollama_answers.OllamaGenerated,
+        body=OllamaGenerateRequest,
+        event=ollama_answers.OllamaGenerated,
+        stream_media_type="application/x-ndjson",
+        errors=OF_GENERATION,
+        error=ollama_answers.OllamaError,
+    ),
+    "embed_like_ollama": Operation(
+        "ollama",
+        ollama_answers.OllamaEmbeddings,
+        body=OllamaEmbedRequest,
+        errors=OF_GENERATION,
+        error=ollama_answers.OllamaError,
+    ),
+    "embed_like_older_ollama": Operation(
+        "ollama",
+        ollama_answers.OllamaEmbedding,
+        body=OllamaEmbedRequest,
+        errors=OF_GENERATION,
+        error=ollama_answers.OllamaError,
+    ),
+    "show_ollama_version": Operation("ollama", other_answers.Version),
+    "list_models_like_ollama": Operation(
+        "ollama", ollama_answers.OllamaModels, errors=(503,), error=ollama_answers.OllamaError
+    ),
+    "list_loaded_models": Operation(
+        "ollama", ollama_answers.LoadedModels, errors=(503,), error=ollama_answers.OllamaError
+    ),
+    "show_model": Operation(
+        "ollama",
+        ollama_answers.ShownModel,
+        body=OllamaShowRequest,
+        errors=OF_BODY,
+        error=ollama_answers.OllamaError,
     ),
     "list_models": Operation("models", other_answers.ModelList, errors=(503,)),
     "retrieve_model": Operation("models", other_answers.Model, errors=OF_MODEL),

@@ -13,6 +13,7 @@ from service.api.schema.metadata import Metadata
 from service.api.schema.response_input import InputItem, as_items, check_results, messages_of
 from service.api.schema.structured import NAME_PATTERN
 from service.api.schema.tools import MAX_TOOLS, ToolWord, as_tool_choice
+from service.api.schema.tools import NAME_PATTERN as TOOL_NAME_PATTERN
 from service.api.schema.wire import NeutralValues, WireObject
 from service.engine.limits import MAX_LOGPROBS
 from service.errors import InvalidParameter, MissingParameter
@@ -46,10 +47,10 @@ class FunctionTool(WireObject):
     supported_types: ClassVar[tuple[str, ...]] = ("function",)
 
     type: Literal["function"]
-    name: str = Field(pattern=NAME_PATTERN)
+    name: str = Field(pattern=TOOL_NAME_PATTERN)
     description: str | None = None
     parameters: dict[str, Any] | None = None
-    strict: bool = False  # whether OpenAI's rules of strict schemas apply; calls are held to the schema either way
+    strict: bool = False  # whether OpenAI's rules of strict schemas apply, and all of the schema must be enforced
 
 
 class NamedTool(WireObject):

@@ -14,7 +14,7 @@ from service.errors import InvalidParameter, MissingParameter
 from service.text.grammar import definition
 from service.text.grammar.definition import GrammarDefinition
 
-# Of schemas and functions. Source: https://platform.openai.com/docs/api-reference/chat/create
+# Of schemas. Source: https://platform.openai.com/docs/api-reference/chat/create
 NAME_PATTERN = r"^[a-zA-Z0-9_-]{1,64}$"
 ANY_OBJECT = {"type": "object"}
 

@@ -8,11 +8,12 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Field
 
-from service.api.schema.structured import NAME_PATTERN
 from service.api.schema.wire import WireObject
 from service.errors import InvalidParameter, MissingParameter, UnsupportedParameter
+from service.text.tools.format import NAME
 
 MAX_TOOLS = 128  # OpenAI's
+NAME_PATTERN = f"^{NAME}$"
 ToolWord = Literal["none", "auto", "required"]
 NO_PARAMETERS: dict[str, Any] = {"type": "object", "properties": {}}
 
@@ -23,7 +24,7 @@ class FunctionDefinition(WireObject):
     name: str = Field(pattern=NAME_PATTERN)
     description: str | None = None
     parameters: dict[str, Any] | None = None  # a JSON Schema of an object; None for a function without parameters
-    strict: bool = False  # whether OpenAI's rules of strict schemas apply; calls are held to the schema either way
+    strict: bool = False  # whether OpenAI's rules of strict schemas apply, and all of the schema must be enforced
 
 
 class Tool(WireObject):

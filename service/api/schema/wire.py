@@ -9,11 +9,11 @@ JSON is parsed with bounded depth and digits; NaN and duplicate names, which par
 
 import re
 from collections.abc import Mapping
-from functools import cache
+from functools import cache, cached_property
 from typing import Any, ClassVar, Final, NamedTuple, Self
 
 import jiter
-from pydantic import BaseModel, ConfigDict, PrivateAttr, ValidationError
+from pydantic import BaseModel, ConfigDict, ValidationError
 from pydantic_core import ErrorDetails
 
 from service.api.schema.unfit import unfit_value
@@ -62,12 +62,10 @@ class WireObject(BaseModel):
     supported_types: ClassVar[tuple[str, ...]] = ()
     bulk: ClassVar[Mapping[str, Any]] = {}  # fields that only prompts are made of, with values that stand for them
 
-    _ignored: tuple[IgnoredField, ...] = PrivateAttr(default=())
-
-    @property
+    @cached_property  # which `checked` sets: a private attribute would cost each nested object a call
     def ignored(self) -> tuple[IgnoredField, ...]:
         """The fields that were accepted and have no effect, those of nested objects included."""
-        return self._ignored
+        return ()
 
     @classmethod
     def rewritten(cls, document: dict[str, Any]) -> dict[str, Any]:
@@ -119,7 +117,8 @@ def checked[T: WireObject](kind: type[T], document: dict[str, Any]) -> T:
     except ValidationError as error:
         details = error.errors(include_url=False, include_context=False, include_input=False)
         raise _request_error(details[0]) from None  # the chained error would quote the prompt
-    parsed._ignored = sieve.ignored  # pyright: ignore[reportPrivateUsage]
+    if sieve.ignored:
+        vars(parsed)["ignored"] = tuple(sieve.ignored.values())
     parsed.check_consistency()
     return parsed
 
@@ -129,11 +128,7 @@ class _Sieve:
 
     def __init__(self) -> None:
         self._num_objects = 0
-        self._ignored: dict[tuple[type[WireObject], str], IgnoredField] = {}
-
-    @property
-    def ignored(self) -> tuple[IgnoredField, ...]:
-        return tuple(self._ignored.values())
+        self.ignored: dict[tuple[type[WireObject], str], IgnoredField] = {}
 
     def effective(self, kind: type[WireObject], document: dict[str, Any], path: str) -> dict[str, Any]:
         """Return the fields that have an effect, nested objects included.
@@ -144,14 +139,16 @@ class _Sieve:
         """
         self._count(1, path)
         document = kind.rewritten(document)
-        _check_type(kind, document.get("type"), path)
+        if kind.supported_types:
+            _check_type(kind, document.get("type"), path)
         effective: dict[str, Any] = {}
-        names = _field_names(kind)
+        names, nested = _field_names(kind), kind.nested
         for name, value in document.items():
             if value is None:
                 continue
             if name in names:
-                effective[name] = self._nested(kind.nested.get(name), value, path + name)
+                is_plain = name not in nested and not isinstance(value, list)
+                effective[name] = value if is_plain else self._nested(nested.get(name), value, path + name)
             elif name in kind.refused:
                 if not _is_neutral(value, kind.refused[name]):
                     raise UnsupportedParameter(path + name, kind.remedies.get(name, ""))
@@ -162,8 +159,8 @@ class _Sieve:
     def _ignore(self, kind: type[WireObject], name: str, path: str) -> None:
         """Record a field where the request has it first: a long chat may repeat it in every message."""
         key = kind, name[:MAX_ECHOED_CHARS]
-        if key not in self._ignored and len(self._ignored) < MAX_IGNORED:
-            self._ignored[key] = IgnoredField(path + key[1], is_known=name in kind.hints)
+        if key not in self.ignored and len(self.ignored) < MAX_IGNORED:
+            self.ignored[key] = IgnoredField(path + key[1], is_known=name in kind.hints)
 
     def _nested(self, kind: type[WireObject] | None, value: Any, path: str) -> Any:
         if kind is None:
@@ -189,7 +186,7 @@ def _field_names(kind: type[WireObject]) -> frozenset[str]:
 
 
 def _check_type(kind: type[WireObject], stated: Any, path: str) -> None:
-    if kind.supported_types and isinstance(stated, str) and stated not in kind.supported_types:
+    if isinstance(stated, str) and stated not in kind.supported_types:
         supported = ", ".join(f"'{name}'" for name in kind.supported_types)
         raise UnsupportedParameter(f"{path}type", f"it is '{stated[:MAX_ECHOED_CHARS]}'. Supported: {supported}.")
 

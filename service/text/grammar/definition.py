@@ -25,6 +25,9 @@ _JSON_STYLE = {
     "key_separator": ": ?",
     "json_allowed_escapes": 'nrbtf\\"',
 }
+# As `json_part` returns them.
+ANY_JSON: dict[str, Any] = {"x-guidance": _JSON_STYLE}
+ANY_OBJECT = {"type": "object"} | ANY_JSON
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,19 +38,35 @@ class GrammarDefinition:
     param: str  # the request's field, which errors name
 
 
-def json_part(schema: Any, param: str, *, is_strict: bool = False) -> dict[str, Any]:
+def json_part(schema: Any, param: str, *, is_strict: bool = False, relaxed: list[str] | None = None) -> dict[str, Any]:
     """Return a JSON schema as the library takes it, on its own or after `%json` in a Lark grammar.
 
+    Args:
+        schema: from a request's JSON.
+        param: the request's field, with which the paths of what cannot be enforced begin.
+        is_strict: whether OpenAI's rules of strict schemas apply.
+        relaxed: where those paths are added, for a schema of an object that need not be enforced whole.
+
     Raises:
-        InvalidParameter: the schema cannot be enforced, or breaks the rules of strict ones.
+        InvalidParameter: the schema cannot be enforced although it must, or breaks the rules of strict ones.
     """
-    part = reduced(schema, param)
+    try:
+        return ANY_JSON | _enforceable(schema, param, is_strict=is_strict, relaxed=relaxed)
+    except InvalidParameter as error:
+        if relaxed is None:
+            raise
+        relaxed.append(error.param or param)
+        return ANY_OBJECT
+
+
+def _enforceable(schema: Any, param: str, *, is_strict: bool, relaxed: list[str] | None) -> dict[str, Any]:
+    part = reduced(schema, param, relaxed)
     if is_strict:
         check_strict(schema, param)
     if not has_end(part):
         message = f"Invalid '{param}': only an infinite value satisfies it. Make a recursive property optional."
         raise InvalidParameter(message, param=param)
-    return part | {"x-guidance": _JSON_STYLE}
+    return part
 
 
 def of_schema(schema: Any, param: str, *, is_strict: bool = False) -> GrammarDefinition:

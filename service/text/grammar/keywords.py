@@ -1,6 +1,6 @@
 """The keywords of JSON Schema that a grammar enforces, and those that constrain nothing.
 
-Any other keyword is refused: accepting it would promise what no mask can hold.
+Any other keyword is refused, or left out and named: accepting it in silence would promise what no mask can hold.
 Source: https://json-schema.org/draft/2020-12/json-schema-validation,
 https://github.com/guidance-ai/llguidance/blob/main/docs/json_schema.md
 """
@@ -17,17 +17,20 @@ VALUE_KEYWORDS = frozenset({"$ref", "const", "enum", "format", "pattern", "requi
 # Keywords that no value can violate. Definitions are read where a `$ref` leads to them.
 ANNOTATIONS = frozenset(
     {
-        "$anchor", "$comment", "$defs", "$schema", "$vocabulary", "default", "definitions", "deprecated", "description",
-        "discriminator", "example", "examples", "externalDocs", "id", "readOnly", "title", "writeOnly", "xml",
+        "$anchor", "$comment", "$defs", "$id", "$schema", "$vocabulary", "default", "definitions", "deprecated",
+        "description", "discriminator", "example", "examples", "externalDocs", "id", "readOnly", "title", "writeOnly",
+        "xml",
     }
 )  # fmt: skip
-# Keywords that are not enforced, with the value at which they constrain nothing.
+# Keywords that are not enforced, with the values at which they constrain nothing.
 NEUTRAL_VALUES = {
-    "nullable": False,
-    "unevaluatedItems": True,
-    "unevaluatedProperties": True,
-    "uniqueItems": False,
+    "nullable": (False, True),  # it adds null to the types
+    "unevaluatedItems": (True,),
+    "unevaluatedProperties": (True,),
+    "uniqueItems": (False,),
 }
+# Keywords that hold for what others of the same schema do not name.
+DEPENDENT = {"additionalProperties": ("properties", "patternProperties"), "items": ("prefixItems",)}
 # How to write what an unenforceable keyword means, where there is a way.
 REMEDIES = {
     "additionalItems": "Write the tuple as 'prefixItems' and 'items'.",

@@ -1,7 +1,9 @@
-"""JSON schemas of clients, reduced to what a grammar enforces; anything else is refused by its path.
+"""JSON schemas of clients, reduced to what a grammar enforces; anything else is refused, or left out, by its path.
 
 The result has only keywords that constrain, and its references lead into its own `$defs`, so that a schema means the
-same to the grammar library as to a validator of draft 2020-12.
+same to the grammar library as to a validator of draft 2020-12. What is left out only ever widens a schema: every
+keyword that is kept holds more values where a schema inside it does. `not`, `if` and `oneOf` do not, so the first two
+are left out whole, and the last becomes `anyOf`.
 Source: https://json-schema.org/draft/2020-12/json-schema-core
 """
 
@@ -9,11 +11,12 @@ import json
 import re
 from collections.abc import Callable
 from typing import Any
-from urllib.parse import unquote
 
 from service.errors import InvalidParameter
 from service.text.grammar import formats, keywords
+from service.text.grammar.exclusive import are_exclusive
 from service.text.grammar.patterns import rewritten
+from service.text.grammar.pointer import target
 from service.text.grammar.ranges import unenforced_bounds
 
 MAX_SCHEMA_BYTES = 128 * 1024
@@ -23,33 +26,38 @@ MAX_PROPERTIES = 2000  # in all
 MAX_COUNT = 100_000
 MAX_EXACT_INTEGER = 2**53  # the grammar library computes with doubles
 MAX_ECHOED_CHARS = 64
+MAX_RELAXED = 1000  # paths of a list
 # Characters that JSON has as \uXXXX alone, which no grammar here allows.
 UNWRITABLE = re.compile(r"[\x00-\x07\x0b\x0e-\x1f\x7f]")
 
 Schema = dict[str, Any] | bool
 
 
-def reduced(schema: Any, param: str) -> dict[str, Any]:
+def reduced(schema: Any, param: str, relaxed: list[str] | None = None) -> dict[str, Any]:
     """Return a schema with the same instances that has only what a grammar enforces.
 
     Args:
         schema: from a request's JSON.
         param: the request's field, with which errors begin the path of what they name.
+        relaxed: where the paths of keywords are added that are left out because they cannot be enforced: the result
+            then has more instances. None if they are refused.
 
     Raises:
-        InvalidParameter: the schema is malformed, too large, or has a keyword that cannot be enforced.
+        InvalidParameter: the schema is too large; or, unless it is relaxed, it is malformed or has a keyword that
+            cannot be enforced.
     """
     if len(json.dumps(schema)) > MAX_SCHEMA_BYTES:
         raise InvalidParameter(f"Invalid '{param}': it is larger than {MAX_SCHEMA_BYTES} bytes.", param=param)
-    return _Reader(schema, param).read()
+    return _Reader(schema, param, relaxed).read()
 
 
 class _Reader:
     """Reads one schema and the definitions that it refers to."""
 
-    def __init__(self, root: Any, param: str) -> None:
+    def __init__(self, root: Any, param: str, relaxed: list[str] | None) -> None:
         self._root = root
         self._param = param
+        self._relaxed = relaxed
         self._names: dict[str, str] = {"#": "#"}  # from a reference to the one that replaces it
         self._pending: list[tuple[str, Any, str]] = []  # name, schema, path
         self._num_properties = 0
@@ -63,6 +71,7 @@ class _Reader:
             "$ref": self._reference,
             "const": self._constant,
             "enum": self._enumeration,
+            "format": self._format,
             "pattern": self._pattern,
             "required": self._strings,
             "type": self._types,
@@ -78,46 +87,88 @@ class _Reader:
             definitions[name] = self._schema(definition, path, 0)
         return schema | ({"$defs": definitions} if definitions else {})
 
+    def _relax(self, error: InvalidParameter) -> None:
+        """Record that what an error names is left out; raises the error if nothing may be."""
+        if self._relaxed is None:
+            raise error
+        if len(self._relaxed) < MAX_RELAXED:
+            self._relaxed.append(error.param or self._param)
+
     def _schema(self, schema: Any, path: str, depth: int) -> Schema:
         if isinstance(schema, bool):
             return schema
         if not isinstance(schema, dict):
-            raise _invalid(path, "a schema is an object or a boolean")
+            self._relax(_invalid(path, "a schema is an object or a boolean"))
+            return True
         if depth > MAX_DEPTH:
-            raise _invalid(path, f"a schema is nested {MAX_DEPTH} levels deep at most")
+            self._relax(_invalid(path, f"a schema is nested {MAX_DEPTH} levels deep at most"))
+            return True
+        if depth and not str(schema.get("$id") or "#").startswith("#"):  # it changes what references mean
+            self._relax(_unenforceable(path, "$id"))
+            return True
         kept: dict[str, Any] = {}
-        formats_as_patterns: list[Schema] = []
         for keyword, value in schema.items():
-            if keyword == "format" and self._format(value, f"{path}.format") in formats.PATTERNS:
-                formats_as_patterns = [{"pattern": formats.PATTERNS[value]}]
-            elif keyword == "format":
-                kept["format"] = value
-            elif (read := self._readers.get(keyword)) is not None:
-                kept[keyword] = read(value, f"{path}.{keyword}", depth + 1)
-            elif not self._constrains_nothing(keyword, value, depth):
-                where = f"{path}.{keyword[:MAX_ECHOED_CHARS]}"
-                remedy = keywords.REMEDIES.get(keyword, "Leave it out, and check the answer yourself.")
-                raise _invalid(where, f"the keyword '{keyword[:MAX_ECHOED_CHARS]}' cannot be enforced. {remedy}")
-        self._check_distinct_names(kept, path)
-        for bound in unenforced_bounds(kept):
-            raise _invalid(
-                f"{path}.{bound}", "it cannot be enforced in a range that ends before the next integer. Widen the range"
-            )
-        return kept | ({"allOf": kept.get("allOf", []) + formats_as_patterns} if formats_as_patterns else {})
+            if value is None and keyword != "const":  # what many libraries write for a keyword that is not there
+                continue
+            place = _place(keyword, schema)
+            try:
+                if (read := self._readers.get(place)) is not None:
+                    kept[place] = read(value, f"{path}.{keyword}", depth + 1)
+                elif not _constrains_nothing(keyword, value):
+                    raise _unenforceable(path, keyword)
+            except InvalidParameter as error:
+                self._relax(error)
+        self._relax_dependents(schema, kept, path)
+        self._relax_ranges(kept, path)
+        kept = self._without_dates(kept)
+        if "oneOf" in kept and self._relaxed is not None:
+            kept = self._any_of(kept, schema["oneOf"], path)
+        return self._or_null(kept, path) if schema.get("nullable") is True else kept
 
-    @staticmethod
-    def _constrains_nothing(keyword: str, value: Any, depth: int) -> bool:
-        if keyword in keywords.NEUTRAL_VALUES:
-            return value is keywords.NEUTRAL_VALUES[keyword]
-        if keyword == "$id":  # of a part, it changes what references mean
-            return depth == 0
-        return keyword in keywords.ANNOTATIONS or (keyword.startswith("x-") and keyword != "x-guidance")
+    def _relax_dependents(self, schema: dict[str, Any], kept: dict[str, Any], path: str) -> None:
+        """Leave out the keywords that concern what another one does not name, where that one is left out."""
+        for keyword, others in keywords.DEPENDENT.items():
+            if keyword in kept and any(schema.get(other) is not None and other not in kept for other in others):
+                del kept[keyword]
+                self._relax(_invalid(f"{path}.{keyword}", "it cannot be enforced without those that it depends on"))
 
-    @staticmethod
-    def _check_distinct_names(schema: dict[str, Any], path: str) -> None:
+    def _relax_ranges(self, kept: dict[str, Any], path: str) -> None:
         # A mask cannot keep a name from being written twice, and a name that is written twice is one property.
-        if schema.get("minProperties", 0) > max(1, len(schema.get("required", ()))):
-            raise _invalid(f"{path}.minProperties", "more than 1 cannot be enforced. List names under 'required'")
+        if kept.get("minProperties", 0) > max(1, len(kept.get("required", ()))):
+            problem = "more than 1 cannot be enforced. List names under 'required'"
+            self._relax(_invalid(f"{path}.minProperties", problem))
+            del kept["minProperties"]
+        for place, part, bound in list(unenforced_bounds(kept)):
+            problem = "it cannot be enforced in a range that ends before the next integer. Widen the range"
+            self._relax(_invalid(f"{path}.{place}{bound}", problem))
+            del part[bound]
+
+    @staticmethod
+    def _without_dates(kept: dict[str, Any]) -> dict[str, Any]:
+        """Return a schema with the formats of dates as patterns."""
+        if (pattern := formats.PATTERNS.get(kept.get("format", ""))) is None:
+            return kept
+        del kept["format"]
+        return kept | {"allOf": [*kept.get("allOf", []), {"pattern": pattern}]}
+
+    def _any_of(self, kept: dict[str, Any], stated: Any, path: str) -> dict[str, Any]:
+        """Return a schema with `oneOf` as `anyOf`, which the grammar library enforces whatever the alternatives are."""
+        if not are_exclusive(stated, self._root):
+            self._relax(_invalid(f"{path}.oneOf", "two of its schemas may hold for one value. Use 'anyOf'"))
+        alternatives = {"anyOf": kept.pop("oneOf")}
+        return kept | ({"allOf": [*kept.get("allOf", []), alternatives]} if "anyOf" in kept else alternatives)
+
+    def _or_null(self, kept: dict[str, Any], path: str) -> dict[str, Any]:
+        """Return a schema that holds for null too; OpenAPI 3.0 says so beside `type` alone.
+
+        Source: https://spec.openapis.org/oas/v3.0.3#schema-object (nullable)
+        """
+        values = kept.get("enum", [kept["const"]] if "const" in kept else [None])
+        if "type" in kept and None in values:
+            stated = kept["type"] if isinstance(kept["type"], list) else [kept["type"]]
+            return kept | {"type": list(dict.fromkeys([*stated, "null"]))}
+        self._relax(_unenforceable(path, "nullable"))
+        return {"anyOf": [kept, {"type": "null"}]}
 
     def _schemas(self, schemas: Any, path: str, depth: int) -> list[Schema]:
         if not (isinstance(schemas, list) and schemas):
@@ -190,7 +241,7 @@ class _Reader:
             raise _invalid(path, f"the pattern cannot be enforced: {error}") from None
 
     @staticmethod
-    def _format(name: Any, path: str) -> str:
+    def _format(name: Any, path: str, _depth: int) -> str:
         if not isinstance(name, str) or name not in formats.FORMATS:
             raise _invalid(path, f"a format is one of {', '.join(sorted(formats.FORMATS))}")
         return name
@@ -201,23 +252,27 @@ class _Reader:
         if reference not in self._names:
             if len(self._names) > MAX_DEFINITIONS:
                 raise _invalid(path, f"a schema refers to {MAX_DEFINITIONS} definitions at most")
+            try:
+                definition = target(reference, self._root)
+            except LookupError:
+                raise _invalid(path, "the reference leads nowhere") from None
             name = str(len(self._names))
             self._names[reference] = f"#/$defs/{name}"
-            self._pending.append((name, self._target(reference, path), f"{self._param}.{_dotted(reference)}"))
+            self._pending.append((name, definition, f"{self._param}.{_dotted(reference)}"))
         return self._names[reference]
 
-    def _target(self, reference: str, path: str) -> Any:
-        """Return the part of the schema that a JSON pointer leads to; RFC 6901."""
-        found = self._root
-        for step in reference[2:].split("/"):
-            key = unquote(step).replace("~1", "/").replace("~0", "~")
-            if isinstance(found, list) and key.isascii() and key.isdecimal() and int(key) < len(found):
-                found = found[int(key)]
-            elif isinstance(found, dict) and key in found:
-                found = found[key]
-            else:
-                raise _invalid(path, "the reference leads nowhere")
-        return found
+
+def _place(keyword: str, schema: dict[str, Any]) -> str:
+    """Return the keyword of draft 2020-12 for one of a schema, which may state a tuple as earlier drafts do."""
+    if isinstance(schema.get("items"), list) and "prefixItems" not in schema:
+        return {"items": "prefixItems", "additionalItems": "items"}.get(keyword, keyword)
+    return keyword
+
+
+def _constrains_nothing(keyword: str, value: Any) -> bool:
+    if keyword in keywords.NEUTRAL_VALUES:
+        return value in keywords.NEUTRAL_VALUES[keyword]
+    return keyword in keywords.ANNOTATIONS or (keyword.startswith("x-") and keyword != "x-guidance")
 
 
 def _dotted(reference: str) -> str:
@@ -227,6 +282,12 @@ def _dotted(reference: str) -> str:
 def _check_writable(value: Any, path: str) -> None:
     if isinstance(value, str) and UNWRITABLE.search(value):
         raise _invalid(path, "a control character other than \\b, \\f, \\n, \\r and \\t cannot be written")
+
+
+def _unenforceable(path: str, keyword: str) -> InvalidParameter:
+    name = keyword[:MAX_ECHOED_CHARS]
+    remedy = keywords.REMEDIES.get(keyword, "Leave it out, and check the answer yourself.")
+    return _invalid(f"{path}.{name}", f"the keyword '{name}' cannot be enforced. {remedy}")
 
 
 def _invalid(path: str, problem: str) -> InvalidParameter:

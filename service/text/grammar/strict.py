@@ -21,17 +21,17 @@ def check_strict(schema: Any, param: str) -> None:
 
 
 def _check_part(schema: Any, path: str) -> None:
+    if isinstance(schema, list):  # a tuple of earlier drafts
+        for i, part in enumerate(schema):
+            _check_part(part, f"{path}[{i}]")
     if not isinstance(schema, dict):
         return
     if schema.get("type") == "object" or "properties" in schema:
         _check_object(schema, path)
     for keyword, value in schema.items():
         where = f"{path}.{keyword}"
-        if keyword in keywords.SUBSCHEMA_KEYWORDS:
+        if keyword in keywords.SUBSCHEMA_KEYWORDS | keywords.SUBSCHEMA_LIST_KEYWORDS | {"additionalItems"}:
             _check_part(value, where)
-        elif keyword in keywords.SUBSCHEMA_LIST_KEYWORDS and isinstance(value, list):
-            for i, part in enumerate(value):
-                _check_part(part, f"{where}[{i}]")
         elif keyword in {"$defs", "definitions", "properties"} and isinstance(value, dict):
             for name, part in value.items():
                 _check_part(part, f"{where}.{name}")

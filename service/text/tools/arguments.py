@@ -7,6 +7,7 @@ from typing import Protocol
 
 from service.text.tools.json_end import JsonEnd
 
+NAME_END = ">\n"
 ELEMENT_END = "\n</parameter>"
 _ELEMENT = re.compile(r"\s*<parameter=([^>\n]+)>\n")
 _END = re.compile(r"\s*</function>")

@@ -3,6 +3,9 @@
 import re
 from dataclasses import dataclass
 
+# Of functions; MCP's clients join the names of a server and its tool with dots, slashes or colons.
+NAME = r"[a-zA-Z0-9_.:/-]{1,128}"
+
 
 @dataclass(frozen=True, slots=True)
 class ToolFormat:

@@ -8,13 +8,15 @@ from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass
 from typing import Any
 
+from service.text.grammar.definition import ANY_OBJECT
 from service.text.tokenizer import Tokenizer
-from service.text.tools.arguments import ELEMENT_END
+from service.text.tools.arguments import ELEMENT_END, NAME_END
 from service.text.tools.format import ToolFormat
-from service.text.tools.parameters import Parameter
+from service.text.tools.parameters import Parameter, Parameters
 
 _ANY_TEXT = "/(?s:.*)/"
 _LINE_END = "/\\n?/"
+_NO_PARAMETERS = Parameters((), None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,7 +25,11 @@ class CallableTool:
 
     name: str
     schema: Mapping[str, Any]  # of its arguments, as `definition.json_part` returns it
-    parameters: tuple[Parameter, ...] = ()  # the same as separate elements, for formats that have them
+    parameters: Parameters = _NO_PARAMETERS  # the same as separate elements, for formats that have them
+
+    def with_any_arguments(self) -> "CallableTool":
+        """Return the tool with any object as its arguments, of which those that are texts as elements still are."""
+        return CallableTool(self.name, ANY_OBJECT, self.parameters.unheld())
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,9 +80,12 @@ class _Writer:
             after = self._literal(self._format.after_arguments)
             arguments = f"%json {json.dumps(tool.schema)}"
             if self._format.has_elements:
-                named = {f"argument_{index}_{i}": parameter for i, parameter in enumerate(tool.parameters)}
+                named = {f"argument_{index}_{i}": parameter for i, parameter in enumerate(tool.parameters.stated)}
                 arguments = " ".join(rule if p.is_required else f"{rule}?" for rule, p in named.items())
                 lines += [line for rule, parameter in named.items() for line in _element(rule, parameter)]
+                if tool.parameters.others is not None:
+                    arguments += f" other_{index}*"
+                    lines += _other_element(index, tool.parameters)
             lines.append(f"call_{index}: {before} {arguments} {after}")
         if not self._rules.is_required and self._rules.answer is None:
             lines += self._free_text()
@@ -134,13 +143,24 @@ class _Writer:
 
 def _element(rule: str, parameter: Parameter) -> list[str]:
     """Return the rules of one argument that is an element."""
-    begin, end = _quoted(f"\n<parameter={parameter.name}>\n"), _quoted(ELEMENT_END)
+    begin, end = _quoted(f"\n<parameter={parameter.name}{NAME_END}"), _quoted(ELEMENT_END)
     if not parameter.is_text:
         return [f"{rule}: {begin} %json {json.dumps(parameter.schema)} {end}"]
     if parameter.texts is not None:
         return [f"{rule}: {begin} ({' | '.join(map(_quoted, parameter.texts))}) {end}"]
     text = _ANY_TEXT if parameter.max_chars is None else f"/(?s:.{{0,{parameter.max_chars}}})/"
     return [f"{rule}: {begin} {rule}_text", f"{rule}_text[lazy]: {text} {end}"]
+
+
+def _other_element(index: int, parameters: Parameters) -> list[str]:
+    """Return the rules of one argument that the parameters of a tool do not name."""
+    named = "".join(f" & ~{_quoted(parameter.name)}" for parameter in parameters.stated)
+    begin, end = _quoted("\n<parameter="), _quoted(ELEMENT_END)
+    value = f"%json {json.dumps(parameters.others)}"
+    return [
+        f"other_{index}: {begin} OTHER_{index} {_quoted(NAME_END)} {value} {end}",
+        f"OTHER_{index}: /[^>\\n]+/{named}",
+    ]
 
 
 def _quoted(text: str) -> str:

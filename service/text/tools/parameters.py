@@ -6,10 +6,13 @@ from dataclasses import dataclass
 from typing import Any
 
 from service.errors import InvalidParameter
+from service.text.grammar.definition import ANY_JSON
 from service.text.tools.arguments import ELEMENT_END
 
 # Of the schema of all arguments; `additionalProperties` is met by writing none.
 _KNOWN_KEYWORDS = {"type", "properties", "required", "additionalProperties", "$defs", "x-guidance"}
+# Keywords that may name further arguments.
+_NAMING_KEYWORDS = {"$ref", "allOf", "anyOf", "oneOf", "const", "enum", "patternProperties"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,37 +27,72 @@ class Parameter:
     is_text: bool = False  # whether the value is written as it is; otherwise as JSON, which can hold to any keyword
 
 
-def parameters_of(schema: Mapping[str, Any], param: str) -> tuple[Parameter, ...]:
+@dataclass(frozen=True, slots=True)
+class Parameters:
+    """The parameters of a function."""
+
+    stated: tuple[Parameter, ...]
+    others: Mapping[str, Any] | None  # the schema of any further argument; None if there is none
+
+    def unheld(self) -> "Parameters":
+        """Return parameters of the same names whose values are held to no more than to be texts, or JSON."""
+        stated = tuple(
+            Parameter(parameter.name, ANY_JSON, parameter.is_required, is_text=parameter.is_text)
+            for parameter in self.stated
+        )
+        return Parameters(stated, None if self.others is None else ANY_JSON)
+
+
+def parameters_of(schema: Mapping[str, Any], param: str, relaxed: list[str] | None = None) -> Parameters:
     """Return the parameters that the schema of a function's arguments states.
+
+    Further arguments are written where the schema states none, or more than separate elements can hold to.
 
     Args:
         schema: as `definition.json_part` returns it.
         param: the request's field, which errors name.
+        relaxed: where the paths are added of what separate elements cannot hold to; None if it is refused.
 
     Raises:
         InvalidParameter: the schema has a keyword, or a name, that separate elements cannot hold to.
     """
-    properties, required = schema.get("properties", {}), schema.get("required", [])
+
+    def relax(path: str, what: str) -> None:
+        if relaxed is None:
+            raise _unwritable(path, what)
+        relaxed.append(path)
+
+    properties, required = dict(schema.get("properties", {})), schema.get("required", [])
+    others = schema.get("additionalProperties", True)
+    has_others = not properties and "maxProperties" not in schema
     is_met = {  # whatever elements are written
         "minProperties": schema.get("minProperties", 0) <= len(required),
         "maxProperties": schema.get("maxProperties", len(properties)) >= len(properties),
     }
-    for keyword in schema.keys() - _KNOWN_KEYWORDS:
-        if not is_met.get(keyword, False):
-            raise _unwritable(f"{param}.{keyword}", "a keyword that concerns several arguments")
+    for keyword in schema:
+        if keyword not in _KNOWN_KEYWORDS and not is_met.get(keyword, False):
+            relax(f"{param}.{keyword}", "a keyword that concerns several arguments")
+            has_others = has_others or keyword in _NAMING_KEYWORDS
     if '"$ref": "#"' in json.dumps(schema):
-        raise _unwritable(param, "a reference to all of them")
+        relax(param, "a reference to all of them")
+        properties, others = dict.fromkeys(properties, True), others is not False
+        schema = {"x-guidance": schema["x-guidance"]}
     for name in required:
         if name not in properties:
-            raise _unwritable(f"{param}.required", "a required argument that 'properties' lacks")
-    for name in properties:
+            relax(f"{param}.required", "a required argument that 'properties' lacks")
+            properties[name] = others
+    for name in list(properties):
         if not name or ">" in name or "\n" in name:
-            raise _unwritable(f"{param}.properties", "a name that is empty or has '>' or a line break")
+            relax(f"{param}.properties", "a name that is empty or has '>' or a line break")
+            del properties[name]
     shared = {name: schema[name] for name in ("$defs", "x-guidance") if name in schema}
-    return tuple(
+    stated = tuple(
         _parameter(name, {"allOf": [part]} if isinstance(part, bool) else part, name in required, shared)
         for name, part in properties.items()
     )
+    if not has_others or others is False:
+        return Parameters(stated, None)
+    return Parameters(stated, {**({} if others is True else others), **shared})
 
 
 def _parameter(name: str, part: Mapping[str, Any], is_required: bool, shared: Mapping[str, Any]) -> Parameter:

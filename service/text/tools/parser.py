@@ -8,10 +8,10 @@ from collections.abc import Callable, Iterator, Mapping, Set
 from types import MappingProxyType
 
 from service.text.tools.arguments import ArgumentReader, ElementArguments, JsonArguments
-from service.text.tools.format import ToolFormat
+from service.text.tools.format import NAME, ToolFormat
 from service.text.tools.parts import Arguments, CallStart, Content, Part
 
-_NAME = r"([a-zA-Z0-9_-]{1,64})"
+_NAME = rf"({NAME})"
 _PUNCTUATION = " \t\r\n[],;}"  # around calls that share an opening, or have none
 
 

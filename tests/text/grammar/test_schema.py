@@ -28,9 +28,12 @@ def nested(depth):
         ({"dependentRequired": {}}, "dependentRequired"),
         ({"unevaluatedProperties": False}, "unevaluatedProperties"),
         ({"additionalItems": False}, "additionalItems"),
-        ({"items": [{}]}, "items"),
+        ({"items": [{}], "prefixItems": [{}]}, "items"),
+        ({"items": [{"not": {}}]}, "items[0].not"),
+        ({"items": [{}], "additionalItems": {"not": {}}}, "additionalItems.not"),
         ({"contentEncoding": "base64"}, "contentEncoding"),
         ({"nullable": True}, "nullable"),
+        ({"type": "string", "enum": ["a"], "nullable": True}, "nullable"),
         ({"maxLenght": 3}, "maxLenght"),
         ({"x-guidance": {"lenient": True}}, "x-guidance"),
         ({"$dynamicRef": "#a"}, "$dynamicRef"),
@@ -129,6 +132,28 @@ def test_annotations_and_keywords_that_constrain_nothing_are_left_out():
 )
 def test_a_range_is_kept_if_it_holds_an_integer_or_leaves_none_out(schema):
     assert reduced(schema, "field") == schema
+
+
+@pytest.mark.parametrize(
+    ("stated", "meant"),
+    [
+        ({"type": "string", "nullable": True}, {"type": ["string", "null"]}),
+        ({"type": ["integer", "null"], "nullable": True}, {"type": ["integer", "null"]}),
+        ({"type": "string", "enum": ["a", None], "nullable": True}, {"type": ["string", "null"], "enum": ["a", None]}),
+        (
+            {"items": [{"type": "string"}], "additionalItems": False},
+            {"prefixItems": [{"type": "string"}], "items": False},
+        ),
+        ({"items": [True]}, {"prefixItems": [True]}),
+        ({"items": {"$id": "#name", "type": "null"}}, {"items": {"type": "null"}}),
+        ({"type": "string", "pattern": None, "enum": None, "not": None}, {"type": "string"}),
+        ({"const": None}, {"const": None}),
+    ],
+)
+def test_shapes_of_other_drafts_and_dialects_that_mean_the_same_are_read_as_such(stated, meant):
+    relaxed = []
+    assert reduced(stated, "field") == reduced(stated, "field", relaxed) == meant
+    assert relaxed == []
 
 
 def test_a_schema_that_is_a_boolean_is_kept():

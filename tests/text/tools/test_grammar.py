@@ -71,7 +71,7 @@ def answer(form, rules, rng, begun=""):
         allowed = allowed_tokens(matcher, TOKENIZER.vocab_size)
         token_id = min(ENDS) if ENDS.issubset(allowed) and rng.random() < 0.5 else rng.choice(allowed)
         if token_id in ENDS:
-            texts = {tool.name: {p.name for p in tool.parameters if p.is_text} for tool in rules.tools}
+            texts = {tool.name: {p.name for p in tool.parameters.stated if p.is_text} for tool in rules.tools}
             parser = CallParser(form, texts)
             return parser.push(text_of(token_ids)) + parser.flush()
         matcher.accept(token_id)
@@ -225,6 +225,10 @@ def element(name, value):
     return f"\n<parameter={name}>\n{value}\n</parameter>"
 
 
+def call_of(elements):
+    return BEGUN + "".join(element(*pair) for pair in elements) + "\n</function>\n</tool_call>"
+
+
 @pytest.mark.parametrize(
     ("elements", "is_allowed"),
     [
@@ -249,7 +253,7 @@ def element(name, value):
 )
 def test_each_element_is_held_to_the_schema_of_its_parameter(elements, is_allowed):
     rules = CallRules([tool_of("f", ELEMENT_SCHEMA)], is_required=True, allows_several=False)
-    text = BEGUN + "".join(element(*pair) for pair in elements) + "\n</function>\n</tool_call>"
+    text = call_of(elements)
     if is_allowed:
         assert can_end(matcher_of(qwen3_coder.FORMAT, rules, text))
     else:
@@ -271,3 +275,83 @@ def test_what_separate_elements_cannot_hold_to_is_refused_by_its_path(schema, pa
     with pytest.raises(InvalidParameter) as caught:
         parameters_of(definition.json_part(schema, "field"), "field")
     assert caught.value.param == param
+
+
+@pytest.mark.parametrize(
+    ("schema", "left_out", "written", "unwritten"),
+    [
+        (
+            {"properties": {"a": {"type": "string"}}, "anyOf": [{"required": ["a"]}, {"required": ["b"]}]},
+            ["anyOf"],
+            [[("a", "x")], [("b", "1")], [("a", "x"), ("b", '"y"'), ("c", "[]")], []],
+            [[("b", "x")], [("b", "1"), ("a", "1")]],
+        ),
+        (
+            {"properties": {"a": {"type": "integer"}}, "anyOf": [{}], "additionalProperties": False},
+            ["anyOf"],
+            [[("a", "1")], []],
+            [[("b", "1")], [("a", '"1"')]],
+        ),
+        ({"properties": {"a": {}, "b": {}}, "minProperties": 1}, ["minProperties"], [[], [("a", "1")]], [[("c", "1")]]),
+        (
+            {"properties": {}, "required": ["a"], "additionalProperties": {"type": "integer"}},
+            ["required"],
+            [[("a", "1")], [("a", "1"), ("b", "2")]],
+            [[], [("a", '"x"')], [("a", "1"), ("b", '"x"')]],
+        ),
+        ({"properties": {"a>b": {}, "c": {}}, "required": ["a>b"]}, ["properties"], [[], [("c", "1")]], [[("c", "x")]]),
+        (
+            {"properties": {"a": {"type": "array", "items": {"$ref": "#"}}}},
+            [""],
+            [[("a", "[]")], [("a", "1")]],
+            [[("b", "1")]],
+        ),
+        (
+            {"additionalProperties": {"type": "array", "items": {"$ref": "#"}}},
+            [""],
+            [[], [("b", "1")]],
+            [[("b", "x")]],
+        ),
+        ({"$ref": "#/$defs/x", "$defs": {"x": {}}}, ["$ref"], [[], [("a", "1"), ("b c", '"x"')]], [[("a", "x")]]),
+    ],
+)
+def test_what_separate_elements_cannot_hold_to_is_left_out_and_named(schema, left_out, written, unwritten):
+    part, relaxed = definition.json_part({"type": "object", **schema}, "field", relaxed=[]), []
+    tool = CallableTool("f", part, parameters_of(part, "field", relaxed))
+    assert relaxed == [f"field.{path}".rstrip(".") for path in left_out]
+    rules = CallRules([tool], is_required=True, allows_several=False)
+    for elements in written:
+        assert can_end(matcher_of(qwen3_coder.FORMAT, rules, call_of(elements)))
+    for elements in unwritten:
+        with pytest.raises(AssertionError):
+            matcher_of(qwen3_coder.FORMAT, rules, call_of(elements))
+
+
+def test_arguments_of_a_schema_that_states_none_are_any():
+    rules = CallRules([tool_of("f", {"type": "object"})], is_required=True, allows_several=False)
+    text = call_of([("city", '"Ulm"'), ("days", "3")])
+    assert can_end(matcher_of(qwen3_coder.FORMAT, rules, text))
+    parser = CallParser(qwen3_coder.FORMAT, {"f": frozenset()})
+    assert calls_of(parser.push(text) + parser.flush()) == [("f", {"city": "Ulm", "days": 3})]
+
+
+@ids
+def test_a_tool_without_its_schema_is_called_with_any_arguments(form):
+    schema = {"properties": {"city": {"type": "string"}, "days": {"type": "integer"}}, "required": ["days"]}
+    tools = [tool_of("f", {"type": "object", **schema}).with_any_arguments()]
+    rules = CallRules(tools, is_required=True, allows_several=False)
+    found = [answer(form, rules, random.Random(seed)) for seed in range(12)]
+    calls = [call for parts in found if parts is not None for call in calls_of(parts)]
+    assert calls
+    assert all(name == "f" and isinstance(arguments, dict) for name, arguments in calls)
+    if form.has_elements:
+        matcher = matcher_of(form, rules, call_of([("city", "Ulm, not JSON"), ("days", '"3"')]))
+        assert can_end(matcher)
+
+
+@ids
+@pytest.mark.parametrize("name", ["mcp.files/read:all-1_2", "a" * 128, "."])
+def test_names_may_have_what_clients_of_mcp_join_them_with(form, name):
+    rules = CallRules([tool_of(name, {"type": "object", "maxProperties": 0})], is_required=True, allows_several=False)
+    [(found, arguments)] = calls_of(answer(form, rules, random.Random(1)) or answer(form, rules, random.Random(2)))
+    assert (found, arguments) == (name, {})
