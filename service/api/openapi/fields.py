@@ -107,6 +107,7 @@ FIELDS = {
     "return_token_ids": "vLLM's: whether to return the token ids of prompt and answer too.",
     "return_tokens_as_token_ids": "vLLM's: log-probabilities name tokens as `token_id:ID`.",
     "return_token_strs": "Whether to return the tokens as the vocabulary writes them too.",
+    "rid": "SGLang's id of the request. One that states it, even as null, gets SGLang's answer: a list of scores.",
     "role": "Who speaks; `developer` is a newer name of `system`.",
     "safety_identifier": "The newer name of `user`.",
     "schema": "A JSON Schema. A keyword that cannot be enforced is refused by its path.",

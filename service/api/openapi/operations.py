@@ -86,12 +86,12 @@ OPERATIONS: dict[str, Operation] = {
     "list_input_items": Operation("generation", response_answers.InputItemList, query=ItemsQuery, errors=OF_STORE),
     "cancel_response": Operation("generation", response_answers.ResponseObject, errors=OF_STORE),
     "render_chat_completion": Operation(
-        "tokens", other_answers.EngineRequest, body=ChatCompletionRequest, errors=OF_BODY
+        "tokens", other_answers.RenderedPrompt, body=ChatCompletionRequest, errors=OF_BODY
     ),
     "render_completion": Operation(
-        "tokens", other_answers.EngineRequest, is_list=True, body=CompletionRequest, errors=OF_BODY
+        "tokens", other_answers.RenderedPrompt, is_list=True, body=CompletionRequest, errors=OF_BODY
     ),
-    "render_response": Operation("tokens", other_answers.EngineRequest, body=ResponsesRequest, errors=OF_BODY),
+    "render_response": Operation("tokens", other_answers.RenderedPrompt, body=ResponsesRequest, errors=OF_BODY),
     "create_message": Operation(
         "generation",
         message_answers.MessageObject,
