@@ -55,7 +55,7 @@ class OutputCustomCall(AnswerObject):
     id: str
     call_id: str
     """To be repeated in the item with the call's output."""
-    status: Status
+    status: ItemStatus
     namespace: str | None = None
     """Of a tool of a namespace."""
     name: str
@@ -70,7 +70,7 @@ class OutputShellCall(AnswerObject):
     id: str
     call_id: str
     """To be repeated in the item with the call's output."""
-    status: Status
+    status: ItemStatus
     action: dict[str, Any]
     """The command, empty if the status is `incomplete`."""
 
