@@ -63,8 +63,8 @@ DEFENCES = (
             '[eval(found) for found in __import__("re").findall(r"open\\(.*?close\\(\\)", '
             'calls[call["index"]]["function"]["arguments"])]',
             "tests/api/test_untrusted_content.py::test_an_expression_in_the_arguments_of_a_call_is_not_evaluated"),
-    Defence("T11", "service/api/generation/rendering.py", "if name not in template.variables:", "if False:",
-            f"{THREATS}t11_templates_and_their_variables"),
+    Defence("T11", "service/api/generation/rendering.py", "items() if name in template.variables}",
+            "items()}", f"{THREATS}t11_variables_that_the_template_does_not_read_are_not_passed_to_it"),
     Defence("T12", "service/text/sandbox.py", "from jinja2.sandbox import MAX_RANGE, ImmutableSandboxedEnvironment",
             "from jinja2 import Environment as ImmutableSandboxedEnvironment\nfrom jinja2.sandbox import MAX_RANGE",
             f"{THREATS}t12_a_checkpoints_template_that_reaches_out_ends_its_request_alone"),
@@ -81,9 +81,11 @@ DEFENCES = (
     Defence("T17", "service/bundles/signature.py", "if not self._keys:\n            return True", "return True",
             "tests/bundles/test_poisoned_bundle.py::"
             "test_a_bundle_without_our_signature_is_not_unpickled_and_requests_are_answered"),
-    Defence("T18", "service/api/schema/chat.py", '    type: Literal["text"]\n', "    type: str\n",
+    Defence("T18", "service/api/schema/chat.py", '    supported_types: ClassVar[tuple[str, ...]] = _TEXT_TYPES\n\n'
+            '    type: Literal["text", "input_text", "output_text", "refusal"] = "text"\n', "    type: str\n",
             "tests/api/test_untrusted_content.py::test_media_are_neither_fetched_nor_decoded"),
-    Defence("T19", "service/api/schema/chat.py", '    type: Literal["text"]\n', "    type: str\n",
+    Defence("T19", "service/api/schema/chat.py", '    supported_types: ClassVar[tuple[str, ...]] = _TEXT_TYPES\n\n'
+            '    type: Literal["text", "input_text", "output_text", "refusal"] = "text"\n', "    type: str\n",
             "tests/api/test_untrusted_content.py::test_media_are_neither_fetched_nor_decoded"),
     Defence("T20", "service/api/http/auth.py", 'scope["path"] in PROBE_PATHS',
             'scope["path"] in PROBE_PATHS or scope["path"].startswith("//")',
@@ -99,7 +101,7 @@ DEFENCES = (
     Defence("T25", "service/api/http/errors.py", 'f"The server had an error. Request id: {request_id}."', "repr(error)",
             f"{THREATS}t25_a_fault_of_ours_shows_no_detail"),
     Defence("T26", "service/api/http/receive.py",
-            "if method in METHODS_WITH_BODY and media_type != accepted.media_type:", "if False:",
+            "if method in METHODS_WITH_BODY and not is_accepted:", "if False:",
             f"{THREATS}t26_pages_of_other_origins"),
     Defence("T27", "service/server/connection.py",
             "size = self.transport.get_write_buffer_size()\n        self._write_timer =", "_ =",

@@ -29,11 +29,11 @@ from service.api.schema.chat import ChatCompletionRequest
 from service.api.schema.completions import CompletionRequest
 from service.api.schema.embeddings import EmbeddingsRequest
 from service.api.schema.responses import ResponsesRequest
-from service.api.schema.wire import WireObject
+from service.api.schema.wire import ANY, WireObject
 
 ROOT = Path(__file__).parents[1]
 # Where a field is tried through a route; the earlier files first.
-REFUSALS = "tests/api/schema/test_refused_fields.py"  # tries every refused field of every route
+WITHOUT_EFFECT = "tests/api/schema/test_refused_fields.py"  # tries every refused field and every hint of every route
 TESTS = (
     "tests/api/*.py",
     "tests/api/schema/test_sampling.py",
@@ -80,18 +80,18 @@ def _table(route: Route) -> Iterator[str]:
     )
     # Streaming has parameters of its own.
     theirs = {*route.params.__annotations__} | (ours & {"stream"})
-    neutral = route.body.neutral_values
-    if unknown := theirs - ours - set(neutral):
-        raise ValueError(f"{route.path} neither enforces nor refuses {sorted(unknown)}")
+    others = route.body.refused.keys() | route.body.hints.keys()
+    if unknown := theirs - ours - others:
+        raise ValueError(f"{route.path} neither enforces nor refuses nor ignores {sorted(unknown)}")
     yield f"## {route.method} {route.path}\n"
     yield "| field | | test |\n|---|---|---|"
     for name in sorted(theirs):
-        meaning = _meaning(route.body, name) if name in ours else _refusal(route.body, name)
+        meaning = _meaning(route.body, name) if name in ours else _without_effect(route.body, name)
         yield f"| `{name}` | {meaning} | {_link(route, name)} |"
-    if extensions := sorted((ours | set(neutral)) - theirs):
+    if extensions := sorted((ours | others) - theirs):
         yield "\n| extension | | test |\n|---|---|---|"
         for name in extensions:
-            meaning = _meaning(route.body, name) if name in ours else _refusal(route.body, name)
+            meaning = _meaning(route.body, name) if name in ours else _without_effect(route.body, name)
             yield f"| `{name}` | {meaning} | {_link(route, name)} |"
 
 
@@ -99,17 +99,23 @@ def _meaning(body: type[WireObject], name: str) -> str:
     return FIELDS.get(f"{body.__name__}.{name}") or FIELDS[name]
 
 
-def _refusal(body: type[WireObject], name: str) -> str:
-    values = body.neutral_values[name]
+def _without_effect(body: type[WireObject], name: str) -> str:
+    is_refused = name in body.refused
+    values = body.refused[name] if is_refused else body.hints[name]
+    if values is ANY:
+        return "Accepted; nothing is lost without it."
     accepted = " or ".join(f"`{json.dumps(value)}`" for value in values)
     remedy = f" Instead: {body.remedies[name]}" if name in body.remedies else ""
-    return (f"*Refused*, except {accepted}, which changes nothing." if accepted else "*Refused.*") + remedy
+    word = "*Refused*" if is_refused else "*Ignored*"
+    return (f"{word}, except {accepted}, which changes nothing." if accepted else f"{word}.") + remedy
 
 
 def _link(route: Route, name: str) -> str:
     """Return a link to a test of refusals, or to the first that sends the field, preferably one of its route."""
-    if name in route.body.neutral_values:
-        return f"[a field without effect is refused by its name](../{REFUSALS})"
+    if name in route.body.refused:
+        return f"[a field without effect is refused by its name](../{WITHOUT_EFFECT})"
+    if name in route.body.hints:
+        return f"[a hint is accepted and named in the answer](../{WITHOUT_EFFECT})"
     pattern = re.compile(rf"""["']{name}["']|\b{name}=""")
     found = [(path, test) for path, test, source in _tests() if name in source and pattern.search(source)]
     others = [other.mark for other in ROUTES if other.mark != route.mark]

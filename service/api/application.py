@@ -48,6 +48,7 @@ def create_api(
     batches: "Batches | None" = None,
     max_file_bytes: int = 0,
     yield_to_steps: Callable[[], None] = lambda: None,
+    strict_fields: bool = False,
 ) -> FastAPI:
     """Return the ASGI app; it can answer, with 503, before the model is loaded.
 
@@ -65,6 +66,7 @@ def create_api(
         batches: the uploaded files and batches; None for no such routes.
         max_file_bytes: a larger file is refused.
         yield_to_steps: lowers the priority of a thread that works on a long text.
+        strict_fields: whether a field that has no effect is refused instead of accepted and named.
     """
     # FastAPI's own pages fetch scripts from elsewhere, and its document would lack the bodies.
     app = FastAPI(title="Levserve", openapi_url=None, docs_url=None, redoc_url=None, redirect_slashes=False)
@@ -91,7 +93,7 @@ def create_api(
     app.add_middleware(Places, queue=queue, max_body_bytes=max_body_bytes, uploads={UPLOADS})
     app.add_middleware(ReleaseModels)
     app.add_middleware(KeyCheck, keys=keys)
-    app.add_middleware(AccessLog, metrics=metrics, tracer=tracer)
+    app.add_middleware(AccessLog, metrics=metrics, tracer=tracer, strict_fields=strict_fields)
     return app
 
 

@@ -12,13 +12,14 @@ from service.api.generation.admission import submit
 from service.api.generation.chat_prompt import chat_prompt
 from service.api.generation.grammar import compiled_grammar
 from service.api.generation.logprobs import chat_logprobs, is_long_to_write, prompt_logprobs
-from service.api.generation.message import MessageParts, whole_message
+from service.api.generation.message import MessageParts, as_function_call, whole_message
 from service.api.generation.streams import TextDelta, TextStreams
 from service.api.generation.thinking import ChatThinking, chat_thinking
 from service.api.generation.tool_use import ToolUse, tool_use
 from service.api.http.receive import cancel_on_disconnect, json_body
 from service.api.http.sse import EventStream
 from service.api.schema.chat import ChatCompletionRequest
+from service.engine.request import FinishReason
 from service.text.tokenizer import Tokenizer
 
 router = APIRouter()
@@ -76,7 +77,8 @@ class StartedChat(NamedTuple):
 
 async def start_chat(context: RequestContext, body: ChatCompletionRequest, *, prefix: str) -> StartedChat:
     """Render a chat and submit its sequences; raises what `submit` raises, and for a request that is at fault."""
-    prompt_end, prompt_ids = await context.make_prompt(body, chat_prompt)
+    prompt_end, prompt_ids, ignored = await context.make_prompt(body, chat_prompt)
+    context.ignore(ignored)
     use = tool_use(body, context.model) if body.may_call_tools else None
     is_held = body.has_grammar or (use is not None and use.is_required)
     thinking = chat_thinking(prompt_end, body, context.model, is_held=is_held) if context.model.has_thinking else None
@@ -115,19 +117,26 @@ def _head(streams: TextStreams, body: ChatCompletionRequest, kind: str) -> dict[
 def _choice(index: int, deltas: list[TextDelta], body: ChatCompletionRequest, chat: StartedChat) -> dict[str, Any]:
     parts, tokenizer = chat.message_parts(), chat.tokenizer
     message = whole_message(part for delta in deltas for part in parts.push(delta))
+    if body.answers_with_function_call:
+        message = as_function_call(message)
     finish_reason = deltas[-1].finish_reason
     assert finish_reason is not None, "the last delta has the finish reason"
     choice: dict[str, Any] = {
         "index": index,
         "message": message,
         "logprobs": chat_logprobs(tokenizer, deltas, as_ids=body.return_tokens_as_token_ids) if body.logprobs else None,
-        "finish_reason": parts.finish_reason(finish_reason),
+        "finish_reason": _finish_reason(parts, finish_reason, body),
         "stop_reason": deltas[-1].stop_reason,
         "token_ids": None,
     }
     if body.return_token_ids:
         choice["token_ids"] = [token_id for delta in deltas for token_id in delta.token_ids]
     return choice
+
+
+def _finish_reason(parts: MessageParts, reason: FinishReason, body: ChatCompletionRequest) -> str:
+    stated = parts.finish_reason(reason)
+    return "function_call" if stated == "tool_calls" and body.answers_with_function_call else stated
 
 
 async def _chunks(chat: StartedChat, body: ChatCompletionRequest) -> AsyncIterator[list[dict[str, Any]]]:
@@ -160,13 +169,15 @@ async def _chunks(chat: StartedChat, body: ChatCompletionRequest) -> AsyncIterat
         if body.logprobs and delta.token_ids:
             fields["logprobs"] = chat_logprobs(tokenizer, [delta], as_ids=body.return_tokens_as_token_ids)
         parts = messages[index].push(delta)
+        if body.answers_with_function_call:
+            parts = [as_function_call(part) for part in parts]
         # A token that does not complete a character yet, or is held back, is sent only if tokens were requested.
         if not parts and fields and delta.token_ids:
             parts = [{"content": ""} if chat.use is None and chat.thinking is None else {}]
         # The tokens of one event are those of its first chunk.
         chunks += [chunk(index, part, **(fields if number == 0 else {})) for number, part in enumerate(parts)]
         if delta.finish_reason is not None:
-            finish_reason = messages[index].finish_reason(delta.finish_reason)
+            finish_reason = _finish_reason(messages[index], delta.finish_reason, body)
             chunks.append(chunk(index, {}, finish_reason=finish_reason, stop_reason=delta.stop_reason))
         if chunks:
             yield chunks

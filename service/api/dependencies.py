@@ -5,7 +5,7 @@ The engine is a Protocol, so that the API can be tested without a device.
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Protocol, override, runtime_checkable
@@ -17,11 +17,12 @@ from service.api.held import HELD, Held, Models
 from service.api.http.auth import API_KEY, CACHE_SALT
 from service.api.http.background import BACKGROUND, Background
 from service.api.http.client_task import ARRIVED_S, TASK
+from service.api.http.ignored import IgnoredFields
 from service.api.http.keys import ApiKey
 from service.api.http.probes import Readiness
 from service.api.http.receive import Deadline, cancel_on_disconnect
 from service.api.http.request_queue import PLACE, Place, RequestQueue
-from service.api.schema.wire import WireObject
+from service.api.schema.wire import IgnoredField, WireObject
 from service.api.served import Served, ServedEncoder
 from service.api.work.long_body import LONG_BODY, LongBodies, LongBody
 from service.api.work.text_threads import TextThreads
@@ -134,6 +135,7 @@ class Arrival:
     deadline: Deadline
     receive: Receive  # after the body, it returns when the client disconnects
     log_fields: dict[str, Any]  # added to the request's log line
+    ignored: IgnoredFields
     clocks: list[Clock]  # of its sequences, for its trace
     held: list[Held]  # what is released when the answer has ended
     cache_salt: bytes = b""  # only requests with the same key share cached prefixes
@@ -142,6 +144,10 @@ class Arrival:
     place: Place | None = None  # None for a batch's request, which has none
     long_bodies: list[LongBody] = field(default_factory=list)  # the request's body, once it is read, if it is long
     arrived_s: float = 0.0  # on the clock of `time.perf_counter`
+
+    def ignore(self, paths: Iterable[str]) -> None:
+        """Name fields that are accepted and have no effect; raises UnsupportedParameter with STRICT_FIELDS."""
+        self.ignored.add(IgnoredField(path) for path in paths)
 
     async def any_context(self, name: str | None) -> "AnyContext":
         """Hold the model of this name, of whatever kind, until the answer has ended; None names the only model.
@@ -266,6 +272,7 @@ async def arrival(request: HttpRequest) -> Arrival:
         deadline=Deadline(limit_s, request.scope.get(ARRIVED_S)),
         receive=request.receive,
         log_fields=request.state.log_fields,
+        ignored=request.state.ignored,
         clocks=request.state.clocks,
         held=request.scope[HELD],
         cache_salt=request.scope.get(CACHE_SALT, b""),

@@ -58,7 +58,9 @@ async def create_file(
             batches.uploads,
             request.form(max_files=1, max_fields=MAX_FIELDS, max_part_size=MAX_FIELD_BYTES) as form,
         ):
-            stored = await in_store(partial(_add, batches, owner, *_read(form)))
+            upload, fields = _read(form)
+            request.state.ignored.add(fields.ignored)
+            stored = await in_store(partial(_add, batches, owner, upload, fields))
     except HTTPException as error:
         raise RequestError(f"The request's body is not a valid form: {error.detail}") from None
     except ClientDisconnect:

@@ -41,6 +41,7 @@ class Metrics(SeriesSet):
     def _add_answers(self) -> None:
         self.http_responses = self._counter("http_responses", "Answers by route and status.", "route", "status")
         self.request_refusals = self._counter("request_refusals", "Answers that are errors, by their code.", "reason")
+        self.ignored_fields = self._counter("ignored_fields", "Fields that were accepted without effect.", "field")
         self.batches_running = self._gauge("batches_running", "Batches that this process works on.")
         self.batch_lines = self._counter("batch_lines", "Lines of ended batches: completed, failed.", "outcome")
         self.batches_ended = self._counter("batches_ended", "Batches that have ended, by their status.", "status")

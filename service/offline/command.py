@@ -68,5 +68,6 @@ async def _answer(settings: Settings, loaded: LoadedModel, metrics: Metrics, sou
         default_max_tokens=settings.default_max_tokens,
         default_temperature=settings.default_temperature,
         max_body_bytes=settings.max_body_bytes,
+        strict_fields=settings.strict_fields,
     )
     return await run_batch(api, source, target, concurrency=settings.max_concurrent_requests)

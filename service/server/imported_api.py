@@ -58,6 +58,7 @@ class ImportedApi:
             batches=self._batches,
             max_file_bytes=settings.batch_file_bytes,
             yield_to_steps=partial(yield_to_steps, LONG_TEXT_NICENESS),
+            strict_fields=settings.strict_fields,
         )
 
     def start_batches(self) -> None:

@@ -194,6 +194,11 @@ class Settings(WaitingSettings):
         description="When `/health/ready` is 200: once requests are `answering`, while executables that none of them "
         "has to wait for are still compiled; or once the start is `complete`.",
     )
+    strict_fields: bool = Field(
+        default=False,
+        description="Whether a request with a field that has no effect here is refused. Otherwise it is answered, and "
+        "the header `x-levserve-ignored` names such fields.",
+    )
     page: bool = Field(
         default=True,
         description="Whether `/` is a page to chat with the model, `/vectors` one to compare texts, and `/docs` one "

@@ -61,7 +61,6 @@ async def test_a_file_ends_when_its_upload_says(service):
         ({"purpose": "fine-tune"}, ("unsupported_parameter", "purpose")),
         ({"purpose": "nonsense"}, ("invalid_value", "purpose")),
         ({"purpose": ["batch", "batch"]}, ("invalid_value", "purpose")),
-        ({"color": "red"}, ("unknown_parameter", "color")),
         ({"expires_after[anchor]": "created_at"}, ("missing_required_parameter", "expires_after.seconds")),
         ({"expires_after[anchor]": "now", "expires_after[seconds]": "3600"}, ("invalid_value", "expires_after.anchor")),
         *[
@@ -152,7 +151,6 @@ async def test_a_list_is_read_page_by_page_in_either_order(service):
         ("limit=1&limit=2", ("invalid_value", "limit")),
         ("order=up", ("invalid_value", "order")),
         ("after=file-0", ("invalid_value", "after")),
-        ("color=red", ("unknown_parameter", "color")),
     ],
 )
 async def test_a_parameter_of_a_list_is_refused_by_its_name(service, query, expected):

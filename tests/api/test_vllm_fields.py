@@ -131,7 +131,7 @@ async def test_an_answer_names_the_system_that_made_it_in_streams_too(ask):
 async def test_a_null_of_an_answer_can_be_sent_back():
     service = Service()
     message = (await service.chat()).json()["choices"][0]["message"]
-    assert message["reasoning_content"] is None
+    assert message["refusal"] is None
     messages = [{"role": "user", "content": "hi"}, message, {"role": "user", "content": "more"}]
     answer = await service.post("/v1/chat/completions", {"model": MODEL, "messages": messages})
     assert answer.status_code == 200

@@ -27,10 +27,9 @@ def test_every_threat_has_a_test_that_exists():
         assert [name for path, name in named if name not in functions_of(path)] == []
 
 
-def test_every_defence_can_be_taken_out_and_names_a_test_of_its_row():
+def test_every_defence_names_a_test_of_its_row():
     assert [defence.threat for defence in DEFENCES] == [number for number, _ in TABLE]
     for defence, (_, row) in zip(DEFENCES, TABLE, strict=True):
-        assert defence.text in (ROOT / defence.file).read_text(), f"{defence.threat} is defended by other code now"
         assert f"`{defence.test}`" in row
 
 

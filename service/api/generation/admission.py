@@ -174,32 +174,28 @@ def _cache_salt(context: RequestContext, body: GenerationRequest) -> bytes:
 
 
 def token_budget(
-    *, prompt_tokens: int, requested: tuple[int | None, str], default: int | None, limit_tokens: int, param: str
+    *, prompt_tokens: int, requested: int | None, default: int | None, limit_tokens: int, param: str
 ) -> int:
-    """Return how many tokens a completion may have.
+    """Return how many tokens a completion may have: what it asks for, as far as the context has room.
 
     Args:
         prompt_tokens: length of the prompt.
-        requested: the request's own limit, 0 for scores alone, and the field that states it.
-        default: the limit if the request has none, cut to the rest of the context; None for all of the rest.
+        requested: the request's own limit, 0 for scores alone.
+        default: the limit if the request has none; None for the rest of the context.
         limit_tokens: length of the context.
         param: the field that the prompt came from.
 
     Raises:
-        ContextLengthExceeded: the context has no room for the tokens requested.
+        ContextLengthExceeded: the context has no room for a single token.
     """
     room = limit_tokens - prompt_tokens
-    max_tokens, max_tokens_param = requested
-    if max_tokens == 0:  # the engine computes the scores of a prompt as it samples a token, which is dropped
-        max_tokens = 1
-    if room < 1 or (max_tokens is not None and max_tokens > room):
+    if requested == 0:  # the engine computes the scores of a prompt as it samples a token, which is dropped
+        requested = 1
+    if room < 1:
         raise ContextLengthExceeded(
-            prompt_tokens=prompt_tokens,
-            max_tokens=max_tokens or 1,
-            limit_tokens=limit_tokens,
-            param=param if room < 1 else max_tokens_param,
+            prompt_tokens=prompt_tokens, max_tokens=requested or 1, limit_tokens=limit_tokens, param=param
         )
-    return max_tokens or min(default or room, room)
+    return min(requested or default or room, room)
 
 
 def _max_tokens(
@@ -207,13 +203,16 @@ def _max_tokens(
 ) -> int:
     if not prompt_ids:
         raise InvalidParameter(f"Invalid '{param}': it has no token.", param=param)
+    requested, max_tokens_param = body.requested_max_tokens
     max_tokens = token_budget(
         prompt_tokens=len(prompt_ids),
-        requested=body.requested_max_tokens,
+        requested=requested,
         default=context.model.operator_defaults.max_tokens or context.api.default_max_tokens or default,
         limit_tokens=context.model.max_model_len,
         param=param,
     )
+    if (requested or 0) > max_tokens:
+        context.ignore([max_tokens_param])
     if body.min_tokens > max_tokens:
         message = f"'min_tokens' is {body.min_tokens}, but the completion has {max_tokens} tokens at most."
         raise InvalidParameter(message, param="min_tokens")

@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 
 from pydantic_core import from_json
 
-from service.api.generation.rendering import template_variables
+from service.api.generation.rendering import NO_VARIABLES, template_variables
 from service.api.schema.chat import ChatCompletionRequest, Message, ToolCall
 from service.api.schema.responses import ResponsesRequest
 from service.api.schema.template import TemplateFields
@@ -23,6 +23,7 @@ class ChatPrompt(NamedTuple):
 
     end: str  # the last characters, without space behind them
     ids: Sequence[int]
+    ignored: Sequence[str] = ()  # fields that the template has no use for
 
 
 def chat_prompt(body: ChatCompletionRequest | ResponsesRequest, model: PromptModel) -> ChatPrompt:
@@ -30,7 +31,7 @@ def chat_prompt(body: ChatCompletionRequest | ResponsesRequest, model: PromptMod
 
     Raises:
         ContextLengthExceeded: the context has fewer tokens than the chat has messages, or the prompt has.
-        InvalidParameter, UnsupportedParameter, MissingParameter, TemplateFailed: as `render`.
+        InvalidParameter, UnsupportedParameter, MissingParameter, TemplateFailed: as `rendered`.
     """
     if isinstance(body, ResponsesRequest):
         body = chat_of(body)
@@ -39,7 +40,7 @@ def chat_prompt(body: ChatCompletionRequest | ResponsesRequest, model: PromptMod
         raise ContextLengthExceeded(
             prompt_tokens=num_messages, max_tokens=0, limit_tokens=limit_tokens, param="messages", is_estimate=True
         )
-    text = render(body.messages, model, body.tools if body.may_call_tools else (), body)
+    text, ignored = rendered(body.messages, model, body.tools if body.may_call_tools else (), body)
     # The template has written the special tokens already.
     prompt_ids = model.tokenizer.encode(
         text,
@@ -48,7 +49,7 @@ def chat_prompt(body: ChatCompletionRequest | ResponsesRequest, model: PromptMod
         limit_tokens=None if body.truncate_prompt_tokens else limit_tokens,
     )
     # As an array, which passes from process to process in one piece.
-    return ChatPrompt(text.rstrip()[-END_CHARS:], array("i", body.truncated(prompt_ids)))
+    return ChatPrompt(text.rstrip()[-END_CHARS:], array("i", body.truncated(prompt_ids)), ignored)
 
 
 def chat_of(body: ResponsesRequest) -> ChatCompletionRequest:
@@ -75,7 +76,7 @@ def _template_message(message: Message, path: str, called: Mapping[str, str]) ->
     if message.tool_call_id is not None and message.role != "tool":
         param = f"{path}.tool_call_id"
         raise InvalidParameter(f"Invalid '{param}': only a tool answers a call.", param=param)
-    if message.content is None and not message.tool_calls:
+    if message.content is None and not is_assistant:
         raise MissingParameter(f"{path}.content")
     fields: dict[str, Any] = {
         # OpenAI renamed the role; templates know the old name.
@@ -111,12 +112,21 @@ def _template_call(call: ToolCall, path: str) -> dict[str, Any]:
     return {"id": call.id, "type": "function", "function": {"name": call.function.name, "arguments": arguments}}
 
 
-def render(messages: Sequence[Message], model: PromptModel, tools: Sequence[Tool], fields: TemplateFields) -> str:
-    """Return the prompt that a chat's messages and tools make, special tokens included.
+class RenderedChat(NamedTuple):
+    """A chat as text."""
+
+    text: str  # special tokens included
+    ignored: Sequence[str]  # fields that the template has no use for
+
+
+def rendered(
+    messages: Sequence[Message], model: PromptModel, tools: Sequence[Tool], fields: TemplateFields
+) -> RenderedChat:
+    """Return the prompt that a chat's messages and tools make.
 
     Raises:
-        InvalidParameter: the model has no template, or the template refuses the messages or a variable.
-        UnsupportedParameter: the template has no place for tools, or for the effort of reasoning.
+        InvalidParameter: the model has no template, or the template refuses the messages.
+        UnsupportedParameter: the template has no place for tools.
     """
     if model.chat_template is None:
         raise InvalidParameter(
@@ -127,10 +137,14 @@ def render(messages: Sequence[Message], model: PromptModel, tools: Sequence[Tool
     if tools and model.chat_template.tool_format is None:
         message = "the model's chat template does not render tools. Describe them in a message."
         raise UnsupportedParameter("tools", message)
-    return model.chat_template.render(
+    variables, ignored = NO_VARIABLES
+    if fields.sets_variables:
+        variables, ignored = template_variables(fields, model.chat_template)
+    text = model.chat_template.render(
         template_messages(messages),
         [tool.for_template() for tool in tools] or None,
         add_generation_prompt=fields.add_generation_prompt,
         continue_final_message=fields.continue_final_message,
-        variables=template_variables(fields, model.chat_template) if fields.sets_variables else {},
+        variables=variables,
     )
+    return RenderedChat(text, ignored)

@@ -88,12 +88,22 @@ def whole_message(deltas: Iterable[dict[str, Any]]) -> dict[str, Any]:
         "role": "assistant",
         "content": "".join(content) if content or not (calls or thoughts) else None,
         "refusal": None,
-        **_thought("".join(thoughts) if thoughts else None),
     }
-    return message | ({"tool_calls": calls} if calls else {})
+    # Without thinking the keys are absent: clients keep null values of keys that they do not know, and send them back.
+    return message | (_thought("".join(thoughts)) if thoughts else {}) | ({"tool_calls": calls} if calls else {})
 
 
-def _thought(text: str | None) -> dict[str, Any]:
+def as_function_call(part: dict[str, Any]) -> dict[str, Any]:
+    """Return a message, or a `delta` object, whose call is stated as OpenAI's older interface does."""
+    calls = part.get("tool_calls")
+    if not calls:
+        return part
+    return {name: value for name, value in part.items() if name != "tool_calls"} | {
+        "function_call": calls[0]["function"]
+    }
+
+
+def _thought(text: str) -> dict[str, Any]:
     return dict.fromkeys(_THOUGHT_KEYS, text)
 
 

@@ -1,41 +1,49 @@
-"""A request's fields about its prompt to the arguments of the model's chat template."""
+"""A request's fields about its prompt to the variables of the model's chat template."""
 
-from typing import Any
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
 
-from service.api.schema.template import TemplateFields
-from service.errors import InvalidParameter, UnsupportedParameter
+from service.api.schema.template import Effort, TemplateFields
 from service.text.chat_template import ChatTemplate
 
 EFFORT = "reasoning_effort"
-# The variable of templates that know thinking on and off, and no degrees (Qwen3's).
-SWITCH = "enable_thinking"
+# What templates call the switch of thinking that they have. Source: the templates of Qwen3, and of DeepSeek V3.1 and
+# Granite 3.3
+SWITCHES = ("enable_thinking", "thinking")
+# Degrees of thinking that not every template has, and the nearest one that templates with degrees have.
+NEAREST_LEVELS = {"minimal": "low", "xhigh": "high", "max": "high"}
 
 
-def template_variables(fields: TemplateFields, template: ChatTemplate) -> dict[str, Any]:
-    """Return the variables that a request sets, each of which the template reads.
+class TemplateVariables(NamedTuple):
+    """The variables that a request sets, and its fields that the template has no use for."""
 
-    Raises:
-        InvalidParameter, UnsupportedParameter: the template does not read one of them.
-    """
-    for name in fields.chat_template_kwargs:
-        if name not in template.variables:
-            param = f"chat_template_kwargs.{name[:64]}"
-            known = ", ".join(f"'{known}'" for known in sorted(template.variables)) or "no variable"
-            raise InvalidParameter(f"Invalid '{param}': the model's chat template reads {known}.", param=param)
-    return fields.chat_template_kwargs | _effort(fields, template)
+    values: Mapping[str, Any]
+    ignored: Sequence[str]
 
 
-def _effort(fields: TemplateFields, template: ChatTemplate) -> dict[str, Any]:
-    if fields.reasoning_effort is None:
-        return {}
-    if EFFORT in template.variables:
-        return {EFFORT: fields.reasoning_effort}
-    if SWITCH not in template.variables:
-        raise UnsupportedParameter(EFFORT, "the model's chat template knows no degrees of thinking. Leave it out.")
-    if fields.reasoning_effort != "none":
-        detail = f"the model's chat template knows thinking on and off only. Send 'none', or '{SWITCH}: true' in "
-        raise UnsupportedParameter(EFFORT, f"{detail}'chat_template_kwargs'.")
-    if SWITCH in fields.chat_template_kwargs:
-        param = f"chat_template_kwargs.{SWITCH}"
-        raise InvalidParameter(f"'{param}' contradicts '{EFFORT}'; send one.", param=param)
-    return {SWITCH: False}
+NO_VARIABLES = TemplateVariables({}, ())
+
+
+def template_variables(fields: TemplateFields, template: ChatTemplate) -> TemplateVariables:
+    """Return the variables that a request sets, of those that the template reads."""
+    values = {name: value for name, value in fields.chat_template_kwargs.items() if name in template.variables}
+    ignored = [f"chat_template_kwargs.{name[:64]}" for name in fields.chat_template_kwargs if name not in values]
+    if (effort := fields.effort) is not None:
+        variables = _effort_variables(effort, template)
+        if not variables:
+            ignored.append(effort.path)
+        values = variables | values
+    return TemplateVariables(values, ignored)
+
+
+def _effort_variables(effort: Effort, template: ChatTemplate) -> dict[str, Any]:
+    """Return an effort as the template has it: its degrees, its switch, or nothing."""
+    switch = next((name for name in SWITCHES if name in template.variables), None)
+    if switch is not None and (effort.is_off or EFFORT not in template.variables):
+        return {switch: not effort.is_off}
+    if EFFORT not in template.variables or effort.level is None:
+        return {} if switch is None else {switch: True}
+    if re.search(rf"""["']{re.escape(effort.level)}["']""", template.source):
+        return {EFFORT: effort.level}
+    return {} if effort.is_off else {EFFORT: NEAREST_LEVELS.get(effort.level, effort.level)}

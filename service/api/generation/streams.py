@@ -256,9 +256,9 @@ class TextStreams:
 
     def usage_of_chunk(self, body: GenerationRequest) -> dict[str, Any]:
         """Return the `usage` of a chunk that is not the last one: null, or the counts so far if the request asks."""
-        if not body.includes_usage:
-            return {}
-        return {"usage": self.usage() if body.includes_usage_so_far else None}
+        if body.includes_usage_so_far:
+            return {"usage": self.usage()}
+        return {"usage": None} if body.includes_usage else {}
 
     def _abort(self) -> None:
         for pump in self._pumps:

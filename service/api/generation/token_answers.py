@@ -5,7 +5,7 @@ A body may have a million tokens, so all of an answer is made off the event loop
 
 from pydantic_core import to_json
 
-from service.api.generation.chat_prompt import render
+from service.api.generation.chat_prompt import rendered
 from service.api.schema.generation import unknown_token
 from service.api.schema.tokenize import DetokenizeRequest, TokenizeRequest
 from service.text.prompt_model import PromptModel
@@ -34,7 +34,9 @@ def _token_ids(body: TokenizeRequest, model: PromptModel) -> list[int]:
         # A template writes the special tokens itself.
         adds_special_tokens = bool(body.add_special_tokens)
         return model.tokenizer.encode(
-            render(body.messages, model, body.tools, body), add_special_tokens=adds_special_tokens, param="messages"
+            rendered(body.messages, model, body.tools, body).text,
+            add_special_tokens=adds_special_tokens,
+            param="messages",
         )
     assert body.prompt is not None, "a request has a prompt or messages"
     return model.tokenizer.encode(body.prompt, add_special_tokens=body.add_special_tokens is not False)

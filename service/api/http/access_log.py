@@ -11,6 +11,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from service.api.http.background import BACKGROUND
 from service.api.http.errors import respond
 from service.api.http.identity import http_request, request_id_of, trace_of
+from service.api.http.ignored import HEADER, IgnoredFields
 from service.api.http.probes import METRICS_PATH, PROBE_PATHS
 from service.api.http.span import request_span
 from service.errors import ClientDisconnected, Draining
@@ -29,10 +30,13 @@ UNLOGGED_PATHS = PROBE_PATHS | {METRICS_PATH}
 class AccessLog:
     """ASGI middleware; handlers add fields to the log line through `state["log_fields"]`. Prompts are never logged."""
 
-    def __init__(self, app: ASGIApp, *, metrics: Metrics, tracer: "Tracer | None" = None) -> None:
+    def __init__(
+        self, app: ASGIApp, *, metrics: Metrics, tracer: "Tracer | None" = None, strict_fields: bool = False
+    ) -> None:
         self._app = app
         self._metrics = metrics
         self._tracer = tracer
+        self._strict_fields = strict_fields
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer one request, whatever the handler raises."""
@@ -44,13 +48,17 @@ class AccessLog:
             state.update(request_id=request_id_of(scope), arrived_s=time.perf_counter())
         request_id, begin_s = state["request_id"], state["arrived_s"]
         state["log_fields"], state["clocks"] = {}, []
+        ignored = state["ignored"] = IgnoredFields(is_strict=self._strict_fields)
         status = num_bytes = 0
 
         async def send_with_id(message: Message) -> None:
             nonlocal status, num_bytes
             if message["type"] == "http.response.start":
                 status = message["status"]
-                MutableHeaders(scope=message)["x-request-id"] = request_id
+                headers = MutableHeaders(scope=message)
+                headers["x-request-id"] = request_id
+                if ignored:
+                    headers[HEADER] = str(ignored)
             num_bytes += len(message.get("body", b""))
             await send(message)
 
@@ -78,6 +86,9 @@ class AccessLog:
         self._metrics.http_responses.labels(route, str(status)).inc()
         if (code := state["log_fields"].get("error_code")) is not None:
             self._metrics.request_refusals.labels(code).inc()
+        if ignored := state["ignored"]:
+            ignored.count(self._metrics)
+            state["log_fields"]["ignored"] = str(ignored)
         # A batch has its own log lines.
         is_detail = scope["path"] in UNLOGGED_PATHS or BACKGROUND in scope
         if self._tracer is not None and not is_detail:

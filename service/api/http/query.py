@@ -1,4 +1,4 @@
-"""The query of a URL as a checked object: every parameter known, each at most once."""
+"""The query of a URL as a checked object, each parameter at most once."""
 
 from typing import Any
 
@@ -14,14 +14,16 @@ def query_of[T: WireObject](kind: type[T], request: Request) -> T:
     """Return the checked query of a request.
 
     Raises:
-        UnknownParameter, InvalidParameter: a parameter is at fault.
+        InvalidParameter: a parameter is at fault.
     """
     document: dict[str, Any] = {}
     for name, value in request.query_params.multi_items():
         if name in document:
             raise InvalidParameter(f"Invalid '{name[:64]}': it is there twice.", param=name[:64])
         document[name] = as_number(kind, name, value)
-    return checked(kind, document)
+    query = checked(kind, document)
+    request.state.ignored.add(query.ignored)
+    return query
 
 
 def as_number(kind: type[WireObject], name: str, text: str) -> int | str:

@@ -29,6 +29,9 @@ from service.errors import (
 
 METHODS_WITH_BODY = frozenset({"POST", "PUT", "PATCH"})
 MAX_LENGTH_DIGITS = 20
+JSON = "application/json"
+# What clients send that name no type of their own: curl's form, text, or nothing.
+UNSTATED_MEDIA_TYPES = frozenset({"", "application/octet-stream", "application/x-www-form-urlencoded", "text/plain"})
 
 
 def json_body[T: WireObject](kind: type[T]) -> Callable[[Request], Awaitable[T]]:
@@ -42,12 +45,16 @@ def json_body[T: WireObject](kind: type[T]) -> Callable[[Request], Awaitable[T]]
         is_long = len(content) > SHORT_BODY_BYTES
         if (place := request.scope.get(PLACE)) is not None:
             place.is_long = is_long  # a chunked body does not state its length
-        if not is_long:
-            return parse(kind, content)
-        body = LongBody(kind, content)
-        request.scope.setdefault(LONG_BODY, []).append(body)
-        long_bodies: LongBodies = request.app.state.context.long_bodies
-        return await cancel_on_disconnect(request.receive, long_bodies.read(body))
+        if is_long:
+            body = LongBody(kind, content)
+            request.scope.setdefault(LONG_BODY, []).append(body)
+            long_bodies: LongBodies = request.app.state.context.long_bodies
+            parsed: T = await cancel_on_disconnect(request.receive, long_bodies.read(body))
+        else:
+            parsed = parse(kind, content)
+        if parsed.ignored:
+            request.state.ignored.add(parsed.ignored)
+        return parsed
 
     return read_body
 
@@ -58,7 +65,7 @@ class Accepted:
 
     max_bytes: int
     timeout_s: float  # for a whole body to arrive
-    media_type: str = "application/json"
+    media_type: str = JSON
 
 
 class BodyLimit:
@@ -98,7 +105,10 @@ def _refusal(method: str, headers: Headers, accepted: Accepted) -> RequestError 
     if headers.get("content-encoding", "identity").lower() != "identity":
         return UnsupportedMediaType("Content-Encoding is not supported: send the body uncompressed.")
     media_type = headers.get("content-type", "").partition(";")[0].strip().lower()
-    if method in METHODS_WITH_BODY and media_type != accepted.media_type:
+    # A page of another origin may send these without asking first, so a browser must name JSON.
+    is_json = media_type == JSON or ("origin" not in headers and media_type in UNSTATED_MEDIA_TYPES)
+    is_accepted = is_json if accepted.media_type == JSON else media_type == accepted.media_type
+    if method in METHODS_WITH_BODY and not is_accepted:
         return UnsupportedMediaType(f"Content-Type must be {accepted.media_type}.")
     return None
 

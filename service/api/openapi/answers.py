@@ -105,9 +105,11 @@ class ChatMessage(AnswerObject):
     refusal: None
     tool_calls: list[ToolCallAnswer] = Field(default_factory=list)
     """If the model called tools."""
-    reasoning_content: str | None
-    """The thinking before the answer, for models that write it between tags; else null."""
-    reasoning: str | None
+    function_call: CalledFunction | None = None
+    """If the model called one of the request's `functions`."""
+    reasoning_content: str = ""
+    """The thinking before the answer, for models that write it between tags; else absent."""
+    reasoning: str = ""
     """The newer name of `reasoning_content`."""
 
 

@@ -43,6 +43,7 @@ def schemas(operations: Iterable[Operation], answers: Iterable[type[BaseModel]])
 
 def _complete(kind: str, schema: dict[str, Any]) -> None:
     """Describe the fields of a request, and allow null where a field can be left out, since both mean the same."""
+    schema.pop("additionalProperties", None)  # unknown fields are accepted, and named in the answer
     required = schema.get("required", ())
     for name, field in schema["properties"].items():
         if name not in required and {"type": "null"} not in field.get("anyOf", ()):

@@ -1,4 +1,4 @@
-"""The body of POST /v1/chat/completions: the fields that are supported, and those that are refused.
+"""The body of POST /v1/chat/completions: its fields by the rule of `wire`.
 
 Source: https://platform.openai.com/docs/api-reference/chat/create
 """
@@ -7,46 +7,66 @@ from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, ClassVar, Literal, override
 
 from pydantic import BeforeValidator, Field
+from pydantic_core import to_json
 
-from service.api.schema.generation import INT64_MAX, MAX_NAME_CHARS, REMEDIES, VLLM_FIELDS, GenerationRequest
-from service.api.schema.metadata import Metadata
+from service.api.schema.generation import HINTS, REFUSED, GenerationRequest, MaxTokens
 from service.api.schema.structured import ResponseFormat
 from service.api.schema.template import TemplateFields
-from service.api.schema.tools import MAX_TOOLS, Tool, ToolChoice, ToolWord, as_tool_choice, check_tools
-from service.api.schema.wire import NeutralValues, WireObject
+from service.api.schema.tools import MAX_TOOLS, NamedFunction, Tool, ToolChoice, ToolWord, as_tool_choice, check_tools
+from service.api.schema.wire import ANY, NeutralValues, WireObject
 from service.engine.limits import MAX_LOGPROBS
 from service.errors import InvalidParameter, MissingParameter
 from service.text.grammar.definition import GrammarDefinition
 
-_UNSUPPORTED_FIELDS: NeutralValues = {
-    **VLLM_FIELDS,
-    "add_special_tokens": (False,),
+_REFUSED: NeutralValues = {
+    **REFUSED,
     "audio": (),
     "chat_template": (),
     "documents": ([],),
     "echo": (False,),
-    "function_call": ("none",),
-    "functions": ([],),
-    "include_reasoning": (True,),
-    "mm_processor_kwargs": (),
     "modalities": (["text"],),
+}
+_HINTS: NeutralValues = {
+    **HINTS,
+    "add_special_tokens": (False,),
+    "include_reasoning": (True,),
+    "metadata": ({},),
+    "mm_processor_kwargs": ({},),
     "moderation": (),
     "prediction": (),
+    "prompt_cache_key": ANY,  # OpenAI routes requests of one key to one machine; here every request finds every prefix
     "prompt_cache_options": (),
     "prompt_cache_retention": ("in_memory", "in-memory"),
+    "separate_reasoning": (True,),
     "service_tier": ("auto", "default"),
     "store": (False,),
+    "stream_reasoning": (True,),
     "verbosity": ("medium",),
     "web_search_options": (),
 }
-# Fields of an answer that the official client sends back with the next request.
+# Fields of an answer that clients send back with the next request.
 _REPLAYED_FIELDS: NeutralValues = {
     "annotations": ([],),
     "audio": (),
-    "function_call": (),
-    "refusal": (),
-    "type": ("text",),  # lm-eval marks its messages like parts
+    "cache_control": (),
+    "images": ([],),
+    "parsed": ANY,  # the official clients add it to an answer for its reader; the content counts
+    "provider_specific_fields": ({},),
+    "reasoning_details": ([],),
+    "thinking_blocks": ([],),
+    "type": ANY,  # lm-eval marks its messages like parts
 }
+_TEXT_TYPES = ("text", "input_text", "output_text", "refusal")
+
+
+def _function_call_id(name: Any) -> str:
+    """Return the id of a call of OpenAI's older interface, whose results name the function instead."""
+    return f"function_call-{name}"
+
+
+def _as_json(value: Any) -> Any:
+    """Return arguments as text; some clients send back the object that they have parsed, or nothing."""
+    return to_json(value).decode() if isinstance(value, dict) else value or "{}"
 
 
 def _as_parts(value: Any) -> Any:
@@ -56,30 +76,48 @@ def _as_parts(value: Any) -> Any:
 class TextPart(WireObject):
     """A text part of a message; images, audio and files are not supported."""
 
-    type: Literal["text"]
+    hints: ClassVar[NeutralValues] = {"annotations": ([],), "cache_control": (), "logprobs": ([],)}
+    supported_types: ClassVar[tuple[str, ...]] = _TEXT_TYPES
+
+    type: Literal["text", "input_text", "output_text", "refusal"] = "text"
     text: str
+
+    @classmethod
+    @override
+    def rewritten(cls, document: dict[str, Any]) -> dict[str, Any]:
+        """Return a refusal, which OpenAI has under a name of its own, as text."""
+        if document.get("type") == "refusal" and "text" not in document:
+            return {"type": "refusal", "text": document.get("refusal")}
+        return document
 
 
 class FunctionCall(WireObject):
     """The function of an earlier tool call."""
 
+    hints: ClassVar[NeutralValues] = {"parsed_arguments": ANY}  # of the official clients; the text counts
+
     name: str
-    arguments: str  # a JSON object, serialized
-    parsed_arguments: Any = None  # which the official clients add to an answer for its reader; the text counts
+    arguments: Annotated[
+        str, BeforeValidator(_as_json, json_schema_input_type=str | dict[str, Any])
+    ]  # a JSON object, serialized
 
 
 class ToolCall(WireObject):
     """A tool call that the assistant made earlier."""
 
+    hints: ClassVar[NeutralValues] = {"index": ANY, "provider_specific_fields": ({},)}
+    nested: ClassVar[dict[str, type[WireObject]]] = {"function": FunctionCall}
+
     id: str
-    type: Literal["function"]
+    type: Literal["function"] = "function"
     function: FunctionCall
 
 
 class Message(WireObject):
     """One message of a chat."""
 
-    neutral_values: ClassVar[NeutralValues] = _REPLAYED_FIELDS
+    hints: ClassVar[NeutralValues] = _REPLAYED_FIELDS
+    nested: ClassVar[dict[str, type[WireObject]]] = {"content": TextPart, "tool_calls": ToolCall}
 
     role: Literal["system", "developer", "user", "assistant", "tool"]
     content: (
@@ -95,7 +133,24 @@ class Message(WireObject):
     tool_call_id: str | None = None
     reasoning_content: str | None = None  # vLLM's, of an earlier answer
     reasoning: str | None = None  # its newer name
-    parsed: Any = None  # which the official clients add to an answer for its reader; the content counts
+
+    @classmethod
+    @override
+    def rewritten(cls, document: dict[str, Any]) -> dict[str, Any]:
+        """Return a message whose text is its content, and whose call of a function is one of a tool."""
+        role, content = document.get("role"), document.get("content")
+        if content is not None and role != "function" and not document.keys() & {"refusal", "function_call"}:
+            return document
+        message = {name: value for name, value in document.items() if name not in ("refusal", "function_call")}
+        if content is None and isinstance(refusal := document.get("refusal"), str):
+            message["content"] = refusal
+        elif content is None and role in ("tool", "function"):
+            message["content"] = ""
+        if role == "function":
+            message |= {"role": "tool", "tool_call_id": _function_call_id(document.get("name"))}
+        if isinstance(call := document.get("function_call"), dict):
+            message["tool_calls"] = [{"id": _function_call_id(call.get("name")), "function": call}]
+        return message
 
     @property
     def thinking(self) -> str | None:
@@ -106,23 +161,21 @@ class Message(WireObject):
 class ChatCompletionRequest(GenerationRequest, TemplateFields):
     """The body of POST /v1/chat/completions."""
 
-    neutral_values: ClassVar[NeutralValues] = _UNSUPPORTED_FIELDS
+    hints: ClassVar[NeutralValues] = _HINTS
+    refused: ClassVar[NeutralValues] = _REFUSED
     bulk: ClassVar[Mapping[str, Any]] = {"messages": ()}
     nested: ClassVar[dict[str, type[WireObject]]] = {
         **GenerationRequest.nested,
+        "function_call": NamedFunction,
         "messages": Message,
         "response_format": ResponseFormat,
         "tool_choice": ToolChoice,
         "tools": Tool,
     }
-    remedies: ClassVar[Mapping[str, str]] = {
-        **REMEDIES,
-        "functions": "send 'tools'.",
-        "function_call": "send 'tool_choice'.",
-    }
-
     messages: Annotated[list[Message], Field(min_length=1, fail_fast=True)]
-    max_completion_tokens: int | None = Field(default=None, ge=1, le=INT64_MAX)
+    functions: list[dict[str, Any]] = Field(default_factory=list)  # OpenAI's older name of tools
+    function_call: Literal["none", "auto"] | NamedFunction | None = None  # the older name of `tool_choice`
+    max_completion_tokens: MaxTokens = None
     response_format: ResponseFormat | None = None
     tools: Annotated[list[Tool], Field(max_length=MAX_TOOLS, fail_fast=True)] = Field(default_factory=list)
     tool_choice: (
@@ -135,10 +188,26 @@ class ChatCompletionRequest(GenerationRequest, TemplateFields):
     parallel_tool_calls: bool = True
     logprobs: bool = False
     top_logprobs: int = Field(default=0, ge=0, le=MAX_LOGPROBS)
-    metadata: Metadata | None = None
-    # OpenAI routes requests of one key to one machine; here every request finds every prefix.
-    prompt_cache_key: str | None = Field(default=None, max_length=MAX_NAME_CHARS)
-    safety_identifier: str | None = Field(default=None, max_length=MAX_NAME_CHARS)  # the newer name of `user`
+    safety_identifier: str | None = None  # the newer name of `user`
+
+    @classmethod
+    @override
+    def rewritten(cls, document: dict[str, Any]) -> dict[str, Any]:
+        """Return a chat whose functions are tools."""
+        functions, choice = document.get("functions"), document.get("function_call")
+        if not isinstance(functions, list) or not functions:
+            return document
+        chat = {"tools": [{"type": "function", "function": function} for function in functions]} | document
+        if isinstance(choice, dict):
+            chat.setdefault("tool_choice", {"type": "function", "function": choice})
+        elif choice in ("none", "auto"):
+            chat.setdefault("tool_choice", choice)
+        return chat | {"parallel_tool_calls": False}
+
+    @property
+    def answers_with_function_call(self) -> bool:
+        """Whether an answer states its call as OpenAI's older interface does."""
+        return bool(self.functions)
 
     @property
     @override

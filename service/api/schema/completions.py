@@ -1,4 +1,4 @@
-"""The body of POST /v1/completions: the fields that are supported, and those that are refused.
+"""The body of POST /v1/completions: its fields by the rule of `wire`.
 
 Source: https://platform.openai.com/docs/api-reference/completions/create
 """
@@ -6,9 +6,17 @@ Source: https://platform.openai.com/docs/api-reference/completions/create
 from collections.abc import Mapping
 from typing import Annotated, Any, ClassVar, Self, override
 
-from pydantic import Field, PlainValidator, WithJsonSchema
+from pydantic import BeforeValidator, Field, PlainValidator, WithJsonSchema
 
-from service.api.schema.generation import INT64_MAX, MAX_CHOICES, REMEDIES, VLLM_FIELDS, GenerationRequest
+from service.api.schema.generation import (
+    HINTS,
+    INT64_MAX,
+    MAX_CHOICES,
+    REFUSED,
+    REMEDIES,
+    GenerationRequest,
+    limit_of_tokens,
+)
 from service.api.schema.wire import NeutralValues
 from service.engine.limits import MAX_LOGPROBS
 from service.engine.request import MAX_SEQUENCES
@@ -16,12 +24,8 @@ from service.errors import InvalidParameter
 
 MAX_PROMPTS = 64
 
-_UNSUPPORTED_FIELDS: NeutralValues = {
-    **VLLM_FIELDS,
-    "add_special_tokens": (True,),
-    "prompt_embeds": (),
-    "response_format": ({"type": "text"},),
-}
+_REFUSED: NeutralValues = {**REFUSED, "prompt_embeds": (), "response_format": ({"type": "text"},)}
+_HINTS: NeutralValues = {**HINTS, "add_special_tokens": (True,), "metadata": ({},), "store": (False,)}
 _REMEDIES = {**REMEDIES, "response_format": "send 'structured_outputs'."}
 
 _TOKEN_IDS = {"type": "array", "items": {"type": "integer", "minimum": 0}, "minItems": 1}
@@ -60,14 +64,21 @@ def _prompt(value: Any, param: str) -> str | tuple[int, ...]:
 class CompletionRequest(GenerationRequest):
     """The body of POST /v1/completions."""
 
-    neutral_values: ClassVar[NeutralValues] = _UNSUPPORTED_FIELDS
+    hints: ClassVar[NeutralValues] = _HINTS
+    refused: ClassVar[NeutralValues] = _REFUSED
     remedies: ClassVar[Mapping[str, str]] = _REMEDIES
     bulk: ClassVar[Mapping[str, Any]] = {"prompt": ()}
 
     prompt: Annotated[tuple[str | tuple[int, ...], ...], PlainValidator(_prompts), WithJsonSchema(PROMPT)]
     logprobs: int | None = Field(default=None, ge=0, le=MAX_LOGPROBS)  # OpenAI allows 5
     echo: bool = False
-    max_tokens: int | None = Field(default=None, ge=0, le=INT64_MAX)  # 0 scores the prompt alone
+    # 0 scores the prompt alone.
+    max_tokens: Annotated[
+        int | None,
+        Field(ge=0, le=INT64_MAX),
+        BeforeValidator(limit_of_tokens),
+        WithJsonSchema({"type": "integer", "minimum": -1, "maximum": INT64_MAX}),
+    ] = None
     suffix: str | None = None  # the text after the gap that is to be filled
     best_of: int | None = Field(default=None, ge=1, le=MAX_CHOICES)
 

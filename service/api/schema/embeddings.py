@@ -1,4 +1,4 @@
-"""The body of POST /v1/embeddings: the fields that are supported, and those that are refused.
+"""The body of POST /v1/embeddings: its fields by the rule of `wire`.
 
 Source: https://platform.openai.com/docs/api-reference/embeddings/create,
 https://docs.vllm.ai/en/latest/serving/openai_compatible_server.html#embeddings-api (extra parameters)
@@ -66,14 +66,8 @@ def _input(value: Any, param: str) -> Input:
 class EmbeddingsRequest(EncoderRequest):
     """The body of POST /v1/embeddings."""
 
-    neutral_values: ClassVar[NeutralValues] = {
-        "add_special_tokens": (True,),
-        "embed_dtype": ("float32",),
-        "messages": (),
-        "priority": (0,),
-        "request_id": (),
-    }
-
+    hints: ClassVar[NeutralValues] = {"add_special_tokens": (True,), "priority": (0,), "request_id": ()}
+    refused: ClassVar[NeutralValues] = {"embed_dtype": ("float32",), "messages": ()}
     bulk: ClassVar[Mapping[str, Any]] = {"input": ()}
 
     input: Annotated[tuple[Input, ...], PlainValidator(read_inputs), WithJsonSchema(INPUT)]

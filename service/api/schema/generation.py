@@ -29,20 +29,32 @@ MAX_BAD_WORDS, MAX_BAD_WORD_CHARS = 64, 128
 MAX_NAME_CHARS = 512
 MAX_ECHOED_CHARS = 16
 
-# vLLM's fields that are not supported.
-VLLM_FIELDS: NeutralValues = {
-    "detokenize": (True,),
+# Promises of vLLM's interface that this server does not keep.
+REFUSED: NeutralValues = {
     "guided_choice": (),
-    "guided_decoding_backend": (),
     "guided_grammar": (),
     "guided_json": (),
     "guided_regex": (),
-    "guided_whitespace_pattern": (),
-    "kv_transfer_params": (),
-    "length_penalty": (1, 1.0),
     "logits_processors": ([],),
-    "request_id": (),
     "use_beam_search": (False,),
+}
+# Hints of vLLM, SGLang and their routers, of llama.cpp, Ollama and OpenRouter.
+HINTS: NeutralValues = {
+    "cache_prompt": (True,),
+    "detokenize": (True,),
+    "guided_decoding_backend": (),
+    "guided_whitespace_pattern": (),
+    "keep_alive": (),
+    "kv_transfer_params": (),
+    "length_penalty": (1, 1.0),  # of beams
+    "n_predict": (),
+    "no_stop_trim": (False,),
+    "options": ({},),
+    "provider": ({},),
+    "request_id": (),
+    "return_hidden_states": (False,),
+    "transforms": ([],),
+    "usage": ({"include": True},),
     "vllm_xargs": ({},),
 }
 # vLLM's older names of structured outputs.
@@ -58,7 +70,10 @@ LOGIT_BIAS = {
     "propertyNames": {"pattern": "^(0|[1-9][0-9]{0,9})$"},
     "additionalProperties": {"type": "number", "minimum": -100, "maximum": 100},
 }
-_STOP_STRING = {"type": "string", "minLength": 1, "maxLength": MAX_STOP_CHARS}
+_STOP_STRING = {"type": "string", "maxLength": MAX_STOP_CHARS}
+SMALLEST_TOP_P = 1e-6
+TOP_P = {"type": "number", "minimum": 0, "maximum": 1}
+MAX_TOKENS = {"anyOf": [{"type": "integer", "minimum": 1, "maximum": INT64_MAX}, {"const": -1}]}
 STOP = {"anyOf": [_STOP_STRING, {"type": "array", "items": _STOP_STRING, "maxItems": MAX_STOP_STRINGS}]}
 
 
@@ -80,11 +95,33 @@ def _logit_bias(value: Any) -> dict[int, float]:
     return {int(key): float(bias) for key, bias in value.items()}
 
 
+def _stop_strings(value: Any) -> Any:
+    """Return a list; an empty string stops nothing."""
+    stated = [value] if isinstance(value, str) else value
+    return [text for text in stated if text != ""] if isinstance(stated, list) else stated
+
+
+def _top_p(value: Any) -> Any:
+    """Return the smallest mass for 0, which leaves the likeliest token alone."""
+    return SMALLEST_TOP_P if type(value) in (int, float) and value == 0 else value
+
+
+def limit_of_tokens(value: Any) -> Any:
+    """Return None for -1, with which clients ask for the rest of the context."""
+    return None if type(value) is int and value == -1 else value
+
+
+TopP = Annotated[float, Field(gt=0, le=1), BeforeValidator(_top_p), WithJsonSchema(TOP_P)]
+MaxTokens = Annotated[
+    int | None, Field(ge=1, le=INT64_MAX), BeforeValidator(limit_of_tokens), WithJsonSchema(MAX_TOKENS)
+]
+
+
 class SamplingFields(WireObject):
     """How tokens are sampled and when a sequence ends; None leaves the choice to the operator or the model's author."""
 
     temperature: float | None = Field(default=None, ge=0, le=2)
-    top_p: float | None = Field(default=None, gt=0, le=1)
+    top_p: TopP | None = None
     top_k: int | None = Field(default=None, ge=-1, le=INT32_MAX)  # vLLM's; 0 and -1 keep all tokens
     min_p: float | None = Field(default=None, ge=0, le=1)  # vLLM's
     repetition_penalty: float | None = Field(default=None, ge=0.01, le=10)  # vLLM's
@@ -145,14 +182,10 @@ def unknown_token(param: str, token_id: int, vocab_size: int) -> InvalidParamete
     )
 
 
-def _as_list(value: Any) -> Any:
-    return [value] if isinstance(value, str) else value
-
-
 class StreamOptions(WireObject):
     """What a stream carries in addition to the text."""
 
-    neutral_values: ClassVar[NeutralValues] = {"include_obfuscation": (False,)}
+    hints: ClassVar[NeutralValues] = {"include_obfuscation": (False,)}
 
     include_usage: bool = False
     continuous_usage_stats: bool = False  # vLLM's: every chunk has the token counts so far
@@ -168,17 +201,17 @@ class GenerationRequest(SamplingFields):
     remedies: ClassVar[Mapping[str, str]] = REMEDIES
 
     model: str = Field(max_length=MAX_NAME_CHARS)
-    max_tokens: int | None = Field(default=None, ge=1, le=INT64_MAX)
+    max_tokens: MaxTokens = None
     stop: Annotated[
         list[Annotated[str, Field(min_length=1, max_length=MAX_STOP_CHARS)]],
         Field(max_length=MAX_STOP_STRINGS, fail_fast=True),
-        BeforeValidator(_as_list),
+        BeforeValidator(_stop_strings),
         WithJsonSchema(STOP),
     ] = Field(default_factory=list)
     include_stop_str_in_output: bool = False  # vLLM's: the text ends with the stop string that ended it
     stream: bool = False
     stream_options: StreamOptions | None = None
-    user: str | None = Field(default=None, max_length=MAX_NAME_CHARS)
+    user: str | None = None
     priority: int = Field(default=0, ge=-MAX_PRIORITY, le=MAX_PRIORITY)  # vLLM's: the lower, the sooner
     bad_words: Annotated[  # vLLM's: the tokens of these words are not sampled in their order
         list[Annotated[str, Field(min_length=1, max_length=MAX_BAD_WORD_CHARS)]],
@@ -239,14 +272,9 @@ class GenerationRequest(SamplingFields):
 
     @override
     def check_consistency(self) -> None:
-        """Refuse stream options without a stream, and prompt log-probabilities, which no chunk carries, with one."""
+        """Refuse prompt log-probabilities, which no chunk carries, with a stream."""
         if self.structured_outputs is not None:
             self.structured_outputs.check()
-        if self.stream_options is not None and not self.stream:
-            raise InvalidParameter("'stream_options' is only allowed when 'stream' is true.", param="stream_options")
-        if self.includes_usage_so_far and not self.includes_usage:
-            param = "stream_options.continuous_usage_stats"
-            raise InvalidParameter(f"'{param}' needs 'include_usage' to be true.", param=param)
         if self.spaces_between_special_tokens and not self.skip_special_tokens:
             param = "spaces_between_special_tokens"
             raise InvalidParameter(f"Invalid '{param}': special tokens are joined without spaces.", param=param)

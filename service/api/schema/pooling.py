@@ -22,10 +22,9 @@ def _contents(value: Any) -> tuple[Input, ...]:
 class PoolingRequest(EmbeddingsRequest):
     """The body of POST /pooling."""
 
-    neutral_values: ClassVar[NeutralValues] = {
-        **EmbeddingsRequest.neutral_values,
-        "additional_data": (),
-        "embed_dtype": ("float32",),
+    hints: ClassVar[NeutralValues] = {**EmbeddingsRequest.hints, "additional_data": ()}
+    refused: ClassVar[NeutralValues] = {
+        **EmbeddingsRequest.refused,
         "endianness": ("little", "native"),
         "normalize": (True,),
         "use_activation": (True,),

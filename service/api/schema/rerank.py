@@ -1,4 +1,4 @@
-"""The bodies of /v1/rerank, /v2/rerank and /v1/score: the fields that are supported, and those that are refused.
+"""The bodies of /v1/rerank, /v2/rerank and /v1/score: its fields by the rule of `wire`.
 
 Source: https://docs.cohere.com/reference/rerank, https://jina.ai/reranker,
 https://docs.vllm.ai/en/latest/serving/openai_compatible_server.html (re-rank and score API)
@@ -50,7 +50,7 @@ def _strings(values: list[Any], name: str) -> tuple[str, ...]:
 class PairsRequest(EncoderRequest):
     """The fields that all routes for scores share."""
 
-    neutral_values: ClassVar[NeutralValues] = {"priority": (0,), "request_id": (), "mm_processor_kwargs": ()}
+    hints: ClassVar[NeutralValues] = {"mm_processor_kwargs": ({},), "priority": (0,), "request_id": ()}
 
     @property
     def pairs(self) -> list[tuple[str, str]]:

@@ -8,7 +8,7 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import BeforeValidator, Field
 
-from service.api.schema.wire import NeutralValues, WireObject
+from service.api.schema.wire import ANY, NeutralValues, WireObject
 from service.errors import InvalidParameter, MissingParameter
 
 # What each kind of item consists of.
@@ -32,12 +32,16 @@ def _as_parts(value: Any) -> Any:
 class InputPart(WireObject):
     """A text part; images, audio and files are not supported."""
 
-    neutral_values: ClassVar[NeutralValues] = {"annotations": ([],), "logprobs": ([],)}  # of an earlier answer
+    hints: ClassVar[NeutralValues] = {  # of an earlier answer
+        "annotations": ([],),
+        "cache_control": (),
+        "logprobs": ANY,
+        "parsed": ANY,  # the official clients add it for the answer's reader; the text counts
+    }
     supported_types: ClassVar[tuple[str, ...]] = ("input_text", "output_text", "reasoning_text")
 
     type: Literal["input_text", "output_text", "reasoning_text"]
     text: str
-    parsed: Any = None  # which the official clients add to an answer for its reader; the text counts
 
 
 Parts = Annotated[
@@ -51,7 +55,13 @@ class InputItem(WireObject):
     """One item of the input; `id`, `status` and `phase` are those of an earlier answer, and have no effect."""
 
     nested: ClassVar[dict[str, type[WireObject]]] = {"content": InputPart, "output": InputPart}
-    neutral_values: ClassVar[NeutralValues] = {"encrypted_content": (), "summary": ([],)}  # of thinking
+    hints: ClassVar[NeutralValues] = {
+        "caller": (),
+        "encrypted_content": (),
+        "namespace": (),
+        "parsed_arguments": ANY,  # of the official clients; the text counts
+        "summary": ([],),
+    }
     supported_types: ClassVar[tuple[str, ...]] = tuple(_FIELDS)
 
     type: Literal["message", "function_call", "function_call_output", "reasoning"] = "message"
@@ -63,7 +73,6 @@ class InputItem(WireObject):
     call_id: str | None = None
     name: str | None = None
     arguments: str | None = None
-    parsed_arguments: Any = None  # which the official clients add to an answer for its reader; the text counts
     output: Parts | None = None
 
     def check(self, path: str) -> None:

@@ -8,7 +8,7 @@ from typing import Annotated, Any, ClassVar, Literal, override
 
 from pydantic import BeforeValidator, Field
 
-from service.api.schema.generation import INT64_MAX, MAX_NAME_CHARS
+from service.api.schema.generation import HINTS, MAX_NAME_CHARS, MaxTokens, TopP
 from service.api.schema.metadata import Metadata
 from service.api.schema.response_input import InputItem, as_items, check_results, messages_of
 from service.api.schema.structured import NAME_PATTERN
@@ -20,16 +20,15 @@ from service.errors import InvalidParameter, MissingParameter
 
 INCLUDED_LOGPROBS = "message.output_text.logprobs"
 
-_UNSUPPORTED_FIELDS: NeutralValues = {
+_REFUSED: NeutralValues = {"background": (False,), "conversation": (), "previous_response_id": (), "prompt": ()}
+_HINTS: NeutralValues = {
+    **HINTS,
     "access_programs": (),
-    "background": (False,),
+    "client_metadata": ({},),
     "context_management": ([],),
-    "conversation": (),
     "image": (),
     "max_tool_calls": (),
     "moderation": (),
-    "previous_response_id": (),
-    "prompt": (),
     "prompt_cache_options": (),
     "prompt_cache_retention": ("in_memory", "in-memory"),
     "service_tier": ("auto", "default"),
@@ -106,7 +105,7 @@ class TextFormat(WireObject):
 class TextConfig(WireObject):
     """The form of the answer's text."""
 
-    neutral_values: ClassVar[NeutralValues] = {"verbosity": ("medium",)}
+    hints: ClassVar[NeutralValues] = {"verbosity": ("medium",)}
     nested: ClassVar[dict[str, type[WireObject]]] = {"format": TextFormat}
 
     format: TextFormat | None = None
@@ -115,7 +114,7 @@ class TextConfig(WireObject):
 class ReasoningConfig(WireObject):
     """How long the model thinks."""
 
-    neutral_values: ClassVar[NeutralValues] = {"generate_summary": (), "summary": ()}
+    hints: ClassVar[NeutralValues] = {"generate_summary": (), "summary": ()}
 
     effort: str | None = None
 
@@ -123,7 +122,7 @@ class ReasoningConfig(WireObject):
 class ResponseStreamOptions(WireObject):
     """Options of a stream, none of which has an effect here."""
 
-    neutral_values: ClassVar[NeutralValues] = {"include_obfuscation": (False,)}
+    hints: ClassVar[NeutralValues] = {"include_obfuscation": (False,)}
 
 
 Items = Annotated[list[InputItem], Field(min_length=1, fail_fast=True)]
@@ -132,12 +131,12 @@ Items = Annotated[list[InputItem], Field(min_length=1, fail_fast=True)]
 class ResponsesRequest(WireObject):
     """The body of POST /v1/responses."""
 
-    neutral_values: ClassVar[NeutralValues] = _UNSUPPORTED_FIELDS
+    hints: ClassVar[NeutralValues] = _HINTS
+    refused: ClassVar[NeutralValues] = _REFUSED
     bulk: ClassVar[Mapping[str, Any]] = {"input": ()}
     remedies: ClassVar[Mapping[str, str]] = {
         "conversation": "send the earlier items as 'input'.",
         "previous_response_id": "answers are not stored. Send the earlier items as 'input'.",
-        "store": "answers are not stored. Send false.",
     }
     nested: ClassVar[dict[str, type[WireObject]]] = {
         "input": InputItem,
@@ -151,9 +150,9 @@ class ResponsesRequest(WireObject):
     model: str = Field(max_length=MAX_NAME_CHARS)
     input: Annotated[Items, BeforeValidator(as_items, json_schema_input_type=str | Items)]
     instructions: str | None = None
-    max_output_tokens: int | None = Field(default=None, ge=1, le=INT64_MAX)
+    max_output_tokens: MaxTokens = None
     temperature: float | None = Field(default=None, ge=0, le=2)
-    top_p: float | None = Field(default=None, gt=0, le=1)
+    top_p: TopP | None = None
     presence_penalty: float = Field(default=0.0, ge=-2, le=2)  # Open Responses'
     frequency_penalty: float = Field(default=0.0, ge=-2, le=2)  # Open Responses'
     top_logprobs: int = Field(default=0, ge=0, le=MAX_LOGPROBS)

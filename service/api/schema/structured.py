@@ -9,7 +9,7 @@ from typing import Annotated, Any, ClassVar, Literal
 from pydantic import Field, PlainValidator
 from pydantic_core import PydanticCustomError, from_json
 
-from service.api.schema.wire import NeutralValues, WireObject
+from service.api.schema.wire import ANY, NeutralValues, WireObject
 from service.errors import InvalidParameter, MissingParameter
 from service.text.grammar import definition
 from service.text.grammar.definition import GrammarDefinition
@@ -22,7 +22,7 @@ ANY_OBJECT = {"type": "object"}
 class JsonSchemaFormat(WireObject):
     """A schema that an answer must satisfy."""
 
-    name: str = Field(pattern=NAME_PATTERN)
+    name: str | None = None  # of no effect
     description: str | None = None
     schema_: dict[str, Any] = Field(alias="schema")
     strict: bool = False  # whether OpenAI's rules of strict schemas apply; the answer is held to the schema either way
@@ -65,11 +65,10 @@ def _schema_or_text(value: Any) -> dict[str, Any] | str:
 class StructuredOutputs(WireObject):
     """A grammar of the answer in one of five notations."""
 
-    neutral_values: ClassVar[NeutralValues] = {
-        "disable_additional_properties": (False,),
+    refused: ClassVar[NeutralValues] = {"disable_additional_properties": (False,), "structural_tag": ()}
+    hints: ClassVar[NeutralValues] = {
         "disable_any_whitespace": (False,),  # JSON has at most one space after a comma or a colon
-        "disable_fallback": (False, True),  # there is one backend
-        "structural_tag": (),
+        "disable_fallback": ANY,  # there is one backend
         "whitespace_pattern": (),
     }
 

@@ -1,14 +1,30 @@
-"""Fields that control the rendering of a chat's prompt: vLLM's of /v1/chat/completions and /tokenize.
+"""Fields that control the rendering of a chat's prompt: vLLM's, and the level of thinking in all its shapes.
 
-Source: https://docs.vllm.ai/en/latest/serving/openai_compatible_server.html (chat: extra parameters)
+Source: https://docs.vllm.ai/en/latest/serving/openai_compatible_server.html (chat: extra parameters),
+https://openrouter.ai/docs/use-cases/reasoning-tokens (`reasoning`),
+https://api-docs.deepseek.com/guides/thinking_mode (`thinking`), https://qwen.readthedocs.io (`enable_thinking`)
 """
 
-from typing import Any, Literal
+from typing import Any, NamedTuple
 
 from pydantic import Field
 
 from service.api.schema.wire import WireObject
 from service.errors import InvalidParameter
+
+OFF = "none"  # the effort of a request that wants no thinking
+
+
+class Effort(NamedTuple):
+    """How much a request wants the model to think."""
+
+    level: str | None  # OpenAI's word, or the client's own; None for thinking of no stated degree
+    path: str  # the field that states it
+
+    @property
+    def is_off(self) -> bool:
+        """Whether the request wants no thinking."""
+        return self.level == OFF
 
 
 class TemplateFields(WireObject):
@@ -17,12 +33,26 @@ class TemplateFields(WireObject):
     add_generation_prompt: bool = True
     continue_final_message: bool = False
     chat_template_kwargs: dict[str, Any] = Field(default_factory=dict)  # variables that the template reads
-    reasoning_effort: Literal["none", "minimal", "low", "medium", "high", "xhigh"] | None = None
+    reasoning_effort: str | None = None
+    reasoning: dict[str, Any] | bool | None = None  # OpenRouter's
+    thinking: dict[str, Any] | bool | str | None = None  # DeepSeek's, GLM's and Anthropic's
+    enable_thinking: bool | None = None  # Qwen's
+
+    @property
+    def effort(self) -> Effort | None:
+        """The level of thinking, under the first name that states one; None if the request leaves it to the model."""
+        stated = (
+            Effort(self.reasoning_effort, "reasoning_effort") if self.reasoning_effort is not None else None,
+            _openrouter_effort(self.reasoning),
+            _switched(self.enable_thinking, "enable_thinking"),
+            _thinking(self.thinking),
+        )
+        return next((effort for effort in stated if effort is not None), None)
 
     @property
     def sets_variables(self) -> bool:
         """Whether the request sets variables of the template."""
-        return bool(self.chat_template_kwargs) or self.reasoning_effort is not None
+        return bool(self.chat_template_kwargs) or self.effort is not None
 
     def check_rendering(self) -> None:
         """Check the fields against each other.
@@ -34,6 +64,24 @@ class TemplateFields(WireObject):
             raise InvalidParameter(
                 "'continue_final_message' needs 'add_generation_prompt' to be false.", param="continue_final_message"
             )
-        if self.reasoning_effort is not None and "reasoning_effort" in self.chat_template_kwargs:
-            message = "'chat_template_kwargs.reasoning_effort' contradicts 'reasoning_effort'; send one."
-            raise InvalidParameter(message, param="chat_template_kwargs.reasoning_effort")
+
+
+def _switched(is_on: bool | None, path: str) -> Effort | None:
+    return None if is_on is None else Effort(None if is_on else OFF, path)
+
+
+def _openrouter_effort(stated: dict[str, Any] | bool | None) -> Effort | None:
+    if not isinstance(stated, dict):
+        return _switched(stated, "reasoning")
+    if stated.get("enabled") is False or stated.get("max_tokens") == 0:
+        return Effort(OFF, "reasoning")
+    if isinstance(level := stated.get("effort"), str):
+        return Effort(level, "reasoning.effort")
+    return Effort(None, "reasoning") if stated.get("enabled") or stated.get("max_tokens") else None
+
+
+def _thinking(stated: dict[str, Any] | bool | str | None) -> Effort | None:
+    kind = stated.get("type") if isinstance(stated, dict) else stated
+    if kind in ("disabled", "off", OFF, False):
+        return Effort(OFF, "thinking")
+    return Effort(None, "thinking") if kind in ("adaptive", "enabled", "on", True) else None

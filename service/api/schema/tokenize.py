@@ -19,10 +19,8 @@ from service.errors import InvalidParameter, MissingParameter
 class TokenizeRequest(TemplateFields):
     """The body of POST /tokenize: a text, or the messages of a chat."""
 
-    neutral_values: ClassVar[NeutralValues] = {
-        "chat_template": (),
-        "mm_processor_kwargs": (),
-    }
+    hints: ClassVar[NeutralValues] = {"mm_processor_kwargs": ({},)}
+    refused: ClassVar[NeutralValues] = {"chat_template": ()}
     nested: ClassVar[dict[str, type[WireObject]]] = {"messages": Message, "tools": Tool}
 
     model: str | None = Field(default=None, max_length=MAX_NAME_CHARS)

@@ -126,6 +126,8 @@ def check_tools(tools: Sequence[Tool], choice: ToolChoice | None = None) -> None
     if choice is None or choice.type == "none":
         return
     if not tools:
+        if choice.type == "auto":
+            return
         raise InvalidParameter("'tool_choice' is only allowed when 'tools' are specified.", param="tool_choice")
     for field in ("function", "allowed_tools"):
         if choice.type == field and getattr(choice, field) is None:

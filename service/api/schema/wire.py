@@ -1,13 +1,16 @@
-"""JSON objects that clients send: parsed within bounds, every field known, errors named by the field's path.
+"""JSON objects that clients send: parsed within bounds, and sorted by one rule into fields that count and that do not.
 
-JSON is parsed with bounded depth and digits, without NaN and without names that an object has twice, of which every
-parser keeps another; so a hostile body can only be refused.
+Each class states the rule as tables. Its model fields are enforced. `refused` lists promises that this server does not
+keep, and `hints` lists fields that ask for no promise. A hint that has no effect here, or a field that no class knows,
+is accepted and recorded in `ignored`. Null is the same as absent everywhere.
+
+JSON is parsed with bounded depth and digits; NaN and duplicate names, which parsers resolve differently, are rejected.
 """
 
-from collections.abc import Iterator, Mapping
-from functools import cache
-from itertools import count, islice
-from typing import Any, ClassVar, Self
+import re
+from collections.abc import Mapping
+from functools import cache, cached_property
+from typing import Any, ClassVar, Final, NamedTuple, Self
 
 import jiter
 from pydantic import BaseModel, ConfigDict, ValidationError
@@ -19,7 +22,6 @@ from service.errors import (
     InvalidParameter,
     MissingParameter,
     RequestError,
-    UnknownParameter,
     UnsupportedParameter,
 )
 
@@ -28,22 +30,47 @@ from service.errors import (
 MAX_OBJECTS = 16384
 MAX_ECHOED_CHARS = 64  # of a client's field name in an error
 
-# Fields that clients know from OpenAI or vLLM and that are not supported here, each with the values at which it has no
-# effect. Such a value, or null, is accepted and dropped; any other is refused by name.
-NeutralValues = Mapping[str, tuple[Any, ...]]
+MAX_IGNORED = 1024  # ignored fields that are recorded of one request
+
+# Fields by name, each with the values at which it has no effect. None stands for every value.
+NeutralValues = Mapping[str, tuple[Any, ...] | None]
+ANY: Final = None
+
+
+class IgnoredField(NamedTuple):
+    """A field that was accepted and has no effect."""
+
+    path: str  # where the request has it first, such as `messages[2].cache_control`
+    is_known: bool = True  # whether an interface that this server follows has the field
+
+    @property
+    def name(self) -> str:
+        """The path without indices, so that all messages count as one."""
+        return re.sub(r"\[\d+\]", "[]", self.path)
 
 
 class WireObject(BaseModel):
-    """A JSON object whose every field is known."""
+    """A JSON object of a request."""
 
     model_config = ConfigDict(strict=True, extra="forbid", frozen=True)
 
-    neutral_values: ClassVar[NeutralValues] = {}
-    remedies: ClassVar[Mapping[str, str]] = {}  # what to send instead of a field that is not supported
+    hints: ClassVar[NeutralValues] = {}  # accepted at any value, and told at other values than these
+    refused: ClassVar[NeutralValues] = {}  # accepted at these values only
+    remedies: ClassVar[Mapping[str, str]] = {}  # what to send instead of a field that is refused
     nested: ClassVar[dict[str, "type[WireObject]"]] = {}
     # The values of `type` that are supported, where others have other fields: they are refused by their type first.
     supported_types: ClassVar[tuple[str, ...]] = ()
     bulk: ClassVar[Mapping[str, Any]] = {}  # fields that only prompts are made of, with values that stand for them
+
+    @cached_property  # which `checked` sets: a private attribute would cost each nested object a call
+    def ignored(self) -> tuple[IgnoredField, ...]:
+        """The fields that were accepted and have no effect, those of nested objects included."""
+        return ()
+
+    @classmethod
+    def rewritten(cls, document: dict[str, Any]) -> dict[str, Any]:
+        """Return an object that means the same in fewer shapes, such as tools for OpenAI's older functions."""
+        return document
 
     def without_bulk(self) -> Self:
         """Return the object as far as it matters once its prompts are made."""
@@ -63,7 +90,7 @@ def parse[T: WireObject](kind: type[T], content: bytes) -> T:
     Raises:
         RequestError: the text is not a JSON object, or a very large one.
         InvalidParameter: a number is not finite, or a text is not Unicode.
-        UnknownParameter, UnsupportedParameter, MissingParameter, InvalidParameter: a field is at fault.
+        UnsupportedParameter, MissingParameter, InvalidParameter: a field is at fault.
     """
     check_structure(content)
     try:
@@ -81,40 +108,76 @@ def checked[T: WireObject](kind: type[T], document: dict[str, Any]) -> T:
     """Return the checked object of a parsed JSON object.
 
     Raises:
-        UnknownParameter, UnsupportedParameter, MissingParameter, InvalidParameter: a field is at fault.
+        UnsupportedParameter, MissingParameter, InvalidParameter: a field is at fault.
     """
+    sieve = _Sieve()
+    fields = sieve.effective(kind, document, "")
     try:
-        parsed = kind.model_validate(_without_neutral_fields(kind, document, "", count(1)))
+        parsed = kind.model_validate(fields)
     except ValidationError as error:
         details = error.errors(include_url=False, include_context=False, include_input=False)
         raise _request_error(details[0]) from None  # the chained error would quote the prompt
+    if sieve.ignored:
+        vars(parsed)["ignored"] = tuple(sieve.ignored.values())
     parsed.check_consistency()
     return parsed
 
 
-def _without_neutral_fields(
-    kind: type[WireObject], document: dict[str, Any], path: str, numbers: Iterator[int]
-) -> dict[str, Any]:
-    """Return the fields that have an effect, nested objects included; `numbers` counts the objects of the request.
+class _Sieve:
+    """Sorts the fields of one request."""
 
-    Raises:
-        InvalidParameter: there are too many objects.
-        UnknownParameter: no interface has the field.
-        UnsupportedParameter: the field is known, but not supported with this value, or the object's type is not.
-    """
-    _count(numbers, 1, path)
-    _check_type(kind, document.get("type"), path)
-    kept: dict[str, Any] = {}
-    names = _field_names(kind)
-    for name, value in document.items():
-        neutral = kind.neutral_values.get(name)
-        if neutral is None and name not in names:
-            raise UnknownParameter(path + name[:MAX_ECHOED_CHARS])
-        if neutral is not None and not _is_neutral(value, neutral):
-            raise UnsupportedParameter(path + name, kind.remedies.get(name, ""))
-        if neutral is None and value is not None:
-            kept[name] = _nested(kind.nested.get(name), value, path + name, numbers)
-    return kept
+    def __init__(self) -> None:
+        self._num_objects = 0
+        self.ignored: dict[tuple[type[WireObject], str], IgnoredField] = {}
+
+    def effective(self, kind: type[WireObject], document: dict[str, Any], path: str) -> dict[str, Any]:
+        """Return the fields that have an effect, nested objects included.
+
+        Raises:
+            InvalidParameter: there are too many objects.
+            UnsupportedParameter: a promise is refused, or the object's type is.
+        """
+        self._count(1, path)
+        document = kind.rewritten(document)
+        if kind.supported_types:
+            _check_type(kind, document.get("type"), path)
+        effective: dict[str, Any] = {}
+        names, nested = _field_names(kind), kind.nested
+        for name, value in document.items():
+            if value is None:
+                continue
+            if name in names:
+                is_plain = name not in nested and not isinstance(value, list)
+                effective[name] = value if is_plain else self._nested(nested.get(name), value, path + name)
+            elif name in kind.refused:
+                if not _is_neutral(value, kind.refused[name]):
+                    raise UnsupportedParameter(path + name, kind.remedies.get(name, ""))
+            elif name not in kind.hints or not _is_neutral(value, kind.hints[name]):
+                self._ignore(kind, name, path)
+        return effective
+
+    def _ignore(self, kind: type[WireObject], name: str, path: str) -> None:
+        """Record a field where the request has it first: a long chat may repeat it in every message."""
+        key = kind, name[:MAX_ECHOED_CHARS]
+        if key not in self.ignored and len(self.ignored) < MAX_IGNORED:
+            self.ignored[key] = IgnoredField(path + key[1], is_known=name in kind.hints)
+
+    def _nested(self, kind: type[WireObject] | None, value: Any, path: str) -> Any:
+        if kind is None:
+            if isinstance(value, list) and value and isinstance(value[0], dict):
+                self._count(len(value), path)
+            return value
+        if isinstance(value, dict):
+            return self.effective(kind, value, f"{path}.")
+        if isinstance(value, list):
+            return [self._nested(kind, item, f"{path}[{i}]") for i, item in enumerate(value)]
+        return value
+
+    def _count(self, num_objects: int, path: str) -> None:
+        self._num_objects += num_objects
+        if self._num_objects > MAX_OBJECTS:
+            param = path.rstrip(".")
+            raise InvalidParameter(f"Invalid '{param}': a request has at most {MAX_OBJECTS} objects.", param=param)
 
 
 @cache
@@ -122,33 +185,15 @@ def _field_names(kind: type[WireObject]) -> frozenset[str]:
     return frozenset(field.alias or name for name, field in kind.model_fields.items())
 
 
-def _count(numbers: Iterator[int], num_objects: int, path: str) -> None:
-    if next(islice(numbers, num_objects - 1, None)) > MAX_OBJECTS:
-        param = path.rstrip(".")
-        raise InvalidParameter(f"Invalid '{param}': a request has at most {MAX_OBJECTS} objects.", param=param)
-
-
 def _check_type(kind: type[WireObject], stated: Any, path: str) -> None:
-    if kind.supported_types and isinstance(stated, str) and stated not in kind.supported_types:
+    if isinstance(stated, str) and stated not in kind.supported_types:
         supported = ", ".join(f"'{name}'" for name in kind.supported_types)
         raise UnsupportedParameter(f"{path}type", f"it is '{stated[:MAX_ECHOED_CHARS]}'. Supported: {supported}.")
 
 
-def _nested(kind: type[WireObject] | None, value: Any, path: str, numbers: Iterator[int]) -> Any:
-    if kind is None:
-        if isinstance(value, list) and value and isinstance(value[0], dict):
-            _count(numbers, len(value), path)
-        return value
-    if isinstance(value, dict):
-        return _without_neutral_fields(kind, value, f"{path}.", numbers)
-    if isinstance(value, list):
-        return [_nested(kind, item, f"{path}[{i}]", numbers) for i, item in enumerate(value)]
-    return value
-
-
-def _is_neutral(value: Any, neutral: tuple[Any, ...]) -> bool:
-    """Return whether a value is null or one of the neutral ones, of the same type: True is not 1 here."""
-    return value is None or any(type(value) is type(other) and value == other for other in neutral)
+def _is_neutral(value: Any, neutral: tuple[Any, ...] | None) -> bool:
+    """Return whether a value is one of the neutral ones, of the same type: True is not 1 here."""
+    return neutral is None or any(type(value) is type(other) and value == other for other in neutral)
 
 
 def _request_error(details: ErrorDetails) -> RequestError:
@@ -157,6 +202,4 @@ def _request_error(details: ErrorDetails) -> RequestError:
         param += f"[{step}]" if isinstance(step, int) else f".{step[:MAX_ECHOED_CHARS]}" if param else str(step)
     if details["type"] == "missing":
         return MissingParameter(param)
-    if details["type"] == "extra_forbidden":
-        return UnknownParameter(param)
     return InvalidParameter(f"Invalid '{param}': {details['msg']}.", param=param)

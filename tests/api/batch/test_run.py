@@ -48,7 +48,7 @@ async def test_every_line_is_answered_as_its_route_answers(tmp_path, endpoint):
 
 async def test_a_refused_line_is_an_error_and_the_others_are_answered(tmp_path):
     async with running(tmp_path) as service:
-        lines = [request_line("good"), request_line("hot", temperature=3), request_line("odd", no_such_field=1)]
+        lines = [request_line("good"), request_line("hot", temperature=3), request_line("odd", echo=True)]
         done = await service.until((await service.begin(lines))["id"], "completed")
         outputs = await service.lines_of(done["output_file_id"])
         errors = await service.lines_of(done["error_file_id"])

@@ -7,7 +7,7 @@ from service.errors import ContextLengthExceeded
 def budget(prompt_tokens, requested=None, default=None):
     return token_budget(
         prompt_tokens=prompt_tokens,
-        requested=(requested, "max_tokens"),
+        requested=requested,
         default=default,
         limit_tokens=100,
         param="prompt",
@@ -23,6 +23,9 @@ def budget(prompt_tokens, requested=None, default=None):
         (10, 5, 16, 5),
         (10, 90, None, 90),
         (99, 1, None, 1),
+        (10, 91, None, 90),
+        (10, 2**63 - 1, 16, 90),
+        (10, 0, None, 1),
     ],
 )
 def test_the_budget_is_what_was_asked_or_what_fits(prompt_tokens, requested, default, expected):
@@ -32,8 +35,6 @@ def test_the_budget_is_what_was_asked_or_what_fits(prompt_tokens, requested, def
 @pytest.mark.parametrize(
     ("prompt_tokens", "requested", "param"),
     [
-        (10, 91, "max_tokens"),
-        (10, 2**63 - 1, "max_tokens"),
         (100, None, "prompt"),
         (100, 1, "prompt"),
         (10**6, 5, "prompt"),

@@ -1,4 +1,4 @@
-"""Fields of a request about its prompt: each is applied by the template, or refused by name."""
+"""Fields of a request about its prompt: each is applied by the template, or named in the answer."""
 
 import json
 
@@ -36,6 +36,12 @@ async def prompt_of(source, messages=USER, **fields):
     return TOKENIZER.backend.decode(ids, skip_special_tokens=False)
 
 
+async def ignored_of(source, **fields):
+    answer = await service_of(source).post("/v1/chat/completions", {"model": MODEL, "messages": USER} | fields)
+    assert answer.status_code == 200, answer.text
+    return answer.headers.get("x-levserve-ignored")
+
+
 async def refusal_of(source, messages=USER, path="/v1/chat/completions", **fields):
     answer = await service_of(source).post(path, {"model": MODEL, "messages": messages} | fields)
     assert answer.status_code == 400, answer.text
@@ -71,27 +77,62 @@ async def test_the_template_gets_the_variables_that_it_reads():
 
 
 @pytest.mark.parametrize("name", ["thinking", "messages", "bos_token", "raise_exception", "range", "tools", "x" * 999])
-async def test_a_variable_that_the_template_does_not_read_is_refused_with_those_that_it_reads(name):
-    error = await refusal_of(SWITCH, chat_template_kwargs={name: 1})
-    assert error["param"] == f"chat_template_kwargs.{name[:64]}"
-    assert error["message"].endswith("the model's chat template reads 'enable_thinking', 'style'.")
+async def test_a_variable_that_the_template_does_not_read_is_not_passed_to_it_and_named(name):
+    assert await ignored_of(SWITCH, chat_template_kwargs={name: 1}) == f"chat_template_kwargs.{name[:64]}"
+    assert await prompt_of(SWITCH, chat_template_kwargs={name: 1}) == await prompt_of(SWITCH)
 
 
 async def test_an_effort_is_passed_to_a_template_that_reads_it():
     assert (await prompt_of(DEGREES)).startswith("usual|")
     assert (await prompt_of(DEGREES, reasoning_effort="high")).startswith("high|")
-    error = await refusal_of(DEGREES, reasoning_effort="high", chat_template_kwargs={"reasoning_effort": "low"})
-    assert error["param"] == "chat_template_kwargs.reasoning_effort"
-    assert (await refusal_of(DEGREES, reasoning_effort="huge"))["param"] == "reasoning_effort"
+    variables = {"reasoning_effort": "low"}
+    assert (await prompt_of(DEGREES, reasoning_effort="high", chat_template_kwargs=variables)).startswith("low|")
+    assert (await prompt_of(DEGREES, reasoning_effort="max")).startswith("high|")
+    assert (await prompt_of("{# 'max' #}" + DEGREES, reasoning_effort="max")).startswith("max|")
+    assert (await prompt_of(DEGREES, reasoning_effort="none")).startswith("usual|")
+    assert await ignored_of(DEGREES, reasoning_effort="none") == "reasoning_effort"
 
 
-async def test_no_effort_turns_thinking_off_where_that_is_all_that_the_template_knows():
-    assert "<no>" in await prompt_of(SWITCH, reasoning_effort="none")
-    error = await refusal_of(SWITCH, reasoning_effort="none", chat_template_kwargs={"enable_thinking": True})
-    assert error["param"] == "chat_template_kwargs.enable_thinking"
-    for source, effort in ((SWITCH, "high"), (PLAIN, "none"), (PLAIN, "low")):
-        error = await refusal_of(source, reasoning_effort=effort)
-        assert (error["code"], error["param"]) == ("unsupported_parameter", "reasoning_effort")
+OFF = [
+    {"reasoning_effort": "none"},
+    {"reasoning": {"effort": "none"}},
+    {"reasoning": {"enabled": False}},
+    {"reasoning": {"max_tokens": 0}},
+    {"thinking": {"type": "disabled"}},
+    {"thinking": False},
+    {"enable_thinking": False},
+    {"chat_template_kwargs": {"enable_thinking": False}},
+]
+ON = [
+    {"reasoning_effort": "high"},
+    {"reasoning": {"effort": "medium"}},
+    {"reasoning": {"max_tokens": 2000}},
+    {"thinking": {"type": "enabled", "budget_tokens": 2000}},
+    {"thinking": {"type": "adaptive"}},
+    {"enable_thinking": True},
+    {"reasoning_effort": "none", "chat_template_kwargs": {"enable_thinking": True}},
+]
+
+
+@pytest.mark.parametrize(("fields", "is_off"), [(f, True) for f in OFF] + [(f, False) for f in ON])
+async def test_every_shape_of_a_level_of_thinking_turns_the_templates_switch(fields, is_off):
+    assert ("<no>" in await prompt_of(SWITCH, **fields)) == is_off
+    assert await ignored_of(SWITCH, **fields) is None
+
+
+@pytest.mark.parametrize(
+    ("fields", "path"),
+    [
+        ({"reasoning_effort": "low"}, "reasoning_effort"),
+        ({"reasoning_effort": "anything"}, "reasoning_effort"),
+        ({"reasoning": {"effort": "low"}}, "reasoning.effort"),
+        ({"thinking": {"type": "enabled"}}, "thinking"),
+        ({"enable_thinking": False}, "enable_thinking"),
+    ],
+)
+async def test_a_level_of_thinking_is_named_where_the_template_has_none(fields, path):
+    assert await ignored_of(PLAIN, **fields) == path
+    assert await prompt_of(PLAIN, **fields) == await prompt_of(PLAIN)
 
 
 @pytest.mark.parametrize(

@@ -78,7 +78,7 @@ def test_t2_bodies_are_counted_as_they_arrive_and_not_decompressed(server):
 T4 = {
     "deep": b"[" * 200_000,
     "digits": completion().replace(b"5", b"9" * 10_000),
-    "fields": chat(metadata={str(i): "" for i in range(20_000)}),
+    "fields": chat(metadata={str(i): "" for i in range(200_000)}),
     "NaN": completion(temperature=float("nan")),
     "infinity": completion().replace(b"5", b"1e999"),
     "twice": completion().replace(b'"max_tokens": 5', b'"max_tokens": 5, "max_tokens": 6'),
@@ -92,7 +92,7 @@ def test_t4_json_bombs(server, bomb):
     assert exchange(server, COMPLETIONS, T4[bomb])[0] == 400
 
 
-@pytest.mark.parametrize("value", [-1, 2**31, 2**63, 1.5, True, "1"])
+@pytest.mark.parametrize("value", [-2, 2**63, 1.5, True, "1"])
 @pytest.mark.parametrize("field", ["n", "max_tokens", "top_logprobs", "min_tokens"])
 def test_t5_numbers_out_of_range(server, field, value):
     assert refusal_of(server, CHATS, chat(logprobs=True, **{field: value})) == (400, field)
@@ -148,16 +148,17 @@ def test_t9_schemas_and_patterns(server, body):
 
 @pytest.mark.parametrize(
     ("fields", "param"),
-    [
-        ({"chat_template": "{{ 1 }}"}, "chat_template"),
-        *(
-            ({"chat_template_kwargs": {name: True}}, f"chat_template_kwargs.{name}")
-            for name in ("tokenize", "__class__")
-        ),
-    ],
+    [({"chat_template": "{{ 1 }}"}, "chat_template")],
 )
-def test_t11_templates_and_their_variables(server, fields, param):
+def test_t11_templates(server, fields, param):
     assert refusal_of(server, CHATS, chat(**fields)) == (400, param)
+
+
+@pytest.mark.parametrize("name", ["tokenize", "__class__", "messages"])
+def test_t11_variables_that_the_template_does_not_read_are_not_passed_to_it(server, name):
+    status, head, _ = exchange(server, CHATS, chat(chat_template_kwargs={name: True}))
+    assert status == 200
+    assert f"x-levserve-ignored: chat_template_kwargs.{name}\r\n" in head
 
 
 def test_t12_a_checkpoints_template_that_reaches_out_ends_its_request_alone():

@@ -9,6 +9,7 @@ from tests.api.schema.values import (
     FLAG,
     INT32_MAX,
     INT64_MAX,
+    LIMIT,
     LONG_NAME,
     METADATA,
     OBJECT,
@@ -17,7 +18,6 @@ from tests.api.schema.values import (
     STOP,
     Field,
     Values,
-    choice,
     field,
     ids,
     integer,
@@ -29,7 +29,7 @@ from tests.api.schema.values import (
 
 SAMPLING = {
     "temperature": field(None, number(0, 2)),
-    "top_p": field(None, replace(number(1e-6, 1), refused=(0, -0.01, 1.01, "1", True))),
+    "top_p": field(None, Values((0, 1e-6, 1), (-0.01, 1.01, "1", True), reads=lambda value: value or 1e-6)),
     "top_k": field(None, integer(-1, INT32_MAX)),
     "min_p": field(None, number(0, 1)),
     "repetition_penalty": field(None, number(0.01, 10, step=0.005)),
@@ -47,12 +47,12 @@ STREAM_OPTIONS = nested({}, {"include_usage": True})
 OUTPUTS = nested({"regex": "a"}, {"json": {}}, {"json_object": True}, refused=({}, {"regex": "a", "grammar": "b"}))
 GENERATION = SAMPLING | {
     "model": field(REQUIRED, LONG_NAME),
-    "max_tokens": field(None, integer(1, INT64_MAX)),
+    "max_tokens": field(None, LIMIT),
     "stop": field([], STOP),
     "include_stop_str_in_output": field(False, FLAG),
     "stream": field(False, FLAG),
     "stream_options": field(None, STREAM_OPTIONS, stream=True),
-    "user": field(None, LONG_NAME),
+    "user": field(None, text()),
     "priority": field(0, integer(-1_000_000, 1_000_000)),
     "bad_words": field([], list_of(lambda index: "a" * 128, "", longest=64)),
     "cache_salt": field(None, text(512, shortest=1)),
@@ -68,7 +68,10 @@ TEMPLATE = {
     "add_generation_prompt": field(True, FLAG),
     "continue_final_message": field(False, FLAG, add_generation_prompt=False),
     "chat_template_kwargs": field({}, OBJECT),
-    "reasoning_effort": field(None, choice("none", "minimal", "low", "medium", "high", "xhigh")),
+    "reasoning_effort": field(None, text()),
+    "reasoning": field(None, Values(({"effort": "low"}, True), ("low", 7))),
+    "thinking": field(None, Values(({"type": "disabled"}, False, "low"), (7,))),
+    "enable_thinking": field(None, FLAG),
 }
 CHOICE = Values(
     taken=("none", "auto", "required", tool()),
@@ -85,16 +88,18 @@ GENERATION_REQUESTS: dict[type, tuple[dict[str, object], dict[str, Field]]] = {
         | TEMPLATE
         | {
             "messages": field(REQUIRED, list_of(lambda index: {"role": "user"}, 7, shortest=1)),
-            "max_completion_tokens": field(None, integer(1, INT64_MAX)),
+            "max_completion_tokens": field(None, LIMIT),
+            "functions": field([], replace(list_of(lambda index: {"name": f"f{index}"}, 7), wrong_items=None)),
+            "function_call": field(
+                None, Values(("none", "auto", {"name": "f0"}), ("other", 7)), functions=[{"name": "f0"}]
+            ),
             "response_format": field(None, nested({"type": "text"}, {"type": "json_schema", "json_schema": SCHEMA})),
             "tools": field([], TOOLS),
             "tool_choice": field(None, CHOICE, tools=[tool()]),
             "parallel_tool_calls": field(True, FLAG),
             "logprobs": field(False, FLAG),
             "top_logprobs": field(0, integer(0, 20), logprobs=True),
-            "metadata": field(None, METADATA),
-            "prompt_cache_key": field(None, LONG_NAME),
-            "safety_identifier": field(None, LONG_NAME),
+            "safety_identifier": field(None, text()),
         },
     ),
     completions.CompletionRequest: (
@@ -104,7 +109,16 @@ GENERATION_REQUESTS: dict[type, tuple[dict[str, object], dict[str, Field]]] = {
             "prompt": field(REQUIRED, PROMPTS),
             "logprobs": field(None, integer(0, 20)),
             "echo": field(False, FLAG),
-            "max_tokens": field(None, integer(0, INT64_MAX), echo=True),
+            "max_tokens": field(
+                None,
+                replace(
+                    LIMIT,
+                    taken=(0, -1, INT64_MAX),
+                    refused=LIMIT.refused[1:],
+                    reads=lambda value: value if value >= 0 else None,
+                ),
+                echo=True,
+            ),
             "suffix": field(None, text()),
             "best_of": Field(None, integer(1, 8), lambda value: {"n": 8} if value == 8 else {}),
         },
@@ -122,7 +136,7 @@ GENERATION_REQUESTS: dict[type, tuple[dict[str, object], dict[str, Field]]] = {
                 ),
             ),
             "instructions": field(None, text()),
-            "max_output_tokens": field(None, integer(1, INT64_MAX)),
+            "max_output_tokens": field(None, LIMIT),
             "temperature": SAMPLING["temperature"],
             "top_p": SAMPLING["top_p"],
             "presence_penalty": SAMPLING["presence_penalty"],

@@ -1,10 +1,10 @@
 """The fields of the objects inside requests: messages, items, tools, choices among them, and formats."""
 
+import json
 from dataclasses import replace
 
 from service.api.schema import chat, response_input, responses, structured, tools
 from tests.api.schema.values import (
-    ANYTHING,
     FLAG,
     NAME,
     OBJECT,
@@ -29,6 +29,10 @@ def tool(index=0):
 
 def flat_tool(index=0):
     return {"type": "function", "name": f"f{index}"}
+
+
+def as_json(value):
+    return value if isinstance(value, str) else json.dumps(value, separators=(",", ":"))
 
 
 def parts(kind):
@@ -58,32 +62,30 @@ PARTS: dict[type, tuple[dict[str, object], dict[str, Field]]] = {
             "name": field(None, text()),
             "tool_calls": field(
                 None,
-                list_of(lambda index: {"id": "a", "type": "function", "function": {"name": "f", "arguments": ""}}, 7),
+                list_of(lambda index: {"id": "a", "type": "function", "function": {"name": "f", "arguments": "{}"}}, 7),
             ),
             "tool_call_id": field(None, text()),
             "reasoning_content": field(None, text()),
             "reasoning": field(None, text()),
-            "parsed": field(None, ANYTHING),
         },
     ),
     chat.TextPart: (
         {"type": "text", "text": "a"},
-        {"type": field(REQUIRED, choice("text")), "text": field(REQUIRED, text())},
+        {"type": field("text", choice("text", "input_text", "output_text")), "text": field(REQUIRED, text())},
     ),
     chat.ToolCall: (
         {"id": "a", "type": "function", "function": {"name": "f", "arguments": ""}},
         {
             "id": field(REQUIRED, text()),
-            "type": IS_FUNCTION,
-            "function": field(REQUIRED, nested({"name": "f", "arguments": ""})),
+            "type": field("function", choice("function")),
+            "function": field(REQUIRED, nested({"name": "f", "arguments": "{}"})),
         },
     ),
     chat.FunctionCall: (
         {"name": "f", "arguments": ""},
         {
             "name": field(REQUIRED, text()),
-            "arguments": field(REQUIRED, text()),
-            "parsed_arguments": field(None, ANYTHING),
+            "arguments": field(REQUIRED, Values(("{}", {"a": 1}), (7, True), reads=as_json)),
         },
     ),
     tools.Tool: (tool(), {"type": IS_FUNCTION, "function": field(REQUIRED, nested({"name": "f"}))}),
@@ -115,7 +117,7 @@ PARTS: dict[type, tuple[dict[str, object], dict[str, Field]]] = {
     structured.JsonSchemaFormat: (
         SCHEMA,
         {
-            "name": field(REQUIRED, NAME),
+            "name": field(None, text()),
             "description": field(None, text()),
             "schema": field(REQUIRED, OBJECT),
             "strict": field(False, FLAG),
@@ -143,7 +145,6 @@ PARTS: dict[type, tuple[dict[str, object], dict[str, Field]]] = {
             "call_id": field(None, text()),
             "name": field(None, text()),
             "arguments": field(None, text()),
-            "parsed_arguments": field(None, ANYTHING),
             "output": field(None, parts("input_text")),
         },
     ),
@@ -152,7 +153,6 @@ PARTS: dict[type, tuple[dict[str, object], dict[str, Field]]] = {
         {
             "type": field(REQUIRED, choice("input_text", "output_text", "reasoning_text")),
             "text": field(REQUIRED, text()),
-            "parsed": field(None, ANYTHING),
         },
     ),
     responses.FunctionTool: (NAMED, {"type": IS_FUNCTION} | FUNCTION),

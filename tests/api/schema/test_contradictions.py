@@ -41,8 +41,6 @@ def of_type(kind, schema=None):
 
 
 OF_BOTH = [
-    ({"stream_options": {}}, "stream_options"),
-    ({"stream": True, "stream_options": {"continuous_usage_stats": True}}, "stream_options.continuous_usage_stats"),
     ({"spaces_between_special_tokens": True, "skip_special_tokens": False}, "spaces_between_special_tokens"),
     ({"prompt_logprobs": 0, "stream": True}, "prompt_logprobs"),
     ({"structured_outputs": {}}, "structured_outputs"),
@@ -56,10 +54,6 @@ REFUSED = {
         ({"top_logprobs": 1}, "top_logprobs"),
         ({"max_tokens": 5, "max_completion_tokens": 6}, "max_tokens"),
         ({"continue_final_message": True}, "continue_final_message"),
-        (
-            {"reasoning_effort": "low", "chat_template_kwargs": {"reasoning_effort": "low"}},
-            "chat_template_kwargs.reasoning_effort",
-        ),
         ({"messages": [MESSAGE, THINKING | {"reasoning": "ha"}]}, "messages[1].reasoning"),
         ({"messages": [CALLING, {"role": "tool", "content": "4"}]}, "messages[1].tool_call_id"),
         ({"messages": [CALLING, MESSAGE, result("b")]}, "messages[2].tool_call_id"),
@@ -72,7 +66,6 @@ REFUSED = {
             "structured_outputs",
         ),
         ({"tools": [tool(0), tool(1), tool(1)]}, "tools[2].function.name"),
-        ({"tool_choice": "auto"}, "tool_choice"),
         ({"tool_choice": "required", "tools": []}, "tool_choice"),
         ({"tools": [tool(0)], "tool_choice": {"type": "function"}}, "tool_choice.function"),
         ({"tools": [tool(0)], "tool_choice": {"type": "allowed_tools"}}, "tool_choice.allowed_tools"),
@@ -168,7 +161,9 @@ TAKEN = {
         {"spaces_between_special_tokens": True},
         {"logprobs": True, "top_logprobs": 20},
         {"max_tokens": 5, "max_completion_tokens": 5},
-        {"chat_template_kwargs": {"reasoning_effort": "low"}},
+        {"reasoning_effort": "low", "chat_template_kwargs": {"reasoning_effort": "low"}},
+        {"tool_choice": "auto"},
+        {"stream_options": {}},
         {"messages": [THINKING]},
         {"messages": [CALLING, result("a"), MESSAGE, result("a")]},
         {"messages": [CALLING, CALLING | {"tool_calls": [CALL | {"id": "b"}]}, result("a"), result("b")]},

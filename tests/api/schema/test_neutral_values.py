@@ -1,4 +1,4 @@
-"""What clients send that asks for nothing: fields of other interfaces at their neutral values, and null."""
+"""Promises that are refused, hints that are accepted and named, and null, which is nothing anywhere."""
 
 import json
 
@@ -8,85 +8,27 @@ from service.api.schema import (
     batches,
     chat,
     completions,
-    embeddings,
-    generation,
-    pooling,
-    rerank,
     response_input,
     responses,
-    structured,
     tokenize,
     tools,
 )
-from service.api.schema.wire import parse
+from service.api.schema.wire import ANY, parse
 from service.errors import MissingParameter, UnsupportedParameter
 from tests.api.schema.generation_requests import GENERATION_REQUESTS
 from tests.api.schema.other_requests import OTHER_REQUESTS
 from tests.api.schema.parts_of_requests import PARTS, SCHEMA, flat_tool, tool
 
 OBJECTS = GENERATION_REQUESTS | OTHER_REQUESTS | PARTS
-CACHE_TIMES, TIERS = ("in_memory", "in-memory"), ("auto", "default")
-NO_OBFUSCATION = {"include_obfuscation": (False,)}
-VLLM = {
-    "detokenize": (True,),
-    **dict.fromkeys(("guided_choice", "guided_decoding_backend", "guided_grammar", "guided_json", "guided_regex"), ()),
-    **dict.fromkeys(("guided_whitespace_pattern", "kv_transfer_params", "request_id"), ()),
-    "length_penalty": (1, 1.0),
-    "logits_processors": ([],),
-    "use_beam_search": (False,),
-    "vllm_xargs": ({},),
-}
-VECTORS = {
-    "add_special_tokens": (True,), "embed_dtype": ("float32",), "messages": (), "priority": (0,), "request_id": (),
-}  # fmt: skip
-PAIRS = {"priority": (0,), "request_id": (), "mm_processor_kwargs": ()}
-# Of each kind of object the fields that are not supported, with the values at which they have no effect.
-NEUTRAL = {
-    chat.ChatCompletionRequest: VLLM | {
-        "add_special_tokens": (False,), "audio": (), "chat_template": (), "documents": ([],), "echo": (False,),
-        "function_call": ("none",), "functions": ([],), "include_reasoning": (True,), "mm_processor_kwargs": (),
-        "modalities": (["text"],), "moderation": (), "prediction": (), "prompt_cache_options": (),
-        "prompt_cache_retention": CACHE_TIMES, "service_tier": TIERS, "store": (False,), "verbosity": ("medium",),
-        "web_search_options": (),
-    },
-    completions.CompletionRequest: VLLM | {
-        "add_special_tokens": (True,), "prompt_embeds": (), "response_format": ({"type": "text"},),
-    },
-    responses.ResponsesRequest: {
-        "access_programs": (), "background": (False,), "context_management": ([],), "conversation": (), "image": (),
-        "max_tool_calls": (), "moderation": (), "previous_response_id": (), "prompt": (), "prompt_cache_options": (),
-        "prompt_cache_retention": CACHE_TIMES, "service_tier": TIERS, "store": (False,), "truncation": ("disabled",),
-    },
-    chat.Message: {
-        "annotations": ([],), "audio": (), "function_call": (), "refusal": (), "type": ("text",),
-    },
-    embeddings.EmbeddingsRequest: VECTORS,
-    pooling.PoolingRequest: VECTORS | {
-        "additional_data": (), "endianness": ("little", "native"), "normalize": (True,), "use_activation": (True,),
-    },
-    rerank.RerankRequest: PAIRS,
-    rerank.ScoreRequest: PAIRS,
-    tokenize.TokenizeRequest: {"chat_template": (), "mm_processor_kwargs": ()},
-    generation.StreamOptions: NO_OBFUSCATION,
-    responses.ResponseStreamOptions: NO_OBFUSCATION,
-    responses.TextConfig: {"verbosity": ("medium",)},
-    responses.ReasoningConfig: {"generate_summary": (), "summary": ()},
-    response_input.InputItem: {"encrypted_content": (), "summary": ([],)},
-    response_input.InputPart: {"annotations": ([],), "logprobs": ([],)},
-    structured.StructuredOutputs: {
-        "disable_additional_properties": (False,), "disable_any_whitespace": (False,),
-        "disable_fallback": (False, True), "structural_tag": (), "whitespace_pattern": (),
-    },
-}  # fmt: skip
 # What a refusal tells to send instead.
 REMEDIES = {
-    chat.ChatCompletionRequest: {"functions": "'tools'", "function_call": "'tool_choice'"},
     completions.CompletionRequest: {"response_format": "'structured_outputs'"},
-    responses.ResponsesRequest: {"conversation": "'input'", "previous_response_id": "'input'", "store": "Send false"},
+    responses.ResponsesRequest: {"conversation": "'input'"},
 }
 for generating in (chat.ChatCompletionRequest, completions.CompletionRequest):
     for notation in ("choice", "grammar", "json", "regex"):
-        REMEDIES[generating][f"guided_{notation}"] = f"'structured_outputs': {{'{notation}'"
+        REMEDIES.setdefault(generating, {})[f"guided_{notation}"] = f"'structured_outputs': {{'{notation}'"
+OTHER_VALUES = ("something", 10**9, [1], {"a": 1})
 # Objects inside others: null there too is the same as nothing, and their unsupported fields are named by their path.
 PART = {"type": "input_text", "text": "a"}
 FORMAT = {"type": "json_schema", "json_schema": SCHEMA | {"strict": None}}
@@ -122,19 +64,27 @@ def read(kind, **fields):
     return parse(kind, json.dumps(OBJECTS[kind][0] | fields).encode())
 
 
-def test_the_fields_that_are_refused_and_their_neutral_values_are_these():
-    assert {kind: kind.neutral_values for kind in OBJECTS if kind.neutral_values} == NEUTRAL
-
-
-@pytest.mark.parametrize(("kind", "name"), [(kind, name) for kind, names in NEUTRAL.items() for name in names])
-def test_a_field_is_taken_at_its_neutral_values_alone_and_has_no_effect(kind, name):
-    for value in (None, *NEUTRAL[kind][name]):
+@pytest.mark.parametrize(("kind", "name"), [(kind, name) for kind in OBJECTS for name in kind.refused])
+def test_a_promise_that_is_not_kept_is_refused_except_at_values_that_ask_for_nothing(kind, name):
+    for value in (None, *kind.refused[name]):
         assert read(kind, **{name: value}) == read(kind)
-    for value in ("something", 10**9, [1], {"a": 1}):
+        assert read(kind, **{name: value}).ignored == ()
+    for value in OTHER_VALUES:
         with pytest.raises(UnsupportedParameter) as caught:
             read(kind, **{name: value})
         assert caught.value.param == name
         assert REMEDIES.get(kind, {}).get(name, "") in caught.value.message
+
+
+@pytest.mark.parametrize(("kind", "name"), [(kind, name) for kind in OBJECTS for name in kind.hints])
+def test_a_hint_is_accepted_at_every_value_and_named_where_it_has_no_effect(kind, name):
+    without_effect = kind.hints[name]
+    for value in (None, *(OTHER_VALUES if without_effect is ANY else without_effect)):
+        assert read(kind, **{name: value}) == read(kind)
+        assert read(kind, **{name: value}).ignored == ()
+    for value in () if without_effect is ANY else OTHER_VALUES:
+        assert read(kind, **{name: value}).model_dump() == read(kind).model_dump()
+        assert [(field.path, field.is_known) for field in read(kind, **{name: value}).ignored] == [(name, True)]
 
 
 @pytest.mark.parametrize(("kind", "name", "value", "needs"), NESTED)

@@ -94,9 +94,10 @@ def test_thinking_belongs_to_the_next_message_of_the_assistant_alone():
     assert (output["tool_call_id"], answer) == ("1", {"role": "assistant", "content": "It is 4."})
 
 
-def test_a_choice_of_no_tool_needs_no_tools_and_any_other_does():
-    assert check(ChatCompletionRequest, tool_choice="none").tool_choice.type == "none"
-    for choice in ("auto", "required", {"type": "function", "function": {"name": "f"}}):
+def test_a_choice_that_requires_a_call_needs_tools_and_others_do_not():
+    for choice in ("none", "auto"):
+        assert check(ChatCompletionRequest, tool_choice=choice).tool_choice.type == choice
+    for choice in ("required", {"type": "function", "function": {"name": "f"}}):
         assert refused_param(ChatCompletionRequest, tool_choice=choice) == "tool_choice"
 
 

@@ -1,4 +1,4 @@
-"""Every field that a route refuses: by its name, and not with a value that changes nothing."""
+"""Every field that a route does not honour: a promise is refused by its name, a hint is accepted and named."""
 
 import json
 
@@ -19,14 +19,15 @@ ROUTES = {
     "/v1/responses": (ResponsesRequest, {"input": "hi"}),
     "/v1/embeddings": (EmbeddingsRequest, {"input": "hi"}),
 }
-REFUSED = [(path, name) for path, (body, _) in ROUTES.items() for name in sorted(body.neutral_values)]
-NEUTRAL = [(path, name, value) for path, name in REFUSED for value in (None, *ROUTES[path][0].neutral_values[name])]
+REFUSED = [(path, name) for path, (body, _) in ROUTES.items() for name in sorted(body.refused)]
+HINTS = [(path, name) for path, (body, _) in ROUTES.items() for name in sorted(body.hints)]
+NEUTRAL = [(path, name, value) for path, name in REFUSED for value in (None, *ROUTES[path][0].refused[name])]
 
 
-async def answer_of(path, **fields):
+async def answer_of(path, *, strict_fields=False, **fields):
     if path == "/v1/embeddings":
-        return await EncoderService().post(path, **ROUTES[path][1] | fields)
-    return await Service().post(path, {"model": MODEL} | ROUTES[path][1] | fields)
+        return await EncoderService(strict_fields=strict_fields).post(path, **ROUTES[path][1] | fields)
+    return await Service(strict_fields=strict_fields).post(path, {"model": MODEL} | ROUTES[path][1] | fields)
 
 
 @pytest.mark.parametrize(("path", "name"), REFUSED)
@@ -41,3 +42,22 @@ async def test_a_field_without_effect_is_refused_by_its_name(path, name):
 async def test_a_value_that_changes_nothing_is_taken(path, name, value):
     answer = await answer_of(path, **{name: value})
     assert answer.status_code == 200, answer.text
+    assert "x-levserve-ignored" not in answer.headers
+
+
+@pytest.mark.parametrize(("path", "name"), HINTS)
+async def test_a_hint_is_accepted_and_named_in_the_answer(path, name):
+    answer = await answer_of(path, **{name: {"no": "such value"}})
+    assert answer.status_code == 200, answer.text
+    is_told = ROUTES[path][0].hints[name] is not None
+    assert answer.headers.get("x-levserve-ignored") == (name if is_told else None)
+
+
+@pytest.mark.parametrize(("path", "name"), HINTS)
+async def test_strict_fields_refuse_a_hint_by_its_name(path, name):
+    answer = await answer_of(path, strict_fields=True, **{name: {"no": "such value"}})
+    if ROUTES[path][0].hints[name] is None:
+        assert answer.status_code == 200, answer.text
+    else:
+        error = answer.json()["error"]
+        assert (answer.status_code, error["code"], error["param"]) == (400, "unsupported_parameter", name)

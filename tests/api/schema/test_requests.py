@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from service.api.schema.chat import ChatCompletionRequest
 from service.api.schema.completions import CompletionRequest
 from service.api.schema.wire import parse
-from service.errors import InvalidParameter, RequestError
+from service.errors import RequestError, UnsupportedParameter
 
 CHAT = {"model": "m", "messages": [{"role": "user", "content": "hi"}]}
 TEXT = {"model": "m", "prompt": "hi"}
@@ -25,10 +25,10 @@ anything = st.one_of(
 )
 RANGES = {
     "temperature": lambda v: type(v) in (int, float) and 0 <= v <= 2,
-    "top_p": lambda v: type(v) in (int, float) and 0 < v <= 1,
+    "top_p": lambda v: type(v) in (int, float) and 0 <= v <= 1,
     "seed": lambda v: type(v) is int and -(2**63) <= v < 2**63,
-    "max_tokens": lambda v: type(v) is int and 1 <= v < 2**63,
-    "max_completion_tokens": lambda v: type(v) is int and 1 <= v < 2**63,
+    "max_tokens": lambda v: type(v) is int and (v == -1 or 1 <= v < 2**63),
+    "max_completion_tokens": lambda v: type(v) is int and (v == -1 or 1 <= v < 2**63),
     "stream": lambda v: type(v) is bool,
     "top_k": lambda v: type(v) is int and -1 <= v < 2**31,
     "min_p": lambda v: type(v) in (int, float) and 0 <= v <= 1,
@@ -43,6 +43,10 @@ RANGES = {
 }
 
 
+# Values that stand for others: the likeliest token alone, and the rest of the context.
+MEANINGS = {("top_p", 0): 1e-6, ("max_tokens", -1): None, ("max_completion_tokens", -1): None}
+
+
 def refusal(kind, document):
     with pytest.raises(RequestError) as caught:
         parse(kind, json.dumps(document).encode())
@@ -55,7 +59,7 @@ def test_a_number_is_taken_in_its_range_only(field, value):
     body = json.dumps({**CHAT, field: value}).encode()
     if RANGES[field](value):
         got = getattr(parse(ChatCompletionRequest, body), field)
-        assert got == value
+        assert got == MEANINGS.get((field, value), value)
     else:
         with pytest.raises(RequestError) as caught:
             parse(ChatCompletionRequest, body)
@@ -71,7 +75,16 @@ def test_what_is_no_finite_number_is_refused(number):
 
 
 @pytest.mark.parametrize(
-    ("stop", "expected"), [("a", ["a"]), (["a", "b"], ["a", "b"]), ([], []), (None, []), (list("abcd"), list("abcd"))]
+    ("stop", "expected"),
+    [
+        ("a", ["a"]),
+        (["a", "b"], ["a", "b"]),
+        ([], []),
+        (None, []),
+        (list("abcd"), list("abcd")),
+        ("", []),
+        (["a", ""], ["a"]),
+    ],
 )
 def test_stop_is_one_string_or_up_to_four(stop, expected):
     assert parse(CompletionRequest, json.dumps(TEXT | {"stop": stop}).encode()).stop == expected
@@ -80,9 +93,7 @@ def test_stop_is_one_string_or_up_to_four(stop, expected):
 @pytest.mark.parametrize(
     ("stop", "param"),
     [
-        ("", "stop[0]"),
         (list("abcdefghijklmnopq"), "stop"),
-        (["a", ""], "stop[1]"),
         (["a", 1], "stop[1]"),
         (7, "stop"),
         ({}, "stop"),
@@ -96,8 +107,6 @@ def test_any_other_stop_is_refused(stop, param):
     ("options", "param"),
     [
         ({"include_usage": 1}, "stream_options.include_usage"),
-        ({"foo": 1}, "stream_options.foo"),
-        ({"include_obfuscation": True}, "stream_options.include_obfuscation"),
         ([], "stream_options"),
     ],
 )
@@ -115,12 +124,10 @@ def test_a_broken_stream_option_is_named_by_its_path(options, param):
         ([{"content": "hi"}], "messages[0].role"),
         ([{"role": "root", "content": "hi"}], "messages[0].role"),
         ([{"role": "user", "content": 7}], "messages[0].content"),
-        ([{"role": "user", "content": "hi", "mood": "x"}], "messages[0].mood"),
-        ([{"role": "user", "content": "hi", "audio": {}}], "messages[0].audio"),
         ([{"role": "user", "content": [{"type": "text"}]}], "messages[0].content[0].text"),
         ([{"role": "user", "content": [{"type": "text", "text": 1}]}], "messages[0].content[0].text"),
         ([{"role": "user", "content": ["hi"]}], "messages[0].content[0]"),
-        ([{"role": "assistant", "tool_calls": [{"id": "a"}]}], "messages[0].tool_calls[0].type"),
+        ([{"role": "assistant", "tool_calls": [{"id": "a"}]}], "messages[0].tool_calls[0].function"),
         ([{"role": "user", "content": "a"}, {"role": "user", "content": "b", "name": 7}], "messages[1].name"),
     ],
 )
@@ -134,10 +141,10 @@ def test_a_broken_message_is_named_by_its_path(messages, param):
         {"type": "image_url", "image_url": {"url": url}}
         for url in ("http://169.254.169.254/", "file:///etc/passwd", "data:image/png;base64,AAAA", "http://a\\@b/")
     ]
-    + [{"type": "input_audio", "input_audio": {}}, {"type": "file", "file": {}}, {"type": "refusal", "refusal": "no"}],
+    + [{"type": "input_audio", "input_audio": {}}, {"type": "file", "file": {}}],
 )
 def test_only_text_is_read_and_nothing_is_fetched(part):
     content = [{"type": "text", "text": "look"}, part]
     error = refusal(ChatCompletionRequest, CHAT | {"messages": [{"role": "user", "content": content}]})
-    assert isinstance(error, InvalidParameter)
+    assert isinstance(error, UnsupportedParameter)
     assert error.param == "messages[0].content[1].type"

@@ -1,5 +1,6 @@
-"""No field of OpenAI's is silently ignored: it is obeyed, or refused by name."""
+"""No field is silently ignored: it is obeyed, refused by name, or accepted and named."""
 
+import itertools
 import json
 import typing
 
@@ -9,12 +10,11 @@ from openai.types.completion_create_params import CompletionCreateParamsStreamin
 
 from service.api.schema.chat import ChatCompletionRequest
 from service.api.schema.completions import CompletionRequest
-from service.api.schema.wire import parse
+from service.api.schema.wire import MAX_IGNORED, parse
 from service.errors import (
     InvalidParameter,
     MissingParameter,
     RequestError,
-    UnknownParameter,
     UnsupportedParameter,
 )
 
@@ -27,32 +27,36 @@ def check(kind, **fields):
     return parse(kind, json.dumps(KINDS[kind] | fields).encode())
 
 
+def ignored(body):
+    return [field.path for field in body.ignored]
+
+
 @pytest.mark.parametrize(("kind", "params"), [(ChatCompletionRequest, ChatParams), (CompletionRequest, TextParams)])
 def test_every_field_of_the_official_client_is_known(kind, params):
-    known = set(kind.model_fields) | set(kind.neutral_values)
+    known = kind.model_fields.keys() | kind.refused.keys() | kind.hints.keys()
     assert set(typing.get_type_hints(params)) <= known
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_no_field_is_both_served_and_refused(kind):
-    assert not set(kind.model_fields) & set(kind.neutral_values)
+def test_every_field_has_one_place_in_the_rule(kind):
+    places = [kind.model_fields.keys(), kind.refused.keys(), kind.hints.keys()]
+    assert not any(one & other for one, other in itertools.combinations(places, 2))
 
 
-@pytest.mark.parametrize(
-    ("field", "value"),
-    [("length_penalty", 1.1), ("use_beam_search", 0), ("functions", [{}])],
-)
-def test_nearly_neutral_is_not_neutral(field, value):
+def test_nearly_neutral_is_not_neutral():
     with pytest.raises(UnsupportedParameter):
-        check(ChatCompletionRequest, **{field: value})
+        check(ChatCompletionRequest, use_beam_search=0)
+    assert ignored(check(ChatCompletionRequest, length_penalty=1.1)) == ["length_penalty"]
+    assert ignored(check(ChatCompletionRequest, separate_reasoning=1)) == ["separate_reasoning"]
 
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("field", ["foo", "Model", "temperature ", "", "a" * 10_000, "__class__", "model_config"])
-def test_a_field_that_nobody_knows_is_refused_by_name(kind, field):
-    with pytest.raises(UnknownParameter) as caught:
-        check(kind, **{field: None})
-    assert caught.value.param == field[:64]
+def test_a_field_that_nobody_knows_is_accepted_and_named(kind, field):
+    body = check(kind, **{field: 1})
+    assert [(one.path, one.is_known) for one in body.ignored] == [(field[:64], False)]
+    assert body.model_dump() == check(kind).model_dump()
+    assert not check(kind, **{field: None}).ignored
 
 
 def test_what_the_official_client_sends_back_of_an_answer_is_taken():
@@ -73,10 +77,8 @@ def test_what_the_official_client_has_read_from_an_answer_may_come_back_beside_i
 
 def test_a_message_may_be_marked_as_text_like_its_parts():
     """lm-eval marks its messages so."""
-    assert len(check(ChatCompletionRequest, messages=[{"role": "user", "content": "hi", "type": "text"}]).messages) == 1
-    with pytest.raises(UnsupportedParameter) as caught:
-        check(ChatCompletionRequest, messages=[{"role": "user", "content": "hi", "type": "image_url"}])
-    assert caught.value.param == "messages[0].type"
+    body = check(ChatCompletionRequest, messages=[{"role": "user", "content": "hi", "type": "text"}])
+    assert (len(body.messages), body.ignored) == (1, ())
 
 
 def test_a_length_penalty_of_one_is_neutral_as_either_kind_of_number():
@@ -84,27 +86,72 @@ def test_a_length_penalty_of_one_is_neutral_as_either_kind_of_number():
     check(CompletionRequest, length_penalty=1.0)
 
 
-def test_obfuscation_of_a_stream_is_refused_and_its_absence_accepted():
+def test_obfuscation_of_a_stream_is_a_hint():
     body = check(CompletionRequest, stream=True, stream_options={"include_obfuscation": False, "include_usage": True})
     assert body.includes_usage
-    with pytest.raises(UnsupportedParameter) as caught:
-        check(CompletionRequest, stream=True, stream_options={"include_obfuscation": True})
-    assert caught.value.param == "stream_options.include_obfuscation"
+    body = check(CompletionRequest, stream=True, stream_options={"include_obfuscation": True})
+    assert ignored(body) == ["stream_options.include_obfuscation"]
 
 
-def test_the_usage_of_every_chunk_needs_the_usage_of_the_last():
+def test_the_usage_of_every_chunk_may_come_without_that_of_the_last():
     options = {"include_usage": True, "continuous_usage_stats": True}
     assert check(CompletionRequest, stream=True, stream_options=options).includes_usage_so_far
-    with pytest.raises(InvalidParameter) as caught:
-        check(CompletionRequest, stream=True, stream_options={"continuous_usage_stats": True})
-    assert caught.value.param == "stream_options.continuous_usage_stats"
+    body = check(CompletionRequest, stream=True, stream_options={"continuous_usage_stats": True})
+    assert (body.includes_usage_so_far, body.includes_usage) == (True, False)
 
 
-@pytest.mark.parametrize("field", ["annotations", "audio", "function_call", "refusal"])
-def test_a_replayed_field_that_holds_something_is_refused_by_its_path(field):
-    with pytest.raises(UnsupportedParameter) as caught:
-        check(ChatCompletionRequest, messages=[{"role": "assistant", "content": "hi", field: ["x"]}])
-    assert caught.value.param == f"messages[0].{field}"
+@pytest.mark.parametrize("field", ["annotations", "audio", "reasoning_details", "provider_specific_fields"])
+def test_a_replayed_field_that_holds_something_is_named_once_for_all_messages(field):
+    turn = {"role": "assistant", "content": "hi", field: ["x"]}
+    body = check(ChatCompletionRequest, messages=[CHAT["messages"][0], turn, turn])
+    assert [(one.path, one.name) for one in body.ignored] == [(f"messages[1].{field}", f"messages[].{field}")]
+
+
+def test_a_refusal_that_is_sent_back_is_the_messages_text():
+    for turn in (
+        {"role": "assistant", "content": None, "refusal": "no"},
+        {"role": "assistant", "content": [{"type": "refusal", "refusal": "no"}]},
+    ):
+        [message] = check(ChatCompletionRequest, messages=[turn]).messages
+        assert [part.text for part in message.content] == ["no"]
+
+
+def test_calls_of_openais_older_interface_are_calls_of_tools():
+    messages = [
+        {"role": "assistant", "content": None, "function_call": {"name": "f", "arguments": "{}"}},
+        {"role": "function", "name": "f", "content": "4"},
+    ]
+    body = check(ChatCompletionRequest, messages=messages, functions=[{"name": "f"}], function_call={"name": "f"})
+    [call] = body.messages[0].tool_calls
+    assert (call.function.name, body.messages[1].role, body.messages[1].tool_call_id) == ("f", "tool", call.id)
+    assert (body.tools[0].function.name, body.tool_choice.names) == ("f", {"f": "tool_choice.function.name"})
+    assert not body.parallel_tool_calls
+    assert body.ignored == ()
+
+
+@pytest.mark.parametrize("arguments", ["{}", "", None, {}])
+def test_arguments_of_a_call_may_come_back_parsed_or_empty(arguments):
+    call = {"id": "a", "index": 0, "function": {"name": "f", "arguments": arguments}}
+    if arguments is None:
+        with pytest.raises(MissingParameter):
+            check(ChatCompletionRequest, messages=[{"role": "assistant", "tool_calls": [call]}])
+        return
+    body = check(ChatCompletionRequest, messages=[{"role": "assistant", "tool_calls": [call]}])
+    assert body.messages[0].tool_calls[0].function.arguments == "{}"
+    assert body.ignored == ()
+
+
+@pytest.mark.parametrize("content", [None, [], ""])
+def test_the_result_of_a_tool_may_be_empty(content):
+    call = {"id": "a", "type": "function", "function": {"name": "f", "arguments": "{}"}}
+    result = {"role": "tool", "tool_call_id": "a", "content": content}
+    body = check(ChatCompletionRequest, messages=[{"role": "assistant", "tool_calls": [call]}, result])
+    assert "".join(part.text for part in body.messages[1].content) == ""
+
+
+def test_very_many_unknown_fields_are_recorded_up_to_a_limit():
+    body = check(CompletionRequest, **{f"field_{i}": i for i in range(3000)})
+    assert len(body.ignored) == MAX_IGNORED
 
 
 @pytest.mark.parametrize(
@@ -161,9 +208,7 @@ def test_unknown_fields_of_nested_objects_are_named_by_their_path():
             f"messages[0].content[0].{long[:64]}",
         ),
     ):
-        with pytest.raises(UnknownParameter) as caught:
-            check(ChatCompletionRequest, messages=messages)
-        assert caught.value.param == param
+        assert [one.path for one in check(ChatCompletionRequest, messages=messages).ignored] == [param]
 
 
 def test_null_is_the_same_as_nothing_everywhere():
@@ -200,13 +245,10 @@ def test_options_of_streams_and_prompts_must_fit_the_answer():
     assert not check(CompletionRequest, stream=True, stream_options={}).includes_usage
     assert check(CompletionRequest, prompt_logprobs=1).prompt_logprobs == 1
     for kind in KINDS:
-        for fields, param in (
-            ({"stream_options": {}}, "stream_options"),
-            ({"stream": True, "prompt_logprobs": 0}, "prompt_logprobs"),
-        ):
-            with pytest.raises(InvalidParameter) as caught:
-                check(kind, **fields)
-            assert caught.value.param == param
+        assert check(kind, stream_options={"include_usage": True}).ignored == ()
+        with pytest.raises(InvalidParameter) as caught:
+            check(kind, stream=True, prompt_logprobs=0)
+        assert caught.value.param == "prompt_logprobs"
     for fields, param in (
         ({"top_logprobs": 1}, "top_logprobs"),
         ({"max_tokens": 5, "max_completion_tokens": 6}, "max_tokens"),

@@ -76,7 +76,6 @@ def nested(*taken: Any, refused: tuple[Any, ...] = ()) -> Values:
 LONG_NAME = text(512)
 FLAG = Values((True, False), (0, "true"))
 NAME = Values(("a" * 64, "aZ_09-"), ("", "a" * 65, "a b", "ä", 7), unstated=("a\n",))  # of a function or schema
-ANYTHING = Values(({"a": 1}, [1], "a"), ())
 OBJECT = Values(({}, {"a": [1]}), ([], "a", 7))
 
 
@@ -85,6 +84,9 @@ def ids(longest=None, shortest=0):
     return replace(values, refused=(*values.refused, [0, INT32_MAX + 1], ["1"], [True]))
 
 
+LIMIT = Values(
+    (-1, 1, INT64_MAX), (0, -2, INT64_MAX + 1, "1", 1.5, True), reads=lambda value: value if value > 0 else None
+)
 METADATA = Values(
     taken=({}, {f"key{i:061}": "v" * 512 for i in range(16)}),
     refused=({f"{i}": "" for i in range(17)}, {"k" * 65: ""}, {"k": "v" * 513}, {"k": 5}, [], "a"),
@@ -117,8 +119,8 @@ BIAS = Values(
     reads=lambda value: {key: float(bias) for key, bias in value.items()},
 )  # fmt: skip
 STOP = Values(
-    taken=("a", [], ["a" * 1024] * 16),
-    refused=("", "a" * 1025, ["a"] * 17, ["a", ""], ["a", 7], 7, {}),
+    taken=("a", "", [], ["a", ""], ["a" * 1024] * 16),
+    refused=("a" * 1025, ["a"] * 17, ["a", 7], 7, {}),
     wrong_items=[7] * 3,
-    reads=lambda value: [value] if isinstance(value, str) else value,
+    reads=lambda value: [text for text in ([value] if isinstance(value, str) else value) if text],
 )

@@ -176,7 +176,6 @@ async def test_the_default_prompt_is_for_strings_alone():
         ({"input": [5], "input_type": "query"}, "input_type"),
         ({"input": "cat", "input_type": "image"}, "input_type"),
         ({"input": "cat", "input_type": "query", "prompt_name": "query"}, "input_type"),
-        ({"input": "cat", "temperature": 1}, "temperature"),
     ],
     ids=lambda value: value if isinstance(value, str) else None,
 )

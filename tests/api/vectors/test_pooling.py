@@ -76,7 +76,6 @@ async def test_a_model_that_scores_gives_a_text_its_score():
         ({"use_activation": False}, "use_activation"),
         ({"endianness": "big"}, "endianness"),
         ({"embed_dtype": "float16"}, "embed_dtype"),
-        ({"additional_data": {"a": 1}}, "additional_data"),
         ({"input": ""}, "input"),
         ({"input": ["cat", "dog dog dog dog dog dog dog"]}, "input[1]"),
     ],

@@ -94,7 +94,6 @@ async def test_each_second_text_is_scored_with_the_first_text_or_its_own(path, f
         ("/v1/rerank", {"query": "the", "documents": ["cat"] * 2049}, "documents"),
         ("/v1/rerank", {"query": "the", "documents": ["cat"], "top_n": 0}, "top_n"),
         ("/v1/rerank", {"query": "the", "documents": ["cat"], "truncate_prompt_tokens": 0}, "truncate_prompt_tokens"),
-        ("/v1/rerank", {"query": "the", "documents": ["cat"], "rank_fields": []}, "rank_fields"),
         ("/v1/score", {"text_1": "the"}, "text_2"),
         ("/v1/score", {"text_1": ["a", "b"], "text_2": ["cat"]}, "text_1"),
         ("/v1/score", {"text_1": ["a", "b"], "text_2": ["cat", ""]}, "text_2[1]"),

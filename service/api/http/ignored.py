@@ -1,0 +1,54 @@
+"""The fields of one request that were accepted and not honoured: its answer, its log line and a metric name them."""
+
+from collections.abc import Callable, Iterable
+
+from service.api.schema.wire import IgnoredField
+from service.errors import UnknownParameter, UnsupportedParameter
+from service.observability.metrics import Metrics
+
+HEADER = "x-levserve-ignored"
+MAX_NAMED = 32  # further fields are counted
+# The label of fields that no interface has, since clients choose their names.
+UNKNOWN = "unknown"
+
+
+class IgnoredFields:
+    """Collects the fields of one request while it is checked, rendered and admitted."""
+
+    def __init__(self, *, is_strict: bool = False) -> None:
+        """Begin a request; `is_strict` refuses each field instead of ignoring it (STRICT_FIELDS)."""
+        self._is_strict = is_strict
+        self._fields: dict[str, IgnoredField] = {}
+        # From the names of the chat that a request is turned into to those of the request itself.
+        self.in_terms_of_request: Callable[[str], str] = str
+
+    def add(self, fields: Iterable[IgnoredField]) -> None:
+        """Ignore fields.
+
+        Raises:
+            UnsupportedParameter, UnknownParameter: the operator has asked for refusals instead.
+        """
+        for field in fields:
+            stated = field._replace(path=self.in_terms_of_request(field.path))
+            if self._is_strict:
+                raise UnsupportedParameter(stated.path) if stated.is_known else UnknownParameter(stated.path)
+            self._fields.setdefault(stated.name, stated)
+
+    def __str__(self) -> str:
+        """Return the fields' names as a header has them."""
+        names = [_printable(name) for name in self._fields]
+        more = [f"and {len(names) - MAX_NAMED} more"] if len(names) > MAX_NAMED else []
+        return ", ".join([*names[:MAX_NAMED], *more])
+
+    def __bool__(self) -> bool:
+        return bool(self._fields)
+
+    def count(self, metrics: Metrics) -> None:
+        """Add the fields to the metric, once for the request."""
+        for name in {field.name if field.is_known else UNKNOWN for field in self._fields.values()}:
+            metrics.ignored_fields.labels(name).inc()
+
+
+def _printable(name: str) -> str:
+    """Return a client's name as a header can have it, without the commas that separate names."""
+    return "".join(c if "!" <= c <= "~" and c != "," else "?" for c in name)
