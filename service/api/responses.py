@@ -11,19 +11,20 @@ from fastapi.responses import JSONResponse, Response
 
 from service.api.chat import StartedChat, start_chat
 from service.api.dependencies import Arrival, arrival
-from service.api.generation.chat_prompt import chat_of
+from service.api.generation.chat_prompt import chat_of, chat_prompt
 from service.api.generation.logprobs import chat_logprobs, is_long_to_write
 from service.api.generation.response_items import Event, ResponseOutput
 from service.api.generation.streams import TextDelta
 from service.api.http.receive import cancel_on_disconnect, json_body
 from service.api.http.sse import NamedEventStream
+from service.api.render import engine_request, json_answer, request_id
 from service.api.schema.responses import ResponsesRequest
 from service.engine.request import FinishReason
 from service.errors import RequestError
 
 router = APIRouter()
 
-# The names of a chat's fields in errors, and those of the response's fields that they come from.
+# The names of a chat's fields in errors and in what is ignored, and those of the response's fields that they come from.
 _FIELDS = (
     (r"^messages.*$", "input"),
     (r"^max_(completion_)?tokens$", "max_output_tokens"),
@@ -48,6 +49,7 @@ async def create_response(
     Source: https://platform.openai.com/docs/api-reference/responses/create
     """
     created_at = int(time.time())
+    arrived.ignored.in_terms_of_request = _in_terms_of_responses
     context = await arrived.generating(body.model)
     with _errors_in_terms_of_responses():
         chat_body = await context.convert(body, chat_of)
@@ -191,6 +193,12 @@ def _stated(part: Any) -> dict[str, Any]:
     return part.model_dump(by_alias=True)
 
 
+def _in_terms_of_responses(param: str) -> str:
+    for pattern, name in _FIELDS:
+        param = re.sub(pattern, name, param)
+    return param
+
+
 @contextlib.contextmanager
 def _errors_in_terms_of_responses() -> Iterator[None]:
     """Give the errors that are raised within the names of a response's fields instead of a chat's."""
@@ -198,8 +206,24 @@ def _errors_in_terms_of_responses() -> Iterator[None]:
         yield
     except RequestError as error:
         if (param := error.param) is not None:
-            renamed = param
-            for pattern, name in _FIELDS:
-                renamed = re.sub(pattern, name, renamed)
+            renamed = _in_terms_of_responses(param)
             error.param, error.message = renamed, error.message.replace(f"'{param}'", f"'{renamed}'")
         raise
+
+
+@router.post("/v1/responses/render")
+async def render_response(
+    name: Annotated[str, Depends(request_id)],
+    arrived: Annotated[Arrival, Depends(arrival)],
+    body: Annotated[ResponsesRequest, Depends(json_body(ResponsesRequest))],
+) -> Response:
+    """Return the token ids that a response would be answered with, as /v1/chat/completions/render does.
+
+    Source: https://github.com/vllm-project/vllm/blob/main/vllm/entrypoints/serve/render/api_router.py
+    """
+    context = await arrived.generating(body.model)
+    with _errors_in_terms_of_responses():
+        chat_body = await context.convert(body, chat_of)
+        prompt = await context.make_prompt(chat_body, chat_prompt)
+        context.ignore(prompt.ignored)
+        return json_answer(engine_request(context, chat_body, f"resp_{name}", prompt.ids, param="messages"))

@@ -14,10 +14,10 @@ from fastapi.routing import APIRoute
 from starlette.routing import BaseRoute, Match
 from starlette.types import Receive, Scope, Send
 
-from service.api import chat, completions, health, models, responses, tokenize
+from service.api import chat, completions, health, models, render, responses, tokenize
 from service.api.openapi import route as openapi
 
-FIRST = (chat, completions, responses, models, tokenize, health, openapi)
+FIRST = (chat, completions, responses, render, models, tokenize, health, openapi)
 
 
 class FixedPaths(BaseRoute):
@@ -84,6 +84,7 @@ class Routes:
         return self._routers
 
     def _add(self, router: APIRouter) -> None:
+        _allow_head(router)
         self._fixed.add(router)
         self._app.include_router(router)
 
@@ -95,7 +96,15 @@ class Routes:
             await self._app.router(scope, receive, send)
 
 
-def _others(has_batches: bool) -> list[APIRouter]:
-    from service.api import batches, embeddings, files, pooling, rerank
+def _allow_head(router: APIRouter) -> None:
+    """Allow HEAD wherever a router allows GET, as Starlette's routes do; the server leaves the content out."""
+    for route in router.routes:
+        if isinstance(route, APIRoute) and route.methods and "GET" in route.methods:
+            route.methods.add("HEAD")
 
-    return [resource.router for resource in (embeddings, rerank, pooling, *((files, batches) if has_batches else ()))]
+
+def _others(has_batches: bool) -> list[APIRouter]:
+    from service.api import batches, embeddings, files, invocations, ollama, ollama_models, pooling, rerank, server_info
+
+    always = (embeddings, rerank, pooling, ollama, ollama_models, server_info, invocations)
+    return [resource.router for resource in (*always, *((files, batches) if has_batches else ()))]

@@ -113,8 +113,9 @@ class Loop:
 
     def _dispatch(self) -> tuple[Plan, Any] | None:
         plan = self._batcher.plan(self._runner.usable_buckets())
-        self._metrics.num_requests_running.set(len(self._open))
-        self._metrics.num_requests_waiting.set(len(self._batcher))
+        load = self._metrics.load
+        load.num_running, load.num_waiting = len(self._open), len(self._batcher)
+        load.updated_at = time.time()
         if plan is None:
             return None
         self._note_begun(plan)

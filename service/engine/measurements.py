@@ -1,5 +1,7 @@
 """The series of the device thread: what each step and each request took and moved."""
 
+import time
+
 from service.engine.request import FinishReason
 from service.engine.schedule.plan import Plan
 from service.engine.schedule.scheduler import Scheduler
@@ -18,18 +20,20 @@ class Measurements:
         """Set what does not change."""
         self._scheduler, self._metrics = scheduler, metrics
         self._num_preemptions = 0  # of what the scheduler says, the part that is counted
+        metrics.load.page_size, metrics.load.num_pages = scheduler.page_size, scheduler.pages.num_pages
         metrics.cache_config_info.labels(str(scheduler.page_size), str(scheduler.pages.num_pages)).set(1)
 
     def state(self) -> None:
         """Show what runs, what waits and what is full."""
-        scheduler, metrics = self._scheduler, self._metrics
-        metrics.num_requests_running.set(scheduler.num_running)
-        metrics.num_requests_waiting.set(scheduler.num_waiting)
+        scheduler, metrics, load = self._scheduler, self._metrics, self._metrics.load
+        load.num_running, load.num_waiting = scheduler.num_running, scheduler.num_waiting
+        load.num_slots = scheduler.num_slots
+        load.num_used_pages = load.num_pages - scheduler.pages.num_available
+        load.updated_at = time.time()
         lacking = REASONS[0] if not scheduler.has_free_slot else REASONS[1]
         for reason in REASONS:
             waiting = scheduler.num_waiting if reason == lacking else 0
             metrics.num_requests_waiting_by_reason.labels(reason).set(waiting)
-        metrics.kv_cache_usage_perc.set(1 - scheduler.pages.num_available / scheduler.pages.num_pages)
         metrics.num_preemptions.inc(scheduler.num_preemptions - self._num_preemptions)
         self._num_preemptions = scheduler.num_preemptions
 

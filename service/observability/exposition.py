@@ -22,6 +22,7 @@ VLLM_NAMES = frozenset(
         "inter_token_latency_seconds",
         "iteration_tokens_total",
         "kv_cache_usage_perc",
+        "lora_requests_info",
         "num_preemptions",
         "num_requests_running",
         "num_requests_waiting",

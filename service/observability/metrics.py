@@ -4,13 +4,16 @@ Source: https://docs.vllm.ai/en/latest/usage/metrics.html (names), https://prome
 """
 
 from prometheus_client import ProcessCollector, generate_latest
-from prometheus_client.exposition import CONTENT_TYPE_LATEST
+from prometheus_client.exposition import CONTENT_TYPE_LATEST, CONTENT_TYPE_PLAIN_0_0_4
 
 from service.observability.exposition import BothNames
+from service.observability.model_load import ModelLoad, load_exposition
 from service.observability.model_metrics import ModelMetrics, ModelSeries
 from service.observability.series import SeriesSet
 
 CONTENT_TYPE = CONTENT_TYPE_LATEST
+LOAD_PATH = "/metrics/load"
+LOAD_CONTENT_TYPE = CONTENT_TYPE_PLAIN_0_0_4
 
 
 class Metrics(SeriesSet):
@@ -37,6 +40,14 @@ class Metrics(SeriesSet):
     def exposition(self) -> bytes:
         """Return all series in Prometheus's text format."""
         return generate_latest(self.shown)  # pyright: ignore[reportArgumentType]  it only collects
+
+    def loads(self) -> dict[str, ModelLoad]:
+        """Return the load of every model, by name."""
+        return self._models.loads()
+
+    def load_exposition(self) -> bytes:
+        """Return the few series that endpoint pickers read, under vLLM's names, in Prometheus's text format."""
+        return load_exposition(self.loads())
 
     def _add_answers(self) -> None:
         self.http_responses = self._counter("http_responses", "Answers by route and status.", "route", "status")

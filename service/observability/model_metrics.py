@@ -11,6 +11,7 @@ from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 
 from service.observability.buckets import CHOICES, FIRST_TOKEN_S, REQUEST_S, STEP_TOKENS, TOKEN_S, TOKENS
+from service.observability.model_load import NO_ADAPTERS, ModelLoad
 from service.observability.series import SeriesSet
 
 LABEL = "model_name"
@@ -22,6 +23,7 @@ class ModelMetrics(SeriesSet):
     def __init__(self) -> None:
         """Create the series, all of them 0."""
         super().__init__()
+        self.load = ModelLoad()
         self._add_load()
         self._add_tokens()
         self._add_requests()
@@ -34,22 +36,27 @@ class ModelMetrics(SeriesSet):
 
     def clear_state(self) -> None:
         """Forget what runs and what is full, once the model is not loaded any more."""
-        for gauge in (self.num_requests_running, self.num_requests_waiting, self.kv_cache_usage_perc):
-            gauge.set(0)
+        self.load.clear()
         self.model_memory_bytes.set(0)
         self.cache_config_info.clear()
         self.num_requests_waiting_by_reason.clear()
 
     def _add_load(self) -> None:
-        self.num_requests_running = self._gauge("num_requests_running", "Sequences that hold a slot.")
-        self.num_requests_waiting = self._gauge("num_requests_waiting", "Requests that wait for a slot or for pages.")
+        load = self.load
+        running = self._gauge("num_requests_running", "Sequences that hold a slot.")
+        running.set_function(lambda: load.num_running)
+        waiting = self._gauge("num_requests_waiting", "Requests that wait for a slot or for pages.")
+        waiting.set_function(lambda: load.num_waiting)
         self.num_requests_waiting_by_reason = self._gauge(
             "num_requests_waiting_by_reason", "The same, by what the first of them lacks: slots or pages.", "reason"
         )
-        self.kv_cache_usage_perc = self._gauge("kv_cache_usage_perc", "Share of KV pages in use, 0 to 1.")
+        usage = self._gauge("kv_cache_usage_perc", "Share of KV pages in use, 0 to 1.")
+        usage.set_function(lambda: load.kv_cache_usage)
         self.cache_config_info = self._gauge(
             "cache_config_info", "1; the labels say tokens of a KV page and pages.", "block_size", "num_gpu_blocks"
         )
+        adapters = self._gauge("lora_requests_info", "When adapters changed last; the labels name them.", *NO_ADAPTERS)
+        adapters.labels(**NO_ADAPTERS).set_function(lambda: load.updated_at)
         self.num_preemptions = self._counter("num_preemptions", "Sequences that lost their pages and were recomputed.")
         self.engine_steps = self._counter("engine_steps", "Device steps by kind.", "kind")
         self.iteration_tokens_total = self._histogram("iteration_tokens_total", "Tokens of a device step.", STEP_TOKENS)
@@ -122,6 +129,11 @@ class ModelSeries(Collector):
             if name not in self._models:
                 self._models[name] = ModelMetrics()
             return self._models[name]
+
+    def loads(self) -> dict[str, ModelLoad]:
+        """Return the load of every model, by name."""
+        with self._lock:
+            return {name: model.load for name, model in self._models.items()}
 
     @override
     def collect(self) -> Iterable[Metric]:

@@ -19,6 +19,7 @@ from service.errors import PortInUse
 from service.observability.background import log_in_background
 from service.observability.metrics_port import metrics_port
 from service.server.connection import connection_class
+from service.server.cors import with_cors
 from service.server.drain import drain
 from service.server.early import EarlyAnswers
 from service.server.service import Service
@@ -102,7 +103,7 @@ def serve(settings: Settings, picture: Path | None = None) -> None:
         queue_timeout_s=settings.queue_timeout,
     )
     config = uvicorn.Config(
-        early,
+        with_cors(early, settings.allowed_origins),
         http=connection_class(),
         timeout_keep_alive=KEEP_ALIVE_S,
         ws="none",

@@ -18,7 +18,7 @@ from service.api.http.identity import http_request, request_id_of, trace_of
 from service.api.http.keys import ApiKeys
 from service.api.http.probes import (
     LIVE_PATH,
-    METRICS_PATH,
+    METRICS_PATHS,
     PROBE_PATHS,
     READY_PATHS,
     Readiness,
@@ -44,7 +44,7 @@ from service.server.pool.admin import PREFIX, STATS_PATHS, Administered, AdminRo
 logger = logging.getLogger(__name__)
 
 # These are answered at once, whatever the state of the start.
-IMMEDIATE_PATHS = PROBE_PATHS | {METRICS_PATH}
+IMMEDIATE_PATHS = PROBE_PATHS | METRICS_PATHS
 NO_KEYS = ApiKeys()
 
 
@@ -130,7 +130,7 @@ class EarlyAnswers:
             return True
         path, service = scope["path"], self._service
         if path in IMMEDIATE_PATHS:
-            return path != METRICS_PATH or self._has_metrics
+            return path not in METRICS_PATHS or self._has_metrics
         is_own = path in self._pages or path in STATS_PATHS or path.startswith(PREFIX)
         return service.decided.is_set() and not service.is_draining and not is_own
 
@@ -139,7 +139,7 @@ class EarlyAnswers:
         if admin_route(path) is not None:
             await self._send(await self._admin.answer(scope), scope, send)
             return
-        if path == METRICS_PATH and not self._has_metrics:
+        if path in METRICS_PATHS and not self._has_metrics:
             refusal = UnknownRoute("There is no such route: ENABLE_METRICS is false.")
             await self._send(error_answer(refusal, ""), scope, send)
             return

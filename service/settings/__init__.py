@@ -1,5 +1,6 @@
 """Every setting of the service. A test keeps `.env.example` and the table in README.md equal to this file."""
 
+import re
 from pathlib import Path
 from typing import Literal
 
@@ -9,6 +10,7 @@ from service.errors import SettingsError
 from service.settings.waiting import WaitingSettings
 
 MIN_SIGNING_KEY_CHARS = 32
+ORIGIN = re.compile(r"[a-z][a-z0-9+.-]*://[^/\s*?#]+")
 
 type Dtype = Literal["auto", "bfloat16", "float16", "float32"]
 type WeightStorage = Literal["none", "int8", "fp8"]
@@ -199,6 +201,11 @@ class Settings(WaitingSettings):
         description="Whether a request with a field that has no effect here is refused. Otherwise it is answered, and "
         "the header `x-levserve-ignored` names such fields.",
     )
+    cors_origins: str | None = Field(
+        default=None,
+        description="Origins whose pages may use the API from a browser, separated by commas, such as "
+        "`https://chat.example.com`; `*` is any. Unset: none but the service's own pages.",
+    )
     page: bool = Field(
         default=True,
         description="Whether `/` is a page to chat with the model, `/vectors` one to compare texts, and `/docs` one "
@@ -248,6 +255,12 @@ class Settings(WaitingSettings):
             secret = getattr(self, name.lower())
             if secret is not None and not _keys(secret):  # as if it were unset, it would open what it is to close
                 raise SettingsError(name, "has no key in it, only blanks or commas. Unset it to need no key.")
+        for origin in self.allowed_origins:
+            if origin != "*" and not ORIGIN.fullmatch(origin):
+                reason = (
+                    f"{origin!r} is no origin. One is a scheme and a host, and a port if it has one, without a path."
+                )
+                raise SettingsError("CORS_ORIGINS", reason)
         if any(len(key) < MIN_SIGNING_KEY_CHARS for key in self.bundle_signing_keys):
             reason = f"has a key of fewer than {MIN_SIGNING_KEY_CHARS} characters. `openssl rand -hex 32` makes one."
             raise SettingsError("BUNDLE_SIGNING_KEY", reason)
@@ -271,6 +284,11 @@ class Settings(WaitingSettings):
     def api_keys(self) -> tuple[str, ...]:
         """The keys of API_KEY; empty if no key is required."""
         return _keys(self.api_key)
+
+    @property
+    def allowed_origins(self) -> tuple[str, ...]:
+        """The origins of CORS_ORIGINS; empty if no other page may use the API."""
+        return tuple(origin for part in (self.cors_origins or "").split(",") if (origin := part.strip()))
 
     @property
     def bundle_signing_keys(self) -> tuple[str, ...]:

@@ -18,6 +18,7 @@ CHAT, COMPLETIONS = "/v1/chat/completions", "/v1/completions"
 MAX_TOKENS = 16
 NO_SUCH_MODEL = "levserve-smoke-no-such-model"
 NO_SUCH_FIELD = "levserve_smoke_no_such_field"
+IGNORED_HEADER = "x-levserve-ignored"
 WRONG_KEY = "levserve-smoke-wrong-key"
 
 
@@ -48,13 +49,23 @@ def check_models(session: Session) -> Finding:
 
 
 def check_errors(session: Session) -> Finding:
-    """Check that invalid requests are refused by name, in OpenAI's format."""
+    """Check that invalid requests are refused by name, in OpenAI's format, and that an unknown field is named."""
     client, (path, body) = session.client, _example(session)
     expect_error(client.post(path, {**body, "model": NO_SUCH_MODEL}), 404, code="model_not_found")
-    expect_error(client.post(path, {**body, NO_SUCH_FIELD: 1}), 400, param=NO_SUCH_FIELD)
+    _expect_named_field(client.post(path, {**body, NO_SUCH_FIELD: 1}))
     expect_error(client.post(path, b'{"model":'), 400)
     expect_error(client.get("/v1/no-such-route"), 404)
-    return Finding("an unknown model, an unknown field, broken JSON and an unknown route are refused in OpenAI's form")
+    return Finding(
+        "an unknown model, broken JSON and an unknown route are refused in OpenAI's form; an unknown field is named"
+    )
+
+
+def _expect_named_field(reply: Reply) -> None:
+    """Expect that any answer names a field without effect, or that it is refused, as with STRICT_FIELDS."""
+    if reply.status == 400:
+        expect_error(reply, 400, param=NO_SUCH_FIELD)
+    elif NO_SUCH_FIELD not in reply.headers.get(IGNORED_HEADER, ""):
+        raise CheckFailed(f"the answer's {IGNORED_HEADER} does not name a field that it ignored", reply)
 
 
 def check_auth(session: Session) -> Finding:

@@ -38,6 +38,13 @@ class StopToken:
     id: int
 
 
+class Wait:
+    """A place in a script that every sequence waits at until the test lets it go on."""
+
+    def __init__(self):
+        self.over = asyncio.Event()
+
+
 def scripted_logprobs(token_id, num_top):
     """Return the log-probabilities of a token: itself the likeliest, and the ids after it in falling order."""
     top = tuple((token_id + i, -0.25 * (i + 1)) for i in range(num_top))
@@ -65,6 +72,9 @@ class ScriptedStream:
             await asyncio.sleep(self.pace_s)
             if step is STALL:
                 await asyncio.Event().wait()
+            if isinstance(step, Wait):
+                await step.over.wait()
+                continue
             if isinstance(step, Exception):
                 raise step
             if isinstance(step, FinishReason):
@@ -98,7 +108,7 @@ class ScriptedStream:
 
 
 class ScriptedEngine:
-    """Every request gets the same script: token ids, a finish reason or stop token, an exception to raise, or STALL."""
+    """Every request gets the same script: token ids, a finish reason or stop token, an exception, a Wait, or STALL."""
 
     def __init__(self, script):
         self.script = script

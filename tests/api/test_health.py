@@ -1,7 +1,7 @@
 import pytest
 
 from service.errors import NotReady
-from tests.api.scripted_engine import Service
+from tests.api.scripted_engine import MODEL, Service
 
 pytestmark = pytest.mark.anyio
 
@@ -48,3 +48,18 @@ async def test_metrics_count_answers_by_route_and_status():
     text = (await get(service, "/metrics")).text
     assert 'levserve_http_responses_total{route="/v1/chat/completions",status="200"} 1.0' in text
     assert 'levserve_http_responses_total{route="unmatched",status="' in text
+
+
+async def test_every_route_with_get_has_head():
+    service = Service()
+    async with service.client() as client:
+        paths = [
+            path
+            for path, methods in (await client.get("/openapi.json")).json()["paths"].items()
+            if "get" in methods and "{" not in path and not path.startswith("/admin")
+        ]
+        assert len(paths) > 10
+        for path in [*paths, f"/v1/models/{MODEL}", "/ping"]:
+            got, head = await client.get(path), await client.head(path)
+            assert (head.status_code, head.headers["content-type"]) == (got.status_code, got.headers["content-type"])
+        assert (await client.head("/v1/chat/completions")).status_code == 405

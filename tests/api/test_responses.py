@@ -260,7 +260,10 @@ async def test_a_failure_in_a_stream_is_its_last_event():
         ({"tools": [CLOCK], "tool_choice": {"type": "function", "name": "a", "mode": "auto"}}, "tool_choice.mode"),
         ({"tools": [WEATHER], "tool_choice": ALLOWED}, "tool_choice.tools[0].name"),
         ({"tool_choice": "required"}, "tool_choice"),
-        ({"tools": [CLOCK | {"parameters": {"type": "array"}}]}, "tools[0].parameters.type"),
+        (
+            {"tools": [CLOCK | {"parameters": {"type": "array"}}], "tool_choice": "required"},
+            "tools[0].parameters.type",
+        ),
         ({"temperature": 3}, "temperature"),
     ],
     ids=lambda value: json.dumps(value)[:60] if isinstance(value, dict) else "",

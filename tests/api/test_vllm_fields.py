@@ -7,7 +7,7 @@ import pytest
 
 from service.engine.request import FinishReason
 from service.text.tokenizer import Tokenizer
-from tests.api.scripted_engine import END, MODEL, TEMPLATE, TOKENIZER, Service, StopToken, tokens
+from tests.api.scripted_engine import END, MAX_MODEL_LEN, MODEL, TEMPLATE, TOKENIZER, Service, StopToken, tokens
 from tests.api.test_chat import events
 from tests.text.small_tokenizers import outside_metaspace
 
@@ -52,6 +52,9 @@ async def test_special_tokens_cannot_be_kept_by_a_tokenizer_whose_tokens_have_no
         ({"truncate_prompt_tokens": 4, "echo": True}, "truncate_prompt_tokens"),
         ({"truncate_prompt_tokens": 0}, "truncate_prompt_tokens"),
         ({"truncate_prompt_tokens": True}, "truncate_prompt_tokens"),
+        ({"truncate_prompt_tokens": -2}, "truncate_prompt_tokens"),
+        ({"truncation_side": "middle"}, "truncation_side"),
+        ({"logprob_token_ids": [1]}, "logprob_token_ids"),
         ({"cache_salt": ""}, "cache_salt"),
         ({"bad_words": [""]}, "bad_words[0]"),
         ({"bad_words": "a"}, "bad_words"),
@@ -102,6 +105,39 @@ async def test_a_prompt_is_cut_to_its_last_tokens_only_if_the_request_says_so():
     await service.chat(long, truncate_prompt_tokens=20)
     rendered = TEMPLATE.render([{"role": "user", "content": long}])
     assert service.engine.last.request.prompt_ids == tuple(tokens(rendered)[-20:])
+
+
+async def test_a_prompt_is_cut_at_the_side_that_the_request_names():
+    service = Service()
+    prompt = tokens("Once upon a time")
+    for side, kept in (("left", prompt[-3:]), ("right", prompt[:3])):
+        await service.complete(prompt, truncate_prompt_tokens=3, truncation_side=side)
+        assert service.engine.last.request.prompt_ids == tuple(kept)
+    await service.complete(prompt, truncation_side="right")
+    assert service.engine.last.request.prompt_ids == tuple(prompt)
+    await service.chat("word " * 1000, truncate_prompt_tokens=20, truncation_side="right")
+    rendered = TEMPLATE.render([{"role": "user", "content": "word " * 1000}])
+    assert service.engine.last.request.prompt_ids == tuple(tokens(rendered)[:20])
+
+
+@BOTH
+async def test_a_prompt_may_be_cut_to_what_leaves_room_for_one_token(ask):
+    service = Service()
+    answer = await ask(service, "word " * 1000, truncate_prompt_tokens=-1)
+    assert len(service.engine.last.request.prompt_ids) == MAX_MODEL_LEN - 1
+    assert answer.json()["usage"]["completion_tokens"] == 1
+    short = (await ask(service, "word", truncate_prompt_tokens=-1)).json()["usage"]
+    assert short["prompt_tokens"] < 20
+
+
+@BOTH
+async def test_every_chunk_may_count_the_tokens_so_far_without_a_last_chunk_of_counts(ask):
+    response = await ask(Service(), stream=True, stream_options={"continuous_usage_stats": True})
+    chunks = events(response)[:-1]
+    assert all(chunk["choices"] for chunk in chunks)
+    counts = [chunk["usage"]["completion_tokens"] for chunk in chunks]
+    assert counts == sorted(counts)
+    assert counts[-1] == len(tokens("Hello world"))
 
 
 @BOTH

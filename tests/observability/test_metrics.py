@@ -24,7 +24,7 @@ def test_vllms_names_come_only_where_they_are_asked_for():
 def test_both_names_have_the_same_values():
     metrics = Metrics(has_vllm_names=True)
     model = metrics.of_model("org/chat")
-    model.num_requests_waiting.set(3)
+    model.load.num_waiting = 3
     model.request_success.labels("stop").inc()
     model.time_to_first_token_seconds.observe(0.3)
     shown = families(metrics)
@@ -43,7 +43,8 @@ def test_models_are_counted_apart_and_keep_their_counts():
     for name, num_tokens in (("a", 1), ("b", 2), ("a", 3)):
         metrics.of_model(name).generation_tokens.inc(num_tokens)
         metrics.of_model(name).engine_steps.labels("decode").inc()
-    metrics.of_model("b").kv_cache_usage_perc.set(0.5)
+    metrics.of_model("b").load.num_pages, metrics.of_model("b").load.num_used_pages = 100, 50
+    assert metrics.registry.get_sample_value("levserve_kv_cache_usage_perc", {"model_name": "b"}) == 0.5
     metrics.of_model("b").cache_config_info.labels("16", "100").set(1)
     metrics.of_model("b").clear_state()
     value = metrics.registry.get_sample_value

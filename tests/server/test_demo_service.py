@@ -176,7 +176,7 @@ def test_a_client_that_leaves_frees_what_it_held(demo_service):
 
 def test_a_prompt_that_can_never_fit_is_refused_with_both_numbers(demo_service):
     with pytest.raises(Exception, match=r"maximum context length is 1024 tokens.*you requested 2001 tokens") as refusal:
-        demo_service.client().completions.create(model=MODEL, prompt=[5], max_tokens=2000)
+        demo_service.client().completions.create(model=MODEL, prompt=[5] * 2000, max_tokens=1)
     assert refusal.value.code == "context_length_exceeded"
 
 

@@ -23,6 +23,7 @@ class Answer:
     status: int
     document: Any  # a list: the events of a stream
     content_type: str = "application/json"
+    ignored: str = ""
 
 
 @dataclass
@@ -34,6 +35,8 @@ class StandIn:
     identity_token: str | None = None
     ready_after: int = 0  # tries
     model: str = MODEL
+    is_strict: bool = False  # refuse unknown fields
+    names_ignored: bool = True  # name unknown fields in a header
     is_done_sent: bool = True
     is_cut: bool = False  # close a stream in the middle of a chunk
     lines: list[str] = field(default_factory=list)  # what was asked
@@ -76,10 +79,11 @@ class StandIn:
 
     def generate(self, document: dict[str, Any], *, is_chat: bool) -> Answer:
         unknown = [name for name in document if name.startswith("levserve_")]
-        if unknown:
+        if unknown and self.is_strict:
             return Answer(400, error("Unknown parameter.", param=unknown[0], code="unknown_parameter"))
         if document["model"] != self.model:
-            return Answer(404, error("No such model.", param="model", code="model_not_found"))
+            ignored = ", ".join(unknown) if self.names_ignored else ""
+            return Answer(404, error("No such model.", param="model", code="model_not_found"), ignored=ignored)
         if document.get("stream"):
             has_usage = document.get("stream_options", {}).get("include_usage", False)
             events = stream_events(is_chat=is_chat)[: None if has_usage else -1]
@@ -88,7 +92,8 @@ class StandIn:
         choice = {"message": message} if is_chat else {"text": "Hello", "logprobs": LOGPROBS}
         kind = "chat.completion" if is_chat else "text_completion"
         choices = [{"index": 0, "finish_reason": "stop", **choice}]
-        return Answer(200, {"object": kind, "model": self.model, "choices": choices, "usage": USAGE})
+        answer = {"object": kind, "model": self.model, "choices": choices, "usage": USAGE}
+        return Answer(200, answer, ignored=", ".join(unknown) if self.names_ignored else "")
 
 
 def stream_events(*, is_chat: bool = True) -> list[Any]:
@@ -135,6 +140,8 @@ def send(handler: BaseHTTPRequestHandler, does: StandIn, answer: Answer) -> None
     handler.send_response(answer.status)
     handler.send_header("content-type", answer.content_type)
     handler.send_header("x-request-id", "req_1")
+    if answer.ignored:
+        handler.send_header("x-levserve-ignored", answer.ignored)
     if isinstance(answer.document, list):
         handler.send_header("transfer-encoding", "chunked")
         handler.end_headers()

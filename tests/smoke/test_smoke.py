@@ -193,6 +193,11 @@ def test_an_error_of_a_wrong_shape(smoke, wrong, message):
     assert message in ran.out
 
 
+def test_an_unknown_field_is_named_or_refused(smoke):
+    assert smoke(StandIn(is_strict=True)).code == 0
+    assert smoke(StandIn(names_ignored=False)).failed == ["errors"]
+
+
 @pytest.mark.parametrize(
     ("changes", "message"),
     [

@@ -71,7 +71,7 @@ def submit(
     common = _common(context, body, stop_ids)
     requests: list[Request] = []
     for prompt_ids in prompts:
-        max_tokens = _max_tokens(context, body, prompt_ids, param, default_max_tokens)
+        max_tokens = max_tokens_of(context, body, prompt_ids, param, default_max_tokens)
         requests += [
             replace(
                 common,
@@ -100,7 +100,7 @@ def _common(context: RequestContext, body: GenerationRequest, stop_ids: frozense
         "",
         (),
         1,
-        _sampling(body, context.model, context.api),
+        sampling_of(body, context.model, context.api),
         stop_ids,
         priority=_priority(context, body),
         flow=key.name,
@@ -198,9 +198,15 @@ def token_budget(
     return min(requested or default or room, room)
 
 
-def _max_tokens(
+def max_tokens_of(
     context: RequestContext, body: GenerationRequest, prompt_ids: Sequence[int], param: str, default: int | None
 ) -> int:
+    """Return how many tokens an answer to a prompt may have.
+
+    Raises:
+        InvalidParameter: the prompt is empty, or the limit is less than `min_tokens`.
+        ContextLengthExceeded: the context has no room for a single token.
+    """
     if not prompt_ids:
         raise InvalidParameter(f"Invalid '{param}': it has no token.", param=param)
     requested, max_tokens_param = body.requested_max_tokens
@@ -238,7 +244,7 @@ def _own_stop_ids(body: GenerationRequest, model: ServedModel) -> frozenset[int]
     return frozenset(body.stop_token_ids) - (frozenset() if body.ignore_eos else model.stop_ids)
 
 
-def _sampling(body: GenerationRequest, model: ServedModel, api: ApiContext) -> Sampling:
+def sampling_of(body: GenerationRequest, model: ServedModel, api: ApiContext) -> Sampling:
     """Return the request's options; where it has none, the operator's, then the checkpoint's, then OpenAI's.
 
     Of the operator's, those of this model come before those of all models.

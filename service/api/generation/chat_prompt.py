@@ -2,13 +2,12 @@
 
 from array import array
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 from pydantic_core import from_json
 
 from service.api.generation.rendering import NO_VARIABLES, template_variables
 from service.api.schema.chat import ChatCompletionRequest, Message, ToolCall
-from service.api.schema.responses import ResponsesRequest
 from service.api.schema.template import TemplateFields
 from service.api.schema.tools import Tool
 from service.api.schema.wire import checked
@@ -26,14 +25,22 @@ class ChatPrompt(NamedTuple):
     ignored: Sequence[str] = ()  # fields that the template has no use for
 
 
-def chat_prompt(body: ChatCompletionRequest | ResponsesRequest, model: PromptModel) -> ChatPrompt:
+class MeansChat(Protocol):
+    """A body of another interface."""
+
+    def as_chat(self) -> dict[str, Any]:
+        """Return the body of the chat that has the same answer."""
+        ...
+
+
+def chat_prompt(body: ChatCompletionRequest | MeansChat, model: PromptModel) -> ChatPrompt:
     """Return a chat's prompt.
 
     Raises:
         ContextLengthExceeded: the context has fewer tokens than the chat has messages, or the prompt has.
         InvalidParameter, UnsupportedParameter, MissingParameter, TemplateFailed: as `rendered`.
     """
-    if isinstance(body, ResponsesRequest):
+    if not isinstance(body, ChatCompletionRequest):
         body = chat_of(body)
     num_messages, limit_tokens = len(body.messages), model.max_model_len
     if num_messages > limit_tokens and not body.truncate_prompt_tokens:  # rendering so many takes long
@@ -49,11 +56,11 @@ def chat_prompt(body: ChatCompletionRequest | ResponsesRequest, model: PromptMod
         limit_tokens=None if body.truncate_prompt_tokens else limit_tokens,
     )
     # As an array, which passes from process to process in one piece.
-    return ChatPrompt(text.rstrip()[-END_CHARS:], array("i", body.truncated(prompt_ids)), ignored)
+    return ChatPrompt(text.rstrip()[-END_CHARS:], array("i", body.truncated(prompt_ids, limit_tokens)), ignored)
 
 
-def chat_of(body: ResponsesRequest) -> ChatCompletionRequest:
-    """Return the chat that has the same answer as a response; raises what `checked` raises."""
+def chat_of(body: MeansChat) -> ChatCompletionRequest:
+    """Return the chat that a body of another interface means; raises what `checked` raises."""
     return checked(ChatCompletionRequest, body.as_chat())
 
 

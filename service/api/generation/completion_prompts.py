@@ -63,5 +63,5 @@ def _encode(
         return infill.prompt_ids(model.tokenizer, prompt, body.suffix or "", param=param, limit_tokens=limit_tokens)
     if isinstance(prompt, str):
         ids = model.tokenizer.encode(prompt, add_special_tokens=True, param=param, limit_tokens=limit_tokens)
-        return body.truncated(ids)
-    return body.truncated(list(prompt))
+        return body.truncated(ids, model.max_model_len)
+    return body.truncated(list(prompt), model.max_model_len)

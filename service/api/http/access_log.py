@@ -12,7 +12,7 @@ from service.api.http.background import BACKGROUND
 from service.api.http.errors import respond
 from service.api.http.identity import http_request, request_id_of, trace_of
 from service.api.http.ignored import HEADER, IgnoredFields
-from service.api.http.probes import METRICS_PATH, PROBE_PATHS
+from service.api.http.probes import METRICS_PATHS, PROBE_PATHS
 from service.api.http.span import request_span
 from service.errors import ClientDisconnected, Draining
 from service.observability.metrics import Metrics
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 # A failing probe only repeats what the start or the engine has logged.
-UNLOGGED_PATHS = PROBE_PATHS | {METRICS_PATH}
+UNLOGGED_PATHS = PROBE_PATHS | METRICS_PATHS
 
 
 class AccessLog:

@@ -1,7 +1,8 @@
-"""Every error as OpenAI's JSON: for handlers, inside a stream, and before FastAPI is imported.
+"""Every error as OpenAI's JSON, or Ollama's on its paths: for handlers, inside a stream, before FastAPI is imported.
 
 Details of internal errors go to the log; the client gets a fixed sentence and the request's id.
-Source: https://platform.openai.com/docs/guides/error-codes
+Source: https://platform.openai.com/docs/guides/error-codes,
+https://github.com/ollama/ollama/blob/main/docs/errors.mdx
 """
 
 import logging
@@ -22,6 +23,7 @@ from service.errors import (
 logger = logging.getLogger(__name__)
 
 RETRY_AFTER_S = 2
+OLLAMA_PATHS = "/api/"
 # The rest of the body stays unread, so the connection cannot be used again.
 CLOSING_STATUSES = frozenset({401, 408, 413, 415, 429})
 
@@ -47,7 +49,14 @@ def logged_error_answer(error: Exception, scope: Scope) -> Answer:
     """Return the answer that an error becomes, and add its code to the request's log line."""
     answer = error_answer(error, scope["state"]["request_id"])
     scope["state"]["log_fields"]["error_code"] = answer.body["error"]["code"]
-    return answer
+    return in_shape_of_path(answer, scope)
+
+
+def in_shape_of_path(answer: Answer, scope: Scope) -> Answer:
+    """Return an error as the interface of the request's path states it."""
+    if not scope["path"].startswith(OLLAMA_PATHS):
+        return answer
+    return answer._replace(body={"error": answer.body["error"]["message"]})
 
 
 async def respond(error: Exception, scope: Scope, send: Send) -> None:

@@ -8,6 +8,7 @@ from service.observability.metrics import Metrics
 
 HEADER = "x-levserve-ignored"
 MAX_NAMED = 32  # further fields are counted
+MAX_NAME_CHARS = 200  # of a part of a tool's schema, which may lie deep in it
 # The label of fields that no interface has, since clients choose their names.
 UNKNOWN = "unknown"
 
@@ -45,10 +46,16 @@ class IgnoredFields:
 
     def count(self, metrics: Metrics) -> None:
         """Add the fields to the metric, once for the request."""
-        for name in {field.name if field.is_known else UNKNOWN for field in self._fields.values()}:
+        for name in {_field_of(field.name) if field.is_known else UNKNOWN for field in self._fields.values()}:
             metrics.ignored_fields.labels(name).inc()
 
 
+def _field_of(name: str) -> str:
+    """Return the field of an interface that holds a part of a tool's schema, whose names clients choose."""
+    field, found, _ = name.partition(".parameters.")
+    return field + found.rstrip(".")
+
+
 def _printable(name: str) -> str:
-    """Return a client's name as a header can have it, without the commas that separate names."""
-    return "".join(c if "!" <= c <= "~" and c != "," else "?" for c in name)
+    """Return a client's name as a header can have it: not empty, and without the commas that separate names."""
+    return "".join(c if "!" <= c <= "~" and c != "," else "?" for c in name[:MAX_NAME_CHARS]) or '""'

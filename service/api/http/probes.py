@@ -3,13 +3,16 @@
 from typing import Any, Protocol, runtime_checkable
 
 from service.api.http.answer import Answer
+from service.observability.metrics import LOAD_PATH
 
 LIVE_PATH = "/health/live"
 # `/health` and `/healthz` are aliases for older clients; Google's front end swallows `/healthz` on some platforms.
-READY_PATHS = ("/health/ready", "/health", "/healthz")
+# SageMaker asks `/ping`.
+READY_PATHS = ("/health/ready", "/health", "/healthz", "/ping")
 # Platforms probe these without credentials, and the answers contain no secrets.
 PROBE_PATHS = frozenset({LIVE_PATH, *READY_PATHS})
 METRICS_PATH = "/metrics"
+METRICS_PATHS = frozenset({METRICS_PATH, LOAD_PATH})
 RETRY_AFTER_S = 2
 
 

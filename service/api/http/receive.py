@@ -37,26 +37,35 @@ UNSTATED_MEDIA_TYPES = frozenset({"", "application/octet-stream", "application/x
 def json_body[T: WireObject](kind: type[T]) -> Callable[[Request], Awaitable[T]]:
     """Return a FastAPI dependency that reads and checks a body of this kind; a long one comes without its bulk."""
 
-    async def read_body(request: Request) -> T:
-        try:
-            content = await request.body()
-        except ClientDisconnect:
-            raise ClientDisconnected from None
-        is_long = len(content) > SHORT_BODY_BYTES
-        if (place := request.scope.get(PLACE)) is not None:
-            place.is_long = is_long  # a chunked body does not state its length
-        if is_long:
-            body = LongBody(kind, content)
-            request.scope.setdefault(LONG_BODY, []).append(body)
-            long_bodies: LongBodies = request.app.state.context.long_bodies
-            parsed: T = await cancel_on_disconnect(request.receive, long_bodies.read(body))
-        else:
-            parsed = parse(kind, content)
+    async def read(request: Request) -> T:
+        parsed = await read_body(kind, request)
         if parsed.ignored:
             request.state.ignored.add(parsed.ignored)
         return parsed
 
-    return read_body
+    return read
+
+
+async def read_body[T: WireObject](kind: type[T], request: Request) -> T:
+    """Return the checked body of a request; a long one comes without its bulk.
+
+    Raises:
+        ClientDisconnected: the client disconnected first.
+        RequestError: as `parse` does.
+    """
+    try:
+        content = await request.body()
+    except ClientDisconnect:
+        raise ClientDisconnected from None
+    is_long = len(content) > SHORT_BODY_BYTES
+    if (place := request.scope.get(PLACE)) is not None:
+        place.is_long = is_long  # a chunked body does not state its length
+    if not is_long:
+        return parse(kind, content)
+    body = LongBody(kind, content)
+    request.scope.setdefault(LONG_BODY, [])[:] = [body]
+    long_bodies: LongBodies = request.app.state.context.long_bodies
+    return await cancel_on_disconnect(request.receive, long_bodies.read(body))
 
 
 @dataclass(frozen=True)

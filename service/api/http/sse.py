@@ -1,9 +1,11 @@
 """Server-sent events: one JSON object each, then `[DONE]`; an error is the last event, without `[DONE]` after it.
 
-The response starts with the first event, so an earlier failure still has its own status.
+The response starts with the first event, so an earlier failure still has its own status. Clients and proxies give up a
+response that does not start, so it starts without an event if none comes for some seconds.
 Source: https://platform.openai.com/docs/api-reference/chat-streaming, https://html.spec.whatwg.org/multipage/server-sent-events.html
 """
 
+import asyncio
 from collections.abc import AsyncIterator, Sequence
 from contextlib import AbstractContextManager
 from typing import Any, override
@@ -17,6 +19,9 @@ from service.api.http.receive import Deadline, cancel_on_disconnect
 from service.errors import ClientDisconnected, DeadlineExceeded
 
 DONE = b"data: [DONE]\n\n"
+COMMENT = b": keep-alive\n\n"  # which readers of events skip
+HEAD_AFTER_S = 5.0  # a response starts by then, with or without an event
+KEEP_ALIVE_S = 15.0  # between two looks for a stream that sends nothing
 # Proxies must neither cache nor buffer the answer.
 HEADERS = {"cache-control": "no-store", "x-accel-buffering": "no"}
 
@@ -29,7 +34,9 @@ def frame(document: dict[str, Any]) -> bytes:
 class EventStream(StreamingResponse):
     """A response that sends events as they arrive, and aborts the sequences when the client disconnects."""
 
+    media_type = "text/event-stream"
     end = DONE
+    keep_alive = COMMENT  # sent while no event comes
 
     def __init__(
         self,
@@ -45,12 +52,14 @@ class EventStream(StreamingResponse):
             sequences: the running sequences; leaving the context aborts them.
             deadline: of the request.
         """
-        super().__init__((), headers=HEADERS, media_type="text/event-stream")
+        super().__init__((), headers=HEADERS)
         self._documents = documents
         self._sequences = sequences
         self._deadline = deadline
         self._has_begun = False
         self._is_sending = False
+        self._num_sent = 0
+        self._keeping_alive = asyncio.Lock()  # held while something is sent that is no event
 
     def frame(self, document: dict[str, Any]) -> bytes:
         """Return one event."""
@@ -87,16 +96,36 @@ class EventStream(StreamingResponse):
             raise ClientDisconnected from None
 
     async def _send_documents(self, send: Send) -> None:
-        async for documents in self._documents:
-            if not self._has_begun:
-                self._has_begun = True
-                await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
-            await self._send(send, b"".join(map(self.frame, documents)))
+        keeping_alive = asyncio.create_task(self._keep_alive(send))
+        try:
+            async for documents in self._documents:
+                if self._keeping_alive.locked():
+                    async with self._keeping_alive:
+                        pass  # what is no event has been sent whole
+                await self._send(send, b"".join(map(self.frame, documents)))
+        finally:
+            keeping_alive.cancel()
+            await asyncio.gather(keeping_alive, return_exceptions=True)
+
+    async def _keep_alive(self, send: Send) -> None:
+        """Send something whenever nothing else was sent for a while."""
+        quiet_s = HEAD_AFTER_S
+        while True:
+            num_sent = self._num_sent
+            await asyncio.sleep(quiet_s)
+            if self._num_sent == num_sent and not self._is_sending:
+                async with self._keeping_alive:
+                    await self._send(send, self.keep_alive)
+            quiet_s = KEEP_ALIVE_S
 
     async def _send(self, send: Send, content: bytes, *, is_last: bool = False) -> None:
         self._is_sending = True
+        if not self._has_begun:
+            self._has_begun = True
+            await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
         await send({"type": "http.response.body", "body": content, "more_body": not is_last})
         self._is_sending = False
+        self._num_sent += 1
 
 
 class NamedEventStream(EventStream):
@@ -106,6 +135,7 @@ class NamedEventStream(EventStream):
     """
 
     end = b""
+    _next_number = 0
 
     @override
     def frame(self, document: dict[str, Any]) -> bytes:

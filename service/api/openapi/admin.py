@@ -4,6 +4,7 @@ from typing import Any, Literal
 
 from service.api.openapi.answer_object import AnswerObject
 from service.api.openapi.errors import error_responses
+from service.api.openapi.other_answers import Error
 from service.api.openapi.schemas import reference
 
 SCHEME = "operator"  # the name of the security scheme
@@ -83,5 +84,5 @@ def _operation(summary: str, schema: dict[str, Any], *statuses: int) -> dict[str
         "description": f"{summary}.",
         "tags": ["operator"],
         "security": [{SCHEME: []}],
-        "responses": answers | error_responses((401, 404, 503)),
+        "responses": answers | error_responses((401, 404, 503), Error),
     }

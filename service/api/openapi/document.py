@@ -19,7 +19,19 @@ from service.api.openapi.inputs import body_content, query_parameters
 from service.api.openapi.operations import OPERATIONS, Operation
 from service.api.openapi.schemas import reference, schemas
 
-ALIASES = frozenset({*READY_PATHS[1:], "/embeddings", "/rerank", "/reranking", "/v1/reranking", "/score"})
+ALIASES = frozenset(
+    {
+        *READY_PATHS[1:],
+        "/embeddings",
+        "/rerank",
+        "/reranking",
+        "/v1/reranking",
+        "/score",
+        "/loads",
+        "/get_model_info",
+        "/get_server_info",
+    }
+)
 KEY = "key"  # the name of the security scheme
 INTRODUCTION = (
     "An OpenAI-compatible inference service. Every field of a request is enforced, or refused with a 400 that names it "
@@ -42,7 +54,8 @@ def document(routers: Sequence[APIRouter], version: str, *, needs_key: bool) -> 
             if found.path not in ALIASES:
                 operation = _operation(found, OPERATIONS[found.endpoint.__name__], needs_key=needs_key)
                 path = paths.setdefault(found.path.replace(":path}", "}"), {})
-                path.update({method.lower(): operation for method in found.methods or ()})
+                # HEAD is everywhere where GET is.
+                path.update({method.lower(): operation for method in (found.methods or set[str]()) - {"HEAD"}})
     components: dict[str, Any] = {
         "schemas": schemas(OPERATIONS.values(), ADMIN_ANSWERS),
         "securitySchemes": {SCHEME: SECURITY},
@@ -66,7 +79,8 @@ def _operation(found: APIRoute, operation: Operation, *, needs_key: bool) -> dic
         "summary": text.partition("\n")[0].rstrip("."),
         "description": text,
         "tags": [operation.tag],
-        "responses": _answers(operation) | error_responses((*operation.errors, *((401,) if asks_for_key else ()))),
+        "responses": _answers(operation)
+        | error_responses((*operation.errors, *((401,) if asks_for_key else ())), operation.error),
     }
     parameters = [
         {"name": name, "in": "path", "required": True, "schema": {"type": "string"}} for name in found.param_convertors
@@ -85,13 +99,17 @@ def _answers(operation: Operation) -> dict[str, Any]:
         return {
             "200": {"description": "The answer.", "content": {operation.media_type: {"schema": {"type": "string"}}}}
         }
-    content = {"application/json": {"schema": reference(operation.answer)}}
+    schema: dict[str, Any] = reference(operation.answer)
+    content = {"application/json": {"schema": {"type": "array", "items": schema} if operation.is_list else schema}}
     description = (inspect.getdoc(operation.answer) or "").partition("\n")[0]
     if operation.event is None:
         return {
             status: {"description": description, "content": content}
             for status in (("200", "503") if operation.answers_503 else ("200",))
         }
-    content["text/event-stream"] = {"schema": reference(operation.event)}
-    description += " With `stream: true` server-sent events, each `data: ` and a chunk; `data: [DONE]` is the last."
+    content[operation.stream_media_type] = {"schema": reference(operation.event)}
+    if operation.stream_media_type == "text/event-stream":
+        description += " With `stream: true` server-sent events, each `data: ` and a chunk; `data: [DONE]` is the last."
+    else:
+        description += " Without `stream: false` a stream of such objects, one a line."
     return {"200": {"description": description, "content": content}}

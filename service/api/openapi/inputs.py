@@ -36,6 +36,8 @@ def body_content(operation: Operation) -> dict[str, Any] | None:
         form = {"type": "object", "properties": properties, "required": required, "additionalProperties": False}
         encoding = {"expires_after": {"style": "deepObject", "explode": True}}
         return {"multipart/form-data": {"schema": form, "encoding": encoding}}
+    if operation.bodies:
+        return {"application/json": {"schema": {"anyOf": [reference(body) for body in operation.bodies]}}}
     if operation.body is not None:
         return {"application/json": {"schema": reference(operation.body)}}
     return None

@@ -59,6 +59,26 @@ class Text(AnswerObject):
     prompt: str
 
 
+class EngineRequest(AnswerObject):
+    """What an engine would get for a prompt; vLLM's name of it is `GenerateRequest`."""
+
+    request_id: str
+    token_ids: list[int]
+    """The prompt, as an answer to it would continue it."""
+    token_offsets: None
+    features: None
+    """Of images and audio: none."""
+    sampling_params: dict[str, Any]
+    """The options in effect, under vLLM's names."""
+    model: str
+    stream: bool
+    stream_options: dict[str, Any] | None
+    return_token_ids: bool
+    cache_salt: str | None
+    priority: int
+    kv_transfer_params: None
+
+
 class TokenizerInfo(AnswerObject):
     """The answer of GET /tokenizer_info."""
 
@@ -80,6 +100,84 @@ class Version(AnswerObject):
     """The answer of GET /version."""
 
     version: str
+
+
+class ModelInfo(AnswerObject):
+    """The answer of GET /model_info."""
+
+    model_path: str
+    """The name of the model under its first name; the next two alike."""
+    served_model_name: str
+    tokenizer_path: str
+    is_generation: bool
+    """Whether it continues texts; an encoder does not."""
+    preferred_sampling_params: None
+    disaggregation_mode: Literal["null"]
+    has_image_understanding: bool
+    has_audio_understanding: bool
+
+
+class Load(AnswerObject):
+    """What runs, what waits and what is full."""
+
+    timestamp: float
+    """Unix time of the last change, in seconds."""
+    dp_rank: Literal[0]
+    num_running_reqs: int
+    """Sequences that hold a slot."""
+    num_waiting_reqs: int
+    num_total_reqs: int
+    num_used_tokens: int
+    """Token positions of KV pages in use."""
+    max_total_num_tokens: int
+    """Token positions of all KV pages."""
+    max_running_requests: int
+    """Slots."""
+    token_usage: float
+    """Share of KV pages in use, 0 to 1."""
+    utilization: float
+    """Share of slots in use, 0 to 1."""
+    queues: dict[str, int] | None = None
+    """Absent unless it is included."""
+
+
+class Loads(AnswerObject):
+    """The answer of GET /v1/loads."""
+
+    timestamp: str
+    version: str
+    dp_rank_count: Literal[1]
+    loads: list[Load]
+    aggregate: dict[str, float]
+
+
+class EarlierLoad(AnswerObject):
+    """The load in its older form."""
+
+    dp_rank: Literal[0]
+    num_reqs: int
+    num_waiting_reqs: int
+    num_tokens: int
+
+
+class ServerInfo(ModelInfo):
+    """The answer of GET /server_info."""
+
+    version: str
+    dp_size: Literal[1]
+    is_embedding: bool
+    max_model_len: int | None
+    max_running_requests: int
+    """Slots."""
+    max_total_num_tokens: int
+    """Token positions of all KV pages."""
+    page_size: int
+    """Tokens of a KV page."""
+    internal_states: list[Load]
+
+
+class Invoked(AnswerObject):
+    """The answer of the route that the body is meant for."""
 
 
 class Liveness(AnswerObject):

@@ -29,7 +29,9 @@ def schemas(operations: Iterable[Operation], answers: Iterable[type[BaseModel]])
     kinds: list[type[BaseModel]] = [Error, *answers]
     for operation in operations:
         kinds += [
-            kind for kind in (operation.body, operation.form, operation.answer, operation.event) if kind is not None
+            kind
+            for kind in (operation.body, operation.form, operation.answer, operation.event, operation.error)
+            if kind is not None
         ]
     unique = list(dict.fromkeys(kinds))
     _, generated = models_json_schema([(kind, "validation") for kind in unique], ref_template=PREFIX + "{model}")

@@ -7,7 +7,7 @@ https://docs.vllm.ai/en/latest/serving/openai_compatible_server.html (extra para
 """
 
 from collections.abc import Mapping
-from typing import Annotated, Any, ClassVar, override
+from typing import Annotated, Any, ClassVar, Literal, override
 
 from pydantic import BeforeValidator, Field, PlainValidator, WithJsonSchema
 
@@ -35,6 +35,7 @@ REFUSED: NeutralValues = {
     "guided_grammar": (),
     "guided_json": (),
     "guided_regex": (),
+    "logprob_token_ids": ([],),
     "logits_processors": ([],),
     "use_beam_search": (False,),
 }
@@ -57,10 +58,13 @@ HINTS: NeutralValues = {
     "usage": ({"include": True},),
     "vllm_xargs": ({},),
 }
-# vLLM's older names of structured outputs.
 REMEDIES = {
+    # vLLM's older names of structured outputs.
     f"guided_{name}": f"send it as 'structured_outputs': {{'{name}': …}}."
     for name in ("choice", "grammar", "json", "regex")
+} | {
+    "logprob_token_ids": "a step returns the likeliest tokens alone. Have /v1/completions score each token as the end "
+    "of a prompt, by 'echo', 'logprobs' and 'max_tokens': 0."
 }
 
 # The JSON Schemas of fields whose validators Pydantic cannot read.
@@ -221,15 +225,20 @@ class GenerationRequest(SamplingFields):
     skip_special_tokens: bool = True  # vLLM's
     spaces_between_special_tokens: bool | None = None  # vLLM's: never put here
     return_tokens_as_token_ids: bool = False  # vLLM's: log-probabilities name tokens by their ids
-    truncate_prompt_tokens: int | None = Field(default=None, ge=1, le=INT32_MAX)  # vLLM's: keep the last so many
+    # vLLM's: how many tokens of the prompt are kept; -1: as many as leave the context room for one more.
+    truncate_prompt_tokens: int | None = Field(default=None, ge=-1, le=INT32_MAX)
+    truncation_side: Literal["left", "right"] = "left"  # vLLM's: where the prompt is cut
     return_token_ids: bool = False  # vLLM's: return the token ids of prompt and completion too
     # vLLM's: alternatives returned for each token of the prompt; 0 for its own log-probability alone.
     prompt_logprobs: int | None = Field(default=None, ge=0, le=MAX_LOGPROBS)
     structured_outputs: StructuredOutputs | None = None  # vLLM's: a grammar of the answer
 
-    def truncated(self, prompt_ids: list[int]) -> list[int]:
-        """Return the prompt's last tokens, as many as the request keeps."""
-        return prompt_ids if self.truncate_prompt_tokens is None else prompt_ids[-self.truncate_prompt_tokens :]
+    def truncated(self, prompt_ids: list[int], limit_tokens: int) -> list[int]:
+        """Return as many of the prompt's tokens as the request keeps, of a context of so many."""
+        if self.truncate_prompt_tokens is None:
+            return prompt_ids
+        num_kept = limit_tokens - 1 if self.truncate_prompt_tokens == -1 else self.truncate_prompt_tokens
+        return prompt_ids[:num_kept] if self.truncation_side == "right" else prompt_ids[-num_kept:]
 
     @property
     def includes_usage(self) -> bool:
@@ -273,6 +282,9 @@ class GenerationRequest(SamplingFields):
     @override
     def check_consistency(self) -> None:
         """Refuse prompt log-probabilities, which no chunk carries, with a stream."""
+        if self.truncate_prompt_tokens == 0:
+            message = "Invalid 'truncate_prompt_tokens': it must be at least 1, or -1 for the model's maximum."
+            raise InvalidParameter(message, param="truncate_prompt_tokens")
         if self.structured_outputs is not None:
             self.structured_outputs.check()
         if self.spaces_between_special_tokens and not self.skip_special_tokens:

@@ -28,11 +28,15 @@ _HINTS: NeutralValues = {
     "context_management": ([],),
     "image": (),
     "max_tool_calls": (),
+    "min_p": (0, 0.0),  # this and the next few are what SGLang's router and smg write where a client wrote nothing
     "moderation": (),
+    "priority": (0,),
     "prompt_cache_options": (),
     "prompt_cache_retention": ("in_memory", "in-memory"),
+    "repetition_penalty": (1, 1.0),
     "service_tier": ("auto", "default"),
     "store": (False,),
+    "top_k": (-1, 0),
     "truncation": ("disabled",),
 }
 

@@ -50,6 +50,11 @@ class Scheduler:
         return len(self._running)
 
     @property
+    def num_slots(self) -> int:
+        """The most sequences that run at the same time."""
+        return self._num_slots
+
+    @property
     def has_free_slot(self) -> bool:
         """Whether a waiting sequence could run if there were pages."""
         return bool(self._free_slots)

@@ -6,10 +6,11 @@ import random
 import jsonschema
 import pytest
 
+from service.api.http.ignored import MAX_NAME_CHARS
 from service.text.chat_template import ChatTemplate
-from tests.api.scripted_engine import MODEL, TOKENIZER, tokens
+from tests.api.scripted_engine import MODEL, TOKENIZER, Service, tokens
 from tests.api.test_structured import text_of
-from tests.api.test_tools import allowed, call_of, choice_of, service_of
+from tests.api.test_tools import TEMPLATES, allowed, call_of, choice_of, service_of
 
 pytestmark = pytest.mark.anyio
 
@@ -227,3 +228,29 @@ async def test_a_model_without_an_opening_of_calls_has_any_schema_too():
     response = await service.chat(tools=[tool_with(LOOKAHEAD)])
     assert response.headers[HEADER] == f"{PARAMETERS}.properties.v.pattern"
     assert TOKENIZER.decode(service.engine.last.request.prompt_ids).count("(?!x)") == 1
+
+
+async def test_the_metric_counts_the_field_and_no_names_that_clients_choose():
+    service, response = await answer_with([tool_with(LOOKAHEAD | {"mood": 1})])
+    assert response.headers[HEADER] == f"{PARAMETERS}.properties.v.pattern, {PARAMETERS}.properties.v.mood"
+    samples = [s for metric in service.metrics.registry.collect() for s in metric.samples]
+    counted = {s.labels["field"]: s.value for s in samples if s.name == "levserve_ignored_fields_total"}
+    assert counted == {PARAMETERS: 1}
+
+
+async def test_the_names_of_a_deep_schema_are_cut():
+    part = {"not": {}}
+    for _ in range(40):
+        part = {"properties": {"x" * 60: part}}
+    _, response = await answer_with([tool_with({"anyOf": [part] * 20})])
+    assert response.status_code == 200, response.text
+    assert len(response.headers[HEADER]) <= MAX_NAME_CHARS
+
+
+async def test_with_strict_fields_what_calls_may_break_is_refused():
+    model = {"chat_template": ChatTemplate(TEMPLATES["hermes"], {}), "max_model_len": 2048}
+    service = Service(model=model, strict_fields=True)
+    response = await service.chat(tools=[tool_with(LOOKAHEAD)])
+    param = "tools[0].function.parameters.properties.v.pattern"
+    assert (response.status_code, response.json()["error"]["param"]) == (400, param)
+    assert service.engine.streams == []

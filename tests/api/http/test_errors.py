@@ -49,7 +49,7 @@ FAULTS = [errors.EngineError("/secret 0x7f"), errors.EngineStopped("/secret"), V
 
 
 def scope():
-    return {"state": {"request_id": "req_1", "log_fields": {}}}
+    return {"path": "/v1/chat/completions", "state": {"request_id": "req_1", "log_fields": {}}}
 
 
 def all_kinds(kind):

@@ -5,10 +5,11 @@ import json
 
 import pytest
 
-from service.api.http.sse import frame
+from service.api.http.sse import COMMENT, HEAD_AFTER_S, KEEP_ALIVE_S, frame
 from service.engine.request import FinishReason
+from service.errors import EngineError
 from tests.api.http.advance import advance, until
-from tests.api.scripted_engine import MODEL, STALL, Service, tokens
+from tests.api.scripted_engine import MODEL, STALL, Service, Wait, tokens
 
 pytestmark = pytest.mark.anyio
 
@@ -18,14 +19,16 @@ ENDLESS = tokens("word ") * 10_000
 class Client:
     """An ASGI client by hand, which can go away, or stop to read, after some parts of the answer."""
 
-    def __init__(self, service, *, stream, parts_until_gone=None, parts_until_deaf=None, path="/v1/chat/completions"):
+    def __init__(
+        self, service, *, stream, parts_until_gone=None, parts_until_deaf=None, path="/v1/chat/completions", **fields
+    ):
         self.sent = []
         self._gone = asyncio.Event()
         self._parts_until_gone = parts_until_gone
         self._parts_until_deaf = parts_until_deaf
-        prompt = {"prompt": "hi", "max_tokens": 200} if path == "/v1/completions" else {}
-        messages = {} if prompt else {"messages": [{"role": "user", "content": "hi"}]}
-        self._body = json.dumps({"model": MODEL, "stream": stream, **prompt, **messages}).encode()
+        inputs = {"/v1/completions": {"prompt": "hi", "max_tokens": 200}, "/v1/responses": {"input": "hi"}}
+        prompt = inputs.get(path, {"messages": [{"role": "user", "content": "hi"}]})
+        self._body = json.dumps({"model": MODEL, "stream": stream, **prompt, **fields}).encode()
         scope = {
             "type": "http",
             "asgi": {"version": "3.0", "spec_version": "2.3"},
@@ -55,6 +58,10 @@ class Client:
         if len(self.sent) == self._parts_until_deaf:
             await asyncio.Event().wait()
         await asyncio.sleep(0)
+
+
+def received(client):
+    return b"".join(message.get("body", b"") for message in client.sent)
 
 
 @pytest.mark.parametrize("path", ["/v1/chat/completions", "/v1/completions"])
@@ -123,12 +130,12 @@ async def test_what_comes_together_leaves_together():
     assert [event["choices"][0]["delta"]["content"] for event in first] == ["", "Hello world"]
 
 
-@pytest.mark.parametrize("stream", [False, True])
-async def test_a_request_longer_than_its_time_is_a_504(stream):
-    service = Service([STALL], request_timeout_s=60)
+@pytest.mark.parametrize(("stream", "timeout_s"), [(False, 60), (True, HEAD_AFTER_S - 1)])
+async def test_a_request_longer_than_its_time_is_a_504(stream, timeout_s):
+    service = Service([STALL], request_timeout_s=timeout_s)
     answering = asyncio.ensure_future(service.chat(stream=stream))
     await until(lambda: service.engine.streams)
-    advance(60)
+    advance(timeout_s)
     response = await answering
     assert (response.status_code, response.json()["error"]["code"]) == (504, "timeout")
     assert service.engine.last.is_aborted
@@ -143,6 +150,74 @@ async def test_a_stream_longer_than_its_time_ends_with_an_error():
     last = b"".join(message.get("body", b"") for message in client.sent).split(b"\n\n")[-2]
     assert json.loads(last.removeprefix(b"data: "))["error"]["code"] == "timeout"
     assert service.engine.last.is_aborted
+
+
+async def test_a_stream_starts_without_an_event_if_none_comes_for_a_while():
+    wait = Wait()
+    service = Service([wait, *tokens("Hello"), FinishReason.STOP], request_timeout_s=600)
+    client = Client(service, stream=True)
+    await until(lambda: service.engine.streams)
+    advance(HEAD_AFTER_S - 0.5)
+    await asyncio.sleep(0.01)
+    assert client.sent == []
+    advance(0.5)
+    await until(lambda: len(client.sent) == 2)
+    assert client.sent[0]["status"] == 200
+    assert client.sent[1]["body"] == COMMENT
+    advance(KEEP_ALIVE_S)
+    await until(lambda: len(client.sent) == 3)
+    wait.over.set()
+    await client.answered
+    assert received(client).startswith(COMMENT * 2 + b"data: {")
+    assert received(client).endswith(b"data: [DONE]\n\n")
+
+
+async def test_a_pause_between_events_is_filled_too():
+    wait = Wait()
+    service = Service([*tokens("Hello"), wait, *tokens(" world"), FinishReason.STOP], request_timeout_s=600)
+    client = Client(service, stream=True)
+    await until(lambda: b"Hello" in received(client))
+    advance(HEAD_AFTER_S)
+    await asyncio.sleep(0.01)
+    assert COMMENT not in received(client)  # events came meanwhile
+    advance(KEEP_ALIVE_S)
+    await until(lambda: COMMENT in received(client))
+    wait.over.set()
+    await client.answered
+    assert b" world" in received(client)
+
+
+@pytest.mark.parametrize(
+    ("path", "failure"),
+    [
+        ("/v1/chat/completions", b'data: {"error":'),
+        ("/v1/responses", b'event: error\ndata: {"type":"error","code":'),
+    ],
+)
+async def test_a_failure_after_the_head_is_an_event(path, failure):
+    wait = Wait()
+    service = Service([wait, EngineError("broken")], request_timeout_s=600)
+    client = Client(service, stream=True, path=path)
+    await until(lambda: service.engine.streams)
+    advance(HEAD_AFTER_S)
+    await until(lambda: len(client.sent) == 2)
+    wait.over.set()
+    await client.answered
+    assert client.sent[0]["status"] == 200
+    assert received(client).startswith(COMMENT + failure)
+
+
+async def test_the_head_of_a_slow_stream_names_the_fields_that_were_ignored():
+    wait = Wait()
+    service = Service([wait, FinishReason.STOP], request_timeout_s=600)
+    client = Client(service, stream=True, verbosity="low", reasoning_effort="high", max_tokens=10**6)
+    await until(lambda: service.engine.streams)
+    advance(HEAD_AFTER_S)
+    await until(lambda: client.sent)
+    headers = dict(client.sent[0]["headers"])
+    assert headers[b"x-levserve-ignored"] == b"verbosity, reasoning_effort, max_tokens"
+    wait.over.set()
+    await client.answered
 
 
 async def test_two_hundred_clients_that_leave_free_everything():

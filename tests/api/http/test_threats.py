@@ -190,7 +190,7 @@ def test_t22_no_operators_route_without_its_key():
         assert {exchange(server, path, method=m)[0] for path in OPERATORS for m in ("GET", "POST")} == {404}
 
 
-@pytest.mark.parametrize("path", ["/docs", "/redoc", "/debug", "/server_info", "/v1/load_lora_adapter", "/sleep"])
+@pytest.mark.parametrize("path", ["/docs", "/redoc", "/debug", "/start_profile", "/v1/load_lora_adapter", "/sleep"])
 def test_t22_no_route_for_developers(server, path):
     assert {exchange(server, path, method=method)[0] for method in ("GET", "POST")} == {404}
 

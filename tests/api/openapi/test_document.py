@@ -28,11 +28,12 @@ async def document_of(service, **options):
     return response.json()
 
 
+@pytest.mark.filterwarnings("ignore:Duplicate Operation ID")  # FastAPI's document has HEAD beside GET
 async def test_it_describes_every_route_and_no_other():
     service = Service()
     described = {path: set(methods) for path, methods in (await document_of(service))["paths"].items()}
     found = get_openapi(title="", version="", routes=service.app.routes)["paths"]
-    routes = {path: set(methods) for path, methods in found.items() if path not in ALIASES}
+    routes = {path: set(methods) - {"head"} for path, methods in found.items() if path not in ALIASES}
     assert described == routes | {path: set(methods) for path, methods in admin_paths().items()}
 
 
@@ -59,7 +60,8 @@ async def test_every_operation_has_an_id_of_its_own():
 
 async def test_every_field_of_a_request_has_a_description():
     schemas = (await document_of(Service()))["components"]["schemas"]
-    bodies = [schema for name, schema in schemas.items() if name.endswith("Request")]
+    # vLLM's request of an engine is an answer here.
+    bodies = [schema for name, schema in schemas.items() if name.endswith("Request") and name != "EngineRequest"]
     assert len(bodies) >= 8
     assert not any("additionalProperties" in body for body in bodies)  # unknown fields are accepted
     assert [name for body in bodies for name, field in body["properties"].items() if "description" not in field] == []

@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-from service.api.schema import batches, embeddings, pooling, rerank, tokenize
+from service.api.schema import batches, embeddings, loads, pooling, rerank, tokenize
 from tests.api.schema.generation_requests import TEMPLATE, TOOLS
 from tests.api.schema.parts_of_requests import MESSAGE
 from tests.api.schema.values import (
@@ -127,6 +127,13 @@ OTHER_REQUESTS: dict[type, tuple[dict[str, object], dict[str, Field]]] = {
             "completion_window": field(REQUIRED, choice("24h")),
             "metadata": field(None, METADATA),
             "output_expires_after": field(None, EXPIRY),
+        },
+    ),
+    loads.LoadsQuery: (
+        {},
+        {
+            "include": field("all", Values(("core,memory", ""), (7,), unstated=("other",))),
+            "model": field(None, LONG_NAME),
         },
     ),
     batches.BatchQuery: ({}, {"limit": field(20, integer(1, 100)), "after": field(None, LONG_NAME)}),

@@ -9,6 +9,7 @@ from tests.api.schema.values import (
     NAME,
     OBJECT,
     REQUIRED,
+    TOOL_NAME,
     Field,
     Values,
     choice,
@@ -45,7 +46,7 @@ def parts(kind):
 
 
 FUNCTION = {
-    "name": field(REQUIRED, NAME),
+    "name": field(REQUIRED, TOOL_NAME),
     "description": field(None, text()),
     "parameters": field(None, OBJECT),
     "strict": field(False, FLAG),

@@ -217,10 +217,19 @@ def test_thinking_stands_under_either_of_its_names():
         assert read(ChatCompletionRequest, messages=[{"role": "assistant"} | fields]).messages[0].thinking == thinking
 
 
-def test_a_prompt_is_cut_to_its_last_tokens():
-    assert read(CompletionRequest).truncated([1, 2, 3]) == [1, 2, 3]
-    assert read(CompletionRequest, truncate_prompt_tokens=2).truncated([1, 2, 3]) == [2, 3]
-    assert read(CompletionRequest, truncate_prompt_tokens=9).truncated([1, 2, 3]) == [1, 2, 3]
+@pytest.mark.parametrize(
+    ("fields", "kept"),
+    [
+        ({}, [1, 2, 3, 4]),
+        ({"truncate_prompt_tokens": 2}, [3, 4]),
+        ({"truncate_prompt_tokens": 2, "truncation_side": "right"}, [1, 2]),
+        ({"truncate_prompt_tokens": 9}, [1, 2, 3, 4]),
+        ({"truncate_prompt_tokens": -1}, [2, 3, 4]),
+        ({"truncate_prompt_tokens": -1, "truncation_side": "right"}, [1, 2, 3]),
+    ],
+)
+def test_a_prompt_is_cut_as_the_request_says(fields, kept):
+    assert read(CompletionRequest, **fields).truncated([1, 2, 3, 4], limit_tokens=4) == kept
 
 
 def test_variables_of_a_template_are_set_by_two_fields():

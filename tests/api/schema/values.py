@@ -75,7 +75,8 @@ def nested(*taken: Any, refused: tuple[Any, ...] = ()) -> Values:
 
 LONG_NAME = text(512)
 FLAG = Values((True, False), (0, "true"))
-NAME = Values(("a" * 64, "aZ_09-"), ("", "a" * 65, "a b", "ä", 7), unstated=("a\n",))  # of a function or schema
+NAME = Values(("a" * 64, "aZ_09-"), ("", "a" * 65, "a b", "ä", 7), unstated=("a\n",))  # of a schema
+TOOL_NAME = Values(("a" * 128, "aZ_09-./:"), ("", "a" * 129, "a b", "ä", 7), unstated=("a\n",))
 OBJECT = Values(({}, {"a": [1]}), ([], "a", 7))
 
 

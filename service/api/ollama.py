@@ -1,0 +1,348 @@
+"""Ollama's routes for chats, continuations and vectors: its JSON around the requests of OpenAI's interface.
+
+Source: https://github.com/ollama/ollama/blob/main/docs/api.md
+"""
+
+import contextlib
+import re
+import time
+from collections.abc import AsyncIterator, Iterator, Sequence
+from datetime import UTC, datetime
+from typing import Annotated, Any, NamedTuple
+
+from fastapi import APIRouter, Depends
+from fastapi.responses import JSONResponse, Response
+from pydantic_core import from_json, to_json
+
+from service.api.chat import start_chat
+from service.api.dependencies import Arrival, EncodingContext, RequestContext, arrival
+from service.api.generation.admission import submit
+from service.api.generation.chat_prompt import chat_of
+from service.api.generation.completion_prompts import completion_prompts, infill_for
+from service.api.generation.grammar import compiled_grammar
+from service.api.generation.logprobs import chat_logprobs, is_long_to_write
+from service.api.generation.message import MessageParts
+from service.api.generation.streams import TextDelta, TextStreams
+from service.api.http.json_lines import JsonLineStream
+from service.api.http.receive import cancel_on_disconnect, json_body
+from service.api.schema.completions import CompletionRequest
+from service.api.schema.generation import GenerationRequest
+from service.api.schema.ollama import (
+    OllamaChatRequest,
+    OllamaEmbedRequest,
+    OllamaGenerateRequest,
+    OllamaRequest,
+)
+from service.api.schema.wire import checked
+from service.api.vectors.encoding import encode, token_ids
+from service.api.vectors.numbers import cut, size_of
+from service.errors import RequestError, UnknownModel
+from service.text.prompt_model import PromptModel
+
+router = APIRouter()
+
+LATEST = ":latest"  # the tag of a model whose name has none
+NANOSECONDS = 10**9
+
+# The names of a chat's and a completion's fields, and those of Ollama's that they come from.
+_FIELDS = (
+    (r"\breasoning_content$", "thinking"),
+    (r"^(enable_thinking|reasoning_effort)$", "think"),
+    (r"^max_tokens$", "options.num_predict"),
+    (r"^repetition_penalty$", "options.repeat_penalty"),
+    (r"^(frequency_penalty|min_p|presence_penalty|seed|stop|temperature|top_k|top_p)\b", r"options.\1"),
+    (r"^(response_format|structured_outputs)\b(\.(json_schema|json|schema|json_object)\b)*", "format"),
+)
+
+
+@router.post("/api/chat")
+async def chat_like_ollama(
+    arrived: Annotated[Arrival, Depends(arrival)],
+    body: Annotated[OllamaChatRequest, Depends(json_body(OllamaChatRequest))],
+) -> Response:
+    """Answer a chat, as Ollama does; without messages, load the model.
+
+    Deviations: text only; options that are not stated are the operator's or the model's, not Ollama's; a chat that is
+    longer than the context is refused; `num_ctx` and `keep_alive` have no effect.
+
+    Source: https://github.com/ollama/ollama/blob/main/docs/api.md#generate-a-chat-completion
+    """
+    context, load_s = await _generating(arrived, body.model)
+    if not body.messages and not context.has_long_body:
+        return _loaded(body)
+    with _errors_in_terms_of_ollama():
+        return await _answer(context, body, await _started_chat(context, body), load_s)
+
+
+@router.post("/api/generate")
+async def generate_like_ollama(
+    arrived: Annotated[Arrival, Depends(arrival)],
+    body: Annotated[OllamaGenerateRequest, Depends(json_body(OllamaGenerateRequest))],
+) -> Response:
+    """Answer a prompt, as Ollama does, or continue it (`raw`, `suffix`); without a prompt, load the model.
+
+    Deviations: those of /api/chat; `template` has no effect, and `context` is refused and not returned.
+
+    Source: https://github.com/ollama/ollama/blob/main/docs/api.md#generate-a-completion
+    """
+    context, load_s = await _generating(arrived, body.model)
+    if not (body.prompt or body.suffix) and not context.has_long_body:
+        return _loaded(body)
+    # A model without a chat template takes no messages; Ollama's template of such a model is the prompt alone.
+    is_continuation = body.is_continuation or context.model.chat_template is None
+    with _errors_in_terms_of_ollama():
+        start = _started_completion if is_continuation else _started_chat
+        return await _answer(context, body, await start(context, body), load_s)
+
+
+@router.post("/api/embed")
+async def embed_like_ollama(
+    arrived: Annotated[Arrival, Depends(arrival)],
+    body: Annotated[OllamaEmbedRequest, Depends(json_body(OllamaEmbedRequest))],
+) -> Response:
+    """Return the vector of each text, as Ollama does.
+
+    Deviations: vectors have length 1 only if the model's own files say so.
+
+    Source: https://github.com/ollama/ollama/blob/main/docs/api.md#generate-embeddings
+    """
+    context, load_s = await _encoding(arrived, body.model)
+    vectors, num_tokens = await _vectors(context, body)
+    facts = {"model": body.model, "prompt_eval_count": num_tokens, **_durations(context, load_s)}
+    return Response(to_json({**facts, "embeddings": vectors}), media_type="application/json")
+
+
+@router.post("/api/embeddings")
+async def embed_like_older_ollama(
+    arrived: Annotated[Arrival, Depends(arrival)],
+    body: Annotated[OllamaEmbedRequest, Depends(json_body(OllamaEmbedRequest))],
+) -> Response:
+    """Return the vector of a text, as older versions of Ollama do.
+
+    Source: https://github.com/ollama/ollama/blob/main/docs/api.md#generate-embedding
+    """
+    context, _ = await _encoding(arrived, body.model)
+    vectors, _ = await _vectors(context, body)
+    return Response(to_json({"embedding": vectors[0]}), media_type="application/json")
+
+
+class _Started(NamedTuple):
+    """An answer that is being generated."""
+
+    body: GenerationRequest  # of OpenAI's interface
+    streams: TextStreams
+    parts: MessageParts
+
+
+async def _started_chat(context: RequestContext, body: OllamaChatRequest | OllamaGenerateRequest) -> _Started:
+    context.ignored.in_terms_of_request = _renamed
+    chat_body = await context.convert(body, chat_of)
+    context.ignored.add(chat_body.ignored)
+    chat = await start_chat(context, chat_body, prefix="chat-")
+    return _Started(chat_body, chat.streams, chat.message_parts())
+
+
+async def _started_completion(context: RequestContext, body: OllamaGenerateRequest) -> _Started:
+    context.ignored.in_terms_of_request = _renamed
+    if body.think is not None:
+        context.ignore(["think"])
+    completion = await context.convert(body, completion_of)
+    infill = infill_for(completion, context.model)
+    streams = submit(
+        context,
+        completion,
+        await context.make_prompt(body, continued_prompts),
+        prefix="gen-",
+        param="prompt",
+        default_max_tokens=None,
+        grammar=await compiled_grammar(context, completion) if completion.has_grammar else None,
+        more_stop_ids=frozenset() if infill is None else infill.end_ids,
+    )
+    return _Started(completion, streams, MessageParts(None))
+
+
+def completion_of(body: OllamaGenerateRequest) -> CompletionRequest:
+    """Return the completion that has the same answer; raises what `checked` raises."""
+    return checked(CompletionRequest, body.as_completion())
+
+
+def continued_prompts(body: OllamaGenerateRequest, model: PromptModel) -> list[Sequence[int]]:
+    """Return the token ids of the prompt; raises as `completion_prompts`."""
+    return completion_prompts(completion_of(body), model)
+
+
+async def _answer(context: RequestContext, body: OllamaRequest, started: _Started, load_s: float) -> Response:
+    answer = _Answer(context, body, started, load_s)
+    streams = started.streams
+    if body.stream:
+        return JsonLineStream(
+            answer.stream(), sequences=streams, deadline=context.deadline, nothing=answer.part({"content": ""})
+        )
+    with streams:
+        [deltas] = await cancel_on_disconnect(context.receive, streams.collect())
+
+    def write() -> JSONResponse:
+        return JSONResponse(answer.whole(deltas))
+
+    return await context.run_in_thread(write) if is_long_to_write(streams, started.body) else write()
+
+
+class _Answer:
+    """An answer as it comes to be."""
+
+    def __init__(self, context: RequestContext, body: OllamaRequest, started: _Started, load_s: float) -> None:
+        self._context, self._body, self._load_s = context, body, load_s
+        self._streams, self._parts = started.streams, started.parts
+        self._call: dict[str, Any] | None = None  # whose arguments are not complete yet, as text
+        self._num_calls = 0
+
+    async def stream(self) -> AsyncIterator[Sequence[dict[str, Any]]]:
+        """Yield the objects of a stream."""
+        with _errors_in_terms_of_ollama():
+            async for _, delta in self._streams.deltas():
+                objects = [self.part(message) for message in self._push(delta)]
+                if logprobs := self._logprobs([delta]):
+                    objects = objects or [self.part({"content": ""})]
+                    objects[0]["logprobs"] = logprobs
+                if delta.finish_reason is not None:
+                    objects.append(self.part({"content": ""}, **self._end(delta)))
+                if objects:
+                    yield objects
+
+    def whole(self, deltas: Sequence[TextDelta]) -> dict[str, Any]:
+        """Return the answer as one object."""
+        texts: dict[str, str] = {"content": ""}
+        calls: list[dict[str, Any]] = []
+        for delta in deltas:
+            for message in self._push(delta):
+                calls += message.get("tool_calls", ())
+                for name in message.keys() - {"tool_calls"}:
+                    texts[name] = texts.get(name, "") + message[name]
+        message = {**texts, "tool_calls": calls} if calls else texts
+        logprobs = self._logprobs(deltas)
+        return self.part(message, **({"logprobs": logprobs} if logprobs else {}), **self._end(deltas[-1]))
+
+    def part(self, message: dict[str, Any], **fields: Any) -> dict[str, Any]:
+        """Return an object with some of the message, or all of it."""
+        head = {"model": self._body.model, "created_at": _now()}
+        return {**head, **_stated(self._body, message), "done": False, **fields}
+
+    def _push(self, delta: TextDelta) -> Iterator[dict[str, Any]]:
+        """Yield the parts of the message that the next text completes: texts at once, and calls as a whole."""
+        for part in self._parts.push(delta):
+            for call in part.get("tool_calls", ()):
+                if "id" in call:
+                    yield from self._complete_call()
+                    self._call = {"id": call["id"], **call["function"]}
+                elif self._call is not None:
+                    self._call["arguments"] += call["function"]["arguments"]
+            if "tool_calls" not in part:
+                yield from self._complete_call()
+                yield {"content": part["content"]} if "content" in part else {"thinking": part["reasoning"]}
+        if delta.finish_reason is not None:
+            yield from self._complete_call()
+
+    def _complete_call(self) -> Iterator[dict[str, Any]]:
+        """Yield the call that has ended, unless a limit cut it."""
+        call, self._call = self._call, None
+        if call is None:
+            return
+        with contextlib.suppress(ValueError):
+            function = {"index": self._num_calls, "name": call["name"], "arguments": from_json(call["arguments"])}
+            self._num_calls += 1
+            yield {"tool_calls": [{"id": call["id"], "function": function}]}
+
+    def _logprobs(self, deltas: Sequence[TextDelta]) -> list[dict[str, Any]]:
+        if not self._body.logprobs:
+            return []
+        return chat_logprobs(self._context.model.tokenizer, deltas, as_ids=False)["content"]
+
+    def _end(self, last: TextDelta) -> dict[str, Any]:
+        usage, clock = self._streams.usage(), self._context.clocks[-1]
+        end_s = clock.last_token_s or time.perf_counter()
+        first_s = clock.first_token_s or end_s
+        return {
+            "done": True,
+            "done_reason": str(last.finish_reason),
+            **_durations(self._context, self._load_s),
+            "prompt_eval_count": usage["prompt_tokens"],
+            "prompt_eval_duration": _nanoseconds(first_s - (clock.scheduled_s or clock.submitted_s)),
+            "eval_count": usage["completion_tokens"],
+            "eval_duration": _nanoseconds(end_s - first_s),
+        }
+
+
+def _loaded(body: OllamaRequest) -> Response:
+    """Return the answer to a request for nothing but a loaded model."""
+    head = {"model": body.model, "created_at": _now(), **_stated(body, {"content": ""})}
+    return JSONResponse({**head, "done": True, "done_reason": "load"})
+
+
+def _stated(body: OllamaRequest, message: dict[str, Any]) -> dict[str, Any]:
+    """Return a message as the answers to chats, or those to prompts, have it."""
+    if isinstance(body, OllamaChatRequest):
+        return {"message": {"role": "assistant", "content": "", **message}}
+    return {"response": message.get("content", ""), **{name: message[name] for name in message.keys() - {"content"}}}
+
+
+async def _generating(arrived: Arrival, name: str) -> tuple[RequestContext, float]:
+    """Hold a model, whose name may have the tag of the latest; return how long it took too, in seconds."""
+    begin_s = time.perf_counter()
+    try:
+        context = await arrived.generating(name)
+    except UnknownModel:
+        if not name.endswith(LATEST):
+            raise
+        context = await arrived.generating(name.removesuffix(LATEST))
+    return context, time.perf_counter() - begin_s
+
+
+async def _encoding(arrived: Arrival, name: str) -> tuple[EncodingContext, float]:
+    """Hold an encoder, as `_generating`."""
+    begin_s = time.perf_counter()
+    try:
+        context = await arrived.encoding(name)
+    except UnknownModel:
+        if not name.endswith(LATEST):
+            raise
+        context = await arrived.encoding(name.removesuffix(LATEST))
+    return context, time.perf_counter() - begin_s
+
+
+async def _vectors(context: EncodingContext, body: OllamaEmbedRequest) -> tuple[list[list[float]], int]:
+    """Return the vectors of texts, and the number of tokens."""
+    size = size_of(body.dimensions, context.model.vectors)
+    texts = await token_ids(context, body)
+    vectors = cut(await encode(context, texts), size, is_normalized=context.model.vectors.is_normalized)
+    return await context.run_in_thread(vectors.tolist), sum(map(len, texts))
+
+
+def _durations(context: RequestContext | EncodingContext, load_s: float) -> dict[str, int]:
+    total_s = time.perf_counter() - context.arrived_s
+    return {"total_duration": _nanoseconds(total_s), "load_duration": _nanoseconds(load_s)}
+
+
+def _nanoseconds(seconds: float) -> int:
+    return max(0, int(seconds * NANOSECONDS))
+
+
+def _now() -> str:
+    return datetime.now(UTC).isoformat().replace("+00:00", "Z")
+
+
+def _renamed(path: str) -> str:
+    for pattern, name in _FIELDS:
+        path = re.sub(pattern, name, path)
+    return path
+
+
+@contextlib.contextmanager
+def _errors_in_terms_of_ollama() -> Iterator[None]:
+    """Give the errors that are raised within the names of Ollama's fields instead of OpenAI's."""
+    try:
+        yield
+    except RequestError as error:
+        if (param := error.param) is not None:
+            error.param = _renamed(param)
+            error.message = error.message.replace(f"'{param}'", f"'{error.param}'")
+        raise

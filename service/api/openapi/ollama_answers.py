@@ -1,0 +1,157 @@
+"""Schemas of the answers of Ollama's routes, for the OpenAPI document.
+
+Source: https://github.com/ollama/ollama/blob/main/docs/api.md
+"""
+
+from typing import Any, Literal
+
+from service.api.openapi.answer_object import AnswerObject
+from service.api.openapi.answers import TokenLogprob
+
+
+class OllamaError(AnswerObject):
+    """Every answer with a status of 400 or more; in a stream, a line of its own."""
+
+    error: str
+
+
+class OllamaFunction(AnswerObject):
+    """A function and what it is called with."""
+
+    index: int
+    name: str
+    arguments: dict[str, Any]
+
+
+class OllamaCall(AnswerObject):
+    """A call of a function."""
+
+    id: str
+    function: OllamaFunction
+
+
+class AnsweredMessage(AnswerObject):
+    """The assistant's message, or a part of it."""
+
+    role: Literal["assistant"]
+    content: str
+    thinking: str | None = None
+    """The thinking before the answer; absent if there is none."""
+    tool_calls: list[OllamaCall] | None = None
+    """Each with its arguments complete; absent if there is none."""
+
+
+class OllamaPart(AnswerObject):
+    """An answer, or a part of it."""
+
+    model: str
+    created_at: str
+    done: bool
+    """Whether the answer is complete; the fields below are those of a complete one."""
+    logprobs: list[TokenLogprob] | None = None
+    """If the request asks for them, of a part too."""
+    done_reason: Literal["stop", "length", "load"] | None = None
+    total_duration: int | None = None
+    """Nanoseconds since the request arrived; the others alike."""
+    load_duration: int | None = None
+    prompt_eval_count: int | None = None
+    """Tokens of the prompt."""
+    prompt_eval_duration: int | None = None
+    eval_count: int | None = None
+    """Tokens of the answer."""
+    eval_duration: int | None = None
+
+
+class OllamaChat(OllamaPart):
+    """The answer of POST /api/chat."""
+
+    message: AnsweredMessage
+
+
+class OllamaGenerated(OllamaPart):
+    """The answer of POST /api/generate."""
+
+    response: str
+    thinking: str | None = None
+    """The thinking before the answer; absent if there is none."""
+
+
+class OllamaEmbeddings(AnswerObject):
+    """The answer of POST /api/embed."""
+
+    model: str
+    embeddings: list[list[float]]
+    total_duration: int
+    """In nanoseconds."""
+    load_duration: int
+    prompt_eval_count: int
+    """Tokens of the texts."""
+
+
+class OllamaEmbedding(AnswerObject):
+    """The answer of POST /api/embeddings."""
+
+    embedding: list[float]
+
+
+class ModelDetails(AnswerObject):
+    """What a model is made of."""
+
+    parent_model: str
+    format: str
+    family: str
+    families: list[str]
+    parameter_size: str
+    quantization_level: str
+
+
+class OllamaModel(AnswerObject):
+    """A model that requests may name."""
+
+    name: str
+    model: str
+    modified_at: str
+    """When it was loaded, or when the service started."""
+    size: int
+    """0."""
+    digest: str
+    """Empty."""
+    details: ModelDetails
+
+
+class LoadedModel(OllamaModel):
+    """A model that is loaded."""
+
+    expires_at: str
+    """Never."""
+    size_vram: int
+    """0."""
+    context_length: int | None
+    """In tokens, prompt and answer together."""
+
+
+class OllamaModels(AnswerObject):
+    """The answer of GET /api/tags."""
+
+    models: list[OllamaModel]
+
+
+class LoadedModels(AnswerObject):
+    """The answer of GET /api/ps."""
+
+    models: list[LoadedModel]
+
+
+class ShownModel(AnswerObject):
+    """The answer of POST /api/show."""
+
+    license: str
+    modelfile: str
+    parameters: str
+    template: str
+    """In Jinja; empty if the model takes no messages, or is not loaded."""
+    modified_at: str
+    details: ModelDetails
+    model_info: dict[str, Any]
+    capabilities: list[Literal["completion", "embedding", "insert", "thinking", "tools"]]
+    """Empty if the model is not loaded."""
