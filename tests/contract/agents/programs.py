@@ -19,7 +19,7 @@ from tests.contract.scripted_model import CONTEXT, MODEL
 
 HERE = Path(__file__).parent
 RUN_TIMEOUT_S = 240
-NO_PROXY = "http://127.0.0.1:9"  # nobody listens there, so an agent reaches the service alone
+NOBODY = "http://127.0.0.1:9"  # as the proxy to other machines: an agent reaches the service alone
 LEFT_ALONE = ("PATH", "LANG", "PYTHONPATH", "LOOPBACK_REFUSALS")
 
 
@@ -81,7 +81,8 @@ class Workplace:
         """The variables of every agent: none of the machine's settings, and no way to other machines."""
         kept = {name: os.environ[name] for name in LEFT_ALONE if name in os.environ}
         kept["PATH"] = os.pathsep.join([str(NODE.parent), kept.get("PATH", os.defpath)])
-        proxies = dict.fromkeys(("HTTPS_PROXY", "https_proxy"), NO_PROXY)
+        proxies = dict.fromkeys(("HTTPS_PROXY", "https_proxy"), NOBODY)
+        proxies |= dict.fromkeys(("NO_PROXY", "no_proxy"), "127.0.0.1,localhost")
         return kept | proxies | {"HOME": str(self.home), "PWD": str(self.repository), "TERM": "dumb"}
 
     def end(self) -> None:
