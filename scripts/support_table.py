@@ -1,6 +1,6 @@
-"""The support table of docs/openai.md: every field of OpenAI's bodies and of ours, and the test that tries it.
+"""The support table of docs/openai.md: every field of OpenAI's, Anthropic's and our bodies, and the test that tries it.
 
-OpenAI's fields are those of its Python client, which it generates from its own specification.
+Their fields are those of their Python clients, which they generate from their own specifications.
 """
 
 import ast
@@ -12,6 +12,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+from anthropic.types import message_count_tokens_params, message_create_params
 from openai.types import (
     batch_create_params,
     batch_list_params,
@@ -28,6 +29,7 @@ from service.api.schema.batches import BatchQuery, BatchRequest, FileFields, Fil
 from service.api.schema.chat import ChatCompletionRequest
 from service.api.schema.completions import CompletionRequest
 from service.api.schema.embeddings import EmbeddingsRequest
+from service.api.schema.messages import CountTokensRequest, MessagesRequest
 from service.api.schema.responses import ResponsesRequest
 from service.api.schema.wire import ANY, WireObject
 
@@ -47,7 +49,7 @@ TESTS = (
 
 @dataclass(frozen=True)
 class Route:
-    """A route, our model of its body, and OpenAI's."""
+    """A route, our model of its body, and that of OpenAI's or Anthropic's client."""
 
     path: str
     body: type[WireObject]
@@ -61,6 +63,13 @@ ROUTES = (
     Route("/v1/chat/completions", ChatCompletionRequest, chat_create_params.CompletionCreateParamsBase, "chat"),
     Route("/v1/completions", CompletionRequest, completion_create_params.CompletionCreateParamsBase, "completions"),
     Route("/v1/responses", ResponsesRequest, response_create_params.ResponseCreateParamsBase, "responses"),
+    Route("/v1/messages", MessagesRequest, message_create_params.MessageCreateParamsBase, "test_messages"),
+    Route(
+        "/v1/messages/count_tokens",
+        CountTokensRequest,
+        message_count_tokens_params.MessageCountTokensParams,
+        "test_messages",
+    ),
     Route("/v1/files", FileFields, file_create_params.FileCreateParams, "files", has_file=True),
     Route("/v1/files", FileQuery, file_list_params.FileListParams, "files", method="GET"),
     Route("/v1/batches", BatchRequest, batch_create_params.BatchCreateParams, "batches"),

@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import AsyncIterator, Sequence
+from functools import partial
 from typing import Annotated, Any, NamedTuple
 
 from fastapi import APIRouter, Depends
@@ -77,7 +78,9 @@ class StartedChat(NamedTuple):
 
 async def start_chat(context: RequestContext, body: ChatCompletionRequest, *, prefix: str) -> StartedChat:
     """Render a chat and submit its sequences; raises what `submit` raises, and for a request that is at fault."""
-    prompt_end, prompt_ids, ignored = await context.make_prompt(body, chat_prompt)
+    # A function that another process can be sent.
+    make_prompt = partial(chat_prompt, key=context.cache_salt)
+    prompt_end, prompt_ids, ignored = await context.make_prompt(body, make_prompt)
     context.ignore(ignored)
     use = tool_use(body, context.model) if body.may_call_tools else None
     is_held = body.has_grammar or (use is not None and use.is_required)

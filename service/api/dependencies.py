@@ -99,7 +99,7 @@ class ServedModel(Served):
     @property
     @override
     def capabilities(self) -> tuple[str, ...]:
-        chat = () if self.chat_template is None else ("chat/completions", "responses")
+        chat = () if self.chat_template is None else ("chat/completions", "responses", "messages")
         return (*chat, *super().capabilities)
 
     @property

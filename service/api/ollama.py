@@ -23,6 +23,7 @@ from service.api.generation.grammar import compiled_grammar
 from service.api.generation.logprobs import chat_logprobs, is_long_to_write
 from service.api.generation.message import MessageParts
 from service.api.generation.streams import TextDelta, TextStreams
+from service.api.http.errors import errors_in_terms_of
 from service.api.http.json_lines import JsonLineStream
 from service.api.http.receive import cancel_on_disconnect, json_body
 from service.api.schema.completions import CompletionRequest
@@ -36,7 +37,7 @@ from service.api.schema.ollama import (
 from service.api.schema.wire import checked
 from service.api.vectors.encoding import encode, token_ids
 from service.api.vectors.numbers import cut, size_of
-from service.errors import RequestError, UnknownModel
+from service.errors import UnknownModel
 from service.text.prompt_model import PromptModel
 
 router = APIRouter()
@@ -70,7 +71,7 @@ async def chat_like_ollama(
     context, load_s = await _generating(arrived, body.model)
     if not body.messages and not context.has_long_body:
         return _loaded(body)
-    with _errors_in_terms_of_ollama():
+    with errors_in_terms_of(_renamed):
         return await _answer(context, body, await _started_chat(context, body), load_s)
 
 
@@ -90,7 +91,7 @@ async def generate_like_ollama(
         return _loaded(body)
     # A model without a chat template takes no messages; Ollama's template of such a model is the prompt alone.
     is_continuation = body.is_continuation or context.model.chat_template is None
-    with _errors_in_terms_of_ollama():
+    with errors_in_terms_of(_renamed):
         start = _started_completion if is_continuation else _started_chat
         return await _answer(context, body, await start(context, body), load_s)
 
@@ -198,7 +199,7 @@ class _Answer:
 
     async def stream(self) -> AsyncIterator[Sequence[dict[str, Any]]]:
         """Yield the objects of a stream."""
-        with _errors_in_terms_of_ollama():
+        with errors_in_terms_of(_renamed):
             async for _, delta in self._streams.deltas():
                 objects = [self.part(message) for message in self._push(delta)]
                 if logprobs := self._logprobs([delta]):
@@ -334,15 +335,3 @@ def _renamed(path: str) -> str:
     for pattern, name in _FIELDS:
         path = re.sub(pattern, name, path)
     return path
-
-
-@contextlib.contextmanager
-def _errors_in_terms_of_ollama() -> Iterator[None]:
-    """Give the errors that are raised within the names of Ollama's fields instead of OpenAI's."""
-    try:
-        yield
-    except RequestError as error:
-        if (param := error.param) is not None:
-            error.param = _renamed(param)
-            error.message = error.message.replace(f"'{param}'", f"'{error.param}'")
-        raise

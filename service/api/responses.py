@@ -1,9 +1,8 @@
 """POST /v1/responses."""
 
-import contextlib
-import re
 import time
-from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
+from functools import partial
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Depends
@@ -14,26 +13,16 @@ from service.api.dependencies import Arrival, arrival
 from service.api.generation.chat_prompt import chat_of, chat_prompt
 from service.api.generation.logprobs import chat_logprobs, is_long_to_write
 from service.api.generation.response_items import Event, ResponseOutput
+from service.api.generation.sealed import seal
 from service.api.generation.streams import TextDelta
+from service.api.http.errors import errors_in_terms_of
 from service.api.http.receive import cancel_on_disconnect, json_body
 from service.api.http.sse import NamedEventStream
 from service.api.render import engine_request, json_answer, request_id
 from service.api.schema.responses import ResponsesRequest
 from service.engine.request import FinishReason
-from service.errors import RequestError
 
 router = APIRouter()
-
-# The names of a chat's fields in errors and in what is ignored, and those of the response's fields that they come from.
-_FIELDS = (
-    (r"^messages.*$", "input"),
-    (r"^max_(completion_)?tokens$", "max_output_tokens"),
-    (r"^reasoning_effort$", "reasoning.effort"),
-    (r"^response_format\.json_schema\b", "text.format"),
-    (r"^response_format\b", "text.format"),
-    (r"^tool_choice\.allowed_tools\b", "tool_choice"),
-    (r"^(tools\[\d+\]|tool_choice|tool_choice\.tools\[\d+\])\.function\b", r"\1"),
-)
 
 
 @router.post("/v1/responses")
@@ -43,25 +32,27 @@ async def create_response(
 ) -> Response:
     """Answer with a response, which is not stored.
 
-    Deviations: text and functions only; nothing is stored, as with `store: false`; `strict` is false by default, and
-    calls satisfy their schemas all the same; a stream's first events come with the first token.
+    Deviations: text only; tools that OpenAI runs itself are offered to nobody; nothing is stored, as with
+    `store: false`; `strict` is false by default, and calls satisfy their schemas all the same; a stream's first events
+    come with the first token.
 
     Source: https://platform.openai.com/docs/api-reference/responses/create
     """
     created_at = int(time.time())
-    arrived.ignored.in_terms_of_request = _in_terms_of_responses
+    arrived.ignored.in_terms_of_request = body.in_terms_of_request
     context = await arrived.generating(body.model)
-    with _errors_in_terms_of_responses():
-        chat_body = await context.convert(body, chat_of)
+    with errors_in_terms_of(body.in_terms_of_request):
+        chat_body = await context.convert(body, partial(chat_of, key=context.cache_salt))
+        context.ignored.add(chat_body.ignored)
         chat = await start_chat(context, chat_body, prefix="resp_")
+    answer = _Answer(chat, body, created_at, seal=partial(seal, key=context.cache_salt))
     if body.stream:
-        events = _events(chat, body, created_at)
+        events = _events(chat, body, answer)
         return NamedEventStream(events, sequences=chat.streams, deadline=context.deadline)
-    with chat.streams, _errors_in_terms_of_responses():
+    with chat.streams, errors_in_terms_of(body.in_terms_of_request):
         [deltas] = await cancel_on_disconnect(context.receive, chat.streams.collect())
 
     def write() -> JSONResponse:
-        answer = _Answer(chat, body, created_at)
         for delta in deltas:
             answer.push(delta)
         return JSONResponse(answer.end())
@@ -69,17 +60,14 @@ async def create_response(
     return await context.run_in_thread(write) if is_long_to_write(chat.streams, chat_body) else write()
 
 
-async def _events(chat: StartedChat, body: ResponsesRequest, created_at: int) -> AsyncIterator[Sequence[Event]]:
+async def _events(chat: StartedChat, body: ResponsesRequest, answer: "_Answer") -> AsyncIterator[Sequence[Event]]:
     """Yield the events of a stream, numbered."""
-    with _errors_in_terms_of_responses():
-        async for events in _numbered_events(chat, body, created_at):
+    with errors_in_terms_of(body.in_terms_of_request):
+        async for events in _numbered_events(chat, answer):
             yield events
 
 
-async def _numbered_events(
-    chat: StartedChat, body: ResponsesRequest, created_at: int
-) -> AsyncIterator[Sequence[Event]]:
-    answer = _Answer(chat, body, created_at)
+async def _numbered_events(chat: StartedChat, answer: "_Answer") -> AsyncIterator[Sequence[Event]]:
     number = 0
 
     def numbered(events: Iterable[Event]) -> list[Event]:
@@ -104,13 +92,13 @@ async def _numbered_events(
 class _Answer:
     """The response as it comes to be."""
 
-    def __init__(self, chat: StartedChat, body: ResponsesRequest, created_at: int) -> None:
+    def __init__(self, chat: StartedChat, body: ResponsesRequest, created_at: int, seal: Callable[[str], str]) -> None:
         self.last_events: list[Event] = []  # of the items that `end` has closed
         self._chat = chat
         self._body = body
         self._created_at = created_at
         self._parts = chat.message_parts()
-        self._output = ResponseOutput()
+        self._output = ResponseOutput(body.offered_tools, seal if body.has_sealed_thinking else None)
         self._logprobs: list[dict[str, Any]] = []  # of tokens whose text is not complete yet
         self._reason = FinishReason.STOP
 
@@ -134,7 +122,6 @@ class _Answer:
         """Return the response with what it has so far."""
         body, is_over = self._body, status != "in_progress"
         sampling = self._chat.streams.sampling
-        effort = None if body.reasoning is None else body.reasoning.effort
         text_format = None if body.text is None else body.text.format
         choice = "auto" if body.tool_choice is None else body.tool_choice.as_stated()
         stated = {
@@ -162,17 +149,20 @@ class _Answer:
             "model": body.model,
             "output": list(self._output.items) if is_over else [],
             "previous_response_id": None,
-            "reasoning": {"effort": effort, "summary": None},
+            "reasoning": {"effort": body.effort, "summary": None},
             "safety_identifier": body.safety_identifier,
             "service_tier": "default",
             "store": False,
             "temperature": sampling.temperature,
-            "text": {"format": _stated(text_format) if text_format else {"type": "text"}, "verbosity": "medium"},
+            "text": {
+                "format": text_format.model_dump(by_alias=True) if text_format else {"type": "text"},
+                "verbosity": "medium",
+            },
             "tool_choice": choice,
-            "tools": [_stated(tool) for tool in body.tools],
+            "tools": [tool.as_stated() for tool in body.tools if tool.is_offered],
             "top_logprobs": body.top_logprobs,
             "top_p": sampling.top_p,
-            "truncation": "disabled",
+            "truncation": body.truncation,
             "usage": self._usage() if is_over else None,
             "user": body.user,
             **stated,
@@ -189,28 +179,6 @@ class _Answer:
         }
 
 
-def _stated(part: Any) -> dict[str, Any]:
-    return part.model_dump(by_alias=True)
-
-
-def _in_terms_of_responses(param: str) -> str:
-    for pattern, name in _FIELDS:
-        param = re.sub(pattern, name, param)
-    return param
-
-
-@contextlib.contextmanager
-def _errors_in_terms_of_responses() -> Iterator[None]:
-    """Give the errors that are raised within the names of a response's fields instead of a chat's."""
-    try:
-        yield
-    except RequestError as error:
-        if (param := error.param) is not None:
-            renamed = _in_terms_of_responses(param)
-            error.param, error.message = renamed, error.message.replace(f"'{param}'", f"'{renamed}'")
-        raise
-
-
 @router.post("/v1/responses/render")
 async def render_response(
     name: Annotated[str, Depends(request_id)],
@@ -221,9 +189,11 @@ async def render_response(
 
     Source: https://github.com/vllm-project/vllm/blob/main/vllm/entrypoints/serve/render/api_router.py
     """
+    arrived.ignored.in_terms_of_request = body.in_terms_of_request
     context = await arrived.generating(body.model)
-    with _errors_in_terms_of_responses():
-        chat_body = await context.convert(body, chat_of)
+    with errors_in_terms_of(body.in_terms_of_request):
+        chat_body = await context.convert(body, partial(chat_of, key=context.cache_salt))
+        context.ignored.add(chat_body.ignored)
         prompt = await context.make_prompt(chat_body, chat_prompt)
         context.ignore(prompt.ignored)
         return json_answer(engine_request(context, chat_body, f"resp_{name}", prompt.ids, param="messages"))

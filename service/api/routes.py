@@ -104,7 +104,18 @@ def _allow_head(router: APIRouter) -> None:
 
 
 def _others(has_batches: bool) -> list[APIRouter]:
-    from service.api import batches, embeddings, files, invocations, ollama, ollama_models, pooling, rerank, server_info
+    from service.api import (
+        batches,
+        embeddings,
+        files,
+        invocations,
+        messages,
+        ollama,
+        ollama_models,
+        pooling,
+        rerank,
+        server_info,
+    )
 
-    always = (embeddings, rerank, pooling, ollama, ollama_models, server_info, invocations)
+    always = (messages, embeddings, rerank, pooling, ollama, ollama_models, server_info, invocations)
     return [resource.router for resource in (*always, *((files, batches) if has_batches else ()))]

@@ -13,7 +13,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from service.api.http.answer import Answer, send_answer
 from service.api.http.client_task import ARRIVED_S, TASK
-from service.api.http.errors import error_answer
+from service.api.http.errors import error_answer, in_shape_of_path, is_anthropic
 from service.api.http.identity import http_request, request_id_of, trace_of
 from service.api.http.keys import ApiKeys
 from service.api.http.probes import (
@@ -210,6 +210,8 @@ class EarlyAnswers:
         headers = self._record(scope, answer.status, code) | answer.headers
         if answer.status >= 400:  # the body of the request was not read, so the connection cannot be used again
             headers["connection"] = "close"
+        if code:
+            answer = in_shape_of_path(answer, scope)
         await send_answer(answer._replace(headers=headers), scope, send)
 
     def _record(self, scope: Scope, status: int, code: dict[str, str]) -> dict[str, str]:
@@ -223,4 +225,5 @@ class EarlyAnswers:
         facts = {"method": scope["method"], "route": route, "status": status, "latency_s": round(latency_s, 6)}
         facts |= {"request_id": state["request_id"], **code, "http_request": http_request(scope, status, latency_s, 0)}
         logger.log(logging.DEBUG if route in IMMEDIATE_PATHS else logging.INFO, "request", extra=facts)
-        return {"x-request-id": state["request_id"]}
+        names = ("x-request-id", "request-id") if is_anthropic(path) else ("x-request-id",)
+        return dict.fromkeys(names, state["request_id"])

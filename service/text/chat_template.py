@@ -114,6 +114,17 @@ class ChatTemplate:
         """The variables that the template reads and a request may set."""
         return self._template.variables - ARGUMENTS - self._special_tokens.keys()
 
+    @cached_property
+    def takes_late_system(self) -> bool:
+        """Whether a system's message may come after others, and is written there."""
+        mark = "late system message"
+        roles = ("system", "user", "system", "assistant", "user")
+        messages = [{"role": role, "content": mark if i == 2 else "a"} for i, role in enumerate(roles)]
+        try:
+            return mark in self._render(messages, None, True, {})
+        except InvalidParameter:
+            return False
+
     def render(
         self,
         messages: Sequence[Mapping[str, Any]],

@@ -42,6 +42,8 @@ ROUTES = {
     "/reranking",
     "/v1/reranking",
     "/score",
+    "/v1/messages",
+    "/v1/messages/count_tokens",
     "/v1/models",
     "/v1/models/{model_id:path}",
     "/v1/responses",

@@ -16,7 +16,7 @@ DOCUMENT = {
     "quantization": "int8",
     "kv_dtype": "float32",
     "state": "ready",
-    "capabilities": ["chat/completions", "responses", "completions"],
+    "capabilities": ["chat/completions", "responses", "messages", "completions"],
 }
 
 

@@ -84,6 +84,20 @@ def test_health_is_answered_and_all_else_gets_503_with_a_time_to_retry(service):
     assert headers["x-request-id"].startswith("req_")
 
 
+def test_an_early_refusal_of_anthropics_route_has_anthropics_shape(service):
+    keys = ApiKeys(plain_keys(["sk-1"]))
+    app = EarlyAnswers(service, Metrics(), keys=keys, max_waiting=1, wait_s=5.0)
+    for path, status, kind in (("/v1/messages", 401, "authentication_error"), ("/health/ready", 503, None)):
+        stated, headers, body = asyncio.run(ask(app, path, "POST"))
+        assert (stated, json.loads(body).get("error", {}).get("type")) == (status, kind)
+    starting = EarlyAnswers(service, Metrics())
+    status, headers, body = asyncio.run(ask(starting, "/v1/messages/count_tokens", "POST"))
+    error = json.loads(body)
+    assert (status, error["type"], error["error"]["type"]) == (503, "error", "overloaded_error")
+    assert error["error"]["details"]["error_code"] == "not_ready"
+    assert error["request_id"] == headers["request-id"] == headers["x-request-id"]
+
+
 def test_the_line_of_an_early_refusal_has_the_callers_trace_and_request_id(service, caplog):
     caplog.handler.setFormatter(CloudJsonFormatter(Origin()))
     caplog.set_level("INFO", "service.server.early")

@@ -1,13 +1,15 @@
 """The messages of a chat to its prompt: what the template gets, the rendered text, its token ids."""
 
 from array import array
+from bisect import bisect_left
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple, Protocol
 
 from pydantic_core import from_json
 
 from service.api.generation.rendering import NO_VARIABLES, template_variables
-from service.api.schema.chat import ChatCompletionRequest, Message, ToolCall
+from service.api.generation.sealed import own_text
+from service.api.schema.chat import ChatCompletionRequest, MeantChat, Message, OwnThinking, ToolCall
 from service.api.schema.template import TemplateFields
 from service.api.schema.tools import Tool
 from service.api.schema.wire import checked
@@ -28,26 +30,50 @@ class ChatPrompt(NamedTuple):
 class MeansChat(Protocol):
     """A body of another interface."""
 
-    def as_chat(self) -> dict[str, Any]:
-        """Return the body of the chat that has the same answer."""
+    def as_chat(self, own_thinking: OwnThinking) -> MeantChat:
+        """Return the chat that has the same answer."""
         ...
 
 
-def chat_prompt(body: ChatCompletionRequest | MeansChat, model: PromptModel) -> ChatPrompt:
+def chat_prompt(body: ChatCompletionRequest | MeansChat, model: PromptModel, *, key: bytes = b"") -> ChatPrompt:
     """Return a chat's prompt.
+
+    Args:
+        body: the chat, or a body of another interface that means one.
+        model: the model that answers.
+        key: signs the client's thinking.
 
     Raises:
         ContextLengthExceeded: the context has fewer tokens than the chat has messages, or the prompt has.
         InvalidParameter, UnsupportedParameter, MissingParameter, TemplateFailed: as `rendered`.
     """
     if not isinstance(body, ChatCompletionRequest):
-        body = chat_of(body)
-    num_messages, limit_tokens = len(body.messages), model.max_model_len
+        body = chat_of(body, key=key)
+    if body.truncation == "auto" and not body.truncate_prompt_tokens:
+        return _fitting(body, model)
+    return _prompt(body, body.messages, model)
+
+
+def chat_of(body: MeansChat, *, key: bytes = b"") -> ChatCompletionRequest:
+    """Return the chat that a body of another interface means.
+
+    Args:
+        body: the other interface's body.
+        key: signs the client's thinking.
+
+    Raises:
+        RequestError: as `checked` does.
+    """
+    return checked(ChatCompletionRequest, *body.as_chat(lambda text, proof: own_text(text, proof, key)))
+
+
+def _prompt(body: ChatCompletionRequest, messages: Sequence[Message], model: PromptModel) -> ChatPrompt:
+    num_messages, limit_tokens = len(messages), model.max_model_len
     if num_messages > limit_tokens and not body.truncate_prompt_tokens:  # rendering so many takes long
         raise ContextLengthExceeded(
             prompt_tokens=num_messages, max_tokens=0, limit_tokens=limit_tokens, param="messages", is_estimate=True
         )
-    text, ignored = rendered(body.messages, model, body.tools if body.may_call_tools else (), body)
+    text, ignored = rendered(messages, model, body.tools if body.may_call_tools else (), body)
     # The template has written the special tokens already.
     prompt_ids = model.tokenizer.encode(
         text,
@@ -59,9 +85,34 @@ def chat_prompt(body: ChatCompletionRequest | MeansChat, model: PromptModel) -> 
     return ChatPrompt(text.rstrip()[-END_CHARS:], array("i", body.truncated(prompt_ids, limit_tokens)), ignored)
 
 
-def chat_of(body: MeansChat) -> ChatCompletionRequest:
-    """Return the chat that a body of another interface means; raises what `checked` raises."""
-    return checked(ChatCompletionRequest, body.as_chat())
+def _fitting(body: ChatCompletionRequest, model: PromptModel) -> ChatPrompt:
+    """Return the prompt without the oldest turns, as few of them as leave room for an answer, and tell whether any."""
+    turns = [index for index, message in enumerate(body.messages) if message.role == "user"]
+
+    def fitting(num_dropped: int) -> ChatPrompt | None:
+        messages = body.messages if num_dropped == 0 else _from(body.messages, turns[num_dropped])
+        try:
+            prompt = _prompt(body, messages, model)
+        except ContextLengthExceeded:
+            if num_dropped >= len(turns) - 1:
+                raise
+            return None
+        return prompt if len(prompt.ids) < model.max_model_len or num_dropped >= len(turns) - 1 else None
+
+    if (whole := fitting(0)) is not None:
+        return whole
+    fewest = bisect_left(range(len(turns) - 1), True, lo=1, key=lambda num_dropped: fitting(num_dropped) is not None)
+    prompt = fitting(fewest)
+    assert prompt is not None, "the last turn is never dropped"
+    return prompt._replace(ignored=[*prompt.ignored, "messages"])
+
+
+def _from(messages: Sequence[Message], start: int) -> list[Message]:
+    """Return the instructions at the head of a chat, and what begins at `start`, without results of calls before it."""
+    head = next(i for i, message in enumerate(messages) if message.role not in ("system", "developer"))
+    kept = [*messages[:head], *messages[start:]]
+    called = {call.id for message in kept for call in message.tool_calls or ()}
+    return [message for message in kept if message.role != "tool" or message.tool_call_id in called]
 
 
 def template_messages(messages: Sequence[Message]) -> list[dict[str, Any]]:
@@ -119,6 +170,21 @@ def _template_call(call: ToolCall, path: str) -> dict[str, Any]:
     return {"id": call.id, "type": "function", "function": {"name": call.function.name, "arguments": arguments}}
 
 
+def _with_late_system_as_user(turns: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Return a chat in which a system's message after the first is part of the user's turn there."""
+    result: list[dict[str, Any]] = []
+    was_late = False
+    for index, turn in enumerate(turns):
+        is_late = index > 0 and turn["role"] == "system"
+        role = "user" if is_late else turn["role"]
+        if result and role == result[-1]["role"] == "user" and (is_late or was_late):
+            result[-1] = result[-1] | {"content": f"{result[-1]['content']}\n\n{turn['content']}"}
+        else:
+            result.append(turn | {"role": role})
+        was_late = is_late
+    return result
+
+
 class RenderedChat(NamedTuple):
     """A chat as text."""
 
@@ -147,8 +213,11 @@ def rendered(
     variables, ignored = NO_VARIABLES
     if fields.sets_variables:
         variables, ignored = template_variables(fields, model.chat_template)
+    turns = template_messages(messages)
+    if any(turn["role"] == "system" for turn in turns[1:]) and not model.chat_template.takes_late_system:
+        turns = _with_late_system_as_user(turns)
     text = model.chat_template.render(
-        template_messages(messages),
+        turns,
         [tool.for_template() for tool in tools] or None,
         add_generation_prompt=fields.add_generation_prompt,
         continue_final_message=fields.continue_final_message,

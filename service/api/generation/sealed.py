@@ -24,6 +24,13 @@ def is_signed(text: str, signature: str, key: bytes) -> bool:
     return hmac.compare_digest(sign(text, key).encode(), signature.encode(errors="surrogatepass"))
 
 
+def own_text(text: str, proof: str, key: bytes) -> str | None:
+    """Return a text that is signed, or the one that its proof holds if it was left out; None if it is another's."""
+    if not text:
+        return unsealed(proof, key)
+    return text if is_signed(text, proof, key) else None
+
+
 def seal(text: str, key: bytes) -> str:
     """Return a text and its signature as one opaque string."""
     packed = base64.urlsafe_b64encode(zlib.compress(text.encode(errors="surrogatepass"), 1)).decode()

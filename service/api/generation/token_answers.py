@@ -1,12 +1,13 @@
-"""The answers of POST /tokenize and POST /detokenize, as JSON.
+"""The answers of POST /tokenize, POST /detokenize and POST /v1/messages/count_tokens, as JSON.
 
 A body may have a million tokens, so all of an answer is made off the event loop.
 """
 
 from pydantic_core import to_json
 
-from service.api.generation.chat_prompt import rendered
+from service.api.generation.chat_prompt import chat_of, rendered
 from service.api.schema.generation import unknown_token
+from service.api.schema.messages import CountTokensRequest
 from service.api.schema.tokenize import DetokenizeRequest, TokenizeRequest
 from service.text.prompt_model import PromptModel
 
@@ -19,6 +20,13 @@ def token_answer(body: TokenizeRequest, model: PromptModel) -> bytes:
     answer = {"count": len(token_ids), "max_model_len": model.max_model_len, "tokens": token_ids, "token_strs": names}
     # A tenth of the time of Python's own, which holds the interpreter too.
     return to_json(answer)
+
+
+def count_tokens(body: CountTokensRequest, model: PromptModel, key: bytes) -> bytes:
+    """Return the number of tokens of the prompt that Anthropic's Messages make; raises as `token_answer`."""
+    chat = chat_of(body, key=key)
+    text = rendered(chat.messages, model, chat.tools if chat.may_call_tools else (), chat).text
+    return to_json({"input_tokens": len(model.tokenizer.encode(text, add_special_tokens=False, param="messages"))})
 
 
 def text_answer(body: DetokenizeRequest, model: PromptModel) -> bytes:

@@ -9,7 +9,7 @@ from starlette.datastructures import MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from service.api.http.background import BACKGROUND
-from service.api.http.errors import respond
+from service.api.http.errors import is_anthropic, respond
 from service.api.http.identity import http_request, request_id_of, trace_of
 from service.api.http.ignored import HEADER, IgnoredFields
 from service.api.http.probes import METRICS_PATHS, PROBE_PATHS
@@ -57,6 +57,8 @@ class AccessLog:
                 status = message["status"]
                 headers = MutableHeaders(scope=message)
                 headers["x-request-id"] = request_id
+                if is_anthropic(scope["path"]):
+                    headers["request-id"] = request_id
                 if ignored:
                     headers[HEADER] = str(ignored)
             num_bytes += len(message.get("body", b""))

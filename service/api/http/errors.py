@@ -1,11 +1,14 @@
-"""Every error as OpenAI's JSON, or Ollama's on its paths: for handlers, inside a stream, before FastAPI is imported.
+"""Every error as OpenAI's JSON, on other interfaces' paths as theirs: for handlers, streams, before FastAPI is there.
 
 Details of internal errors go to the log; the client gets a fixed sentence and the request's id.
-Source: https://platform.openai.com/docs/guides/error-codes,
+Source: https://platform.openai.com/docs/guides/error-codes, https://docs.anthropic.com/en/api/errors,
 https://github.com/ollama/ollama/blob/main/docs/errors.mdx
 """
 
 import logging
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
 
 from starlette.types import Scope, Send
 
@@ -28,6 +31,25 @@ OLLAMA_PATHS = "/api/"
 CLOSING_STATUSES = frozenset({401, 408, 413, 415, 429})
 
 
+# Anthropic's types; of other statuses `invalid_request_error`, and `api_error` from 500 on.
+ANTHROPIC_PATH = "/v1/messages"
+_ANTHROPIC_TYPES = {
+    401: "authentication_error",
+    403: "permission_error",
+    404: "not_found_error",
+    408: "timeout_error",
+    413: "request_too_large",
+    429: "rate_limit_error",
+    503: "overloaded_error",
+    504: "timeout_error",
+}
+
+
+def is_anthropic(path: str) -> bool:
+    """Return whether a path is of Anthropic's interface."""
+    return path == ANTHROPIC_PATH or path.startswith(f"{ANTHROPIC_PATH}/")
+
+
 def error_answer(error: Exception, request_id: str) -> Answer:
     """Return the answer that an error becomes, and log the error if the fault is the server's."""
     if isinstance(error, RequestError):
@@ -45,6 +67,22 @@ def error_answer(error: Exception, request_id: str) -> Answer:
     return Answer(status, {"error": dict(zip(("message", "type", "param", "code"), fields, strict=True))}, headers)
 
 
+@contextmanager
+def errors_in_terms_of(renamed: Callable[[str], str]) -> Iterator[None]:
+    """Give the errors that are raised within the names of another interface's fields.
+
+    Args:
+        renamed: returns the other name of a field's path.
+    """
+    try:
+        yield
+    except RequestError as error:
+        if (param := error.param) is not None:
+            error.param = renamed(param)
+            error.message = error.message.replace(f"'{param}'", f"'{error.param}'")
+        raise
+
+
 def logged_error_answer(error: Exception, scope: Scope) -> Answer:
     """Return the answer that an error becomes, and add its code to the request's log line."""
     answer = error_answer(error, scope["state"]["request_id"])
@@ -54,9 +92,19 @@ def logged_error_answer(error: Exception, scope: Scope) -> Answer:
 
 def in_shape_of_path(answer: Answer, scope: Scope) -> Answer:
     """Return an error as the interface of the request's path states it."""
-    if not scope["path"].startswith(OLLAMA_PATHS):
-        return answer
-    return answer._replace(body={"error": answer.body["error"]["message"]})
+    if is_anthropic(scope["path"]):
+        return answer._replace(body=_as_anthropics(answer, scope["state"]["request_id"]))
+    if scope["path"].startswith(OLLAMA_PATHS):
+        return answer._replace(body={"error": answer.body["error"]["message"]})
+    return answer
+
+
+def _as_anthropics(answer: Answer, request_id: str) -> dict[str, Any]:
+    error, status = answer.body["error"], answer.status
+    kind = _ANTHROPIC_TYPES.get(status, "api_error" if status >= 500 else "invalid_request_error")
+    details = {"error_code": error["code"], "param": error["param"]}
+    stated = {"type": kind, "message": error["message"], "details": details}
+    return {"type": "error", "error": stated, "request_id": request_id}
 
 
 async def respond(error: Exception, scope: Scope, send: Send) -> None:

@@ -1,5 +1,6 @@
 """The fields of one request that were accepted and not honoured: its answer, its log line and a metric name them."""
 
+import re
 from collections.abc import Callable, Iterable
 
 from service.api.schema.wire import IgnoredField
@@ -52,8 +53,7 @@ class IgnoredFields:
 
 def _field_of(name: str) -> str:
     """Return the field of an interface that holds a part of a tool's schema, whose names clients choose."""
-    field, found, _ = name.partition(".parameters.")
-    return field + found.rstrip(".")
+    return re.split(r"(?<=\.parameters)\.|(?<=\.input_schema)\.", name, maxsplit=1)[0]
 
 
 def _printable(name: str) -> str:

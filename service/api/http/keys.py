@@ -49,11 +49,19 @@ class ApiKeys:
         Raises:
             InvalidApiKey: the request has no key, a wrong one, or two.
         """
-        given = [value for name, value in scope["headers"] if name == b"authorization"]
-        if len(given) == 1:
-            scheme, _, secret = given[0].partition(b" ")
-            digest = hashlib.sha256(secret.strip()).digest()
+        bearers = [value for name, value in scope["headers"] if name == b"authorization"]
+        plain = [value for name, value in scope["headers"] if name == b"x-api-key"]  # Anthropic's
+        secrets = {_bearer(value) for value in bearers} | {value.strip() for value in plain}
+        # Some clients send their key under both names.
+        if len(bearers) <= 1 and len(plain) <= 1 and len(secrets) == 1 and (secret := secrets.pop()) is not None:
+            digest = hashlib.sha256(secret).digest()
             matches = [key for known, key in self._by_digest if hmac.compare_digest(digest, known)]
-            if scheme.lower() == b"bearer" and matches:
+            if matches:
                 return matches[0], digest
-        raise InvalidApiKey(is_missing=not given)
+        raise InvalidApiKey(is_missing=not bearers and not plain)
+
+
+def _bearer(value: bytes) -> bytes | None:
+    """Return the key of an Authorization header; None for another scheme."""
+    scheme, _, secret = value.partition(b" ")
+    return secret.strip() if scheme.lower() == b"bearer" else None

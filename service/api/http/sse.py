@@ -128,6 +128,20 @@ class EventStream(StreamingResponse):
         self._num_sent += 1
 
 
+class MessageStream(EventStream):
+    """A response whose events have names; it ends without `[DONE]`, and a failure is an event like the others.
+
+    Source: https://docs.anthropic.com/en/docs/build-with-claude/streaming
+    """
+
+    end = b""
+    keep_alive = b'event: ping\ndata: {"type":"ping"}\n\n'
+
+    @override
+    def frame(self, document: dict[str, Any]) -> bytes:
+        return f"event: {document['type']}\n".encode() + super().frame(document)
+
+
 class NamedEventStream(EventStream):
     """A response whose events have names and numbers; it ends without `[DONE]`, and a failure is an `error` event.
 

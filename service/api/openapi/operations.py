@@ -2,13 +2,22 @@
 
 from dataclasses import dataclass
 
-from service.api.openapi import answers, batch_answers, ollama_answers, other_answers, response_answers, vector_answers
+from service.api.openapi import (
+    answers,
+    batch_answers,
+    message_answers,
+    ollama_answers,
+    other_answers,
+    response_answers,
+    vector_answers,
+)
 from service.api.openapi.answer_object import AnswerObject
 from service.api.schema.batches import BatchQuery, BatchRequest, FileFields, FileQuery
 from service.api.schema.chat import ChatCompletionRequest
 from service.api.schema.completions import CompletionRequest
 from service.api.schema.embeddings import EmbeddingsRequest
 from service.api.schema.loads import LoadsQuery
+from service.api.schema.messages import CountTokensRequest, MessagesRequest
 from service.api.schema.ollama import (
     OllamaChatRequest,
     OllamaEmbedRequest,
@@ -78,6 +87,21 @@ OPERATIONS: dict[str, Operation] = {
         "tokens", other_answers.EngineRequest, is_list=True, body=CompletionRequest, errors=OF_BODY
     ),
     "render_response": Operation("tokens", other_answers.EngineRequest, body=ResponsesRequest, errors=OF_BODY),
+    "create_message": Operation(
+        "generation",
+        message_answers.MessageObject,
+        body=MessagesRequest,
+        event=message_answers.MessageEvent,
+        errors=OF_GENERATION,
+        error=message_answers.MessageError,
+    ),
+    "count_message_tokens": Operation(
+        "tokens",
+        message_answers.MessageTokens,
+        body=CountTokensRequest,
+        errors=OF_BODY,
+        error=message_answers.MessageError,
+    ),
     "create_file": Operation("batches", batch_answers.FileObject, form=FileFields, errors=(400, 408, 413, 415, 503)),
     "list_files": Operation("batches", batch_answers.FileList, query=FileQuery, errors=(400, 503)),
     "retrieve_file": Operation("batches", batch_answers.FileObject, errors=(404, 503)),

@@ -3,8 +3,8 @@
 Source: https://platform.openai.com/docs/api-reference/chat/create
 """
 
-from collections.abc import Mapping, Sequence
-from typing import Annotated, Any, ClassVar, Literal, override
+from collections.abc import Callable, Mapping, Sequence
+from typing import Annotated, Any, ClassVar, Literal, NamedTuple, override
 
 from pydantic import BeforeValidator, Field
 from pydantic_core import to_json
@@ -158,6 +158,17 @@ class Message(WireObject):
         return self.reasoning or self.reasoning_content or None
 
 
+# Returns the thinking of a text, which may be empty, and its proof; None unless this service has signed it.
+type OwnThinking = Callable[[str, str], str | None]
+
+
+class MeantChat(NamedTuple):
+    """The chat that a body of another interface means."""
+
+    document: dict[str, Any]
+    ignored: Sequence[str] = ()  # fields of that body that the chat leaves out
+
+
 class ChatCompletionRequest(GenerationRequest, TemplateFields):
     """The body of POST /v1/chat/completions."""
 
@@ -189,6 +200,7 @@ class ChatCompletionRequest(GenerationRequest, TemplateFields):
     logprobs: bool = False
     top_logprobs: int = Field(default=0, ge=0, le=MAX_LOGPROBS)
     safety_identifier: str | None = None  # the newer name of `user`
+    truncation: Literal["auto", "disabled"] = "disabled"  # of responses: whether the oldest turns make room
 
     @classmethod
     @override

@@ -186,6 +186,44 @@ def unknown_token(param: str, token_id: int, vocab_size: int) -> InvalidParamete
     )
 
 
+class SharedFields(SamplingFields):
+    """The fields that chats, completions and responses share."""
+
+    nested: ClassVar[dict[str, type[WireObject]]] = {"structured_outputs": StructuredOutputs}
+
+    stop: Annotated[
+        list[Annotated[str, Field(min_length=1, max_length=MAX_STOP_CHARS)]],
+        Field(max_length=MAX_STOP_STRINGS, fail_fast=True),
+        BeforeValidator(_stop_strings),
+        WithJsonSchema(STOP),
+    ] = Field(default_factory=list)
+    include_stop_str_in_output: bool = False  # vLLM's: the text ends with the stop string that ended it
+    priority: int = Field(default=0, ge=-MAX_PRIORITY, le=MAX_PRIORITY)  # vLLM's: the lower, the sooner
+    bad_words: Annotated[  # vLLM's: the tokens of these words are not sampled in their order
+        list[Annotated[str, Field(min_length=1, max_length=MAX_BAD_WORD_CHARS)]],
+        Field(max_length=MAX_BAD_WORDS, fail_fast=True),
+    ] = Field(default_factory=list)
+    cache_salt: str | None = Field(default=None, min_length=1, max_length=MAX_NAME_CHARS)  # vLLM's
+    skip_special_tokens: bool = True  # vLLM's
+    spaces_between_special_tokens: bool | None = None  # vLLM's: never put here
+    # vLLM's: how many tokens of the prompt are kept; -1: as many as leave the context room for one more.
+    truncate_prompt_tokens: int | None = Field(default=None, ge=-1, le=INT32_MAX)
+    truncation_side: Literal["left", "right"] = "left"  # vLLM's: where the prompt is cut
+    structured_outputs: StructuredOutputs | None = None  # vLLM's: a grammar of the answer
+
+    @override
+    def check_consistency(self) -> None:
+        """Refuse a prompt cut to nothing, a grammar that is not in one notation, and spaces that nothing here puts."""
+        if self.truncate_prompt_tokens == 0:
+            message = "Invalid 'truncate_prompt_tokens': it must be at least 1, or -1 for the model's maximum."
+            raise InvalidParameter(message, param="truncate_prompt_tokens")
+        if self.structured_outputs is not None:
+            self.structured_outputs.check()
+        if self.spaces_between_special_tokens and not self.skip_special_tokens:
+            param = "spaces_between_special_tokens"
+            raise InvalidParameter(f"Invalid '{param}': special tokens are joined without spaces.", param=param)
+
+
 class StreamOptions(WireObject):
     """What a stream carries in addition to the text."""
 
@@ -195,43 +233,21 @@ class StreamOptions(WireObject):
     continuous_usage_stats: bool = False  # vLLM's: every chunk has the token counts so far
 
 
-class GenerationRequest(SamplingFields):
+class GenerationRequest(SharedFields):
     """The fields that chats and completions share."""
 
-    nested: ClassVar[dict[str, type[WireObject]]] = {
-        "stream_options": StreamOptions,
-        "structured_outputs": StructuredOutputs,
-    }
+    nested: ClassVar[dict[str, type[WireObject]]] = {**SharedFields.nested, "stream_options": StreamOptions}
     remedies: ClassVar[Mapping[str, str]] = REMEDIES
 
     model: str = Field(max_length=MAX_NAME_CHARS)
     max_tokens: MaxTokens = None
-    stop: Annotated[
-        list[Annotated[str, Field(min_length=1, max_length=MAX_STOP_CHARS)]],
-        Field(max_length=MAX_STOP_STRINGS, fail_fast=True),
-        BeforeValidator(_stop_strings),
-        WithJsonSchema(STOP),
-    ] = Field(default_factory=list)
-    include_stop_str_in_output: bool = False  # vLLM's: the text ends with the stop string that ended it
     stream: bool = False
     stream_options: StreamOptions | None = None
     user: str | None = None
-    priority: int = Field(default=0, ge=-MAX_PRIORITY, le=MAX_PRIORITY)  # vLLM's: the lower, the sooner
-    bad_words: Annotated[  # vLLM's: the tokens of these words are not sampled in their order
-        list[Annotated[str, Field(min_length=1, max_length=MAX_BAD_WORD_CHARS)]],
-        Field(max_length=MAX_BAD_WORDS, fail_fast=True),
-    ] = Field(default_factory=list)
-    cache_salt: str | None = Field(default=None, min_length=1, max_length=MAX_NAME_CHARS)  # vLLM's
-    skip_special_tokens: bool = True  # vLLM's
-    spaces_between_special_tokens: bool | None = None  # vLLM's: never put here
     return_tokens_as_token_ids: bool = False  # vLLM's: log-probabilities name tokens by their ids
-    # vLLM's: how many tokens of the prompt are kept; -1: as many as leave the context room for one more.
-    truncate_prompt_tokens: int | None = Field(default=None, ge=-1, le=INT32_MAX)
-    truncation_side: Literal["left", "right"] = "left"  # vLLM's: where the prompt is cut
     return_token_ids: bool = False  # vLLM's: return the token ids of prompt and completion too
     # vLLM's: alternatives returned for each token of the prompt; 0 for its own log-probability alone.
     prompt_logprobs: int | None = Field(default=None, ge=0, le=MAX_LOGPROBS)
-    structured_outputs: StructuredOutputs | None = None  # vLLM's: a grammar of the answer
 
     def truncated(self, prompt_ids: list[int], limit_tokens: int) -> list[int]:
         """Return as many of the prompt's tokens as the request keeps, of a context of so many."""
@@ -282,13 +298,6 @@ class GenerationRequest(SamplingFields):
     @override
     def check_consistency(self) -> None:
         """Refuse prompt log-probabilities, which no chunk carries, with a stream."""
-        if self.truncate_prompt_tokens == 0:
-            message = "Invalid 'truncate_prompt_tokens': it must be at least 1, or -1 for the model's maximum."
-            raise InvalidParameter(message, param="truncate_prompt_tokens")
-        if self.structured_outputs is not None:
-            self.structured_outputs.check()
-        if self.spaces_between_special_tokens and not self.skip_special_tokens:
-            param = "spaces_between_special_tokens"
-            raise InvalidParameter(f"Invalid '{param}': special tokens are joined without spaces.", param=param)
+        super().check_consistency()
         if self.prompt_logprobs is not None and self.stream:
             raise InvalidParameter("'prompt_logprobs' is not allowed when 'stream' is true.", param="prompt_logprobs")

@@ -9,7 +9,7 @@ from typing import Annotated, Any, ClassVar, Literal, override
 from pydantic import BeforeValidator, Field, PlainValidator
 from pydantic_core import PydanticCustomError
 
-from service.api.schema.chat import FunctionCall
+from service.api.schema.chat import FunctionCall, MeantChat, OwnThinking
 from service.api.schema.embeddings import EmbeddingsRequest
 from service.api.schema.generation import MAX_NAME_CHARS
 from service.api.schema.tools import MAX_TOOLS
@@ -163,10 +163,10 @@ class OllamaChatRequest(OllamaRequest):
     messages: Annotated[list[OllamaMessage], Field(fail_fast=True)] = Field(default_factory=list)
     tools: Annotated[list[dict[str, Any]], Field(max_length=MAX_TOOLS, fail_fast=True)] = Field(default_factory=list)
 
-    def as_chat(self) -> dict[str, Any]:
-        """Return the body of the chat that has the same answer; raises InvalidParameter for a result without a call."""
+    def as_chat(self, own_thinking: OwnThinking) -> MeantChat:
+        """Return the chat that has the same answer; raises InvalidParameter for a result without a call."""
         tools = [{"type": "function"} | tool for tool in self.tools]
-        return self._chat(list(_messages_of(self.messages))) | ({"tools": tools} if tools else {})
+        return MeantChat(self._chat(list(_messages_of(self.messages))) | ({"tools": tools} if tools else {}))
 
 
 class OllamaGenerateRequest(OllamaRequest):
@@ -194,10 +194,10 @@ class OllamaGenerateRequest(OllamaRequest):
             message = "'system' contradicts 'raw' and 'suffix', with which the prompt is no message of a chat."
             raise InvalidParameter(message, param="system")
 
-    def as_chat(self) -> dict[str, Any]:
-        """Return the body of the chat that has the same answer."""
+    def as_chat(self, own_thinking: OwnThinking) -> MeantChat:
+        """Return the chat that has the same answer."""
         system = [{"role": "system", "content": self.system}] if self.system else []
-        return self._chat([*system, {"role": "user", "content": self.prompt}])
+        return MeantChat(self._chat([*system, {"role": "user", "content": self.prompt}]))
 
     def as_completion(self) -> dict[str, Any]:
         """Return the body of the completion that has the same answer."""

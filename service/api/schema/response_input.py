@@ -3,21 +3,28 @@
 Source: https://platform.openai.com/docs/api-reference/responses/create#responses_create-input
 """
 
-from collections.abc import Iterable
-from typing import Annotated, Any, ClassVar, Literal
+from collections.abc import Callable, Iterable
+from typing import Annotated, Any, ClassVar, Literal, override
 
 from pydantic import BeforeValidator, Field
+from pydantic_core import to_json
 
+from service.api.schema.chat import OwnThinking
+from service.api.schema.response_tools import INPUT, LOCAL_SHELL, qualified
 from service.api.schema.wire import ANY, NeutralValues, WireObject
-from service.errors import InvalidParameter, MissingParameter
+from service.errors import InvalidParameter, MissingParameter, UnsupportedParameter
 
 # What each kind of item consists of.
 _FIELDS = {
     "message": ("role", "content"),
     "function_call": ("call_id", "name", "arguments"),
     "function_call_output": ("call_id", "output"),
-    "reasoning": ("content",),
+    "reasoning": ("content", "encrypted_content"),
+    "item_reference": (),
+    "compaction": ("encrypted_content",),
 }
+_NAMES = sorted({name for names in _FIELDS.values() for name in names})
+_TEXT_TYPES = ("input_text", "output_text", "reasoning_text", "refusal", "summary_text", "text")
 
 
 def as_items(value: Any) -> Any:
@@ -29,6 +36,10 @@ def _as_parts(value: Any) -> Any:
     return [{"type": "input_text", "text": value}] if isinstance(value, str) else value
 
 
+def _as_json(value: Any) -> Any:
+    return to_json(value).decode() if isinstance(value, dict) else value or "{}"
+
+
 class InputPart(WireObject):
     """A text part; images, audio and files are not supported."""
 
@@ -37,11 +48,20 @@ class InputPart(WireObject):
         "cache_control": (),
         "logprobs": ANY,
         "parsed": ANY,  # the official clients add it for the answer's reader; the text counts
+        "prompt_cache_breakpoint": ANY,  # every prefix is kept
     }
-    supported_types: ClassVar[tuple[str, ...]] = ("input_text", "output_text", "reasoning_text")
+    supported_types: ClassVar[tuple[str, ...]] = _TEXT_TYPES
 
-    type: Literal["input_text", "output_text", "reasoning_text"]
+    type: Literal["input_text", "output_text", "reasoning_text", "refusal", "summary_text", "text"]
     text: str
+
+    @classmethod
+    @override
+    def rewritten(cls, document: dict[str, Any]) -> dict[str, Any]:
+        """Return a refusal, which OpenAI has under a name of its own, as text."""
+        if document.get("type") == "refusal" and "text" not in document:
+            return {"type": "refusal", "text": document.get("refusal")}
+        return document
 
 
 Parts = Annotated[
@@ -52,43 +72,126 @@ Parts = Annotated[
 
 
 class InputItem(WireObject):
-    """One item of the input; `id`, `status` and `phase` are those of an earlier answer, and have no effect."""
+    """One item of the input; `id`, `status` and `phase` are those of an earlier answer, and have no effect.
+
+    Calls of custom tools and of the local shell are read as those of the functions that stand for them. Items of tools
+    that OpenAI runs are left out, and told.
+    """
 
     nested: ClassVar[dict[str, type[WireObject]]] = {"content": InputPart, "output": InputPart}
     hints: ClassVar[NeutralValues] = {
-        "caller": (),
-        "encrypted_content": (),
-        "namespace": (),
+        "caller": ({"type": "direct"},),
         "parsed_arguments": ANY,  # of the official clients; the text counts
+        "phase": ANY,
         "summary": ([],),
     }
     supported_types: ClassVar[tuple[str, ...]] = tuple(_FIELDS)
+    leaves_out_other_types: ClassVar[bool] = True
 
-    type: Literal["message", "function_call", "function_call_output", "reasoning"] = "message"
+    type: str = "message"
     id: str | None = None
-    status: Literal["in_progress", "completed", "incomplete"] | None = None
-    phase: Literal["commentary", "final_answer"] | None = None
+    status: Literal["in_progress", "completed", "incomplete", "failed"] | None = None
     role: Literal["system", "developer", "user", "assistant"] | None = None
     content: Parts | None = None
     call_id: str | None = None
     name: str | None = None
-    arguments: str | None = None
+    arguments: Annotated[str, BeforeValidator(_as_json)] | None = None
     output: Parts | None = None
+    encrypted_content: str | None = None
+
+    @classmethod
+    @override
+    def rewritten(cls, document: dict[str, Any]) -> dict[str, Any]:
+        """Return an item of one of the kinds that a chat has."""
+        kind = document.get("type")
+        rewrite = _REWRITES.get(kind) if isinstance(kind, str) else None
+        if rewrite is not None:
+            return rewrite(document)
+        if kind is None and document.keys() == {"id"}:
+            return document | {"type": "item_reference"}
+        if document.get("role") == "assistant" and document.get("content") is None:
+            return document | {"content": []}
+        return document
 
     def check(self, path: str) -> None:
         """Check that the item has what its kind consists of, and nothing else.
 
         Raises:
             MissingParameter, InvalidParameter: a field is missing, or belongs to another kind.
+            UnsupportedParameter: it was made by another service, which alone can read it.
         """
-        own = _FIELDS[self.type]
-        for name in sorted({name for names in _FIELDS.values() for name in names}):
+        own = _FIELDS.get(self.type, ())
+        for name in _NAMES:
             is_stated = getattr(self, name) is not None
-            if name in own and not is_stated:
+            if name in own and not is_stated and self.type != "reasoning":
                 raise MissingParameter(f"{path}.{name}")
             if name not in own and is_stated:
                 param = f"{path}.{name}"
                 raise InvalidParameter(f"Invalid '{param}': an item of type '{self.type}' has none.", param=param)
+        if self.type == "item_reference":
+            param, stated = f"{path}.id", (self.id or "")[:64]
+            message = f"Invalid '{param}': no item with the id '{stated}' is kept here. Send the item itself."
+            raise InvalidParameter(message, param=param)
+        if self.type == "compaction":
+            raise UnsupportedParameter(path, "only the service that made it can read it. Send the items themselves.")
+
+
+def _as_call(document: dict[str, Any]) -> dict[str, Any]:
+    """Return a call whose name has that of its namespace."""
+    call = {name: value for name, value in document.items() if name != "namespace"}
+    name, namespace = document.get("name"), document.get("namespace")
+    if isinstance(name, str) and isinstance(namespace, str):
+        call["name"] = qualified(name, namespace)
+    return call
+
+
+def _as_custom_call(document: dict[str, Any]) -> dict[str, Any]:
+    call = _as_call({name: value for name, value in document.items() if name != "input"})
+    stated = document.get("input")
+    return call | {"type": "function_call", "arguments": None if stated is None else {INPUT: stated}}
+
+
+def _as_shell_call(document: dict[str, Any]) -> dict[str, Any]:
+    call = {name: value for name, value in document.items() if name != "action"}
+    action = document.get("action")
+    if isinstance(action, dict):
+        action = {name: value for name, value in action.items() if name != "type" and value is not None}
+    return {"call_id": document.get("id")} | call | {
+        "type": "function_call", "name": LOCAL_SHELL, "arguments": action,
+    }  # fmt: skip
+
+
+def _as_result(document: dict[str, Any]) -> dict[str, Any]:
+    """Return a result that has an output, be it empty."""
+    output = document.get("output")
+    return document | {"type": "function_call_output", "output": "" if output is None else output}
+
+
+def _as_shell_result(document: dict[str, Any]) -> dict[str, Any]:
+    """Return a result whose id is that of its call, as OpenAI has it."""
+    return _as_result(document if document.get("call_id") else document | {"call_id": document.get("id")})
+
+
+def _as_thinking(document: dict[str, Any]) -> dict[str, Any]:
+    """Return thinking as its text if the item has it, as its summary, or as what it was sealed into."""
+    content, summary = document.get("content"), document.get("summary")
+    if not content and summary:
+        content = summary
+        document = {name: value for name, value in document.items() if name != "summary"}
+    if not content:
+        return {name: value for name, value in document.items() if name != "content"}
+    return {name: value for name, value in document.items() if name != "encrypted_content"} | {"content": content}
+
+
+_REWRITES: dict[str, Callable[[dict[str, Any]], dict[str, Any]]] = {
+    "function_call": _as_call,
+    "custom_tool_call": _as_custom_call,
+    "local_shell_call": _as_shell_call,
+    "function_call_output": _as_result,
+    "custom_tool_call_output": _as_result,
+    "local_shell_call_output": _as_shell_result,
+    "reasoning": _as_thinking,
+}
 
 
 def check_results(items: Iterable[InputItem]) -> None:
@@ -100,33 +203,54 @@ def check_results(items: Iterable[InputItem]) -> None:
     called: set[str | None] = set()
     for index, item in enumerate(items):
         if item.type == "function_call":
-            called.add(item.call_id)
+            called.update((item.call_id, item.id))
         elif item.type == "function_call_output" and item.call_id not in called:
             param = f"input[{index}].call_id"
             message = f"Invalid '{param}': no earlier item of type 'function_call' has this id. Send the call too."
             raise InvalidParameter(message, param=param)
 
 
-def messages_of(items: Iterable[InputItem]) -> list[dict[str, Any]]:
-    """Return the messages of a chat; thinking and calls belong to the assistant's message between them."""
+def messages_of(items: Iterable[InputItem], own_thinking: OwnThinking) -> tuple[list[dict[str, Any]], list[str]]:
+    """Return the messages of a chat, and the fields whose thinking another has sealed.
+
+    Thinking and calls belong to the assistant's message between them.
+    """
+    unreadable: list[str] = []
     messages: list[dict[str, Any]] = []
-    thinking: dict[str, str] = {}  # of the assistant's next message
-    for item in items:
+    thoughts: list[str] = []  # of the assistant's next message
+    call_ids: dict[str | None, str | None] = {}  # by those of their items, too
+
+    def append(message: dict[str, Any]) -> None:
+        thinking = "".join(thoughts)
+        thoughts.clear()
+        if thinking and message["role"] == "assistant":
+            message["reasoning_content"] = thinking
+        elif thinking:  # the answer was cut
+            messages.append({"role": "assistant", "content": "", "reasoning_content": thinking})
+        messages.append(message)
+
+    for index, item in enumerate(items):
         if item.type == "reasoning":
-            thinking = {"reasoning_content": _text(item.content)}
+            sealed = item.encrypted_content if not item.content else None
+            thought = own_thinking("", sealed) if sealed else _text(item.content)
+            if thought is None:
+                unreadable.append(f"input[{index}].encrypted_content")
+            thoughts.append(thought or "")
         elif item.type == "function_call":
-            if not messages or messages[-1]["role"] != "assistant":
-                messages.append({"role": "assistant", **thinking})
-                thinking = {}
+            if not messages or messages[-1]["role"] != "assistant" or any(thoughts):
+                append({"role": "assistant"})
             function = {"name": item.name, "arguments": item.arguments}
             call = {"id": item.call_id, "type": "function", "function": function}
             messages[-1].setdefault("tool_calls", []).append(call)
+            call_ids[item.id] = item.call_id
         elif item.type == "function_call_output":
-            messages.append({"role": "tool", "tool_call_id": item.call_id, "content": _text(item.output)})
-        else:
-            messages.append({"role": item.role, "content": _text(item.content), **thinking})
-            thinking = {}
-    return messages
+            call_id = call_ids.get(item.call_id, item.call_id)
+            append({"role": "tool", "tool_call_id": call_id, "content": _text(item.output)})
+        elif item.type == "message":
+            append({"role": item.role, "content": _text(item.content)})
+    if any(thoughts):
+        append({"role": "assistant", "content": ""})
+    return messages, unreadable
 
 
 def _text(parts: Iterable[InputPart] | None) -> str:

@@ -3,97 +3,67 @@
 Source: https://platform.openai.com/docs/api-reference/responses/create
 """
 
-from collections.abc import Mapping
+import re
+from collections.abc import Mapping, Sequence
+from functools import cached_property
 from typing import Annotated, Any, ClassVar, Literal, override
 
 from pydantic import BeforeValidator, Field
 
-from service.api.schema.generation import HINTS, MAX_NAME_CHARS, MaxTokens, TopP
+from service.api.schema.chat import MeantChat, OwnThinking
+from service.api.schema.generation import HINTS, MAX_NAME_CHARS, REFUSED, REMEDIES, MaxTokens, SharedFields
 from service.api.schema.metadata import Metadata
 from service.api.schema.response_input import InputItem, as_items, check_results, messages_of
+from service.api.schema.response_tools import (
+    ChosenTool,
+    OfferedTool,
+    ResponseTool,
+    as_response_choice,
+    offered_tools,
+    unenforced_formats,
+)
 from service.api.schema.structured import NAME_PATTERN
-from service.api.schema.tools import MAX_TOOLS, ToolWord, as_tool_choice
-from service.api.schema.tools import NAME_PATTERN as TOOL_NAME_PATTERN
-from service.api.schema.wire import NeutralValues, WireObject
+from service.api.schema.template import VariableFields
+from service.api.schema.tools import MAX_TOOLS, ToolWord
+from service.api.schema.wire import ANY, NeutralValues, WireObject
 from service.engine.limits import MAX_LOGPROBS
 from service.errors import InvalidParameter, MissingParameter
 
 INCLUDED_LOGPROBS = "message.output_text.logprobs"
+INCLUDED_THINKING = "reasoning.encrypted_content"
 
-_REFUSED: NeutralValues = {"background": (False,), "conversation": (), "previous_response_id": (), "prompt": ()}
+MAX_INCLUDED = 32
+
+_REFUSED: NeutralValues = {
+    **REFUSED,
+    "background": (False,),
+    "conversation": (),
+    "previous_response_id": (),
+    "prompt": (),
+}
 _HINTS: NeutralValues = {
     **HINTS,
     "access_programs": (),
-    "client_metadata": ({},),
+    "client_metadata": ANY,  # of the client's own statistics
     "context_management": ([],),
     "image": (),
     "max_tool_calls": (),
-    "min_p": (0, 0.0),  # this and the next few are what SGLang's router and smg write where a client wrote nothing
     "moderation": (),
-    "priority": (0,),
     "prompt_cache_options": (),
     "prompt_cache_retention": ("in_memory", "in-memory"),
-    "repetition_penalty": (1, 1.0),
     "service_tier": ("auto", "default"),
     "store": (False,),
-    "top_k": (-1, 0),
-    "truncation": ("disabled",),
 }
 
 
-class FunctionTool(WireObject):
-    """A function that the model may call; functions are the only tools."""
-
-    supported_types: ClassVar[tuple[str, ...]] = ("function",)
-
-    type: Literal["function"]
-    name: str = Field(pattern=TOOL_NAME_PATTERN)
-    description: str | None = None
-    parameters: dict[str, Any] | None = None
-    strict: bool = False  # whether OpenAI's rules of strict schemas apply, and all of the schema must be enforced
-
-
-class NamedTool(WireObject):
-    """One of the functions that may be called."""
-
-    supported_types: ClassVar[tuple[str, ...]] = ("function",)
-
-    type: Literal["function"]
-    name: str
-
-
-class ChosenTool(WireObject):
-    """Whether tools may or must be called, and which."""
-
-    nested: ClassVar[dict[str, type[WireObject]]] = {"tools": NamedTool}
-    supported_types: ClassVar[tuple[str, ...]] = ("function", "allowed_tools")
-
-    type: ToolWord | Literal["function", "allowed_tools"]
-    name: str | None = None
-    mode: Literal["auto", "required"] | None = None
-    tools: Annotated[list[NamedTool], Field(min_length=1, max_length=MAX_TOOLS, fail_fast=True)] | None = None
-
-    def check(self) -> None:
-        """Check that the choice has what its type consists of, and nothing else."""
-        for name, kind in (("name", "function"), ("mode", "allowed_tools"), ("tools", "allowed_tools")):
-            param, is_stated = f"tool_choice.{name}", getattr(self, name) is not None
-            if kind == self.type and not is_stated:
-                raise MissingParameter(param)
-            if kind != self.type and is_stated:
-                raise InvalidParameter(f"'{param}' needs 'tool_choice.type' to be '{kind}'.", param=param)
-
-    def as_stated(self) -> str | dict[str, Any]:
-        """Return the choice as the client stated it."""
-        return self.model_dump(exclude_none=True) if self.type in self.supported_types else self.type
-
-    def as_in_chats(self) -> str | dict[str, Any]:
-        """Return the choice as a chat states it."""
-        if self.type not in self.supported_types:
-            return self.type
-        if self.type == "function":
-            return {"type": "function", "function": {"name": self.name}}
-        tools = [{"type": "function", "function": {"name": tool.name}} for tool in self.tools or ()]
-        return {"type": "allowed_tools", "allowed_tools": {"mode": self.mode, "tools": tools}}
+# The names of a chat's fields, and those of the response's fields that they come from.
+_OF_TOOL = re.compile(r"tools\[(\d+)\]\.function(.*)")
+_FIELDS = (
+    (r"^messages.*$", "input"),
+    (r"^max_(completion_)?tokens$", "max_output_tokens"),
+    (r"^response_format(\.json_schema)?\b", "text.format"),
+    (r"^tool_choice(?:\.allowed_tools)?(\.tools\[\d+\])?(?:\.function)?", r"tool_choice\1"),
+)
 
 
 class TextFormat(WireObject):
@@ -132,42 +102,41 @@ class ResponseStreamOptions(WireObject):
 Items = Annotated[list[InputItem], Field(min_length=1, fail_fast=True)]
 
 
-class ResponsesRequest(WireObject):
+class ResponsesRequest(SharedFields, VariableFields):
     """The body of POST /v1/responses."""
 
     hints: ClassVar[NeutralValues] = _HINTS
     refused: ClassVar[NeutralValues] = _REFUSED
     bulk: ClassVar[Mapping[str, Any]] = {"input": ()}
     remedies: ClassVar[Mapping[str, str]] = {
+        **REMEDIES,
         "conversation": "send the earlier items as 'input'.",
         "previous_response_id": "answers are not stored. Send the earlier items as 'input'.",
     }
     nested: ClassVar[dict[str, type[WireObject]]] = {
+        **SharedFields.nested,
         "input": InputItem,
         "reasoning": ReasoningConfig,
         "stream_options": ResponseStreamOptions,
         "text": TextConfig,
         "tool_choice": ChosenTool,
-        "tools": FunctionTool,
+        "tools": ResponseTool,
     }
 
     model: str = Field(max_length=MAX_NAME_CHARS)
     input: Annotated[Items, BeforeValidator(as_items, json_schema_input_type=str | Items)]
     instructions: str | None = None
     max_output_tokens: MaxTokens = None
-    temperature: float | None = Field(default=None, ge=0, le=2)
-    top_p: TopP | None = None
-    presence_penalty: float = Field(default=0.0, ge=-2, le=2)  # Open Responses'
-    frequency_penalty: float = Field(default=0.0, ge=-2, le=2)  # Open Responses'
     top_logprobs: int = Field(default=0, ge=0, le=MAX_LOGPROBS)
-    include: list[Literal["message.output_text.logprobs"]] = Field(default_factory=list)
+    include: Annotated[list[str], Field(max_length=MAX_INCLUDED, fail_fast=True)] = Field(default_factory=list)
     text: TextConfig | None = None
     reasoning: ReasoningConfig | None = None
-    tools: Annotated[list[FunctionTool], Field(max_length=MAX_TOOLS, fail_fast=True)] = Field(default_factory=list)
+    tools: Annotated[list[ResponseTool], Field(max_length=MAX_TOOLS, fail_fast=True)] = Field(default_factory=list)
     tool_choice: (
-        Annotated[ChosenTool, BeforeValidator(as_tool_choice, json_schema_input_type=ToolWord | ChosenTool)] | None
+        Annotated[ChosenTool, BeforeValidator(as_response_choice, json_schema_input_type=ToolWord | ChosenTool)] | None
     ) = None  # None is `auto`
     parallel_tool_calls: bool = True
+    truncation: Literal["auto", "disabled"] = "disabled"
     stream: bool = False
     stream_options: ResponseStreamOptions | None = None
     metadata: Metadata | None = None
@@ -180,9 +149,42 @@ class ResponsesRequest(WireObject):
         """Whether the answer carries log-probabilities."""
         return INCLUDED_LOGPROBS in self.include
 
+    @property
+    def has_sealed_thinking(self) -> bool:
+        """Whether the answer carries its thinking as a text that no other reads."""
+        return INCLUDED_THINKING in self.include
+
+    @property
+    def effort(self) -> str | None:
+        """The degree of thinking, under OpenAI's name or a chat's."""
+        stated = None if self.reasoning is None else self.reasoning.effort
+        return self.reasoning_effort if stated is None else stated
+
+    def in_terms_of_request(self, param: str) -> str:
+        """Return the name of a field of this request for that of the chat that it means."""
+        if (found := _OF_TOOL.match(param)) is not None and int(found[1]) < len(self.offered_tools):
+            return self.offered_tools[int(found[1])].in_terms_of_request(found[2])
+        for pattern, name in _FIELDS:
+            if re.match(pattern, param):
+                return re.sub(pattern, name, param)
+        return "reasoning.effort" if param == "reasoning_effort" and self.reasoning_effort is None else param
+
+    @cached_property
+    def offered_tools(self) -> Sequence[OfferedTool]:
+        """The functions that the model is shown."""
+        return tuple(offered_tools(self.tools))
+
     @override
     def check_consistency(self) -> None:
         """Refuse items that are incomplete, a format without what it needs, and `top_logprobs` without effect."""
+        super().check_consistency()
+        if self.n != 1:
+            raise InvalidParameter("Invalid 'n': a response has one answer.", param="n")
+        known = (INCLUDED_LOGPROBS, INCLUDED_THINKING)
+        self.ignore(f"include[{index}]" for index, name in enumerate(self.include) if name not in known)
+        for index, tool in enumerate(self.tools):
+            tool.check(f"tools[{index}]")
+        self.ignore(unenforced_formats(self.offered_tools, is_required=self._is_call_required))
         for index, item in enumerate(self.input):
             item.check(f"input[{index}]")
         check_results(self.input)
@@ -194,31 +196,33 @@ class ResponsesRequest(WireObject):
             message = f"'top_logprobs' needs '{INCLUDED_LOGPROBS}' in 'include'."
             raise InvalidParameter(message, param="top_logprobs")
 
-    def as_chat(self) -> dict[str, Any]:
-        """Return the body of the chat that has the same answer."""
+    @property
+    def _is_call_required(self) -> bool:
+        return self.tool_choice is not None and self.tool_choice.is_required
+
+    def as_chat(self, own_thinking: OwnThinking) -> MeantChat:
+        """Return the chat that has the same answer."""
+        messages, unreadable = messages_of(self.input, own_thinking)
+        shared = {*SharedFields.model_fields, *VariableFields.model_fields}
         instructions = [] if self.instructions is None else [{"role": "system", "content": self.instructions}]
         chat: dict[str, Any] = {
+            **self.model_dump(include=shared, exclude_unset=True, by_alias=True),
+            "logit_bias": {str(token_id): bias for token_id, bias in self.logit_bias.items()} or None,
             "model": self.model,
-            "messages": [*instructions, *messages_of(self.input)],
+            "messages": [*instructions, *messages],
             "max_completion_tokens": self.max_output_tokens,
-            "temperature": self.temperature,
-            "top_p": self.top_p,
-            "presence_penalty": self.presence_penalty,
-            "frequency_penalty": self.frequency_penalty,
             "logprobs": self.has_logprobs,
             "top_logprobs": self.top_logprobs,
-            "reasoning_effort": None if self.reasoning is None else self.reasoning.effort,
+            "reasoning_effort": self.effort,
             "response_format": self._response_format(),
-            "tools": [
-                {"type": "function", "function": tool.model_dump(exclude={"type"}, exclude_none=True)}
-                for tool in self.tools
-            ],
+            "tools": [tool.as_in_chats() for tool in self.offered_tools],
             "tool_choice": None if self.tool_choice is None else self.tool_choice.as_in_chats(),
             "parallel_tool_calls": self.parallel_tool_calls,
+            "truncation": None if self.truncation == "disabled" else self.truncation,
             "safety_identifier": self.safety_identifier,
             "user": self.user,
         }
-        return {name: value for name, value in chat.items() if value is not None}
+        return MeantChat({name: value for name, value in chat.items() if value is not None}, unreadable)
 
     def _response_format(self) -> dict[str, Any] | None:
         if self.text is None or self.text.format is None:

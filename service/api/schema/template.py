@@ -27,16 +27,21 @@ class Effort(NamedTuple):
         return self.level == OFF
 
 
-class TemplateFields(WireObject):
+class VariableFields(WireObject):
+    """What a request says to the template, in the shapes that chats and responses share."""
+
+    chat_template_kwargs: dict[str, Any] = Field(default_factory=dict)  # variables that the template reads
+    reasoning_effort: str | None = None
+    thinking: dict[str, Any] | bool | str | None = None  # DeepSeek's, GLM's and Anthropic's
+    enable_thinking: bool | None = None  # Qwen's
+
+
+class TemplateFields(VariableFields):
     """What a request says about the rendering of its messages."""
 
     add_generation_prompt: bool = True
     continue_final_message: bool = False
-    chat_template_kwargs: dict[str, Any] = Field(default_factory=dict)  # variables that the template reads
-    reasoning_effort: str | None = None
     reasoning: dict[str, Any] | bool | None = None  # OpenRouter's
-    thinking: dict[str, Any] | bool | str | None = None  # DeepSeek's, GLM's and Anthropic's
-    enable_thinking: bool | None = None  # Qwen's
 
     @property
     def effort(self) -> Effort | None:

@@ -8,7 +8,7 @@ JSON is parsed with bounded depth and digits; NaN and duplicate names, which par
 """
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from functools import cache, cached_property
 from typing import Any, ClassVar, Final, NamedTuple, Self
 
@@ -60,12 +60,18 @@ class WireObject(BaseModel):
     nested: ClassVar[dict[str, "type[WireObject]"]] = {}
     # The values of `type` that are supported, where others have other fields: they are refused by their type first.
     supported_types: ClassVar[tuple[str, ...]] = ()
+    leaves_out_other_types: ClassVar[bool] = False  # instead: they are accepted, and told, and only their type is kept
     bulk: ClassVar[Mapping[str, Any]] = {}  # fields that only prompts are made of, with values that stand for them
 
     @cached_property  # which `checked` sets: a private attribute would cost each nested object a call
     def ignored(self) -> tuple[IgnoredField, ...]:
         """The fields that were accepted and have no effect, those of nested objects included."""
         return ()
+
+    def ignore(self, paths: Iterable[str]) -> None:
+        """Record fields that have no effect, or parts of fields."""
+        if fields := tuple(map(IgnoredField, paths)):
+            vars(self)["ignored"] = (*self.ignored, *fields)
 
     @classmethod
     def rewritten(cls, document: dict[str, Any]) -> dict[str, Any]:
@@ -104,8 +110,13 @@ def parse[T: WireObject](kind: type[T], content: bytes) -> T:
     return checked(kind, document)
 
 
-def checked[T: WireObject](kind: type[T], document: dict[str, Any]) -> T:
+def checked[T: WireObject](kind: type[T], document: dict[str, Any], ignored: Sequence[str] = ()) -> T:
     """Return the checked object of a parsed JSON object.
+
+    Args:
+        kind: the class of the object.
+        document: the JSON object.
+        ignored: fields that the object was made without, besides those that it ignores itself.
 
     Raises:
         UnsupportedParameter, MissingParameter, InvalidParameter: a field is at fault.
@@ -117,8 +128,8 @@ def checked[T: WireObject](kind: type[T], document: dict[str, Any]) -> T:
     except ValidationError as error:
         details = error.errors(include_url=False, include_context=False, include_input=False)
         raise _request_error(details[0]) from None  # the chained error would quote the prompt
-    if sieve.ignored:
-        vars(parsed)["ignored"] = tuple(sieve.ignored.values())
+    if sieve.ignored or ignored:
+        vars(parsed)["ignored"] = (*map(IgnoredField, ignored), *sieve.ignored.values())
     parsed.check_consistency()
     return parsed
 
@@ -140,7 +151,9 @@ class _Sieve:
         self._count(1, path)
         document = kind.rewritten(document)
         if kind.supported_types:
-            _check_type(kind, document.get("type"), path)
+            stated = document.get("type")
+            if isinstance(stated, str) and stated not in kind.supported_types:
+                return self._of_other_type(kind, stated, path)
         effective: dict[str, Any] = {}
         names, nested = _field_names(kind), kind.nested
         for name, value in document.items():
@@ -156,11 +169,22 @@ class _Sieve:
                 self._ignore(kind, name, path)
         return effective
 
+    def _of_other_type(self, kind: type[WireObject], stated: str, path: str) -> dict[str, Any]:
+        if not kind.leaves_out_other_types:
+            supported = ", ".join(f"'{name}'" for name in kind.supported_types)
+            message = f"it is '{stated[:MAX_ECHOED_CHARS]}'. Supported: {supported}."
+            raise UnsupportedParameter(f"{path}type", message)
+        self._note(kind, stated, IgnoredField(path.rstrip(".")))
+        return {"type": stated}
+
     def _ignore(self, kind: type[WireObject], name: str, path: str) -> None:
+        self._note(kind, name, IgnoredField(path + name[:MAX_ECHOED_CHARS], is_known=name in kind.hints))
+
+    def _note(self, kind: type[WireObject], name: str, field: IgnoredField) -> None:
         """Record a field where the request has it first: a long chat may repeat it in every message."""
         key = kind, name[:MAX_ECHOED_CHARS]
         if key not in self.ignored and len(self.ignored) < MAX_IGNORED:
-            self.ignored[key] = IgnoredField(path + key[1], is_known=name in kind.hints)
+            self.ignored[key] = field
 
     def _nested(self, kind: type[WireObject] | None, value: Any, path: str) -> Any:
         if kind is None:
@@ -183,12 +207,6 @@ class _Sieve:
 @cache
 def _field_names(kind: type[WireObject]) -> frozenset[str]:
     return frozenset(field.alias or name for name, field in kind.model_fields.items())
-
-
-def _check_type(kind: type[WireObject], stated: Any, path: str) -> None:
-    if isinstance(stated, str) and stated not in kind.supported_types:
-        supported = ", ".join(f"'{name}'" for name in kind.supported_types)
-        raise UnsupportedParameter(f"{path}type", f"it is '{stated[:MAX_ECHOED_CHARS]}'. Supported: {supported}.")
 
 
 def _is_neutral(value: Any, neutral: tuple[Any, ...] | None) -> bool:

@@ -65,6 +65,24 @@ async def test_the_answer_says_what_is_missing_in_openais_shape():
     assert "canary" not in wrong.text
 
 
+@pytest.mark.parametrize(
+    ("headers", "expected"),
+    [
+        ([(b"x-api-key", b"sk-first-key")], 200),
+        ([(b"x-api-key", b" sk-first-key ")], 200),
+        ([(b"x-api-key", b"sk-first-key"), (b"authorization", b"Bearer sk-first-key")], 200),
+        ([(b"x-api-key", b"sk-first-key"), (b"authorization", "Bearer sk-zweiter-schlüssel".encode())], 401),
+        ([(b"x-api-key", b"sk-first-key"), (b"authorization", b"Basic sk-first-key")], 401),
+        ([(b"x-api-key", b"sk-first-key"), (b"x-api-key", b"sk-first-key")], 401),
+        ([(b"x-api-key", b"Bearer sk-first-key")], 401),
+        ([(b"x-api-key", b"sk-first-keyy")], 401),
+        ([(b"x-api-key", b"")], 401),
+    ],
+)
+async def test_anthropics_header_opens_like_the_other_and_not_beside_another_key(headers, expected):
+    assert await status(headers=headers) == expected
+
+
 @pytest.mark.parametrize("path", ["/health", "/health/live", "/health/ready", "/healthz"])
 async def test_health_is_open(path):
     assert await status(path) == 200

@@ -82,6 +82,30 @@ def test_every_error_has_the_four_keys_and_a_code_in_the_log(error):
     assert ("retry-after" in failure.headers) is (failure.status in (429, 503))
 
 
+ANTHROPICS = {
+    400: "invalid_request_error", 401: "authentication_error", 403: "permission_error", 404: "not_found_error",
+    408: "timeout_error", 413: "request_too_large", 429: "rate_limit_error", 500: "api_error", 503: "overloaded_error",
+    504: "timeout_error",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("error", [*REFUSALS, *FAULTS], ids=lambda error: type(error).__name__)
+def test_on_anthropics_paths_an_error_has_their_shape_and_a_type_of_theirs(error):
+    usual = logged_error_answer(error, scope())
+    for path in ("/v1/messages", "/v1/messages/count_tokens"):
+        failure = logged_error_answer(error, scope() | {"path": path})
+        assert (failure.status, failure.headers) == (usual.status, usual.headers)
+        assert failure.body == {
+            "type": "error",
+            "error": {
+                "type": ANTHROPICS.get(failure.status, "invalid_request_error"),
+                "message": usual.body["error"]["message"],
+                "details": {"error_code": usual.body["error"]["code"], "param": usual.body["error"]["param"]},
+            },
+            "request_id": "req_1",
+        }
+
+
 def test_the_time_to_wait_is_the_errors_own():
     assert error_answer(errors.Overloaded(running=1, limit=1, retry_after_s=7), "req_1").headers["retry-after"] == "7"
 

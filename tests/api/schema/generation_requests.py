@@ -46,34 +46,38 @@ SAMPLING = {
 }
 STREAM_OPTIONS = nested({}, {"include_usage": True})
 OUTPUTS = nested({"regex": "a"}, {"json": {}}, {"json_object": True}, refused=({}, {"regex": "a", "grammar": "b"}))
-GENERATION = SAMPLING | {
-    "model": field(REQUIRED, LONG_NAME),
-    "max_tokens": field(None, LIMIT),
+SHARED = SAMPLING | {
     "stop": field([], STOP),
     "include_stop_str_in_output": field(False, FLAG),
-    "stream": field(False, FLAG),
-    "stream_options": field(None, STREAM_OPTIONS, stream=True),
-    "user": field(None, text()),
     "priority": field(0, integer(-1_000_000, 1_000_000)),
     "bad_words": field([], list_of(lambda index: "a" * 128, "", longest=64)),
     "cache_salt": field(None, text(512, shortest=1)),
     "skip_special_tokens": field(True, FLAG),
     "spaces_between_special_tokens": field(None, FLAG),
-    "return_tokens_as_token_ids": field(False, FLAG),
     "truncate_prompt_tokens": field(None, replace(integer(-1, INT32_MAX), unstated=(0,))),
     "truncation_side": field("left", choice("left", "right")),
-    "return_token_ids": field(False, FLAG),
-    "prompt_logprobs": field(None, integer(0, 20)),
     "structured_outputs": field(None, OUTPUTS),
 }
-TEMPLATE = {
-    "add_generation_prompt": field(True, FLAG),
-    "continue_final_message": field(False, FLAG, add_generation_prompt=False),
+GENERATION = SHARED | {
+    "model": field(REQUIRED, LONG_NAME),
+    "max_tokens": field(None, LIMIT),
+    "stream": field(False, FLAG),
+    "stream_options": field(None, STREAM_OPTIONS, stream=True),
+    "user": field(None, text()),
+    "return_tokens_as_token_ids": field(False, FLAG),
+    "return_token_ids": field(False, FLAG),
+    "prompt_logprobs": field(None, integer(0, 20)),
+}
+VARIABLES = {
     "chat_template_kwargs": field({}, OBJECT),
     "reasoning_effort": field(None, text()),
-    "reasoning": field(None, Values(({"effort": "low"}, True), ("low", 7))),
     "thinking": field(None, Values(({"type": "disabled"}, False, "low"), (7,))),
     "enable_thinking": field(None, FLAG),
+}
+TEMPLATE = VARIABLES | {
+    "add_generation_prompt": field(True, FLAG),
+    "continue_final_message": field(False, FLAG, add_generation_prompt=False),
+    "reasoning": field(None, Values(({"effort": "low"}, True), ("low", 7))),
 }
 CHOICE = Values(
     taken=("none", "auto", "required", tool()),
@@ -102,6 +106,7 @@ GENERATION_REQUESTS: dict[type, tuple[dict[str, object], dict[str, Field]]] = {
             "logprobs": field(False, FLAG),
             "top_logprobs": field(0, integer(0, 20), logprobs=True),
             "safety_identifier": field(None, text()),
+            "truncation": field("disabled", choice("auto", "disabled")),
         },
     ),
     completions.CompletionRequest: (
@@ -127,24 +132,23 @@ GENERATION_REQUESTS: dict[type, tuple[dict[str, object], dict[str, Field]]] = {
     ),
     responses.ResponsesRequest: (
         {"model": "m", "input": "hi"},
-        {
+        SHARED
+        | VARIABLES
+        | {
             "model": field(REQUIRED, LONG_NAME),
+            "n": field(1, replace(integer(1, 8), taken=(1,), unstated=(2, 8))),
             "input": field(
                 REQUIRED,
                 replace(
                     list_of(lambda index: MESSAGE | {"content": [{"type": "input_text", "text": "a"}]}, 7, shortest=1),
-                    refused=([], [7], 7, [{"type": "item_reference", "id": "a"}]),
-                    unstated=([{"type": "message"}],),
+                    refused=([], [7], 7),
+                    unstated=([{"type": "message"}], [{"type": "item_reference", "id": "a"}]),
                 ),
             ),
             "instructions": field(None, text()),
             "max_output_tokens": field(None, LIMIT),
-            "temperature": SAMPLING["temperature"],
-            "top_p": SAMPLING["top_p"],
-            "presence_penalty": SAMPLING["presence_penalty"],
-            "frequency_penalty": SAMPLING["frequency_penalty"],
             "top_logprobs": field(0, integer(0, 20), include=["message.output_text.logprobs"]),
-            "include": field([], Values(([], ["message.output_text.logprobs"]), (["other"], "a", 7))),
+            "include": field([], list_of(lambda index: "message.output_text.logprobs", 7, longest=32)),
             "text": field(None, nested({}, {"format": {"type": "text"}})),
             "reasoning": field(None, nested({}, {"effort": "low"})),
             "tools": field([], list_of(flat_tool, 7, longest=128)),
@@ -152,6 +156,7 @@ GENERATION_REQUESTS: dict[type, tuple[dict[str, object], dict[str, Field]]] = {
                 None, replace(CHOICE, taken=("none", "auto", "required", NAMED), unstated=({"type": "function"},))
             ),
             "parallel_tool_calls": field(True, FLAG),
+            "truncation": field("disabled", choice("auto", "disabled")),
             "stream": field(False, FLAG),
             "stream_options": field(None, nested({})),
             "metadata": field(None, METADATA),

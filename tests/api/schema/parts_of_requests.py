@@ -3,7 +3,7 @@
 import json
 from dataclasses import replace
 
-from service.api.schema import chat, response_input, responses, structured, tools
+from service.api.schema import chat, response_input, response_tools, responses, structured, tools
 from tests.api.schema.values import (
     FLAG,
     NAME,
@@ -52,6 +52,11 @@ FUNCTION = {
     "strict": field(False, FLAG),
 }
 IS_FUNCTION = field(REQUIRED, choice("function"))
+FLAT_TOOL = FUNCTION | {
+    "type": field(REQUIRED, Values(("function", "custom"), (7,))),  # others are left out
+    "name": field(None, FUNCTION["name"].values),
+    "format": field(None, nested({"type": "text"})),
+}
 
 # Of each kind of object its least one, and its fields.
 PARTS: dict[type, tuple[dict[str, object], dict[str, Field]]] = {
@@ -137,32 +142,55 @@ PARTS: dict[type, tuple[dict[str, object], dict[str, Field]]] = {
     response_input.InputItem: (
         {},
         {
-            "type": field("message", choice("message", "function_call", "function_call_output", "reasoning")),
+            "type": field(
+                "message",
+                # Others are left out.
+                Values(("message", "function_call", "reasoning", "item_reference", "compaction"), (7,)),
+            ),
             "id": field(None, text()),
-            "status": field(None, choice("in_progress", "completed", "incomplete")),
-            "phase": field(None, choice("commentary", "final_answer")),
+            "status": field(None, choice("in_progress", "completed", "incomplete", "failed")),
             "role": field(None, choice("system", "developer", "user", "assistant")),
             "content": field(None, parts("input_text")),
             "call_id": field(None, text()),
             "name": field(None, text()),
-            "arguments": field(None, text()),
+            "arguments": field(None, text().but(reads=lambda value: value or "{}")),
             "output": field(None, parts("input_text")),
+            "encrypted_content": field(None, text()),
         },
     ),
     response_input.InputPart: (
         {"type": "input_text", "text": "a"},
         {
-            "type": field(REQUIRED, choice("input_text", "output_text", "reasoning_text")),
+            "type": field(
+                REQUIRED, choice("input_text", "output_text", "reasoning_text", "refusal", "summary_text", "text")
+            ),
             "text": field(REQUIRED, text()),
         },
     ),
-    responses.FunctionTool: (NAMED, {"type": IS_FUNCTION} | FUNCTION),
-    responses.NamedTool: (NAMED, {"type": IS_FUNCTION, "name": field(REQUIRED, text())}),
-    responses.ChosenTool: (
+    response_tools.CustomFormat: (
+        {"type": "text"},
+        {
+            "type": field(REQUIRED, choice("text", "grammar")),
+            "syntax": field(None, choice("lark", "regex")),
+            "definition": field(None, text(64 * 1024)),
+        },
+    ),
+    response_tools.NamespacedTool: (NAMED, FLAT_TOOL),
+    response_tools.ResponseTool: (NAMED, FLAT_TOOL | {"tools": field(None, list_of(flat_tool, 7, longest=128))}),
+    response_tools.NamedTool: (
         NAMED,
         {
-            "type": field(REQUIRED, choice("function", "allowed_tools")),
+            "type": field(REQUIRED, choice("function", "custom", "local_shell")),
             "name": field(None, text()),
+            "namespace": field(None, text()),
+        },
+    ),
+    response_tools.ChosenTool: (
+        NAMED,
+        {
+            "type": field(REQUIRED, choice("function", "custom", "local_shell", "allowed_tools")),
+            "name": field(None, text()),
+            "namespace": field(None, text()),
             "mode": field(None, choice("auto", "required")),
             "tools": field(None, list_of(flat_tool, 7, longest=128, shortest=1)),
         },

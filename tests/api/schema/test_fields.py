@@ -9,13 +9,14 @@ from pydantic import ValidationError
 from service.api.schema.wire import WireObject, checked, parse
 from service.errors import InvalidParameter, MissingParameter, UnsupportedParameter
 from tests.api.schema.generation_requests import GENERATION_REQUESTS
+from tests.api.schema.message_requests import MESSAGE_REQUESTS
 from tests.api.schema.ollama_requests import OLLAMA_REQUESTS
 from tests.api.schema.other_requests import OTHER_REQUESTS
 from tests.api.schema.parts_of_requests import PARTS
 from tests.api.schema.values import OBJECT, REQUIRED
 
 MAX_CHECKED_ITEMS = 4096  # of a list against a JSON schema, for the time that it takes
-OBJECTS = GENERATION_REQUESTS | OTHER_REQUESTS | OLLAMA_REQUESTS | PARTS
+OBJECTS = GENERATION_REQUESTS | MESSAGE_REQUESTS | OTHER_REQUESTS | OLLAMA_REQUESTS | PARTS
 FIELDS = [(kind, name) for kind, (_, fields) in OBJECTS.items() for name in fields]
 
 
@@ -37,13 +38,9 @@ def kinds_of(kind=WireObject):
 def test_every_field_of_every_object_is_in_the_table():
     """Those that are missing are the common parts of several."""
     common = {
-        "SamplingFields",
-        "GenerationRequest",
-        "TemplateFields",
-        "EncoderRequest",
-        "PairsRequest",
-        "OllamaRequest",
-    }
+        "SamplingFields", "SharedFields", "GenerationRequest", "VariableFields", "TemplateFields", "EncoderRequest",
+        "PairsRequest", "OllamaRequest", "_Readable",
+    }  # fmt: skip
     of_schema = {kind for kind in kinds_of() if kind.__module__.startswith("service.api.schema")}
     assert {kind.__name__ for kind in of_schema - OBJECTS.keys()} == common
     for kind, (_, fields) in OBJECTS.items():

@@ -18,9 +18,13 @@ BODIES = {kind: body for kind, (body, _) in (GENERATION_REQUESTS | OTHER_REQUEST
 PARAMETERS = {"type": "object", "properties": {"city": {"type": "string"}}}
 ALL = {"mode": "auto", "tools": [tool(), tool(1)]}
 LEAST_CHAT = {
-    "model": "m", "messages": [MESSAGE], "presence_penalty": 0.0, "frequency_penalty": 0.0, "logprobs": False,
-    "top_logprobs": 0, "tools": [], "parallel_tool_calls": True,
+    "model": "m", "messages": [MESSAGE], "logprobs": False, "top_logprobs": 0, "tools": [],
+    "parallel_tool_calls": True,
 }  # fmt: skip
+
+
+def nothing_sealed(text, proof):
+    return None
 
 
 def read(kind, **fields):
@@ -28,7 +32,7 @@ def read(kind, **fields):
 
 
 def test_the_least_response_is_the_least_chat():
-    chat = read(ResponsesRequest).as_chat()
+    chat = read(ResponsesRequest).as_chat(nothing_sealed).document
     assert chat == LEAST_CHAT
     parse(ChatCompletionRequest, json.dumps(chat).encode())
 
@@ -74,12 +78,19 @@ def test_the_least_response_is_the_least_chat():
             {"tool_choice": {"type": "allowed_tools", "allowed_tools": ALL | {"mode": "required"}}},
         ),
         ({"parallel_tool_calls": False}, {"parallel_tool_calls": False}),
+        ({"truncation": "auto"}, {"truncation": "auto"}),
+        ({"truncation": "disabled"}, {}),
+        ({"logit_bias": {"7": 1}}, {"logit_bias": {"7": 1.0}}),
+        ({"ignore_eos": True, "stop": "a"}, {"ignore_eos": True, "stop": ["a"]}),
+        ({"structured_outputs": {"json": {}}}, {"structured_outputs": {"json": {}}}),
+        ({"enable_thinking": False}, {"enable_thinking": False}),
+        ({"reasoning_effort": "low"}, {"reasoning_effort": "low"}),
         ({"safety_identifier": "s", "user": "u"}, {"safety_identifier": "s", "user": "u"}),
         ({"metadata": {"a": "b"}, "prompt_cache_key": "k", "stream": True, "stream_options": {}}, {}),
     ],
 )  # fmt: skip
 def test_each_field_of_a_response_means_one_of_its_chat(fields, meant):
-    assert read(ResponsesRequest, **fields).as_chat() == LEAST_CHAT | meant
+    assert read(ResponsesRequest, **fields).as_chat(nothing_sealed).document == LEAST_CHAT | meant
 
 
 @pytest.mark.parametrize(
@@ -113,7 +124,7 @@ def test_items_become_the_messages_of_a_chat():
             for call_id, name in pairs
         ]
 
-    assert read(ResponsesRequest, input=items).as_chat()["messages"] == [
+    assert read(ResponsesRequest, input=items).as_chat(nothing_sealed).document["messages"] == [
         {"role": "developer", "content": "Be kind."},
         {"role": "user", "content": "2 + 2?"},
         {

@@ -9,6 +9,7 @@ from service.api.schema import (
     chat,
     completions,
     response_input,
+    response_tools,
     responses,
     tokenize,
     tools,
@@ -25,7 +26,7 @@ REMEDIES = {
     completions.CompletionRequest: {"response_format": "'structured_outputs'"},
     responses.ResponsesRequest: {"conversation": "'input'"},
 }
-for generating in (chat.ChatCompletionRequest, completions.CompletionRequest):
+for generating in (chat.ChatCompletionRequest, completions.CompletionRequest, responses.ResponsesRequest):
     for notation in ("choice", "grammar", "json", "regex"):
         REMEDIES.setdefault(generating, {})[f"guided_{notation}"] = f"'structured_outputs': {{'{notation}'"
 OTHER_VALUES = ("something", 10**9, [1], {"a": 1})
@@ -144,12 +145,10 @@ def test_a_required_field_of_an_inner_object_that_is_null_is_missing(kind, field
 TYPES = [
     (tools.Tool, "function"),
     (tools.AllowedTool, "function"),
-    (responses.FunctionTool, "function"),
-    (responses.NamedTool, "function"),
-    (responses.ChosenTool, "function', 'allowed_tools"),
+    (response_tools.NamedTool, "function', 'custom', 'local_shell"),
+    (response_tools.ChosenTool, "function', 'custom', 'local_shell', 'allowed_tools"),
     (tools.ToolChoice, "none', 'auto', 'required', 'function', 'allowed_tools"),
-    (response_input.InputItem, "message', 'function_call', 'function_call_output', 'reasoning"),
-    (response_input.InputPart, "input_text', 'output_text', 'reasoning_text"),
+    (response_input.InputPart, "input_text', 'output_text', 'reasoning_text', 'refusal', 'summary_text', 'text"),
 ]
 
 
@@ -159,3 +158,10 @@ def test_an_object_of_another_type_is_refused_with_the_types_that_are_supported(
         read(kind, type="o" * 65, other=1)
     assert caught.value.param == "type"
     assert f"it is '{'o' * 64}'. Supported: '{types}'." in caught.value.message
+
+
+@pytest.mark.parametrize("kind", [response_input.InputItem, response_tools.NamespacedTool, response_tools.ResponseTool])
+def test_an_object_of_another_type_is_left_out_and_named_where_others_run_it(kind):
+    found = read(kind, type="other", name="f", mood=1)
+    assert (found.type, found.name) == ("other", None)
+    assert [(field.path, field.is_known) for field in found.ignored] == [("", True)]

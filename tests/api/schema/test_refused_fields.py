@@ -7,6 +7,7 @@ import pytest
 from service.api.schema.chat import ChatCompletionRequest
 from service.api.schema.completions import CompletionRequest
 from service.api.schema.embeddings import EmbeddingsRequest
+from service.api.schema.messages import CountTokensRequest, MessagesRequest
 from service.api.schema.responses import ResponsesRequest
 from tests.api.scripted_engine import MODEL, Service
 from tests.api.vectors.scripted_encoder import EncoderService
@@ -17,6 +18,8 @@ ROUTES = {
     "/v1/chat/completions": (ChatCompletionRequest, {"messages": [{"role": "user", "content": "hi"}]}),
     "/v1/completions": (CompletionRequest, {"prompt": "Once"}),
     "/v1/responses": (ResponsesRequest, {"input": "hi"}),
+    "/v1/messages": (MessagesRequest, {"messages": [{"role": "user", "content": "hi"}], "max_tokens": 8}),
+    "/v1/messages/count_tokens": (CountTokensRequest, {"messages": [{"role": "user", "content": "hi"}]}),
     "/v1/embeddings": (EmbeddingsRequest, {"input": "hi"}),
 }
 REFUSED = [(path, name) for path, (body, _) in ROUTES.items() for name in sorted(body.refused)]
@@ -60,4 +63,6 @@ async def test_strict_fields_refuse_a_hint_by_its_name(path, name):
         assert answer.status_code == 200, answer.text
     else:
         error = answer.json()["error"]
-        assert (answer.status_code, error["code"], error["param"]) == (400, "unsupported_parameter", name)
+        stated = error.get("details", error)  # Anthropic's shape has them there
+        found = answer.status_code, stated.get("error_code", stated.get("code")), stated["param"]
+        assert found == (400, "unsupported_parameter", name)

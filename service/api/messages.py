@@ -1,0 +1,177 @@
+"""POST /v1/messages and /v1/messages/count_tokens, Anthropic's interface."""
+
+import re
+from collections.abc import AsyncIterator, Callable, Sequence
+from functools import partial
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Depends
+from fastapi.responses import JSONResponse, Response
+
+from service.api.chat import StartedChat, start_chat
+from service.api.dependencies import Arrival, RequestContext, arrival
+from service.api.generation.chat_prompt import chat_of
+from service.api.generation.logprobs import is_long_to_write
+from service.api.generation.message_content import Event, MessageContent
+from service.api.generation.sealed import seal, sign
+from service.api.generation.streams import TextDelta
+from service.api.generation.token_answers import count_tokens
+from service.api.http.errors import errors_in_terms_of
+from service.api.http.receive import cancel_on_disconnect, json_body
+from service.api.http.sse import MessageStream
+from service.api.schema.messages import CountTokensRequest, MessagesRequest
+from service.engine.request import FinishReason
+
+router = APIRouter()
+
+# What Anthropic counts besides: what its caches and its own tools cost.
+NO_USAGE = {"cache_creation": None, "inference_geo": None, "server_tool_use": None, "service_tier": "standard"}
+# The names of a chat's fields in errors, and those of the fields of Anthropic's Messages that they come from.
+_FIELDS = (
+    (r"^messages.*$", "messages"),
+    (r"^reasoning_effort$", "output_config.effort"),
+    (r"^response_format(\.json_schema)?\b", "output_config.format"),
+    (r"^stop\b", "stop_sequences"),
+    (r"^tool_choice\.function\b", "tool_choice"),
+    (r"^user$", "metadata.user_id"),
+)
+
+
+@router.post("/v1/messages")
+async def create_message(
+    arrived: Annotated[Arrival, Depends(arrival)],
+    body: Annotated[MessagesRequest, Depends(json_body(MessagesRequest))],
+) -> Response:
+    """Answer with a message.
+
+    Deviations: text only; tools that Anthropic runs are offered to nobody; without `thinking` the model's chat
+    template decides whether it thinks; `budget_tokens` is not enforced; cached prefixes are found without
+    `cache_control`, and keeping one has no price. A stream's first events come with the first token.
+
+    Source: https://docs.anthropic.com/en/api/messages
+    """
+    context = await arrived.generating(body.model)
+    renamed = _names_of(body)
+    with errors_in_terms_of(renamed):
+        chat_body = await context.convert(body, partial(chat_of, key=context.cache_salt))
+    context.ignored.add(chat_body.ignored)
+    context.ignored.in_terms_of_request = renamed
+    with errors_in_terms_of(renamed):
+        chat = await start_chat(context, chat_body, prefix="msg_")
+    answer = _Answer(chat, body, context)
+    if body.stream:
+        return MessageStream(_events(answer, renamed), sequences=chat.streams, deadline=context.deadline)
+    with chat.streams, errors_in_terms_of(renamed):
+        [deltas] = await cancel_on_disconnect(context.receive, chat.streams.collect())
+
+    def write() -> JSONResponse:
+        for delta in deltas:
+            answer.push(delta)
+        return JSONResponse(answer.whole())
+
+    return await context.run_in_thread(write) if is_long_to_write(chat.streams, chat_body) else write()
+
+
+@router.post("/v1/messages/count_tokens")
+async def count_message_tokens(
+    arrived: Annotated[Arrival, Depends(arrival)],
+    body: Annotated[CountTokensRequest, Depends(json_body(CountTokensRequest))],
+) -> Response:
+    """Return the number of tokens of a message's prompt, which may be longer than the context.
+
+    Source: https://docs.anthropic.com/en/api/messages-count-tokens
+    """
+    context = await arrived.generating(body.model)
+    with errors_in_terms_of(_names_of(body)):
+        count = partial(count_tokens, key=context.cache_salt)
+        return Response(await context.make_prompt(body, count), media_type="application/json")
+
+
+async def _events(answer: "_Answer", renamed: Callable[[str], str]) -> AsyncIterator[Sequence[Event]]:
+    """Yield the events of a stream."""
+    has_begun = False
+    with errors_in_terms_of(renamed):
+        async for _, delta in answer.chat.streams.deltas():
+            events: list[Event] = []
+            if not has_begun:
+                has_begun = True
+                events.append({"type": "message_start", "message": answer.begun()})
+            events += answer.push(delta)
+            if delta.finish_reason is not None:
+                events += [{"type": "message_delta", **answer.end()}, {"type": "message_stop"}]
+            if events:
+                yield events
+
+
+class _Answer:
+    """The message as it comes to be."""
+
+    def __init__(self, chat: StartedChat, body: MessagesRequest, context: RequestContext) -> None:
+        self.chat = chat
+        self._model = body.model
+        self._parts = chat.message_parts()
+        prove = sign if body.shows_thinking else seal
+        self._content = MessageContent(lambda text: prove(text, context.cache_salt), shows_thinking=body.shows_thinking)
+        self._stop_reason, self._stop_sequence = "end_turn", None
+
+    def push(self, delta: TextDelta) -> list[Event]:
+        """Add the next text and return its events, with the last text those that end its block too."""
+        events = [event for part in self._parts.push(delta) for event in self._content.push(part)]
+        if delta.finish_reason is not None:
+            events += self._content.close()
+            self._stop_reason = self._reason(delta)
+            self._stop_sequence = delta.stop_reason if self._stop_reason == "stop_sequence" else None
+        return events
+
+    def begun(self) -> dict[str, Any]:
+        """Return the message before it has content."""
+        return self._message([], dict.fromkeys(self._stopped()))
+
+    def end(self) -> dict[str, Any]:
+        """Return what is known once the content is complete."""
+        return {"delta": self._stopped(), "usage": self._usage()}
+
+    def whole(self) -> dict[str, Any]:
+        """Return the complete message."""
+        return self._message(self._content.blocks, self._stopped())
+
+    def _message(self, content: list[dict[str, Any]], stopped: dict[str, Any]) -> dict[str, Any]:
+        head = {"id": self.chat.streams.id, "type": "message", "role": "assistant", "model": self._model}
+        usage = self._usage() | NO_USAGE
+        return head | {"content": content, **stopped, "container": None, "usage": usage}
+
+    def _stopped(self) -> dict[str, Any]:
+        return {"stop_reason": self._stop_reason, "stop_sequence": self._stop_sequence, "stop_details": None}
+
+    def _reason(self, last: TextDelta) -> str:
+        if last.finish_reason is FinishReason.LENGTH:
+            return "max_tokens"
+        if isinstance(last.stop_reason, str):
+            return "stop_sequence"
+        return "tool_use" if self._content.has_calls else "end_turn"
+
+    def _usage(self) -> dict[str, Any]:
+        usage = self.chat.streams.usage()
+        cached_tokens = usage["prompt_tokens_details"]["cached_tokens"]
+        return {
+            "input_tokens": usage["prompt_tokens"] - cached_tokens,
+            "cache_creation_input_tokens": 0,
+            "cache_read_input_tokens": cached_tokens,
+            "output_tokens": usage["completion_tokens"],
+            "output_tokens_details": {"thinking_tokens": usage["completion_tokens_details"]["reasoning_tokens"]},
+        }
+
+
+def _names_of(body: CountTokensRequest) -> Callable[[str], str]:
+    """Return what gives a chat's field the name that it has in the request, and leaves other names as they are."""
+    places = [index for index, _ in body.own_tools]
+
+    def of_tool(match: re.Match[str]) -> str:
+        return f"tools[{places[int(match[1])]}]{'.input_schema' if match[2] else ''}"
+
+    def renamed(param: str) -> str:
+        for pattern, name in _FIELDS:
+            param = re.sub(pattern, name, param)
+        return re.sub(r"^tools\[(\d+)\]\.function(\.parameters)?\b", of_tool, param)
+
+    return renamed

@@ -1,0 +1,250 @@
+"""The content blocks of Anthropic's messages, and the messages of a chat that they make.
+
+Source: https://docs.anthropic.com/en/api/messages#body-messages
+"""
+
+import re
+from collections.abc import Iterable, Sequence
+from typing import Annotated, Any, ClassVar, Literal, override
+
+from pydantic import BeforeValidator, Field
+
+from service.api.schema.chat import OwnThinking
+from service.api.schema.wire import ANY, MAX_ECHOED_CHARS, NeutralValues, WireObject
+from service.errors import InvalidParameter, MissingParameter, UnsupportedParameter
+
+CACHE_HINTS: NeutralValues = {"cache_control": ()}  # prefixes are cached without it
+_BLOCK_HINTS: NeutralValues = {
+    **CACHE_HINTS,
+    "caller": ({"type": "direct"},),
+    "citations": ([], {"enabled": False}),
+    "context": (),
+    "parsed_output": ANY,  # the official clients add it to an answer for its reader; the text counts
+    "toolset_name": (),
+}
+# Calls that Anthropic runs itself, their results, and what only Anthropic reads: a conversation may have begun there.
+_HOSTED = re.compile(r"(server|mcp)_tool_use|\w+_tool_result|redacted_thinking|container_upload|compaction|fallback")
+# What each kind of block consists of.
+_FIELDS = {
+    "text": ("text",),
+    "image": ("source",),
+    "document": ("source",),
+    "search_result": ("content",),
+    "tool_reference": ("tool_name",),
+    "tool_use": ("id", "name"),
+    "tool_result": ("tool_use_id",),
+    "thinking": ("thinking",),
+}
+_SUPPORTED = ("text", "document", "search_result", "tool_use", "tool_result", "thinking")
+
+
+class TextBlock(WireObject):
+    """A text."""
+
+    hints: ClassVar[NeutralValues] = _BLOCK_HINTS
+    supported_types: ClassVar[tuple[str, ...]] = ("text",)
+
+    type: Literal["text"]
+    text: str
+
+
+class _Readable(WireObject):
+    """The fields of blocks that may be read as text."""
+
+    hints: ClassVar[NeutralValues] = _BLOCK_HINTS
+
+    type: str
+    text: str | None = None
+    title: str | None = None
+    source: dict[str, Any] | str | None = None
+    tool_name: str | None = None
+
+    def check_fields(self, path: str) -> None:
+        """Check that the block has what its kind consists of; raises MissingParameter."""
+        for name in _FIELDS.get(self.type, ()):
+            if getattr(self, name) is None:
+                raise MissingParameter(f"{path}.{name}")
+
+    def as_text(self) -> str | None:
+        """Return what the block says; None if that is no text."""
+        if self.type == "document":
+            text = _text_of_source(self.source)
+            return text if text is None or not self.title else f"{self.title}\n{text}"
+        return self.tool_name if self.type == "tool_reference" else self.text
+
+    def found_text(self, found: Iterable[str]) -> str:
+        """Return a search result as text."""
+        source = self.source if isinstance(self.source, str) else None
+        return "\n".join(part for part in (self.title, source, *found) if part)
+
+
+class ResultBlock(_Readable):
+    """A block of a tool's result."""
+
+    nested: ClassVar[dict[str, type[WireObject]]] = {"content": TextBlock}
+
+    content: Annotated[list[TextBlock], Field(fail_fast=True)] | None = None
+
+    @override
+    def as_text(self) -> str | None:
+        if self.type == "search_result":
+            return self.found_text(part.text for part in self.content or ())
+        return super().as_text()
+
+
+def _as_result(value: Any) -> Any:
+    return [{"type": "text", "text": value}] if isinstance(value, str) else value
+
+
+class Block(_Readable):
+    """A block of a message."""
+
+    nested: ClassVar[dict[str, type[WireObject]]] = {"content": ResultBlock}
+
+    content: (
+        Annotated[
+            list[ResultBlock],
+            Field(fail_fast=True),
+            BeforeValidator(_as_result, json_schema_input_type=str | list[ResultBlock]),
+        ]
+        | None
+    ) = None
+    id: str | None = None
+    name: str | None = None
+    input: dict[str, Any] = Field(default_factory=dict)
+    tool_use_id: str | None = None
+    is_error: bool = False
+    thinking: str | None = None
+    signature: str = ""
+
+    @classmethod
+    @override
+    def rewritten(cls, document: dict[str, Any]) -> dict[str, Any]:
+        """Return a block that only Anthropic reads without its content, since it is named as a whole."""
+        kind = document.get("type")
+        return {"type": kind} if isinstance(kind, str) and _is_hosted(kind) else document
+
+    @property
+    def is_hosted(self) -> bool:
+        """Whether only Anthropic reads it."""
+        return _is_hosted(self.type)
+
+    @override
+    def as_text(self) -> str | None:
+        if self.type == "search_result":
+            return self.found_text(part.as_text() or "" for part in self.content or ())
+        return super().as_text()
+
+    def check(self, path: str, role: str) -> None:
+        """Check that the block is complete, and of a kind that its message may have.
+
+        Raises:
+            MissingParameter, InvalidParameter: a field is missing, or the role has no such blocks.
+            UnsupportedParameter: it is no text.
+        """
+        if self.is_hosted:
+            return
+        if self.type not in _SUPPORTED:
+            supported = ", ".join(f"'{name}'" for name in _SUPPORTED)
+            message = f"it is '{self.type[:MAX_ECHOED_CHARS]}'. Supported: {supported}."
+            raise UnsupportedParameter(f"{path}.type", message)
+        self.check_fields(path)
+        for kind, owner in (("tool_use", "assistant"), ("tool_result", "user"), ("thinking", "assistant")):
+            if self.type == kind and role != owner:
+                text = f"Invalid '{path}.type': only messages of the role '{owner}' have blocks of type '{kind}'."
+                raise InvalidParameter(text, param=f"{path}.type")
+        if self.type == "document" and self.as_text() is None:
+            raise UnsupportedParameter(f"{path}.source.type", "only text is read. Send the document's text.")
+        for number, part in enumerate(self.content or ()):
+            part.check_fields(f"{path}.content[{number}]")
+
+
+def _is_hosted(kind: str) -> bool:
+    return _HOSTED.fullmatch(kind) is not None
+
+
+def _text_of_source(source: Any) -> str | None:
+    """Return the text of a document's source; None if it is a file, an address or bytes."""
+    if not isinstance(source, dict) or source.get("type") not in ("text", "content"):
+        return None
+    found = source.get("data") if source["type"] == "text" else source.get("content")
+    if isinstance(found, list):
+        found = joined([part["text"] for part in found if isinstance(part, dict) and isinstance(part.get("text"), str)])
+    return found if isinstance(found, str) else None
+
+
+def joined(texts: Sequence[str]) -> str:
+    """Return texts as one, each on a line of its own unless the client has put white space between them."""
+    parts: list[str] = []
+    for text in filter(None, texts):
+        if parts and not parts[-1][-1].isspace() and not text[0].isspace():
+            parts.append("\n")
+        parts.append(text)
+    return "".join(parts)
+
+
+def messages_of(
+    turns: Iterable[tuple[str, Sequence[Block]]], own_thinking: OwnThinking
+) -> tuple[list[dict[str, Any]], list[str]]:
+    """Return the messages of a chat, and the fields that they leave out.
+
+    Turns of one role in a row are one message, as Anthropic's are. A user's results come before the text beside them.
+
+    Args:
+        turns: each with its role and its blocks.
+        own_thinking: as in `MessagesRequest.as_chat`.
+    """
+    messages: list[dict[str, Any]] = []
+    ignored: list[str] = []
+    for index, (role, blocks) in enumerate(turns):
+        path = f"messages[{index}].content"
+        message: dict[str, Any] = {"role": role, "content": ""}
+        texts: list[str] = []
+        for number, block in enumerate(blocks):
+            if block.type == "tool_result":
+                messages.append(_result(block, f"{path}[{number}]", ignored))
+            elif block.type == "tool_use":
+                function = {"name": block.name, "arguments": block.input}
+                message.setdefault("tool_calls", []).append({"id": block.id, "type": "function", "function": function})
+            elif block.type == "thinking":
+                thinking = own_thinking(block.thinking or "", block.signature)
+                if thinking is None:
+                    ignored.append(f"{path}[{number}].thinking")
+                else:
+                    message["reasoning_content"] = joined([message.get("reasoning_content", ""), thinking])
+            elif block.is_hosted:
+                ignored.append(f"{path}[{number}].type")
+            else:
+                texts.append(block.as_text() or "")
+        message["content"] = joined(texts)
+        is_result_alone = messages and messages[-1]["role"] == "tool" and not texts and role == "user"
+        if not is_result_alone:
+            _append(messages, message)
+    return messages, ignored
+
+
+def _result(block: Block, path: str, ignored: list[str]) -> dict[str, Any]:
+    texts: list[str] = []
+    for number, part in enumerate(block.content or ()):
+        text = part.as_text()
+        if text is None:  # the rest of the result is still worth reading
+            ignored.append(f"{path}.content[{number}].type")
+        else:
+            texts.append(text)
+    content = joined(texts)
+    # Templates have no other place for it.
+    content = f"Error: {content}" if block.is_error else content
+    return {"role": "tool", "tool_call_id": block.tool_use_id, "content": content}
+
+
+def _append(messages: list[dict[str, Any]], message: dict[str, Any]) -> None:
+    """Add a message, to the last one if both have one role."""
+    last = messages[-1] if messages else None
+    if last is None or last["role"] != message["role"]:
+        messages.append(message)
+        return
+    last["content"] = joined([last["content"], message["content"]])
+    if calls := message.get("tool_calls"):
+        last.setdefault("tool_calls", []).extend(calls)
+    if thinking := message.get("reasoning_content"):
+        last["reasoning_content"] = joined([last.get("reasoning_content", ""), thinking])

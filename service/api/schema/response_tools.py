@@ -1,0 +1,290 @@
+"""The tools of a response and the choice among them, and the functions of a chat that stand for them.
+
+A model is shown functions alone. A custom tool is one with a single text as its argument, and a function of a namespace
+has the namespace's name before its own. Tools that OpenAI runs itself are not there: they are told, and left out.
+
+Source: https://platform.openai.com/docs/api-reference/responses/create#responses_create-tools,
+https://platform.openai.com/docs/guides/function-calling#custom-tools
+"""
+
+import contextlib
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Annotated, Any, ClassVar, Literal, NamedTuple
+
+from pydantic import Field
+
+from service.api.schema.tools import MAX_TOOLS, NAME_PATTERN, ToolWord, as_tool_choice
+from service.api.schema.wire import ANY, NeutralValues, WireObject
+from service.errors import InvalidParameter, MissingParameter, UnsupportedParameter
+from service.text.grammar.lark import pattern_of
+
+INPUT = "input"  # the argument of a custom tool
+LOCAL_SHELL = "local_shell"
+NAMESPACE_END = "."
+MAX_GRAMMAR_CHARS = 64 * 1024
+# The arguments of a call of `local_shell`, the action of OpenAI's item.
+_COMMAND: dict[str, Any] = {
+    "type": "object",
+    "properties": {
+        "command": {"type": "array", "items": {"type": "string"}, "description": "The command and its arguments."},
+        "env": {"type": "object", "additionalProperties": {"type": "string"}},
+        "timeout_ms": {"type": "integer"},
+        "working_directory": {"type": "string"},
+    },
+    "required": ["command"],
+    "additionalProperties": False,
+}
+
+
+class CustomFormat(WireObject):
+    """Whether the text for a custom tool is free, or follows a grammar."""
+
+    type: Literal["text", "grammar"]
+    syntax: Literal["lark", "regex"] | None = None
+    definition: Annotated[str, Field(max_length=MAX_GRAMMAR_CHARS)] | None = None
+
+    def check(self, path: str) -> None:
+        """Check that a grammar is complete; raises MissingParameter."""
+        for name in ("syntax", "definition"):
+            if self.type == "grammar" and getattr(self, name) is None:
+                raise MissingParameter(f"{path}.{name}")
+
+    def pattern(self) -> str | None:
+        """Return the pattern that the whole text matches, None for any text.
+
+        Raises:
+            ValueError: the grammar cannot be enforced inside of a call; the message says why.
+        """
+        if self.definition is None:
+            return None
+        return f"^(?:{self.definition if self.syntax == 'regex' else pattern_of(self.definition)})$"
+
+
+class NamespacedTool(WireObject):
+    """A tool that the model may call: a function, or a custom tool."""
+
+    hints: ClassVar[NeutralValues] = {
+        "allowed_callers": (["direct"],),
+        "async": (False,),
+        "cache_control": (),
+        "defer_loading": (False,),
+        "output_schema": ANY,  # of what the client's function returns
+    }
+    nested: ClassVar[dict[str, type[WireObject]]] = {"format": CustomFormat}
+    supported_types: ClassVar[tuple[str, ...]] = ("function", "custom")
+    leaves_out_other_types: ClassVar[bool] = True
+
+    type: str
+    name: str | None = Field(default=None, pattern=NAME_PATTERN)
+    description: str | None = None
+    parameters: dict[str, Any] | None = None
+    strict: bool = False  # whether OpenAI's rules of strict schemas apply, and all of the schema must be enforced
+    format: CustomFormat | None = None
+
+    def check(self, path: str) -> None:
+        """Check that the tool has what its type consists of; raises MissingParameter."""
+        if self.type != LOCAL_SHELL and self.is_offered and self.name is None:
+            raise MissingParameter(f"{path}.name")
+        if self.format is not None:
+            self.format.check(f"{path}.format")
+
+    @property
+    def is_offered(self) -> bool:
+        """Whether the model may call it, or what it has."""
+        return self.type in self.supported_types
+
+    def as_stated(self) -> dict[str, Any]:
+        """Return the tool as an answer repeats it."""
+        stated: dict[str, Any] = {"type": self.type, "name": self.name, "description": self.description}
+        if self.type == "function":
+            return stated | {"parameters": self.parameters, "strict": self.strict}
+        text_format = {"type": "text"} if self.format is None else self.format.model_dump(exclude_none=True)
+        return stated | {"format": text_format}
+
+
+class ResponseTool(NamespacedTool):
+    """A tool that the model may call, or a namespace of some."""
+
+    nested: ClassVar[dict[str, type[WireObject]]] = {**NamespacedTool.nested, "tools": NamespacedTool}
+    supported_types: ClassVar[tuple[str, ...]] = ("function", "custom", LOCAL_SHELL, "namespace")
+
+    tools: Annotated[list[NamespacedTool], Field(max_length=MAX_TOOLS, fail_fast=True)] | None = None
+
+    def check(self, path: str) -> None:
+        """Check the tool, and those of a namespace; raises MissingParameter."""
+        super().check(path)
+        if self.type == "namespace" and self.tools is None:
+            raise MissingParameter(f"{path}.tools")
+        for index, tool in enumerate(self.tools or ()):
+            tool.check(f"{path}.tools[{index}]")
+
+    def as_stated(self) -> dict[str, Any]:
+        """Return the tool as an answer repeats it."""
+        if self.type == LOCAL_SHELL:
+            return {"type": LOCAL_SHELL}
+        if self.type != "namespace":
+            return super().as_stated()
+        inner = [tool.as_stated() for tool in self.tools or () if tool.is_offered]
+        return {"type": "namespace", "name": self.name, "description": self.description or "", "tools": inner}
+
+
+class OfferedTool(NamedTuple):
+    """A function that the model is shown, and the tool that it stands for."""
+
+    path: str  # of the tool in the request
+    type: str
+    name: str
+    namespace: str | None
+    stated: NamespacedTool
+    introduction: str | None = None  # of the namespace, which its first tool has
+
+    @property
+    def function_name(self) -> str:
+        """The name that the model is shown."""
+        return qualified(self.name, self.namespace)
+
+    def in_terms_of_request(self, rest: str) -> str:
+        """Return the name of a field of the tool for that of the function's, such as `.name`."""
+        is_text = self.type == "custom" and rest.startswith(".parameters")
+        return f"{self.path}.format.definition" if is_text else self.path + rest
+
+    def as_in_chats(self) -> dict[str, Any]:
+        """Return the function as a tool of a chat."""
+        stated = self.stated
+        descriptions = [text for text in (self.introduction, stated.description) if text]
+        function: dict[str, Any] = {"name": self.function_name, "strict": stated.strict}
+        if descriptions:
+            function["description"] = "\n\n".join(descriptions)
+        if self.type == "custom":
+            function["parameters"] = _one_text(stated.format)
+        elif self.type == LOCAL_SHELL:
+            function |= {"description": "Runs a command on the user's machine.", "parameters": _COMMAND}
+        elif stated.parameters is not None:
+            function["parameters"] = stated.parameters
+        return {"type": "function", "function": function}
+
+
+def qualified(name: str, namespace: str | None) -> str:
+    """Return the name of a function with that of its namespace."""
+    return name if namespace is None else f"{namespace}{NAMESPACE_END}{name}"
+
+
+def offered_tools(tools: Sequence[ResponseTool]) -> Iterator[OfferedTool]:
+    """Yield the functions that stand for the tools of a response, without those that are left out."""
+    for index, tool in enumerate(tools):
+        path, own_name = f"tools[{index}]", tool.name or LOCAL_SHELL
+        if tool.type != "namespace":
+            if tool.is_offered:
+                yield OfferedTool(path, tool.type, own_name, None, tool)
+            continue
+        introduction = tool.description
+        for position, inner in enumerate(tool.tools or ()):
+            if inner.name is not None and inner.is_offered:
+                inner_path = f"{path}.tools[{position}]"
+                yield OfferedTool(inner_path, inner.type, inner.name, own_name, inner, introduction)
+                introduction = None
+
+
+def unenforced_formats(tools: Iterable[OfferedTool], *, is_required: bool) -> list[str]:
+    """Return the grammars of custom tools that no call is held to.
+
+    Raises:
+        InvalidParameter: the request requires calls, which are held to grammars.
+    """
+    found: list[str] = []
+    for tool in tools:
+        if tool.stated.format is None:
+            continue
+        try:
+            tool.stated.format.pattern()
+        except ValueError as error:
+            param = f"{tool.path}.format.definition"
+            if is_required:
+                raise InvalidParameter(f"Invalid '{param}': it cannot be enforced: {error}.", param=param) from None
+            found.append(param)
+    return found
+
+
+def _one_text(text_format: CustomFormat | None) -> dict[str, Any]:
+    """Return the parameters of a function that takes one text."""
+    text: dict[str, Any] = {"type": "string"}
+    if text_format is not None and text_format.definition is not None:
+        if text_format.syntax == "lark":
+            text["description"] = f"In this grammar, in Lark's syntax:\n{text_format.definition}"
+        with contextlib.suppress(ValueError):  # which `unenforced_formats` has told
+            text["pattern"] = text_format.pattern()
+    return {"type": "object", "properties": {INPUT: text}, "required": [INPUT], "additionalProperties": False}
+
+
+def as_response_choice(value: Any) -> Any:
+    """Return a choice that is stated as a word as an object.
+
+    Raises:
+        InvalidParameter: the word is no choice.
+        UnsupportedParameter: the choice names a tool that OpenAI runs itself.
+    """
+    if isinstance(value, str):
+        return as_tool_choice(value)
+    if isinstance(value, dict) and value.get("type") not in ChosenTool.supported_types:
+        raise UnsupportedParameter("tool_choice.type", "tools of this type are offered to nobody here.")
+    return value
+
+
+class NamedTool(WireObject):
+    """One of the tools that may be called."""
+
+    supported_types: ClassVar[tuple[str, ...]] = ("function", "custom", LOCAL_SHELL)
+
+    type: Literal["function", "custom", "local_shell"]
+    name: str | None = None
+    namespace: str | None = None
+
+    def as_in_chats(self, path: str) -> dict[str, Any]:
+        """Return the tool's function as a chat names it; raises MissingParameter."""
+        if self.name is None and self.type != LOCAL_SHELL:
+            raise MissingParameter(f"{path}.name")
+        return {"type": "function", "function": {"name": qualified(self.name or LOCAL_SHELL, self.namespace)}}
+
+
+class ChosenTool(WireObject):
+    """Whether tools may or must be called, and which."""
+
+    nested: ClassVar[dict[str, type[WireObject]]] = {"tools": NamedTool}
+    supported_types: ClassVar[tuple[str, ...]] = (*NamedTool.supported_types, "allowed_tools")
+
+    type: ToolWord | Literal["function", "custom", "local_shell", "allowed_tools"]
+    name: str | None = None
+    namespace: str | None = None
+    mode: Literal["auto", "required"] | None = None
+    tools: Annotated[list[NamedTool], Field(min_length=1, max_length=MAX_TOOLS, fail_fast=True)] | None = None
+
+    @property
+    def is_required(self) -> bool:
+        """Whether the answer must be a call."""
+        return self.mode == "required" or self.type == "required" or self.type in NamedTool.supported_types
+
+    def check(self) -> None:
+        """Check that the choice has what its type consists of, and nothing else."""
+        kinds = {"name": ("function", "custom"), "mode": ("allowed_tools",), "tools": ("allowed_tools",)}
+        for name, types in kinds.items():
+            param, is_stated = f"tool_choice.{name}", getattr(self, name) is not None
+            if self.type in types and not is_stated:
+                raise MissingParameter(param)
+            if self.type not in types and is_stated:
+                raise InvalidParameter(f"'{param}' needs 'tool_choice.type' to be '{types[0]}'.", param=param)
+        for index, tool in enumerate(self.tools or ()):
+            tool.as_in_chats(f"tool_choice.tools[{index}]")
+
+    def as_stated(self) -> str | dict[str, Any]:
+        """Return the choice as the client stated it."""
+        return self.model_dump(exclude_none=True) if self.type in self.supported_types else self.type
+
+    def as_in_chats(self) -> str | dict[str, Any]:
+        """Return the choice as a chat states it."""
+        if self.type not in self.supported_types:
+            return self.type
+        if self.type != "allowed_tools":
+            name = qualified(self.name or LOCAL_SHELL, self.namespace)
+            return {"type": "function", "function": {"name": name}}
+        tools = [tool.as_in_chats(f"tool_choice.tools[{index}]") for index, tool in enumerate(self.tools or ())]
+        return {"type": "allowed_tools", "allowed_tools": {"mode": self.mode, "tools": tools}}
