@@ -187,9 +187,11 @@ def cline(place: Workplace, prompts: Sequence[str]) -> None:
     program = node_folder_of(HERE / "cline") / "node_modules/.bin/cline"
     provider = ["--provider", "openai-compatible", "--baseurl", f"{place.url}/v1"]
     place.run(program, "auth", *provider, "--apikey", place.key, "--modelid", MODEL)
-    with EditorProtocol(place, [str(program), "--acp", "--auto-approve", "true"]) as editor:
+    account = {"CLINE_PROVIDER": "openai-compatible", "CLINE_MODEL": MODEL, "CLINE_API_KEY": place.key}
+    with EditorProtocol(place, [str(program), "--acp", "--auto-approve", "true"], account) as editor:
         editor.call("initialize", protocolVersion=1, clientCapabilities={})
         session = editor.call("session/new", cwd=str(place.repository), mcpServers=[])["sessionId"]
+        editor.call("session/set_model", sessionId=session, modelId=MODEL)
         for prompt in prompts:
             editor.call("session/prompt", sessionId=session, prompt=[{"type": "text", "text": prompt}])
 
@@ -197,12 +199,12 @@ def cline(place: Workplace, prompts: Sequence[str]) -> None:
 class EditorProtocol:
     """An agent that speaks the Agent Client Protocol, JSON-RPC in lines; Source: https://agentclientprotocol.com."""
 
-    def __init__(self, place: Workplace, command: Sequence[str]) -> None:
+    def __init__(self, place: Workplace, command: Sequence[str], environment: Mapping[str, str]) -> None:
         self._place = place
         self._process = subprocess.Popen(
             command,
             cwd=place.repository,
-            env=place.environment,
+            env=place.environment | environment,
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
@@ -229,6 +231,7 @@ class EditorProtocol:
             self._place.printed.append(line)
             message = json.loads(line)
             if message.get("id") == self._num_calls and "method" not in message:
+                assert "result" in message, message
                 return message["result"]
             if message.get("method") == "session/request_permission":
                 option = message["params"]["options"][0]["optionId"]
