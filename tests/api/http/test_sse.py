@@ -11,6 +11,8 @@ from service.errors import EngineError
 from tests.api.http.advance import advance, until
 from tests.api.scripted_engine import MODEL, STALL, Service, Wait, tokens
 
+PING = b'event: ping\ndata: {"type":"ping"}\n\n'  # what Anthropic's streams send meanwhile
+
 pytestmark = pytest.mark.anyio
 
 ENDLESS = tokens("word ") * 10_000
@@ -26,8 +28,13 @@ class Client:
         self._gone = asyncio.Event()
         self._parts_until_gone = parts_until_gone
         self._parts_until_deaf = parts_until_deaf
-        inputs = {"/v1/completions": {"prompt": "hi", "max_tokens": 200}, "/v1/responses": {"input": "hi"}}
-        prompt = inputs.get(path, {"messages": [{"role": "user", "content": "hi"}]})
+        messages = {"messages": [{"role": "user", "content": "hi"}]}
+        inputs = {
+            "/v1/completions": {"prompt": "hi", "max_tokens": 200},
+            "/v1/messages": messages | {"max_tokens": 200},
+            "/v1/responses": {"input": "hi"},
+        }
+        prompt = inputs.get(path, messages)
         self._body = json.dumps({"model": MODEL, "stream": stream, **prompt, **fields}).encode()
         scope = {
             "type": "http",
@@ -192,6 +199,7 @@ async def test_a_pause_between_events_is_filled_too():
     [
         ("/v1/chat/completions", b'data: {"error":'),
         ("/v1/responses", b'event: error\ndata: {"type":"error","code":'),
+        ("/v1/messages", b'event: error\ndata: {"type":"error","error":'),
     ],
 )
 async def test_a_failure_after_the_head_is_an_event(path, failure):
@@ -204,7 +212,7 @@ async def test_a_failure_after_the_head_is_an_event(path, failure):
     wait.over.set()
     await client.answered
     assert client.sent[0]["status"] == 200
-    assert received(client).startswith(COMMENT + failure)
+    assert received(client).startswith((PING if path == "/v1/messages" else COMMENT) + failure)
 
 
 async def test_the_head_of_a_slow_stream_names_the_fields_that_were_ignored():
