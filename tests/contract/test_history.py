@@ -2,6 +2,8 @@
 
 import json
 
+import anthropic
+import httpx2
 import openai
 import pytest
 
@@ -17,7 +19,9 @@ TEMPLATE = """
     {{- message.role }}:
     {%- if message.reasoning_content %}<think>{{ message.reasoning_content }}</think>{% endif -%}
     {{- message.content or "" -}}
-    {%- for call in message.tool_calls or [] %}{{ call.function.name }}{{ call.function.arguments | tojson }}{% endfor -%}
+    {%- for call in message.tool_calls or [] -%}
+        {{- call.function.name }}{{ call.function.arguments | tojson }}
+    {%- endfor -%}
 {%- endfor -%}
 """
 THOUGHT, TEXT, ARGUMENTS = "I must look.", "Wait.", {"city": "Ulm"}
@@ -49,8 +53,6 @@ def answer(request):
     """The text of an answer, and its parts."""
     return ANSWERS[request.param]
 
-
-# ------------------------------------------------------------------------------------------------ chats
 
 CHAT_TOOL = {"type": "function", "function": FUNCTION}
 
@@ -132,8 +134,6 @@ async def test_a_chats_answer_is_taken_back_in_every_form_of_openais_client(answ
     assert sent_back == service.engine.last.request.prompt_ids
 
 
-# -------------------------------------------------------------------------------------------- responses
-
 RESPONSES_TOOL = {"type": "function", "strict": False, **FUNCTION}
 
 
@@ -192,4 +192,52 @@ async def test_a_responses_items_are_taken_back_in_every_form_of_openais_client(
         await respond(client, [QUESTION, *items, *result])
         sent_back = service.engine.last.request.prompt_ids
         await respond(client, [QUESTION, *plain_items(parts, call_id), *result])
+    assert sent_back == service.engine.last.request.prompt_ids
+
+
+MESSAGES_TOOL = {"name": "weather", "description": "Now.", "input_schema": SCHEMA}
+
+
+async def message_of(client, messages=(QUESTION,)):
+    options = {"model": MODEL, "max_tokens": 100, "tools": [MESSAGES_TOOL]}
+    return await client.messages.create(messages=list(messages), **options)
+
+
+async def whole_content(client):
+    return (await message_of(client)).content
+
+
+async def streamed_content(client):
+    options = {"model": MODEL, "max_tokens": 100, "tools": [MESSAGES_TOOL]}
+    async with client.messages.stream(messages=[QUESTION], **options) as stream:
+        return (await stream.get_final_message()).content
+
+
+CONTENTS = {
+    "objects": whole_content,
+    "model_dump": lambda client: _dumped_items(whole_content(client)),
+    "model_dump without nulls": lambda client: _dumped_items(whole_content(client), exclude_none=True),
+    "streamed": streamed_content,
+    "streamed and dumped": lambda client: _dumped_items(streamed_content(client)),
+}
+
+
+@pytest.mark.parametrize("form", CONTENTS)
+async def test_a_messages_blocks_are_taken_back_in_every_form_of_anthropics_client(answer, form):
+    text, parts = answer
+    service = service_of(text)
+    http_client = httpx2.AsyncClient(transport=httpx2.ASGITransport(service.app))
+    options = {"base_url": "http://test", "http_client": http_client, "max_retries": 0}
+    async with anthropic.AsyncAnthropic(api_key="none", **options) as client:
+        content = await CONTENTS[form](client)
+        found = [block if isinstance(block, dict) else block.model_dump() for block in content]
+        call_id = next((block["id"] for block in found if block["type"] == "tool_use"), None)
+        assert (call_id is not None) == ("arguments" in parts)
+        result = [{"type": "tool_result", "tool_use_id": call_id, "content": RESULT}]
+        following = {"role": "user", "content": result} if call_id else QUESTION
+        await message_of(client, [QUESTION, {"role": "assistant", "content": content}, following])
+    sent_back = service.engine.last.request.prompt_ids
+    async with client_of(service) as client:
+        result = {"role": "tool", "tool_call_id": call_id, "content": RESULT} if call_id else QUESTION
+        await ask(client, [QUESTION, plain_chat(parts, call_id), result])
     assert sent_back == service.engine.last.request.prompt_ids
