@@ -37,7 +37,15 @@ pytest_plugins = ("tests.gcs", "tests.stored", "tests.served")
 
 MAX_ID_CHARS = 100
 # Fixtures that take long to make: pytest-xdist gives all tests of one to the same worker.
-MADE_ONCE = ("executables", "scored_executables", "demo_service", "two_starts", "served", "keyed_service")
+MADE_ONCE = (
+    "executables",
+    "scored_executables",
+    "demo_service",
+    "two_starts",
+    "served",
+    "keyed_service",
+    "scripted_service",
+)
 
 
 @pytest.hookimpl(tryfirst=True)  # pytest-xdist reads the groups in the same hook

@@ -3,7 +3,7 @@
 Source: https://platform.openai.com/docs/api-reference/responses
 """
 
-from fastapi import APIRouter, Request
+from fastapi import APIRouter, HTTPException, Request
 from fastapi.responses import JSONResponse, Response
 
 from service.api.batch.batches import listing
@@ -61,3 +61,9 @@ async def cancel_response(request: Request, memory: KeyMemory) -> Response:
     Source: https://platform.openai.com/docs/api-reference/responses/cancel
     """
     return JSONResponse(await memory.cancel(request.path_params["response_id"]))
+
+
+@router.post("/v1/responses/{response_id}", include_in_schema=False)
+async def refuse_operation() -> Response:
+    """Say that OpenAI's other operations, `compact` and `input_tokens`, have no route: the paths are those of ids."""
+    raise HTTPException(404)

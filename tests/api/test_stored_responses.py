@@ -265,6 +265,12 @@ async def test_an_id_of_another_form_reads_nothing(service, name):
     assert service.store.calls == []
 
 
+@pytest.mark.parametrize("operation", ["compact", "input_tokens"])
+async def test_an_operation_that_is_not_served_has_no_route(service, operation):
+    answer = await service.post(f"/v1/responses/{operation}", {"model": MODEL, "input": "hi"})
+    assert (answer.status_code, answer.json()["error"]["code"]) == (404, "unknown_url")
+
+
 @pytest.mark.parametrize("failure", [OSError(28, "No space left on device"), PermissionError(13, "read-only")])
 async def test_an_answer_that_cannot_be_kept_is_given_and_says_so(service, failure):
     first = await service.create()

@@ -29,13 +29,21 @@ def python_of(script: Path) -> str:
     return subprocess.check_output([uv, "python", "find", "--script", str(script)], text=True).strip()
 
 
-def node_folder_of(source: Path) -> Path:
-    """Install what a folder's package.json names, as locked; return the folder in which its programs run."""
+def node_folder_of(source: Path, *, runs_scripts: bool = False) -> Path:
+    """Install what a folder's package.json names, as locked; return the folder in which its programs run.
+
+    Args:
+        source: the folder of package.json and package-lock.json.
+        runs_scripts: whether the packages' own scripts put a program in its place.
+    """
     lock = (source / "package-lock.json").read_bytes()
     folder = CACHE / f"{source.name}-{hashlib.sha256(lock).hexdigest()[:16]}"
     shutil.copytree(source, folder, dirs_exist_ok=True)
     if not (folder / "complete").exists():
-        _install([str(NODE), str(NPM), "ci", "--ignore-scripts", "--no-audit", "--no-fund"], folder)
+        # `npm ci` would refuse a lock without packages for other machines that a registry lacks.
+        _install([str(NODE), str(NPM), "install", "--no-save", "--ignore-scripts", "--no-audit", "--no-fund"], folder)
+        if runs_scripts:
+            _install([str(NODE), str(NPM), "rebuild"], folder)
         (folder / "complete").touch()
     return folder
 
