@@ -26,6 +26,7 @@ from service.observability.metrics import Metrics
 
 if TYPE_CHECKING:
     from service.api.batch.batches import Batches
+    from service.api.memory.store import ResponseStore
     from service.observability.tracing import Tracer
 
 UPLOADS = "/v1/files"
@@ -46,6 +47,7 @@ def create_api(
     body_timeout_s: float = 30.0,
     tracer: "Tracer | None" = None,
     batches: "Batches | None" = None,
+    responses: "ResponseStore | None" = None,
     max_file_bytes: int = 0,
     yield_to_steps: Callable[[], None] = lambda: None,
     strict_fields: bool = False,
@@ -64,6 +66,7 @@ def create_api(
         body_timeout_s: for a whole body to arrive.
         tracer: gets the spans of each request; None for no traces.
         batches: the uploaded files and batches; None for no such routes.
+        responses: those that are kept; None to keep none.
         max_file_bytes: a larger file is refused.
         yield_to_steps: lowers the priority of a thread that works on a long text.
         strict_fields: whether a field that has no effect is refused instead of accepted and named.
@@ -83,6 +86,7 @@ def create_api(
         long_bodies=LongBodies(queue.long_work, process),
     )
     app.state.batches = batches
+    app.state.responses = responses
     app.state.routes = Routes(app, has_batches=batches is not None)
     app.state.documents = Documents()
     _handle_errors(app)

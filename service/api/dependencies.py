@@ -180,8 +180,8 @@ class Arrival:
         """Hold a model that turns texts into numbers of any kind; raises as `generating`."""
         return _encoding(await self.any_context(name), is_score=None)
 
-    async def scoring(self, name: str) -> "EncodingContext":
-        """Hold a model that scores pairs of texts; raises as `generating`."""
+    async def scoring(self, name: str | None) -> "EncodingContext":
+        """Hold a model that scores pairs of texts, None for the only one; raises as `generating`."""
         return _encoding(await self.any_context(name), is_score=True)
 
 

@@ -25,11 +25,12 @@ async def rerank(
     """Return the documents in the order of their relevance to the query, with their scores.
 
     Deviations: a pair of query and document that is too long is refused, unless `truncate_prompt_tokens` or
-    `max_tokens_per_doc` cuts the document.
+    `max_tokens_per_doc` cuts the document. With SGLang's `rid` the answer is SGLang's: a list of scores.
 
     Source: https://docs.vllm.ai/en/latest/serving/openai_compatible_server.html#re-rank-api, https://jina.ai/reranker
     """
-    return JSONResponse(await _reranked(arrived, body, returns_documents=body.return_documents is not False))
+    answer = await _reranked(arrived, body, returns_documents=body.return_documents is not False)
+    return JSONResponse(answer if body.rid is None else _like_sglang(answer))
 
 
 @router.post("/v2/rerank")
@@ -73,7 +74,7 @@ router.post("/score")(create_score)
 
 
 async def _reranked(arrived: Arrival, body: RerankRequest, *, returns_documents: bool) -> dict[str, Any]:
-    context = await arrived.scoring(body.model)
+    context = await arrived.scoring(body.model or None)
     log_user(context.log_fields, body.user)
     scored = await score(context, body)
     # Equal scores keep the order of the request.
@@ -88,6 +89,15 @@ async def _reranked(arrived: Arrival, body: RerankRequest, *, returns_documents:
     ]
     head = {"id": f"rerank-{uuid.uuid4().hex}", "model": body.model}
     return {**head, "results": results, "usage": _usage(scored.num_tokens)}
+
+
+def _like_sglang(answer: dict[str, Any]) -> list[dict[str, Any]]:
+    """Return a ranking in SGLang's shape."""
+    return [
+        {"score": result["relevance_score"], "index": result["index"]}
+        | ({"document": result["document"]["text"]} if "document" in result else {})
+        for result in answer["results"]
+    ]
 
 
 def _usage(num_tokens: int) -> dict[str, int]:

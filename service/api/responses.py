@@ -2,39 +2,47 @@
 
 import time
 from collections.abc import AsyncIterator, Callable, Iterable, Sequence
+from contextlib import AbstractContextManager
 from functools import partial
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Depends
 from fastapi.responses import JSONResponse, Response
+from starlette.background import BackgroundTask
 
 from service.api.chat import StartedChat, start_chat
-from service.api.dependencies import Arrival, arrival
+from service.api.dependencies import Arrival, RequestContext, arrival
 from service.api.generation.chat_prompt import chat_of, chat_prompt
 from service.api.generation.logprobs import chat_logprobs, is_long_to_write
 from service.api.generation.response_items import Event, ResponseOutput
 from service.api.generation.sealed import seal
 from service.api.generation.streams import TextDelta
-from service.api.http.errors import errors_in_terms_of
+from service.api.http.errors import error_answer, errors_in_terms_of
 from service.api.http.receive import cancel_on_disconnect, json_body
 from service.api.http.sse import NamedEventStream
+from service.api.memory.memory import Keeping, KeyMemory
+from service.api.memory.store import UNFINISHED, new_id_prefix
 from service.api.render import engine_request, json_answer, request_id
 from service.api.schema.responses import ResponsesRequest
 from service.engine.request import FinishReason
+from service.errors import ResponsesUnavailable
 
 router = APIRouter()
+
+SERVER_ERROR = 500  # and higher statuses: the request is not at fault
 
 
 @router.post("/v1/responses")
 async def create_response(
     arrived: Annotated[Arrival, Depends(arrival)],
     body: Annotated[ResponsesRequest, Depends(json_body(ResponsesRequest))],
+    memory: KeyMemory,
 ) -> Response:
-    """Answer with a response, which is not stored.
+    """Answer with a response, which is kept unless `store` is false, and which `previous_response_id` continues.
 
-    Deviations: text only; tools that OpenAI runs itself are offered to nobody; nothing is stored, as with
-    `store: false`; `strict` is false by default, and calls satisfy their schemas all the same; a stream's first events
-    come with the first token.
+    Deviations: text only; tools that OpenAI runs itself are offered to nobody; `strict` is false by default, and calls
+    satisfy their schemas all the same; a stream's first events come with the first token; a response in the background
+    is not streamed. Where nothing can be kept, the answer is given all the same, and its `store` is false.
 
     Source: https://platform.openai.com/docs/api-reference/responses/create
     """
@@ -42,27 +50,69 @@ async def create_response(
     arrived.ignored.in_terms_of_request = body.in_terms_of_request
     context = await arrived.generating(body.model)
     with errors_in_terms_of(body.in_terms_of_request):
+        body = await memory.continued(context, body)
         chat_body = await context.convert(body, partial(chat_of, key=context.cache_salt))
         context.ignored.add(chat_body.ignored)
-        chat = await start_chat(context, chat_body, prefix="resp_")
-    answer = _Answer(chat, body, created_at, seal=partial(seal, key=context.cache_salt))
+        chat = await start_chat(context, chat_body, prefix=new_id_prefix())
+    keeping, key = memory.keeping(context, body, chat.streams.id), context.cache_salt
+    answer = _Answer(chat, body, created_at, keeping, seal=partial(seal, key=key))
+    if body.background:
+        return await _begin_in_background(context, chat, answer)
     if body.stream:
         events = _events(chat, body, answer)
         return NamedEventStream(events, sequences=chat.streams, deadline=context.deadline)
-    with chat.streams, errors_in_terms_of(body.in_terms_of_request):
+    with chat.streams, answer.kept(), errors_in_terms_of(body.in_terms_of_request):
         [deltas] = await cancel_on_disconnect(context.receive, chat.streams.collect())
 
-    def write() -> JSONResponse:
-        for delta in deltas:
-            answer.push(delta)
-        return JSONResponse(answer.end())
+        def end() -> dict[str, Any]:
+            for delta in deltas:
+                answer.push(delta)
+            return answer.end()
 
-    return await context.run_in_thread(write) if is_long_to_write(chat.streams, chat_body) else write()
+        is_long = is_long_to_write(chat.streams, chat_body)
+        response = await context.run_in_thread(end) if is_long else end()
+        await answer.keeping.write(response)
+    return await context.run_in_thread(lambda: JSONResponse(response)) if is_long else JSONResponse(response)
+
+
+async def _begin_in_background(context: RequestContext, chat: StartedChat, answer: "_Answer") -> Response:
+    """Answer that a response has begun; it goes on once that is sent, as part of the request."""
+    queued = answer.response("queued")
+    try:
+        await answer.keeping.write(queued)
+        if not answer.keeping.is_kept:
+            raise ResponsesUnavailable
+    except BaseException:
+        chat.streams.abort()
+        raise
+    return JSONResponse(queued, background=BackgroundTask(_make_in_background, context, chat, answer))
+
+
+async def _make_in_background(context: RequestContext, chat: StartedChat, answer: "_Answer") -> None:
+    async def make() -> None:
+        async for _, delta in chat.streams.deltas():
+            is_first = answer.status == "queued"
+            answer.push(delta)
+            if is_first:
+                await answer.keeping.write(answer.response(answer.status))
+
+    with chat.streams, answer.kept():
+        try:
+            is_done = await answer.keeping.until_cancelled(context.deadline.within(make()))
+            response = answer.end() if is_done else answer.response("cancelled")
+        except Exception as error:
+            failure = error_answer(error, chat.streams.id)
+            context.log_fields["error_code"] = failure.body["error"]["code"]
+            code = "server_error" if failure.status >= SERVER_ERROR else "invalid_prompt"
+            response = answer.response("failed") | {
+                "error": {"code": code, "message": failure.body["error"]["message"]}
+            }
+        await answer.keeping.write_last(response)
 
 
 async def _events(chat: StartedChat, body: ResponsesRequest, answer: "_Answer") -> AsyncIterator[Sequence[Event]]:
     """Yield the events of a stream, numbered."""
-    with errors_in_terms_of(body.in_terms_of_request):
+    with answer.kept(), errors_in_terms_of(body.in_terms_of_request):
         async for events in _numbered_events(chat, answer):
             yield events
 
@@ -84,7 +134,9 @@ async def _numbered_events(chat: StartedChat, answer: "_Answer") -> AsyncIterato
         events += answer.push(delta)
         if delta.finish_reason is not None:
             response = answer.end()
-            events += [*answer.last_events, {"type": f"response.{response['status']}", "response": response}]
+            yield numbered([*events, *answer.last_events])
+            await answer.keeping.write(response)
+            events = [{"type": f"response.{response['status']}", "response": response}]
         if events:
             yield numbered(events)
 
@@ -92,8 +144,17 @@ async def _numbered_events(chat: StartedChat, answer: "_Answer") -> AsyncIterato
 class _Answer:
     """The response as it comes to be."""
 
-    def __init__(self, chat: StartedChat, body: ResponsesRequest, created_at: int, seal: Callable[[str], str]) -> None:
+    def __init__(
+        self,
+        chat: StartedChat,
+        body: ResponsesRequest,
+        created_at: int,
+        keeping: Keeping,
+        seal: Callable[[str], str],
+    ) -> None:
         self.last_events: list[Event] = []  # of the items that `end` has closed
+        self.keeping = keeping
+        self.status = "queued" if body.background else "in_progress"
         self._chat = chat
         self._body = body
         self._created_at = created_at
@@ -107,6 +168,7 @@ class _Answer:
         if self._body.has_logprobs and delta.token_ids:
             self._logprobs += chat_logprobs(self._chat.tokenizer, [delta], as_ids=False)["content"]
         self._reason = delta.finish_reason or self._reason
+        self.status = "in_progress"
         events: list[Event] = []
         for part in self._parts.push(delta):
             events += self._output.push(part, self._logprobs if "content" in part else [])
@@ -118,9 +180,13 @@ class _Answer:
         self.last_events = list(self._output.close(self._reason))
         return self.response("incomplete" if self._reason is FinishReason.LENGTH else "completed")
 
+    def kept(self) -> AbstractContextManager[None]:
+        """Let other requests find the response by its id until it is complete."""
+        return self.keeping.found_as(lambda: self.response(self.status))
+
     def response(self, status: str) -> dict[str, Any]:
         """Return the response with what it has so far."""
-        body, is_over = self._body, status != "in_progress"
+        body, is_over = self._body, status not in UNFINISHED
         sampling = self._chat.streams.sampling
         text_format = None if body.text is None else body.text.format
         choice = "auto" if body.tool_choice is None else body.tool_choice.as_stated()
@@ -141,18 +207,18 @@ class _Answer:
             "created_at": self._created_at,
             "completed_at": int(time.time()) if status == "completed" else None,
             "status": status,
-            "background": False,
+            "background": body.background,
             "error": None,
             "incomplete_details": {"reason": "max_output_tokens"} if status == "incomplete" else None,
             "max_tool_calls": None,
             "metadata": body.metadata or {},
             "model": body.model,
             "output": list(self._output.items) if is_over else [],
-            "previous_response_id": None,
+            "previous_response_id": body.previous_response_id,
             "reasoning": {"effort": body.effort, "summary": None},
             "safety_identifier": body.safety_identifier,
             "service_tier": "default",
-            "store": False,
+            "store": self.keeping.is_kept,
             "temperature": sampling.temperature,
             "text": {
                 "format": text_format.model_dump(by_alias=True) if text_format else {"type": "text"},
@@ -184,6 +250,7 @@ async def render_response(
     name: Annotated[str, Depends(request_id)],
     arrived: Annotated[Arrival, Depends(arrival)],
     body: Annotated[ResponsesRequest, Depends(json_body(ResponsesRequest))],
+    memory: KeyMemory,
 ) -> Response:
     """Return the token ids that a response would be answered with, as /v1/chat/completions/render does.
 
@@ -192,6 +259,7 @@ async def render_response(
     arrived.ignored.in_terms_of_request = body.in_terms_of_request
     context = await arrived.generating(body.model)
     with errors_in_terms_of(body.in_terms_of_request):
+        body = await memory.continued(context, body)
         chat_body = await context.convert(body, partial(chat_of, key=context.cache_salt))
         context.ignored.add(chat_body.ignored)
         prompt = await context.make_prompt(chat_body, chat_prompt)

@@ -115,7 +115,8 @@ def _others(has_batches: bool) -> list[APIRouter]:
         pooling,
         rerank,
         server_info,
+        stored_responses,
     )
 
-    always = (messages, embeddings, rerank, pooling, ollama, ollama_models, server_info, invocations)
-    return [resource.router for resource in (*always, *((files, batches) if has_batches else ()))]
+    of_models = (messages, embeddings, rerank, pooling, ollama, ollama_models, server_info, invocations)
+    return [resource.router for resource in (stored_responses, *of_models, *((files, batches) if has_batches else ()))]

@@ -6,6 +6,7 @@
     │   ├── UnsupportedParameter           (param) of OpenAI's interface, not supported here
     │   ├── UnknownParameter               (param) of no known interface
     │   ├── MissingParameter               (param)
+    │   ├── PreviousResponseNotFound       (response_id)
     │   ├── ConstraintError                a grammar that cannot be followed further
     │   ├── ContextLengthExceeded          (prompt_tokens, max_tokens, limit_tokens)
     │   ├── TextTooLong                    (num_tokens, limit_tokens)
@@ -17,7 +18,7 @@
     │   ├── PriorityNotAllowed         403
     │   ├── UnknownRoute               404
     │   ├── UnknownModel               404 (model, served)
-    │   ├── UnknownObject              404 (kind, object_id): a file or a batch
+    │   ├── UnknownObject              404 (kind, object_id): a file, a batch or a response
     │   ├── MethodNotAllowed           405
     │   ├── BodyTooSlow                408 (limit_s)
     │   ├── BodyTooLarge               413 (limit_bytes)
@@ -33,6 +34,7 @@
     │   ├── ModelLoadFailed            503 (model, reason)
     │   ├── Draining                   503
     │   ├── FilesUnavailable           503
+    │   ├── ResponsesUnavailable       503
     │   └── DeadlineExceeded           504 (limit_s)
     ├── EngineError                    500 server_error
     │   ├── NonFiniteLogits                of one sequence
@@ -120,8 +122,10 @@ from service.errors.request import (
     InvalidParameter,
     MissingParameter,
     NotReady,
+    PreviousResponseNotFound,
     PriorityNotAllowed,
     RequestError,
+    ResponsesUnavailable,
     TextTooLong,
     UnknownObject,
     UnknownParameter,
@@ -179,12 +183,14 @@ __all__ = [
     "Overloaded",
     "PickledWeights",
     "PortInUse",
+    "PreviousResponseNotFound",
     "PriorityNotAllowed",
     "QueueFull",
     "QueueTimeout",
     "QueuedTokensFull",
     "RefusedPickle",
     "RequestError",
+    "ResponsesUnavailable",
     "ServiceError",
     "SettingsError",
     "StartError",

@@ -129,7 +129,7 @@ class UnknownRoute(RequestError):
 
 
 class UnknownObject(RequestError):
-    """No file or batch of this API key has this id."""
+    """No file, batch or response of this API key has this id."""
 
     status = 404
     code = "not_found"
@@ -138,6 +138,16 @@ class UnknownObject(RequestError):
         super().__init__(f"No {kind} found with id '{object_id[:64]}'.", param=f"{kind}_id")
         self.kind = kind
         self.object_id = object_id
+
+
+class PreviousResponseNotFound(RequestError):
+    """No response of this API key has the id of the one to continue."""
+
+    code = "previous_response_not_found"
+
+    def __init__(self, response_id: str) -> None:
+        super().__init__(f"Previous response with id '{response_id[:64]}' not found.", param="previous_response_id")
+        self.response_id = response_id
 
 
 class FilesFull(RequestError):
@@ -162,6 +172,16 @@ class FilesUnavailable(RequestError):
 
     def __init__(self) -> None:
         super().__init__("Files and batches cannot be read or written now; the server's log has the cause. Try again.")
+
+
+class ResponsesUnavailable(RequestError):
+    """The place of responses cannot be read or written now."""
+
+    status = 503
+    code = "responses_unavailable"
+
+    def __init__(self) -> None:
+        super().__init__("Responses cannot be read or written now; the server's log has the cause. Try again.")
 
 
 class NotReady(RequestError):

@@ -25,7 +25,7 @@ class ImportedApi:
 
         Args:
             models: which the API answers with.
-            settings: its limits and defaults, and where batches lie.
+            settings: its limits and defaults, and where batches and responses lie.
             metrics: the series that answers are counted in.
             keys: each of these opens every route; if empty, no key is needed.
         """
@@ -41,6 +41,7 @@ class ImportedApi:
         from service.api.application import create_api
         from service.server.batches import open_batches
         from service.server.caps import caps_of
+        from service.server.state import open_responses
         from service.server.tracer import tracer_of
 
         settings = self._settings
@@ -56,6 +57,7 @@ class ImportedApi:
             max_body_bytes=settings.max_body_bytes,
             tracer=tracer_of(settings),
             batches=self._batches,
+            responses=open_responses(settings),
             max_file_bytes=settings.batch_file_bytes,
             yield_to_steps=partial(yield_to_steps, LONG_TEXT_NICENESS),
             strict_fields=settings.strict_fields,

@@ -162,6 +162,21 @@ class Settings(WaitingSettings):
         ge=1024,
         description="Bytes that files and batches may take at BATCH_URI. Above it, uploads get a 413.",
     )
+    state_uri: str | None = Field(
+        default=None,
+        description="The place of responses that `previous_response_id` continues: `gs://…` or a path, which instances "
+        "may share; `off`: none are kept. Unset: a folder in LOCAL_MODEL_CACHE; with MODEL_STREAM, `off`.",
+    )
+    state_ttl: float = Field(
+        default=30 * 24 * 3600,
+        gt=0,
+        description="Seconds for which a response is kept.",
+    )
+    state_total_bytes: int = Field(
+        default=2 * 1024 * 1024 * 1024,
+        ge=1024,
+        description="Bytes that responses may take at STATE_URI, about. Above it, the oldest ones are deleted.",
+    )
     api_key: SecretStr | None = Field(
         default=None,
         description="Keys accepted on all routes except health, separated by commas. Neither this nor API_KEY_FILE: no "

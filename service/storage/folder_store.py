@@ -47,7 +47,12 @@ class FolderStore:
 
     def write(self, name: str, content: bytes | BinaryIO) -> None:
         """Write or replace a file."""
-        path = self._made(name)
+        try:
+            self._write(self._made(name), content)
+        except FileNotFoundError:  # `delete` has taken the folder, which was empty
+            self._write(self._made(name), content)
+
+    def _write(self, path: Path, content: bytes | BinaryIO) -> None:
         if isinstance(content, bytes):
             atomic_write(path, content)
             return

@@ -171,7 +171,7 @@ class TextStreams:
                 self._streams.append(TextStream(context, request, rule))
                 context.clocks.append(self._streams[-1].clock)
         except BaseException:
-            self._abort()
+            self.abort()
             raise
 
     def __enter__(self) -> "TextStreams":
@@ -180,7 +180,7 @@ class TextStreams:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._abort()
+        self.abort()
         usage = self.usage()
         reasons = {str(stream.finish_reason or FinishReason.ABORT) for stream in self._streams}
         self._log_fields.update(
@@ -260,7 +260,8 @@ class TextStreams:
             return {"usage": self.usage()}
         return {"usage": None} if body.includes_usage else {}
 
-    def _abort(self) -> None:
+    def abort(self) -> None:
+        """Stop all sequences that have not ended."""
         for pump in self._pumps:
             pump.cancel()
         for stream in self._streams:

@@ -57,6 +57,16 @@ async def read_body[T: WireObject](kind: type[T], request: Request) -> T:
         content = await request.body()
     except ClientDisconnect:
         raise ClientDisconnected from None
+    return await parsed_body(request, kind, content)
+
+
+async def parsed_body[T: WireObject](request: Request, kind: type[T], content: bytes) -> T:
+    """Return the checked object of a body that was read, or made from one; a long one comes without its bulk.
+
+    Raises:
+        RequestError: as `parse` does.
+        BodyTooLaborious: it takes too much time or memory.
+    """
     is_long = len(content) > SHORT_BODY_BYTES
     if (place := request.scope.get(PLACE)) is not None:
         place.is_long = is_long  # a chunked body does not state its length

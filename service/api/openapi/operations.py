@@ -27,6 +27,7 @@ from service.api.schema.ollama import (
 from service.api.schema.pooling import EmbeddingRequest, PoolingRequest
 from service.api.schema.rerank import RerankRequest, ScoreRequest
 from service.api.schema.responses import ResponsesRequest
+from service.api.schema.stored_responses import ItemsQuery, ResponseQuery
 from service.api.schema.tokenize import DetokenizeRequest, TokenizeRequest
 from service.api.schema.wire import WireObject
 
@@ -80,13 +81,17 @@ OPERATIONS: dict[str, Operation] = {
         event=response_answers.ResponseEvent,
         errors=OF_GENERATION,
     ),
+    "retrieve_response": Operation("generation", response_answers.ResponseObject, query=ResponseQuery, errors=OF_STORE),
+    "delete_response": Operation("generation", response_answers.DeletedResponse, errors=(404, 503)),
+    "list_input_items": Operation("generation", response_answers.InputItemList, query=ItemsQuery, errors=OF_STORE),
+    "cancel_response": Operation("generation", response_answers.ResponseObject, errors=OF_STORE),
     "render_chat_completion": Operation(
-        "tokens", other_answers.EngineRequest, body=ChatCompletionRequest, errors=OF_BODY
+        "tokens", other_answers.RenderedPrompt, body=ChatCompletionRequest, errors=OF_BODY
     ),
     "render_completion": Operation(
-        "tokens", other_answers.EngineRequest, is_list=True, body=CompletionRequest, errors=OF_BODY
+        "tokens", other_answers.RenderedPrompt, is_list=True, body=CompletionRequest, errors=OF_BODY
     ),
-    "render_response": Operation("tokens", other_answers.EngineRequest, body=ResponsesRequest, errors=OF_BODY),
+    "render_response": Operation("tokens", other_answers.RenderedPrompt, body=ResponsesRequest, errors=OF_BODY),
     "create_message": Operation(
         "generation",
         message_answers.MessageObject,

@@ -59,7 +59,7 @@ class Text(AnswerObject):
     prompt: str
 
 
-class EngineRequest(AnswerObject):
+class RenderedPrompt(AnswerObject):
     """What an engine would get for a prompt; vLLM's name of it is `GenerateRequest`."""
 
     request_id: str

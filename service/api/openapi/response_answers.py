@@ -8,7 +8,7 @@ from typing import Any, Literal
 from service.api.openapi.answer_object import AnswerObject
 from service.api.openapi.answers import TokenLogprob
 
-type Status = Literal["in_progress", "completed", "incomplete"]
+type ItemStatus = Literal["in_progress", "completed", "incomplete"]
 
 
 class OutputText(AnswerObject):
@@ -27,7 +27,7 @@ class OutputMessage(AnswerObject):
 
     type: Literal["message"]
     id: str
-    status: Status
+    status: ItemStatus
     """`incomplete` if a limit on tokens ended it."""
     role: Literal["assistant"]
     content: list[OutputText]
@@ -40,10 +40,39 @@ class OutputCall(AnswerObject):
     id: str
     call_id: str
     """To be repeated in the item with the call's output."""
-    status: Status
+    status: ItemStatus
+    namespace: str | None = None
+    """Of a function of a namespace."""
     name: str
     arguments: str
     """A JSON object, serialized, which satisfies the function's schema unless the status is `incomplete`."""
+
+
+class OutputCustomCall(AnswerObject):
+    """A call of a custom tool."""
+
+    type: Literal["custom_tool_call"]
+    id: str
+    call_id: str
+    """To be repeated in the item with the call's output."""
+    status: Status
+    namespace: str | None = None
+    """Of a tool of a namespace."""
+    name: str
+    input: str
+    """The text, which follows the tool's grammar unless the status is `incomplete`."""
+
+
+class OutputShellCall(AnswerObject):
+    """A call of the local shell."""
+
+    type: Literal["local_shell_call"]
+    id: str
+    call_id: str
+    """To be repeated in the item with the call's output."""
+    status: Status
+    action: dict[str, Any]
+    """The command, empty if the status is `incomplete`."""
 
 
 class ReasoningText(AnswerObject):
@@ -58,10 +87,12 @@ class OutputReasoning(AnswerObject):
 
     type: Literal["reasoning"]
     id: str
-    status: Status
+    status: ItemStatus
     summary: list[dict[str, Any]]
     """Always empty."""
     content: list[ReasoningText]
+    encrypted_content: str | None = None
+    """The same for clients that keep it and send it back, if `include` asks for it."""
 
 
 class CachedTokens(AnswerObject):
@@ -96,19 +127,27 @@ class IncompleteDetails(AnswerObject):
     reason: Literal["max_output_tokens"]
 
 
+class ResponseError(AnswerObject):
+    """Why a response in the background failed."""
+
+    code: Literal["server_error", "invalid_prompt"]
+    message: str
+
+
 class ResponseObject(AnswerObject):
-    """The answer of POST /v1/responses; fields that a request has are repeated as they were understood."""
+    """A response; fields that a request has are repeated as they were understood."""
 
     id: str
     object: Literal["response"]
     created_at: int
     """Unix time in seconds."""
     completed_at: int | None
-    status: Status
+    status: Literal["queued", "in_progress", "completed", "incomplete", "cancelled", "failed"]
     incomplete_details: IncompleteDetails | None
-    error: None
+    error: ResponseError | None
+    background: bool
     model: str
-    output: list[OutputReasoning | OutputMessage | OutputCall]
+    output: list[OutputReasoning | OutputMessage | OutputCall | OutputCustomCall | OutputShellCall]
     usage: ResponseUsage | None
     """Null in the first events of a stream."""
     instructions: str | None
@@ -119,11 +158,32 @@ class ResponseObject(AnswerObject):
     top_p: float
     presence_penalty: float
     frequency_penalty: float
-    store: Literal[False]
-    """Responses are not stored."""
+    previous_response_id: str | None
+    store: bool
+    """Whether the response is kept."""
     text: dict[str, Any]
     tool_choice: str | dict[str, Any]
     tools: list[dict[str, Any]]
+
+
+class DeletedResponse(AnswerObject):
+    """The answer of DELETE /v1/responses/{response_id}."""
+
+    id: str
+    object: Literal["response"]
+    deleted: Literal[True]
+
+
+class InputItemList(AnswerObject):
+    """A page of the items that a response was made from."""
+
+    object: Literal["list"]
+    data: list[dict[str, Any]]
+    """Items as a request's `input` has them, each with an `id`."""
+    first_id: str | None
+    last_id: str | None
+    """The `after` of the next page."""
+    has_more: bool
 
 
 class ResponseEvent(AnswerObject):

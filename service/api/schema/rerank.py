@@ -1,7 +1,8 @@
 """The bodies of /v1/rerank, /v2/rerank and /v1/score: its fields by the rule of `wire`.
 
 Source: https://docs.cohere.com/reference/rerank, https://jina.ai/reranker,
-https://docs.vllm.ai/en/latest/serving/openai_compatible_server.html (re-rank and score API)
+https://docs.vllm.ai/en/latest/serving/openai_compatible_server.html (re-rank and score API),
+https://github.com/sgl-project/sglang/blob/main/python/sglang/srt/entrypoints/openai/protocol.py (`rid`, `top_k`)
 """
 
 from typing import Annotated, Any, ClassVar, override
@@ -14,6 +15,8 @@ from service.api.schema.wire import NeutralValues
 from service.errors import InvalidParameter
 
 MAX_DOCUMENTS = 2048
+# What routers write where a client named no model: vllm-router the first, sglang-router and smg the second.
+UNSTATED_MODELS = frozenset({"default", "unknown"})
 
 _TEXT = {"type": "string", "minLength": 1}
 _TEXTS = {"type": "array", "items": _TEXT, "minItems": 1, "maxItems": MAX_DOCUMENTS}
@@ -76,6 +79,20 @@ class RerankRequest(PairsRequest):
     top_n: int | None = Field(default=None, ge=1, le=INT32_MAX)
     return_documents: bool | None = None
     max_tokens_per_doc: int | None = Field(default=None, ge=1, le=INT32_MAX)  # Cohere's
+    # SGLang's id of the request. One that states it, even as null, expects SGLang's answer: so do the routers that
+    # descend from SGLang's, which state it in every request and pass on no other answer.
+    rid: str | list[str] | None = None
+
+    @classmethod
+    @override
+    def rewritten(cls, document: dict[str, Any]) -> dict[str, Any]:
+        """Return a router's request with its null id as an empty one, and without its word for no model."""
+        if "rid" not in document:
+            return document
+        changed = {"rid": document["rid"] or "", "top_n": document.get("top_n") or document.get("top_k")}
+        if document.get("model") in UNSTATED_MODELS:
+            changed["model"] = ""
+        return {name: value for name, value in (document | changed).items() if name != "top_k"}
 
     @property
     @override

@@ -194,8 +194,12 @@ _REWRITES: dict[str, Callable[[dict[str, Any]], dict[str, Any]]] = {
 }
 
 
-def check_results(items: Iterable[InputItem]) -> None:
+def check_results(items: Iterable[InputItem], *, num_earlier: int = 0) -> None:
     """Check that each result answers a call before it.
+
+    Args:
+        items: of the input.
+        num_earlier: how many of them belong to an earlier response, and so have no index in the request.
 
     Raises:
         InvalidParameter: no earlier item is the call of a result.
@@ -205,7 +209,7 @@ def check_results(items: Iterable[InputItem]) -> None:
         if item.type == "function_call":
             called.update((item.call_id, item.id))
         elif item.type == "function_call_output" and item.call_id not in called:
-            param = f"input[{index}].call_id"
+            param = f"input[{index - num_earlier}].call_id"
             message = f"Invalid '{param}': no earlier item of type 'function_call' has this id. Send the call too."
             raise InvalidParameter(message, param=param)
 

@@ -27,20 +27,14 @@ from service.api.schema.template import VariableFields
 from service.api.schema.tools import MAX_TOOLS, ToolWord
 from service.api.schema.wire import ANY, NeutralValues, WireObject
 from service.engine.limits import MAX_LOGPROBS
-from service.errors import InvalidParameter, MissingParameter
+from service.errors import InvalidParameter, MissingParameter, UnsupportedParameter
 
 INCLUDED_LOGPROBS = "message.output_text.logprobs"
 INCLUDED_THINKING = "reasoning.encrypted_content"
 
 MAX_INCLUDED = 32
 
-_REFUSED: NeutralValues = {
-    **REFUSED,
-    "background": (False,),
-    "conversation": (),
-    "previous_response_id": (),
-    "prompt": (),
-}
+_REFUSED: NeutralValues = {**REFUSED, "conversation": (), "prompt": ()}
 _HINTS: NeutralValues = {
     **HINTS,
     "access_programs": (),
@@ -52,7 +46,6 @@ _HINTS: NeutralValues = {
     "prompt_cache_options": (),
     "prompt_cache_retention": ("in_memory", "in-memory"),
     "service_tier": ("auto", "default"),
-    "store": (False,),
 }
 
 
@@ -110,8 +103,7 @@ class ResponsesRequest(SharedFields, VariableFields):
     bulk: ClassVar[Mapping[str, Any]] = {"input": ()}
     remedies: ClassVar[Mapping[str, str]] = {
         **REMEDIES,
-        "conversation": "send the earlier items as 'input'.",
-        "previous_response_id": "answers are not stored. Send the earlier items as 'input'.",
+        "conversation": "send 'previous_response_id', or the earlier items as 'input'.",
     }
     nested: ClassVar[dict[str, type[WireObject]]] = {
         **SharedFields.nested,
@@ -139,6 +131,9 @@ class ResponsesRequest(SharedFields, VariableFields):
     truncation: Literal["auto", "disabled"] = "disabled"
     stream: bool = False
     stream_options: ResponseStreamOptions | None = None
+    background: bool = False
+    previous_response_id: str | None = Field(default=None, max_length=MAX_NAME_CHARS)
+    store: bool | None = None  # None is true where responses can be kept
     metadata: Metadata | None = None
     prompt_cache_key: str | None = Field(default=None, max_length=MAX_NAME_CHARS)
     safety_identifier: str | None = Field(default=None, max_length=MAX_NAME_CHARS)
@@ -187,7 +182,8 @@ class ResponsesRequest(SharedFields, VariableFields):
         self.ignore(unenforced_formats(self.offered_tools, is_required=self._is_call_required))
         for index, item in enumerate(self.input):
             item.check(f"input[{index}]")
-        check_results(self.input)
+        self.check_results()
+        self._check_background()
         if self.tool_choice is not None:
             self.tool_choice.check()
         if self.text is not None and self.text.format is not None:
@@ -195,6 +191,23 @@ class ResponsesRequest(SharedFields, VariableFields):
         if self.top_logprobs and not self.has_logprobs:
             message = f"'top_logprobs' needs '{INCLUDED_LOGPROBS}' in 'include'."
             raise InvalidParameter(message, param="top_logprobs")
+
+    def check_results(self) -> None:
+        """Check that each result answers a call, as far as the calls are here and not in an earlier response.
+
+        Raises:
+            InvalidParameter: no earlier item is the call of a result.
+        """
+        if self.previous_response_id is None:
+            check_results(self.input)
+
+    def _check_background(self) -> None:
+        if self.background and self.stream:
+            message = "a response in the background is not streamed. Ask for it with GET /v1/responses/{response_id}."
+            raise UnsupportedParameter("stream", message)
+        if self.background and self.store is False:
+            message = "'background' needs 'store', since the response is kept until it is asked for."
+            raise InvalidParameter(message, param="background")
 
     @property
     def _is_call_required(self) -> bool:

@@ -65,6 +65,14 @@ class LongBodies:
         """
         return await self.process.call(self._turns.note, _convert, body, function)
 
+    async def make[T](self, body: LongBody, function: Callable[[LongBody], T]) -> T:
+        """Return what a function of a module makes of a body that has been read.
+
+        Raises:
+            BodyTooLaborious: it takes too much time or memory.
+        """
+        return await self.process.call(self._turns.note, function, body)
+
     async def prompt[T](self, body: LongBody, function: Callable[[Any, PromptModel], T], model: PromptModel) -> T:
         """Return what a function of a module makes of the complete object of a body that has been read, and a model.
 

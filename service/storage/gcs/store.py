@@ -67,8 +67,9 @@ class BucketStore:
 
     def write(self, name: str, content: bytes | BinaryIO) -> None:
         """Write or replace an object; of several writers at once, the last one's stays."""
-        while not self._uploader.upload(name, content, replaces=self._info(name)):
-            pass  # another writer was first
+        replaces = None  # most names are new, and need no listing
+        while not self._uploader.upload(name, content, replaces=replaces):
+            replaces = self._info(name)
 
     def copy(self, name: str, target: str) -> bool:
         """Copy an object within the bucket."""

@@ -24,6 +24,8 @@ REFUSALS = [
     errors.UnknownRoute("no"),
     errors.UnknownModel("a", ["b"]),
     errors.UnknownObject("file", "file-1"),
+    errors.PreviousResponseNotFound("resp_1"),
+    errors.ResponsesUnavailable(),
     errors.FilesFull(taken_bytes=1, limit_bytes=2),
     errors.FilesUnavailable(),
     errors.MethodNotAllowed("no"),

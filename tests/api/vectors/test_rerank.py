@@ -134,3 +134,26 @@ async def test_an_answer_has_the_fields_of_its_schema_and_no_others(path, body, 
     service = EncoderService(vectors={"is_score": kind is not Embeddings})
     answer = (await service.post(path, **body)).json()
     assert kind.model_validate(answer).model_dump(exclude_unset=True) == answer
+
+
+@pytest.mark.parametrize("model", [MODEL, "default", "unknown"])
+async def test_a_request_that_a_router_has_written_anew_gets_sglangs_answer(model, service):
+    body = {"model": model, "query": "the", "documents": DOCUMENTS}
+    body |= {"top_k": None, "return_documents": True, "rid": None, "user": None}
+    async with service.client() as client:
+        answer = await client.post("/v1/rerank", json=body)
+    assert "x-levserve-ignored" not in answer.headers
+    assert answer.json() == [
+        {"score": SCORES[index], "index": index, "document": DOCUMENTS[index]} for index in best_first()
+    ]
+
+
+async def test_a_requests_own_sglang_fields_are_kept(service):
+    body = {"query": "the", "documents": DOCUMENTS, "rid": "a", "top_k": 1, "return_documents": False}
+    [result] = (await service.post("/v1/rerank", **body)).json()
+    assert result == {"score": max(SCORES), "index": best_first()[0]}
+
+
+async def test_a_model_that_is_not_here_is_refused_where_no_router_wrote_its_name(service):
+    answer = await service.post("/v1/rerank", model="default", query="the", documents=DOCUMENTS)
+    assert answer.status_code == 404

@@ -105,3 +105,12 @@ def test_an_address_that_cannot_be_written_is_refused_by_its_setting(tmp_path):
     assert open_store("gs://bucket/a", "BATCH_URI", emulator_host="127.0.0.1:1").uri == "gs://bucket/a"
     with pytest.raises(SettingsError, match="BATCH_URI"):
         open_store("hf://org/name", "BATCH_URI", emulator_host=None)
+
+
+def test_a_new_object_is_written_without_a_listing_and_an_old_one_is_replaced(gcs_bucket):
+    store = BucketStore(GcsLocation(gcs_bucket.name, "place"), emulator_host=gcs_bucket.endpoint)
+    store.write("new", b"one")
+    assert len(gcs_bucket.requests("upload")) == 1
+    assert gcs_bucket.requests("prefix=") == []
+    store.write("new", b"two")
+    assert store.read("new") == b"two"

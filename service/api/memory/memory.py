@@ -1,0 +1,252 @@
+"""What one API key may remember: earlier responses to read, continue and delete, and new ones to keep."""
+
+import asyncio
+import contextlib
+import logging
+import time
+from collections.abc import Callable, Coroutine, Iterator
+from typing import Annotated, Any
+
+from fastapi import Depends, Request
+from pydantic_core import from_json
+from starlette.types import Message
+
+from service.api.batch.names import owner_of
+from service.api.dependencies import RequestContext
+from service.api.http.auth import CACHE_SALT
+from service.api.http.background import BACKGROUND
+from service.api.http.receive import cancel_on_disconnect, parsed_body
+from service.api.memory.continued import ContinuedRequest, joined, packed_items
+from service.api.memory.store import GRACE_S, UNFINISHED, Kept, LiveResponse, ResponseStore
+from service.api.schema.responses import ResponsesRequest
+from service.api.work.long_body import LongBody
+from service.errors import (
+    ClientDisconnected,
+    InvalidParameter,
+    PreviousResponseNotFound,
+    RequestError,
+    ResponsesUnavailable,
+    UnknownObject,
+    UnsupportedParameter,
+)
+
+logger = logging.getLogger(__name__)
+
+# Between two looks whether another process has cancelled or deleted a response in the background.
+LOOK_INTERVAL_S = 5.0
+# Why a response failed whose process did not live to say so.
+LOST = {"code": "server_error", "message": "The instance that worked on the response has ended. Send it again."}
+
+
+class Memory:
+    """The responses of the API key of a request."""
+
+    def __init__(self, request: Request, store: ResponseStore | None) -> None:
+        """Belong to a request; `store` is None where nothing is kept."""
+        self._request = request
+        self._store = store
+        self._owner = owner_of(request.scope.get(CACHE_SALT, b""))
+
+    async def continued(self, context: RequestContext, body: ResponsesRequest) -> ResponsesRequest:
+        """Return a request with the items of the response that it continues; a long one without its bulk.
+
+        Raises:
+            UnsupportedParameter: it needs a store, and nothing is kept here.
+            PreviousResponseNotFound: this key has no such response.
+            ResponsesUnavailable: the store failed.
+            InvalidParameter: it has not ended yet, or has become too long, or a result has no call.
+        """
+        previous_id = body.previous_response_id
+        if self._store is None:
+            if previous_id is not None:
+                message = "this server keeps no responses. Send the earlier items as 'input'."
+                raise UnsupportedParameter("previous_response_id", message)
+            if body.background:
+                raise UnsupportedParameter("background", "this server keeps no responses. Leave it out.")
+            if body.store:
+                context.ignore(["store"])
+        self._body = LongBody(ResponsesRequest, await self._request.body())
+        if previous_id is None or self._store is None:
+            return body
+        if (kept := await self._store.read(self._owner, previous_id)) is None:
+            raise PreviousResponseNotFound(previous_id)
+        if kept.response["status"] in UNFINISHED:
+            message = f"The response '{previous_id}' has not ended yet. Wait until it has, or cancel it."
+            raise InvalidParameter(message, param="previous_response_id")
+        content, max_bytes = joined(kept.conversation, self._body.content), self._store.max_conversation_bytes
+        if len(content) > max_bytes:
+            message = (
+                f"The conversation has {len(content)} bytes with this request, and may have {max_bytes}. "
+                "Begin another one with a summary."
+            )
+            raise InvalidParameter(message, param="previous_response_id")
+        self._body = LongBody(ContinuedRequest, content)
+        return await parsed_body(self._request, ContinuedRequest, content)
+
+    def keeping(self, context: RequestContext, body: ResponsesRequest, response_id: str) -> "Keeping":
+        """Return the keeping of a new response to a request, with the items that the request continues."""
+        if self._store is None or body.store is False:
+            return Keeping(context, None)
+        live = LiveResponse(self._owner, response_id)
+        return Keeping(context, _Place(self._store, live, asyncio.create_task(_packed(context, self._body))))
+
+    async def response(self, response_id: str) -> dict[str, Any]:
+        """Return a response of this key, as far as it has come; raises UnknownObject, ResponsesUnavailable."""
+        live = self._live(response_id)
+        return (await self._kept(response_id)).response if live is None else live.document()
+
+    async def items(self, response_id: str) -> list[dict[str, Any]]:
+        """Return the items that a response was made from; raises UnknownObject, ResponsesUnavailable."""
+        return from_json((await self._kept(response_id)).items)
+
+    async def delete(self, response_id: str) -> None:
+        """Delete a response; one that is not complete yet is not kept. Raises UnknownObject, ResponsesUnavailable."""
+        if (live := self._live(response_id)) is not None:
+            live.delete()
+        else:
+            await self._kept(response_id)
+        assert self._store is not None, "something was found"
+        await self._store.delete(self._owner, response_id)
+
+    async def cancel(self, response_id: str) -> dict[str, Any]:
+        """End a response in the background, and return it.
+
+        Raises:
+            UnknownObject, ResponsesUnavailable: it cannot be read.
+            InvalidParameter: a client waits for it, and may close the connection instead.
+        """
+        live = self._live(response_id)
+        response = (await self._kept(response_id)).response if live is None else live.document()
+        if not response["background"]:
+            message = "Only a response that was created with 'background' can be cancelled. Close the connection."
+            raise InvalidParameter(message, param="response_id")
+        if live is not None:
+            live.must_end.set()
+            await live.has_ended.wait()
+            return live.document()
+        if response["status"] in UNFINISHED:  # another process works on it, and looks here
+            kept = await self._kept(response_id)
+            response = response | {"status": "cancelled"}
+            assert self._store is not None, "something was found"
+            if not await self._store.write(self._owner, response, kept.packed_items):
+                raise ResponsesUnavailable
+        return response
+
+    def _live(self, response_id: str) -> LiveResponse | None:
+        return None if self._store is None else self._store.live.get((self._owner, response_id))
+
+    async def _kept(self, response_id: str) -> Kept:
+        kept = None if self._store is None else await self._store.read(self._owner, response_id)
+        if kept is None:
+            raise UnknownObject("response", response_id)
+        limit_s = self._request.app.state.context.request_timeout_s + GRACE_S
+        if kept.response["status"] in UNFINISHED and kept.response["created_at"] + limit_s < time.time():
+            kept.response.update(status="failed", error=LOST)
+        return kept
+
+
+async def memory(request: Request) -> Memory:
+    """Return the memory of the API key of a request; that of a batch keeps nothing."""
+    return Memory(request, None if BACKGROUND in request.scope else request.app.state.responses)
+
+
+KeyMemory = Annotated[Memory, Depends(memory)]
+
+
+class _Place:
+    """Where a response is kept."""
+
+    def __init__(self, store: ResponseStore, live: LiveResponse, items: asyncio.Task[bytes | None]) -> None:
+        self.store, self.live, self._items = store, live, items
+
+    async def write(self, response: dict[str, Any]) -> bool:
+        """Keep a response unless it was deleted; return whether that succeeded."""
+        if (items := await self._items) is None or self.live.is_deleted:
+            return False
+        is_kept = await self.store.write(self.live.owner, response, items)
+        if self.live.is_deleted:  # while it was written
+            with contextlib.suppress(ResponsesUnavailable):
+                await self.store.delete(self.live.owner, self.live.id)
+            return False
+        return is_kept
+
+    async def was_ended(self) -> bool:
+        """Return whether another process has cancelled the response, or deleted it."""
+        try:
+            kept = await self.store.read(self.live.owner, self.live.id)
+        except ResponsesUnavailable:
+            return False
+        self.live.is_deleted |= kept is None
+        return kept is None or kept.response["status"] == "cancelled"
+
+    async def told_to_end(self) -> Message:
+        """Return once the response is to end: what a request receives when its client leaves."""
+        while not self.live.must_end.is_set():
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self.live.must_end.wait(), LOOK_INTERVAL_S)
+                break
+            if await self.was_ended():
+                break
+        return {"type": "http.disconnect"}
+
+
+class Keeping:
+    """The keeping of one response while it is made."""
+
+    def __init__(self, context: RequestContext, place: _Place | None) -> None:
+        """Keep the response at a place; None for none."""
+        self.is_kept = place is not None  # until the place has failed
+        self._context, self._place = context, place
+
+    @contextlib.contextmanager
+    def found_as(self, document: Callable[[], dict[str, Any]]) -> Iterator[None]:
+        """Let other requests find the response by its id; `document` returns what it has so far."""
+        if self._place is None:
+            yield
+            return
+        store, live = self._place.store, self._place.live
+        live.document = document
+        store.live[live.owner, live.id] = live
+        try:
+            yield
+        finally:
+            del store.live[live.owner, live.id]
+            live.has_ended.set()
+
+    async def write(self, response: dict[str, Any]) -> None:
+        """Keep a response before anyone is told that it is complete; its `store` says whether it is kept."""
+        if self._place is None:
+            return
+        self.is_kept = response["store"] = await self._place.write(response)
+        if not self.is_kept and not self._place.live.is_deleted:
+            with contextlib.suppress(RequestError):  # it is too late to refuse the request
+                self._context.ignore(["store"])
+
+    async def write_last(self, response: dict[str, Any]) -> None:
+        """Keep a response that was made in the background, in the state in which it has ended."""
+        assert self._place is not None, "a response in the background is kept"
+        live = self._place.live
+        if response["status"] != "cancelled" and await self._place.was_ended():
+            response["status"] = "cancelled"
+        await self.write(response)
+        live.document = lambda: response
+
+    async def until_cancelled(self, work: Coroutine[Any, Any, None]) -> bool:
+        """Do work in the background; return whether it was done before the response was cancelled."""
+        assert self._place is not None, "a response in the background is kept"
+        try:
+            await cancel_on_disconnect(self._place.told_to_end, work)
+        except ClientDisconnected:
+            return False
+        return True
+
+
+async def _packed(context: RequestContext, body: LongBody) -> bytes | None:
+    """Return the items of a request as they are kept; None if that fails, so that the answer is given all the same."""
+    try:
+        if context.has_long_body:
+            return await context.deadline.within(context.api.long_bodies.make(body, packed_items))
+        return await context.run_in_thread(lambda: packed_items(body))
+    except RequestError as error:
+        logger.error("a response is not kept", exc_info=error)
+        return None
