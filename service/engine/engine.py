@@ -12,13 +12,12 @@ import time
 from collections.abc import Callable, Iterable
 from concurrent.futures import Future, wait
 
-from service.engine.loop import Loop
+from service.engine.loop import Loop, StepRunner
 from service.engine.request import Abort, Call, Generation, Request, Stop, Submission, TokenStream
 from service.engine.schedule.chunking import Chunking
 from service.engine.schedule.device_turns import DeviceTurns
 from service.engine.schedule.scheduler import Scheduler
 from service.engine.shapes import EngineShapes
-from service.engine.step_runner import StepRunner
 from service.errors import Draining, EngineStopped, Overloaded, ServiceError
 from service.observability.model_metrics import ModelMetrics
 

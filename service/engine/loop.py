@@ -9,26 +9,30 @@ import contextlib
 import queue
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Iterator
+from heapq import heapify, heappop, heappush
+from typing import Protocol, runtime_checkable
 
-from service.engine.measurements import Measurements
-from service.engine.queue_deadlines import QueueDeadlines
+from service.engine.available_steps import AvailableSteps
 from service.engine.request import (
     Abort,
     Call,
     FinishReason,
     Message,
+    Request,
+    StepLogprobs,
     Stop,
     Submission,
     TokenEvent,
     TokenStream,
 )
 from service.engine.schedule.device_turns import EngineTurns
+from service.engine.schedule.pages import PageCopy
 from service.engine.schedule.plan import Plan
 from service.engine.schedule.scheduler import Scheduler
 from service.engine.schedule.sequence import Sequence
-from service.engine.step_runner import DispatchedStep, StepRunner
-from service.errors import EngineError, NonFiniteLogits, ServiceError
+from service.errors import EngineError, NonFiniteLogits, QueueTimeout, ServiceError
+from service.observability.clock import Clock
 from service.observability.model_metrics import ModelMetrics
 
 # Requests that are sent together are parsed one after another, and a step that begins with the first of them alone
@@ -41,7 +45,66 @@ NON_FINITE_LOGITS = (
     "The checkpoint's weights or the DTYPE may be at fault; another prompt may work."
 )
 
+# Deadlines of requests that have ended are dropped once there are so many times more deadlines than open requests.
+MAX_SURPLUS, MIN_KEPT = 2, 64
+# What a waiting sequence may lack.
+REASONS = ("slots", "pages")
+
 type Events = list[tuple[Sequence, TokenEvent]]
+
+
+@runtime_checkable
+class IntRow(Protocol):
+    """One integer per sequence, as a numpy array has them."""
+
+    def tolist(self) -> list[int]:
+        """Return plain integers."""
+        ...
+
+
+@runtime_checkable
+class DispatchedStep(Protocol):
+    """A step in flight."""
+
+    def read(self) -> IntRow:
+        """Wait for the step and return one token per sequence; -1 for one whose logits are NaN or infinite."""
+        ...
+
+    def read_logprobs(self) -> StepLogprobs | None:
+        """Return the requested log-probabilities, if any."""
+        ...
+
+
+@runtime_checkable
+class StepRunner(Protocol):
+    """The device side, as the loop uses it."""
+
+    @property
+    def may_wait(self) -> bool:
+        """Whether executables are still being loaded or compiled, so that a step or a copy may wait for one."""
+        ...
+
+    @property
+    def waited_for_compile_s(self) -> float:
+        """How long steps have waited for executables so far."""
+        ...
+
+    def available_steps(self) -> AvailableSteps:
+        """Return the steps that run without waiting for an executable."""
+        ...
+
+    def copy_pages(self, copies: list[PageCopy]) -> None:
+        """Start copies between slots and pages, if the kernel keeps a cache per slot."""
+        ...
+
+    def dispatch(self, plan: Plan, read_previous: Callable[[], None]) -> DispatchedStep:
+        """Start a step and return at once.
+
+        Args:
+            plan: the step.
+            read_previous: reads the step before, whose tokens a constrained sequence needs before it samples.
+        """
+        ...
 
 
 class StepPipeline:
@@ -114,6 +177,102 @@ class StepPipeline:
         token_ids = step.read().tolist()
         self.reading_since_s = None
         return token_ids
+
+
+class Measurements:
+    """Prometheus metrics of one scheduler, recorded on its thread."""
+
+    def __init__(self, scheduler: Scheduler, metrics: ModelMetrics) -> None:
+        """Set what does not change."""
+        self._scheduler, self._metrics = scheduler, metrics
+        self._num_preemptions = 0  # of what the scheduler says, the part that is counted
+        metrics.load.page_size, metrics.load.num_pages = scheduler.page_size, scheduler.pages.num_pages
+        metrics.cache_config_info.labels(str(scheduler.page_size), str(scheduler.pages.num_pages)).set(1)
+
+    def state(self) -> None:
+        """Show what runs, what waits and what is full."""
+        scheduler, metrics, load = self._scheduler, self._metrics, self._metrics.load
+        load.num_running, load.num_waiting = scheduler.num_running, scheduler.num_waiting
+        load.num_slots = scheduler.num_slots
+        load.num_used_pages = load.num_pages - scheduler.pages.num_available
+        load.updated_at = time.time()
+        lacking = REASONS[0] if not scheduler.has_free_slot else REASONS[1]
+        for reason in REASONS:
+            waiting = scheduler.num_waiting if reason == lacking else 0
+            metrics.num_requests_waiting_by_reason.labels(reason).set(waiting)
+        metrics.num_preemptions.inc(scheduler.num_preemptions - self._num_preemptions)
+        self._num_preemptions = scheduler.num_preemptions
+
+    def plan(self, plan: Plan) -> None:
+        """Count a step that was dispatched."""
+        num_prefilled = sum(len(planned.token_ids) for planned in plan.seqs)
+        self._metrics.engine_steps.labels(plan.kind).inc()
+        self._metrics.prompt_tokens.inc(num_prefilled)
+        self._metrics.iteration_tokens_total.observe(sum(planned.num_tokens for planned in plan.seqs))
+
+    def scheduled(self, sequence: Sequence, clock: Clock, now_s: float) -> None:
+        """Count a request whose first step was dispatched; later calls for it do nothing."""
+        if clock.scheduled_s is None:
+            clock.scheduled_s = now_s
+            self._metrics.request_queue_time_seconds.observe(now_s - clock.submitted_s)
+            self._metrics.prefix_cache_queries.inc(sequence.prompt_len)
+            self._metrics.prefix_cache_hits.inc(sequence.num_cached_tokens)
+
+    def arrived(self, clock: Clock, num_tokens: int, now_s: float) -> None:
+        """Count tokens of one request that were read."""
+        metrics = self._metrics
+        metrics.generation_tokens.inc(num_tokens)
+        if clock.last_token_s is None:
+            clock.first_token_s = now_s
+            metrics.time_to_first_token_seconds.observe(now_s - clock.submitted_s)
+            if clock.scheduled_s is not None:
+                metrics.request_prefill_time_seconds.observe(now_s - clock.scheduled_s)
+        else:
+            metrics.inter_token_latency_seconds.observe(now_s - clock.last_token_s)
+        clock.last_token_s = now_s
+
+    def ended(self, sequence: Sequence, clock: Clock, reason: FinishReason) -> None:
+        """Count a request that has ended by itself, or was aborted."""
+        metrics, num_tokens = self._metrics, len(sequence.output_ids)
+        metrics.request_success.labels(reason).inc()
+        metrics.request_prompt_tokens.observe(sequence.prompt_len)
+        metrics.request_generation_tokens.observe(num_tokens)
+        metrics.request_params_max_tokens.observe(sequence.request.max_tokens)
+        if clock.first_token_s is None or clock.last_token_s is None or reason is FinishReason.ABORT:
+            return
+        metrics.e2e_request_latency_seconds.observe(clock.last_token_s - clock.submitted_s)
+        decode_s = clock.last_token_s - clock.first_token_s
+        metrics.request_decode_time_seconds.observe(decode_s)
+        if clock.scheduled_s is not None:
+            metrics.request_inference_time_seconds.observe(clock.last_token_s - clock.scheduled_s)
+        if num_tokens > 1:
+            metrics.request_time_per_output_token_seconds.observe(decode_s / (num_tokens - 1))
+
+
+class QueueDeadlines:
+    """A heap of the requests' deadlines for their first step."""
+
+    def __init__(self) -> None:
+        self._ends: list[tuple[float, str, float]] = []  # a heap of ends, ids and limits
+
+    def __len__(self) -> int:
+        """Return the number of deadlines that are kept."""
+        return len(self._ends)
+
+    def add(self, request: Request, open_ids: Collection[str]) -> None:
+        """Watch a request, if it has a deadline; those that are not open are watched no longer."""
+        if request.queue_deadline is None:
+            return
+        heappush(self._ends, (request.queue_deadline.end_s, request.id, request.queue_deadline.limit_s))
+        if len(self._ends) > max(MIN_KEPT, MAX_SURPLUS * len(open_ids)):
+            self._ends = [end for end in self._ends if end[1] in open_ids]
+            heapify(self._ends)
+
+    def pop_expired(self, now_s: float) -> Iterator[tuple[str, QueueTimeout]]:
+        """Pop expired deadlines as `(request_id, error)`; the request may already have started or finished."""
+        while self._ends and self._ends[0][0] <= now_s:
+            _, request_id, limit_s = heappop(self._ends)
+            yield request_id, QueueTimeout(limit_s)
 
 
 Delivery = tuple[TokenStream, TokenEvent | ServiceError]
@@ -208,7 +367,7 @@ class Loop:
 
     def _end_waits(self, now_s: float) -> None:
         """End the requests that have waited too long, before the next step could begin with them."""
-        for request_id, error in self._deadlines.take_over(now_s):
+        for request_id, error in self._deadlines.pop_expired(now_s):
             entry = self._open.get(request_id)
             if entry is not None and entry[1].stream.clock.scheduled_s is None:
                 sequence, submission = self._open.pop(request_id)

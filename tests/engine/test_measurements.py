@@ -2,7 +2,7 @@
 
 import pytest
 
-from service.engine.measurements import Measurements
+from service.engine.loop import Measurements
 from service.engine.request import FinishReason
 from service.observability.clock import Clock
 from service.observability.model_metrics import ModelMetrics

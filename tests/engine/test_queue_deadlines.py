@@ -1,6 +1,6 @@
 """Deadlines of waiting requests: which are over, and how many are kept of requests that have ended."""
 
-from service.engine.queue_deadlines import MAX_SURPLUS, MIN_KEPT, QueueDeadlines
+from service.engine.loop import MAX_SURPLUS, MIN_KEPT, QueueDeadlines
 from service.engine.request import QueueDeadline, Request
 
 
@@ -12,8 +12,8 @@ def test_what_is_over_comes_in_the_order_of_the_deadlines():
     deadlines, open_ids = QueueDeadlines(), {"1", "2", "3"}
     for number in (3, 1, 2):
         deadlines.add(request(number), open_ids)
-    assert list(deadlines.take_over(0.5)) == []
-    assert [request_id for request_id, _ in deadlines.take_over(2.0)] == ["1", "2"]
+    assert list(deadlines.pop_expired(0.5)) == []
+    assert [request_id for request_id, _ in deadlines.pop_expired(2.0)] == ["1", "2"]
     assert len(deadlines) == 1
 
 
@@ -22,7 +22,7 @@ def test_deadlines_of_requests_that_have_ended_are_dropped_and_no_others():
     for number in range(1000):
         deadlines.add(request(number), open_ids)
         assert len(deadlines) <= max(MIN_KEPT, MAX_SURPLUS * len(open_ids))
-    assert {request_id for request_id, _ in deadlines.take_over(1000.0)} >= open_ids
+    assert {request_id for request_id, _ in deadlines.pop_expired(1000.0)} >= open_ids
 
 
 def test_a_request_without_a_deadline_is_not_kept():
