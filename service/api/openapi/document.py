@@ -51,7 +51,7 @@ def document(routers: Sequence[APIRouter], version: str, *, needs_key: bool) -> 
     for router in routers:
         for found in router.routes:
             assert isinstance(found, APIRoute)
-            if found.path not in ALIASES:
+            if found.include_in_schema and found.path not in ALIASES:
                 operation = _operation(found, OPERATIONS[found.endpoint.__name__], needs_key=needs_key)
                 path = paths.setdefault(found.path.replace(":path}", "}"), {})
                 # HEAD is everywhere where GET is.

@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-from service.api.schema import batches, embeddings, loads, pooling, rerank, tokenize
+from service.api.schema import batches, embeddings, loads, pooling, rerank, stored_responses, tokenize
 from tests.api.schema.generation_requests import TEMPLATE, TOOLS
 from tests.api.schema.parts_of_requests import MESSAGE
 from tests.api.schema.values import (
@@ -134,6 +134,15 @@ OTHER_REQUESTS: dict[type, tuple[dict[str, object], dict[str, Field]]] = {
         {
             "include": field("all", Values(("core,memory", ""), (7,), unstated=("other",))),
             "model": field(None, LONG_NAME),
+        },
+    ),
+    stored_responses.ResponseQuery: ({}, {}),
+    stored_responses.ItemsQuery: (
+        {},
+        {
+            "limit": field(20, integer(1, 100)),
+            "order": field("desc", choice("asc", "desc")),
+            "after": field(None, LONG_NAME),
         },
     ),
     batches.BatchQuery: ({}, {"limit": field(20, integer(1, 100)), "after": field(None, LONG_NAME)}),
