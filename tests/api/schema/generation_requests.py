@@ -107,6 +107,9 @@ GENERATION_REQUESTS: dict[type, tuple[dict[str, object], dict[str, Field]]] = {
             "top_logprobs": field(0, integer(0, 20), logprobs=True),
             "safety_identifier": field(None, text()),
             "truncation": field("disabled", choice("auto", "disabled")),
+            "background": field(False, FLAG),
+            "previous_response_id": field(None, LONG_NAME),
+            "store": field(None, FLAG),
         },
     ),
     completions.CompletionRequest: (

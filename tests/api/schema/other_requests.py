@@ -71,6 +71,7 @@ OTHER_REQUESTS: dict[type, tuple[dict[str, object], dict[str, Field]]] = {
             "top_n": field(None, integer(1, INT32_MAX)),
             "return_documents": field(None, FLAG),
             "max_tokens_per_doc": field(None, integer(1, INT32_MAX)),
+            "rid": field(None, Values(("a", ["a", "b"]), (7, True))),
         },
     ),
     rerank.ScoreRequest: (

@@ -51,7 +51,8 @@ def test_every_field_of_every_object_is_in_the_table():
 def test_a_field_that_is_left_out_or_null_has_its_default_or_is_missing(kind, name):
     default = OBJECTS[kind][1][name].default
     body = {key: value for key, value in OBJECTS[kind][0].items() if key != name}
-    for document in (body, body | {name: None}):
+    # SGLang's `rid` asks for its form of an answer even as null.
+    for document in (body,) if name == "rid" else (body, body | {name: None}):
         if default is REQUIRED and name in OBJECTS[kind][0]:
             with pytest.raises(MissingParameter) as caught:
                 checked(kind, document)
