@@ -79,9 +79,9 @@ def engine_request(
     """Return what an engine would get for a prompt, as vLLM's `GenerateRequest` states it.
 
     Args:
-        context: of the HTTP request.
+        context: the HTTP request's state.
         body: its checked body.
-        name: of the request.
+        name: what vLLM calls the request's id.
         prompt_ids: the rendered prompt.
         param: the field that the prompt came from.
         default_max_tokens: if neither the request nor DEFAULT_MAX_TOKENS sets one; None for the rest of the context.

@@ -20,9 +20,10 @@ from service.api.generation.streams import TextDelta
 from service.api.http.errors import error_answer, errors_in_terms_of
 from service.api.http.receive import cancel_on_disconnect, json_body
 from service.api.http.sse import NamedEventStream
-from service.api.memory.memory import Keeping, KeyMemory
+from service.api.memory.memory import Keeping, KeyMemory, Memory
 from service.api.memory.store import UNFINISHED, new_id_prefix
 from service.api.render import engine_request, json_answer, request_id
+from service.api.schema.chat import ChatCompletionRequest
 from service.api.schema.responses import ResponsesRequest
 from service.engine.request import FinishReason
 from service.errors import ResponsesUnavailable
@@ -50,9 +51,7 @@ async def create_response(
     arrived.ignored.in_terms_of_request = body.in_terms_of_request
     context = await arrived.generating(body.model)
     with errors_in_terms_of(body.in_terms_of_request):
-        body = await memory.continued(context, body)
-        chat_body = await context.convert(body, partial(chat_of, key=context.cache_salt))
-        context.ignored.add(chat_body.ignored)
+        body, chat_body = await _with_chat(context, body, memory)
         chat = await start_chat(context, chat_body, prefix=new_id_prefix())
     keeping, key = memory.keeping(context, body, chat.streams.id), context.cache_salt
     answer = _Answer(chat, body, created_at, keeping, seal=partial(seal, key=key))
@@ -73,6 +72,16 @@ async def create_response(
         response = await context.run_in_thread(end) if is_long else end()
         await answer.keeping.write(response)
     return await context.run_in_thread(lambda: JSONResponse(response)) if is_long else JSONResponse(response)
+
+
+async def _with_chat(
+    context: RequestContext, body: ResponsesRequest, memory: Memory
+) -> tuple[ResponsesRequest, ChatCompletionRequest]:
+    """Return a request with the items that it continues, and the chat that has the same answer."""
+    body = await memory.continued(context, body)
+    chat_body = await context.convert(body, partial(chat_of, key=context.cache_salt))
+    context.ignored.add(chat_body.ignored)
+    return body, chat_body
 
 
 async def _begin_in_background(context: RequestContext, chat: StartedChat, answer: "_Answer") -> Response:
@@ -259,9 +268,7 @@ async def render_response(
     arrived.ignored.in_terms_of_request = body.in_terms_of_request
     context = await arrived.generating(body.model)
     with errors_in_terms_of(body.in_terms_of_request):
-        body = await memory.continued(context, body)
-        chat_body = await context.convert(body, partial(chat_of, key=context.cache_salt))
-        context.ignored.add(chat_body.ignored)
+        _, chat_body = await _with_chat(context, body, memory)
         prompt = await context.make_prompt(chat_body, chat_prompt)
         context.ignore(prompt.ignored)
         return json_answer(engine_request(context, chat_body, f"resp_{name}", prompt.ids, param="messages"))

@@ -7,29 +7,19 @@ from starlette.types import ASGIApp
 from service.api.batch.batches import Batches
 from service.api.batch.files import Files
 from service.observability.metrics import Metrics
+from service.server.state import state_store
 from service.settings import Settings
-from service.storage.store import open_store
 
 if TYPE_CHECKING:
     from service.api.batch.worker import BatchWorker
     from service.api.dependencies import ModelReadiness
 
-OFF = "off"
-FOLDER = "batches"  # in LOCAL_MODEL_CACHE
-
 
 def open_batches(settings: Settings) -> Batches | None:
-    """Return the files and batches at BATCH_URI; None if there are to be none. Nothing is read yet.
-
-    Raises:
-        SettingsError: BATCH_URI is malformed, or of a kind that cannot be written.
-    """
-    uri = settings.batch_uri
-    if uri is None:  # MODEL_STREAM says that files are memory here
-        uri = OFF if settings.model_stream else str(settings.local_model_cache / FOLDER)
-    if uri == OFF:
+    """Return the files and batches at BATCH_URI; None if there are to be none. Raises SettingsError."""
+    store = state_store(settings, settings.batch_uri, "BATCH_URI", "batches")
+    if store is None:
         return None
-    store = open_store(uri, "BATCH_URI", emulator_host=settings.storage_emulator_host)
     return Batches(store, Files(store, max_bytes=settings.batch_total_bytes))
 
 

@@ -5,9 +5,8 @@ A body may have a million tokens, so all of an answer is made off the event loop
 
 from pydantic_core import to_json
 
-from service.api.generation.chat_prompt import chat_of, rendered
+from service.api.generation.chat_prompt import MeansChat, chat_of, rendered
 from service.api.schema.generation import unknown_token
-from service.api.schema.messages import CountTokensRequest
 from service.api.schema.tokenize import DetokenizeRequest, TokenizeRequest
 from service.text.prompt_model import PromptModel
 
@@ -22,7 +21,7 @@ def token_answer(body: TokenizeRequest, model: PromptModel) -> bytes:
     return to_json(answer)
 
 
-def count_tokens(body: CountTokensRequest, model: PromptModel, key: bytes) -> bytes:
+def count_tokens(body: MeansChat, model: PromptModel, key: bytes) -> bytes:
     """Return the number of tokens of the prompt that Anthropic's Messages make; raises as `token_answer`."""
     chat = chat_of(body, key=key)
     text = rendered(chat.messages, model, chat.tools if chat.may_call_tools else (), chat).text

@@ -30,7 +30,6 @@ OLLAMA_PATHS = "/api/"
 # The rest of the body stays unread, so the connection cannot be used again.
 CLOSING_STATUSES = frozenset({401, 408, 413, 415, 429})
 
-
 # Anthropic's types; of other statuses `invalid_request_error`, and `api_error` from 500 on.
 ANTHROPIC_PATH = "/v1/messages"
 _ANTHROPIC_TYPES = {

@@ -1,4 +1,4 @@
-"""What one API key may remember: earlier responses to read, continue and delete, and new ones to keep."""
+"""The stored responses of one API key: read, continued, deleted, cancelled, and written as they are made."""
 
 import asyncio
 import contextlib

@@ -88,10 +88,10 @@ class ResponseStore:
         """Use a store.
 
         Args:
-            store: where the objects lie.
-            lifetime_s: of each response.
-            max_bytes: of all responses together; the oldest ones make room for new ones.
-            max_conversation_bytes: of a conversation with the request that continues it.
+            store: holds the objects.
+            lifetime_s: a response ends so long after its creation.
+            max_bytes: the bound on all objects together; the oldest ones make room for new ones.
+            max_conversation_bytes: the bound on a stored conversation and the request that continues it.
         """
         self.uri = store.uri
         self.live: dict[tuple[str, str], LiveResponse] = {}  # by owner and id

@@ -73,6 +73,13 @@ def _as_parts(value: Any) -> Any:
     return [{"type": "text", "text": value}] if isinstance(value, str) else value
 
 
+def with_text_of_refusal(part: dict[str, Any]) -> dict[str, Any]:
+    """Return a part whose text is a refusal's, which OpenAI has under a name of its own."""
+    if part.get("type") == "refusal" and "text" not in part:
+        return {"type": "refusal", "text": part.get("refusal")}
+    return part
+
+
 class TextPart(WireObject):
     """A text part of a message; images, audio and files are not supported."""
 
@@ -85,10 +92,7 @@ class TextPart(WireObject):
     @classmethod
     @override
     def rewritten(cls, document: dict[str, Any]) -> dict[str, Any]:
-        """Return a refusal, which OpenAI has under a name of its own, as text."""
-        if document.get("type") == "refusal" and "text" not in document:
-            return {"type": "refusal", "text": document.get("refusal")}
-        return document
+        return with_text_of_refusal(document)
 
 
 class FunctionCall(WireObject):

@@ -9,7 +9,7 @@ from typing import Annotated, Any, ClassVar, Literal, override
 from pydantic import BeforeValidator, Field
 from pydantic_core import to_json
 
-from service.api.schema.chat import OwnThinking
+from service.api.schema.chat import OwnThinking, with_text_of_refusal
 from service.api.schema.response_tools import INPUT, LOCAL_SHELL, qualified
 from service.api.schema.wire import ANY, NeutralValues, WireObject
 from service.errors import InvalidParameter, MissingParameter, UnsupportedParameter
@@ -58,10 +58,7 @@ class InputPart(WireObject):
     @classmethod
     @override
     def rewritten(cls, document: dict[str, Any]) -> dict[str, Any]:
-        """Return a refusal, which OpenAI has under a name of its own, as text."""
-        if document.get("type") == "refusal" and "text" not in document:
-            return {"type": "refusal", "text": document.get("refusal")}
-        return document
+        return with_text_of_refusal(document)
 
 
 Parts = Annotated[
@@ -198,7 +195,7 @@ def check_results(items: Iterable[InputItem], *, num_earlier: int = 0) -> None:
     """Check that each result answers a call before it.
 
     Args:
-        items: of the input.
+        items: the whole input, earlier items first.
         num_earlier: how many of them belong to an earlier response, and so have no index in the request.
 
     Raises:
