@@ -7,11 +7,11 @@ from fastapi import FastAPI, Request
 from fastapi.responses import JSONResponse
 from starlette.exceptions import HTTPException
 
-from service.api.dependencies import ApiContext, ModelReadiness
-from service.api.held import ReleaseModels
+from service.api.backend import Backend
 from service.api.http.access_log import AccessLog
 from service.api.http.admission import Places
 from service.api.http.auth import KeyCheck
+from service.api.http.call import ApiContext
 from service.api.http.errors import logged_error_answer
 from service.api.http.keys import ApiKeys
 from service.api.http.receive import Accepted, BodyLimit
@@ -35,7 +35,7 @@ NO_CAPS, NO_KEYS = Caps(), ApiKeys()
 
 
 def create_api(
-    readiness: ModelReadiness,
+    backend: Backend,
     metrics: Metrics,
     *,
     keys: ApiKeys = NO_KEYS,
@@ -55,7 +55,7 @@ def create_api(
     """Return the ASGI app; it can answer, with 503, before the model is loaded.
 
     Args:
-        readiness: the state of the service, and its models.
+        backend: the state of the service, and its models.
         metrics: the series that answers are counted in and that /metrics shows.
         keys: each of these opens every route; if empty, no key is needed.
         caps: the most that the requests of clients may take together.
@@ -77,7 +77,7 @@ def create_api(
     process = WorkProcess(text_threads.run_in_own_thread, max_body_bytes=max_body_bytes)
     app.state.context = ApiContext(
         queue=queue,
-        readiness=readiness,
+        backend=backend,
         metrics=metrics,
         request_timeout_s=request_timeout_s,
         default_max_tokens=default_max_tokens,
@@ -95,7 +95,6 @@ def create_api(
     uploads = {} if batches is None else {UPLOADS: upload}
     app.add_middleware(BodyLimit, accepted=Accepted(max_body_bytes, body_timeout_s), uploads=uploads)
     app.add_middleware(Places, queue=queue, max_body_bytes=max_body_bytes, uploads={UPLOADS})
-    app.add_middleware(ReleaseModels)
     app.add_middleware(KeyCheck, keys=keys)
     app.add_middleware(AccessLog, metrics=metrics, tracer=tracer, strict_fields=strict_fields)
     return app

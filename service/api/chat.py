@@ -8,7 +8,7 @@ from typing import Annotated, Any, NamedTuple
 from fastapi import APIRouter, Depends
 from fastapi.responses import JSONResponse, Response
 
-from service.api.dependencies import Arrival, RequestContext, ServedModel, arrival
+from service.api.dependencies import OpenCall
 from service.api.generation.admission import submit
 from service.api.generation.chat_prompt import chat_prompt
 from service.api.generation.grammar import compiled_grammar
@@ -17,9 +17,11 @@ from service.api.generation.message import MessageParts, as_function_call, whole
 from service.api.generation.streams import TextDelta, TextStreams
 from service.api.generation.thinking import ChatThinking, chat_thinking
 from service.api.generation.tool_use import ToolUse, tool_use
-from service.api.http.receive import cancel_on_disconnect, json_body
+from service.api.http.call import Call
+from service.api.http.receive import json_body
 from service.api.http.sse import EventStream
 from service.api.schema.chat import ChatCompletionRequest
+from service.api.served import ServedModel
 from service.engine.request import FinishReason
 from service.text.tokenizer import Tokenizer
 
@@ -28,7 +30,7 @@ router = APIRouter()
 
 @router.post("/v1/chat/completions")
 async def create_chat_completion(
-    arrived: Annotated[Arrival, Depends(arrival)],
+    call: OpenCall,
     body: Annotated[ChatCompletionRequest, Depends(json_body(ChatCompletionRequest))],
 ) -> Response:
     """Answer a chat.
@@ -39,13 +41,13 @@ async def create_chat_completion(
 
     Source: https://platform.openai.com/docs/api-reference/chat/create
     """
-    context = await arrived.generating(body.model)
-    chat = await start_chat(context, body, prefix="chatcmpl-")
+    model = await call.generating(body.model)
+    chat = await start_chat(call, model, body, prefix="chatcmpl-")
     prompt_ids, streams, tokenizer = chat.prompt_ids, chat.streams, chat.tokenizer
     if body.stream:
-        return EventStream(_chunks(chat, body), sequences=streams, deadline=context.deadline)
+        return EventStream(_chunks(chat, body), sequences=streams, deadline=call.deadline)
     with streams:
-        collected = await cancel_on_disconnect(context.receive, streams.collect())
+        collected = await call.unless_disconnected(streams.collect())
 
     def write() -> JSONResponse:
         answer = _head(streams, body, "chat.completion") | {
@@ -59,7 +61,7 @@ async def create_chat_completion(
             answer["prompt_logprobs"] = prompt_logprobs(tokenizer, prompt_ids, computed, body.prompt_logprobs)
         return JSONResponse(answer)
 
-    return await context.run_in_thread(write) if is_long_to_write(streams, body) else write()
+    return await call.run_in_thread(write) if is_long_to_write(streams, body) else write()
 
 
 class StartedChat(NamedTuple):
@@ -76,28 +78,29 @@ class StartedChat(NamedTuple):
         return MessageParts(self.use, None if self.thinking is None else self.thinking.parser())
 
 
-async def start_chat(context: RequestContext, body: ChatCompletionRequest, *, prefix: str) -> StartedChat:
+async def start_chat(call: Call, model: ServedModel, body: ChatCompletionRequest, *, prefix: str) -> StartedChat:
     """Render a chat and submit its sequences; raises what `submit` raises, and for a request that is at fault."""
     # A function that another process can be sent.
-    make_prompt = partial(chat_prompt, key=context.cache_salt)
-    prompt_end, prompt_ids, ignored = await context.make_prompt(body, make_prompt)
-    context.ignore(ignored)
-    use = tool_use(body, context.model) if body.may_call_tools else None
+    make_prompt = partial(chat_prompt, key=call.cache_salt)
+    prompt_end, prompt_ids, ignored = await call.make_prompt(make_prompt, body, model)
+    call.ignore(ignored)
+    use = tool_use(body, model) if body.may_call_tools else None
     is_held = body.has_grammar or (use is not None and use.is_required)
-    thinking = chat_thinking(prompt_end, body, context.model, is_held=is_held) if context.model.has_thinking else None
-    grammar = await compiled_grammar(context, body, use) if body.has_grammar or use is not None else None
+    thinking = chat_thinking(prompt_end, body, model, is_held=is_held) if model.has_thinking else None
+    grammar = await compiled_grammar(call, model, body, use) if body.has_grammar or use is not None else None
     streams = submit(
-        context,
+        call,
+        model,
         body,
         [prompt_ids],
         prefix=prefix,
         param="messages",
         default_max_tokens=None,
         grammar=grammar if grammar is None or thinking is None else thinking.before(grammar),
-        shown_ids=_shown_ids(context.model, use, thinking),
+        shown_ids=_shown_ids(model, use, thinking),
         thinking=None if thinking is None else thinking.parser,
     )
-    return StartedChat(prompt_ids, streams, use, thinking, context.model.tokenizer)
+    return StartedChat(prompt_ids, streams, use, thinking, model.tokenizer)
 
 
 def _shown_ids(model: ServedModel, use: ToolUse | None, thinking: ChatThinking | None) -> frozenset[int]:

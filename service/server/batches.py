@@ -11,8 +11,8 @@ from service.server.state import state_store
 from service.settings import Settings
 
 if TYPE_CHECKING:
+    from service.api.backend import Backend
     from service.api.batch.worker import BatchWorker
-    from service.api.dependencies import ModelReadiness
 
 
 def open_batches(settings: Settings) -> Batches | None:
@@ -24,7 +24,7 @@ def open_batches(settings: Settings) -> Batches | None:
 
 
 def start_worker(
-    api: ASGIApp, batches: Batches, readiness: "ModelReadiness", metrics: Metrics, settings: Settings
+    api: ASGIApp, batches: Batches, readiness: "Backend", metrics: Metrics, settings: Settings
 ) -> "BatchWorker":
     """Begin with the batches that wait; called on the event loop."""
     from service.api.batch.worker import BatchWorker  # a start has no time for it

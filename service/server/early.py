@@ -7,21 +7,19 @@ operator's routes and the pages are answered without it. Once the API is there, 
 import asyncio
 import logging
 import time
-from typing import Protocol, runtime_checkable
 
-from starlette.types import ASGIApp, Receive, Scope, Send
+from starlette.types import Receive, Scope, Send
 
+from service.api.http.access_log import http_request
 from service.api.http.answer import Answer, send_answer
-from service.api.http.client_task import ARRIVED_S, TASK
+from service.api.http.call import CALL, Call, call_of
 from service.api.http.errors import error_answer, in_shape_of_path, is_anthropic
-from service.api.http.identity import http_request, request_id_of, trace_of
 from service.api.http.keys import ApiKeys
 from service.api.http.probes import (
     LIVE_PATH,
     METRICS_PATHS,
     PROBE_PATHS,
     READY_PATHS,
-    Readiness,
     live_answer,
     ready_answer,
 )
@@ -38,8 +36,9 @@ from service.errors import (
 )
 from service.observability.metrics import Metrics
 from service.observability.trace_context import current_trace
+from service.server.admin import PREFIX, STATS_PATHS, AdminRoutes, admin_route
 from service.server.pages import ALLOWED_METHODS, PAGES, send_page
-from service.server.pool.admin import PREFIX, STATS_PATHS, Administered, AdminRoutes, admin_route
+from service.server.service import Service
 
 logger = logging.getLogger(__name__)
 
@@ -48,36 +47,12 @@ IMMEDIATE_PATHS = PROBE_PATHS | METRICS_PATHS
 NO_KEYS = ApiKeys()
 
 
-@runtime_checkable
-class Starting(Readiness, Administered, Protocol):
-    """A service whose API is imported while its model loads."""
-
-    @property
-    def api(self) -> ASGIApp | None:
-        """The API, once it is imported."""
-        ...
-
-    @property
-    def is_draining(self) -> bool:
-        """Whether the process is about to end."""
-        ...
-
-    @property
-    def decided(self) -> asyncio.Event:
-        """Set on the event loop once the start has succeeded or failed."""
-        ...
-
-    def summary(self) -> str:
-        """Return the progress in one phrase."""
-        ...
-
-
 class EarlyAnswers:
     """The outermost ASGI app."""
 
     def __init__(
         self,
-        service: Starting,
+        service: Service,
         metrics: Metrics,
         *,
         keys: ApiKeys = NO_KEYS,
@@ -117,8 +92,8 @@ class EarlyAnswers:
             return
         if scope["type"] != "http":
             return
-        scope.setdefault("state", {}).update(request_id=request_id_of(scope), arrived_s=time.perf_counter())
-        trace = current_trace.set(trace_of(scope))
+        call = scope[CALL] = Call.of_client(scope)
+        trace = current_trace.set(call.trace)
         try:
             await self._answer(scope, receive, send)
         finally:
@@ -171,8 +146,7 @@ class EarlyAnswers:
                 self._api_keys.verify(scope)
             except InvalidApiKey as error:
                 return error
-        scope[TASK] = asyncio.current_task()
-        scope[ARRIVED_S] = asyncio.get_running_loop().time()
+        call_of(scope).task = asyncio.current_task()
         self._num_waiting += 1
         try:
             async with asyncio.timeout(min(self._wait_s, self._queue_timeout_s or self._wait_s)):
@@ -195,7 +169,7 @@ class EarlyAnswers:
             return live_answer(self._service)
         if path in READY_PATHS:
             return ready_answer(self._service)
-        return error_answer(NotReady(self._service.summary()), scope["state"]["request_id"])
+        return error_answer(NotReady(self._service.summary()), call_of(scope).id)
 
     async def _page(self, scope: Scope, send: Send) -> None:
         if scope["method"] not in ALLOWED_METHODS:
@@ -216,14 +190,15 @@ class EarlyAnswers:
 
     def _record(self, scope: Scope, status: int, code: dict[str, str]) -> dict[str, str]:
         """Count and log an answer; return the header with its id."""
-        state, latency_s = scope["state"], time.perf_counter() - scope["state"]["arrived_s"]
+        call = call_of(scope)
+        latency_s = time.perf_counter() - call.arrived_s
         path, known = scope["path"], IMMEDIATE_PATHS | self._pages.keys()
         route = path if path in known else admin_route(path) or "early"
         self._metrics.http_responses.labels(route, str(status)).inc()
         for reason in code.values():
             self._metrics.request_refusals.labels(reason).inc()
         facts = {"method": scope["method"], "route": route, "status": status, "latency_s": round(latency_s, 6)}
-        facts |= {"request_id": state["request_id"], **code, "http_request": http_request(scope, status, latency_s, 0)}
+        facts |= {"request_id": call.id, **code, "http_request": http_request(scope, status, latency_s, 0)}
         logger.log(logging.DEBUG if route in IMMEDIATE_PATHS else logging.INFO, "request", extra=facts)
         names = ("x-request-id", "request-id") if is_anthropic(path) else ("x-request-id",)
-        return dict.fromkeys(names, state["request_id"])
+        return dict.fromkeys(names, call.id)

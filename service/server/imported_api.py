@@ -12,15 +12,15 @@ from service.start.imports import quick_fastapi_import
 from service.start.niceness import LONG_TEXT_NICENESS, yield_to_steps
 
 if TYPE_CHECKING:
+    from service.api.backend import Backend
     from service.api.batch.batches import Batches
     from service.api.batch.worker import BatchWorker
-    from service.api.dependencies import ModelReadiness
 
 
 class ImportedApi:
     """The API and the worker of batches; neither is there before the import."""
 
-    def __init__(self, models: "ModelReadiness", settings: Settings, metrics: Metrics, keys: ApiKeys) -> None:
+    def __init__(self, models: "Backend", settings: Settings, metrics: Metrics, keys: ApiKeys) -> None:
         """Describe an API that is not imported yet.
 
         Args:

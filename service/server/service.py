@@ -19,7 +19,7 @@ from service.settings import Settings
 from service.start.progress import Phase, StartProgress
 
 if TYPE_CHECKING:
-    from service.api.held import Held, ModelState
+    from service.api.backend import Lease, ModelState
     from service.api.served import Served
     from service.catalogue.entry import ModelEntry
     from service.server.pool.loader import StartLoading
@@ -33,7 +33,7 @@ logger = logging.getLogger(__name__)
 
 
 class Service:
-    """The state behind the port; the API's `ModelReadiness`. The start's threads write it, the event loop reads it."""
+    """The state behind the port; the API's `Backend`. The start's threads write it, the event loop reads it."""
 
     def __init__(self, settings: Settings, picture: Path | None = None) -> None:
         """Create a service that has not started.
@@ -123,11 +123,11 @@ class Service:
         if not self._is_open:
             raise NotReady(self.start_progress.summary())
 
-    def hold(self, name: str | None) -> "Held | None":
-        """Return a loaded model; None if it has to be waited for. See `Models.hold`."""
-        return self.open_pool.hold(name)
+    def lease(self, name: str | None) -> "Lease | None":
+        """Return a loaded model; None if it has to be waited for. See `Backend.lease`."""
+        return self.open_pool.lease(name)
 
-    async def wait_for(self, name: str | None) -> "Held":
+    async def wait_for(self, name: str | None) -> "Lease":
         """Return a model once it is loaded. See `ModelPool.wait_for`."""
         return await self.open_pool.wait_for(name)
 

@@ -7,9 +7,9 @@ from dataclasses import dataclass, replace
 import httpx
 
 from service.api.application import create_api
-from service.api.dependencies import ServedModel
-from service.api.held import OneModel
+from service.api.backend import OneModel
 from service.api.http.keys import ApiKeys, plain_keys
+from service.api.served import ServedModel
 from service.engine.request import FinishReason, TokenEvent, TokenLogprobs
 from service.errors import Overloaded
 from service.observability.clock import Clock

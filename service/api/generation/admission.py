@@ -6,11 +6,10 @@ import uuid
 from collections.abc import Callable, Sequence, Set
 from dataclasses import replace
 
-from service.api.dependencies import ApiContext, RequestContext, ServedModel
-from service.api.generation.log_facts import log_user
 from service.api.generation.streams import TextRule, TextStreams
-from service.api.http.keys import NO_KEY
+from service.api.http.call import ApiContext, Call
 from service.api.schema.generation import GenerationRequest
+from service.api.served import ServedModel
 from service.engine.constraint import Constraint
 from service.engine.limits import MAX_STOP_IDS
 from service.engine.request import BACKGROUND_PRIORITY, Request, Sampling
@@ -29,7 +28,8 @@ from service.text.thinking import ThinkingParser
 
 
 def submit(
-    context: RequestContext,
+    call: Call,
+    model: ServedModel,
     body: GenerationRequest,
     prompts: Sequence[Sequence[int]],
     *,
@@ -44,7 +44,8 @@ def submit(
     """Submit the sequences of a request to the engine.
 
     Args:
-        context: of the HTTP request.
+        call: the HTTP request.
+        model: the model that answers.
         body: its checked body.
         prompts: token ids to continue, each `body.n` times.
         prefix: of the answer's id, such as `chatcmpl-`.
@@ -62,16 +63,15 @@ def submit(
         Overloaded, Draining, EngineStopped: the engine does not accept all sequences now.
         QueueTimeout: the request has waited too long already.
     """
-    model = context.model
     body.check_token_ids(model.vocab_size)
-    _note(context, body)
+    _note(call, model, body)
     answer_id = f"{prefix}{uuid.uuid4().hex}"
     stop_ids = _stop_ids(body, model, more_stop_ids)
     random_seed, excluded = secrets.randbits(63), _excluded(body, model)
-    common = _common(context, body, stop_ids)
+    common = _common(call, model, body, stop_ids)
     requests: list[Request] = []
     for prompt_ids in prompts:
-        max_tokens = max_tokens_of(context, body, prompt_ids, param, default_max_tokens)
+        max_tokens = max_tokens_of(call, model, body, prompt_ids, param=param, default=default_max_tokens)
         requests += [
             replace(
                 common,
@@ -83,49 +83,48 @@ def submit(
             )
             for index in range(body.n)
         ]
-    deadline = context.wait_in_queue(sum(len(request.prompt_ids) for request in requests))
+    deadline = call.wait_in_queue(sum(len(request.prompt_ids) for request in requests))
     requests[0] = replace(requests[0], queue_deadline=deadline)  # with which the request begins
     rule = _text_rule(body, model, shown_ids, thinking)
-    return TextStreams(context, answer_id, requests, rule, per_prompt=body.n)
+    return TextStreams(call, model, answer_id, requests, rule, per_prompt=body.n)
 
 
-def _common(context: RequestContext, body: GenerationRequest, stop_ids: frozenset[int]) -> Request:
+def _common(call: Call, model: ServedModel, body: GenerationRequest, stop_ids: frozenset[int]) -> Request:
     """Return what all sequences of a request have in common, without a prompt.
 
     Raises:
         PriorityNotAllowed: the request's key may not ask for its priority.
     """
-    key = context.key or NO_KEY
     return Request(
         "",
         (),
         1,
-        sampling_of(body, context.model, context.api),
+        sampling_of(body, model, call.api),
         stop_ids,
-        priority=_priority(context, body),
-        flow=key.name,
-        weight=key.weight,
-        cache_salt=_cache_salt(context, body),
+        priority=_priority(call, body),
+        flow=call.key.name,
+        weight=call.key.weight,
+        cache_salt=_cache_salt(call, body),
         num_prompt_logprobs=body.num_prompt_logprobs,
     )
 
 
-def _priority(context: RequestContext, body: GenerationRequest) -> int:
+def _priority(call: Call, body: GenerationRequest) -> int:
     """Return the priority in the engine.
 
     Raises:
         PriorityNotAllowed: the request's key may not overtake others.
     """
-    if body.priority < 0 and context.key is not None and not context.key.can_prioritize:
+    if body.priority < 0 and not call.key.can_prioritize:
         raise PriorityNotAllowed
-    return body.priority + (BACKGROUND_PRIORITY if context.is_background else 0)
+    return body.priority + (BACKGROUND_PRIORITY if call.is_background else 0)
 
 
-def _note(context: RequestContext, body: GenerationRequest) -> None:
+def _note(call: Call, model: ServedModel, body: GenerationRequest) -> None:
     """Log and count what the request asks for."""
-    log_user(context.log_fields, body.end_user)
-    context.log_fields["stream"] = body.stream
-    context.api.metrics.of_model(context.model.name).request_params_n.observe(body.n)
+    call.log_user(body.end_user)
+    call.log_fields["stream"] = body.stream
+    call.api.metrics.of_model(model.name).request_params_n.observe(body.n)
 
 
 def _excluded(body: GenerationRequest, model: ServedModel) -> frozenset[tuple[int, ...]]:
@@ -166,11 +165,11 @@ def _kept_ids(body: GenerationRequest, model: ServedModel) -> frozenset[int]:
     return model.tokenizer.special_ids
 
 
-def _cache_salt(context: RequestContext, body: GenerationRequest) -> bytes:
+def _cache_salt(call: Call, body: GenerationRequest) -> bytes:
     """Return a salt that requests share if they have the same API key and the same `cache_salt`."""
     if body.cache_salt is None:
-        return context.cache_salt
-    return hashlib.sha256(context.cache_salt + b"\0" + body.cache_salt.encode(errors="surrogatepass")).digest()
+        return call.cache_salt
+    return hashlib.sha256(call.cache_salt + b"\0" + body.cache_salt.encode(errors="surrogatepass")).digest()
 
 
 def token_budget(
@@ -199,7 +198,13 @@ def token_budget(
 
 
 def max_tokens_of(
-    context: RequestContext, body: GenerationRequest, prompt_ids: Sequence[int], param: str, default: int | None
+    call: Call,
+    model: ServedModel,
+    body: GenerationRequest,
+    prompt_ids: Sequence[int],
+    *,
+    param: str,
+    default: int | None,
 ) -> int:
     """Return how many tokens an answer to a prompt may have.
 
@@ -213,12 +218,12 @@ def max_tokens_of(
     max_tokens = token_budget(
         prompt_tokens=len(prompt_ids),
         requested=requested,
-        default=context.model.operator_defaults.max_tokens or context.api.default_max_tokens or default,
-        limit_tokens=context.model.max_model_len,
+        default=model.operator_defaults.max_tokens or call.api.default_max_tokens or default,
+        limit_tokens=model.max_model_len,
         param=param,
     )
     if (requested or 0) > max_tokens:
-        context.ignore([max_tokens_param])
+        call.ignore([max_tokens_param])
     if body.min_tokens > max_tokens:
         message = f"'min_tokens' is {body.min_tokens}, but the completion has {max_tokens} tokens at most."
         raise InvalidParameter(message, param="min_tokens")

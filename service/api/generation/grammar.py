@@ -2,20 +2,22 @@
 
 from collections.abc import Sequence
 
-from service.api.dependencies import RequestContext, ServedModel
 from service.api.generation.tool_use import ToolUse
+from service.api.http.call import Call
 from service.api.schema.generation import GenerationRequest
+from service.api.served import ServedModel
 from service.errors import InvalidParameter
 from service.text.grammar.compiler import Grammar
 
 
 async def compiled_grammar(
-    context: RequestContext, body: GenerationRequest, use: ToolUse | None = None
+    call: Call, model: ServedModel, body: GenerationRequest, use: ToolUse | None = None
 ) -> Grammar | None:
     """Return the grammar of a request's answers; None if its fields allow any text after all.
 
     Args:
-        context: of the HTTP request.
+        call: the HTTP request.
+        model: the model that answers.
         body: its checked body.
         use: how the answers may call tools; None if they call none.
 
@@ -23,9 +25,9 @@ async def compiled_grammar(
         InvalidParameter: the grammar cannot be enforced, or a field contradicts it.
         DeadlineExceeded: the request's time is over.
     """
-    check_options(body, context.model)
-    grammar, relaxed = await context.run_in_thread(lambda: _compile(body, context.model, use))
-    context.ignore(relaxed)
+    check_options(body, model)
+    grammar, relaxed = await call.run_in_thread(lambda: _compile(body, model, use))
+    call.ignore(relaxed)
     return grammar
 
 

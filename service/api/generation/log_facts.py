@@ -1,11 +1,8 @@
-"""Facts of a request's log line: its end user, and the time until its tokens."""
+"""Facts of a request's log line: the time until its tokens."""
 
 from collections.abc import Sequence
-from typing import Any
 
 from service.observability.clock import Clock
-
-MAX_LOGGED_CHARS = 128
 
 
 def timing_facts(clocks: Sequence[Clock], num_tokens: int) -> dict[str, float]:
@@ -30,9 +27,3 @@ def timing_facts(clocks: Sequence[Clock], num_tokens: int) -> dict[str, float]:
     if num_tokens > len(spans_s) > 0:
         facts["time_per_output_token_s"] = sum(last - first for first, last in spans_s) / (num_tokens - len(spans_s))
     return {name: round(value, 6) for name, value in facts.items()}
-
-
-def log_user(log_fields: dict[str, Any], user: str | None) -> None:
-    """Add the client's own user to a request's log line, if it names one."""
-    if user is not None:
-        log_fields["user"] = "".join(c if c.isprintable() else "?" for c in user[:MAX_LOGGED_CHARS])

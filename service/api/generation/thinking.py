@@ -2,8 +2,8 @@
 
 from dataclasses import dataclass
 
-from service.api.dependencies import ServedModel
 from service.api.schema.template import TemplateFields
+from service.api.served import ServedModel
 from service.text.grammar.behind_thinking import GrammarBehindThinking
 from service.text.grammar.compiler import Grammar
 from service.text.thinking import CLOSING, OPENING, ThinkingParser, ThinkingTags

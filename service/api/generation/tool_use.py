@@ -6,9 +6,9 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
-from service.api.dependencies import ServedModel
 from service.api.schema.chat import ChatCompletionRequest
 from service.api.schema.tools import NO_PARAMETERS, FunctionDefinition, Tool
+from service.api.served import ServedModel
 from service.errors import InvalidParameter
 from service.text.grammar import definition
 from service.text.grammar.definition import GrammarDefinition

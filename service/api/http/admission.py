@@ -5,12 +5,10 @@ from collections.abc import Set
 from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from service.api.http.auth import API_KEY
-from service.api.http.background import BACKGROUND
+from service.api.http.call import call_of
 from service.api.http.errors import respond
-from service.api.http.keys import NO_KEY
 from service.api.http.receive import METHODS_WITH_BODY
-from service.api.http.request_queue import PLACE, RequestQueue
+from service.api.http.request_queue import RequestQueue
 from service.errors import Overloaded
 
 
@@ -38,12 +36,12 @@ class Places:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Pass a request on, or refuse it with its body unread."""
-        if scope["type"] != "http" or scope["method"] not in METHODS_WITH_BODY or BACKGROUND in scope:
+        if scope["type"] != "http" or scope["method"] not in METHODS_WITH_BODY or call_of(scope).is_background:
             await self._app(scope, receive, send)
             return
+        call = call_of(scope)
         try:
-            clocks, key = scope["state"]["clocks"], scope.get(API_KEY, NO_KEY)
-            scope[PLACE] = place = self._queue.enter(self._body_bytes(scope), clocks, key)
+            call.place = place = self._queue.enter(self._body_bytes(scope), call.clocks, call.key)
         except Overloaded as error:
             await respond(error, scope, send)
             return

@@ -13,6 +13,7 @@ from typing import Any
 from starlette.types import Scope, Send
 
 from service.api.http.answer import Answer, send_answer
+from service.api.http.call import call_of
 from service.errors import (
     Draining,
     EngineError,
@@ -84,15 +85,16 @@ def errors_in_terms_of(renamed: Callable[[str], str]) -> Iterator[None]:
 
 def logged_error_answer(error: Exception, scope: Scope) -> Answer:
     """Return the answer that an error becomes, and add its code to the request's log line."""
-    answer = error_answer(error, scope["state"]["request_id"])
-    scope["state"]["log_fields"]["error_code"] = answer.body["error"]["code"]
+    call = call_of(scope)
+    answer = error_answer(error, call.id)
+    call.log_fields["error_code"] = answer.body["error"]["code"]
     return in_shape_of_path(answer, scope)
 
 
 def in_shape_of_path(answer: Answer, scope: Scope) -> Answer:
     """Return an error as the interface of the request's path states it."""
     if is_anthropic(scope["path"]):
-        return answer._replace(body=_as_anthropics(answer, scope["state"]["request_id"]))
+        return answer._replace(body=_as_anthropics(answer, call_of(scope).id))
     if scope["path"].startswith(OLLAMA_PATHS):
         return answer._replace(body={"error": answer.body["error"]["message"]})
     return answer

@@ -17,9 +17,8 @@ UNKNOWN = "unknown"
 class IgnoredFields:
     """Collects the fields of one request while it is checked, rendered and admitted."""
 
-    def __init__(self, *, is_strict: bool = False) -> None:
-        """Begin a request; `is_strict` refuses each field instead of ignoring it (STRICT_FIELDS)."""
-        self._is_strict = is_strict
+    def __init__(self) -> None:
+        self.is_strict = False  # STRICT_FIELDS: refuses each field instead of ignoring it
         self._fields: dict[str, IgnoredField] = {}
         # From the names of the chat that a request is turned into to those of the request itself.
         self.in_terms_of_request: Callable[[str], str] = str
@@ -32,7 +31,7 @@ class IgnoredFields:
         """
         for field in fields:
             stated = field._replace(path=self.in_terms_of_request(field.path))
-            if self._is_strict:
+            if self.is_strict:
                 raise UnsupportedParameter(stated.path) if stated.is_known else UnknownParameter(stated.path)
             self._fields.setdefault(stated.name, stated)
 

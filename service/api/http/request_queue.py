@@ -21,8 +21,6 @@ STUCK_S = 1.0
 # Long bodies that come when the work on those before them will take longer are refused.
 MAX_LONG_WORK_S = 30.0
 NUM_MEASURED = 32  # departures, the latest ones
-# The scope's entry for the place of the request.
-PLACE = "levserve.place"
 
 
 @dataclass(frozen=True, kw_only=True)

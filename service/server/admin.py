@@ -4,7 +4,6 @@ They are answered without the API, so that the statistics are there from the fir
 """
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 from starlette.types import Scope
 
@@ -12,9 +11,7 @@ from service.api.http.answer import Answer
 from service.api.http.errors import error_answer
 from service.api.http.keys import ApiKeys, plain_keys
 from service.errors import EngineError, MethodNotAllowed, RequestError, UnknownRoute
-
-if TYPE_CHECKING:
-    from service.server.pool.pool import ModelPool
+from service.server.service import Service
 
 PREFIX = "/admin/"
 STATS_PATHS = frozenset({"/admin/stats", "/stats"})
@@ -27,20 +24,6 @@ ROUTES: Mapping[str, str] = {
     f"{LOAD_PREFIX}{{model}}": "POST",
     f"{UNLOAD_PREFIX}{{model}}": "POST",
 }
-
-
-@runtime_checkable
-class Administered(Protocol):
-    """A service that an operator reads and changes."""
-
-    @property
-    def open_pool(self) -> "ModelPool":
-        """Its models; raises NotReady, Draining or EngineStopped if none can answer."""
-        ...
-
-    def stats(self) -> dict[str, Any]:
-        """Return the body of /admin/stats."""
-        ...
 
 
 def admin_route(path: str) -> str | None:
@@ -56,7 +39,7 @@ def admin_route(path: str) -> str | None:
 class AdminRoutes:
     """Answers the operator's requests."""
 
-    def __init__(self, service: Administered, keys: tuple[str, ...]) -> None:
+    def __init__(self, service: Service, keys: tuple[str, ...]) -> None:
         """Create the routes of a service; without keys, none of them exists."""
         self._service, self._keys = service, ApiKeys(plain_keys(keys))
 

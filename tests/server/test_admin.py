@@ -9,8 +9,8 @@ import pytest
 from service.api.openapi.admin import AdministeredModel, admin_paths
 from service.errors import NotReady
 from service.observability.metrics import Metrics
+from service.server.admin import ROUTES
 from service.server.early import EarlyAnswers
-from service.server.pool.admin import ROUTES
 from tests.server.pool.fake_loads import FakeLoads, pool_of
 from tests.server.test_early import StartingService, ask
 
