@@ -1,27 +1,21 @@
 """POST /v1/chat/completions."""
 
 import time
-from collections.abc import AsyncIterator, Sequence
-from functools import partial
-from typing import Annotated, Any, NamedTuple
+from collections.abc import AsyncIterator
+from typing import Annotated, Any
 
 from fastapi import APIRouter, Depends
 from fastapi.responses import JSONResponse, Response
 
-from service.api.dependencies import Arrival, RequestContext, ServedModel, arrival
-from service.api.generation.admission import submit
-from service.api.generation.chat_prompt import chat_prompt
-from service.api.generation.grammar import compiled_grammar
+from service.api.dependencies import Arrival, arrival
+from service.api.generation.chat_answers import StartedChat, start_chat
 from service.api.generation.logprobs import chat_logprobs, is_long_to_write, prompt_logprobs
 from service.api.generation.message import MessageParts, as_function_call, whole_message
 from service.api.generation.streams import TextDelta, TextStreams
-from service.api.generation.thinking import ChatThinking, chat_thinking
-from service.api.generation.tool_use import ToolUse, tool_use
 from service.api.http.receive import cancel_on_disconnect, json_body
 from service.api.http.sse import EventStream
 from service.api.schema.chat import ChatCompletionRequest
 from service.engine.request import FinishReason
-from service.text.tokenizer import Tokenizer
 
 router = APIRouter()
 
@@ -60,51 +54,6 @@ async def create_chat_completion(
         return JSONResponse(answer)
 
     return await context.run_in_thread(write) if is_long_to_write(streams, body) else write()
-
-
-class StartedChat(NamedTuple):
-    """A chat whose answers are being generated."""
-
-    prompt_ids: Sequence[int]
-    streams: TextStreams
-    use: ToolUse | None
-    thinking: ChatThinking | None  # None if answers have none
-    tokenizer: Tokenizer
-
-    def message_parts(self) -> MessageParts:
-        """Return the beginning of one choice's message."""
-        return MessageParts(self.use, None if self.thinking is None else self.thinking.parser())
-
-
-async def start_chat(context: RequestContext, body: ChatCompletionRequest, *, prefix: str) -> StartedChat:
-    """Render a chat and submit its sequences; raises what `submit` raises, and for a request that is at fault."""
-    # A function that another process can be sent.
-    make_prompt = partial(chat_prompt, key=context.cache_salt)
-    prompt_end, prompt_ids, ignored = await context.make_prompt(body, make_prompt)
-    context.ignore(ignored)
-    use = tool_use(body, context.model) if body.may_call_tools else None
-    is_held = body.has_grammar or (use is not None and use.is_required)
-    thinking = chat_thinking(prompt_end, body, context.model, is_held=is_held) if context.model.has_thinking else None
-    grammar = await compiled_grammar(context, body, use) if body.has_grammar or use is not None else None
-    streams = submit(
-        context,
-        body,
-        [prompt_ids],
-        prefix=prefix,
-        param="messages",
-        default_max_tokens=None,
-        grammar=grammar if grammar is None or thinking is None else thinking.before(grammar),
-        shown_ids=_shown_ids(context.model, use, thinking),
-        thinking=None if thinking is None else thinking.parser,
-    )
-    return StartedChat(prompt_ids, streams, use, thinking, context.model.tokenizer)
-
-
-def _shown_ids(model: ServedModel, use: ToolUse | None, thinking: ChatThinking | None) -> frozenset[int]:
-    """Return the special tokens that the text must show, to be read and taken out again."""
-    of_calls = frozenset[int]() if use is None else use.shown_ids(model)
-    tags = frozenset[int]() if thinking is None else thinking.tag_ids
-    return of_calls | (tags & model.tokenizer.special_ids)
 
 
 def _head(streams: TextStreams, body: ChatCompletionRequest, kind: str) -> dict[str, Any]:
@@ -176,7 +125,7 @@ async def _chunks(chat: StartedChat, body: ChatCompletionRequest) -> AsyncIterat
             parts = [as_function_call(part) for part in parts]
         # A token that does not complete a character yet, or is held back, is sent only if tokens were requested.
         if not parts and fields and delta.token_ids:
-            parts = [{"content": ""} if chat.use is None and chat.thinking is None else {}]
+            parts = [{"content": ""} if chat.rules.use is None and chat.rules.thinking is None else {}]
         # The tokens of one event are those of its first chunk.
         chunks += [chunk(index, part, **(fields if number == 0 else {})) for number, part in enumerate(parts)]
         if delta.finish_reason is not None:

@@ -14,12 +14,12 @@ from fastapi import APIRouter, Depends
 from fastapi.responses import JSONResponse, Response
 from pydantic_core import from_json, to_json
 
-from service.api.chat import start_chat
 from service.api.dependencies import Arrival, EncodingContext, RequestContext, arrival
 from service.api.generation.admission import submit
+from service.api.generation.answer_rules import completion_rules
+from service.api.generation.chat_answers import start_chat
 from service.api.generation.chat_prompt import chat_of
 from service.api.generation.completion_prompts import completion_prompts, infill_for
-from service.api.generation.grammar import compiled_grammar
 from service.api.generation.logprobs import chat_logprobs, is_long_to_write
 from service.api.generation.message import MessageParts
 from service.api.generation.streams import TextDelta, TextStreams
@@ -153,10 +153,10 @@ async def _started_completion(context: RequestContext, body: OllamaGenerateReque
         context,
         completion,
         await context.make_prompt(body, continued_prompts),
+        await completion_rules(context, completion),
         prefix="gen-",
         param="prompt",
         default_max_tokens=None,
-        grammar=await compiled_grammar(context, completion) if completion.has_grammar else None,
         more_stop_ids=frozenset() if infill is None else infill.end_ids,
     )
     return _Started(completion, streams, MessageParts(None))

@@ -10,8 +10,8 @@ import uuid
 from collections.abc import Iterable
 from typing import Any
 
+from service.api.generation.answer_rules import ToolUse
 from service.api.generation.streams import TextDelta
-from service.api.generation.tool_use import ToolUse
 from service.engine.request import FinishReason
 from service.text.thinking import Answer, ThinkingParser, Thought
 from service.text.tools.format import ToolFormat
