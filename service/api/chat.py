@@ -10,12 +10,11 @@ from fastapi.responses import JSONResponse, Response
 from service.api.dependencies import Arrival, arrival
 from service.api.generation.chat_answers import StartedChat, start_chat
 from service.api.generation.logprobs import chat_logprobs, is_long_to_write, prompt_logprobs
-from service.api.generation.message import MessageParts, as_function_call, whole_message
+from service.api.generation.message import MessageParts
 from service.api.generation.streams import TextDelta, TextStreams
 from service.api.http.receive import cancel_on_disconnect, json_body
 from service.api.http.sse import EventStream
 from service.api.schema.chat import ChatCompletionRequest
-from service.engine.request import FinishReason
 
 router = APIRouter()
 
@@ -67,28 +66,21 @@ def _head(streams: TextStreams, body: ChatCompletionRequest, kind: str) -> dict[
 
 
 def _choice(index: int, deltas: list[TextDelta], body: ChatCompletionRequest, chat: StartedChat) -> dict[str, Any]:
-    parts, tokenizer = chat.message_parts(), chat.tokenizer
-    message = whole_message(part for delta in deltas for part in parts.push(delta))
-    if body.answers_with_function_call:
-        message = as_function_call(message)
+    parts, tokenizer = MessageParts(chat.rules, has_function_call=body.answers_with_function_call), chat.tokenizer
+    message = parts.whole(deltas)
     finish_reason = deltas[-1].finish_reason
     assert finish_reason is not None, "the last delta has the finish reason"
     choice: dict[str, Any] = {
         "index": index,
         "message": message,
         "logprobs": chat_logprobs(tokenizer, deltas, as_ids=body.return_tokens_as_token_ids) if body.logprobs else None,
-        "finish_reason": _finish_reason(parts, finish_reason, body),
+        "finish_reason": parts.finish_reason(finish_reason),
         "stop_reason": deltas[-1].stop_reason,
         "token_ids": None,
     }
     if body.return_token_ids:
         choice["token_ids"] = [token_id for delta in deltas for token_id in delta.token_ids]
     return choice
-
-
-def _finish_reason(parts: MessageParts, reason: FinishReason, body: ChatCompletionRequest) -> str:
-    stated = parts.finish_reason(reason)
-    return "function_call" if stated == "tool_calls" and body.answers_with_function_call else stated
 
 
 async def _chunks(chat: StartedChat, body: ChatCompletionRequest) -> AsyncIterator[list[dict[str, Any]]]:
@@ -108,7 +100,7 @@ async def _chunks(chat: StartedChat, body: ChatCompletionRequest) -> AsyncIterat
         return {**head, "choices": [choice], **streams.usage_of_chunk(body)}
 
     begun: set[int] = set()
-    messages = [chat.message_parts() for _ in range(body.n)]
+    messages = [MessageParts(chat.rules, has_function_call=body.answers_with_function_call) for _ in range(body.n)]
     async for index, delta in streams.deltas():
         chunks: list[dict[str, Any]] = []
         if index not in begun:
@@ -121,15 +113,13 @@ async def _chunks(chat: StartedChat, body: ChatCompletionRequest) -> AsyncIterat
         if body.logprobs and delta.token_ids:
             fields["logprobs"] = chat_logprobs(tokenizer, [delta], as_ids=body.return_tokens_as_token_ids)
         parts = messages[index].push(delta)
-        if body.answers_with_function_call:
-            parts = [as_function_call(part) for part in parts]
         # A token that does not complete a character yet, or is held back, is sent only if tokens were requested.
         if not parts and fields and delta.token_ids:
             parts = [{"content": ""} if chat.rules.use is None and chat.rules.thinking is None else {}]
         # The tokens of one event are those of its first chunk.
         chunks += [chunk(index, part, **(fields if number == 0 else {})) for number, part in enumerate(parts)]
         if delta.finish_reason is not None:
-            finish_reason = _finish_reason(messages[index], delta.finish_reason, body)
+            finish_reason = messages[index].finish_reason(delta.finish_reason)
             chunks.append(chunk(index, {}, finish_reason=finish_reason, stop_reason=delta.stop_reason))
         if chunks:
             yield chunks

@@ -140,7 +140,7 @@ async def _started_chat(context: RequestContext, body: OllamaChatRequest | Ollam
     chat_body = await context.convert(body, chat_of)
     context.ignored.add(chat_body.ignored)
     chat = await start_chat(context, chat_body, prefix="chat-")
-    return _Started(chat_body, chat.streams, chat.message_parts())
+    return _Started(chat_body, chat.streams, MessageParts(chat.rules))
 
 
 async def _started_completion(context: RequestContext, body: OllamaGenerateRequest) -> _Started:
@@ -149,17 +149,19 @@ async def _started_completion(context: RequestContext, body: OllamaGenerateReque
         context.ignore(["think"])
     completion = await context.convert(body, completion_of)
     infill = infill_for(completion, context.model)
+    prompts = await context.make_prompt(body, continued_prompts)
+    rules = await completion_rules(context, completion)
     streams = submit(
         context,
         completion,
-        await context.make_prompt(body, continued_prompts),
-        await completion_rules(context, completion),
+        prompts,
+        rules,
         prefix="gen-",
         param="prompt",
         default_max_tokens=None,
         more_stop_ids=frozenset() if infill is None else infill.end_ids,
     )
-    return _Started(completion, streams, MessageParts(None))
+    return _Started(completion, streams, MessageParts(rules))
 
 
 def completion_of(body: OllamaGenerateRequest) -> CompletionRequest:

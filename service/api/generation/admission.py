@@ -11,7 +11,6 @@ from service.api.generation.answer_rules import AnswerRules
 from service.api.generation.streams import TextRule, TextStreams
 from service.api.http.keys import NO_KEY
 from service.api.schema.generation import GenerationRequest
-from service.engine.constraint import Constraint
 from service.engine.limits import MAX_STOP_IDS
 from service.engine.request import BACKGROUND_PRIORITY, Request, Sampling
 from service.engine.token_mask import pack_token_mask
@@ -21,7 +20,6 @@ from service.errors import (
     PriorityNotAllowed,
     UnsupportedParameter,
 )
-from service.text.bad_words import BadWords, bad_sequences
 from service.text.detokenizer import StopRule
 
 
@@ -62,28 +60,21 @@ def submit(
     context.log_fields["stream"] = body.stream
     context.api.metrics.of_model(model.name).request_params_n.observe(body.n)
     stop_ids = _stop_ids(body, model, more_stop_ids)
-    sampling = sampling_of(body, model, context.api)
+    limits = [max_tokens_of(context, body, prompt_ids, param, default_max_tokens) for prompt_ids in prompts]
+    priority, cache_salt = _priority(context, body), _cache_salt(context, body)
+    text_rule = _text_rule(body, model, rules)
     common = Request(
         "",
         (),
         1,
-        sampling,
+        sampling_of(body, model, context.api),
         stop_ids,
-        priority=_priority(context, body),
+        priority=priority,
         flow=key.name,
         weight=key.weight,
-        cache_salt=_cache_salt(context, body),
+        cache_salt=cache_salt,
         num_prompt_logprobs=body.num_prompt_logprobs,
     )
-    limits = [max_tokens_of(context, body, prompt_ids, param, default_max_tokens) for prompt_ids in prompts]
-    text_rule = _text_rule(body, model, rules)
-    bad_words = bad_sequences(body.bad_words, model.tokenizer) if body.bad_words else frozenset[tuple[int, ...]]()
-
-    def constraint() -> Constraint | None:
-        if rules.grammar is not None:
-            return rules.grammar.matcher(stop_ids)
-        return BadWords(bad_words) if bad_words else None
-
     answer_id, random_seed = f"{prefix}{uuid.uuid4().hex}", secrets.randbits(63)
     requests = [
         replace(
@@ -91,8 +82,8 @@ def submit(
             id=f"{answer_id}-{number * body.n + index}",
             prompt_ids=tuple(prompt_ids),
             max_tokens=max_tokens,
-            sampling=replace(sampling, seed=body.seed_for(index, random_seed)),
-            constraint=constraint(),
+            sampling=replace(common.sampling, seed=body.seed_for(index, random_seed)),
+            constraint=None if rules.constraint is None else rules.constraint.matcher(stop_ids),
         )
         for number, (prompt_ids, max_tokens) in enumerate(zip(prompts, limits, strict=True))
         for index in range(body.n)
@@ -215,6 +206,7 @@ def sampling_of(body: GenerationRequest, model: ServedModel, api: ApiContext) ->
     Of the operator's, those of this model come before those of all models.
     """
     own, author = model.operator_defaults, model.defaults
+    mask = None if body.allowed_token_ids is None else pack_token_mask(body.allowed_token_ids).tobytes()
     return Sampling(
         temperature=float(_first(body.temperature, own.temperature, api.default_temperature, author.temperature, 1.0)),
         top_p=float(_first(body.top_p, own.top_p, author.top_p, 1.0)),
@@ -228,7 +220,7 @@ def sampling_of(body: GenerationRequest, model: ServedModel, api: ApiContext) ->
         logit_bias=body.logit_bias,
         min_tokens=body.min_tokens,
         num_logprobs=body.num_logprobs,
-        allowed_mask=None if body.allowed_token_ids is None else pack_token_mask(body.allowed_token_ids).tobytes(),
+        allowed_mask=mask,
     )
 
 

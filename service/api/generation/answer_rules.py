@@ -12,11 +12,12 @@ from service.api.schema.generation import GenerationRequest
 from service.api.schema.template import TemplateFields
 from service.api.schema.tools import NO_PARAMETERS, FunctionDefinition, Tool
 from service.errors import InvalidParameter
+from service.text.bad_words import BadWords
 from service.text.grammar import definition
 from service.text.grammar.behind_thinking import GrammarBehindThinking
 from service.text.grammar.definition import GrammarDefinition
 from service.text.grammar.matcher import Grammar
-from service.text.thinking import CLOSING, OPENING, ThinkingParser, ThinkingTags
+from service.text.thinking import CLOSING, OPENING, ChatThinking, ThinkingTags
 from service.text.tools.format import ToolFormat
 from service.text.tools.grammar import CallableTool, CallRules, special_markers, tool_grammar
 from service.text.tools.parameters import parameters_of
@@ -132,41 +133,13 @@ class ToolUse:
 
 
 @dataclass(frozen=True, slots=True)
-class ChatThinking:
-    """The thinking of a chat whose model may write some."""
-
-    tags: ThinkingTags | None  # None if a tag is several tokens
-    is_open: bool  # the prompt has the opening tag
-    is_over: bool  # the prompt has the closing tag, or the beginning of the answer
-    is_held: bool  # a grammar holds the answer
-
-    def parser(self) -> ThinkingParser:
-        """Return a parser of one answer."""
-        return ThinkingParser(is_open=self.is_open, keeps_space=self.is_held)
-
-    def before(self, grammar: Grammar) -> Grammar | GrammarBehindThinking:
-        """Return a grammar that begins behind the thinking."""
-        if self.tags is None or self.is_over:
-            return grammar
-        return GrammarBehindThinking(grammar, self.tags, is_open=self.is_open, may_end=not self.is_held)
-
-    @property
-    def tag_ids(self) -> frozenset[int]:
-        """The tags as tokens."""
-        return frozenset(self.tags or ())
-
-
-@dataclass(frozen=True, slots=True)
 class AnswerRules:
     """Rules of all answers to one request."""
 
-    grammar: Grammar | GrammarBehindThinking | None = None  # None: any text
+    constraint: Grammar | GrammarBehindThinking | BadWords | None = None  # None: any text
     use: ToolUse | None = None  # None: no calls
     thinking: ChatThinking | None = None  # None: no thinking
     shown_ids: frozenset[int] = frozenset()  # special tokens that the text must show, to be read and taken out again
-
-
-ANY_ANSWER = AnswerRules()
 
 
 async def chat_rules(context: RequestContext, body: ChatCompletionRequest, prompt_end: str) -> AnswerRules:
@@ -185,24 +158,28 @@ async def chat_rules(context: RequestContext, body: ChatCompletionRequest, promp
     use = _tool_use(body, model) if body.may_call_tools else None
     is_held = body.has_grammar or (use is not None and use.is_required)
     thinking = _chat_thinking(prompt_end, body, model, is_held=is_held) if model.has_thinking else None
-    shown_ids = frozenset[int]() if thinking is None else thinking.tag_ids & model.tokenizer.special_ids
-    if use is None and not body.has_grammar:
-        return AnswerRules(None, use, thinking, shown_ids)
-    grammar = await _compiled(context, body, use)
+    tags = None if thinking is None else thinking.tags
+    shown_ids = frozenset(tags or ()) & model.tokenizer.special_ids
+    constraint = await _constraint(context, body, use)
     if use is not None:
         shown_ids |= frozenset(special_markers(use.tool_format, model.tokenizer).values())
-    return AnswerRules(
-        grammar if grammar is None or thinking is None else thinking.before(grammar), use, thinking, shown_ids
-    )
+    if thinking is not None and tags is not None and not thinking.is_over and isinstance(constraint, Grammar):
+        may_end = not thinking.is_held
+        constraint = GrammarBehindThinking(constraint, tags, is_open=thinking.is_open, may_end=may_end)
+    return AnswerRules(constraint, use, thinking, shown_ids)
 
 
 async def completion_rules(context: RequestContext, body: GenerationRequest) -> AnswerRules:
     """Return the rules of a completion's answers; raises as `chat_rules`."""
-    return AnswerRules(await _compiled(context, body, None)) if body.has_grammar else ANY_ANSWER
+    return AnswerRules(await _constraint(context, body))
 
 
-async def _compiled(context: RequestContext, body: GenerationRequest, use: ToolUse | None) -> Grammar | None:
-    """Compile the grammar off the event loop; None if the request's fields allow any text after all."""
+async def _constraint(
+    context: RequestContext, body: GenerationRequest, use: ToolUse | None = None
+) -> Grammar | BadWords | None:
+    """Return what constrains each answer, with a grammar compiled off the event loop."""
+    if use is None and not body.has_grammar:
+        return BadWords.of(body.bad_words, context.model.tokenizer) if body.bad_words else None
     _check_options(body, context.model)
     grammar, relaxed = await context.run_in_thread(lambda: _compile(body, context.model, use))
     context.ignore(relaxed)
@@ -228,9 +205,9 @@ def _grammars(
     """Yield grammars, the strictest first: its parts, the field for errors, and the paths that it does not enforce."""
     answer = body.grammar_definition()
     if use is not None:
-        yield use.grammar(model, answer), "tools", use.relaxed
-        if use.optional:
-            yield use.grammar(model, answer, has_optional=False), "tools", [*use.relaxed, *use.optional]
+        for has_optional in (True, False) if use.optional else (True,):
+            relaxed = use.relaxed if has_optional else [*use.relaxed, *use.optional]
+            yield use.grammar(model, answer, has_optional=has_optional), "tools", relaxed
     elif answer is not None:
         yield [answer.part], answer.param, ()
 

@@ -8,7 +8,6 @@ from service.api.dependencies import RequestContext
 from service.api.generation.admission import submit
 from service.api.generation.answer_rules import AnswerRules, chat_rules
 from service.api.generation.chat_prompt import chat_prompt
-from service.api.generation.message import MessageParts
 from service.api.generation.streams import TextStreams
 from service.api.schema.chat import ChatCompletionRequest
 from service.text.tokenizer import Tokenizer
@@ -21,11 +20,6 @@ class StartedChat(NamedTuple):
     streams: TextStreams
     rules: AnswerRules
     tokenizer: Tokenizer
-
-    def message_parts(self) -> MessageParts:
-        """Return the beginning of one choice's message."""
-        thinking = self.rules.thinking
-        return MessageParts(self.rules.use, None if thinking is None else thinking.parser())
 
 
 async def start_chat(context: RequestContext, body: ChatCompletionRequest, *, prefix: str) -> StartedChat:

@@ -51,10 +51,10 @@ class TextStream:
         self.num_tokens = 0
         self.num_cached_tokens = 0  # prompt tokens found in the prefix cache
         self.finish_reason: FinishReason | None = None
-        self._detokenizer = detokenizer_for(context.model.tokenizer, request.prompt_ids, rule.shown_ids)
-        self._thinking = None if rule.thinking is None else ThinkingCounter(rule.thinking())
         self._stop = rule.stop
         self._stop_strings = StopStrings(rule.stop)
+        self._detokenizer = detokenizer_for(context.model.tokenizer, request.prompt_ids, rule.shown_ids)
+        self._thinking = None if rule.thinking is None else ThinkingCounter(rule.thinking())
         self._stop_reason: int | str | None = None
         self._tokens = context.model.engine.submit(request)
 
