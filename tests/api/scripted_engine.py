@@ -132,9 +132,8 @@ class ScriptedEngine:
 
 class ScriptedReadiness(OneModel):
     def __init__(self, model):
-        self.model = model
+        super().__init__(model)
         self.error = None
-        self.is_live = True
         self.status_once_started = "complete"
 
     @property
@@ -148,10 +147,9 @@ class ScriptedReadiness(OneModel):
     def progress(self):
         return {"phase": "weights", "bytes": 12}
 
-    def served_model(self):
+    def check_open(self):
         if self.error is not None:
             raise self.error
-        return self.model
 
 
 def model_of(engine, **changes):

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from service.api.http.access_log import AccessLog
-from service.api.http.receive import Deadline
+from service.api.http.call import Deadline
 from service.api.http.sse import EventStream
 from service.observability.metrics import Metrics
 from service.server.connection import Connection
