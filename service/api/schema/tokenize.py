@@ -4,7 +4,7 @@ Source: https://docs.vllm.ai/en/latest/serving/openai_compatible_server.html#tok
 """
 
 from collections.abc import Mapping
-from typing import Annotated, Any, ClassVar, Self, override
+from typing import Annotated, Any, ClassVar, override
 
 from pydantic import Field
 
@@ -22,6 +22,7 @@ class TokenizeRequest(TemplateFields):
     hints: ClassVar[NeutralValues] = {"mm_processor_kwargs": ({},)}
     refused: ClassVar[NeutralValues] = {"chat_template": ()}
     nested: ClassVar[dict[str, type[WireObject]]] = {"messages": Message, "tools": Tool}
+    bulk: ClassVar[Mapping[str, Any]] = {"messages": [{"role": "user"}], "prompt": ""}
 
     model: str | None = Field(default=None, max_length=MAX_NAME_CHARS)
     prompt: str | None = None
@@ -29,11 +30,6 @@ class TokenizeRequest(TemplateFields):
     add_special_tokens: bool | None = None  # as /v1/completions does for a prompt, and a chat's template for messages
     tools: Annotated[list[Tool], Field(max_length=MAX_TOOLS, fail_fast=True)] = Field(default_factory=list)
     return_token_strs: bool = False
-
-    @override
-    def without_bulk(self) -> Self:
-        bulk = {"prompt": ""} if self.messages is None else {"messages": ()}
-        return self.model_copy(update=bulk)
 
     @override
     def check_consistency(self) -> None:
@@ -53,7 +49,7 @@ class TokenizeRequest(TemplateFields):
 class DetokenizeRequest(WireObject):
     """The body of POST /detokenize."""
 
-    bulk: ClassVar[Mapping[str, Any]] = {"tokens": ()}
+    bulk: ClassVar[Mapping[str, Any]] = {"tokens": []}
 
     model: str | None = Field(default=None, max_length=MAX_NAME_CHARS)
     tokens: Annotated[list[Annotated[int, Field(ge=0, le=INT32_MAX)]], Field(fail_fast=True)]
