@@ -13,7 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from service.device.native.library import LIBRARY, NativeProducts, native_products
+from service.device.native.library import LIBRARY, NativeCode, native_code
 from service.kernels.products.native import (
     MAX_FLOAT32_ROW,
     MAX_FLOAT32_TOKENS,
@@ -33,9 +33,9 @@ float32, int8 = jax.jit(native_float32), jax.jit(native_int8)
 
 
 @pytest.fixture(autouse=True)
-def library() -> NativeProducts:
-    found = native_products()
-    assert found is not NativeProducts.NONE, f"{LIBRARY} was not compiled, or this processor has no AVX2"
+def library() -> NativeCode:
+    found = native_code()
+    assert found.has_products, f"{LIBRARY} was not compiled, or this processor has no AVX2"
     return found
 
 
@@ -79,9 +79,9 @@ def test_the_other_instructions_give_the_same():
     variables = {**os.environ, "XLA_FLAGS": "--xla_cpu_max_isa=AVX2", "JAX_PLATFORMS": "cpu"}
     code = """
 import json, sys, jax, numpy as np
-from service.device.native.library import native_products
+from service.device.native.library import native_code
 from service.kernels.products.native import native_float32, native_int8
-found = native_products().value
+found = native_code().value
 random = np.random.default_rng(0)
 x = random.standard_normal((11, 203), np.float32)
 values = random.integers(-128, 128, (21, 203), np.int8)
@@ -129,6 +129,12 @@ def test_a_token_has_the_same_result_in_every_batch(product: str):
         np.testing.assert_array_equal(alone, whole[token : token + 1])
 
 
+def test_rows_without_values_sum_to_zero():
+    assert not np.asarray(float32(np.ones((2, 0), np.float32), np.ones((3, 0), np.float32))).any()
+    made = int8(np.ones((2, 0), np.float32), np.ones((3, 0), np.int8), np.ones(3, np.float32))
+    assert (made.shape, np.asarray(made).any()) == ((2, 3), False)
+
+
 def test_products_of_several_threads_at_once_are_right():
     x, values, scale = numbers(8, 576, 3072)
     expected = quantized(x, values, scale)
@@ -145,12 +151,13 @@ def test_products_of_several_threads_at_once_are_right():
 
 
 def test_products_without_native_instructions_are_xlas():
-    assert not serves_float32(NativeProducts.NONE, 1, 8)
-    assert not serves_int8(NativeProducts.NONE, 1)
+    for native in (NativeCode.NONE, NativeCode.BASE):
+        assert not serves_float32(native, 1, 8)
+        assert not serves_int8(native, 1)
 
 
-@pytest.mark.parametrize("native", [NativeProducts.AVX2, NativeProducts.AVX512])
-def test_larger_products_are_xlas(native: NativeProducts):
+@pytest.mark.parametrize("native", [NativeCode.AVX2, NativeCode.AVX512])
+def test_larger_products_are_xlas(native: NativeCode):
     assert serves_float32(native, MAX_FLOAT32_TOKENS, MAX_FLOAT32_ROW)
     assert not serves_float32(native, MAX_FLOAT32_TOKENS + 1, MAX_FLOAT32_ROW)
     assert not serves_float32(native, MAX_FLOAT32_TOKENS, MAX_FLOAT32_ROW + 1)
@@ -159,10 +166,10 @@ def test_larger_products_are_xlas(native: NativeProducts):
 
 
 @pytest.mark.parametrize(
-    ("max_isa", "found"), [("SSE4_2", "none"), ("AVX", "none"), ("AVX2", "avx2"), ("AVX512", "avx2")]
+    ("max_isa", "found"), [("SSE4_2", "base"), ("AVX", "base"), ("AVX2", "avx2"), ("AVX512", "avx2")]
 )
 def test_xlas_limit_of_instructions_holds_for_the_products(max_isa: str, found: str):
-    code = "from service.device.native.library import native_products; print(native_products())"
+    code = "from service.device.native.library import native_code; print(native_code())"
     variables = {**os.environ, "XLA_FLAGS": f"--xla_cpu_max_isa={max_isa}"}
     done = subprocess.run([sys.executable, "-c", code], env=variables, capture_output=True, text=True, check=True)
     assert done.stdout.strip() == found
@@ -175,7 +182,7 @@ def test_linear_uses_them():
 
     x, values, scale = numbers(2, 24, 30)
     weight = QuantizedWeight(jnp.asarray(values.reshape(5, 6, 2, 3, 4)), jnp.asarray(scale.reshape(5, 6)))
-    lowered = jax.jit(lambda x: linear(x, weight, Products(native=native_products()), num_in_axes=3)).lower(
+    lowered = jax.jit(lambda x: linear(x, weight, Products(native=native_code()), num_in_axes=3)).lower(
         jnp.asarray(x.reshape(1, 2, 2, 3, 4))
     )
     assert "levserve_linear_int8" in lowered.as_text()

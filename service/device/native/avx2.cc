@@ -1,5 +1,7 @@
 // Products on processors with AVX2 and FMA.
 
+#ifdef __x86_64__
+
 #include <immintrin.h>
 
 #include "dot.h"
@@ -17,16 +19,16 @@ INLINE Sums ReduceVectors(const Sums* sums) {
   Sums halves[4], quarters[2];
   UNROLL for (int i = 0; i < 4; ++i) {
     const Sums a = sums[2 * i], b = sums[2 * i + 1];
-    halves[i] = __builtin_shuffle(a, b, Ints{0, 1, 2, 3, 8, 9, 10, 11}) +
-                __builtin_shuffle(a, b, Ints{4, 5, 6, 7, 12, 13, 14, 15});
+    halves[i] = SHUFFLE(a, b, 0, 1, 2, 3, 8, 9, 10, 11) +
+                SHUFFLE(a, b, 4, 5, 6, 7, 12, 13, 14, 15);
   }
   UNROLL for (int i = 0; i < 2; ++i) {
     const Sums a = halves[2 * i], b = halves[2 * i + 1];
-    quarters[i] = __builtin_shuffle(a, b, Ints{0, 1, 4, 5, 8, 9, 12, 13}) +
-                  __builtin_shuffle(a, b, Ints{2, 3, 6, 7, 10, 11, 14, 15});
+    quarters[i] = SHUFFLE(a, b, 0, 1, 4, 5, 8, 9, 12, 13) +
+                  SHUFFLE(a, b, 2, 3, 6, 7, 10, 11, 14, 15);
   }
-  return __builtin_shuffle(quarters[0], quarters[1], Ints{0, 2, 4, 6, 8, 10, 12, 14}) +
-         __builtin_shuffle(quarters[0], quarters[1], Ints{1, 3, 5, 7, 9, 11, 13, 15});
+  return SHUFFLE(quarters[0], quarters[1], 0, 2, 4, 6, 8, 10, 12, 14) +
+         SHUFFLE(quarters[0], quarters[1], 1, 3, 5, 7, 9, 11, 13, 15);
 }
 
 struct Float32 {
@@ -73,3 +75,5 @@ float QuantizeToken(const Product& p, const float* token, int64_t index, void* v
 const Processor kAvx2 = {Dot<Float32>, Dot<Int8>, QuantizeToken, sizeof(Int8::X), 1};
 
 }  // namespace levserve
+
+#endif  // __x86_64__

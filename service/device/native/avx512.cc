@@ -1,5 +1,7 @@
 // Products on processors with AVX-512 and VNNI, whose products of 8 bits sum four pairs in each lane.
 
+#ifdef __x86_64__
+
 #include <immintrin.h>
 
 #include "dot.h"
@@ -17,21 +19,21 @@ INLINE Sums ReduceVectors(const Sums* sums) {
   Sums halves[8], quarters[4], eighths[2];
   UNROLL for (int i = 0; i < 8; ++i) {
     const Sums a = sums[2 * i], b = sums[2 * i + 1];
-    halves[i] = __builtin_shuffle(a, b, Ints{0, 1, 2, 3, 4, 5, 6, 7, 16, 17, 18, 19, 20, 21, 22, 23}) +
-                __builtin_shuffle(a, b, Ints{8, 9, 10, 11, 12, 13, 14, 15, 24, 25, 26, 27, 28, 29, 30, 31});
+    halves[i] = SHUFFLE(a, b, 0, 1, 2, 3, 4, 5, 6, 7, 16, 17, 18, 19, 20, 21, 22, 23) +
+                SHUFFLE(a, b, 8, 9, 10, 11, 12, 13, 14, 15, 24, 25, 26, 27, 28, 29, 30, 31);
   }
   UNROLL for (int i = 0; i < 4; ++i) {
     const Sums a = halves[2 * i], b = halves[2 * i + 1];
-    quarters[i] = __builtin_shuffle(a, b, Ints{0, 1, 2, 3, 8, 9, 10, 11, 16, 17, 18, 19, 24, 25, 26, 27}) +
-                  __builtin_shuffle(a, b, Ints{4, 5, 6, 7, 12, 13, 14, 15, 20, 21, 22, 23, 28, 29, 30, 31});
+    quarters[i] = SHUFFLE(a, b, 0, 1, 2, 3, 8, 9, 10, 11, 16, 17, 18, 19, 24, 25, 26, 27) +
+                  SHUFFLE(a, b, 4, 5, 6, 7, 12, 13, 14, 15, 20, 21, 22, 23, 28, 29, 30, 31);
   }
   UNROLL for (int i = 0; i < 2; ++i) {
     const Sums a = quarters[2 * i], b = quarters[2 * i + 1];
-    eighths[i] = __builtin_shuffle(a, b, Ints{0, 1, 4, 5, 8, 9, 12, 13, 16, 17, 20, 21, 24, 25, 28, 29}) +
-                 __builtin_shuffle(a, b, Ints{2, 3, 6, 7, 10, 11, 14, 15, 18, 19, 22, 23, 26, 27, 30, 31});
+    eighths[i] = SHUFFLE(a, b, 0, 1, 4, 5, 8, 9, 12, 13, 16, 17, 20, 21, 24, 25, 28, 29) +
+                 SHUFFLE(a, b, 2, 3, 6, 7, 10, 11, 14, 15, 18, 19, 22, 23, 26, 27, 30, 31);
   }
-  return __builtin_shuffle(eighths[0], eighths[1], Ints{0, 2, 4, 6, 8, 10, 12, 14, 16, 18, 20, 22, 24, 26, 28, 30}) +
-         __builtin_shuffle(eighths[0], eighths[1], Ints{1, 3, 5, 7, 9, 11, 13, 15, 17, 19, 21, 23, 25, 27, 29, 31});
+  return SHUFFLE(eighths[0], eighths[1], 0, 2, 4, 6, 8, 10, 12, 14, 16, 18, 20, 22, 24, 26, 28, 30) +
+         SHUFFLE(eighths[0], eighths[1], 1, 3, 5, 7, 9, 11, 13, 15, 17, 19, 21, 23, 25, 27, 29, 31);
 }
 
 struct Float32 {
@@ -160,3 +162,5 @@ float QuantizeToken(const Product& p, const float* token, int64_t index, void* v
 const Processor kAvx512 = {Dot<Float32>, MultiplyInt8, QuantizeToken, sizeof(uint8_t), kPanelTokens};
 
 }  // namespace levserve
+
+#endif  // __x86_64__

@@ -1,13 +1,12 @@
 // The custom calls: products of tokens in float32 with weights in float32 or int8.
 
 #include <algorithm>
-#include <memory>
-#include <new>
+#include <cstring>
 
+#include "call.h"
+#include "memory.h"
 #include "parallel.h"
 #include "product.h"
-
-#define EXPORT __attribute__((visibility("default")))
 
 namespace levserve {
 namespace {
@@ -17,15 +16,6 @@ constexpr int64_t kBlockRows = 8;           // a block has a multiple of these
 constexpr int64_t kTokensPerThread = 8;     // that are quantized at a time
 
 const Processor* processor = nullptr;
-
-// Tells XLA the version of the interface, if it asks; false if this is another call.
-bool TellVersion(const CallFrame& call) {
-  if (call.extensions == nullptr || call.extensions->type != kMetadata) return false;
-  Version& version = reinterpret_cast<MetadataExtension*>(call.extensions)->metadata->version;
-  version.major = kMajor;
-  version.minor = kMinor;
-  return true;
-}
 
 Product ReadProduct(const CallFrame& call) {
   const Buffer &x = *call.arguments.buffers[0], &weight = *call.arguments.buffers[1], &out = *call.results.buffers[0];
@@ -44,6 +34,13 @@ struct Rows {
     rows.multiply(rows.product, first, std::min(first + rows.of_block, rows.product.num_out));
   }
 };
+
+// Returns whether there are no values to multiply; all sums are then zero.
+bool IsEmpty(const Product& product) {
+  if (product.num_in > 0) return false;
+  memset(product.out, 0, product.num_tokens * product.num_out * sizeof(float));
+  return true;
+}
 
 void MultiplyInBlocks(const CallFrame& call, const Product& product, MultiplyRows multiply, int64_t value_bytes) {
   const int64_t fit = kBlockBytes / (product.num_in * value_bytes) / kBlockRows * kBlockRows;
@@ -68,10 +65,9 @@ struct Tokens {
 
 }  // namespace
 
-extern "C" {
-
-// Chooses the products of all calls and returns their instructions.
-EXPORT const char* levserve_choose_products(bool may_use_avx512) {
+const char* ChooseProcessor(bool may_use_avx2, bool may_use_avx512) {
+  processor = nullptr;
+#if defined(__x86_64__)
   __builtin_cpu_init();
   const bool has_avx512 = __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
                           __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl") &&
@@ -81,29 +77,35 @@ EXPORT const char* levserve_choose_products(bool may_use_avx512) {
     processor = &kAvx512;
     return "avx512";
   }
-  processor = has_avx2 ? &kAvx2 : nullptr;
-  return has_avx2 ? "avx2" : "none";
+  if (may_use_avx2 && has_avx2) {
+    processor = &kAvx2;
+    return "avx2";
+  }
+#endif
+  return "base";
 }
+
+extern "C" {
 
 // (x: float32 [token, in], weight: float32 [out, in]) -> float32 [token, out]
 EXPORT Error* levserve_linear_float32(const CallFrame* call) {
-  if (TellVersion(*call)) return nullptr;
-  MultiplyInBlocks(*call, ReadProduct(*call), processor->multiply_float32, sizeof(float));
+  if (AnswersVersion(*call)) return nullptr;
+  const Product product = ReadProduct(*call);
+  if (!IsEmpty(product)) MultiplyInBlocks(*call, product, processor->multiply_float32, sizeof(float));
   return nullptr;
 }
 
 // (x: float32 [token, in], weight: int8 [out, in], weight's scale: float32 [out]) -> float32 [token, out]
 EXPORT Error* levserve_linear_int8(const CallFrame* call) {
-  if (TellVersion(*call)) return nullptr;
+  if (AnswersVersion(*call)) return nullptr;
   Product product = ReadProduct(*call);
+  if (IsEmpty(product)) return nullptr;
   const int64_t multiple = processor->multiple_tokens;
   const int64_t room = (product.num_tokens + multiple - 1) / multiple * multiple;
-  const std::unique_ptr<char[]> values(new (std::nothrow) char[room * product.num_in * processor->value_bytes]);
-  const std::unique_ptr<float[]> scales(new (std::nothrow) float[room]);
-  if (values == nullptr || scales == nullptr) {
-    ErrorArguments arguments{sizeof arguments, nullptr, "no memory for the tokens of a product", kResourceExhausted};
-    return call->api->create_error(&arguments);
-  }
+  const Scratch<char> values(room * product.num_in * processor->value_bytes);
+  const Scratch<float> scales(room);
+  if (values.get() == nullptr || scales.get() == nullptr)
+    return Fail(*call, kResourceExhausted, "no memory for the tokens of a product");
   const Tokens tokens{product, static_cast<const float*>(product.x), values.get(), scales.get()};
   ParallelBlocks(*call, (product.num_tokens + kTokensPerThread - 1) / kTokensPerThread, Tokens::Quantize, &tokens);
   product.x = values.get();

@@ -28,4 +28,7 @@ struct Processor {
 
 extern const Processor kAvx2, kAvx512;
 
+// Chooses the products of all calls, and returns their instructions; "base" if this processor has none of them.
+const char* ChooseProcessor(bool may_use_avx2, bool may_use_avx512);
+
 }  // namespace levserve

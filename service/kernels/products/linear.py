@@ -13,7 +13,7 @@ import numpy as np
 from jaxtyping import Array, DTypeLike, Float, Float32, Num, UInt8
 
 from service.device.mesh import DeviceMesh
-from service.device.native.library import NativeProducts, native_products
+from service.device.native.library import NativeCode, native_code
 from service.kernels.products.native import native_float32, native_int8, serves_float32, serves_int8
 from service.kernels.products.quantized import FP8, Fp8Products, QuantizedWeight, quantize_tokens
 
@@ -28,7 +28,7 @@ class Products:
     """How a device computes products; as XLA does by itself unless told otherwise."""
 
     num_splits: NumSplits = UNSPLIT  # of wide weights
-    native: NativeProducts = NativeProducts.NONE
+    native: NativeCode = NativeCode.NONE
 
 
 # All layers' products of 135M parameters take 6.1 ms split and 6.7 unsplit for one token, 13 and 21 for 8, 38 and 41
@@ -45,7 +45,7 @@ SPLIT = Products(CPU_NUM_SPLITS)
 
 def choose_products(mesh: DeviceMesh, dtype: np.dtype) -> Products:
     """Return how products with activations of a dtype are computed; several devices have a part of a weight each."""
-    return Products(CPU_NUM_SPLITS, native_products()) if mesh.is_host and dtype == np.float32 else PLAIN
+    return Products(CPU_NUM_SPLITS, native_code()) if mesh.is_host and dtype == np.float32 else PLAIN
 
 
 def linear(

@@ -13,7 +13,7 @@ from service.checkpoint.discover import LocatedCheckpoint
 from service.compile.program import Executable, Program
 from service.device.memory import Device, usable_memory_bytes
 from service.device.mesh import DeviceMesh, choose_mesh
-from service.device.native.library import native_products
+from service.device.native.library import native_code
 from service.engine.shapes import EngineShapes
 from service.engine.sizing import ModelSize, engine_bytes, fit_engine
 from service.engine.steps.names import compile_order, first_names, program_names, sufficient_names
@@ -250,7 +250,7 @@ def _choose_kernel(config: DecoderConfig, formats: NumberFormats, mesh: DeviceMe
     choice = choose_kernel(device, _head_shape(config, formats, mesh))
     facts: dict[str, Any] = {"kernel": choice.name.value, "device": device.device_kind}
     if mesh.is_host:
-        facts["native_products"] = native_products().value
+        facts["native_code"] = native_code().value
     if choice.obstacle is not None:
         message = "the device's attention kernel cannot serve this model; the slow reference does"
         logger.warning(message, extra={**facts, "reason": choice.obstacle})
