@@ -14,7 +14,7 @@ import jax
 from jax.experimental.serialize_executable import deserialize_and_load, serialize
 
 from service.device.memory import Device
-from service.device.native.library import native_code
+from service.device.native.library import register_native_calls
 
 
 @dataclass(frozen=True)
@@ -70,7 +70,7 @@ class Executable:
 def load_executable(data: bytes, devices: Sequence[Device]) -> Executable:
     """Load one executable onto its devices. The bytes run as code, so they must come from a trusted source."""
     if devices[0].platform == "cpu":
-        native_code()  # tells XLA of the custom calls that the executable may have
+        register_native_calls()
     (payload, in_tree, out_tree), *leaves = pickle.loads(data)
     compiled = deserialize_and_load(payload, in_tree, out_tree, execution_devices=devices)  # pyright: ignore[reportArgumentType]
     return Executable(compiled, *leaves)

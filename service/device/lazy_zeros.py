@@ -7,7 +7,7 @@ pages back to the system and writes nothing.
 
 from typing import TYPE_CHECKING
 
-from service.device.native.library import ZEROS_TARGET, NativeCode, native_code
+from service.device.native.library import ZEROS_TARGET, NativeCode, native_code, register_native_calls
 
 if TYPE_CHECKING:
     from jaxtyping import Array, DTypeLike
@@ -23,5 +23,6 @@ def lazy_zeros(shape: tuple[int, ...], dtype: "DTypeLike") -> "Array":
 
     if native_code() is NativeCode.NONE:
         return jnp.zeros(shape, dtype)
+    register_native_calls()
     zeros: Array = jax.ffi.ffi_call(ZEROS_TARGET, jax.ShapeDtypeStruct(shape, dtype))()
     return zeros

@@ -15,9 +15,10 @@ from service.device.native import sources
 
 LIBRARY = Path(__file__).with_name("native.so")
 FLOAT32_TARGET = "levserve_linear_float32"
+BFLOAT16_TARGET = "levserve_linear_bfloat16"
 INT8_TARGET = "levserve_linear_int8"
 ZEROS_TARGET = "levserve_lazy_zeros"
-TARGETS = (FLOAT32_TARGET, INT8_TARGET, ZEROS_TARGET)
+TARGETS = (FLOAT32_TARGET, BFLOAT16_TARGET, INT8_TARGET, ZEROS_TARGET)
 
 _MAX_ISA = "--xla_cpu_max_isa="
 _WITHOUT_AVX2 = ("SSE4_2", "AVX")
@@ -33,35 +34,51 @@ class NativeCode(StrEnum):
     BASE = "base"  # calls that need no instructions of their own: zeros
     AVX2 = "avx2"  # products too
     AVX512 = "avx512"  # the same with AVX-512 VNNI
+    AMX = "amx"  # the same, where XLA has matrix units for many tokens in int8
 
     @property
     def has_products(self) -> bool:
         """Whether there are products for this processor."""
-        return self in (NativeCode.AVX2, NativeCode.AVX512)
+        return self not in (NativeCode.NONE, NativeCode.BASE)
 
 
 @functools.cache
 def native_code() -> NativeCode:
-    """Load the library, tell XLA of its calls, and return what it offers; only for arrays on a CPU.
+    """Load the library and return what it offers for arrays on a CPU.
 
-    XLA's own limit of instructions, `--xla_cpu_max_isa` in XLA_FLAGS, holds for them too.
+    XLA's own limit of instructions, `--xla_cpu_max_isa` in XLA_FLAGS, holds for it too.
     """
-    if not LIBRARY.exists():
-        logger.info("no native code was compiled when Levserve was installed: XLA computes all products")
+    library = _library()
+    if library is None:
         return NativeCode.NONE
-    try:
-        library = _load(LIBRARY)
-    except (OSError, AttributeError, ValueError) as error:
-        message = "the native code does not load, so XLA computes all products; reinstall Levserve on this machine"
-        logger.warning(message, extra={"path": str(LIBRARY), "reason": str(error)})
-        return NativeCode.NONE
+    max_isa = _max_isa(os.environ.get("XLA_FLAGS", ""))
+    found = library.levserve_initialize(max_isa not in _WITHOUT_AVX2, max_isa not in _WITHOUT_VNNI)
+    return NativeCode(found.decode())
+
+
+@functools.cache
+def register_native_calls() -> None:
+    """Tell XLA of the calls; until then an executable that makes one does not load."""
+    library = _library()
+    if library is None or native_code() is NativeCode.NONE:
+        return
     import jax.ffi  # a process that uses no device does without jax
 
     for target in TARGETS:
         jax.ffi.register_ffi_target(target, jax.ffi.pycapsule(library[target]), platform="cpu")
-    max_isa = _max_isa(os.environ.get("XLA_FLAGS", ""))
-    found = library.levserve_initialize(max_isa not in _WITHOUT_AVX2, max_isa not in _WITHOUT_VNNI)
-    return NativeCode(found.decode())
+
+
+@functools.cache
+def _library() -> ctypes.CDLL | None:
+    if not LIBRARY.exists():
+        logger.info("no native code was compiled when Levserve was installed: XLA computes all products")
+        return None
+    try:
+        return _load(LIBRARY)
+    except (OSError, AttributeError, ValueError) as error:
+        message = "the native code does not load, so XLA computes all products; reinstall Levserve on this machine"
+        logger.warning(message, extra={"path": str(LIBRARY), "reason": str(error)})
+        return None
 
 
 def _load(path: Path) -> ctypes.CDLL:

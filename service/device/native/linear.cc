@@ -1,5 +1,9 @@
 // The custom calls: products of tokens in float32 with weights in float32 or int8.
 
+#if defined(__x86_64__)
+#include <cpuid.h>
+#endif
+
 #include <algorithm>
 #include <cstring>
 
@@ -11,16 +15,18 @@
 namespace levserve {
 namespace {
 
-constexpr int64_t kBlockBytes = 64 * 1024;  // of a weight: a thread multiplies so many at a time, in some microseconds
-constexpr int64_t kBlockRows = 8;           // a block has a multiple of these
-constexpr int64_t kTokensPerThread = 8;     // that are quantized at a time
+// A thread multiplies a block of rows at a time. Few large blocks are read the fastest; some more than there are threads
+// even out what other processes take of them; the smallest takes as long as it takes to wake a thread.
+constexpr int64_t kBlocksPerThread = 4, kMinBlockBytes = 16 * 1024;
+constexpr int64_t kBlockRows = 8;         // a block has a multiple of these
+constexpr int64_t kTokensPerThread = 32;  // that are quantized at a time: whole lines of what is written
 
 const Processor* processor = nullptr;
 
 Product ReadProduct(const CallFrame& call) {
   const Buffer &x = *call.arguments.buffers[0], &weight = *call.arguments.buffers[1], &out = *call.results.buffers[0];
   float* result = static_cast<float*>(out.data);
-  return {x.data, weight.data, nullptr, nullptr, result, x.dims[0], x.dims[1], weight.dims[0]};
+  return {x.data, weight.data, nullptr, nullptr, nullptr, result, x.dims[0], x.dims[1], weight.dims[0]};
 }
 
 struct Rows {
@@ -43,8 +49,9 @@ bool IsEmpty(const Product& product) {
 }
 
 void MultiplyInBlocks(const CallFrame& call, const Product& product, MultiplyRows multiply, int64_t value_bytes) {
-  const int64_t fit = kBlockBytes / (product.num_in * value_bytes) / kBlockRows * kBlockRows;
-  const Rows rows{product, multiply, std::max(fit, kBlockRows)};
+  const int64_t row_bytes = product.num_in * value_bytes;
+  const int64_t even = product.num_out / (kBlocksPerThread * CountThreads(call)), least = kMinBlockBytes / row_bytes;
+  const Rows rows{product, multiply, (std::max(even, least) / kBlockRows + 1) * kBlockRows};
   ParallelBlocks(call, (product.num_out + rows.of_block - 1) / rows.of_block, Rows::Multiply, &rows);
 }
 
@@ -53,15 +60,28 @@ struct Tokens {
   const float* x;
   char* values;
   float* scales;
+  int32_t* offsets;
 
   static void Quantize(const void* data, int64_t block) {
     const Tokens& tokens = *static_cast<const Tokens*>(data);
     const Product& product = tokens.product;
     const int64_t first = block * kTokensPerThread, after = std::min(first + kTokensPerThread, product.num_tokens);
-    for (int64_t token = first; token < after; ++token)
-      tokens.scales[token] = processor->quantize(product, tokens.x + token * product.num_in, token, tokens.values);
+    for (int64_t token = first; token < after; ++token) {
+      const float* const values = tokens.x + token * product.num_in;
+      const TokenScale scale = processor->quantize(product, values, token, tokens.values);
+      tokens.scales[token] = scale.scale;
+      tokens.offsets[token] = scale.offset;
+    }
   }
 };
+
+#if defined(__x86_64__)
+// Source: Intel 64 and IA-32 Architectures Software Developer's Manual, volume 2, CPUID, leaf 7.
+bool HasAmx() {
+  unsigned a, b, c, d;
+  return __get_cpuid_count(7, 0, &a, &b, &c, &d) && (d >> 25 & 1);
+}
+#endif
 
 }  // namespace
 
@@ -75,7 +95,7 @@ const char* ChooseProcessor(bool may_use_avx2, bool may_use_avx512) {
   const bool has_avx2 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma");
   if (may_use_avx512 && has_avx512) {
     processor = &kAvx512;
-    return "avx512";
+    return HasAmx() ? "amx" : "avx512";
   }
   if (may_use_avx2 && has_avx2) {
     processor = &kAvx2;
@@ -95,6 +115,14 @@ EXPORT Error* levserve_linear_float32(const CallFrame* call) {
   return nullptr;
 }
 
+// (x: float32 [token, in], weight: bfloat16 [out, in]) -> float32 [token, out]
+EXPORT Error* levserve_linear_bfloat16(const CallFrame* call) {
+  if (AnswersVersion(*call)) return nullptr;
+  const Product product = ReadProduct(*call);
+  if (!IsEmpty(product)) MultiplyInBlocks(*call, product, processor->multiply_bfloat16, sizeof(uint16_t));
+  return nullptr;
+}
+
 // (x: float32 [token, in], weight: int8 [out, in], weight's scale: float32 [out]) -> float32 [token, out]
 EXPORT Error* levserve_linear_int8(const CallFrame* call) {
   if (AnswersVersion(*call)) return nullptr;
@@ -104,12 +132,14 @@ EXPORT Error* levserve_linear_int8(const CallFrame* call) {
   const int64_t room = (product.num_tokens + multiple - 1) / multiple * multiple;
   const Scratch<char> values(room * product.num_in * processor->value_bytes);
   const Scratch<float> scales(room);
-  if (values.get() == nullptr || scales.get() == nullptr)
+  const Scratch<int32_t> offsets(room);
+  if (values.get() == nullptr || scales.get() == nullptr || offsets.get() == nullptr)
     return Fail(*call, kResourceExhausted, "no memory for the tokens of a product");
-  const Tokens tokens{product, static_cast<const float*>(product.x), values.get(), scales.get()};
+  const Tokens tokens{product, static_cast<const float*>(product.x), values.get(), scales.get(), offsets.get()};
   ParallelBlocks(*call, (product.num_tokens + kTokensPerThread - 1) / kTokensPerThread, Tokens::Quantize, &tokens);
   product.x = values.get();
   product.token_scale = scales.get();
+  product.token_offset = offsets.get();
   product.weight_scale = static_cast<const float*>(call->arguments.buffers[2]->data);
   MultiplyInBlocks(*call, product, processor->multiply_int8, sizeof(int8_t));
   return nullptr;

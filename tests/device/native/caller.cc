@@ -57,7 +57,7 @@ static_assert(levserve::kFloat32 == XLA_FFI_DataType_F32 && levserve::kBFloat16 
 static_assert(levserve::kFloat8E4M3FN == XLA_FFI_DataType_F8E4M3FN);
 
 extern "C" {
-XLA_FFI_Handler levserve_linear_float32, levserve_linear_int8, levserve_lazy_zeros;
+XLA_FFI_Handler levserve_linear_float32, levserve_linear_bfloat16, levserve_linear_int8, levserve_lazy_zeros;
 const char* levserve_initialize(bool may_use_avx2, bool may_use_avx512);
 }
 
