@@ -35,6 +35,7 @@ from service.api.schema.ollama import (
     OllamaGenerateRequest,
     OllamaRequest,
 )
+from service.api.schema.token_ids import TokenIds
 from service.api.schema.wire import checked
 from service.api.served import ServedEncoder, ServedModel
 from service.api.vectors.encoding import encode, token_ids
@@ -171,7 +172,7 @@ def completion_of(body: OllamaGenerateRequest) -> CompletionRequest:
     return checked(CompletionRequest, body.as_completion())
 
 
-def continued_prompts(body: OllamaGenerateRequest, model: PromptModel) -> list[Sequence[int]]:
+def continued_prompts(body: OllamaGenerateRequest, model: PromptModel) -> list[TokenIds]:
     """Return the token ids of the prompt; raises as `completion_prompts`."""
     return completion_prompts(completion_of(body), model)
 
