@@ -6,6 +6,7 @@ from pathlib import Path
 
 from service.api.application import create_api
 from service.api.backend import OneModel
+from service.api.http.access_log import AccessLog
 from service.observability.metrics import Metrics
 from service.offline.batch import Tally, run_batch
 from service.offline.batch_file import Journal, read_lines
@@ -48,6 +49,6 @@ async def _answer(settings: Settings, loaded: LoadedModel, metrics: Metrics, sou
         default_max_tokens=settings.default_max_tokens,
         default_temperature=settings.default_temperature,
         max_body_bytes=settings.max_body_bytes,
-        strict_fields=settings.strict_fields,
     )
+    api = AccessLog(api, metrics=metrics, strict_fields=settings.strict_fields)
     return await run_batch(api, source, target, concurrency=settings.max_concurrent_requests)

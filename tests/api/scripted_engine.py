@@ -8,6 +8,7 @@ import httpx
 
 from service.api.application import create_api
 from service.api.backend import OneModel
+from service.api.http.access_log import AccessLog
 from service.api.http.keys import ApiKeys, plain_keys
 from service.api.served import ServedModel
 from service.engine.request import FinishReason, TokenEvent, TokenLogprobs
@@ -172,16 +173,17 @@ def model_of(engine, **changes):
 class Service:
     """The app, with its engine and readiness at hand."""
 
-    def __init__(self, script=None, *, model=None, api_keys=(), **settings):
+    def __init__(self, script=None, *, model=None, api_keys=(), strict_fields=False, tracer=None, **settings):
         self.engine = ScriptedEngine([*tokens("Hello world"), FinishReason.STOP] if script is None else script)
         self.readiness = ScriptedReadiness(model_of(self.engine, **(model or {})))
         self.metrics = Metrics()
-        self.app = create_api(self.readiness, self.metrics, **{"keys": ApiKeys(plain_keys(api_keys))} | settings)
+        self.api = create_api(self.readiness, self.metrics, **{"keys": ApiKeys(plain_keys(api_keys))} | settings)
+        self.app = AccessLog(self.api, metrics=self.metrics, strict_fields=strict_fields, tracer=lambda: tracer)
 
     @property
     def process(self):
         """The process for long bodies."""
-        return self.app.state.context.long_bodies.process
+        return self.api.state.context.long_bodies.process
 
     def client(self, **options):
         transport = httpx.ASGITransport(self.app, raise_app_exceptions=True)

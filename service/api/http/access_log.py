@@ -1,19 +1,16 @@
-"""The outermost middleware: gives a request an id, a trace, a log line, a count, and an answer if its handler fails."""
+"""Each request's id, log line, counts and span."""
 
-import asyncio
 import logging
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
-from starlette.datastructures import MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from service.api.http.call import CALL, Call, header
-from service.api.http.errors import is_anthropic, respond
-from service.api.http.ignored import HEADER
+from service.api.http.call import CALL, Call, call_of, header
+from service.api.http.errors import is_anthropic
 from service.api.http.probes import METRICS_PATHS, PROBE_PATHS
-from service.errors import ClientDisconnected, Draining
+from service.errors import ClientDisconnected
 from service.observability.clock import Clock
 from service.observability.metrics import Metrics
 from service.observability.trace_context import current_trace
@@ -30,67 +27,69 @@ ATTRIBUTES = {
     "cached_tokens": "levserve.cached_tokens",
     "error_code": "error.type",
 }
+IGNORED_HEADER = b"x-levserve-ignored"
 MAX_HEADER_CHARS = 256  # of a client's header in the log
 # A failing probe only repeats what the start or the engine has logged.
 UNLOGGED_PATHS = PROBE_PATHS | METRICS_PATHS
 
 
 class AccessLog:
-    """ASGI middleware; handlers add to the log line through `Call.log_fields`. Prompts are never logged."""
+    """The outermost ASGI middleware: makes the call of each request, and counts, logs and traces its answer.
+
+    Prompts are never logged.
+    """
 
     def __init__(
-        self, app: ASGIApp, *, metrics: Metrics, tracer: Tracer | None = None, strict_fields: bool = False
+        self,
+        app: ASGIApp,
+        *,
+        metrics: Metrics,
+        strict_fields: bool = False,
+        tracer: Callable[[], Tracer | None] = lambda: None,
     ) -> None:
+        """Wrap an app.
+
+        Args:
+            app: what answers.
+            metrics: the series that answers are counted in.
+            strict_fields: whether a field that has no effect is refused instead of accepted and named.
+            tracer: returns what gets the spans of the API's requests, once it is imported; None for no traces.
+        """
         self._app = app
         self._metrics = metrics
-        self._tracer = tracer
         self._strict_fields = strict_fields
+        self._tracer = tracer
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer one request, whatever the handler raises."""
+        """Pass one request on."""
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
-        call = scope.get(CALL)  # of a request that waited for a start, or of a batch
-        if call is None:
-            call = scope[CALL] = Call.of_client(scope)
+        if CALL not in scope:  # as that of a batch is
+            scope[CALL] = Call.of_client(scope)
+        call = call_of(scope)
         call.ignored.is_strict = self._strict_fields
-        status = num_bytes = 0
+        num_bytes = 0
 
         async def send_with_id(message: Message) -> None:
-            nonlocal status, num_bytes
+            nonlocal num_bytes
             if message["type"] == "http.response.start":
-                status = message["status"]
-                headers = MutableHeaders(scope=message)
-                headers["x-request-id"] = call.id
-                if is_anthropic(scope["path"]):
-                    headers["request-id"] = call.id
-                if call.ignored:
-                    headers[HEADER] = str(call.ignored)
+                call.status = message["status"]
+                message = {**message, "headers": [*message["headers"], *_own_headers(call, scope["path"])]}
             num_bytes += len(message.get("body", b""))
             await send(message)
 
         trace = current_trace.set(call.trace)
         try:
             await self._app(scope, receive, send_with_id)
-        except asyncio.CancelledError as error:
-            if error.args == (ClientDisconnected.code,):
-                return
-            if status or call.is_background:
-                raise
-            await respond(Draining(), scope, send_with_id)  # the server cancels what outlives its drain
-        except Exception as error:
-            if status:
-                raise  # too late for an answer: the server closes the connection and logs why
-            await respond(error, scope, send_with_id)
         finally:
             call.release_models()
-            self._record(call, scope, status or ClientDisconnected.status, num_bytes)
+            self._record(call, scope, num_bytes)
             current_trace.reset(trace)
 
-    def _record(self, call: Call, scope: Scope, status: int, num_bytes: int) -> None:
-        route = getattr(scope.get("route"), "path", "unmatched")
-        end_s = time.perf_counter()
+    def _record(self, call: Call, scope: Scope, num_bytes: int) -> None:
+        route = call.route or getattr(scope.get("route"), "path", "unmatched")
+        status, end_s = call.status or ClientDisconnected.status, time.perf_counter()
         latency_s = end_s - call.arrived_s
         self._metrics.http_responses.labels(route, str(status)).inc()
         if (code := call.log_fields.get("error_code")) is not None:
@@ -100,14 +99,21 @@ class AccessLog:
             call.log_fields["ignored"] = str(call.ignored)
         # A batch has its own log lines.
         is_detail = scope["path"] in UNLOGGED_PATHS or call.is_background
-        if self._tracer is not None and not is_detail:
-            self._tracer.record(request_span(call, scope["method"], route, status, end_s))
+        if not is_detail and call.route is None and (tracer := self._tracer()) is not None:
+            tracer.record(request_span(call, scope["method"], route, status, end_s))
         level = logging.DEBUG if is_detail else logging.INFO
         if logger.isEnabledFor(level):
             facts = {"method": scope["method"], "route": route, "status": status, "latency_s": round(latency_s, 6)}
             facts |= {"request_id": call.id, **call.log_fields}
             request = http_request(scope, status, latency_s, num_bytes)
             logger.log(level, "request", extra={**facts, "http_request": request})
+
+
+def _own_headers(call: Call, path: str) -> list[tuple[bytes, bytes]]:
+    """Return the headers of every answer: the request's id, and the fields that had no effect."""
+    names = (b"x-request-id", b"request-id") if is_anthropic(path) else (b"x-request-id",)
+    headers = [(name, call.id.encode()) for name in names]
+    return [*headers, (IGNORED_HEADER, str(call.ignored).encode())] if call.ignored else headers
 
 
 def http_request(scope: Scope, status: int, latency_s: float, response_bytes: int) -> dict[str, Any]:

@@ -5,9 +5,9 @@ Denies by default, on the raw path and before routing, so that a new route canno
 
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from service.api.http.call import call_of
+from service.api.http.call import Call, call_of
 from service.api.http.errors import respond
-from service.api.http.keys import ApiKeys
+from service.api.http.keys import NO_KEY, ApiKeys
 from service.api.http.probes import PROBE_PATHS
 from service.errors import InvalidApiKey
 
@@ -31,9 +31,15 @@ class KeyCheck:
             call = call_of(scope)
             if not call.is_background:
                 try:
-                    call.key, call.cache_salt = self._keys.verify(scope)
+                    check_key(call, scope, self._keys)
                 except InvalidApiKey as error:
                     await respond(error, scope, send)
                     return
-                call.log_fields["api_key"] = call.key.name
         await self._app(scope, receive, send)
+
+
+def check_key(call: Call, scope: Scope, keys: ApiKeys) -> None:
+    """Note the key of a request, once; raises InvalidApiKey unless there are no keys."""
+    if keys and call.key is NO_KEY:
+        call.key, call.cache_salt = keys.verify(scope)
+        call.log_fields["api_key"] = call.key.name

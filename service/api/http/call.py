@@ -83,6 +83,8 @@ class Call:
     batch_timeout_s: float | None = None  # the time that a batch gives its request; None: a client's request
     place: Place | None = None  # in the queue; None for a request without a body, or of a batch
     long_body: "LongBody | None" = None  # the body, once it is read, if it is long
+    route: str | None = None  # as metrics and logs name it; None: that of the API which matches
+    status: int | None = None  # of the answer, once it has begun
     task: asyncio.Task[Any] | None = None  # cancelled by the server if the client disconnects, whatever it awaits
     clocks: list[Clock] = field(default_factory=list[Clock])  # of its sequences
     leases: "list[Lease]" = field(default_factory=list)  # of models, released when the answer has ended

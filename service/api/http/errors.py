@@ -5,19 +5,22 @@ Source: https://platform.openai.com/docs/guides/error-codes, https://docs.anthro
 https://github.com/ollama/ollama/blob/main/docs/errors.mdx
 """
 
+import asyncio
 import logging
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from starlette.types import Scope, Send
+from starlette.types import ASGIApp, Receive, Scope, Send
 
 from service.api.http.answer import Answer, send_answer
 from service.api.http.call import call_of
 from service.errors import (
+    ClientDisconnected,
     Draining,
     EngineError,
     EngineStopped,
+    MethodNotAllowed,
     NonFiniteLogits,
     NonFiniteVector,
     RequestError,
@@ -60,6 +63,8 @@ def error_answer(error: Exception, request_id: str) -> Answer:
     headers: dict[str, str] = {}
     if status in (429, 503):
         headers["retry-after"] = str(getattr(error, "retry_after_s", None) or RETRY_AFTER_S)
+    if isinstance(error, MethodNotAllowed) and error.allow is not None:
+        headers["allow"] = error.allow
     if status == 401:
         headers["www-authenticate"] = "Bearer"
     if status in CLOSING_STATUSES or isinstance(error, Draining):
@@ -108,9 +113,34 @@ def _as_anthropics(answer: Answer, request_id: str) -> dict[str, Any]:
     return {"type": "error", "error": stated, "request_id": request_id}
 
 
-async def respond(error: Exception, scope: Scope, send: Send) -> None:
-    """Answer a request with an error, from outside the handlers."""
-    await send_answer(logged_error_answer(error, scope), scope, send)
+async def respond(error: Exception, scope: Scope, send: Send, *, closes: bool = False) -> None:
+    """Answer a request with an error, from outside the handlers; `closes` ends the connection, whose body is unread."""
+    answer = logged_error_answer(error, scope)
+    headers = answer.headers | ({"connection": "close"} if closes else {})
+    await send_answer(answer._replace(headers=headers), scope, send)
+
+
+class ErrorAnswers:
+    """ASGI middleware that answers with the error if the app inside fails before it has begun to answer."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer one request."""
+        try:
+            await self._app(scope, receive, send)
+        except asyncio.CancelledError as error:
+            if error.args == (ClientDisconnected.code,):
+                return
+            call = call_of(scope)
+            if call.status is not None or call.is_background:
+                raise
+            await respond(Draining(), scope, send)  # the server cancels what outlives its drain
+        except Exception as error:
+            if call_of(scope).status is not None:
+                raise  # too late for an answer: the server closes the connection and logs why
+            await respond(error, scope, send)
 
 
 def _server_error(error: Exception, request_id: str) -> tuple[int, tuple[str, str, None, str]]:

@@ -7,7 +7,6 @@ from service.api.schema.wire import IgnoredField
 from service.errors import UnknownParameter, UnsupportedParameter
 from service.observability.metrics import Metrics
 
-HEADER = "x-levserve-ignored"
 MAX_NAMED = 32  # further fields are counted
 MAX_NAME_CHARS = 200  # of a part of a tool's schema, which may lie deep in it
 # The label of fields that no interface has, since clients choose their names.

@@ -32,7 +32,7 @@ async def document_of(service, **options):
 async def test_it_describes_every_route_and_no_other():
     service = Service()
     described = {path: set(methods) for path, methods in (await document_of(service))["paths"].items()}
-    found = get_openapi(title="", version="", routes=service.app.routes)["paths"]
+    found = get_openapi(title="", version="", routes=service.api.routes)["paths"]
     routes = {path: set(methods) - {"head"} for path, methods in found.items() if path not in ALIASES}
     assert described == routes | {path: set(methods) for path, methods in admin_paths().items()}
 
