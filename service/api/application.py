@@ -8,6 +8,7 @@ from fastapi.responses import JSONResponse
 from starlette.exceptions import HTTPException
 
 from service.api.dependencies import ApiContext, ModelReadiness
+from service.api.description import Documents
 from service.api.held import ReleaseModels
 from service.api.http.access_log import AccessLog
 from service.api.http.admission import Places
@@ -16,7 +17,6 @@ from service.api.http.errors import logged_error_answer
 from service.api.http.keys import ApiKeys
 from service.api.http.receive import Accepted, BodyLimit
 from service.api.http.request_queue import Caps, RequestQueue
-from service.api.openapi.route import Documents
 from service.api.routes import Routes
 from service.api.work.long_body import LongBodies
 from service.api.work.text_threads import TextThreads

@@ -19,14 +19,17 @@ from service.api.generation.thinking import ChatThinking, chat_thinking
 from service.api.generation.tool_use import ToolUse, tool_use
 from service.api.http.receive import cancel_on_disconnect, json_body
 from service.api.http.sse import EventStream
+from service.api.openapi.responses import GENERATION_ERRORS, answers
 from service.api.schema.chat import ChatCompletionRequest
 from service.engine.request import FinishReason
 from service.text.tokenizer import Tokenizer
 
-router = APIRouter()
+router = APIRouter(tags=["generation"])
 
 
-@router.post("/v1/chat/completions")
+@router.post(
+    "/v1/chat/completions", responses=answers("ChatCompletion", *GENERATION_ERRORS, events="ChatCompletionChunk")
+)
 async def create_chat_completion(
     arrived: Annotated[Arrival, Depends(arrival)],
     body: Annotated[ChatCompletionRequest, Depends(json_body(ChatCompletionRequest))],
