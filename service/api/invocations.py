@@ -32,7 +32,7 @@ router = APIRouter(tags=["generation"])
 class Invocation(WireObject):
     """The fields of a body that tell its kind."""
 
-    bulk: ClassVar[Mapping[str, Any]] = dict.fromkeys(("messages", "prompt", "documents", "text_2", "input"), ())
+    bulk: ClassVar[Mapping[str, Any]] = dict.fromkeys(("messages", "prompt", "documents", "text_2", "input"), "")
 
     messages: Any = None
     prompt: Any = None
