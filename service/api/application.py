@@ -8,6 +8,7 @@ from fastapi.responses import JSONResponse
 from starlette.exceptions import HTTPException
 
 from service.api.backend import Backend
+from service.api.description import Documents
 from service.api.http.admission import Places
 from service.api.http.auth import KeyCheck
 from service.api.http.call import ApiContext
@@ -15,7 +16,6 @@ from service.api.http.errors import ErrorAnswers, logged_error_answer
 from service.api.http.keys import ApiKeys
 from service.api.http.receive import Accepted, BodyLimit
 from service.api.http.request_queue import Caps, RequestQueue
-from service.api.openapi.route import Documents
 from service.api.routes import Routes
 from service.api.work.long_body import LongBodies
 from service.api.work.text_threads import TextThreads

@@ -27,6 +27,7 @@ from service.api.http.call import Call
 from service.api.http.errors import errors_in_terms_of
 from service.api.http.json_lines import JsonLineStream
 from service.api.http.receive import json_body
+from service.api.openapi.responses import GENERATION_ERRORS, answers
 from service.api.schema.completions import CompletionRequest
 from service.api.schema.generation import GenerationRequest
 from service.api.schema.ollama import (
@@ -43,7 +44,7 @@ from service.api.vectors.numbers import cut, size_of
 from service.errors import UnknownModel
 from service.text.prompt_model import PromptModel
 
-router = APIRouter()
+router = APIRouter(tags=["ollama"])
 
 LATEST = ":latest"  # the tag of a model whose name has none
 NANOSECONDS = 10**9
@@ -59,7 +60,7 @@ _FIELDS = (
 )
 
 
-@router.post("/api/chat")
+@router.post("/api/chat", responses=answers("OllamaChat", *GENERATION_ERRORS, lines="OllamaChat"))
 async def chat_like_ollama(
     call: OpenCall,
     body: Annotated[OllamaChatRequest, Depends(json_body(OllamaChatRequest))],
@@ -78,7 +79,7 @@ async def chat_like_ollama(
         return await _answer(call, model, body, await _started_chat(call, model, body), load_s)
 
 
-@router.post("/api/generate")
+@router.post("/api/generate", responses=answers("OllamaGenerated", *GENERATION_ERRORS, lines="OllamaGenerated"))
 async def generate_like_ollama(
     call: OpenCall,
     body: Annotated[OllamaGenerateRequest, Depends(json_body(OllamaGenerateRequest))],
@@ -99,7 +100,7 @@ async def generate_like_ollama(
         return await _answer(call, model, body, await start(call, model, body), load_s)
 
 
-@router.post("/api/embed")
+@router.post("/api/embed", responses=answers("OllamaEmbeddings", *GENERATION_ERRORS))
 async def embed_like_ollama(
     call: OpenCall,
     body: Annotated[OllamaEmbedRequest, Depends(json_body(OllamaEmbedRequest))],
@@ -116,7 +117,7 @@ async def embed_like_ollama(
     return Response(to_json({**facts, "embeddings": vectors}), media_type="application/json")
 
 
-@router.post("/api/embeddings")
+@router.post("/api/embeddings", responses=answers("OllamaEmbedding", *GENERATION_ERRORS))
 async def embed_like_older_ollama(
     call: OpenCall,
     body: Annotated[OllamaEmbedRequest, Depends(json_body(OllamaEmbedRequest))],

@@ -14,12 +14,13 @@ from service.api.dependencies import OpenCall, api_context
 from service.api.http.call import ApiContext
 from service.api.http.receive import json_body
 from service.api.ollama import LATEST
+from service.api.openapi.responses import BODY_ERRORS, answers
 from service.api.schema.ollama import OllamaShowRequest
 from service.api.served import ServedModel
 from service.errors import UnknownModel
 from service.text.infill import infill_of
 
-router = APIRouter()
+router = APIRouter(tags=["ollama"])
 
 # Of Ollama, whose interface this is. Clients compare it with the oldest one that they know how to speak to.
 VERSION = "0.13.0"
@@ -27,13 +28,13 @@ ARCHITECTURE = "levserve"  # which names the keys of a model's facts
 NEVER = "9999-12-31T23:59:59Z"
 
 
-@router.get("/api/version")
+@router.get("/api/version", responses=answers("Version"))
 async def show_ollama_version() -> Response:
     """Return the version of Ollama that the routes below /api follow."""
     return JSONResponse({"version": VERSION})
 
 
-@router.get("/api/tags")
+@router.get("/api/tags", responses=answers("OllamaModels", 503))
 async def list_models_like_ollama(api: Annotated[ApiContext, Depends(api_context)]) -> Response:
     """List the models that requests may name, as Ollama does.
 
@@ -42,7 +43,7 @@ async def list_models_like_ollama(api: Annotated[ApiContext, Depends(api_context
     return JSONResponse({"models": [_listed(model, name) for model in _models(api) for name in model.names]})
 
 
-@router.get("/api/ps")
+@router.get("/api/ps", responses=answers("LoadedModels", 503))
 async def list_loaded_models(api: Annotated[ApiContext, Depends(api_context)]) -> Response:
     """List the models that are loaded, as Ollama does.
 
@@ -54,7 +55,7 @@ async def list_loaded_models(api: Annotated[ApiContext, Depends(api_context)]) -
     return JSONResponse({"models": models})
 
 
-@router.post("/api/show")
+@router.post("/api/show", responses=answers("ShownModel", *BODY_ERRORS))
 async def show_model(
     call: OpenCall,
     body: Annotated[OllamaShowRequest, Depends(json_body(OllamaShowRequest))],

@@ -11,8 +11,8 @@ from pydantic_core import to_json
 
 from service.api.dependencies import OpenCall
 from service.api.http.call import Call
-from service.api.http.direct_route import DirectRoute
 from service.api.http.receive import json_body
+from service.api.openapi.responses import GENERATION_ERRORS, answers, statuses
 from service.api.schema.pooling import EmbeddingRequest, PoolingRequest
 from service.api.served import ServedEncoder
 from service.api.vectors.encoding import encode, encode_tokens, token_ids
@@ -20,10 +20,10 @@ from service.api.vectors.numbers import FEW_NUMBERS, cut, size_of, written
 from service.encoder.request import Vectors
 from service.errors import InvalidParameter
 
-router = APIRouter(route_class=DirectRoute)
+router = APIRouter(tags=["embeddings"])
 
 
-@router.post("/pooling")
+@router.post("/pooling", responses=answers("Pooling", *GENERATION_ERRORS))
 async def pool(
     call: OpenCall,
     body: Annotated[PoolingRequest, Depends(json_body(PoolingRequest))],
@@ -58,7 +58,7 @@ async def pool(
     return Response(content, media_type="application/json")
 
 
-@router.post("/embedding")
+@router.post("/embedding", responses=statuses(*GENERATION_ERRORS))
 async def embed_like_llama_cpp(
     call: OpenCall,
     body: Annotated[EmbeddingRequest, Depends(json_body(EmbeddingRequest))],
@@ -79,7 +79,7 @@ async def embed_like_llama_cpp(
     return Response(content, media_type="application/json")
 
 
-router.post("/embeddings")(embed_like_llama_cpp)
+router.post("/embeddings", include_in_schema=False)(embed_like_llama_cpp)
 
 
 def _task(wanted: str | None, model: ServedEncoder) -> str:

@@ -17,17 +17,17 @@ from service.api.generation.admission import max_tokens_of, sampling_of
 from service.api.generation.chat_prompt import chat_prompt
 from service.api.generation.completion_prompts import completion_prompts
 from service.api.http.call import Call
-from service.api.http.direct_route import DirectRoute
 from service.api.http.receive import json_body
+from service.api.openapi.responses import BODY_ERRORS, answers, list_of
 from service.api.schema.chat import ChatCompletionRequest
 from service.api.schema.completions import CompletionRequest
 from service.api.schema.generation import GenerationRequest
 from service.api.served import ServedModel
 
-router = APIRouter(route_class=DirectRoute)
+router = APIRouter(tags=["tokens"])
 
 
-@router.post("/v1/chat/completions/render")
+@router.post("/v1/chat/completions/render", responses=answers("RenderedPrompt", *BODY_ERRORS))
 async def render_chat_completion(
     call: OpenCall,
     body: Annotated[ChatCompletionRequest, Depends(json_body(ChatCompletionRequest))],
@@ -42,7 +42,7 @@ async def render_chat_completion(
     return json_answer(engine_request(call, model, body, f"chatcmpl-{call.id}", prompt.ids, param="messages"))
 
 
-@router.post("/v1/completions/render")
+@router.post("/v1/completions/render", responses=list_of("RenderedPrompt", *BODY_ERRORS))
 async def render_completion(
     call: OpenCall,
     body: Annotated[CompletionRequest, Depends(json_body(CompletionRequest))],

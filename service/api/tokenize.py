@@ -12,13 +12,14 @@ from fastapi.responses import JSONResponse, Response
 from service.api.dependencies import OpenCall
 from service.api.generation.token_answers import text_answer, token_answer
 from service.api.http.receive import json_body
+from service.api.openapi.responses import BODY_ERRORS, answers
 from service.api.schema.tokenize import DetokenizeRequest, TokenizeRequest
 from service.api.served import ServedModel
 
 router = APIRouter()
 
 
-@router.post("/tokenize")
+@router.post("/tokenize", tags=["tokens"], responses=answers("Tokens", *BODY_ERRORS))
 async def tokenize(
     call: OpenCall,
     body: Annotated[TokenizeRequest, Depends(json_body(TokenizeRequest))],
@@ -30,7 +31,7 @@ async def tokenize(
     return Response(await call.make_prompt(token_answer, body, model), media_type="application/json")
 
 
-@router.post("/detokenize")
+@router.post("/detokenize", tags=["tokens"], responses=answers("Text", *BODY_ERRORS))
 async def detokenize(
     call: OpenCall,
     body: Annotated[DetokenizeRequest, Depends(json_body(DetokenizeRequest))],
@@ -40,7 +41,7 @@ async def detokenize(
     return Response(await call.make_prompt(text_answer, body, model), media_type="application/json")
 
 
-@router.get("/tokenizer_info")
+@router.get("/tokenizer_info", tags=["tokens"], responses=answers("TokenizerInfo", 503))
 async def describe_tokenizer(request: Request, call: OpenCall) -> Response:
     """Return what prompts are made with: the special tokens, by transformers' names, and the chat template.
 
@@ -55,7 +56,7 @@ async def describe_tokenizer(request: Request, call: OpenCall) -> Response:
     )
 
 
-@router.get("/version")
+@router.get("/version", tags=["service"], responses=answers("Version"))
 async def show_version() -> Response:
     """Return the version of Levserve."""
     return JSONResponse({"version": installed_version()})

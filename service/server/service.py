@@ -15,7 +15,6 @@ from service.observability.metrics import Metrics
 from service.server.key_file import open_keys
 from service.server.watchdog import watch
 from service.settings import Settings
-from service.start.imports import quick_fastapi_import
 from service.start.progress import Phase, StartProgress
 
 if TYPE_CHECKING:
@@ -270,8 +269,6 @@ class Service:
     def _import_api(self, _: "StartContext") -> None:
         """Import FastAPI and assemble the API; its imports hold the GIL."""
         with self.start_progress.phase(Phase.IMPORT, "api"):
-            with quick_fastapi_import():
-                import fastapi  # noqa: F401
             from service.server.assembly import Api
 
             self._api = Api(self, self.settings, self.metrics, self.keys)

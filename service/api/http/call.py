@@ -50,8 +50,9 @@ class Deadline:
 
     def __init__(self, limit_s: float, begin_s: float | None = None) -> None:
         """Begin a request's time: now, or at an earlier moment of `time.perf_counter`."""
+        passed_s = 0.0 if begin_s is None else time.perf_counter() - begin_s
         self._limit_s = limit_s
-        self._end_s = (time.perf_counter() if begin_s is None else begin_s) + limit_s
+        self._end_s = asyncio.get_running_loop().time() + limit_s - passed_s  # the clock of the loop's timers
 
     async def within[T](self, awaited: Awaitable[T]) -> T:
         """Return the result of an awaitable, cancelled at the deadline.
@@ -59,7 +60,7 @@ class Deadline:
         Raises:
             DeadlineExceeded: the time was over first.
         """
-        scope = asyncio.timeout(self._end_s - time.perf_counter())
+        scope = asyncio.timeout_at(self._end_s)
         try:
             async with scope:
                 return await awaited

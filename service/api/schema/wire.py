@@ -16,6 +16,7 @@ import jiter
 from pydantic import BaseModel, ConfigDict, GetJsonSchemaHandler, ValidationError
 from pydantic_core import CoreSchema, ErrorDetails, from_json, to_json
 
+from service.api.schema.docstrings import field_docstrings
 from service.api.schema.unfit import unfit_value
 from service.api.structure import check_structure
 from service.errors import (
@@ -52,7 +53,7 @@ class IgnoredField(NamedTuple):
 class WireObject(BaseModel):
     """A JSON object of a request; a string below a field describes it to clients."""
 
-    model_config = ConfigDict(strict=True, extra="forbid", frozen=True, use_attribute_docstrings=True)
+    model_config = ConfigDict(strict=True, extra="forbid", frozen=True)
 
     hints: ClassVar[NeutralValues] = {}  # accepted at any value, and told at other values than these
     refused: ClassVar[NeutralValues] = {}  # accepted at these values only
@@ -95,10 +96,14 @@ class WireObject(BaseModel):
         reference = handler(core_schema)
         schema = handler.resolve_ref_schema(reference)
         schema.pop("additionalProperties", None)
-        for name, field in schema.get("properties", {}).items():
-            if name not in schema.get("required", ()) and {"type": "null"} not in field.get("anyOf", ()):
-                about = {key: field.pop(key) for key in ("default", "description", "title") if key in field}
-                schema["properties"][name] = {"anyOf": [field, {"type": "null"}], **about}
+        descriptions = field_docstrings(cls)
+        for name, field in cls.model_fields.items():
+            alias = field.alias or name
+            property_ = schema["properties"][alias]
+            if alias not in schema.get("required", ()) and {"type": "null"} not in property_.get("anyOf", ()):
+                about = {"default": property_.pop("default")} if "default" in property_ else {}
+                property_ = {"anyOf": [property_, {"type": "null"}], **about}
+            schema["properties"][alias] = property_ | {"description": descriptions[name]}
         return reference
 
     def check_consistency(self) -> None:
