@@ -7,7 +7,7 @@ from collections.abc import Mapping
 
 from starlette.types import Scope
 
-from service.api.http.answer import Answer
+from service.api.http.errors import Answer
 from service.api.http.keys import ApiKeys, plain_keys
 from service.errors import MethodNotAllowed, UnknownRoute
 from service.server.service import Service

@@ -143,8 +143,8 @@ def bind(host: str, port: int) -> socket.socket:
         PortInUse: another process holds it, or the address is not this machine's.
     """
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    # asyncio lets small writes go out at once only where the protocol is named; an answer then waits for no
-    # acknowledgement, which a client may delay by 40 ms.
+    # asyncio sets TCP_NODELAY only if `proto` is IPPROTO_TCP; otherwise Nagle's algorithm and delayed acknowledgements
+    # can add 40 ms.
     listener = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:

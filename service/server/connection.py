@@ -14,9 +14,8 @@ import h11
 from uvicorn.protocols.http.flow_control import CLOSE_HEADER
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
-from service.api.http.answer import encoded
 from service.api.http.call import CALL, Call
-from service.api.http.errors import error_answer
+from service.api.http.errors import encoded, error_answer
 from service.errors import ClientDisconnected, MalformedRequest, TooManyConnections
 from service.server.request_reader import MAX_HEAD_BYTES, RequestReader
 

@@ -8,10 +8,9 @@ import asyncio
 
 from starlette.types import Receive, Scope, Send
 
-from service.api.http.answer import send_answer
 from service.api.http.auth import check_key
 from service.api.http.call import Call, call_of
-from service.api.http.errors import respond
+from service.api.http.errors import respond, send_answer
 from service.api.http.keys import ApiKeys
 from service.api.http.probes import LIVE_PATH, METRICS_PATHS, PROBE_PATHS, live_answer, ready_answer
 from service.errors import (

@@ -1,4 +1,4 @@
-"""Places for requests: one is taken before a body is read, and what finds none is refused at once."""
+"""Admission: a request takes its place in the queue before its body is read, or is refused at once."""
 
 from collections.abc import Set
 
@@ -24,9 +24,9 @@ class Places:
         """Wrap an app.
 
         Args:
-            app: what answers.
-            queue: which has the places.
-            max_body_bytes: of any body; those that state no length may have as many.
+            app: the app that answers.
+            queue: the queue that admits requests.
+            max_body_bytes: the largest body, and the size assumed of one that states no length.
             uploads: paths whose bodies are not held in memory.
         """
         self._app = app

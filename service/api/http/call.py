@@ -13,7 +13,7 @@ from starlette.types import Receive, Scope
 from service.api.http.ignored import IgnoredFields
 from service.api.http.keys import NO_KEY, ApiKey
 from service.api.http.request_queue import Place, RequestQueue
-from service.api.schema.wire import IgnoredField, WireObject
+from service.api.schema.ignored import IgnoredField
 from service.errors import ClientDisconnected, DeadlineExceeded, QueueTimeout
 from service.observability.clock import Clock, QueueDeadline
 from service.observability.metrics import Metrics
@@ -21,6 +21,7 @@ from service.observability.trace_context import TraceContext, parse_trace_contex
 
 if TYPE_CHECKING:
     from service.api.backend import Backend, Lease
+    from service.api.schema.wire import WireObject
     from service.api.served import Served, ServedEncoder, ServedModel
     from service.api.work.long_body import LongBodies, LongBody
     from service.api.work.text_threads import TextThreads

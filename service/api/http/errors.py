@@ -1,4 +1,4 @@
-"""Every error as OpenAI's JSON, on other interfaces' paths as theirs: for handlers, streams, before FastAPI is there.
+"""JSON answers over bare ASGI, and every error as one: OpenAI's, on other interfaces' paths as theirs.
 
 Details of internal errors go to the log; the client gets a fixed sentence and the request's id.
 Source: https://platform.openai.com/docs/guides/error-codes, https://docs.anthropic.com/en/api/errors,
@@ -6,14 +6,14 @@ https://github.com/ollama/ollama/blob/main/docs/errors.mdx
 """
 
 import asyncio
+import json
 import logging
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, NamedTuple
 
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from service.api.http.answer import Answer, send_answer
 from service.api.http.call import call_of
 from service.errors import (
     ClientDisconnected,
@@ -46,6 +46,28 @@ _ANTHROPIC_TYPES = {
     503: "overloaded_error",
     504: "timeout_error",
 }
+
+
+class Answer(NamedTuple):
+    """A JSON answer."""
+
+    status: int
+    body: dict[str, Any]
+    headers: dict[str, str]  # without those of the content
+
+
+def encoded(answer: Answer) -> tuple[list[tuple[bytes, bytes]], bytes]:
+    """Return the headers and the body of an answer as bytes."""
+    body = json.dumps(answer.body, ensure_ascii=False, separators=(",", ":"), default=str).encode()
+    headers = {"content-type": "application/json", "content-length": str(len(body)), **answer.headers}
+    return [(name.encode("latin-1"), value.encode("latin-1")) for name, value in headers.items()], body
+
+
+async def send_answer(answer: Answer, scope: Scope, send: Send) -> None:
+    """Send a whole answer; to HEAD, the headers alone."""
+    headers, body = encoded(answer)
+    await send({"type": "http.response.start", "status": answer.status, "headers": headers})
+    await send({"type": "http.response.body", "body": b"" if scope["method"] == "HEAD" else body})
 
 
 def is_anthropic(path: str) -> bool:

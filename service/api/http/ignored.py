@@ -3,7 +3,7 @@
 import re
 from collections.abc import Callable, Iterable
 
-from service.api.schema.wire import IgnoredField
+from service.api.schema.ignored import IgnoredField
 from service.errors import UnknownParameter, UnsupportedParameter
 from service.observability.metrics import Metrics
 

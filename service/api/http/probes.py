@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING
 
-from service.api.http.answer import Answer
+from service.api.http.errors import Answer
 from service.observability.metrics import LOAD_PATH
 
 if TYPE_CHECKING:

@@ -93,9 +93,9 @@ class BodyLimit:
         """Wrap an app.
 
         Args:
-            app: what reads the bodies.
-            accepted: which ones it may read.
-            uploads: the same, for paths that differ.
+            app: the app that reads the bodies.
+            accepted: the bodies that it may read.
+            uploads: the bodies that it may read on paths that differ.
         """
         self._app = app
         self._accepted = accepted

@@ -8,11 +8,11 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import uvicorn
+from service.api.openapi.operations import OPERATIONS
 
 from service.api.batch.batches import Batches
 from service.api.batch.files import Files
 from service.api.openapi.admin import admin_paths
-from service.api.openapi.operations import OPERATIONS
 from service.errors import NotReady
 from service.observability.metrics import Metrics
 from service.storage.folder_store import FolderStore
