@@ -74,7 +74,7 @@ class Site:
 
     def finish_start(self, status="complete", **progress):
         """Let the start succeed."""
-        self.status, self.api = status, self.service.api
+        self.status, self.api = status, self.service.fastapi
         self.service.readiness.status_once_started = status
         self.service.readiness.error = None
         self.service.readiness.progress = self.progress = lambda: STARTED | progress
