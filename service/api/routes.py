@@ -79,19 +79,6 @@ def _others(has_batches: bool) -> list[APIRouter]:
     )
 
     # Routes are tried in this order.
-    resources = (
-        embeddings,
-        rerank,
-        pooling,
-        messages,
-        ollama,
-        ollama_models,
-        responses,
-        stored_responses,
-        render,
-        tokenize,
-        description,
-        server_info,
-        invocations,
-    )
-    return [resource.router for resource in (*resources, *((files, batches) if has_batches else ()))]
+    texts = (embeddings, responses, messages, rerank, pooling, tokenize, render, ollama, ollama_models, invocations)
+    others = (stored_responses, server_info, description, *((files, batches) if has_batches else ()))
+    return [resource.router for resource in (*texts, *others)]
