@@ -125,7 +125,7 @@ class StepExecutables:
         return isinstance(self._by_name, LazyExecutables) and not self._by_name.is_done
 
     def _num_compiled(self) -> int:
-        return self._by_name.num_made if isinstance(self._by_name, LazyExecutables) else len(self._by_name)
+        return self._by_name.num_built if isinstance(self._by_name, LazyExecutables) else len(self._by_name)
 
     def _is_usable(self, name: str) -> bool:
         return not isinstance(self._by_name, LazyExecutables) or self._by_name.is_usable(name)

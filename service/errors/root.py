@@ -4,7 +4,7 @@ from typing import Any, override
 
 
 class ServiceError(Exception):
-    """An error that Levserve raises deliberately; it may be sent to another process, without what it is chained to."""
+    """An error that Levserve raises deliberately. It can be pickled, without the errors that it is chained to."""
 
     @override
     def __reduce__(self) -> tuple[Any, ...]:
@@ -12,6 +12,6 @@ class ServiceError(Exception):
 
 
 def _restored(kind: type[ServiceError], arguments: tuple[Any, ...], fields: dict[str, Any]) -> ServiceError:
-    error = kind.__new__(kind, *arguments)  # not `__init__`, whose parameters make the message
+    error = kind.__new__(kind, *arguments)  # not `__init__`, which would build the message again
     vars(error).update(fields)
     return error

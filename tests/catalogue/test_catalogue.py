@@ -73,7 +73,7 @@ def test_a_described_model_that_is_not_listed_is_not_served():
     assert refreshed(Folder("a"), ModelEntry(name="b", uri="")).entries == refreshed(Folder("a")).entries
 
 
-def test_the_wanted_models_are_all_there_is_and_are_preloaded():
+def test_the_selected_models_are_all_there_is_and_are_preloaded():
     catalogue = refreshed(Folder("org-a", "b", "c"), wanted=("org/a", "b"))
     assert [(entry.name, entry.is_preloaded) for entry in catalogue.entries] == [("org-a", True), ("b", True)]
     assert catalogue.find("org/a").names == ("org-a", "org/a")

@@ -107,14 +107,14 @@ def test_a_conversion_that_was_interrupted_goes_on_and_a_complete_one_is_left_al
     (target / "model.safetensors").write_bytes(b"half")
     convert(str(source), str(target), settings(tmp_path))
     assert load_file(target / "model.safetensors").keys() == TENSORS.keys()
-    with pytest.raises(SettingsError, match=r"TARGET: .* holds a complete checkpoint"):
+    with pytest.raises(SettingsError, match=r"TARGET: .* contains a complete checkpoint"):
         convert(str(source), str(target), settings(tmp_path))
 
 
 def test_a_folder_with_other_files_is_left_alone(tmp_path: Path, source: Path):
     (tmp_path / "target").mkdir()
     (tmp_path / "target" / "mine.txt").touch()
-    with pytest.raises(SettingsError, match=r"holds 'mine\.txt' of another origin"):
+    with pytest.raises(SettingsError, match=r"contains 'mine\.txt' of another origin"):
         convert(str(source), str(tmp_path / "target"), settings(tmp_path))
     assert files(tmp_path / "target") == {"mine.txt"}
 

@@ -105,7 +105,7 @@ class WorkProcess:
     async def _answer(self, request: Any) -> tuple[bytes, float]:
         """Return the outcome and the result of a call, and its seconds of a processor; kill a process that fails."""
         self._stay()
-        reason = "has taken too long"
+        reason = "took too long"
         try:
             async with asyncio.timeout(WALL_S):
                 if self._child is None:
@@ -113,13 +113,13 @@ class WorkProcess:
                 answer = await self._child.ask(pickle.dumps(request, pickle.HIGHEST_PROTOCOL))
         except (OSError, EOFError) as error:  # TimeoutError is one
             if not isinstance(error, TimeoutError):
-                reason = "has taken too long, or too much memory"
+                reason = "took too long or too much memory"
             answer = None
         except asyncio.CancelledError:
             self.end()
             raise
         if answer is not None and answer[0] == Outcome.TOO_LARGE:
-            reason, answer = "has taken too much memory", None
+            reason, answer = "took too much memory", None
         if answer is None:
             logger.warning("the process for long bodies was ended", extra={"reason": reason})
             self.end()

@@ -1,7 +1,7 @@
-"""Products of a few tokens on a CPU, in C++: see `service/device/native`.
+"""Products of a few tokens on a CPU in C++; see `service/device/native`.
 
-XLA quantizes tokens, multiplies and scales in a loop each, and has no fast product of one token in int8. These read a
-weight once, about as fast as memory gives it.
+XLA quantizes tokens, multiplies and scales in separate loops, and has no fast int8 product of a single token. The C++
+products read a weight once, at about memory bandwidth.
 """
 
 import jax
@@ -10,10 +10,10 @@ from jaxtyping import Array, Float32, Int8
 
 from service.device.native.library import FLOAT32_TARGET, INT8_TARGET, NativeProducts
 
-# With more tokens XLA's products, which pack weights, are as fast or faster.
+# With more tokens, XLA's products, which pack weights, are at least as fast.
 MAX_FLOAT32_TOKENS = 8
 MAX_INT8_TOKENS = {NativeProducts.NONE: 0, NativeProducts.AVX2: 8, NativeProducts.AVX512: 256}
-MAX_FLOAT32_ROW = 1536  # so many values of eight tokens remain in a processor's first cache
+MAX_FLOAT32_ROW = 1536  # values per token such that eight tokens stay in the L1 cache
 
 
 def native_float32(x: Float32[Array, "token in"], weight: Float32[Array, "out in"]) -> Float32[Array, "token out"]:
@@ -24,17 +24,17 @@ def native_float32(x: Float32[Array, "token in"], weight: Float32[Array, "out in
 def native_int8(
     x: Float32[Array, "token in"], values: Int8[Array, "out in"], scale: Float32[Array, " out"]
 ) -> Float32[Array, "token out"]:
-    """Return the product of tokens, quantized as `quantize_tokens` does, with a weight."""
+    """Multiply tokens, quantized as by `quantize_tokens`, by a weight."""
     return _call(INT8_TARGET, x, values, scale)
 
 
 def serves_float32(native: NativeProducts, num_tokens: int, num_in: int) -> bool:
-    """Return whether a product in float32 is computed here rather than by XLA."""
+    """Return whether the C++ product is used for float32 instead of XLA."""
     return native is not NativeProducts.NONE and num_tokens <= MAX_FLOAT32_TOKENS and num_in <= MAX_FLOAT32_ROW
 
 
 def serves_int8(native: NativeProducts, num_tokens: int) -> bool:
-    """Return whether a product in int8 is computed here rather than by XLA."""
+    """Return whether the C++ product is used for int8 instead of XLA."""
     return num_tokens <= MAX_INT8_TOKENS[native]
 
 

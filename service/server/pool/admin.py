@@ -1,6 +1,6 @@
-"""The operator's routes, behind ADMIN_API_KEY: statistics, and models that are loaded and unloaded by hand.
+"""The operator's routes behind ADMIN_API_KEY: statistics, and loading and unloading of models.
 
-They are answered without the API, so that the statistics are there from the first moment.
+They do not need the API, so that statistics are available from the beginning of a start.
 """
 
 from collections.abc import Mapping
@@ -20,7 +20,7 @@ PREFIX = "/admin/"
 STATS_PATHS = frozenset({"/admin/stats", "/stats"})
 MODELS_PATH = "/admin/models"
 LOAD_PREFIX, UNLOAD_PREFIX = "/admin/load/", "/admin/unload/"
-# A model's name is the rest of the path, slashes included.
+# A model's name is the rest of the path, including slashes.
 ROUTES: Mapping[str, str] = {
     **dict.fromkeys(STATS_PATHS, "GET"),
     MODELS_PATH: "GET",
@@ -31,20 +31,18 @@ ROUTES: Mapping[str, str] = {
 
 @runtime_checkable
 class Administered(Protocol):
-    """A service that an operator reads and changes."""
+    """A service that an operator can inspect and control."""
 
     @property
     def open_pool(self) -> "ModelPool":
-        """Its models; raises NotReady, Draining or EngineStopped if none can answer."""
+        """The models of the service; raises NotReady, Draining or EngineStopped if none can answer."""
         ...
 
-    def stats(self) -> dict[str, Any]:
-        """Return the body of /admin/stats."""
-        ...
+    def stats(self) -> dict[str, Any]: ...
 
 
 def admin_route(path: str) -> str | None:
-    """Return the operator's route of a path, as metrics and logs name it; None if it is of the API."""
+    """Return the operator's route for a path, as named in metrics and logs; None if it belongs to the API."""
     for prefix in (LOAD_PREFIX, UNLOAD_PREFIX):
         if path.startswith(prefix):
             return f"{prefix}{{model}}"
@@ -57,11 +55,11 @@ class AdminRoutes:
     """Answers the operator's requests."""
 
     def __init__(self, service: Administered, keys: tuple[str, ...]) -> None:
-        """Create the routes of a service; without keys, none of them exists."""
+        """Create the routes of a service; without keys, there are none."""
         self._service, self._keys = service, ApiKeys(plain_keys(keys))
 
     async def answer(self, scope: Scope) -> Answer:
-        """Return the answer to a request of one of the routes; its body is not read."""
+        """Answer a request without reading its body."""
         try:
             return await self._answer(scope)
         except (RequestError, EngineError) as error:
@@ -73,11 +71,11 @@ class AdminRoutes:
     async def _answer(self, scope: Scope) -> Answer:
         path = scope["path"]
         if not self._keys:
-            raise UnknownRoute("There is no such route; ADMIN_API_KEY opens it.")
+            raise UnknownRoute("There is no such route. Set ADMIN_API_KEY to enable it.")
         self._keys.verify(scope)
         method = ROUTES.get(admin_route(path) or "")
         if method is None:
-            raise UnknownRoute(f"There is no such route. The operator's are {', '.join(sorted(ROUTES))}.")
+            raise UnknownRoute(f"There is no such route. Admin routes are {', '.join(sorted(ROUTES))}.")
         if scope["method"] != method and (method, scope["method"]) != ("GET", "HEAD"):
             raise MethodNotAllowed("This route does not allow this method.")
         if path in STATS_PATHS:
@@ -85,7 +83,7 @@ class AdminRoutes:
         pool = self._service.open_pool
         if path == MODELS_PATH:
             return Answer(200, {"object": "list", "data": pool.reports()}, {})
-        # The body is not read, so the connection cannot be used again.
+        # The body is not read, so the connection cannot be reused.
         headers = {"connection": "close"}
         if path.startswith(LOAD_PREFIX):
             name = path.removeprefix(LOAD_PREFIX)

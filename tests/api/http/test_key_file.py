@@ -90,7 +90,7 @@ def test_a_change_of_the_file_counts_at_once_and_a_bad_one_keeps_the_old_keys(pa
     with served(service.app, Connection) as server:
         assert "choices" in answer_to(server, "sk-canary-1")
         path.write_text("- ' '")
-        wait_until(lambda: "The keys stay as they were" in caplog.text)
+        wait_until(lambda: "keeping the previous keys" in caplog.text)
         assert "choices" in answer_to(server, "sk-canary-1")
         replacement = path.with_name("new")
         replacement.write_text("[sk-canary-new]")
