@@ -96,7 +96,7 @@ DEFENCES = (
             "return Answer(200, self._service.stats(), {})", f"{THREATS}t22_no_operators_route_without_its_key"),
     Defence("T23", "service/api/generation/admission.py", "return context.cache_salt\n", 'return b""\n',
             f"{THREATS}t23_each_key_has_a_prefix_cache_of_its_own"),
-    Defence("T24", "service/api/generation/log_facts.py", 'c if c.isprintable() else "?" for c', "c for c",
+    Defence("T24", "service/api/dependencies.py", 'c if c.isprintable() else "?" for c', "c for c",
             f"{THREATS}t24_a_client_cannot_write_a_log_line"),
     Defence("T25", "service/api/http/errors.py", 'f"The server had an error. Request id: {request_id}."', "repr(error)",
             f"{THREATS}t25_a_fault_of_ours_shows_no_detail"),

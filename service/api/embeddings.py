@@ -7,7 +7,6 @@ from fastapi.responses import Response
 from pydantic_core import to_json
 
 from service.api.dependencies import Arrival, arrival
-from service.api.generation.log_facts import log_user
 from service.api.http.direct_route import DirectRoute
 from service.api.http.receive import json_body
 from service.api.schema.embeddings import EmbeddingsRequest
@@ -31,7 +30,7 @@ async def create_embeddings(
     """
     context = await arrived.encoding(body.model)
     size = size_of(body.dimensions, context.model.vectors)
-    log_user(context.log_fields, body.user)
+    context.log_user(body.user)
     texts = await token_ids(context, body)
     vectors = cut(await encode(context, texts), size, is_normalized=context.model.vectors.is_normalized)
     num_tokens = sum(map(len, texts))

@@ -8,10 +8,11 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Depends
 from fastapi.responses import JSONResponse, Response
 
-from service.api.chat import StartedChat, start_chat
 from service.api.dependencies import Arrival, RequestContext, arrival
+from service.api.generation.chat_answers import StartedChat, start_chat
 from service.api.generation.chat_prompt import chat_of
 from service.api.generation.logprobs import is_long_to_write
+from service.api.generation.message import MessageParts
 from service.api.generation.message_content import Event, MessageContent
 from service.api.generation.sealed import seal, sign
 from service.api.generation.streams import TextDelta
@@ -109,7 +110,7 @@ class _Answer:
     def __init__(self, chat: StartedChat, body: MessagesRequest, context: RequestContext) -> None:
         self.chat = chat
         self._model = body.model
-        self._parts = chat.message_parts()
+        self._parts = MessageParts(chat.rules)
         prove = sign if body.shows_thinking else seal
         self._content = MessageContent(lambda text: prove(text, context.cache_salt), shows_thinking=body.shows_thinking)
         self._stop_reason, self._stop_sequence = "end_turn", None

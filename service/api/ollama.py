@@ -14,12 +14,12 @@ from fastapi import APIRouter, Depends
 from fastapi.responses import JSONResponse, Response
 from pydantic_core import from_json, to_json
 
-from service.api.chat import start_chat
 from service.api.dependencies import Arrival, EncodingContext, RequestContext, arrival
 from service.api.generation.admission import submit
+from service.api.generation.answer_rules import completion_rules
+from service.api.generation.chat_answers import start_chat
 from service.api.generation.chat_prompt import chat_of
 from service.api.generation.completion_prompts import completion_prompts, infill_for
-from service.api.generation.grammar import compiled_grammar
 from service.api.generation.logprobs import chat_logprobs, is_long_to_write
 from service.api.generation.message import MessageParts
 from service.api.generation.streams import TextDelta, TextStreams
@@ -140,7 +140,7 @@ async def _started_chat(context: RequestContext, body: OllamaChatRequest | Ollam
     chat_body = await context.convert(body, chat_of)
     context.ignored.add(chat_body.ignored)
     chat = await start_chat(context, chat_body, prefix="chat-")
-    return _Started(chat_body, chat.streams, chat.message_parts())
+    return _Started(chat_body, chat.streams, MessageParts(chat.rules))
 
 
 async def _started_completion(context: RequestContext, body: OllamaGenerateRequest) -> _Started:
@@ -149,17 +149,19 @@ async def _started_completion(context: RequestContext, body: OllamaGenerateReque
         context.ignore(["think"])
     completion = await context.convert(body, completion_of)
     infill = infill_for(completion, context.model)
+    prompts = await context.make_prompt(body, continued_prompts)
+    rules = await completion_rules(context, completion)
     streams = submit(
         context,
         completion,
-        await context.make_prompt(body, continued_prompts),
+        prompts,
+        rules,
         prefix="gen-",
         param="prompt",
         default_max_tokens=None,
-        grammar=await compiled_grammar(context, completion) if completion.has_grammar else None,
         more_stop_ids=frozenset() if infill is None else infill.end_ids,
     )
-    return _Started(completion, streams, MessageParts(None))
+    return _Started(completion, streams, MessageParts(rules))
 
 
 def completion_of(body: OllamaGenerateRequest) -> CompletionRequest:

@@ -10,7 +10,6 @@ from fastapi.responses import Response
 from pydantic_core import to_json
 
 from service.api.dependencies import Arrival, EncodingContext, arrival
-from service.api.generation.log_facts import log_user
 from service.api.http.direct_route import DirectRoute
 from service.api.http.receive import json_body
 from service.api.schema.pooling import EmbeddingRequest, PoolingRequest
@@ -39,7 +38,7 @@ async def pool(
     """
     context = await arrived.pooling(body.model)
     task = _task(body.task, context)
-    log_user(context.log_fields, body.user)
+    context.log_user(body.user)
     texts = await token_ids(context, body)
     pooled = await _pooled(context, body, task, texts)
     num_tokens = sum(map(len, texts))

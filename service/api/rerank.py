@@ -8,7 +8,6 @@ from fastapi import APIRouter, Depends
 from fastapi.responses import JSONResponse, Response
 
 from service.api.dependencies import Arrival, arrival
-from service.api.generation.log_facts import log_user
 from service.api.http.direct_route import DirectRoute
 from service.api.http.receive import json_body
 from service.api.schema.rerank import RerankRequest, ScoreRequest
@@ -59,7 +58,7 @@ async def create_score(
     Source: https://docs.vllm.ai/en/latest/serving/openai_compatible_server.html#score-api
     """
     context = await arrived.scoring(body.model)
-    log_user(context.log_fields, body.user)
+    context.log_user(body.user)
     scored = await score(context, body)
     data = [{"index": index, "object": "score", "score": value} for index, value in enumerate(scored.scores)]
     head = {"id": f"score-{uuid.uuid4().hex}", "object": "list", "created": int(time.time()), "model": body.model}
@@ -75,7 +74,7 @@ router.post("/score")(create_score)
 
 async def _reranked(arrived: Arrival, body: RerankRequest, *, returns_documents: bool) -> dict[str, Any]:
     context = await arrived.scoring(body.model or None)
-    log_user(context.log_fields, body.user)
+    context.log_user(body.user)
     scored = await score(context, body)
     # Equal scores keep the order of the request.
     order = sorted(range(len(body.documents)), key=lambda index: -scored.scores[index])

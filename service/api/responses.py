@@ -10,10 +10,11 @@ from fastapi import APIRouter, Depends
 from fastapi.responses import JSONResponse, Response
 from starlette.background import BackgroundTask
 
-from service.api.chat import StartedChat, start_chat
 from service.api.dependencies import Arrival, RequestContext, arrival
+from service.api.generation.chat_answers import StartedChat, start_chat
 from service.api.generation.chat_prompt import chat_of, chat_prompt
 from service.api.generation.logprobs import chat_logprobs, is_long_to_write
+from service.api.generation.message import MessageParts
 from service.api.generation.response_items import Event, ResponseOutput
 from service.api.generation.sealed import seal
 from service.api.generation.streams import TextDelta
@@ -167,7 +168,7 @@ class _Answer:
         self._chat = chat
         self._body = body
         self._created_at = created_at
-        self._parts = chat.message_parts()
+        self._parts = MessageParts(chat.rules)
         self._output = ResponseOutput(body.offered_tools, seal if body.has_sealed_thinking else None)
         self._logprobs: list[dict[str, Any]] = []  # of tokens whose text is not complete yet
         self._reason = FinishReason.STOP

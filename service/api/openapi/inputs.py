@@ -2,27 +2,18 @@
 
 from typing import Any
 
-from service.api.openapi.fields import FIELDS
 from service.api.openapi.operations import Operation
 from service.api.openapi.schemas import reference
 
-FILE = {"type": "string", "format": "binary", "description": FIELDS["file"]}
+FILE = {"type": "string", "format": "binary", "description": "The file, with a name."}
 
 
 def query_parameters(operation: Operation) -> list[dict[str, Any]]:
     """Return the parameters of the query."""
     if operation.query is None:
         return []
-    schema = operation.query.model_json_schema()["properties"]
-    return [
-        {
-            "name": name,
-            "in": "query",
-            "description": FIELDS[name],
-            "schema": {key: value for key, value in schema[name].items() if key != "title"},
-        }
-        for name in operation.query.model_fields
-    ]
+    properties = operation.query.model_json_schema()["properties"]
+    return [{"name": name, "in": "query", **_parameter(schema)} for name, schema in properties.items()]
 
 
 def body_content(operation: Operation) -> dict[str, Any] | None:
@@ -41,3 +32,13 @@ def body_content(operation: Operation) -> dict[str, Any] | None:
     if operation.body is not None:
         return {"application/json": {"schema": reference(operation.body)}}
     return None
+
+
+def _parameter(schema: dict[str, Any]) -> dict[str, Any]:
+    """Return a field's description and schema; a URL cannot write null."""
+    [written, *_] = [kind for kind in schema.pop("anyOf", [{}]) if kind != {"type": "null"}]
+    return {"description": schema.pop("description"), "schema": written | _without_title(schema)}
+
+
+def _without_title(schema: dict[str, Any]) -> dict[str, Any]:
+    return {key: value for key, value in schema.items() if key != "title"}

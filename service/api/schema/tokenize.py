@@ -24,11 +24,18 @@ class TokenizeRequest(TemplateFields):
     nested: ClassVar[dict[str, type[WireObject]]] = {"messages": Message, "tools": Tool}
 
     model: str | None = Field(default=None, max_length=MAX_NAME_CHARS)
+    """The served model's name; GET /v1/models lists it."""
     prompt: str | None = None
+    """What to continue: a text, token ids, or up to 64 of either."""
     messages: Annotated[list[Message], Field(min_length=1, fail_fast=True)] | None = None
-    add_special_tokens: bool | None = None  # as /v1/completions does for a prompt, and a chat's template for messages
+    """The chat so far, oldest message first."""
+    add_special_tokens: bool | None = None
+    """Whether the tokenizer adds its special tokens; the default is what a generation would do."""
     tools: Annotated[list[Tool], Field(max_length=MAX_TOOLS, fail_fast=True)] = Field(default_factory=list)
+    """The functions that the model may call. Calls are held to their schemas; what a grammar cannot hold is refused if
+    the call is required or strict, and is otherwise left out and named."""
     return_token_strs: bool = False
+    """Whether to return the tokens as the vocabulary writes them too."""
 
     @override
     def without_bulk(self) -> Self:
@@ -56,4 +63,6 @@ class DetokenizeRequest(WireObject):
     bulk: ClassVar[Mapping[str, Any]] = {"tokens": ()}
 
     model: str | None = Field(default=None, max_length=MAX_NAME_CHARS)
+    """The served model's name; GET /v1/models lists it."""
     tokens: Annotated[list[Annotated[int, Field(ge=0, le=INT32_MAX)]], Field(fail_fast=True)]
+    """The token ids."""

@@ -10,11 +10,11 @@ JSON is parsed with bounded depth and digits; NaN and duplicate names, which par
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cache, cached_property
-from typing import Any, ClassVar, Final, NamedTuple, Self
+from typing import Any, ClassVar, Final, NamedTuple, Self, override
 
 import jiter
-from pydantic import BaseModel, ConfigDict, ValidationError
-from pydantic_core import ErrorDetails
+from pydantic import BaseModel, ConfigDict, GetJsonSchemaHandler, ValidationError
+from pydantic_core import CoreSchema, ErrorDetails
 
 from service.api.schema.unfit import unfit_value
 from service.api.structure import check_structure
@@ -50,9 +50,9 @@ class IgnoredField(NamedTuple):
 
 
 class WireObject(BaseModel):
-    """A JSON object of a request."""
+    """A JSON object of a request; a string below a field describes it to clients."""
 
-    model_config = ConfigDict(strict=True, extra="forbid", frozen=True)
+    model_config = ConfigDict(strict=True, extra="forbid", frozen=True, use_attribute_docstrings=True)
 
     hints: ClassVar[NeutralValues] = {}  # accepted at any value, and told at other values than these
     refused: ClassVar[NeutralValues] = {}  # accepted at these values only
@@ -81,6 +81,19 @@ class WireObject(BaseModel):
     def without_bulk(self) -> Self:
         """Return the object as far as it matters once its prompts are made."""
         return self.model_copy(update=dict(self.bulk)) if self.bulk else self
+
+    @classmethod
+    @override
+    def __get_pydantic_json_schema__(cls, core_schema: CoreSchema, handler: GetJsonSchemaHandler, /) -> dict[str, Any]:
+        """Return the JSON Schema of what clients may send: unknown fields too, and null for absent fields."""
+        reference = handler(core_schema)
+        schema = handler.resolve_ref_schema(reference)
+        schema.pop("additionalProperties", None)
+        for name, field in schema.get("properties", {}).items():
+            if name not in schema.get("required", ()) and {"type": "null"} not in field.get("anyOf", ()):
+                about = {key: field.pop(key) for key in ("default", "description", "title") if key in field}
+                schema["properties"][name] = {"anyOf": [field, {"type": "null"}], **about}
+        return reference
 
     def check_consistency(self) -> None:
         """Check fields against each other, which Pydantic's validators would report without the field's name.
