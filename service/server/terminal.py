@@ -9,12 +9,10 @@ import shutil
 import threading
 import time
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from service.observability.progress import human_bytes, progress_line
-
-if TYPE_CHECKING:
-    from service.server.service import Service
+from service.server.service import Service
 
 # Loggers whose INFO lines are replaced by the terminal output.
 START_LOGGERS = ("service.start", "service.bundles", "service.checkpoint", "service.storage", "uvicorn")
@@ -22,7 +20,7 @@ ANY_HOSTS = frozenset({"0.0.0.0", "::", "127.0.0.1", "::1"})
 POLL_INTERVAL_S = 0.1
 
 
-def show_start(service: "Service", host: str, port: int) -> None:
+def show_start(service: Service, host: str, port: int) -> None:
     """Show the start on the terminal from a thread, in place of its log lines."""
     for name in START_LOGGERS:
         logging.getLogger(name).setLevel(logging.WARNING)
@@ -34,7 +32,7 @@ def show_start(service: "Service", host: str, port: int) -> None:
 class StartOutput:
     """The terminal output of a start."""
 
-    def __init__(self, service: "Service", url: str) -> None:
+    def __init__(self, service: Service, url: str) -> None:
         self._service = service
         self._url = url
 

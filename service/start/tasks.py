@@ -7,8 +7,10 @@ A warm start imports no Levanter, Haliax, Equinox or Transformers, and nothing h
 import hashlib
 import logging
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from service.bundles.location import local_folder
@@ -28,9 +30,6 @@ from service.storage.location import HubLocation, parse_location
 from service.text.generation_defaults import NO_DEFAULTS
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
-
     import jax
     from tokenizers import Tokenizer as TokenizerBackend
 
@@ -50,8 +49,8 @@ class LoadedModel:
 
     served: "Served"
     running: "Running"
-    release_files: "Callable[[], None]"  # lets the cache delete the checkpoint
-    cache_weights: "Callable[[], None]"  # copies the weights to the host cache, if HOST_CACHE_BYTES allows
+    release_files: Callable[[], None]  # lets the cache delete the checkpoint
+    cache_weights: Callable[[], None]  # copies the weights to the host cache, if HOST_CACHE_BYTES allows
 
     def unload(self) -> None:
         """Stop the device thread; the memory is freed once the caller drops this object."""
@@ -150,7 +149,7 @@ def begin_state(_: StartContext, *, spec: "ModelSpec", executables: "Executables
     return spec.begin_state(executables.by_name)
 
 
-def pull_tokenizer_files(context: StartContext, *, checkpoint: LocatedCheckpoint) -> "Path":
+def pull_tokenizer_files(context: StartContext, *, checkpoint: LocatedCheckpoint) -> Path:
     """Pull the tokenizer's files to a local folder."""
     with context.progress.phase(Phase.TOKENIZER, "pull"):
         from service.checkpoint.tokenizer_files import pull_tokenizer
@@ -158,7 +157,7 @@ def pull_tokenizer_files(context: StartContext, *, checkpoint: LocatedCheckpoint
         return pull_tokenizer(checkpoint, context.cache, context.progress.pulled).path
 
 
-def load_text(context: StartContext, *, checkpoint: LocatedCheckpoint, tokenizer_files: "Path") -> "Text":
+def load_text(context: StartContext, *, checkpoint: LocatedCheckpoint, tokenizer_files: Path) -> "Text":
     """Read tokenizer and chat template; parsing a tokenizer that is not cached holds the GIL."""
     with context.progress.phase(Phase.TOKENIZER) as fields:
         from service.start.kinds.model_spec import Text

@@ -24,7 +24,7 @@ def test_the_figures_of_two_known_distributions():
     for row, target in ((0, 0), (1, 1)):
         difference.add(first[row : row + 1], second[row : row + 1], [target])
     difference.add(first[:0], second[:0], [])
-    figures = difference.figures()
+    figures = difference.metrics()
     assert figures["tokens"] == 2
     assert figures["first_perplexity"] == pytest.approx(1 / math.sqrt(0.5 * 0.1), rel=1e-5)
     assert figures["perplexity_ratio"] == pytest.approx(math.sqrt(2), rel=1e-5)

@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from service.catalogue.entry import ModelEntry
 from service.device.memory import Device, usable_memory_bytes
@@ -10,14 +10,12 @@ from service.observability.metrics import Metrics
 from service.server.pool.pooled_model import Loading, MakeRoom
 from service.settings import Settings
 from service.start.context import CommonParts, StartContext
+from service.start.devices import Devices
 from service.start.graph import Task
 from service.start.load import ModelStart
 from service.start.progress import StartProgress
+from service.start.tasks import LoadedModel
 from service.weights.host_cache import HostCache
-
-if TYPE_CHECKING:
-    from service.start.devices import Devices
-    from service.start.tasks import LoadedModel
 
 
 class StartLoading(Loading):
@@ -27,7 +25,7 @@ class StartLoading(Loading):
         self.start = start
         self._context = context
 
-    def wait(self) -> "LoadedModel":
+    def wait(self) -> LoadedModel:
         return self.start.wait_for_model()
 
     def wait_until_complete(self) -> None:
@@ -100,7 +98,7 @@ class Loader:
         """The host memory used by weights of unloaded models."""
         return self._common.host_cache.num_bytes
 
-    def adopt_devices(self, devices: "Devices") -> None:
+    def adopt_devices(self, devices: Devices) -> None:
         """Reuse the devices found by the start of the process, and drop the reference to that start and its weights."""
         self._devices, self.first = devices, None
 

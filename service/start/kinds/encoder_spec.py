@@ -5,6 +5,7 @@ from dataclasses import asdict, dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, override
 
+import jax
 import numpy as np
 
 from service.bundles.lookup import bundle_key
@@ -29,8 +30,6 @@ from service.start.dtype import choose_dtype
 from service.start.kinds.model_spec import ModelSpec, ProgramNames, weights_bytes
 
 if TYPE_CHECKING:
-    import jax
-
     from service.models.encoders.encoder import Encoder
     from service.models.encoders.rotary.encoder import RotaryEncoder
     from service.start.kinds.running_encoder import RunningEncoder
@@ -111,7 +110,7 @@ class EncoderSpec(ModelSpec):
     def start(
         self,
         context: StartContext,
-        weights: "Mapping[str, jax.Array]",
+        weights: Mapping[str, jax.Array],
         executables: Mapping[str, Executable],
         state: None,
     ) -> "RunningEncoder":
@@ -132,7 +131,7 @@ class EncoderSpec(ModelSpec):
         )
         return RunningEncoder(context, runner, config.vocab_size, vectors, self.token_outputs(weights))
 
-    def token_outputs(self, weights: "Mapping[str, jax.Array]") -> TokenOutputs | None:
+    def token_outputs(self, weights: Mapping[str, jax.Array]) -> TokenOutputs | None:
         """Return the heads for token outputs, with copies of their weights on the host; None for a reranker."""
         config = self.config
         if config.vector.is_score:
@@ -144,7 +143,7 @@ class EncoderSpec(ModelSpec):
         return TokenOutputs(config.vector, on_host)
 
     @override
-    def run_once(self, weights: "Mapping[str, jax.Array]", executables: Mapping[str, Executable]) -> None:
+    def run_once(self, weights: Mapping[str, jax.Array], executables: Mapping[str, Executable]) -> None:
         from service.encoder.runner import EncoderRunner
 
         EncoderRunner(self.shapes, self.layer_groups, weights, executables).run_all()

@@ -6,6 +6,7 @@ from dataclasses import asdict, dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, override
 
+import jax
 import numpy as np
 
 from service.bundles.lookup import bundle_key
@@ -34,8 +35,6 @@ from service.start.dtype import NumberFormats, choose_formats
 from service.start.kinds.model_spec import ModelSpec, ProgramNames, weights_bytes
 
 if TYPE_CHECKING:
-    import jax
-
     from service.engine.runner import DeviceState
     from service.start.kinds.running_engine import RunningEngine
 
@@ -139,7 +138,7 @@ class EngineSpec(ModelSpec):
     def start(
         self,
         context: StartContext,
-        weights: "Mapping[str, jax.Array]",
+        weights: Mapping[str, jax.Array],
         executables: Mapping[str, Executable],
         state: "DeviceState",
     ) -> "RunningEngine":
@@ -153,7 +152,7 @@ class EngineSpec(ModelSpec):
         return RunningEngine(context, runner, self.config.vocab_size, self.number_formats, turns)
 
     @override
-    def run_once(self, weights: "Mapping[str, jax.Array]", executables: Mapping[str, Executable]) -> None:
+    def run_once(self, weights: Mapping[str, jax.Array], executables: Mapping[str, Executable]) -> None:
         from service.engine.runner import Runner
 
         Runner(self.shapes, self.layer_groups, weights, executables).warm()

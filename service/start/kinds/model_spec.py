@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, runtime_checkable
 
+import jax
 import numpy as np
 
 from service.bundles.key import BundleKey
@@ -15,8 +16,6 @@ from service.errors import ServiceError
 from service.models.weight_spec import WeightSpec
 
 if TYPE_CHECKING:
-    import jax
-
     from service.api.served import Served
     from service.start.context import StartContext
     from service.text.chat_template import ChatTemplate
@@ -146,14 +145,14 @@ class ModelSpec(ABC):
     def start(
         self,
         context: "StartContext",
-        weights: "Mapping[str, jax.Array]",
+        weights: Mapping[str, jax.Array],
         executables: Mapping[str, Executable],
         state: Any,
     ) -> Running:
         """Start the device thread with the state returned by `begin_state`."""
 
     @abstractmethod
-    def run_once(self, weights: "Mapping[str, jax.Array]", executables: Mapping[str, Executable]) -> None:
+    def run_once(self, weights: Mapping[str, jax.Array], executables: Mapping[str, Executable]) -> None:
         """Run every executable once, without a device thread."""
 
 
