@@ -14,12 +14,15 @@ from service.api.generation.message import MessageParts
 from service.api.generation.streams import TextDelta, TextStreams
 from service.api.http.receive import cancel_on_disconnect, json_body
 from service.api.http.sse import EventStream
+from service.api.openapi.responses import GENERATION_ERRORS, answers
 from service.api.schema.chat import ChatCompletionRequest
 
-router = APIRouter()
+router = APIRouter(tags=["generation"])
 
 
-@router.post("/v1/chat/completions")
+@router.post(
+    "/v1/chat/completions", responses=answers("ChatCompletion", *GENERATION_ERRORS, events="ChatCompletionChunk")
+)
 async def create_chat_completion(
     arrived: Annotated[Arrival, Depends(arrival)],
     body: Annotated[ChatCompletionRequest, Depends(json_body(ChatCompletionRequest))],

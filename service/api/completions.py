@@ -16,17 +16,18 @@ from service.api.generation.logprobs import CompletionLogprobs, is_long_to_write
 from service.api.generation.streams import TextDelta, TextStreams
 from service.api.http.receive import cancel_on_disconnect, json_body
 from service.api.http.sse import EventStream
+from service.api.openapi.responses import GENERATION_ERRORS, answers
 from service.api.schema.completions import CompletionRequest
 from service.text.tokenizer import Tokenizer
 
-router = APIRouter()
+router = APIRouter(tags=["generation"])
 
 DEFAULT_MAX_TOKENS = 16  # OpenAI's
 # Tokenizing a shorter text, or checking fewer ids, takes less time than passing it to a thread.
 SHORT_PROMPT_CHARS = 2048
 
 
-@router.post("/v1/completions")
+@router.post("/v1/completions", responses=answers("Completion", *GENERATION_ERRORS, events="Completion"))
 async def create_completion(
     arrived: Annotated[Arrival, Depends(arrival)],
     body: Annotated[CompletionRequest, Depends(json_body(CompletionRequest))],

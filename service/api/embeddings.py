@@ -7,16 +7,16 @@ from fastapi.responses import Response
 from pydantic_core import to_json
 
 from service.api.dependencies import Arrival, arrival
-from service.api.http.direct_route import DirectRoute
 from service.api.http.receive import json_body
+from service.api.openapi.responses import GENERATION_ERRORS, answers
 from service.api.schema.embeddings import EmbeddingsRequest
 from service.api.vectors.encoding import encode, token_ids
 from service.api.vectors.numbers import FEW_NUMBERS, cut, size_of, written
 
-router = APIRouter(route_class=DirectRoute)
+router = APIRouter(tags=["embeddings"])
 
 
-@router.post("/v1/embeddings")
+@router.post("/v1/embeddings", responses=answers("Embeddings", *GENERATION_ERRORS))
 async def create_embeddings(
     arrived: Annotated[Arrival, Depends(arrival)],
     body: Annotated[EmbeddingsRequest, Depends(json_body(EmbeddingsRequest))],

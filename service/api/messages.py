@@ -20,6 +20,7 @@ from service.api.generation.token_answers import count_tokens
 from service.api.http.errors import errors_in_terms_of
 from service.api.http.receive import cancel_on_disconnect, json_body
 from service.api.http.sse import MessageStream
+from service.api.openapi.responses import BODY_ERRORS, GENERATION_ERRORS, answers
 from service.api.schema.messages import CountTokensRequest, MessagesRequest
 from service.engine.request import FinishReason
 
@@ -38,7 +39,9 @@ _FIELDS = (
 )
 
 
-@router.post("/v1/messages")
+@router.post(
+    "/v1/messages", tags=["generation"], responses=answers("MessageObject", *GENERATION_ERRORS, events="MessageEvent")
+)
 async def create_message(
     arrived: Annotated[Arrival, Depends(arrival)],
     body: Annotated[MessagesRequest, Depends(json_body(MessagesRequest))],
@@ -73,7 +76,7 @@ async def create_message(
     return await context.run_in_thread(write) if is_long_to_write(chat.streams, chat_body) else write()
 
 
-@router.post("/v1/messages/count_tokens")
+@router.post("/v1/messages/count_tokens", tags=["tokens"], responses=answers("MessageTokens", *BODY_ERRORS))
 async def count_message_tokens(
     arrived: Annotated[Arrival, Depends(arrival)],
     body: Annotated[CountTokensRequest, Depends(json_body(CountTokensRequest))],

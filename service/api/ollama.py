@@ -26,6 +26,7 @@ from service.api.generation.streams import TextDelta, TextStreams
 from service.api.http.errors import errors_in_terms_of
 from service.api.http.json_lines import JsonLineStream
 from service.api.http.receive import cancel_on_disconnect, json_body
+from service.api.openapi.responses import GENERATION_ERRORS, answers
 from service.api.schema.completions import CompletionRequest
 from service.api.schema.generation import GenerationRequest
 from service.api.schema.ollama import (
@@ -34,13 +35,14 @@ from service.api.schema.ollama import (
     OllamaGenerateRequest,
     OllamaRequest,
 )
+from service.api.schema.token_ids import TokenIds
 from service.api.schema.wire import checked
 from service.api.vectors.encoding import encode, token_ids
 from service.api.vectors.numbers import cut, size_of
 from service.errors import UnknownModel
 from service.text.prompt_model import PromptModel
 
-router = APIRouter()
+router = APIRouter(tags=["ollama"])
 
 LATEST = ":latest"  # the tag of a model whose name has none
 NANOSECONDS = 10**9
@@ -56,7 +58,7 @@ _FIELDS = (
 )
 
 
-@router.post("/api/chat")
+@router.post("/api/chat", responses=answers("OllamaChat", *GENERATION_ERRORS, lines="OllamaChat"))
 async def chat_like_ollama(
     arrived: Annotated[Arrival, Depends(arrival)],
     body: Annotated[OllamaChatRequest, Depends(json_body(OllamaChatRequest))],
@@ -75,7 +77,7 @@ async def chat_like_ollama(
         return await _answer(context, body, await _started_chat(context, body), load_s)
 
 
-@router.post("/api/generate")
+@router.post("/api/generate", responses=answers("OllamaGenerated", *GENERATION_ERRORS, lines="OllamaGenerated"))
 async def generate_like_ollama(
     arrived: Annotated[Arrival, Depends(arrival)],
     body: Annotated[OllamaGenerateRequest, Depends(json_body(OllamaGenerateRequest))],
@@ -96,7 +98,7 @@ async def generate_like_ollama(
         return await _answer(context, body, await start(context, body), load_s)
 
 
-@router.post("/api/embed")
+@router.post("/api/embed", responses=answers("OllamaEmbeddings", *GENERATION_ERRORS))
 async def embed_like_ollama(
     arrived: Annotated[Arrival, Depends(arrival)],
     body: Annotated[OllamaEmbedRequest, Depends(json_body(OllamaEmbedRequest))],
@@ -113,7 +115,7 @@ async def embed_like_ollama(
     return Response(to_json({**facts, "embeddings": vectors}), media_type="application/json")
 
 
-@router.post("/api/embeddings")
+@router.post("/api/embeddings", responses=answers("OllamaEmbedding", *GENERATION_ERRORS))
 async def embed_like_older_ollama(
     arrived: Annotated[Arrival, Depends(arrival)],
     body: Annotated[OllamaEmbedRequest, Depends(json_body(OllamaEmbedRequest))],
@@ -169,7 +171,7 @@ def completion_of(body: OllamaGenerateRequest) -> CompletionRequest:
     return checked(CompletionRequest, body.as_completion())
 
 
-def continued_prompts(body: OllamaGenerateRequest, model: PromptModel) -> list[Sequence[int]]:
+def continued_prompts(body: OllamaGenerateRequest, model: PromptModel) -> list[TokenIds]:
     """Return the token ids of the prompt; raises as `completion_prompts`."""
     return completion_prompts(completion_of(body), model)
 

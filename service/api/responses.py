@@ -23,6 +23,7 @@ from service.api.http.receive import cancel_on_disconnect, json_body
 from service.api.http.sse import NamedEventStream
 from service.api.memory.memory import Keeping, KeyMemory, Memory
 from service.api.memory.store import UNFINISHED, new_id_prefix
+from service.api.openapi.responses import BODY_ERRORS, GENERATION_ERRORS, answers
 from service.api.render import engine_request, json_answer, request_id
 from service.api.schema.chat import ChatCompletionRequest
 from service.api.schema.responses import ResponsesRequest
@@ -34,7 +35,11 @@ router = APIRouter()
 SERVER_ERROR = 500  # and higher statuses: the request is not at fault
 
 
-@router.post("/v1/responses")
+@router.post(
+    "/v1/responses",
+    tags=["generation"],
+    responses=answers("ResponseObject", *GENERATION_ERRORS, events="ResponseEvent"),
+)
 async def create_response(
     arrived: Annotated[Arrival, Depends(arrival)],
     body: Annotated[ResponsesRequest, Depends(json_body(ResponsesRequest))],
@@ -255,7 +260,7 @@ class _Answer:
         }
 
 
-@router.post("/v1/responses/render")
+@router.post("/v1/responses/render", tags=["tokens"], responses=answers("RenderedPrompt", *BODY_ERRORS))
 async def render_response(
     name: Annotated[str, Depends(request_id)],
     arrived: Annotated[Arrival, Depends(arrival)],
