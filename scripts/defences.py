@@ -92,7 +92,7 @@ DEFENCES = (
             f"{THREATS}t20_nothing_opens_without_a_key"),
     Defence("T21", "service/api/http/keys.py", "if len(given) == 1:", "if given:", f"{THREATS}t21_odd_keys"),
     Defence("T22", "service/server/admin.py",
-            'raise UnknownRoute("There is no such route; ADMIN_API_KEY opens it.")',
+            'raise UnknownRoute("There is no such route. Set ADMIN_API_KEY to enable it.")',
             "return Answer(200, self._service.stats(), {})", f"{THREATS}t22_no_operators_route_without_its_key"),
     Defence("T23", "service/api/generation/admission.py", "return context.cache_salt\n", 'return b""\n',
             f"{THREATS}t23_each_key_has_a_prefix_cache_of_its_own"),
@@ -111,7 +111,7 @@ DEFENCES = (
             f"{CONNECTIONS}a_request_that_another_server_could_read_otherwise_is_refused"),
     Defence("T29", "uv.lock", ', hash = "sha256:', ', sum = "sha256:',
             "tests/deploy/test_packages.py::test_another_file_than_the_locked_one_is_not_installed"),
-    Defence("T30", "service/storage/hub_errors.py", 'f"HTTP {status}: set HF_TOKEN to a token that may read it."',
+    Defence("T30", "service/storage/hub_errors.py", 'f"HTTP {status}. Set HF_TOKEN to a token that may read it."',
             "str(error.response.headers)",
             "tests/contract/test_canaries.py::"
             "test_a_model_that_the_hub_refuses_shows_no_token_to_those_who_name_it"),

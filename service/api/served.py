@@ -53,12 +53,12 @@ class Served:
     @property
     def ability(self) -> str:
         """What the model does, for the refusal of another route."""
-        return "generates text"
+        return "is a generative model"
 
     @property
     def routes(self) -> str:
         """The routes that it answers."""
-        return "/v1/chat/completions and /v1/completions"
+        return "/v1/chat/completions or /v1/completions"
 
     @property
     def capabilities(self) -> tuple[str, ...]:
@@ -183,12 +183,12 @@ class ServedEncoder(Served):
     @property
     @override
     def ability(self) -> str:
-        return "scores pairs of texts" if self.vectors.is_score else "turns texts into vectors"
+        return "is a reranker" if self.vectors.is_score else "is an embedding model"
 
     @property
     @override
     def routes(self) -> str:
-        return "/v1/rerank, /v1/score and /pooling" if self.vectors.is_score else "/v1/embeddings and /pooling"
+        return "/v1/rerank, /v1/score or /pooling" if self.vectors.is_score else "/v1/embeddings or /pooling"
 
     @property
     @override

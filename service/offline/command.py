@@ -1,4 +1,4 @@
-"""`levserve batch`: load a model and answer a batch file with it."""
+"""`levserve batch`: load a model and answer a batch file."""
 
 import asyncio
 import logging
@@ -25,7 +25,7 @@ def run_file(settings: Settings, source: Path, target: Path) -> int:
     Raises:
         BatchError: a file is malformed, or cannot be read or written; raised before the model is loaded.
         StartError: the model cannot be loaded.
-        EngineStopped: the engine failed; what was answered is kept for the next run.
+        EngineStopped: the engine failed; earlier answers are saved for the next run.
     """
     for _ in read_lines(source):
         pass
@@ -37,8 +37,8 @@ def run_file(settings: Settings, source: Path, target: Path) -> int:
     start.wait_until_ready()
     tally = asyncio.run(_answer(settings, loaded, metrics, source, target))
     loaded.running.stop()
-    facts = {"lines": tally.num_lines, "refused": tally.num_refused, "tokens": tally.num_tokens}
-    logger.info("batch complete", extra={**facts, "tokens_per_second": round(tally.tokens_per_second, 1)})
+    counts = {"lines": tally.num_lines, "refused": tally.num_refused, "tokens": tally.num_tokens}
+    logger.info("batch complete", extra={**counts, "tokens_per_second": round(tally.tokens_per_second, 1)})
     return 0
 
 

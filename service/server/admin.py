@@ -1,6 +1,6 @@
-"""The operator's routes, behind ADMIN_API_KEY: statistics, and models that are loaded and unloaded by hand.
+"""The operator's routes behind ADMIN_API_KEY: statistics, and loading and unloading of models.
 
-They are answered without the API, so that the statistics are there from the first moment.
+They do not need the API, so that statistics are available from the beginning of a start.
 """
 
 from collections.abc import Mapping
@@ -16,7 +16,7 @@ PREFIX = "/admin/"
 STATS_PATHS = frozenset({"/admin/stats", "/stats"})
 MODELS_PATH = "/admin/models"
 LOAD_PREFIX, UNLOAD_PREFIX = "/admin/load/", "/admin/unload/"
-# A model's name is the rest of the path, slashes included.
+# A model's name is the rest of the path, including slashes.
 ROUTES: Mapping[str, str] = {
     **dict.fromkeys(STATS_PATHS, "GET"),
     MODELS_PATH: "GET",
@@ -26,7 +26,7 @@ ROUTES: Mapping[str, str] = {
 
 
 def admin_route(path: str) -> str | None:
-    """Return the operator's route of a path, as metrics and logs name it; None if it is of the API."""
+    """Return the operator's route for a path, as named in metrics and logs; None if it belongs to the API."""
     for prefix in (LOAD_PREFIX, UNLOAD_PREFIX):
         if path.startswith(prefix):
             return f"{prefix}{{model}}"
@@ -50,11 +50,11 @@ class AdminRoutes:
         """
         path = scope["path"]
         if not self._keys:
-            raise UnknownRoute("There is no such route; ADMIN_API_KEY opens it.")
+            raise UnknownRoute("There is no such route. Set ADMIN_API_KEY to enable it.")
         self._keys.verify(scope)
         method = ROUTES.get(admin_route(path) or "")
         if method is None:
-            raise UnknownRoute(f"There is no such route. The operator's are {', '.join(sorted(ROUTES))}.")
+            raise UnknownRoute(f"There is no such route. Admin routes are {', '.join(sorted(ROUTES))}.")
         if scope["method"] != method and (method, scope["method"]) != ("GET", "HEAD"):
             raise MethodNotAllowed(method)
         if path in STATS_PATHS:
@@ -62,7 +62,7 @@ class AdminRoutes:
         pool = self._service.open_pool
         if path == MODELS_PATH:
             return Answer(200, {"object": "list", "data": pool.reports()}, {})
-        # The body is not read, so the connection cannot be used again.
+        # The body is not read, so the connection cannot be reused.
         headers = {"connection": "close"}
         if path.startswith(LOAD_PREFIX):
             name = path.removeprefix(LOAD_PREFIX)

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from service.server.pool.loader import StartLoading
     from service.server.pool.opening import OpenedPool
     from service.server.pool.pool import ModelPool
-    from service.server.pool.residence import Loaded
+    from service.server.pool.pooled_model import Loaded
     from service.start.context import StartContext
     from service.start.graph import Task
 
@@ -231,7 +231,7 @@ class Service:
         elif (first := self._opened.loader.first) is not None:
             self._on_loop(self._start_batches)
             self._draw(first)
-            self._opened.loader.keep_devices(first.start.run.wait("devices"))
+            self._opened.loader.adopt_devices(first.start.run.wait("devices"))
 
     def _fail(self, error: BaseException) -> None:
         if self.is_draining and isinstance(error, EngineStopped | Draining):
@@ -242,7 +242,7 @@ class Service:
 
     def _start_refreshing(self) -> None:
         if self._opened is not None and self._opened.catalogue.is_listed:
-            refreshing = self._opened.keep_refreshed(self.settings.catalogue_ttl)
+            refreshing = self._opened.refresh_forever(self.settings.catalogue_ttl)
             self._refreshing = asyncio.get_running_loop().create_task(refreshing)
 
     def api_task(self, *after: str) -> "Task":

@@ -17,7 +17,7 @@ REFUSALS = [
     errors.MissingParameter("model"),
     errors.ConstraintError("no", param="structured_outputs.regex"),
     errors.ContextLengthExceeded(prompt_tokens=9, max_tokens=1, limit_tokens=5, param="prompt"),
-    errors.BodyTooLaborious("has taken too long"),
+    errors.BodyTooLaborious("took too long"),
     errors.TextTooLong(num_tokens=9, limit_tokens=5, param="input"),
     errors.WrongKindOfModel("a", "generates text", "/v1/completions"),
     errors.AmbiguousModel("a", ["b", "c"]),

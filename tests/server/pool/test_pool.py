@@ -137,7 +137,7 @@ async def test_a_model_that_never_fits_is_refused_with_the_numbers_and_takes_no_
     await use(pool, "a")
     with pytest.raises(ModelLoadFailed) as refused:
         await pool.wait_for("big")
-    assert "needs 101 bytes on each device and 100 are available" in refused.value.reason
+    assert "needs 101 bytes on each device, but 100 are available" in refused.value.reason
     assert loads.log == ["load a"]
 
 
@@ -242,7 +242,7 @@ async def test_a_model_that_stays_loaded_makes_room_for_none():
     await use(pool, "a")
     with pytest.raises(ModelLoadFailed) as refused:
         await pool.wait_for("b")
-    assert "1 models stay loaded, of 1 that may be" in refused.value.reason
+    assert "1 of at most 1 models have keep_loaded set" in refused.value.reason
 
 
 async def test_an_operator_loads_and_unloads():

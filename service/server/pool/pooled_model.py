@@ -1,4 +1,4 @@
-"""The state of one model in a pool: whether it is in memory, and the requests that hold it or wait for it."""
+"""The state of one model in a pool: whether it is in memory, and the requests that use it or wait for it."""
 
 import asyncio
 from collections.abc import Callable, Iterator
@@ -20,53 +20,50 @@ class Loaded(Protocol):
     """A model in memory."""
 
     @property
-    def served(self) -> "Served":
-        """The model as the API knows it."""
-        ...
+    def served(self) -> "Served": ...
 
     @property
-    def running(self) -> "Running":
-        """Its engine or encoder."""
-        ...
+    def running(self) -> "Running": ...
 
     def unload(self) -> None:
-        """End its thread and let its files go."""
+        """Stop the device thread and release the files."""
         ...
 
 
 @runtime_checkable
 class Loading(Protocol):
-    """The load of a model under way."""
+    """The running load of a model."""
 
     def wait(self) -> Loaded:
-        """Wait until it answers; raises why it cannot."""
+        """Wait until the model can answer; raises the reason if it cannot."""
         ...
 
     def wait_until_complete(self) -> None:
-        """Wait until nothing of it is left to load or compile."""
+        """Wait until nothing is left to load or compile."""
         ...
 
     def cancel(self) -> None:
-        """End its transfers; `wait` raises then."""
+        """Stop the transfers, which makes `wait` raise."""
         ...
 
     def progress(self) -> dict[str, Any]:
-        """Return how far it is, as a JSON object."""
+        """Return the progress as a JSON object."""
         ...
 
     def summary(self) -> str:
-        """Return the same as a phrase."""
+        """Return the progress as a phrase."""
         ...
 
 
-# Returns once the device has room for so many bytes, of so many that models may take; or raises why it never will.
+# Called with the bytes needed and the bytes available to models; returns once there is room, or raises if there never
+# will be.
 type MakeRoom = Callable[[int, int], None]
 type Load = Callable[[ModelEntry, MakeRoom], Loading]
 
 
 @dataclass(eq=False)
 class Waiter:
-    """A request that waits for a model, on the event loop that it came by."""
+    """A request that waits for a model on its event loop."""
 
     loop: asyncio.AbstractEventLoop
     future: "asyncio.Future[Lease]"
@@ -74,50 +71,50 @@ class Waiter:
 
 
 @dataclass(eq=False)
-class Residence:
-    """One model of the pool; the pool's lock guards all of it."""
+class PooledModel:
+    """A model of the pool; all fields are guarded by the pool's lock."""
 
     entry: ModelEntry
     state: Literal["available", "loading", "ready", "unloading"] = "available"
-    is_in_line: bool = False  # to be loaded
-    is_requested: bool = False  # by a start or an operator, so that it is loaded though no request waits
-    is_cancelled: bool = False  # by an operator, while it loads
-    is_leaving: bool = False  # it takes no further requests
+    is_queued: bool = False  # whether it is in the load queue
+    is_requested: bool = False  # by a start or an operator, so that it is loaded without waiting requests
+    is_cancelled: bool = False  # by an operator, during its load
+    is_leaving: bool = False  # whether it accepts no more requests
     loading: Loading | None = None
     loaded: Loaded | None = None
-    unloading: Future[None] | None = None  # by operators; done once it is
-    num_bytes: int = 0  # on each device; 0 while it has no room there
-    num_open: int = 0  # requests that hold it, and its own start until that is complete
+    unloading: Future[None] | None = None  # done once the model is unloaded
+    num_bytes: int = 0  # reserved on each device
+    num_open: int = 0  # requests that use it, and its own start until that is complete
     num_loads: int = 0
     last_used_s: float = 0.0
     ready_s: float = 0.0
     load_s: float = 0.0
-    failure: tuple[str, float] | None = None  # of its last load: why, and when
-    known: "ModelState | None" = None  # what /v1/models said when it was last ready
+    failure: tuple[str, float] | None = None  # reason and time of the last failed load
+    known: "ModelState | None" = None  # its state in /v1/models when it was last ready
     waiters: list[Waiter] = field(default_factory=list)
-    older: "Residence | None" = None  # the version before, which answers until this one is ready
+    older: "PooledModel | None" = None  # previous version; serves until this one is ready
 
     @property
     def is_open(self) -> bool:
-        """Whether a request may hold it now."""
+        """Whether requests can use the model now."""
         return self.state == "ready" and not self.is_leaving
 
     @property
-    def answering(self) -> "Residence":
-        """The version that a request holds: the one before while it is open and this one is not."""
+    def answering(self) -> "PooledModel":
+        """The version that serves requests: the previous one while it is open and this one is not."""
         return self.older if self.older is not None and self.older.is_open and not self.is_open else self
 
     @property
-    def versions(self) -> "Iterator[Residence]":
-        """This version and those before it, as far as they are in memory."""
-        version: Residence | None = self
+    def versions(self) -> "Iterator[PooledModel]":
+        """This version and previous ones that are still in memory."""
+        version: PooledModel | None = self
         while version is not None:
             yield version
             version = version.older
 
     @property
     def resident(self) -> Resident:
-        """The model as the policy sees it."""
+        """The model for the eviction policy."""
         return Resident(
             name=self.entry.uri,
             num_bytes=self.num_bytes,
