@@ -97,7 +97,8 @@ def _weight_specs(settings: Settings, checkpoint: LocatedCheckpoint) -> tuple[We
     if is_encoder(hub_config, checkpoint.sentence_files):
         config = read_encoder_config(uri, hub_config, checkpoint.sentence_files, checkpoint.weight_files)
         return any_encoder_weight_specs(config, dtype)
-    return decoder_weight_specs(read_config(uri, hub_config), dtype, Quantization(settings.quantization))
+    decoder = read_config(uri, hub_config, settings.max_model_len)
+    return decoder_weight_specs(decoder, dtype, Quantization(settings.quantization))
 
 
 def prefetch_weights(

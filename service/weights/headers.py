@@ -10,6 +10,7 @@ from service.weights.safetensors import Header, read_header
 
 SAFETENSORS_SUFFIX = ".safetensors"
 MODEL_PREFIX = "model."
+BASE_PREFIXES = (MODEL_PREFIX, "transformer.")  # of the bare model's tensors in a model with a head
 
 
 def read_headers(files: Sequence[OpenFile], budget: RetryBudget) -> list[Header]:
@@ -27,14 +28,20 @@ def read_headers(files: Sequence[OpenFile], budget: RetryBudget) -> list[Header]
 def without_prefix(headers: Sequence[Header], wanted: Iterable[str]) -> list[Header]:
     """Return headers whose tensors are named as in the bare model, if that is how the wanted ones are named.
 
-    A checkpoint of a model with a head has `model.` before the names of the bare model; one of the bare model has not.
+    A checkpoint of a model with a head has a prefix before the names of the bare model; one of the bare model has not.
     """
     if any(name.startswith(MODEL_PREFIX) for name in wanted):
         return list(headers)
     return [
-        replace(header, entries={name.removeprefix(MODEL_PREFIX): entry for name, entry in header.entries.items()})
+        replace(header, entries={bare_name(name): entry for name, entry in header.entries.items()})
         for header in headers
     ]
+
+
+def bare_name(name: str) -> str:
+    """Return a tensor's name in the bare model."""
+    prefix = next((prefix for prefix in BASE_PREFIXES if name.startswith(prefix)), "")
+    return name.removeprefix(prefix)
 
 
 def _read(file: OpenFile, budget: RetryBudget) -> Header:

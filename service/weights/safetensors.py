@@ -32,8 +32,12 @@ INT64_MAX, MAX_AXES = 2**63 - 1, 16
 PREFIX_BYTES = 8  # they hold the header's length
 # Of the first read: the header of a model of a few billion parameters fits, and a round trip costs more than its bytes.
 FIRST_READ_BYTES = 128 * 1024
-# Tables in old checkpoints that a model computes itself, and the head of BERT's pretraining, which no vector needs.
-UNUSED_SUFFIXES = (".rotary_emb.inv_freq", "embeddings.position_ids", "pooler.dense.weight", "pooler.dense.bias")
+# Tables, masks and constants of xIELU, which a model has itself, and the head of BERT's pretraining, which no vector
+# needs.
+UNUSED_SUFFIXES = (
+    *(".rotary_emb.inv_freq", "embeddings.position_ids", "pooler.dense.weight", "pooler.dense.bias"),
+    *(".attn.bias", ".attn.masked_bias", ".act_fn.beta", ".act_fn.eps"),
+)
 
 
 @dataclass(frozen=True)
