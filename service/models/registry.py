@@ -14,6 +14,7 @@ FAMILIES = {
     "mistral": "mistral",
     "qwen2": "qwen2",
     "qwen3": "qwen3",
+    "smollm3": "smollm3",
 }
 _RECURRENT = "its recurrent layers keep a state instead of keys and values, and no cache here holds one"
 _LATENT = "its attention caches one latent vector for all heads, which no attention kernel here takes"
