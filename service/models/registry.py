@@ -10,6 +10,9 @@ from service.models.description import DecoderConfig
 
 # Each model_type, and its module of the package of families.
 FAMILIES = {
+    "gemma": "gemma",
+    "gemma2": "gemma2",
+    "gemma3_text": "gemma3_text",
     "llama": "llama",
     "mistral": "mistral",
     "qwen2": "qwen2",

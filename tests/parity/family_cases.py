@@ -76,4 +76,31 @@ FAMILY_CASES = (
             "pad_token_id": None,
         },
     ),
+    FamilyCase("gemma", "gemma", {**_GEMMA, "hidden_act": "gelu_pytorch_tanh"}),
+    FamilyCase(
+        "gemma2",
+        "gemma2",
+        {
+            **_GEMMA,
+            "sliding_window": WINDOW,
+            "query_pre_attn_scalar": 24,
+            "attn_logit_softcapping": 2.0,
+            "final_logit_softcapping": 3.0,
+        },
+    ),
+    FamilyCase(
+        "gemma3",
+        "gemma3_text",
+        {
+            **_GEMMA,
+            "num_hidden_layers": 4,
+            "sliding_window": WINDOW,
+            "layer_types": [_SLIDING, _SLIDING, _FULL, _SLIDING],
+            "query_pre_attn_scalar": 24,
+            "rope_parameters": {
+                _FULL: {"rope_type": "linear", "factor": 4.0, "rope_theta": 1_000_000.0},
+                _SLIDING: {"rope_type": "default", "rope_theta": 10_000.0},
+            },
+        },
+    ),
 )
