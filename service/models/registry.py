@@ -15,6 +15,8 @@ FAMILIES = {
     "gemma3_text": "gemma3_text",
     "llama": "llama",
     "mistral": "mistral",
+    "olmo2": "olmo2",
+    "olmo3": "olmo2",
     "qwen2": "qwen2",
     "qwen3": "qwen3",
     "smollm3": "smollm3",
