@@ -13,6 +13,8 @@ FAMILIES = {
     "gemma": "gemma",
     "gemma2": "gemma2",
     "gemma3_text": "gemma3_text",
+    "granite": "granite",
+    "granitemoehybrid": "granite",
     "llama": "llama",
     "mistral": "mistral",
     "olmo2": "olmo2",
