@@ -19,6 +19,7 @@ FAMILIES = {
     "mistral": "mistral",
     "olmo2": "olmo2",
     "olmo3": "olmo2",
+    "phi3": "phi3",
     "qwen2": "qwen2",
     "qwen3": "qwen3",
     "smollm3": "smollm3",
