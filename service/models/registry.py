@@ -13,6 +13,7 @@ FAMILIES = {
     "gemma": "gemma",
     "gemma2": "gemma2",
     "gemma3_text": "gemma3_text",
+    "gpt2": "gpt2",
     "granite": "granite",
     "granitemoehybrid": "granite",
     "llama": "llama",
