@@ -10,6 +10,7 @@ from service.models.description import DecoderConfig
 
 # Each model_type, and its module of the package of families.
 FAMILIES = {
+    "apertus": "apertus",
     "gemma": "gemma",
     "gemma2": "gemma2",
     "gemma3_text": "gemma3_text",
