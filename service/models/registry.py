@@ -26,6 +26,8 @@ FAMILIES = {
     "qwen3": "qwen3",
     "smollm3": "smollm3",
 }
+# In the values of a configuration, the model of a run of Levanter.
+RUN = "levanter"
 _RECURRENT = "its recurrent layers keep a state instead of keys and values, and no cache here holds one"
 _LATENT = "its attention caches one latent vector for all heads, which no attention kernel here takes"
 REFUSED = {
@@ -39,7 +41,7 @@ REFUSED = {
 
 
 def read_config(uri: str, values: Mapping[str, Any], max_model_len: int | None = None) -> DecoderConfig:
-    """Read a `config.json` of any served family.
+    """Read a `config.json` of any served family, or the model of a run of Levanter.
 
     Args:
         uri: the checkpoint, for messages.
@@ -49,6 +51,9 @@ def read_config(uri: str, values: Mapping[str, Any], max_model_len: int | None =
     Raises:
         UnsupportedModel: the family, or a feature of this model, is not served.
     """
+    if RUN in values:
+        run = {**values[RUN], "vocab_size": values.get("vocab_size")}
+        return import_module("service.models.families.levanter").read_config(HubConfig(uri, run, max_model_len))
     model_type = values.get("model_type")
     if model_type not in FAMILIES:
         raise UnsupportedModel(uri, f"config.json: model_type {model_type!r} is not served{_reason(values)}.")
