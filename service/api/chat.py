@@ -1,32 +1,28 @@
 """POST /v1/chat/completions."""
 
 import time
-from collections.abc import AsyncIterator, Sequence
-from functools import partial
-from typing import Annotated, Any, NamedTuple
+from collections.abc import AsyncIterator
+from typing import Annotated, Any
 
 from fastapi import APIRouter, Depends
 from fastapi.responses import JSONResponse, Response
 
-from service.api.dependencies import Arrival, RequestContext, ServedModel, arrival
-from service.api.generation.admission import submit
-from service.api.generation.chat_prompt import chat_prompt
-from service.api.generation.grammar import compiled_grammar
+from service.api.dependencies import Arrival, arrival
+from service.api.generation.chat_answers import StartedChat, start_chat
 from service.api.generation.logprobs import chat_logprobs, is_long_to_write, prompt_logprobs
-from service.api.generation.message import MessageParts, as_function_call, whole_message
+from service.api.generation.message import MessageParts
 from service.api.generation.streams import TextDelta, TextStreams
-from service.api.generation.thinking import ChatThinking, chat_thinking
-from service.api.generation.tool_use import ToolUse, tool_use
 from service.api.http.receive import cancel_on_disconnect, json_body
 from service.api.http.sse import EventStream
+from service.api.openapi.responses import GENERATION_ERRORS, answers
 from service.api.schema.chat import ChatCompletionRequest
-from service.engine.request import FinishReason
-from service.text.tokenizer import Tokenizer
 
-router = APIRouter()
+router = APIRouter(tags=["generation"])
 
 
-@router.post("/v1/chat/completions")
+@router.post(
+    "/v1/chat/completions", responses=answers("ChatCompletion", *GENERATION_ERRORS, events="ChatCompletionChunk")
+)
 async def create_chat_completion(
     arrived: Annotated[Arrival, Depends(arrival)],
     body: Annotated[ChatCompletionRequest, Depends(json_body(ChatCompletionRequest))],
@@ -62,51 +58,6 @@ async def create_chat_completion(
     return await context.run_in_thread(write) if is_long_to_write(streams, body) else write()
 
 
-class StartedChat(NamedTuple):
-    """A chat whose answers are being generated."""
-
-    prompt_ids: Sequence[int]
-    streams: TextStreams
-    use: ToolUse | None
-    thinking: ChatThinking | None  # None if answers have none
-    tokenizer: Tokenizer
-
-    def message_parts(self) -> MessageParts:
-        """Return the beginning of one choice's message."""
-        return MessageParts(self.use, None if self.thinking is None else self.thinking.parser())
-
-
-async def start_chat(context: RequestContext, body: ChatCompletionRequest, *, prefix: str) -> StartedChat:
-    """Render a chat and submit its sequences; raises what `submit` raises, and for a request that is at fault."""
-    # A function that another process can be sent.
-    make_prompt = partial(chat_prompt, key=context.cache_salt)
-    prompt_end, prompt_ids, ignored = await context.make_prompt(body, make_prompt)
-    context.ignore(ignored)
-    use = tool_use(body, context.model) if body.may_call_tools else None
-    is_held = body.has_grammar or (use is not None and use.is_required)
-    thinking = chat_thinking(prompt_end, body, context.model, is_held=is_held) if context.model.has_thinking else None
-    grammar = await compiled_grammar(context, body, use) if body.has_grammar or use is not None else None
-    streams = submit(
-        context,
-        body,
-        [prompt_ids],
-        prefix=prefix,
-        param="messages",
-        default_max_tokens=None,
-        grammar=grammar if grammar is None or thinking is None else thinking.before(grammar),
-        shown_ids=_shown_ids(context.model, use, thinking),
-        thinking=None if thinking is None else thinking.parser,
-    )
-    return StartedChat(prompt_ids, streams, use, thinking, context.model.tokenizer)
-
-
-def _shown_ids(model: ServedModel, use: ToolUse | None, thinking: ChatThinking | None) -> frozenset[int]:
-    """Return the special tokens that the text must show, to be read and taken out again."""
-    of_calls = frozenset[int]() if use is None else use.shown_ids(model)
-    tags = frozenset[int]() if thinking is None else thinking.tag_ids
-    return of_calls | (tags & model.tokenizer.special_ids)
-
-
 def _head(streams: TextStreams, body: ChatCompletionRequest, kind: str) -> dict[str, Any]:
     return {
         "id": streams.id,
@@ -118,28 +69,21 @@ def _head(streams: TextStreams, body: ChatCompletionRequest, kind: str) -> dict[
 
 
 def _choice(index: int, deltas: list[TextDelta], body: ChatCompletionRequest, chat: StartedChat) -> dict[str, Any]:
-    parts, tokenizer = chat.message_parts(), chat.tokenizer
-    message = whole_message(part for delta in deltas for part in parts.push(delta))
-    if body.answers_with_function_call:
-        message = as_function_call(message)
+    parts, tokenizer = MessageParts(chat.rules, has_function_call=body.answers_with_function_call), chat.tokenizer
+    message = parts.whole(deltas)
     finish_reason = deltas[-1].finish_reason
     assert finish_reason is not None, "the last delta has the finish reason"
     choice: dict[str, Any] = {
         "index": index,
         "message": message,
         "logprobs": chat_logprobs(tokenizer, deltas, as_ids=body.return_tokens_as_token_ids) if body.logprobs else None,
-        "finish_reason": _finish_reason(parts, finish_reason, body),
+        "finish_reason": parts.finish_reason(finish_reason),
         "stop_reason": deltas[-1].stop_reason,
         "token_ids": None,
     }
     if body.return_token_ids:
         choice["token_ids"] = [token_id for delta in deltas for token_id in delta.token_ids]
     return choice
-
-
-def _finish_reason(parts: MessageParts, reason: FinishReason, body: ChatCompletionRequest) -> str:
-    stated = parts.finish_reason(reason)
-    return "function_call" if stated == "tool_calls" and body.answers_with_function_call else stated
 
 
 async def _chunks(chat: StartedChat, body: ChatCompletionRequest) -> AsyncIterator[list[dict[str, Any]]]:
@@ -159,7 +103,7 @@ async def _chunks(chat: StartedChat, body: ChatCompletionRequest) -> AsyncIterat
         return {**head, "choices": [choice], **streams.usage_of_chunk(body)}
 
     begun: set[int] = set()
-    messages = [chat.message_parts() for _ in range(body.n)]
+    messages = [MessageParts(chat.rules, has_function_call=body.answers_with_function_call) for _ in range(body.n)]
     async for index, delta in streams.deltas():
         chunks: list[dict[str, Any]] = []
         if index not in begun:
@@ -172,15 +116,13 @@ async def _chunks(chat: StartedChat, body: ChatCompletionRequest) -> AsyncIterat
         if body.logprobs and delta.token_ids:
             fields["logprobs"] = chat_logprobs(tokenizer, [delta], as_ids=body.return_tokens_as_token_ids)
         parts = messages[index].push(delta)
-        if body.answers_with_function_call:
-            parts = [as_function_call(part) for part in parts]
         # A token that does not complete a character yet, or is held back, is sent only if tokens were requested.
         if not parts and fields and delta.token_ids:
-            parts = [{"content": ""} if chat.use is None and chat.thinking is None else {}]
+            parts = [{"content": ""} if chat.rules.use is None and chat.rules.thinking is None else {}]
         # The tokens of one event are those of its first chunk.
         chunks += [chunk(index, part, **(fields if number == 0 else {})) for number, part in enumerate(parts)]
         if delta.finish_reason is not None:
-            finish_reason = _finish_reason(messages[index], delta.finish_reason, body)
+            finish_reason = messages[index].finish_reason(delta.finish_reason)
             chunks.append(chunk(index, {}, finish_reason=finish_reason, stop_reason=delta.stop_reason))
         if chunks:
             yield chunks

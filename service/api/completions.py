@@ -10,23 +10,24 @@ from fastapi.responses import JSONResponse, Response
 
 from service.api.dependencies import Arrival, arrival
 from service.api.generation.admission import submit
+from service.api.generation.answer_rules import completion_rules
 from service.api.generation.completion_prompts import completion_prompts, infill_for
-from service.api.generation.grammar import compiled_grammar
 from service.api.generation.logprobs import CompletionLogprobs, is_long_to_write, prompt_logprobs
 from service.api.generation.streams import TextDelta, TextStreams
 from service.api.http.receive import cancel_on_disconnect, json_body
 from service.api.http.sse import EventStream
+from service.api.openapi.responses import GENERATION_ERRORS, answers
 from service.api.schema.completions import CompletionRequest
 from service.text.tokenizer import Tokenizer
 
-router = APIRouter()
+router = APIRouter(tags=["generation"])
 
 DEFAULT_MAX_TOKENS = 16  # OpenAI's
 # Tokenizing a shorter text, or checking fewer ids, takes less time than passing it to a thread.
 SHORT_PROMPT_CHARS = 2048
 
 
-@router.post("/v1/completions")
+@router.post("/v1/completions", responses=answers("Completion", *GENERATION_ERRORS, events="Completion"))
 async def create_completion(
     arrived: Annotated[Arrival, Depends(arrival)],
     body: Annotated[CompletionRequest, Depends(json_body(CompletionRequest))],
@@ -50,10 +51,10 @@ async def create_completion(
         context,
         body,
         prompts,
+        await completion_rules(context, body),
         prefix="cmpl-",
         param="prompt",
         default_max_tokens=DEFAULT_MAX_TOKENS,
-        grammar=await compiled_grammar(context, body) if body.has_grammar else None,
         more_stop_ids=frozenset() if infill is None else infill.end_ids,
     )
     head = {"id": streams.id, "object": "text_completion", "created": int(time.time()), "model": body.model}

@@ -37,6 +37,8 @@ from service.text.prompt_model import PromptModel
 if TYPE_CHECKING:
     from service.text.chat_template import ChatTemplate
 
+MAX_LOGGED_CHARS = 128
+
 
 @runtime_checkable
 class TokenStream(Protocol):
@@ -144,6 +146,11 @@ class Arrival:
     place: Place | None = None  # None for a batch's request, which has none
     long_bodies: list[LongBody] = field(default_factory=list)  # the request's body, once it is read, if it is long
     arrived_s: float = 0.0  # on the clock of `time.perf_counter`
+
+    def log_user(self, user: str | None) -> None:
+        """Add the client's own user, if it names one, to the log line."""
+        if user is not None:
+            self.log_fields["user"] = "".join(c if c.isprintable() else "?" for c in user[:MAX_LOGGED_CHARS])
 
     def ignore(self, paths: Iterable[str]) -> None:
         """Name fields that are accepted and have no effect; raises UnsupportedParameter with STRICT_FIELDS."""

@@ -7,17 +7,16 @@ from fastapi.responses import Response
 from pydantic_core import to_json
 
 from service.api.dependencies import Arrival, arrival
-from service.api.generation.log_facts import log_user
-from service.api.http.direct_route import DirectRoute
 from service.api.http.receive import json_body
+from service.api.openapi.responses import GENERATION_ERRORS, answers
 from service.api.schema.embeddings import EmbeddingsRequest
 from service.api.vectors.encoding import encode, token_ids
 from service.api.vectors.numbers import FEW_NUMBERS, cut, size_of, written
 
-router = APIRouter(route_class=DirectRoute)
+router = APIRouter(tags=["embeddings"])
 
 
-@router.post("/v1/embeddings")
+@router.post("/v1/embeddings", responses=answers("Embeddings", *GENERATION_ERRORS))
 async def create_embeddings(
     arrived: Annotated[Arrival, Depends(arrival)],
     body: Annotated[EmbeddingsRequest, Depends(json_body(EmbeddingsRequest))],
@@ -31,7 +30,7 @@ async def create_embeddings(
     """
     context = await arrived.encoding(body.model)
     size = size_of(body.dimensions, context.model.vectors)
-    log_user(context.log_fields, body.user)
+    context.log_user(body.user)
     texts = await token_ids(context, body)
     vectors = cut(await encode(context, texts), size, is_normalized=context.model.vectors.is_normalized)
     num_tokens = sum(map(len, texts))

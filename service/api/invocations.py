@@ -15,6 +15,7 @@ from service.api.completions import create_completion
 from service.api.dependencies import arrival
 from service.api.embeddings import create_embeddings
 from service.api.http.receive import json_body, read_body
+from service.api.openapi.responses import GENERATION_ERRORS, answers, json_content, reference
 from service.api.pooling import pool
 from service.api.rerank import create_score, rerank
 from service.api.schema.chat import ChatCompletionRequest
@@ -25,13 +26,13 @@ from service.api.schema.rerank import RerankRequest, ScoreRequest
 from service.api.schema.wire import WireObject
 from service.errors import RequestError
 
-router = APIRouter()
+router = APIRouter(tags=["generation"])
 
 
 class Invocation(WireObject):
     """The fields of a body that tell its kind."""
 
-    bulk: ClassVar[Mapping[str, Any]] = dict.fromkeys(("messages", "prompt", "documents", "text_2", "input"), ())
+    bulk: ClassVar[Mapping[str, Any]] = dict.fromkeys(("messages", "prompt", "documents", "text_2", "input"), "")
 
     messages: Any = None
     prompt: Any = None
@@ -51,9 +52,15 @@ KINDS: Mapping[str, tuple[type[WireObject], Handler]] = {
     "task": (PoolingRequest, pool),
     "input": (EmbeddingsRequest, create_embeddings),
 }
+ANY_BODY = {
+    "requestBody": {
+        "required": True,
+        "content": json_content({"anyOf": [reference(kind.__name__) for kind, _ in KINDS.values()]}),
+    }
+}
 
 
-@router.post("/invocations")
+@router.post("/invocations", responses=answers("Invoked", *GENERATION_ERRORS), openapi_extra=ANY_BODY)
 async def invoke(request: Request) -> Response:
     """Answer a chat, a completion, embeddings, a ranking or scores, whichever the body asks for.
 

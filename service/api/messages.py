@@ -8,10 +8,11 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Depends
 from fastapi.responses import JSONResponse, Response
 
-from service.api.chat import StartedChat, start_chat
 from service.api.dependencies import Arrival, RequestContext, arrival
+from service.api.generation.chat_answers import StartedChat, start_chat
 from service.api.generation.chat_prompt import chat_of
 from service.api.generation.logprobs import is_long_to_write
+from service.api.generation.message import MessageParts
 from service.api.generation.message_content import Event, MessageContent
 from service.api.generation.sealed import seal, sign
 from service.api.generation.streams import TextDelta
@@ -19,6 +20,7 @@ from service.api.generation.token_answers import count_tokens
 from service.api.http.errors import errors_in_terms_of
 from service.api.http.receive import cancel_on_disconnect, json_body
 from service.api.http.sse import MessageStream
+from service.api.openapi.responses import BODY_ERRORS, GENERATION_ERRORS, answers
 from service.api.schema.messages import CountTokensRequest, MessagesRequest
 from service.engine.request import FinishReason
 
@@ -37,7 +39,9 @@ _FIELDS = (
 )
 
 
-@router.post("/v1/messages")
+@router.post(
+    "/v1/messages", tags=["generation"], responses=answers("MessageObject", *GENERATION_ERRORS, events="MessageEvent")
+)
 async def create_message(
     arrived: Annotated[Arrival, Depends(arrival)],
     body: Annotated[MessagesRequest, Depends(json_body(MessagesRequest))],
@@ -72,7 +76,7 @@ async def create_message(
     return await context.run_in_thread(write) if is_long_to_write(chat.streams, chat_body) else write()
 
 
-@router.post("/v1/messages/count_tokens")
+@router.post("/v1/messages/count_tokens", tags=["tokens"], responses=answers("MessageTokens", *BODY_ERRORS))
 async def count_message_tokens(
     arrived: Annotated[Arrival, Depends(arrival)],
     body: Annotated[CountTokensRequest, Depends(json_body(CountTokensRequest))],
@@ -109,7 +113,7 @@ class _Answer:
     def __init__(self, chat: StartedChat, body: MessagesRequest, context: RequestContext) -> None:
         self.chat = chat
         self._model = body.model
-        self._parts = chat.message_parts()
+        self._parts = MessageParts(chat.rules)
         prove = sign if body.shows_thinking else seal
         self._content = MessageContent(lambda text: prove(text, context.cache_salt), shows_thinking=body.shows_thinking)
         self._stop_reason, self._stop_sequence = "end_turn", None

@@ -14,18 +14,19 @@ from fastapi import APIRouter, Depends
 from fastapi.responses import JSONResponse, Response
 from pydantic_core import from_json, to_json
 
-from service.api.chat import start_chat
 from service.api.dependencies import Arrival, EncodingContext, RequestContext, arrival
 from service.api.generation.admission import submit
+from service.api.generation.answer_rules import completion_rules
+from service.api.generation.chat_answers import start_chat
 from service.api.generation.chat_prompt import chat_of
 from service.api.generation.completion_prompts import completion_prompts, infill_for
-from service.api.generation.grammar import compiled_grammar
 from service.api.generation.logprobs import chat_logprobs, is_long_to_write
 from service.api.generation.message import MessageParts
 from service.api.generation.streams import TextDelta, TextStreams
 from service.api.http.errors import errors_in_terms_of
 from service.api.http.json_lines import JsonLineStream
 from service.api.http.receive import cancel_on_disconnect, json_body
+from service.api.openapi.responses import GENERATION_ERRORS, answers
 from service.api.schema.completions import CompletionRequest
 from service.api.schema.generation import GenerationRequest
 from service.api.schema.ollama import (
@@ -34,13 +35,14 @@ from service.api.schema.ollama import (
     OllamaGenerateRequest,
     OllamaRequest,
 )
+from service.api.schema.token_ids import TokenIds
 from service.api.schema.wire import checked
 from service.api.vectors.encoding import encode, token_ids
 from service.api.vectors.numbers import cut, size_of
 from service.errors import UnknownModel
 from service.text.prompt_model import PromptModel
 
-router = APIRouter()
+router = APIRouter(tags=["ollama"])
 
 LATEST = ":latest"  # the tag of a model whose name has none
 NANOSECONDS = 10**9
@@ -56,7 +58,7 @@ _FIELDS = (
 )
 
 
-@router.post("/api/chat")
+@router.post("/api/chat", responses=answers("OllamaChat", *GENERATION_ERRORS, lines="OllamaChat"))
 async def chat_like_ollama(
     arrived: Annotated[Arrival, Depends(arrival)],
     body: Annotated[OllamaChatRequest, Depends(json_body(OllamaChatRequest))],
@@ -75,7 +77,7 @@ async def chat_like_ollama(
         return await _answer(context, body, await _started_chat(context, body), load_s)
 
 
-@router.post("/api/generate")
+@router.post("/api/generate", responses=answers("OllamaGenerated", *GENERATION_ERRORS, lines="OllamaGenerated"))
 async def generate_like_ollama(
     arrived: Annotated[Arrival, Depends(arrival)],
     body: Annotated[OllamaGenerateRequest, Depends(json_body(OllamaGenerateRequest))],
@@ -96,7 +98,7 @@ async def generate_like_ollama(
         return await _answer(context, body, await start(context, body), load_s)
 
 
-@router.post("/api/embed")
+@router.post("/api/embed", responses=answers("OllamaEmbeddings", *GENERATION_ERRORS))
 async def embed_like_ollama(
     arrived: Annotated[Arrival, Depends(arrival)],
     body: Annotated[OllamaEmbedRequest, Depends(json_body(OllamaEmbedRequest))],
@@ -113,7 +115,7 @@ async def embed_like_ollama(
     return Response(to_json({**facts, "embeddings": vectors}), media_type="application/json")
 
 
-@router.post("/api/embeddings")
+@router.post("/api/embeddings", responses=answers("OllamaEmbedding", *GENERATION_ERRORS))
 async def embed_like_older_ollama(
     arrived: Annotated[Arrival, Depends(arrival)],
     body: Annotated[OllamaEmbedRequest, Depends(json_body(OllamaEmbedRequest))],
@@ -140,7 +142,7 @@ async def _started_chat(context: RequestContext, body: OllamaChatRequest | Ollam
     chat_body = await context.convert(body, chat_of)
     context.ignored.add(chat_body.ignored)
     chat = await start_chat(context, chat_body, prefix="chat-")
-    return _Started(chat_body, chat.streams, chat.message_parts())
+    return _Started(chat_body, chat.streams, MessageParts(chat.rules))
 
 
 async def _started_completion(context: RequestContext, body: OllamaGenerateRequest) -> _Started:
@@ -149,17 +151,19 @@ async def _started_completion(context: RequestContext, body: OllamaGenerateReque
         context.ignore(["think"])
     completion = await context.convert(body, completion_of)
     infill = infill_for(completion, context.model)
+    prompts = await context.make_prompt(body, continued_prompts)
+    rules = await completion_rules(context, completion)
     streams = submit(
         context,
         completion,
-        await context.make_prompt(body, continued_prompts),
+        prompts,
+        rules,
         prefix="gen-",
         param="prompt",
         default_max_tokens=None,
-        grammar=await compiled_grammar(context, completion) if completion.has_grammar else None,
         more_stop_ids=frozenset() if infill is None else infill.end_ids,
     )
-    return _Started(completion, streams, MessageParts(None))
+    return _Started(completion, streams, MessageParts(rules))
 
 
 def completion_of(body: OllamaGenerateRequest) -> CompletionRequest:
@@ -167,7 +171,7 @@ def completion_of(body: OllamaGenerateRequest) -> CompletionRequest:
     return checked(CompletionRequest, body.as_completion())
 
 
-def continued_prompts(body: OllamaGenerateRequest, model: PromptModel) -> list[Sequence[int]]:
+def continued_prompts(body: OllamaGenerateRequest, model: PromptModel) -> list[TokenIds]:
     """Return the token ids of the prompt; raises as `completion_prompts`."""
     return completion_prompts(completion_of(body), model)
 

@@ -13,11 +13,12 @@ from service.api.dependencies import ApiContext, Arrival, ServedModel, api_conte
 from service.api.held import ModelState
 from service.api.http.receive import json_body
 from service.api.ollama import LATEST
+from service.api.openapi.responses import BODY_ERRORS, answers
 from service.api.schema.ollama import OllamaShowRequest
 from service.errors import UnknownModel
 from service.text.infill import infill_of
 
-router = APIRouter()
+router = APIRouter(tags=["ollama"])
 
 # Of Ollama, whose interface this is. Clients compare it with the oldest one that they know how to speak to.
 VERSION = "0.13.0"
@@ -25,13 +26,13 @@ ARCHITECTURE = "levserve"  # which names the keys of a model's facts
 NEVER = "9999-12-31T23:59:59Z"
 
 
-@router.get("/api/version")
+@router.get("/api/version", responses=answers("Version"))
 async def show_ollama_version() -> Response:
     """Return the version of Ollama that the routes below /api follow."""
     return JSONResponse({"version": VERSION})
 
 
-@router.get("/api/tags")
+@router.get("/api/tags", responses=answers("OllamaModels", 503))
 async def list_models_like_ollama(api: Annotated[ApiContext, Depends(api_context)]) -> Response:
     """List the models that requests may name, as Ollama does.
 
@@ -40,7 +41,7 @@ async def list_models_like_ollama(api: Annotated[ApiContext, Depends(api_context
     return JSONResponse({"models": [_listed(model, name) for model in _models(api) for name in model.names]})
 
 
-@router.get("/api/ps")
+@router.get("/api/ps", responses=answers("LoadedModels", 503))
 async def list_loaded_models(api: Annotated[ApiContext, Depends(api_context)]) -> Response:
     """List the models that are loaded, as Ollama does.
 
@@ -52,7 +53,7 @@ async def list_loaded_models(api: Annotated[ApiContext, Depends(api_context)]) -
     return JSONResponse({"models": models})
 
 
-@router.post("/api/show")
+@router.post("/api/show", responses=answers("ShownModel", *BODY_ERRORS))
 async def show_model(
     arrived: Annotated[Arrival, Depends(arrival)],
     body: Annotated[OllamaShowRequest, Depends(json_body(OllamaShowRequest))],

@@ -10,19 +10,18 @@ from fastapi.responses import Response
 from pydantic_core import to_json
 
 from service.api.dependencies import Arrival, EncodingContext, arrival
-from service.api.generation.log_facts import log_user
-from service.api.http.direct_route import DirectRoute
 from service.api.http.receive import json_body
+from service.api.openapi.responses import GENERATION_ERRORS, answers, statuses
 from service.api.schema.pooling import EmbeddingRequest, PoolingRequest
 from service.api.vectors.encoding import encode, encode_tokens, token_ids
 from service.api.vectors.numbers import FEW_NUMBERS, cut, size_of, written
 from service.encoder.request import Vectors
 from service.errors import InvalidParameter
 
-router = APIRouter(route_class=DirectRoute)
+router = APIRouter(tags=["embeddings"])
 
 
-@router.post("/pooling")
+@router.post("/pooling", responses=answers("Pooling", *GENERATION_ERRORS))
 async def pool(
     arrived: Annotated[Arrival, Depends(arrival)],
     body: Annotated[PoolingRequest, Depends(json_body(PoolingRequest))],
@@ -39,7 +38,7 @@ async def pool(
     """
     context = await arrived.pooling(body.model)
     task = _task(body.task, context)
-    log_user(context.log_fields, body.user)
+    context.log_user(body.user)
     texts = await token_ids(context, body)
     pooled = await _pooled(context, body, task, texts)
     num_tokens = sum(map(len, texts))
@@ -57,7 +56,7 @@ async def pool(
     return Response(content, media_type="application/json")
 
 
-@router.post("/embedding")
+@router.post("/embedding", responses=statuses(*GENERATION_ERRORS))
 async def embed_like_llama_cpp(
     arrived: Annotated[Arrival, Depends(arrival)],
     body: Annotated[EmbeddingRequest, Depends(json_body(EmbeddingRequest))],
@@ -78,7 +77,7 @@ async def embed_like_llama_cpp(
     return Response(content, media_type="application/json")
 
 
-router.post("/embeddings")(embed_like_llama_cpp)
+router.post("/embeddings", include_in_schema=False)(embed_like_llama_cpp)
 
 
 def _task(wanted: str | None, context: EncodingContext) -> str:

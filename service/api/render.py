@@ -16,13 +16,13 @@ from service.api.dependencies import Arrival, RequestContext, arrival
 from service.api.generation.admission import max_tokens_of, sampling_of
 from service.api.generation.chat_prompt import chat_prompt
 from service.api.generation.completion_prompts import completion_prompts
-from service.api.http.direct_route import DirectRoute
 from service.api.http.receive import json_body
+from service.api.openapi.responses import BODY_ERRORS, answers, list_of
 from service.api.schema.chat import ChatCompletionRequest
 from service.api.schema.completions import CompletionRequest
 from service.api.schema.generation import GenerationRequest
 
-router = APIRouter(route_class=DirectRoute)
+router = APIRouter(tags=["tokens"])
 
 
 async def request_id(request: Request) -> str:
@@ -30,7 +30,7 @@ async def request_id(request: Request) -> str:
     return request.state.request_id
 
 
-@router.post("/v1/chat/completions/render")
+@router.post("/v1/chat/completions/render", responses=answers("RenderedPrompt", *BODY_ERRORS))
 async def render_chat_completion(
     name: Annotated[str, Depends(request_id)],
     arrived: Annotated[Arrival, Depends(arrival)],
@@ -46,7 +46,7 @@ async def render_chat_completion(
     return json_answer(engine_request(context, body, f"chatcmpl-{name}", prompt.ids, param="messages"))
 
 
-@router.post("/v1/completions/render")
+@router.post("/v1/completions/render", responses=list_of("RenderedPrompt", *BODY_ERRORS))
 async def render_completion(
     name: Annotated[str, Depends(request_id)],
     arrived: Annotated[Arrival, Depends(arrival)],

@@ -8,16 +8,15 @@ from fastapi import APIRouter, Depends
 from fastapi.responses import JSONResponse, Response
 
 from service.api.dependencies import Arrival, arrival
-from service.api.generation.log_facts import log_user
-from service.api.http.direct_route import DirectRoute
 from service.api.http.receive import json_body
+from service.api.openapi.responses import GENERATION_ERRORS, answers
 from service.api.schema.rerank import RerankRequest, ScoreRequest
 from service.api.vectors.pairs import score
 
-router = APIRouter(route_class=DirectRoute)
+router = APIRouter(tags=["embeddings"])
 
 
-@router.post("/v1/rerank")
+@router.post("/v1/rerank", responses=answers("Reranked", *GENERATION_ERRORS))
 async def rerank(
     arrived: Annotated[Arrival, Depends(arrival)],
     body: Annotated[RerankRequest, Depends(json_body(RerankRequest))],
@@ -33,7 +32,7 @@ async def rerank(
     return JSONResponse(answer if body.rid is None else _like_sglang(answer))
 
 
-@router.post("/v2/rerank")
+@router.post("/v2/rerank", responses=answers("Reranked", *GENERATION_ERRORS))
 async def rerank_like_cohere(
     arrived: Annotated[Arrival, Depends(arrival)],
     body: Annotated[RerankRequest, Depends(json_body(RerankRequest))],
@@ -49,7 +48,7 @@ async def rerank_like_cohere(
     return JSONResponse({**answer, "meta": {"api_version": {"version": "2"}, "tokens": tokens}})
 
 
-@router.post("/v1/score")
+@router.post("/v1/score", responses=answers("Scores", *GENERATION_ERRORS))
 async def create_score(
     arrived: Annotated[Arrival, Depends(arrival)],
     body: Annotated[ScoreRequest, Depends(json_body(ScoreRequest))],
@@ -59,7 +58,7 @@ async def create_score(
     Source: https://docs.vllm.ai/en/latest/serving/openai_compatible_server.html#score-api
     """
     context = await arrived.scoring(body.model)
-    log_user(context.log_fields, body.user)
+    context.log_user(body.user)
     scored = await score(context, body)
     data = [{"index": index, "object": "score", "score": value} for index, value in enumerate(scored.scores)]
     head = {"id": f"score-{uuid.uuid4().hex}", "object": "list", "created": int(time.time()), "model": body.model}
@@ -67,15 +66,15 @@ async def create_score(
 
 
 # Jina's, vLLM's and llama.cpp's other names of the same routes.
-router.post("/rerank")(rerank)
-router.post("/reranking")(rerank)
-router.post("/v1/reranking")(rerank)
-router.post("/score")(create_score)
+router.post("/rerank", include_in_schema=False)(rerank)
+router.post("/reranking", include_in_schema=False)(rerank)
+router.post("/v1/reranking", include_in_schema=False)(rerank)
+router.post("/score", include_in_schema=False)(create_score)
 
 
 async def _reranked(arrived: Arrival, body: RerankRequest, *, returns_documents: bool) -> dict[str, Any]:
     context = await arrived.scoring(body.model or None)
-    log_user(context.log_fields, body.user)
+    context.log_user(body.user)
     scored = await score(context, body)
     # Equal scores keep the order of the request.
     order = sorted(range(len(body.documents)), key=lambda index: -scored.scores[index])

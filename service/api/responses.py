@@ -10,10 +10,11 @@ from fastapi import APIRouter, Depends
 from fastapi.responses import JSONResponse, Response
 from starlette.background import BackgroundTask
 
-from service.api.chat import StartedChat, start_chat
 from service.api.dependencies import Arrival, RequestContext, arrival
+from service.api.generation.chat_answers import StartedChat, start_chat
 from service.api.generation.chat_prompt import chat_of, chat_prompt
 from service.api.generation.logprobs import chat_logprobs, is_long_to_write
+from service.api.generation.message import MessageParts
 from service.api.generation.response_items import Event, ResponseOutput
 from service.api.generation.sealed import seal
 from service.api.generation.streams import TextDelta
@@ -22,6 +23,7 @@ from service.api.http.receive import cancel_on_disconnect, json_body
 from service.api.http.sse import NamedEventStream
 from service.api.memory.memory import Keeping, KeyMemory, Memory
 from service.api.memory.store import UNFINISHED, new_id_prefix
+from service.api.openapi.responses import BODY_ERRORS, GENERATION_ERRORS, answers
 from service.api.render import engine_request, json_answer, request_id
 from service.api.schema.chat import ChatCompletionRequest
 from service.api.schema.responses import ResponsesRequest
@@ -33,7 +35,11 @@ router = APIRouter()
 SERVER_ERROR = 500  # and higher statuses: the request is not at fault
 
 
-@router.post("/v1/responses")
+@router.post(
+    "/v1/responses",
+    tags=["generation"],
+    responses=answers("ResponseObject", *GENERATION_ERRORS, events="ResponseEvent"),
+)
 async def create_response(
     arrived: Annotated[Arrival, Depends(arrival)],
     body: Annotated[ResponsesRequest, Depends(json_body(ResponsesRequest))],
@@ -167,7 +173,7 @@ class _Answer:
         self._chat = chat
         self._body = body
         self._created_at = created_at
-        self._parts = chat.message_parts()
+        self._parts = MessageParts(chat.rules)
         self._output = ResponseOutput(body.offered_tools, seal if body.has_sealed_thinking else None)
         self._logprobs: list[dict[str, Any]] = []  # of tokens whose text is not complete yet
         self._reason = FinishReason.STOP
@@ -254,7 +260,7 @@ class _Answer:
         }
 
 
-@router.post("/v1/responses/render")
+@router.post("/v1/responses/render", tags=["tokens"], responses=answers("RenderedPrompt", *BODY_ERRORS))
 async def render_response(
     name: Annotated[str, Depends(request_id)],
     arrived: Annotated[Arrival, Depends(arrival)],

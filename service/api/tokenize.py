@@ -12,12 +12,13 @@ from fastapi.responses import JSONResponse, Response
 from service.api.dependencies import Arrival, ServedModel, arrival, generating
 from service.api.generation.token_answers import text_answer, token_answer
 from service.api.http.receive import json_body
+from service.api.openapi.responses import BODY_ERRORS, answers
 from service.api.schema.tokenize import DetokenizeRequest, TokenizeRequest
 
 router = APIRouter()
 
 
-@router.post("/tokenize")
+@router.post("/tokenize", tags=["tokens"], responses=answers("Tokens", *BODY_ERRORS))
 async def tokenize(
     arrived: Annotated[Arrival, Depends(arrival)],
     body: Annotated[TokenizeRequest, Depends(json_body(TokenizeRequest))],
@@ -29,7 +30,7 @@ async def tokenize(
     return Response(await context.make_prompt(body, token_answer), media_type="application/json")
 
 
-@router.post("/detokenize")
+@router.post("/detokenize", tags=["tokens"], responses=answers("Text", *BODY_ERRORS))
 async def detokenize(
     arrived: Annotated[Arrival, Depends(arrival)],
     body: Annotated[DetokenizeRequest, Depends(json_body(DetokenizeRequest))],
@@ -39,7 +40,7 @@ async def detokenize(
     return Response(await context.make_prompt(body, text_answer), media_type="application/json")
 
 
-@router.get("/tokenizer_info")
+@router.get("/tokenizer_info", tags=["tokens"], responses=answers("TokenizerInfo", 503))
 async def describe_tokenizer(request: Request, arrived: Annotated[Arrival, Depends(arrival)]) -> Response:
     """Return what prompts are made with: the special tokens, by transformers' names, and the chat template.
 
@@ -54,7 +55,7 @@ async def describe_tokenizer(request: Request, arrived: Annotated[Arrival, Depen
     )
 
 
-@router.get("/version")
+@router.get("/version", tags=["service"], responses=answers("Version"))
 async def show_version() -> Response:
     """Return the version of Levserve."""
     return JSONResponse({"version": installed_version()})

@@ -14,7 +14,7 @@ from typing import Any
 import jax
 
 from service.device.memory import Device, is_absent
-from service.device.native.library import native_products
+from service.device.native.library import native_code
 from service.settings.compiler import compiler_variables
 
 # Options of jax that change traces or compiled code.
@@ -85,7 +85,7 @@ def machine_inputs(devices: Sequence[Device]) -> dict[str, Any]:
     }
     if first.platform == "cpu":
         num_cpus = len(os.sched_getaffinity(0))
-        inputs |= {"cpu_features": _cpu_features(), "num_cpus": num_cpus, "native_products": native_products()}
+        inputs |= {"cpu_features": _cpu_features(), "num_cpus": num_cpus, "native_code": native_code()}
     if first.platform == "gpu":
         inputs["cuda_packages"] = {name: found for name in CUDA_PACKAGES if (found := _version(name))}
         of_driver = {"driver": _driver_version(), "has_timed_kernels": True}

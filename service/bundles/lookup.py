@@ -61,6 +61,7 @@ def bundle_key(
     quantization: Quantization = Quantization.NONE,
     *,
     kv_dtype: np.dtype | None = None,
+    weight_dtype: np.dtype | None = None,
 ) -> BundleKey:
     """Return the key of the bundle that a model needs; which kernel it uses follows from these."""
     inputs: dict[str, Any] = {
@@ -68,6 +69,7 @@ def bundle_key(
         "dtype": dtype.name,
         "quantization": quantization,
         "kv_dtype": kv_dtype.name if kv_dtype is not None else dtype.name,
+        "weight_dtype": weight_dtype.name if weight_dtype is not None else dtype.name,
         "shapes": asdict(shapes),
         "source": _traced_digest(),
         "mesh": mesh.facts,

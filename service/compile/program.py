@@ -13,9 +13,8 @@ from typing import Any
 import jax
 from jax.experimental.serialize_executable import deserialize_and_load, serialize
 
-from service.device.lazy_zeros import register_lazy_zeros
 from service.device.memory import Device
-from service.device.native.library import native_products
+from service.device.native.library import register_native_calls
 
 
 @dataclass(frozen=True)
@@ -70,8 +69,8 @@ class Executable:
 
 def load_executable(data: bytes, devices: Sequence[Device]) -> Executable:
     """Load one executable onto its devices. The bytes run as code, so they must come from a trusted source."""
-    register_lazy_zeros()
-    native_products()
+    if devices[0].platform == "cpu":
+        register_native_calls()
     (payload, in_tree, out_tree), *leaves = pickle.loads(data)
     compiled = deserialize_and_load(payload, in_tree, out_tree, execution_devices=devices)  # pyright: ignore[reportArgumentType]
     return Executable(compiled, *leaves)

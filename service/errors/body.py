@@ -9,5 +9,5 @@ class BodyTooLaborious(RequestError):
     code = "request_too_laborious"
 
     def __init__(self, reason: str) -> None:
-        super().__init__(f"The work on the request's body {reason}. Send a shorter request.")
+        super().__init__(f"Processing this request body {reason}. Send a shorter request.")
         self.reason = reason

@@ -14,10 +14,23 @@ from service.models.weight_spec import FLOAT32, TensorSource, WeightSpec
 
 
 def decoder_weight_specs(
-    config: DecoderConfig, dtype: np.dtype = FLOAT32, quantization: Quantization = Quantization.NONE
+    config: DecoderConfig,
+    dtype: np.dtype = FLOAT32,
+    quantization: Quantization = Quantization.NONE,
+    weight_dtype: np.dtype | None = None,
 ) -> tuple[WeightSpec, ...]:
-    """Name every weight array of a decoder, in the order of use; `dtype` is that of arrays that are not quantized."""
-    wide = (replace(spec, dtype=dtype) for spec in _wide_specs(config))
+    """Name every weight array of a decoder, in the order of use.
+
+    Args:
+        config: of the model.
+        dtype: of arrays that are not quantized.
+        quantization: of the weights of products.
+        weight_dtype: of those of them that are not quantized; None for `dtype`.
+    """
+    wide = (
+        replace(spec, dtype=weight_dtype if weight_dtype and spec.num_in_axes else dtype)
+        for spec in _wide_specs(config)
+    )
     return quantized_specs(wide, quantization, config.layer_storage)
 
 

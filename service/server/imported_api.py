@@ -8,7 +8,6 @@ from starlette.types import ASGIApp
 from service.api.http.keys import ApiKeys
 from service.observability.metrics import Metrics
 from service.settings import Settings
-from service.start.imports import quick_fastapi_import
 from service.start.niceness import LONG_TEXT_NICENESS, yield_to_steps
 
 if TYPE_CHECKING:
@@ -36,8 +35,6 @@ class ImportedApi:
 
     def load(self) -> None:
         """Assemble the API; its imports hold the GIL."""
-        with quick_fastapi_import():
-            import fastapi  # noqa: F401
         from service.api.application import create_api
         from service.server.batches import open_batches
         from service.server.caps import caps_of

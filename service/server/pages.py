@@ -1,13 +1,14 @@
-"""The pages for people, each one file without outside resources.
+"""The pages for people, each sent as one document with its styles and scripts in it.
 
 A chat at `/`, which leaves for `/vectors` where no model chats; texts compared and ranked there; the API at `/docs`.
 
-They hold no secret, so they need no key; what they ask the service for needs one. A browser runs only the script and
-the style whose digests the policy names.
+They hold no secret, so they need no key; what they ask the service for needs one. A browser runs only the scripts and
+the styles whose digests the policy names.
 Source: https://www.w3.org/TR/CSP3/ (hash-source), https://www.w3.org/TR/trusted-types/
 """
 
 import re
+from collections.abc import Callable
 from functools import cache
 from pathlib import Path
 from typing import NamedTuple
@@ -16,7 +17,6 @@ from starlette.types import Scope, Send
 
 FOLDER = Path(__file__).parent / "html"
 PAGES = {"/": "chat.html", "/vectors": "vectors.html", "/docs": "docs.html"}
-COMMON = "common.css"  # takes the place of its name in a comment
 ALLOWED_METHODS = ("GET", "HEAD")
 
 
@@ -33,8 +33,9 @@ def load(name: str) -> Page:
     """Return a page, which is read and compressed once, at the first request for it."""
     import gzip
 
-    common = (FOLDER / COMMON).read_bytes()
-    content = (FOLDER / name).read_bytes().replace(f"/* {COMMON} */\n".encode(), common)
+    content = (FOLDER / name).read_bytes()
+    content = re.sub(rb'<link rel="stylesheet" href="([^"]*)">', _inlined("style"), content)
+    content = re.sub(rb'<script src="([^"]*)"></script>', _inlined("script"), content)
     return Page(content, gzip.compress(content, mtime=0), _policy(content))
 
 
@@ -61,8 +62,17 @@ async def send_page(path: str, headers: dict[str, str], scope: Scope, send: Send
     await send({"type": "http.response.body", "body": b"" if scope["method"] == "HEAD" else body})
 
 
+def _inlined(kind: str) -> Callable[[re.Match[bytes]], bytes]:
+    """Return what puts the file that an element names into an element of a kind."""
+
+    def element(match: re.Match[bytes]) -> bytes:
+        return b"<%b>%b</%b>" % (kind.encode(), (FOLDER / match[1].decode()).read_bytes(), kind.encode())
+
+    return element
+
+
 def _policy(content: bytes) -> str:
-    """Return a policy that allows the page's own script, its own style, and requests to this service."""
+    """Return a policy that allows the page's own scripts, its own styles, and requests to this service."""
     return (
         f"default-src 'none'; script-src {_digests('script', content)}; style-src {_digests('style', content)}; "
         "connect-src 'self'; img-src data:; base-uri 'none'; form-action 'none'; frame-ancestors 'none'; "

@@ -77,7 +77,8 @@ class Settings(WaitingSettings):
     )
     dtype: Dtype = Field(
         default="auto",
-        description="The dtype of weights and activations. `auto`: float32 on a CPU, otherwise the checkpoint's own.",
+        description="The dtype of weights and activations. `auto`: the checkpoint's own; on a CPU activations are "
+        "float32, and so are weights, unless they are bfloat16 and native code multiplies by them as they are.",
     )
     quantization: WeightStorage = Field(
         default="none",

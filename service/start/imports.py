@@ -130,30 +130,6 @@ def quick_jax_import() -> Iterator[None]:
 
 
 @contextmanager
-def quick_fastapi_import() -> Iterator[None]:
-    """Leave out FastAPI's forty models of OpenAPI documents, two fifths of its import; this service publishes none.
-
-    Their names stand in for them until the module is imported again.
-    """
-    if not has_tweaks():
-        yield
-        return
-    name = "fastapi.openapi.models"
-    sys.modules[name] = _NamesOnly(name)
-    try:
-        yield
-    finally:
-        del sys.modules[name]
-
-
-class _NamesOnly(ModuleType):
-    def __getattr__(self, name: str) -> type:
-        if name.startswith("__"):
-            raise AttributeError(name)
-        return type(name, (), {})
-
-
-@contextmanager
 def deferred(names: Collection[str]) -> Iterator[None]:
     """Defer modules of these names that are imported inside this block until an attribute of theirs is read.
 

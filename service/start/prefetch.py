@@ -24,7 +24,7 @@ from service.models.registry import read_config
 from service.models.weight_spec import WeightSpec
 from service.settings import Settings
 from service.start.context import StartContext
-from service.start.dtype import choose_dtype
+from service.start.dtype import choose_dtype, choose_weight_dtype
 from service.start.progress import Phase
 from service.weights.assembly import host_bytes
 
@@ -98,7 +98,8 @@ def _weight_specs(settings: Settings, checkpoint: LocatedCheckpoint) -> tuple[We
         config = read_encoder_config(uri, hub_config, checkpoint.sentence_files, checkpoint.weight_files)
         return any_encoder_weight_specs(config, dtype)
     decoder = read_config(uri, hub_config, settings.max_model_len)
-    return decoder_weight_specs(decoder, dtype, Quantization(settings.quantization))
+    weight_dtype = choose_weight_dtype(settings.dtype, hub_config)
+    return decoder_weight_specs(decoder, dtype, Quantization(settings.quantization), weight_dtype)
 
 
 def prefetch_weights(

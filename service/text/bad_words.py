@@ -1,10 +1,14 @@
-"""Token sequences that a text must not have: the last token of each is excluded wherever it would complete one.
+"""Bad words: token sequences that a text must not have.
 
-A word is excluded as the tokenizer writes it, with and without a space before it; other spellings are not.
+The last token of each is excluded wherever it would complete the sequence. A word is excluded as the tokenizer writes
+it, with and without a space before it; other spellings are not.
+
 Source: https://github.com/vllm-project/vllm/blob/main/vllm/sampling_params.py (bad_words)
 """
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Sequence, Set
+from dataclasses import dataclass
+from typing import Self
 
 import numpy as np
 from jaxtyping import UInt
@@ -13,15 +17,37 @@ from service.text.mask_bits import exclude
 from service.text.tokenizer import Tokenizer
 
 
+@dataclass(frozen=True, slots=True)
 class BadWords:
-    """Holds one sequence to the rule; an engine's `Constraint`."""
+    """The token sequences that all texts of a request must not have."""
+
+    sequences: frozenset[tuple[int, ...]]
+
+    @classmethod
+    def of(cls, words: Sequence[str], tokenizer: Tokenizer) -> Self:
+        """Return the token sequences of words, each with and without a space before it.
+
+        Raises:
+            InvalidParameter: a word has a lone surrogate, which is not a character.
+        """
+        sequences = {
+            tuple(tokenizer.encode(text, add_special_tokens=False, param=f"bad_words[{index}]"))
+            for index, word in enumerate(words)
+            for text in (word.lstrip(), f" {word.lstrip()}")
+        }
+        return cls(frozenset(sequences - {()}))
+
+    def matcher(self, stop_ids: Set[int]) -> "BadWordsMatcher":
+        """Return the beginning of a text, which any stop token may end."""
+        del stop_ids
+        return BadWordsMatcher(self.sequences)
+
+
+class BadWordsMatcher:
+    """Keeps one sequence free of bad words; an engine's `Constraint`."""
 
     def __init__(self, sequences: Collection[tuple[int, ...]]) -> None:
-        """Begin a text.
-
-        Args:
-            sequences: of token ids, each with at least one.
-        """
+        """Begin a text that must have none of these sequences of token ids, each with at least one."""
         self._sequences = sequences
         self._longest = max(map(len, sequences), default=1)
         self._last: tuple[int, ...] = ()  # of the text's tokens, as many as a sequence may begin with
@@ -47,16 +73,3 @@ class BadWords:
             for *before, last in self._sequences
             if len(before) <= begun and tuple(before) == self._last[begun - len(before) :]
         }
-
-
-def bad_sequences(words: Sequence[str], tokenizer: Tokenizer) -> frozenset[tuple[int, ...]]:
-    """Return the token sequences of words, each with and without a space before it.
-
-    Raises:
-        InvalidParameter: a word has a lone surrogate, which is not a character.
-    """
-    found: set[tuple[int, ...]] = set()
-    for index, word in enumerate(words):
-        for text in (word.lstrip(), f" {word.lstrip()}"):
-            found.add(tuple(tokenizer.encode(text, add_special_tokens=False, param=f"bad_words[{index}]")))
-    return frozenset(found - {()})

@@ -43,26 +43,30 @@ def detokenizer_for(
         shown_ids: special tokens that have their names as text, if tokens have bytes of their own.
     """
     context = [token_id for token_id in context_ids[-WINDOW_TOKENS:] if token_id not in tokenizer.special_ids]
-    if tokenizer.token_bytes is not None:
-        shown = {token_id: tokenizer.token_bytes_of(token_id) for token_id in shown_ids}
-        return ByteDetokenizer(tokenizer.token_bytes, context[-CONTEXT_TOKENS:], shown)
-    return WindowDetokenizer(tokenizer, context)
+    if tokenizer.token_bytes is None:
+        return WindowDetokenizer(tokenizer, context)
+    detokenizer = ByteDetokenizer(tokenizer.token_bytes, context[-CONTEXT_TOKENS:])
+    if shown_ids:
+        detokenizer.show({token_id: tokenizer.token_bytes_of(token_id) for token_id in shown_ids})
+    return detokenizer
 
 
 class ByteDetokenizer:
     """Concatenates the bytes of tokens, for the decoders in which each token has bytes of its own."""
 
-    def __init__(
-        self, token_bytes: TokenBytes, context_ids: Sequence[int], shown: Mapping[int, bytes] = MappingProxyType({})
-    ) -> None:
+    def __init__(self, token_bytes: TokenBytes, context_ids: Sequence[int]) -> None:
         self._token_bytes = token_bytes
-        self._shown = shown  # bytes of special tokens, which have none otherwise
+        self._shown: Mapping[int, bytes] = MappingProxyType({})
         # Invalid bytes are replaced as by Rust's from_utf8_lossy.
         self._utf8 = codecs.getincrementaldecoder("utf-8")("replace")
         self._spaces_to_strip = token_bytes.num_leading_spaces_stripped
         self.push(context_ids)
         if context_ids:
             self._spaces_to_strip = 0
+
+    def show(self, special: Mapping[int, bytes]) -> None:
+        """Give special tokens, which have no text otherwise, these bytes from now on."""
+        self._shown = special
 
     def push(self, token_ids: Sequence[int]) -> str:
         """Append tokens and return the characters that they complete."""

@@ -114,6 +114,20 @@ class ThinkingParser:
             yield Thought(text)
 
 
+@dataclass(frozen=True, slots=True)
+class ChatThinking:
+    """The thinking that each answer to a chat may begin with."""
+
+    tags: ThinkingTags | None  # None if a tag is several tokens
+    is_open: bool  # the prompt has the opening tag
+    is_over: bool  # the prompt has the closing tag, or the beginning of the answer
+    is_held: bool  # a grammar constrains the answer
+
+    def parser(self) -> ThinkingParser:
+        """Return a parser of one answer."""
+        return ThinkingParser(is_open=self.is_open, keeps_space=self.is_held)
+
+
 class ThinkingCounter:
     """Counts the tokens of the thinking with which a text begins: up to the closing tag, both tags included."""
 

@@ -30,13 +30,16 @@ PAGES = np.random.RandomState(3).permutation(16)[:12].astype(np.int32)
 LAYOUT = CacheLayout(num_pages=16, page_size=PAGE_SIZE, slot_sizes=(1, 2), context_sizes=(16, 48))
 
 
+def bare_tensors(model_type: str, tensors: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """Return tensors as the loader names them: GPT-2's without the prefix of a model with a head."""
+    return {bare_name(name) if model_type == "gpt2" else name: tensor for name, tensor in tensors.items()}
+
+
 def load(case: Case, kernel: AttentionKernel, tmp_path) -> tuple[Decoder, dict[str, jax.Array]]:
     save_file(case.tensors(), tmp_path / "model.safetensors")
     max_model_len = case.max_model_len if isinstance(case, FamilyCase) else None
     model = Decoder(read_config("test", json.loads(json.dumps(case.hub_config)), max_model_len), kernel=kernel)
-    tensors = load_file(tmp_path / "model.safetensors")
-    if case.model_type == "gpt2":
-        tensors = {bare_name(name): tensor for name, tensor in tensors.items()}
+    tensors = bare_tensors(case.model_type, load_file(tmp_path / "model.safetensors"))
     check_tensors("test", model.weight_specs(), {name: tensor.shape for name, tensor in tensors.items()})
     return model, assemble_weights(
         model.weight_specs(),

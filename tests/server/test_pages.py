@@ -4,16 +4,20 @@ import asyncio
 import base64
 import gzip
 import hashlib
+import json
 import re
+from pathlib import Path
 
 import pytest
 
 from service.observability.metrics import Metrics
 from service.server.early import EarlyAnswers
-from service.server.pages import PAGES
+from service.server.pages import FOLDER, PAGES
 from tests.server.test_early import StartingService, ask, echo
 
-MAX_COMPRESSED_BYTES = 20_000
+MAX_COMPRESSED_BYTES = {"/": 120_000, "/vectors": 20_000, "/docs": 20_000}
+LIBRARIES = (FOLDER / "libraries.js").read_text()
+LOCK_FILE = Path(__file__).parents[2] / "scripts" / "page_libraries" / "package-lock.json"
 # The names of XML vocabularies, which no browser fetches.
 NAMESPACE = "http://www.w3.org/2000/svg"
 
@@ -38,25 +42,26 @@ def test_a_page_is_small_and_comes_compressed_to_those_who_can_read_it(path):
     plain = get(path)[2]
     status, headers, body = get(path, headers=[(b"accept-encoding", b"br, gzip")])
     assert (status, headers["content-encoding"], headers["vary"]) == (200, "gzip", "accept-encoding")
-    assert int(headers["content-length"]) == len(body) <= MAX_COMPRESSED_BYTES
+    assert int(headers["content-length"]) == len(body) <= MAX_COMPRESSED_BYTES[path]
     assert gzip.decompress(body) == plain
 
 
 @pytest.mark.parametrize("path", PAGES)
-def test_a_browser_runs_the_script_and_the_style_of_the_page_and_nothing_else(path):
+def test_a_browser_runs_the_scripts_and_the_styles_of_the_page_and_nothing_else(path):
     _, headers, body = get(path)
     policy = dict(rule.split(" ", 1) for rule in headers["content-security-policy"].split("; "))
     assert policy["default-src"] == policy["frame-ancestors"] == policy["form-action"] == "'none'"
     assert policy["connect-src"] == "'self'"
     for kind in ("script", "style"):
-        [text] = re.findall(rf"<{kind}>(.*?)</{kind}>".encode(), body, re.DOTALL)
-        digest = base64.b64encode(hashlib.sha256(text).digest()).decode()
-        assert policy[f"{kind}-src"] == f"'sha256-{digest}'"
+        digests = [
+            hashlib.sha256(text).digest() for text in re.findall(rf"<{kind}>(.*?)</{kind}>".encode(), body, re.DOTALL)
+        ]
+        assert policy[f"{kind}-src"].split() == [f"'sha256-{base64.b64encode(digest).decode()}'" for digest in digests]
 
 
 @pytest.mark.parametrize("path", PAGES)
 def test_a_page_names_no_other_address(path):
-    text = get(path)[2].decode()
+    text = get(path)[2].decode().replace(LIBRARIES, "")
     assert set(re.findall(r"https?://[^\s\"'`<]+", text.replace(NAMESPACE, ""))) == set()
     assert re.findall(r"\bsrc=|@import|url\(|innerHTML|\bstyle=", text) == []
 
@@ -74,3 +79,17 @@ def test_a_page_can_be_read_and_nothing_else(path):
 def test_without_pages_their_paths_belong_to_the_api(path):
     assert get(path, has_pages=False)[0] == 503
     assert get(path, has_pages=False, api=echo)[2] == b"from the api"
+
+
+def test_the_libraries_are_those_of_the_lock_file_with_their_licences():
+    locked = json.loads(LOCK_FILE.read_text())["packages"]
+    licences = (FOLDER / "libraries.LICENSES.txt").read_text()
+    [listed] = re.findall(r"// Bundled by `make page-libraries`: (.*)\.\n", LIBRARIES)
+    assert {"markdown-it", "highlight.js", "lowlight"} <= {title.split()[0] for title in listed.split("; ")}
+    for title in listed.split("; "):
+        name, version, licence = re.fullmatch(r"(\S+) (\S+), (\S+)", title).groups()
+        assert (version, licence) == (
+            locked[f"node_modules/{name}"]["version"],
+            locked[f"node_modules/{name}"]["license"],
+        )
+        assert f"{title}\n\n" in licences

@@ -5,7 +5,7 @@ from hypothesis import strategies as st
 
 from service.engine.constraint import Constraint
 from service.errors import InvalidParameter
-from service.text.bad_words import BadWords, bad_sequences
+from service.text.bad_words import BadWords, BadWordsMatcher
 from service.text.tokenizer import Tokenizer
 from tests.text.small_tokenizers import byte_level, metaspace
 
@@ -20,11 +20,11 @@ def excluded(rule):
 
 
 def test_it_is_a_constraint():
-    assert isinstance(BadWords({(1,)}), Constraint)
+    assert isinstance(BadWordsMatcher({(1,)}), Constraint)
 
 
 def test_the_last_token_of_a_sequence_is_excluded_once_the_others_have_come():
-    rule = BadWords({(1, 2, 3), (2, 40), (69,)})
+    rule = BadWordsMatcher({(1, 2, 3), (2, 40), (69,)})
     assert excluded(rule) == {69}
     rule.accept(1)
     assert excluded(rule) == {69}
@@ -35,7 +35,7 @@ def test_the_last_token_of_a_sequence_is_excluded_once_the_others_have_come():
 
 
 def test_a_sequence_that_cannot_be_completed_yet_leaves_the_next_token_free():
-    rule = BadWords({(1, 2)})
+    rule = BadWordsMatcher({(1, 2)})
     assert rule.is_free
     rule.accept(1)
     assert not rule.is_free
@@ -47,7 +47,7 @@ def test_a_sequence_that_cannot_be_completed_yet_leaves_the_next_token_free():
 
 @given(st.sets(st.lists(IDS, min_size=1, max_size=4).map(tuple), min_size=1, max_size=5), st.lists(IDS, max_size=40))
 def test_the_text_of_allowed_tokens_never_has_a_sequence(sequences, wanted):
-    rule, text = BadWords(sequences), []
+    rule, text = BadWordsMatcher(sequences), []
     for token_id in wanted:
         now = excluded(rule)
         assert rule.is_free == (not now)
@@ -65,13 +65,13 @@ def test_the_text_of_allowed_tokens_never_has_a_sequence(sequences, wanted):
 @pytest.mark.parametrize("make", [byte_level, metaspace])
 def test_a_word_is_excluded_with_and_without_a_space_before_it(make):
     tokenizer = Tokenizer(make())
-    found = bad_sequences(["world", " world"], tokenizer)
+    sequences = BadWords.of(["world", " world"], tokenizer).sequences
     for text in ("world", " world"):
-        assert tuple(tokenizer.encode(text, add_special_tokens=False)) in found
-    assert () not in bad_sequences([" "], tokenizer)
+        assert tuple(tokenizer.encode(text, add_special_tokens=False)) in sequences
+    assert () not in BadWords.of([" "], tokenizer).sequences
 
 
 def test_half_a_character_is_refused_by_its_place():
     with pytest.raises(InvalidParameter) as caught:
-        bad_sequences(["a", "\ud800"], Tokenizer(byte_level()))
+        BadWords.of(["a", "\ud800"], Tokenizer(byte_level()))
     assert caught.value.param == "bad_words[1]"

@@ -3,15 +3,14 @@
 import hashlib
 import secrets
 import uuid
-from collections.abc import Callable, Sequence, Set
+from collections.abc import Sequence
 from dataclasses import replace
 
 from service.api.dependencies import ApiContext, RequestContext, ServedModel
-from service.api.generation.log_facts import log_user
+from service.api.generation.answer_rules import AnswerRules
 from service.api.generation.streams import TextRule, TextStreams
 from service.api.http.keys import NO_KEY
 from service.api.schema.generation import GenerationRequest
-from service.engine.constraint import Constraint
 from service.engine.limits import MAX_STOP_IDS
 from service.engine.request import BACKGROUND_PRIORITY, Request, Sampling
 from service.engine.token_mask import pack_token_mask
@@ -21,93 +20,77 @@ from service.errors import (
     PriorityNotAllowed,
     UnsupportedParameter,
 )
-from service.text.bad_words import BadWords, bad_sequences
 from service.text.detokenizer import StopRule
-from service.text.grammar.behind_thinking import GrammarBehindThinking
-from service.text.grammar.compiler import Grammar
-from service.text.thinking import ThinkingParser
 
 
 def submit(
     context: RequestContext,
     body: GenerationRequest,
     prompts: Sequence[Sequence[int]],
+    rules: AnswerRules,
     *,
     prefix: str,
     param: str,
     default_max_tokens: int | None,
-    grammar: Grammar | GrammarBehindThinking | None = None,
-    shown_ids: Set[int] = frozenset(),
-    thinking: Callable[[], ThinkingParser] | None = None,
     more_stop_ids: frozenset[int] = frozenset(),
 ) -> TextStreams:
     """Submit the sequences of a request to the engine.
 
     Args:
-        context: of the HTTP request.
-        body: its checked body.
+        context: the HTTP request.
+        body: its body.
         prompts: token ids to continue, each `body.n` times.
-        prefix: of the answer's id, such as `chatcmpl-`.
+        rules: the rules of all answers.
+        prefix: the beginning of the answer's id, such as `chatcmpl-`.
         param: the field that the prompts came from.
         default_max_tokens: if neither the request nor DEFAULT_MAX_TOKENS sets one; None for the rest of the context.
-        grammar: of each answer; None for any text.
-        shown_ids: special tokens that have their names as text.
-        thinking: returns a parser of the thinking of one answer; None if answers have none.
         more_stop_ids: tokens that end this kind of answer, besides the model's and the request's own.
 
     Raises:
-        PriorityNotAllowed: the request's key may not ask for it.
+        PriorityNotAllowed: the request's key may not overtake others.
         InvalidParameter: a prompt is empty, or a field does not suit the model or the prompt.
+        UnsupportedParameter: the tokenizer's special tokens have no text to keep.
         ContextLengthExceeded: the context has no room for the tokens requested.
         Overloaded, Draining, EngineStopped: the engine does not accept all sequences now.
         QueueTimeout: the request has waited too long already.
     """
-    model = context.model
+    model, key = context.model, context.key or NO_KEY
     body.check_token_ids(model.vocab_size)
-    _note(context, body)
-    answer_id = f"{prefix}{uuid.uuid4().hex}"
+    context.log_user(body.end_user)
+    context.log_fields["stream"] = body.stream
+    context.api.metrics.of_model(model.name).request_params_n.observe(body.n)
     stop_ids = _stop_ids(body, model, more_stop_ids)
-    random_seed, excluded = secrets.randbits(63), _excluded(body, model)
-    common = _common(context, body, stop_ids)
-    requests: list[Request] = []
-    for prompt_ids in prompts:
-        max_tokens = max_tokens_of(context, body, prompt_ids, param, default_max_tokens)
-        requests += [
-            replace(
-                common,
-                id=f"{answer_id}-{len(requests) + index}",
-                prompt_ids=tuple(prompt_ids),
-                max_tokens=max_tokens,
-                sampling=replace(common.sampling, seed=body.seed_for(index, random_seed)),
-                constraint=_constraint(grammar, stop_ids, excluded),
-            )
-            for index in range(body.n)
-        ]
-    deadline = context.wait_in_queue(sum(len(request.prompt_ids) for request in requests))
-    requests[0] = replace(requests[0], queue_deadline=deadline)  # with which the request begins
-    rule = _text_rule(body, model, shown_ids, thinking)
-    return TextStreams(context, answer_id, requests, rule, per_prompt=body.n)
-
-
-def _common(context: RequestContext, body: GenerationRequest, stop_ids: frozenset[int]) -> Request:
-    """Return what all sequences of a request have in common, without a prompt.
-
-    Raises:
-        PriorityNotAllowed: the request's key may not ask for its priority.
-    """
-    key = context.key or NO_KEY
-    return Request(
+    limits = [max_tokens_of(context, body, prompt_ids, param, default_max_tokens) for prompt_ids in prompts]
+    priority, cache_salt = _priority(context, body), _cache_salt(context, body)
+    text_rule = _text_rule(body, model, rules)
+    common = Request(
         "",
         (),
         1,
-        sampling_of(body, context.model, context.api),
+        sampling_of(body, model, context.api),
         stop_ids,
-        priority=_priority(context, body),
+        priority=priority,
         flow=key.name,
         weight=key.weight,
-        cache_salt=_cache_salt(context, body),
+        cache_salt=cache_salt,
         num_prompt_logprobs=body.num_prompt_logprobs,
     )
+    answer_id, random_seed = f"{prefix}{uuid.uuid4().hex}", secrets.randbits(63)
+    requests = [
+        replace(
+            common,
+            id=f"{answer_id}-{number * body.n + index}",
+            prompt_ids=tuple(prompt_ids),
+            max_tokens=max_tokens,
+            sampling=replace(common.sampling, seed=body.seed_for(index, random_seed)),
+            constraint=None if rules.constraint is None else rules.constraint.matcher(stop_ids),
+        )
+        for number, (prompt_ids, max_tokens) in enumerate(zip(prompts, limits, strict=True))
+        for index in range(body.n)
+    ]
+    deadline = context.wait_in_queue(sum(len(request.prompt_ids) for request in requests))
+    requests[0] = replace(requests[0], queue_deadline=deadline)  # with which the request begins
+    return TextStreams(context, answer_id, requests, text_rule, per_prompt=body.n)
 
 
 def _priority(context: RequestContext, body: GenerationRequest) -> int:
@@ -121,49 +104,27 @@ def _priority(context: RequestContext, body: GenerationRequest) -> int:
     return body.priority + (BACKGROUND_PRIORITY if context.is_background else 0)
 
 
-def _note(context: RequestContext, body: GenerationRequest) -> None:
-    """Log and count what the request asks for."""
-    log_user(context.log_fields, body.end_user)
-    context.log_fields["stream"] = body.stream
-    context.api.metrics.of_model(context.model.name).request_params_n.observe(body.n)
-
-
-def _excluded(body: GenerationRequest, model: ServedModel) -> frozenset[tuple[int, ...]]:
-    return bad_sequences(body.bad_words, model.tokenizer) if body.bad_words else frozenset()
-
-
-def _constraint(
-    grammar: Grammar | GrammarBehindThinking | None, stop_ids: frozenset[int], excluded: frozenset[tuple[int, ...]]
-) -> Constraint | None:
-    if grammar is not None:
-        return grammar.matcher(stop_ids)
-    return BadWords(excluded) if excluded else None
-
-
-def _text_rule(
-    body: GenerationRequest, model: ServedModel, shown_ids: Set[int], thinking: Callable[[], ThinkingParser] | None
-) -> TextRule:
-    return TextRule(
-        StopRule(tuple(body.stop), body.include_stop_str_in_output, _own_stop_ids(body, model)),
-        shown_ids | _kept_ids(body, model),
-        thinking,
-        scores_only=body.requested_max_tokens[0] == 0,
-    )
-
-
-def _kept_ids(body: GenerationRequest, model: ServedModel) -> frozenset[int]:
-    """Return the special tokens that the request keeps in the text.
+def _text_rule(body: GenerationRequest, model: ServedModel, rules: AnswerRules) -> TextRule:
+    """Return how the tokens of the answers become text.
 
     Raises:
-        UnsupportedParameter: the tokenizer's tokens have no text of their own.
+        UnsupportedParameter: the tokenizer's special tokens have no text to keep.
     """
-    if body.skip_special_tokens:
-        return frozenset()
-    if model.tokenizer.token_bytes is None:
-        raise UnsupportedParameter(
-            "skip_special_tokens", "this model's tokens have no text of their own. Leave it out."
-        )
-    return model.tokenizer.special_ids
+    shown_ids = rules.shown_ids
+    if not body.skip_special_tokens:
+        if model.tokenizer.token_bytes is None:
+            raise UnsupportedParameter(
+                "skip_special_tokens", "this model's tokens have no text of their own. Leave it out."
+            )
+        shown_ids |= model.tokenizer.special_ids
+    # Answers name, as vLLM's do, the stop tokens of the request, except those that end any text.
+    own_stop_ids = frozenset(body.stop_token_ids) - (frozenset() if body.ignore_eos else model.stop_ids)
+    return TextRule(
+        StopRule(tuple(body.stop), body.include_stop_str_in_output, own_stop_ids),
+        shown_ids,
+        None if rules.thinking is None else rules.thinking.parser,
+        scores_only=body.requested_max_tokens[0] == 0,
+    )
 
 
 def _cache_salt(context: RequestContext, body: GenerationRequest) -> bytes:
@@ -239,17 +200,13 @@ def _stop_ids(body: GenerationRequest, model: ServedModel, more: frozenset[int])
     return stop_ids
 
 
-def _own_stop_ids(body: GenerationRequest, model: ServedModel) -> frozenset[int]:
-    """Return the stop tokens that an answer names, as vLLM's do: the request's, except those that end any text."""
-    return frozenset(body.stop_token_ids) - (frozenset() if body.ignore_eos else model.stop_ids)
-
-
 def sampling_of(body: GenerationRequest, model: ServedModel, api: ApiContext) -> Sampling:
     """Return the request's options; where it has none, the operator's, then the checkpoint's, then OpenAI's.
 
     Of the operator's, those of this model come before those of all models.
     """
     own, author = model.operator_defaults, model.defaults
+    mask = None if body.allowed_token_ids is None else pack_token_mask(body.allowed_token_ids).tobytes()
     return Sampling(
         temperature=float(_first(body.temperature, own.temperature, api.default_temperature, author.temperature, 1.0)),
         top_p=float(_first(body.top_p, own.top_p, author.top_p, 1.0)),
@@ -263,7 +220,7 @@ def sampling_of(body: GenerationRequest, model: ServedModel, api: ApiContext) ->
         logit_bias=body.logit_bias,
         min_tokens=body.min_tokens,
         num_logprobs=body.num_logprobs,
-        allowed_mask=None if body.allowed_token_ids is None else pack_token_mask(body.allowed_token_ids).tobytes(),
+        allowed_mask=mask,
     )
 
 

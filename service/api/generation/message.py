@@ -10,10 +10,10 @@ import uuid
 from collections.abc import Iterable
 from typing import Any
 
+from service.api.generation.answer_rules import AnswerRules
 from service.api.generation.streams import TextDelta
-from service.api.generation.tool_use import ToolUse
 from service.engine.request import FinishReason
-from service.text.thinking import Answer, ThinkingParser, Thought
+from service.text.thinking import Answer, Thought
 from service.text.tools.format import ToolFormat
 from service.text.tools.parser import CallParser
 from service.text.tools.parts import Arguments, CallStart, Content, Part
@@ -26,19 +26,37 @@ _THOUGHT_KEYS = ("reasoning_content", "reasoning")
 class MessageParts:
     """Turns the text of one choice into parts of its message."""
 
-    def __init__(self, use: ToolUse | None, thinking: ThinkingParser | None = None) -> None:
+    def __init__(self, rules: AnswerRules, *, has_function_call: bool = False) -> None:
         """Begin a message.
 
         Args:
-            use: how it may call tools; None if it calls none.
-            thinking: splits it off; None if the answer has none.
+            rules: the rules that the answer follows.
+            has_function_call: whether a call is written as in OpenAI's older interface.
         """
-        self._use = use
+        use = self._use = rules.use
         self._parser = None if use is None else CallParser(use.tool_format, use.text_names)
-        self._thinking = thinking
+        self._thinking = None if rules.thinking is None else rules.thinking.parser()
+        self._has_function_call = has_function_call
 
     def push(self, delta: TextDelta) -> list[dict[str, Any]]:
         """Return the `delta` objects that the next text adds, in order."""
+        parts = self._push(delta)
+        return [_as_function_call(part) for part in parts] if self._has_function_call else parts
+
+    def whole(self, deltas: Iterable[TextDelta]) -> dict[str, Any]:
+        """Return the message that consists of these texts."""
+        message = _whole(part for delta in deltas for part in self._push(delta))
+        return _as_function_call(message) if self._has_function_call else message
+
+    def finish_reason(self, reason: FinishReason) -> str:
+        """Return OpenAI's reason: that calls were made, unless the request forced it or the answer was cut."""
+        has_calls = self._parser is not None and self._parser.num_calls > 0 and not self._parser.is_inside_call
+        is_forced = self._use is not None and self._use.is_named
+        if not has_calls or reason is not FinishReason.STOP or is_forced:
+            return str(reason)
+        return "function_call" if self._has_function_call else "tool_calls"
+
+    def _push(self, delta: TextDelta) -> list[dict[str, Any]]:
         is_over = delta.finish_reason is not None
         if self._thinking is None:
             return self._push_answer(delta.text, is_over=is_over)
@@ -46,12 +64,6 @@ class MessageParts:
         deltas = [_thought(piece.text) for piece in pieces if isinstance(piece, Thought)]
         answer = "".join(piece.text for piece in pieces if isinstance(piece, Answer))
         return deltas + self._push_answer(answer, is_over=is_over)
-
-    def finish_reason(self, reason: FinishReason) -> str:
-        """Return OpenAI's reason: that calls were made, unless the request forced it or the answer was cut."""
-        has_calls = self._parser is not None and self._parser.num_calls > 0 and not self._parser.is_inside_call
-        is_forced = self._use is not None and self._use.is_named
-        return "tool_calls" if has_calls and reason is FinishReason.STOP and not is_forced else str(reason)
 
     def _push_answer(self, text: str, *, is_over: bool) -> list[dict[str, Any]]:
         if self._parser is None:
@@ -71,7 +83,7 @@ class MessageParts:
                 return {"tool_calls": [{"index": index, "function": {"arguments": text}}]}
 
 
-def whole_message(deltas: Iterable[dict[str, Any]]) -> dict[str, Any]:
+def _whole(deltas: Iterable[dict[str, Any]]) -> dict[str, Any]:
     """Return the message that consists of these parts; its content is null if it only thinks or calls tools."""
     content: list[str] = []
     thoughts: list[str] = []
@@ -93,7 +105,7 @@ def whole_message(deltas: Iterable[dict[str, Any]]) -> dict[str, Any]:
     return message | (_thought("".join(thoughts)) if thoughts else {}) | ({"tool_calls": calls} if calls else {})
 
 
-def as_function_call(part: dict[str, Any]) -> dict[str, Any]:
+def _as_function_call(part: dict[str, Any]) -> dict[str, Any]:
     """Return a message, or a `delta` object, whose call is stated as OpenAI's older interface does."""
     calls = part.get("tool_calls")
     if not calls:

@@ -11,7 +11,6 @@ from types import TracebackType
 from typing import Any
 
 from service.api.dependencies import RequestContext
-from service.api.generation.log_facts import timing_facts
 from service.api.schema.generation import GenerationRequest
 from service.engine.request import FinishReason, Request, Sampling, TokenEvent, TokenLogprobs
 from service.errors import Draining, EngineError
@@ -52,10 +51,10 @@ class TextStream:
         self.num_tokens = 0
         self.num_cached_tokens = 0  # prompt tokens found in the prefix cache
         self.finish_reason: FinishReason | None = None
-        self._detokenizer = detokenizer_for(context.model.tokenizer, request.prompt_ids, rule.shown_ids)
-        self._thinking = None if rule.thinking is None else ThinkingCounter(rule.thinking())
         self._stop = rule.stop
         self._stop_strings = StopStrings(rule.stop)
+        self._detokenizer = detokenizer_for(context.model.tokenizer, request.prompt_ids, rule.shown_ids)
+        self._thinking = None if rule.thinking is None else ThinkingCounter(rule.thinking())
         self._stop_reason: int | str | None = None
         self._tokens = context.model.engine.submit(request)
 
@@ -188,7 +187,7 @@ class TextStreams:
             completion_tokens=usage["completion_tokens"],
             cached_tokens=usage["prompt_tokens_details"]["cached_tokens"],
             finish_reason=",".join(sorted(reasons)),
-            **timing_facts([stream.clock for stream in self._streams], usage["completion_tokens"]),
+            **_timings([stream.clock for stream in self._streams], usage["completion_tokens"]),
         )
         if (waited_s := max((stream.waited_for_compile_s for stream in self._streams), default=0.0)) > 0:
             self._log_fields["waited_for_compile_s"] = round(waited_s, 3)
@@ -274,3 +273,27 @@ async def _pump(index: int, stream: TextStream, arrived: "asyncio.Queue[tuple[in
             arrived.put_nowait((index, delta))
     except Exception as error:  # raised by the reader of the queue
         arrived.put_nowait(error)
+
+
+def _timings(clocks: Sequence[Clock], num_tokens: int) -> dict[str, float]:
+    """Return the times of a request in seconds, as far as it got.
+
+    Args:
+        clocks: one for each of its sequences, at least one.
+        num_tokens: the sum over its sequences.
+    """
+    submitted_s = min(clock.submitted_s for clock in clocks)
+    scheduled_s = [clock.scheduled_s for clock in clocks if clock.scheduled_s is not None]
+    spans_s = [
+        (clock.first_token_s, clock.last_token_s)
+        for clock in clocks
+        if clock.first_token_s is not None and clock.last_token_s is not None
+    ]
+    facts = {}
+    if scheduled_s:
+        facts["queue_s"] = max(scheduled_s) - submitted_s
+    if spans_s:
+        facts["time_to_first_token_s"] = min(first for first, _ in spans_s) - submitted_s
+    if num_tokens > len(spans_s) > 0:
+        facts["time_per_output_token_s"] = sum(last - first for first, last in spans_s) / (num_tokens - len(spans_s))
+    return {name: round(value, 6) for name, value in facts.items()}

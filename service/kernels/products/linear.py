@@ -13,8 +13,8 @@ import numpy as np
 from jaxtyping import Array, DTypeLike, Float, Float32, Num, UInt8
 
 from service.device.mesh import DeviceMesh
-from service.device.native.library import NativeProducts, native_products
-from service.kernels.products.native import native_float32, native_int8, serves_float32, serves_int8
+from service.device.native.library import NativeCode, native_code
+from service.kernels.products.native import native_bfloat16, native_float32, native_int8, serves_float32, serves_int8
 from service.kernels.products.quantized import FP8, Fp8Products, QuantizedWeight, quantize_tokens
 
 type NumSplits = tuple[tuple[int, int], ...]
@@ -28,7 +28,7 @@ class Products:
     """How a device computes products; as XLA does by itself unless told otherwise."""
 
     num_splits: NumSplits = UNSPLIT  # of wide weights
-    native: NativeProducts = NativeProducts.NONE
+    native: NativeCode = NativeCode.NONE
 
 
 # All layers' products of 135M parameters take 6.1 ms split and 6.7 unsplit for one token, 13 and 21 for 8, 38 and 41
@@ -45,7 +45,7 @@ SPLIT = Products(CPU_NUM_SPLITS)
 
 def choose_products(mesh: DeviceMesh, dtype: np.dtype) -> Products:
     """Return how products with activations of a dtype are computed; several devices have a part of a weight each."""
-    return Products(CPU_NUM_SPLITS, native_products()) if mesh.is_host and dtype == np.float32 else PLAIN
+    return Products(CPU_NUM_SPLITS, native_code()) if mesh.is_host and dtype == np.float32 else PLAIN
 
 
 def linear(
@@ -69,10 +69,11 @@ def linear(
     """
     num_tokens, num_in = math.prod(x.shape[:-num_in_axes]), math.prod(x.shape[-num_in_axes:])
     if not isinstance(weight, QuantizedWeight):
-        if x.dtype == weight.dtype == jnp.float32 and serves_float32(products.native, num_tokens, num_in):
-            native = native_float32(x.reshape(num_tokens, num_in), weight.reshape(-1, num_in))
-            return _as_asked(native, x, weight, num_in_axes, dtype)
-        return _product(x, weight, products.num_splits, num_in_axes, dtype)
+        if _is_native(x, weight, products.native, num_tokens):
+            native = native_bfloat16 if weight.dtype == jnp.bfloat16 else native_float32
+            product = native(x.reshape(num_tokens, num_in), weight.reshape(-1, num_in))
+            return _as_asked(product, x, weight, num_in_axes, dtype)
+        return _product(x, weight.astype(x.dtype), products.num_splits, num_in_axes, dtype)
     token_axes = x.ndim - num_in_axes
     scale = jax.lax.expand_dims(weight.scale, range(token_axes))
     if weight.values.dtype == FP8 and fp8 is not Fp8Products.NATIVE:
@@ -86,6 +87,15 @@ def linear(
     sums = _quantized_product(values, weight.values, splits, num_in_axes)
     token_scale = jax.lax.expand_dims(token_scale, range(token_axes, sums.ndim))
     return (sums.astype(jnp.float32) * (token_scale * scale)).astype(dtype or x.dtype)
+
+
+def _is_native(
+    x: Float[Array, "*token_in"], weight: Float[Array, "*out_in"], native: NativeCode, num_tokens: int
+) -> bool:
+    if x.dtype != jnp.float32:
+        return False
+    is_bfloat16 = weight.dtype == jnp.bfloat16 and native.has_products
+    return is_bfloat16 or (weight.dtype == jnp.float32 and serves_float32(native, num_tokens))
 
 
 def _as_asked(

@@ -10,13 +10,14 @@ import numpy as np
 
 from service.bundles.lookup import bundle_key
 from service.checkpoint.discover import LocatedCheckpoint
+from service.checkpoint.layout import LevanterLayout
 from service.compile.program import Executable, Program
 from service.device.memory import Device, usable_memory_bytes
 from service.device.mesh import DeviceMesh, choose_mesh
-from service.device.native.library import native_products
+from service.device.native.library import native_code
 from service.engine.shapes import EngineShapes
 from service.engine.sizing import ModelSize, engine_bytes, fit_engine
-from service.engine.steps.names import compile_order, first_names, program_names, sufficient_names
+from service.engine.steps.keys import compile_order, first_keys, program_keys, sufficient_keys
 from service.errors import DoesNotFit, SettingsError
 from service.kernels.choice import HeadShape, KernelChoice, choose_kernel
 from service.kernels.limits import vector_bytes
@@ -35,7 +36,7 @@ from service.start.kinds.model_spec import ModelSpec, ProgramNames, weights_byte
 if TYPE_CHECKING:
     import jax
 
-    from service.engine.device_state import DeviceState
+    from service.engine.runner import DeviceState
     from service.start.kinds.running_engine import RunningEngine
 
 logger = logging.getLogger(__name__)
@@ -50,6 +51,7 @@ class EngineSpec(ModelSpec):
     kernel: KernelChoice
     quantization: Quantization
     kv_dtype: np.dtype
+    weight_dtype: np.dtype
     taken_bytes: int  # on each device
 
     @cached_property
@@ -59,9 +61,10 @@ class EngineSpec(ModelSpec):
 
     @property
     def number_formats(self) -> Mapping[str, str]:
-        """The dtype of activations, the storage of weights of layers, and the dtype of cached keys and values."""
+        """The dtypes of activations, the cache and, if it is another, weights; the storage of weights of layers."""
         storage = layers_quantization(self.quantization, self.config.layer_storage)
-        return {"dtype": self.dtype.name, "quantization": storage.value, "kv_dtype": self.kv_dtype.name}
+        formats = {"dtype": self.dtype.name, "quantization": storage.value, "kv_dtype": self.kv_dtype.name}
+        return formats if self.weight_dtype == self.dtype else {**formats, "weight_dtype": self.weight_dtype.name}
 
     @property
     @override
@@ -73,10 +76,10 @@ class EngineSpec(ModelSpec):
     def names(self) -> ProgramNames:
         shapes, groups = self.shapes, self.layer_groups
         return ProgramNames(
-            program_names(shapes, groups),
-            first_names(shapes, groups),
-            compile_order(shapes, groups),
-            sufficient_names(shapes, groups),
+            list(map(str, program_keys(shapes, groups))),
+            list(map(str, first_keys(shapes, groups))),
+            list(map(str, compile_order(shapes, groups))),
+            list(map(str, sufficient_keys(shapes, groups))),
         )
 
     @property
@@ -117,6 +120,7 @@ class EngineSpec(ModelSpec):
             self.mesh,
             self.kv_dtype,
             choose_fp8_products(self.mesh),
+            self.weight_dtype,
         )
 
     @override
@@ -127,7 +131,7 @@ class EngineSpec(ModelSpec):
 
     @override
     def begin_state(self, executables: Mapping[str, Executable]) -> "DeviceState":
-        from service.engine.device_state import DeviceState
+        from service.engine.runner import DeviceState
 
         return DeviceState(self.shapes, self.layer_groups, executables)
 
@@ -173,10 +177,11 @@ def choose_engine_spec(
     config = read_config(located.uri, located.hub_config, settings.max_model_len)
     mesh = choose_mesh(devices, wanted=settings.tensor_parallel, sizes=config.split_sizes)
     config = config.split_over(mesh.num_devices)
-    formats = choose_formats(settings, located.hub_config, mesh.devices[0])
-    dtype, quantization, kv_dtype = formats
+    may_stay_stored = mesh.is_host and not isinstance(located.layout, LevanterLayout)
+    formats = choose_formats(settings, located.hub_config, mesh.devices[0], may_stay_stored=may_stay_stored)
+    dtype, quantization, kv_dtype, weight_dtype = formats
     _check_rows(config, quantization)
-    specs = decoder_weight_specs(config, dtype, quantization)
+    specs = decoder_weight_specs(config, dtype, quantization, weight_dtype)
     kernel = _choose_kernel(config, formats, mesh)
     memory_bytes = usable_memory_bytes(mesh.devices, settings.device_memory_fraction)
     try:
@@ -186,8 +191,10 @@ def choose_engine_spec(
             raise
         shapes = choose_shapes(settings, config, formats, mesh, memory_bytes)
     taken_bytes = engine_bytes(_model_size(config, formats, mesh), shapes)
-    key = bundle_key(config, dtype, shapes, mesh, quantization, kv_dtype=kv_dtype)
-    return EngineSpec(dtype, specs, mesh, key, config, shapes, kernel, quantization, kv_dtype, taken_bytes)
+    key = bundle_key(config, dtype, shapes, mesh, quantization, kv_dtype=kv_dtype, weight_dtype=weight_dtype)
+    return EngineSpec(
+        dtype, specs, mesh, key, config, shapes, kernel, quantization, kv_dtype, weight_dtype, taken_bytes
+    )
 
 
 def choose_shapes(
@@ -227,12 +234,12 @@ def _check_rows(config: DecoderConfig, quantization: Quantization) -> None:
 
 
 def _model_size(config: DecoderConfig, formats: NumberFormats, mesh: DeviceMesh) -> ModelSize:
-    dtype, quantization, kv_dtype = formats
+    dtype, quantization, kv_dtype, weight_dtype = formats
     kernel = choose_kernel(mesh.devices[0], _head_shape(config, formats, mesh))
     return ModelSize(
         context_len=config.context_len,
         vocab_size=config.vocab_size,
-        weights_bytes=weights_bytes(decoder_weight_specs(config, dtype, quantization), mesh),
+        weights_bytes=weights_bytes(decoder_weight_specs(config, dtype, quantization, weight_dtype), mesh),
         kv_bytes_per_token=config.kv_bytes_per_token(
             vector_bytes(kernel.cached_head_dim, kv_dtype), kernel.cached_kv_heads
         ),
@@ -249,7 +256,7 @@ def _choose_kernel(config: DecoderConfig, formats: NumberFormats, mesh: DeviceMe
     choice = choose_kernel(device, _head_shape(config, formats, mesh))
     facts: dict[str, Any] = {"kernel": choice.name.value, "device": device.device_kind}
     if mesh.is_host:
-        facts["native_products"] = native_products().value
+        facts["native_code"] = native_code().value
     if choice.obstacle is not None:
         message = "the device's attention kernel cannot serve this model; the slow reference does"
         logger.warning(message, extra={**facts, "reason": choice.obstacle})

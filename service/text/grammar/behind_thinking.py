@@ -10,8 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 from jaxtyping import UInt
 
-from service.text.grammar.compiler import Grammar
-from service.text.grammar.matcher import GrammarMatcher
+from service.text.grammar.matcher import Grammar, GrammarMatcher
 from service.text.mask_bits import allow, exclude
 from service.text.thinking import ThinkingTags
 

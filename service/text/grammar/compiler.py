@@ -5,14 +5,13 @@ Source of the limits' units: https://github.com/guidance-ai/llguidance/blob/main
 
 import json
 from collections import OrderedDict
-from collections.abc import Mapping, Sequence, Set
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
 from functools import cached_property
 from threading import Lock
 from typing import TYPE_CHECKING, Any
 
-from service.errors import ConstraintError, InvalidParameter
-from service.text.grammar.matcher import GrammarMatcher, first_line
+from service.errors import InvalidParameter
+from service.text.grammar.matcher import Grammar, first_line
 from service.text.grammar.vocabulary import grammar_vocabulary
 from service.text.tokenizer import Tokenizer
 
@@ -26,27 +25,6 @@ MAX_LEXER_STATES = 16_384
 MAX_GRAMMAR_SYMBOLS = 200_000
 FIRST_MASK_FUEL = 1_000_000  # 20 ms
 MASK_FUEL = 200_000  # 15 ms
-
-
-@dataclass(slots=True)
-class Grammar:
-    """A compiled grammar; its sequences share what has been computed of it."""
-
-    compiled: "LLMatcher"
-    end_ids: frozenset[int]  # tokens that the library lets end a text
-    vocab_size: int
-    param: str  # the request's field that states it
-    has_failed: bool = False  # a sequence met a limit, which the others may share
-
-    def matcher(self, stop_ids: Set[int]) -> GrammarMatcher:
-        """Return the beginning of a text, in microseconds; tokens of `stop_ids`, at least one, end it."""
-        known = {token_id for token_id in stop_ids if token_id < self.vocab_size}
-        return GrammarMatcher(self.compiled.deep_copy(), known, self.end_ids - known, self._failure)
-
-    def _failure(self, cause: str) -> ConstraintError:
-        self.has_failed = True
-        message = f"Invalid '{self.param}': the answer cannot be held to it any further ({cause}). Simplify it."
-        return ConstraintError(message, param=self.param)
 
 
 class GrammarCompiler:

@@ -1,6 +1,7 @@
-"""The state of one sequence in a grammar: which tokens may come next, and whether the text may end."""
+"""A compiled grammar, and the state of one sequence in it: which tokens may come next, and whether the text may end."""
 
 from collections.abc import Callable, Set
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -10,6 +11,27 @@ from service.errors import ConstraintError
 
 if TYPE_CHECKING:
     from llguidance import LLMatcher
+
+
+@dataclass(slots=True)
+class Grammar:
+    """A compiled grammar; its sequences share what has been computed of it."""
+
+    compiled: "LLMatcher"
+    end_ids: frozenset[int]  # tokens that the library lets end a text
+    vocab_size: int
+    param: str  # the request's field that states it
+    has_failed: bool = False  # a sequence met a limit, which the others may share
+
+    def matcher(self, stop_ids: Set[int]) -> "GrammarMatcher":
+        """Return the beginning of a text, in microseconds; tokens of `stop_ids`, at least one, end it."""
+        known = {token_id for token_id in stop_ids if token_id < self.vocab_size}
+        return GrammarMatcher(self.compiled.deep_copy(), known, self.end_ids - known, self._failure)
+
+    def _failure(self, cause: str) -> ConstraintError:
+        self.has_failed = True
+        message = f"Invalid '{self.param}': the answer cannot be held to it any further ({cause}). Simplify it."
+        return ConstraintError(message, param=self.param)
 
 
 class GrammarMatcher:

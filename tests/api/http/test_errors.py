@@ -1,11 +1,12 @@
 """Every error has OpenAI's four keys; details of internal errors go to the log alone."""
 
-import pickle
+import json
 
 import pytest
 
 from service import errors
 from service.api.http.errors import error_answer, logged_error_answer
+from service.text.prompt_process import error_json, error_of
 
 REFUSALS = [
     errors.AmbiguousModel("a-b-c", ["a/b-c", "a-b/c"]),
@@ -62,13 +63,13 @@ def test_no_refusal_is_forgotten_here():
     assert {type(error) for error in REFUSALS} == all_kinds(errors.RequestError) - {errors.RequestError}
 
 
-SENT = [*REFUSALS, errors.TemplateFailed("takes too long"), errors.NonFiniteVector(3)]
+SENT = [*REFUSALS, errors.TemplateFailed("took too long"), errors.NonFiniteVector(3)]
 
 
 @pytest.mark.parametrize("error", SENT, ids=lambda error: type(error).__name__)
 def test_a_refusal_of_another_process_is_the_same_here(error):
-    sent = pickle.loads(pickle.dumps(error))
-    assert (type(sent), str(sent), vars(sent)) == (type(error), str(error), vars(error))
+    sent = error_of(error_json(error))
+    assert (type(sent), str(sent), json.dumps(vars(sent))) == (type(error), str(error), json.dumps(vars(error)))
     assert error_answer(sent, "req_1") == error_answer(error, "req_1")
 
 

@@ -121,6 +121,17 @@ def test_an_error_is_shown_and_the_question_can_be_asked_again(site, open_page, 
     expect(page.locator("#messages li")).to_have_count(2)
 
 
+def test_an_error_in_a_long_chat_is_in_sight(site, open_page):
+    page = open_page(site.url)
+    for turn in range(6):
+        say(page, "A question of several lines.\n" * 5)
+        expect(page.get_by_role("button", name="Try again")).to_have_count(1)
+        expect(page.locator("li.assistant")).to_have_count(turn + 1)
+    site.engine.refusal = Overloaded(running=4, limit=4)
+    say(page, "one more")
+    expect(page.get_by_role("alert").filter(has_text="limit of 4")).to_be_in_viewport(ratio=1)
+
+
 def test_markup_of_the_model_is_text_and_code_stands_apart(site, open_page):
     text = "<b>bold</b> and `x < y`:\n```python\nprint(1)\n```\n**done**"
     site.engine.script[:] = [*tokens(text), FinishReason.STOP]

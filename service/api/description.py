@@ -15,11 +15,12 @@ from pydantic_core import to_json
 
 from service.api.dependencies import ApiContext, api_context
 from service.api.http.auth import CACHE_SALT
+from service.api.openapi.responses import answers
 from service.api.tokenize import installed_version
 
 type AllRouters = Callable[[], Awaitable[Sequence[APIRouter]]]
 
-router = APIRouter()
+router = APIRouter(tags=["service"])
 
 
 class Documents:
@@ -49,7 +50,7 @@ def _document(routers: Sequence[APIRouter], *, needs_key: bool) -> bytes:
     return to_json(document(routers, installed_version(), needs_key=needs_key))
 
 
-@router.get("/openapi.json")
+@router.get("/openapi.json", responses=answers("Description"))
 async def describe(request: Request, context: Annotated[ApiContext, Depends(api_context)]) -> Response:
     """Return this document."""
     state = request.app.state

@@ -1,17 +1,23 @@
-"""The tool calls that a chat allows or requires: from the request's fields to the rules of a grammar."""
+"""Rules that a request's answers follow: the tool calls and the thinking that they may have, and their grammar."""
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
-from service.api.dependencies import ServedModel
+from service.api.dependencies import RequestContext, ServedModel
 from service.api.schema.chat import ChatCompletionRequest
+from service.api.schema.generation import GenerationRequest
+from service.api.schema.template import TemplateFields
 from service.api.schema.tools import NO_PARAMETERS, FunctionDefinition, Tool
 from service.errors import InvalidParameter
+from service.text.bad_words import BadWords
 from service.text.grammar import definition
+from service.text.grammar.behind_thinking import GrammarBehindThinking
 from service.text.grammar.definition import GrammarDefinition
+from service.text.grammar.matcher import Grammar
+from service.text.thinking import CLOSING, OPENING, ChatThinking, ThinkingTags
 from service.text.tools.format import ToolFormat
 from service.text.tools.grammar import CallableTool, CallRules, special_markers, tool_grammar
 from service.text.tools.parameters import parameters_of
@@ -28,10 +34,6 @@ class ToolUse:
     is_required: bool
     is_named: bool  # whether the request names the one function that must be called
     allows_several: bool
-
-    def shown_ids(self, model: ServedModel) -> frozenset[int]:
-        """Return the special tokens that the text must show for calls to be found in it."""
-        return frozenset(special_markers(self.tool_format, model.tokenizer).values())
 
     @cached_property
     def callables(self) -> tuple[CallableTool, ...]:
@@ -130,7 +132,87 @@ class ToolUse:
         return tool_grammar(self.tool_format, rules, model.tokenizer, other_ids)
 
 
-def tool_use(body: ChatCompletionRequest, model: ServedModel) -> ToolUse | None:
+@dataclass(frozen=True, slots=True)
+class AnswerRules:
+    """Rules of all answers to one request."""
+
+    constraint: Grammar | GrammarBehindThinking | BadWords | None = None  # None: any text
+    use: ToolUse | None = None  # None: no calls
+    thinking: ChatThinking | None = None  # None: no thinking
+    shown_ids: frozenset[int] = frozenset()  # special tokens that the text must show, to be read and taken out again
+
+
+async def chat_rules(context: RequestContext, body: ChatCompletionRequest, prompt_end: str) -> AnswerRules:
+    """Return the rules of a chat's answers.
+
+    Args:
+        context: the HTTP request.
+        body: its body.
+        prompt_end: the last characters of the rendered chat, without trailing space.
+
+    Raises:
+        InvalidParameter: the grammar cannot be enforced, or a field contradicts it.
+        DeadlineExceeded: the request's time is over.
+    """
+    model = context.model
+    use = _tool_use(body, model) if body.may_call_tools else None
+    is_held = body.has_grammar or (use is not None and use.is_required)
+    thinking = _chat_thinking(prompt_end, body, model, is_held=is_held) if model.has_thinking else None
+    tags = None if thinking is None else thinking.tags
+    shown_ids = frozenset(tags or ()) & model.tokenizer.special_ids
+    constraint = await _constraint(context, body, use)
+    if use is not None:
+        shown_ids |= frozenset(special_markers(use.tool_format, model.tokenizer).values())
+    if thinking is not None and tags is not None and not thinking.is_over and isinstance(constraint, Grammar):
+        may_end = not thinking.is_held
+        constraint = GrammarBehindThinking(constraint, tags, is_open=thinking.is_open, may_end=may_end)
+    return AnswerRules(constraint, use, thinking, shown_ids)
+
+
+async def completion_rules(context: RequestContext, body: GenerationRequest) -> AnswerRules:
+    """Return the rules of a completion's answers; raises as `chat_rules`."""
+    return AnswerRules(await _constraint(context, body))
+
+
+async def _constraint(
+    context: RequestContext, body: GenerationRequest, use: ToolUse | None = None
+) -> Grammar | BadWords | None:
+    """Return what constrains each answer, with a grammar compiled off the event loop."""
+    if use is None and not body.has_grammar:
+        return BadWords.of(body.bad_words, context.model.tokenizer) if body.bad_words else None
+    _check_options(body, context.model)
+    grammar, relaxed = await context.run_in_thread(lambda: _compile(body, context.model, use))
+    context.ignore(relaxed)
+    return grammar
+
+
+def _compile(body: GenerationRequest, model: ServedModel, use: ToolUse | None) -> tuple[Grammar | None, Sequence[str]]:
+    """Return the strictest grammar that compiles, and the paths of what it does not enforce."""
+    failure = None
+    for parts, param, relaxed in _grammars(body, model, use):
+        try:
+            return model.grammars.compile(parts, param), relaxed
+        except InvalidParameter as error:
+            failure = error
+    if failure is not None:
+        raise failure
+    return None, ()
+
+
+def _grammars(
+    body: GenerationRequest, model: ServedModel, use: ToolUse | None
+) -> Iterator[tuple[Sequence[Mapping[str, Any]], str, Sequence[str]]]:
+    """Yield grammars, the strictest first: its parts, the field for errors, and the paths that it does not enforce."""
+    answer = body.grammar_definition()
+    if use is not None:
+        for has_optional in (True, False) if use.optional else (True,):
+            relaxed = use.relaxed if has_optional else [*use.relaxed, *use.optional]
+            yield use.grammar(model, answer, has_optional=has_optional), "tools", relaxed
+    elif answer is not None:
+        yield [answer.part], answer.param, ()
+
+
+def _tool_use(body: ChatCompletionRequest, model: ServedModel) -> ToolUse | None:
     """Return how the answers of a chat whose template has rendered its tools may call them; None for no known way."""
     tool_format = model.chat_template.tool_format if model.chat_template is not None else None
     if tool_format is None:
@@ -145,6 +227,44 @@ def tool_use(body: ChatCompletionRequest, model: ServedModel) -> ToolUse | None:
         is_named=is_named,
         allows_several=body.parallel_tool_calls and tool_format.allows_several and not is_named,
     )
+
+
+def _chat_thinking(
+    prompt_end: str, fields: TemplateFields, model: ServedModel, *, is_held: bool
+) -> ChatThinking | None:
+    """Return the thinking of a chat; None if its answers have none.
+
+    Args:
+        prompt_end: the last characters of the rendered chat, without space behind them.
+        fields: of the request.
+        model: that answers, and whose answers may have thinking.
+        is_held: whether a grammar holds the answer. Where a tag is several tokens, the grammar cannot wait for it and
+            begins at once.
+    """
+    tags = ThinkingTags.of(model.tokenizer)
+    is_over = prompt_end.endswith(CLOSING) or fields.continue_final_message
+    if is_held and (tags is None or is_over):
+        return None
+    return ChatThinking(tags, prompt_end.endswith(OPENING), is_over, is_held)
+
+
+def _check_options(body: GenerationRequest, model: ServedModel) -> None:
+    """Check that an answer can follow a grammar and end where the grammar does.
+
+    Raises:
+        InvalidParameter: an option could leave no token to sample.
+    """
+    if not (model.stop_ids or body.stop_token_ids) or (body.ignore_eos and not body.stop_token_ids):
+        message = "'ignore_eos' contradicts a grammar: nothing could end the answer. Send 'stop_token_ids' too."
+        raise InvalidParameter(message, param="ignore_eos")
+    for name, contradicts in (
+        ("min_tokens", body.min_tokens > 0),
+        ("bad_words", bool(body.bad_words)),
+        ("allowed_token_ids", body.allowed_token_ids is not None),
+    ):
+        if contradicts:
+            message = f"'{name}' contradicts a grammar, which alone decides which tokens may come and when to end."
+            raise InvalidParameter(message, param=name)
 
 
 def _param(index: int) -> str:

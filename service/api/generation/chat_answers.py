@@ -1,0 +1,33 @@
+"""The answers to a chat, from its messages to running sequences, for every interface that has chats."""
+
+from collections.abc import Sequence
+from functools import partial
+from typing import NamedTuple
+
+from service.api.dependencies import RequestContext
+from service.api.generation.admission import submit
+from service.api.generation.answer_rules import AnswerRules, chat_rules
+from service.api.generation.chat_prompt import chat_prompt
+from service.api.generation.streams import TextStreams
+from service.api.schema.chat import ChatCompletionRequest
+from service.text.tokenizer import Tokenizer
+
+
+class StartedChat(NamedTuple):
+    """A chat whose answers are being generated."""
+
+    prompt_ids: Sequence[int]
+    streams: TextStreams
+    rules: AnswerRules
+    tokenizer: Tokenizer
+
+
+async def start_chat(context: RequestContext, body: ChatCompletionRequest, *, prefix: str) -> StartedChat:
+    """Render a chat and submit its sequences; raises as `make_prompt`, `chat_rules` and `submit`."""
+    # A function that another process can be sent.
+    make_prompt = partial(chat_prompt, key=context.cache_salt)
+    prompt_end, prompt_ids, ignored = await context.make_prompt(body, make_prompt)
+    context.ignore(ignored)
+    rules = await chat_rules(context, body, prompt_end)
+    streams = submit(context, body, [prompt_ids], rules, prefix=prefix, param="messages", default_max_tokens=None)
+    return StartedChat(prompt_ids, streams, rules, context.model.tokenizer)
