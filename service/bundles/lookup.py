@@ -26,7 +26,7 @@ from service.device.mesh import DeviceMesh
 from service.encoder.shapes import EncoderShapes
 from service.engine.shapes import EngineShapes
 from service.errors import ServiceError
-from service.models.config import DecoderConfig
+from service.models.description import DecoderConfig
 from service.models.encoders.registry import AnyEncoderConfig
 from service.models.quantization import Quantization
 from service.observability.metrics import Metrics

@@ -97,8 +97,9 @@ def _weight_specs(settings: Settings, checkpoint: LocatedCheckpoint) -> tuple[We
     if is_encoder(hub_config, checkpoint.sentence_files):
         config = read_encoder_config(uri, hub_config, checkpoint.sentence_files, checkpoint.weight_files)
         return any_encoder_weight_specs(config, dtype)
+    decoder = read_config(uri, hub_config, settings.max_model_len)
     weight_dtype = choose_weight_dtype(settings.dtype, hub_config)
-    return decoder_weight_specs(read_config(uri, hub_config), dtype, Quantization(settings.quantization), weight_dtype)
+    return decoder_weight_specs(decoder, dtype, Quantization(settings.quantization), weight_dtype)
 
 
 def prefetch_weights(

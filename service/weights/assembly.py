@@ -96,7 +96,8 @@ class Assembly:
         """
         [(spec, index), *others] = self._users[tensor]
         array = self._arrays.get(spec.name)
-        if others or array is None or array.dtype != dtype or spec.scale is not None or spec.name in self._scales:
+        is_part = bool(others) or spec.sources[index].rows is not None
+        if is_part or array is None or array.dtype != dtype or spec.scale is not None or spec.name in self._scales:
             return None
         return TensorPlace(spec, index, array).memory(first, number)
 
@@ -109,13 +110,18 @@ class Assembly:
             values: shape [n], of the stored type; copied.
         """
         for spec, index in self._users.get(tensor, ()):
+            source = spec.sources[index]
+            begin, end = source.elements
+            part = values[max(begin - first, 0) : max(end - first, 0)]
+            if not len(part):
+                continue
             try:
-                self._writer(spec, index)(first, values)
+                self._writer(spec, index)(max(first, begin) - begin, part)
             except UnquantizableRow as error:
                 # The checksum is not known yet: if the bytes are corrupt, they are fetched again. See `check`.
                 self._faults.setdefault(tensor, str(error))
             with self._lock:
-                self._num_missing[spec.name] -= len(values) * spec.sources[index].copies
+                self._num_missing[spec.name] -= len(part) * source.copies
                 is_whole = self._num_missing[spec.name] == 0
             if is_whole and self._mesh is not None:
                 for complete in self._with_row_scales(spec):
@@ -214,13 +220,14 @@ def assemble_weights(
     """
     all_specs = tuple(specs)
     assembly = Assembly(all_specs, mesh)
+    # A tensor that two weights share is read once and written to both.
+    names = {source.name: source.is_transposed for spec in all_specs for source in spec.sources}
 
     def write_one(name: str) -> None:
         assembly.reserve([name])
-        assembly.write(name, 0, np.ascontiguousarray(tensors[name]).reshape(-1))
+        tensor = tensors[name].T if names[name] else tensors[name]
+        assembly.write(name, 0, np.ascontiguousarray(tensor).reshape(-1))
 
-    # A tensor shared by two weights is read once and written to both.
-    names = dict.fromkeys(source.name for spec in all_specs for source in spec.sources)
     with ThreadPoolExecutor(NUM_THREADS, thread_name_prefix="weights") as pool:
         list(pool.map(write_one, names))
     assembly.check(uri, names)

@@ -10,6 +10,7 @@ from service.weights.safetensors import Header, read_header
 
 SAFETENSORS_SUFFIX = ".safetensors"
 MODEL_PREFIX = "model."
+BASE_PREFIXES = (MODEL_PREFIX, "transformer.")  # of the bare model's tensors in a model with a head
 
 
 def read_headers(files: Sequence[OpenFile], budget: RetryBudget) -> list[Header]:
@@ -32,9 +33,15 @@ def without_prefix(headers: Sequence[Header], expected_names: Iterable[str]) -> 
     if any(name.startswith(MODEL_PREFIX) for name in expected_names):
         return list(headers)
     return [
-        replace(header, entries={name.removeprefix(MODEL_PREFIX): entry for name, entry in header.entries.items()})
+        replace(header, entries={bare_name(name): entry for name, entry in header.entries.items()})
         for header in headers
     ]
+
+
+def bare_name(name: str) -> str:
+    """Return a tensor's name in the bare model."""
+    prefix = next((prefix for prefix in BASE_PREFIXES if name.startswith(prefix)), "")
+    return name.removeprefix(prefix)
 
 
 def _read(file: OpenFile, budget: RetryBudget) -> Header:

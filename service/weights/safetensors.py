@@ -32,8 +32,12 @@ INT64_MAX, MAX_AXES = 2**63 - 1, 16
 PREFIX_BYTES = 8  # the length of the header
 # Fits the header of a model of a few billion parameters; reading too much is cheaper than a second round trip.
 FIRST_READ_BYTES = 128 * 1024
-# Tables in old checkpoints that the model computes itself, and BERT's pretraining head, which embeddings do not use.
-UNUSED_SUFFIXES = (".rotary_emb.inv_freq", "embeddings.position_ids", "pooler.dense.weight", "pooler.dense.bias")
+# Tables, masks and xIELU's constants, which the model computes itself, and BERT's pretraining head, which embeddings do
+# not use.
+UNUSED_SUFFIXES = (
+    *(".rotary_emb.inv_freq", "embeddings.position_ids", "pooler.dense.weight", "pooler.dense.bias"),
+    *(".attn.bias", ".attn.masked_bias", ".act_fn.beta", ".act_fn.eps"),
+)
 
 
 @dataclass(frozen=True)

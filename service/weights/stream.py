@@ -28,6 +28,7 @@ from service.weights.headers import read_headers, without_prefix
 from service.weights.packed.layers import PackedWeights
 from service.weights.safetensors import Header, check_dtype, check_tensors, merged
 from service.weights.staging import HostMemoryBudget
+from service.weights.strided import transposed_entry
 
 if TYPE_CHECKING:
     import jax
@@ -113,7 +114,14 @@ def _read_headers_once(target: WeightTarget, files: Sequence[OpenFile], budget: 
     check_tensors(uri, target.specs, {name: entry.shape for name, entry in tensors.items()})
     for tensor in _stored(target.specs):
         check_dtype(uri, tensor, tensors[tensor.name])
-    return headers
+    transposed = {source.name for spec in target.specs for source in spec.sources if source.is_transposed}
+    return [
+        replace(
+            header,
+            entries={n: transposed_entry(e) if n in transposed else e for n, e in header.entries.items()},
+        )
+        for header in headers
+    ]
 
 
 def _stored(specs: Iterable[WeightSpec]) -> Iterator[StoredTensor]:

@@ -3,6 +3,7 @@
 import math
 import threading
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 
 import numpy as np
 
@@ -48,3 +49,10 @@ def in_order(entry: TensorEntry, data: np.ndarray, dtype: np.dtype) -> np.ndarra
     # Reading the header has checked that all elements are within bounds.
     view = np.lib.stride_tricks.as_strided(data.view(dtype), entry.shape, strides, writeable=False)
     return np.ascontiguousarray(view).reshape(math.prod(entry.shape))
+
+
+def transposed_entry(entry: TensorEntry) -> TensorEntry:
+    """Return the entry of the same elements, with the tensor's two axes exchanged."""
+    rows, columns = entry.shape
+    row_stride, column_stride = entry.strides or (columns, 1)
+    return replace(entry, shape=(columns, rows), strides=(column_stride, row_stride))

@@ -31,12 +31,14 @@ SHAPES = EngineShapes(
 )
 
 
-def deep(num_layers, windows=()):
-    return dataclasses.replace(CONFIG, num_layers=num_layers, sliding_windows=tuple(windows))
+def deep(num_layers, windows=None):
+    first, every = CONFIG.layers[0], windows or [8] * num_layers
+    attentions = [dataclasses.replace(first.attention, window=window) for window in every]
+    return dataclasses.replace(CONFIG, layers=tuple(dataclasses.replace(first, attention=a) for a in attentions))
 
 
 def groups_of(config):
-    return layer_groups(config, Decoder(config).weight_specs())
+    return layer_groups(config.layers, Decoder(config).weight_specs())
 
 
 @pytest.mark.parametrize(
@@ -71,7 +73,7 @@ def test_layers_with_other_windows_are_cut_where_the_fewest_kinds_come_out(windo
     assert len({group.kind for group in groups}) == num_kinds
     for group in groups:
         first = next(s for s in groups if s.kind == group.kind)
-        assert [config.sliding_window(i) for i in group.layers] == [config.sliding_window(i) for i in first.layers]
+        assert [config.layers[i] for i in group.layers] == [config.layers[i] for i in first.layers]
 
 
 def test_stages_of_a_kind_take_alike_weights_in_the_same_order_and_all_are_taken():

@@ -41,7 +41,7 @@ def test_each_device_holds_its_part_of_the_weights():
     assert plan(1).weights_bytes == EMBED_BYTES + 4 * LAYER_BYTES + norms
     assert plan(2).weights_bytes == (EMBED_BYTES + 4 * LAYER_BYTES) // 2 + norms
     four = plan(4)
-    assert (four.config.num_kv_heads, four.config.group_size, four.config.kv_copies) == (4, 2, 2)
+    assert (four.config.heads.num_kv_heads, four.config.heads.group_size, four.config.heads.kv_copies) == (4, 2, 2)
     assert four.weights_bytes == (EMBED_BYTES + 4 * (LAYER_BYTES + COPY_BYTES)) // 4 + norms
 
 
@@ -177,7 +177,10 @@ def test_a_tpu_caches_8_bits_in_pages_of_whole_registers(caplog):
     config, positions = spec.config, spec.shapes.num_pages * spec.shapes.page_size
     caches = jax.eval_shape(
         lambda: spec.kernel.kernel(spec.shapes.layout).initial_cache(
-            spec.shapes.layout, num_kv_heads=config.num_kv_heads, head_dim=config.head_dim, dtype=spec.kv_dtype
+            spec.shapes.layout,
+            num_kv_heads=config.heads.num_kv_heads,
+            head_dim=config.heads.head_dim,
+            dtype=spec.kv_dtype,
         )
     )
     cached_bytes = config.num_layers * sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(caches))

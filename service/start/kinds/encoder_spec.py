@@ -49,7 +49,7 @@ class EncoderSpec(ModelSpec):
     @cached_property
     def layer_groups(self) -> tuple[LayerGroup, ...]:
         """The layers in order, divided into groups that are compiled separately."""
-        return layer_groups(self.config, self.specs)
+        return layer_groups(self.config.layers, self.specs)
 
     @property
     @override

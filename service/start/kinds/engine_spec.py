@@ -22,8 +22,8 @@ from service.engine.steps.keys import compile_order, first_keys, program_keys, s
 from service.errors import DoesNotFit, SettingsError
 from service.kernels.choice import HeadShape, KernelChoice, choose_kernel
 from service.kernels.limits import vector_bytes
-from service.models.config import DecoderConfig
 from service.models.decoder_weights import decoder_weight_specs
+from service.models.description import DecoderConfig
 from service.models.interface import LayerGroup, PagedDecoder
 from service.models.layer_groups import layer_groups
 from service.models.quantization import MAX_INT8_ROW, Quantization, layers_quantization
@@ -56,7 +56,7 @@ class EngineSpec(ModelSpec):
     @cached_property
     def layer_groups(self) -> tuple[LayerGroup, ...]:
         """The layers in order, divided into groups that are compiled separately."""
-        return layer_groups(self.config, self.specs)
+        return layer_groups(self.config.layers, self.specs)
 
     @property
     def number_formats(self) -> Mapping[str, str]:
@@ -88,7 +88,7 @@ class EngineSpec(ModelSpec):
         return {
             "model_type": config.model_type,
             **self.number_formats,
-            "kv_head_copies": config.kv_copies,
+            "kv_head_copies": config.heads.kv_copies,
             **asdict(self.shapes),
         }
 
@@ -173,9 +173,8 @@ def choose_engine_spec(
         DoesNotFit: the devices are too small.
         UnknownDeviceMemory: an accelerator does not report its memory.
     """
-    config = read_config(located.uri, located.hub_config)
-    sizes = {"num_attention_heads": config.num_heads, "intermediate_size": config.mlp_size}
-    mesh = choose_mesh(devices, tensor_parallel=settings.tensor_parallel, sizes=sizes)
+    config = read_config(located.uri, located.hub_config, settings.max_model_len)
+    mesh = choose_mesh(devices, tensor_parallel=settings.tensor_parallel, sizes=config.split_sizes)
     config = config.split_over(mesh.num_devices)
     may_stay_stored = mesh.is_host and not isinstance(located.layout, LevanterLayout)
     formats = choose_formats(settings, located.hub_config, mesh.devices[0], may_stay_stored=may_stay_stored)
@@ -224,7 +223,7 @@ def choose_shapes(
 
 
 def _check_rows(config: DecoderConfig, quantization: Quantization) -> None:
-    longest = max(config.hidden_size, config.mlp_size, config.num_heads * config.head_dim)
+    longest = config.longest_row
     is_int8 = layers_quantization(quantization, config.layer_storage) is Quantization.INT8
     if is_int8 and longest > MAX_INT8_ROW:
         message = (
@@ -262,9 +261,9 @@ def _choose_kernel(config: DecoderConfig, formats: NumberFormats, mesh: DeviceMe
         message = "the device's attention kernel does not support this model; using the slow reference kernel"
         logger.warning(message, extra={**fields, "reason": choice.obstacle})
         return choice
-    if choice.cached_head_dim != config.head_dim:
-        fields |= {"head_dim": config.head_dim, "cached_head_dim": choice.cached_head_dim}
-    num_kv_heads = config.num_kv_heads // mesh.num_devices
+    if choice.cached_head_dim != config.heads.head_dim:
+        fields |= {"head_dim": config.heads.head_dim, "cached_head_dim": choice.cached_head_dim}
+    num_kv_heads = config.heads.num_kv_heads // mesh.num_devices
     if choice.cached_kv_heads != num_kv_heads:
         fields |= {"kv_heads": num_kv_heads, "cached_kv_heads": choice.cached_kv_heads}
     logger.info("attention kernel", extra=fields)
@@ -273,4 +272,6 @@ def _choose_kernel(config: DecoderConfig, formats: NumberFormats, mesh: DeviceMe
 
 def _head_shape(config: DecoderConfig, formats: NumberFormats, mesh: DeviceMesh) -> HeadShape:
     """Return the shape of one device's share of the heads."""
-    return HeadShape(config.num_kv_heads // mesh.num_devices, config.head_dim, formats.dtype, formats.kv_dtype)
+    return HeadShape(
+        config.heads.num_kv_heads // mesh.num_devices, config.heads.head_dim, formats.dtype, formats.kv_dtype
+    )

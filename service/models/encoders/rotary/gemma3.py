@@ -7,14 +7,15 @@ from dataclasses import replace
 
 from service.kernels.windows import Sight
 from service.models.config import HubConfig
-from service.models.encoders.bert import ACTIVATIONS
+from service.models.description import Activation, Norm
 from service.models.encoders.config import VectorConfig
-from service.models.encoders.rotary.config import Norm, RotaryConfig, RotaryLayer
-from service.models.encoders.rotary.layer_kinds import FULL, SLIDING, read_layer_kinds, read_ropes
-from service.models.encoders.rotary.llama import NAMES as LLAMA_NAMES
+from service.models.encoders.rotary.config import RotaryConfig, RotaryLayer
+from service.models.families.layer_kinds import FULL, SLIDING, read_layer_kinds, read_ropes
+from service.models.families.llama import NAMES as LLAMA_NAMES
 
 NAMES = replace(
     LLAMA_NAMES,
+    prefix="",
     query_norm="self_attn.q_norm",
     key_norm="self_attn.k_norm",
     attention_post_norm="post_attention_layernorm",
@@ -33,11 +34,11 @@ def read_config(config: HubConfig, vector: VectorConfig) -> RotaryConfig:
     config.refuse_unless("attention_bias", False)
     config.refuse_unless("quantization_config")
     config.refuse_unless("attn_logit_softcapping")
-    config.refuse_unless("hidden_activation", *ACTIVATIONS)
     hidden_size, num_heads = config.required_int("hidden_size"), config.required_int("num_attention_heads")
     head_dim, context_len = config.optional_int("head_dim", 256), config.required_int("max_position_embeddings")
     every = config.optional_int("sliding_window_pattern", config.optional_int("_sliding_window_pattern", 6))
-    kinds = read_layer_kinds(config, lambda layer: (layer + 1) % every == 0)
+    num_layers = config.required_int("num_hidden_layers")
+    kinds = read_layer_kinds(config, [SLIDING if (layer + 1) % every else FULL for layer in range(num_layers)])
     ropes = read_ropes(config, THETA_KEYS, head_dim=head_dim, context_len=context_len)
     window, is_causal = config.optional_int("sliding_window", 4096), not config.flag("use_bidirectional_attention")
     # A causal window counts the token itself; one to both sides reaches half as far to each.
@@ -52,9 +53,8 @@ def read_config(config: HubConfig, vector: VectorConfig) -> RotaryConfig:
         num_kv_heads=config.optional_int("num_key_value_heads", num_heads),
         head_dim=head_dim,
         context_len=context_len,
-        norm=Norm.RMS_PLUS_ONE,
-        norm_eps=float(config.values.get("rms_norm_eps", 1e-6)),
-        activation=ACTIVATIONS[config.values.get("hidden_activation") or "gelu_pytorch_tanh"],
+        norm=Norm(config.number("rms_norm_eps", 1e-6), is_plus_one=True, is_scaled_wide=True),
+        activation=config.activation("hidden_activation", Activation.GELU_TANH),
         attention_scale=config.optional_int("query_pre_attn_scalar", 256) ** -0.5,
         layers=tuple(RotaryLayer(ropes[kind], sights[kind]) for kind in kinds),
         names=NAMES,

@@ -1,4 +1,4 @@
-"""The non-linearities of encoders, as torch defines them."""
+"""Non-linearities, as torch defines them."""
 
 import math
 from collections.abc import Callable
@@ -7,12 +7,25 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from service.models.encoders.config import Activation
+from service.models.description import Activation
+
+XIELU_BETA, XIELU_EPS = 0.5, -1e-6
 
 
 def activate(x: Float[Array, "*axes"], activation: Activation) -> Float[Array, "*axes"]:
     """Apply a non-linearity to each element."""
     return _FUNCTIONS[activation](x)
+
+
+def xielu(x: Float[Array, "*axes"], alpha_p: Float[Array, "1"], alpha_n: Float[Array, "1"]) -> Float[Array, "*axes"]:
+    """Apply xIELU with its parameters, before their softplus, to each element, in float32.
+
+    Source: Huang & Schlag 2024, arXiv:2411.13010; transformers `activations.py` (XIELUActivation).
+    """
+    wide = x.astype(jnp.float32)
+    above, below = jax.nn.softplus(alpha_p[0]), XIELU_BETA + jax.nn.softplus(alpha_n[0])
+    curve = jnp.where(wide > 0, above * wide * wide, (jnp.expm1(jnp.minimum(wide, XIELU_EPS)) - wide) * below)
+    return (curve + XIELU_BETA * wide).astype(x.dtype)
 
 
 def _gelu(x: jax.Array) -> jax.Array:
@@ -31,6 +44,7 @@ _FUNCTIONS: dict[Activation, Callable[[jax.Array], jax.Array]] = {
     Activation.GELU_TANH: _gelu_tanh,
     Activation.RELU: lambda x: jnp.maximum(x, 0),
     Activation.SILU: lambda x: x * jax.lax.logistic(x),
+    Activation.RELU_SQUARED: lambda x: jnp.square(jnp.maximum(x, 0)),
     Activation.SIGMOID: jax.lax.logistic,
     Activation.TANH: jnp.tanh,
     Activation.NONE: lambda x: x,

@@ -4,28 +4,40 @@ Source: transformers `modeling_rope_utils.py` (rope_parameters by kind of layer)
 (layer_types).
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping, Sequence
 
-from service.errors import UnsupportedModel
 from service.models.config import HubConfig
 from service.models.rope import RopeConfig
 
 FULL, SLIDING = "full_attention", "sliding_attention"
 
 
-def read_layer_kinds(config: HubConfig, is_full: Callable[[int], bool]) -> tuple[str, ...]:
-    """Return the kind of each layer, by `layer_types` or, in files without it, by the family's rule.
+def read_windows(config: HubConfig, *, first_layer: int = 0) -> tuple[int | None, ...]:
+    """Return each layer's window: by `layer_types` if the configuration has them, otherwise from `first_layer` on.
+
+    Raises:
+        UnsupportedModel: the window is malformed, or `layer_types` does not name a kind for each layer.
+    """
+    num_layers = config.required_int("num_hidden_layers")
+    if config.values.get("sliding_window") is None:
+        return (None,) * num_layers
+    window = config.required_int("sliding_window")
+    kinds = read_layer_kinds(config, [SLIDING if layer >= first_layer else FULL for layer in range(num_layers)])
+    return tuple(window if kind == SLIDING else None for kind in kinds)
+
+
+def read_layer_kinds(config: HubConfig, default: Sequence[str]) -> Sequence[str]:
+    """Return the kind of each layer, by `layer_types` or, in files without it, the family's rule.
 
     Raises:
         UnsupportedModel: `layer_types` does not name a kind for each layer.
     """
-    num_layers, named = config.required_int("num_hidden_layers"), config.values.get("layer_types")
+    named = config.values.get("layer_types")
     if named is None:
-        return tuple(FULL if is_full(layer) else SLIDING for layer in range(num_layers))
-    if len(named) != num_layers or set(named) - {FULL, SLIDING}:
-        message = f"layer_types must name {FULL} or {SLIDING} for each of {num_layers} layers."
-        raise UnsupportedModel(config.uri, f"config.json: {message}")
-    return tuple(named)
+        return default
+    if not isinstance(named, list) or len(named) != len(default) or not {FULL, SLIDING}.issuperset(named):
+        raise config.refuse(f"layer_types must name {FULL} or {SLIDING} for each of {len(default)} layers.")
+    return named
 
 
 def read_ropes(
