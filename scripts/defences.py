@@ -91,7 +91,7 @@ DEFENCES = (
             'scope["path"] in PROBE_PATHS or scope["path"].startswith("//")',
             f"{THREATS}t20_nothing_opens_without_a_key"),
     Defence("T21", "service/api/http/keys.py", "if len(given) == 1:", "if given:", f"{THREATS}t21_odd_keys"),
-    Defence("T22", "service/server/pool/admin.py",
+    Defence("T22", "service/server/admin.py",
             'raise UnknownRoute("There is no such route; ADMIN_API_KEY opens it.")',
             "return Answer(200, self._service.stats(), {})", f"{THREATS}t22_no_operators_route_without_its_key"),
     Defence("T23", "service/api/generation/admission.py", "return context.cache_salt\n", 'return b""\n',

@@ -19,6 +19,10 @@ class MethodNotAllowed(RequestError):
     status = 405
     code = "method_not_allowed"
 
+    def __init__(self, allow: str | None = None) -> None:
+        super().__init__("This route does not allow this method.")
+        self.allow = allow  # the methods of the route, for the header
+
 
 class BodyTooSlow(RequestError):
     """The request's body did not arrive in time."""

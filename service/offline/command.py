@@ -2,13 +2,11 @@
 
 import asyncio
 import logging
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, override
 
 from service.api.application import create_api
-from service.api.held import OneModel
-from service.api.served import Served
+from service.api.backend import OneModel
+from service.api.http.access_log import AccessLog
 from service.observability.metrics import Metrics
 from service.offline.batch import Tally, run_batch
 from service.offline.batch_file import Journal, read_lines
@@ -19,23 +17,6 @@ from service.start.progress import StartProgress
 from service.start.tasks import LoadedModel
 
 logger = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True)
-class _Loaded(OneModel):
-    """The `ModelReadiness` of a model that has been loaded."""
-
-    model: Served
-    is_live: bool = True
-    is_ready: bool = True
-    status: str = "complete"
-
-    def progress(self) -> dict[str, Any]:
-        return {}
-
-    @override
-    def served_model(self) -> Served:
-        return self.model
 
 
 def run_file(settings: Settings, source: Path, target: Path) -> int:
@@ -63,11 +44,11 @@ def run_file(settings: Settings, source: Path, target: Path) -> int:
 
 async def _answer(settings: Settings, loaded: LoadedModel, metrics: Metrics, source: Path, target: Path) -> Tally:
     api = create_api(
-        _Loaded(loaded.served),
+        OneModel(loaded.served),
         metrics,
         default_max_tokens=settings.default_max_tokens,
         default_temperature=settings.default_temperature,
         max_body_bytes=settings.max_body_bytes,
-        strict_fields=settings.strict_fields,
     )
+    api = AccessLog(api, metrics=metrics, strict_fields=settings.strict_fields)
     return await run_batch(api, source, target, concurrency=settings.max_concurrent_requests)

@@ -15,6 +15,7 @@ from typing import override
 
 import uvicorn
 
+from service.api.http.access_log import AccessLog
 from service.errors import PortInUse
 from service.observability.background import log_in_background
 from service.observability.metrics_port import metrics_port
@@ -93,7 +94,6 @@ def serve(settings: Settings, picture: Path | None = None) -> None:
     listener = bind(settings.host, settings.port)
     early = EarlyAnswers(
         service,
-        service.metrics,
         keys=service.keys,
         admin_keys=settings.admin_api_keys,
         has_metrics=settings.enable_metrics,
@@ -102,8 +102,9 @@ def serve(settings: Settings, picture: Path | None = None) -> None:
         wait_s=settings.request_timeout,
         queue_timeout_s=settings.queue_timeout,
     )
+    app = AccessLog(early, metrics=service.metrics, strict_fields=settings.strict_fields, tracer=lambda: service.tracer)
     config = uvicorn.Config(
-        with_cors(early, settings.allowed_origins),
+        with_cors(app, settings.allowed_origins),
         http=connection_class(),
         timeout_keep_alive=KEEP_ALIVE_S,
         ws="none",
@@ -142,8 +143,8 @@ def bind(host: str, port: int) -> socket.socket:
         PortInUse: another process holds it, or the address is not this machine's.
     """
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    # asyncio lets small writes go out at once only where the protocol is named; an answer then waits for no
-    # acknowledgement, which a client may delay by 40 ms.
+    # asyncio sets TCP_NODELAY only if `proto` is IPPROTO_TCP; otherwise Nagle's algorithm and delayed acknowledgements
+    # can add 40 ms.
     listener = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:

@@ -14,9 +14,8 @@ import h11
 from uvicorn.protocols.http.flow_control import CLOSE_HEADER
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
-from service.api.http.answer import encoded
-from service.api.http.client_task import TASK
-from service.api.http.errors import error_answer
+from service.api.http.call import CALL, Call
+from service.api.http.errors import encoded, error_answer
 from service.errors import ClientDisconnected, MalformedRequest, TooManyConnections
 from service.server.request_reader import MAX_HEAD_BYTES, RequestReader
 
@@ -82,8 +81,9 @@ class Connection(H11Protocol):
         self._head_timer = _cancelled(self._head_timer)
         self._write_timer = _cancelled(self._write_timer)
         super().connection_lost(exc)
-        if not self.is_idle and (task := self.cycle.scope.get(TASK)) is not None:
-            task.cancel(ClientDisconnected.code)
+        call: Call | None = None if self.is_idle else self.cycle.scope.get(CALL)
+        if call is not None and call.task is not None:
+            call.task.cancel(ClientDisconnected.code)
 
     @override
     def data_received(self, data: bytes) -> None:

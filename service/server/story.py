@@ -1,4 +1,4 @@
-"""A start as a person reads it on a terminal: one moving line, then the model, its addresses and a command to copy.
+"""Terminal output of a start: a progress line, then the model, its URLs and a curl command.
 
 Elsewhere, with LOG_FORMAT=json and with LOG_LEVEL=DEBUG, the start's log lines say it all.
 """

@@ -5,7 +5,7 @@ import time
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
-from service.api.held import Held, ModelState, ready_state
+from service.api.backend import Lease, ModelState, ready_state
 from service.catalogue.catalogue import Catalogue
 from service.catalogue.entry import ModelEntry
 from service.errors import Draining, MissingParameter, ModelLoadFailed, ModelNotLoaded, Overloaded, RequestError
@@ -48,8 +48,8 @@ class ModelPool:
             found = [version.loaded for version in self._state.versions]
         return [loaded for loaded in found if loaded is not None]
 
-    def hold(self, name: str | None) -> Held | None:
-        """Return a loaded model; None if it has to be waited for. See `Models.hold`."""
+    def lease(self, name: str | None) -> Lease | None:
+        """Return a loaded model; None if it has to be waited for. See `Backend.lease`."""
         entry = self._entry(name)
         with self._state.changed:
             residence = self._state.residences.get(entry.name)
@@ -59,11 +59,11 @@ class ModelPool:
                 return None
             return self._state.grant(residence.answering)
 
-    async def wait_for(self, name: str | None) -> Held:
+    async def wait_for(self, name: str | None) -> Lease:
         """Return a model once it is loaded.
 
         Raises:
-            UnknownModel, AmbiguousModel, MissingParameter: as `hold`.
+            UnknownModel, AmbiguousModel, MissingParameter: as `lease`.
             ModelLoadFailed: it cannot be loaded.
             ModelNotLoaded: it did not come in time.
             Overloaded: too many requests wait.
@@ -102,7 +102,7 @@ class ModelPool:
         self._line.load(residence)
 
     def begin_load(self, name: str) -> None:
-        """Load a model though no request waits for it; returns at once. Raises as `hold`, and Draining."""
+        """Load a model though no request waits for it; returns at once. Raises as `lease`, and Draining."""
         entry = self._entry(name)
         with self._state.changed:
             residence = self._residence(entry)
@@ -136,7 +136,7 @@ class ModelPool:
             return [self._listed(entry) for entry in self._catalogue.entries]
 
     def report(self, name: str) -> dict[str, Any]:
-        """Return the state of one model as a JSON object for an operator; raises as `hold`."""
+        """Return the state of one model as a JSON object for an operator; raises as `lease`."""
         return self._report(self._entry(name))
 
     def reports(self, *, is_used: bool = False) -> list[dict[str, Any]]:

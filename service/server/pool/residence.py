@@ -10,7 +10,7 @@ from service.catalogue.entry import ModelEntry
 from service.server.pool.policy import Resident
 
 if TYPE_CHECKING:
-    from service.api.held import Held, ModelState
+    from service.api.backend import Lease, ModelState
     from service.api.served import Served
     from service.start.kinds.model_spec import Running
 
@@ -69,7 +69,7 @@ class Waiter:
     """A request that waits for a model, on the event loop that it came by."""
 
     loop: asyncio.AbstractEventLoop
-    future: "asyncio.Future[Held]"
+    future: "asyncio.Future[Lease]"
     since_s: float
 
 

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from functools import partial
 
-from service.api.held import Held
+from service.api.backend import Lease
 from service.errors import RequestError
 from service.observability.metrics import Metrics
 from service.server.pool.residence import Residence, Waiter
@@ -53,12 +53,12 @@ class PoolState:
         """Requests that wait for a model."""
         return sum(len(residence.waiters) for residence in self.residences.values())
 
-    def grant(self, residence: Residence) -> Held:
+    def grant(self, residence: Residence) -> Lease:
         """Let a request hold a model that is ready."""
         assert residence.loaded is not None, "a model that is ready is loaded"
         residence.num_open += 1
         residence.last_used_s = self.clock()
-        return Held(residence.loaded.served, partial(self.release, residence))
+        return Lease(residence.loaded.served, partial(self.release, residence))
 
     def grant_all(self, residence: Residence) -> None:
         """Let every request that waits for a model hold it."""
@@ -81,26 +81,26 @@ class PoolState:
                 self.changed.notify_all()
 
 
-def _resolve_on_loop(waiter: Waiter, outcome: Held | RequestError) -> None:
+def _resolve_on_loop(waiter: Waiter, outcome: Lease | RequestError) -> None:
     try:
         waiter.loop.call_soon_threadsafe(_resolve, waiter.future, outcome)
     except RuntimeError:  # the loop is closed, and its requests with it
-        if isinstance(outcome, Held):
+        if isinstance(outcome, Lease):
             # Its lock is held by this thread, and can be taken again.
             outcome.release()
 
 
-def _resolve(future: "asyncio.Future[Held]", outcome: Held | RequestError) -> None:
+def _resolve(future: "asyncio.Future[Lease]", outcome: Lease | RequestError) -> None:
     if future.done():  # the request has ended
-        if isinstance(outcome, Held):
+        if isinstance(outcome, Lease):
             outcome.release()
-    elif isinstance(outcome, Held):
+    elif isinstance(outcome, Lease):
         future.set_result(outcome)
     else:
         future.set_exception(outcome)
 
 
-async def granted(waiter: Waiter) -> Held:
+async def granted(waiter: Waiter) -> Lease:
     """Wait until a model is granted; one that is granted in the moment of a cancellation is let go.
 
     Raises:

@@ -5,7 +5,7 @@ import contextlib
 from collections.abc import Callable, Mapping
 from typing import Any, override
 
-from service.api.dependencies import ServedModel
+from service.api.served import ServedModel
 from service.engine.engine import Engine
 from service.engine.request import MAX_SEQUENCES, Request, Sampling
 from service.engine.runner import Runner

@@ -4,17 +4,13 @@ They are answered without the API, so that the statistics are there from the fir
 """
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 from starlette.types import Scope
 
-from service.api.http.answer import Answer
-from service.api.http.errors import error_answer
+from service.api.http.errors import Answer
 from service.api.http.keys import ApiKeys, plain_keys
-from service.errors import EngineError, MethodNotAllowed, RequestError, UnknownRoute
-
-if TYPE_CHECKING:
-    from service.server.pool.pool import ModelPool
+from service.errors import MethodNotAllowed, UnknownRoute
+from service.server.service import Service
 
 PREFIX = "/admin/"
 STATS_PATHS = frozenset({"/admin/stats", "/stats"})
@@ -27,20 +23,6 @@ ROUTES: Mapping[str, str] = {
     f"{LOAD_PREFIX}{{model}}": "POST",
     f"{UNLOAD_PREFIX}{{model}}": "POST",
 }
-
-
-@runtime_checkable
-class Administered(Protocol):
-    """A service that an operator reads and changes."""
-
-    @property
-    def open_pool(self) -> "ModelPool":
-        """Its models; raises NotReady, Draining or EngineStopped if none can answer."""
-        ...
-
-    def stats(self) -> dict[str, Any]:
-        """Return the body of /admin/stats."""
-        ...
 
 
 def admin_route(path: str) -> str | None:
@@ -56,21 +38,16 @@ def admin_route(path: str) -> str | None:
 class AdminRoutes:
     """Answers the operator's requests."""
 
-    def __init__(self, service: Administered, keys: tuple[str, ...]) -> None:
+    def __init__(self, service: Service, keys: tuple[str, ...]) -> None:
         """Create the routes of a service; without keys, none of them exists."""
         self._service, self._keys = service, ApiKeys(plain_keys(keys))
 
     async def answer(self, scope: Scope) -> Answer:
-        """Return the answer to a request of one of the routes; its body is not read."""
-        try:
-            return await self._answer(scope)
-        except (RequestError, EngineError) as error:
-            allowed = ROUTES.get(admin_route(scope["path"]) or "")
-            answer = error_answer(error, "")
-            is_method = isinstance(error, MethodNotAllowed) and allowed is not None
-            return answer._replace(headers=answer.headers | {"allow": allowed}) if is_method else answer
+        """Return the answer to a request of one of the routes; its body is not read.
 
-    async def _answer(self, scope: Scope) -> Answer:
+        Raises:
+            RequestError, EngineError: the request is at fault, or no model can answer.
+        """
         path = scope["path"]
         if not self._keys:
             raise UnknownRoute("There is no such route; ADMIN_API_KEY opens it.")
@@ -79,7 +56,7 @@ class AdminRoutes:
         if method is None:
             raise UnknownRoute(f"There is no such route. The operator's are {', '.join(sorted(ROUTES))}.")
         if scope["method"] != method and (method, scope["method"]) != ("GET", "HEAD"):
-            raise MethodNotAllowed("This route does not allow this method.")
+            raise MethodNotAllowed(method)
         if path in STATS_PATHS:
             return Answer(200, self._service.stats(), {})
         pool = self._service.open_pool
