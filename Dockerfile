@@ -62,12 +62,14 @@ RUN touch before \
 
 # Separate from the packages, so that a change of Levserve pushes and pulls only a few megabytes.
 FROM build AS project
-# For the products on a CPU, of which the image contains the compiled library only. Not pinned, like Debian itself.
+# For the custom calls on a CPU, of which the image contains the compiled library only. Not pinned, like Debian itself.
 # hadolint ignore=DL3008
 RUN apt-get update && apt-get install --yes --no-install-recommends g++ && rm -rf /var/lib/apt/lists/*
 COPY README.md ./
 COPY scripts/build_native.py scripts/
 COPY service service
+# An image for x86-64 without the native code is a failed build.
+ENV LEVSERVE_NATIVE=require
 RUN uv venv --quiet /opt/python \
     && uv pip install --quiet --no-deps --python /opt/python/bin/python --target /opt/levserve . \
     && python -m compileall -q /opt/levserve \

@@ -133,13 +133,19 @@ $(UV): scripts/install_uv.sh
 	@sh scripts/install_uv.sh .tools/uv && touch $@
 
 # Each stamp is newer than the lock file once its packages are installed. Neither removes packages of the other.
-NATIVE := scripts/build_native.py $(wildcard service/device/native/*.cc service/device/native/*.h)
+NATIVE := scripts/build_native.py $(wildcard service/device/native/*.cc service/device/native/*.h service/device/native/sources.py)
+# A compiler may have been installed after Levserve: then the native code is compiled now.
+COMPILER := $(shell command -v g++ || command -v clang++)
+ifeq ($(shell uname -sm)$(wildcard service/device/native/native.so)$(if $(COMPILER),,none),Linux x86_64)
+.PHONY: .venv/serve .venv/dev
+COMPILE := --reinstall-package levserve
+endif
 .venv/serve: $(UV) pyproject.toml uv.lock $(NATIVE)
-	$(UV) sync --frozen --no-default-groups --inexact --compile-bytecode
+	$(UV) sync --frozen --no-default-groups --inexact --compile-bytecode $(COMPILE)
 	@touch $@
 
 .venv/dev: $(UV) pyproject.toml uv.lock $(NATIVE)
-	$(UV) sync --frozen --all-groups --extra levanter --extra otel --inexact --compile-bytecode
+	$(UV) sync --frozen --all-groups --extra levanter --extra otel --inexact --compile-bytecode $(COMPILE)
 	@touch $@ .venv/serve
 
 # Compilers for machines that are not there, in environments of their own: with libtpu beside it, JAX looks for a TPU.

@@ -6,33 +6,16 @@ every step are made before the clock starts, no token is read before the end, an
 
 import time
 from collections.abc import Iterator
-from typing import Any, NamedTuple
+from typing import Any
 
-import jax
-
-from service.engine.batch import needed_bucket, pack
+from service.engine.batch import PackedStep, PrefillRow, pack
 from service.engine.engine import Engine
-from service.engine.prefill_row import PrefillRow
 from service.engine.request import Request, Sampling
 from service.engine.runner import Runner
 from service.engine.schedule.chunking import Chunking
-from service.engine.schedule.pages import PageCopy
 from service.engine.schedule.plan import Plan
 from service.engine.schedule.scheduler import Scheduler
-from service.engine.shapes import Bucket, StepKind
-from service.engine.steps.inputs import StepInputs
-from service.engine.steps.names import SamplingPart
-
-
-class Step(NamedTuple):
-    """The arguments of a step's programs."""
-
-    kind: StepKind
-    bucket: Bucket
-    inputs: StepInputs
-    is_sampled: bool  # whether a prompt ends in this step
-    copies_before: list[PageCopy]
-    copies_after: list[PageCopy]
+from service.engine.shapes import StepKind
 
 
 class BareSteps:
@@ -57,7 +40,7 @@ class BareSteps:
             "decode_steps": len(decode),
         }
 
-    def _steps(self, prompts: list[list[int]], output_tokens: int) -> tuple[list[Step], list[Step]]:
+    def _steps(self, prompts: list[list[int]], output_tokens: int) -> tuple[list[PackedStep], list[PackedStep]]:
         """Plan the wave with a separate scheduler: all prefill steps, then all decode steps."""
         scheduler = Scheduler(
             num_slots=self._shapes.num_slots,
@@ -67,30 +50,16 @@ class BareSteps:
         )
         for i, prompt in enumerate(prompts):
             scheduler.add(Request(str(i), tuple(prompt), output_tokens, sampling=Sampling(temperature=0.0)))
-        row = PrefillRow(self._shapes)
-        prefill = [self._packed(plan, row) for plan in _plans(scheduler, StepKind.PREFILL)]
-        return prefill, [self._packed(plan, row) for plan in _plans(scheduler, StepKind.DECODE)]
+        available, row = self._runner.available_steps(), PrefillRow(self._shapes)
+        prefill = [pack(plan, available, self._shapes, row) for plan in _plans(scheduler, StepKind.PREFILL)]
+        decode = [pack(plan, available, self._shapes, row) for plan in _plans(scheduler, StepKind.DECODE)]
+        return prefill, decode
 
-    def _packed(self, plan: Plan, row: PrefillRow) -> Step:
-        bucket = self._shapes.grids[plan.kind].smallest(needed_bucket(plan, self._shapes))
-        is_sampled = any(planned.is_sampled for planned in plan.seqs)
-        inputs = pack(plan, bucket, self._shapes)
-        return Step(plan.kind, bucket, inputs, is_sampled, row.before(plan, bucket), row.after(plan, bucket))
-
-    def _time(self, steps: list[Step]) -> tuple[float, float]:
+    def _time(self, steps: list[PackedStep]) -> tuple[float, float]:
         """Return wall and CPU seconds."""
-        outputs: Any = None
         started, cpu_started = time.perf_counter(), time.process_time()
-        for step in steps:
-            self._runner.copy_pages(step.copies_before)
-            if step.kind is StepKind.DECODE:
-                outputs = self._runner.decode(step.bucket, step.inputs, SamplingPart.GREEDY)
-            else:
-                made = outputs = self._runner.run_model(step.kind, step.bucket, step.inputs)
-                if step.is_sampled:
-                    outputs = self._runner.sample(made)
-            self._runner.copy_pages(step.copies_after)
-        jax.block_until_ready(outputs)
+        results = [self._runner.run(step) for step in steps]
+        results[-1].read()
         return time.perf_counter() - started, time.process_time() - cpu_started
 
 

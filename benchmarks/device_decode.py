@@ -28,14 +28,7 @@ from service.device.mesh import DeviceMesh
 from service.engine.runner import Runner
 from service.engine.shapes import Bucket, EngineShapes, StepKind
 from service.engine.steps.inputs import StepInputs, empty_step
-from service.engine.steps.names import (
-    INITIAL_SLOTS,
-    SamplingPart,
-    initial_cache_name,
-    sampling_name,
-    step_names,
-    whole_name,
-)
+from service.engine.steps.keys import Key, Sample, SamplingPart, Whole, initial_keys, step_keys
 from service.engine.steps.programs import engine_programs
 from service.kernels.choice import HeadShape, KernelChoice, choose_kernel
 from service.kernels.products.linear import choose_products
@@ -140,11 +133,10 @@ def _measure(
     weights = random_weights(model, dtype)
     bucket = shapes.decode_grid.smallest(Bucket(batch, 1, num_pages))
     programs = engine_programs(model, shapes, weight_shapes(model.weight_specs(), mesh))
-    caches = [initial_cache_name(group) for group in model.layer_groups]
     choice_of_tokens = SamplingPart.GREEDY if shapes.has_sampling_variants else SamplingPart.CHOOSE
-    parts = {sampling_name(choice_of_tokens, batch), *step_names(StepKind.DECODE, bucket, model.layer_groups)}
-    of_step = {whole_name(choice_of_tokens, bucket)} if shapes.has_whole_steps else parts
-    needed = {INITIAL_SLOTS, *caches, *of_step}
+    parts: set[Key] = {Sample(choice_of_tokens, batch), *step_keys(StepKind.DECODE, bucket, model.layer_groups)}
+    step = {Whole(choice_of_tokens, bucket)} if shapes.has_whole_steps else parts
+    needed = {str(key) for key in (*initial_keys(model.layer_groups), *step)}
     compiled = compile_programs([program for program in programs if program.name in needed], num_threads=2)
     executables = {name: program.executable for name, program in compiled.items()}
     runner = Runner(shapes, model.layer_groups, weights, executables)

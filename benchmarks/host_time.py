@@ -17,14 +17,13 @@ from collections.abc import Callable, Sequence
 
 from benchmarks.hand_counted import HandCountedModel
 from service.compile.aot import compile_programs
-from service.engine.available_steps import AvailableSteps
 from service.engine.engine import Engine
 from service.engine.loop import DispatchedStep
 from service.engine.request import Request, Sampling
 from service.engine.runner import Runner
 from service.engine.schedule.pages import PageCopy
 from service.engine.schedule.plan import Plan
-from service.engine.shapes import EngineShapes, StepKind
+from service.engine.shapes import AvailableSteps, EngineShapes, StepKind
 from service.engine.steps.programs import engine_programs
 from service.observability.model_metrics import ModelMetrics
 

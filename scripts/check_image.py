@@ -101,6 +101,7 @@ def main() -> None:
         parser.error("--prewarm-image and --levanter-run must be given together")
     engine, image = shlex.split(arguments.engine), arguments.image
     print_sizes(engine, image)
+    expect_native_code(engine, image, arguments.option)
     for way, options in WAYS.items():
         journey(engine, image, [*arguments.option, *options], way)
     with kept_folder(engine) as options:
@@ -167,6 +168,20 @@ def print_sizes(engine: list[str], image: str) -> None:
         size, _, made_by = line.partition("\t")
         if not size.startswith("0"):
             print(f"{size:>10}  {made_by[:100]}")
+
+
+def expect_native_code(engine: list[str], image: str, options: list[str]) -> None:
+    """Exit if the image's library in C++ is missing or does not load; images for ARM have none.
+
+    Raises:
+        CalledProcessError: the container failed.
+    """
+    code = "import os; from service.device.native.library import native_code; print(os.uname().machine, native_code())"
+    command = [*engine, "run", "--rm", *options, "--entrypoint=python", image, "-c", code]
+    machine, found = subprocess.run(command, capture_output=True, text=True, check=True).stdout.split()
+    print(f"native code on {machine}: {found}", flush=True)
+    if machine == "x86_64" and found == "none":
+        sys.exit("the image lacks the native code, or it does not load")
 
 
 def smoke(container: Container) -> None:

@@ -24,7 +24,7 @@ from openai.types import (
 from openai.types.chat import completion_create_params as chat_create_params
 from openai.types.responses import response_create_params
 
-from service.api.openapi.fields import FIELDS
+from service.api.files import FILE_FIELD
 from service.api.schema.batches import BatchQuery, BatchRequest, FileFields, FileQuery
 from service.api.schema.chat import ChatCompletionRequest
 from service.api.schema.completions import CompletionRequest
@@ -105,7 +105,10 @@ def _table(route: Route) -> Iterator[str]:
 
 
 def _meaning(body: type[WireObject], name: str) -> str:
-    return FIELDS.get(f"{body.__name__}.{name}") or FIELDS[name]
+    if name == "file":
+        return FILE_FIELD["description"]
+    schema = body.model_json_schema()["properties"][name]
+    return schema["description"].replace("\n", " ")
 
 
 def _without_effect(body: type[WireObject], name: str) -> str:

@@ -17,7 +17,7 @@ from service.device.mesh import DeviceMesh
 from service.engine.runner import Runner
 from service.engine.shapes import Bucket, EngineShapes, StepKind
 from service.engine.steps.inputs import empty_step
-from service.engine.steps.names import INITIAL_SLOTS, initial_cache_name, step_names
+from service.engine.steps.keys import initial_keys, step_keys
 from service.engine.steps.programs import engine_programs
 from service.kernels.choice import HeadShape, choose_kernel
 from service.kernels.products.linear import choose_products
@@ -54,8 +54,8 @@ def _measure(config: DecoderConfig, num_tokens: int, peak: float, *, is_tiny: bo
     )
     model = Decoder(config, DTYPE, choice.kernel(shapes.layout), choose_products(mesh, DTYPE), mesh=mesh)
     bucket = shapes.prefill_grid.smallest(Bucket(1, num_tokens, num_tokens // PAGE_SIZE))
-    caches = [initial_cache_name(group) for group in model.layer_groups]
-    needed = {INITIAL_SLOTS, *caches, *step_names(StepKind.PREFILL, bucket, model.layer_groups)}
+    groups = model.layer_groups
+    needed = {str(key) for key in (*initial_keys(groups), *step_keys(StepKind.PREFILL, bucket, groups))}
     programs = engine_programs(model, shapes, weight_shapes(model.weight_specs(), mesh))
     compiled = compile_programs([program for program in programs if program.name in needed], num_threads=2)
     executables = {name: program.executable for name, program in compiled.items()}

@@ -13,7 +13,6 @@ from collections.abc import Callable, Collection, Iterator
 from heapq import heapify, heappop, heappush
 from typing import Protocol, runtime_checkable
 
-from service.engine.available_steps import AvailableSteps
 from service.engine.request import (
     Abort,
     Call,
@@ -31,6 +30,7 @@ from service.engine.schedule.pages import PageCopy
 from service.engine.schedule.plan import Plan
 from service.engine.schedule.scheduler import Scheduler
 from service.engine.schedule.sequence import Sequence
+from service.engine.shapes import AvailableSteps
 from service.errors import EngineError, NonFiniteLogits, QueueTimeout, ServiceError
 from service.observability.clock import Clock
 from service.observability.model_metrics import ModelMetrics

@@ -1,6 +1,7 @@
 """The device side of the engine: weights, device state and executables. Dispatches steps without waiting for them."""
 
 import functools
+import itertools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -9,30 +10,13 @@ import numpy as np
 from jaxtyping import Array, Float, Int
 
 from service.compile.program import Executable
-from service.engine.available_steps import AvailableSteps
-from service.engine.batch import (
-    SampledTokens,
-    StepResult,
-    batch_indices,
-    has_logprobs,
-    is_adjusted,
-    is_plain,
-    needed_bucket,
-    pack,
-    pack_copy,
-    pack_count,
-    pack_prompt,
-    pack_slot_options,
-    pack_token_masks,
-    prompt_targets,
-    sufficient_choice,
-)
-from service.engine.device_state import DeviceState, LayerGroupOnDevice
-from service.engine.prefill_row import PrefillRow
+from service.engine.batch import PackedStep, PrefillRow, pack, pack_copy, pack_prompt, pack_token_masks
+from service.engine.executables import Executables
+from service.engine.limits import MAX_LOGPROBS
+from service.engine.request import StepLogprobs, TokenLogprobs
 from service.engine.schedule.pages import PageCopy
-from service.engine.schedule.plan import Plan, PlannedSequence
-from service.engine.shapes import Bucket, EngineShapes, StepKind
-from service.engine.step_executables import DeferredExecutable, StepExecutables
+from service.engine.schedule.plan import Plan
+from service.engine.shapes import AvailableSteps, Bucket, EngineShapes, StepKind
 from service.engine.steps.inputs import (
     AdjustInputs,
     ChooseInputs,
@@ -46,11 +30,62 @@ from service.engine.steps.inputs import (
     empty_step,
     unrestricted_mask,
 )
-from service.engine.steps.names import SamplingPart
+from service.engine.steps.keys import (
+    Copy,
+    Embed,
+    InitialCache,
+    Key,
+    Layers,
+    Sample,
+    SamplingPart,
+    SlotProgram,
+    Whole,
+    choice_parts,
+)
+from service.engine.steps.logprobs import FIRST_TOP
+from service.engine.steps.step import SlotState
 from service.engine.steps.whole import WholeInputs
 from service.kernels.cache_layout import CopyKind
 from service.kernels.paging import RowPages
 from service.models.interface import LayerGroup, Weights
+
+
+class DeviceState:
+    """The slots and the caches of one engine, which a `Runner` updates from step to step.
+
+    None of it needs weights, so a start makes it while weights are still loading.
+    """
+
+    def __init__(
+        self, shapes: EngineShapes, groups: Sequence[LayerGroup], executables: Mapping[str, Executable]
+    ) -> None:
+        """Make the slots and the caches; on a CPU they occupy no memory until steps write them."""
+        by_key = Executables(executables, shapes, groups)
+        slots: SlotState = by_key[SlotProgram.INITIAL_SLOTS]((), [], ())
+        self.slots: list[jax.Array] = jax.tree.leaves(slots)
+        self.replicated = slots.token_counts.sharding  # of arrays that every device has a copy of
+        self.vocab_size: int = slots.token_counts.shape[1]
+        self.caches: list[list[jax.Array]] = [
+            jax.tree.leaves(by_key[InitialCache(group.kind)]((), [], ())) for group in groups
+        ]
+
+    def run_whole(self, executable: Executable, weights: Sequence[jax.Array], inputs: WholeInputs) -> Any:
+        """Start a program that takes all of the state, and return its outputs at once."""
+        parts = [self.slots, *self.caches]
+        state = list(itertools.chain.from_iterable(parts))
+        outputs = executable(weights, state, inputs)
+        changed = iter(state)
+        for part in parts:
+            part[:] = itertools.islice(changed, len(part))
+        return outputs
+
+
+class LayerGroupState(NamedTuple):
+    """A layer group's arrays on the device, in the order in which its executables take them."""
+
+    kind: str
+    weights: list[jax.Array]
+    cache: list[jax.Array]
 
 
 class ModelOutputs(NamedTuple):
@@ -59,6 +94,66 @@ class ModelOutputs(NamedTuple):
     hidden: Float[Array, "seq token hidden"]
     last: Float[Array, "seq 1 hidden"]  # of each sequence's last token
     targets: SampleTargets
+
+
+class SampledTokens(NamedTuple):
+    """The outputs of a sampling, which may still be in flight."""
+
+    token_ids: Int[Array, " seq"]  # BROKEN for a sequence that must fail
+    logprobs: Int[Array, "seq packed"] | None = None  # as `pack_logprobs` returns them; None if none is requested
+
+    def begin_copy(self) -> None:
+        """Have them copied to the host as soon as they exist, rather than when they are read."""
+        for array in self:
+            if array is not None:
+                array.copy_to_host_async()
+
+
+class StepResult(NamedTuple):
+    """A step that may still be in flight."""
+
+    step: PackedStep
+    sampled: SampledTokens | None  # None if no sequence reaches its prompt's end
+    hidden: Float[Array, "seq token hidden"] | None = None  # there if nothing is sampled
+    prompt_logprobs: tuple[Int[Array, "row packed"], ...] = ()  # of the targets that `pack_prompt` lays out
+
+    def read(self) -> Int[np.ndarray, " seq"]:
+        """Wait for the step and return one token per sequence; -1 for one whose logits are NaN or infinite."""
+        if self.sampled is None:
+            jax.block_until_ready(self.hidden)
+            return np.zeros(len(self.step.indices), np.int32)  # never read: no sequence of the plan is sampled
+        return np.asarray(self.sampled.token_ids)[self.step.indices]
+
+    def read_logprobs(self) -> StepLogprobs | None:
+        """Return the requested log-probabilities; if there are none, nothing is copied from the device."""
+        if not self.step.has_logprobs and not self.prompt_logprobs:
+            return None
+        requests = [planned.sequence.request for planned in self.step.plan.seqs]
+        num_tops = [request.sampling.num_logprobs for request in requests]
+        return StepLogprobs(
+            tokens=tuple(map(self._of_token, self.step.indices, num_tops)),
+            prompts=tuple(self._of_prompts()),
+        )
+
+    def _of_token(self, index: int, num_top: int | None) -> TokenLogprobs | None:
+        if num_top is None or self.sampled is None or self.sampled.logprobs is None:
+            return None
+        return unpack_logprobs(np.asarray(self.sampled.logprobs)[index], num_top)
+
+    def _of_prompts(self) -> Iterator[tuple[TokenLogprobs, ...]]:
+        rows = itertools.chain.from_iterable(map(np.asarray, self.prompt_logprobs))
+        for planned, targets in zip(self.step.plan.seqs, self.step.prompt_targets, strict=True):
+            num_top = planned.sequence.request.num_prompt_logprobs or 0
+            yield tuple(unpack_logprobs(row, num_top) for row in itertools.islice(rows, len(targets)))
+
+
+def unpack_logprobs(packed: Int[np.ndarray, " packed"], num_top: int) -> TokenLogprobs:
+    """Return one token's log-probabilities from its row, as `pack_logprobs` lays it out."""
+    logprobs = packed.view(np.float32)
+    ids = packed[FIRST_TOP:][:num_top].tolist()
+    top = logprobs[FIRST_TOP + MAX_LOGPROBS :][:num_top].tolist()
+    pairs = tuple((token_id, logprob) for token_id, logprob in zip(ids, top, strict=True) if token_id >= 0)
+    return TokenLogprobs(float(logprobs[0]), int(packed[1]), pairs)
 
 
 class Runner:
@@ -83,30 +178,63 @@ class Runner:
         """
         self.shapes = shapes
         self._weights: list[jax.Array] = jax.tree.leaves(weights)
-        self._executables = StepExecutables(executables, shapes, layer_groups)
+        self._executables = Executables(executables, shapes, layer_groups)
         self._state = state or DeviceState(shapes, layer_groups, executables)
         self._groups = [
-            LayerGroupOnDevice(group, cache, weights)
+            LayerGroupState(group.kind, [weights[name] for name in group.weights], cache)
             for group, cache in zip(layer_groups, self._state.caches, strict=True)
         ]
         self._prefill_row = PrefillRow(shapes)
         self._inserts: list[PageCopy] = []  # with the next step: a first token does not wait for their program
-        self._unread_tables: dict[tuple[int, int], jax.Array] = {}
+        self._unread_tables: dict[tuple[int, ...], jax.Array] = {}  # by shape
         # On every device already, so that a step without a restriction sends no masks.
         self._unrestricted = {
             num_seqs: jax.device_put(unrestricted_mask(num_seqs, self._state.vocab_size), self._state.replicated)
             for num_seqs in {bucket.num_seqs for _, bucket in shapes.buckets}
         }
 
+    def dispatch(self, plan: Plan, read_previous: Callable[[], None] = lambda: None) -> StepResult:
+        """Start a plan's step and its sampling, and return at once.
+
+        Args:
+            plan: the step.
+            read_previous: called while the step runs, before a sampling that depends on the previous step's tokens.
+        """
+        step = pack(plan, self._executables.available, self.shapes, self._prefill_row)
+        if step.best_bucket != step.bucket:
+            self._executables.prefer(plan.kind, step.best_bucket)
+        return self.run(step, read_previous)
+
+    def run(self, step: PackedStep, read_previous: Callable[[], None] = lambda: None) -> StepResult:
+        """Start a packed step and its sampling, and return at once; see `dispatch`."""
+        self.copy_pages(step.copies_before)
+        self._inserts = step.copies_after
+        if step.choice is not None and step.is_plain:
+            sampled = self.decode(step.bucket, step.inputs, step.choice)
+            sampled.begin_copy()
+            return StepResult(step, sampled)
+        outputs = self.run_model(step.plan.kind, step.bucket, step.inputs)
+        sampled = None
+        if step.choice is not None:
+            if step.options is not None:
+                self._run(SlotProgram.SET_OPTIONS, step.options)
+            for count in step.counts:
+                self._run(SlotProgram.COUNT_TOKENS, count)
+            if step.is_constrained:
+                read_previous()
+            token_mask = pack_token_masks(step, self._unrestricted[step.bucket.num_seqs])
+            sampled = self.sample(outputs, token_mask, choice=step.choice, has_logprobs=step.has_logprobs)
+            sampled.begin_copy()
+        return StepResult(step, sampled, outputs.hidden, self._prompt_logprobs(step, outputs.hidden))
+
     def run_model(self, kind: StepKind, bucket: Bucket, inputs: StepInputs) -> ModelOutputs:
         """Start the model's part of a step."""
-        executables = self._executables.model[kind, bucket]
-        group_inputs, targets = self._run(executables.embed, inputs.packed)
-        page_table = self._page_table(bucket, inputs)
-        group_inputs = group_inputs._replace(paging=group_inputs.paging._replace(page_table=page_table))
+        group_inputs, targets = self._run(Embed(kind, bucket.num_seqs, bucket.num_tokens), inputs.packed)
+        group_inputs = group_inputs._replace(paging=group_inputs.paging._replace(page_table=self._page_table(inputs)))
         hidden, last = group_inputs.hidden, None
-        for group, executable in zip(self._groups, executables.layer_groups, strict=True):
-            hidden, last = group.run(executable.get(), group_inputs)
+        for group in self._groups:
+            executable = self._executables[Layers(kind, bucket, group.kind)]
+            hidden, last = executable(group.weights, group.cache, group_inputs)
             group_inputs = group_inputs._replace(hidden=hidden)
         return ModelOutputs(hidden, hidden if last is None else last, targets)
 
@@ -123,84 +251,28 @@ class Runner:
         Args:
             outputs: of the step.
             token_mask: one row per sequence; None if no option of a sequence changes its logits.
-            choice: the program that chooses the tokens.
+            choice: the program that suffices to choose the tokens; the general one is used until that is compiled.
             has_logprobs: whether to compute log-probabilities, too.
         """
-        last, targets = outputs.last, outputs.targets
-        logits = adjusted = self._run_sampling(SamplingPart.LOGITS, len(last), last)
+        num_seqs, targets = len(outputs.last), outputs.targets
+        logits = adjusted = self._run(Sample(SamplingPart.LOGITS, num_seqs), outputs.last)
         if token_mask is not None:
-            adjusted = self._run_sampling(SamplingPart.ADJUST, len(last), AdjustInputs(logits, targets, token_mask))
-        token_ids = self._run_sampling(choice, len(last), ChooseInputs(adjusted, targets))
+            adjusted = self._run(Sample(SamplingPart.ADJUST, num_seqs), AdjustInputs(logits, targets, token_mask))
+        if not self._executables.is_usable(Sample(choice, num_seqs)):
+            choice = SamplingPart.CHOOSE
+        token_ids = self._run(Sample(choice, num_seqs), ChooseInputs(adjusted, targets))
         if not has_logprobs:
             return SampledTokens(token_ids)
-        logprobs = self._run_sampling(SamplingPart.LOGPROBS, len(last), LogprobInputs(logits, token_ids))
+        logprobs = self._run(Sample(SamplingPart.LOGPROBS, num_seqs), LogprobInputs(logits, token_ids))
         return SampledTokens(token_ids, logprobs)
 
     def decode(self, bucket: Bucket, inputs: StepInputs, choice: SamplingPart) -> SampledTokens:
         """Start a decode step whose tokens are only chosen: as one program, where there is one."""
-        whole = self._executables.whole(choice, bucket)
-        if whole is not None:
+        whole = Whole(choice, bucket)
+        if self.shapes.has_whole_steps and self._executables.is_usable(whole):
             packed = WholeInputs(inputs.packed, inputs.page_table)
-            return SampledTokens(self._state.run_whole(whole.get(), self._weights, packed))
-        outputs = self.run_model(StepKind.DECODE, bucket, inputs)
-        return self.sample(outputs, choice=self._executables.choice(choice, bucket.num_seqs))
-
-    def dispatch(self, plan: Plan, read_previous: Callable[[], None] = lambda: None) -> StepResult:
-        """Start a plan's step and its sampling, and return at once.
-
-        Args:
-            plan: the step.
-            read_previous: called while the step runs, before a sampling that depends on the previous step's tokens.
-        """
-        needed = needed_bucket(plan, self.shapes)
-        bucket = self._executables.available.grids[plan.kind].smallest(needed)
-        if not self._executables.available.is_complete:
-            self._prefer_best(plan, needed)
-        inputs = pack(plan, bucket, self.shapes)
-        self.copy_pages(self._prefill_row.before(plan, bucket))
-        if plan.kind is StepKind.DECODE and is_plain(plan):
-            sampled = self.decode(bucket, inputs, self._sufficient_choice(plan))
-            sampled.begin_copy()
-            return StepResult(plan, batch_indices(plan), sampled)
-        outputs = self.run_model(plan.kind, bucket, inputs)
-        sampled = None
-        if any(planned.is_sampled for planned in plan.seqs):
-            if plan.kind is StepKind.PREFILL:
-                self._run(self._executables.set_options, pack_slot_options(plan, self.shapes))
-                self._count_tokens(plan.seqs)
-            if any(planned.sequence.request.constraint is not None for planned in plan.seqs):
-                read_previous()
-            unrestricted = self._unrestricted[bucket.num_seqs]
-            sampled = self.sample(
-                outputs,
-                pack_token_masks(plan, unrestricted) if is_adjusted(plan) else None,
-                choice=self._executables.choice(self._sufficient_choice(plan), bucket.num_seqs),
-                has_logprobs=has_logprobs(plan),
-            )
-            sampled.begin_copy()
-        prompt_logprobs: tuple[Int[Array, "row packed"], ...] = ()
-        if plan.kind is StepKind.PREFILL and any(map(prompt_targets, plan.seqs)):
-            prompt_logprobs = self._prompt_logprobs(plan, outputs.hidden)
-        self._inserts = self._prefill_row.after(plan, bucket)
-        return StepResult(plan, batch_indices(plan), sampled, outputs.hidden, prompt_logprobs)
-
-    def _sufficient_choice(self, plan: Plan) -> SamplingPart:
-        return sufficient_choice(plan) if self.shapes.has_sampling_variants else SamplingPart.CHOOSE
-
-    @property
-    def may_wait(self) -> bool:
-        """Whether executables are still being loaded or compiled, so that a step or a copy may wait for one."""
-        return self._executables.are_in_the_making
-
-    @property
-    def waited_for_compile_s(self) -> float:
-        """How long steps have waited for executables so far."""
-        return self._executables.waited_s
-
-    def available_steps(self) -> AvailableSteps:
-        """Return the steps that run without waiting, as many as there are now."""
-        self._executables.available.refresh()
-        return self._executables.available
+            return SampledTokens(self._state.run_whole(self._executables[whole], self._weights, packed))
+        return self.sample(self.run_model(StepKind.DECODE, bucket, inputs), choice=choice)
 
     def copy_pages(self, copies: Sequence[PageCopy]) -> None:
         """Start copies of the prefill row and then others; a kernel that reads pages in place needs none."""
@@ -208,6 +280,20 @@ class Runner:
             inserts, self._inserts = self._inserts, []
             for copy in (*inserts, *copies):
                 self._copy(copy.kind, pack_copy(copy, self.shapes))
+
+    @property
+    def may_wait(self) -> bool:
+        """Whether executables are still being loaded or compiled, so that a step or a copy may wait for one."""
+        return self._executables.is_loading
+
+    @property
+    def waited_for_compile_s(self) -> float:
+        """How long steps have waited for executables so far."""
+        return self._executables.waited_s
+
+    def available_steps(self) -> AvailableSteps:
+        """Return the steps that run without waiting for an executable."""
+        return self._executables.available
 
     def cache_leaves(self) -> list[jax.Array]:
         """Return the arrays of all caches, as they are after the last dispatched step."""
@@ -228,64 +314,45 @@ class Runner:
         inputs = empty_step(bucket, self.shapes)
         step = self.run_model(kind, bucket, inputs)
         unrestricted = self._unrestricted[bucket.num_seqs]
-        for choice in self._executables.choices:
+        for choice in choice_parts(self.shapes):
             jax.block_until_ready(self.sample(step, unrestricted, choice=choice, has_logprobs=True))
             if kind is StepKind.DECODE and self.shapes.has_whole_steps:
                 jax.block_until_ready(self.decode(bucket, inputs, choice))
 
     def _run_padded_copies(self) -> None:
         """Copy between no slot and no page, and set the options and count the tokens of no slot."""
-        self._run(self._executables.set_options, empty_options(self.shapes.prefill_seqs[-1], self.shapes))
-        self._run(self._executables.count_tokens, empty_count(self.shapes))
-        for kind in self._executables.copies:
+        options = empty_options(self.shapes.prefill_seqs[-1], self.shapes)
+        self._run(SlotProgram.SET_OPTIONS, options)
+        self._run(SlotProgram.COUNT_TOKENS, empty_count(self.shapes))
+        for kind in CopyKind if self.shapes.has_slot_cache else ():
             self._copy(kind, empty_copy(self.shapes))
         jax.block_until_ready((self._state.slots, self.cache_leaves()))
 
     def _copy(self, kind: CopyKind, inputs: RowPages) -> None:
-        for group, executable in zip(self._groups, self._executables.copies[kind], strict=True):
-            group.run(executable.get(), inputs)
+        for group in self._groups:
+            self._executables[Copy(kind, group.kind)](group.weights, group.cache, inputs)
 
-    def _prefer_best(self, plan: Plan, needed: Bucket) -> None:
-        """Have the step compiled next that would serve a plan best."""
-        if plan.kind is StepKind.PREFILL and needed.num_seqs == 1:
-            [planned] = plan.seqs
-            rest = planned.sequence.prefill_len - planned.start
-            needed = needed._replace(num_tokens=min(rest, self.shapes.prefill.chunk_sizes[-1]))
-        self._executables.prefer(plan.kind, self.shapes.grids[plan.kind].smallest(needed))
-
-    def _run(self, executable: DeferredExecutable, inputs: Any) -> Any:
+    def _run(self, key: Key, inputs: Any) -> Any:
         """Start a program that updates the slots, and return its outputs at once."""
-        return executable.get()(self._weights, self._state.slots, inputs)
+        return self._executables[key](self._weights, self._state.slots, inputs)
 
-    def _page_table(self, bucket: Bucket, inputs: StepInputs) -> jax.Array:
+    def _page_table(self, inputs: StepInputs) -> jax.Array:
         """Return a step's page table on the device; where no step reads pages, one that is there already."""
         if not self.shapes.has_slot_cache:
             return jax.device_put(inputs.page_table, self._state.replicated)
-        shape = (bucket.num_seqs, bucket.num_pages)
-        if shape not in self._unread_tables:
-            self._unread_tables[shape] = jax.device_put(inputs.page_table, self._state.replicated)
-        return self._unread_tables[shape]
-
-    def _run_sampling(self, part: SamplingPart, num_seqs: int, inputs: Any) -> Any:
-        return self._run(self._executables.sampling[part, num_seqs], inputs)
+        if inputs.page_table.shape not in self._unread_tables:
+            self._unread_tables[inputs.page_table.shape] = jax.device_put(inputs.page_table, self._state.replicated)
+        return self._unread_tables[inputs.page_table.shape]
 
     def _prompt_logprobs(
-        self, plan: Plan, hidden: Float[Array, "seq token hidden"]
+        self, step: PackedStep, hidden: Float[Array, "seq token hidden"]
     ) -> tuple[Int[Array, "row packed"], ...]:
         """Start the log-probabilities of a prefill's targets, by the programs that sampled tokens have."""
+        if not any(step.prompt_targets):
+            return ()  # without waiting for the hidden states
         num_rows = self.shapes.all_seq_counts[-1]
         packed = []
-        for rows, target_ids in pack_prompt(plan, np.asarray(hidden), num_rows):
-            logits = self._run_sampling(SamplingPart.LOGITS, num_rows, rows)
-            packed.append(self._run_sampling(SamplingPart.LOGPROBS, num_rows, LogprobInputs(logits, target_ids)))
+        for rows, target_ids in pack_prompt(step, np.asarray(hidden), num_rows):
+            logits = self._run(Sample(SamplingPart.LOGITS, num_rows), rows)
+            packed.append(self._run(Sample(SamplingPart.LOGPROBS, num_rows), LogprobInputs(logits, target_ids)))
         return tuple(packed)
-
-    def _count_tokens(self, seqs: Sequence[PlannedSequence]) -> None:
-        """Count the tokens of sequences with penalties just before each samples its first token in its slot.
-
-        So the counts do not depend on the slot's previous owner, on how the prompt was cut into chunks, or on how much
-        of it was cached or generated before the sequence was preempted.
-        """
-        for planned in seqs:
-            if planned.is_sampled and planned.sequence.request.sampling.has_penalties:
-                self._run(self._executables.count_tokens, pack_count(planned, self.shapes))

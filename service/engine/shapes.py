@@ -1,7 +1,7 @@
 """The sizes of one engine: slots, pages, and the grid of steps that is compiled. Known before any weight is read."""
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Set
 from dataclasses import asdict, dataclass, replace
 from enum import StrEnum
 from functools import cached_property
@@ -202,6 +202,46 @@ class EngineShapes:
         largest = self.pages_for(self.max_context)
         smallest = min(self.pages_for(SMALLEST_CONTEXT), largest)
         return geometric_sizes(smallest, largest, factor=CONTEXT_FACTOR)
+
+
+class AvailableSteps(NamedTuple):
+    """The steps that run without waiting for an executable: all, or those that a start has compiled so far."""
+
+    grids: Mapping[StepKind, BucketGrid]
+    prefill: PrefillShapes
+    num_slots: int  # as many as the widest decode step serves
+    has_copies: bool  # between slots and pages, without which no prefix is cached
+    is_complete: bool
+
+
+def available_steps(
+    shapes: EngineShapes, compiled: Set[tuple[StepKind, Bucket]], *, has_copies: bool
+) -> AvailableSteps:
+    """Return the steps that a scheduler may plan with, given those that are compiled.
+
+    A token shape is used from when its widest context is compiled, so that it fits wherever a sequence is.
+
+    Args:
+        shapes: the sizes of all steps.
+        compiled: at least `sufficient_buckets`.
+        has_copies: whether the copies between slots and pages are compiled.
+    """
+    grids: dict[StepKind, BucketGrid] = {}
+    for kind, grid in shapes.grids.items():
+        widest = {bucket[:2]: bucket for bucket in sorted(grid)}  # by token shape
+        usable = (bucket for bucket in grid if {(kind, bucket), (kind, widest[bucket[:2]])} <= compiled)
+        grids[kind] = BucketGrid(tuple(usable))
+    has_all_steps = compiled >= set(shapes.buckets)
+    prefill = shapes.prefill
+    if not has_all_steps:
+        counts = {bucket.num_seqs for bucket in grids[StepKind.PREFILL]}
+        prefill = replace(
+            prefill,
+            num_seqs=tuple(count for count in prefill.num_seqs if count in counts),
+            available_sizes=frozenset(b.num_tokens for b in grids[StepKind.PREFILL] if b.num_seqs == 1),
+        )
+    num_slots = max(bucket.num_seqs for bucket in grids[StepKind.DECODE])
+    return AvailableSteps(grids, prefill, num_slots, has_copies, has_all_steps and has_copies)
 
 
 def sufficient_buckets(shapes: EngineShapes) -> list[tuple[StepKind, Bucket]]:

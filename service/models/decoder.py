@@ -42,13 +42,14 @@ class Decoder:
     """A decoder of one geometry, in one dtype; a `PagedDecoder`."""
 
     config: DecoderConfig
-    dtype: np.dtype = FLOAT32  # of activations, and of weights that are not quantized
+    dtype: np.dtype = FLOAT32  # of activations, norms and biases
     kernel: AttentionKernel = REFERENCE
     products: Products = PLAIN
     quantization: Quantization = Quantization.NONE
     mesh: DeviceMesh | None = None  # devices that share each step, by KV heads, MLP and vocabulary; None for one
     kv_dtype: np.dtype | None = None  # of the cache; None for that of activations
     fp8: Fp8Products = Fp8Products.FUSED  # of weights in FP8
+    weight_dtype: np.dtype | None = None  # of weights of products that are not quantized; None for that of activations
 
     @property
     def shardings(self) -> Shardings | None:
@@ -75,7 +76,7 @@ class Decoder:
 
     def weight_specs(self) -> tuple[WeightSpec, ...]:
         """Name every weight array."""
-        return decoder_weight_specs(self.config, self.dtype, self.quantization)
+        return decoder_weight_specs(self.config, self.dtype, self.quantization, self.weight_dtype)
 
     @property
     def layer_groups(self) -> tuple[LayerGroup, ...]:
@@ -155,11 +156,9 @@ class Decoder:
     def _embedded(self, named: Mapping[str, NamedArray], token_ids: NamedArray) -> NamedArray:
         hidden = named["embed"].take("vocab", token_ids)
         scale = named.get(scale_name("embed"))
-        return (
-            hidden
-            if scale is None
-            else (hidden.astype(jnp.float32) * scale.take("vocab", token_ids)).astype(self.dtype)
-        )
+        if scale is not None:
+            hidden = hidden.astype(jnp.float32) * scale.take("vocab", token_ids)
+        return hidden.astype(self.dtype)
 
     def _dot(
         self,

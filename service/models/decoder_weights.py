@@ -13,9 +13,19 @@ from service.models.weight_spec import FLOAT32, TensorSource, WeightSpec
 
 
 def decoder_weight_specs(
-    config: DecoderConfig, dtype: np.dtype = FLOAT32, quantization: Quantization = Quantization.NONE
+    config: DecoderConfig,
+    dtype: np.dtype = FLOAT32,
+    quantization: Quantization = Quantization.NONE,
+    weight_dtype: np.dtype | None = None,
 ) -> tuple[WeightSpec, ...]:
-    """Name every weight array of a decoder, in the order of use; `dtype` is that of arrays that are not quantized."""
+    """Name every weight array of a decoder, in the order of use.
+
+    Args:
+        config: of the model.
+        dtype: of arrays that are not quantized.
+        quantization: of the weights of products.
+        weight_dtype: of those of them that are not quantized; None for `dtype`.
+    """
     embed, vocab = config.hidden_size, config.vocab_size
     specs = [_product("embed", ("vocab", "embed"), (vocab, embed), "model.embed_tokens.weight")]
     for layer in range(config.num_layers):
@@ -23,7 +33,7 @@ def decoder_weight_specs(
     specs.append(_plain("final_norm", ("embed",), (embed,), "model.norm.weight"))
     if not config.has_tied_embeddings:
         specs.append(_product("unembed", ("vocab", "embed"), (vocab, embed), "lm_head.weight"))
-    wide = (replace(spec, dtype=dtype) for spec in specs)
+    wide = (replace(spec, dtype=weight_dtype if weight_dtype and spec.num_in_axes else dtype) for spec in specs)
     return quantized_specs(wide, quantization, config.layer_storage)
 
 

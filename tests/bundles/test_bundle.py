@@ -110,7 +110,7 @@ def test_the_key_changes_with_everything_it_names():
         "platform",
         "device_kind",
         "cpu_features",
-        "native_products",
+        "native_code",
         "num_devices",
         "variables",
     } <= inputs.keys()

@@ -38,3 +38,8 @@ def test_no_memory_is_occupied_until_it_is_written_and_then_in_place():
     assert written.unsafe_buffer_pointer() == place
     assert process.memory_info().rss - before < 16 * MEGABYTES
     assert float(written.sum()) == 32 * 1024
+
+
+def test_zeros_of_a_type_that_no_cache_has_are_an_error():
+    with pytest.raises(Exception, match="lazy zeros are not of this type"):
+        jax.block_until_ready(made(3, dtype="complex64"))

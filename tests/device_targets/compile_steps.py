@@ -21,15 +21,7 @@ from service.compile.aot import compile_programs
 from service.compile.program import Executable, Program
 from service.device.memory import usable_memory_bytes
 from service.engine.shapes import StepKind
-from service.engine.steps.names import (
-    COUNT_TOKENS,
-    SamplingPart,
-    choice_parts,
-    initial_cache_name,
-    sampling_name,
-    step_names,
-    whole_name,
-)
+from service.engine.steps.keys import Sample, SamplingPart, SlotProgram, Whole, choice_parts, initial_keys, step_keys
 from service.settings import Settings
 from service.start.devices import use_target
 from service.start.kinds.engine_spec import EngineSpec, choose_engine_spec
@@ -79,20 +71,21 @@ def steps_of(spec: EngineSpec) -> list[Program]:
     shapes, groups = spec.shapes, spec.layer_groups
     prefill = max(shapes.prefill_grid, key=lambda bucket: (bucket.num_pages, bucket.num_tokens))
     decode = max(shapes.decode_grid)
-    names = {
-        *step_names(StepKind.PREFILL, prefill, groups),
-        *step_names(StepKind.DECODE, decode, groups),
-        *(whole_name(choice, decode) for choice in choice_parts(shapes) if choice is not SamplingPart.GREEDY),
-        *(sampling_name(part, NUM_SEQS) for part in SamplingPart),
-        *(initial_cache_name(group) for group in groups),
-        COUNT_TOKENS,
-    }
+    keys = [
+        *step_keys(StepKind.PREFILL, prefill, groups),
+        *step_keys(StepKind.DECODE, decode, groups),
+        *(Whole(choice, decode) for choice in choice_parts(shapes) if choice is not SamplingPart.GREEDY),
+        *(Sample(part, NUM_SEQS) for part in SamplingPart),
+        *initial_keys(groups),
+        SlotProgram.COUNT_TOKENS,
+    ]
+    names = set(map(str, keys))
     return [program for program in spec.programs(spec.model()) if program.name in names]
 
 
 def whole_step_of(spec: EngineSpec) -> list[Program]:
     """The largest decode step as one program, with all layers."""
-    name = whole_name(SamplingPart.GREEDY, max(spec.shapes.decode_grid))
+    name = str(Whole(SamplingPart.GREEDY, max(spec.shapes.decode_grid)))
     return [program for program in spec.programs(spec.model()) if program.name == name]
 
 

@@ -10,20 +10,18 @@ from hypothesis import strategies as st
 
 from benchmarks.hand_counted import HandCountedModel
 from service.compile.aot import compile_programs
-from service.compile.lazy import LazyExecutables, Making
-from service.engine.available_steps import AvailableSteps
+from service.compile.lazy import BuildPlan, LazyExecutables
 from service.engine.request import Request, Sampling
 from service.engine.runner import Runner
 from service.engine.schedule.chunking import Chunking
-from service.engine.shapes import Bucket, EngineShapes, PrefillShapes, StepKind, sufficient_buckets
-from service.engine.steps.names import (
+from service.engine.shapes import Bucket, EngineShapes, PrefillShapes, StepKind, available_steps, sufficient_buckets
+from service.engine.steps.keys import (
     compile_order,
-    copy_names,
-    distinct,
-    occasional_names,
-    program_names,
-    step_names,
-    sufficient_names,
+    copy_keys,
+    occasional_keys,
+    program_keys,
+    step_keys,
+    sufficient_keys,
 )
 from service.engine.steps.programs import engine_programs
 from service.kernels.cache_layout import CopyKind
@@ -52,7 +50,7 @@ def engine_shapes(draw):
 def test_whatever_is_compiled_there_is_a_step_for_every_chunk_that_is_cut_and_for_every_batch(shapes, data):
     also = data.draw(st.sets(st.sampled_from(shapes.buckets)))
     compiled = also | set(sufficient_buckets(shapes))
-    steps = AvailableSteps(shapes, lambda kind, bucket: (kind, bucket) in compiled)
+    steps = available_steps(shapes, compiled, has_copies=True)
     chunking = Chunking(steps.prefill)
     start = data.draw(st.integers(0, shapes.max_context - 1))
     most = min(4, shapes.num_slots)
@@ -69,7 +67,7 @@ def test_whatever_is_compiled_there_is_a_step_for_every_chunk_that_is_cut_and_fo
 
 @given(engine_shapes())
 def test_once_all_are_compiled_the_steps_are_those_of_the_shapes(shapes):
-    steps = AvailableSteps(shapes)
+    steps = available_steps(shapes, set(shapes.buckets), has_copies=True)
     assert steps.is_complete
     assert [list(grid) for grid in steps.grids.values()] == [list(grid) for grid in shapes.grids.values()]
     assert steps.prefill == shapes.prefill
@@ -78,38 +76,21 @@ def test_once_all_are_compiled_the_steps_are_those_of_the_shapes(shapes):
 def test_steps_appear_as_they_are_compiled_a_token_shape_with_its_widest_context():
     shapes = EngineShapes(num_slots=4, num_pages=256, page_size=16, max_context=1024, max_prefill_tokens=128)
     compiled = set(sufficient_buckets(shapes))
-    steps = AvailableSteps(shapes, lambda kind, bucket: (kind, bucket) in compiled)
+    steps = available_steps(shapes, compiled, has_copies=True)
     short, long = Bucket(4, 1, 16), Bucket(4, 1, 64)
     assert steps.grids[StepKind.DECODE].smallest(Bucket(1, 1, 16)) == Bucket(1, 1, 64)
     assert steps.num_slots == 1
     compiled.add((StepKind.DECODE, short))
-    steps.refresh()
-    assert steps.num_slots == 1  # a sequence that grows would have no step later
+    # A sequence that grows would have no step later.
+    assert available_steps(shapes, compiled, has_copies=True).num_slots == 1
     compiled.add((StepKind.DECODE, long))
-    steps.refresh()
+    steps = available_steps(shapes, compiled, has_copies=True)
     assert steps.grids[StepKind.DECODE].smallest(short) == short
     assert steps.num_slots == 4
     assert not steps.is_complete
     compiled.update(shapes.buckets)
-    steps.refresh()
-    assert steps.is_complete
-
-
-def test_steps_are_looked_at_again_only_after_something_was_compiled():
-    shapes = EngineShapes(num_slots=4, num_pages=256, page_size=16, max_context=1024, max_prefill_tokens=128)
-    compiled, looks = set(sufficient_buckets(shapes)), []
-
-    def is_compiled(kind, bucket):
-        looks.append((kind, bucket))
-        return (kind, bucket) in compiled
-
-    steps = AvailableSteps(shapes, is_compiled, num_compiled=lambda: len(compiled))
-    num_looks = len(looks)
-    steps.refresh()
-    assert len(looks) == num_looks
-    compiled.update(shapes.buckets)
-    steps.refresh()
-    assert steps.is_complete
+    assert available_steps(shapes, compiled, has_copies=True).is_complete
+    assert not available_steps(shapes, compiled, has_copies=False).is_complete
 
 
 def test_no_prefix_is_cached_until_pages_can_be_copied_and_then_those_that_run_are_too():
@@ -158,13 +139,18 @@ class GatedMaking:
         return self._executables[name]
 
 
+def names_of(keys):
+    return list(map(str, keys))
+
+
 @contextlib.contextmanager
 def begun_start(gated, model, shapes):
     """Begin a start that has compiled what suffices, and yield its runner."""
-    names = compile_order(shapes, model.layer_groups)
-    making = Making(gated, num_first_threads=2, num_rest_threads=2, lookups_make=False)
-    lazy = LazyExecutables(names, len(sufficient_names(shapes, model.layer_groups)), making)
-    for name in sufficient_names(shapes, model.layer_groups):
+    names = names_of(compile_order(shapes, model.layer_groups))
+    plan = BuildPlan(gated, num_first_threads=2, num_rest_threads=2, builds_on_lookup=False)
+    sufficient = names_of(sufficient_keys(shapes, model.layer_groups))
+    lazy = LazyExecutables(names, len(sufficient), plan)
+    for name in sufficient:
         lazy[name]
     runner = Runner(shapes, model.layer_groups, {}, lazy)
     yield runner, lazy
@@ -174,7 +160,7 @@ def begun_start(gated, model, shapes):
 
 @pytest.fixture
 def gated(executables, model, shapes):
-    return GatedMaking(executables, sufficient_names(shapes, model.layer_groups))
+    return GatedMaking(executables, names_of(sufficient_keys(shapes, model.layer_groups)))
 
 
 @pytest.fixture
@@ -212,17 +198,17 @@ def test_what_traffic_would_use_is_compiled_next(start_engine):
         num_slots=1, num_pages=12, page_size=4, max_context=48, max_prefill_tokens=33, prefill_seqs=(1,)
     )
     compiled = compile_programs(engine_programs(model, shapes, {}), num_threads=2)
-    sufficient = sufficient_names(shapes, model.layer_groups)
+    sufficient = names_of(sufficient_keys(shapes, model.layer_groups))
     gated = GatedMaking({name: program.executable for name, program in compiled.items()}, sufficient)
     with begun_start(gated, model, shapes) as (runner, lazy):
-        lazy.make_rest()  # both threads wait at the gate, with what comes first
+        lazy.build_rest()  # both threads wait at the gate, with what comes first
         engine = start_engine(runner, shapes=shapes)
         engine.generate(requests([[1, 2, 3]], 3))
         gated.gate.set()
         lazy.wait()
         engine.stop()
     short = shapes.prefill_grid.smallest(Bucket(1, 3, shapes.pages_for(3)))
-    assert gated.asked[len(sufficient) + 2] in step_names(StepKind.PREFILL, short, model.layer_groups)
+    assert gated.asked[len(sufficient) + 2] in names_of(step_keys(StepKind.PREFILL, short, model.layer_groups))
 
 
 def test_a_request_that_needs_a_missing_executable_waits_for_that_one_and_is_told(
@@ -268,17 +254,18 @@ def test_a_call_that_fails_between_steps_is_told_to_its_caller_alone(engine, mod
 def test_the_order_of_compiling_has_every_program_once_and_what_suffices_first(model, shapes):
     groups = model.layer_groups
     order = compile_order(shapes, groups)
-    assert sorted(order) == sorted(program_names(shapes, groups))
-    first = sufficient_names(shapes, groups)
+    assert len(order) == len(set(order))
+    assert set(order) == set(program_keys(shapes, groups))
+    first = sufficient_keys(shapes, groups)
     assert order[: len(first)] == first
-    copies = copy_names(shapes, distinct(groups))
+    copies = copy_keys(shapes, groups)
     all_slots = max(shapes.decode_grid)
     wide = [
-        *copy_names(shapes, distinct(groups), CopyKind.EXTRACT),
-        *(n for n in step_names(StepKind.DECODE, all_slots, distinct(groups)) if n not in first),
+        *copy_keys(shapes, groups, CopyKind.EXTRACT),
+        *(key for key in step_keys(StepKind.DECODE, all_slots, groups) if key not in first),
     ]
     assert order[len(first) : len(first) + len(wide)] == wide
-    occasional = occasional_names(shapes, [1, all_slots.num_seqs])
+    occasional = occasional_keys(shapes, [1, all_slots.num_seqs])
     begin = len(first) + len(wide)
     assert order[begin : begin + len(occasional)] == occasional
     assert set(order[: begin + len(occasional) + 2 + len(copies)]) >= set(copies)

@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-from service.engine.prefill_row import PrefillRow
+from service.engine.batch import PrefillRow
 from service.engine.schedule.chunking import Chunking
 from service.engine.schedule.pages import PageCopy
 from service.engine.schedule.plan import Plan
@@ -33,9 +33,9 @@ class Prefills:
     def step(self) -> tuple[list[PageCopy], list[PageCopy]]:
         """Plan a step; return the copies before and after it."""
         plan = self.scheduler.plan(StepKind.PREFILL)
-        before, after = self.row.before(plan, ALONE), self.row.after(plan, ALONE)
+        copies = self.row.copies_around(plan, ALONE)
         self.scheduler.commit(plan, [1])
-        return before, after
+        return copies
 
 
 def test_chunks_of_one_prompt_stay_in_the_row_and_are_inserted_one_by_one():
@@ -65,7 +65,7 @@ def test_a_page_in_whose_middle_a_step_begins_is_copied_whole():
     prefills.step()
     [planned] = prefills.scheduler.plan(StepKind.PREFILL).seqs
     from_ten = Plan(StepKind.PREFILL, (replace(planned, start=10, token_ids=planned.token_ids[2:]),))
-    [extract], [insert] = prefills.row.before(from_ten, ALONE), prefills.row.after(from_ten, ALONE)
+    [extract], [insert] = prefills.row.copies_around(from_ten, ALONE)
     assert (extract.first_page, len(extract.pages)) == (0, 3)
     assert (insert.first_page, len(insert.pages)) == (2, 2)
 
@@ -85,4 +85,4 @@ def test_a_step_that_could_hold_several_prompts_computes_even_one_in_its_slot():
     prefills.scheduler.add(make_request("a", prompt_len=13))
     plan = prefills.scheduler.plan(StepKind.PREFILL)
     several = Bucket(4, 2, 16)
-    assert prefills.row.before(plan, several) == prefills.row.after(plan, several) == []
+    assert prefills.row.copies_around(plan, several) == ([], [])

@@ -8,13 +8,12 @@ from collections import Counter
 import pytest
 
 from benchmarks.hand_counted import HandCountedModel
-from service.engine.available_steps import AvailableSteps
 from service.engine.loop import Abort, Loop, Stop, Submission
 from service.engine.request import FinishReason, Request, Sampling, TokenEvent, TokenStream
 from service.engine.schedule.chunking import Chunking
 from service.engine.schedule.device_turns import DeviceTurns
 from service.engine.schedule.scheduler import Scheduler
-from service.engine.shapes import EngineShapes, sufficient_buckets
+from service.engine.shapes import EngineShapes, available_steps, sufficient_buckets
 from service.errors import NonFiniteLogits
 from service.observability.model_metrics import ModelMetrics
 from tests.engine.host_device import HostDevice
@@ -86,7 +85,6 @@ class RandomClients(queue.SimpleQueue):
         self._beginnings = [self._tokens(4 * i) for i in range(8)]
         self._is_pausing = False
         self._num_plans = 0
-        self._steps = AvailableSteps(SHAPES, self._is_compiled, lambda: self._num_plans > 100)
 
     may_wait = False
     waited_for_compile_s = 0.0
@@ -94,13 +92,9 @@ class RandomClients(queue.SimpleQueue):
     def available_steps(self):
         """Return more and more steps, as a start that compiles has them."""
         self._num_plans += 1
-        self._steps.refresh()
-        return self._steps
-
-    def _is_compiled(self, kind, bucket):
-        if (kind, bucket) in sufficient_buckets(SHAPES):
-            return True
-        return self._num_plans > 20 + 7 * SHAPES.buckets.index((kind, bucket))
+        num_compiled = max(self._num_plans - 20, 0) // 7
+        compiled = {*sufficient_buckets(SHAPES), *SHAPES.buckets[:num_compiled]}
+        return available_steps(SHAPES, compiled, has_copies=self._num_plans > 100)
 
     def copy_pages(self, copies):
         self._device.copy_pages(copies)

@@ -6,9 +6,8 @@ import pytest
 
 from benchmarks.hand_counted import HandCountedModel
 from service.compile.aot import compile_programs
-from service.engine.device_state import DeviceState
 from service.engine.request import FinishReason, Request, Sampling
-from service.engine.runner import Runner
+from service.engine.runner import DeviceState, Runner
 from service.engine.schedule.chunking import Chunking
 from service.engine.schedule.scheduler import Scheduler
 from service.engine.shapes import EngineShapes

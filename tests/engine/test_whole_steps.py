@@ -7,14 +7,14 @@ import pytest
 
 from benchmarks.hand_counted import HandCountedModel
 from service.compile.aot import compile_programs
-from service.compile.lazy import LazyExecutables, Making
+from service.compile.lazy import BuildPlan, LazyExecutables
 from service.compile.program import Executable
 from service.engine.request import Request, Sampling
 from service.engine.runner import Runner
 from service.engine.schedule.chunking import Chunking
 from service.engine.schedule.scheduler import Scheduler
 from service.engine.shapes import EngineShapes
-from service.engine.steps.names import compile_order, sufficient_names, whole_names
+from service.engine.steps.keys import compile_order, sufficient_keys, whole_keys
 from service.engine.steps.programs import engine_programs
 from service.models.interface import LayerGroup
 
@@ -24,6 +24,10 @@ VOCAB = 50
 PROMPT, NUM_TOKENS = (3, 1, 4), 8
 GREEDY = Sampling(temperature=0.0)
 PLAIN = [GREEDY, Sampling(temperature=0.8, seed=5), Sampling(temperature=1.1, top_p=0.9, top_k=20, seed=6)]
+
+
+def names_of(keys):
+    return list(map(str, keys))
 
 
 class TwoGroups(HandCountedModel):
@@ -92,7 +96,7 @@ def test_a_step_is_one_call_and_chooses_the_tokens_that_its_parts_choose(decoder
     assert tokens == of_parts
     assert len(calls) == NUM_TOKENS - 1
     assert [len(step) for step in calls] == [1] * len(calls)
-    assert {name for step in calls for name in step} <= set(whole_names(WHOLE))
+    assert {name for step in calls for name in step} <= set(names_of(whole_keys(WHOLE)))
 
 
 @pytest.mark.parametrize(
@@ -105,14 +109,14 @@ def test_a_step_is_one_call_and_chooses_the_tokens_that_its_parts_choose(decoder
 )
 def test_a_step_whose_sampling_does_more_is_run_in_parts(decoder, counted, called, sampling):
     _, calls = tokens_and_calls(Runner(WHOLE, decoder.layer_groups, {}, counted), called, sampling)
-    assert not {name for step in calls for name in step} & set(whole_names(WHOLE))
+    assert not {name for step in calls for name in step} & set(names_of(whole_keys(WHOLE)))
 
 
 def test_a_step_is_run_in_parts_until_the_whole_one_is_compiled(decoder, counted, called):
-    missing = whole_names(WHOLE)
-    names = [name for name in compile_order(WHOLE, decoder.layer_groups) if name not in missing]
-    making = Making(counted.__getitem__, num_first_threads=1, num_rest_threads=1, lookups_make=False)
-    lazy = LazyExecutables([*names, *missing], len(names), making)
+    missing = names_of(whole_keys(WHOLE))
+    names = [name for name in names_of(compile_order(WHOLE, decoder.layer_groups)) if name not in missing]
+    plan = BuildPlan(counted.__getitem__, num_first_threads=1, num_rest_threads=1, builds_on_lookup=False)
+    lazy = LazyExecutables([*names, *missing], len(names), plan)
     for name in names:
         lazy[name]
     runner = Runner(WHOLE, decoder.layer_groups, {}, lazy)
@@ -126,11 +130,11 @@ def test_a_step_is_run_in_parts_until_the_whole_one_is_compiled(decoder, counted
 
 def test_running_everything_on_padding_calls_every_whole_step(decoder, counted, called):
     Runner(WHOLE, decoder.layer_groups, {}, counted).warm()
-    assert set(whole_names(WHOLE)) <= set(called)
+    assert set(names_of(whole_keys(WHOLE))) <= set(called)
 
 
 def test_no_request_waits_for_a_whole_step_and_other_devices_have_none(decoder):
-    assert whole_names(PARTS) == []
-    names = compile_order(WHOLE, decoder.layer_groups)
-    assert set(names[-len(whole_names(WHOLE)) :]) == set(whole_names(WHOLE))
-    assert not set(sufficient_names(WHOLE, decoder.layer_groups)) & set(whole_names(WHOLE))
+    assert whole_keys(PARTS) == []
+    keys = compile_order(WHOLE, decoder.layer_groups)
+    assert set(keys[-len(whole_keys(WHOLE)) :]) == set(whole_keys(WHOLE))
+    assert not set(sufficient_keys(WHOLE, decoder.layer_groups)) & set(whole_keys(WHOLE))

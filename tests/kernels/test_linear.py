@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from service.device.mesh import DeviceMesh
-from service.device.native.library import native_products
+from service.device.native.library import native_code
 from service.kernels.cache_layout import CacheLayout
 from service.kernels.paging import Paging
 from service.kernels.products.linear import PLAIN, SPLIT, Products, choose_products, linear
@@ -36,7 +36,7 @@ def logits_of(model: Decoder, weights: dict[str, jax.Array], chunk: int) -> np.n
 
 
 @pytest.mark.parametrize(
-    "products", [Products(((1, 8), (3, 2))), Products(native=native_products())], ids=["split", "native"]
+    "products", [Products(((1, 8), (3, 2))), Products(native=native_code())], ids=["split", "native"]
 )
 @pytest.mark.parametrize("chunk", [1, 3, 6])
 @pytest.mark.parametrize("name", ["llama_biases", "qwen3"])
@@ -62,7 +62,7 @@ def test_a_split_product_equals_the_plain_one_in_every_shape(num_out: int, num_t
 
 def test_weights_are_split_on_one_cpu_in_float32_alone():
     mesh = DeviceMesh((jax.devices("cpu")[0],))
-    assert choose_products(mesh, np.dtype(np.float32)) == Products(SPLIT.num_splits, native_products())
+    assert choose_products(mesh, np.dtype(np.float32)) == Products(SPLIT.num_splits, native_code())
     assert choose_products(mesh, np.dtype(jnp.bfloat16)) == PLAIN
     assert choose_products(DeviceMesh((jax.devices("cpu")[0],) * 2), np.dtype(np.float32)) == PLAIN
 
@@ -80,9 +80,7 @@ def in_float(x: np.ndarray, weight: QuantizedWeight) -> np.ndarray:
     return (np.rint(x / scale) * scale) @ (np.asarray(weight.values, np.float64) * np.asarray(weight.scale)[:, None]).T
 
 
-@pytest.mark.parametrize(
-    "products", [SPLIT, PLAIN, Products(native=native_products())], ids=["split", "plain", "native"]
-)
+@pytest.mark.parametrize("products", [SPLIT, PLAIN, Products(native=native_code())], ids=["split", "plain", "native"])
 @pytest.mark.parametrize("num_out", [24, 7], ids=["divides", "divides by nothing"])
 @pytest.mark.parametrize("num_tokens", [1, 2, 16, 17])
 def test_a_quantized_product_is_that_of_the_quantized_numbers(num_tokens: int, num_out: int, products):

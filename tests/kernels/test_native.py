@@ -13,11 +13,11 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from service.device.native.library import LIBRARY, NativeProducts, native_products
+from service.device.native.library import LIBRARY, NativeCode, native_code
 from service.kernels.products.native import (
-    MAX_FLOAT32_ROW,
     MAX_FLOAT32_TOKENS,
     MAX_INT8_TOKENS,
+    native_bfloat16,
     native_float32,
     native_int8,
     serves_float32,
@@ -29,13 +29,13 @@ pytestmark = [
     pytest.mark.skipif(not LIBRARY.exists() and shutil.which("g++") is None, reason="no C++ compiler"),
 ]
 
-float32, int8 = jax.jit(native_float32), jax.jit(native_int8)
+float32, bfloat16, int8 = jax.jit(native_float32), jax.jit(native_bfloat16), jax.jit(native_int8)
 
 
 @pytest.fixture(autouse=True)
-def library() -> NativeProducts:
-    found = native_products()
-    assert found is not NativeProducts.NONE, f"{LIBRARY} was not compiled, or this processor has no AVX2"
+def library() -> NativeCode:
+    found = native_code()
+    assert found.has_products, f"{LIBRARY} was not compiled, or this processor has no AVX2"
     return found
 
 
@@ -54,7 +54,7 @@ def quantized(x: np.ndarray, values: np.ndarray, scale: np.ndarray) -> np.ndarra
     return sums.astype(np.float32) * (token_scale * scale)
 
 
-TOKENS = [1, 2, 3, 4, 5, 8, 9, 16, 17, 32, 33, 48, 50, 65]
+TOKENS = [1, 2, 3, 4, 5, 8, 9, 16, 17, 32, 33, 48, 50, 65, 256]
 SHAPES = [(64, 8), (1, 1), (3, 5), (576, 33), (100, 4), (66, 9), (1030, 17), (4096, 12)]
 
 
@@ -74,23 +74,33 @@ def test_float32_is_within_rounding_in_every_shape(num_tokens: int, num_in: int,
     np.testing.assert_allclose(float32(x, weight), expected, atol=2e-6 * num_in, rtol=0)
 
 
+@pytest.mark.parametrize(("num_in", "num_out"), SHAPES)
+@pytest.mark.parametrize("num_tokens", [*TOKENS, 300])
+def test_a_weight_in_bfloat16_gives_the_numbers_of_float32(num_tokens: int, num_in: int, num_out: int):
+    x, values, scale = numbers(num_tokens, num_in, num_out)
+    weight = jnp.asarray(values * scale[:, None], jnp.bfloat16)
+    np.testing.assert_array_equal(bfloat16(x, weight), float32(x, weight.astype(jnp.float32)))
+
+
 def test_the_other_instructions_give_the_same():
     """The tests above in a process that may use AVX2 only; where that is all there is, the same once more."""
     variables = {**os.environ, "XLA_FLAGS": "--xla_cpu_max_isa=AVX2", "JAX_PLATFORMS": "cpu"}
     code = """
 import json, sys, jax, numpy as np
-from service.device.native.library import native_products
-from service.kernels.products.native import native_float32, native_int8
-found = native_products().value
+from service.device.native.library import native_code
+from service.kernels.products.native import native_bfloat16, native_float32, native_int8
+found = native_code().value
 random = np.random.default_rng(0)
 x = random.standard_normal((11, 203), np.float32)
 values = random.integers(-128, 128, (21, 203), np.int8)
 scale = random.uniform(0.001, 0.01, 21).astype(np.float32)
-made = jax.jit(native_int8)(x, values, scale), jax.jit(native_float32)(x, values.astype(np.float32))
+weight = values.astype(np.float32)
+made = jax.jit(native_int8)(x, values, scale), jax.jit(native_float32)(x, weight)
+made += (jax.jit(native_bfloat16)(x, jax.numpy.asarray(weight, "bfloat16")),)
 json.dump([found, *(np.asarray(each).tolist() for each in made)], sys.stdout)
 """
     done = subprocess.run([sys.executable, "-c", code], env=variables, capture_output=True, text=True, check=True)
-    found, in_int8, in_float32 = json.loads(done.stdout)
+    found, in_int8, in_float32, in_bfloat16 = json.loads(done.stdout)
     random = np.random.default_rng(0)
     x = random.standard_normal((11, 203), np.float32)
     values = random.integers(-128, 128, (21, 203), np.int8)
@@ -98,6 +108,7 @@ json.dump([found, *(np.asarray(each).tolist() for each in made)], sys.stdout)
     assert found == "avx2"
     np.testing.assert_array_equal(np.float32(in_int8), quantized(x, values, scale))
     np.testing.assert_allclose(in_float32, x @ values.T.astype(np.float32), rtol=0, atol=0.05)
+    np.testing.assert_array_equal(in_bfloat16, in_float32)  # 8 bits of a bfloat16 hold these values
 
 
 def test_extreme_values_do_not_overflow():
@@ -118,15 +129,24 @@ def test_tokens_that_are_zero_or_not_finite_leave_the_others_alone(num_tokens: i
     assert not np.isfinite(made[2:4]).any()
 
 
-@pytest.mark.parametrize("product", ["float32", "int8"])
+@pytest.mark.parametrize("product", ["float32", "bfloat16", "int8"])
 def test_a_token_has_the_same_result_in_every_batch(product: str):
-    x, values, scale = numbers(8, 576, 40)
-    weight = values.astype(np.float32)
-    whole = float32(x, weight) if product == "float32" else int8(x, values, scale)
-    for token in range(8):
-        one = x[token : token + 1]
-        alone = float32(one, weight) if product == "float32" else int8(one, values, scale)
-        np.testing.assert_array_equal(alone, whole[token : token + 1])
+    x, values, scale = numbers(203, 1030, 77)
+    weight = jnp.asarray(values, product)
+    multiply = {
+        "float32": lambda x: float32(x, weight),
+        "bfloat16": lambda x: bfloat16(x, weight),
+        "int8": lambda x: int8(x, values, scale),
+    }[product]
+    whole = np.asarray(multiply(x))
+    for first, after in [(0, 1), (202, 203), (5, 8), (16, 32), (40, 173)]:
+        np.testing.assert_array_equal(multiply(x[first:after]), whole[first:after])
+
+
+def test_rows_without_values_sum_to_zero():
+    assert not np.asarray(float32(np.ones((2, 0), np.float32), np.ones((3, 0), np.float32))).any()
+    made = int8(np.ones((2, 0), np.float32), np.ones((3, 0), np.int8), np.ones(3, np.float32))
+    assert (made.shape, np.asarray(made).any()) == ((2, 3), False)
 
 
 def test_products_of_several_threads_at_once_are_right():
@@ -145,37 +165,49 @@ def test_products_of_several_threads_at_once_are_right():
 
 
 def test_products_without_native_instructions_are_xlas():
-    assert not serves_float32(NativeProducts.NONE, 1, 8)
-    assert not serves_int8(NativeProducts.NONE, 1)
+    for native in (NativeCode.NONE, NativeCode.BASE):
+        assert not serves_float32(native, 1)
+        assert not serves_int8(native, 1)
 
 
-@pytest.mark.parametrize("native", [NativeProducts.AVX2, NativeProducts.AVX512])
-def test_larger_products_are_xlas(native: NativeProducts):
-    assert serves_float32(native, MAX_FLOAT32_TOKENS, MAX_FLOAT32_ROW)
-    assert not serves_float32(native, MAX_FLOAT32_TOKENS + 1, MAX_FLOAT32_ROW)
-    assert not serves_float32(native, MAX_FLOAT32_TOKENS, MAX_FLOAT32_ROW + 1)
+@pytest.mark.parametrize("native", [NativeCode.AVX2, NativeCode.AVX512, NativeCode.AMX])
+def test_larger_products_are_xlas(native: NativeCode):
+    assert serves_float32(native, MAX_FLOAT32_TOKENS[native])
+    assert not serves_float32(native, MAX_FLOAT32_TOKENS[native] + 1)
     assert serves_int8(native, MAX_INT8_TOKENS[native])
     assert not serves_int8(native, MAX_INT8_TOKENS[native] + 1)
 
 
 @pytest.mark.parametrize(
-    ("max_isa", "found"), [("SSE4_2", "none"), ("AVX", "none"), ("AVX2", "avx2"), ("AVX512", "avx2")]
+    ("max_isa", "found"), [("SSE4_2", "base"), ("AVX", "base"), ("AVX2", "avx2"), ("AVX512", "avx2")]
 )
 def test_xlas_limit_of_instructions_holds_for_the_products(max_isa: str, found: str):
-    code = "from service.device.native.library import native_products; print(native_products())"
+    code = "from service.device.native.library import native_code; print(native_code())"
     variables = {**os.environ, "XLA_FLAGS": f"--xla_cpu_max_isa={max_isa}"}
     done = subprocess.run([sys.executable, "-c", code], env=variables, capture_output=True, text=True, check=True)
     assert done.stdout.strip() == found
 
 
-def test_linear_uses_them():
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_linear_uses_them_with_wide_weights(dtype: str):
+    from service.kernels.products.linear import Products, linear
+
+    x, values, _ = numbers(6, 24, 30)
+    weight = jnp.asarray(values.reshape(5, 6, 24), dtype)
+    lowered = jax.jit(lambda x: linear(x, weight, Products(native=native_code()))).lower(jnp.asarray(x))
+    assert f"levserve_linear_{dtype}" in lowered.as_text()
+    made = np.asarray(lowered.compile()(jnp.asarray(x)))
+    np.testing.assert_allclose(made.reshape(6, 30), x @ values.T.astype(np.float32), rtol=0, atol=0.02)
+
+
+def test_linear_uses_them_in_int8():
     """A sum over several axes too; the HLO names the custom call."""
     from service.kernels.products.linear import Products, linear
     from service.kernels.products.quantized import QuantizedWeight
 
     x, values, scale = numbers(2, 24, 30)
     weight = QuantizedWeight(jnp.asarray(values.reshape(5, 6, 2, 3, 4)), jnp.asarray(scale.reshape(5, 6)))
-    lowered = jax.jit(lambda x: linear(x, weight, Products(native=native_products()), num_in_axes=3)).lower(
+    lowered = jax.jit(lambda x: linear(x, weight, Products(native=native_code()), num_in_axes=3)).lower(
         jnp.asarray(x.reshape(1, 2, 2, 3, 4))
     )
     assert "levserve_linear_int8" in lowered.as_text()

@@ -87,7 +87,9 @@ class TextPart(WireObject):
     supported_types: ClassVar[tuple[str, ...]] = _TEXT_TYPES
 
     type: Literal["text", "input_text", "output_text", "refusal"] = "text"
+    """The kind of the object."""
     text: str
+    """The text."""
 
     @classmethod
     @override
@@ -101,9 +103,9 @@ class FunctionCall(WireObject):
     hints: ClassVar[NeutralValues] = {"parsed_arguments": ANY}  # of the official clients; the text counts
 
     name: str
-    arguments: Annotated[
-        str, BeforeValidator(_as_json, json_schema_input_type=str | dict[str, Any])
-    ]  # a JSON object, serialized
+    """The function's name."""
+    arguments: Annotated[str, BeforeValidator(_as_json, json_schema_input_type=str | dict[str, Any])]
+    """The arguments of the call: a JSON object, serialized."""
 
 
 class ToolCall(WireObject):
@@ -113,8 +115,11 @@ class ToolCall(WireObject):
     nested: ClassVar[dict[str, type[WireObject]]] = {"function": FunctionCall}
 
     id: str
+    """The call's id, which the tool's answer repeats."""
     type: Literal["function"] = "function"
+    """The kind of the object."""
     function: FunctionCall
+    """The function that was called."""
 
 
 class Message(WireObject):
@@ -124,6 +129,7 @@ class Message(WireObject):
     nested: ClassVar[dict[str, type[WireObject]]] = {"content": TextPart, "tool_calls": ToolCall}
 
     role: Literal["system", "developer", "user", "assistant", "tool"]
+    """Who speaks; `developer` is a newer name of `system`."""
     content: (
         Annotated[
             list[TextPart],
@@ -132,11 +138,17 @@ class Message(WireObject):
         ]
         | None
     ) = None
+    """The text, whole or in parts. An assistant's message with tool calls needs none."""
     name: str | None = None
+    """The author's name, if the chat template uses one."""
     tool_calls: Annotated[list[ToolCall], Field(fail_fast=True)] | None = None
+    """The calls that the assistant made."""
     tool_call_id: str | None = None
-    reasoning_content: str | None = None  # vLLM's, of an earlier answer
-    reasoning: str | None = None  # its newer name
+    """Which call a tool's message answers."""
+    reasoning_content: str | None = None
+    """vLLM's: the thinking before an earlier answer, for templates that render it."""
+    reasoning: str | None = None
+    """The newer name of `reasoning_content`."""
 
     @classmethod
     @override
@@ -178,7 +190,7 @@ class ChatCompletionRequest(GenerationRequest, TemplateFields):
 
     hints: ClassVar[NeutralValues] = _HINTS
     refused: ClassVar[NeutralValues] = _REFUSED
-    bulk: ClassVar[Mapping[str, Any]] = {"messages": ()}
+    bulk: ClassVar[Mapping[str, Any]] = {"messages": [{"role": "user"}]}
     nested: ClassVar[dict[str, type[WireObject]]] = {
         **GenerationRequest.nested,
         "function_call": NamedFunction,
@@ -188,11 +200,18 @@ class ChatCompletionRequest(GenerationRequest, TemplateFields):
         "tools": Tool,
     }
     messages: Annotated[list[Message], Field(min_length=1, fail_fast=True)]
-    functions: list[dict[str, Any]] = Field(default_factory=list)  # OpenAI's older name of tools
-    function_call: Literal["none", "auto"] | NamedFunction | None = None  # the older name of `tool_choice`
+    """The chat so far, oldest message first."""
+    functions: list[dict[str, Any]] = Field(default_factory=list)
+    """The older name of `tools`; the answer states its call as `function_call`."""
+    function_call: Literal["none", "auto"] | NamedFunction | None = None
+    """The older name of `tool_choice`."""
     max_completion_tokens: MaxTokens = None
+    """The newer name of `max_tokens`; two limits that differ are refused."""
     response_format: ResponseFormat | None = None
+    """Whether the answer is text, a JSON object, or JSON that satisfies a schema."""
     tools: Annotated[list[Tool], Field(max_length=MAX_TOOLS, fail_fast=True)] = Field(default_factory=list)
+    """The functions that the model may call. Calls are held to their schemas; what a grammar cannot hold is refused if
+    the call is required or strict, and is otherwise left out and named."""
     tool_choice: (
         Annotated[
             ToolChoice,
@@ -200,11 +219,17 @@ class ChatCompletionRequest(GenerationRequest, TemplateFields):
         ]
         | None
     ) = None  # None is `auto`
+    """Whether tools may (`auto`) or must be called, and which (`function`, `allowed_tools`)."""
     parallel_tool_calls: bool = True
+    """Whether one answer may have several calls."""
     logprobs: bool = False
+    """Whether to return the log-probability of each token."""
     top_logprobs: int = Field(default=0, ge=0, le=MAX_LOGPROBS)
-    safety_identifier: str | None = None  # the newer name of `user`
-    truncation: Literal["auto", "disabled"] = "disabled"  # of responses: whether the oldest turns make room
+    """How many alternatives to return for each token; needs `logprobs`."""
+    safety_identifier: str | None = None
+    """The newer name of `user`."""
+    truncation: Literal["auto", "disabled"] = "disabled"
+    """`auto` drops the oldest turns of a chat that is longer than the context; `disabled` refuses it."""
 
     @classmethod
     @override

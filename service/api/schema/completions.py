@@ -4,7 +4,7 @@ Source: https://platform.openai.com/docs/api-reference/completions/create
 """
 
 from collections.abc import Mapping
-from typing import Annotated, Any, ClassVar, Self, override
+from typing import Annotated, Any, ClassVar, override
 
 from pydantic import BeforeValidator, Field, PlainValidator, WithJsonSchema
 
@@ -67,24 +67,29 @@ class CompletionRequest(GenerationRequest):
     hints: ClassVar[NeutralValues] = _HINTS
     refused: ClassVar[NeutralValues] = _REFUSED
     remedies: ClassVar[Mapping[str, str]] = _REMEDIES
-    bulk: ClassVar[Mapping[str, Any]] = {"prompt": ()}
+    bulk: ClassVar[Mapping[str, Any]] = {"prompt": ""}
 
     prompt: Annotated[tuple[str | tuple[int, ...], ...], PlainValidator(_prompts), WithJsonSchema(PROMPT)]
+    """What to continue: a text, token ids, or up to 64 of either."""
     logprobs: int | None = Field(default=None, ge=0, le=MAX_LOGPROBS)  # OpenAI allows 5
+    """How many alternatives to return for each token; 0 for its own log-probability."""
     echo: bool = False
-    # 0 scores the prompt alone.
+    """Whether the answer begins with the prompt; with `logprobs`, the prompt's log-probabilities too."""
     max_tokens: Annotated[
         int | None,
         Field(ge=0, le=INT64_MAX),
         BeforeValidator(limit_of_tokens),
         WithJsonSchema({"type": "integer", "minimum": -1, "maximum": INT64_MAX}),
     ] = None
-    suffix: str | None = None  # the text after the gap that is to be filled
+    """The most tokens of one choice, 16 without it. With `echo`, 0 scores the prompt."""
+    suffix: str | None = None
+    """The text after a gap that the answer fills, if the tokenizer marks gaps, else refused; not in `echo`."""
     best_of: int | None = Field(default=None, ge=1, le=MAX_CHOICES)
+    """Must equal `n`: every sequence is returned."""
 
     @override
-    def without_bulk(self) -> Self:
-        return self if self.echo else super().without_bulk()
+    def light_json(self) -> bytes:
+        return self.json_with({}) if self.echo else super().light_json()
 
     @property
     @override

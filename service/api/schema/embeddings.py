@@ -68,13 +68,18 @@ class EmbeddingsRequest(EncoderRequest):
 
     hints: ClassVar[NeutralValues] = {"add_special_tokens": (True,), "priority": (0,), "request_id": ()}
     refused: ClassVar[NeutralValues] = {"embed_dtype": ("float32",), "messages": ()}
-    bulk: ClassVar[Mapping[str, Any]] = {"input": ()}
+    bulk: ClassVar[Mapping[str, Any]] = {"input": "a"}
 
     input: Annotated[tuple[Input, ...], PlainValidator(read_inputs), WithJsonSchema(INPUT)]
+    """A text, token ids, or up to 2,048 of either."""
     dimensions: int | None = Field(default=None, ge=1, le=INT32_MAX)
+    """The first so many dimensions of each vector; for models that were trained for it."""
     encoding_format: Literal["float", "base64"] = "float"
-    prompt_name: str | None = Field(default=None, max_length=MAX_NAME_CHARS)  # sentence-transformers'
-    input_type: InputType | None = None  # Cohere's and vLLM's: the model's prompt for such texts
+    """`float` for numbers, `base64` for the bytes of little-endian float32."""
+    prompt_name: str | None = Field(default=None, max_length=MAX_NAME_CHARS)
+    """sentence-transformers': which of the model's prompts comes before each text, such as `query`."""
+    input_type: InputType | None = None
+    """Cohere's and vLLM's: the prompt before each text, by what the texts are for."""
 
     @property
     def texts(self) -> tuple[Input, ...]:

@@ -13,8 +13,11 @@ class EncoderRequest(WireObject):
     """Which model reads the texts, and how much of each."""
 
     model: str = Field(max_length=MAX_NAME_CHARS)
-    truncate_prompt_tokens: int | None = Field(default=None, ge=-1, le=INT32_MAX)  # vLLM's; -1: the model's maximum
+    """The served model's name; GET /v1/models lists it."""
+    truncate_prompt_tokens: int | None = Field(default=None, ge=-1, le=INT32_MAX)
+    """vLLM's: cut each text, of a pair the second one, to so many tokens; -1: the model's maximum."""
     user: str | None = Field(default=None, max_length=MAX_NAME_CHARS)
+    """The client's own user, written to the log."""
 
     @override
     def check_consistency(self) -> None:

@@ -125,29 +125,43 @@ class SamplingFields(WireObject):
     """How tokens are sampled and when a sequence ends; None leaves the choice to the operator or the model's author."""
 
     temperature: float | None = Field(default=None, ge=0, le=2)
+    """Divides the logits; 0 always takes the likeliest token."""
     top_p: TopP | None = None
-    top_k: int | None = Field(default=None, ge=-1, le=INT32_MAX)  # vLLM's; 0 and -1 keep all tokens
-    min_p: float | None = Field(default=None, ge=0, le=1)  # vLLM's
-    repetition_penalty: float | None = Field(default=None, ge=0.01, le=10)  # vLLM's
+    """Keep the likeliest tokens whose probabilities add up to this; 0 keeps the likeliest alone."""
+    top_k: int | None = Field(default=None, ge=-1, le=INT32_MAX)
+    """vLLM's: keep this many of the likeliest tokens; 0 and -1 keep all."""
+    min_p: float | None = Field(default=None, ge=0, le=1)
+    """vLLM's: keep tokens at least this fraction as likely as the likeliest."""
+    repetition_penalty: float | None = Field(default=None, ge=0.01, le=10)
+    """vLLM's: divides positive and multiplies negative logits of tokens in prompt or answer."""
     presence_penalty: float = Field(default=0.0, ge=-2, le=2)
+    """Subtracted from the logit of a token that the answer already has."""
     frequency_penalty: float = Field(default=0.0, ge=-2, le=2)
+    """Subtracted from a token's logit for each time that the answer already has it."""
     logit_bias: Annotated[dict[int, float], PlainValidator(_logit_bias), WithJsonSchema(LOGIT_BIAS)] = Field(
         default_factory=dict
     )
+    """Added to the logits of tokens, by token id."""
     seed: int | None = Field(default=None, ge=-(2**63), le=INT64_MAX)
+    """The same seed gives the same text, alone or in a batch. Later choices use seeds derived from it."""
     n: int = Field(default=1, ge=1, le=MAX_CHOICES)
-    min_tokens: int = Field(default=0, ge=0, le=INT32_MAX)  # vLLM's: no stop token is sampled before
-    ignore_eos: bool = False  # vLLM's: continue after the model's end-of-text tokens
-    stop_token_ids: Annotated[  # vLLM's: additional stop tokens
+    """Continuations of each prompt."""
+    min_tokens: int = Field(default=0, ge=0, le=INT32_MAX)
+    """vLLM's: no stop token is sampled before this many tokens."""
+    ignore_eos: bool = False
+    """vLLM's: continue after the model's end-of-text tokens, until another limit."""
+    stop_token_ids: Annotated[
         list[Annotated[int, Field(ge=0, le=INT32_MAX)]], Field(max_length=MAX_STOP_TOKEN_IDS, fail_fast=True)
     ] = Field(default_factory=list)
+    """vLLM's: additional tokens that end the text."""
     allowed_token_ids: (
         Annotated[
             list[Annotated[int, Field(ge=0, le=INT32_MAX)]],
             Field(min_length=1, max_length=MAX_ALLOWED_TOKEN_IDS, fail_fast=True),
         ]
         | None
-    ) = None  # vLLM's: no other token is sampled
+    ) = None
+    """vLLM's: no other token is sampled."""
 
     def check_token_ids(self, vocab_size: int) -> None:
         """Check every token id of the request against the model's vocabulary.
@@ -197,19 +211,28 @@ class SharedFields(SamplingFields):
         BeforeValidator(_stop_strings),
         WithJsonSchema(STOP),
     ] = Field(default_factory=list)
-    include_stop_str_in_output: bool = False  # vLLM's: the text ends with the stop string that ended it
-    priority: int = Field(default=0, ge=-MAX_PRIORITY, le=MAX_PRIORITY)  # vLLM's: the lower, the sooner
-    bad_words: Annotated[  # vLLM's: the tokens of these words are not sampled in their order
+    """Strings that end the text; the text excludes them."""
+    include_stop_str_in_output: bool = False
+    """vLLM's: the text ends with the stop string that ended it."""
+    priority: int = Field(default=0, ge=-MAX_PRIORITY, le=MAX_PRIORITY)
+    """vLLM's: requests of a lower number are scheduled sooner."""
+    bad_words: Annotated[
         list[Annotated[str, Field(min_length=1, max_length=MAX_BAD_WORD_CHARS)]],
         Field(max_length=MAX_BAD_WORDS, fail_fast=True),
     ] = Field(default_factory=list)
-    cache_salt: str | None = Field(default=None, min_length=1, max_length=MAX_NAME_CHARS)  # vLLM's
-    skip_special_tokens: bool = True  # vLLM's
-    spaces_between_special_tokens: bool | None = None  # vLLM's: never put here
-    # vLLM's: how many tokens of the prompt are kept; -1: as many as leave the context room for one more.
+    """vLLM's: the tokens of these words, with or without a space before, are not sampled in their order."""
+    cache_salt: str | None = Field(default=None, min_length=1, max_length=MAX_NAME_CHARS)
+    """vLLM's: only requests with the same value (and API key) find one another's cached prefixes."""
+    skip_special_tokens: bool = True
+    """vLLM's: whether the text leaves special tokens out; false not with `echo`."""
+    spaces_between_special_tokens: bool | None = None
+    """vLLM's: with `skip_special_tokens: false` it must not be true."""
     truncate_prompt_tokens: int | None = Field(default=None, ge=-1, le=INT32_MAX)
-    truncation_side: Literal["left", "right"] = "left"  # vLLM's: where the prompt is cut
-    structured_outputs: StructuredOutputs | None = None  # vLLM's: a grammar of the answer
+    """vLLM's: keep so many of the prompt's tokens; -1: all but one of the context."""
+    truncation_side: Literal["left", "right"] = "left"
+    """vLLM's: whether `truncate_prompt_tokens` cuts the beginning (`left`) or the end (`right`)."""
+    structured_outputs: StructuredOutputs | None = None
+    """vLLM's: a grammar of the answer, in one notation."""
 
     @override
     def check_consistency(self) -> None:
@@ -230,7 +253,9 @@ class StreamOptions(WireObject):
     hints: ClassVar[NeutralValues] = {"include_obfuscation": (False,)}
 
     include_usage: bool = False
-    continuous_usage_stats: bool = False  # vLLM's: every chunk has the token counts so far
+    """Whether the last event of a stream carries the token counts."""
+    continuous_usage_stats: bool = False
+    """vLLM's: whether every event of the stream carries the token counts so far."""
 
 
 class GenerationRequest(SharedFields):
@@ -240,14 +265,22 @@ class GenerationRequest(SharedFields):
     remedies: ClassVar[Mapping[str, str]] = REMEDIES
 
     model: str = Field(max_length=MAX_NAME_CHARS)
+    """The served model's name; GET /v1/models lists it."""
     max_tokens: MaxTokens = None
+    """The most tokens of one choice; -1, or more than there is room for: the rest of the context. Without it: 16 for a
+    text; for a chat, the rest."""
     stream: bool = False
+    """Whether to answer with server-sent events."""
     stream_options: StreamOptions | None = None
+    """What the stream carries besides the text."""
     user: str | None = None
-    return_tokens_as_token_ids: bool = False  # vLLM's: log-probabilities name tokens by their ids
-    return_token_ids: bool = False  # vLLM's: return the token ids of prompt and completion too
-    # vLLM's: alternatives returned for each token of the prompt; 0 for its own log-probability alone.
+    """The client's own user, written to the log."""
+    return_tokens_as_token_ids: bool = False
+    """vLLM's: log-probabilities name tokens as `token_id:ID`."""
+    return_token_ids: bool = False
+    """vLLM's: whether to return the token ids of prompt and answer too."""
     prompt_logprobs: int | None = Field(default=None, ge=0, le=MAX_LOGPROBS)
+    """vLLM's: alternatives to return for each token of the prompt; not in streams."""
 
     def truncated(self, prompt_ids: list[int], limit_tokens: int) -> list[int]:
         """Return as many of the prompt's tokens as the request keeps, of a context of so many."""

@@ -21,7 +21,9 @@ class LoadsQuery(WireObject):
     refused: ClassVar[NeutralValues] = {"format": ("json",)}
 
     include: str = Field(default="all", max_length=MAX_NAME_CHARS)
+    """SGLang's: parts of the load, separated by commas, of which there are `core` and `queues`."""
     model: str | None = Field(default=None, max_length=MAX_NAME_CHARS)
+    """The served model's name; GET /v1/models lists it."""
 
     @property
     def sections(self) -> frozenset[str]:

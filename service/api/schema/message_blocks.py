@@ -45,7 +45,9 @@ class TextBlock(WireObject):
     supported_types: ClassVar[tuple[str, ...]] = ("text",)
 
     type: Literal["text"]
+    """The kind of the object."""
     text: str
+    """The text."""
 
 
 class _Readable(WireObject):
@@ -54,10 +56,15 @@ class _Readable(WireObject):
     hints: ClassVar[NeutralValues] = _BLOCK_HINTS
 
     type: str
+    """The kind of the object."""
     text: str | None = None
+    """The text."""
     title: str | None = None
+    """Comes before the text."""
     source: dict[str, Any] | str | None = None
+    """A document's text, or a search result's address."""
     tool_name: str | None = None
+    """The tool that a search has found."""
 
     def check_fields(self, path: str) -> None:
         """Check that the block has what its kind consists of; raises MissingParameter."""
@@ -84,6 +91,7 @@ class ResultBlock(_Readable):
     nested: ClassVar[dict[str, type[WireObject]]] = {"content": TextBlock}
 
     content: Annotated[list[TextBlock], Field(fail_fast=True)] | None = None
+    """What a search has found."""
 
     @override
     def as_text(self) -> str | None:
@@ -109,13 +117,21 @@ class Block(_Readable):
         ]
         | None
     ) = None
+    """What the call returned, or a search has found: a text, or its blocks."""
     id: str | None = None
+    """The call's id, which the tool's answer repeats."""
     name: str | None = None
+    """The name of the tool that was called."""
     input: dict[str, Any] = Field(default_factory=dict)
+    """What the tool was called with."""
     tool_use_id: str | None = None
+    """Which call the result answers."""
     is_error: bool = False
+    """Whether the call has failed, which the prompt says too."""
     thinking: str | None = None
+    """The thinking of an earlier answer."""
     signature: str = ""
+    """Of an earlier answer's thinking, which is read only with it."""
 
     @classmethod
     @override

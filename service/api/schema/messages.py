@@ -58,9 +58,11 @@ class InputMessage(WireObject):
     nested: ClassVar[dict[str, type[WireObject]]] = {"content": Block}
 
     role: Literal["user", "assistant", "system"]
+    """Who speaks; `system` may do so in the middle too."""
     content: Annotated[
         list[Block], Field(fail_fast=True), BeforeValidator(_as_blocks, json_schema_input_type=str | list[Block])
     ]
+    """The text, or its blocks."""
 
 
 class MessagesTool(WireObject):
@@ -75,10 +77,15 @@ class MessagesTool(WireObject):
     }
 
     type: str = "custom"
+    """`custom`; a tool of another type, which Anthropic runs or trains, is offered to nobody."""
     name: str | None = None
+    """The tool's name."""
     description: str | None = None
+    """What it is for."""
     input_schema: dict[str, Any] | None = None
+    """A JSON Schema of the input, an object; without it the tool takes none."""
     strict: bool = False
+    """Whether a schema that cannot be enforced is refused."""
 
     @classmethod
     @override
@@ -115,8 +122,11 @@ class MessagesToolChoice(WireObject):
     """Whether tools may or must be called, and which."""
 
     type: Literal["auto", "any", "tool", "none"]
+    """Whether tools may (`auto`), must (`any`, `tool`) or must not be called (`none`)."""
     name: str | None = None
+    """The name of one of `tools`, for the type `tool`."""
     disable_parallel_tool_use: bool = False
+    """Whether one answer may have one call only."""
 
     def as_in_chats(self) -> str | dict[str, Any]:
         """Return the choice as a chat states it."""
@@ -131,7 +141,9 @@ class ThinkingConfig(WireObject):
     hints: ClassVar[NeutralValues] = {"budget_tokens": ()}
 
     type: str
+    """`enabled`, `adaptive` or `disabled`, for chat templates that have a switch."""
     display: Literal["summarized", "omitted"] | None = None
+    """`omitted` leaves the text of the thinking out; the signature stands for it."""
 
     @property
     def is_known(self) -> bool:
@@ -143,7 +155,9 @@ class OutputFormat(WireObject):
     """The schema of the answer's text."""
 
     type: Literal["json_schema"]
+    """The kind of the object."""
     schema_: dict[str, Any] = Field(alias="schema")
+    """A JSON Schema. A keyword that cannot be enforced is refused by its path."""
 
 
 class OutputConfig(WireObject):
@@ -153,13 +167,16 @@ class OutputConfig(WireObject):
     nested: ClassVar[dict[str, type[WireObject]]] = {"format": OutputFormat}
 
     effort: str | None = None
+    """How long to think, for chat templates that read it; `none` where thinking has a switch."""
     format: OutputFormat | None = None
+    """Whether the text is free, a JSON object, or JSON that satisfies a schema."""
 
 
 class MessagesMetadata(WireObject):
     """What the client says about the request."""
 
     user_id: str | None = None
+    """The client's own user, written to the log."""
 
 
 System = Annotated[
@@ -171,7 +188,7 @@ class CountTokensRequest(WireObject):
     """The body of POST /v1/messages/count_tokens: what makes a prompt."""
 
     hints: ClassVar[NeutralValues] = _HINTS
-    bulk: ClassVar[Mapping[str, Any]] = {"messages": (), "system": ()}
+    bulk: ClassVar[Mapping[str, Any]] = {"messages": [{"role": "user", "content": []}], "system": []}
     nested: ClassVar[dict[str, type[WireObject]]] = {
         "messages": InputMessage,
         "metadata": MessagesMetadata,
@@ -183,13 +200,22 @@ class CountTokensRequest(WireObject):
     }
 
     model: str = Field(max_length=MAX_NAME_CHARS)
+    """The served model's name; GET /v1/models lists it."""
     messages: Annotated[list[InputMessage], Field(min_length=1, fail_fast=True)]
+    """The chat so far, oldest message first."""
     system: System = Field(default_factory=list)
+    """The system's message, whole or in blocks. Claude Code's billing line is left out."""
     tools: Annotated[list[MessagesTool], Field(max_length=MAX_TOOLS, fail_fast=True)] = Field(default_factory=list)
+    """The functions that the model may call. Calls are held to their schemas; what a grammar cannot hold is refused if
+    the call is required or strict, and is otherwise left out and named."""
     tool_choice: MessagesToolChoice | None = None  # None is `auto`
+    """Whether tools may or must be called, and which."""
     thinking: ThinkingConfig | None = None
+    """Whether the model thinks."""
     output_config: OutputConfig | None = None
+    """How long to think, and the schema of the answer's text."""
     metadata: MessagesMetadata | None = None
+    """Who uses the client."""
 
     @classmethod
     @override
@@ -275,13 +301,19 @@ class MessagesRequest(CountTokensRequest):
     """The body of POST /v1/messages."""
 
     max_tokens: MaxTokens = Field()
+    """The most tokens of the answer; beyond the context, the rest of it."""
     temperature: float | None = Field(default=None, ge=0, le=2)
+    """Divides the logits; 0 always takes the likeliest token."""
     top_p: TopP | None = None
+    """Keep the likeliest tokens whose probabilities add up to this; 0 keeps the likeliest alone."""
     top_k: int | None = Field(default=None, ge=-1, le=INT32_MAX)
+    """Keep this many of the likeliest tokens; 0 and -1 keep all."""
     stop_sequences: Annotated[
         list[Annotated[str, Field(max_length=MAX_STOP_CHARS)]], Field(max_length=MAX_STOP_STRINGS, fail_fast=True)
     ] = Field(default_factory=list)
+    """Strings that end the text; the text excludes them."""
     stream: bool = False
+    """Whether to answer with server-sent events."""
 
     @property
     def shows_thinking(self) -> bool:

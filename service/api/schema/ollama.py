@@ -70,17 +70,27 @@ class OllamaOptions(WireObject):
     }
 
     temperature: float | None = None
+    """Divides the logits; 0 always takes the likeliest token."""
     top_p: float | None = None
+    """Keep the likeliest tokens whose probabilities add up to this; 0 keeps the likeliest alone."""
     top_k: Whole | None = None
+    """vLLM's: keep this many of the likeliest tokens; 0 and -1 keep all."""
     min_p: float | None = None
+    """vLLM's: keep tokens at least this fraction as likely as the likeliest."""
     seed: Whole | None = None  # -1 draws one
-    num_predict: Whole | None = None  # without a limit if it is not positive
+    """The same seed gives the same text, alone or in a batch. Later choices use seeds derived from it."""
+    num_predict: Whole | None = None
+    """The most tokens of the answer; without it, or if it is not positive, the rest of the context."""
     stop: Annotated[
         list[str], Field(fail_fast=True), BeforeValidator(_as_list, json_schema_input_type=str | list[str])
     ] = Field(default_factory=list)
+    """Strings that end the text; the text excludes them."""
     repeat_penalty: float | None = None
+    """Divides positive and multiplies negative logits of tokens in prompt or answer."""
     presence_penalty: float | None = None
+    """Subtracted from the logit of a token that the answer already has."""
     frequency_penalty: float | None = None
+    """Subtracted from a token's logit for each time that the answer already has it."""
 
     def as_sampling(self) -> dict[str, Any]:
         """Return the options under the names of OpenAI's and vLLM's."""
@@ -107,7 +117,9 @@ class OllamaToolCall(WireObject):
     nested: ClassVar[dict[str, type[WireObject]]] = {"function": OllamaFunctionCall}
 
     id: str | None = None
+    """The call's id, which the tool's answer repeats."""
     function: OllamaFunctionCall
+    """The function that was called."""
 
 
 class OllamaMessage(WireObject):
@@ -117,11 +129,17 @@ class OllamaMessage(WireObject):
     nested: ClassVar[dict[str, type[WireObject]]] = {"tool_calls": OllamaToolCall}
 
     role: Literal["system", "user", "assistant", "tool"]
+    """Who speaks; `developer` is a newer name of `system`."""
     content: str = ""
-    thinking: str | None = None  # before an earlier answer
+    """The text."""
+    thinking: str | None = None
+    """The thinking before an earlier answer, for templates that render it."""
     tool_calls: Annotated[list[OllamaToolCall], Field(fail_fast=True)] = Field(default_factory=list)
-    tool_name: str | None = None  # which function's result it is
-    tool_call_id: str | None = None  # which call's, where the client has kept the id
+    """The calls that the assistant made."""
+    tool_name: str | None = None
+    """The function whose result it is, if the client keeps no ids of calls."""
+    tool_call_id: str | None = None
+    """Which call a tool's message answers."""
 
 
 class OllamaRequest(WireObject):
@@ -130,12 +148,19 @@ class OllamaRequest(WireObject):
     nested: ClassVar[dict[str, type[WireObject]]] = {"options": OllamaOptions}
 
     model: str = Field(max_length=MAX_NAME_CHARS)
+    """The served model's name; GET /v1/models lists it."""
     stream: bool = True
+    """Whether to answer with a line for each part, which is the default."""
     format: Format = ""
+    """`json` for any JSON object, or a JSON Schema that the answer satisfies."""
     options: OllamaOptions | None = None
+    """How tokens are sampled."""
     think: bool | str | None = None
+    """Whether the model thinks, or how long: `low`, `medium`, `high`."""
     logprobs: bool = False
+    """Whether to return the log-probability of each token."""
     top_logprobs: Whole = 0
+    """How many alternatives to return for each token; needs `logprobs`."""
 
     def _shared(self) -> dict[str, Any]:
         """Return the fields that chats and completions of OpenAI's interface share."""
@@ -157,11 +182,14 @@ class OllamaChatRequest(OllamaRequest):
     """The body of POST /api/chat."""
 
     hints: ClassVar[NeutralValues] = _HINTS
-    bulk: ClassVar[Mapping[str, Any]] = {"messages": ()}
+    bulk: ClassVar[Mapping[str, Any]] = {"messages": []}
     nested: ClassVar[dict[str, type[WireObject]]] = {**OllamaRequest.nested, "messages": OllamaMessage}
 
     messages: Annotated[list[OllamaMessage], Field(fail_fast=True)] = Field(default_factory=list)
+    """The chat so far, oldest message first; without one, the model is loaded."""
     tools: Annotated[list[dict[str, Any]], Field(max_length=MAX_TOOLS, fail_fast=True)] = Field(default_factory=list)
+    """The functions that the model may call. Calls are held to their schemas; what a grammar cannot hold is refused if
+    the call is required or strict, and is otherwise left out and named."""
 
     def as_chat(self, own_thinking: OwnThinking) -> MeantChat:
         """Return the chat that has the same answer; raises InvalidParameter for a result without a call."""
@@ -175,12 +203,16 @@ class OllamaGenerateRequest(OllamaRequest):
     hints: ClassVar[NeutralValues] = {**_HINTS, "height": (), "steps": (), "template": ("",), "width": ()}
     refused: ClassVar[NeutralValues] = {"context": ([],), "images": ([],)}
     remedies: ClassVar[Mapping[str, str]] = {"context": "send the conversation's messages to /api/chat."}
-    bulk: ClassVar[Mapping[str, Any]] = {"prompt": "", "suffix": "", "system": ""}
+    bulk: ClassVar[Mapping[str, Any]] = {"prompt": "", "system": ""}
 
     prompt: str = ""
-    suffix: str = ""  # the text after the gap that is to be filled
+    """What to answer or to continue; without it, the model is loaded."""
+    suffix: str = ""
+    """The text after a gap that the answer fills, if the tokenizer marks gaps, else refused; not in `echo`."""
     system: str = ""
-    raw: bool = False  # whether the prompt is continued as it is
+    """The system's message, before the prompt."""
+    raw: bool = False
+    """Whether the prompt is continued as it is."""
 
     @property
     def is_continuation(self) -> bool:
@@ -217,6 +249,7 @@ class OllamaShowRequest(WireObject):
     hints: ClassVar[NeutralValues] = {"options": ANY, "system": ("",), "template": ("",), "verbose": (False,)}
 
     model: str = Field(max_length=MAX_NAME_CHARS)
+    """The served model's name; GET /v1/models lists it."""
 
     @classmethod
     @override
@@ -230,7 +263,8 @@ class OllamaEmbedRequest(EmbeddingsRequest):
 
     hints: ClassVar[NeutralValues] = {**EmbeddingsRequest.hints, **_KEEP_ALIVE, "options": ({},)}
 
-    truncate: bool = True  # whether longer texts are cut
+    truncate: bool = True
+    """Whether a text that is longer than the model takes is cut, which is the default."""
 
     @classmethod
     @override

@@ -31,6 +31,8 @@ class PoolingRequest(EmbeddingsRequest):
     }
 
     task: Literal["embed", "token_embed", "token_classify", "classify"] | None = None
+    """`embed`: a text's vector; `token_embed`, the default: one of each token; `token_classify`: bge-m3's weight of
+    each token; `classify`: a reranker's score of a text."""
 
     @override
     def check_consistency(self) -> None:
@@ -43,12 +45,16 @@ class PoolingRequest(EmbeddingsRequest):
 class EmbeddingRequest(WireObject):
     """The body of POST /embedding and POST /embeddings: texts under one of two names."""
 
-    bulk: ClassVar[Mapping[str, Any]] = {"content": (), "input": ()}
+    bulk: ClassVar[Mapping[str, Any]] = {"content": "a", "input": "a"}
 
     model: str | None = Field(default=None, max_length=MAX_NAME_CHARS)
+    """The served model's name; GET /v1/models lists it."""
     content: Annotated[tuple[Input, ...] | None, PlainValidator(_contents), WithJsonSchema(INPUT)] = None
+    """A text, token ids, or up to 2,048 of either."""
     input: Annotated[tuple[Input, ...] | None, PlainValidator(read_inputs), WithJsonSchema(INPUT)] = None
+    """A text, token ids, or up to 2,048 of either."""
     embd_normalize: Literal[2] = 2  # the Euclidean norm
+    """llama.cpp's: 2, for vectors of length 1."""
 
     @override
     def check_consistency(self) -> None:

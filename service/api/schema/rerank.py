@@ -75,13 +75,19 @@ class RerankRequest(PairsRequest):
     """The body of POST /v1/rerank, /v2/rerank and /rerank."""
 
     query: str = Field(min_length=1)
+    """What the documents are to be relevant to."""
     documents: Annotated[tuple[str, ...], PlainValidator(_documents), WithJsonSchema(DOCUMENTS)]
+    """The texts to order, up to 2,048: strings, or objects with a `text`."""
     top_n: int | None = Field(default=None, ge=1, le=INT32_MAX)
+    """How many results to return; without it all."""
     return_documents: bool | None = None
-    max_tokens_per_doc: int | None = Field(default=None, ge=1, le=INT32_MAX)  # Cohere's
+    """Whether results carry the documents; by default at /v1/rerank, and not at /v2/rerank."""
+    max_tokens_per_doc: int | None = Field(default=None, ge=1, le=INT32_MAX)
+    """Cohere's: cut each document to so many tokens."""
     # SGLang's id of the request. One that states it, even as null, expects SGLang's answer: so do the routers that
     # descend from SGLang's, which state it in every request and pass on no other answer.
     rid: str | list[str] | None = None
+    """SGLang's id of the request. One that states it, even as null, gets SGLang's answer: a list of scores."""
 
     @classmethod
     @override
@@ -114,7 +120,9 @@ class ScoreRequest(PairsRequest):
     """The body of POST /v1/score."""
 
     text_1: Annotated[tuple[str, ...], _texts("text_1"), WithJsonSchema({"anyOf": [_TEXT, _TEXTS]})]
+    """The first text of every pair, or of each."""
     text_2: Annotated[tuple[str, ...], _texts("text_2"), WithJsonSchema({"anyOf": [_TEXT, _TEXTS]})]
+    """The second texts."""
 
     @override
     def check_consistency(self) -> None:

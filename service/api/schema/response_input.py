@@ -53,7 +53,9 @@ class InputPart(WireObject):
     supported_types: ClassVar[tuple[str, ...]] = _TEXT_TYPES
 
     type: Literal["input_text", "output_text", "reasoning_text", "refusal", "summary_text", "text"]
+    """The kind of the object."""
     text: str
+    """The text."""
 
     @classmethod
     @override
@@ -86,15 +88,25 @@ class InputItem(WireObject):
     leaves_out_other_types: ClassVar[bool] = True
 
     type: str = "message"
+    """The kind of the object."""
     id: str | None = None
+    """Of an item of an earlier answer; without effect."""
     status: Literal["in_progress", "completed", "incomplete", "failed"] | None = None
+    """Of an item of an earlier answer; without effect."""
     role: Literal["system", "developer", "user", "assistant"] | None = None
+    """Who speaks; `developer` is a newer name of `system`."""
     content: Parts | None = None
+    """The text, whole or in parts. An assistant's message with tool calls needs none."""
     call_id: str | None = None
+    """The call's id, which the item with its output repeats."""
     name: str | None = None
+    """The name of the function that was called."""
     arguments: Annotated[str, BeforeValidator(_as_json)] | None = None
+    """The arguments of the call: a JSON object, serialized."""
     output: Parts | None = None
+    """What the call returned."""
     encrypted_content: str | None = None
+    """The thinking of an earlier answer, as this service returned it."""
 
     @classmethod
     @override

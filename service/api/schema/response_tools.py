@@ -11,7 +11,7 @@ import contextlib
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Annotated, Any, ClassVar, Literal, NamedTuple
 
-from pydantic import Field
+from pydantic import Field, SerializerFunctionWrapHandler, model_serializer
 
 from service.api.schema.tools import MAX_TOOLS, NAME_PATTERN, ToolWord, as_tool_choice
 from service.api.schema.wire import ANY, NeutralValues, WireObject
@@ -40,8 +40,11 @@ class CustomFormat(WireObject):
     """Whether the text for a custom tool is free, or follows a grammar."""
 
     type: Literal["text", "grammar"]
+    """The kind of the object."""
     syntax: Literal["lark", "regex"] | None = None
+    """The notation of the grammar: `lark` or `regex`."""
     definition: Annotated[str, Field(max_length=MAX_GRAMMAR_CHARS)] | None = None
+    """The grammar."""
 
     def check(self, path: str) -> None:
         """Check that a grammar is complete; raises MissingParameter."""
@@ -75,11 +78,17 @@ class NamespacedTool(WireObject):
     leaves_out_other_types: ClassVar[bool] = True
 
     type: str
+    """The kind of the object."""
     name: str | None = Field(default=None, pattern=NAME_PATTERN)
+    """The tool's name."""
     description: str | None = None
+    """What it is for."""
     parameters: dict[str, Any] | None = None
-    strict: bool = False  # whether OpenAI's rules of strict schemas apply, and all of the schema must be enforced
+    """A JSON Schema of the arguments, an object; without it the function takes none."""
+    strict: bool = False
+    """Whether OpenAI's rules of strict schemas apply too; the schema is enforced either way."""
     format: CustomFormat | None = None
+    """The grammar of the input; without it, any text."""
 
     def check(self, path: str) -> None:
         """Check that the tool has what its type consists of; raises MissingParameter."""
@@ -109,6 +118,7 @@ class ResponseTool(NamespacedTool):
     supported_types: ClassVar[tuple[str, ...]] = ("function", "custom", LOCAL_SHELL, "namespace")
 
     tools: Annotated[list[NamespacedTool], Field(max_length=MAX_TOOLS, fail_fast=True)] | None = None
+    """The tools of a namespace."""
 
     def check(self, path: str) -> None:
         """Check the tool, and those of a namespace; raises MissingParameter."""
@@ -236,8 +246,11 @@ class NamedTool(WireObject):
     supported_types: ClassVar[tuple[str, ...]] = ("function", "custom", LOCAL_SHELL)
 
     type: Literal["function", "custom", "local_shell"]
+    """The kind of the object."""
     name: str | None = None
+    """The name of one of `tools`."""
     namespace: str | None = None
+    """The namespace of the tool, if it has one."""
 
     def as_in_chats(self, path: str) -> dict[str, Any]:
         """Return the tool's function as a chat names it; raises MissingParameter."""
@@ -253,10 +266,20 @@ class ChosenTool(WireObject):
     supported_types: ClassVar[tuple[str, ...]] = (*NamedTool.supported_types, "allowed_tools")
 
     type: ToolWord | Literal["function", "custom", "local_shell", "allowed_tools"]
+    """The kind of the object."""
     name: str | None = None
+    """The name of one of `tools`."""
     namespace: str | None = None
+    """The namespace of the tool, if it has one."""
     mode: Literal["auto", "required"] | None = None
+    """`auto`, or `required` where the answer must be a call."""
     tools: Annotated[list[NamedTool], Field(min_length=1, max_length=MAX_TOOLS, fail_fast=True)] | None = None
+    """The functions that may be called, for the type `allowed_tools`."""
+
+    @model_serializer(mode="wrap")
+    def as_sent(self, handler: SerializerFunctionWrapHandler) -> Any:
+        """Return the choice as a client may send it: a word if its type says it all."""
+        return self.type if self.type in ("none", "auto", "required") else handler(self)
 
     @property
     def is_required(self) -> bool:

@@ -63,10 +63,15 @@ class TextFormat(WireObject):
     """Whether the text is free, any JSON object, or JSON that satisfies a schema."""
 
     type: Literal["text", "json_object", "json_schema"]
+    """The kind of the object."""
     name: str | None = Field(default=None, pattern=NAME_PATTERN)
+    """The schema's name."""
     description: str | None = None
+    """What it is for."""
     schema_: dict[str, Any] | None = Field(default=None, alias="schema")
+    """A JSON Schema. A keyword that cannot be enforced is refused by its path."""
     strict: bool = False
+    """Whether OpenAI's rules of strict schemas apply too; the schema is enforced either way."""
 
 
 class TextConfig(WireObject):
@@ -76,6 +81,7 @@ class TextConfig(WireObject):
     nested: ClassVar[dict[str, type[WireObject]]] = {"format": TextFormat}
 
     format: TextFormat | None = None
+    """Whether the text is free, a JSON object, or JSON that satisfies a schema."""
 
 
 class ReasoningConfig(WireObject):
@@ -84,6 +90,7 @@ class ReasoningConfig(WireObject):
     hints: ClassVar[NeutralValues] = {"generate_summary": (), "summary": ()}
 
     effort: str | None = None
+    """How long to think, for chat templates that read it; `none` where thinking has a switch."""
 
 
 class ResponseStreamOptions(WireObject):
@@ -100,7 +107,7 @@ class ResponsesRequest(SharedFields, VariableFields):
 
     hints: ClassVar[NeutralValues] = _HINTS
     refused: ClassVar[NeutralValues] = _REFUSED
-    bulk: ClassVar[Mapping[str, Any]] = {"input": ()}
+    bulk: ClassVar[Mapping[str, Any]] = {"input": ""}
     remedies: ClassVar[Mapping[str, str]] = {
         **REMEDIES,
         "conversation": "send 'previous_response_id', or the earlier items as 'input'.",
@@ -116,28 +123,50 @@ class ResponsesRequest(SharedFields, VariableFields):
     }
 
     model: str = Field(max_length=MAX_NAME_CHARS)
+    """The served model's name; GET /v1/models lists it."""
     input: Annotated[Items, BeforeValidator(as_items, json_schema_input_type=str | Items)]
+    """What to answer: a text, or the items of the conversation so far."""
     instructions: str | None = None
+    """The system's message, before the input."""
     max_output_tokens: MaxTokens = None
+    """The most tokens of the answer. Without it, or with -1: the rest of the context."""
     top_logprobs: int = Field(default=0, ge=0, le=MAX_LOGPROBS)
+    """How many alternatives to return for each token; needs `logprobs`."""
     include: Annotated[list[str], Field(max_length=MAX_INCLUDED, fail_fast=True)] = Field(default_factory=list)
+    """What the answer carries besides the text: `message.output_text.logprobs`, `reasoning.encrypted_content`."""
     text: TextConfig | None = None
+    """The form of the answer's text."""
     reasoning: ReasoningConfig | None = None
+    """How long to think."""
     tools: Annotated[list[ResponseTool], Field(max_length=MAX_TOOLS, fail_fast=True)] = Field(default_factory=list)
+    """The functions that the model may call. Calls are held to their schemas; what a grammar cannot hold is refused if
+    the call is required or strict, and is otherwise left out and named."""
     tool_choice: (
         Annotated[ChosenTool, BeforeValidator(as_response_choice, json_schema_input_type=ToolWord | ChosenTool)] | None
     ) = None  # None is `auto`
+    """Whether tools may (`auto`) or must be called, and which (`function`, `allowed_tools`)."""
     parallel_tool_calls: bool = True
+    """Whether one answer may have several calls."""
     truncation: Literal["auto", "disabled"] = "disabled"
+    """`auto` drops the oldest turns of a chat that is longer than the context; `disabled` refuses it."""
     stream: bool = False
+    """Whether to answer with server-sent events."""
     stream_options: ResponseStreamOptions | None = None
+    """What the stream carries besides the text."""
     background: bool = False
+    """Whether the response goes on without the client, which asks for it by its id. Needs `store`."""
     previous_response_id: str | None = Field(default=None, max_length=MAX_NAME_CHARS)
+    """The response whose conversation the input continues; `instructions` are not carried over."""
     store: bool | None = None  # None is true where responses can be kept
+    """Whether the response is kept; true where responses are kept."""
     metadata: Metadata | None = None
+    """The client's own notes, which the answer carries."""
     prompt_cache_key: str | None = Field(default=None, max_length=MAX_NAME_CHARS)
+    """Without effect: every request finds every cached prefix of its API key."""
     safety_identifier: str | None = Field(default=None, max_length=MAX_NAME_CHARS)
+    """The newer name of `user`."""
     user: str | None = Field(default=None, max_length=MAX_NAME_CHARS)
+    """The client's own user, written to the log."""
 
     @property
     def has_logprobs(self) -> bool:

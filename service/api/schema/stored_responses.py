@@ -31,5 +31,8 @@ class ItemsQuery(WireObject):
     hints: ClassVar[NeutralValues] = {"include": (), "include[]": ()}
 
     limit: int = Field(default=20, ge=1, le=MAX_ITEMS_OF_A_PAGE)
+    """Objects of a page."""
     order: Literal["asc", "desc"] = "desc"
+    """By the time of creation."""
     after: str | None = Field(default=None, max_length=MAX_NAME_CHARS)
+    """The id of the last object of the page before."""

@@ -22,10 +22,14 @@ ANY_OBJECT = {"type": "object"}
 class JsonSchemaFormat(WireObject):
     """A schema that an answer must satisfy."""
 
-    name: str | None = None  # of no effect
+    name: str | None = None
+    """The schema's name; without effect."""
     description: str | None = None
+    """What it is for."""
     schema_: dict[str, Any] = Field(alias="schema")
-    strict: bool = False  # whether OpenAI's rules of strict schemas apply; the answer is held to the schema either way
+    """A JSON Schema. A keyword that cannot be enforced is refused by its path."""
+    strict: bool = False
+    """Whether OpenAI's rules of strict schemas apply too; the schema is enforced either way."""
 
 
 class ResponseFormat(WireObject):
@@ -34,7 +38,9 @@ class ResponseFormat(WireObject):
     nested: ClassVar[dict[str, type[WireObject]]] = {"json_schema": JsonSchemaFormat}
 
     type: Literal["text", "json_object", "json_schema"]
+    """The kind of the object."""
     json_schema: JsonSchemaFormat | None = None
+    """The schema, for the type `json_schema`."""
 
     def check(self) -> None:
         """Refuse a schema that is missing, or that has no effect.
@@ -72,14 +78,19 @@ class StructuredOutputs(WireObject):
         "whitespace_pattern": (),
     }
 
-    json_: Annotated[  # a schema, or its JSON text
+    json_: Annotated[
         dict[str, Any] | str | None,
         PlainValidator(_schema_or_text, json_schema_input_type=dict[str, Any] | str),
     ] = Field(default=None, alias="json")
+    """A JSON Schema, or its text."""
     regex: Annotated[str, Field(min_length=1)] | None = None
+    """A regular expression that the whole answer matches."""
     choice: list[str] | None = None
-    grammar: str | None = None  # in Lark's syntax, or in llama.cpp's
+    """Texts, one of which is the answer."""
+    grammar: str | None = None
+    """A grammar in Lark's syntax, or in llama.cpp's GBNF."""
     json_object: Literal[True] | None = None
+    """Whether the answer is any JSON object."""
 
     def check(self) -> None:
         """Refuse no notation, and several.

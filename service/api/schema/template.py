@@ -30,18 +30,25 @@ class Effort(NamedTuple):
 class VariableFields(WireObject):
     """What a request says to the template, in the shapes that chats and responses share."""
 
-    chat_template_kwargs: dict[str, Any] = Field(default_factory=dict)  # variables that the template reads
+    chat_template_kwargs: dict[str, Any] = Field(default_factory=dict)
+    """vLLM's: variables that the model's chat template reads, such as `enable_thinking`."""
     reasoning_effort: str | None = None
-    thinking: dict[str, Any] | bool | str | None = None  # DeepSeek's, GLM's and Anthropic's
-    enable_thinking: bool | None = None  # Qwen's
+    """How much to think, as far as the chat template has it: its degrees, or a switch for `none`."""
+    thinking: dict[str, Any] | bool | str | None = None
+    """DeepSeek's, GLM's and Anthropic's: whether to think (`type`)."""
+    enable_thinking: bool | None = None
+    """Qwen's: whether to think."""
 
 
 class TemplateFields(VariableFields):
     """What a request says about the rendering of its messages."""
 
     add_generation_prompt: bool = True
+    """vLLM's: whether the prompt ends with the beginning of an answer."""
     continue_final_message: bool = False
-    reasoning: dict[str, Any] | bool | None = None  # OpenRouter's
+    """vLLM's: go on with the last message; needs `add_generation_prompt: false`."""
+    reasoning: dict[str, Any] | bool | None = None
+    """OpenRouter's: how much to think (`effort`, `enabled`, `max_tokens`)."""
 
     @property
     def effort(self) -> Effort | None:

@@ -6,7 +6,7 @@ Source: https://platform.openai.com/docs/api-reference/chat/create#chat_create-t
 from collections.abc import Sequence
 from typing import Annotated, Any, ClassVar, Literal
 
-from pydantic import Field
+from pydantic import Field, SerializerFunctionWrapHandler, model_serializer
 
 from service.api.schema.wire import WireObject
 from service.errors import InvalidParameter, MissingParameter, UnsupportedParameter
@@ -22,9 +22,13 @@ class FunctionDefinition(WireObject):
     """A function that the model may call."""
 
     name: str = Field(pattern=NAME_PATTERN)
+    """The function's name."""
     description: str | None = None
-    parameters: dict[str, Any] | None = None  # a JSON Schema of an object; None for a function without parameters
-    strict: bool = False  # whether OpenAI's rules of strict schemas apply, and all of the schema must be enforced
+    """What it is for."""
+    parameters: dict[str, Any] | None = None
+    """A JSON Schema of the arguments, an object; without it the function takes none."""
+    strict: bool = False
+    """Whether OpenAI's rules of strict schemas apply to the parameters too."""
 
 
 class Tool(WireObject):
@@ -34,7 +38,9 @@ class Tool(WireObject):
     supported_types: ClassVar[tuple[str, ...]] = ("function",)
 
     type: Literal["function"]
+    """The kind of the object."""
     function: FunctionDefinition
+    """The function."""
 
     def for_template(self) -> dict[str, Any]:
         """Return the tool as chat templates expect it."""
@@ -47,6 +53,7 @@ class NamedFunction(WireObject):
     """The function that must be called."""
 
     name: str
+    """The name of one of `tools`."""
 
 
 class AllowedTool(WireObject):
@@ -56,7 +63,9 @@ class AllowedTool(WireObject):
     supported_types: ClassVar[tuple[str, ...]] = ("function",)
 
     type: Literal["function"]
+    """The kind of the object."""
     function: NamedFunction
+    """The function."""
 
 
 class AllowedTools(WireObject):
@@ -65,7 +74,9 @@ class AllowedTools(WireObject):
     nested: ClassVar[dict[str, type[WireObject]]] = {"tools": AllowedTool}
 
     mode: Literal["auto", "required"]
+    """`auto`, or `required` where the answer must be a call."""
     tools: Annotated[list[AllowedTool], Field(min_length=1, max_length=MAX_TOOLS, fail_fast=True)]
+    """The functions that may be called."""
 
 
 class ToolChoice(WireObject):
@@ -75,8 +86,16 @@ class ToolChoice(WireObject):
     supported_types: ClassVar[tuple[str, ...]] = ("none", "auto", "required", "function", "allowed_tools")
 
     type: Literal["none", "auto", "required", "function", "allowed_tools"]
+    """The kind of the object."""
     function: NamedFunction | None = None
+    """The function that must be called."""
     allowed_tools: AllowedTools | None = None
+    """The functions that may be called, for the type `allowed_tools`; the prompt shows all tools."""
+
+    @model_serializer(mode="wrap")
+    def as_sent(self, handler: SerializerFunctionWrapHandler) -> Any:
+        """Return the choice as a client may send it: a word if its type says it all."""
+        return self.type if self.type in ("none", "auto", "required") else handler(self)
 
     @property
     def is_required(self) -> bool:

@@ -1,1 +1,1 @@
-"""Products in C++ for processors with AVX2 or AVX-512, which XLA calls; `scripts/build_native.py` compiles them."""
+"""Custom calls in C++ that XLA makes on a CPU: products and zeros; `scripts/build_native.py` compiles them."""

@@ -1,5 +1,7 @@
 // Products on processors with AVX2 and FMA.
 
+#ifdef __x86_64__
+
 #include <immintrin.h>
 
 #include "dot.h"
@@ -17,16 +19,16 @@ INLINE Sums ReduceVectors(const Sums* sums) {
   Sums halves[4], quarters[2];
   UNROLL for (int i = 0; i < 4; ++i) {
     const Sums a = sums[2 * i], b = sums[2 * i + 1];
-    halves[i] = __builtin_shuffle(a, b, Ints{0, 1, 2, 3, 8, 9, 10, 11}) +
-                __builtin_shuffle(a, b, Ints{4, 5, 6, 7, 12, 13, 14, 15});
+    halves[i] = SHUFFLE(a, b, 0, 1, 2, 3, 8, 9, 10, 11) +
+                SHUFFLE(a, b, 4, 5, 6, 7, 12, 13, 14, 15);
   }
   UNROLL for (int i = 0; i < 2; ++i) {
     const Sums a = halves[2 * i], b = halves[2 * i + 1];
-    quarters[i] = __builtin_shuffle(a, b, Ints{0, 1, 4, 5, 8, 9, 12, 13}) +
-                  __builtin_shuffle(a, b, Ints{2, 3, 6, 7, 10, 11, 14, 15});
+    quarters[i] = SHUFFLE(a, b, 0, 1, 4, 5, 8, 9, 12, 13) +
+                  SHUFFLE(a, b, 2, 3, 6, 7, 10, 11, 14, 15);
   }
-  return __builtin_shuffle(quarters[0], quarters[1], Ints{0, 2, 4, 6, 8, 10, 12, 14}) +
-         __builtin_shuffle(quarters[0], quarters[1], Ints{1, 3, 5, 7, 9, 11, 13, 15});
+  return SHUFFLE(quarters[0], quarters[1], 0, 2, 4, 6, 8, 10, 12, 14) +
+         SHUFFLE(quarters[0], quarters[1], 1, 3, 5, 7, 9, 11, 13, 15);
 }
 
 struct Float32 {
@@ -41,7 +43,16 @@ struct Float32 {
     return (Floats)_mm256_fmadd_ps(x, w, (__m256)sums);
   }
   static INLINE Floats Reduce(const Floats* sums) { return ReduceVectors(sums); }
-  static INLINE int32_t Offset(const Product&, int64_t) { return 0; }
+};
+
+// A bfloat16 is the upper half of a float32.
+struct BFloat16 : Float32 {
+  using W = uint16_t;
+
+  static INLINE __m256 LoadW(const uint16_t* w) {
+    const __m256i halves = _mm256_cvtepu16_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(w)));
+    return _mm256_castsi256_ps(_mm256_slli_epi32(halves, 16));
+  }
 };
 
 // Sums of two products of 8 bits overflow the 16 bits of AVX2's, so values are widened: those of tokens by `quantize`.
@@ -59,17 +70,18 @@ struct Int8 {
     return (Ints)_mm256_add_epi32((__m256i)sums, _mm256_madd_epi16(x, w));
   }
   static INLINE Ints Reduce(const Ints* sums) { return ReduceVectors(sums); }
-  static INLINE int32_t Offset(const Product&, int64_t) { return 0; }
 };
 
-float QuantizeToken(const Product& p, const float* token, int64_t index, void* values) {
+TokenScale QuantizeToken(const Product& p, const float* token, int64_t index, void* values) {
   const float scale = ScaleOf(token, p.num_in);
   Quantize(token, p.num_in, scale, 0, static_cast<int16_t*>(values) + index * p.num_in);
-  return scale;
+  return {scale, 0};
 }
 
 }  // namespace
 
-const Processor kAvx2 = {Dot<Float32>, Dot<Int8>, QuantizeToken, sizeof(Int8::X), 1};
+const Processor kAvx2 = {Dot<Float32>, Dot<BFloat16>, Dot<Int8>, QuantizeToken, sizeof(Int8::X), 1};
 
 }  // namespace levserve
+
+#endif  // __x86_64__

@@ -1,5 +1,7 @@
 // Products on processors with AVX-512 and VNNI, whose products of 8 bits sum four pairs in each lane.
 
+#ifdef __x86_64__
+
 #include <immintrin.h>
 
 #include "dot.h"
@@ -17,21 +19,21 @@ INLINE Sums ReduceVectors(const Sums* sums) {
   Sums halves[8], quarters[4], eighths[2];
   UNROLL for (int i = 0; i < 8; ++i) {
     const Sums a = sums[2 * i], b = sums[2 * i + 1];
-    halves[i] = __builtin_shuffle(a, b, Ints{0, 1, 2, 3, 4, 5, 6, 7, 16, 17, 18, 19, 20, 21, 22, 23}) +
-                __builtin_shuffle(a, b, Ints{8, 9, 10, 11, 12, 13, 14, 15, 24, 25, 26, 27, 28, 29, 30, 31});
+    halves[i] = SHUFFLE(a, b, 0, 1, 2, 3, 4, 5, 6, 7, 16, 17, 18, 19, 20, 21, 22, 23) +
+                SHUFFLE(a, b, 8, 9, 10, 11, 12, 13, 14, 15, 24, 25, 26, 27, 28, 29, 30, 31);
   }
   UNROLL for (int i = 0; i < 4; ++i) {
     const Sums a = halves[2 * i], b = halves[2 * i + 1];
-    quarters[i] = __builtin_shuffle(a, b, Ints{0, 1, 2, 3, 8, 9, 10, 11, 16, 17, 18, 19, 24, 25, 26, 27}) +
-                  __builtin_shuffle(a, b, Ints{4, 5, 6, 7, 12, 13, 14, 15, 20, 21, 22, 23, 28, 29, 30, 31});
+    quarters[i] = SHUFFLE(a, b, 0, 1, 2, 3, 8, 9, 10, 11, 16, 17, 18, 19, 24, 25, 26, 27) +
+                  SHUFFLE(a, b, 4, 5, 6, 7, 12, 13, 14, 15, 20, 21, 22, 23, 28, 29, 30, 31);
   }
   UNROLL for (int i = 0; i < 2; ++i) {
     const Sums a = quarters[2 * i], b = quarters[2 * i + 1];
-    eighths[i] = __builtin_shuffle(a, b, Ints{0, 1, 4, 5, 8, 9, 12, 13, 16, 17, 20, 21, 24, 25, 28, 29}) +
-                 __builtin_shuffle(a, b, Ints{2, 3, 6, 7, 10, 11, 14, 15, 18, 19, 22, 23, 26, 27, 30, 31});
+    eighths[i] = SHUFFLE(a, b, 0, 1, 4, 5, 8, 9, 12, 13, 16, 17, 20, 21, 24, 25, 28, 29) +
+                 SHUFFLE(a, b, 2, 3, 6, 7, 10, 11, 14, 15, 18, 19, 22, 23, 26, 27, 30, 31);
   }
-  return __builtin_shuffle(eighths[0], eighths[1], Ints{0, 2, 4, 6, 8, 10, 12, 14, 16, 18, 20, 22, 24, 26, 28, 30}) +
-         __builtin_shuffle(eighths[0], eighths[1], Ints{1, 3, 5, 7, 9, 11, 13, 15, 17, 19, 21, 23, 25, 27, 29, 31});
+  return SHUFFLE(eighths[0], eighths[1], 0, 2, 4, 6, 8, 10, 12, 14, 16, 18, 20, 22, 24, 26, 28, 30) +
+         SHUFFLE(eighths[0], eighths[1], 1, 3, 5, 7, 9, 11, 13, 15, 17, 19, 21, 23, 25, 27, 29, 31);
 }
 
 struct Float32 {
@@ -46,34 +48,36 @@ struct Float32 {
     return (Floats)_mm512_fmadd_ps(x, w, (__m512)sums);
   }
   static INLINE Floats Reduce(const Floats* sums) { return ReduceVectors(sums); }
-  static INLINE int32_t Offset(const Product&, int64_t) { return 0; }
 };
 
-// VNNI multiplies unsigned by signed values, so `quantize` adds this to those of tokens.
-constexpr int kTokenOffset = 128;
+// A bfloat16 is the upper half of a float32.
+struct BFloat16 : Float32 {
+  using W = uint16_t;
+
+  static INLINE __m512 LoadW(const uint16_t* w) {
+    const __m512i halves = _mm512_cvtepu16_epi32(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(w)));
+    return _mm512_castsi512_ps(_mm512_slli_epi32(halves, 16));
+  }
+};
+
+// VNNI multiplies unsigned by signed values, so this is added to those of the weight in the first loop below and to those
+// of tokens in the second, which turns its highest bit.
+constexpr int kOffset = 128;
 
 struct Int8 {
-  using X = uint8_t;
+  using X = int8_t;
   using W = int8_t;
   using Sums = Ints;
   static constexpr int kStep = 64, kTokens = 4;
 
-  static INLINE __m512i LoadX(const uint8_t* x) { return _mm512_loadu_si512(x); }
-  static INLINE __m512i LoadW(const int8_t* w) { return _mm512_loadu_si512(w); }
+  static INLINE __m512i LoadX(const int8_t* x) { return _mm512_loadu_si512(x); }
+  static INLINE __m512i LoadW(const int8_t* w) {
+    return _mm512_xor_si512(_mm512_loadu_si512(w), _mm512_set1_epi8(static_cast<char>(kOffset)));
+  }
   static INLINE Ints AddProduct(Ints sums, __m512i x, __m512i w) {
-    return (Ints)_mm512_dpbusd_epi32((__m512i)sums, x, w);
+    return (Ints)_mm512_dpbusd_epi32((__m512i)sums, w, x);
   }
   static INLINE Ints Reduce(const Ints* sums) { return ReduceVectors(sums); }
-  static INLINE int32_t Offset(const Product& p, int64_t row) {
-    const int8_t* w = static_cast<const int8_t*>(p.weight) + row * p.num_in;
-    const __m512i offset = _mm512_set1_epi8(static_cast<char>(kTokenOffset));
-    __m512i sums = _mm512_setzero_si512();
-    int64_t i = 0;
-    for (; i + kStep <= p.num_in; i += kStep) sums = _mm512_dpbusd_epi32(sums, offset, LoadW(w + i));
-    const __mmask64 rest = (uint64_t{1} << (p.num_in - i)) - 1;
-    sums = _mm512_dpbusd_epi32(sums, offset, _mm512_maskz_loadu_epi8(rest, w + i));
-    return _mm512_reduce_add_epi32(sums);
-  }
 };
 
 // With more tokens than this the lanes of a vector are tokens: each four values of a row are multiplied by those of all
@@ -86,6 +90,22 @@ bool HasPanels(const Product& p) { return p.num_tokens > kFewTokens && p.num_in 
 
 int64_t TokensOfPanel(const Product& p, int64_t first_token) {
   return p.num_tokens - first_token > kLanes ? kPanelTokens : kLanes;
+}
+
+// Writes what the offset of tokens adds to the sums of some rows.
+template <int kRows>
+INLINE void RowOffsets(const Product& p, int64_t row, int32_t* offsets) {
+  const int8_t* w = static_cast<const int8_t*>(p.weight) + row * p.num_in;
+  const __m512i offset = _mm512_set1_epi8(static_cast<char>(kOffset));
+  Ints sums[16] = {};
+  int64_t i = 0;
+  const auto add = [&](int r, __m512i values) { sums[r] = (Ints)_mm512_dpbusd_epi32((__m512i)sums[r], offset, values); };
+  for (; i + 64 <= p.num_in; i += 64)
+    UNROLL for (int r = 0; r < kRows; ++r) add(r, _mm512_loadu_si512(w + r * p.num_in + i));
+  const __mmask64 rest = (uint64_t{1} << (p.num_in - i)) - 1;
+  UNROLL for (int r = 0; r < kRows; ++r) add(r, _mm512_maskz_loadu_epi8(rest, w + r * p.num_in + i));
+  const Ints totals = ReduceVectors(sums);
+  UNROLL for (int r = 0; r < kRows; ++r) offsets[r] = totals[r];
 }
 
 template <int kRows, int kVectors>
@@ -101,7 +121,7 @@ INLINE void LaneTile(const Product& p, int64_t row, int64_t first_token, const i
       int32_t group;
       memcpy(&group, w + r * p.num_in + i, sizeof group);
       const __m512i values = _mm512_set1_epi32(group);
-      UNROLL for (int v = 0; v < kVectors; ++v) sums[r][v] = Int8::AddProduct(sums[r][v], tokens[v], values);
+      UNROLL for (int v = 0; v < kVectors; ++v) sums[r][v] = (Ints)_mm512_dpbusd_epi32((__m512i)sums[r][v], tokens[v], values);
     }
   }
   float results[kRows][kTokens];
@@ -123,7 +143,7 @@ INLINE void LaneTile(const Product& p, int64_t row, int64_t first_token, const i
 template <int kRows>
 INLINE void LaneRows(const Product& p, int64_t row) {
   int32_t offsets[kRows];
-  for (int r = 0; r < kRows; ++r) offsets[r] = Int8::Offset(p, row + r);
+  RowOffsets<kRows>(p, row, offsets);
   for (int64_t token = 0; token < p.num_tokens; token += kPanelTokens) {
     if (TokensOfPanel(p, token) == kLanes) LaneTile<kRows, 1>(p, row, token, offsets);
     else LaneTile<kRows, 2>(p, row, token, offsets);
@@ -137,26 +157,31 @@ void MultiplyInt8(const Product& p, int64_t first_row, int64_t after_row) {
   for (; row < after_row; ++row) LaneRows<1>(p, row);
 }
 
-float QuantizeToken(const Product& p, const float* token, int64_t index, void* values) {
+TokenScale QuantizeToken(const Product& p, const float* token, int64_t index, void* values) {
   const float scale = ScaleOf(token, p.num_in);
-  uint8_t* to = static_cast<uint8_t*>(values);
   if (!HasPanels(p)) {
-    Quantize(token, p.num_in, scale, kTokenOffset, to + index * p.num_in);
-    return scale;
+    int8_t* to = static_cast<int8_t*>(values) + index * p.num_in;
+    Quantize(token, p.num_in, scale, 0, to);
+    int32_t sum = 0;
+    for (int64_t i = 0; i < p.num_in; ++i) sum += to[i];
+    return {scale, kOffset * sum};
   }
+  uint8_t* to = static_cast<uint8_t*>(values);
   const int64_t first_token = index / kPanelTokens * kPanelTokens, stride = TokensOfPanel(p, first_token) * kGroup;
   to += first_token * p.num_in + (index - first_token) * kGroup;
   uint8_t part[1024];
   for (int64_t i = 0; i < p.num_in; i += sizeof part) {
     const int64_t count = p.num_in - i < int64_t{sizeof part} ? p.num_in - i : sizeof part;
-    Quantize(token + i, count, scale, kTokenOffset, part);
+    Quantize(token + i, count, scale, kOffset, part);
     for (int64_t j = 0; j < count; j += kGroup, to += stride) memcpy(to, part + j, kGroup);
   }
-  return scale;
+  return {scale, 0};  // `RowOffsets` finds what the tokens add
 }
 
 }  // namespace
 
-const Processor kAvx512 = {Dot<Float32>, MultiplyInt8, QuantizeToken, sizeof(uint8_t), kPanelTokens};
+const Processor kAvx512 = {Dot<Float32>, Dot<BFloat16>, MultiplyInt8, QuantizeToken, sizeof(uint8_t), kPanelTokens};
 
 }  // namespace levserve
+
+#endif  // __x86_64__

@@ -12,6 +12,13 @@ namespace {
 
 constexpr int kDotRows = 4;
 
+// By itself a processor reads ahead within a page of 4 KB and a few lines. This far ahead, the second cache has the
+// values when they are needed.
+constexpr int64_t kAheadBytes = 16 * 1024;
+constexpr int64_t kLineBytes = 64;
+
+constexpr int64_t kChunkBytes = 128 * 1024;  // of rows, and of tokens: both fit in a second cache of 512 KB
+
 template <class Kind, int kRows, int kTokens>
 INLINE void AddProducts(const typename Kind::X* x, const typename Kind::W* w, int64_t stride,
                         typename Kind::Sums* sums) {
@@ -26,18 +33,22 @@ INLINE void AddProducts(const typename Kind::X* x, const typename Kind::W* w, in
   }
 }
 
-template <class Kind, int kRows, int kTokens>
-INLINE void DotTile(const Product& p, int64_t row, int64_t token, const int32_t* offsets) {
+template <class Kind, int kRows, int kTokens, bool kIsAhead>
+INLINE void DotTile(const Product& p, int64_t row, int64_t token) {
   using X = typename Kind::X;
   using W = typename Kind::W;
   constexpr int kStep = Kind::kStep;
+  constexpr int64_t kStepBytes = kRows * kStep * sizeof(W);
   const int64_t num_in = p.num_in, whole = num_in / kStep * kStep, rest = num_in - whole;
   const X* x = static_cast<const X*>(p.x) + token * num_in;
   const W* w = static_cast<const W*>(p.weight) + row * num_in;
   typename Kind::Sums sums[kDotRows * Kind::kTokens] = {};
+  const char* ahead = reinterpret_cast<const char*>(w) + kAheadBytes;
   for (int64_t i = 0; i < whole; i += kStep) {
-    // Rows of the next tile: by itself the processor reads ahead within a row.
-    UNROLL for (int r = 0; r < kRows; ++r) __builtin_prefetch(w + (r + kRows) * num_in + i);
+    if constexpr (kIsAhead) {
+      UNROLL for (int64_t byte = 0; byte < kStepBytes; byte += kLineBytes) __builtin_prefetch(ahead + byte, 0, 2);
+      ahead += kStepBytes;
+    }
     AddProducts<Kind, kRows, kTokens>(x + i, w + i, num_in, sums);
   }
   if (rest > 0) {
@@ -50,24 +61,49 @@ INLINE void DotTile(const Product& p, int64_t row, int64_t token, const int32_t*
   const auto totals = Kind::Reduce(sums);  // [token, row]
   UNROLL for (int t = 0; t < kTokens; ++t)
     UNROLL for (int r = 0; r < kRows; ++r)
-      p.out[(token + t) * p.num_out + row + r] = Finish(p, totals[t * kDotRows + r], offsets[r], token + t, row + r);
+      p.out[(token + t) * p.num_out + row + r] = Finish(p, totals[t * kDotRows + r], token + t, row + r);
 }
 
-template <class Kind, int kRows>
-INLINE void DotRows(const Product& p, int64_t row) {
-  int32_t offsets[kRows];
-  for (int r = 0; r < kRows; ++r) offsets[r] = Kind::Offset(p, row + r);
-  int64_t token = 0;
-  for (; token + Kind::kTokens <= p.num_tokens; token += Kind::kTokens)
-    DotTile<Kind, kRows, Kind::kTokens>(p, row, token, offsets);
-  for (; token < p.num_tokens; ++token) DotTile<Kind, kRows, 1>(p, row, token, offsets);
+// The first tile of tokens reads ahead; the others find the rows in the first cache.
+template <class Kind, int kRows, bool kIsAhead>
+INLINE void DotRows(const Product& p, int64_t row, int64_t first_token, int64_t after_token) {
+  int64_t token = first_token;
+  if (token + Kind::kTokens <= after_token) {
+    DotTile<Kind, kRows, Kind::kTokens, kIsAhead>(p, row, token);
+    token += Kind::kTokens;
+  } else if (token < after_token) {
+    DotTile<Kind, kRows, 1, kIsAhead>(p, row, token++);
+  }
+  for (; token + Kind::kTokens <= after_token; token += Kind::kTokens)
+    DotTile<Kind, kRows, Kind::kTokens, false>(p, row, token);
+  for (; token < after_token; ++token) DotTile<Kind, kRows, 1, false>(p, row, token);
+}
+
+// Multiplies rows that the second cache holds by tokens that it holds beside them.
+template <class Kind>
+INLINE void DotChunk(const Product& p, int64_t first_row, int64_t after_row, int64_t first_token, int64_t after_token,
+                     int64_t after_ahead) {
+  int64_t row = first_row;
+  for (; row + kDotRows <= after_ahead; row += kDotRows) DotRows<Kind, kDotRows, true>(p, row, first_token, after_token);
+  for (; row + kDotRows <= after_row; row += kDotRows) DotRows<Kind, kDotRows, false>(p, row, first_token, after_token);
+  for (; row < after_row; ++row) DotRows<Kind, 1, false>(p, row, first_token, after_token);
 }
 
 template <class Kind>
 void Dot(const Product& p, int64_t first_row, int64_t after_row) {
-  int64_t row = first_row;
-  for (; row + kDotRows <= after_row; row += kDotRows) DotRows<Kind, kDotRows>(p, row);
-  for (; row < after_row; ++row) DotRows<Kind, 1>(p, row);
+  const int64_t row_bytes = p.num_in * sizeof(typename Kind::W), token_bytes = p.num_in * sizeof(typename Kind::X);
+  const int64_t chunk_rows = (kChunkBytes / row_bytes / kDotRows + 1) * kDotRows;
+  const int64_t chunk_tokens = (kChunkBytes / token_bytes / Kind::kTokens + 1) * Kind::kTokens;
+  // From here on the values ahead are another thread's.
+  const int64_t ahead_rows = (kAheadBytes + row_bytes - 1) / row_bytes;
+  for (int64_t row = first_row; row < after_row; row += chunk_rows) {
+    const int64_t after = row + chunk_rows < after_row ? row + chunk_rows : after_row;
+    for (int64_t token = 0; token < p.num_tokens; token += chunk_tokens) {
+      const int64_t after_token = token + chunk_tokens < p.num_tokens ? token + chunk_tokens : p.num_tokens;
+      const int64_t after_ahead = token > 0 ? row : after < after_row - ahead_rows ? after : after_row - ahead_rows;
+      DotChunk<Kind>(p, row, after, token, after_token, after_ahead);
+    }
+  }
 }
 
 }  // namespace

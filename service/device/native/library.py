@@ -1,52 +1,123 @@
-"""The compiled library of products: which of them this processor has, and their names for XLA.
+"""The compiled library of custom calls: what it offers on this processor, and its names for XLA.
 
-An installation without a C++ compiler has no library, and other processors have no products in it: XLA's own serve.
+An installation without a C++ compiler has no library. XLA's own operations then serve.
 """
 
 import ctypes
 import functools
+import logging
 import os
+import struct
 from enum import StrEnum
 from pathlib import Path
 
-LIBRARY = Path(__file__).with_name("products.so")
+from service.device.native import sources
+
+LIBRARY = Path(__file__).with_name("native.so")
 FLOAT32_TARGET = "levserve_linear_float32"
+BFLOAT16_TARGET = "levserve_linear_bfloat16"
 INT8_TARGET = "levserve_linear_int8"
+ZEROS_TARGET = "levserve_lazy_zeros"
+TARGETS = (FLOAT32_TARGET, BFLOAT16_TARGET, INT8_TARGET, ZEROS_TARGET)
 
 _MAX_ISA = "--xla_cpu_max_isa="
 _WITHOUT_AVX2 = ("SSE4_2", "AVX")
-_WITHOUT_VNNI = ("AVX2", "AVX512")
+_WITHOUT_VNNI = (*_WITHOUT_AVX2, "AVX2", "AVX512")
+
+logger = logging.getLogger(__name__)
 
 
-class NativeProducts(StrEnum):
-    """The instructions that a processor's products use."""
+class NativeCode(StrEnum):
+    """What the library offers, by the instructions that it may use."""
 
-    NONE = "none"
-    AVX2 = "avx2"
-    AVX512 = "avx512"  # with VNNI
+    NONE = "none"  # there is no library, or none that fits
+    BASE = "base"  # calls that need no instructions of their own: zeros
+    AVX2 = "avx2"  # products too
+    AVX512 = "avx512"  # the same with AVX-512 VNNI
+    AMX = "amx"  # the same, where XLA has matrix units for many tokens in int8
+
+    @property
+    def has_products(self) -> bool:
+        """Whether there are products for this processor."""
+        return self not in (NativeCode.NONE, NativeCode.BASE)
 
 
 @functools.cache
-def native_products() -> NativeProducts:
-    """Load the library, tell XLA of its products, and return which this processor has.
+def native_code() -> NativeCode:
+    """Load the library and return what it offers for arrays on a CPU.
 
-    XLA's own limit of instructions, `--xla_cpu_max_isa` in XLA_FLAGS, holds for them too.
+    XLA's own limit of instructions, `--xla_cpu_max_isa` in XLA_FLAGS, holds for it too.
     """
-    allowed = _allowed(os.environ.get("XLA_FLAGS", ""))
-    if allowed is NativeProducts.NONE or not LIBRARY.exists():
-        return NativeProducts.NONE
+    library = _library()
+    if library is None:
+        return NativeCode.NONE
+    max_isa = _max_isa(os.environ.get("XLA_FLAGS", ""))
+    found = library.levserve_initialize(max_isa not in _WITHOUT_AVX2, max_isa not in _WITHOUT_VNNI)
+    return NativeCode(found.decode())
+
+
+@functools.cache
+def register_native_calls() -> None:
+    """Tell XLA of the calls; until then an executable that makes one does not load."""
+    library = _library()
+    if library is None or native_code() is NativeCode.NONE:
+        return
     import jax.ffi  # a process that uses no device does without jax
 
-    library = ctypes.CDLL(str(LIBRARY))
-    library.levserve_choose_products.restype = ctypes.c_char_p
-    library.levserve_choose_products.argtypes = (ctypes.c_bool,)
-    for target in (FLOAT32_TARGET, INT8_TARGET):
+    for target in TARGETS:
         jax.ffi.register_ffi_target(target, jax.ffi.pycapsule(library[target]), platform="cpu")
-    return NativeProducts(library.levserve_choose_products(allowed is NativeProducts.AVX512).decode())
 
 
-def _allowed(flags: str) -> NativeProducts:
-    max_isa = next((flag.removeprefix(_MAX_ISA) for flag in reversed(flags.split()) if flag.startswith(_MAX_ISA)), "")
-    if max_isa in _WITHOUT_AVX2:
-        return NativeProducts.NONE
-    return NativeProducts.AVX2 if max_isa in _WITHOUT_VNNI else NativeProducts.AVX512
+@functools.cache
+def _library() -> ctypes.CDLL | None:
+    if not LIBRARY.exists():
+        logger.info("no native code was compiled when Levserve was installed: XLA computes all products")
+        return None
+    try:
+        return _load(LIBRARY)
+    except (OSError, AttributeError, ValueError) as error:
+        message = "the native code does not load, so XLA computes all products; reinstall Levserve on this machine"
+        logger.warning(message, extra={"path": str(LIBRARY), "reason": str(error)})
+        return None
+
+
+def _load(path: Path) -> ctypes.CDLL:
+    """Load a library, after checks.
+
+    Raises:
+        OSError: the file is unreadable, or the system refuses it.
+        AttributeError: it lacks a function.
+        ValueError: it is truncated, or was compiled from other sources.
+    """
+    _check_length(path)
+    library = ctypes.CDLL(str(path))
+    library.levserve_sources.restype = library.levserve_initialize.restype = ctypes.c_char_p
+    library.levserve_initialize.argtypes = (ctypes.c_bool, ctypes.c_bool)
+    if library.levserve_sources().decode() != sources.digest(path.parent):
+        raise ValueError("it was compiled from other sources")
+    for target in TARGETS:
+        library[target]
+    return library
+
+
+def _check_length(path: Path) -> None:
+    """Check that a file reaches to its table of sections, the last part of it: the system maps one that does not.
+
+    Source: System V ABI, chapter 4, "ELF Header" (64 bits).
+
+    Raises:
+        OSError: the file is unreadable.
+        ValueError: it is truncated.
+    """
+    with path.open("rb") as file:
+        header, num_bytes = file.read(64), path.stat().st_size
+    if len(header) < 64:
+        raise ValueError("it is truncated")
+    (offset,) = struct.unpack_from("<Q", header, 40)
+    entry_bytes, num_entries = struct.unpack_from("<HH", header, 58)
+    if num_bytes < offset + entry_bytes * num_entries:
+        raise ValueError("it is truncated")
+
+
+def _max_isa(flags: str) -> str:
+    return next((flag.removeprefix(_MAX_ISA) for flag in reversed(flags.split()) if flag.startswith(_MAX_ISA)), "")

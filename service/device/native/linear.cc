@@ -1,36 +1,32 @@
 // The custom calls: products of tokens in float32 with weights in float32 or int8.
 
-#include <algorithm>
-#include <memory>
-#include <new>
+#if defined(__x86_64__)
+#include <cpuid.h>
+#endif
 
+#include <algorithm>
+#include <cstring>
+
+#include "call.h"
+#include "memory.h"
 #include "parallel.h"
 #include "product.h"
-
-#define EXPORT __attribute__((visibility("default")))
 
 namespace levserve {
 namespace {
 
-constexpr int64_t kBlockBytes = 64 * 1024;  // of a weight: a thread multiplies so many at a time, in some microseconds
-constexpr int64_t kBlockRows = 8;           // a block has a multiple of these
-constexpr int64_t kTokensPerThread = 8;     // that are quantized at a time
+// A thread multiplies a block of rows at a time. Few large blocks are read the fastest; some more than there are threads
+// even out what other processes take of them; the smallest takes as long as it takes to wake a thread.
+constexpr int64_t kBlocksPerThread = 4, kMinBlockBytes = 16 * 1024;
+constexpr int64_t kBlockRows = 8;         // a block has a multiple of these
+constexpr int64_t kTokensPerThread = 32;  // that are quantized at a time: whole lines of what is written
 
 const Processor* processor = nullptr;
-
-// Tells XLA the version of the interface, if it asks; false if this is another call.
-bool TellVersion(const CallFrame& call) {
-  if (call.extensions == nullptr || call.extensions->type != kMetadata) return false;
-  Version& version = reinterpret_cast<MetadataExtension*>(call.extensions)->metadata->version;
-  version.major = kMajor;
-  version.minor = kMinor;
-  return true;
-}
 
 Product ReadProduct(const CallFrame& call) {
   const Buffer &x = *call.arguments.buffers[0], &weight = *call.arguments.buffers[1], &out = *call.results.buffers[0];
   float* result = static_cast<float*>(out.data);
-  return {x.data, weight.data, nullptr, nullptr, result, x.dims[0], x.dims[1], weight.dims[0]};
+  return {x.data, weight.data, nullptr, nullptr, nullptr, result, x.dims[0], x.dims[1], weight.dims[0]};
 }
 
 struct Rows {
@@ -45,9 +41,17 @@ struct Rows {
   }
 };
 
+// Returns whether there are no values to multiply; all sums are then zero.
+bool IsEmpty(const Product& product) {
+  if (product.num_in > 0) return false;
+  memset(product.out, 0, product.num_tokens * product.num_out * sizeof(float));
+  return true;
+}
+
 void MultiplyInBlocks(const CallFrame& call, const Product& product, MultiplyRows multiply, int64_t value_bytes) {
-  const int64_t fit = kBlockBytes / (product.num_in * value_bytes) / kBlockRows * kBlockRows;
-  const Rows rows{product, multiply, std::max(fit, kBlockRows)};
+  const int64_t row_bytes = product.num_in * value_bytes;
+  const int64_t even = product.num_out / (kBlocksPerThread * CountThreads(call)), least = kMinBlockBytes / row_bytes;
+  const Rows rows{product, multiply, (std::max(even, least) / kBlockRows + 1) * kBlockRows};
   ParallelBlocks(call, (product.num_out + rows.of_block - 1) / rows.of_block, Rows::Multiply, &rows);
 }
 
@@ -56,22 +60,34 @@ struct Tokens {
   const float* x;
   char* values;
   float* scales;
+  int32_t* offsets;
 
   static void Quantize(const void* data, int64_t block) {
     const Tokens& tokens = *static_cast<const Tokens*>(data);
     const Product& product = tokens.product;
     const int64_t first = block * kTokensPerThread, after = std::min(first + kTokensPerThread, product.num_tokens);
-    for (int64_t token = first; token < after; ++token)
-      tokens.scales[token] = processor->quantize(product, tokens.x + token * product.num_in, token, tokens.values);
+    for (int64_t token = first; token < after; ++token) {
+      const float* const values = tokens.x + token * product.num_in;
+      const TokenScale scale = processor->quantize(product, values, token, tokens.values);
+      tokens.scales[token] = scale.scale;
+      tokens.offsets[token] = scale.offset;
+    }
   }
 };
 
+#if defined(__x86_64__)
+// Source: Intel 64 and IA-32 Architectures Software Developer's Manual, volume 2, CPUID, leaf 7.
+bool HasAmx() {
+  unsigned a, b, c, d;
+  return __get_cpuid_count(7, 0, &a, &b, &c, &d) && (d >> 25 & 1);
+}
+#endif
+
 }  // namespace
 
-extern "C" {
-
-// Chooses the products of all calls and returns their instructions.
-EXPORT const char* levserve_choose_products(bool may_use_avx512) {
+const char* ChooseProcessor(bool may_use_avx2, bool may_use_avx512) {
+  processor = nullptr;
+#if defined(__x86_64__)
   __builtin_cpu_init();
   const bool has_avx512 = __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
                           __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl") &&
@@ -79,35 +95,51 @@ EXPORT const char* levserve_choose_products(bool may_use_avx512) {
   const bool has_avx2 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma");
   if (may_use_avx512 && has_avx512) {
     processor = &kAvx512;
-    return "avx512";
+    return HasAmx() ? "amx" : "avx512";
   }
-  processor = has_avx2 ? &kAvx2 : nullptr;
-  return has_avx2 ? "avx2" : "none";
+  if (may_use_avx2 && has_avx2) {
+    processor = &kAvx2;
+    return "avx2";
+  }
+#endif
+  return "base";
 }
+
+extern "C" {
 
 // (x: float32 [token, in], weight: float32 [out, in]) -> float32 [token, out]
 EXPORT Error* levserve_linear_float32(const CallFrame* call) {
-  if (TellVersion(*call)) return nullptr;
-  MultiplyInBlocks(*call, ReadProduct(*call), processor->multiply_float32, sizeof(float));
+  if (AnswersVersion(*call)) return nullptr;
+  const Product product = ReadProduct(*call);
+  if (!IsEmpty(product)) MultiplyInBlocks(*call, product, processor->multiply_float32, sizeof(float));
+  return nullptr;
+}
+
+// (x: float32 [token, in], weight: bfloat16 [out, in]) -> float32 [token, out]
+EXPORT Error* levserve_linear_bfloat16(const CallFrame* call) {
+  if (AnswersVersion(*call)) return nullptr;
+  const Product product = ReadProduct(*call);
+  if (!IsEmpty(product)) MultiplyInBlocks(*call, product, processor->multiply_bfloat16, sizeof(uint16_t));
   return nullptr;
 }
 
 // (x: float32 [token, in], weight: int8 [out, in], weight's scale: float32 [out]) -> float32 [token, out]
 EXPORT Error* levserve_linear_int8(const CallFrame* call) {
-  if (TellVersion(*call)) return nullptr;
+  if (AnswersVersion(*call)) return nullptr;
   Product product = ReadProduct(*call);
+  if (IsEmpty(product)) return nullptr;
   const int64_t multiple = processor->multiple_tokens;
   const int64_t room = (product.num_tokens + multiple - 1) / multiple * multiple;
-  const std::unique_ptr<char[]> values(new (std::nothrow) char[room * product.num_in * processor->value_bytes]);
-  const std::unique_ptr<float[]> scales(new (std::nothrow) float[room]);
-  if (values == nullptr || scales == nullptr) {
-    ErrorArguments arguments{sizeof arguments, nullptr, "no memory for the tokens of a product", kResourceExhausted};
-    return call->api->create_error(&arguments);
-  }
-  const Tokens tokens{product, static_cast<const float*>(product.x), values.get(), scales.get()};
+  const Scratch<char> values(room * product.num_in * processor->value_bytes);
+  const Scratch<float> scales(room);
+  const Scratch<int32_t> offsets(room);
+  if (values.get() == nullptr || scales.get() == nullptr || offsets.get() == nullptr)
+    return Fail(*call, kResourceExhausted, "no memory for the tokens of a product");
+  const Tokens tokens{product, static_cast<const float*>(product.x), values.get(), scales.get(), offsets.get()};
   ParallelBlocks(*call, (product.num_tokens + kTokensPerThread - 1) / kTokensPerThread, Tokens::Quantize, &tokens);
   product.x = values.get();
   product.token_scale = scales.get();
+  product.token_offset = offsets.get();
   product.weight_scale = static_cast<const float*>(call->arguments.buffers[2]->data);
   MultiplyInBlocks(*call, product, processor->multiply_int8, sizeof(int8_t));
   return nullptr;

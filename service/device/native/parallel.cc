@@ -1,13 +1,33 @@
 #include "parallel.h"
 
-#include <algorithm>
+#include <linux/futex.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
 #include <atomic>
+#include <climits>
+#include <cstdlib>
 #include <new>
 
 namespace levserve {
 namespace {
 
 constexpr int kSpins = 256;  // some microseconds, as long as a block takes
+
+inline void Pause() {
+#if defined(__x86_64__)
+  __builtin_ia32_pause();
+#elif defined(__aarch64__)
+  asm volatile("yield");
+#endif
+}
+
+// Sleeps until `Wake`, unless the value is another one by now; may return early.
+void Sleep(std::atomic<int>& value, int now) {
+  syscall(SYS_futex, &value, FUTEX_WAIT_PRIVATE, now, nullptr, nullptr, 0);
+}
+
+void Wake(std::atomic<int>& value) { syscall(SYS_futex, &value, FUTEX_WAKE_PRIVATE, 1, nullptr, nullptr, 0); }
 
 struct Work {
   const int num_blocks;
@@ -19,19 +39,19 @@ struct Work {
   void TakeBlocks() {
     for (int block; (block = next.fetch_add(1, std::memory_order_relaxed)) < num_blocks;) {
       body(data, block);
-      if (left.fetch_sub(1, std::memory_order_acq_rel) == 1) left.notify_one();
+      if (left.fetch_sub(1, std::memory_order_acq_rel) == 1) Wake(left);
     }
   }
 
   // Waits for the blocks of other threads. The processor may have been taken from one of them: then this thread sleeps,
   // so that the other can have this one's.
   void Wait() {
-    for (int spin = 0; spin < kSpins && left.load(std::memory_order_acquire) > 0; ++spin) __builtin_ia32_pause();
-    for (int now; (now = left.load(std::memory_order_acquire)) > 0;) left.wait(now, std::memory_order_acquire);
+    for (int spin = 0; spin < kSpins && left.load(std::memory_order_acquire) > 0; ++spin) Pause();
+    for (int now; (now = left.load(std::memory_order_acquire)) > 0;) Sleep(left, now);
   }
 
   void Release() {
-    if (holders.fetch_sub(1, std::memory_order_acq_rel) == 1) delete this;
+    if (holders.fetch_sub(1, std::memory_order_acq_rel) == 1) free(this);
   }
 };
 
@@ -49,24 +69,25 @@ bool Succeeds(const CallFrame& call, Error* error) {
   return false;
 }
 
-// Returns the number of threads of XLA's pool, which may have none.
-int CountThreads(const CallFrame& call) {
+}  // namespace
+
+int64_t CountThreads(const CallFrame& call) {
   int64_t num_threads = 1;
   NumThreadsArguments arguments{sizeof arguments, nullptr, call.context, &num_threads};
-  return Succeeds(call, call.api->count_threads(&arguments)) ? static_cast<int>(num_threads) : 1;
+  return Succeeds(call, call.api->count_threads(&arguments)) && num_threads > 1 ? num_threads : 1;
 }
-
-}  // namespace
 
 void ParallelBlocks(const CallFrame& call, int64_t num_blocks, void (*body)(const void* data, int64_t block),
                     const void* data) {
-  const int blocks = static_cast<int>(num_blocks);
-  const int num_helpers = blocks > 1 ? std::min(CountThreads(call), blocks) - 1 : 0;
-  Work* work = num_helpers > 0 ? new (std::nothrow) Work{blocks, body, data, {0}, {blocks}, {num_helpers + 1}} : nullptr;
-  if (work == nullptr) {
+  const int64_t num_threads = num_blocks > 1 && num_blocks < INT_MAX / 2 ? CountThreads(call) : 1;
+  const int num_helpers = static_cast<int>(num_threads < num_blocks ? num_threads : num_blocks) - 1;
+  void* const memory = num_helpers > 0 ? malloc(sizeof(Work)) : nullptr;
+  if (memory == nullptr) {
     for (int64_t block = 0; block < num_blocks; ++block) body(data, block);
     return;
   }
+  const int blocks = static_cast<int>(num_blocks);
+  Work* work = new (memory) Work{blocks, body, data, {0}, {blocks}, {num_helpers + 1}};
   for (int helper = 0; helper < num_helpers; ++helper) {
     ScheduleArguments arguments{sizeof arguments, nullptr, call.context, Help, work};
     if (!Succeeds(call, call.api->schedule(&arguments))) work->Release();

@@ -7,11 +7,17 @@ namespace levserve {
 // `x @ weight.T`, row by row in memory.
 struct Product {
   const void* x;              // [num_tokens, num_in] in float32, or what `quantize` wrote
-  const void* weight;         // [num_out, num_in] in float32 or int8
-  const float* token_scale;   // [num_tokens]; null for float32
-  const float* weight_scale;  // [num_out]; null for float32
+  const void* weight;         // [num_out, num_in] in float32, bfloat16 or int8
+  const float* token_scale;   // [num_tokens]; null unless the weight is int8, as are the other two
+  const int32_t* token_offset;  // [num_tokens]: what the sums of a token are too large by
+  const float* weight_scale;  // [num_out]
   float* out;                 // [num_tokens, num_out]
   int64_t num_tokens, num_in, num_out;
+};
+
+struct TokenScale {
+  float scale;
+  int32_t offset;
 };
 
 // Multiplies the rows [first, after) of the weight.
@@ -19,13 +25,16 @@ using MultiplyRows = void (*)(const Product& product, int64_t first_row, int64_t
 
 // The products of one kind of processor.
 struct Processor {
-  MultiplyRows multiply_float32, multiply_int8;
-  // Writes a token in 8 bits where `multiply_int8` reads it, and returns its scale.
-  float (*quantize)(const Product& product, const float* token, int64_t index, void* values);
+  MultiplyRows multiply_float32, multiply_bfloat16, multiply_int8;
+  // Writes a token in 8 bits where `multiply_int8` reads it.
+  TokenScale (*quantize)(const Product& product, const float* token, int64_t index, void* values);
   int64_t value_bytes;      // of a value that `quantize` writes
   int64_t multiple_tokens;  // there is room for a multiple of these
 };
 
 extern const Processor kAvx2, kAvx512;
+
+// Chooses the products of all calls, and returns their instructions; "base" if this processor has none of them.
+const char* ChooseProcessor(bool may_use_avx2, bool may_use_avx512);
 
 }  // namespace levserve

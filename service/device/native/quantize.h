@@ -1,4 +1,5 @@
-// Quantizes tokens like `service.kernels.products.quantized.quantize_tokens`.
+// Quantizes tokens as `service.kernels.products.quantized.quantize_tokens` does, but for the last bit of some scales:
+// XLA multiplies by 1/127.
 
 #pragma once
 

@@ -9,16 +9,28 @@
 #include "product.h"
 
 #define INLINE inline __attribute__((always_inline))
+#ifdef __clang__
+#define UNROLL _Pragma("unroll")
+#else
 #define UNROLL _Pragma("GCC unroll 16")
+#endif
+
+// A vector of elements of two others, by their indices. GCC 11 has its own form alone.
+#if defined(__clang__) || __GNUC__ >= 12
+#define SHUFFLE(a, b, ...) __builtin_shufflevector(a, b, __VA_ARGS__)
+#else
+#define SHUFFLE(a, b, ...) __builtin_shuffle(a, b, Ints{__VA_ARGS__})
+#endif
 
 namespace levserve {
 namespace {
 
-INLINE float Finish(const Product&, float sum, int32_t, int64_t, int64_t) { return sum; }
+INLINE float Finish(const Product&, float sum, int64_t, int64_t) { return sum; }
 
-// An offset is what the unsigned values of tokens add to a row's products.
-INLINE float Finish(const Product& p, int32_t sum, int32_t offset, int64_t token, int64_t row) {
-  return static_cast<float>(sum - offset) * (p.token_scale[token] * p.weight_scale[row]);
+// Sums of the longest rows wrap on the way, and are right once the offset is taken away.
+INLINE float Finish(const Product& p, int32_t sum, int64_t token, int64_t row) {
+  const uint32_t total = static_cast<uint32_t>(sum) - static_cast<uint32_t>(p.token_offset[token]);
+  return static_cast<float>(static_cast<int32_t>(total)) * (p.token_scale[token] * p.weight_scale[row]);
 }
 
 }  // namespace

@@ -1,5 +1,6 @@
-// The part of XLA's interface for custom calls that the products use.
-// Source: XLA, xla/ffi/api/c_api.h, version 0.4; structures and their order are stable within version 0.
+// The part of XLA's interface for custom calls that is used here. Versions 0.1 to 0.4 have it alike; a test compares it
+// with the header that jaxlib ships.
+// Source: XLA, xla/ffi/api/c_api.h
 
 #pragma once
 
@@ -8,7 +9,10 @@
 
 namespace levserve {
 
-constexpr int kMajor = 0, kMinor = 4, kMetadata = 1, kResourceExhausted = 8;
+constexpr int kMajor = 0, kNewestMinor = 4;
+constexpr int kMetadata = 1;                                  // type of an extension
+constexpr int kInvalidArgument = 3, kResourceExhausted = 8;  // codes of errors
+constexpr int kInt8 = 2, kFloat16 = 10, kFloat32 = 11, kBFloat16 = 16, kFloat8E4M3FN = 20;  // types of elements
 
 struct Extension {
   size_t size;

@@ -20,20 +20,19 @@ from service.engine.steps.inputs import (
     empty_step,
     unrestricted_mask,
 )
-from service.engine.steps.names import (
-    COUNT_TOKENS,
-    INITIAL_SLOTS,
-    SET_OPTIONS,
+from service.engine.steps.keys import (
+    Copy,
+    Embed,
+    InitialCache,
+    Key,
+    Layers,
+    Sample,
     SamplingPart,
+    SlotProgram,
+    Whole,
     choice_parts,
-    copy_name,
     distinct,
-    embed_name,
-    initial_cache_name,
-    layer_group_name,
-    sampling_name,
     sampling_parts,
-    whole_name,
 )
 from service.engine.steps.sampling import choose_likeliest, choose_randomly, choose_tokens
 from service.engine.steps.sharding import placed, placement_of
@@ -76,16 +75,16 @@ class _EnginePrograms:
     def initial(self) -> list[Program]:
         """Return the programs that make the device state."""
         caches = [
-            self._maker(initial_cache_name(group), functools.partial(self._make_cache, group), self._place.cache)
+            self._maker(InitialCache(group.kind), functools.partial(self._make_cache, group), self._place.cache)
             for group in distinct(self._model.layer_groups)
         ]
-        return [self._maker(INITIAL_SLOTS, self._make_slots, self._place.replicated), *caches]
+        return [self._maker(SlotProgram.INITIAL_SLOTS, self._make_slots, self._place.replicated), *caches]
 
     def embeds(self) -> list[Program]:
         """Return the programs before the first layer group of a step."""
         return [
             self._of_slots(
-                embed_name(kind, *shape),
+                Embed(kind, *shape),
                 functools.partial(embed_tokens, self._model, kind),
                 empty_step(Bucket(*shape, num_pages=0), self._shapes).packed,
             )
@@ -98,8 +97,8 @@ class _EnginePrograms:
         options = empty_options(self._shapes.prefill_seqs[-1], self._shapes)
         return [
             *(program for num_seqs in self._shapes.all_seq_counts for program in self._sampling_of(num_seqs)),
-            self._of_slots(SET_OPTIONS, set_options, options),
-            self._of_slots(COUNT_TOKENS, count_step, empty_count(self._shapes)),
+            self._of_slots(SlotProgram.SET_OPTIONS, set_options, options),
+            self._of_slots(SlotProgram.COUNT_TOKENS, count_step, empty_count(self._shapes)),
         ]
 
     def _sampling_of(self, num_seqs: int) -> list[Program]:
@@ -115,7 +114,7 @@ class _EnginePrograms:
             **{part: (functools.partial(choose_step, choose), choice) for part, choose in self._choices.items()},
             SamplingPart.LOGPROBS: (logprobs_step, LogprobInputs(logits, token_ids)),
         }
-        return [self._of_slots(sampling_name(part, num_seqs), *parts[part]) for part in sampling_parts(self._shapes)]
+        return [self._of_slots(Sample(part, num_seqs), *parts[part]) for part in sampling_parts(self._shapes)]
 
     @property
     def _choices(self) -> Mapping[SamplingPart, Callable[..., Any]]:
@@ -139,7 +138,7 @@ class _EnginePrograms:
             inputs = empty_step(bucket, self._shapes)
             arguments = (self._weights, WholeState(self._slots, caches), WholeInputs(inputs.packed, inputs.page_table))
             programs += [
-                self._program(whole_name(part, bucket), functools.partial(steps.run, choose), arguments)
+                self._program(Whole(part, bucket), functools.partial(steps.run, choose), arguments)
                 for part, choose in self._choices.items()
             ]
         return programs
@@ -153,7 +152,7 @@ class _EnginePrograms:
         cache = placed(self._cache_shapes(group), self._place.cache)
         layers = [
             self._program(
-                layer_group_name(kind, bucket, group),
+                Layers(kind, bucket, group.kind),
                 functools.partial(run_layer_group, self._model, group),
                 (weights, cache, self._group_inputs(bucket)),
             )
@@ -161,7 +160,7 @@ class _EnginePrograms:
         ]
         copies = [
             self._program(
-                copy_name(kind, group),
+                Copy(kind, group.kind),
                 functools.partial(copy_pages, self._model, kind),
                 ((), cache, empty_copy(self._shapes)),
             )
@@ -187,19 +186,19 @@ class _EnginePrograms:
     def _hidden(self, *shape: int) -> jax.ShapeDtypeStruct:
         return jax.ShapeDtypeStruct((*shape, self._model.hidden_size), self._model.dtype)
 
-    def _of_slots(self, name: str, function: Callable[..., tuple[SlotState, Any]], inputs: Any) -> Program:
-        return self._program(name, function, (self._weights, self._slots, inputs))
+    def _of_slots(self, key: Key, function: Callable[..., tuple[SlotState, Any]], inputs: Any) -> Program:
+        return self._program(key, function, (self._weights, self._slots, inputs))
 
-    def _program(self, name: str, function: Callable[..., tuple[Any, Any]], arguments: tuple[Any, Any, Any]) -> Program:
+    def _program(self, key: Key, function: Callable[..., tuple[Any, Any]], arguments: tuple[Any, Any, Any]) -> Program:
         constants, state, inputs = arguments
         shaped = jax.tree.map(lambda a: jax.ShapeDtypeStruct(a.shape, a.dtype), inputs)
-        return Program(name, function, constants, state, shaped, self._place.replicated, self._place.replicated)
+        return Program(str(key), function, constants, state, shaped, self._place.replicated, self._place.replicated)
 
-    def _maker(self, name: str, make: Callable[[], Any], sharding: Any) -> Program:
+    def _maker(self, key: Key, make: Callable[[], Any], sharding: Any) -> Program:
         def run(_: Any, none: Any, __: Any) -> tuple[Any, Any]:
             return none, make()
 
-        return Program(name, run, outputs_sharding=sharding)
+        return Program(str(key), run, outputs_sharding=sharding)
 
 
 def _int32(*shape: int) -> jax.ShapeDtypeStruct:

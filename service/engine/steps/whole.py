@@ -9,7 +9,7 @@ from jaxtyping import Array, Float, Int
 
 from service.engine.shapes import StepKind
 from service.engine.steps.inputs import ChooseInputs
-from service.engine.steps.names import distinct
+from service.engine.steps.keys import distinct
 from service.engine.steps.sampling import SamplingState
 from service.engine.steps.step import SlotState, choose_step, embed_tokens, logits_step, run_layer_group
 from service.models.interface import Cache, PagedDecoder, Weights

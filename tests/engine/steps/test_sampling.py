@@ -10,8 +10,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from service.engine.batch import SampledTokens, pack_options, unpack_logprobs
+from service.engine.batch import pack_options
 from service.engine.request import Request, Sampling
+from service.engine.runner import SampledTokens, unpack_logprobs
 from service.engine.steps.logprobs import pack_logprobs
 from service.engine.steps.sampling import (
     BROKEN,

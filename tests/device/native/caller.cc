@@ -1,0 +1,210 @@
+// Makes the custom calls as XLA does, by the header that jaxlib ships, with threads that come late or not at all.
+
+#include <xla/ffi/api/c_api.h>
+
+#include <atomic>
+#include <cmath>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <initializer_list>
+#include <thread>
+#include <vector>
+
+#include "xla_ffi.h"
+
+#define SAME(ours, our_field, theirs, their_field) \
+  static_assert(offsetof(levserve::ours, our_field) == offsetof(theirs, their_field), #ours "." #our_field)
+
+SAME(Extension, type, XLA_FFI_InternalExtension, type);
+SAME(Extension, next, XLA_FFI_InternalExtension, next);
+SAME(Version, major, XLA_FFI_Api_Version, major_version);
+SAME(Version, minor, XLA_FFI_Api_Version, minor_version);
+SAME(Metadata, version, XLA_FFI_Metadata, api_version);
+SAME(MetadataExtension, metadata, XLA_FFI_Metadata_Extension, metadata);
+SAME(Buffer, dtype, XLA_FFI_Buffer, dtype);
+SAME(Buffer, data, XLA_FFI_Buffer, data);
+SAME(Buffer, rank, XLA_FFI_Buffer, rank);
+SAME(Buffer, dims, XLA_FFI_Buffer, dims);
+SAME(Buffers, count, XLA_FFI_Args, size);
+SAME(Buffers, types, XLA_FFI_Args, types);
+SAME(Buffers, buffers, XLA_FFI_Args, args);
+SAME(Buffers, count, XLA_FFI_Rets, size);
+SAME(Buffers, buffers, XLA_FFI_Rets, rets);
+SAME(ErrorArguments, message, XLA_FFI_Error_Create_Args, message);
+SAME(ErrorArguments, code, XLA_FFI_Error_Create_Args, errc);
+SAME(DestroyErrorArguments, error, XLA_FFI_Error_Destroy_Args, error);
+SAME(ScheduleArguments, context, XLA_FFI_ThreadPool_Schedule_Args, ctx);
+SAME(ScheduleArguments, task, XLA_FFI_ThreadPool_Schedule_Args, task);
+SAME(ScheduleArguments, data, XLA_FFI_ThreadPool_Schedule_Args, data);
+SAME(NumThreadsArguments, context, XLA_FFI_ThreadPool_NumThreads_Args, ctx);
+SAME(NumThreadsArguments, num_threads, XLA_FFI_ThreadPool_NumThreads_Args, num_threads);
+SAME(Api, version, XLA_FFI_Api, api_version);
+SAME(Api, create_error, XLA_FFI_Api, XLA_FFI_Error_Create);
+SAME(Api, destroy_error, XLA_FFI_Api, XLA_FFI_Error_Destroy);
+SAME(Api, schedule, XLA_FFI_Api, XLA_FFI_ThreadPool_Schedule);
+SAME(Api, count_threads, XLA_FFI_Api, XLA_FFI_ThreadPool_NumThreads);
+SAME(CallFrame, api, XLA_FFI_CallFrame, api);
+SAME(CallFrame, context, XLA_FFI_CallFrame, ctx);
+SAME(CallFrame, arguments, XLA_FFI_CallFrame, args);
+SAME(CallFrame, results, XLA_FFI_CallFrame, rets);
+static_assert(sizeof(levserve::Buffers) == sizeof(XLA_FFI_Args) && sizeof(XLA_FFI_Args) == sizeof(XLA_FFI_Rets));
+static_assert(levserve::kMajor == XLA_FFI_API_MAJOR && levserve::kMetadata == XLA_FFI_Extension_Metadata);
+static_assert(levserve::kInvalidArgument == XLA_FFI_Error_Code_INVALID_ARGUMENT);
+static_assert(levserve::kResourceExhausted == XLA_FFI_Error_Code_RESOURCE_EXHAUSTED);
+static_assert(levserve::kInt8 == XLA_FFI_DataType_S8 && levserve::kFloat16 == XLA_FFI_DataType_F16);
+static_assert(levserve::kFloat32 == XLA_FFI_DataType_F32 && levserve::kBFloat16 == XLA_FFI_DataType_BF16);
+static_assert(levserve::kFloat8E4M3FN == XLA_FFI_DataType_F8E4M3FN);
+
+extern "C" {
+XLA_FFI_Handler levserve_linear_float32, levserve_linear_bfloat16, levserve_linear_int8, levserve_lazy_zeros;
+const char* levserve_initialize(bool may_use_avx2, bool may_use_avx512);
+}
+
+struct XLA_FFI_Error {
+  XLA_FFI_Error_Code code;
+};
+
+namespace {
+
+std::atomic<int> num_scheduled{0}, num_running{0};
+
+XLA_FFI_Error* CreateError(XLA_FFI_Error_Create_Args* args) { return new XLA_FFI_Error{args->errc}; }
+void DestroyError(XLA_FFI_Error_Destroy_Args* args) { delete args->error; }
+
+// Every seventh task is refused; the others run in a thread each, some after the call has returned.
+XLA_FFI_Error* Schedule(XLA_FFI_ThreadPool_Schedule_Args* args) {
+  const int number = ++num_scheduled;
+  if (number % 7 == 0) return new XLA_FFI_Error{XLA_FFI_Error_Code_UNAVAILABLE};
+  ++num_running;
+  std::thread([task = args->task, data = args->data, number] {
+    if (number % 3 == 0) std::this_thread::sleep_for(std::chrono::microseconds(200));
+    task(data);
+    --num_running;
+  }).detach();
+  return nullptr;
+}
+
+XLA_FFI_Error* NumThreads(XLA_FFI_ThreadPool_NumThreads_Args* args) {
+  *args->num_threads = 4;
+  return nullptr;
+}
+
+XLA_FFI_Api Interface(int minor) {
+  XLA_FFI_Api api{};
+  api.api_version = {sizeof(XLA_FFI_Api_Version), nullptr, XLA_FFI_API_MAJOR, minor};
+  api.XLA_FFI_Error_Create = CreateError;
+  api.XLA_FFI_Error_Destroy = DestroyError;
+  api.XLA_FFI_ThreadPool_Schedule = Schedule;
+  api.XLA_FFI_ThreadPool_NumThreads = NumThreads;
+  return api;
+}
+
+int TellsVersion(int minor) {
+  const XLA_FFI_Api api = Interface(minor);
+  XLA_FFI_Metadata metadata{};
+  XLA_FFI_Metadata_Extension extension{{sizeof extension, XLA_FFI_Extension_Metadata, nullptr}, &metadata};
+  XLA_FFI_CallFrame frame{};
+  frame.extension_start = &extension.extension_base;
+  frame.api = &api;
+  if (levserve_linear_int8(&frame) != nullptr || metadata.api_version.major_version != XLA_FFI_API_MAJOR) return -1;
+  return metadata.api_version.minor_version;
+}
+
+struct Array {
+  std::vector<int64_t> dims;
+  XLA_FFI_DataType dtype;
+  void* data;
+};
+
+int Call(XLA_FFI_Handler* handler, std::initializer_list<Array> arguments, std::initializer_list<Array> results) {
+  const XLA_FFI_Api api = Interface(XLA_FFI_API_MINOR);
+  std::vector<XLA_FFI_Buffer> buffers;
+  for (const auto* arrays : {&arguments, &results})
+    for (const Array& array : *arrays)
+      buffers.push_back({sizeof(XLA_FFI_Buffer), nullptr, array.dtype, array.data,
+                         static_cast<int64_t>(array.dims.size()), const_cast<int64_t*>(array.dims.data())});
+  std::vector<void*> pointers;
+  for (XLA_FFI_Buffer& buffer : buffers) pointers.push_back(&buffer);
+  XLA_FFI_CallFrame frame{};
+  frame.api = &api;
+  frame.args = {sizeof frame.args, nullptr, static_cast<int64_t>(arguments.size()), nullptr, pointers.data()};
+  frame.rets = {sizeof frame.rets, nullptr, static_cast<int64_t>(results.size()), nullptr,
+                pointers.data() + arguments.size()};
+  XLA_FFI_Error* error = handler(&frame);
+  const int code = error == nullptr ? 0 : error->code;
+  delete error;
+  return code;
+}
+
+float Random(uint32_t* state) {
+  *state = *state * 1664525 + 1013904223;
+  return static_cast<float>(*state >> 8) / (1 << 23) - 1;
+}
+
+// Returns whether products of some shape are those of plain loops.
+bool Multiplies(int64_t num_tokens, int64_t num_in, int64_t num_out, uint32_t seed) {
+  std::vector<float> x(num_tokens * num_in), weight(num_out * num_in), scale(num_out, 0.5f), out(num_tokens * num_out, 9);
+  std::vector<int8_t> values(num_out * num_in);
+  for (float& value : x) value = Random(&seed);
+  for (size_t i = 0; i < weight.size(); ++i) weight[i] = values[i] = static_cast<int8_t>(Random(&seed) * 128);
+  const Array tokens{{num_tokens, num_in}, XLA_FFI_DataType_F32, x.data()};
+  const Array scales{{num_out}, XLA_FFI_DataType_F32, scale.data()};
+  const Array result{{num_tokens, num_out}, XLA_FFI_DataType_F32, out.data()};
+  for (const bool is_int8 : {false, true}) {
+    const Array wide{{num_out, num_in}, XLA_FFI_DataType_F32, weight.data()};
+    const Array narrow{{num_out, num_in}, XLA_FFI_DataType_S8, values.data()};
+    if (is_int8 ? Call(levserve_linear_int8, {tokens, narrow, scales}, {result})
+                : Call(levserve_linear_float32, {tokens, wide}, {result}))
+      return false;
+    for (int64_t t = 0; t < num_tokens; ++t) {
+      for (int64_t o = 0; o < num_out; ++o) {
+        double sum = 0;
+        for (int64_t i = 0; i < num_in; ++i) sum += static_cast<double>(x[t * num_in + i]) * weight[o * num_in + i];
+        if (is_int8) sum *= 0.5;
+        // A token in 8 bits is off by 1/254 at most.
+        if (!(std::fabs(sum - out[t * num_out + o]) <= (is_int8 ? num_in * 0.3 : num_in * 1e-3))) return false;
+      }
+    }
+  }
+  return true;
+}
+
+bool ClearsPages() {
+  std::vector<char> memory(100000, 1);
+  if (Call(levserve_lazy_zeros, {}, {{{90000}, XLA_FFI_DataType_S8, memory.data() + 77}})) return false;
+  for (size_t i = 0; i < memory.size(); ++i)
+    if (memory[i] != (i < 77 || i >= 90077)) return false;
+  return Call(levserve_lazy_zeros, {}, {{{4}, XLA_FFI_DataType_C64, memory.data()}}) ==
+         XLA_FFI_Error_Code_INVALID_ARGUMENT;
+}
+
+bool Check(bool is_right, const char* name) {
+  if (!is_right) std::printf("wrong: %s\n", name);
+  return is_right;
+}
+
+}  // namespace
+
+int main() {
+  bool is_right = true;
+  for (const int minor : {1, 2, 3, 4}) is_right &= Check(TellsVersion(minor) == minor, "version");
+  is_right &= Check(TellsVersion(9) == levserve::kNewestMinor, "newer version");
+  for (const bool may_use_avx512 : {false, true}) {
+    if (std::strcmp(levserve_initialize(true, may_use_avx512), "base") == 0) continue;
+    is_right &= Check(ClearsPages(), "zeros") & Check(Multiplies(3, 0, 5, 1), "empty rows");
+    std::atomic<bool> all_right{true};
+    std::vector<std::thread> callers;
+    for (uint32_t caller = 0; caller < 3; ++caller) {
+      callers.emplace_back([caller, &all_right] {
+        for (uint32_t i = 0; i < 40; ++i)
+          if (!Multiplies(1 + i % 40, 1 + (i * 37 + caller) % 600, 1 + i * 29 % 700, i)) all_right = false;
+      });
+    }
+    for (std::thread& caller : callers) caller.join();
+    is_right &= Check(all_right, "products");
+  }
+  while (num_running > 0) std::this_thread::yield();
+  if (is_right) std::printf("all is right\n");
+  return is_right ? 0 : 1;
+}
