@@ -6,7 +6,6 @@ from dataclasses import replace
 import pytest
 from playwright.sync_api import expect
 
-from service.api.held import ready_state
 from service.engine.request import FinishReason
 from tests.api.scripted_engine import STALL, tokens
 from tests.contract.page.test_chat_page import answer_of, say, wait_until
@@ -358,7 +357,7 @@ def test_a_hostile_file_is_shown_inert_and_its_circles_have_an_end(site, open_pa
 
 
 def test_a_model_is_picked_and_stays_picked(site, open_page):
-    first = ready_state(site.service.readiness.served_model())
+    [first] = site.service.readiness.listed()
     second = replace(first, names=("other-model",))
     site.service.readiness.listed = lambda: [first, second]
     page = open_page(site.url)
