@@ -7,12 +7,11 @@ import threading
 from contextlib import contextmanager
 from pathlib import Path
 
+import httpx
 import uvicorn
-from service.api.openapi.operations import OPERATIONS
 
 from service.api.batch.batches import Batches
 from service.api.batch.files import Files
-from service.api.openapi.admin import admin_paths
 from service.errors import NotReady
 from service.observability.metrics import Metrics
 from service.storage.folder_store import FolderStore
@@ -92,8 +91,8 @@ class Site:
     @property
     def num_operations(self):
         """How many operations the API has, the operator's included."""
-        routers = asyncio.run(self.service.fastapi.state.routes.complete())
-        return sum(map(len, document(routers, "", needs_key=False)["paths"].values()))
+        document = httpx.get(f"{self.url}openapi.json", headers={"Authorization": "Bearer sk-1"}).json()
+        return sum(map(len, document["paths"].values()))
 
     @property
     def engine(self):
