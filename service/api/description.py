@@ -13,8 +13,8 @@ from fastapi import APIRouter, Depends, Request
 from fastapi.responses import Response
 from pydantic_core import to_json
 
-from service.api.dependencies import ApiContext, api_context
-from service.api.http.auth import CACHE_SALT
+from service.api.dependencies import api_context
+from service.api.http.call import ApiContext, call_of
 from service.api.openapi.responses import answers
 from service.api.tokenize import installed_version
 
@@ -54,5 +54,7 @@ def _document(routers: Sequence[APIRouter], *, needs_key: bool) -> bytes:
 async def describe(request: Request, context: Annotated[ApiContext, Depends(api_context)]) -> Response:
     """Return this document."""
     state = request.app.state
-    content = await state.documents.document(context, state.routes.complete, needs_key=CACHE_SALT in request.scope)
+    content = await state.documents.document(
+        context, state.routes.complete, needs_key=bool(call_of(request.scope).cache_salt)
+    )
     return Response(content, media_type="application/json")

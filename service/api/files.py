@@ -18,6 +18,7 @@ from starlette.requests import ClientDisconnect
 from service.api.batch.access import AppBatches, Owner, in_store
 from service.api.batch.batches import Batches, listing
 from service.api.batch.files import StoredFile
+from service.api.http.call import call_of
 from service.api.http.query import as_number, query_of
 from service.api.openapi.responses import Responses, answers, reference, statuses
 from service.api.schema.batches import ExpiresAfter, FileFields, FileQuery
@@ -72,7 +73,7 @@ async def create_file(
             request.form(max_files=1, max_fields=MAX_FIELDS, max_part_size=MAX_FIELD_BYTES) as form,
         ):
             upload, fields = _read(form)
-            request.state.ignored.add(fields.ignored)
+            call_of(request.scope).ignored.add(fields.ignored)
             stored = await in_store(partial(_add, batches, owner, upload, fields))
     except HTTPException as error:
         raise RequestError(f"The request's body is not a valid form: {error.detail}") from None

@@ -12,7 +12,7 @@ from fastapi.responses import Response
 
 from service.api.chat import create_chat_completion
 from service.api.completions import create_completion
-from service.api.dependencies import arrival
+from service.api.dependencies import OpenCall
 from service.api.embeddings import create_embeddings
 from service.api.http.receive import json_body, read_body
 from service.api.openapi.responses import GENERATION_ERRORS, answers, json_content, reference
@@ -61,12 +61,11 @@ ANY_BODY = {
 
 
 @router.post("/invocations", responses=answers("Invoked", *GENERATION_ERRORS), openapi_extra=ANY_BODY)
-async def invoke(request: Request) -> Response:
+async def invoke(request: Request, call: OpenCall) -> Response:
     """Answer a chat, a completion, embeddings, a ranking or scores, whichever the body asks for.
 
     Source: https://github.com/vllm-project/vllm/blob/main/vllm/entrypoints/sagemaker/api_router.py
     """
-    arrived = await arrival(request)
     shape = await read_body(Invocation, request)
     name = next((name for name in KINDS if getattr(shape, name) is not None), None)
     if name is None:
@@ -74,4 +73,4 @@ async def invoke(request: Request) -> Response:
             "The body has none of " + ", ".join(f"'{name}'" for name in KINDS) + ", which tell what it asks for."
         )
     kind, answer = KINDS[name]
-    return await answer(arrived, await json_body(kind)(request))
+    return await answer(call, await json_body(kind)(request))

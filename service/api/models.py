@@ -10,8 +10,9 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Depends, Request
 from fastapi.responses import JSONResponse, Response
 
-from service.api.dependencies import ApiContext, api_context
-from service.api.held import ModelState
+from service.api.backend import ModelState
+from service.api.dependencies import api_context
+from service.api.http.call import ApiContext
 from service.api.openapi.responses import MODEL_ERRORS, answers
 from service.errors import UnknownModel
 
@@ -42,8 +43,8 @@ async def retrieve_model(request: Request, api: Annotated[ApiContext, Depends(ap
 
 
 def _models(api: ApiContext) -> Sequence[ModelState]:
-    api.readiness.check_open()
-    return api.readiness.listed()
+    api.backend.check_open()
+    return api.backend.listed()
 
 
 def _document(model: ModelState, name: str) -> dict[str, Any]:

@@ -9,12 +9,14 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Depends
 from fastapi.responses import JSONResponse, Response
 
-from service.api.dependencies import ApiContext, Arrival, ServedModel, api_context, arrival
-from service.api.held import ModelState
+from service.api.backend import ModelState
+from service.api.dependencies import OpenCall, api_context
+from service.api.http.call import ApiContext
 from service.api.http.receive import json_body
 from service.api.ollama import LATEST
 from service.api.openapi.responses import BODY_ERRORS, answers
 from service.api.schema.ollama import OllamaShowRequest
+from service.api.served import ServedModel
 from service.errors import UnknownModel
 from service.text.infill import infill_of
 
@@ -55,17 +57,17 @@ async def list_loaded_models(api: Annotated[ApiContext, Depends(api_context)]) -
 
 @router.post("/api/show", responses=answers("ShownModel", *BODY_ERRORS))
 async def show_model(
-    arrived: Annotated[Arrival, Depends(arrival)],
+    call: OpenCall,
     body: Annotated[OllamaShowRequest, Depends(json_body(OllamaShowRequest))],
 ) -> Response:
     """Describe a model, as Ollama does; one that is not loaded with what is known of it.
 
     Deviations: there is no Modelfile, no license, and the template is one of Jinja.
     """
-    state = _found(_models(arrived.api), body.model)
+    state = _found(_models(call.api), body.model)
     template, capabilities = "", []
     if state.state == "ready":
-        model = (await arrived.any_context(state.names[0])).model
+        model = await call.model(state.names[0])
         capabilities = ["embedding"] if "embeddings" in model.capabilities else []
         if isinstance(model, ServedModel):
             template = "" if model.chat_template is None else model.chat_template.source
@@ -89,8 +91,8 @@ async def show_model(
 
 
 def _models(api: ApiContext) -> list[ModelState]:
-    api.readiness.check_open()
-    return list(api.readiness.listed())
+    api.backend.check_open()
+    return list(api.backend.listed())
 
 
 def _found(models: list[ModelState], name: str) -> ModelState:

@@ -62,6 +62,7 @@ def _allow_head(router: APIRouter) -> None:
 def _others(has_batches: bool) -> list[APIRouter]:
     from service.api import (
         batches,
+        description,
         embeddings,
         files,
         invocations,
@@ -69,21 +70,15 @@ def _others(has_batches: bool) -> list[APIRouter]:
         ollama,
         ollama_models,
         pooling,
+        render,
         rerank,
+        responses,
         server_info,
         stored_responses,
+        tokenize,
     )
 
     # Routes are tried in this order.
-    resources = (
-        embeddings,
-        rerank,
-        pooling,
-        messages,
-        ollama,
-        ollama_models,
-        stored_responses,
-        server_info,
-        invocations,
-    )
-    return [resource.router for resource in (*resources, *((files, batches) if has_batches else ()))]
+    texts = (embeddings, responses, messages, rerank, pooling, tokenize, render, ollama, ollama_models, invocations)
+    others = (stored_responses, server_info, description, *((files, batches) if has_batches else ()))
+    return [resource.router for resource in (*texts, *others)]

@@ -14,8 +14,9 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Depends
 from fastapi.responses import JSONResponse, Response
 
-from service.api.dependencies import ApiContext, api_context
-from service.api.held import ModelState
+from service.api.backend import ModelState
+from service.api.dependencies import api_context
+from service.api.http.call import ApiContext
 from service.api.http.query import query_of
 from service.api.openapi.responses import MODEL_ERRORS, answers, list_of
 from service.api.schema.loads import LoadsQuery
@@ -113,8 +114,8 @@ def _described(api: ApiContext, name: str | None) -> ModelState:
         NotReady, Draining, EngineStopped: no model can answer now.
         UnknownModel: no model has this name.
     """
-    api.readiness.check_open()
-    models = api.readiness.listed()
+    api.backend.check_open()
+    models = api.backend.listed()
     found = next((model for model in models if name is None or name in model.names), None)
     if found is None:
         raise UnknownModel(name or "", [known for model in models for known in model.names])

@@ -1,7 +1,7 @@
-"""Attention on a GPU: one kernel for prefill and decode, which reads pages in place.
+"""Attention on a GPU: one kernel for prefill and decode that reads pages in place.
 
-The queries of a step are laid out as rows of a matrix, the heads of a group side by side, so that a tile of query rows
-and a tile of positions form a matrix product, whether the rows are one token's heads or many tokens':
+The queries of a step form the rows of a matrix, with the heads of a group side by side, so that a tile of query rows
+and a tile of positions form a matrix product, whether the rows are heads of one token or of many:
 
     row      0       1       2       3       4       5      ...     group = 3
     token    0       0       0       1       1       1
@@ -9,13 +9,13 @@ and a tile of positions form a matrix product, whether the rows are one token's 
 
     grid     (row blocks x splits of the context, kv_head, sequence)
 
-Few query rows over a long context would leave most of the chip idle. Then the context is split among programs, each of
-which outputs an unfinished softmax, and those are joined afterwards.
+Few query rows over a long context would leave most of the chip idle. Then the context is split among programs that each
+output a partial softmax, and the partial results are combined afterwards (flash-decoding).
 
-Why Pallas on Triton: it runs on Ampere, Ada (Cloud Run's L4) and newer, and in interpret mode without any GPU, whereas
-Pallas on Mosaic needs Hopper, and cuDNN's paged attention, as JAX calls it, requires exactly as many pages as its
-tables have entries, and has no soft cap. JAX calls its Triton backend deprecated, and the Pallas of JAX 0.12 may lack
-it: the upper bound of jax in pyproject.toml holds until this file has moved to another backend.
+Why Pallas on Triton: it runs on Ampere, Ada (Cloud Run's L4) and newer, and in interpret mode without a GPU. Pallas on
+Mosaic needs Hopper; cuDNN's paged attention, as called by JAX, requires exactly as many pages as its tables have
+entries, and has no soft cap. JAX has deprecated its Triton backend, and JAX 0.12 may drop it: the upper bound on jax in
+pyproject.toml stays until this file has moved to another backend.
 
 Source: Dao et al. 2022, arXiv:2205.14135 (tiles, running softmax); Dao et al. 2023, "Flash-Decoding for long-context
 inference" (splits); Kwon et al. 2023, arXiv:2309.06180 (pages).
@@ -36,13 +36,13 @@ from service.kernels.paging import Paging
 from service.kernels.products.quantized import FP8
 from service.kernels.reference import KVPages, PagedReference, write_tokens
 
-# Sizes of tiles, such that queries and two stages of keys and values fit an L4's 99 KiB of shared memory; not tuned.
+# Tile sizes such that queries and two stages of keys and values fit into an L4's 99 KiB of shared memory; not tuned.
 SMALLEST_TILE = 16  # query rows, positions and dimensions of a product on tensor cores
 MOST_ROWS = 64  # query rows of a tile
 MOST_POSITIONS = 128  # of a tile
 TILE_BYTES = 16 * 1024  # of the queries, the keys or the values of one tile
 NUM_WARPS, NUM_STAGES = 4, 2
-# The context is split if there are fewer programs: one to two for each multiprocessor of the largest chips.
+# The context is split if there are fewer programs: one to two per multiprocessor of the largest chips.
 ENOUGH_PROGRAMS = 256
 SHORTEST_SPLIT = 128  # positions
 
@@ -51,7 +51,7 @@ SHORTEST_SPLIT = 128  # positions
 class TritonAttention(PagedReference):
     """An `AttentionKernel` with the page format of the reference, which it reads in place."""
 
-    interpret: bool = False  # emulate the kernel without a GPU: for tests
+    interpret: bool = False  # emulate the kernel without a GPU, for tests
 
     def attend(
         self,
@@ -110,7 +110,7 @@ class TritonAttention(PagedReference):
         pages_spec = pl.BlockSpec(
             (pages.keys.shape[0], None, *pages.keys.shape[2:]), lambda i, head, seq: (0, head, 0, 0)
         )
-        # Triton loads no FP8 where a mask may be false.
+        # Triton has no masked loads of FP8.
         keys, values = (jax.lax.bitcast_convert_type(part, jnp.uint8) if tile.is_fp8 else part for part in pages[:2])
         scales = [part for part in (pages.key_scales, pages.value_scales) if part is not None]
         scales_spec = pl.BlockSpec(
@@ -160,7 +160,7 @@ def _join(
     *,
     sinks: Float[Array, "kv_head row"] | None,
 ) -> Float[Array, "seq kv_head row dim"]:
-    """Finish the softmax over the splits of each query row, and over its sink if there is one."""
+    """Combine the partial softmaxes of each query row's splits, and its sink if there is one."""
     highest_of_all = jnp.max(highest, axis=0, keepdims=True)
     of_sinks = None if sinks is None else sinks.astype(jnp.float32)[None] * LOG2_E  # scores are exponents of 2
     if of_sinks is not None:
@@ -173,11 +173,11 @@ def _join(
 
 
 def _num_splits(num_programs: int, reach: int) -> int:
-    """Return into how many splits a context is cut: enough programs to keep the chip busy, and no very short split."""
+    """Return the number of splits of a context: enough programs to keep the chip busy, but no very short splits."""
     return max(1, min(ENOUGH_PROGRAMS // num_programs, reach // SHORTEST_SPLIT))
 
 
 def _power_of_two(size: int, *, most: int | None = None) -> int:
-    """Return the smallest power of two that holds `size`, but at least SMALLEST_TILE and at most `most`."""
+    """Round up to a power of two, at least SMALLEST_TILE and at most `most`."""
     rounded = max(pl.next_power_of_2(size), SMALLEST_TILE)
     return rounded if most is None else min(rounded, most)

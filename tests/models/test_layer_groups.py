@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from service.compile.aot import compile_timed
-from service.compile.lazy import LazyExecutables, Making
+from service.compile.lazy import BuildPlan, LazyExecutables
 from service.device.mesh import DeviceMesh
 from service.engine.request import Request, Sampling
 from service.engine.runner import Runner
@@ -99,8 +99,8 @@ def test_a_model_whose_stages_share_executables_says_what_it_says_layer_by_layer
         program.name: program for program in engine_programs(model, SHAPES, weight_shapes(model.weight_specs(), mesh))
     }
     # Each is compiled when it is first called.
-    making = Making(lambda name: compile_timed(programs[name]).executable, num_first_threads=0, num_rest_threads=0)
-    runner = Runner(SHAPES, model.layer_groups, weights, LazyExecutables(list(programs), 0, making))
+    plan = BuildPlan(lambda name: compile_timed(programs[name]).executable, num_first_threads=0, num_rest_threads=0)
+    runner = Runner(SHAPES, model.layer_groups, weights, LazyExecutables(list(programs), 0, plan))
     scheduler = Scheduler(num_slots=1, num_pages=8, page_size=4, chunking=Chunking(SHAPES.prefill))
     prompt = (3, 1, 4, 1, 5, 9, 2, 6, 5, 3)  # two chunks
     sequence = scheduler.add(Request("a", prompt, 6, Sampling(temperature=0.0)))

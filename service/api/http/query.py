@@ -5,6 +5,7 @@ from typing import Any
 
 from fastapi import Request
 
+from service.api.http.call import call_of
 from service.api.schema.wire import WireObject, checked
 from service.errors import InvalidParameter
 
@@ -24,7 +25,7 @@ def query_of[T: WireObject](kind: type[T]) -> Callable[[Request], Awaitable[T]]:
                 raise InvalidParameter(f"Invalid '{name[:64]}': it is there twice.", param=name[:64])
             document[name] = as_number(kind, name, value)
         query = checked(kind, document)
-        request.state.ignored.add(query.ignored)
+        call_of(request.scope).ignored.add(query.ignored)
         return query
 
     return read

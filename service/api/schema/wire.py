@@ -7,16 +7,16 @@ is accepted and recorded in `ignored`. Null is the same as absent everywhere.
 JSON is parsed with bounded depth and digits; NaN and duplicate names, which parsers resolve differently, are rejected.
 """
 
-import re
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cache, cached_property
-from typing import Any, ClassVar, Final, NamedTuple, override
+from typing import Any, ClassVar, Final, override
 
 import jiter
 from pydantic import BaseModel, ConfigDict, GetJsonSchemaHandler, ValidationError
 from pydantic_core import CoreSchema, ErrorDetails, from_json, to_json
 
 from service.api.schema.docstrings import field_docstrings
+from service.api.schema.ignored import IgnoredField
 from service.api.schema.unfit import unfit_value
 from service.api.structure import check_structure
 from service.errors import (
@@ -36,18 +36,6 @@ MAX_IGNORED = 1024  # ignored fields that are recorded of one request
 # Fields by name, each with the values at which it has no effect. None stands for every value.
 NeutralValues = Mapping[str, tuple[Any, ...] | None]
 ANY: Final = None
-
-
-class IgnoredField(NamedTuple):
-    """A field that was accepted and has no effect."""
-
-    path: str  # where the request has it first, such as `messages[2].cache_control`
-    is_known: bool = True  # whether an interface that this server follows has the field
-
-    @property
-    def name(self) -> str:
-        """The path without indices, so that all messages count as one."""
-        return re.sub(r"\[\d+\]", "[]", self.path)
 
 
 class WireObject(BaseModel):

@@ -3,7 +3,7 @@
 import pytest
 from playwright.sync_api import expect
 
-from service.api.held import ModelState, ready_state
+from service.api.backend import ModelState, ready_state
 from tests.api.vectors.scripted_encoder import MODEL, vector_of
 from tests.contract.page.site import encoder_service, running_site
 from tests.contract.page.test_accessibility import LOOKS, fits, violations

@@ -13,7 +13,7 @@ import time
 import pytest
 
 from service.observability.progress import CLEAR_LINE
-from service.server.story import command, moving_line
+from service.server.terminal import command, progress_text
 
 PROGRESS = {
     "percent": 44,
@@ -38,8 +38,8 @@ START_TIMEOUT_S = 200
         (UNKNOWN | {"executables_done": 0, "executables_total": 0}, "2 s so far"),
     ],
 )
-def test_the_moving_line_says_what_is_known_and_under_way(changes, line):
-    assert moving_line(PROGRESS | changes) == line
+def test_the_progress_line_says_what_is_known_and_under_way(changes, line):
+    assert progress_text(PROGRESS | changes) == line
 
 
 def test_the_command_suits_the_model_and_survives_the_shell():
@@ -113,17 +113,17 @@ def settled(text):
     return [line for line in kept if line]
 
 
-def test_a_start_on_a_terminal_reads_like_a_story(cold_start):
+def test_a_start_on_a_terminal_shows_progress_then_addresses_and_a_command(cold_start):
     with TerminalService() as service:
         port = service.wait_for(r"Levserve is starting; http://localhost:(\d+) shows the start")[1]
-        service.wait_for(r"levserve-demo answers after \d+\.\d s, with a context of \d+ tokens\.")
+        service.wait_for(r"levserve-demo is ready after \d+\.\d s, with a context of \d+ tokens\.")
         service.wait_for(r"-d '\{.*\}'\r\n")
-        story = settled(service.text)
-        at = next(i for i, line in enumerate(story) if "curl" in line)
-        ran = subprocess.run(["bash", "-c", "\n".join(story[at : at + 2])], capture_output=True, text=True, check=True)
+        lines = settled(service.text)
+        at = next(i for i, line in enumerate(lines) if "curl" in line)
+        ran = subprocess.run(["bash", "-c", "\n".join(lines[at : at + 2])], capture_output=True, text=True, check=True)
         assert json.loads(ran.stdout)["choices"][0]["message"]["content"]
-        assert story[:2] == [f"Levserve is starting; http://localhost:{port} shows the start", story[1]]
-        assert story[2] == f"  Chat  http://localhost:{port}/"
+        assert lines[:2] == [f"Levserve is starting; http://localhost:{port} shows the start", lines[1]]
+        assert lines[2] == f"  Chat  http://localhost:{port}/"
         assert f"{CLEAR_LINE}Loading: " in service.text
         service.wait_for(r"INFO +request  method=POST")
         assert service.stop() == 0

@@ -9,8 +9,8 @@ import pytest
 from service.api.openapi.admin import AdministeredModel, admin_paths
 from service.errors import NotReady
 from service.observability.metrics import Metrics
-from service.server.early import EarlyAnswers
-from service.server.pool.admin import ROUTES
+from service.server.admin import ROUTES
+from tests.server.early_app import early_app
 from tests.server.pool.fake_loads import FakeLoads, pool_of
 from tests.server.test_early import StartingService, ask
 
@@ -41,7 +41,7 @@ def service():
 
 async def asked(service, path, method="GET", headers=KEY):
     metrics = Metrics()
-    app = EarlyAnswers(service, metrics, admin_keys=("operator",))
+    app = early_app(service, metrics, admin_keys=("operator",))
     status, answer, body = await ask(app, path, method, headers)
     return status, answer, json.loads(body)
 
@@ -103,7 +103,7 @@ async def test_nothing_is_done_without_the_key(service, path):
     for headers in ([], [(b"authorization", b"Bearer x")]):
         for method in ("GET", "POST"):
             assert (await asked(service, path, method, headers))[0] == 401
-    status, _, body = await ask(EarlyAnswers(service, Metrics()), path, "POST", KEY)
+    status, _, body = await ask(early_app(service, Metrics()), path, "POST", KEY)
     assert (status, json.loads(body)["error"]["code"]) == (404, "unknown_url")
     assert service.loads.log == []
 
@@ -151,7 +151,7 @@ async def test_the_document_describes_every_route_and_every_field_of_a_model(ser
 
 async def test_metrics_name_the_route_and_not_the_model(service):
     metrics = Metrics()
-    app = EarlyAnswers(service, metrics, admin_keys=("operator",))
+    app = early_app(service, metrics, admin_keys=("operator",))
     await ask(app, f"/admin/unload/{NAME}", "POST", KEY)
     labels = {"route": "/admin/unload/{model}", "status": "200"}
     assert metrics.registry.get_sample_value("levserve_http_responses_total", labels) == 1

@@ -4,7 +4,7 @@ import pytest
 
 from service.bundles.bundle import BundleRefused
 from service.bundles.folder import BundleFolder
-from service.bundles.kept import INDEX_NAME
+from service.bundles.partial import INDEX_NAME
 
 
 @pytest.fixture
@@ -15,7 +15,7 @@ def folder(tmp_path):
 
 
 def kept(folder):
-    return BundleFolder(folder).kept("3f2a")
+    return BundleFolder(folder).partial("3f2a")
 
 
 def index_of(folder):
@@ -30,7 +30,7 @@ def test_what_is_kept_is_found_by_the_next_start_and_by_no_other_key(folder):
         "decode": (b"one", 1.25),
         "prefill": (b"two", 2.5),
     }
-    assert BundleFolder(folder).kept("77aa").read() == {}
+    assert BundleFolder(folder).partial("77aa").read() == {}
     assert list(BundleFolder(folder).manifests()) == []  # no lookup takes it for a bundle
 
 

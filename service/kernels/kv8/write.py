@@ -1,6 +1,6 @@
-"""Writes of a step's scales into the pages of scales on a TPU: the tiles of all pages that the step reaches, changed.
+"""Writes of a step's scales into pages on a TPU, as a read-modify-write of the tiles of all affected pages.
 
-A page's scales are one tile, [key_and_value, position], so that a tile of scores is multiplied by a row of it.
+A page's scales are one tile, [key_and_value, position], so that a tile of scores is multiplied by one of its rows.
 """
 
 from collections.abc import Callable
@@ -23,16 +23,16 @@ def write_scales(
     """Return the pages with the scales of a step's tokens, in the same memory if the caller donates it.
 
     Args:
-        pages: of all sequences.
-        new: of the step's tokens.
-        paging: where the tokens go; a page that two tokens of the step go to is of one sequence.
-        interpret: emulate the kernel without a TPU: for tests.
+        pages: the scales of all pages.
+        new: the scales of the step's tokens.
+        paging: the destinations of the tokens; no two sequences write to the same page.
+        interpret: emulate the kernel without a TPU, for tests.
     """
     _, _, num_vectors, page_size = pages.shape
     width = new.shape[1]
     runs = paging.runs(width, page_size)
     num_seqs, most_pages = runs.ids.shape
-    # The scales of each page's positions, those of other positions being anything.
+    # The scales of each page's positions; positions without a new token get arbitrary values.
     positions = runs.begin[:, :, None] + jnp.arange(page_size, dtype=jnp.int32)[None, None, :]
     tokens = jnp.clip(positions - paging.start[:, None, None], 0, width - 1).reshape(num_seqs, 1, -1)
     tiles = jnp.take_along_axis(jnp.moveaxis(new, 1, 2), tokens, axis=2)
@@ -63,8 +63,8 @@ def _change_tiles(
     ends: jax.Ref,
     *refs: jax.Ref,
 ) -> None:
-    """Read all tiles, change each, and write all."""
-    new, _, pages, tiles, arrived = refs  # the second is the third before the kernel
+    """Read, modify and write all tiles."""
+    new, _, pages, tiles, arrived = refs  # the second is the input that the third aliases
 
     def for_each_tile(act: Callable[[Int[Array, ""]], None]) -> None:
         @pl.loop(0, ids.shape[0])

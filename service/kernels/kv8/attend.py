@@ -1,4 +1,4 @@
-"""Attention of a block of one sequence's queries over its pages in 8 bits, which are copied to the core a few ahead.
+"""Attention of a block of a sequence's queries over its 8-bit pages, which are prefetched to VMEM.
 
 A page is a tile of positions. Its keys and values are widened on the core; its scales multiply scores and weights.
 
@@ -18,21 +18,21 @@ from jax.experimental.pallas import tpu as pltpu
 from jaxtyping import Array, Bool, Float, Float32, Int, Int32
 
 from service.kernels.attention import Scoring
-from service.kernels.octets.words import HEADS_PER_WORD, unpacked
+from service.kernels.kv8.words import HEADS_PER_WORD, unpacked
 from service.kernels.paging import Paging
 from service.kernels.reference import MASKED_SCORE
 
-BUFFER_BYTES = 4 * 2**20  # of pages under way or in use
-MOST_BUFFERS = 4  # so that copies of small ones overlap
+BUFFER_BYTES = 4 * 2**20  # of pages in flight or in use
+MOST_BUFFERS = 4  # enough for copies of small pages to overlap
 
 
 @dataclass(frozen=True)
 class Tile:
-    """What all programs of a step have in common."""
+    """The constants of a kernel call."""
 
-    num_rows: int  # of a block of queries, padding included
+    num_rows: int  # of a block of queries, including padding
     num_tokens: int  # of a block
-    group: int  # query heads that share a key-value head; rows of one token are neighbours
+    group: int  # query heads that share a key-value head; rows of one token are adjacent
     scoring: Scoring
     is_fp8: bool
 
@@ -46,15 +46,15 @@ def attend_pages(
     *,
     interpret: bool = False,
 ) -> Float[Array, "seq kv_head row dim"]:
-    """Attend from the queries of all sequences, some rows at a time.
+    """Attend from the queries of all sequences, a block of rows at a time.
 
     Args:
-        rows: queries, padded to whole blocks; those of padding give anything.
-        words: keys and values.
-        scales: theirs.
-        paging: of the step.
-        tile: the blocks.
-        interpret: emulate the kernel without a TPU: for tests.
+        rows: queries, padded to whole blocks; results of padding are undefined.
+        words: packed keys and values.
+        scales: the scales of keys and values.
+        paging: the paging of the step.
+        tile: the size of blocks.
+        interpret: emulate the kernel without a TPU, for tests.
     """
     num_seqs, num_heads, num_rows, dim = rows.shape
     block = pl.BlockSpec((None, num_heads, tile.num_rows, dim), lambda seq, i, *_: (seq, 0, i, 0))
@@ -78,15 +78,15 @@ def attend_pages(
         ),
         out_shape=jax.ShapeDtypeStruct(rows.shape, rows.dtype),
         interpret=interpret,
-        name="octet_attention",
+        name="kv8_attention",
     )(*numbers, rows, words, scales)
 
 
 class _Block(NamedTuple):
-    """The places of a block's queries, and the pages that they see."""
+    """The positions of a block's queries, and the pages that they see."""
 
-    first: Int[Array, ""]  # position of its first query
-    end: Int[Array, ""]  # after that of its last query which is a token
+    first: Int[Array, ""]  # position of the first query
+    end: Int[Array, ""]  # one past the position of the last query that is not padding
     first_page: Int[Array, ""]
     end_page: Int[Array, ""]
 
@@ -118,7 +118,7 @@ def _attend_block(
     *refs: jax.Ref,
     tile: Tile,
 ) -> None:
-    """Attend from one block over its pages, one after the other."""
+    """Attend from one block over its pages, one page at a time."""
     rows, words, scales, attended, word_buffers, scale_buffers, arrived, sums, totals, highest = refs
     seq, num_pages, page_size, num_buffers = pl.program_id(0), *words.shape[:2], word_buffers.shape[0]
     block = _Block.of(tile, starts[seq], counts[seq], page_size)
@@ -155,18 +155,18 @@ def _attend_block(
             scores = jnp.where(is_visible, scores, MASKED_SCORE)
             top = jnp.maximum(highest[head], jnp.max(scores, axis=1, keepdims=True))
             weights = jnp.where(is_visible, jnp.exp(scores - top), 0)
-            kept = jnp.exp(highest[head] - top)
-            totals[head] = totals[head] * kept + jnp.sum(weights, axis=1, keepdims=True)
-            # Of positions that a row does not see, neither a weight nor a scale may be a NaN.
+            decay = jnp.exp(highest[head] - top)
+            totals[head] = totals[head] * decay + jnp.sum(weights, axis=1, keepdims=True)
+            # Zero after scaling too: the scale of an invisible position may be NaN.
             weighted = jnp.where(is_visible, weights * value_scales, 0).astype(rows.dtype)
-            sums[head] = sums[head] * kept + _product(weighted, values, 0)
+            sums[head] = sums[head] * decay + _product(weighted, values, 0)
             highest[head] = top
 
     attended[...] = (sums[...] / jnp.where(totals[...] == 0, 1, totals[...])).astype(attended.dtype)
 
 
 def _product(x: Float[Array, "row in"], y: Float[Array, "a b"], axis: int) -> Float32[Array, "row out"]:
-    """Return the sums over the second axis of `x` and one of `y`, of float32 exactly."""
+    """Contract the second axis of `x` with one of `y`; float32 is not rounded to bfloat16."""
     precision = jax.lax.Precision.HIGHEST if x.dtype == jnp.float32 else None
     dimensions = (((1,), (axis,)), ((), ()))
     return jax.lax.dot_general(x, y, dimensions, precision=precision, preferred_element_type=jnp.float32)
