@@ -14,6 +14,7 @@ from service.kernels.paging import Paging, RowPages
 
 QueryHeads = Float[Array, "seq token kv_head group head_dim"]  # a group of query heads shares a key-value head
 KVHeads = Float[Array, "seq token kv_head head_dim"]
+Sinks = Float[Array, "kv_head group"]  # of each query head, a score that takes its share of the softmax for nothing
 LayerCache = Any  # the keys and values of one layer: a pytree of arrays in the kernel's layout
 
 
@@ -45,8 +46,12 @@ class AttentionKernel(Protocol):
         paging: Paging,
         *,
         scoring: Scoring,
+        sinks: Sinks | None = None,
     ) -> tuple[QueryHeads, LayerCache]:
-        """Cache the new tokens' keys and values, and attend from each token to positions up to its own."""
+        """Cache the new tokens' keys and values, and attend from each token to positions up to its own.
+
+        Source: sinks: OpenAI 2025, arXiv:2508.10925, section 2.2; transformers `models/gpt_oss/modeling_gpt_oss.py`.
+        """
         ...
 
     def copy_pages(self, kind: CopyKind, layers: Sequence[LayerCache], pages: RowPages) -> Sequence[LayerCache]:

@@ -41,6 +41,7 @@ class HeadShape:
     head_dim: int
     dtype: np.dtype
     kv_dtype: np.dtype | None = None  # of cached keys and values; None for `dtype`
+    has_sinks: bool = False
 
     @property
     def cached_dtype(self) -> np.dtype:
@@ -131,6 +132,8 @@ def _gpu_obstacle(device: Device, heads: HeadShape) -> str | None:
 def _tpu_obstacle(heads: HeadShape) -> str | None:
     if heads.dtype.name not in ("bfloat16", "float32"):
         return f"it does not take {heads.dtype.name}"
+    if heads.has_sinks:
+        return "it does not take sinks"
     return _size_obstacle(heads, TPU_LANES)
 
 

@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
-from service.kernels.attention import KVHeads, QueryHeads, Scoring
+from service.kernels.attention import KVHeads, QueryHeads, Scoring, Sinks
 from service.kernels.cache_layout import CopyKind
 from service.kernels.kv import KV, as_stored
 from service.kernels.paging import Paging, RowPages
@@ -33,9 +33,10 @@ class RowAttention(SlotRows):
         paging: Paging,
         *,
         scoring: Scoring,
+        sinks: Sinks | None = None,
     ) -> tuple[QueryHeads, RowCache]:
         """Write the new tokens into their rows and attend over whole blocks."""
-        attention = _BlockAttention(scoring)
+        attention = _BlockAttention(scoring, sinks)
         run = self._decode if query.shape[1] == 1 else self._prefill if len(query) == 1 else self._prefill_several
         tokens = as_stored(new_keys, new_values, cache.pages.keys.dtype)
         attended, rows = run(query, tokens, cache.rows, paging, attention=attention)
@@ -143,6 +144,7 @@ class _BlockAttention:
     """
 
     scoring: Scoring
+    sinks: Sinks | None = None
 
     def __call__(
         self,
@@ -157,10 +159,22 @@ class _BlockAttention:
             scores.append(self._scores(scaled, block, positions, begin))
             begin += block.keys.shape[-1]
         highest = functools.reduce(jnp.maximum, [jnp.max(part, axis=-1, keepdims=True) for part in scores])
+        sinks = self._sinks_of(query)
+        if sinks is not None:
+            highest = jnp.maximum(highest, sinks)
         weights = [jnp.exp(part - highest) for part in scores]
         sums = [jnp.sum(part, axis=-1, keepdims=True) for part in weights]
+        if sinks is not None:
+            sums.append(jnp.exp(sinks - highest))
         products = [_weighted(part, block) for part, block in zip(weights, blocks, strict=True)]
         return (sum(products[1:], products[0]) / sum(sums[1:], sums[0])).astype(query.dtype)
+
+    def _sinks_of(self, query: Float[Array, "*batch query head_dim"]) -> Float[Array, "*#batch query 1"] | None:
+        """Return the sink of each query; those of a head are consecutive, one for each token."""
+        if self.sinks is None:
+            return None
+        sinks = jnp.repeat(self.sinks.astype(jnp.float32), query.shape[-2] // self.sinks.shape[1], axis=1)
+        return sinks.reshape((1,) * (query.ndim - 3) + (*sinks.shape, 1))
 
     def _scores(
         self,

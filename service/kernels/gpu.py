@@ -30,8 +30,8 @@ from jax.experimental import pallas as pl
 from jax.experimental.pallas import triton as plgpu
 from jaxtyping import Array, Float
 
-from service.kernels.attention import KVHeads, QueryHeads, Scoring
-from service.kernels.gpu_tile import Tile, attend_tile
+from service.kernels.attention import KVHeads, QueryHeads, Scoring, Sinks
+from service.kernels.gpu_tile import LOG2_E, Tile, attend_tile
 from service.kernels.paging import Paging
 from service.kernels.products.quantized import FP8
 from service.kernels.reference import KVPages, PagedReference, write_tokens
@@ -62,6 +62,7 @@ class TritonAttention(PagedReference):
         paging: Paging,
         *,
         scoring: Scoring,
+        sinks: Sinks | None = None,
     ) -> tuple[QueryHeads, KVPages]:
         """Write the new tokens into their pages and attend over the pages in place."""
         with jax.named_scope("cache_update"):
@@ -89,12 +90,18 @@ class TritonAttention(PagedReference):
             rows = jnp.moveaxis(query, 2, 1).reshape(num_seqs, num_kv_heads, width * group, head_dim)
             padding = num_blocks * num_rows - width * group
             rows = jnp.pad(rows, ((0, 0), (0, 0), (0, padding), (0, dim - head_dim)))
-            attended = self._attend_rows(rows, pages, paging, tile)[:, :, : width * group, :head_dim]
+            of_rows = None if sinks is None else jnp.pad(jnp.tile(sinks, (1, width)), ((0, 0), (0, padding)))
+            attended = self._attend_rows(rows, pages, paging, tile, of_rows)[:, :, : width * group, :head_dim]
             attended = attended.reshape(num_seqs, num_kv_heads, width, group, head_dim)
             return jnp.moveaxis(attended, 1, 2), pages
 
     def _attend_rows(
-        self, rows: Float[Array, "seq kv_head row dim"], pages: KVPages, paging: Paging, tile: Tile
+        self,
+        rows: Float[Array, "seq kv_head row dim"],
+        pages: KVPages,
+        paging: Paging,
+        tile: Tile,
+        sinks: Float[Array, "kv_head row"] | None,
     ) -> Float[Array, "seq kv_head row dim"]:
         num_seqs, num_kv_heads, total_rows, dim = rows.shape
         num_blocks, splits = total_rows // tile.num_rows, tile.num_splits
@@ -111,7 +118,8 @@ class TritonAttention(PagedReference):
         )
         number_spec = pl.BlockSpec((None,), lambda i, head, seq: (seq,))
         table_spec = pl.BlockSpec((None, paging.page_table.shape[1]), lambda i, head, seq: (seq, 0))
-        if splits == 1:
+        is_finished = splits == 1 and sinks is None
+        if is_finished:
             out_specs = [row_spec]
             out_shapes = [jax.ShapeDtypeStruct(rows.shape, rows.dtype)]
         else:
@@ -142,17 +150,25 @@ class TritonAttention(PagedReference):
             interpret=self.interpret,
             name="paged_attention",
         )(rows, keys, values, paging.page_table, paging.start, paging.num_tokens, *scales)
-        return outputs[0] if splits == 1 else _join(*outputs).astype(rows.dtype)
+        return outputs[0] if is_finished else _join(*outputs, sinks=sinks).astype(rows.dtype)
 
 
 def _join(
     weighted: Float[Array, "split seq kv_head row dim"],
     highest: Float[Array, "split seq kv_head row"],
     totals: Float[Array, "split seq kv_head row"],
+    *,
+    sinks: Float[Array, "kv_head row"] | None,
 ) -> Float[Array, "seq kv_head row dim"]:
-    """Combine the partial softmaxes of each query row's splits."""
-    shares = jnp.exp2(highest - jnp.max(highest, axis=0, keepdims=True))
+    """Combine the partial softmaxes of each query row's splits, and its sink if there is one."""
+    highest_of_all = jnp.max(highest, axis=0, keepdims=True)
+    of_sinks = None if sinks is None else sinks.astype(jnp.float32)[None] * LOG2_E  # scores are exponents of 2
+    if of_sinks is not None:
+        highest_of_all = jnp.maximum(highest_of_all, of_sinks[None])
+    shares = jnp.exp2(highest - highest_of_all)
     total = jnp.sum(totals * shares, axis=0)
+    if of_sinks is not None:
+        total = total + jnp.exp2(of_sinks - highest_of_all[0])
     return jnp.sum(weighted * shares[..., None], axis=0) / jnp.where(total == 0, 1, total)[..., None]
 
 

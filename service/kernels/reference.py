@@ -7,9 +7,9 @@ from typing import ClassVar
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Bool, DTypeLike, Int, Num
+from jaxtyping import Array, Bool, DTypeLike, Float, Int, Num
 
-from service.kernels.attention import KVHeads, QueryHeads, Scoring
+from service.kernels.attention import KVHeads, QueryHeads, Scoring, Sinks
 from service.kernels.cache_layout import CacheLayout, CopyKind
 from service.kernels.kv import KV, as_stored, has_scales
 from service.kernels.paging import Paging, RowPages
@@ -46,6 +46,7 @@ class PagedReference:
         paging: Paging,
         *,
         scoring: Scoring,
+        sinks: Sinks | None = None,
     ) -> tuple[QueryHeads, KVPages]:
         """Write the new tokens to their pages, gather the context and attend.
 
@@ -64,12 +65,21 @@ class PagedReference:
             scores = jnp.where(
                 is_visible(query_positions, key_positions, scoring.sliding_window)[:, None, None], scores, MASKED_SCORE
             )
-            weights = jax.nn.softmax(scores, axis=-1)
+            weights = _softmax(scores, sinks)
             return jnp.einsum("skgtc,skcd->stkgd", weights.astype(values.dtype), values), pages
 
     def copy_pages(self, kind: CopyKind, layers: Sequence[KVPages], pages: RowPages) -> Sequence[KVPages]:
         """Return the caches unchanged: pages are read in place."""
         return layers
+
+
+def _softmax(
+    scores: Float[Array, "seq kv_head group token context"], sinks: Sinks | None
+) -> Float[Array, "seq kv_head group token context"]:
+    if sinks is None:
+        return jax.nn.softmax(scores, axis=-1)
+    column = jnp.broadcast_to(sinks.astype(scores.dtype)[None, :, :, None, None], (*scores.shape[:-1], 1))
+    return jax.nn.softmax(jnp.concatenate([scores, column], axis=-1), axis=-1)[..., :-1]
 
 
 def is_visible(

@@ -14,7 +14,7 @@ from jax.sharding import NamedSharding, PartitionSpec
 from jaxtyping import DTypeLike
 
 from service.device.mesh import MESH_AXES, DeviceMesh
-from service.kernels.attention import AttentionKernel, KVHeads, LayerCache, QueryHeads, Scoring
+from service.kernels.attention import AttentionKernel, KVHeads, LayerCache, QueryHeads, Scoring, Sinks
 from service.kernels.cache_layout import CacheLayout, CopyKind
 from service.kernels.paging import Paging, RowPages
 
@@ -50,10 +50,19 @@ class ShardedAttention:
         paging: Paging,
         *,
         scoring: Scoring,
+        sinks: Sinks | None = None,
     ) -> tuple[QueryHeads, LayerCache]:
-        attend = functools.partial(self.kernel.attend, scoring=scoring)
-        on_each = self._on_each(attend, (HEADS, HEADS, HEADS, self._cache, REPLICATED), (HEADS, self._cache))
-        return on_each(query, new_keys, new_values, cache, paging)
+        specs, results = (HEADS, HEADS, HEADS, self._cache, REPLICATED), (HEADS, self._cache)
+        if sinks is None:
+            attend = functools.partial(self.kernel.attend, scoring=scoring)
+            return self._on_each(attend, specs, results)(query, new_keys, new_values, cache, paging)
+
+        def attend_with_sinks(*arguments: Any) -> tuple[QueryHeads, LayerCache]:
+            *others, own = arguments
+            return self.kernel.attend(*others, scoring=scoring, sinks=own)
+
+        on_each = self._on_each(attend_with_sinks, (*specs, PartitionSpec(MESH_AXES["kv_head"])), results)
+        return on_each(query, new_keys, new_values, cache, paging, sinks)
 
     def copy_pages(self, kind: CopyKind, layers: Sequence[LayerCache], pages: RowPages) -> Sequence[LayerCache]:
         copy = functools.partial(self.kernel.copy_pages, kind)

@@ -27,7 +27,7 @@ import jax.numpy as jnp
 from jax.experimental.pallas.ops.tpu.ragged_paged_attention import ragged_paged_attention
 from jaxtyping import Array, DTypeLike, Float, Int
 
-from service.kernels.attention import KVHeads, QueryHeads, Scoring
+from service.kernels.attention import KVHeads, QueryHeads, Scoring, Sinks
 from service.kernels.cache_layout import CacheLayout, CopyKind
 from service.kernels.limits import TPU_LANES, tpu_cached_heads
 from service.kernels.paging import Paging, RowPages
@@ -61,8 +61,10 @@ class RaggedAttention:
         paging: Paging,
         *,
         scoring: Scoring,
+        sinks: Sinks | None = None,
     ) -> tuple[QueryHeads, KVPairs]:
         """Write the new tokens into their pages and attend over the pages in place."""
+        assert sinks is None, "a model with sinks is given the reference"
         num_pages, page_size, num_vectors, dim = cache.shape
         num_seqs, width, num_kv_heads, group, head_dim = query.shape
         num_cached = num_vectors // 2  # heads

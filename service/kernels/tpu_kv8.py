@@ -17,7 +17,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, DTypeLike, Float32, Int32
 
-from service.kernels.attention import KVHeads, QueryHeads, Scoring
+from service.kernels.attention import KVHeads, QueryHeads, Scoring, Sinks
 from service.kernels.cache_layout import CacheLayout, CopyKind
 from service.kernels.kv import as_stored
 from service.kernels.kv8.attend import Tile, attend_pages
@@ -62,8 +62,10 @@ class Kv8Attention:
         paging: Paging,
         *,
         scoring: Scoring,
+        sinks: Sinks | None = None,
     ) -> tuple[QueryHeads, Kv8Cache]:
         """Write the new tokens into their pages and attend over the pages in place."""
+        assert sinks is None, "a model with sinks is given the reference"
         words, scales = cache
         num_seqs, width, num_kv_heads, group, head_dim = query.shape
         num_cached, dim = scales.shape[2] // 2, words.shape[3]

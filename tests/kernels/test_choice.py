@@ -68,6 +68,7 @@ def test_a_tpu_has_a_kernel_of_its_own_for_8_bits(num_kv_heads, kv_dtype):
         (L4, HeadShape(8, 128, np.dtype("float64")), "float64"),
         (V5E, HeadShape(8, 256, BFLOAT16), "at most 128 dimensions, not 256"),
         (V5E, HeadShape(8, 128, np.dtype("float16")), "float16"),
+        (V5E, HeadShape(8, 128, BFLOAT16, has_sinks=True), "sinks"),
         (device("metal"), HeadShape(8, 128, BFLOAT16), "metal"),
     ],
 )
