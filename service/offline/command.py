@@ -55,7 +55,7 @@ def run_file(settings: Settings, source: Path, target: Path) -> int:
     loaded = start.wait_for_model()
     start.wait_until_ready()
     tally = asyncio.run(_answer(settings, loaded, metrics, source, target))
-    loaded.running.stop()
+    loaded.running.thread.stop()
     facts = {"lines": tally.num_lines, "refused": tally.num_refused, "tokens": tally.num_tokens}
     logger.info("batch complete", extra={**facts, "tokens_per_second": round(tally.tokens_per_second, 1)})
     return 0

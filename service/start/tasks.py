@@ -54,7 +54,7 @@ class LoadedModel:
 
     def unload(self) -> None:
         """End the device thread; the memory is free once the caller drops this object."""
-        self.running.stop()
+        self.running.thread.stop()
         self.keep_weights()
         self.release_files()
 

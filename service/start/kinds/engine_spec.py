@@ -61,7 +61,7 @@ class EngineSpec(ModelSpec):
 
     @property
     def number_formats(self) -> Mapping[str, str]:
-        """The dtypes of activations, of the cache and, if it is another, of weights; the storage of weights of layers."""
+        """The dtypes of activations, cache and, if they differ, weights; and how the weights of layers are stored."""
         storage = layers_quantization(self.quantization, self.config.layer_storage)
         formats = {"dtype": self.dtype.name, "quantization": storage.value, "kv_dtype": self.kv_dtype.name}
         return formats if self.weight_dtype == self.dtype else {**formats, "weight_dtype": self.weight_dtype.name}

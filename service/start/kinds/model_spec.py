@@ -5,7 +5,7 @@ A start treats all kinds alike: one bundle, one loader, one graph of tasks.
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, runtime_checkable
 
@@ -14,7 +14,7 @@ import numpy as np
 from service.bundles.key import BundleKey
 from service.compile.program import Executable, Program
 from service.device.mesh import DeviceMesh
-from service.errors import ServiceError
+from service.engine.device_thread import DeviceThread
 from service.models.weight_spec import WeightSpec
 
 if TYPE_CHECKING:
@@ -48,13 +48,8 @@ class Running(Protocol):
     """A model that takes requests."""
 
     @property
-    def num_open(self) -> int:
-        """Requests that are not yet finished."""
-        ...
-
-    @property
-    def first_answer_s(self) -> float | None:
-        """The time of the first token or vector, on the clock of `time.monotonic`; None before it."""
+    def thread(self) -> DeviceThread:
+        """The thread that runs its steps."""
         ...
 
     def probe(self) -> None:
@@ -67,23 +62,6 @@ class Running(Protocol):
 
     def served(self, text: Text, **facts: Any) -> "Served":
         """Return the model as the API knows it; `facts` are its name, and what else all kinds have."""
-        ...
-
-    @property
-    def step_wait_s(self) -> float:
-        """How long the device thread has been waiting for the step that it reads now; 0 if it reads none."""
-        ...
-
-    async def drain(self, timeout_s: float) -> bool:
-        """Accept no more requests and wait for the open ones; return whether all were finished in time."""
-        ...
-
-    def cut(self, make_error: Callable[[], ServiceError]) -> None:
-        """End every open request with an error of its own now, even if the device thread hangs."""
-        ...
-
-    def stop(self, timeout_s: float | None = None) -> None:
-        """End the device thread, and wait for that, for so long at most."""
         ...
 
 
