@@ -36,7 +36,7 @@ def run_file(settings: Settings, source: Path, target: Path) -> int:
     loaded = start.wait_for_model()
     start.wait_until_ready()
     tally = asyncio.run(_answer(settings, loaded, metrics, source, target))
-    loaded.running.stop()
+    loaded.running.thread.stop()
     counts = {"lines": tally.num_lines, "refused": tally.num_refused, "tokens": tally.num_tokens}
     logger.info("batch complete", extra={**counts, "tokens_per_second": round(tally.tokens_per_second, 1)})
     return 0

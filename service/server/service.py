@@ -172,15 +172,15 @@ class Service:
     def cut(self, make_error: Callable[[], ServiceError]) -> None:
         """End every request that a model works on with an error; called on the event loop."""
         for model in self._loaded:
-            model.running.cut(make_error)
+            model.running.thread.cut(make_error)
 
     def stop(self, timeout_s: float) -> None:
         """End the device threads, if each ends within so many seconds; not on the event loop."""
         for model in self._loaded:
-            model.running.stop(timeout_s)
+            model.running.thread.stop(timeout_s)
 
     def _step_wait_s(self) -> float:
-        return max((model.running.step_wait_s for model in self._loaded), default=0.0)
+        return max((model.running.thread.step_wait_s for model in self._loaded), default=0.0)
 
     def _device_hangs(self) -> None:
         self.error = EngineStopped("a step of the device did not come back within WATCHDOG_SECONDS")

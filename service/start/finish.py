@@ -35,9 +35,9 @@ def probe(context: StartContext, *, engine: "Running") -> None:
     end_quick_imports()
     time.sleep(POLL_S)  # requests that waited for the model are being submitted
     _wait_for_early_requests(engine)
-    if engine.first_answer_s is None:
+    if engine.thread.first_answer_s is None:
         engine.probe()
-    context.progress.mark_answering(engine.first_answer_s)
+    context.progress.mark_answering(engine.thread.first_answer_s)
 
 
 def obtain_rest(
@@ -122,7 +122,7 @@ def return_memory(_: StartContext) -> None:
 def _wait_for_early_requests(engine: "Running") -> None:
     """Wait for a short time until the requests that arrived during the start are answered."""
     deadline_s = time.monotonic() + EARLY_REQUESTS_S
-    while engine.num_open and time.monotonic() < deadline_s:
+    while engine.thread.num_open and time.monotonic() < deadline_s:
         time.sleep(POLL_S)
 
 

@@ -54,7 +54,7 @@ class LoadedModel:
 
     def unload(self) -> None:
         """Stop the device thread; the memory is freed once the caller drops this object."""
-        self.running.stop()
+        self.running.thread.stop()
         self.cache_weights()
         self.release_files()
 

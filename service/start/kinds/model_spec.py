@@ -2,7 +2,7 @@
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, runtime_checkable
 
@@ -12,7 +12,7 @@ import numpy as np
 from service.bundles.key import BundleKey
 from service.compile.program import Executable, Program
 from service.device.mesh import DeviceMesh
-from service.errors import ServiceError
+from service.engine.device_thread import DeviceThread
 from service.models.weight_spec import WeightSpec
 
 if TYPE_CHECKING:
@@ -44,13 +44,8 @@ class Running(Protocol):
     """A model that accepts requests."""
 
     @property
-    def num_open(self) -> int:
-        """Requests that are not yet finished."""
-        ...
-
-    @property
-    def first_answer_s(self) -> float | None:
-        """When the first token or vector was computed, on the clock of `time.monotonic`; None before."""
+    def thread(self) -> DeviceThread:
+        """The thread that runs its steps."""
         ...
 
     def probe(self) -> None:
@@ -63,23 +58,6 @@ class Running(Protocol):
 
     def served(self, text: Text, **facts: Any) -> "Served":
         """Return the model for the API; `facts` are the fields that all kinds of models have, such as the name."""
-        ...
-
-    @property
-    def step_wait_s(self) -> float:
-        """How long the device thread has been waiting for the current step; 0 if idle."""
-        ...
-
-    async def drain(self, timeout_s: float) -> bool:
-        """Refuse new requests and wait for the open ones; return whether all finished in time."""
-        ...
-
-    def cut(self, make_error: Callable[[], ServiceError]) -> None:
-        """End every open request with an error immediately, even if the device thread hangs."""
-        ...
-
-    def stop(self, timeout_s: float | None = None) -> None:
-        """Stop the device thread and wait for it, up to the timeout."""
         ...
 
 
