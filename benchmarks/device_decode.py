@@ -28,7 +28,7 @@ from service.device.mesh import DeviceMesh
 from service.engine.runner import Runner
 from service.engine.shapes import Bucket, EngineShapes, StepKind
 from service.engine.steps.inputs import StepInputs, empty_step
-from service.engine.steps.keys import Key, Sample, SamplingPart, Whole, initial_keys, step_keys
+from service.engine.steps.keys import ProgramKey, Sample, SamplingPart, Whole, initial_keys, step_keys
 from service.engine.steps.programs import engine_programs
 from service.kernels.choice import HeadShape, KernelChoice, choose_kernel
 from service.kernels.products.linear import choose_products
@@ -134,7 +134,7 @@ def _measure(
     bucket = shapes.decode_grid.smallest(Bucket(batch, 1, num_pages))
     programs = engine_programs(model, shapes, weight_shapes(model.weight_specs(), mesh))
     choice_of_tokens = SamplingPart.GREEDY if shapes.has_sampling_variants else SamplingPart.CHOOSE
-    parts: set[Key] = {Sample(choice_of_tokens, batch), *step_keys(StepKind.DECODE, bucket, model.layer_groups)}
+    parts: set[ProgramKey] = {Sample(choice_of_tokens, batch), *step_keys(StepKind.DECODE, bucket, model.layer_groups)}
     step = {Whole(choice_of_tokens, bucket)} if shapes.has_whole_steps else parts
     needed = {str(key) for key in (*initial_keys(model.layer_groups), *step)}
     compiled = compile_programs([program for program in programs if program.name in needed], num_threads=2)

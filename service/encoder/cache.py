@@ -19,7 +19,7 @@ DIGEST_BYTES = 20
 # Of an entry besides its numbers: the key, the array's header, and its place in the table.
 ENTRY_BYTES = 300
 
-type Key = bytes
+type VectorKey = bytes
 
 
 class VectorCache:
@@ -30,7 +30,7 @@ class VectorCache:
         self._max_bytes = max_bytes
         self._metrics = metrics
         self._lock = threading.Lock()
-        self._vectors: OrderedDict[Key, np.ndarray] = OrderedDict()
+        self._vectors: OrderedDict[VectorKey, np.ndarray] = OrderedDict()
         self.num_bytes = 0
 
     @property
@@ -38,7 +38,7 @@ class VectorCache:
         """Whether it can hold anything."""
         return self._max_bytes > 0
 
-    def find(self, keys: Sequence[Key]) -> dict[Key, np.ndarray]:
+    def find(self, keys: Sequence[VectorKey]) -> dict[VectorKey, np.ndarray]:
         """Return the vectors that are there, and count hits and misses."""
         with self._lock:
             found = {key: self._vectors[key] for key in keys if key in self._vectors}
@@ -49,7 +49,7 @@ class VectorCache:
         self._metrics.embedding_cache_misses.inc(len(keys) - num_hits)
         return found
 
-    def add(self, key: Key, vector: np.ndarray) -> None:
+    def add(self, key: VectorKey, vector: np.ndarray) -> None:
         """Keep a copy of a vector, and drop others if there is no room."""
         with self._lock:
             if key in self._vectors or _size_bytes(vector) > self._max_bytes:
@@ -61,7 +61,7 @@ class VectorCache:
                 self.num_bytes -= _size_bytes(dropped)
 
 
-def keys_of(request: EncodeRequest, salt: bytes) -> list[Key]:
+def keys_of(request: EncodeRequest, salt: bytes) -> list[VectorKey]:
     """Return the key of each text; requests with different salts share none."""
     return [
         _key(salt, token_ids, request.second_from[index] if request.second_from else None)
@@ -72,7 +72,7 @@ def keys_of(request: EncodeRequest, salt: bytes) -> list[Key]:
 class PartialRequest:
     """The texts of a request that the cache lacks, each once."""
 
-    def __init__(self, request: EncodeRequest, keys: Sequence[Key], cache: VectorCache) -> None:
+    def __init__(self, request: EncodeRequest, keys: Sequence[VectorKey], cache: VectorCache) -> None:
         """Look the texts up."""
         self._keys = keys
         self._cache = cache
@@ -94,7 +94,7 @@ class PartialRequest:
         return np.array([self._vectors[key] for key in self._keys])
 
 
-def _key(salt: bytes, token_ids: Sequence[int], second_from: int | None) -> Key:
+def _key(salt: bytes, token_ids: Sequence[int], second_from: int | None) -> VectorKey:
     digest = hashlib.blake2b(digest_size=DIGEST_BYTES)
     digest.update(f"{len(salt)} {second_from} ".encode() + salt)
     digest.update(np.array(token_ids, np.int32).tobytes())

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from service.compile.lazy import LazyExecutables
 from service.compile.program import Executable
 from service.engine.shapes import AvailableSteps, Bucket, EngineShapes, StepKind, available_steps
-from service.engine.steps.keys import Key, copy_keys, step_keys
+from service.engine.steps.keys import ProgramKey, copy_keys, step_keys
 from service.models.interface import LayerGroup
 
 
@@ -19,13 +19,13 @@ class Executables:
         self._lazy = by_name if isinstance(by_name, LazyExecutables) else None
         self._shapes = shapes
         self._groups = groups
-        self._by_key: dict[Key, Executable] = {}
+        self._by_key: dict[ProgramKey, Executable] = {}
         self._preferred: set[tuple[StepKind, Bucket]] = set()
         self._compiled: set[tuple[StepKind, Bucket]] = set()
         self._available: AvailableSteps | None = None
         self._num_built = 0  # when `_available` was computed
 
-    def __getitem__(self, key: Key) -> Executable:
+    def __getitem__(self, key: ProgramKey) -> Executable:
         """Return an executable; the first lookup of one waits until it is there."""
         executable = self._by_key.get(key)
         if executable is None:
@@ -36,7 +36,7 @@ class Executables:
                 self.waited_s += time.perf_counter() - begin_s
         return executable
 
-    def is_usable(self, key: Key) -> bool:
+    def is_usable(self, key: ProgramKey) -> bool:
         """Return whether a lookup need not wait."""
         return key in self._by_key or self._lazy is None or self._lazy.is_usable(str(key))
 
@@ -63,5 +63,5 @@ class Executables:
             self._available = available_steps(self._shapes, self._compiled, has_copies=has_copies)
         return self._available
 
-    def _are_usable(self, keys: Sequence[Key]) -> bool:
+    def _are_usable(self, keys: Sequence[ProgramKey]) -> bool:
         return all(map(self.is_usable, keys))

@@ -34,7 +34,7 @@ from service.engine.steps.keys import (
     Copy,
     Embed,
     InitialCache,
-    Key,
+    ProgramKey,
     Layers,
     Sample,
     SamplingPart,
@@ -332,7 +332,7 @@ class Runner:
         for group in self._groups:
             self._executables[Copy(kind, group.kind)](group.weights, group.cache, inputs)
 
-    def _run(self, key: Key, inputs: Any) -> Any:
+    def _run(self, key: ProgramKey, inputs: Any) -> Any:
         """Start a program that updates the slots, and return its outputs at once."""
         return self._executables[key](self._weights, self._state.slots, inputs)
 

@@ -50,7 +50,7 @@ def test_a_run_whose_steps_are_all_half_written_is_refused():
 @pytest.mark.parametrize("name", ["pytorch_model.pt", "model.bin", "consolidated.00.pth", "weights.pkl"])
 def test_pickled_weights_are_refused_by_name_with_what_to_do(name):
     with pytest.raises(
-        PickledWeights, match=f"pickled \\({name}\\).*only pytorch_model.bin is served.*save_pretrained"
+        PickledWeights, match=f"unsupported files \\({name}\\).*Supported are pytorch_model.bin.*save_pretrained"
     ):
         detect_layout("gs://b/m", listing("config.json", name))
 

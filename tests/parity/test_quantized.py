@@ -50,7 +50,7 @@ def test_the_int8_step_equals_float32_with_the_same_numbers(
     model = Decoder(config, FLOAT32, RowAttention(LAYOUT), products, Quantization.INT8)
     weights = assemble_weights(model.weight_specs(), case.tensors(), mesh=DeviceMesh((jax.devices()[0],)))
     made = logits_by_chunk(model, weights, tokens, chunk)
-    monkeypatch.setattr("service.models.decoder.linear", in_float32)
+    monkeypatch.setattr("service.models.multiply.linear", in_float32)
     expected = logits_by_chunk(model, weights, tokens, chunk)
     np.testing.assert_allclose(made, expected, atol=SAME_QUANTIZED_MODEL_ATOL, rtol=0)
     # And they are near those of the wide model, whose standard deviation is about 2.

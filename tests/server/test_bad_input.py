@@ -57,14 +57,20 @@ def test_no_such_bucket_and_an_empty_prefix(tmp_path, gcs_bucket):
 
 
 def test_an_unknown_family_is_refused_by_name_with_the_list(checkpoint):
-    edit_config(checkpoint, model_type="mamba")
+    edit_config(checkpoint, model_type="nemotron")
     message = last_words(model_uri=checkpoint)
-    assert "model_type 'mamba' is not served. Served: llama, mistral, qwen2, qwen3." in message
+    assert "model_type 'nemotron' is not served. Served: " in message
+    assert "llama, " in message
+
+
+def test_a_family_whose_cache_is_of_another_kind_is_refused_with_the_reason(checkpoint):
+    edit_config(checkpoint, model_type="mamba")
+    assert "model_type 'mamba' is not served: its recurrent layers keep a state" in last_words(model_uri=checkpoint)
 
 
 def test_a_feature_that_is_not_served_is_refused_by_name(checkpoint):
     edit_config(checkpoint, rope_parameters={"rope_type": "dynamic", "factor": 2.0}, rope_scaling=None)
-    assert "the rope scaling 'dynamic' is not served; only default, linear, llama3, yarn." in last_words(
+    assert "the rope scaling 'dynamic' is not served; only default, linear, llama3, longrope, yarn." in last_words(
         model_uri=checkpoint
     )
 
@@ -79,7 +85,7 @@ def test_a_tokenizer_with_more_tokens_than_the_model_is_refused(checkpoint):
     tokenizer = json.loads(path.read_text())
     tokenizer["added_tokens"].append(tokenizer["added_tokens"][0] | {"id": 2048, "content": "<one-more>"})
     path.write_text(json.dumps(tokenizer))
-    assert "has 2049 tokens; the model's embedding has 2048" in last_words(model_uri=checkpoint)
+    assert "has 2049 tokens, but the model's embedding has 2048 rows" in last_words(model_uri=checkpoint)
 
 
 def test_weights_of_another_shape_are_named_with_both(checkpoint):

@@ -110,7 +110,7 @@ class Copy(NamedTuple):
         return f"{self.kind}-{self.group}"
 
 
-type Key = SlotProgram | InitialCache | Embed | Layers | Sample | Whole | Copy
+type ProgramKey = SlotProgram | InitialCache | Embed | Layers | Sample | Whole | Copy
 
 
 def distinct(groups: Sequence[LayerGroup]) -> list[LayerGroup]:
@@ -118,7 +118,7 @@ def distinct(groups: Sequence[LayerGroup]) -> list[LayerGroup]:
     return list({group.kind: group for group in reversed(groups)}.values())[::-1]
 
 
-def step_keys(kind: StepKind, bucket: Bucket, groups: Sequence[LayerGroup]) -> list[Key]:
+def step_keys(kind: StepKind, bucket: Bucket, groups: Sequence[LayerGroup]) -> list[ProgramKey]:
     """Return the programs that a step of a bucket runs, each once and in that order."""
     return [
         Embed(kind, bucket.num_seqs, bucket.num_tokens),
@@ -129,13 +129,13 @@ def step_keys(kind: StepKind, bucket: Bucket, groups: Sequence[LayerGroup]) -> l
     ]
 
 
-def copy_keys(shapes: EngineShapes, groups: Sequence[LayerGroup], *only: CopyKind) -> list[Key]:
+def copy_keys(shapes: EngineShapes, groups: Sequence[LayerGroup], *only: CopyKind) -> list[ProgramKey]:
     """Return the copies, or those of some kinds, which only a cache per slot needs."""
     kinds = (only or CopyKind) if shapes.has_slot_cache else ()
     return [Copy(kind, group.kind) for kind in kinds for group in distinct(groups)]
 
 
-def initial_keys(groups: Sequence[LayerGroup]) -> list[Key]:
+def initial_keys(groups: Sequence[LayerGroup]) -> list[ProgramKey]:
     """Return the programs that make the device state."""
     return [SlotProgram.INITIAL_SLOTS, *(InitialCache(group.kind) for group in distinct(groups))]
 
@@ -152,25 +152,25 @@ def choice_parts(shapes: EngineShapes) -> list[SamplingPart]:
     return [part for part in choices if part in sampling_parts(shapes)]
 
 
-def whole_keys(shapes: EngineShapes) -> list[Key]:
+def whole_keys(shapes: EngineShapes) -> list[ProgramKey]:
     """Return the decode steps that are one program each; none where the device does not prefer them."""
     buckets = shapes.decode_grid if shapes.has_whole_steps else ()
     return [Whole(choice, bucket) for bucket in buckets for choice in choice_parts(shapes)]
 
 
-def occasional_keys(shapes: EngineShapes, num_seqs: Iterable[int]) -> list[Key]:
+def occasional_keys(shapes: EngineShapes, num_seqs: Iterable[int]) -> list[ProgramKey]:
     """Return the parts of sampling that only some requests need."""
     always = (SamplingPart.LOGITS, SamplingPart.CHOOSE)
     return [Sample(part, n) for part in sampling_parts(shapes) if part not in always for n in num_seqs]
 
 
-def sufficient_keys(shapes: EngineShapes, groups: Sequence[LayerGroup]) -> list[Key]:
+def sufficient_keys(shapes: EngineShapes, groups: Sequence[LayerGroup]) -> list[ProgramKey]:
     """Return the programs that suffice to serve any request, if slowly; see `sufficient_buckets`."""
     steps = [key for kind, bucket in sufficient_buckets(shapes) for key in step_keys(kind, bucket, groups)]
     return list(dict.fromkeys([*steps, *initial_keys(groups), *copy_keys(shapes, groups, CopyKind.INSERT)]))
 
 
-def compile_order(shapes: EngineShapes, groups: Sequence[LayerGroup]) -> list[Key]:
+def compile_order(shapes: EngineShapes, groups: Sequence[LayerGroup]) -> list[ProgramKey]:
     """Order all programs by how much compiling each one next would speed up a live service."""
     # A token shape is used once its widest context is there; long chunks and single sequences gain most.
     widest_first = sorted(shapes.buckets, key=lambda step: (-step[1].num_pages, step[1].num_seqs, -step[1].num_tokens))
@@ -188,13 +188,13 @@ def compile_order(shapes: EngineShapes, groups: Sequence[LayerGroup]) -> list[Ke
     return list(dict.fromkeys([*soon, *steps, *program_keys(shapes, groups)]))
 
 
-def first_keys(shapes: EngineShapes, groups: Sequence[LayerGroup]) -> list[Key]:
+def first_keys(shapes: EngineShapes, groups: Sequence[LayerGroup]) -> list[ProgramKey]:
     """Return the programs that the first token of a short request needs."""
     shortest = next(iter(shapes.prefill_grid))
     return [*initial_keys(groups), *step_keys(StepKind.PREFILL, shortest, groups)]
 
 
-def program_keys(shapes: EngineShapes, groups: Sequence[LayerGroup]) -> list[Key]:
+def program_keys(shapes: EngineShapes, groups: Sequence[LayerGroup]) -> list[ProgramKey]:
     """Return all programs of a runner, in about the order in which requests need them."""
     short_first = sorted(shapes.buckets, key=lambda kind_and_bucket: kind_and_bucket[1].num_pages)
     steps = [key for kind, bucket in short_first for key in step_keys(kind, bucket, groups)]

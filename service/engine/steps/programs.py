@@ -24,7 +24,7 @@ from service.engine.steps.keys import (
     Copy,
     Embed,
     InitialCache,
-    Key,
+    ProgramKey,
     Layers,
     Sample,
     SamplingPart,
@@ -186,15 +186,15 @@ class _EnginePrograms:
     def _hidden(self, *shape: int) -> jax.ShapeDtypeStruct:
         return jax.ShapeDtypeStruct((*shape, self._model.hidden_size), self._model.dtype)
 
-    def _of_slots(self, key: Key, function: Callable[..., tuple[SlotState, Any]], inputs: Any) -> Program:
+    def _of_slots(self, key: ProgramKey, function: Callable[..., tuple[SlotState, Any]], inputs: Any) -> Program:
         return self._program(key, function, (self._weights, self._slots, inputs))
 
-    def _program(self, key: Key, function: Callable[..., tuple[Any, Any]], arguments: tuple[Any, Any, Any]) -> Program:
+    def _program(self, key: ProgramKey, function: Callable[..., tuple[Any, Any]], arguments: tuple[Any, Any, Any]) -> Program:
         constants, state, inputs = arguments
         shaped = jax.tree.map(lambda a: jax.ShapeDtypeStruct(a.shape, a.dtype), inputs)
         return Program(str(key), function, constants, state, shaped, self._place.replicated, self._place.replicated)
 
-    def _maker(self, key: Key, make: Callable[[], Any], sharding: Any) -> Program:
+    def _maker(self, key: ProgramKey, make: Callable[[], Any], sharding: Any) -> Program:
         def run(_: Any, none: Any, __: Any) -> tuple[Any, Any]:
             return none, make()
 
