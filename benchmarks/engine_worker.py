@@ -31,9 +31,9 @@ def load() -> tuple[Mapping[str, Generate], dict[str, Any]]:
     start.wait_until_ready()
 
     def generate(prompts: list[list[int]], output_tokens: int) -> dict[str, Any]:
-        return asyncio.run(_generate(loaded.running.engine, prompts, output_tokens))
+        return asyncio.run(_generate(loaded.running.thread, prompts, output_tokens))
 
-    bare = BareSteps(loaded.running.engine)
+    bare = BareSteps(loaded.running.thread)
     return {"generate": generate, "bare": bare.run}, {"jax": jax.__version__, "device": jax.devices()[0].device_kind}
 
 

@@ -25,7 +25,7 @@ def load() -> tuple[Mapping[str, Generate], dict[str, Any]]:
 
     metrics = Metrics()
     start = ModelStart(StartContext(load_settings({}, None), metrics, StartProgress(metrics)))
-    encoder = start.wait_for_model().running.encoder
+    encoder = start.wait_for_model().running.thread
     start.wait_until_ready()
     facts = {"jax": jax.__version__, "device": jax.devices()[0].device_kind}
     tasks = {

@@ -1,4 +1,4 @@
-"""Vectors of texts that were encoded before, found by content: least recently used first out, bounded in bytes.
+"""An LRU cache of vectors by the content of their texts, bounded in bytes.
 
 A vector follows from the model and the token ids alone; what a request does with it afterwards, such as cutting it, is
 not part of the key. Requests with different API keys find none of one another's, as with cached prefixes.

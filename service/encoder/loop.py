@@ -1,21 +1,20 @@
-"""The device thread of an encoder: take messages, run a step, deliver vectors, until a message ends it.
+"""The device thread of an encoder: take messages, run a step, deliver vectors.
 
 A step is dispatched as soon as the device is free, with all texts that have arrived by then: there is no window to wait
 for more. Only a full step is dispatched while another one runs, because texts that arrive meanwhile could not join it.
 """
 
-import asyncio
-import queue
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, Protocol, override, runtime_checkable
 
 import numpy as np
 
 from service.encoder.batcher import Batcher, Plan
-from service.encoder.request import Abort, HiddenStates, Message, Stop, Submission, Vectors
+from service.encoder.request import EncodeRequest, HiddenStates, VectorAnswer, Vectors
 from service.encoder.shapes import EncoderShapes
+from service.engine.device_thread import DeviceLoop, Submission, hand_over
 from service.errors import EngineError, NonFiniteVector
 from service.observability.model_metrics import ModelMetrics
 
@@ -50,7 +49,7 @@ class StepRunner(Protocol):
 class _Open:
     """A request whose vectors are not complete."""
 
-    submission: Submission
+    submission: Submission[EncodeRequest, VectorAnswer]
     rows: dict[int, np.ndarray] = field(default_factory=dict)  # by the text's number
 
     @property
@@ -64,36 +63,31 @@ class _Open:
 
 
 type Outcome = Vectors | EngineError
-type Delivery = tuple[asyncio.Future[Vectors], Outcome]
 
 
-class Loop:
-    """Runs on the device thread; other threads reach it through the inbox alone."""
+class Loop(DeviceLoop[EncodeRequest, VectorAnswer]):
+    """Packs the texts of open requests into steps, and collects the vectors of each request."""
 
     def __init__(self, runner: StepRunner, metrics: ModelMetrics) -> None:
-        self.inbox: queue.SimpleQueue[Message] = queue.SimpleQueue()
-        self.error: EngineError | None = None  # set once, when the loop has failed or was stopped
-        self.first_vector_s: float | None = None  # set once, on the clock of `time.monotonic`
-        self.reading_since_s: float | None = None  # while it waits for a step, on the same clock
+        super().__init__()
         self._batcher = Batcher(runner.shapes)
         self._runner = runner
         self._metrics = metrics
         self._open: dict[str, _Open] = {}
         self._in_flight: tuple[Plan, Any] | None = None
-        self._is_stopping = False
+        self._reading_since_s: float | None = None
 
-    def run(self) -> None:
-        """Run until a `Stop` arrives; a failure is given to every open request and kept in `error`."""
-        try:
-            while not self._is_stopping:
-                if self._in_flight is None and not len(self._batcher):
-                    self._accept(self.inbox.get())
-                self._accept_all()
-                self._step()
-            self._fail(EngineError("the encoder was stopped"))
-        except Exception as error:
-            self._fail(EngineError(f"the device thread failed: {type(error).__name__}"), cause=error)
-            raise
+    @property
+    @override
+    def reading_since_s(self) -> float | None:
+        return self._reading_since_s
+
+    @override
+    def _turn(self) -> None:
+        if self._in_flight is None and not len(self._batcher):
+            self._take(self.inbox.get())
+        self._take_all()
+        self._step()
 
     def _step(self) -> None:
         previous, self._in_flight = self._in_flight, None
@@ -102,12 +96,12 @@ class Loop:
         if previous is None:
             return
         plan, outputs = previous
-        self.reading_since_s = time.monotonic()
+        self._reading_since_s = time.monotonic()
         vectors = self._runner.read(outputs, len(plan.texts))
         tokens = self._runner.read_tokens(outputs, plan) if plan.wants_tokens else {}
-        self.reading_since_s = None
+        self._reading_since_s = None
         if self._in_flight is None:  # the device is free: the next step comes before the answers to this one
-            self._accept_all()
+            self._take_all()
             self._in_flight = self._dispatch()
         self._deliver(plan, vectors, tokens)
 
@@ -130,26 +124,27 @@ class Loop:
                 clock.scheduled_s = now_s
                 self._metrics.request_queue_time_seconds.observe(now_s - clock.submitted_s)
 
-    def _accept_all(self) -> None:
-        while not self.inbox.empty():
-            self._accept(self.inbox.get_nowait())
+    @override
+    def _submit(self, submission: Submission[EncodeRequest, VectorAnswer]) -> None:
+        self._open[submission.request.id] = _Open(submission)
+        self._batcher.add(submission.request)
 
-    def _accept(self, message: Message) -> None:
-        match message:
-            case Submission(request):
-                self._open[request.id] = _Open(message)
-                self._batcher.add(request)
-            case Abort(request_id):
-                if self._open.pop(request_id, None) is not None:
-                    self._batcher.remove(request_id)
-                    self._metrics.request_success.labels("abort").inc()
-            case Stop():
-                self._is_stopping = True
+    @override
+    def _abort(self, request_id: str) -> None:
+        if self._open.pop(request_id, None) is not None:
+            self._batcher.remove(request_id)
+            self._metrics.request_success.labels("abort").inc()
+
+    @override
+    def _close_all(self) -> list[VectorAnswer]:
+        answers = [opened.submission.answer for opened in self._open.values()]
+        self._open.clear()
+        return answers
 
     def _deliver(self, plan: Plan, vectors: Vectors, tokens: Mapping[int, HiddenStates]) -> None:
-        if self.first_vector_s is None:
-            self.first_vector_s = time.monotonic()
-        deliveries: list[Delivery] = []
+        if self.first_answer_s is None:
+            self.first_answer_s = time.monotonic()
+        deliveries: list[tuple[VectorAnswer, Outcome]] = []
         are_finite = np.isfinite(vectors).all(axis=-1).tolist()
         for place, (text, vector, is_finite) in enumerate(zip(plan.texts, vectors, are_finite, strict=True)):
             request_id = text.request.id
@@ -164,39 +159,10 @@ class Loop:
             opened.rows[text.number] = vector[None] if rows is None else rows
             if opened.is_complete:
                 deliveries.append(self._close(request_id, opened.vectors()))
-        _hand_over(deliveries)
+        hand_over(deliveries)
 
-    def _close(self, request_id: str, outcome: Outcome) -> Delivery:
+    def _close(self, request_id: str, outcome: Outcome) -> tuple[VectorAnswer, Outcome]:
         submission = self._open.pop(request_id).submission
         self._metrics.e2e_request_latency_seconds.observe(time.perf_counter() - submission.request.clock.submitted_s)
         self._metrics.request_success.labels("error" if isinstance(outcome, EngineError) else "stop").inc()
-        return submission.vectors, outcome
-
-    def _fail(self, error: EngineError, cause: Exception | None = None) -> None:
-        error.__cause__ = cause
-        self.error = error
-        self._accept_all()
-        _hand_over([(opened.submission.vectors, error) for opened in self._open.values()])
-        self._open.clear()
-
-
-def _hand_over(deliveries: Sequence[Delivery]) -> None:
-    """Complete futures on their event loops: one wake-up of each."""
-    by_loop: dict[asyncio.AbstractEventLoop, list[Delivery]] = {}
-    for delivery in deliveries:
-        by_loop.setdefault(delivery[0].get_loop(), []).append(delivery)
-    for event_loop, its_deliveries in by_loop.items():
-        try:
-            event_loop.call_soon_threadsafe(_complete, its_deliveries)
-        except RuntimeError:  # the event loop is closed, so the clients are gone
-            continue
-
-
-def _complete(deliveries: Sequence[Delivery]) -> None:
-    for future, outcome in deliveries:
-        if future.done():  # cancelled
-            continue
-        if isinstance(outcome, EngineError):
-            future.set_exception(outcome)
-        else:
-            future.set_result(outcome)
+        return submission.answer, outcome

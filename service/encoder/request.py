@@ -1,4 +1,4 @@
-"""Requests to an encoder, and the messages to its device thread; no jax."""
+"""Requests to an encoder, and their answers; no jax."""
 
 import asyncio
 import time
@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 import numpy as np
 from jaxtyping import Float
 
+from service.errors import ServiceError
 from service.observability.clock import Clock, QueueDeadline
 
 # Of texts, or of the tokens of one text after the other.
@@ -28,24 +29,22 @@ class EncodeRequest:
     clock: Clock = field(default_factory=lambda: Clock(time.perf_counter()), compare=False)
 
 
-@dataclass(frozen=True, slots=True)
-class Submission:
-    """A request, and the future of its vectors, which belongs to an event loop."""
+class VectorAnswer:
+    """Completes the future of a request's vectors."""
 
-    request: EncodeRequest
-    vectors: asyncio.Future[Vectors]
+    def __init__(self, future: asyncio.Future[Vectors]) -> None:
+        self._future = future
 
+    @property
+    def loop(self) -> asyncio.AbstractEventLoop:
+        """The event loop that awaits the future."""
+        return self._future.get_loop()
 
-@dataclass(frozen=True, slots=True)
-class Abort:
-    """The client of a request is gone, or the request has waited too long."""
-
-    request_id: str
-
-
-@dataclass(frozen=True, slots=True)
-class Stop:
-    """The end of the device thread."""
-
-
-type Message = Submission | Abort | Stop
+    def put(self, event: Vectors | ServiceError) -> None:
+        """Complete the future, unless it was cancelled or has failed."""
+        if self._future.done():
+            return
+        if isinstance(event, ServiceError):
+            self._future.set_exception(event)
+        else:
+            self._future.set_result(event)

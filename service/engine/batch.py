@@ -30,7 +30,7 @@ from service.kernels.paging import RowPages
 
 
 class PackedStep(NamedTuple):
-    """All inputs of a step, but for what depends on its own outputs or on the tokens of the step before."""
+    """The inputs of a step, except those that depend on its hidden states or on the previous step's tokens."""
 
     plan: Plan
     bucket: Bucket
@@ -108,7 +108,7 @@ def _pack_inputs(plan: Plan, indices: Iterable[int], inputs: StepInputs) -> Step
 
 
 def _best_bucket(plan: Plan, needed: Bucket, shapes: EngineShapes) -> Bucket:
-    """Return the bucket of all that serves a plan best: of a prompt alone, the longest chunk that is left of it."""
+    """Return the bucket to compile for plans like this one; for a single prompt, that of its longest next chunk."""
     if plan.kind is StepKind.PREFILL and needed.num_seqs == 1:
         [planned] = plan.seqs
         rest = planned.sequence.prefill_len - planned.start

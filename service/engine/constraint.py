@@ -1,4 +1,4 @@
-"""The seam of structured output: which tokens a sequence may sample next, decided after each token on the host."""
+"""The interface for structured output: a host-side rule that masks each next token."""
 
 from typing import Protocol, runtime_checkable
 

@@ -1,4 +1,4 @@
-"""The device thread: take messages, run a step, deliver events, until a message ends it.
+"""The device thread of an engine: take messages, run a step, deliver events.
 
 A step is dispatched before the previous one is read, so the device computes while the host plans, packs and delivers.
 A step with constrained sequences starts the same way; only its sampling waits until the previous one is read.
@@ -6,32 +6,21 @@ A step with constrained sequences starts the same way; only its sampling waits u
 
 import asyncio
 import contextlib
-import queue
 import threading
 import time
 from collections.abc import Callable, Collection, Iterator
 from heapq import heapify, heappop, heappush
-from typing import Protocol, runtime_checkable
+from typing import Protocol, override, runtime_checkable
 
-from service.engine.request import (
-    Abort,
-    Call,
-    FinishReason,
-    Message,
-    Request,
-    StepLogprobs,
-    Stop,
-    Submission,
-    TokenEvent,
-    TokenStream,
-)
+from service.engine.device_thread import DeviceLoop, Submission, hand_over
+from service.engine.request import FinishReason, Request, StepLogprobs, TokenEvent, TokenStream
 from service.engine.schedule.device_turns import EngineTurns
 from service.engine.schedule.pages import PageCopy
 from service.engine.schedule.plan import Plan
 from service.engine.schedule.scheduler import Scheduler
 from service.engine.schedule.sequence import Sequence
 from service.engine.shapes import AvailableSteps
-from service.errors import EngineError, NonFiniteLogits, QueueTimeout, ServiceError
+from service.errors import NonFiniteLogits, QueueTimeout, ServiceError
 from service.observability.clock import Clock
 from service.observability.model_metrics import ModelMetrics
 
@@ -183,14 +172,14 @@ class Measurements:
     """Prometheus metrics of one scheduler, recorded on its thread."""
 
     def __init__(self, scheduler: Scheduler, metrics: ModelMetrics) -> None:
-        """Set what does not change."""
+        """Set the gauges that never change."""
         self._scheduler, self._metrics = scheduler, metrics
-        self._num_preemptions = 0  # of what the scheduler says, the part that is counted
+        self._num_preemptions = 0  # of the scheduler's, those that the counter has
         metrics.load.page_size, metrics.load.num_pages = scheduler.page_size, scheduler.pages.num_pages
         metrics.cache_config_info.labels(str(scheduler.page_size), str(scheduler.pages.num_pages)).set(1)
 
     def state(self) -> None:
-        """Show what runs, what waits and what is full."""
+        """Update the gauges of running and waiting requests, slots and pages."""
         scheduler, metrics, load = self._scheduler, self._metrics, self._metrics.load
         load.num_running, load.num_waiting = scheduler.num_running, scheduler.num_waiting
         load.num_slots = scheduler.num_slots
@@ -260,7 +249,7 @@ class QueueDeadlines:
         return len(self._ends)
 
     def add(self, request: Request, open_ids: Collection[str]) -> None:
-        """Watch a request, if it has a deadline; those that are not open are watched no longer."""
+        """Add a request's deadline, if it has one; deadlines of requests that are not open may be dropped."""
         if request.queue_deadline is None:
             return
         heappush(self._ends, (request.queue_deadline.end_s, request.id, request.queue_deadline.limit_s))
@@ -275,63 +264,49 @@ class QueueDeadlines:
             yield request_id, QueueTimeout(limit_s)
 
 
-Delivery = tuple[TokenStream, TokenEvent | ServiceError]
-
-
-class Loop:
-    """Runs on the device thread and owns the scheduler; other threads reach it through the inbox alone."""
+class Loop(DeviceLoop[Request, TokenStream]):
+    """Runs on the device thread and owns the scheduler."""
 
     def __init__(self, scheduler: Scheduler, runner: StepRunner, metrics: ModelMetrics, turns: EngineTurns) -> None:
-        self.inbox: queue.SimpleQueue[Message] = queue.SimpleQueue()
-        self.error: EngineError | None = None  # set once, when the loop has failed or was stopped
-        self.first_token_s: float | None = None  # set once, on the clock of `time.monotonic`
+        super().__init__()
         self._scheduler = scheduler
         self._turns = turns
         self._pipeline = StepPipeline(scheduler, runner, self._deliver, turns)
         self._runner = runner
-        self._waited_s = 0.0  # of what the runner says, the part that is attributed to requests
+        self._waited_s = 0.0  # of `waited_for_compile_s`, the part that was charged to requests
         self._measurements = Measurements(scheduler, metrics)
-        self._open: dict[str, tuple[Sequence, Submission]] = {}
+        self._open: dict[str, tuple[Sequence, TokenStream]] = {}
         self._deadlines = QueueDeadlines()
-        self._is_stopping = False
 
     @property
+    @override
     def reading_since_s(self) -> float | None:
-        """Since when the thread has been waiting for a step of the device; None if it does not."""
         return self._pipeline.reading_since_s
 
+    @override
     def run(self) -> None:
-        """Run until a `Stop` arrives; a failure is sent to every open stream and kept in `error`."""
         try:
-            while not self._is_stopping:
-                self._take(can_wait=self._pipeline.is_idle)
-                self._end_waits(time.perf_counter())
-                self._measure(self._pipeline.step())
-            self._fail(EngineError("the engine was stopped"))
-        except Exception as error:
-            self._fail(EngineError(f"the device thread failed: {type(error).__name__}"), cause=error)
-            raise
+            super().run()
         finally:
             self._turns.end_work()
 
-    def _take(self, *, can_wait: bool) -> None:
-        """Empty the inbox; if there is no other work, wait for the next message first."""
-        if can_wait:
-            self._scheduler.check_integrity()
-            self._turns.end_work()
-            message = self.inbox.get()
-            self._turns.begin_work()
-            self._accept(message)
-            if isinstance(message, Submission):
-                self._wait_for_burst(message.stream.loop)
-        self._accept_all()
+    @override
+    def _turn(self) -> None:
+        if self._pipeline.is_idle:
+            self._wait()
+        self._take_all()
+        self._end_waits(time.perf_counter())
+        self._measure(self._pipeline.step())
 
-    def _accept_all(self) -> None:
-        while True:
-            try:
-                self._accept(self.inbox.get_nowait())
-            except queue.Empty:
-                return
+    def _wait(self) -> None:
+        """Wait for the next message, and for requests that arrive together with it."""
+        self._scheduler.check_integrity()
+        self._turns.end_work()
+        message = self.inbox.get()
+        self._turns.begin_work()
+        self._take(message)
+        if isinstance(message, Submission):
+            self._wait_for_burst(message.answer.loop)
 
     def _wait_for_burst(self, event_loop: asyncio.AbstractEventLoop) -> None:
         """Wait until some iterations of the event loop bring no new request, so that a burst shares its first step."""
@@ -345,68 +320,56 @@ class Loop:
             except RuntimeError:  # it is closed
                 return
             has_iterated.wait(max(0.0, end_s - time.monotonic()))
-            self._accept_all()
+            self._take_all()
 
-    def _accept(self, message: Message) -> None:
-        match message:
-            case Submission():
-                sequence = self._scheduler.add(message.request)
-                self._open[message.request.id] = (sequence, message)
-                self._deadlines.add(message.request, self._open.keys())
-            case Abort():
-                if (entry := self._open.pop(message.request_id, None)) is not None:
-                    self._scheduler.abort(entry[0])
-                    self._measurements.ended(entry[0], entry[1].stream.clock, FinishReason.ABORT)
-            case Call(function, done):
-                try:
-                    done.set_result(function())
-                except Exception as error:
-                    done.set_exception(error)
-            case Stop():
-                self._is_stopping = True
+    @override
+    def _submit(self, submission: Submission[Request, TokenStream]) -> None:
+        request = submission.request
+        self._open[request.id] = (self._scheduler.add(request), submission.answer)
+        self._deadlines.add(request, self._open.keys())
+
+    @override
+    def _abort(self, request_id: str) -> None:
+        if (entry := self._open.pop(request_id, None)) is not None:
+            sequence, stream = entry
+            self._scheduler.abort(sequence)
+            self._measurements.ended(sequence, stream.clock, FinishReason.ABORT)
+
+    @override
+    def _close_all(self) -> list[TokenStream]:
+        streams = [stream for _, stream in self._open.values()]
+        self._open.clear()
+        return streams
 
     def _end_waits(self, now_s: float) -> None:
         """End the requests that have waited too long, before the next step could begin with them."""
         for request_id, error in self._deadlines.pop_expired(now_s):
             entry = self._open.get(request_id)
-            if entry is not None and entry[1].stream.clock.scheduled_s is None:
-                sequence, submission = self._open.pop(request_id)
-                self._scheduler.abort(sequence)
-                self._measurements.ended(sequence, submission.stream.clock, FinishReason.ABORT)
-                _hand_over([(submission.stream, error)])
+            if entry is not None and entry[1].clock.scheduled_s is None:
+                self._abort(request_id)
+                self._hand_over([(entry[1], error)])
 
     def _deliver(self, events: Events) -> None:
-        """Put each event into its stream: one wake-up of each event loop, for any number of streams."""
+        """Put each event into its stream."""
         now_s = time.perf_counter()
-        if self.first_token_s is None and events:
-            self.first_token_s = time.monotonic()
-        by_loop: dict[object, list[Delivery]] = {}
+        if self.first_answer_s is None and events:
+            self.first_answer_s = time.monotonic()
+        deliveries: list[tuple[TokenStream, TokenEvent | ServiceError]] = []
         for sequence, event in events:
-            _, submission = self._open[sequence.request.id]
-            self._measurements.arrived(submission.stream.clock, len(event.token_ids), now_s)
+            _, stream = self._open[sequence.request.id]
+            self._measurements.arrived(stream.clock, len(event.token_ids), now_s)
             delivered = event
             if event.finish_reason is FinishReason.ERROR:
                 delivered = sequence.failure or NonFiniteLogits(NON_FINITE_LOGITS)
-            by_loop.setdefault(submission.stream.loop, []).append((submission.stream, delivered))
+            deliveries.append((stream, delivered))
             if event.finish_reason is not None:
-                self._measurements.ended(sequence, submission.stream.clock, event.finish_reason)
+                self._measurements.ended(sequence, stream.clock, event.finish_reason)
                 del self._open[sequence.request.id]
-        for deliveries in by_loop.values():
-            _hand_over(deliveries)
+        self._hand_over(deliveries)
 
-    def _fail(self, error: EngineError, cause: Exception | None = None) -> None:
-        error.__cause__ = cause
-        self.error = error
-        submissions = [submission for _, submission in self._open.values()]
-        while not self.inbox.empty():
-            message = self.inbox.get_nowait()
-            if isinstance(message, Submission):
-                submissions.append(message)
-            if isinstance(message, Call):
-                message.done.set_exception(error)
-        for submission in submissions:
-            _hand_over([(submission.stream, error)])
-        self._open.clear()
+    def _hand_over(self, deliveries: list[tuple[TokenStream, TokenEvent | ServiceError]]) -> None:
+        for stream in hand_over(deliveries):
+            stream.abort()
 
     def _measure(self, plan: Plan | None) -> None:
         self._measurements.state()
@@ -416,7 +379,7 @@ class Loop:
         now_s = time.perf_counter()
         for planned in plan.seqs:
             if (entry := self._open.get(planned.sequence.request.id)) is not None:  # it may have ended
-                self._measurements.scheduled(planned.sequence, entry[1].stream.clock, now_s)
+                self._measurements.scheduled(planned.sequence, entry[1].clock, now_s)
         if self._runner.waited_for_compile_s > self._waited_s:
             self._attribute_wait(plan)
 
@@ -426,7 +389,7 @@ class Loop:
         self._waited_s += waited_s
         for planned in plan.seqs:
             with contextlib.suppress(KeyError):  # it has ended
-                self._open[planned.sequence.request.id][1].stream.waited_for_compile_s += waited_s
+                self._open[planned.sequence.request.id][1].waited_for_compile_s += waited_s
 
 
 def _iterate(event_loop: asyncio.AbstractEventLoop, num_iterations: int, then: Callable[[], None]) -> None:
@@ -434,16 +397,3 @@ def _iterate(event_loop: asyncio.AbstractEventLoop, num_iterations: int, then: C
         then()
     else:
         event_loop.call_soon(_iterate, event_loop, num_iterations - 1, then)
-
-
-def _hand_over(deliveries: list[Delivery]) -> None:
-    try:
-        deliveries[0][0].loop.call_soon_threadsafe(_put_all, deliveries)
-    except RuntimeError:  # the event loop is closed, so the clients are gone and the events are dropped
-        for stream, _ in deliveries:
-            stream.abort()
-
-
-def _put_all(deliveries: list[Delivery]) -> None:
-    for stream, event in deliveries:
-        stream.put(event)

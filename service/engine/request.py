@@ -4,7 +4,6 @@ import asyncio
 import time
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Mapping
-from concurrent.futures import Future
 from dataclasses import dataclass, field
 from enum import StrEnum
 from types import MappingProxyType
@@ -112,20 +111,20 @@ class TokenStream:
     """
 
     def __init__(
-        self, loop: asyncio.AbstractEventLoop, *, abort: Callable[[], None], on_over: Callable[[], object]
+        self, loop: asyncio.AbstractEventLoop, *, abort: Callable[[], None], on_end: Callable[[], object]
     ) -> None:
         """Connect the stream with its reader.
 
         Args:
             loop: the event loop of the reader.
             abort: called when the reader stops reading; the engine then stops the request.
-            on_over: called once, on the event loop, after the last event or after `abort`.
+            on_end: called once, on the event loop, after the last event or after `abort`.
         """
         self.loop = loop
         self.clock = Clock(time.perf_counter())
         self.waited_for_compile_s = 0.0  # counted by the device thread before it delivers what had to wait
         self._abort = abort
-        self._on_over = on_over
+        self._on_end = on_end
         self._events: deque[TokenEvent | ServiceError] = deque()
         self._arrived = asyncio.Event()
         self._is_over = False
@@ -133,7 +132,7 @@ class TokenStream:
     def put(self, event: TokenEvent | ServiceError) -> None:
         """Add an event, or the error that ends the stream; called on the event loop."""
         if isinstance(event, ServiceError) or event.finish_reason is not None:
-            self._on_over()
+            self._on_end()
         self._events.append(event)
         self._arrived.set()
 
@@ -142,7 +141,7 @@ class TokenStream:
         if not self._is_over:
             self._is_over = True
             self._abort()
-            self._on_over()
+            self._on_end()
             self._arrived.set()
 
     def __aiter__(self) -> AsyncIterator[TokenEvent]:
@@ -174,36 +173,6 @@ class TokenStream:
             taken.append(event)
             self._events.popleft()
         return taken
-
-
-@dataclass(slots=True)
-class Submission:
-    """A new request."""
-
-    request: Request
-    stream: TokenStream
-
-
-@dataclass(frozen=True, slots=True)
-class Abort:
-    """A client's wish to stop a request."""
-
-    request_id: str
-
-
-@dataclass(frozen=True, slots=True)
-class Call:
-    """A function to run between two steps."""
-
-    function: Callable[[], None]
-    done: Future[None]
-
-
-class Stop:
-    """The end of the device thread."""
-
-
-Message = Submission | Abort | Call | Stop
 
 
 @dataclass(frozen=True, slots=True)

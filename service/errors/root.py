@@ -1,17 +1,5 @@
 """The base class of all errors."""
 
-from typing import Any, override
-
 
 class ServiceError(Exception):
-    """An error that Levserve raises deliberately; it may be sent to another process, without what it is chained to."""
-
-    @override
-    def __reduce__(self) -> tuple[Any, ...]:
-        return _restored, (type(self), self.args, vars(self))
-
-
-def _restored(kind: type[ServiceError], arguments: tuple[Any, ...], fields: dict[str, Any]) -> ServiceError:
-    error = kind.__new__(kind, *arguments)  # not `__init__`, whose parameters make the message
-    vars(error).update(fields)
-    return error
+    """An error that Levserve raises deliberately; its arguments and fields can be written as JSON."""

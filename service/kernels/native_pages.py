@@ -14,7 +14,7 @@ from jaxtyping import DTypeLike
 
 from service.device.lazy_zeros import lazy_zeros
 from service.device.native.library import ATTENTION_TARGET, NativeCode, register_native_calls
-from service.kernels.attention import KVHeads, QueryHeads, Scoring
+from service.kernels.attention import KVHeads, QueryHeads, Scoring, Sinks
 from service.kernels.cache_layout import CacheLayout
 from service.kernels.kv import as_stored, has_scales
 from service.kernels.paging import Paging
@@ -22,6 +22,7 @@ from service.kernels.reference import KVPages, PagedReference
 
 CACHED_DTYPES = ("float32", "bfloat16", "int8", "float8_e4m3fn")
 LARGEST_HEAD_DIM = 1024
+NO_SINK = -1e30  # a score whose share is below the rounding of the others
 WHOLE_CONTEXT = np.iinfo(np.int32).max  # as a window
 
 
@@ -54,6 +55,7 @@ class NativePagedAttention(PagedReference):
         paging: Paging,
         *,
         scoring: Scoring,
+        sinks: Sinks | None = None,
     ) -> tuple[QueryHeads, KVPages]:
         """Write the new tokens into their pages and attend, in one call; the result of padding is zero.
 
@@ -65,6 +67,9 @@ class NativePagedAttention(PagedReference):
         scaled = query.astype(jnp.float32) * scoring.scale  # smaller than the scores
         indices = (paging.start, paging.num_tokens, paging.page_table)
         limits = (jnp.int32(scoring.sliding_window or WHOLE_CONTEXT), jnp.float32(scoring.soft_cap or 0))
+        if sinks is None:
+            sinks = jnp.full(query.shape[2:4], NO_SINK)
+        limits = (*limits, sinks.astype(jnp.float32))
         operands = (scaled, *indices, *limits, *(new.astype(old.dtype) for new, old in zip(stored, pages, strict=True)))
         results = [jax.ShapeDtypeStruct(array.shape, array.dtype) for array in (scaled, *pages)]
         aliases = {len(operands) + index: 1 + index for index in range(len(pages))}

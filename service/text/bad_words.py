@@ -13,7 +13,7 @@ from typing import Self
 import numpy as np
 from jaxtyping import UInt
 
-from service.text.mask_bits import exclude
+from service.engine.token_mask import exclude
 from service.text.tokenizer import Tokenizer
 
 

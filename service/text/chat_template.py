@@ -5,18 +5,16 @@ and is not trusted further: it runs in a sandbox, and that in a process of its o
 Source: https://huggingface.co/docs/transformers/chat_templating_writing
 """
 
+import json
 import re
 import secrets
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from functools import cached_property, partial
 from types import MappingProxyType
-from typing import Any, Protocol, override, runtime_checkable
-
-from jinja2.exceptions import TemplateError, TemplateSyntaxError
+from typing import Any, override
 
 from service.errors import InvalidParameter, MalformedCheckpoint, TemplateFailed
-from service.text.sandbox import BrokenTemplate, SandboxedTemplate, to_json
+from service.text.template_process import TemplateProcess
 from service.text.thinking import CLOSING
 from service.text.tools.format import ToolFormat
 from service.text.tools.registry import format_of
@@ -25,26 +23,8 @@ from service.text.tools.registry import format_of
 ARGUMENTS = frozenset({"messages", "tools", "documents", "add_generation_prompt"})
 
 
-@runtime_checkable
-class CompiledTemplate(Protocol):
-    """A template that can be rendered."""
-
-    @property
-    def variables(self) -> frozenset[str]:
-        """The names that the template reads and does not define."""
-        ...
-
-    def wait(self) -> None:
-        """Wait until it is compiled; raises TemplateSyntaxError, RecursionError or TemplateFailed."""
-        ...
-
-    def render(self, arguments: Mapping[str, Any]) -> str:
-        """Return the output; raises TemplateError, BrokenTemplate or TemplateFailed."""
-        ...
-
-
 class ChatTemplate:
-    """A compiled template and the special tokens that it may use; another process that gets it compiles it again."""
+    """A compiled template and the special tokens that it may use."""
 
     def __init__(
         self,
@@ -54,35 +34,37 @@ class ChatTemplate:
         uri: str = "chat template",
         file: str = "chat_template.jinja",
         tool_call_parser: str | None = None,
-        compiled: Callable[[str], CompiledTemplate] = SandboxedTemplate,
+        is_isolated: bool = False,
     ) -> None:
         """Compile a template.
 
         Args:
-            source: of the template.
+            source: the template.
             special_tokens: by transformers' names.
             uri: where it came from, for error messages.
-            file: the same.
+            file: the name of its file there.
             tool_call_parser: the name of the format of tool calls; None to find it from the template.
-            compiled: compiles the source, here or in another process.
+            is_isolated: whether a process of its own compiles it, while the caller goes on, and renders it.
 
         Raises:
             MalformedCheckpoint: the template does not compile.
         """
-        self._place = (uri, file)
-        with self._refusing():
-            self._template = compiled(source)
         self.source = source
+        self._place = (uri, file)
         self._tool_call_parser = tool_call_parser
         self._special_tokens = dict(special_tokens)
-        self._compiled = compiled
+        if is_isolated:
+            self._template = TemplateProcess(source, uri, file)
+        else:
+            from service.text.sandbox import SandboxedTemplate  # with Jinja, which only its process needs otherwise
+
+            self._template = SandboxedTemplate(source, uri, file)
 
     @override
     def __reduce__(self) -> tuple[Any, ...]:
+        """Compile it again in the process that it is sent to, which is isolated."""
         uri, file = self._place
-        compile_again = partial(
-            type(self), uri=uri, file=file, tool_call_parser=self._tool_call_parser, compiled=self._compiled
-        )
+        compile_again = partial(type(self), uri=uri, file=file, tool_call_parser=self._tool_call_parser)
         return compile_again, (self.source, self._special_tokens)
 
     def wait(self) -> None:
@@ -91,8 +73,10 @@ class ChatTemplate:
         Raises:
             MalformedCheckpoint: it does not compile.
         """
-        with self._refusing():
-            self._template.wait()
+        try:
+            assert self._template.variables is not None
+        except TemplateFailed as error:
+            raise MalformedCheckpoint(*self._place, f"the chat template {error.reason}") from error
 
     @cached_property
     def tool_format(self) -> ToolFormat | None:
@@ -137,14 +121,14 @@ class ChatTemplate:
         """Return the prompt of a conversation, special tokens included: encode it without adding them again.
 
         Args:
-            messages: of the conversation.
-            tools: that the model may call.
+            messages: the conversation.
+            tools: what the model may call.
             add_generation_prompt: whether the prompt ends with the beginning of an answer.
             continue_final_message: whether it ends with the text of the last message, for the model to go on with.
-            variables: some of `variables`.
+            variables: values for names of `variables`.
 
         Raises:
-            InvalidParameter: the template rejects the messages, or exceeds a limit of its sandbox.
+            InvalidParameter: the template rejects the messages, or cannot render them.
             TemplateFailed: it has exceeded a limit of its process.
         """
         if not continue_final_message:
@@ -152,8 +136,8 @@ class ChatTemplate:
         # A mark at the end of the last message tells where the template has put that end.
         mark = secrets.token_hex(16)
         marked = [*messages[:-1], {**messages[-1], "content": f"{messages[-1]['content']}{mark}"}]
-        text, found, _ = self._render(marked, tools, add_generation_prompt, variables).rpartition(mark)
-        if not found:
+        text, end, _ = self._render(marked, tools, add_generation_prompt, variables).rpartition(mark)
+        if not end:
             message = (
                 "The model's chat template does not write the text of the last message, so it cannot be continued."
             )
@@ -169,44 +153,21 @@ class ChatTemplate:
     ) -> str:
         if self.joins_arguments:
             messages = [_with_text_arguments(message) for message in messages]
-        try:
-            return self._template.render(
-                {
-                    **variables,
-                    **self._special_tokens,
-                    "messages": list(messages),
-                    "tools": None if tools is None else list(tools),
-                    "documents": None,
-                    "add_generation_prompt": add_generation_prompt,
-                }
-            )
-        except TemplateError as error:
-            raise InvalidParameter(
-                f"The model's chat template rejects these messages: {error}", param="messages"
-            ) from error
-        except BrokenTemplate as error:
-            raise InvalidParameter(
-                f"The model's chat template cannot render these messages ({error}).", param="messages"
-            ) from error
-
-    @contextmanager
-    def _refusing(self) -> Iterator[None]:
-        """Name the file of a template that does not compile."""
-        try:
-            yield
-        except TemplateSyntaxError as error:
-            raise MalformedCheckpoint(
-                *self._place, f"line {error.lineno} of the chat template: {error.message}"
-            ) from error
-        except RecursionError as error:
-            raise MalformedCheckpoint(*self._place, "the chat template is nested too deeply") from error
-        except TemplateFailed as error:
-            raise MalformedCheckpoint(*self._place, f"the chat template {error.reason}") from error
+        return self._template.render(
+            {
+                **variables,
+                **self._special_tokens,
+                "messages": list(messages),
+                "tools": None if tools is None else list(tools),
+                "documents": None,
+                "add_generation_prompt": add_generation_prompt,
+            }
+        )
 
 
 def _with_text_arguments(message: Mapping[str, Any]) -> Mapping[str, Any]:
     if not (calls := message.get("tool_calls")):
         return message
     functions = [call["function"] for call in calls]
-    texts = [{**function, "arguments": to_json(function["arguments"])} for function in functions]
+    texts = [{**function, "arguments": json.dumps(function["arguments"], ensure_ascii=False)} for function in functions]
     return {**message, "tool_calls": [{**call, "function": f} for call, f in zip(calls, texts, strict=True)]}

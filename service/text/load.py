@@ -82,7 +82,7 @@ def load_chat_template(
     Its process compiles it while the caller goes on, so `wait` for it.
 
     Args:
-        folder: where the files lie.
+        folder: where the files are.
         special_tokens: by transformers' names.
         uri: where the files came from, for error messages.
         is_trusted: whether the template is part of this package, so that it needs no process of its own.
@@ -95,15 +95,11 @@ def load_chat_template(
     found = _template_source(folder, uri)
     if found is None:
         return None
-    # With Jinja, which a base model starts without.
-    from service.text.chat_template import ChatTemplate
-    from service.text.sandbox import SandboxedTemplate
-    from service.text.template_worker import TemplateWorker
+    from service.text.chat_template import ChatTemplate  # which a base model starts without
 
     file, source = found
-    compiled = SandboxedTemplate if is_trusted else TemplateWorker
     return ChatTemplate(
-        source, special_tokens, uri=uri, file=file, tool_call_parser=tool_call_parser, compiled=compiled
+        source, special_tokens, uri=uri, file=file, tool_call_parser=tool_call_parser, is_isolated=not is_trusted
     )
 
 

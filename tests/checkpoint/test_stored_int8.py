@@ -117,5 +117,5 @@ def test_a_configuration_that_its_tensors_contradict_is_refused(
 
 def test_int8_tensors_without_a_configuration_are_refused(tensors, tmp_path: Path):
     without_scales = {name: tensor for name, tensor in tensors.items() if not name.endswith("_scale")}
-    with pytest.raises(MalformedCheckpoint, match="is I8; served are F32, F16, BF16"):
+    with pytest.raises(MalformedCheckpoint, match="is I8; supported types are F32, F16, BF16"):
         load(write(tmp_path, without_scales, is_quantized=False))

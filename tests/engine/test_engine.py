@@ -6,7 +6,8 @@ import time
 
 import pytest
 
-from service.engine.loop import BURST_ITERATIONS, Loop, Stop
+from service.engine.device_thread import Stop
+from service.engine.loop import BURST_ITERATIONS, Loop
 from service.engine.request import BACKGROUND_PRIORITY, FinishReason, Request, Sampling
 from service.engine.schedule.device_turns import DeviceTurns
 from service.engine.schedule.pages import PageIntegrityError
@@ -145,20 +146,6 @@ def test_requests_of_batches_do_not_take_the_places_of_clients(runner, start_eng
     asyncio.run(main())
 
 
-def test_a_drain_lets_running_requests_finish_and_takes_no_new_ones(engine, model):
-    async def main():
-        reading = asyncio.create_task(read(submit(engine, "a", max_tokens=30)))
-        await asyncio.sleep(0)
-        draining = asyncio.create_task(engine.drain(5))
-        await asyncio.sleep(0)
-        with pytest.raises(Draining):
-            submit(engine, "late")
-        assert await draining
-        assert (await reading)[0] == model.expected((2, 3), 30)
-
-    asyncio.run(main())
-
-
 class FailingRunner:
     """A device that fails at one step."""
 
@@ -253,13 +240,13 @@ def test_a_page_that_was_lost_ends_the_device_thread_as_soon_as_it_is_idle(runne
 
 def test_the_moment_of_the_first_token_is_kept(runner, start_engine):
     engine = start_engine(runner)
-    assert engine.first_token_s is None
+    assert engine.first_answer_s is None
     began_s = time.monotonic()
     engine.generate([Request("first", (2, 3), 4, GREEDY)])
-    first_s = engine.first_token_s
+    first_s = engine.first_answer_s
     assert began_s < first_s < time.monotonic()
     engine.generate([Request("first", (2, 3), 4, GREEDY)])
-    assert engine.first_token_s == first_s
+    assert engine.first_answer_s == first_s
 
 
 def test_the_metrics_count_what_happened(runner, start_engine):

@@ -8,7 +8,8 @@ from collections import Counter
 import pytest
 
 from benchmarks.hand_counted import HandCountedModel
-from service.engine.loop import Abort, Loop, Stop, Submission
+from service.engine.device_thread import Abort, Stop, Submission
+from service.engine.loop import Loop
 from service.engine.request import FinishReason, Request, Sampling, TokenEvent, TokenStream
 from service.engine.schedule.chunking import Chunking
 from service.engine.schedule.device_turns import DeviceTurns
@@ -56,7 +57,7 @@ class Reader(TokenStream):
     """What one client was told."""
 
     def __init__(self, request, loop):
-        super().__init__(loop, abort=lambda: None, on_over=lambda: None)
+        super().__init__(loop, abort=lambda: None, on_end=lambda: None)
         self.request = request
         self.token_ids, self.reason, self.num_cached_tokens = [], None, 0
 

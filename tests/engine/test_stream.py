@@ -18,7 +18,7 @@ def told():
 @pytest.fixture
 async def stream(told):
     return TokenStream(
-        asyncio.get_running_loop(), abort=lambda: told.append("abort"), on_over=lambda: told.append("over")
+        asyncio.get_running_loop(), abort=lambda: told.append("abort"), on_end=lambda: told.append("over")
     )
 
 

@@ -151,6 +151,17 @@ def test_a_token_has_the_same_result_in_every_batch_and_every_cut_into_steps(dty
         np.testing.assert_array_equal(made, expected[:1, first:after])
 
 
+@pytest.mark.parametrize("start", [3, 1500])
+def test_sinks_take_their_share_of_the_softmax(start: int):
+    step = Step([start], [2], (2, 3, 16), 8, "float32")
+    sinks = jnp.asarray(np.random.default_rng(1).standard_normal((2, 3), np.float32) * 5)
+    arguments = (step.query, step.keys, step.values, step.cache, step.paging)
+    made, expected = (
+        kernel.attend(*arguments, scoring=Scoring(0.25), sinks=sinks)[0] for kernel in (KERNEL, REFERENCE)
+    )
+    np.testing.assert_allclose(made, expected, atol=2e-6, rtol=0)
+
+
 def test_sequences_share_the_pages_of_a_prefix():
     scoring = Scoring(0.25)
     step = Step([32, 32, 40], [1, 1, 2], (2, 2, 16), 8, "float32")

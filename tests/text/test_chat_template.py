@@ -1,6 +1,6 @@
 import pytest
 
-from service.errors import InvalidParameter, MalformedCheckpoint, TemplateFailed
+from service.errors import InvalidParameter, MalformedCheckpoint
 from service.text.chat_template import ChatTemplate
 
 CHATML = """{%- for message in messages %}
@@ -80,12 +80,6 @@ def test_a_template_of_the_tests_is_named_as_such():
         ChatTemplate("{% for %}", {}, uri="gs://b/m", file="tokenizer_config.json")
     with pytest.raises(MalformedCheckpoint, match=r"gs://b/m: chat_template\.jinja: the chat template is nested"):
         ChatTemplate("{{" + "(" * 5000 + "1" + ")" * 5000 + "}}", {}, uri="gs://b/m")
-    with pytest.raises(MalformedCheckpoint, match=r"gs://b/m: chat_template\.jinja: the chat template needs too much"):
-        ChatTemplate("", {}, uri="gs://b/m", compiled=outgrown)
-
-
-def outgrown(source):
-    raise TemplateFailed("needs too much memory to be compiled")
 
 
 @pytest.mark.parametrize(

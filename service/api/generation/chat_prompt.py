@@ -11,6 +11,7 @@ from service.api.generation.rendering import NO_VARIABLES, template_variables
 from service.api.generation.sealed import own_text
 from service.api.schema.chat import ChatCompletionRequest, MeantChat, Message, OwnThinking, ToolCall
 from service.api.schema.template import TemplateFields
+from service.api.schema.token_ids import TokenIds
 from service.api.schema.tools import Tool
 from service.api.schema.wire import checked
 from service.errors import ContextLengthExceeded, InvalidParameter, MissingParameter, UnsupportedParameter
@@ -23,7 +24,7 @@ class ChatPrompt(NamedTuple):
     """A rendered chat."""
 
     end: str  # the last characters, without space behind them
-    ids: Sequence[int]
+    ids: TokenIds
     ignored: Sequence[str] = ()  # fields that the template has no use for
 
 
@@ -81,7 +82,6 @@ def _prompt(body: ChatCompletionRequest, messages: Sequence[Message], model: Pro
         param="messages",
         limit_tokens=None if body.truncate_prompt_tokens else limit_tokens,
     )
-    # As an array, which passes from process to process in one piece.
     return ChatPrompt(text.rstrip()[-END_CHARS:], array("i", body.truncated(prompt_ids, limit_tokens)), ignored)
 
 

@@ -1,10 +1,10 @@
 """The prompts of a completion to token ids."""
 
 from array import array
-from collections.abc import Sequence
 from typing import Protocol
 
 from service.api.schema.completions import CompletionRequest
+from service.api.schema.token_ids import TokenIds
 from service.errors import InvalidParameter, UnsupportedParameter
 from service.text.infill import Infill, infill_of
 from service.text.prompt_model import PromptModel
@@ -33,7 +33,7 @@ def infill_for(body: CompletionRequest, model: HasTokenizer) -> Infill | None:
     return infill
 
 
-def completion_prompts(body: CompletionRequest, model: PromptModel) -> list[Sequence[int]]:
+def completion_prompts(body: CompletionRequest, model: PromptModel) -> list[TokenIds]:
     """Return the token ids of each prompt.
 
     Raises:
@@ -43,7 +43,6 @@ def completion_prompts(body: CompletionRequest, model: PromptModel) -> list[Sequ
     """
     infill = infill_for(body, model)
     params = ["prompt"] if len(body.prompt) == 1 else [f"prompt[{i}]" for i in range(len(body.prompt))]
-    # As arrays, which pass from process to process in one piece.
     return [
         array("i", _encode(prompt, model, param, body, infill))
         for prompt, param in zip(body.prompt, params, strict=True)

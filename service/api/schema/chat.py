@@ -190,7 +190,7 @@ class ChatCompletionRequest(GenerationRequest, TemplateFields):
 
     hints: ClassVar[NeutralValues] = _HINTS
     refused: ClassVar[NeutralValues] = _REFUSED
-    bulk: ClassVar[Mapping[str, Any]] = {"messages": ()}
+    bulk: ClassVar[Mapping[str, Any]] = {"messages": [{"role": "user"}]}
     nested: ClassVar[dict[str, type[WireObject]]] = {
         **GenerationRequest.nested,
         "function_call": NamedFunction,

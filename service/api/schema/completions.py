@@ -4,7 +4,7 @@ Source: https://platform.openai.com/docs/api-reference/completions/create
 """
 
 from collections.abc import Mapping
-from typing import Annotated, Any, ClassVar, Self, override
+from typing import Annotated, Any, ClassVar, override
 
 from pydantic import BeforeValidator, Field, PlainValidator, WithJsonSchema
 
@@ -67,7 +67,7 @@ class CompletionRequest(GenerationRequest):
     hints: ClassVar[NeutralValues] = _HINTS
     refused: ClassVar[NeutralValues] = _REFUSED
     remedies: ClassVar[Mapping[str, str]] = _REMEDIES
-    bulk: ClassVar[Mapping[str, Any]] = {"prompt": ()}
+    bulk: ClassVar[Mapping[str, Any]] = {"prompt": ""}
 
     prompt: Annotated[tuple[str | tuple[int, ...], ...], PlainValidator(_prompts), WithJsonSchema(PROMPT)]
     """What to continue: a text, token ids, or up to 64 of either."""
@@ -88,8 +88,8 @@ class CompletionRequest(GenerationRequest):
     """Must equal `n`: every sequence is returned."""
 
     @override
-    def without_bulk(self) -> Self:
-        return self if self.echo else super().without_bulk()
+    def light_json(self) -> bytes:
+        return self.json_with({}) if self.echo else super().light_json()
 
     @property
     @override

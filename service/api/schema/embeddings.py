@@ -68,7 +68,7 @@ class EmbeddingsRequest(EncoderRequest):
 
     hints: ClassVar[NeutralValues] = {"add_special_tokens": (True,), "priority": (0,), "request_id": ()}
     refused: ClassVar[NeutralValues] = {"embed_dtype": ("float32",), "messages": ()}
-    bulk: ClassVar[Mapping[str, Any]] = {"input": ()}
+    bulk: ClassVar[Mapping[str, Any]] = {"input": "a"}
 
     input: Annotated[tuple[Input, ...], PlainValidator(read_inputs), WithJsonSchema(INPUT)]
     """A text, token ids, or up to 2,048 of either."""

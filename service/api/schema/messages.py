@@ -188,7 +188,7 @@ class CountTokensRequest(WireObject):
     """The body of POST /v1/messages/count_tokens: what makes a prompt."""
 
     hints: ClassVar[NeutralValues] = _HINTS
-    bulk: ClassVar[Mapping[str, Any]] = {"messages": (), "system": ()}
+    bulk: ClassVar[Mapping[str, Any]] = {"messages": [{"role": "user", "content": []}], "system": []}
     nested: ClassVar[dict[str, type[WireObject]]] = {
         "messages": InputMessage,
         "metadata": MessagesMetadata,

@@ -182,7 +182,7 @@ class OllamaChatRequest(OllamaRequest):
     """The body of POST /api/chat."""
 
     hints: ClassVar[NeutralValues] = _HINTS
-    bulk: ClassVar[Mapping[str, Any]] = {"messages": ()}
+    bulk: ClassVar[Mapping[str, Any]] = {"messages": []}
     nested: ClassVar[dict[str, type[WireObject]]] = {**OllamaRequest.nested, "messages": OllamaMessage}
 
     messages: Annotated[list[OllamaMessage], Field(fail_fast=True)] = Field(default_factory=list)
@@ -203,7 +203,7 @@ class OllamaGenerateRequest(OllamaRequest):
     hints: ClassVar[NeutralValues] = {**_HINTS, "height": (), "steps": (), "template": ("",), "width": ()}
     refused: ClassVar[NeutralValues] = {"context": ([],), "images": ([],)}
     remedies: ClassVar[Mapping[str, str]] = {"context": "send the conversation's messages to /api/chat."}
-    bulk: ClassVar[Mapping[str, Any]] = {"prompt": "", "suffix": "", "system": ""}
+    bulk: ClassVar[Mapping[str, Any]] = {"prompt": "", "system": ""}
 
     prompt: str = ""
     """What to answer or to continue; without it, the model is loaded."""

@@ -45,7 +45,7 @@ class PoolingRequest(EmbeddingsRequest):
 class EmbeddingRequest(WireObject):
     """The body of POST /embedding and POST /embeddings: texts under one of two names."""
 
-    bulk: ClassVar[Mapping[str, Any]] = {"content": (), "input": ()}
+    bulk: ClassVar[Mapping[str, Any]] = {"content": "a", "input": "a"}
 
     model: str | None = Field(default=None, max_length=MAX_NAME_CHARS)
     """The served model's name; GET /v1/models lists it."""

@@ -107,7 +107,7 @@ class ResponsesRequest(SharedFields, VariableFields):
 
     hints: ClassVar[NeutralValues] = _HINTS
     refused: ClassVar[NeutralValues] = _REFUSED
-    bulk: ClassVar[Mapping[str, Any]] = {"input": ()}
+    bulk: ClassVar[Mapping[str, Any]] = {"input": ""}
     remedies: ClassVar[Mapping[str, str]] = {
         **REMEDIES,
         "conversation": "send 'previous_response_id', or the earlier items as 'input'.",

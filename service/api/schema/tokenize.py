@@ -4,7 +4,7 @@ Source: https://docs.vllm.ai/en/latest/serving/openai_compatible_server.html#tok
 """
 
 from collections.abc import Mapping
-from typing import Annotated, Any, ClassVar, Self, override
+from typing import Annotated, Any, ClassVar, override
 
 from pydantic import Field
 
@@ -22,6 +22,7 @@ class TokenizeRequest(TemplateFields):
     hints: ClassVar[NeutralValues] = {"mm_processor_kwargs": ({},)}
     refused: ClassVar[NeutralValues] = {"chat_template": ()}
     nested: ClassVar[dict[str, type[WireObject]]] = {"messages": Message, "tools": Tool}
+    bulk: ClassVar[Mapping[str, Any]] = {"messages": [{"role": "user"}], "prompt": ""}
 
     model: str | None = Field(default=None, max_length=MAX_NAME_CHARS)
     """The served model's name; GET /v1/models lists it."""
@@ -36,11 +37,6 @@ class TokenizeRequest(TemplateFields):
     the call is required or strict, and is otherwise left out and named."""
     return_token_strs: bool = False
     """Whether to return the tokens as the vocabulary writes them too."""
-
-    @override
-    def without_bulk(self) -> Self:
-        bulk = {"prompt": ""} if self.messages is None else {"messages": ()}
-        return self.model_copy(update=bulk)
 
     @override
     def check_consistency(self) -> None:
@@ -60,7 +56,7 @@ class TokenizeRequest(TemplateFields):
 class DetokenizeRequest(WireObject):
     """The body of POST /detokenize."""
 
-    bulk: ClassVar[Mapping[str, Any]] = {"tokens": ()}
+    bulk: ClassVar[Mapping[str, Any]] = {"tokens": []}
 
     model: str | None = Field(default=None, max_length=MAX_NAME_CHARS)
     """The served model's name; GET /v1/models lists it."""

@@ -7,15 +7,16 @@ is accepted and recorded in `ignored`. Null is the same as absent everywhere.
 JSON is parsed with bounded depth and digits; NaN and duplicate names, which parsers resolve differently, are rejected.
 """
 
-import re
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cache, cached_property
-from typing import Any, ClassVar, Final, NamedTuple, Self, override
+from typing import Any, ClassVar, Final, override
 
 import jiter
 from pydantic import BaseModel, ConfigDict, GetJsonSchemaHandler, ValidationError
-from pydantic_core import CoreSchema, ErrorDetails
+from pydantic_core import CoreSchema, ErrorDetails, from_json, to_json
 
+from service.api.schema.docstrings import field_docstrings
+from service.api.schema.ignored import IgnoredField
 from service.api.schema.unfit import unfit_value
 from service.api.structure import check_structure
 from service.errors import (
@@ -37,22 +38,10 @@ NeutralValues = Mapping[str, tuple[Any, ...] | None]
 ANY: Final = None
 
 
-class IgnoredField(NamedTuple):
-    """A field that was accepted and has no effect."""
-
-    path: str  # where the request has it first, such as `messages[2].cache_control`
-    is_known: bool = True  # whether an interface that this server follows has the field
-
-    @property
-    def name(self) -> str:
-        """The path without indices, so that all messages count as one."""
-        return re.sub(r"\[\d+\]", "[]", self.path)
-
-
 class WireObject(BaseModel):
     """A JSON object of a request; a string below a field describes it to clients."""
 
-    model_config = ConfigDict(strict=True, extra="forbid", frozen=True, use_attribute_docstrings=True)
+    model_config = ConfigDict(strict=True, extra="forbid", frozen=True)
 
     hints: ClassVar[NeutralValues] = {}  # accepted at any value, and told at other values than these
     refused: ClassVar[NeutralValues] = {}  # accepted at these values only
@@ -61,7 +50,7 @@ class WireObject(BaseModel):
     # The values of `type` that are supported, where others have other fields: they are refused by their type first.
     supported_types: ClassVar[tuple[str, ...]] = ()
     leaves_out_other_types: ClassVar[bool] = False  # instead: they are accepted, and told, and only their type is kept
-    bulk: ClassVar[Mapping[str, Any]] = {}  # fields that only prompts are made of, with values that stand for them
+    bulk: ClassVar[Mapping[str, Any]] = {}  # fields that only prompts are made of, with short values in their place
 
     @cached_property  # which `checked` sets: a private attribute would cost each nested object a call
     def ignored(self) -> tuple[IgnoredField, ...]:
@@ -78,9 +67,15 @@ class WireObject(BaseModel):
         """Return an object that means the same in fewer shapes, such as tools for OpenAI's older functions."""
         return document
 
-    def without_bulk(self) -> Self:
-        """Return the object as far as it matters once its prompts are made."""
-        return self.model_copy(update=dict(self.bulk)) if self.bulk else self
+    def light_json(self) -> bytes:
+        """Return the object as far as it matters once its prompts are made, for `parse_light` in another process."""
+        return self.json_with(self.bulk)
+
+    def json_with(self, replaced: Mapping[str, Any]) -> bytes:
+        """Return the object for `parse_light`, with other values in place of some that it has."""
+        present = {name: value for name, value in replaced.items() if getattr(self, name) is not None}
+        stated = self.model_dump(by_alias=True, exclude_unset=True, exclude=set(replaced))
+        return to_json([stated | present, self.ignored])
 
     @classmethod
     @override
@@ -89,10 +84,14 @@ class WireObject(BaseModel):
         reference = handler(core_schema)
         schema = handler.resolve_ref_schema(reference)
         schema.pop("additionalProperties", None)
-        for name, field in schema.get("properties", {}).items():
-            if name not in schema.get("required", ()) and {"type": "null"} not in field.get("anyOf", ()):
-                about = {key: field.pop(key) for key in ("default", "description", "title") if key in field}
-                schema["properties"][name] = {"anyOf": [field, {"type": "null"}], **about}
+        descriptions = field_docstrings(cls)
+        for name, field in cls.model_fields.items():
+            alias = field.alias or name
+            property_ = schema["properties"][alias]
+            if alias not in schema.get("required", ()) and {"type": "null"} not in property_.get("anyOf", ()):
+                about = {"default": property_.pop("default")} if "default" in property_ else {}
+                property_ = {"anyOf": [property_, {"type": "null"}], **about}
+            schema["properties"][alias] = property_ | {"description": descriptions[name]}
         return reference
 
     def check_consistency(self) -> None:
@@ -121,6 +120,14 @@ def parse[T: WireObject](kind: type[T], content: bytes) -> T:
     if not isinstance(document, dict):
         raise RequestError("The request's body must be a JSON object.")
     return checked(kind, document)
+
+
+def parse_light[T: WireObject](kind: type[T], content: bytes) -> T:
+    """Return the object of this kind that `light_json` has written."""
+    fields, ignored = from_json(content)
+    parsed = kind.model_validate(fields)
+    vars(parsed)["ignored"] = tuple(IgnoredField(*field) for field in ignored)
+    return parsed
 
 
 def checked[T: WireObject](kind: type[T], document: dict[str, Any], ignored: Sequence[str] = ()) -> T:

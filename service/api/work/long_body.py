@@ -1,25 +1,34 @@
-"""Long bodies: parsed, and made into prompts, in a process of their own, whose functions are here too.
+"""Long bodies: parsed, and made into prompts, in a process of their own.
 
 Parsing and rendering hold the interpreter for up to a fifth of a second, in which neither the event loop nor the device
-thread would go on; and a process can be killed when its client has left. What comes back is small: a body without what
-only its prompts need, and token ids.
+thread would go on; and a process can be killed when its client has left. A body names its model, so it is parsed first,
+and its prompt is made once the model is there. What comes back is small: a body without what only its prompt needs, and
+token ids.
 """
 
-import pickle
-from collections import OrderedDict
+import asyncio
 from collections.abc import Callable
+from functools import cache, partial
+from inspect import signature
 from typing import Any, NamedTuple
 
-import anyio.to_thread
+import anyio
+from pydantic import TypeAdapter
 
-from service.api.schema.wire import WireObject, parse
+from service.api.schema.wire import WireObject, parse, parse_light
 from service.api.work.long_work import LongWork
-from service.api.work.work_process import WorkProcess
-from service.errors import ServiceError
+from service.api.work.text_threads import TextThreads
+from service.errors import BodyTooLaborious
 from service.text.prompt_model import PromptModel
+from service.text.prompt_process import MEBIBYTE, PromptProcess
 
-MAX_MODELS = 8  # whose tokenizers and templates the process keeps, the latest ones
-MAX_TRIES = 3  # of a call whose model the process does not have any more when it begins
+PROCESSOR_S = 30.0  # for one call
+# Of memory: the interpreter, and a body as the largest structure and the most tokens that it can have.
+BASE_BYTES, BYTES_PER_BODY_BYTE = 768 * MEBIBYTE, 256
+# After its client has left, a call may go on for as long as a new process would take to start.
+GRACE_S = 1.0
+IDLE_S = 60.0  # until a process without calls is ended
+MAX_MODELS = 8  # of one process, each with its tokenizer
 # The scope's entry for the request's body if it is long: a list of at most one.
 LONG_BODY = "levserve.long_body"
 
@@ -31,21 +40,26 @@ class LongBody(NamedTuple):
     content: bytes
 
 
-class ModelMissing(ServiceError):
-    """The process has not been sent the model, or has forgotten it."""
-
-
 class LongBodies:
     """Works on one body at a time; belongs to the event loop."""
 
-    def __init__(self, turns: LongWork, process: WorkProcess) -> None:
-        """Create it.
+    def __init__(self, turns: LongWork, threads: TextThreads, *, max_body_bytes: int) -> None:
+        """Start nothing yet.
 
         Args:
             turns: when the next body's turn is.
-            process: where the work is done.
+            threads: where the answers of the process are waited for.
+            max_body_bytes: the longest body.
         """
-        self._turns, self.process = turns, process
+        self.process = PromptProcess(
+            failure=BodyTooLaborious,
+            memory_bytes=BASE_BYTES + BYTES_PER_BODY_BYTE * max_body_bytes,
+            processor_s=PROCESSOR_S,
+        )
+        self._turns, self._threads = turns, threads
+        self._free = anyio.CapacityLimiter(1)
+        self._idle: asyncio.TimerHandle | None = None
+        self._sent: tuple[int, set[str]] = (0, set())  # the keys of the models that the process has, by its number
 
     async def read(self, body: LongBody) -> Any:
         """Return the checked object of a body, without what only its prompts need, once its turn has come.
@@ -54,7 +68,7 @@ class LongBodies:
             RequestError: as `parse` does.
             BodyTooLaborious: it takes too much time or memory.
         """
-        return await self._turns.begin(lambda note: self.process.call(note, _read, body))
+        return await self._turns.begin(lambda: self._call(partial(parse_light, body.kind), _read, body))
 
     async def convert[T: WireObject](self, body: LongBody, function: Callable[[Any], T]) -> T:
         """Return the object that a function of a module makes of a body that has been read, without its bulk.
@@ -63,15 +77,15 @@ class LongBodies:
             RequestError: what the function raises.
             BodyTooLaborious: it takes too much time or memory.
         """
-        return await self.process.call(self._turns.note, _convert, body, function)
+        return await self._call(partial(parse_light, _result_type(function)), _convert, body, function)
 
-    async def make[T](self, body: LongBody, function: Callable[[LongBody], T]) -> T:
+    async def make(self, body: LongBody, function: Callable[[LongBody], bytes]) -> bytes:
         """Return what a function of a module makes of a body that has been read.
 
         Raises:
             BodyTooLaborious: it takes too much time or memory.
         """
-        return await self.process.call(self._turns.note, function, body)
+        return await self._call(bytes, function, body)
 
     async def prompt[T](self, body: LongBody, function: Callable[[Any, PromptModel], T], model: PromptModel) -> T:
         """Return what a function of a module makes of the complete object of a body that has been read, and a model.
@@ -80,40 +94,107 @@ class LongBodies:
             RequestError: what the function raises.
             BodyTooLaborious: it takes too much time or memory.
         """
-        for _ in range(MAX_TRIES):
+        return await self._call(partial(_read_result, function), _prompt, body, function, model.key, model=model)
+
+    async def _call[T](
+        self,
+        read: Callable[[bytes], T],
+        function: Callable[..., bytes],
+        *arguments: Any,
+        model: PromptModel | None = None,
+    ) -> T:
+        """Return what `read` makes of the result of a function in the process, to which the model is sent first.
+
+        The process is killed if the call still runs a moment after this was cancelled.
+        """
+        loop, is_running = asyncio.get_running_loop(), False
+
+        def work() -> T:
+            nonlocal is_running
+            is_running = True
             try:
-                return await self.process.call(self._turns.note, _prompt, body, function, model.key)
-            except ModelMissing:
-                pickled = await anyio.to_thread.run_sync(pickle.dumps, model)
-                await self.process.call(self._turns.note, _keep, pickled)
-        raise RuntimeError("the process for long bodies forgets its models")
+                if model is not None:
+                    self._send(model)
+                answer = self.process.call(function, *arguments)
+                loop.call_soon_threadsafe(self._turns.charge, answer.processor_s)
+                return read(answer.content)
+            finally:
+                is_running = False
+
+        def end_if_running() -> None:
+            if is_running:
+                self.process.end()
+
+        try:
+            return await self._threads.run(work, is_long=True, limiter=self._free)
+        except asyncio.CancelledError:
+            loop.call_later(GRACE_S, end_if_running)
+            raise
+        finally:
+            if self._idle is not None:
+                self._idle.cancel()
+            self._idle = loop.call_later(IDLE_S, self._end_if_idle)
+
+    def _send(self, model: PromptModel) -> None:
+        """Send the model to the process unless it has it."""
+        self.process.start()
+        if self._sent[0] != self.process.num_starts:
+            self._sent = (self.process.num_starts, set())
+        keys = self._sent[1]
+        if model.key in keys:
+            return
+        if len(keys) == MAX_MODELS:
+            self.process.end()
+            self._send(model)
+            return
+        self.process.call(_keep, model)
+        keys.add(model.key)
+
+    def _end_if_idle(self) -> None:
+        if not self._free.borrowed_tokens:
+            self.process.end()
+
+
+@cache
+def _json_of(kind: Any) -> TypeAdapter[Any]:
+    return TypeAdapter(kind)
+
+
+def _result_type(function: Callable[..., Any]) -> Any:
+    """Return the type that a function, or a partial one, states to return."""
+    while isinstance(function, partial):
+        function = function.func
+    return signature(function).return_annotation
+
+
+def _written_result(function: Callable[..., Any], result: Any) -> bytes:
+    return result if isinstance(result, bytes) else _json_of(_result_type(function)).dump_json(result)
+
+
+def _read_result(function: Callable[..., Any], content: bytes) -> Any:
+    return content if (kind := _result_type(function)) is bytes else _json_of(kind).validate_json(content)
 
 
 # The state of the process.
 _latest: list[tuple[LongBody, WireObject]] = []  # the body that was read last, whose prompts are mostly wanted next
-_models: OrderedDict[str, PromptModel] = OrderedDict()
+_models: dict[str, PromptModel] = {}
 
 
-def _read(body: LongBody) -> WireObject:
-    return _parsed(body).without_bulk()
+def _read(body: LongBody) -> bytes:
+    return _parsed(body).light_json()
 
 
-def _convert[T: WireObject](body: LongBody, function: Callable[[Any], T]) -> T:
-    return function(_parsed(body)).without_bulk()
+def _convert(body: LongBody, function: Callable[[Any], WireObject]) -> bytes:
+    return function(_parsed(body)).light_json()
 
 
-def _prompt[T](body: LongBody, function: Callable[[Any, PromptModel], T], key: str) -> T:
-    if (model := _models.get(key)) is None:
-        raise ModelMissing
-    _models.move_to_end(key)
-    return function(_parsed(body), model)
-
-
-def _keep(pickled: bytes) -> None:
-    model: PromptModel = pickle.loads(pickled)
+def _keep(model: PromptModel) -> bytes:
     _models[model.key] = model
-    while len(_models) > MAX_MODELS:
-        _models.popitem(last=False)
+    return b""
+
+
+def _prompt(body: LongBody, function: Callable[[Any, PromptModel], Any], key: str) -> bytes:
+    return _written_result(function, function(_parsed(body), _models[key]))
 
 
 def _parsed(body: LongBody) -> WireObject:

@@ -24,7 +24,7 @@ class LongWork:
         """Create it; `is_busy` tells whether others run, whom a rest helps."""
         self.turn = anyio.CapacityLimiter(1)  # which the next body waits for
         self._is_busy = is_busy
-        self._noted_s = 0.0  # of work which the next turn has yet to wait for
+        self.charged_s = 0.0  # of a processor, which the next turn waits in proportion to
         self._turns_s = deque[float](maxlen=NUM_MEASURED)
 
     @property
@@ -32,23 +32,19 @@ class LongWork:
         """How long one body has taken lately, with its rest; 0 before there was one."""
         return sum(self._turns_s) / max(1, len(self._turns_s))
 
-    async def begin[T](self, work: Callable[[Callable[[float], None]], Awaitable[T]]) -> T:
-        """Return the result of the first work on a body, once its turn has come; raises what it raises.
-
-        Args:
-            work: gets `note`.
-        """
+    async def begin[T](self, work: Callable[[], Awaitable[T]]) -> T:
+        """Return the result of the first work on a body, once its turn has come; raises what it raises."""
         turn, loop = object(), asyncio.get_running_loop()
         await self.turn.acquire_on_behalf_of(turn)
         begin_s = loop.time()
         try:
-            return await work(self.note)
+            return await work()
         finally:
-            seconds, self._noted_s = self._noted_s, 0.0
+            seconds, self.charged_s = self.charged_s, 0.0
             rest_s = RESTS * seconds if self._is_busy() else 0.0
             self._turns_s.append(loop.time() - begin_s + rest_s)
             loop.call_later(rest_s, self.turn.release_on_behalf_of, turn)
 
-    def note(self, seconds: float) -> None:
-        """Have the next body wait for so much work, in seconds of a processor, whether it was done in a turn or not."""
-        self._noted_s += seconds
+    def charge(self, seconds: float) -> None:
+        """Charge seconds of a processor to the turn that is on, or else to the next one."""
+        self.charged_s += seconds

@@ -28,14 +28,18 @@ class TextThreads:
         self.long = anyio.CapacityLimiter(MAX_LONG_TEXT_THREADS)
         self._any = anyio.CapacityLimiter(math.inf)
 
-    async def run[T](self, work: Callable[[], T], *, is_long: bool = False) -> T:
+    async def run[T](
+        self, work: Callable[[], T], *, is_long: bool = False, limiter: anyio.CapacityLimiter | None = None
+    ) -> T:
         """Return the result of work in a thread that counts until it ends, and not until nothing awaits it any more.
 
         Args:
             work: what to do; what it raises is raised.
             is_long: whether it may take long, so that it yields to the steps of others.
+            limiter: bounds how much such work is done at the same time; None: `long` or `short`.
         """
-        thread, limiter, loop = object(), self.long if is_long else self.short, asyncio.get_running_loop()
+        thread, loop = object(), asyncio.get_running_loop()
+        limiter = limiter or (self.long if is_long else self.short)
         await limiter.acquire_on_behalf_of(thread)
         unclaimed = [work]  # `pop` is atomic: either the thread begins, or a cancellation was before it
 
@@ -49,7 +53,7 @@ class TextThreads:
 
         try:
             if is_long:
-                return await self.run_in_own_thread(run)
+                return await self._run_in_own_thread(run)
             return await anyio.to_thread.run_sync(run, abandon_on_cancel=True, limiter=self._any)
         except asyncio.CancelledError:
             with contextlib.suppress(IndexError):
@@ -57,7 +61,7 @@ class TextThreads:
                 limiter.release_on_behalf_of(thread)
             raise
 
-    async def run_in_own_thread[T](self, work: Callable[[], T]) -> T:
+    async def _run_in_own_thread[T](self, work: Callable[[], T]) -> T:
         """Return the result of work in a thread of low priority, which no later work could raise again."""
         outcome, context = Future[T](), contextvars.copy_context()
 

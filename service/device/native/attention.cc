@@ -175,7 +175,8 @@ AttendRows ChooseAttend(const AttentionKernels& kernels, int type) {
 extern "C" {
 
 // (query: float32 [seq, token, kv_head, group, head_dim], start, num_tokens: int32 [seq], page_table: int32 [seq, page],
-//  window: int32 [], soft_cap: float32 [], new keys and values [seq, token, kv_head, head_dim],
+//  window: int32 [], soft_cap: float32 [], sinks: float32 [kv_head, group],
+//  new keys and values [seq, token, kv_head, head_dim],
 //  pages of keys and values [page, kv_head, position, head_dim]) -> (float32 as the query, the pages)
 // In 8 bits the scales of keys and values follow each pair, with 1 for head_dim. The pages are updated in place.
 EXPORT Error* levserve_paged_attention(const CallFrame* call) {
@@ -195,6 +196,7 @@ EXPORT Error* levserve_paged_attention(const CallFrame* call) {
                     ints(arguments[1]),
                     ints(arguments[2]),
                     ints(&table),
+                    floats(arguments[6]),
                     static_cast<float*>(results[0]->data),
                     query.dims[0],
                     query.dims[1],
@@ -210,7 +212,7 @@ EXPORT Error* levserve_paged_attention(const CallFrame* call) {
     return Fail(*call, kInvalidArgument, "attention in C++ does not take these keys and values");
   Tokens tokens{a, pages.dims[0], {}, num_arrays};
   for (int i = 0; i < num_arrays; ++i) {
-    const Buffer& from = *arguments[6 + i];
+    const Buffer& from = *arguments[7 + i];
     const int64_t bytes = ElementBytes(from.dtype) * from.dims[3];
     tokens.arrays[i] = {static_cast<const char*>(from.data), static_cast<char*>(results[1 + i]->data), bytes};
   }

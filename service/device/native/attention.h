@@ -11,6 +11,7 @@ struct Attention {
   const float *key_scales, *value_scales;     // [page, kv_head, position]; null unless the cache has 8 bits
   const int32_t *start, *num_tokens;          // [seq]
   const int32_t* page_table;                  // [seq, page]
+  const float* sinks;                         // [kv_head, group]: scores that take their share for nothing
   float* out;                                 // as the query
   int64_t num_seqs, width, num_kv_heads, group, head_dim, page_size, table_width;
   int64_t window;  // visible positions, a token's own included

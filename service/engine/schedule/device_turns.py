@@ -1,7 +1,8 @@
-"""Turns of engines that share devices, by the time that their steps have taken; an engine alone takes none.
+"""Fair time-sharing of devices between engines; an engine that alone has work takes no turns.
 
-Of the engines with work the one that has used the devices least comes next, so a small model's short steps are not held
-up behind as many long ones. Start-time fair queueing: one that begins to work has used no less than the others have.
+Start-time fair queueing: among the engines with work, the one that has used the devices least runs next, so a small
+model's short steps do not wait behind as many long ones. An engine that becomes busy starts at the least usage of the
+busy ones.
 Source: Goyal, Vin, Cheng, 1996, https://dl.acm.org/doi/10.1145/248157.248171
 """
 
@@ -15,7 +16,7 @@ PATIENCE_S = 0.005
 
 
 class DeviceTurns:
-    """The engines of a process whose steps share devices; safe to use from several threads."""
+    """The engines of a process whose steps share devices; thread-safe."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
@@ -34,20 +35,20 @@ class DeviceTurns:
         return len(self._working) > 1
 
     def begin(self, engine: "EngineTurns") -> None:
-        """Note that an engine has work."""
+        """Count an engine among the busy ones."""
         with self._changed:
             if engine not in self._working:
                 engine.used_s = max(engine.used_s, min((other.used_s for other in self._working), default=0.0))
                 self._working.add(engine)
 
     def end(self, engine: "EngineTurns") -> None:
-        """Note that an engine has no work any more."""
+        """Count an engine among the idle ones."""
         with self._changed:
             self._working.discard(engine)
             self._changed.notify_all()
 
     def take(self, engine: "EngineTurns") -> float:
-        """Wait for an engine's turn; return when it begins."""
+        """Wait for an engine's turn, and return its start time."""
         with self._changed:
             engine.is_waiting = True
             while (wait_s := self._wait_s(engine)) != 0.0:
@@ -56,7 +57,7 @@ class DeviceTurns:
             return self._clock()
 
     def give_back(self, engine: "EngineTurns", begin_s: float) -> None:
-        """End an engine's turn, which counts as used time."""
+        """End an engine's turn and add its duration to the engine's usage."""
         with self._changed:
             self._free_since_s = self._clock()
             engine.used_s += self._free_since_s - begin_s
@@ -64,7 +65,7 @@ class DeviceTurns:
             self._changed.notify_all()
 
     def _wait_s(self, engine: "EngineTurns") -> float | None:
-        """Return how long an engine has to wait at most; None: until something changes."""
+        """Return how long an engine must still wait; None to wait for a change."""
         if self._is_taken:
             return None
         ahead = [other for other in self._working if other is not engine and other.used_s < engine.used_s]
@@ -87,11 +88,11 @@ class EngineTurns:
         return self._turns.is_contended
 
     def begin_work(self) -> None:
-        """Note that there is work."""
+        """Count this engine among the busy ones."""
         self._turns.begin(self)
 
     def end_work(self) -> None:
-        """Note that there is no work, so that no other engine waits for this one."""
+        """Count this engine among the idle ones, for which no other waits."""
         self._turns.end(self)
 
     @contextmanager

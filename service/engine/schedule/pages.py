@@ -14,9 +14,8 @@ find, or time, what another sent.
 import hashlib
 import secrets
 from array import array
-from collections import OrderedDict
+from collections import OrderedDict, abc
 from collections.abc import Iterable
-from collections.abc import Sequence as Tokens
 from dataclasses import dataclass
 
 from service.engine.schedule.sequence import Sequence
@@ -215,7 +214,7 @@ def root_key(salt: bytes, conditioning_digest: bytes = b"") -> bytes:
     return hashlib.blake2b(content, digest_size=KEY_BYTES, key=_PROCESS_SECRET).digest()
 
 
-def extend_keys(keys: list[bytes], root: bytes, token_ids: Tokens[int], page_size: int) -> None:
+def extend_keys(keys: list[bytes], root: bytes, token_ids: abc.Sequence[int], page_size: int) -> None:
     """Add the key of every whole page of `token_ids` that has none yet.
 
     Args:

@@ -11,7 +11,6 @@ one of a batch, for a client's) releases its pages, waits, and later recomputes 
 """
 
 from collections.abc import Iterable, Mapping
-from collections.abc import Sequence as Tokens
 from heapq import heappop, heappush
 
 from service.engine.request import FinishReason, Request, StepLogprobs, TokenEvent, TokenLogprobs
@@ -74,7 +73,7 @@ class Scheduler:
         return sequence
 
     def adapt(self, prefill: PrefillShapes, *, num_slots: int, caches_prefixes: bool) -> None:
-        """Plan with the steps that are there, use their slots alone, and cache prefixes only if pages can be copied."""
+        """Restrict plans to the steps that are compiled; without copies of pages, no prefix is cached."""
         self._chunking = Chunking(prefill)
         self._num_slots = num_slots
         self._pages.caches_prefixes = caches_prefixes
@@ -114,7 +113,7 @@ class Scheduler:
         return self._pages.take_copies()
 
     def commit(
-        self, plan: Plan, token_ids: Tokens[int], logprobs: StepLogprobs | None = None
+        self, plan: Plan, token_ids: Iterable[int], logprobs: StepLogprobs | None = None
     ) -> list[tuple[Sequence, TokenEvent]]:
         """Take the tokens that a step sampled, one per planned sequence, and return the events of its sequences.
 
@@ -221,7 +220,7 @@ class Scheduler:
         is_last = not sequence.is_prefilling
         sequence.num_planned += is_last
         self._pages.register(sequence, end)
-        token_ids = sequence.known_ids[start:end]
+        token_ids = tuple(sequence.known_ids[start:end])
         return PlannedSequence(sequence, sequence.slot, start, token_ids, is_sampled=is_last)
 
     def _grow_all(self, num_positions: Mapping[Sequence, int]) -> None:

@@ -34,12 +34,14 @@ class Sequence:
     num_planned: int = 0  # output tokens that were sampled, or that a step in flight samples
     last_chunk: int = -1  # running number of its last prefill chunk among all sequences' chunks
     output_ids: list[int] = field(default_factory=list)
+    known_ids: list[int] = field(init=False)  # every token that the host knows, from position 0 on
     finish_reason: FinishReason | None = None
     failure: ConstraintError | None = None  # of its constraint; the sequence ends with its next token
     token_mask: UInt[np.ndarray, " word"] | None = field(init=False)  # as `pack_token_mask` returns it; None allows all
     prompt_logprobs: list[TokenLogprobs | None] = field(default_factory=list)  # by position; empty unless requested
 
     def __post_init__(self) -> None:
+        self.known_ids = list(self.request.prompt_ids)
         mask = self.request.sampling.allowed_mask
         self.token_mask = None if mask is None else np.frombuffer(mask, "<u4")
 
@@ -52,11 +54,6 @@ class Sequence:
     def rank(self) -> tuple[int, int]:
         """The order within a flow, and of who gives way to whom; lowest first: by priority, then by arrival."""
         return self.request.priority, self.arrival
-
-    @property
-    def known_ids(self) -> tuple[int, ...]:
-        """Every token that the host knows, from position 0 on."""
-        return (*self.request.prompt_ids, *self.output_ids)
 
     @property
     def max_positions(self) -> int:
@@ -108,6 +105,7 @@ class Sequence:
     def append(self, token_id: int) -> None:
         """Take a sampled token."""
         self.output_ids.append(token_id)
+        self.known_ids.append(token_id)
         if self.request.constraint is not None:
             try:
                 self.request.constraint.accept(token_id)

@@ -1,7 +1,7 @@
-"""The sequences that wait, in the order in which they are admitted: by priority, then fairly among the flows.
+"""The queue of waiting sequences: by priority, then fairly among flows.
 
-A flow is what shares the device with others by weight: the requests of one API key. Each has a counter of the tokens
-that were served to it, divided by its weight, and the flow with the lowest counter is next. A flow that begins to wait
+The requests of one API key form a flow, and flows share the device by weight. Each flow has a virtual token counter:
+the tokens served to it, divided by its weight. The flow with the lowest counter is next. A flow that begins to wait
 starts no lower than those that wait already, so that idleness earns nothing.
 
 Source: Sheng et al. 2023, "Fairness in Serving Large Language Models" (virtual token counter), arXiv:2401.00588
@@ -16,7 +16,7 @@ OUTPUT_COST = 2  # of a sampled token, in prompt tokens; as in the source
 
 
 class Waiting:
-    """The waiting sequences by flow; finding the next one costs the same whatever their number."""
+    """A queue for each flow; the next sequence is found in time that does not depend on how many wait."""
 
     def __init__(self) -> None:
         self._by_flow: dict[str, list[Sequence]] = {}  # those that wait, each list by rank and never empty
@@ -25,7 +25,7 @@ class Waiting:
         self._num_seqs = 0
 
     def __len__(self) -> int:
-        """Return the number of sequences that wait."""
+        """Return the number of waiting sequences."""
         return self._num_seqs
 
     def __iter__(self) -> Iterator[Sequence]:
@@ -33,7 +33,7 @@ class Waiting:
         return (sequence for sequences in self._by_flow.values() for sequence in sequences)
 
     def add(self, sequence: Sequence) -> None:
-        """Let a sequence wait."""
+        """Queue a sequence."""
         flow = sequence.request.flow
         if flow not in self._by_flow:
             self._served[flow] = max(self._served.get(flow, 0.0), self._floor())
@@ -42,12 +42,12 @@ class Waiting:
         self._num_seqs += 1
 
     def first(self) -> Sequence:
-        """Return the sequence that is admitted next; there must be one."""
+        """Return the sequence to admit next; the queue must not be empty."""
         flow = min(self._by_flow, key=self._order)
         return self._by_flow[flow][0]
 
     def remove(self, sequence: Sequence) -> None:
-        """Let a sequence wait no longer."""
+        """Remove a sequence from the queue."""
         flow = sequence.request.flow
         self._by_flow[flow].remove(sequence)
         self._num_seqs -= 1

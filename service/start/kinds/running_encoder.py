@@ -1,8 +1,7 @@
-"""A running model that turns texts into vectors."""
+"""A running embedding model or reranker."""
 
 import asyncio
 import contextlib
-from collections.abc import Callable
 from typing import Any, override
 
 from service.api.served import ServedEncoder, VectorFacts
@@ -10,14 +9,14 @@ from service.encoder.cache import VectorCache
 from service.encoder.encoder import Encoder
 from service.encoder.request import EncodeRequest
 from service.encoder.runner import EncoderRunner
-from service.errors import Draining, Overloaded, ServiceError
+from service.errors import Draining, Overloaded
 from service.models.encoders.token_heads import TokenOutputs
 from service.start.context import StartContext
 from service.start.kinds.model_spec import Running, Text
 
 
 class RunningEncoder(Running):
-    """An encoder that takes requests, and the runner below it."""
+    """An encoder and its runner."""
 
     def __init__(
         self,
@@ -28,26 +27,21 @@ class RunningEncoder(Running):
         tokens: TokenOutputs | None,
     ) -> None:
         """Start the device thread."""
-        self.encoder = Encoder(
+        self._encoder = Encoder(
             runner,
             context.model_metrics,
             max_requests=context.settings.max_concurrent_requests,
             on_failure=context.on_engine_failure,
         )
-        self.encoder.start()
+        self._encoder.start()
         self._cache = VectorCache(context.settings.embedding_cache_bytes, context.model_metrics)
         self._runner = runner
         self._vocab_size, self._vectors, self._tokens = vocab_size, vectors, tokens
 
     @property
     @override
-    def num_open(self) -> int:
-        return self.encoder.num_open
-
-    @property
-    @override
-    def first_answer_s(self) -> float | None:
-        return self.encoder.first_vector_s
+    def thread(self) -> Encoder:
+        return self._encoder
 
     @override
     def probe(self) -> None:
@@ -62,7 +56,7 @@ class RunningEncoder(Running):
         shapes = self._runner.shapes
         return ServedEncoder(
             **facts,
-            encoder=self.encoder,
+            encoder=self._encoder,
             tokenizer=text.tokenizer,
             max_model_len=shapes.max_text_tokens,
             vocab_size=self._vocab_size,
@@ -71,24 +65,7 @@ class RunningEncoder(Running):
             tokens=self._tokens,
         )
 
-    @override
-    async def drain(self, timeout_s: float) -> bool:
-        return await self.encoder.drain(timeout_s)
-
-    @property
-    @override
-    def step_wait_s(self) -> float:
-        return self.encoder.step_wait_s
-
-    @override
-    def cut(self, make_error: Callable[[], ServiceError]) -> None:
-        self.encoder.cut(make_error)
-
-    @override
-    def stop(self, timeout_s: float | None = None) -> None:
-        self.encoder.stop(timeout_s)
-
     async def _encode_token(self) -> None:
-        # An encoder that is full is about to answer clients, and a drain needs no vector.
+        # A full encoder is about to answer clients, and a drain needs no vector.
         with contextlib.suppress(Overloaded, Draining):
-            await self.encoder.submit(EncodeRequest("warm", ((0,),)))
+            await self._encoder.submit(EncodeRequest("warm", ((0,),)))

@@ -1,22 +1,22 @@
-"""A running model that continues sequences of tokens."""
+"""A running generative model."""
 
 import asyncio
 import contextlib
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any, override
 
-from service.api.dependencies import ServedModel
+from service.api.served import ServedModel
 from service.engine.engine import Engine
 from service.engine.request import MAX_SEQUENCES, Request, Sampling
 from service.engine.runner import Runner
 from service.engine.schedule.device_turns import DeviceTurns
-from service.errors import Draining, Overloaded, ServiceError
+from service.errors import Draining, Overloaded
 from service.start.context import StartContext
 from service.start.kinds.model_spec import Running, Text
 
 
 class RunningEngine(Running):
-    """An engine that takes requests, and the runner below it."""
+    """An engine and its runner."""
 
     def __init__(
         self,
@@ -26,8 +26,8 @@ class RunningEngine(Running):
         formats: Mapping[str, str],
         turns: DeviceTurns | None = None,
     ) -> None:
-        """Start the device thread; it takes turns with the other engines of an accelerator."""
-        self.engine = Engine(
+        """Start the device thread, which takes turns with other engines on an accelerator."""
+        self._engine = Engine(
             runner,
             runner.shapes,
             context.model_metrics,
@@ -35,20 +35,15 @@ class RunningEngine(Running):
             on_failure=context.on_engine_failure,
             turns=turns,
         )
-        self.engine.start()
+        self._engine.start()
         self._runner = runner
         self._vocab_size, self._formats = vocab_size, formats
         self._operator_defaults = context.defaults
 
     @property
     @override
-    def num_open(self) -> int:
-        return self.engine.num_open
-
-    @property
-    @override
-    def first_answer_s(self) -> float | None:
-        return self.engine.first_token_s
+    def thread(self) -> Engine:
+        return self._engine
 
     @override
     def probe(self) -> None:
@@ -57,13 +52,13 @@ class RunningEngine(Running):
     @override
     def run_all(self) -> None:
         for step in self._runner.padded_steps():
-            self.engine.run_between_steps(step)
+            self._engine.run_between_steps(step)
 
     @override
     def served(self, text: Text, **facts: Any) -> ServedModel:
         return ServedModel(
             **facts,
-            engine=self.engine,
+            engine=self._engine,
             tokenizer=text.tokenizer,
             chat_template=text.chat_template,
             max_model_len=self._runner.shapes.max_context,
@@ -74,26 +69,9 @@ class RunningEngine(Running):
             number_formats=self._formats,
         )
 
-    @override
-    async def drain(self, timeout_s: float) -> bool:
-        return await self.engine.drain(timeout_s)
-
-    @property
-    @override
-    def step_wait_s(self) -> float:
-        return self.engine.step_wait_s
-
-    @override
-    def cut(self, make_error: Callable[[], ServiceError]) -> None:
-        self.engine.cut(make_error)
-
-    @override
-    def stop(self, timeout_s: float | None = None) -> None:
-        self.engine.stop(timeout_s)
-
     async def _generate_token(self) -> None:
         request = Request(id="warm", prompt_ids=(0,), max_tokens=1, sampling=Sampling(temperature=0.0))
-        # An engine that is full is about to generate tokens for clients, and a drain needs none.
+        # A full engine is about to generate tokens for clients, and a drain needs none.
         with contextlib.suppress(Overloaded, Draining):
-            async for _ in self.engine.submit(request):
+            async for _ in self._engine.submit(request):
                 pass

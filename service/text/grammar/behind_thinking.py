@@ -10,8 +10,8 @@ from dataclasses import dataclass
 import numpy as np
 from jaxtyping import UInt
 
+from service.engine.token_mask import allow, exclude
 from service.text.grammar.matcher import Grammar, GrammarMatcher
-from service.text.mask_bits import allow, exclude
 from service.text.thinking import ThinkingTags
 
 

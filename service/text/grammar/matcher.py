@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from jaxtyping import UInt
 
+from service.engine.token_mask import bits_by_word
 from service.errors import ConstraintError
 
 if TYPE_CHECKING:
@@ -57,8 +58,8 @@ class GrammarMatcher:
         """
         self._matcher = matcher
         self._failure = failure
-        stop_words = _words(stop_ids)
-        words = _words(stop_ids | other_end_ids)
+        stop_words = bits_by_word(stop_ids)
+        words = bits_by_word(stop_ids | other_end_ids)
         self._positions = np.fromiter(words, np.intp)
         self._cleared = ~np.fromiter(words.values(), np.uint32)
         self._stops = np.fromiter((stop_words.get(word, 0) for word in words), np.uint32)
@@ -103,11 +104,3 @@ def first_line(error: str) -> str:
     if lines and lines[0].startswith("NoExtension"):  # the library's name for it
         return "no text satisfies it"
     return lines[0][:300] if lines else ""
-
-
-def _words(token_ids: Set[int]) -> dict[int, int]:
-    """Return the bits of tokens by the word that they are in."""
-    words: dict[int, int] = {}
-    for token_id in token_ids:
-        words[token_id // 32] = words.get(token_id // 32, 0) | 1 << token_id % 32
-    return words

@@ -1,11 +1,13 @@
 """Every error has OpenAI's four keys; details of internal errors go to the log alone."""
 
-import pickle
+import json
 
 import pytest
 
 from service import errors
+from service.api.http.call import CALL, Call
 from service.api.http.errors import error_answer, logged_error_answer
+from service.text.prompt_process import error_json, error_of
 
 REFUSALS = [
     errors.AmbiguousModel("a-b-c", ["a/b-c", "a-b/c"]),
@@ -15,7 +17,7 @@ REFUSALS = [
     errors.MissingParameter("model"),
     errors.ConstraintError("no", param="structured_outputs.regex"),
     errors.ContextLengthExceeded(prompt_tokens=9, max_tokens=1, limit_tokens=5, param="prompt"),
-    errors.BodyTooLaborious("has taken too long"),
+    errors.BodyTooLaborious("took too long"),
     errors.TextTooLong(num_tokens=9, limit_tokens=5, param="input"),
     errors.WrongKindOfModel("a", "generates text", "/v1/completions"),
     errors.AmbiguousModel("a", ["b", "c"]),
@@ -51,7 +53,7 @@ FAULTS = [errors.EngineError("/secret 0x7f"), errors.EngineStopped("/secret"), V
 
 
 def scope():
-    return {"path": "/v1/chat/completions", "state": {"request_id": "req_1", "log_fields": {}}}
+    return {"path": "/v1/chat/completions", CALL: Call(id="req_1")}
 
 
 def all_kinds(kind):
@@ -62,13 +64,13 @@ def test_no_refusal_is_forgotten_here():
     assert {type(error) for error in REFUSALS} == all_kinds(errors.RequestError) - {errors.RequestError}
 
 
-SENT = [*REFUSALS, errors.TemplateFailed("takes too long"), errors.NonFiniteVector(3)]
+SENT = [*REFUSALS, errors.TemplateFailed("took too long"), errors.NonFiniteVector(3)]
 
 
 @pytest.mark.parametrize("error", SENT, ids=lambda error: type(error).__name__)
 def test_a_refusal_of_another_process_is_the_same_here(error):
-    sent = pickle.loads(pickle.dumps(error))
-    assert (type(sent), str(sent), vars(sent)) == (type(error), str(error), vars(error))
+    sent = error_of(error_json(error))
+    assert (type(sent), str(sent), json.dumps(vars(sent))) == (type(error), str(error), json.dumps(vars(error)))
     assert error_answer(sent, "req_1") == error_answer(error, "req_1")
 
 
@@ -80,7 +82,7 @@ def test_every_error_has_the_four_keys_and_a_code_in_the_log(error):
     assert set(body) == {"message", "type", "param", "code"}
     assert body["message"]
     assert body["type"]
-    assert place["state"]["log_fields"]["error_code"] == body["code"]
+    assert place[CALL].log_fields["error_code"] == body["code"]
     assert ("retry-after" in failure.headers) is (failure.status in (429, 503))
 
 

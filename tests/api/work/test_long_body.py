@@ -1,21 +1,30 @@
 """Long bodies are answered as short ones are, by a process that ends with their clients."""
 
+import asyncio
 import json
+import os
+from dataclasses import replace
+from functools import partial
 
 import psutil
 import pytest
 
 from service.api.http import receive
-from service.api.work import work_process
+from service.api.schema.completions import CompletionRequest
+from service.api.work import long_body
+from service.api.work.long_body import LongBodies, LongBody
+from service.api.work.long_work import LongWork
+from service.api.work.text_threads import TextThreads
 from service.engine.request import FinishReason
+from service.errors import BodyTooLaborious
 from service.server.connection import Connection
+from service.start.niceness import LONG_TEXT_NICENESS, yield_to_steps
 from service.text.chat_template import ChatTemplate
-from service.text.sandbox import SandboxedTemplate
-from service.text.template_worker import TemplateWorker
-from tests.api.scripted_engine import MODEL, TEMPLATE, Service, tokens
+from tests.api.scripted_engine import MODEL, TEMPLATE, Service, model_of, tokens
 from tests.api.vectors.scripted_encoder import MODEL as ENCODER
 from tests.api.vectors.scripted_encoder import EncoderService
-from tests.api.work.test_work_process import is_running
+from tests.api.work.body_functions import allocate, echo, ids, niceness, spin
+from tests.processes import is_running, seconds_of
 from tests.sockets import body_from, connected, served, wait_until
 
 pytestmark = pytest.mark.anyio
@@ -36,6 +45,8 @@ CHATS = [
     {"messages": [USER], "chat_template_kwargs": {"a": 1}},
     {"messages": [USER], "reasoning_effort": "low"},
     {"messages": [USER], "tools": [TOOL]},
+    *({"messages": [USER], "tools": [TOOL], "tool_choice": choice} for choice in ("none", "auto", "required")),
+    {"messages": [USER], "max_tokens": -1, "top_p": 0, "stop": "", "logit_bias": {"5": 1}},
     {"messages": [USER], "n": 9},
     {"messages": [USER], "max_tokens": 1000},
     {"messages": [USER], "allowed_token_ids": [10**6]},
@@ -67,6 +78,7 @@ RESPONSES = [
     {"input": "hi", "instructions": "Be brief.", "stream": True},
     {"input": [USER] * 300},
     {"input": "hi", "tools": [{"type": "function", "name": "f"}], "tool_choice": {"type": "function", "name": "g"}},
+    {"input": "hi", "tools": [{"type": "function", "name": "f"}], "tool_choice": "required"},
     {"input": "hi", "max_output_tokens": 1000},
     {"input": [{"type": "function_call_output", "call_id": "c", "output": "x"}]},
     {"input": "refuse"},
@@ -128,11 +140,6 @@ def documents(text):
     return [lasting(json.loads(document)) for document in lines or [text]]
 
 
-@pytest.fixture(scope="module")
-def template():
-    return ChatTemplate(TEMPLATE.source, {"bos_token": "<|begin|>"}, compiled=TemplateWorker)
-
-
 @pytest.fixture
 def anyio_backend():
     return "asyncio"
@@ -180,21 +187,22 @@ async def test_long_texts_have_the_vectors_of_short_ones(monkeypatch, requests, 
             assert service.encoder.requests[-2] == service.encoder.requests[-1]
             statuses.add(long.status_code)
     assert statuses == {200, 400}
-    process = service.app.state.context.long_bodies.process
+    process = service.fastapi.state.context.long_bodies.process
     assert process.pid is not None
     process.end()
 
 
-async def test_a_template_of_a_checkpoint_renders_long_bodies_in_its_own_process(template):
-    service = Service(model={"chat_template": template})
-    body = {"model": MODEL, "messages": [{"role": "user", "content": "a" * 50_000}], "truncate_prompt_tokens": 9}
-    assert (await service.post("/v1/chat/completions", body)).status_code == 200
-    assert len(children_of(service.process.pid)) == 1
-    service.process.end()
-
-
-def children_of(pid):
-    return [child.pid for child in psutil.Process(pid).children(recursive=True)]
+async def test_a_template_of_a_checkpoint_renders_long_bodies_in_their_process():
+    isolated = ChatTemplate(TEMPLATE.source, {"bos_token": "<|begin|>"}, is_isolated=True)
+    messages = [{"role": "user", "content": "a" * 50_000}]
+    body = {"model": MODEL, "messages": messages, "truncate_prompt_tokens": 9, "return_token_ids": True}
+    answers = []
+    for template in (isolated, TEMPLATE):
+        service = Service(model={"chat_template": template})
+        answers.append((await service.post("/v1/chat/completions", body)).json()["prompt_token_ids"])
+        assert psutil.Process(service.process.pid).children() == []
+        service.process.end()
+    assert answers[0] == answers[1]
 
 
 async def test_a_body_that_was_forgotten_meanwhile_is_read_again():
@@ -225,6 +233,7 @@ async def test_a_fault_of_ours_shows_no_detail():
 
 SPINNING = "{% for a in range(99999) %}{% for b in range(99999) %}{% endfor %}{% endfor %}"
 BUSY_S = 2.0  # of a processor: more than the start of the process takes
+ENDLESS = b"60"  # seconds
 
 
 def post(path, **fields):
@@ -233,23 +242,133 @@ def post(path, **fields):
     return head.encode() + body
 
 
-def seconds_of(pids):
-    """Return how many seconds of a processor processes have taken."""
-    return sum(sum(psutil.Process(pid).cpu_times()[:2]) for pid in pids)
-
-
-@pytest.mark.parametrize("compiled", [SandboxedTemplate, TemplateWorker])
-def test_the_work_for_a_client_that_leaves_is_killed(monkeypatch, compiled):
-    monkeypatch.setattr(work_process, "GRACE_S", 0.0)
-    service = Service(model={"chat_template": ChatTemplate(SPINNING, {}, compiled=compiled)})
+def test_the_work_for_a_client_that_leaves_is_killed(monkeypatch):
+    monkeypatch.setattr(long_body, "GRACE_S", 0.0)
+    service = Service(model={"chat_template": ChatTemplate(SPINNING, {})})
     with served(service.app, Connection) as server:
         with connected(server) as client:
             client.sendall(post("/v1/chat/completions", messages=[{"role": "user", "content": "a" * 50_000}]))
             wait_until(lambda: service.process.pid is not None)
             pid = service.process.pid
-            wait_until(lambda: seconds_of([pid, *children_of(pid)]) > BUSY_S)
-            working = [pid, *children_of(pid)]
-        wait_until(lambda: not any(map(is_running, working)))
+            wait_until(lambda: seconds_of(pid) > BUSY_S)
+        wait_until(lambda: not is_running(pid))
         with connected(server) as client:  # whose body needs no template
             client.sendall(post("/v1/completions", prompt="a" * 50_000, truncate_prompt_tokens=5))
             assert json.loads(body_from(client))["choices"][0]["text"] == "Hello world"
+    service.process.end()
+
+
+@pytest.mark.parametrize("source", [SPINNING, "{{ 'a' * 4000000000 }}"])
+async def test_a_template_that_takes_too_much_ends_its_request_and_the_next_one_is_answered(monkeypatch, source):
+    monkeypatch.setattr(long_body, "PROCESSOR_S", 3.0)
+    service = Service(model={"chat_template": ChatTemplate(source, {}, is_isolated=True)})
+    async with service.client() as client:
+        body = {"model": MODEL, "messages": [{"role": "user", "content": "a" * 50_000}]}
+        answer = await client.post("/v1/chat/completions", json=body)
+        assert answer.json()["error"]["code"] == "request_too_laborious"
+        answer = await client.post("/v1/completions", json={"model": MODEL, "prompt": "a" * 99}, timeout=60)
+        assert answer.json()["choices"][0]["text"] == "Hello world"
+    service.process.end()
+
+
+@pytest.fixture
+async def turns():
+    return LongWork(lambda: False)
+
+
+@pytest.fixture
+async def bodies(turns):
+    made = LongBodies(turns, TextThreads(partial(yield_to_steps, LONG_TEXT_NICENESS)), max_body_bytes=1024)
+    yield made
+    made.process.end()
+
+
+def body_of(content):
+    return LongBody(CompletionRequest, content)
+
+
+async def until(is_so):
+    async with asyncio.timeout(20):
+        while not is_so():
+            await asyncio.sleep(0.01)
+
+
+async def test_the_process_yields_to_steps(bodies):
+    assert await bodies.make(body_of(b""), niceness) == str(LONG_TEXT_NICENESS).encode()
+    assert os.getpriority(os.PRIO_PROCESS, 0) < LONG_TEXT_NICENESS
+
+
+async def test_the_work_is_charged_in_seconds_of_a_processor(bodies, turns):
+    await bodies.make(body_of(b"0.05"), spin)
+    assert turns.charged_s >= 0.05
+
+
+async def test_its_memory_grows_with_the_longest_body(monkeypatch):
+    monkeypatch.setattr(long_body, "BASE_BYTES", 200 * 2**20)
+    for max_body_bytes in (1024, 2**22):
+        bodies = LongBodies(LongWork(lambda: False), TextThreads(), max_body_bytes=max_body_bytes)
+        if max_body_bytes == 1024:
+            with pytest.raises(BodyTooLaborious, match="too much memory"):
+                await bodies.make(body_of(b"500"), allocate)
+        else:
+            assert await bodies.make(body_of(b"500"), allocate) == b"done"
+        bodies.process.end()
+
+
+async def test_a_process_whose_request_is_gone_is_killed_and_the_next_call_finds_another_one(bodies, monkeypatch):
+    monkeypatch.setattr(long_body, "GRACE_S", 0.0)
+    await bodies.make(body_of(b"a"), echo)
+    pid = bodies.process.pid
+    before_s = seconds_of(pid)
+    call = asyncio.ensure_future(bodies.make(body_of(ENDLESS), spin))
+    await until(lambda: seconds_of(pid) > before_s + 0.05)
+    call.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await call
+    await until(lambda: not is_running(pid))
+    assert await bodies.make(body_of(b"next"), echo) == b"next"
+    assert bodies.process.pid != pid
+
+
+async def test_a_call_that_ends_soon_after_its_request_is_gone_leaves_the_process_to_others(bodies, monkeypatch):
+    monkeypatch.setattr(long_body, "GRACE_S", 60.0)
+    await bodies.make(body_of(b"a"), echo)
+    pid = bodies.process.pid
+    call = asyncio.ensure_future(bodies.make(body_of(b"0.05"), spin))
+    await asyncio.sleep(0.01)
+    call.cancel()
+    assert await bodies.make(body_of(b"next"), echo) == b"next"
+    assert bodies.process.pid == pid
+
+
+async def test_a_call_that_is_gone_before_its_turn_is_not_made(bodies, turns):
+    calls = [asyncio.ensure_future(bodies.make(body_of(seconds), spin)) for seconds in (b"0.2", ENDLESS)]
+    await asyncio.sleep(0.05)
+    calls[1].cancel()
+    await calls[0]
+    assert await bodies.make(body_of(b"next"), echo) == b"next"
+    assert turns.charged_s < float(ENDLESS)
+
+
+async def test_an_idle_process_is_ended(bodies, monkeypatch):
+    monkeypatch.setattr(long_body, "IDLE_S", 0.05)
+    await bodies.make(body_of(b"a"), echo)
+    pid = bodies.process.pid
+    await until(lambda: bodies.process.pid is None)
+    assert not is_running(pid)
+    assert await bodies.make(body_of(b"next"), echo) == b"next"
+
+
+async def test_each_process_is_sent_a_model_once_and_keeps_few(bodies, monkeypatch):
+    monkeypatch.setattr(long_body, "MAX_MODELS", 2)
+    body = body_of(json.dumps({"model": MODEL, "prompt": "a"}).encode())
+    models = [replace(model_of(None).prompt_model, name=name, key=name) for name in "abc"]
+    for model in (*models[:2], *models[:2]):
+        assert await bodies.prompt(body, ids, model) == model.name.encode()
+    assert bodies.process.num_starts == 1
+    bodies.process.end()
+    assert await bodies.prompt(body, ids, models[0]) == b"a"
+    assert await bodies.prompt(body, ids, models[1]) == b"b"
+    assert bodies.process.num_starts == 2
+    assert await bodies.prompt(body, ids, models[2]) == b"c"
+    assert bodies.process.num_starts == 3

@@ -27,18 +27,19 @@ def sent(body, path="/v1/completions"):
 
 
 class Work:
-    """Work that takes a while; notes how often it is done, and in how many turns at once."""
+    """Work that takes a while; counts how often it is done, and in how many turns at once."""
 
-    def __init__(self, seconds=0.0):
-        self.seconds, self.num_inside, self.most_inside, self.num_calls = seconds, 0, 0, 0
+    def __init__(self, shared, seconds=0.0):
+        self.shared, self.seconds = shared, seconds
+        self.num_inside, self.most_inside, self.num_calls = 0, 0, 0
 
-    async def __call__(self, note):
+    async def __call__(self):
         self.num_inside += 1
         self.num_calls += 1
         self.most_inside = max(self.most_inside, self.num_inside)
         await asyncio.sleep(0.01)
         self.num_inside -= 1
-        note(self.seconds)
+        self.shared.charge(self.seconds)
 
 
 async def is_waiting(work):
@@ -48,15 +49,17 @@ async def is_waiting(work):
 
 
 async def test_one_body_is_worked_on_at_a_time():
-    shared, work = LongWork(lambda: True), Work()
+    shared = LongWork(lambda: True)
+    work = Work(shared)
     await asyncio.gather(*(shared.begin(work) for _ in range(3)))
     assert (work.num_calls, work.most_inside) == (3, 1)
 
 
 async def test_the_next_body_waits_in_proportion_to_the_work_if_others_run(monkeypatch):
     monkeypatch.setattr(long_work, "RESTS", 1e6)
-    is_busy, work = False, Work(0.01)
+    is_busy = False
     shared = LongWork(lambda: is_busy)
+    work = Work(shared, 0.01)
     for _ in range(3):
         await shared.begin(work)
     is_busy = True
@@ -67,9 +70,10 @@ async def test_the_next_body_waits_in_proportion_to_the_work_if_others_run(monke
 
 async def test_the_next_body_waits_for_further_work_on_earlier_ones_too(monkeypatch):
     monkeypatch.setattr(long_work, "RESTS", 1e6)
-    shared, work = LongWork(lambda: True), Work()
+    shared = LongWork(lambda: True)
+    work = Work(shared)
     await shared.begin(work)
-    shared.note(0.01)
+    shared.charge(0.01)
     await shared.begin(work)
     assert shared.body_s > 1e3
     assert await is_waiting(shared.begin(work))
@@ -77,7 +81,7 @@ async def test_the_next_body_waits_for_further_work_on_earlier_ones_too(monkeypa
 
 
 async def test_work_that_fails_gives_its_turn_back():
-    async def fails(note):
+    async def fails():
         raise ValueError("mine")
 
     shared = LongWork(lambda: False)
@@ -88,7 +92,7 @@ async def test_work_that_fails_gives_its_turn_back():
 
 def test_who_leaves_while_waiting_for_a_turn_is_not_parsed():
     service = Service()
-    turn = service.app.state.context.queue.long_work.turn
+    turn = service.fastapi.state.context.queue.long_work.turn
     with served(service.app, Connection) as server:
         asyncio.run_coroutine_threadsafe(turn.acquire_on_behalf_of(object()), server.loop).result()
         with connected(server) as client:
@@ -102,7 +106,7 @@ def test_bodies_that_would_wait_for_too_long_are_refused_unread_and_short_ones_a
     monkeypatch.setattr(request_queue, "MAX_LONG_WORK_S", 1e-9)
     service = Queueing()
     service.may_begin.set()
-    turn = service.app.state.context.queue.long_work.turn
+    turn = service.fastapi.state.context.queue.long_work.turn
     with served(service.app, Connection) as server, connected(server) as first, connected(server) as short:
         first.sendall(sent(LONG))
         assert json.loads(body_from(first))["choices"][0]["text"] == "Hello"  # from here on the time of one is known
@@ -119,7 +123,7 @@ def test_bodies_that_would_wait_for_too_long_are_refused_unread_and_short_ones_a
 
 def test_a_chunked_body_that_is_short_is_not_long():
     service = Service([*tokens("Hello"), FinishReason.STOP], caps=Caps())
-    turn = service.app.state.context.queue.long_work.turn
+    turn = service.fastapi.state.context.queue.long_work.turn
     body = json.dumps({"model": MODEL, "prompt": "Once " * 1000, "truncate_prompt_tokens": 9}).encode()
     with served(service.app, Connection) as server, connected(server) as client:
         asyncio.run_coroutine_threadsafe(turn.acquire_on_behalf_of(object()), server.loop).result()

@@ -182,6 +182,7 @@ bool Attends(int32_t num_seqs, int32_t width, int32_t start, uint32_t seed) {
   for (size_t i = 0; i < table.size(); ++i) table[i] = static_cast<int32_t>(table.size() - 1 - i);
   int32_t window = INT32_MAX;
   float soft_cap = 0;
+  std::vector<float> sinks(heads * group, -1e30f);
   const Array pages{{num_pages, heads, page_size, dims}, XLA_FFI_DataType_F32, keys.data()};
   const Array value_pages{pages.dims, pages.dtype, values.data()};
   const Array queries{{num_seqs, width, heads, group, dims}, XLA_FFI_DataType_F32, query.data()};
@@ -194,6 +195,7 @@ bool Attends(int32_t num_seqs, int32_t width, int32_t start, uint32_t seed) {
             {{num_seqs, pages_of_each}, XLA_FFI_DataType_S32, table.data()},
             {{}, XLA_FFI_DataType_S32, &window},
             {{}, XLA_FFI_DataType_F32, &soft_cap},
+            {{heads, group}, XLA_FFI_DataType_F32, sinks.data()},
             {new_dims, XLA_FFI_DataType_F32, new_keys.data()},
             {new_dims, XLA_FFI_DataType_F32, new_values.data()},
             pages,

@@ -1,0 +1,312 @@
+"""A process for work on prompts, with limits of memory and time: `python -m service.text.prompt_process`.
+
+It renders the chat template of a checkpoint, whose author is not trusted with code, and does the work on long bodies,
+which would hold the engine's interpreter. Both sides are here: `PromptProcess` in the service, `main` in the process.
+
+A call goes in as a pickled function of a module and its arguments. An answer is bytes, or an error as JSON: it is never
+unpickled, since a template may have taken the process over. The process has no environment and writes no files. It is
+killed when a call exceeds a limit, and when its parent is gone; the next call gets a new one.
+"""
+
+import json
+import logging
+import os
+import pickle
+import resource
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+import traceback
+import weakref
+from collections.abc import Callable
+from enum import IntEnum
+from typing import IO, Any, NamedTuple
+
+from service import errors
+from service.errors import ServiceError
+
+logger = logging.getLogger(__name__)
+
+MEBIBYTE = 1024 * 1024
+LENGTH_BYTES = 8  # before each call and each answer
+HEAD_BYTES = 1 + 8  # of an answer: its outcome, and the microseconds of a processor
+READ_BYTES = 256 * 1024
+MAX_HANDLES = 64
+START_S = 60.0  # of a new process, on a busy machine, in addition to a call's own time
+# A call has to share the processor with the engine's steps, which come first.
+WALL_S_PER_PROCESSOR_S = 4.0
+# An answer takes less memory than what it was made from.
+MAX_ANSWER_SHARE = 1 / 8
+ENVIRONMENT = {"PYTHONUTF8": "1", "OPENBLAS_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false"}
+
+
+class Outcome(IntEnum):
+    """How a call has ended: the first byte of an answer."""
+
+    RESULT = 0
+    ERROR = 1  # a `ServiceError`
+    FAULT = 2  # a bug
+    OUT_OF_MEMORY = 3
+
+
+class Answer(NamedTuple):
+    """What a call has returned."""
+
+    content: bytes
+    processor_s: float
+
+
+class Call(NamedTuple):
+    """A function of a module, and its arguments."""
+
+    function: Callable[..., bytes]
+    arguments: tuple[Any, ...] = ()
+
+
+class PromptProcess:
+    """A process that answers calls one after the other; it may be used from several threads."""
+
+    def __init__(
+        self,
+        *,
+        failure: Callable[[str], ServiceError],
+        memory_bytes: int,
+        processor_s: float,
+        first: Call | None = None,
+    ) -> None:
+        """Start nothing yet.
+
+        Args:
+            failure: returns the error of a call that has exceeded a limit, from the reason.
+            memory_bytes: the most data that the process may have, the interpreter included.
+            processor_s: the longest call.
+            first: what each new process is called with before anything else, such as compiling a template.
+        """
+        self._failure, self._first = failure, first
+        self._memory_bytes, self._processor_s = memory_bytes, processor_s
+        self._wall_s = WALL_S_PER_PROCESSOR_S * processor_s
+        self._lock = threading.Lock()
+        self._child: _Child | None = None
+        self.num_starts = 0
+
+    @property
+    def pid(self) -> int | None:
+        """The id of the running process, if any."""
+        return None if self._child is None else self._child.popen.pid
+
+    def start(self) -> None:
+        """Start the process unless it runs; it begins its first call while the caller goes on."""
+        with self._lock:
+            self._running()
+
+    def first_answer(self) -> bytes:
+        """Return the answer to the first call once it is there; raises as `call`."""
+        return self._locked(lambda child: child.first_answer)
+
+    def call(self, function: Callable[..., bytes], *arguments: Any) -> Answer:
+        """Return what a function of a module returns in the process, which is started if none runs.
+
+        Raises:
+            ServiceError: the function has raised it, or `failure` has made it of the limit that was exceeded.
+            RuntimeError: the function has a bug.
+        """
+        request = pickle.dumps((function, arguments), pickle.HIGHEST_PROTOCOL)
+
+        def ask(child: "_Child") -> Answer:
+            if self._first is not None:
+                assert child.first_answer is not None
+            child.send(request, self._wall_s)
+            return child.receive(self._wall_s)
+
+        return self._locked(ask)
+
+    def end(self) -> None:
+        """Kill the process, whatever it is doing; a call that it was answering fails."""
+        child, self._child = self._child, None
+        if child is not None:
+            child.kill()
+
+    def _locked[T](self, ask: "Callable[[_Child], T]") -> T:
+        if not self._lock.acquire(timeout=self._wall_s):
+            raise self._failure("was busy with other requests for too long")
+        try:
+            try:
+                return ask(self._running())
+            except TimeoutError:
+                reason = "took too long"
+            except MemoryError:
+                reason = "took too much memory"
+            except (OSError, EOFError):
+                reason = "took too long, or crashed"
+            self.end()
+            if self._first is not None:
+                self._running()  # so that the next call finds it ready
+        finally:
+            self._lock.release()
+        logger.warning("a process for prompts was killed", extra={"reason": reason})
+        raise self._failure(reason)
+
+    def _running(self) -> "_Child":
+        if self._child is None:
+            self.num_starts += 1
+            self._child = _Child(self._memory_bytes, self._processor_s, self._first)
+        return self._child
+
+
+class _Child:
+    """The parent's side of one process."""
+
+    def __init__(self, memory_bytes: int, processor_s: float, first: Call | None) -> None:
+        self._max_answer_bytes = int(MAX_ANSWER_SHARE * memory_bytes)
+        self._first_s = START_S + WALL_S_PER_PROCESSOR_S * processor_s
+        self._first_answer: bytes | ServiceError | None = None
+        self._channel, theirs = socket.socketpair()
+        with theirs:
+            # Without `site`, which takes as long to import as Jinja, and without the secrets of this environment.
+            self.popen = subprocess.Popen(
+                [sys.executable, "-S", "-P", "-m", __name__, str(memory_bytes), str(processor_s)],
+                stdin=theirs.fileno(),
+                stdout=theirs.fileno(),
+                stderr=subprocess.DEVNULL,  # a traceback could quote the prompt
+                env=ENVIRONMENT | {"PYTHONPATH": os.pathsep.join(path or "." for path in sys.path)},
+            )
+        weakref.finalize(self, _end, self._channel, self.popen)
+        if first is not None:
+            self.send(pickle.dumps(first), START_S)
+
+    @property
+    def first_answer(self) -> bytes:
+        """The answer to the first call, which is waited for."""
+        if self._first_answer is None:
+            try:
+                self._first_answer = self.receive(self._first_s).content
+            except ServiceError as error:
+                self._first_answer = error
+        if isinstance(self._first_answer, ServiceError):
+            raise self._first_answer
+        return self._first_answer
+
+    def send(self, request: bytes, timeout_s: float) -> None:
+        """Send a call; raises OSError if the process is gone."""
+        self._channel.settimeout(timeout_s)
+        self._channel.sendall(len(request).to_bytes(LENGTH_BYTES) + request)
+
+    def receive(self, timeout_s: float) -> Answer:
+        """Return the answer to the oldest call that has none.
+
+        Raises:
+            ServiceError, RuntimeError: the function has raised it.
+            MemoryError: the process has too little memory for the call.
+            OSError, EOFError: there is no answer, or one that is too large.
+        """
+        end_s = time.monotonic() + timeout_s
+        received = bytearray()
+        num_bytes = LENGTH_BYTES
+        while len(received) < num_bytes:
+            self._channel.settimeout(max(1e-3, end_s - time.monotonic()))
+            more = self._channel.recv(READ_BYTES)
+            if not more:
+                raise EOFError
+            received += more
+            if num_bytes == LENGTH_BYTES and len(received) >= LENGTH_BYTES:
+                num_bytes += int.from_bytes(received[:LENGTH_BYTES])
+                if not LENGTH_BYTES + HEAD_BYTES <= num_bytes <= self._max_answer_bytes:
+                    raise EOFError
+        head, content = received[LENGTH_BYTES:][:HEAD_BYTES], bytes(memoryview(received)[LENGTH_BYTES + HEAD_BYTES :])
+        match head[0]:
+            case Outcome.RESULT:
+                return Answer(content, int.from_bytes(head[1:]) / 1e6)
+            case Outcome.ERROR:
+                raise error_of(content)
+            case Outcome.FAULT:
+                raise RuntimeError(f"in a process for prompts: {content.decode(errors='replace')}")
+            case Outcome.OUT_OF_MEMORY:
+                raise MemoryError
+            case _:
+                raise EOFError
+
+    def kill(self) -> None:
+        """Kill the process; the channel stays open for a thread that reads it."""
+        self.popen.kill()
+        self.popen.wait()
+
+
+def _end(channel: socket.socket, popen: "subprocess.Popen[bytes]") -> None:
+    channel.close()
+    popen.kill()
+    popen.wait()
+
+
+def error_json(error: ServiceError) -> bytes:
+    """Return an error as its class, its arguments and its fields, for `error_of` in another process."""
+    return json.dumps([type(error).__name__, error.args, vars(error)]).encode()
+
+
+def error_of(content: bytes) -> ServiceError:
+    """Return the error that `error_json` has written.
+
+    Raises:
+        EOFError: no such error exists, so a template that has taken the process over has written it.
+    """
+    try:
+        name, arguments, fields = json.loads(content)
+        kind = vars(errors)[name]
+        error: ServiceError = kind.__new__(kind, *arguments)  # not `__init__`, whose parameters make the message
+        vars(error).update(fields)
+    except (ValueError, TypeError, KeyError, AttributeError) as malformed:
+        raise EOFError from malformed
+    if not isinstance(error, ServiceError):
+        raise EOFError
+    return error
+
+
+def main(memory_bytes: int, processor_s: float) -> None:
+    """Answer calls until the input ends."""
+    _limit(memory_bytes)
+    while (request := _read_frame(sys.stdin.buffer)) is not None:
+        signal.setitimer(signal.ITIMER_PROF, processor_s)  # whose signal ends the process
+        outcome, call_s, content = _answered(request)
+        signal.setitimer(signal.ITIMER_PROF, 0)
+        del request
+        head = bytes([outcome]) + int(call_s * 1e6).to_bytes(HEAD_BYTES - 1)
+        sys.stdout.buffer.write((len(head) + len(content)).to_bytes(LENGTH_BYTES) + head + content)
+        sys.stdout.buffer.flush()
+        if outcome is Outcome.OUT_OF_MEMORY:
+            return
+
+
+def _limit(memory_bytes: int) -> None:
+    """Bound what this process may take, as far as the system bounds it."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # a terminal sends it to the parent too, which then ends the input
+    limits = {resource.RLIMIT_DATA: memory_bytes, resource.RLIMIT_NOFILE: MAX_HANDLES}
+    for limit, value in (limits | {resource.RLIMIT_FSIZE: 0, resource.RLIMIT_CORE: 0}).items():
+        resource.setrlimit(limit, (value, value))
+
+
+def _read_frame(stream: IO[bytes]) -> bytes | None:
+    head = stream.read(LENGTH_BYTES)
+    return stream.read(int.from_bytes(head)) if len(head) == LENGTH_BYTES else None
+
+
+def _answered(request: bytes) -> tuple[Outcome, float, bytes]:
+    """Return the outcome of a call, its processor seconds without those of imports, and what it returns."""
+    begin_s = time.process_time()
+    try:
+        function, arguments = pickle.loads(request)
+        begin_s = time.process_time()
+        outcome, content = Outcome.RESULT, function(*arguments)
+    except ServiceError as error:
+        outcome, content = Outcome.ERROR, error_json(error)
+    except MemoryError:
+        return Outcome.OUT_OF_MEMORY, 0.0, b""
+    except Exception as error:  # its own message could quote the prompt
+        frames = "".join(traceback.format_tb(error.__traceback__))
+        return Outcome.FAULT, 0.0, f"{type(error).__name__}\n{frames}".encode()
+    return outcome, time.process_time() - begin_s, content
+
+
+if __name__ == "__main__":
+    main(int(sys.argv[1]), float(sys.argv[2]))
