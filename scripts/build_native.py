@@ -26,10 +26,9 @@ FLAGS = (
 # The C library alone: any glibc since 2.14 will do, whatever the compiler's C++ library requires.
 LINK_FLAGS = ("-shared", "-s", "-nodefaultlibs", "-Wl,--exclude-libs,ALL", "-Wl,--no-undefined")
 LINK_LIBRARIES = ("-lc", "-lgcc")
-INSTRUCTIONS = {
-    "avx2.cc": ("-mavx2", "-mfma"),
-    "avx512.cc": ("-mfma", *(f"-mavx512{name}" for name in ("f", "bw", "dq", "vl", "vnni"))),
-}
+AVX2 = ("-mavx2", "-mfma")
+AVX512 = ("-mfma", *(f"-mavx512{name}" for name in ("f", "bw", "dq", "vl", "vnni")))
+INSTRUCTIONS = {"avx2.cc": AVX2, "attention_avx2.cc": AVX2, "avx512.cc": AVX512, "attention_avx512.cc": AVX512}
 
 
 class NativeBuildHook(BuildHookInterface):

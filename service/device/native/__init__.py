@@ -1,1 +1,1 @@
-"""Custom calls in C++ that XLA makes on a CPU: products and zeros; `scripts/build_native.py` compiles them."""
+"""Custom calls in C++ that XLA makes on a CPU; `scripts/build_native.py` compiles them."""

@@ -19,6 +19,22 @@ inline bool AnswersVersion(const CallFrame& call) {
   return true;
 }
 
+// Returns the bytes of an element; 0 for types that no cache has.
+inline int64_t ElementBytes(int type) {
+  switch (type) {
+    case kInt8:
+    case kFloat8E4M3FN:
+      return 1;
+    case kFloat16:
+    case kBFloat16:
+      return 2;
+    case kFloat32:
+      return 4;
+    default:
+      return 0;
+  }
+}
+
 inline Error* Fail(const CallFrame& call, int code, const char* message) {
   ErrorArguments arguments{sizeof arguments, nullptr, message, code};
   return call.api->create_error(&arguments);

@@ -1,10 +1,54 @@
 // What Python asks of the library before XLA calls it.
 
+#if defined(__x86_64__)
+#include <cpuid.h>
+#endif
+
+#include "attention.h"
 #include "call.h"
 #include "product.h"
 #include "zeros.h"
 
 namespace levserve {
+
+const Processor* processor = nullptr;
+const AttentionKernels* attention_kernels = nullptr;
+
+namespace {
+
+#if defined(__x86_64__)
+// Source: Intel 64 and IA-32 Architectures Software Developer's Manual, volume 2, CPUID, leaf 7.
+bool HasAmx() {
+  unsigned a, b, c, d;
+  return __get_cpuid_count(7, 0, &a, &b, &c, &d) && (d >> 25 & 1);
+}
+#endif
+
+// Chooses the instructions of all calls, and returns their name; "base" if this processor has none that calls use.
+const char* ChooseProcessor([[maybe_unused]] bool may_use_avx2, [[maybe_unused]] bool may_use_avx512) {
+  processor = nullptr;
+  attention_kernels = nullptr;
+#if defined(__x86_64__)
+  __builtin_cpu_init();
+  const bool has_avx512 = __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
+                          __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl") &&
+                          __builtin_cpu_supports("avx512vnni");
+  const bool has_avx2 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma");
+  if (may_use_avx512 && has_avx512) {
+    processor = &kAvx512;
+    attention_kernels = &kAvx512Attention;
+    return HasAmx() ? "amx" : "avx512";
+  }
+  if (may_use_avx2 && has_avx2) {
+    processor = &kAvx2;
+    attention_kernels = &kAvx2Attention;
+    return "avx2";
+  }
+#endif
+  return "base";
+}
+
+}  // namespace
 
 extern "C" {
 

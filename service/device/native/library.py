@@ -17,8 +17,9 @@ LIBRARY = Path(__file__).with_name("native.so")
 FLOAT32_TARGET = "levserve_linear_float32"
 BFLOAT16_TARGET = "levserve_linear_bfloat16"
 INT8_TARGET = "levserve_linear_int8"
+ATTENTION_TARGET = "levserve_paged_attention"
 ZEROS_TARGET = "levserve_lazy_zeros"
-TARGETS = (FLOAT32_TARGET, BFLOAT16_TARGET, INT8_TARGET, ZEROS_TARGET)
+TARGETS = (FLOAT32_TARGET, BFLOAT16_TARGET, INT8_TARGET, ATTENTION_TARGET, ZEROS_TARGET)
 
 _MAX_ISA = "--xla_cpu_max_isa="
 _WITHOUT_AVX2 = ("SSE4_2", "AVX")
@@ -32,7 +33,7 @@ class NativeCode(StrEnum):
 
     NONE = "none"  # there is no library, or none that fits
     BASE = "base"  # calls that need no instructions of their own: zeros
-    AVX2 = "avx2"  # products too
+    AVX2 = "avx2"  # products and attention too
     AVX512 = "avx512"  # the same with AVX-512 VNNI
     AMX = "amx"  # the same, where XLA has matrix units for many tokens in int8
 

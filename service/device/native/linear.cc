@@ -1,9 +1,5 @@
 // The custom calls: products of tokens in float32 with weights in float32 or int8.
 
-#if defined(__x86_64__)
-#include <cpuid.h>
-#endif
-
 #include <algorithm>
 #include <cstring>
 
@@ -20,8 +16,6 @@ namespace {
 constexpr int64_t kBlocksPerThread = 4, kMinBlockBytes = 16 * 1024;
 constexpr int64_t kBlockRows = 8;         // a block has a multiple of these
 constexpr int64_t kTokensPerThread = 32;  // that are quantized at a time: whole lines of what is written
-
-const Processor* processor = nullptr;
 
 Product ReadProduct(const CallFrame& call) {
   const Buffer &x = *call.arguments.buffers[0], &weight = *call.arguments.buffers[1], &out = *call.results.buffers[0];
@@ -75,35 +69,7 @@ struct Tokens {
   }
 };
 
-#if defined(__x86_64__)
-// Source: Intel 64 and IA-32 Architectures Software Developer's Manual, volume 2, CPUID, leaf 7.
-bool HasAmx() {
-  unsigned a, b, c, d;
-  return __get_cpuid_count(7, 0, &a, &b, &c, &d) && (d >> 25 & 1);
-}
-#endif
-
 }  // namespace
-
-const char* ChooseProcessor(bool may_use_avx2, bool may_use_avx512) {
-  processor = nullptr;
-#if defined(__x86_64__)
-  __builtin_cpu_init();
-  const bool has_avx512 = __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
-                          __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl") &&
-                          __builtin_cpu_supports("avx512vnni");
-  const bool has_avx2 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma");
-  if (may_use_avx512 && has_avx512) {
-    processor = &kAvx512;
-    return HasAmx() ? "amx" : "avx512";
-  }
-  if (may_use_avx2 && has_avx2) {
-    processor = &kAvx2;
-    return "avx2";
-  }
-#endif
-  return "base";
-}
 
 extern "C" {
 

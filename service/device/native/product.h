@@ -34,7 +34,6 @@ struct Processor {
 
 extern const Processor kAvx2, kAvx512;
 
-// Chooses the products of all calls, and returns their instructions; "base" if this processor has none of them.
-const char* ChooseProcessor(bool may_use_avx2, bool may_use_avx512);
+extern const Processor* processor;  // null if there are no products for this one
 
 }  // namespace levserve

@@ -15,21 +15,6 @@ namespace {
 
 int64_t page_bytes = 0;  // 0 if pages are not given back
 
-int64_t ElementBytes(int type) {
-  switch (type) {
-    case kInt8:
-    case kFloat8E4M3FN:
-      return 1;
-    case kFloat16:
-    case kBFloat16:
-      return 2;
-    case kFloat32:
-      return 4;
-    default:
-      return 0;
-  }
-}
-
 // Pages that lie wholly inside are given back; what shares its page with other data is cleared.
 void Clear(char* begin, int64_t num_bytes) {
   char* const end = begin + num_bytes;

@@ -57,7 +57,7 @@ static_assert(levserve::kFloat32 == XLA_FFI_DataType_F32 && levserve::kBFloat16 
 static_assert(levserve::kFloat8E4M3FN == XLA_FFI_DataType_F8E4M3FN);
 
 extern "C" {
-XLA_FFI_Handler levserve_linear_float32, levserve_linear_bfloat16, levserve_linear_int8, levserve_lazy_zeros;
+XLA_FFI_Handler levserve_linear_float32, levserve_linear_bfloat16, levserve_linear_int8, levserve_paged_attention, levserve_lazy_zeros;
 const char* levserve_initialize(bool may_use_avx2, bool may_use_avx512);
 }
 
@@ -170,6 +170,43 @@ bool Multiplies(int64_t num_tokens, int64_t num_in, int64_t num_out, uint32_t se
   return true;
 }
 
+// Returns whether attention over values that are all one, whatever the scores, is one.
+bool Attends(int32_t num_seqs, int32_t width, int32_t start, uint32_t seed) {
+  const int64_t heads = 2, group = 3, dims = 40, page_size = 16, pages_of_each = (start + width) / page_size + 1;
+  const int64_t num_pages = num_seqs * pages_of_each, cached = num_pages * heads * page_size * dims;
+  std::vector<float> query(num_seqs * width * heads * group * dims), out(query.size(), 9), keys(cached), values(cached, 1);
+  std::vector<float> new_keys(num_seqs * width * heads * dims), new_values(new_keys.size(), 1);
+  for (auto* numbers : {&query, &keys, &new_keys})
+    for (float& number : *numbers) number = Random(&seed);
+  std::vector<int32_t> starts(num_seqs, start), tokens(num_seqs, width), table(num_pages);
+  for (size_t i = 0; i < table.size(); ++i) table[i] = static_cast<int32_t>(table.size() - 1 - i);
+  int32_t window = INT32_MAX;
+  float soft_cap = 0;
+  std::vector<float> sinks(heads * group, -1e30f);
+  const Array pages{{num_pages, heads, page_size, dims}, XLA_FFI_DataType_F32, keys.data()};
+  const Array value_pages{pages.dims, pages.dtype, values.data()};
+  const Array queries{{num_seqs, width, heads, group, dims}, XLA_FFI_DataType_F32, query.data()};
+  const Array attended{queries.dims, queries.dtype, out.data()};
+  const std::vector<int64_t> new_dims{num_seqs, width, heads, dims};
+  if (Call(levserve_paged_attention,
+           {queries,
+            {{num_seqs}, XLA_FFI_DataType_S32, starts.data()},
+            {{num_seqs}, XLA_FFI_DataType_S32, tokens.data()},
+            {{num_seqs, pages_of_each}, XLA_FFI_DataType_S32, table.data()},
+            {{}, XLA_FFI_DataType_S32, &window},
+            {{}, XLA_FFI_DataType_F32, &soft_cap},
+            {{heads, group}, XLA_FFI_DataType_F32, sinks.data()},
+            {new_dims, XLA_FFI_DataType_F32, new_keys.data()},
+            {new_dims, XLA_FFI_DataType_F32, new_values.data()},
+            pages,
+            value_pages},
+           {attended, pages, value_pages}))
+    return false;
+  for (const float value : out)
+    if (!(std::fabs(value - 1) <= 1e-5f)) return false;
+  return true;
+}
+
 bool ClearsPages() {
   std::vector<char> memory(100000, 1);
   if (Call(levserve_lazy_zeros, {}, {{{90000}, XLA_FFI_DataType_S8, memory.data() + 77}})) return false;
@@ -197,12 +234,14 @@ int main() {
     std::vector<std::thread> callers;
     for (uint32_t caller = 0; caller < 3; ++caller) {
       callers.emplace_back([caller, &all_right] {
-        for (uint32_t i = 0; i < 40; ++i)
-          if (!Multiplies(1 + i % 40, 1 + (i * 37 + caller) % 600, 1 + i * 29 % 700, i)) all_right = false;
+        for (uint32_t i = 0; i < 12; ++i)
+          if (!Multiplies(1 + i % 40, 1 + (i * 37 + caller) % 600, 1 + i * 29 % 700, i) ||
+              !Attends(1 + i % 3, 1 + i % 5 * 9, i * 67 % 1300, i))
+            all_right = false;
       });
     }
     for (std::thread& caller : callers) caller.join();
-    is_right &= Check(all_right, "products");
+    is_right &= Check(all_right, "products and attention");
   }
   while (num_running > 0) std::this_thread::yield();
   if (is_right) std::printf("all is right\n");

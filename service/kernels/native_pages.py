@@ -1,0 +1,79 @@
+"""Attention over pages on a CPU, in C++: see `service/device/native/attend.h`.
+
+XLA on a CPU copies what it gathers, more slowly than it multiplies. This reads each sequence's pages in place, up to
+the sequence's last token, whatever the width of the page table.
+"""
+
+from dataclasses import dataclass
+from typing import override
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import DTypeLike
+
+from service.device.lazy_zeros import lazy_zeros
+from service.device.native.library import ATTENTION_TARGET, NativeCode, register_native_calls
+from service.kernels.attention import KVHeads, QueryHeads, Scoring, Sinks
+from service.kernels.cache_layout import CacheLayout
+from service.kernels.kv import as_stored, has_scales
+from service.kernels.paging import Paging
+from service.kernels.reference import KVPages, PagedReference
+
+CACHED_DTYPES = ("float32", "bfloat16", "int8", "float8_e4m3fn")
+LARGEST_HEAD_DIM = 1024
+NO_SINK = -1e30  # a score whose share is below the rounding of the others
+WHOLE_CONTEXT = np.iinfo(np.int32).max  # as a window
+
+
+def serves_attention(native: NativeCode, cached_dtype: np.dtype, head_dim: int) -> bool:
+    """Return whether there is attention in C++ over keys and values of a dtype."""
+    return native.has_products and cached_dtype.name in CACHED_DTYPES and head_dim <= LARGEST_HEAD_DIM
+
+
+@dataclass(frozen=True)
+class NativePagedAttention(PagedReference):
+    """An `AttentionKernel` that reads pages in place; the pages are those of the reference."""
+
+    @override
+    def initial_cache(self, layout: CacheLayout, *, num_kv_heads: int, head_dim: int, dtype: DTypeLike) -> KVPages:
+        """Return empty pages, which occupy memory from when they are written."""
+        shape = (layout.num_pages, num_kv_heads, layout.page_size, head_dim)
+        pages = KVPages(lazy_zeros(shape, dtype), lazy_zeros(shape, dtype))
+        if not has_scales(dtype):
+            return pages
+        scales = (*shape[:-1], 1)
+        return KVPages(*pages[:2], lazy_zeros(scales, jnp.float32), lazy_zeros(scales, jnp.float32))
+
+    @override
+    def attend(
+        self,
+        query: QueryHeads,
+        new_keys: KVHeads,
+        new_values: KVHeads,
+        cache: KVPages,
+        paging: Paging,
+        *,
+        scoring: Scoring,
+        sinks: Sinks | None = None,
+    ) -> tuple[QueryHeads, KVPages]:
+        """Write the new tokens into their pages and attend, in one call; the result of padding is zero.
+
+        A token's result is the same in every batch, and in every cut of its sequence into steps.
+        """
+        register_native_calls()
+        pages = [array for array in cache if array is not None]
+        stored = [array for array in as_stored(new_keys, new_values, cache.keys.dtype) if array is not None]
+        scaled = query.astype(jnp.float32) * scoring.scale  # smaller than the scores
+        indices = (paging.start, paging.num_tokens, paging.page_table)
+        limits = (jnp.int32(scoring.sliding_window or WHOLE_CONTEXT), jnp.float32(scoring.soft_cap or 0))
+        if sinks is None:
+            sinks = jnp.full(query.shape[2:4], NO_SINK)
+        limits = (*limits, sinks.astype(jnp.float32))
+        operands = (scaled, *indices, *limits, *(new.astype(old.dtype) for new, old in zip(stored, pages, strict=True)))
+        results = [jax.ShapeDtypeStruct(array.shape, array.dtype) for array in (scaled, *pages)]
+        aliases = {len(operands) + index: 1 + index for index in range(len(pages))}
+        call = jax.ffi.ffi_call(ATTENTION_TARGET, results, input_output_aliases=aliases)
+        with jax.named_scope("attention"):
+            attended, *pages = call(*operands, *pages)
+        return attended.astype(query.dtype), KVPages(*pages)
