@@ -189,7 +189,9 @@ class _EnginePrograms:
     def _of_slots(self, key: ProgramKey, function: Callable[..., tuple[SlotState, Any]], inputs: Any) -> Program:
         return self._program(key, function, (self._weights, self._slots, inputs))
 
-    def _program(self, key: ProgramKey, function: Callable[..., tuple[Any, Any]], arguments: tuple[Any, Any, Any]) -> Program:
+    def _program(
+        self, key: ProgramKey, function: Callable[..., tuple[Any, Any]], arguments: tuple[Any, Any, Any]
+    ) -> Program:
         constants, state, inputs = arguments
         shaped = jax.tree.map(lambda a: jax.ShapeDtypeStruct(a.shape, a.dtype), inputs)
         return Program(str(key), function, constants, state, shaped, self._place.replicated, self._place.replicated)
