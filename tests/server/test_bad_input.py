@@ -59,7 +59,7 @@ def test_no_such_bucket_and_an_empty_prefix(tmp_path, gcs_bucket):
 def test_an_unknown_family_is_refused_by_name_with_the_list(checkpoint):
     edit_config(checkpoint, model_type="nemotron")
     message = last_words(model_uri=checkpoint)
-    assert "model_type 'nemotron' is not served. Served: " in message
+    assert "model_type 'nemotron' is not served, and code in a checkpoint is never run. Served: " in message
     assert "llama, " in message
 
 
