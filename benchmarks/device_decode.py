@@ -124,7 +124,7 @@ def _measure(
         num_slots=batch,
         num_pages=batch * num_pages,
         page_size=options.page_size,
-        max_context=num_pages * options.page_size,
+        max_model_len=num_pages * options.page_size,
         max_prefill_tokens=64,
         has_slot_cache=choice.has_slot_cache,
         has_whole_steps=mesh.prefers_whole_steps and not options.in_parts,

@@ -70,7 +70,7 @@ def measure(num_sequences: int, num_steps: int) -> dict[str, float]:
         num_slots=num_sequences,
         num_pages=num_sequences * CONTEXT_TOKENS // 16,
         page_size=16,
-        max_context=CONTEXT_TOKENS,
+        max_model_len=CONTEXT_TOKENS,
         max_prefill_tokens=PROMPT_TOKENS,
     )
     model = HandCountedModel()

@@ -50,7 +50,7 @@ DEFENCES = (
             f"{THREATS}t5_numbers_out_of_range"),
     Defence("T6", "service/api/schema/completions.py", "if len(self.prompt) * self.n > MAX_SEQUENCES:", "if False:",
             f"{THREATS}t6_fan_out"),
-    Defence("T7", "service/text/tokenizer.py", "if fewest_tokens > limit_tokens:", "if False:",
+    Defence("T7", "service/text/tokenizer.py", "if fewest_tokens > max_model_len:", "if False:",
             f"{THREATS}t7_prompts_that_cannot_fit_are_not_encoded"),
     Defence("T8", "service/api/generation/completion_prompts.py",
             "not (min(prompt) >= 0 and max(prompt) < model.vocab_size)", "False",

@@ -127,4 +127,4 @@ def _row(model: str, kv_dtype: str, num_seqs: int) -> str:
 
 def _cell(model: str, device: str, num_seqs: int, kv_dtype: str) -> str:
     shapes = fitting_shapes(model, device, num_seqs, kv_dtype)
-    return "–" if shapes is None else f"{shapes.max_context:,}; {shapes.num_pages * shapes.page_size:,}"
+    return "–" if shapes is None else f"{shapes.max_model_len:,}; {shapes.num_pages * shapes.page_size:,}"

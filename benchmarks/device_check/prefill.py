@@ -48,7 +48,7 @@ def _measure(config: DecoderConfig, num_tokens: int, peak: float, *, is_tiny: bo
         num_slots=1,
         num_pages=num_tokens // PAGE_SIZE,
         page_size=PAGE_SIZE,
-        max_context=num_tokens,
+        max_model_len=num_tokens,
         max_prefill_tokens=num_tokens,
         has_slot_cache=choice.has_slot_cache,
     )

@@ -71,7 +71,7 @@ class EncoderRunner:
     def run_all(self) -> None:
         """Run a step of every bucket, and wait for it."""
         for bucket in self.shapes.buckets:
-            request = EncodeRequest("warm", ((0,) * min(bucket, self.shapes.max_text_tokens),))
+            request = EncodeRequest("warm", ((0,) * min(bucket, self.shapes.max_model_len),))
             self.read(self.dispatch(Plan(bucket, [PlannedText(request, 0)])), 1)
 
     @staticmethod

@@ -19,7 +19,7 @@ CPU_SPLIT_FROM_TOKENS = 256
 class EncoderShapes:
     """The buckets of an encoder: numbers of tokens that a step may have, padding at the end included."""
 
-    max_text_tokens: int
+    max_model_len: int
     max_step_tokens: int  # of texts that share a step; a longer text has a step of its own
     split_from_tokens: int | None = None  # the smallest bucket that two steps may replace; None: none is split
 
@@ -27,9 +27,9 @@ class EncoderShapes:
     def buckets(self) -> tuple[int, ...]:
         """The sizes of steps in tokens, in ascending order."""
         largest = self.max_step_tokens
-        if self.max_text_tokens > largest:
-            multiple = LARGE_MULTIPLE if self.max_text_tokens > LARGE_BUCKET else 1
-            largest = multiple * math.ceil(self.max_text_tokens / multiple)
+        if self.max_model_len > largest:
+            multiple = LARGE_MULTIPLE if self.max_model_len > LARGE_BUCKET else 1
+            largest = multiple * math.ceil(self.max_model_len / multiple)
         sizes = [SMALLEST_BUCKET]
         while sizes[-1] < largest:
             sizes.append(min(2 * sizes[-1], largest))

@@ -90,7 +90,7 @@ class EngineShapes:
     num_slots: int
     num_pages: int
     page_size: int  # token positions
-    max_context: int  # tokens of prompt and completion together
+    max_model_len: int  # tokens of prompt and completion together
     max_prefill_tokens: int  # tokens of one prefill step
     prefill_seqs: tuple[int, ...] = (1, 2, 4)  # how many prompts may share a prefill step
     prefill_step_cost_tokens: int = 512  # what a prefill step costs besides its tokens, in tokens
@@ -129,7 +129,7 @@ class EngineShapes:
     def prefill(self) -> PrefillShapes:
         """The sizes of prefill steps; none for several prompts whose context a single one's shorter chunk fills."""
         shapes = PrefillShapes(self.max_prefill_tokens, self.prefill_seqs, self.prefill_step_cost_tokens)
-        context = self.pages_for(self.max_context) * self.page_size
+        context = self.pages_for(self.max_model_len) * self.page_size
         narrow = [size for size in shapes.chunk_sizes if context <= size]
         counts = [
             count for count in self.prefill_seqs if count == 1 or shapes.width(count) <= min(narrow, default=math.inf)
@@ -199,7 +199,7 @@ class EngineShapes:
 
     @cached_property
     def _page_sizes(self) -> tuple[int, ...]:
-        largest = self.pages_for(self.max_context)
+        largest = self.pages_for(self.max_model_len)
         smallest = min(self.pages_for(SMALLEST_CONTEXT), largest)
         return geometric_sizes(smallest, largest, factor=CONTEXT_FACTOR)
 

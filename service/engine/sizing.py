@@ -81,7 +81,7 @@ def fit_engine(
             max_prefill_tokens=max_prefill_tokens,
             max_model_len=max_model_len,
         )
-        table_bytes = TABLE_ENTRY_BYTES * max_num_seqs * shapes.pages_for(shapes.max_context)
+        table_bytes = TABLE_ENTRY_BYTES * max_num_seqs * shapes.pages_for(shapes.max_model_len)
         if model.max_table_bytes is None or table_bytes <= model.max_table_bytes:
             return shapes
     remedy = "Set it or MAX_MODEL_LEN lower" + ("." if page_size is None else ", or PAGE_SIZE higher.")
@@ -96,7 +96,7 @@ def engine_bytes(model: ModelSize, shapes: EngineShapes) -> int:
     """Return what an engine of these sizes takes on each device: weights, pages, caches of slots and work space."""
     page_bytes = _page_bytes(model, shapes.page_size)
     work_bytes = _work_bytes(model.vocab_size, shapes.num_slots, shapes.max_prefill_tokens)
-    prefill_row_bytes = model.kv_bytes_per_token * shapes.max_context if model.has_slot_cache else 0
+    prefill_row_bytes = model.kv_bytes_per_token * shapes.max_model_len if model.has_slot_cache else 0
     return model.weights_bytes + shapes.num_pages * page_bytes + prefill_row_bytes + work_bytes
 
 
@@ -131,7 +131,7 @@ def _fit_pages(
         num_slots=max_num_seqs,
         num_pages=min(num_pages, pages_in_use),
         page_size=page_size,
-        max_context=context,
+        max_model_len=context,
         max_prefill_tokens=max_prefill_tokens,
         has_slot_cache=model.has_slot_cache,
         has_whole_steps=model.has_whole_steps,

@@ -8,8 +8,8 @@
     │   ├── MissingParameter               (param)
     │   ├── PreviousResponseNotFound       (response_id)
     │   ├── ConstraintError                the grammar rejects every continuation
-    │   ├── ContextLengthExceeded          (prompt_tokens, max_tokens, limit_tokens)
-    │   ├── TextTooLong                    (num_tokens, limit_tokens)
+    │   ├── ContextLengthExceeded          (prompt_tokens, max_tokens, max_model_len)
+    │   ├── TextTooLong                    (num_tokens, max_model_len)
     │   ├── WrongKindOfModel               (model)
     │   ├── AmbiguousModel                 (model, candidates)
     │   ├── BodyTooLaborious               (reason) processing takes too much time or memory

@@ -72,10 +72,10 @@ class ContextLengthExceeded(RequestError):
     code = "context_length_exceeded"
 
     def __init__(
-        self, *, prompt_tokens: int, max_tokens: int, limit_tokens: int, param: str, is_estimate: bool = False
+        self, *, prompt_tokens: int, max_tokens: int, max_model_len: int, param: str, is_estimate: bool = False
     ) -> None:
         super().__init__(
-            f"This model's maximum context length is {limit_tokens} tokens. However, you requested "
+            f"This model's maximum context length is {max_model_len} tokens. However, you requested "
             f"{'at least ' if is_estimate else ''}{prompt_tokens + max_tokens} tokens "
             f"({prompt_tokens} in the prompt, {max_tokens} in the completion). "
             "Shorten the prompt or ask for fewer tokens.",
@@ -83,7 +83,7 @@ class ContextLengthExceeded(RequestError):
         )
         self.prompt_tokens = prompt_tokens
         self.max_tokens = max_tokens
-        self.limit_tokens = limit_tokens
+        self.max_model_len = max_model_len
 
 
 class TextTooLong(RequestError):
@@ -91,14 +91,14 @@ class TextTooLong(RequestError):
 
     code = "context_length_exceeded"
 
-    def __init__(self, *, num_tokens: int, limit_tokens: int, param: str) -> None:
+    def __init__(self, *, num_tokens: int, max_model_len: int, param: str) -> None:
         super().__init__(
-            f"This model accepts texts of at most {limit_tokens} tokens, but '{param}' has {num_tokens}. "
+            f"This model accepts texts of at most {max_model_len} tokens, but '{param}' has {num_tokens}. "
             "Shorten it, or send 'truncate_prompt_tokens': -1 to truncate it.",
             param=param,
         )
         self.num_tokens = num_tokens
-        self.limit_tokens = limit_tokens
+        self.max_model_len = max_model_len
 
 
 class InvalidApiKey(RequestError):

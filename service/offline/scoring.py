@@ -58,7 +58,7 @@ class Scorer:
     @property
     def max_tokens(self) -> int:
         """The maximum length of a sequence in tokens."""
-        return self.spec.shapes.max_context
+        return self.spec.shapes.max_model_len
 
     def logits(self, token_ids: Sequence[int]) -> Iterator[Float[np.ndarray, "token vocab"]]:
         """Yield the logits after each token of a sequence, a few tokens at a time.
@@ -67,7 +67,7 @@ class Scorer:
             token_ids: at most `max_tokens` tokens, starting at position 0.
         """
         shapes, steps = self.spec.shapes, self._steps
-        pages = jnp.arange(shapes.pages_for(shapes.max_context), dtype=jnp.int32)[None]
+        pages = jnp.arange(shapes.pages_for(shapes.max_model_len), dtype=jnp.int32)[None]
         caches = [steps.empty_cache(group) for group in self.spec.layer_groups]
         for start in range(0, len(token_ids), STEP_TOKENS):
             part = token_ids[start : start + STEP_TOKENS]

@@ -47,7 +47,7 @@ class Infill:
     end_ids: frozenset[int]
 
     def prompt_ids(
-        self, tokenizer: Tokenizer, before: str | Sequence[int], after: str, *, param: str, limit_tokens: int | None
+        self, tokenizer: Tokenizer, before: str | Sequence[int], after: str, *, param: str, max_model_len: int | None
     ) -> list[int]:
         """Return the prompt that asks for the text between two others.
 
@@ -56,7 +56,7 @@ class Infill:
             before: the text before the gap, or its tokens.
             after: the text after the gap.
             param: the request field that has the text before the gap, for errors.
-            limit_tokens: longer texts are refused before they are encoded.
+            max_model_len: longer texts are refused before they are encoded.
 
         Raises:
             InvalidParameter: a text has a lone surrogate.
@@ -65,12 +65,14 @@ class Infill:
         begin = tokenizer.encode("", add_special_tokens=True)
         ids = before
         if isinstance(before, str):
-            ids = tokenizer.encode(before, add_special_tokens=False, param=param, limit_tokens=limit_tokens)
+            ids = tokenizer.encode(before, add_special_tokens=False, param=param, max_model_len=max_model_len)
         # A text that follows a mark begins without the space that some tokenizers put first.
         has_space = tokenizer.token_bytes is not None and tokenizer.token_bytes.num_leading_spaces_stripped > 0
         mark = MARK if has_space else ""
         num_marks = len(tokenizer.encode(mark, add_special_tokens=False))
-        ids_after = tokenizer.encode(mark + after, add_special_tokens=False, param="suffix", limit_tokens=limit_tokens)
+        ids_after = tokenizer.encode(
+            mark + after, add_special_tokens=False, param="suffix", max_model_len=max_model_len
+        )
         of_before, of_after = [self.before_id, *ids], [self.after_id, *ids_after[num_marks:]]
         if self.middle_id is None:
             return [*begin, *of_after, *of_before]

@@ -62,7 +62,7 @@ class Tokenizer:
         return self.backend.get_vocab_size(with_added_tokens=True)
 
     def encode(
-        self, text: str, *, add_special_tokens: bool, param: str = "prompt", limit_tokens: int | None = None
+        self, text: str, *, add_special_tokens: bool, param: str = "prompt", max_model_len: int | None = None
     ) -> list[int]:
         """Return the token ids of a text.
 
@@ -70,17 +70,21 @@ class Tokenizer:
             text: what to encode.
             add_special_tokens: whether the tokenizer's post-processor adds its tokens, such as the begin token.
             param: the request field that an error names.
-            limit_tokens: a text too long for this many tokens is refused before it is encoded, which may take seconds.
+            max_model_len: a text too long for this many tokens is refused before it is encoded, which may take seconds.
 
         Raises:
             InvalidParameter: the text has a lone surrogate, which is not a character.
             ContextLengthExceeded: no encoding of so long a text has as few tokens as the limit.
         """
-        if limit_tokens is not None and len(text) > limit_tokens:
+        if max_model_len is not None and len(text) > max_model_len:
             fewest_tokens = len(text) // self._longest_token_chars
-            if fewest_tokens > limit_tokens:
+            if fewest_tokens > max_model_len:
                 raise ContextLengthExceeded(
-                    prompt_tokens=fewest_tokens, max_tokens=0, limit_tokens=limit_tokens, param=param, is_estimate=True
+                    prompt_tokens=fewest_tokens,
+                    max_tokens=0,
+                    max_model_len=max_model_len,
+                    param=param,
+                    is_estimate=True,
                 )
         check_characters(text, param)
         # `encode` holds the GIL, for seconds if the text is long; `encode_batch_fast` releases it, and is faster.

@@ -44,7 +44,7 @@ def main(target: str, model: str, kv_dtype: str = "auto") -> None:
     report = {
         "kernel": spec.kernel.name,
         "num_devices": spec.mesh.num_devices,
-        "max_context": spec.shapes.max_context,
+        "max_model_len": spec.shapes.max_model_len,
         "planned_bytes": spec.memory_bytes,
         "usable_bytes": usable_memory_bytes(spec.mesh.devices),
         "weights_bytes": spec.weights_bytes,

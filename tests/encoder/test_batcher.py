@@ -8,7 +8,7 @@ from service.encoder.batcher import Batcher
 from service.encoder.request import EncodeRequest
 from service.encoder.shapes import EncoderShapes, num_texts
 
-SHAPES = EncoderShapes(max_text_tokens=100, max_step_tokens=64)
+SHAPES = EncoderShapes(max_model_len=100, max_step_tokens=64)
 
 
 def request(name, *lengths):
@@ -26,12 +26,12 @@ def names(plan):
 
 def test_buckets_double_up_to_the_longest_text():
     assert SHAPES.buckets == (16, 32, 64, 100)
-    assert EncoderShapes(max_text_tokens=10, max_step_tokens=16).buckets == (16,)
-    assert EncoderShapes(max_text_tokens=1000, max_step_tokens=1000).buckets[-2:] == (512, 1000)
+    assert EncoderShapes(max_model_len=10, max_step_tokens=16).buckets == (16,)
+    assert EncoderShapes(max_model_len=1000, max_step_tokens=1000).buckets[-2:] == (512, 1000)
 
 
 def test_the_bucket_of_the_longest_text_can_be_cut_into_equal_blocks():
-    assert EncoderShapes(max_text_tokens=8000, max_step_tokens=512).buckets[-2:] == (4096, 8064)
+    assert EncoderShapes(max_model_len=8000, max_step_tokens=512).buckets[-2:] == (4096, 8064)
 
 
 def test_texts_share_the_smallest_step_that_holds_them():
@@ -72,7 +72,7 @@ def test_many_short_texts_fill_the_places_of_a_step():
     assert [(plan.bucket, len(plan.texts)) for plan in plans(batcher)] == [(64, 16), (64, 16), (32, 8)]
 
 
-SPLIT = EncoderShapes(max_text_tokens=128, max_step_tokens=128, split_from_tokens=64)
+SPLIT = EncoderShapes(max_model_len=128, max_step_tokens=128, split_from_tokens=64)
 
 
 @pytest.mark.parametrize(

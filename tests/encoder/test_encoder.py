@@ -21,7 +21,7 @@ class HeldRunner:
     """Returns the sum and the length of each text, once it is let go; records the plans."""
 
     def __init__(self):
-        self.shapes = EncoderShapes(max_text_tokens=16, max_step_tokens=32)
+        self.shapes = EncoderShapes(max_model_len=16, max_step_tokens=32)
         self.plans = []
         self.go = threading.Event()
         self.dispatched = threading.Semaphore(0)

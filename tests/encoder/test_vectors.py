@@ -36,7 +36,7 @@ def test_positions_of_xlm_roberta_begin_after_the_padding_token(tmp_path):
     tensors = tiny.write_checkpoint(tmp_path, pad_token_id=1, **changes)
     states = [tiny.hidden_states(tensors, tiny.CONFIG, text, first_position=2) for text in TEXTS]
     found = tiny_of(tmp_path, **SMALL)
-    assert found.spec.shapes.max_text_tokens == tiny.CONFIG["max_position_embeddings"] - 2
+    assert found.spec.shapes.max_model_len == tiny.CONFIG["max_position_embeddings"] - 2
     expected = [tiny.unit(hidden.mean(0)) for hidden in states]
     np.testing.assert_allclose(found.vectors(*TEXTS), expected, atol=SAME_MODEL_ATOL)
 
@@ -106,7 +106,7 @@ def test_dimensions_and_lengths_come_from_the_checkpoint(tmp_path):
     }
     tiny.write_checkpoint(tmp_path, files=files, matryoshka_dimensions=[8, 16])
     spec = tiny_of(tmp_path, **SMALL).spec
-    assert (spec.shapes.max_text_tokens, spec.shapes.buckets) == (24, (16, 32, 64))
+    assert (spec.shapes.max_model_len, spec.shapes.buckets) == (24, (16, 32, 64))
     assert (spec.sentence.prompts, spec.sentence.default_prompt) == ({"query": "query: "}, None)
     assert (spec.config.vector_size, spec.matryoshka_sizes) == (32, (8, 16))
-    assert dataclasses.replace(spec.shapes, max_text_tokens=100).buckets == (16, 32, 64, 100)
+    assert dataclasses.replace(spec.shapes, max_model_len=100).buckets == (16, 32, 64, 100)

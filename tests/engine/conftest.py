@@ -14,7 +14,7 @@ from service.engine.steps.programs import engine_programs
 from service.observability.model_metrics import ModelMetrics
 from tests.fakes import HandCountedRows
 
-SHAPES = EngineShapes(num_slots=3, num_pages=24, page_size=4, max_context=48, max_prefill_tokens=8)
+SHAPES = EngineShapes(num_slots=3, num_pages=24, page_size=4, max_model_len=48, max_prefill_tokens=8)
 
 
 @pytest.fixture(scope="session", params=[HandCountedModel, HandCountedRows], ids=["pages", "rows"])

@@ -33,12 +33,12 @@ SIZES = st.integers(1, 6).map(lambda power: 2**power)
 @st.composite
 def engine_shapes(draw):
     page_size, num_slots = draw(SIZES), draw(st.integers(1, 33))
-    max_context = page_size * draw(st.integers(1, 400))
+    max_model_len = page_size * draw(st.integers(1, 400))
     return EngineShapes(
         num_slots=num_slots,
-        num_pages=num_slots * max_context // page_size,
+        num_pages=num_slots * max_model_len // page_size,
         page_size=page_size,
-        max_context=max_context,
+        max_model_len=max_model_len,
         max_prefill_tokens=draw(st.sampled_from([8, 64, 100, 512])),
         prefill_seqs=draw(st.sampled_from([(1,), (1, 4), (1, 2, 4)])),
         prefill_step_cost_tokens=draw(st.sampled_from([40, 512])),
@@ -52,9 +52,9 @@ def test_whatever_is_compiled_there_is_a_step_for_every_chunk_that_is_cut_and_fo
     compiled = also | set(sufficient_buckets(shapes))
     steps = available_steps(shapes, compiled, has_copies=True)
     chunking = Chunking(steps.prefill)
-    start = data.draw(st.integers(0, shapes.max_context - 1))
+    start = data.draw(st.integers(0, shapes.max_model_len - 1))
     most = min(4, shapes.num_slots)
-    lengths = data.draw(st.lists(st.integers(1, shapes.max_context - start), min_size=1, max_size=most))
+    lengths = data.draw(st.lists(st.integers(1, shapes.max_model_len - start), min_size=1, max_size=most))
     num_seqs = chunking.choose_num_seqs(lengths)
     widths = [min(length, steps.prefill.width(num_seqs)) for length in lengths[:num_seqs]]
     chunk = chunking.first_chunk(lengths[0]) if num_seqs == 1 else max(widths)
@@ -74,7 +74,7 @@ def test_once_all_are_compiled_the_steps_are_those_of_the_shapes(shapes):
 
 
 def test_steps_appear_as_they_are_compiled_a_token_shape_with_its_widest_context():
-    shapes = EngineShapes(num_slots=4, num_pages=256, page_size=16, max_context=1024, max_prefill_tokens=128)
+    shapes = EngineShapes(num_slots=4, num_pages=256, page_size=16, max_model_len=1024, max_prefill_tokens=128)
     compiled = set(sufficient_buckets(shapes))
     steps = available_steps(shapes, compiled, has_copies=True)
     short, long = Bucket(4, 1, 16), Bucket(4, 1, 64)
@@ -195,7 +195,7 @@ def test_every_request_is_served_by_what_suffices_and_by_more_as_it_comes(starti
 def test_what_traffic_would_use_is_compiled_next(start_engine):
     model = HandCountedModel()
     shapes = EngineShapes(
-        num_slots=1, num_pages=12, page_size=4, max_context=48, max_prefill_tokens=33, prefill_seqs=(1,)
+        num_slots=1, num_pages=12, page_size=4, max_model_len=48, max_prefill_tokens=33, prefill_seqs=(1,)
     )
     compiled = compile_programs(engine_programs(model, shapes, {}), num_threads=2)
     sufficient = names_of(sufficient_keys(shapes, model.layer_groups))

@@ -128,5 +128,5 @@ def test_random_tokens_obey_the_rule(engine):
     requests = [Request(str(i), (i, 7), 40, Sampling(seed=i), constraint=Remainders()) for i in range(1, 9)]
     for events in run(engine, *requests):
         output = tokens_of(events)
-        assert len(output) == min(40, SHAPES.max_context - 2)
+        assert len(output) == min(40, SHAPES.max_model_len - 2)
         assert all(np.isin(t, list(Remainders().allowed(output[:i]))) for i, t in enumerate(output))

@@ -20,7 +20,7 @@ from tests.engine.steps.sampling_reference import adjusted, log_softmax
 from tests.tolerances import SAME_LOGPROB_ATOL
 
 VOCAB = 50
-SHAPES = EngineShapes(num_slots=2, num_pages=24, page_size=4, max_context=48, max_prefill_tokens=8)
+SHAPES = EngineShapes(num_slots=2, num_pages=24, page_size=4, max_model_len=48, max_prefill_tokens=8)
 BREAKING_SUM = 13  # after tokens of this sum, modulo the vocabulary, the logits are NaN
 
 

@@ -30,7 +30,7 @@ def test_prompts_share_no_step_where_a_shorter_chunk_fills_the_context():
         num_slots=4,
         num_pages=16,
         page_size=16,
-        max_context=64,
+        max_model_len=64,
         max_prefill_tokens=512,
         prefill_seqs=(1, 4),
         prefill_step_cost_tokens=40,

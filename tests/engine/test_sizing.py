@@ -17,12 +17,12 @@ def fit(memory_bytes, **changes):
 
 def test_with_room_for_all_every_slot_has_its_whole_context():
     shapes = fit(10_000_000_000)
-    assert (shapes.max_context, shapes.num_pages, shapes.num_slots) == (4096, 16 * 4096 // 16, 16)
+    assert (shapes.max_model_len, shapes.num_pages, shapes.num_slots) == (4096, 16 * 4096 // 16, 16)
 
 
 def test_with_less_room_there_are_fewer_pages_than_all_slots_could_fill():
     shapes = fit(1_400_000_000)
-    assert shapes.max_context == 4096 > 16 * shapes.num_pages // 16
+    assert shapes.max_model_len == 4096 > 16 * shapes.num_pages // 16
     assert shapes.num_pages * 160_000 < 400_000_000
 
 
@@ -31,7 +31,7 @@ def test_a_few_megabytes_more_or_less_give_the_same_shapes():
 
 
 def test_with_little_room_the_context_is_cut():
-    assert fit(1_040_000_000).max_context < 4096
+    assert fit(1_040_000_000).max_model_len < 4096
 
 
 def test_what_cannot_fit_is_refused_with_both_numbers():
@@ -65,7 +65,7 @@ def fit_tables(max_num_seqs, page_size=None):
 def test_pages_grow_until_the_kernel_takes_their_tables(max_num_seqs, page_size):
     shapes = fit_tables(max_num_seqs)
     assert shapes.page_size == page_size
-    assert 4 * max_num_seqs * shapes.max_context // page_size <= TABLES.max_table_bytes
+    assert 4 * max_num_seqs * shapes.max_model_len // page_size <= TABLES.max_table_bytes
 
 
 def test_tables_that_no_page_size_makes_small_enough_are_refused_with_both_numbers():

@@ -18,7 +18,7 @@ from service.engine.steps.keys import compile_order, sufficient_keys, whole_keys
 from service.engine.steps.programs import engine_programs
 from service.models.interface import LayerGroup
 
-PARTS = EngineShapes(num_slots=1, num_pages=4, page_size=4, max_context=16, max_prefill_tokens=8, prefill_seqs=(1,))
+PARTS = EngineShapes(num_slots=1, num_pages=4, page_size=4, max_model_len=16, max_prefill_tokens=8, prefill_seqs=(1,))
 WHOLE = replace(PARTS, has_whole_steps=True)
 VOCAB = 50
 PROMPT, NUM_TOKENS = (3, 1, 4), 8

@@ -27,7 +27,13 @@ from tests.parity.cases import CASES
 HUB_CONFIG = next(case.hub_config for case in CASES if case.name == "mistral_window")
 CONFIG = read_config("test", HUB_CONFIG)
 SHAPES = EngineShapes(
-    num_slots=1, num_pages=8, page_size=4, max_context=16, max_prefill_tokens=8, prefill_seqs=(1,), has_slot_cache=True
+    num_slots=1,
+    num_pages=8,
+    page_size=4,
+    max_model_len=16,
+    max_prefill_tokens=8,
+    prefill_seqs=(1,),
+    has_slot_cache=True,
 )
 
 
@@ -110,7 +116,7 @@ def test_a_model_whose_stages_share_executables_says_what_it_says_layer_by_layer
 
 
 def _greedy_layer_by_layer(model, weights, prompt, num_tokens):
-    step, token_ids = WholeStep(model), np.zeros((1, SHAPES.max_context), np.int32)
+    step, token_ids = WholeStep(model), np.zeros((1, SHAPES.max_model_len), np.int32)
     token_ids[0, : len(prompt)] = prompt
     for num_known in range(len(prompt), len(prompt) + num_tokens):
         paging = Paging(*(jnp.array(v, jnp.int32) for v in ([0], [num_known], [[0, 1, 2, 3]], [0])))

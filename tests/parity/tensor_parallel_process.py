@@ -33,7 +33,7 @@ from service.weights.assembly import assemble_weights
 from tests.parity.cases import Case
 
 HEADS = {"num_attention_heads": 8, "num_hidden_layers": 2}
-TWO_SLOTS = EngineShapes(num_slots=2, num_pages=16, page_size=4, max_context=32, max_prefill_tokens=8)
+TWO_SLOTS = EngineShapes(num_slots=2, num_pages=16, page_size=4, max_model_len=32, max_prefill_tokens=8)
 ROWS = replace(TWO_SLOTS, has_slot_cache=True, prefill_seqs=(1,))
 ONE_SLOT = replace(TWO_SLOTS, num_slots=1, has_whole_steps=True)  # half as much to compile
 MODELS = {

@@ -14,7 +14,7 @@ def test_the_example_of_an_l4_fits():
     text = (ROOT / "terraform" / "cloud_run_gpu" / "examples" / "l4_8b.tfvars").read_text()
     needed = int(re.search(r"max_model_len\D+(\d+)", text)[1])
     shapes = fitting_shapes("Llama 3.1 8B", "L4", 16)
-    assert shapes.max_context >= needed
+    assert shapes.max_model_len >= needed
 
 
 def test_a_model_beyond_the_memory_does_not_fit():
@@ -26,7 +26,7 @@ def test_a_model_beyond_the_memory_does_not_fit():
 @pytest.mark.parametrize("model", MODELS)
 def test_more_slots_never_leave_more_context(model, device):
     few, many = (fitting_shapes(model, device, num_seqs) for num_seqs in (16, 64))
-    assert many is None or many.max_context <= few.max_context
+    assert many is None or many.max_model_len <= few.max_model_len
 
 
 def test_a_cache_in_8_bits_holds_nearly_twice_the_tokens_where_memory_is_short():

@@ -33,7 +33,7 @@ def kept():
 
 
 def refuse():
-    raise ContextLengthExceeded(prompt_tokens=9, max_tokens=1, limit_tokens=5, param="prompt")
+    raise ContextLengthExceeded(prompt_tokens=9, max_tokens=1, max_model_len=5, param="prompt")
 
 
 def divide_by_zero(secret):

@@ -21,7 +21,7 @@ def tokenizer_with(names, backend=None, **options):
 
 
 def prompt_of(tokenizer, before, after):
-    return infill_of(tokenizer).prompt_ids(tokenizer, before, after, param="prompt", limit_tokens=None)
+    return infill_of(tokenizer).prompt_ids(tokenizer, before, after, param="prompt", max_model_len=None)
 
 
 def names_of(tokenizer, ids):

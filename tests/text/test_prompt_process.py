@@ -67,7 +67,7 @@ def test_errors_of_requests_are_raised_here_as_they_were_there(process):
     with pytest.raises(ContextLengthExceeded) as raised:
         process.call(refuse)
     error = raised.value
-    assert (error.param, error.prompt_tokens, error.limit_tokens) == ("prompt", 9, 5)
+    assert (error.param, error.prompt_tokens, error.max_model_len) == ("prompt", 9, 5)
     assert str(error) == error.message
 
 

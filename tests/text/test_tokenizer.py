@@ -47,16 +47,16 @@ def test_a_text_that_cannot_fit_is_refused_before_it_is_encoded():
     text = "a" * (101 * longest)
     for _ in range(2):
         with pytest.raises(ContextLengthExceeded, match="at least 101 tokens") as caught:
-            tokenizer.encode(text, add_special_tokens=False, limit_tokens=100)
+            tokenizer.encode(text, add_special_tokens=False, max_model_len=100)
         assert caught.value.param == "prompt"
         tokenizer.backend = None  # the second time, nothing can be encoded
     with pytest.raises(AttributeError):
-        tokenizer.encode(text[:-1], add_special_tokens=False, limit_tokens=100)
+        tokenizer.encode(text[:-1], add_special_tokens=False, max_model_len=100)
 
 
 def test_a_text_that_may_fit_is_encoded():
     tokenizer = Tokenizer(byte_level())
-    assert tokenizer.encode("Hello world", add_special_tokens=False, limit_tokens=8)
+    assert tokenizer.encode("Hello world", add_special_tokens=False, max_model_len=8)
 
 
 @pytest.mark.parametrize("family", [byte_level, metaspace, outside_metaspace])
@@ -100,22 +100,22 @@ def test_the_limit_of_a_text_is_what_its_longest_tokens_could_hold():
     tokenizer = Tokenizer(LibraryTokenizer(models.WordLevel({"a": 0, "b": 1}, unk_token="a")))
     for limit in (0, 3):
         with pytest.raises(ContextLengthExceeded) as caught:
-            tokenizer.encode("a" * (limit + 1), add_special_tokens=False, limit_tokens=limit, param="messages")
+            tokenizer.encode("a" * (limit + 1), add_special_tokens=False, max_model_len=limit, param="messages")
         error = caught.value
-        assert (error.prompt_tokens, error.max_tokens, error.limit_tokens, error.param) == (
+        assert (error.prompt_tokens, error.max_tokens, error.max_model_len, error.param) == (
             limit + 1,
             0,
             limit,
             "messages",
         )
-    assert tokenizer.encode("a", add_special_tokens=False, limit_tokens=1) == [0]
-    assert tokenizer.encode("", add_special_tokens=False, limit_tokens=0) == []
+    assert tokenizer.encode("a", add_special_tokens=False, max_model_len=1) == [0]
+    assert tokenizer.encode("", add_special_tokens=False, max_model_len=0) == []
 
 
 def test_a_vocabulary_without_tokens_refuses_long_texts_all_the_same():
     tokenizer = Tokenizer(LibraryTokenizer(models.BPE()))
     with pytest.raises(ContextLengthExceeded):
-        tokenizer.encode("ab", add_special_tokens=False, limit_tokens=1)
+        tokenizer.encode("ab", add_special_tokens=False, max_model_len=1)
 
 
 def test_a_lone_surrogate_is_refused_under_the_name_of_the_prompt():

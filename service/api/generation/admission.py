@@ -138,7 +138,7 @@ def _cache_salt(call: Call, body: GenerationRequest) -> bytes:
 
 
 def token_budget(
-    *, prompt_tokens: int, requested: int | None, default: int | None, limit_tokens: int, param: str
+    *, prompt_tokens: int, requested: int | None, default: int | None, max_model_len: int, param: str
 ) -> int:
     """Return how many tokens a completion may have: what it asks for, as far as the context has room.
 
@@ -146,18 +146,18 @@ def token_budget(
         prompt_tokens: length of the prompt.
         requested: the request's own limit, 0 for scores alone.
         default: the limit if the request has none; None for the rest of the context.
-        limit_tokens: length of the context.
+        max_model_len: length of the context.
         param: the field that the prompt came from.
 
     Raises:
         ContextLengthExceeded: the context has no room for a single token.
     """
-    room = limit_tokens - prompt_tokens
+    room = max_model_len - prompt_tokens
     if requested == 0:  # the engine computes the scores of a prompt as it samples a token, which is dropped
         requested = 1
     if room < 1:
         raise ContextLengthExceeded(
-            prompt_tokens=prompt_tokens, max_tokens=requested or 1, limit_tokens=limit_tokens, param=param
+            prompt_tokens=prompt_tokens, max_tokens=requested or 1, max_model_len=max_model_len, param=param
         )
     return min(requested or default or room, room)
 
@@ -184,7 +184,7 @@ def max_tokens_of(
         prompt_tokens=len(prompt_ids),
         requested=requested,
         default=model.operator_defaults.max_tokens or call.api.default_max_tokens or default,
-        limit_tokens=model.max_model_len,
+        max_model_len=model.max_model_len,
         param=param,
     )
     if (requested or 0) > max_tokens:

@@ -69,10 +69,10 @@ def chat_of(body: MeansChat, *, key: bytes = b"") -> ChatCompletionRequest:
 
 
 def _prompt(body: ChatCompletionRequest, messages: Sequence[Message], model: PromptModel) -> ChatPrompt:
-    num_messages, limit_tokens = len(messages), model.max_model_len
-    if num_messages > limit_tokens and not body.truncate_prompt_tokens:  # rendering so many takes long
+    num_messages, max_model_len = len(messages), model.max_model_len
+    if num_messages > max_model_len and not body.truncate_prompt_tokens:  # rendering so many takes long
         raise ContextLengthExceeded(
-            prompt_tokens=num_messages, max_tokens=0, limit_tokens=limit_tokens, param="messages", is_estimate=True
+            prompt_tokens=num_messages, max_tokens=0, max_model_len=max_model_len, param="messages", is_estimate=True
         )
     text, ignored = rendered(messages, model, body.tools if body.may_call_tools else (), body)
     # The template has written the special tokens already.
@@ -80,9 +80,9 @@ def _prompt(body: ChatCompletionRequest, messages: Sequence[Message], model: Pro
         text,
         add_special_tokens=False,
         param="messages",
-        limit_tokens=None if body.truncate_prompt_tokens else limit_tokens,
+        max_model_len=None if body.truncate_prompt_tokens else max_model_len,
     )
-    return ChatPrompt(text.rstrip()[-END_CHARS:], array("i", body.truncated(prompt_ids, limit_tokens)), ignored)
+    return ChatPrompt(text.rstrip()[-END_CHARS:], array("i", body.truncated(prompt_ids, max_model_len)), ignored)
 
 
 def _fitting(body: ChatCompletionRequest, model: PromptModel) -> ChatPrompt:

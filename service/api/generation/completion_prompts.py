@@ -57,10 +57,10 @@ def _encode(
         raise InvalidParameter(
             f"Invalid '{param}[{i}]': a token id is at least 0 and less than {model.vocab_size}.", param=f"{param}[{i}]"
         )
-    limit_tokens = None if body.truncate_prompt_tokens else model.max_model_len
+    max_model_len = None if body.truncate_prompt_tokens else model.max_model_len
     if infill is not None:
-        return infill.prompt_ids(model.tokenizer, prompt, body.suffix or "", param=param, limit_tokens=limit_tokens)
+        return infill.prompt_ids(model.tokenizer, prompt, body.suffix or "", param=param, max_model_len=max_model_len)
     if isinstance(prompt, str):
-        ids = model.tokenizer.encode(prompt, add_special_tokens=True, param=param, limit_tokens=limit_tokens)
+        ids = model.tokenizer.encode(prompt, add_special_tokens=True, param=param, max_model_len=max_model_len)
         return body.truncated(ids, model.max_model_len)
     return body.truncated(list(prompt), model.max_model_len)

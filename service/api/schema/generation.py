@@ -282,11 +282,11 @@ class GenerationRequest(SharedFields):
     prompt_logprobs: int | None = Field(default=None, ge=0, le=MAX_LOGPROBS)
     """vLLM's: alternatives to return for each token of the prompt; not in streams."""
 
-    def truncated(self, prompt_ids: list[int], limit_tokens: int) -> list[int]:
+    def truncated(self, prompt_ids: list[int], max_model_len: int) -> list[int]:
         """Return as many of the prompt's tokens as the request keeps, of a context of so many."""
         if self.truncate_prompt_tokens is None:
             return prompt_ids
-        num_kept = limit_tokens - 1 if self.truncate_prompt_tokens == -1 else self.truncate_prompt_tokens
+        num_kept = max_model_len - 1 if self.truncate_prompt_tokens == -1 else self.truncate_prompt_tokens
         return prompt_ids[:num_kept] if self.truncation_side == "right" else prompt_ids[-num_kept:]
 
     @property

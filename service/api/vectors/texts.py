@@ -35,7 +35,7 @@ def text_ids(
         if not ids:
             raise InvalidParameter(f"Invalid '{name}': it has no tokens, so it has no vector.", param=name)
         if len(ids) > model.max_model_len:
-            raise TextTooLong(num_tokens=len(ids), limit_tokens=model.max_model_len, param=name)
+            raise TextTooLong(num_tokens=len(ids), max_model_len=model.max_model_len, param=name)
     return encoded
 
 
@@ -59,7 +59,7 @@ def pair_ids(body: PairsRequest, model: PromptModel, *, template: str | None) ->
         encoded = encode_templated(model.tokenizer, TEMPLATES[template], pairs, params, limits)
     for pair, param in zip(encoded, params, strict=True):
         if len(pair.token_ids) > model.max_model_len:
-            raise TextTooLong(num_tokens=len(pair.token_ids), limit_tokens=model.max_model_len, param=param)
+            raise TextTooLong(num_tokens=len(pair.token_ids), max_model_len=model.max_model_len, param=param)
     return encoded
 
 

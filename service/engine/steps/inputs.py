@@ -190,10 +190,10 @@ def empty_options(num_seqs: int, shapes: EngineShapes) -> OptionInputs:
 
 def empty_copy(shapes: EngineShapes) -> RowPages:
     """Return a copy of no page, of as many as a context has."""
-    ids = np.full(shapes.pages_for(shapes.max_context), shapes.num_pages, np.int32)
+    ids = np.full(shapes.pages_for(shapes.max_model_len), shapes.num_pages, np.int32)
     return RowPages(scalar(0), scalar(0), ids)
 
 
 def empty_count(shapes: EngineShapes) -> CountInputs:
     """Return a count of no tokens, for no slot."""
-    return CountInputs(scalar(shapes.num_slots), np.zeros(shapes.max_context, np.int32), scalar(0), scalar(0))
+    return CountInputs(scalar(shapes.num_slots), np.zeros(shapes.max_model_len, np.int32), scalar(0), scalar(0))

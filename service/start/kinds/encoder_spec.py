@@ -81,7 +81,7 @@ class EncoderSpec(ModelSpec):
     @property
     @override
     def ready_fields(self) -> Mapping[str, Any]:
-        return {"max_model_len": self.shapes.max_text_tokens, "vector_size": self.config.vector_size}
+        return {"max_model_len": self.shapes.max_model_len, "vector_size": self.config.vector_size}
 
     @override
     def model(self) -> "Encoder | RotaryEncoder":

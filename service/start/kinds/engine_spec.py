@@ -101,7 +101,7 @@ class EngineSpec(ModelSpec):
     @override
     def ready_fields(self) -> Mapping[str, Any]:
         shapes = self.shapes
-        sizes = {"max_model_len": shapes.max_context, "kv_pages": shapes.num_pages, "slots": shapes.num_slots}
+        sizes = {"max_model_len": shapes.max_model_len, "kv_pages": shapes.num_pages, "slots": shapes.num_slots}
         return {**sizes, **self.number_formats}
 
     @override

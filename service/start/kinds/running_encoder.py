@@ -58,7 +58,7 @@ class RunningEncoder(Running):
             **facts,
             encoder=self._encoder,
             tokenizer=text.tokenizer,
-            max_model_len=shapes.max_text_tokens,
+            max_model_len=shapes.max_model_len,
             vocab_size=self._vocab_size,
             vectors=self._vectors,
             cache=self._cache,

@@ -61,7 +61,7 @@ class RunningEngine(Running):
             engine=self._engine,
             tokenizer=text.tokenizer,
             chat_template=text.chat_template,
-            max_model_len=self._runner.shapes.max_context,
+            max_model_len=self._runner.shapes.max_model_len,
             vocab_size=self._vocab_size,
             stop_ids=text.tokenizer.eos_ids,
             defaults=text.tokenizer.defaults,

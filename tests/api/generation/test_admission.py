@@ -9,7 +9,7 @@ def budget(prompt_tokens, requested=None, default=None):
         prompt_tokens=prompt_tokens,
         requested=requested,
         default=default,
-        limit_tokens=100,
+        max_model_len=100,
         param="prompt",
     )
 
@@ -45,4 +45,4 @@ def test_what_does_not_fit_is_refused_with_the_numbers(prompt_tokens, requested,
         budget(prompt_tokens, requested)
     assert caught.value.param == param
     assert caught.value.prompt_tokens == prompt_tokens
-    assert caught.value.limit_tokens == 100
+    assert caught.value.max_model_len == 100

@@ -240,7 +240,7 @@ def test_thinking_stands_under_either_of_its_names():
     ],
 )
 def test_a_prompt_is_cut_as_the_request_says(fields, kept):
-    assert read(CompletionRequest, **fields).truncated([1, 2, 3, 4], limit_tokens=4) == kept
+    assert read(CompletionRequest, **fields).truncated([1, 2, 3, 4], max_model_len=4) == kept
 
 
 def test_variables_of_a_template_are_set_by_two_fields():
