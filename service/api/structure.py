@@ -9,7 +9,7 @@ from service.errors import RequestError
 # Names, objects and lists of one request. MAX_OBJECTS messages of two fields have fewer than half as many.
 MAX_STRUCTURE = 2**17
 MARKS = (b":", b"[", b"{")
-# What is looked at in one go, so that others have their turn.
+# Text is scanned in pieces of this size, so that other threads get the GIL.
 PIECE_BYTES = 64 * 1024
 
 

@@ -35,7 +35,7 @@ class Engine(DeviceThread):
             metrics: updated by the device thread.
             max_requests: the most requests of clients that may be open at once, waiting ones included.
             on_failure: called on the device thread after it failed; the process should end then.
-            turns: of the engines that share the devices; None if this is the only one.
+            turns: the turns of the engines that share the devices; None if this is the only engine.
         """
         self.shapes = shapes
         self.runner = runner

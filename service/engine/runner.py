@@ -249,7 +249,7 @@ class Runner:
         """Start the sampling of the tokens that follow a step.
 
         Args:
-            outputs: of the step.
+            outputs: the outputs of the step.
             token_mask: one row per sequence; None if no option of a sequence changes its logits.
             choice: the program that suffices to choose the tokens; the general one is used until that is compiled.
             has_logprobs: whether to compute log-probabilities, too.

@@ -22,9 +22,9 @@ def decoder_weight_specs(
     """Name every weight array of a decoder, in the order of use.
 
     Args:
-        config: of the model.
+        config: the description of the model.
         dtype: of arrays that are not quantized.
-        quantization: of the weights of products.
+        quantization: how weights of products are stored.
         weight_dtype: of those of them that are not quantized; None for `dtype`.
     """
     wide = (

@@ -199,7 +199,7 @@ class DecoderConfig:
         """Return the bytes of the keys and values of one token position in all layers.
 
         Args:
-            vector_bytes: of each key or value.
+            vector_bytes: the size of each key or value.
             num_kv_heads: cached by one device, which may be a part of them or more; None for those of the model.
         """
         num_cached = self.heads.num_kv_heads if num_kv_heads is None else num_kv_heads

@@ -41,7 +41,7 @@ def quantized_specs(
     """Return the specs of a model whose arrays of products are quantized, each followed by its scales.
 
     Args:
-        specs: of the wide model.
+        specs: the weights of the model before quantization.
         quantization: of arrays that the checkpoint holds wide.
         storage: how the checkpoint holds those of layers; None if it holds them wide.
     """

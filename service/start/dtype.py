@@ -37,7 +37,7 @@ def choose_formats(
     """Return the dtypes that the settings request.
 
     Args:
-        settings: of the operator.
+        settings: the operator's settings.
         hub_config: the model's `config.json`, which names the dtype it was saved in.
         device: on which it runs.
         may_stay_stored: whether the model runs on one CPU, from files in the dtype that `hub_config` names.

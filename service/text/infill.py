@@ -52,7 +52,7 @@ class Infill:
         """Return the prompt that asks for the text between two others.
 
         Args:
-            tokenizer: of the model.
+            tokenizer: the model's tokenizer.
             before: the text before the gap, or its tokens.
             after: the text after the gap.
             param: the request field that has the text before the gap, for errors.

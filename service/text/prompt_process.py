@@ -107,7 +107,7 @@ class PromptProcess:
         return self._locked(lambda child: child.first_answer)
 
     def call(self, function: Callable[..., bytes], *arguments: Any) -> Answer:
-        """Return what a function of a module returns in the process, which is started if none runs.
+        """Call a module's function in the process, which is started if none runs, and return its result.
 
         Raises:
             ServiceError: the function has raised it, or `failure` has made it of the limit that was exceeded.

@@ -38,7 +38,7 @@ class Files:
 
         Args:
             store: where the files lie.
-            max_bytes: of all files together.
+            max_bytes: the limit for all files together.
         """
         self._store = store
         self._max_bytes = max_bytes

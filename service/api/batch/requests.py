@@ -26,7 +26,7 @@ def as_background(api: ASGIApp, owner: str, timeout_s: Callable[[], float]) -> A
 
     Args:
         api: the app.
-        owner: of the batch; only requests of the same owner share cached prefixes.
+        owner: the owner of the batch; only requests of the same owner share cached prefixes.
         timeout_s: returns how long a request may take that begins now.
     """
 
@@ -46,7 +46,7 @@ async def answers(
     Closing the iterator ends the requests in flight.
 
     Args:
-        client: of the app that answers.
+        client: a client of the app that answers.
         lines: the requests.
         slots: one is held by each request in flight.
 

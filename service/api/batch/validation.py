@@ -25,7 +25,7 @@ def validate(file: BinaryIO, *, endpoint: str, models: Collection[str], max_line
 
     Args:
         file: its content.
-        endpoint: of the batch.
+        endpoint: the route that the batch names.
         models: the names of the served model.
         max_line_bytes: the longest line.
     """

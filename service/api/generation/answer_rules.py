@@ -237,7 +237,7 @@ def _chat_thinking(
 
     Args:
         prompt_end: the last characters of the rendered chat, without space behind them.
-        fields: of the request.
+        fields: the fields of the request that its template may read.
         model: that answers, and whose answers may have thinking.
         is_held: whether a grammar holds the answer. Where a tag is several tokens, the grammar cannot wait for it and
             begins at once.

@@ -73,7 +73,7 @@ class CompletionLogprobs:
         """Begin a completion's log-probabilities.
 
         Args:
-            tokenizer: of the model.
+            tokenizer: the model's tokenizer.
             num_top: alternatives for each token.
             as_ids: whether tokens are named by their ids.
             keeps_special: whether the text has special tokens.

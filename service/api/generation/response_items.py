@@ -54,7 +54,7 @@ class ResponseOutput:
 
         Args:
             part: a `delta` object, as `MessageParts` returns them.
-            logprobs: of the part's tokens, if it is text and they are requested.
+            logprobs: the log-probabilities of the part's tokens, if it is text and they are requested.
         """
         if "reasoning" in part:
             yield from self._push_thought(part["reasoning"])

@@ -153,9 +153,9 @@ class TextStreams:
         Args:
             call: the HTTP request.
             model: the model that answers.
-            answer_id: of the answer.
+            answer_id: the id of the answer.
             requests: one for each choice, in the order of their indices.
-            rule: of each text.
+            rule: how the tokens of each sequence become text.
             per_prompt: choices of each prompt.
 
         Raises:

@@ -179,7 +179,7 @@ class RequestQueue:
 
         Args:
             kind: the error of the cap.
-            key: of the request.
+            key: the request's API key.
             amount: what it would take.
             held: what the requests of each key have taken.
             limit: the cap; None for none.

@@ -36,9 +36,9 @@ class Shares:
         """Return how much of a cap a request of a key must leave to others.
 
         Args:
-            key: of the request.
+            key: the request's API key.
             held: what each key holds of the cap.
-            weights: of all keys that hold or claim something, and of this one.
+            weights: the weights of this key, and of all that hold or claim something.
             limit: the cap.
             now_s: the time.
         """

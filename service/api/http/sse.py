@@ -50,7 +50,7 @@ class EventStream(StreamingResponse):
         Args:
             documents: the events; those of one item are sent in one write.
             sequences: the running sequences; leaving the context aborts them.
-            deadline: of the request.
+            deadline: the end of the request's time.
         """
         super().__init__((), headers=HEADERS)
         self._documents = documents

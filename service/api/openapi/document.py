@@ -61,7 +61,7 @@ def document(routers: Sequence[APIRouter], version: str, *, needs_key: bool) -> 
     """Return the document.
 
     Args:
-        routers: of the API.
+        routers: all routers of the API.
         version: of Levserve.
         needs_key: whether operations other than health checks ask for a key.
     """

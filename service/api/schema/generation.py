@@ -183,7 +183,7 @@ class SamplingFields(WireObject):
         """Return the seed of one choice: the first uses the request's seed, the others are derived from it.
 
         Args:
-            index: of the choice among those of its prompt.
+            index: the number of the choice among those of its prompt.
             default: the first choice's seed if the request has none.
 
         Source: the steps between seeds: Steele et al. 2014, "Fast Splittable Pseudorandom Number Generators".

@@ -46,7 +46,7 @@ async def encode(
         call: the HTTP request.
         model: the model that answers.
         texts: token ids.
-        second_from: of each text, the first token of the second text of a pair; empty if no text is a pair.
+        second_from: for each pair, where its second text begins, in tokens; empty if no text is a pair.
 
     Raises:
         Overloaded, Draining, EngineStopped: the encoder does not accept the request now.

@@ -43,7 +43,7 @@ def pair_ids(body: PairsRequest, model: PromptModel, *, template: str | None) ->
     """Return the token ids of the pairs of a request.
 
     Args:
-        body: of the request.
+        body: the request's body.
         model: that scores them.
         template: the prompt around a pair, by name; None: what the tokenizer puts around it.
 

@@ -80,7 +80,7 @@ class LongBodies:
         return await self._call(partial(parse_light, _result_type(function)), _convert, body, function)
 
     async def make(self, body: LongBody, function: Callable[[LongBody], bytes]) -> bytes:
-        """Return what a function of a module makes of a body that has been read.
+        """Run a module's function on a parsed body in the worker process and return its result.
 
         Raises:
             BodyTooLaborious: it takes too much time or memory.

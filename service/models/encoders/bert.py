@@ -29,7 +29,7 @@ def read_bert(config: HubConfig, vector: VectorConfig, *, first_position: int) -
     Args:
         config: the model's configuration.
         vector: the way from hidden states to a vector.
-        first_position: of a text's first token, in the table of positions.
+        first_position: the row of a text's first token in the table of positions.
 
     Raises:
         UnsupportedModel: a value is missing, malformed, or asks for a feature that is not served.

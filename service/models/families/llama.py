@@ -95,8 +95,8 @@ def pre_norm_layers(
 
     Args:
         config: the configuration.
-        attention: of each layer, or of all.
-        feed_forward: of all layers.
+        attention: one value per layer, or one for all.
+        feed_forward: the same for all layers.
     """
     norm, num_layers = read_norm(config), config.required_int("num_hidden_layers")
     each = [attention] * num_layers if isinstance(attention, Attention) else attention

@@ -34,7 +34,7 @@ class GrammarCompiler:
         """Compile nothing yet: the tables of the vocabulary are made for the first grammar.
 
         Args:
-            tokenizer: of the model.
+            tokenizer: the model's tokenizer.
             vocab_size: number of rows of its embedding.
             end_ids: tokens that end its texts; a checkpoint may state some that its vocabulary lacks.
         """

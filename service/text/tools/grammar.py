@@ -56,7 +56,7 @@ def tool_grammar(
     Args:
         tool_format: how calls are written.
         rules: which calls there may be.
-        tokenizer: of the model.
+        tokenizer: the model's tokenizer.
         other_ids: special tokens that free text may have; the format's markers are left out.
     """
     writer = _Writer(tool_format, rules, tokenizer, other_ids)

@@ -23,7 +23,7 @@ class CallParser:
 
         Args:
             tool_format: how its calls are written.
-            text_names: of each function, the parameters whose values are texts as they are, if there are elements.
+            text_names: for each function, the parameters whose values are unquoted texts, if the format has elements.
         """
         self.num_calls = 0
         self._format = tool_format

@@ -21,8 +21,8 @@ def format_of(template: str, name: str | None = None) -> ToolFormat:
     """Return the format that a chat template writes earlier calls in; JSON alone if it is of no known family.
 
     Args:
-        template: of the checkpoint.
-        name: of the format, if the operator states it; its variants still follow the template.
+        template: the checkpoint's chat template.
+        name: the format that the operator has set, if any; its variants still follow the template.
     """
     named = [form for form in FORMATS if name in (None, form.name)]
     return next((form for form in named if form.is_of(template)), named[-1])
