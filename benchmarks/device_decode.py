@@ -32,8 +32,8 @@ from service.engine.steps.keys import Key, Sample, SamplingPart, Whole, initial_
 from service.engine.steps.programs import engine_programs
 from service.kernels.choice import HeadShape, KernelChoice, choose_kernel
 from service.kernels.products.linear import choose_products
-from service.models.config import DecoderConfig
 from service.models.decoder import Decoder
+from service.models.description import DecoderConfig
 from service.models.registry import read_config
 from service.models.weight_shapes import weight_shapes
 
@@ -71,7 +71,7 @@ def main(arguments: list[str]) -> None:
     device = jax.devices()[0]
     config = read_config("benchmark", TINY if options.tiny else LLAMA_8B)
     dtype = np.dtype(jnp.bfloat16)
-    choice = choose_kernel(device, HeadShape(config.num_kv_heads, config.head_dim, dtype))
+    choice = choose_kernel(device, HeadShape(config.heads.num_kv_heads, config.heads.head_dim, dtype))
     bytes_per_s = _copy_bytes_per_s(TINY_COPY_BYTES if options.tiny else COPY_BYTES)
     batches = [
         _measure(config, dtype, choice, batch=batch, options=options, copy_bytes_per_s=bytes_per_s)

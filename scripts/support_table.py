@@ -24,7 +24,7 @@ from openai.types import (
 from openai.types.chat import completion_create_params as chat_create_params
 from openai.types.responses import response_create_params
 
-from service.api.openapi.inputs import FILE
+from service.api.files import FILE_FIELD
 from service.api.schema.batches import BatchQuery, BatchRequest, FileFields, FileQuery
 from service.api.schema.chat import ChatCompletionRequest
 from service.api.schema.completions import CompletionRequest
@@ -106,7 +106,7 @@ def _table(route: Route) -> Iterator[str]:
 
 def _meaning(body: type[WireObject], name: str) -> str:
     if name == "file":
-        return FILE["description"]
+        return FILE_FIELD["description"]
     schema = body.model_json_schema()["properties"][name]
     return schema["description"].replace("\n", " ")
 

@@ -7,9 +7,10 @@ import os
 import sys
 import threading
 from collections.abc import Callable, Sequence
+from difflib import get_close_matches
 from functools import partial
 from pathlib import Path
-from typing import NoReturn
+from typing import NoReturn, override
 
 from service.device.chips import TARGETS
 from service.errors import ServiceError, SettingsError
@@ -28,7 +29,9 @@ PICTURE_SUFFIXES = (".png", ".svg", ".pdf")
 def main(arguments: Sequence[str] | None = None) -> NoReturn:
     """Run a command and exit: 0 after a clean stop, 1 on an error, 2 on a wrong flag."""
     parser = build_parser()
-    parsed = parser.parse_args(arguments)
+    parsed, unknown = parser.parse_known_args(arguments)
+    if unknown:
+        _refuse_flag(parser, parsed.command, unknown[0])
     if parsed.command == "smoke":
         sys.exit(run_smoke(parsed))
     flags = vars(parsed)
@@ -146,8 +149,21 @@ def _add_copies(commands: "argparse._SubParsersAction[_Parser]") -> None:
     convert.add_argument("target", metavar="TARGET", help="gs://bucket/folder or a folder: a new one")
 
 
+def _refuse_flag(parser: argparse.ArgumentParser, command: str, flag: str) -> NoReturn:
+    """Exit with the setting that an unknown flag most resembles."""
+    settings = [f"--{name.replace('_', '-')}" for name in Settings.model_fields]
+    close = get_close_matches(flag.partition("=")[0], settings, n=1)
+    hint = f"; did you mean {close[0]}?" if close else "."
+    parser.exit(2, f"levserve {command}: {flag} is unknown{hint}\n`levserve {command} --help` shows what there is.\n")
+
+
 class _Parser(argparse.ArgumentParser):
     """A parser that has flags for settings."""
+
+    @override
+    def error(self, message: str) -> NoReturn:
+        """Exit with the error and the command that explains it; the usage alone would fill a screen with settings."""
+        self.exit(2, f"{self.prog}: {message}\n`{self.prog} --help` shows what there is.\n")
 
     def add_settings(self, without: str = "") -> None:
         """Add a flag for every setting but one."""

@@ -88,7 +88,7 @@ def start_of(demo_answers: list[dict[str, str]], **settings: Any) -> Start:
     """Start a service, wait until its bundle is kept, and look at it."""
     with running_service(admin_api_key="operator", **settings) as service:
         if outcomes_of(service) != {"hit": 1}:
-            service.wait_for("bundle kept", timeout_s=30)
+            service.wait_for("bundle stored", timeout_s=30)
         return Start(answers_of(service, demo_answers), stats_of(service), outcomes_of(service))
 
 

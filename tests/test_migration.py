@@ -75,7 +75,7 @@ def test_a_switch_that_is_neither_true_nor_false_is_refused():
 
 
 def test_checkpoints_that_are_neither_kept_nor_fetched_are_refused():
-    with pytest.raises(SettingsError, match="AUTO_DOWNLOAD_MODELS: is false, and MODEL_STREAM keeps no files"):
+    with pytest.raises(SettingsError, match="AUTO_DOWNLOAD_MODELS: is false, but MODEL_STREAM keeps no files"):
         Settings(auto_download_models=False, model_stream=True)
 
 

@@ -37,7 +37,7 @@ def test_a_bucket_is_the_place_of_one_model_or_a_catalogue():
     assert not Settings(model_name="a", gcs_bucket="bucket", gcs_model_prefix="/models/").has_catalogue
     catalogue = Settings(model_name=" , ", gcs_bucket="bucket", gcs_model_prefix="/models/", models="a, b,a")
     assert catalogue.has_catalogue
-    assert (catalogue.catalogue_address, catalogue.wanted_models) == ("gs://bucket/models", ("a", "b"))
+    assert (catalogue.catalogue_address, catalogue.selected_models) == ("gs://bucket/models", ("a", "b"))
     assert Settings(catalogue_uri="/models").catalogue_address == "/models"
     assert Settings(models_config="models.yaml").catalogue_address is None
     assert not Settings().has_catalogue
@@ -120,7 +120,7 @@ def test_a_line_that_is_no_setting_is_refused():
     [
         ("prot: 1", "PROT: is not a setting of Levserve. Did you mean PORT?"),
         ("1: 2", "1: is not a setting of Levserve."),
-        ("- port", "should hold settings by name"),
+        ("- port", "should contain settings by name"),
         ("port: [", "is not valid YAML at line 1, column 8"),
     ],
 )
@@ -138,7 +138,7 @@ def test_a_file_that_is_not_there_is_refused():
 @pytest.mark.parametrize("blank", [" ", ",", " , ,", "\n"])
 def test_a_blank_key_does_not_open_the_service(name, blank, monkeypatch):
     monkeypatch.setenv(name, blank)
-    with pytest.raises(SettingsError, match=f"{name}: has no key in it"):
+    with pytest.raises(SettingsError, match=f"{name}: is blank"):
         load_settings({})
 
 

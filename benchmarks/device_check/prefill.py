@@ -21,8 +21,8 @@ from service.engine.steps.keys import initial_keys, step_keys
 from service.engine.steps.programs import engine_programs
 from service.kernels.choice import HeadShape, choose_kernel
 from service.kernels.products.linear import choose_products
-from service.models.config import DecoderConfig
 from service.models.decoder import Decoder
+from service.models.description import DecoderConfig
 from service.models.registry import read_config
 from service.models.weight_shapes import weight_shapes
 
@@ -43,7 +43,7 @@ def main(out: Path, *, is_tiny: bool) -> None:
 
 def _measure(config: DecoderConfig, num_tokens: int, peak: float, *, is_tiny: bool) -> Row:
     mesh = DeviceMesh((jax.devices()[0],))
-    choice = choose_kernel(mesh.devices[0], HeadShape(config.num_kv_heads, config.head_dim, DTYPE))
+    choice = choose_kernel(mesh.devices[0], HeadShape(config.heads.num_kv_heads, config.heads.head_dim, DTYPE))
     shapes = EngineShapes(
         num_slots=1,
         num_pages=num_tokens // PAGE_SIZE,
@@ -78,8 +78,9 @@ def _measure(config: DecoderConfig, num_tokens: int, peak: float, *, is_tiny: bo
 
 def _flops(config: DecoderConfig, num_tokens: int) -> float:
     """Return the multiplications and additions of layers, and of causal attention; one row of logits is little."""
-    heads = config.num_heads * config.head_dim
-    of_token = config.hidden_size * (2 * heads + 2 * config.num_kv_heads * config.head_dim + 3 * config.mlp_size)
+    attention, mlp_size = config.heads, config.layers[0].feed_forward.size
+    heads = attention.num_heads * attention.head_dim
+    of_token = config.hidden_size * (2 * heads + 2 * attention.num_kv_heads * attention.head_dim + 3 * mlp_size)
     return config.num_layers * (2.0 * of_token * num_tokens + 2.0 * heads * num_tokens**2)
 
 

@@ -7,16 +7,15 @@ from fastapi import FastAPI, Request
 from fastapi.responses import JSONResponse
 from starlette.exceptions import HTTPException
 
-from service.api.dependencies import ApiContext, ModelReadiness
-from service.api.held import ReleaseModels
-from service.api.http.access_log import AccessLog
+from service.api.backend import Backend
+from service.api.description import Documents
 from service.api.http.admission import Places
 from service.api.http.auth import KeyCheck
-from service.api.http.errors import logged_error_answer
+from service.api.http.call import ApiContext
+from service.api.http.errors import ErrorAnswers, logged_error_answer
 from service.api.http.keys import ApiKeys
 from service.api.http.receive import Accepted, BodyLimit
 from service.api.http.request_queue import Caps, RequestQueue
-from service.api.openapi.route import Documents
 from service.api.routes import Routes
 from service.api.work.long_body import LongBodies
 from service.api.work.text_threads import TextThreads
@@ -26,7 +25,6 @@ from service.observability.metrics import Metrics
 if TYPE_CHECKING:
     from service.api.batch.batches import Batches
     from service.api.memory.store import ResponseStore
-    from service.observability.tracing import Tracer
 
 UPLOADS = "/v1/files"
 FORM_BYTES = 16 * 1024  # of a form besides its file
@@ -34,7 +32,7 @@ NO_CAPS, NO_KEYS = Caps(), ApiKeys()
 
 
 def create_api(
-    readiness: ModelReadiness,
+    backend: Backend,
     metrics: Metrics,
     *,
     keys: ApiKeys = NO_KEYS,
@@ -44,17 +42,15 @@ def create_api(
     default_temperature: float | None = None,
     max_body_bytes: int = 4 * 1024 * 1024,
     body_timeout_s: float = 30.0,
-    tracer: "Tracer | None" = None,
     batches: "Batches | None" = None,
     responses: "ResponseStore | None" = None,
     max_file_bytes: int = 0,
     yield_to_steps: Callable[[], None] = lambda: None,
-    strict_fields: bool = False,
 ) -> FastAPI:
     """Return the ASGI app; it can answer, with 503, before the model is loaded.
 
     Args:
-        readiness: the state of the service, and its models.
+        backend: the state of the service, and its models.
         metrics: the series that answers are counted in and that /metrics shows.
         keys: each of these opens every route; if empty, no key is needed.
         caps: the most that the requests of clients may take together.
@@ -63,19 +59,17 @@ def create_api(
         default_temperature: for requests without one; None for the checkpoint's.
         max_body_bytes: a larger body is refused unread.
         body_timeout_s: for a whole body to arrive.
-        tracer: gets the spans of each request; None for no traces.
         batches: the uploaded files and batches; None for no such routes.
         responses: those that are kept; None to keep none.
         max_file_bytes: a larger file is refused.
         yield_to_steps: lowers the priority of a thread that works on a long text.
-        strict_fields: whether a field that has no effect is refused instead of accepted and named.
     """
     # FastAPI's own pages fetch scripts from elsewhere, and its document would lack the bodies.
     app = FastAPI(title="Levserve", openapi_url=None, docs_url=None, redoc_url=None, redirect_slashes=False)
     queue, text_threads = RequestQueue(caps), TextThreads(yield_to_steps)
     app.state.context = ApiContext(
         queue=queue,
-        readiness=readiness,
+        backend=backend,
         metrics=metrics,
         request_timeout_s=request_timeout_s,
         default_max_tokens=default_max_tokens,
@@ -93,9 +87,8 @@ def create_api(
     uploads = {} if batches is None else {UPLOADS: upload}
     app.add_middleware(BodyLimit, accepted=Accepted(max_body_bytes, body_timeout_s), uploads=uploads)
     app.add_middleware(Places, queue=queue, max_body_bytes=max_body_bytes, uploads={UPLOADS})
-    app.add_middleware(ReleaseModels)
     app.add_middleware(KeyCheck, keys=keys)
-    app.add_middleware(AccessLog, metrics=metrics, tracer=tracer, strict_fields=strict_fields)
+    app.add_middleware(ErrorAnswers)
     return app
 
 
@@ -121,6 +114,6 @@ def _routing_error(error: HTTPException) -> Exception:
         case 404:
             return UnknownRoute("There is no such route. The routes are those of OpenAI's API, under /v1.")
         case 405:
-            return MethodNotAllowed("This route does not allow this method.")
+            return MethodNotAllowed()
         case _:
             return error

@@ -5,19 +5,20 @@ Source: https://platform.openai.com/docs/api-reference/batch
 
 from typing import Annotated
 
-from fastapi import APIRouter, Depends, Request
+from fastapi import APIRouter, Depends
 from fastapi.responses import JSONResponse, Response
 
 from service.api.batch.access import AppBatches, Owner, in_store
 from service.api.batch.batches import listing
 from service.api.http.query import query_of
 from service.api.http.receive import json_body
+from service.api.openapi.responses import STORE_ERRORS, answers
 from service.api.schema.batches import BatchQuery, BatchRequest
 
-router = APIRouter()
+router = APIRouter(tags=["batches"])
 
 
-@router.post("/v1/batches")
+@router.post("/v1/batches", responses=answers("BatchObject", 400, 408, 413, 415, 503))
 async def create_batch(
     body: Annotated[BatchRequest, Depends(json_body(BatchRequest))],
     batches: AppBatches,
@@ -45,36 +46,35 @@ async def create_batch(
     return JSONResponse(batch.document())
 
 
-@router.get("/v1/batches")
+@router.get("/v1/batches", responses=answers("BatchList", 400, 503))
 async def list_batches(
-    request: Request,
     batches: AppBatches,
     owner: Owner,
+    query: Annotated[BatchQuery, Depends(query_of(BatchQuery))],
 ) -> Response:
     """List the batches of the API key, the newest first."""
-    query = query_of(BatchQuery, request)
     found, has_more = await in_store(lambda: batches.page(owner, limit=query.limit, after=query.after))
     return JSONResponse(listing([batch.document() for batch in found], has_more=has_more))
 
 
-@router.get("/v1/batches/{batch_id}")
+@router.get("/v1/batches/{batch_id}", responses=answers("BatchObject", 404, 503))
 async def retrieve_batch(
-    request: Request,
+    batch_id: str,
     batches: AppBatches,
     owner: Owner,
 ) -> Response:
     """Describe one batch, with its counts so far."""
-    batch = await in_store(lambda: batches.get(owner, request.path_params["batch_id"]))
+    batch = await in_store(lambda: batches.get(owner, batch_id))
     return JSONResponse(batch.document())
 
 
-@router.post("/v1/batches/{batch_id}/cancel")
+@router.post("/v1/batches/{batch_id}/cancel", responses=answers("BatchObject", *STORE_ERRORS))
 async def cancel_batch(
-    request: Request,
+    batch_id: str,
     batches: AppBatches,
     owner: Owner,
 ) -> Response:
     """End a batch; the answers so far stay."""
-    batch = await in_store(lambda: batches.cancel(owner, request.path_params["batch_id"]))
+    batch = await in_store(lambda: batches.cancel(owner, batch_id))
     batches.interrupt(batch)
     return JSONResponse(batch.document())

@@ -7,21 +7,24 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Depends
 from fastapi.responses import JSONResponse, Response
 
-from service.api.dependencies import Arrival, arrival
+from service.api.dependencies import OpenCall
 from service.api.generation.chat_answers import StartedChat, start_chat
 from service.api.generation.logprobs import chat_logprobs, is_long_to_write, prompt_logprobs
 from service.api.generation.message import MessageParts
 from service.api.generation.streams import TextDelta, TextStreams
-from service.api.http.receive import cancel_on_disconnect, json_body
+from service.api.http.receive import json_body
 from service.api.http.sse import EventStream
+from service.api.openapi.responses import GENERATION_ERRORS, answers
 from service.api.schema.chat import ChatCompletionRequest
 
-router = APIRouter()
+router = APIRouter(tags=["generation"])
 
 
-@router.post("/v1/chat/completions")
+@router.post(
+    "/v1/chat/completions", responses=answers("ChatCompletion", *GENERATION_ERRORS, events="ChatCompletionChunk")
+)
 async def create_chat_completion(
-    arrived: Annotated[Arrival, Depends(arrival)],
+    call: OpenCall,
     body: Annotated[ChatCompletionRequest, Depends(json_body(ChatCompletionRequest))],
 ) -> Response:
     """Answer a chat.
@@ -32,13 +35,13 @@ async def create_chat_completion(
 
     Source: https://platform.openai.com/docs/api-reference/chat/create
     """
-    context = await arrived.generating(body.model)
-    chat = await start_chat(context, body, prefix="chatcmpl-")
+    model = await call.generating(body.model)
+    chat = await start_chat(call, model, body, prefix="chatcmpl-")
     prompt_ids, streams, tokenizer = chat.prompt_ids, chat.streams, chat.tokenizer
     if body.stream:
-        return EventStream(_chunks(chat, body), sequences=streams, deadline=context.deadline)
+        return EventStream(_chunks(chat, body), sequences=streams, deadline=call.deadline)
     with streams:
-        collected = await cancel_on_disconnect(context.receive, streams.collect())
+        collected = await call.unless_disconnected(streams.collect())
 
     def write() -> JSONResponse:
         answer = _head(streams, body, "chat.completion") | {
@@ -52,7 +55,7 @@ async def create_chat_completion(
             answer["prompt_logprobs"] = prompt_logprobs(tokenizer, prompt_ids, computed, body.prompt_logprobs)
         return JSONResponse(answer)
 
-    return await context.run_in_thread(write) if is_long_to_write(streams, body) else write()
+    return await call.run_in_thread(write) if is_long_to_write(streams, body) else write()
 
 
 def _head(streams: TextStreams, body: ChatCompletionRequest, kind: str) -> dict[str, Any]:

@@ -8,27 +8,28 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Depends
 from fastapi.responses import JSONResponse, Response
 
-from service.api.dependencies import Arrival, arrival
+from service.api.dependencies import OpenCall
 from service.api.generation.admission import submit
 from service.api.generation.answer_rules import completion_rules
 from service.api.generation.completion_prompts import completion_prompts, infill_for
 from service.api.generation.logprobs import CompletionLogprobs, is_long_to_write, prompt_logprobs
 from service.api.generation.streams import TextDelta, TextStreams
-from service.api.http.receive import cancel_on_disconnect, json_body
+from service.api.http.receive import json_body
 from service.api.http.sse import EventStream
+from service.api.openapi.responses import GENERATION_ERRORS, answers
 from service.api.schema.completions import CompletionRequest
 from service.text.tokenizer import Tokenizer
 
-router = APIRouter()
+router = APIRouter(tags=["generation"])
 
 DEFAULT_MAX_TOKENS = 16  # OpenAI's
 # Tokenizing a shorter text, or checking fewer ids, takes less time than passing it to a thread.
 SHORT_PROMPT_CHARS = 2048
 
 
-@router.post("/v1/completions")
+@router.post("/v1/completions", responses=answers("Completion", *GENERATION_ERRORS, events="Completion"))
 async def create_completion(
-    arrived: Annotated[Arrival, Depends(arrival)],
+    call: OpenCall,
     body: Annotated[CompletionRequest, Depends(json_body(CompletionRequest))],
 ) -> Response:
     """Continue a text.
@@ -40,17 +41,18 @@ async def create_completion(
 
     Source: https://platform.openai.com/docs/api-reference/completions/create
     """
-    context = await arrived.generating(body.model)
-    infill = infill_for(body, context.model)
-    if context.has_long_body or sum(len(prompt or "") for prompt in (*body.prompt, body.suffix)) > SHORT_PROMPT_CHARS:
-        prompts = await context.make_prompt(body, completion_prompts)
+    model = await call.generating(body.model)
+    infill = infill_for(body, model)
+    if call.has_long_body or sum(len(prompt or "") for prompt in (*body.prompt, body.suffix)) > SHORT_PROMPT_CHARS:
+        prompts = await call.make_prompt(completion_prompts, body, model)
     else:
-        prompts = completion_prompts(body, context.model.prompt_model)
+        prompts = completion_prompts(body, model.prompt_model)
     streams = submit(
-        context,
+        call,
+        model,
         body,
         prompts,
-        await completion_rules(context, body),
+        await completion_rules(call, model, body),
         prefix="cmpl-",
         param="prompt",
         default_max_tokens=DEFAULT_MAX_TOKENS,
@@ -59,19 +61,19 @@ async def create_completion(
     head = {"id": streams.id, "object": "text_completion", "created": int(time.time()), "model": body.model}
     head["system_fingerprint"] = streams.system_fingerprint
     writers = [
-        _ChoiceWriter(index, body, prompt_ids, context.model.tokenizer)
+        _ChoiceWriter(index, body, prompt_ids, model.tokenizer)
         for index, prompt_ids in enumerate(ids for ids in prompts for _ in range(body.n))
     ]
     if body.stream:
-        return EventStream(_chunks(streams, writers, body, head), sequences=streams, deadline=context.deadline)
+        return EventStream(_chunks(streams, writers, body, head), sequences=streams, deadline=call.deadline)
     with streams:
-        collected = await cancel_on_disconnect(context.receive, streams.collect())
+        collected = await call.unless_disconnected(streams.collect())
 
     def write() -> JSONResponse:
         choices = [writer.write(deltas) for writer, deltas in zip(writers, collected, strict=True)]
         return JSONResponse({**head, "choices": choices, "usage": streams.usage()})
 
-    return await context.run_in_thread(write) if is_long_to_write(streams, body) else write()
+    return await call.run_in_thread(write) if is_long_to_write(streams, body) else write()
 
 
 class _ChoiceWriter:

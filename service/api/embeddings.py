@@ -6,19 +6,19 @@ from fastapi import APIRouter, Depends
 from fastapi.responses import Response
 from pydantic_core import to_json
 
-from service.api.dependencies import Arrival, arrival
-from service.api.http.direct_route import DirectRoute
+from service.api.dependencies import OpenCall
 from service.api.http.receive import json_body
+from service.api.openapi.responses import GENERATION_ERRORS, answers
 from service.api.schema.embeddings import EmbeddingsRequest
 from service.api.vectors.encoding import encode, token_ids
 from service.api.vectors.numbers import FEW_NUMBERS, cut, size_of, written
 
-router = APIRouter(route_class=DirectRoute)
+router = APIRouter(tags=["embeddings"])
 
 
-@router.post("/v1/embeddings")
+@router.post("/v1/embeddings", responses=answers("Embeddings", *GENERATION_ERRORS))
 async def create_embeddings(
-    arrived: Annotated[Arrival, Depends(arrival)],
+    call: OpenCall,
     body: Annotated[EmbeddingsRequest, Depends(json_body(EmbeddingsRequest))],
 ) -> Response:
     """Return the vector of each text.
@@ -28,11 +28,11 @@ async def create_embeddings(
 
     Source: https://platform.openai.com/docs/api-reference/embeddings/create
     """
-    context = await arrived.encoding(body.model)
-    size = size_of(body.dimensions, context.model.vectors)
-    context.log_user(body.user)
-    texts = await token_ids(context, body)
-    vectors = cut(await encode(context, texts), size, is_normalized=context.model.vectors.is_normalized)
+    model = await call.encoding(body.model)
+    size = size_of(body.dimensions, model.vectors)
+    call.log_user(body.user)
+    texts = await token_ids(call, model, body)
+    vectors = cut(await encode(call, model, texts), size, is_normalized=model.vectors.is_normalized)
     num_tokens = sum(map(len, texts))
 
     def write() -> bytes:
@@ -48,5 +48,5 @@ async def create_embeddings(
             }
         )
 
-    content = write() if vectors.size <= FEW_NUMBERS else await context.run_in_thread(write)
+    content = write() if vectors.size <= FEW_NUMBERS else await call.run_in_thread(write)
     return Response(content, media_type="application/json")

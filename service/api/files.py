@@ -6,10 +6,10 @@ Source: https://platform.openai.com/docs/api-reference/files
 import os
 from collections.abc import Iterator
 from functools import partial
-from typing import Any, BinaryIO
+from typing import Annotated, Any, BinaryIO
 from urllib.parse import quote
 
-from fastapi import APIRouter, Request
+from fastapi import APIRouter, Depends, Request
 from fastapi.responses import JSONResponse, Response, StreamingResponse
 from starlette.datastructures import FormData, UploadFile
 from starlette.exceptions import HTTPException
@@ -18,7 +18,9 @@ from starlette.requests import ClientDisconnect
 from service.api.batch.access import AppBatches, Owner, in_store
 from service.api.batch.batches import Batches, listing
 from service.api.batch.files import StoredFile
+from service.api.http.call import call_of
 from service.api.http.query import as_number, query_of
+from service.api.openapi.responses import Responses, answers, reference, statuses
 from service.api.schema.batches import ExpiresAfter, FileFields, FileQuery
 from service.api.schema.wire import checked
 from service.errors import (
@@ -30,7 +32,7 @@ from service.errors import (
     UnsupportedParameter,
 )
 
-router = APIRouter()
+router = APIRouter(tags=["batches"])
 
 # OpenAI's others.
 OTHER_PURPOSES = frozenset({"assistants", "evals", "fine-tune", "user_data", "vision"})
@@ -38,8 +40,20 @@ FORM = "multipart/form-data"
 MAX_FIELDS, MAX_FIELD_BYTES, MAX_FILENAME_CHARS = 8, 4096, 255
 READ_BYTES = 1024 * 1024
 
+FILE_FIELD = {"type": "string", "format": "binary", "description": "The file, with a name."}
+_FORM_FIELDS = {name: reference(f"FileFields/properties/{name}") for name in FileFields.model_fields}
+_FORM_SCHEMA = {
+    "type": "object",
+    "properties": {"file": FILE_FIELD, **_FORM_FIELDS},
+    "required": ["file", "purpose"],
+    "additionalProperties": False,
+}
+_FORM_ENCODING = {"expires_after": {"style": "deepObject", "explode": True}}
+FORM_BODY = {"requestBody": {"required": True, "content": {FORM: {"schema": _FORM_SCHEMA, "encoding": _FORM_ENCODING}}}}
+CONTENT: Responses = {200: {"content": {"application/octet-stream": {"schema": {"type": "string"}}}}}
 
-@router.post("/v1/files")
+
+@router.post("/v1/files", responses=answers("FileObject", 400, 408, 413, 415, 503), openapi_extra=FORM_BODY)
 async def create_file(
     request: Request,
     batches: AppBatches,
@@ -59,7 +73,7 @@ async def create_file(
             request.form(max_files=1, max_fields=MAX_FIELDS, max_part_size=MAX_FIELD_BYTES) as form,
         ):
             upload, fields = _read(form)
-            request.state.ignored.add(fields.ignored)
+            call_of(request.scope).ignored.add(fields.ignored)
             stored = await in_store(partial(_add, batches, owner, upload, fields))
     except HTTPException as error:
         raise RequestError(f"The request's body is not a valid form: {error.detail}") from None
@@ -68,14 +82,13 @@ async def create_file(
     return JSONResponse(stored.document())
 
 
-@router.get("/v1/files")
+@router.get("/v1/files", responses=answers("FileList", 400, 503))
 async def list_files(
-    request: Request,
     batches: AppBatches,
     owner: Owner,
+    query: Annotated[FileQuery, Depends(query_of(FileQuery))],
 ) -> Response:
     """List the files of the API key, the newest first."""
-    query = query_of(FileQuery, request)
     found, has_more = await in_store(
         lambda: batches.files.page(
             owner,
@@ -88,37 +101,38 @@ async def list_files(
     return JSONResponse(listing([stored.document() for stored in found], has_more=has_more))
 
 
-@router.get("/v1/files/{file_id}")
+@router.get("/v1/files/{file_id}", responses=answers("FileObject", 404, 503))
 async def retrieve_file(
-    request: Request,
+    file_id: str,
     batches: AppBatches,
     owner: Owner,
 ) -> Response:
     """Describe one file."""
-    stored = await in_store(lambda: batches.files.get(owner, request.path_params["file_id"]))
+    stored = await in_store(lambda: batches.files.get(owner, file_id))
     return JSONResponse(stored.document())
 
 
-@router.delete("/v1/files/{file_id}")
+@router.delete("/v1/files/{file_id}", responses=answers("DeletedFile", 404, 503))
 async def delete_file(
-    request: Request,
+    file_id: str,
     batches: AppBatches,
     owner: Owner,
 ) -> Response:
     """Delete a file; a batch that was created from it goes on."""
-    file_id = request.path_params["file_id"]
     await in_store(lambda: batches.files.delete(owner, file_id))
     return JSONResponse({"id": file_id, "object": "file", "deleted": True})
 
 
-@router.get("/v1/files/{file_id}/content")
+@router.get(
+    "/v1/files/{file_id}/content", responses={**CONTENT, **statuses(404, 503)}, response_class=StreamingResponse
+)
 async def download_file(
-    request: Request,
+    file_id: str,
     batches: AppBatches,
     owner: Owner,
 ) -> Response:
     """Return the content of a file."""
-    stored, content = await in_store(lambda: batches.files.open(owner, request.path_params["file_id"]))
+    stored, content = await in_store(lambda: batches.files.open(owner, file_id))
     headers = {
         "content-length": str(stored.bytes),
         "content-disposition": f"attachment; filename*=utf-8''{quote(stored.filename, safe='')}",

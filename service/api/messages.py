@@ -8,7 +8,7 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Depends
 from fastapi.responses import JSONResponse, Response
 
-from service.api.dependencies import Arrival, RequestContext, arrival
+from service.api.dependencies import OpenCall
 from service.api.generation.chat_answers import StartedChat, start_chat
 from service.api.generation.chat_prompt import chat_of
 from service.api.generation.logprobs import is_long_to_write
@@ -18,8 +18,9 @@ from service.api.generation.sealed import seal, sign
 from service.api.generation.streams import TextDelta
 from service.api.generation.token_answers import count_tokens
 from service.api.http.errors import errors_in_terms_of
-from service.api.http.receive import cancel_on_disconnect, json_body
+from service.api.http.receive import json_body
 from service.api.http.sse import MessageStream
+from service.api.openapi.responses import BODY_ERRORS, GENERATION_ERRORS, answers
 from service.api.schema.messages import CountTokensRequest, MessagesRequest
 from service.engine.request import FinishReason
 
@@ -38,9 +39,11 @@ _FIELDS = (
 )
 
 
-@router.post("/v1/messages")
+@router.post(
+    "/v1/messages", tags=["generation"], responses=answers("MessageObject", *GENERATION_ERRORS, events="MessageEvent")
+)
 async def create_message(
-    arrived: Annotated[Arrival, Depends(arrival)],
+    call: OpenCall,
     body: Annotated[MessagesRequest, Depends(json_body(MessagesRequest))],
 ) -> Response:
     """Answer with a message.
@@ -51,41 +54,41 @@ async def create_message(
 
     Source: https://docs.anthropic.com/en/api/messages
     """
-    context = await arrived.generating(body.model)
+    model = await call.generating(body.model)
     renamed = _names_of(body)
     with errors_in_terms_of(renamed):
-        chat_body = await context.convert(body, partial(chat_of, key=context.cache_salt))
-    context.ignored.add(chat_body.ignored)
-    context.ignored.in_terms_of_request = renamed
+        chat_body = await call.convert(partial(chat_of, key=call.cache_salt), body)
+    call.ignored.add(chat_body.ignored)
+    call.ignored.in_terms_of_request = renamed
     with errors_in_terms_of(renamed):
-        chat = await start_chat(context, chat_body, prefix="msg_")
-    answer = _Answer(chat, body, context)
+        chat = await start_chat(call, model, chat_body, prefix="msg_")
+    answer = _Answer(chat, body, call.cache_salt)
     if body.stream:
-        return MessageStream(_events(answer, renamed), sequences=chat.streams, deadline=context.deadline)
+        return MessageStream(_events(answer, renamed), sequences=chat.streams, deadline=call.deadline)
     with chat.streams, errors_in_terms_of(renamed):
-        [deltas] = await cancel_on_disconnect(context.receive, chat.streams.collect())
+        [deltas] = await call.unless_disconnected(chat.streams.collect())
 
     def write() -> JSONResponse:
         for delta in deltas:
             answer.push(delta)
         return JSONResponse(answer.whole())
 
-    return await context.run_in_thread(write) if is_long_to_write(chat.streams, chat_body) else write()
+    return await call.run_in_thread(write) if is_long_to_write(chat.streams, chat_body) else write()
 
 
-@router.post("/v1/messages/count_tokens")
+@router.post("/v1/messages/count_tokens", tags=["tokens"], responses=answers("MessageTokens", *BODY_ERRORS))
 async def count_message_tokens(
-    arrived: Annotated[Arrival, Depends(arrival)],
+    call: OpenCall,
     body: Annotated[CountTokensRequest, Depends(json_body(CountTokensRequest))],
 ) -> Response:
     """Return the number of tokens of a message's prompt, which may be longer than the context.
 
     Source: https://docs.anthropic.com/en/api/messages-count-tokens
     """
-    context = await arrived.generating(body.model)
+    model = await call.generating(body.model)
     with errors_in_terms_of(_names_of(body)):
-        count = partial(count_tokens, key=context.cache_salt)
-        return Response(await context.make_prompt(body, count), media_type="application/json")
+        count = partial(count_tokens, key=call.cache_salt)
+        return Response(await call.make_prompt(count, body, model), media_type="application/json")
 
 
 async def _events(answer: "_Answer", renamed: Callable[[str], str]) -> AsyncIterator[Sequence[Event]]:
@@ -107,12 +110,12 @@ async def _events(answer: "_Answer", renamed: Callable[[str], str]) -> AsyncIter
 class _Answer:
     """The message as it comes to be."""
 
-    def __init__(self, chat: StartedChat, body: MessagesRequest, context: RequestContext) -> None:
+    def __init__(self, chat: StartedChat, body: MessagesRequest, key: bytes) -> None:
         self.chat = chat
         self._model = body.model
         self._parts = MessageParts(chat.rules)
         prove = sign if body.shows_thinking else seal
-        self._content = MessageContent(lambda text: prove(text, context.cache_salt), shows_thinking=body.shows_thinking)
+        self._content = MessageContent(lambda text: prove(text, key), shows_thinking=body.shows_thinking)
         self._stop_reason, self._stop_sequence = "end_turn", None
 
     def push(self, delta: TextDelta) -> list[Event]:

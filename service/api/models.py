@@ -10,26 +10,30 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Depends, Request
 from fastapi.responses import JSONResponse, Response
 
-from service.api.dependencies import ApiContext, api_context
-from service.api.held import ModelState
+from service.api.backend import ModelState
+from service.api.dependencies import api_context
+from service.api.http.call import ApiContext
+from service.api.openapi.responses import MODEL_ERRORS, answers
 from service.errors import UnknownModel
 
-router = APIRouter()
+router = APIRouter(tags=["models"])
 
 OWNER = "levserve"
+# Declared here and read from the request, since for the first parameter of a function FastAPI imports all of
+# pydantic.v1: 23 ms of a start.
+PATH = {"parameters": [{"name": "model_id", "in": "path", "required": True, "schema": {"type": "string"}}]}
 
 
-@router.get("/v1/models")
+@router.get("/v1/models", responses=answers("ModelList", 503))
 async def list_models(api: Annotated[ApiContext, Depends(api_context)]) -> Response:
     """List the models that requests may name; 503 until the service can load or answer one."""
     data = [_document(model, name) for model in _models(api) for name in model.names]
     return JSONResponse({"object": "list", "data": data})
 
 
-@router.get("/v1/models/{model_id:path}")
+@router.get("/v1/models/{model_id:path}", responses=answers("Model", *MODEL_ERRORS), openapi_extra=PATH)
 async def retrieve_model(request: Request, api: Annotated[ApiContext, Depends(api_context)]) -> Response:
     """Describe one model; its id may contain slashes."""
-    # Read from the request, since for the first path parameter of a function FastAPI imports all of pydantic.v1.
     name = request.path_params["model_id"]
     models = _models(api)
     found = next((model for model in models if name in model.names), None)
@@ -39,8 +43,8 @@ async def retrieve_model(request: Request, api: Annotated[ApiContext, Depends(ap
 
 
 def _models(api: ApiContext) -> Sequence[ModelState]:
-    api.readiness.check_open()
-    return api.readiness.listed()
+    api.backend.check_open()
+    return api.backend.listed()
 
 
 def _document(model: ModelState, name: str) -> dict[str, Any]:

@@ -6,7 +6,7 @@ Source: https://github.com/ollama/ollama/blob/main/docs/api.md
 import contextlib
 import re
 import time
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from datetime import UTC, datetime
 from typing import Annotated, Any, NamedTuple
 
@@ -14,7 +14,7 @@ from fastapi import APIRouter, Depends
 from fastapi.responses import JSONResponse, Response
 from pydantic_core import from_json, to_json
 
-from service.api.dependencies import Arrival, EncodingContext, RequestContext, arrival
+from service.api.dependencies import OpenCall
 from service.api.generation.admission import submit
 from service.api.generation.answer_rules import completion_rules
 from service.api.generation.chat_answers import start_chat
@@ -23,9 +23,11 @@ from service.api.generation.completion_prompts import completion_prompts, infill
 from service.api.generation.logprobs import chat_logprobs, is_long_to_write
 from service.api.generation.message import MessageParts
 from service.api.generation.streams import TextDelta, TextStreams
+from service.api.http.call import Call
 from service.api.http.errors import errors_in_terms_of
 from service.api.http.json_lines import JsonLineStream
-from service.api.http.receive import cancel_on_disconnect, json_body
+from service.api.http.receive import json_body
+from service.api.openapi.responses import GENERATION_ERRORS, answers
 from service.api.schema.completions import CompletionRequest
 from service.api.schema.generation import GenerationRequest
 from service.api.schema.ollama import (
@@ -36,12 +38,13 @@ from service.api.schema.ollama import (
 )
 from service.api.schema.token_ids import TokenIds
 from service.api.schema.wire import checked
+from service.api.served import ServedEncoder, ServedModel
 from service.api.vectors.encoding import encode, token_ids
 from service.api.vectors.numbers import cut, size_of
 from service.errors import UnknownModel
 from service.text.prompt_model import PromptModel
 
-router = APIRouter()
+router = APIRouter(tags=["ollama"])
 
 LATEST = ":latest"  # the tag of a model whose name has none
 NANOSECONDS = 10**9
@@ -57,9 +60,9 @@ _FIELDS = (
 )
 
 
-@router.post("/api/chat")
+@router.post("/api/chat", responses=answers("OllamaChat", *GENERATION_ERRORS, lines="OllamaChat"))
 async def chat_like_ollama(
-    arrived: Annotated[Arrival, Depends(arrival)],
+    call: OpenCall,
     body: Annotated[OllamaChatRequest, Depends(json_body(OllamaChatRequest))],
 ) -> Response:
     """Answer a chat, as Ollama does; without messages, load the model.
@@ -69,16 +72,16 @@ async def chat_like_ollama(
 
     Source: https://github.com/ollama/ollama/blob/main/docs/api.md#generate-a-chat-completion
     """
-    context, load_s = await _generating(arrived, body.model)
-    if not body.messages and not context.has_long_body:
+    model, load_s = await _timed(call.generating, body.model)
+    if not body.messages and not call.has_long_body:
         return _loaded(body)
     with errors_in_terms_of(_renamed):
-        return await _answer(context, body, await _started_chat(context, body), load_s)
+        return await _answer(call, model, body, await _started_chat(call, model, body), load_s)
 
 
-@router.post("/api/generate")
+@router.post("/api/generate", responses=answers("OllamaGenerated", *GENERATION_ERRORS, lines="OllamaGenerated"))
 async def generate_like_ollama(
-    arrived: Annotated[Arrival, Depends(arrival)],
+    call: OpenCall,
     body: Annotated[OllamaGenerateRequest, Depends(json_body(OllamaGenerateRequest))],
 ) -> Response:
     """Answer a prompt, as Ollama does, or continue it (`raw`, `suffix`); without a prompt, load the model.
@@ -87,19 +90,19 @@ async def generate_like_ollama(
 
     Source: https://github.com/ollama/ollama/blob/main/docs/api.md#generate-a-completion
     """
-    context, load_s = await _generating(arrived, body.model)
-    if not (body.prompt or body.suffix) and not context.has_long_body:
+    model, load_s = await _timed(call.generating, body.model)
+    if not (body.prompt or body.suffix) and not call.has_long_body:
         return _loaded(body)
     # A model without a chat template takes no messages; Ollama's template of such a model is the prompt alone.
-    is_continuation = body.is_continuation or context.model.chat_template is None
+    is_continuation = body.is_continuation or model.chat_template is None
     with errors_in_terms_of(_renamed):
         start = _started_completion if is_continuation else _started_chat
-        return await _answer(context, body, await start(context, body), load_s)
+        return await _answer(call, model, body, await start(call, model, body), load_s)
 
 
-@router.post("/api/embed")
+@router.post("/api/embed", responses=answers("OllamaEmbeddings", *GENERATION_ERRORS))
 async def embed_like_ollama(
-    arrived: Annotated[Arrival, Depends(arrival)],
+    call: OpenCall,
     body: Annotated[OllamaEmbedRequest, Depends(json_body(OllamaEmbedRequest))],
 ) -> Response:
     """Return the vector of each text, as Ollama does.
@@ -108,23 +111,23 @@ async def embed_like_ollama(
 
     Source: https://github.com/ollama/ollama/blob/main/docs/api.md#generate-embeddings
     """
-    context, load_s = await _encoding(arrived, body.model)
-    vectors, num_tokens = await _vectors(context, body)
-    facts = {"model": body.model, "prompt_eval_count": num_tokens, **_durations(context, load_s)}
+    model, load_s = await _timed(call.encoding, body.model)
+    vectors, num_tokens = await _vectors(call, model, body)
+    facts = {"model": body.model, "prompt_eval_count": num_tokens, **_durations(call, load_s)}
     return Response(to_json({**facts, "embeddings": vectors}), media_type="application/json")
 
 
-@router.post("/api/embeddings")
+@router.post("/api/embeddings", responses=answers("OllamaEmbedding", *GENERATION_ERRORS))
 async def embed_like_older_ollama(
-    arrived: Annotated[Arrival, Depends(arrival)],
+    call: OpenCall,
     body: Annotated[OllamaEmbedRequest, Depends(json_body(OllamaEmbedRequest))],
 ) -> Response:
     """Return the vector of a text, as older versions of Ollama do.
 
     Source: https://github.com/ollama/ollama/blob/main/docs/api.md#generate-embedding
     """
-    context, _ = await _encoding(arrived, body.model)
-    vectors, _ = await _vectors(context, body)
+    model, _ = await _timed(call.encoding, body.model)
+    vectors, _ = await _vectors(call, model, body)
     return Response(to_json({"embedding": vectors[0]}), media_type="application/json")
 
 
@@ -136,26 +139,26 @@ class _Started(NamedTuple):
     parts: MessageParts
 
 
-async def _started_chat(context: RequestContext, body: OllamaChatRequest | OllamaGenerateRequest) -> _Started:
-    context.ignored.in_terms_of_request = _renamed
-    chat_body = await context.convert(body, chat_of)
-    context.ignored.add(chat_body.ignored)
-    chat = await start_chat(context, chat_body, prefix="chat-")
+async def _started_chat(call: Call, model: ServedModel, body: OllamaChatRequest | OllamaGenerateRequest) -> _Started:
+    call.ignored.in_terms_of_request = _renamed
+    chat_body = await call.convert(chat_of, body)
+    call.ignored.add(chat_body.ignored)
+    chat = await start_chat(call, model, chat_body, prefix="chat-")
     return _Started(chat_body, chat.streams, MessageParts(chat.rules))
 
 
-async def _started_completion(context: RequestContext, body: OllamaGenerateRequest) -> _Started:
-    context.ignored.in_terms_of_request = _renamed
+async def _started_completion(call: Call, model: ServedModel, body: OllamaGenerateRequest) -> _Started:
+    call.ignored.in_terms_of_request = _renamed
     if body.think is not None:
-        context.ignore(["think"])
-    completion = await context.convert(body, completion_of)
-    infill = infill_for(completion, context.model)
-    prompts = await context.make_prompt(body, continued_prompts)
-    rules = await completion_rules(context, completion)
+        call.ignore(["think"])
+    completion = await call.convert(completion_of, body)
+    infill = infill_for(completion, model)
+    rules = await completion_rules(call, model, completion)
     streams = submit(
-        context,
+        call,
+        model,
         completion,
-        prompts,
+        await call.make_prompt(continued_prompts, body, model),
         rules,
         prefix="gen-",
         param="prompt",
@@ -175,29 +178,29 @@ def continued_prompts(body: OllamaGenerateRequest, model: PromptModel) -> list[T
     return completion_prompts(completion_of(body), model)
 
 
-async def _answer(context: RequestContext, body: OllamaRequest, started: _Started, load_s: float) -> Response:
-    answer = _Answer(context, body, started, load_s)
+async def _answer(call: Call, model: ServedModel, body: OllamaRequest, started: _Started, load_s: float) -> Response:
+    answer = _Answer(call, model, body, started, load_s)
     streams = started.streams
     if body.stream:
         return JsonLineStream(
-            answer.stream(), sequences=streams, deadline=context.deadline, nothing=answer.part({"content": ""})
+            answer.stream(), sequences=streams, deadline=call.deadline, nothing=answer.part({"content": ""})
         )
     with streams:
-        [deltas] = await cancel_on_disconnect(context.receive, streams.collect())
+        [deltas] = await call.unless_disconnected(streams.collect())
 
     def write() -> JSONResponse:
         return JSONResponse(answer.whole(deltas))
 
-    return await context.run_in_thread(write) if is_long_to_write(streams, started.body) else write()
+    return await call.run_in_thread(write) if is_long_to_write(streams, started.body) else write()
 
 
 class _Answer:
     """An answer as it comes to be."""
 
-    def __init__(self, context: RequestContext, body: OllamaRequest, started: _Started, load_s: float) -> None:
-        self._context, self._body, self._load_s = context, body, load_s
+    def __init__(self, call: Call, model: ServedModel, body: OllamaRequest, started: _Started, load_s: float) -> None:
+        self._call, self._model, self._body, self._load_s = call, model, body, load_s
         self._streams, self._parts = started.streams, started.parts
-        self._call: dict[str, Any] | None = None  # whose arguments are not complete yet, as text
+        self._tool_call: dict[str, Any] | None = None  # whose arguments are not complete yet, as text
         self._num_calls = 0
 
     async def stream(self) -> AsyncIterator[Sequence[dict[str, Any]]]:
@@ -237,9 +240,9 @@ class _Answer:
             for call in part.get("tool_calls", ()):
                 if "id" in call:
                     yield from self._complete_call()
-                    self._call = {"id": call["id"], **call["function"]}
-                elif self._call is not None:
-                    self._call["arguments"] += call["function"]["arguments"]
+                    self._tool_call = {"id": call["id"], **call["function"]}
+                elif self._tool_call is not None:
+                    self._tool_call["arguments"] += call["function"]["arguments"]
             if "tool_calls" not in part:
                 yield from self._complete_call()
                 yield {"content": part["content"]} if "content" in part else {"thinking": part["reasoning"]}
@@ -248,7 +251,7 @@ class _Answer:
 
     def _complete_call(self) -> Iterator[dict[str, Any]]:
         """Yield the call that has ended, unless a limit cut it."""
-        call, self._call = self._call, None
+        call, self._tool_call = self._tool_call, None
         if call is None:
             return
         with contextlib.suppress(ValueError):
@@ -259,16 +262,16 @@ class _Answer:
     def _logprobs(self, deltas: Sequence[TextDelta]) -> list[dict[str, Any]]:
         if not self._body.logprobs:
             return []
-        return chat_logprobs(self._context.model.tokenizer, deltas, as_ids=False)["content"]
+        return chat_logprobs(self._model.tokenizer, deltas, as_ids=False)["content"]
 
     def _end(self, last: TextDelta) -> dict[str, Any]:
-        usage, clock = self._streams.usage(), self._context.clocks[-1]
+        usage, clock = self._streams.usage(), self._call.clocks[-1]
         end_s = clock.last_token_s or time.perf_counter()
         first_s = clock.first_token_s or end_s
         return {
             "done": True,
             "done_reason": str(last.finish_reason),
-            **_durations(self._context, self._load_s),
+            **_durations(self._call, self._load_s),
             "prompt_eval_count": usage["prompt_tokens"],
             "prompt_eval_duration": _nanoseconds(first_s - (clock.scheduled_s or clock.submitted_s)),
             "eval_count": usage["completion_tokens"],
@@ -289,40 +292,28 @@ def _stated(body: OllamaRequest, message: dict[str, Any]) -> dict[str, Any]:
     return {"response": message.get("content", ""), **{name: message[name] for name in message.keys() - {"content"}}}
 
 
-async def _generating(arrived: Arrival, name: str) -> tuple[RequestContext, float]:
-    """Hold a model, whose name may have the tag of the latest; return how long it took too, in seconds."""
+async def _timed[M](load: Callable[[str], Awaitable[M]], name: str) -> tuple[M, float]:
+    """Return a model, whose name may have the tag of the latest, and the seconds that it took to load."""
     begin_s = time.perf_counter()
     try:
-        context = await arrived.generating(name)
+        model = await load(name)
     except UnknownModel:
         if not name.endswith(LATEST):
             raise
-        context = await arrived.generating(name.removesuffix(LATEST))
-    return context, time.perf_counter() - begin_s
+        model = await load(name.removesuffix(LATEST))
+    return model, time.perf_counter() - begin_s
 
 
-async def _encoding(arrived: Arrival, name: str) -> tuple[EncodingContext, float]:
-    """Hold an encoder, as `_generating`."""
-    begin_s = time.perf_counter()
-    try:
-        context = await arrived.encoding(name)
-    except UnknownModel:
-        if not name.endswith(LATEST):
-            raise
-        context = await arrived.encoding(name.removesuffix(LATEST))
-    return context, time.perf_counter() - begin_s
-
-
-async def _vectors(context: EncodingContext, body: OllamaEmbedRequest) -> tuple[list[list[float]], int]:
+async def _vectors(call: Call, model: ServedEncoder, body: OllamaEmbedRequest) -> tuple[list[list[float]], int]:
     """Return the vectors of texts, and the number of tokens."""
-    size = size_of(body.dimensions, context.model.vectors)
-    texts = await token_ids(context, body)
-    vectors = cut(await encode(context, texts), size, is_normalized=context.model.vectors.is_normalized)
-    return await context.run_in_thread(vectors.tolist), sum(map(len, texts))
+    size = size_of(body.dimensions, model.vectors)
+    texts = await token_ids(call, model, body)
+    vectors = cut(await encode(call, model, texts), size, is_normalized=model.vectors.is_normalized)
+    return await call.run_in_thread(vectors.tolist), sum(map(len, texts))
 
 
-def _durations(context: RequestContext | EncodingContext, load_s: float) -> dict[str, int]:
-    total_s = time.perf_counter() - context.arrived_s
+def _durations(call: Call, load_s: float) -> dict[str, int]:
+    total_s = time.perf_counter() - call.arrived_s
     return {"total_duration": _nanoseconds(total_s), "load_duration": _nanoseconds(load_s)}
 
 

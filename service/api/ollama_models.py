@@ -9,15 +9,18 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Depends
 from fastapi.responses import JSONResponse, Response
 
-from service.api.dependencies import ApiContext, Arrival, ServedModel, api_context, arrival
-from service.api.held import ModelState
+from service.api.backend import ModelState
+from service.api.dependencies import OpenCall, api_context
+from service.api.http.call import ApiContext
 from service.api.http.receive import json_body
 from service.api.ollama import LATEST
+from service.api.openapi.responses import BODY_ERRORS, answers
 from service.api.schema.ollama import OllamaShowRequest
+from service.api.served import ServedModel
 from service.errors import UnknownModel
 from service.text.infill import infill_of
 
-router = APIRouter()
+router = APIRouter(tags=["ollama"])
 
 # Of Ollama, whose interface this is. Clients compare it with the oldest one that they know how to speak to.
 VERSION = "0.13.0"
@@ -25,13 +28,13 @@ ARCHITECTURE = "levserve"  # which names the keys of a model's facts
 NEVER = "9999-12-31T23:59:59Z"
 
 
-@router.get("/api/version")
+@router.get("/api/version", responses=answers("Version"))
 async def show_ollama_version() -> Response:
     """Return the version of Ollama that the routes below /api follow."""
     return JSONResponse({"version": VERSION})
 
 
-@router.get("/api/tags")
+@router.get("/api/tags", responses=answers("OllamaModels", 503))
 async def list_models_like_ollama(api: Annotated[ApiContext, Depends(api_context)]) -> Response:
     """List the models that requests may name, as Ollama does.
 
@@ -40,7 +43,7 @@ async def list_models_like_ollama(api: Annotated[ApiContext, Depends(api_context
     return JSONResponse({"models": [_listed(model, name) for model in _models(api) for name in model.names]})
 
 
-@router.get("/api/ps")
+@router.get("/api/ps", responses=answers("LoadedModels", 503))
 async def list_loaded_models(api: Annotated[ApiContext, Depends(api_context)]) -> Response:
     """List the models that are loaded, as Ollama does.
 
@@ -52,19 +55,19 @@ async def list_loaded_models(api: Annotated[ApiContext, Depends(api_context)]) -
     return JSONResponse({"models": models})
 
 
-@router.post("/api/show")
+@router.post("/api/show", responses=answers("ShownModel", *BODY_ERRORS))
 async def show_model(
-    arrived: Annotated[Arrival, Depends(arrival)],
+    call: OpenCall,
     body: Annotated[OllamaShowRequest, Depends(json_body(OllamaShowRequest))],
 ) -> Response:
     """Describe a model, as Ollama does; one that is not loaded with what is known of it.
 
     Deviations: there is no Modelfile, no license, and the template is one of Jinja.
     """
-    state = _found(_models(arrived.api), body.model)
+    state = _found(_models(call.api), body.model)
     template, capabilities = "", []
     if state.state == "ready":
-        model = (await arrived.any_context(state.names[0])).model
+        model = await call.model(state.names[0])
         capabilities = ["embedding"] if "embeddings" in model.capabilities else []
         if isinstance(model, ServedModel):
             template = "" if model.chat_template is None else model.chat_template.source
@@ -88,8 +91,8 @@ async def show_model(
 
 
 def _models(api: ApiContext) -> list[ModelState]:
-    api.readiness.check_open()
-    return list(api.readiness.listed())
+    api.backend.check_open()
+    return list(api.backend.listed())
 
 
 def _found(models: list[ModelState], name: str) -> ModelState:

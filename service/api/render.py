@@ -7,68 +7,64 @@ https://github.com/llm-d/llm-d-inference-scheduler (`token-producer`, which rout
 from collections.abc import Sequence
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Depends, Request
+from fastapi import APIRouter, Depends
 from fastapi.responses import Response
 from pydantic_core import to_json
 
 from service.api.completions import DEFAULT_MAX_TOKENS
-from service.api.dependencies import Arrival, RequestContext, arrival
+from service.api.dependencies import OpenCall
 from service.api.generation.admission import max_tokens_of, sampling_of
 from service.api.generation.chat_prompt import chat_prompt
 from service.api.generation.completion_prompts import completion_prompts
-from service.api.http.direct_route import DirectRoute
+from service.api.http.call import Call
 from service.api.http.receive import json_body
+from service.api.openapi.responses import BODY_ERRORS, answers, list_of
 from service.api.schema.chat import ChatCompletionRequest
 from service.api.schema.completions import CompletionRequest
 from service.api.schema.generation import GenerationRequest
+from service.api.served import ServedModel
 
-router = APIRouter(route_class=DirectRoute)
-
-
-async def request_id(request: Request) -> str:
-    """Return the id of the HTTP request, the client's own if it has sent one."""
-    return request.state.request_id
+router = APIRouter(tags=["tokens"])
 
 
-@router.post("/v1/chat/completions/render")
+@router.post("/v1/chat/completions/render", responses=answers("RenderedPrompt", *BODY_ERRORS))
 async def render_chat_completion(
-    name: Annotated[str, Depends(request_id)],
-    arrived: Annotated[Arrival, Depends(arrival)],
+    call: OpenCall,
     body: Annotated[ChatCompletionRequest, Depends(json_body(ChatCompletionRequest))],
 ) -> Response:
     """Return the token ids that a chat would be answered with.
 
     Source: https://github.com/vllm-project/vllm/blob/main/vllm/entrypoints/serve/render/api_router.py
     """
-    context = await arrived.generating(body.model)
-    prompt = await context.make_prompt(body, chat_prompt)
-    context.ignore(prompt.ignored)
-    return json_answer(engine_request(context, body, f"chatcmpl-{name}", prompt.ids, param="messages"))
+    model = await call.generating(body.model)
+    prompt = await call.make_prompt(chat_prompt, body, model)
+    call.ignore(prompt.ignored)
+    return json_answer(engine_request(call, model, body, f"chatcmpl-{call.id}", prompt.ids, param="messages"))
 
 
-@router.post("/v1/completions/render")
+@router.post("/v1/completions/render", responses=list_of("RenderedPrompt", *BODY_ERRORS))
 async def render_completion(
-    name: Annotated[str, Depends(request_id)],
-    arrived: Annotated[Arrival, Depends(arrival)],
+    call: OpenCall,
     body: Annotated[CompletionRequest, Depends(json_body(CompletionRequest))],
 ) -> Response:
     """Return the token ids of each prompt that a completion would continue.
 
     Source: https://github.com/vllm-project/vllm/blob/main/vllm/entrypoints/serve/render/api_router.py
     """
-    context = await arrived.generating(body.model)
-    prompts = await context.make_prompt(body, completion_prompts)
-    names = [f"cmpl-{name}"] if len(prompts) == 1 else [f"cmpl-{name}-{index}" for index in range(len(prompts))]
+    model = await call.generating(body.model)
+    prompts = await call.make_prompt(completion_prompts, body, model)
+    names = [f"cmpl-{call.id}"] if len(prompts) == 1 else [f"cmpl-{call.id}-{index}" for index in range(len(prompts))]
     return json_answer(
         [
-            engine_request(context, body, name, ids, param="prompt", default_max_tokens=DEFAULT_MAX_TOKENS)
+            engine_request(call, model, body, name, ids, param="prompt", default_max_tokens=DEFAULT_MAX_TOKENS)
             for name, ids in zip(names, prompts, strict=True)
         ]
     )
 
 
 def engine_request(
-    context: RequestContext,
+    call: Call,
+    model: ServedModel,
     body: GenerationRequest,
     name: str,
     prompt_ids: Sequence[int],
@@ -79,7 +75,8 @@ def engine_request(
     """Return what an engine would get for a prompt, as vLLM's `GenerateRequest` states it.
 
     Args:
-        context: the HTTP request's state.
+        call: the HTTP request.
+        model: the model that would answer.
         body: its checked body.
         name: what vLLM calls the request's id.
         prompt_ids: the rendered prompt.
@@ -90,8 +87,8 @@ def engine_request(
         InvalidParameter: the prompt is empty, or a token id is not the model's.
         ContextLengthExceeded: the context has no room for the tokens requested.
     """
-    body.check_token_ids(context.model.vocab_size)
-    sampling = sampling_of(body, context.model, context.api)
+    body.check_token_ids(model.vocab_size)
+    sampling = sampling_of(body, model, call.api)
     return {
         "request_id": name,
         "token_ids": list(prompt_ids),
@@ -110,7 +107,7 @@ def engine_request(
             "stop": body.stop,
             "stop_token_ids": body.stop_token_ids,
             "ignore_eos": body.ignore_eos,
-            "max_tokens": max_tokens_of(context, body, prompt_ids, param, default_max_tokens),
+            "max_tokens": max_tokens_of(call, model, body, prompt_ids, param=param, default=default_max_tokens),
             "min_tokens": body.min_tokens,
             "logprobs": body.num_logprobs,
             "prompt_logprobs": body.num_prompt_logprobs,

@@ -7,18 +7,19 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Depends
 from fastapi.responses import JSONResponse, Response
 
-from service.api.dependencies import Arrival, arrival
-from service.api.http.direct_route import DirectRoute
+from service.api.dependencies import OpenCall
+from service.api.http.call import Call
 from service.api.http.receive import json_body
+from service.api.openapi.responses import GENERATION_ERRORS, answers
 from service.api.schema.rerank import RerankRequest, ScoreRequest
 from service.api.vectors.pairs import score
 
-router = APIRouter(route_class=DirectRoute)
+router = APIRouter(tags=["embeddings"])
 
 
-@router.post("/v1/rerank")
+@router.post("/v1/rerank", responses=answers("Reranked", *GENERATION_ERRORS))
 async def rerank(
-    arrived: Annotated[Arrival, Depends(arrival)],
+    call: OpenCall,
     body: Annotated[RerankRequest, Depends(json_body(RerankRequest))],
 ) -> Response:
     """Return the documents in the order of their relevance to the query, with their scores.
@@ -28,13 +29,13 @@ async def rerank(
 
     Source: https://docs.vllm.ai/en/latest/serving/openai_compatible_server.html#re-rank-api, https://jina.ai/reranker
     """
-    answer = await _reranked(arrived, body, returns_documents=body.return_documents is not False)
+    answer = await _reranked(call, body, returns_documents=body.return_documents is not False)
     return JSONResponse(answer if body.rid is None else _like_sglang(answer))
 
 
-@router.post("/v2/rerank")
+@router.post("/v2/rerank", responses=answers("Reranked", *GENERATION_ERRORS))
 async def rerank_like_cohere(
-    arrived: Annotated[Arrival, Depends(arrival)],
+    call: OpenCall,
     body: Annotated[RerankRequest, Depends(json_body(RerankRequest))],
 ) -> Response:
     """Return the documents' indices in the order of their relevance to the query, with their scores.
@@ -43,39 +44,39 @@ async def rerank_like_cohere(
 
     Source: https://docs.cohere.com/reference/rerank
     """
-    answer = await _reranked(arrived, body, returns_documents=body.return_documents is True)
+    answer = await _reranked(call, body, returns_documents=body.return_documents is True)
     tokens = {"input_tokens": answer["usage"]["total_tokens"], "output_tokens": 0}
     return JSONResponse({**answer, "meta": {"api_version": {"version": "2"}, "tokens": tokens}})
 
 
-@router.post("/v1/score")
+@router.post("/v1/score", responses=answers("Scores", *GENERATION_ERRORS))
 async def create_score(
-    arrived: Annotated[Arrival, Depends(arrival)],
+    call: OpenCall,
     body: Annotated[ScoreRequest, Depends(json_body(ScoreRequest))],
 ) -> Response:
     """Return the score of each pair of texts.
 
     Source: https://docs.vllm.ai/en/latest/serving/openai_compatible_server.html#score-api
     """
-    context = await arrived.scoring(body.model)
-    context.log_user(body.user)
-    scored = await score(context, body)
+    model = await call.scoring(body.model)
+    call.log_user(body.user)
+    scored = await score(call, model, body)
     data = [{"index": index, "object": "score", "score": value} for index, value in enumerate(scored.scores)]
     head = {"id": f"score-{uuid.uuid4().hex}", "object": "list", "created": int(time.time()), "model": body.model}
     return JSONResponse({**head, "data": data, "usage": _usage(scored.num_tokens)})
 
 
 # Jina's, vLLM's and llama.cpp's other names of the same routes.
-router.post("/rerank")(rerank)
-router.post("/reranking")(rerank)
-router.post("/v1/reranking")(rerank)
-router.post("/score")(create_score)
+router.post("/rerank", include_in_schema=False)(rerank)
+router.post("/reranking", include_in_schema=False)(rerank)
+router.post("/v1/reranking", include_in_schema=False)(rerank)
+router.post("/score", include_in_schema=False)(create_score)
 
 
-async def _reranked(arrived: Arrival, body: RerankRequest, *, returns_documents: bool) -> dict[str, Any]:
-    context = await arrived.scoring(body.model or None)
-    context.log_user(body.user)
-    scored = await score(context, body)
+async def _reranked(call: Call, body: RerankRequest, *, returns_documents: bool) -> dict[str, Any]:
+    model = await call.scoring(body.model or None)
+    call.log_user(body.user)
+    scored = await score(call, model, body)
     # Equal scores keep the order of the request.
     order = sorted(range(len(body.documents)), key=lambda index: -scored.scores[index])
     results = [

@@ -10,7 +10,7 @@ from fastapi import APIRouter, Depends
 from fastapi.responses import JSONResponse, Response
 from starlette.background import BackgroundTask
 
-from service.api.dependencies import Arrival, RequestContext, arrival
+from service.api.dependencies import OpenCall
 from service.api.generation.chat_answers import StartedChat, start_chat
 from service.api.generation.chat_prompt import chat_of, chat_prompt
 from service.api.generation.logprobs import chat_logprobs, is_long_to_write
@@ -18,12 +18,14 @@ from service.api.generation.message import MessageParts
 from service.api.generation.response_items import Event, ResponseOutput
 from service.api.generation.sealed import seal
 from service.api.generation.streams import TextDelta
+from service.api.http.call import Call
 from service.api.http.errors import error_answer, errors_in_terms_of
-from service.api.http.receive import cancel_on_disconnect, json_body
+from service.api.http.receive import json_body
 from service.api.http.sse import NamedEventStream
 from service.api.memory.memory import Keeping, KeyMemory, Memory
 from service.api.memory.store import UNFINISHED, new_id_prefix
-from service.api.render import engine_request, json_answer, request_id
+from service.api.openapi.responses import BODY_ERRORS, GENERATION_ERRORS, answers
+from service.api.render import engine_request, json_answer
 from service.api.schema.chat import ChatCompletionRequest
 from service.api.schema.responses import ResponsesRequest
 from service.engine.request import FinishReason
@@ -34,9 +36,13 @@ router = APIRouter()
 SERVER_ERROR = 500  # and higher statuses: the request is not at fault
 
 
-@router.post("/v1/responses")
+@router.post(
+    "/v1/responses",
+    tags=["generation"],
+    responses=answers("ResponseObject", *GENERATION_ERRORS, events="ResponseEvent"),
+)
 async def create_response(
-    arrived: Annotated[Arrival, Depends(arrival)],
+    call: OpenCall,
     body: Annotated[ResponsesRequest, Depends(json_body(ResponsesRequest))],
     memory: KeyMemory,
 ) -> Response:
@@ -49,20 +55,20 @@ async def create_response(
     Source: https://platform.openai.com/docs/api-reference/responses/create
     """
     created_at = int(time.time())
-    arrived.ignored.in_terms_of_request = body.in_terms_of_request
-    context = await arrived.generating(body.model)
+    call.ignored.in_terms_of_request = body.in_terms_of_request
+    model = await call.generating(body.model)
     with errors_in_terms_of(body.in_terms_of_request):
-        body, chat_body = await _with_chat(context, body, memory)
-        chat = await start_chat(context, chat_body, prefix=new_id_prefix())
-    keeping, key = memory.keeping(context, body, chat.streams.id), context.cache_salt
+        body, chat_body = await _with_chat(call, body, memory)
+        chat = await start_chat(call, model, chat_body, prefix=new_id_prefix())
+    keeping, key = memory.keeping(call, body, chat.streams.id), call.cache_salt
     answer = _Answer(chat, body, created_at, keeping, seal=partial(seal, key=key))
     if body.background:
-        return await _begin_in_background(context, chat, answer)
+        return await _begin_in_background(call, chat, answer)
     if body.stream:
         events = _events(chat, body, answer)
-        return NamedEventStream(events, sequences=chat.streams, deadline=context.deadline)
+        return NamedEventStream(events, sequences=chat.streams, deadline=call.deadline)
     with chat.streams, answer.kept(), errors_in_terms_of(body.in_terms_of_request):
-        [deltas] = await cancel_on_disconnect(context.receive, chat.streams.collect())
+        [deltas] = await call.unless_disconnected(chat.streams.collect())
 
         def end() -> dict[str, Any]:
             for delta in deltas:
@@ -70,22 +76,22 @@ async def create_response(
             return answer.end()
 
         is_long = is_long_to_write(chat.streams, chat_body)
-        response = await context.run_in_thread(end) if is_long else end()
+        response = await call.run_in_thread(end) if is_long else end()
         await answer.keeping.write(response)
-    return await context.run_in_thread(lambda: JSONResponse(response)) if is_long else JSONResponse(response)
+    return await call.run_in_thread(lambda: JSONResponse(response)) if is_long else JSONResponse(response)
 
 
 async def _with_chat(
-    context: RequestContext, body: ResponsesRequest, memory: Memory
+    call: Call, body: ResponsesRequest, memory: Memory
 ) -> tuple[ResponsesRequest, ChatCompletionRequest]:
     """Return a request with the items that it continues, and the chat that has the same answer."""
-    body = await memory.continued(context, body)
-    chat_body = await context.convert(body, partial(chat_of, key=context.cache_salt))
-    context.ignored.add(chat_body.ignored)
+    body = await memory.continued(call, body)
+    chat_body = await call.convert(partial(chat_of, key=call.cache_salt), body)
+    call.ignored.add(chat_body.ignored)
     return body, chat_body
 
 
-async def _begin_in_background(context: RequestContext, chat: StartedChat, answer: "_Answer") -> Response:
+async def _begin_in_background(call: Call, chat: StartedChat, answer: "_Answer") -> Response:
     """Answer that a response has begun; it goes on once that is sent, as part of the request."""
     queued = answer.response("queued")
     try:
@@ -95,10 +101,10 @@ async def _begin_in_background(context: RequestContext, chat: StartedChat, answe
     except BaseException:
         chat.streams.abort()
         raise
-    return JSONResponse(queued, background=BackgroundTask(_make_in_background, context, chat, answer))
+    return JSONResponse(queued, background=BackgroundTask(_make_in_background, call, chat, answer))
 
 
-async def _make_in_background(context: RequestContext, chat: StartedChat, answer: "_Answer") -> None:
+async def _make_in_background(call: Call, chat: StartedChat, answer: "_Answer") -> None:
     async def make() -> None:
         async for _, delta in chat.streams.deltas():
             is_first = answer.status == "queued"
@@ -108,11 +114,11 @@ async def _make_in_background(context: RequestContext, chat: StartedChat, answer
 
     with chat.streams, answer.kept():
         try:
-            is_done = await answer.keeping.until_cancelled(context.deadline.within(make()))
+            is_done = await answer.keeping.until_cancelled(call.deadline.within(make()))
             response = answer.end() if is_done else answer.response("cancelled")
         except Exception as error:
             failure = error_answer(error, chat.streams.id)
-            context.log_fields["error_code"] = failure.body["error"]["code"]
+            call.log_fields["error_code"] = failure.body["error"]["code"]
             code = "server_error" if failure.status >= SERVER_ERROR else "invalid_prompt"
             response = answer.response("failed") | {
                 "error": {"code": code, "message": failure.body["error"]["message"]}
@@ -255,10 +261,9 @@ class _Answer:
         }
 
 
-@router.post("/v1/responses/render")
+@router.post("/v1/responses/render", tags=["tokens"], responses=answers("RenderedPrompt", *BODY_ERRORS))
 async def render_response(
-    name: Annotated[str, Depends(request_id)],
-    arrived: Annotated[Arrival, Depends(arrival)],
+    call: OpenCall,
     body: Annotated[ResponsesRequest, Depends(json_body(ResponsesRequest))],
     memory: KeyMemory,
 ) -> Response:
@@ -266,10 +271,10 @@ async def render_response(
 
     Source: https://github.com/vllm-project/vllm/blob/main/vllm/entrypoints/serve/render/api_router.py
     """
-    arrived.ignored.in_terms_of_request = body.in_terms_of_request
-    context = await arrived.generating(body.model)
+    call.ignored.in_terms_of_request = body.in_terms_of_request
+    model = await call.generating(body.model)
     with errors_in_terms_of(body.in_terms_of_request):
-        _, chat_body = await _with_chat(context, body, memory)
-        prompt = await context.make_prompt(chat_body, chat_prompt)
-        context.ignore(prompt.ignored)
-        return json_answer(engine_request(context, chat_body, f"resp_{name}", prompt.ids, param="messages"))
+        _, chat_body = await _with_chat(call, body, memory)
+        prompt = await call.make_prompt(chat_prompt, chat_body, model)
+        call.ignore(prompt.ignored)
+        return json_answer(engine_request(call, model, chat_body, f"resp_{call.id}", prompt.ids, param="messages"))

@@ -1,18 +1,20 @@
-"""The loaded model that a start hands to the API, of whichever kind."""
+"""The loaded model that a start hands to the API: one that generates text, or an encoder."""
 
-import asyncio
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, Protocol, override, runtime_checkable
+from typing import TYPE_CHECKING, Any, override
 
 from service.encoder.cache import VectorCache
-from service.encoder.request import EncodeRequest, Vectors
-from service.errors import UnknownModel
+from service.errors import UnknownModel, WrongKindOfModel
+from service.text.generation_defaults import NO_DEFAULTS, GenerationDefaults
+from service.text.grammar.compiler import GrammarCompiler
 from service.text.prompt_model import PromptModel
 from service.text.tokenizer import Tokenizer
 
 if TYPE_CHECKING:
+    from service.encoder.encoder import Encoder
+    from service.engine.engine import Engine
     from service.models.encoders.token_heads import TokenOutputs
     from service.text.chat_template import ChatTemplate
 
@@ -51,12 +53,12 @@ class Served:
     @property
     def ability(self) -> str:
         """What the model does, for the refusal of another route."""
-        return "generates text"
+        return "is a generative model"
 
     @property
     def routes(self) -> str:
         """The routes that it answers."""
-        return "/v1/chat/completions and /v1/completions"
+        return "/v1/chat/completions or /v1/completions"
 
     @property
     def capabilities(self) -> tuple[str, ...]:
@@ -78,14 +80,73 @@ class Served:
         if requested not in self.names:
             raise UnknownModel(requested, self.names)
 
+    def generating(self) -> "ServedModel":
+        """Return the model if it generates text; raises WrongKindOfModel."""
+        raise self._wrong_kind()
 
-@runtime_checkable
-class VectorEncoder(Protocol):
-    """Token ids in, vectors out."""
+    def encoding(self) -> "ServedEncoder":
+        """Return the model if it turns texts into vectors; raises WrongKindOfModel."""
+        raise self._wrong_kind()
 
-    def submit(self, request: EncodeRequest) -> asyncio.Future[Vectors]:
-        """Queue a request without waiting; raises Overloaded, Draining or EngineStopped."""
-        ...
+    def scoring(self) -> "ServedEncoder":
+        """Return the model if it scores pairs of texts; raises WrongKindOfModel."""
+        raise self._wrong_kind()
+
+    def pooling(self) -> "ServedEncoder":
+        """Return the model if it is an encoder of either kind; raises WrongKindOfModel."""
+        raise self._wrong_kind()
+
+    def _wrong_kind(self) -> WrongKindOfModel:
+        return WrongKindOfModel(self.name, self.ability, self.routes)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ServedModel(Served):
+    """A loaded model that continues sequences of tokens."""
+
+    engine: "Engine"
+    chat_template: "ChatTemplate | None"  # None: completions only
+    stop_ids: frozenset[int]
+    defaults: GenerationDefaults  # the checkpoint's
+    operator_defaults: GenerationDefaults = NO_DEFAULTS  # of this model; they come before those of all models
+    number_formats: Mapping[str, str]  # of activations, weights and cache: `dtype`, `quantization`, `kv_dtype`
+
+    @cached_property
+    def grammars(self) -> GrammarCompiler:
+        """The compiler of grammars for this model, with those that it has compiled."""
+        return GrammarCompiler(self.tokenizer, self.vocab_size, self.stop_ids)
+
+    @cached_property
+    @override
+    def prompt_model(self) -> PromptModel:
+        return self._prompt_model(self.chat_template)
+
+    @property
+    @override
+    def facts(self) -> Mapping[str, Any]:
+        return self.number_formats
+
+    @property
+    @override
+    def example(self) -> tuple[str, Mapping[str, Any]]:
+        if self.chat_template is None:
+            return super().example
+        return "chat/completions", {"messages": [{"role": "user", "content": "Who are you?"}]}
+
+    @property
+    @override
+    def capabilities(self) -> tuple[str, ...]:
+        chat = () if self.chat_template is None else ("chat/completions", "responses", "messages")
+        return (*chat, *super().capabilities)
+
+    @property
+    def has_thinking(self) -> bool:
+        """Whether it writes its thinking between tags before an answer."""
+        return self.chat_template is not None and self.chat_template.has_thinking
+
+    @override
+    def generating(self) -> "ServedModel":
+        return self
 
 
 @dataclass(frozen=True)
@@ -106,7 +167,7 @@ class VectorFacts:
 class ServedEncoder(Served):
     """A loaded model that turns texts into vectors."""
 
-    encoder: VectorEncoder
+    encoder: "Encoder"
     vectors: VectorFacts
     cache: VectorCache
     tokens: "TokenOutputs | None" = None  # what makes the outputs of tokens; None: the model has none
@@ -122,12 +183,12 @@ class ServedEncoder(Served):
     @property
     @override
     def ability(self) -> str:
-        return "scores pairs of texts" if self.vectors.is_score else "turns texts into vectors"
+        return "is a reranker" if self.vectors.is_score else "is an embedding model"
 
     @property
     @override
     def routes(self) -> str:
-        return "/v1/rerank, /v1/score and /pooling" if self.vectors.is_score else "/v1/embeddings and /pooling"
+        return "/v1/rerank, /v1/score or /pooling" if self.vectors.is_score else "/v1/embeddings or /pooling"
 
     @property
     @override
@@ -145,3 +206,19 @@ class ServedEncoder(Served):
         if self.vectors.is_score:
             return "rerank", {"query": "Who is it?", "documents": ["Once upon a time", "It is I"]}
         return "embeddings", {"input": "Once upon a time"}
+
+    @override
+    def encoding(self) -> "ServedEncoder":
+        if self.vectors.is_score:
+            raise self._wrong_kind()
+        return self
+
+    @override
+    def scoring(self) -> "ServedEncoder":
+        if not self.vectors.is_score:
+            raise self._wrong_kind()
+        return self
+
+    @override
+    def pooling(self) -> "ServedEncoder":
+        return self

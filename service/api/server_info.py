@@ -11,38 +11,33 @@ from collections.abc import Iterable
 from datetime import UTC, datetime
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Depends, Request
+from fastapi import APIRouter, Depends
 from fastapi.responses import JSONResponse, Response
 
-from service.api.dependencies import ApiContext, api_context
-from service.api.held import ModelState
-from service.api.http.direct_route import DirectRoute
+from service.api.backend import ModelState
+from service.api.dependencies import api_context
+from service.api.http.call import ApiContext
 from service.api.http.query import query_of
+from service.api.openapi.responses import MODEL_ERRORS, answers, list_of
 from service.api.schema.loads import LoadsQuery
 from service.api.tokenize import installed_version
 from service.errors import UnknownModel
 from service.observability.model_load import ModelLoad
 
-router = APIRouter(route_class=DirectRoute)
+router = APIRouter()
 
 
-async def loads_query(request: Request) -> LoadsQuery:
-    """Return the checked query."""
-    return query_of(LoadsQuery, request)
+LoadsOf = Annotated[LoadsQuery, Depends(query_of(LoadsQuery))]
 
 
-@router.get("/model_info")
-async def describe_model(
-    api: Annotated[ApiContext, Depends(api_context)], query: Annotated[LoadsQuery, Depends(loads_query)]
-) -> Response:
+@router.get("/model_info", tags=["models"], responses=answers("ModelInfo", 400, *MODEL_ERRORS))
+async def describe_model(api: Annotated[ApiContext, Depends(api_context)], query: LoadsOf) -> Response:
     """Describe a model as SGLang does."""
     return JSONResponse(_model_info(_described(api, query.model)))
 
 
-@router.get("/server_info")
-async def describe_server(
-    api: Annotated[ApiContext, Depends(api_context)], query: Annotated[LoadsQuery, Depends(loads_query)]
-) -> Response:
+@router.get("/server_info", tags=["service"], responses=answers("ServerInfo", 400, *MODEL_ERRORS))
+async def describe_server(api: Annotated[ApiContext, Depends(api_context)], query: LoadsOf) -> Response:
     """Describe the service and its load as SGLang does."""
     model = _described(api, query.model)
     load = _total(_loads(api, query.model))
@@ -62,10 +57,8 @@ async def describe_server(
     )
 
 
-@router.get("/v1/loads")
-async def list_loads(
-    api: Annotated[ApiContext, Depends(api_context)], query: Annotated[LoadsQuery, Depends(loads_query)]
-) -> Response:
+@router.get("/v1/loads", tags=["service"], responses=answers("Loads", 400, *MODEL_ERRORS))
+async def list_loads(api: Annotated[ApiContext, Depends(api_context)], query: LoadsOf) -> Response:
     """Return what runs, what waits and what is full, as SGLang does.
 
     Deviations: the parts `memory`, `spec`, `lora` and `disagg` are left out, as SGLang does where it has none of them.
@@ -93,10 +86,8 @@ async def list_loads(
     )
 
 
-@router.get("/get_load")
-async def list_loads_as_earlier(
-    api: Annotated[ApiContext, Depends(api_context)], query: Annotated[LoadsQuery, Depends(loads_query)]
-) -> Response:
+@router.get("/get_load", tags=["service"], responses=list_of("EarlierLoad", 400, *MODEL_ERRORS))
+async def list_loads_as_earlier(api: Annotated[ApiContext, Depends(api_context)], query: LoadsOf) -> Response:
     """Return what runs and what waits in the form that routers before /v1/loads read."""
     load = _total(_loads(api, query.model))
     return JSONResponse(
@@ -111,9 +102,9 @@ async def list_loads_as_earlier(
     )
 
 
-router.get("/get_model_info")(describe_model)
-router.get("/get_server_info")(describe_server)
-router.get("/loads")(list_loads)
+router.get("/get_model_info", include_in_schema=False)(describe_model)
+router.get("/get_server_info", include_in_schema=False)(describe_server)
+router.get("/loads", include_in_schema=False)(list_loads)
 
 
 def _described(api: ApiContext, name: str | None) -> ModelState:
@@ -123,8 +114,8 @@ def _described(api: ApiContext, name: str | None) -> ModelState:
         NotReady, Draining, EngineStopped: no model can answer now.
         UnknownModel: no model has this name.
     """
-    api.readiness.check_open()
-    models = api.readiness.listed()
+    api.backend.check_open()
+    models = api.backend.listed()
     found = next((model for model in models if name is None or name in model.names), None)
     if found is None:
         raise UnknownModel(name or "", [known for model in models for known in model.names])

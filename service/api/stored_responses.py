@@ -3,7 +3,9 @@
 Source: https://platform.openai.com/docs/api-reference/responses
 """
 
-from fastapi import APIRouter, HTTPException, Request
+from typing import Annotated
+
+from fastapi import APIRouter, Depends, HTTPException
 from fastapi.responses import JSONResponse, Response
 
 from service.api.batch.batches import listing
@@ -11,42 +13,48 @@ from service.api.batch.files import ids_after
 from service.api.http.query import query_of
 from service.api.memory.continued import stated_item
 from service.api.memory.memory import KeyMemory
+from service.api.openapi.responses import STORE_ERRORS, answers
 from service.api.schema.stored_responses import ItemsQuery, ResponseQuery
 
-router = APIRouter()
+router = APIRouter(tags=["generation"])
 
 
-@router.get("/v1/responses/{response_id}")
-async def retrieve_response(request: Request, memory: KeyMemory) -> Response:
+@router.get("/v1/responses/{response_id}", responses=answers("ResponseObject", *STORE_ERRORS))
+async def retrieve_response(
+    response_id: str,
+    memory: KeyMemory,
+    query: Annotated[ResponseQuery, Depends(query_of(ResponseQuery))],
+) -> Response:
     """Return a response of this API key, or as much of it as there is.
 
     Deviations: it is not streamed.
 
     Source: https://platform.openai.com/docs/api-reference/responses/get
     """
-    query_of(ResponseQuery, request)
-    return JSONResponse(await memory.response(request.path_params["response_id"]))
+    return JSONResponse(await memory.response(response_id))
 
 
-@router.delete("/v1/responses/{response_id}")
-async def delete_response(request: Request, memory: KeyMemory) -> Response:
+@router.delete("/v1/responses/{response_id}", responses=answers("DeletedResponse", 404, 503))
+async def delete_response(response_id: str, memory: KeyMemory) -> Response:
     """Delete a response; those that continue it keep what they were made from.
 
     Source: https://platform.openai.com/docs/api-reference/responses/delete
     """
-    response_id = request.path_params["response_id"]
     await memory.delete(response_id)
     return JSONResponse({"id": response_id, "object": "response", "deleted": True})
 
 
-@router.get("/v1/responses/{response_id}/input_items")
-async def list_input_items(request: Request, memory: KeyMemory) -> Response:
+@router.get("/v1/responses/{response_id}/input_items", responses=answers("InputItemList", *STORE_ERRORS))
+async def list_input_items(
+    response_id: str,
+    memory: KeyMemory,
+    query: Annotated[ItemsQuery, Depends(query_of(ItemsQuery))],
+) -> Response:
     """List the items that a response was made from, those of the responses that it continues included.
 
     Source: https://platform.openai.com/docs/api-reference/responses/input-items
     """
-    query = query_of(ItemsQuery, request)
-    items = await memory.items(request.path_params["response_id"])
+    items = await memory.items(response_id)
     if query.order == "desc":
         items.reverse()
     num_left = len(ids_after([item["id"] for item in items], query.after))
@@ -54,13 +62,13 @@ async def list_input_items(request: Request, memory: KeyMemory) -> Response:
     return JSONResponse(listing([stated_item(item) for item in page], has_more=num_left > query.limit))
 
 
-@router.post("/v1/responses/{response_id}/cancel")
-async def cancel_response(request: Request, memory: KeyMemory) -> Response:
+@router.post("/v1/responses/{response_id}/cancel", responses=answers("ResponseObject", *STORE_ERRORS))
+async def cancel_response(response_id: str, memory: KeyMemory) -> Response:
     """End a response that is made in the background; one that has ended stays as it is.
 
     Source: https://platform.openai.com/docs/api-reference/responses/cancel
     """
-    return JSONResponse(await memory.cancel(request.path_params["response_id"]))
+    return JSONResponse(await memory.cancel(response_id))
 
 
 @router.post("/v1/responses/{response_id}", include_in_schema=False)

@@ -1,1 +1,1 @@
-"""Executables stored for the next start: their key, their files, and the places that hold them."""
+"""Bundles of serialized executables for the next start: their key, their files, and where they are stored."""

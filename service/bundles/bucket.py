@@ -1,7 +1,7 @@
-"""Bundles in a bucket: read like a checkpoint, by generation and summed; written so that two writers cannot mix.
+"""Bundles in a bucket: reads are pinned to generations and verified, writes are conditional.
 
-Every file is named after its content and the manifest comes last, so a bundle is either whole or not there. Writing
-needs storage.objects.create; a service that may only read is given bundles by `levserve prewarm`.
+Files are named after a digest of their content and the manifest is written last, so a bundle is either complete or
+absent. Writing needs storage.objects.create; for a read-only service, `levserve prewarm` writes the bundles.
 """
 
 import logging
@@ -21,18 +21,18 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-# A start must not wait long for a bundle: compiling is always possible.
+# A start must not wait long for a bundle, since it can always compile.
 READ_DEADLINE_S = 60.0
 
 
 class BundleBucket:
-    """Bundles below one prefix of a bucket; a `BundlePlace`."""
+    """A `BundlePlace` below one prefix of a bucket."""
 
     def __init__(self, location: GcsLocation, *, emulator_host: str | None) -> None:
         """Name a place; nothing is read yet.
 
         Args:
-            location: where the bundles lie.
+            location: the bucket and prefix.
             emulator_host: STORAGE_EMULATOR_HOST.
         """
         self.uri = location.uri
@@ -43,7 +43,7 @@ class BundleBucket:
         self._discarded: set[str] = set()
 
     def read(self, key: str, file: str) -> bytes | None:
-        """Read one file of a bundle; None if it is not there.
+        """Read one file of a bundle, or return None if it does not exist.
 
         Raises:
             CheckpointError: the bucket cannot be read.
@@ -52,15 +52,15 @@ class BundleBucket:
         return None if info is None else self._sources[key].read(info)
 
     def write(self, key: str, files: Mapping[str, bytes]) -> bool:
-        """Store a bundle unless it is there, or another writer is first; return whether it was stored.
+        """Store a bundle unless it exists or another writer is first; return whether it was stored.
 
         Args:
             key: the bundle's name.
-            files: by name; the last one is the manifest.
+            files: the files by name, the manifest last.
 
         Raises:
-            AccessDenied: the account may not write, or there is none.
-            TransferFailed: the bucket did not take it.
+            AccessDenied: the account may not write, or there are no credentials.
+            TransferFailed: the upload failed.
         """
         listing = self._listing(key)
         *contents, manifest = files
@@ -74,11 +74,11 @@ class BundleBucket:
             return uploader.upload(f"{key}/{manifest}", files[manifest], replaces=listing.get(manifest))
 
     def write_folder(self, key: str, folder: Path, marker: str) -> bool:
-        """Store the files of a folder unless they are there; `marker` is the last, and makes them visible.
+        """Store the files of a folder unless they exist; `marker` is written last and makes them visible.
 
         Raises:
-            AccessDenied: the account may not write, or there is none.
-            TransferFailed: the bucket did not take it.
+            AccessDenied: the account may not write, or there are no credentials.
+            TransferFailed: the upload failed.
         """
         listing = self._listing(key)
         if marker in listing:
@@ -93,7 +93,6 @@ class BundleBucket:
         self._discarded.add(key)
 
     def close(self) -> None:
-        """Close the connections."""
         for source in self._sources.values():
             source.close()
 
@@ -110,6 +109,6 @@ class BundleBucket:
         return self._listings[key]
 
     def _uploader(self) -> "GcsUploader":
-        from service.storage.gcs.upload import GcsUploader  # imports Google's client, which only a writer needs
+        from service.storage.gcs.upload import GcsUploader  # imports Google's client, which only writers need
 
         return GcsUploader(self._location, emulator_host=self._emulator_host)

@@ -1,7 +1,7 @@
-"""A bundle: the serialized executables of one engine, and a manifest with their inputs and sums.
+"""A bundle: the serialized executables of one engine, and a manifest with their inputs and checksums.
 
-An executable is a pickle with native code in it, so unpickling one may run anything. None is unpickled before its
-sha256 equals the manifest's. The manifest is plain JSON; a file name in it cannot lead outside the bundle.
+An executable is a pickle that contains native code, so unpickling it may run anything. It is unpickled only after its
+sha256 matches the manifest. The manifest is plain JSON; file names in it cannot escape the bundle.
 """
 
 import hashlib
@@ -36,9 +36,9 @@ class BundleRefused(ServiceError):
 
 @dataclass(frozen=True, slots=True)
 class BundledFile:
-    """One executable's file."""
+    """The file of one executable."""
 
-    file: str  # contains a digest of the content, so that two writers never mix
+    file: str  # contains a digest of the content, so that concurrent writers cannot interleave
     sha256: str
     size_bytes: int
     compile_seconds: float
@@ -51,31 +51,30 @@ class Manifest:
     key: str
     inputs: Mapping[str, Any]  # everything that the key digests
     executables: Mapping[str, BundledFile]  # by the executable's name
-    making: Mapping[str, Any]  # the weight recipe, and sizes and timings of the start that made the bundle
+    making: Mapping[str, Any]  # the weight recipe, and sizes and timings of the start that built the bundle
 
     def to_json(self, signer: Signer = UNSIGNED) -> bytes:
-        """Return the manifest as it is stored."""
         return json.dumps(signer.signed({"format_version": FORMAT_VERSION, **asdict(self)}), indent=1).encode()
 
     @classmethod
     def parse(cls, uri: str, data: bytes, key: BundleKey, signer: Signer = UNSIGNED) -> "Manifest":
-        """Read a manifest.
+        """Parse and verify a manifest.
 
         Args:
-            uri: the place, for messages.
+            uri: the location of the bundle, for error messages.
             data: the bytes of the manifest.
-            key: the key that it must have.
-            signer: verifies it.
+            key: the expected key.
+            signer: verifies the signature.
 
         Raises:
-            BundleRefused: the bytes are not a manifest, or it has another format, other inputs or no valid signature.
+            BundleRefused: the bytes are not a manifest, or its format, inputs or signature do not match.
         """
         try:
             content = json.loads(data)
             if content["format_version"] != FORMAT_VERSION:
                 raise BundleRefused(uri, "stale", f"is of format {content['format_version']!r}, not {FORMAT_VERSION}")
             if not signer.verifies(content):
-                raise BundleRefused(uri, "unsigned", "has no signature of a BUNDLE_SIGNING_KEY")
+                raise BundleRefused(uri, "unsigned", "is not signed with a BUNDLE_SIGNING_KEY")
             files = {str(name): BundledFile(**file) for name, file in content["executables"].items()}
             manifest = cls(str(content["key"]), content["inputs"], files, content["making"])
             names = [file.file for file in files.values()]
@@ -84,22 +83,22 @@ class Manifest:
         except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
             raise BundleRefused(uri, "corrupt", f"{MANIFEST_NAME} is not a manifest") from error
         if not are_well_named:
-            raise BundleRefused(uri, "corrupt", f"{MANIFEST_NAME} names a file that leads elsewhere")
+            raise BundleRefused(uri, "corrupt", f"{MANIFEST_NAME} names a file outside of the bundle")
         if differences or manifest.key != key.digest:
-            raise BundleRefused(uri, "stale", f"was made for something else: {', '.join(differences) or 'key'}")
+            raise BundleRefused(uri, "stale", f"was built for a different target: {', '.join(differences) or 'key'}")
         return manifest
 
     def check(self, uri: str, name: str, data: bytes | None, sha256: Callable[[bytes], str] | None = None) -> bytes:
-        """Check one executable's bytes before anything unpickles them.
+        """Verify one executable's bytes before they are unpickled.
 
         Args:
-            uri: the place, for messages.
+            uri: the location of the bundle, for error messages.
             name: the executable's name.
-            data: the bytes; None if the file is missing.
-            sha256: returns the sum of bytes in hexadecimal; computed if left out.
+            data: the bytes, or None if the file is missing.
+            sha256: computes the hexadecimal SHA-256 of bytes; hashlib's by default.
 
         Raises:
-            BundleRefused: the bytes are missing, or differ from those that were stored.
+            BundleRefused: the bytes are missing or do not match the manifest.
         """
         expected = self.executables[name]
         if data is None:
@@ -114,24 +113,23 @@ class Manifest:
 
 @dataclass(frozen=True)
 class Bundle:
-    """A manifest and the bytes of its executables, all of them checked."""
+    """A manifest and the verified bytes of its executables."""
 
     manifest: Manifest
     data: Mapping[str, bytes]  # by the executable's name
 
     @property
     def size_bytes(self) -> int:
-        """Size of all executables."""
         return sum(len(data) for data in self.data.values())
 
     def files(self, signer: Signer = UNSIGNED) -> dict[str, bytes]:
-        """Return every file by its name; the manifest is last, because writing it makes the bundle visible."""
-        named = {self.manifest.executables[name].file: data for name, data in self.data.items()}
-        return named | {MANIFEST_NAME: self.manifest.to_json(signer)}
+        """Return all files by name, the manifest last because writing it makes the bundle visible."""
+        executables = {self.manifest.executables[name].file: data for name, data in self.data.items()}
+        return executables | {MANIFEST_NAME: self.manifest.to_json(signer)}
 
 
 def inputs_of(data: bytes) -> Mapping[str, Any] | None:
-    """Return the inputs of any manifest; None if the bytes are not a manifest."""
+    """Return the inputs of any manifest, or None if the bytes are not a manifest."""
     try:
         inputs = json.loads(data)["inputs"]
     except (ValueError, TypeError, KeyError, RecursionError):
@@ -146,46 +144,46 @@ def make_bundle(
     making: Mapping[str, Any],
     serialized: Mapping[str, bytes] | None = None,
 ) -> Bundle:
-    """Serialize executables.
+    """Serialize executables into a bundle.
 
     Args:
-        key: everything that they depend on.
-        executables: by name.
-        seconds: compile time of each.
-        making: plain JSON about how they were made.
-        serialized: the bytes of those that were loaded. On a CPU, one that was loaded serializes without its code.
+        key: everything that the executables depend on.
+        executables: the executables by name.
+        seconds: the compile time of each.
+        making: plain JSON about how they were built.
+        serialized: the bytes of executables that were loaded; on a CPU, those cannot be serialized again.
     """
     known = serialized or {}
-    data = {name: known[name] if name in known else made.serialize() for name, made in executables.items()}
+    data = {name: known[name] if name in known else item.serialize() for name, item in executables.items()}
     files = {name: describe_file(name, content, seconds[name]) for name, content in data.items()}
     return Bundle(Manifest(key.digest, key.inputs, files, making), data)
 
 
 def describe_file(name: str, data: bytes, compile_seconds: float) -> BundledFile:
-    """Return the entry of a serialized executable."""
+    """Return the manifest entry of a serialized executable."""
     digest = _sha256(data)
     return BundledFile(f"{name}-{digest[:12]}.executable", digest, len(data), round(compile_seconds, 3))
 
 
 def check_owner(uri: str, *folders: Path) -> None:
-    """Check that no other user of this machine could have written what is about to run.
+    """Check that no other user of this machine could have written the code that is about to run.
 
     Raises:
         BundleRefused: another user can write to one of the folders.
-        OSError: one of them cannot be read.
+        OSError: a folder cannot be read.
     """
     for path in folders:
         status = path.stat()
         if status.st_mode & OTHERS_MAY_WRITE or status.st_uid not in (0, os.geteuid()):
-            reason = f"{path} can be written by other users, so its code is not run; chmod 700 it"
+            reason = f"{path} is writable by other users, so its code is not run; chmod 700 it"
             raise BundleRefused(uri, "corrupt", reason)
 
 
 def check_names(uri: str, manifest: Manifest, needed: Iterable[str]) -> None:
-    """Check that a bundle holds every needed executable.
+    """Check that a bundle contains every needed executable.
 
     Raises:
-        BundleRefused: one is missing.
+        BundleRefused: an executable is missing.
     """
     if missing := sorted(set(needed) - manifest.executables.keys()):
         raise BundleRefused(uri, "corrupt", f"lacks {len(missing)} executables such as {missing[0]}")

@@ -1,9 +1,9 @@
-"""Bundles in a folder: each complete or invisible, safe with several writers and with a kill at any moment.
+"""Bundles in a folder: visible only when complete, and safe against concurrent writers and kills at any moment.
 
 FOLDER/
   3f2a…/             one bundle, created by one rename
-  .3f2a….part/       a bundle being written, locked by its writer; an unlocked one is a leftover and is swept
-  .3f2a….kept/       executables of a bundle that is still being compiled; see `kept`
+  .3f2a….part/       a bundle being written, locked by its writer; unlocked leftovers are swept
+  .3f2a….kept/       executables of a bundle that is still being compiled; see `partial`
 """
 
 import contextlib
@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Protocol, runtime_checkable
 
 from service.bundles.bundle import MANIFEST_NAME, check_owner
-from service.bundles.kept import KEPT_SUFFIX, KeptExecutables
+from service.bundles.partial import PARTIAL_SUFFIX, PartialBundle
 from service.bundles.prefetch import PrefetchedBundle
 from service.bundles.signature import UNSIGNED, Signer
 from service.storage.files import FileLock, part_path, sync, try_lock_folder
@@ -24,34 +24,32 @@ from service.storage.objects import PART_SUFFIX
 
 MAX_BUNDLES = 8  # one per model and engine shapes; each takes a few dozen megabytes
 SWEEP_AFTER_S = 60
-FORGET_AFTER_S = 7 * 24 * 3600  # executables of a start that was stopped and never begun again
+FORGET_AFTER_S = 7 * 24 * 3600  # for executables of an interrupted start that was never repeated
 
 
 @runtime_checkable
 class BundlePlace(Protocol):
-    """A place that holds bundles by key."""
+    """A store of bundles by key."""
 
     uri: str
 
     def read(self, key: str, file: str) -> bytes | None:
-        """Read one file of a bundle; None if it is not there."""
+        """Read one file of a bundle, or return None if it does not exist."""
         ...
 
     def write(self, key: str, files: Mapping[str, bytes]) -> bool:
-        """Store a bundle unless it is there; the last file makes it visible. Return whether it was stored."""
+        """Store a bundle unless it exists; the last file makes it visible. Return whether it was stored."""
         ...
 
     def discard(self, key: str) -> None:
-        """Remove an unusable bundle, so that another can take its key."""
+        """Remove an unusable bundle so that a new one can take its key."""
         ...
 
-    def close(self) -> None:
-        """Close the connections to the place."""
-        ...
+    def close(self) -> None: ...
 
 
 class BundleFolder:
-    """A folder of this machine, or one mounted into it; a `BundlePlace`."""
+    """A `BundlePlace` in a local or mounted folder."""
 
     def __init__(
         self,
@@ -64,10 +62,10 @@ class BundleFolder:
         """Name a folder; nothing is read or written yet.
 
         Args:
-            path: where it is, or will be.
-            is_private: whether to refuse it if other users can write to it; one named by an operator is trusted.
-            max_bundles: number of bundles that it holds; the least recently used are evicted first.
-            prefetched: its files that have been read already.
+            path: the folder, which need not exist yet.
+            is_private: whether to refuse the folder if other users can write to it; an operator's folder is trusted.
+            max_bundles: the maximum number of bundles; the least recently used are evicted.
+            prefetched: files of the folder that have been read already.
         """
         self._max_bundles = max_bundles
         self.uri = str(path)
@@ -76,7 +74,7 @@ class BundleFolder:
         self._prefetched = prefetched
 
     def read(self, key: str, file: str) -> bytes | None:
-        """Read one file of a bundle; None if it is not there.
+        """Read one file of a bundle, or return None if it does not exist.
 
         Raises:
             BundleRefused: other users can write to the folder, so its code is not trusted.
@@ -92,15 +90,15 @@ class BundleFolder:
         except (FileNotFoundError, NotADirectoryError):
             return None
         if file == MANIFEST_NAME:
-            with contextlib.suppress(OSError):  # a read-only folder does not record its last use
+            with contextlib.suppress(OSError):  # a read-only folder cannot record its last use
                 os.utime(self._path / key)
         return data
 
     def write(self, key: str, files: Mapping[str, bytes]) -> bool:
-        """Store a bundle unless it is there, or another writer is first; return whether it was stored.
+        """Store a bundle unless it exists or another writer is first; return whether it was stored.
 
         Raises:
-            OSError: the folder cannot be written, or is full.
+            OSError: the folder cannot be written or is full.
         """
 
         def fill(part: Path) -> None:
@@ -110,7 +108,7 @@ class BundleFolder:
         return self.write_with(key, fill)
 
     def write_with(self, key: str, fill: Callable[[Path], None]) -> bool:
-        """Store what `fill` writes into a new folder, as `write` does.
+        """Store the files that `fill` writes into a new folder, as `write` does.
 
         Raises:
             OSError: the folder cannot be written, or is full.
@@ -144,15 +142,15 @@ class BundleFolder:
             (self._path / key).rename(trash)
         shutil.rmtree(trash, ignore_errors=True)
 
-    def kept(self, key: str, signer: Signer = UNSIGNED) -> KeptExecutables:
-        """Return the executables of a bundle that is not complete yet."""
-        return KeptExecutables(self._path, key, signer)
+    def partial(self, key: str, signer: Signer = UNSIGNED) -> PartialBundle:
+        """Return the executables of a bundle that is still being compiled."""
+        return PartialBundle(self._path, key, signer)
 
     def close(self) -> None:
-        """Do nothing: a folder holds nothing open."""
+        """Do nothing: no file stays open."""
 
     def manifests(self) -> Iterator[bytes]:
-        """Yield the manifest of every bundle that can be read, the last used first."""
+        """Yield the manifests of all readable bundles, most recently used first."""
         for folder in self._by_last_use():
             with contextlib.suppress(OSError):
                 yield (folder / MANIFEST_NAME).read_bytes()
@@ -165,25 +163,25 @@ class BundleFolder:
                     dated.append((folder.stat().st_mtime, folder))
         return [folder for _, folder in sorted(dated, reverse=True)]
 
-    def _sweep(self, kept: str) -> None:
-        """Remove what killed writers left, and the least recently used bundles."""
+    def _sweep(self, key: str) -> None:
+        """Remove leftovers of killed writers, and the least recently used bundles other than `key`."""
         for part in self._path.glob(f".*{PART_SUFFIX}"):
             with contextlib.suppress(OSError):
                 # A writer creates its folder a moment before it locks it.
                 if time.time() - part.stat().st_mtime > SWEEP_AFTER_S:
                     with _locked(part):
                         shutil.rmtree(part, ignore_errors=True)
-        for incomplete in self._path.glob(f".*{KEPT_SUFFIX}"):
+        for incomplete in self._path.glob(f".*{PARTIAL_SUFFIX}"):
             with contextlib.suppress(OSError):
                 if time.time() - incomplete.stat().st_mtime > FORGET_AFTER_S:
                     shutil.rmtree(incomplete, ignore_errors=True)
-        others = [folder.name for folder in self._by_last_use() if folder.name != kept]
+        others = [folder.name for folder in self._by_last_use() if folder.name != key]
         for name in others[self._max_bundles - 1 :]:
             self.discard(name)
 
 
 def _locked(folder: Path) -> FileLock:
-    """Lock a folder; the kernel frees it when its holder dies.
+    """Lock a folder; the kernel releases it when the process ends.
 
     Raises:
         BlockingIOError: another process holds it.
@@ -197,7 +195,7 @@ def _locked(folder: Path) -> FileLock:
 def _rename_unless_there(part: Path, final: Path) -> None:
     try:
         part.rename(final)
-    except OSError as error:  # another writer was first, and its bundle is as good
+    except OSError as error:  # another writer was first, and its bundle is equivalent
         if error.errno not in (errno.EEXIST, errno.ENOTEMPTY):
             raise
 

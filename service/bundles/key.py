@@ -1,4 +1,4 @@
-"""The key of a bundle: all inputs that can change the native code in it. Starts with equal keys share a bundle."""
+"""The key of a bundle: all inputs that can affect its native code. Starts with equal keys share a bundle."""
 
 import hashlib
 import json
@@ -36,19 +36,18 @@ CUDA_PACKAGES = (
 )
 CPU_INFO = Path("/proc/cpuinfo")
 NVIDIA_DRIVER = Path("/proc/driver/nvidia/version")
-# In place of what a compiler for a GPU that is not there cannot know, and of what it cannot do: it runs none of the
-# kernels among which the compiler on the GPU chooses by their times.
+# Inputs that are unknown when compiling without the GPU. Autotuning needs the device, so kernels are not timed.
 WITHOUT_GPU: Mapping[str, Any] = {"driver": "any", "has_timed_kernels": False}
 
 
 @dataclass(frozen=True)
 class BundleKey:
-    """The inputs, readable, and one digest of all of them."""
+    """The inputs in readable form, and a digest of all of them."""
 
     inputs: Mapping[str, Any]  # plain JSON
 
     def __post_init__(self) -> None:
-        # A key that is read from a manifest has lists instead of tuples.
+        # Normalizes tuples to lists, as in a manifest.
         object.__setattr__(self, "inputs", json.loads(json.dumps(self.inputs)))
 
     @cached_property
@@ -59,24 +58,24 @@ class BundleKey:
 
     @property
     def without_device(self) -> "BundleKey | None":
-        """The key of the bundle that a compiler without the device makes; None if it is the same, or this one."""
+        """The key of the bundle compiled without the device; None if it is the same key or this is that key."""
         if self.inputs.get("platform") != "gpu" or WITHOUT_GPU.items() <= self.inputs.items():
             return None
         return BundleKey({**self.inputs, **WITHOUT_GPU})
 
     def differences(self, other: Mapping[str, Any]) -> list[str]:
-        """Return the names of the inputs in which another bundle differs, for a message about a miss."""
+        """Return the names of the inputs that differ in another bundle, to explain a miss."""
         names = sorted({*self.inputs, *other})
         return [name for name in names if self.inputs.get(name) != other.get(name)]
 
 
 def machine_inputs(devices: Sequence[Device]) -> dict[str, Any]:
-    """Return the inputs of this machine, of its packages and of this project's version."""
+    """Return the inputs that depend on the machine, its packages and this project's version."""
     first = devices[0]
     inputs = {
-        "service": _version(PROJECT) or "not installed",  # run from its source, which has a digest of its own
-        "python": ".".join(platform.python_version_tuple()[:2]),  # the form of pickles
-        "packages": {name: found for name in PACKAGES if (found := _version(name))},
+        "service": _version(PROJECT) or "not installed",  # run from source, whose digest is a separate input
+        "python": ".".join(platform.python_version_tuple()[:2]),  # pickles depend on it
+        "packages": {name: text for name in PACKAGES if (text := _version(name))},
         "variables": compiler_variables(),
         "jax_options": {name: str(jax.config.values.get(name)) for name in JAX_OPTIONS},
         "platform": first.platform,
@@ -87,16 +86,15 @@ def machine_inputs(devices: Sequence[Device]) -> dict[str, Any]:
         num_cpus = len(os.sched_getaffinity(0))
         inputs |= {"cpu_features": _cpu_features(), "num_cpus": num_cpus, "native_code": native_code()}
     if first.platform == "gpu":
-        inputs["cuda_packages"] = {name: found for name in CUDA_PACKAGES if (found := _version(name))}
-        of_driver = {"driver": _driver_version(), "has_timed_kernels": True}
-        inputs |= WITHOUT_GPU if is_absent(first) else of_driver
-    else:  # a GPU's is a constant of the plugin, whose version is among the packages
+        inputs["cuda_packages"] = {name: text for name in CUDA_PACKAGES if (text := _version(name))}
+        inputs |= WITHOUT_GPU if is_absent(first) else {"driver": _driver_version(), "has_timed_kernels": True}
+    else:  # constant in a GPU plugin, whose version is among the packages
         inputs["platform_version"] = first.client.platform_version
     return inputs
 
 
 def source_digest(root: Path, names: Iterable[str]) -> str:
-    """Return one digest of Python files below `root`; a folder stands for all files in it."""
+    """Return a digest of Python files below `root`; a folder means all files in it."""
     digest = hashlib.sha256()
     for name in names:
         path = root / name

@@ -1,4 +1,4 @@
-"""The meaning of BUNDLE_URI: the place where instances share bundles and converted weights."""
+"""Resolution of BUNDLE_URI: where instances share bundles and converted weights."""
 
 from pathlib import Path
 
@@ -17,10 +17,10 @@ def local_folder(settings: Settings) -> Path:
 
 
 def shared_location(bundle_uri: str | None, checkpoint_uri: str) -> GcsLocation | LocalLocation | None:
-    """Return the place that BUNDLE_URI names; None if bundles are not shared.
+    """Return the location in BUNDLE_URI, or None if bundles are not shared.
 
     Raises:
-        SettingsError: BUNDLE_URI is malformed, or of a kind that cannot be written.
+        SettingsError: BUNDLE_URI is malformed or cannot be written to.
     """
     uri = sibling_uri(checkpoint_uri) if bundle_uri == SIBLING else bundle_uri
     if uri is None:
@@ -32,7 +32,7 @@ def shared_location(bundle_uri: str | None, checkpoint_uri: str) -> GcsLocation 
 
 
 def sibling_uri(checkpoint_uri: str) -> str | None:
-    """Return the folder for bundles beside a checkpoint; None for one without a parent folder."""
+    """Return the folder for bundles next to a checkpoint, or None if the checkpoint has no parent folder."""
     match parse_location(checkpoint_uri):
         case GcsLocation(bucket, prefix) if prefix:
             return "/".join(["gs:/", bucket, *prefix.split("/")[:-1], SIBLING_FOLDER])

@@ -1,6 +1,6 @@
-"""Look bundles up and store them: in this machine's cache first, then in the place that instances share.
+"""Lookup and storage of bundles: first in this machine's cache, then in the location that instances share.
 
-A broken bundle or an unreachable place costs a log line, a count and a recompile; it never stops a start.
+A broken bundle or an unreachable location costs a log line, a metric and a recompile, but never stops a start.
 """
 
 import itertools
@@ -17,16 +17,16 @@ import numpy as np
 import service
 from service.bundles.bundle import MANIFEST_NAME, Bundle, BundleRefused, Manifest, check_names, inputs_of
 from service.bundles.folder import BundleFolder, BundlePlace
-from service.bundles.kept import KeptExecutables
 from service.bundles.key import BundleKey, machine_inputs, source_digest
 from service.bundles.location import local_folder, shared_location
+from service.bundles.partial import PartialBundle
 from service.bundles.prefetch import PrefetchedBundle
 from service.bundles.signature import UNSIGNED, Signer
 from service.device.mesh import DeviceMesh
 from service.encoder.shapes import EncoderShapes
 from service.engine.shapes import EngineShapes
 from service.errors import ServiceError
-from service.models.config import DecoderConfig
+from service.models.description import DecoderConfig
 from service.models.encoders.registry import AnyEncoderConfig
 from service.models.quantization import Quantization
 from service.observability.metrics import Metrics
@@ -35,8 +35,8 @@ from service.storage.location import LocalLocation
 
 logger = logging.getLogger(__name__)
 
-# All that compiled functions depend on, which an import-linter contract ensures. A change in any of these files makes
-# another bundle.
+# Everything that compiled functions depend on, enforced by an import-linter contract. Changing any of these files
+# changes the key of the bundle.
 TRACED_SOURCES = (
     "compile",
     "device",
@@ -49,7 +49,7 @@ TRACED_SOURCES = (
     "kernels",
     "models",
 )
-# Files are small and their places far away, so reading waits rather than works.
+# Reads are latency-bound: many small remote files.
 NUM_READERS = 8
 
 
@@ -63,7 +63,7 @@ def bundle_key(
     kv_dtype: np.dtype | None = None,
     weight_dtype: np.dtype | None = None,
 ) -> BundleKey:
-    """Return the key of the bundle that a model needs; which kernel it uses follows from these."""
+    """Return the key of the bundle for a model; the choice of kernel follows from these inputs."""
     inputs: dict[str, Any] = {
         "model": asdict(config),
         "dtype": dtype.name,
@@ -72,19 +72,19 @@ def bundle_key(
         "weight_dtype": weight_dtype.name if weight_dtype is not None else dtype.name,
         "shapes": asdict(shapes),
         "source": _traced_digest(),
-        "mesh": mesh.facts,
+        "mesh": mesh.key_inputs,
         **machine_inputs(mesh.devices),
     }
     return BundleKey(inputs)
 
 
-@cache  # the sources of a process are those that it has imported
+@cache  # the sources of a running process do not change
 def _traced_digest() -> str:
     return source_digest(Path(service.__file__).parent, TRACED_SOURCES)
 
 
 class BundlePlaces:
-    """The places that hold bundles, in the order in which they are searched."""
+    """The stores of bundles in search order."""
 
     def __init__(
         self,
@@ -103,13 +103,13 @@ class BundlePlaces:
     def of_settings(
         cls, settings: Settings, checkpoint_uri: str, metrics: Metrics, prefetched: PrefetchedBundle | None = None
     ) -> "BundlePlaces":
-        """Return the places that the settings name.
+        """Return the stores that the settings configure.
 
         Args:
-            settings: what to serve and how.
-            checkpoint_uri: the served checkpoint; with BUNDLE_URI=sibling its bundles lie beside it.
-            metrics: where outcomes are counted.
-            prefetched: the files of this machine's bundles that have been read already.
+            settings: the settings of the service.
+            checkpoint_uri: the served checkpoint; with BUNDLE_URI=sibling, its bundles are next to it.
+            metrics: counts the outcomes.
+            prefetched: files of this machine's bundles that have been read already.
 
         Raises:
             SettingsError: BUNDLE_URI is malformed.
@@ -120,11 +120,11 @@ class BundlePlaces:
         return cls([local, shared] if shared else [local], metrics, prefetched, signer)
 
     def find(self, keys: Sequence[BundleKey], names: Sequence[str]) -> Bundle | None:
-        """Return a bundle that holds these executables; None if they have to be compiled.
+        """Return a bundle with these executables, or None if they have to be compiled.
 
         Args:
-            keys: those of bundles that serve, the better ones first.
-            names: of the executables.
+            keys: keys of acceptable bundles, in order of preference.
+            names: names of the executables.
         """
         self.outcome = "miss"
         for key, place in itertools.product(keys, self.places):
@@ -137,31 +137,31 @@ class BundlePlaces:
         self._explain_miss(keys[0])
         return None
 
-    def kept(self, key: BundleKey) -> KeptExecutables:
-        """Return the place of what starts of this machine have compiled of a bundle that is not complete."""
-        return BundleFolder(Path(self.places[0].uri)).kept(key.digest, self._signer)
+    def partial(self, key: BundleKey) -> PartialBundle:
+        """Return the executables that interrupted starts of this machine have compiled for an incomplete bundle."""
+        return BundleFolder(Path(self.places[0].uri)).partial(key.digest, self._signer)
 
     def store(self, bundle: Bundle) -> list[str]:
-        """Store a bundle in every place that lacks it; return the addresses of those that took it."""
-        kept = []
+        """Store a bundle everywhere it is missing; return the addresses where it was stored."""
+        stored = []
         for place in self.places:
             try:
                 if place.write(bundle.manifest.key, bundle.files(self._signer)):
-                    kept.append(place.uri)
+                    stored.append(place.uri)
             except (OSError, ServiceError) as error:
-                logger.warning("the bundle was not kept here for other starts", extra=_facts(place, error))
-        if kept:
-            facts = {"key": bundle.manifest.key, "places": kept, "bundle_bytes": bundle.size_bytes}
-            logger.info("bundle kept", extra=facts)
-        return kept
+                logger.warning("the bundle could not be stored", extra=_log_fields(place, error))
+        if stored:
+            fields = {"key": bundle.manifest.key, "places": stored, "bundle_bytes": bundle.size_bytes}
+            logger.info("bundle stored", extra=fields)
+        return stored
 
     def close(self) -> None:
-        """Close all connections; the places can be used no further."""
+        """Close all connections; the stores cannot be used afterwards."""
         for place in self.places:
             place.close()
 
     def _try(self, place: BundlePlace, key: BundleKey, names: Sequence[str]) -> Bundle | None:
-        """Read a bundle; None if there is none, or none that can be used."""
+        """Read a bundle, or return None if there is no usable one."""
         try:
             return self._read(place, key, names)
         except BundleRefused as refusal:
@@ -169,7 +169,7 @@ class BundlePlaces:
             logger.warning("%s; compiling instead", refusal, extra={"outcome": refusal.outcome})
             self._discard(place, key)
         except (OSError, ServiceError) as error:
-            logger.warning("no bundle could be read; compiling instead", extra=_facts(place, error))
+            logger.warning("the bundle could not be read; compiling instead", extra=_log_fields(place, error))
         return None
 
     def _read(self, place: BundlePlace, key: BundleKey, names: Sequence[str]) -> Bundle | None:
@@ -194,16 +194,16 @@ class BundlePlaces:
         try:
             place.discard(key.digest)
         except (OSError, ServiceError) as error:
-            logger.warning("the unusable bundle cannot be removed", extra=_facts(place, error))
+            logger.warning("the unusable bundle could not be removed", extra=_log_fields(place, error))
 
     def _explain_miss(self, key: BundleKey) -> None:
-        """Log in which inputs the most similar bundle of this machine differs: why this start is cold."""
+        """Log which inputs differ from the most similar bundle of this machine, to explain a cold start."""
         local = self.places[0]
         if self.outcome != "miss" or not isinstance(local, BundleFolder):
             return
-        found = [key.differences(inputs) for data in local.manifests() if (inputs := inputs_of(data)) is not None]
-        facts = {"nearest_differs_in": min(found, key=len)} if found else {}
-        logger.info("no bundle for this start yet", extra={"key": key.digest, **facts})
+        differences = [key.differences(inputs) for data in local.manifests() if (inputs := inputs_of(data)) is not None]
+        nearest = {"nearest_differs_in": min(differences, key=len)} if differences else {}
+        logger.info("no bundle for this start yet", extra={"key": key.digest, **nearest})
 
 
 def _shared_place(settings: Settings, checkpoint_uri: str) -> BundlePlace | None:
@@ -217,6 +217,6 @@ def _shared_place(settings: Settings, checkpoint_uri: str) -> BundlePlace | None
     return BundleBucket(location, emulator_host=settings.storage_emulator_host)
 
 
-def _facts(place: BundlePlace, error: Exception) -> dict[str, Any]:
+def _log_fields(place: BundlePlace, error: Exception) -> dict[str, Any]:
     reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
     return {"place": place.uri, "reason": reason}

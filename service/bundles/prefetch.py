@@ -1,7 +1,7 @@
-"""Read and sum the bundle that was used last, before the key of the needed one is known: mostly it is the same.
+"""Speculative reading of the most recently used bundle, before the key of the needed one is known.
 
-A start knows its bundle's key once jax is imported and has found the devices; until then a processor is idle. Nothing
-read here is trusted: the manifest decides about every file, and the folder's owner is checked on use.
+A start knows its bundle's key only after jax is imported and has found the devices; until then a CPU core is idle.
+Nothing read here is trusted: every file is verified against the manifest, and the folder's owner is checked on use.
 """
 
 import hashlib
@@ -12,23 +12,23 @@ from pathlib import Path
 
 @dataclass(frozen=True)
 class PrefetchedBundle:
-    """The files of one bundle, and their sums; empty if there is none."""
+    """The files of one bundle and their checksums; empty if there is no bundle."""
 
     files: Mapping[Path, bytes] = field(default_factory=dict)
     sums: Mapping[int, str] = field(default_factory=dict)  # sha256 in hexadecimal, by the identity of the bytes above
 
     def file(self, path: Path) -> bytes | None:
-        """Return a file's bytes; None if it was not read."""
+        """Return a file's bytes, or None if it was not read."""
         return self.files.get(path)
 
     def sha256(self, data: bytes) -> str:
-        """Return the sum of some bytes; that of bytes from `file` is known already."""
+        """Return the SHA-256 of bytes, which is precomputed for bytes from `file`."""
         known = self.sums.get(id(data))
         return known if known is not None else hashlib.sha256(data).hexdigest()
 
 
 def prefetch_bundle(folder: Path) -> PrefetchedBundle:
-    """Read the bundle of a folder that was used last, as far as it can be read."""
+    """Read the most recently used bundle of a folder, as far as possible."""
     files: dict[Path, bytes] = {}
     sums: dict[int, str] = {}
     try:
@@ -39,5 +39,5 @@ def prefetch_bundle(folder: Path) -> PrefetchedBundle:
             sums[id(data)] = hashlib.sha256(data).hexdigest()
             files[path] = data
     except OSError:
-        pass  # the lookup reads the folder again and reports what it cannot read
+        pass  # the lookup reads the folder again and reports errors
     return PrefetchedBundle(files, sums)

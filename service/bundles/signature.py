@@ -1,7 +1,7 @@
-"""Signatures of bundles, since a sum proves that bytes are unchanged and not who has written them.
+"""Signatures of bundles. A checksum proves that bytes are unchanged, a signature proves who wrote them.
 
-A manifest holds the sums of all executables, so its signature covers them. It is an HMAC-SHA256 over the JSON of its
-other fields, with sorted names and without spaces.
+A manifest contains the checksums of all executables, so its signature covers them. The signature is an HMAC-SHA256 over
+the JSON of the other fields, with sorted keys and without whitespace.
 Source: https://www.rfc-editor.org/rfc/rfc2104
 """
 
@@ -21,23 +21,23 @@ class Signer:
         """Create a signer.
 
         Args:
-            keys: the first signs and all verify, so that a key can be replaced while instances still use the old one.
+            keys: the first one signs and all of them verify, so that keys can be rotated.
         """
         self._keys = [key.encode() for key in keys]
 
     def signed(self, fields: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the fields with their signature, if there is a key."""
+        """Add a signature to the fields if there is a key."""
         return {**fields, FIELD: _mac(self._keys[0], fields)} if self._keys else dict(fields)
 
     def verifies(self, fields: Mapping[str, Any]) -> bool:
-        """Return whether the fields have the signature of one of the keys, or there is no key."""
+        """Return whether the fields are signed with one of the keys; always True without keys."""
         if not self._keys:
             return True
-        stated = fields.get(FIELD)
-        if not isinstance(stated, str):
+        signature = fields.get(FIELD)
+        if not isinstance(signature, str):
             return False
         others = {name: value for name, value in fields.items() if name != FIELD}
-        return any(hmac.compare_digest(_mac(key, others).encode(), stated.encode()) for key in self._keys)
+        return any(hmac.compare_digest(_mac(key, others).encode(), signature.encode()) for key in self._keys)
 
 
 UNSIGNED = Signer()

@@ -1,1 +1,1 @@
-"""The models that a process may serve: names, addresses and options, from a listing or a file. Knows no jax."""
+"""The models that a process can serve: names, addresses and options, from a listing or a file. Imports no jax."""

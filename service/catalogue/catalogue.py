@@ -1,6 +1,6 @@
-"""The catalogue of a process: what is described and what is listed, as one set of names that is refreshed.
+"""The catalogue of a process, which merges models described in MODELS_CONFIG with models from a listing.
 
-Reading is a look-up in memory; only `refresh` reads the listing, and a caller runs it on a thread.
+Lookups only use memory; `refresh` does a LIST and is run on a thread.
 """
 
 import difflib
@@ -28,71 +28,70 @@ class Catalogue:
         uri: str = "",
         listing: Listing | None = None,
         newest_step: NewestStep | None = None,
-        wanted: Sequence[str] = (),
+        selected: Sequence[str] = (),
     ) -> None:
-        """Put together what is described and, by `refresh`, what is listed.
+        """Create a catalogue; listed models are added by `refresh`.
 
         Args:
-            described: by the operator; without an address, those that are listed under their name.
-            uri: the folder whose models are listed.
-            listing: lists them, and blocks; None if nothing is listed.
-            newest_step: returns the newest step of a run by its address, and blocks; None if no run is described.
-            wanted: the names of the only models to serve, which are loaded before the start ends; empty for all.
+            described: models from MODELS_CONFIG; one without an address is looked up by name in the listing.
+            uri: the folder of listed models.
+            listing: lists the models, blocking; None for no listing.
+            newest_step: returns the newest step of a run by its address, blocking; None if no runs are described.
+            selected: the only models to serve, which are preloaded; empty for all.
         """
         self._described = tuple(described)
-        self._uri, self._listing, self._wanted = uri, listing, tuple(wanted)
+        self._uri, self._listing, self._selected = uri, listing, tuple(selected)
         self._newest_step = newest_step
-        self._index = NameIndex(()) if listing is not None else self._chosen(self._described)
+        self._index = NameIndex(()) if listing is not None else self._select(self._described)
 
     @property
     def entries(self) -> tuple[ModelEntry, ...]:
-        """All models: the described ones first, then the others by name."""
+        """All models: described ones first, then the others by name."""
         return self._index.entries
 
     @property
     def is_listed(self) -> bool:
-        """Whether `refresh` can find other models than before."""
+        """Whether `refresh` can change the models."""
         return self._listing is not None or any(entry.is_run and entry.pin == "latest" for entry in self._described)
 
     def find(self, name: str) -> ModelEntry:
-        """Return the model that a request names; see `NameIndex.find`."""
         return self._index.find(name)
 
     def refresh(self) -> None:
-        """List the models again, and the runs that are described and followed.
+        """List the models again, and the runs whose newest step is followed.
 
         Raises:
-            AccessDenied, TransferFailed: the listing did not come; the catalogue stays as it was.
-            CheckpointError: a run that is described was never found.
-            SettingsError: a wanted model is not there.
+            AccessDenied, TransferFailed: the listing failed; the catalogue is unchanged.
+            CheckpointError: a described run has never been listed successfully.
+            SettingsError: a selected model does not exist.
         """
         before = {entry.name: entry for entry in self._index.entries}
         described = [self._at_step(entry, before.get(entry.name)) for entry in self._described]
         entries = merged(described, self._uri, () if self._listing is None else self._listing())
-        self._index = self._chosen([_pinned(entry, before.get(entry.name)) for entry in entries])
+        self._index = self._select([_pinned(entry, before.get(entry.name)) for entry in entries])
 
     def _at_step(self, entry: ModelEntry, before: ModelEntry | None) -> ModelEntry:
-        """Return a run that is described at its newest step; where that cannot be listed, at the one before."""
+        """Return a described run at its newest step, or at the previous one if it cannot be listed."""
         if not entry.is_run or self._newest_step is None:
             return entry
         if before is None or before.step is None or entry.pin == "latest":
             try:
-                found = self._newest_step(entry.uri)
+                newest = self._newest_step(entry.uri)
             except CheckpointError as error:
                 if before is None or before.step is None:
                     raise
                 facts = {"model": entry.name, "reason": str(error)}
-                logger.warning("the run of a model cannot be listed; it stays at its step", extra=facts)
+                logger.warning("the run of a model cannot be listed; keeping its step", extra=facts)
             else:
-                return replace(entry, step=found.step, version=found.version)
+                return replace(entry, step=newest.step, version=newest.version)
         return replace(entry, step=before.step, version=before.version)
 
-    def _chosen(self, entries: Sequence[ModelEntry]) -> NameIndex:
+    def _select(self, entries: Sequence[ModelEntry]) -> NameIndex:
         index = NameIndex(entries)
-        if not self._wanted:
+        if not self._selected:
             return index
-        chosen: dict[str, ModelEntry] = {}
-        for name in self._wanted:
+        selected: dict[str, ModelEntry] = {}
+        for name in self._selected:
             try:
                 entry = index.find(name)
             except UnknownModel:
@@ -100,14 +99,14 @@ class Catalogue:
                 hint = f" Did you mean {close[0]!r}?" if close else ""
                 raise SettingsError("MODELS", f"{name!r} is not in the catalogue.{hint}") from None
             names = entry.names if name in entry.names else (*entry.names, name)
-            chosen[entry.name] = replace(entry, aliases=names[1:], is_preloaded=True)
-        return NameIndex(chosen.values())
+            selected[entry.name] = replace(entry, aliases=names[1:], is_preloaded=True)
+        return NameIndex(selected.values())
 
 
 def merged(described: Sequence[ModelEntry], uri: str, listed: Sequence[ListedModel]) -> list[ModelEntry]:
-    """Return the described models, with the addresses of those that are listed, and the other listed ones.
+    """Merge described models, with addresses from the listing if they have none, and other listed models.
 
-    A described model that has neither an address nor a folder in the listing is left out.
+    A described model with neither an address nor a listed folder is dropped.
     """
     folders = NameIndex(
         ModelEntry(name=model.name, uri=f"{uri}/{model.name}", version=model.version, step=model.step)
@@ -131,7 +130,7 @@ def merged(described: Sequence[ModelEntry], uri: str, listed: Sequence[ListedMod
 
 
 def _pinned(entry: ModelEntry, before: ModelEntry | None) -> ModelEntry:
-    """Return the entry of a Levanter run with the address of its step, an earlier one if the run is pinned to it."""
+    """Return the entry of a Levanter run with the address of its step, or of the previous step if pinned to it."""
     if entry.step is None:
         return entry
     if entry.pin == "step" and before is not None and before.step is not None:

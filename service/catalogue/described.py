@@ -1,9 +1,9 @@
-"""MODELS_CONFIG: a YAML file that describes models. What is wrong in it is named with its line.
+"""MODELS_CONFIG: a YAML file that describes models. Errors in it name the line.
 
 models:
   - name: org/chat
     aliases: [chat]
-    uri: gs://bucket/models/org-chat     # without it, the listed folder of this name
+    uri: gs://bucket/models/org-chat     # default: the listed folder of this name
     generations: {model.safetensors: 1712345678901234}
     max_model_len: 4096
     defaults: {temperature: 0.2, max_tokens: 512}
@@ -33,7 +33,7 @@ def _number(option: str) -> Any:
 
 
 class DescribedDefaults(BaseModel):
-    """What requests to a model get that leave an option out."""
+    """Defaults for requests that omit an option."""
 
     model_config = ConfigDict(extra="forbid", strict=True)
 
@@ -46,7 +46,7 @@ class DescribedDefaults(BaseModel):
 
 
 class DescribedModel(BaseModel):
-    """The keys of one model."""
+    """The YAML keys of a model."""
 
     model_config = ConfigDict(extra="forbid", strict=True, protected_namespaces=())
 
@@ -54,7 +54,7 @@ class DescribedModel(BaseModel):
     aliases: list[str] = []
     uri: str | None = None
     revision: str | None = None  # of a repository of the Hub
-    generations: dict[str, Annotated[int, Field(ge=1)]] = {}  # of a bucket's objects, by their names below `uri`
+    generations: dict[str, Annotated[int, Field(ge=1)]] = {}  # by object name below `uri`
     tokenizer: str | None = None
     dtype: Dtype | None = None
     quantization: WeightStorage | None = None
@@ -68,14 +68,14 @@ class DescribedModel(BaseModel):
 
 
 def read_models(text: str, where: str) -> tuple[ModelEntry, ...]:
-    """Return the models that a YAML file describes.
+    """Parse the models in a YAML file.
 
     Args:
-        text: of the file.
-        where: its address, for messages.
+        text: the content of the file.
+        where: the address of the file, for error messages.
 
     Raises:
-        SettingsError: it is not YAML, or a key is unknown, doubled, malformed or contradicts another; names the line.
+        SettingsError: the file is not YAML, or a key is unknown, duplicate, malformed or contradicts another.
     """
     try:
         loader = yaml.SafeLoader(text)
@@ -90,8 +90,8 @@ def read_models(text: str, where: str) -> tuple[ModelEntry, ...]:
             if (fault := name_fault(name)) is not None:
                 raise _fault(where, node, f"the name {name[:64]!r} {fault}")
             if (other := taken.get(hyphenated(name))) is not None:
-                alike = "is there twice" if other == name else f"and {other!r} are the same folder of a bucket"
-                raise _fault(where, node, f"the name {name!r} {alike}")
+                conflict = "is used twice" if other == name else f"and {other!r} are the same folder of a bucket"
+                raise _fault(where, node, f"the name {name!r} {conflict}")
             taken[hyphenated(name)] = name
     return tuple(entry for _, entry in read)
 
@@ -100,7 +100,7 @@ def _models_node(root: Any, where: str) -> yaml.SequenceNode:
     keys = dict(_items(root, where)) if isinstance(root, yaml.MappingNode) else {}
     if [*keys] != ["models"] or not isinstance(keys["models"], yaml.SequenceNode):
         line = f" line {root.start_mark.line + 1}:" if root is not None else ""
-        raise SettingsError(VARIABLE, f"{where}:{line} should hold one key, 'models', with a list.")
+        raise SettingsError(VARIABLE, f"{where}:{line} should have a single key, 'models', with a list.")
     return keys["models"]
 
 
@@ -114,14 +114,14 @@ def _read_model(loader: Any, node: yaml.Node, where: str) -> ModelEntry:
     except ValidationError as error:
         first = error.errors(include_url=False, include_context=False)[0]
         path = tuple(str(part) for part in first["loc"][:2])
-        found = lines.get(path) or lines.get(path[:1]) or node
-        raise _fault(where, found, f"{'.'.join(path)}: {first['msg']}") from error
+        key_node = lines.get(path) or lines.get(path[:1]) or node
+        raise _fault(where, key_node, f"{'.'.join(path)}: {first['msg']}") from error
     except SettingsError as error:
         raise _fault(where, lines.get((error.variable,), node), str(error)) from error
 
 
 def _lines(node: yaml.MappingNode, where: str) -> Iterator[tuple[tuple[str, ...], yaml.Node]]:
-    """Yield the values of a mapping and of the mappings in it, by their keys."""
+    """Yield the values of a mapping and of nested mappings by their keys."""
     for key, value in _items(node, where):
         yield (key,), value
         if isinstance(value, yaml.MappingNode):
@@ -130,17 +130,19 @@ def _lines(node: yaml.MappingNode, where: str) -> Iterator[tuple[tuple[str, ...]
 
 def _entry(model: DescribedModel) -> ModelEntry:
     if model.uri is None and model.revision is not None:
-        raise SettingsError("revision", "belongs to a 'uri' of the Hub, and this model has none.")
+        raise SettingsError("revision", "needs a 'uri' on the Hub, but this model has none.")
     is_run = model.uri is not None and model.pin is not None
     if is_run and isinstance(parse_location(model.uri or "", "uri"), HubLocation):
-        raise SettingsError("pin", "is of a Levanter run, and a repository of the Hub has no steps; use 'revision'.")
+        raise SettingsError("pin", "applies to Levanter runs; for a repository of the Hub, use 'revision'.")
     if is_run and model.generations:
-        raise SettingsError("pin", "contradicts 'generations', which are of the files of one step.")
+        raise SettingsError("pin", "contradicts 'generations', which pin the files of a single step.")
     if model.generations and not isinstance(parse_location(model.uri or "/", "uri"), GcsLocation):
-        raise SettingsError("generations", "are of objects of a bucket, and the model has no 'uri' of one (gs://…).")
+        raise SettingsError("generations", "need a 'uri' of a bucket (gs://…), but this model has none.")
     max_tokens = model.defaults.max_tokens
     if model.max_model_len is not None and max_tokens is not None and max_tokens >= model.max_model_len:
-        reason = f"has max_tokens {max_tokens}, and max_model_len {model.max_model_len} leaves no room for a prompt."
+        reason = (
+            f"has max_tokens {max_tokens}, which leaves no room for a prompt in max_model_len {model.max_model_len}."
+        )
         raise SettingsError("defaults", reason)
     return ModelEntry(
         name=model.name,
@@ -162,13 +164,13 @@ def _entry(model: DescribedModel) -> ModelEntry:
 
 
 def _items(node: yaml.MappingNode, where: str) -> Iterator[tuple[str, yaml.Node]]:
-    """Yield keys and values; a key that is there twice, which YAML's reader takes in silence, is refused."""
+    """Yield keys and values; refuse duplicate keys, which PyYAML silently accepts."""
     seen: set[str] = set()
     for key, value in node.value:
         if not isinstance(key, yaml.ScalarNode):
-            raise _fault(where, key, "a key is a word")
+            raise _fault(where, key, "keys must be scalars")
         if key.value in seen:
-            raise _fault(where, key, f"the key {key.value!r} is there twice")
+            raise _fault(where, key, f"the key {key.value!r} is duplicate")
         seen.add(key.value)
         yield key.value, value
 

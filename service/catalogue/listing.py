@@ -1,6 +1,7 @@
-"""The models of a folder or a bucket, from one listing of it; no file is read.
+"""Discovery of models in a folder or bucket from a single LIST, without reading files.
 
-A model is a folder that holds a checkpoint: of the first level, or of the second below one that is none (`org/name`).
+A model is a folder with a checkpoint, on the first level or, below a folder that is not a model, on the second
+(`org/name`).
 """
 
 import hashlib
@@ -25,10 +26,10 @@ logger = logging.getLogger(__name__)
 
 
 def list_models(location: GcsLocation | LocalLocation, *, emulator_host: str | None) -> tuple[ListedModel, ...]:
-    """List a catalogue once and return its models in the order of their names; none if it is empty.
+    """List a catalogue and return its models sorted by name.
 
     Raises:
-        AccessDenied, TransferFailed: the listing did not come.
+        AccessDenied, TransferFailed: the listing failed.
     """
     try:
         return models_of(location.uri, _objects(location, emulator_host))
@@ -38,28 +39,28 @@ def list_models(location: GcsLocation | LocalLocation, *, emulator_host: str | N
 
 
 def newest_step(location: GcsLocation | LocalLocation, *, emulator_host: str | None) -> ListedModel:
-    """List a Levanter run once and return its newest complete step, under the run's address.
+    """List a Levanter run and return its newest complete step, named by the run's address.
 
     Raises:
-        CheckpointError: there is none, or the listing did not come.
+        CheckpointError: there is no complete step, or the listing failed.
     """
     objects = _objects(location, emulator_host)
     layout = detect_layout(location.uri, objects)
     if not isinstance(layout, LevanterLayout) or layout.step is None or not layout.folder:
-        raise MissingFile(location.uri, "it has a 'pin', and is no Levanter run with a folder step-N")
+        raise MissingFile(location.uri, "it has a 'pin', but is not a Levanter run with a folder step-N")
     return ListedModel(location.uri, _version(layout.weights), layout.step)
 
 
 def models_of(uri: str, objects: Iterable[ObjectInfo]) -> tuple[ListedModel, ...]:
     """Return the models among the objects of a listing."""
-    found: list[ListedModel] = []
+    models: list[ListedModel] = []
     for folder, inside in _by_folder(objects).items():
         if (model := _model(uri, folder, inside)) is not None:
-            found.append(model)
+            models.append(model)
             continue
         nested = (_model(uri, f"{folder}/{below}", files) for below, files in _by_folder(inside).items())
-        found += [model for model in nested if model is not None]
-    return tuple(sorted(found, key=lambda model: model.name))
+        models += [model for model in nested if model is not None]
+    return tuple(sorted(models, key=lambda model: model.name))
 
 
 def _objects(location: GcsLocation | LocalLocation, emulator_host: str | None) -> Sequence[ObjectInfo]:
@@ -70,11 +71,11 @@ def _objects(location: GcsLocation | LocalLocation, emulator_host: str | None) -
 
 
 def _skip(error: HostileName) -> None:
-    logger.warning("an object of the catalogue is left out", extra={"reason": str(error)})
+    logger.warning("skipping an object of the catalogue", extra={"reason": str(error)})
 
 
 def _by_folder(objects: Iterable[ObjectInfo]) -> dict[str, list[ObjectInfo]]:
-    """Return objects by the first part of their names, named relative to it; without those that lie in no folder."""
+    """Group objects by top-level folder, with names relative to it, dropping objects outside of folders."""
     folders: dict[str, list[ObjectInfo]] = {}
     for info in objects:
         folder, slash, name = info.name.partition("/")
@@ -93,10 +94,10 @@ def _model(uri: str, folder: str, objects: Sequence[ObjectInfo]) -> ListedModel 
         files, step = {*layout.weights, *top}, layout.step
     elif any(info.name == CONFIG_JSON for info in top):
         files, step = set(top), None
-    else:  # its upload has not ended
+    else:  # the upload is incomplete
         return None
     if (fault := name_fault(folder)) is not None:
-        logger.warning("a folder of the catalogue is left out", extra={"folder": folder, "reason": fault})
+        logger.warning("skipping a folder of the catalogue", extra={"folder": folder, "reason": fault})
         return None
     return ListedModel(folder, _version(files), step)
 

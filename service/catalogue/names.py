@@ -1,6 +1,6 @@
-"""Names of requests to models: exactly, or with hyphens where a request has slashes, as buckets write `org/name`.
+"""Lookup of models by name, exactly or with hyphens in place of slashes, as in buckets.
 
-An address is never built from a request: a name is looked up among those that are there.
+Addresses are never built from requests: names are looked up among existing ones.
 """
 
 from collections.abc import Iterable
@@ -10,32 +10,32 @@ from service.errors import AmbiguousModel, UnknownModel
 
 
 def hyphenated(name: str) -> str:
-    """Return a name as a folder of a bucket has it: a slash becomes a hyphen."""
+    """Return the folder name in a bucket: slashes become hyphens."""
     return name.replace("/", "-")
 
 
 class NameIndex:
-    """The entries of a catalogue, found by name; it does not change."""
+    """An immutable index of a catalogue's entries by name."""
 
     def __init__(self, entries: Iterable[ModelEntry]) -> None:
-        """Index entries of which no two share a name."""
+        """Index entries with distinct names."""
         self.entries = tuple(entries)
         self._exact = {name: entry for entry in self.entries for name in entry.names}
         self._hyphenated: dict[str, list[ModelEntry]] = {}
         for name, entry in self._exact.items():
-            found = self._hyphenated.setdefault(hyphenated(name), [])
-            if entry not in found:
-                found.append(entry)
+            same_folder = self._hyphenated.setdefault(hyphenated(name), [])
+            if entry not in same_folder:
+                same_folder.append(entry)
 
     def find(self, name: str) -> ModelEntry:
-        """Return the model that a request names.
+        """Return the model with a name.
 
-        A name that is not there as it stands is compared with the hyphenated ones. Only one of the two names may have
-        slashes there: `a-b/c` does not find `a/b-c`.
+        Without an exact match, names are compared with hyphens in place of slashes. Only one of the two names may have
+        slashes: `a-b/c` does not match `a/b-c`.
 
         Raises:
             UnknownModel: there is no such model.
-            AmbiguousModel: there are several of this hyphenated name.
+            AmbiguousModel: several models have this hyphenated name.
         """
         if (entry := self._exact.get(name)) is not None:
             return entry

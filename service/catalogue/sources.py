@@ -1,4 +1,4 @@
-"""The catalogue that the settings name: one model, a file that describes several, a folder or a bucket of them."""
+"""Creation of the catalogue from the settings: a single model, MODELS_CONFIG, a folder or a bucket."""
 
 from functools import partial
 from pathlib import Path
@@ -12,21 +12,21 @@ from service.storage.source import open_source
 
 
 def one_model(uri: str, names: tuple[str, ...]) -> Catalogue:
-    """Return the catalogue of a process that serves one model, which stays loaded.
+    """Return the catalogue of a process that serves a single model, which is never evicted.
 
     Args:
-        uri: of its checkpoint.
-        names: every name that requests may use; the first is the model's own.
+        uri: the address of the checkpoint.
+        names: the names that requests can use; the first is the model's id.
     """
     entry = ModelEntry(name=names[0], aliases=names[1:], uri=uri, is_preloaded=True, keeps_loaded=True)
     return Catalogue([entry])
 
 
 def catalogue_of_settings(settings: Settings) -> Catalogue:
-    """Return the catalogue of MODELS_CONFIG and CATALOGUE_URI (or GCS_BUCKET); what is listed comes with `refresh`.
+    """Create the catalogue of MODELS_CONFIG and CATALOGUE_URI (or GCS_BUCKET); `refresh` adds listed models.
 
     Raises:
-        SettingsError: an address is malformed, or the file cannot be read or is wrong; names its line.
+        SettingsError: an address is malformed, or the file cannot be read or is invalid.
     """
     described: tuple[ModelEntry, ...] = ()
     if settings.models_config is not None:
@@ -38,7 +38,7 @@ def catalogue_of_settings(settings: Settings) -> Catalogue:
             if not entry.uri:
                 message = f"the model {entry.name!r} needs a 'uri', since neither CATALOGUE_URI nor GCS_BUCKET is set."
                 raise SettingsError("MODELS_CONFIG", message)
-        return Catalogue(described, newest_step=_newest_step(settings), wanted=settings.wanted_models)
+        return Catalogue(described, newest_step=_newest_step(settings), selected=settings.selected_models)
     location = parse_location(settings.catalogue_address, "CATALOGUE_URI")
     if isinstance(location, HubLocation):
         raise SettingsError("CATALOGUE_URI", f"{location.uri!r} cannot be listed. Write gs://bucket/prefix or a path.")
@@ -50,18 +50,18 @@ def catalogue_of_settings(settings: Settings) -> Catalogue:
         uri=location.uri,
         listing=listing,
         newest_step=_newest_step(settings),
-        wanted=settings.wanted_models,
+        selected=settings.selected_models,
     )
 
 
 def _newest_step(settings: Settings) -> NewestStep:
-    """Return a function that lists a run of a bucket or a folder."""
+    """Return a function that lists a run in a bucket or folder."""
 
     def list_run(uri: str) -> ListedModel:
         from service.catalogue.listing import newest_step
 
         location = parse_location(uri, "MODELS_CONFIG")
-        assert not isinstance(location, HubLocation), "the file of MODELS_CONFIG is refused then"
+        assert not isinstance(location, HubLocation), "refused while reading MODELS_CONFIG"
         return newest_step(location, emulator_host=settings.storage_emulator_host)
 
     return list_run
@@ -82,9 +82,9 @@ def _text(settings: Settings, uri: str) -> str:
                 cache_root=settings.local_model_cache,
                 emulator_host=settings.storage_emulator_host,
             )
-            found = [info for info in source.list() if info.name == name and info.size_bytes <= MAX_BYTES]
-            if found:
-                return source.read(found[0]).decode()
+            files = [info for info in source.list() if info.name == name and info.size_bytes <= MAX_BYTES]
+            if files:
+                return source.read(files[0]).decode()
     except (OSError, UnicodeDecodeError, CheckpointError) as error:
         raise SettingsError(VARIABLE, f"{uri} cannot be read: {error}") from error
     raise SettingsError(VARIABLE, f"there is no file {uri} of at most {MAX_BYTES:,} bytes. Write gs://… or a path.")

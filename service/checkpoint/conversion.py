@@ -19,6 +19,7 @@ from service.storage.cache.cache import CheckpointCache
 from service.storage.location import parse_location
 
 FOLDER = "converted"
+FORMAT = 2  # of a conversion: its configuration is Levanter's own
 MARKER = "CONVERTED.json"  # written last
 WEIGHTS = "model.safetensors"
 
@@ -45,7 +46,7 @@ def conversion_name(uri: str, open_source: OpenSource, sources: Sequence[str | N
     # The step itself, and the files at the top: the configuration and the tokenizer.
     inside = {*layout.weights, *(info for info in objects if "/" not in info.name)}
     versions = sorted([info.name, info.generation, info.size_bytes, info.crc32c] for info in inside)
-    text = json.dumps([source.uri, list(sources), versions])
+    text = json.dumps([FORMAT, source.uri, list(sources), versions])
     return hashlib.sha256(text.encode()).hexdigest()[:40]
 
 

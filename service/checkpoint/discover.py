@@ -20,7 +20,13 @@ from service.checkpoint.layout import (
     detect_layout,
     named,
 )
-from service.checkpoint.model_config import CONFIG_JSON, YAML_SUFFIXES, parse_json_object, parse_levanter_yaml
+from service.checkpoint.model_config import (
+    CONFIG_JSON,
+    YAML_SUFFIXES,
+    levanter_values,
+    parse_json_object,
+    parse_levanter_yaml,
+)
 from service.checkpoint.score_tokens import with_score_token_ids
 from service.checkpoint.sentence_files import read_sentence_files, weights_of_modules
 from service.errors import AmbiguousCheckpoint, MalformedCheckpoint, MissingFile
@@ -180,7 +186,8 @@ def _read_config(
 ) -> Mapping[str, Any]:
     data = source.read(info)
     if not info.name.endswith(YAML_SUFFIXES):
-        return parse_json_object(source.uri, info.name, data)
+        values = parse_json_object(source.uri, info.name, data)
+        return levanter_values(uri, info.name, values) if isinstance(layout, LevanterLayout) else values
     manifest = step.find("manifest.json")
     vocab_size = levanter.stored_vocab_size(step.source.read(manifest[0])) if manifest else None
     if vocab_size is None:

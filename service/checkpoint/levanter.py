@@ -14,13 +14,23 @@ from typing import Any
 import numpy as np
 
 from service.errors import MalformedCheckpoint, MissingFile
+from service.models.registry import RUN
 
+VOCABULARY = ("model.embed_tokens.weight", "lm_head.weight", "wte.weight")
 EMBEDDING = "model/embeddings/token_embeddings/weight"
-_CONFIG_MODULES = {
-    "llama": ("levanter.models.llama", "LlamaConfig"),
-    "mistral": ("levanter.models.mistral", "MistralConfig"),
-    "qwen2": ("levanter.models.qwen", "QwenConfig"),
-    "qwen3": ("levanter.models.qwen", "Qwen3Config"),
+# Each type of a run, the class of its configuration, and the model_type of its export to Hugging Face.
+TYPES = {
+    "apertus": ("levanter.models.apertus", "ApertusConfig", "apertus"),
+    "gemma": ("levanter.models.gemma", "GemmaConfig", "gemma"),
+    "gemma2": ("levanter.models.gemma", "Gemma2Config", "gemma2"),
+    "gemma3": ("levanter.models.gemma", "Gemma3Config", "gemma3_text"),
+    "gpt2": ("levanter.models.gpt2", "Gpt2Config", "gpt2"),
+    "llama": ("levanter.models.llama", "LlamaConfig", "llama"),
+    "mistral": ("levanter.models.mistral", "MistralConfig", "mistral"),
+    "olmo2": ("levanter.models.olmo", "Olmo2Config", "olmo2"),
+    "olmo3": ("levanter.models.olmo3", "Olmo3Config", "olmo3"),
+    "qwen": ("levanter.models.qwen", "QwenConfig", "qwen2"),
+    "qwen3": ("levanter.models.qwen", "Qwen3Config", "qwen3"),
 }
 
 
@@ -56,17 +66,33 @@ def decode_config(model: Mapping[str, Any]) -> Any:
     import draccus
     from levanter.models.lm_model import LmConfig
 
-    for module, _ in _CONFIG_MODULES.values():
-        import_module(module)  # each registers its name
+    import_module(TYPES[model["type"]][0])  # it registers its name
     return draccus.decode(LmConfig, dict(model))
 
 
+def run_values(config: Any, vocab_size: int, **more: Any) -> dict[str, Any]:
+    """Return the values of a configuration that stands for a run: Levanter's own, with all defaults written out.
+
+    Args:
+        config: Levanter's configuration of the model.
+        vocab_size: the number of token ids.
+        more: further values, such as the dtype.
+    """
+    import draccus
+    from levanter.models.lm_model import LmConfig
+
+    kind = LmConfig.get_choice_name(type(config))
+    run = json.loads(json.dumps(draccus.encode(config), default=str))
+    return {"model_type": kind, "vocab_size": vocab_size, RUN: {**run, "type": kind}, **more}
+
+
 def hub_values(config: Any, vocab_size: int) -> dict[str, Any]:
-    """Return the values of the `config.json` that describes a Levanter configuration's model."""
-    values = config.to_hf_config(vocab_size).to_dict()
-    if getattr(config, "head_dim", None):
-        values["head_dim"] = config.head_dim
-    return values
+    """Return the values of the `config.json` to which Levanter exports a model.
+
+    Raises:
+        Exception: of any kind, where Levanter cannot express the model as a Hugging Face one.
+    """
+    return config.to_hf_config(vocab_size).to_dict()
 
 
 def read_tensors(uri: str, step_path: Path, hub_config: Mapping[str, Any]) -> dict[str, np.ndarray]:
@@ -75,7 +101,7 @@ def read_tensors(uri: str, step_path: Path, hub_config: Mapping[str, Any]) -> di
     Args:
         uri: the checkpoint's address, for messages.
         step_path: the verified local copy of one step.
-        hub_config: the values of the model's `config.json`.
+        hub_config: the values that stand for the run.
 
     Raises:
         MalformedCheckpoint: the stored tensors are not those of the configuration.
@@ -89,7 +115,7 @@ def read_tensors(uri: str, step_path: Path, hub_config: Mapping[str, Any]) -> di
     manifest = step_path / "manifest.json"
     stored = stored_vocab_size(manifest.read_bytes()) if manifest.is_file() else None
     vocab = Axis("vocab", stored or int(hub_config["vocab_size"]))
-    config = levanter_config(hub_config)
+    config = decode_config(hub_config[RUN])
     with jax.default_device(jax.local_devices(backend="cpu")[0]), jax.set_mesh(_one_device_mesh()):
         shapes = equinox.filter_eval_shape(config.build, vocab, key=jax.random.PRNGKey(0))
         try:
@@ -104,18 +130,23 @@ def read_tensors(uri: str, step_path: Path, hub_config: Mapping[str, Any]) -> di
 
 
 def levanter_config(hub_config: Mapping[str, Any]) -> Any:
-    """Return Levanter's configuration of the model that a `config.json` describes."""
+    """Return Levanter's configuration of the model that a `config.json` describes.
+
+    Raises:
+        KeyError: Levanter has no such model, or none that is served.
+    """
     from importlib import import_module
 
     from transformers import AutoConfig
 
-    module, name = _CONFIG_MODULES[hub_config["model_type"]]
+    module, name = {exported: (module, name) for module, name, exported in TYPES.values()}[hub_config["model_type"]]
     given = {key: value for key, value in hub_config.items() if key not in ("model_type", "architectures")}
     config = getattr(import_module(module), name).from_hf_config(
         AutoConfig.for_model(hub_config["model_type"], **given)
     )
     # Levanter's conversion ignores the head's size, which changes the stored shapes.
-    return dataclasses.replace(config, head_dim=hub_config.get("head_dim") or config.head_dim)
+    head_dim = hub_config.get("head_dim") or getattr(config, "head_dim", None)
+    return dataclasses.replace(config, head_dim=head_dim) if hasattr(config, "head_dim") else config
 
 
 def _one_device_mesh() -> Any:
@@ -126,4 +157,4 @@ def _one_device_mesh() -> Any:
 
 def _cut_padding(array: np.ndarray, vocab_size: int, name: str) -> np.ndarray:
     """Drop the rows that Levanter adds to make the vocabulary divisible among devices; they belong to no token."""
-    return array[:vocab_size] if name in ("model.embed_tokens.weight", "lm_head.weight") else array
+    return array[:vocab_size] if name in VOCABULARY else array

@@ -21,7 +21,7 @@ from service.models.weight_spec import WeightSpec
 from service.observability.progress import Progress
 from service.storage.cache.cache import Bucket, CheckpointCache, private_cache
 from service.storage.local import LocalSource
-from service.storage.source import Keeper
+from service.storage.source import CachingSource
 from service.weights.assembly import assemble_weights
 from service.weights.safetensors import check_tensors
 from service.weights.stream import WeightTarget, stream_weights
@@ -80,7 +80,7 @@ def is_on_this_machine(located: LocatedCheckpoint, cache: CheckpointCache | None
         if kept is not None:
             kept.release()
         return kept is not None
-    return isinstance(source, LocalSource) or (isinstance(source, Keeper) and source.has_kept(objects))
+    return isinstance(source, LocalSource) or (isinstance(source, CachingSource) and source.is_cached(objects))
 
 
 def load_on_host(
@@ -136,7 +136,7 @@ def _load(located: LocatedCheckpoint, target: WeightTarget, limits: LoadLimits) 
         cancelled=limits.cancelled,
     ) as opened:
         streamed = stream_weights(target, opened.files, opened.progress, opened.budget)
-        opened.keep_copies(streamed.file_sums, streamed.disk_fault)
+        opened.cache_copies(streamed.file_sums, streamed.disk_fault)
     return LoadedWeights(streamed.weights, opened.release)
 
 

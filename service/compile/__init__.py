@@ -1,1 +1,1 @@
-"""Functions and shapes to executables, ahead of traffic; independent of the engine."""
+"""Ahead-of-time compilation of functions at given shapes; independent of the engine."""

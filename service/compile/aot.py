@@ -1,4 +1,4 @@
-"""Programs to executables, in parallel and ahead of time."""
+"""Parallel ahead-of-time compilation of programs to executables."""
 
 import threading
 import time
@@ -12,15 +12,15 @@ import jax
 from service.compile.counter import planned_compilation
 from service.compile.program import Executable, Program
 
-# Tracing and lowering a deep model recurses deeply; a thread's default stack overflows silently.
+# Tracing and lowering a deep model recurses deeply, which would overflow a thread's default stack.
 STACK_BYTES = 64 * 1024 * 1024
-# LLVM's level 3 unrolls the loops that move keys and values: a sixth to a third of the time to compile a prefill step,
-# for at most 1 % of its speed in float32 and 3 % in int8; decode steps run as fast. Measured with four layers of a
-# 135M model, and with the demo model.
+# LLVM's level 3 unrolls the loops that move keys and values. That takes a sixth to a third of the compile time of a
+# prefill step and gains at most 1 % of its speed in float32 and 3 % in int8; decode steps are equally fast. Measured
+# with four layers of a 135M model, and with the demo model.
 CPU_OPTIONS: Mapping[str, Any] = {"xla_backend_optimization_level": 2}
-# XLA computes values again, rather than keep them, in a program that takes more than 80 % of a GPU's memory, as a whole
-# step with its weights and caches does by plan: a quarter more kernels in a decode step of 8B on an L4, and 272 bytes
-# less (with top_k and top_p).
+# XLA rematerializes values in a program that takes more than 80 % of a GPU's memory, as a whole step with its weights
+# and caches does by design. That adds a quarter more kernels to a decode step of an 8B model on an L4 and saves 272
+# bytes (with top_k and top_p).
 # Source: https://github.com/openxla/xla/blob/main/xla/service/gpu/gpu_hlo_schedule.cc (GetSchedulerMemoryLimit)
 GPU_OPTIONS: Mapping[str, Any] = {"xla_disable_hlo_passes": "rematerialization"}
 OPTIONS = {"cpu": CPU_OPTIONS, "gpu": GPU_OPTIONS}
@@ -35,8 +35,8 @@ class Compiled:
 
 
 def compile_timed(program: Program) -> Compiled:
-    """Compile a program on this thread, whose stack must be large: `STACK_BYTES`."""
-    # Operations' source lines are useless in a bundle and take 3 to 14 % of the time to load it.
+    """Compile a program on this thread, which needs a stack of `STACK_BYTES`."""
+    # Source locations of operations are useless in a bundle and take 3 to 14 % of the time to load it.
     if jax.config.jax_traceback_in_locations_limit != 0:
         jax.config.update("jax_traceback_in_locations_limit", 0)
     begin_s = time.perf_counter()
@@ -45,8 +45,8 @@ def compile_timed(program: Program) -> Compiled:
 
 
 def compile_programs(programs: Sequence[Program], *, num_threads: int) -> Mapping[str, Compiled]:
-    """Lower and compile every program, and wait for all."""
-    # The stack size holds for threads started after it is set; the pool starts its threads within this block.
+    """Compile programs in parallel, and wait for all of them."""
+    # The stack size applies to threads started from now on; the pool starts its threads within this block.
     previous = threading.stack_size(STACK_BYTES)
     try:
         with ThreadPoolExecutor(num_threads, thread_name_prefix="compile") as pool:
@@ -57,8 +57,8 @@ def compile_programs(programs: Sequence[Program], *, num_threads: int) -> Mappin
 
 
 def compile_program(program: Program) -> Executable:
-    """Trace a program, leave out the leaves that it does not use, and compile it."""
-    from jax.extend.core import jaxpr_as_fun  # imported here, because a start that finds its bundle does not need it
+    """Trace a program, drop the leaves that it does not use, and compile it."""
+    from jax.extend.core import jaxpr_as_fun  # a warm start does not need it
 
     traced = jax.jit(program.function).trace(program.constants, program.state, program.inputs)
     jaxpr = traced.jaxpr.jaxpr
@@ -75,7 +75,7 @@ def compile_program(program: Program) -> Executable:
     def run(
         constants: list[jax.Array], read: list[jax.Array], changed: list[jax.Array], inputs: Any
     ) -> tuple[list[jax.Array], Any]:
-        arguments: list[Any] = [None] * (num_constants + num_state)  # those that stay None are unused
+        arguments: list[Any] = [None] * (num_constants + num_state)  # entries that stay None are unused
         for i, leaf in zip(constant_leaves, constants, strict=True):
             arguments[i] = leaf
         for i, leaf in zip((*read_leaves, *state_leaves), (*read, *changed), strict=True):
@@ -84,7 +84,7 @@ def compile_program(program: Program) -> Executable:
         return [results[i] for i in state_leaves], jax.tree.unflatten(output_tree, results[num_state:])
 
     run.__name__ = program.name.replace("-", "_")  # the name in profiles
-    taken, read, changed = (
+    used_constants, read, changed = (
         [leaves[i] for i in indices]
         for leaves, indices in ((constants, constant_leaves), (state, read_leaves), (state, state_leaves))
     )
@@ -92,17 +92,20 @@ def compile_program(program: Program) -> Executable:
     jitted = jax.jit(
         run,
         donate_argnums=2,
-        in_shardings=(*([leaf.sharding for leaf in part] for part in (taken, read, changed)), program.inputs_sharding),
+        in_shardings=(
+            *([leaf.sharding for leaf in part] for part in (used_constants, read, changed)),
+            program.inputs_sharding,
+        ),
         out_shardings=(state_shardings, program.outputs_sharding),
     )
-    compiled = jitted.lower(taken, read, changed, program.inputs).compile(compiler_options(program))
+    compiled = jitted.lower(used_constants, read, changed, program.inputs).compile(compiler_options(program))
     return Executable(compiled, constant_leaves, read_leaves, state_leaves)
 
 
 def compiler_options(program: Program) -> dict[str, Any]:
-    """Return XLA's options for the platform that a program is compiled for."""
+    """Return the XLA options for the platform that a program is compiled for."""
     if program.outputs_sharding is not None:
         device = next(iter(program.outputs_sharding.device_set))
-    else:  # the default device may be one that is not here, and is then not among those that jax finds
+    else:  # the default device may be on another machine, and is then not in `jax.devices()`
         device = jax.config.jax_default_device or jax.devices()[0]  # pyright: ignore[reportAttributeAccessIssue]
     return dict(OPTIONS.get(device.platform, {}))

@@ -1,15 +1,15 @@
-"""Counts of this process's traces and compilations; both stay constant once the service is ready."""
+"""Counters of this process's traces and compilations, which stay constant once the service is ready."""
 
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-# All of jax, not `jax.monitoring` alone: other threads of a start import jax concurrently, and importing a submodule of
-# a package that another thread is importing can deadlock: each thread waits for the other's import lock.
+# All of jax rather than `jax.monitoring`: other threads of a start import jax concurrently, and importing a submodule
+# while another thread imports its package can deadlock on import locks.
 import jax
 
-# Source: jax/_src/dispatch.py, the names of the events that each tracing and each backend compilation records.
+# Source: jax/_src/dispatch.py (event names)
 TRACE_EVENT = "/jax/core/compile/jaxpr_trace_duration"
 COMPILE_EVENT = "/jax/core/compile/backend_compile_duration"
 
@@ -18,7 +18,7 @@ _thread = threading.local()
 
 @contextmanager
 def planned_compilation() -> Iterator[None]:
-    """Mark what this thread compiles as planned: a program, not a computation that turns out to need compiling."""
+    """Mark compilations on this thread as planned, as opposed to a computation that unexpectedly needs compiling."""
     _thread.is_planned = True
     try:
         yield
@@ -27,7 +27,7 @@ def planned_compilation() -> Iterator[None]:
 
 
 class CompileCounter:
-    """Counts from its construction on; `on_compile` is told of each compilation whether it was planned."""
+    """Counts traces and compilations from now on; `on_compile` is called with whether each compilation was planned."""
 
     def __init__(self, on_compile: Callable[[bool], None] = lambda is_planned: None) -> None:
         self._lock = threading.Lock()
@@ -37,16 +37,15 @@ class CompileCounter:
 
     @property
     def num_traces(self) -> int:
-        """Functions traced since the counter was made."""
+        """Functions traced since the counter was created."""
         return self._counts[TRACE_EVENT]
 
     @property
     def num_compiles(self) -> int:
-        """XLA compilations since the counter was made."""
+        """XLA compilations since the counter was created."""
         return self._counts[COMPILE_EVENT]
 
     def close(self) -> None:
-        """Stop counting."""
         jax.monitoring.unregister_event_duration_listener(self._count)
 
     def _count(self, event: str, duration_secs: float, **labels: str | int) -> None:

@@ -1,7 +1,7 @@
-"""Executables that are loaded or compiled in the background, in the order of need; a lookup waits for the one it needs.
+"""Executables that are built, that is loaded or compiled, in the background; a lookup waits for the one it needs.
 
-Two groups of names: the first ones begin at once, the rest begins with `make_rest`. Within a group the order is that of
-the names, unless `prefer` moves some to the front.
+Names form two groups: the first ones start immediately, the rest starts with `build_rest`. Within a group they are
+built in the order given, unless `prefer` moves some to the front.
 """
 
 import threading
@@ -14,51 +14,51 @@ from service.compile.program import Executable
 
 
 @dataclass(frozen=True)
-class Making:
-    """How executables are made, and by how many threads."""
+class BuildPlan:
+    """How executables are loaded or compiled, and by how many threads."""
 
-    make: Callable[[str], Executable]  # loads or compiles one; called on any thread
+    build: Callable[[str], Executable]  # loads or compiles one; called on any thread
     num_first_threads: int
     num_rest_threads: int
     stack_bytes: int = 0  # of each thread; 0 for the system's default
-    # Whether a lookup may make an executable on its own thread; if not, it waits for a thread with a large stack.
-    lookups_make: bool = True
-    on_rest_thread: Callable[[], None] = lambda: None  # called once on each thread that makes some of the rest
+    # Whether a lookup may build an executable on its own thread; if not, it waits for a thread with a large stack.
+    builds_on_lookup: bool = True
+    on_rest_thread: Callable[[], None] = lambda: None  # called once on each thread that builds some of the rest
 
 
 class LazyExecutables(Mapping[str, Executable]):
-    """A mapping from names to executables whose values may still be in the making."""
+    """A mapping from names to executables that may still be loading or compiling."""
 
-    def __init__(self, names: Sequence[str], num_first: int, making: Making) -> None:
-        """Begin to make the first `num_first` of the names, which are in the order of need."""
-        self._making = making
+    def __init__(self, names: Sequence[str], num_first: int, plan: BuildPlan) -> None:
+        """Start to build the first `num_first` of the names, which are in order of need."""
+        self._plan = plan
         self._lock = threading.Lock()
         self._futures: dict[str, Future[Executable]] = {name: Future() for name in names}
         self._queue = list(names[:num_first])
         self._rest = list(names[num_first:])
         self._first = frozenset(self._queue)
         self._num_threads = 0
-        self.num_made = 0  # so far; one whose making failed does not count
-        self._num_ended = 0  # so far, failures included
-        self._start_threads(making.num_first_threads)
+        self.num_built = 0  # successfully, so far
+        self._num_ended = 0  # so far, including failures
+        self._start_threads(plan.num_first_threads)
 
     @override
     def __getitem__(self, name: str) -> Executable:
-        """Return an executable; one whose making has not begun comes next, or is made on this thread.
+        """Return an executable; one that has not been started is built next, or on this thread.
 
         Raises:
-            Exception: making it failed.
+            Exception: building it failed.
         """
         future = self._futures[name]
-        if self._making.lookups_make and self._claim(name):
-            self._make(name)
+        if self._plan.builds_on_lookup and self._claim(name):
+            self._build(name)
         elif not future.done():
             self.prefer([name])
         return future.result()
 
     @override
     def __contains__(self, name: object) -> bool:
-        """Return whether there is such an executable, without waiting for it."""
+        """Return whether the name is known, without waiting for its executable."""
         return name in self._futures
 
     @override
@@ -70,37 +70,37 @@ class LazyExecutables(Mapping[str, Executable]):
         return len(self._futures)
 
     def is_usable(self, name: str) -> bool:
-        """Return whether a lookup returns at once, or as soon as it has made the executable itself."""
+        """Return whether a lookup returns immediately or builds the executable itself."""
         future = self._futures[name]
-        return self._making.lookups_make or (future.done() and future.exception() is None)
+        return self._plan.builds_on_lookup or (future.done() and future.exception() is None)
 
     @property
     def is_done(self) -> bool:
-        """Whether all have been made, or have failed."""
+        """Whether all executables have been built or have failed."""
         return self._num_ended == len(self._futures)
 
     def prefer(self, names: Sequence[str]) -> None:
-        """Make these before all others that have not begun, in the order given."""
+        """Build these executables, in this order, before all others that have not been started."""
         with self._lock:
             waiting = [name for name in names if name in self._queue or name in self._rest]
             self._rest = [name for name in self._rest if name not in waiting]
             self._queue = waiting + [name for name in self._queue if name not in waiting]
         self._start_threads(1)
 
-    def make_rest(self) -> None:
-        """Begin to make all that has not begun; may be called again."""
+    def build_rest(self) -> None:
+        """Start to build all remaining executables. Idempotent."""
         with self._lock:
             self._queue += self._rest
             self._rest = []
-        self._start_threads(self._making.num_rest_threads)
+        self._start_threads(self._plan.num_rest_threads)
 
     def wait(self) -> None:
-        """Make the rest and wait for all.
+        """Build the rest and wait for all executables.
 
         Raises:
-            Exception: making one of them failed; the others have been made.
+            Exception: one of them failed; the others are built.
         """
-        self.make_rest()
+        self.build_rest()
         errors = [error for future in self._futures.values() if (error := future.exception()) is not None]
         if errors:
             raise errors[0]
@@ -110,15 +110,15 @@ class LazyExecutables(Mapping[str, Executable]):
             num_missing = min(num_threads, len(self._queue)) - self._num_threads
             self._num_threads += max(num_missing, 0)
         for _ in range(num_missing):
-            _start_thread(self._work, self._making.stack_bytes)
+            _start_thread(self._work, self._plan.stack_bytes)
 
     def _work(self) -> None:
         is_announced = False
         while (name := self._next()) is not None:
             if not is_announced and name not in self._first:
-                self._making.on_rest_thread()
+                self._plan.on_rest_thread()
                 is_announced = True
-            self._make(name)
+            self._build(name)
 
     def _next(self) -> str | None:
         with self._lock:
@@ -128,7 +128,6 @@ class LazyExecutables(Mapping[str, Executable]):
             return None
 
     def _claim(self, name: str) -> bool:
-        """Take one whose making has not begun out of the queue; return whether it was there."""
         with self._lock:
             for names in (self._queue, self._rest):
                 if name in names:
@@ -136,21 +135,21 @@ class LazyExecutables(Mapping[str, Executable]):
                     return True
         return False
 
-    def _make(self, name: str) -> None:
+    def _build(self, name: str) -> None:
         try:
-            self._futures[name].set_result(self._making.make(name))
+            self._futures[name].set_result(self._plan.build(name))
         except BaseException as error:
             self._futures[name].set_exception(error)
         with self._lock:
             self._num_ended += 1
-            self.num_made += self._futures[name].exception() is None
+            self.num_built += self._futures[name].exception() is None
 
 
 _stack_lock = threading.Lock()
 
 
 def _start_thread(work: Callable[[], None], stack_bytes: int) -> None:
-    """Start a thread with a stack of its own size; the size is a setting of the process for threads yet to start."""
+    """Start a thread with a given stack size, which is a process-wide setting for new threads."""
     with _stack_lock:
         previous = threading.stack_size(stack_bytes)
         try:

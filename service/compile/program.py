@@ -1,8 +1,8 @@
-"""A program before and after it is compiled: an executable takes only the arrays that it uses.
+"""Programs and their executables, which take only the arrays that they use.
 
 The arguments of a step are hundreds of arrays: weights, and state that stays on the device. Passing one costs a few
-microseconds, used or not, and an unused state array would be both an argument and a result. So the leaves that a
-function does not use are found once, in its trace, and left out of every call.
+microseconds even if it is unused, and an unused state array would be both an argument and a result. So the unused
+leaves are identified once, from the function's trace, and omitted from every call.
 """
 
 import pickle
@@ -21,13 +21,13 @@ from service.device.native.library import register_native_calls
 class Program:
     """A function of constants, state and inputs to the new state and outputs, at one set of shapes.
 
-    Each of the four is a pytree. The new state has the structure and sharding of the old one, and reuses its memory. On
-    several devices the shapes of constants and state have shardings.
+    Each of the four is a pytree. The new state has the structure and sharding of the old one and reuses its memory. On
+    several devices, the shapes of constants and state carry shardings.
     """
 
     name: str
     function: Callable[[Any, Any, Any], tuple[Any, Any]]
-    constants: Any = ()  # of jax.ShapeDtypeStruct, as are the other two
+    constants: Any = ()  # a pytree of jax.ShapeDtypeStruct, like `state` and `inputs`
     state: Any = ()
     inputs: Any = ()
     # Shardings of inputs and outputs, as prefixes of their pytrees; None on one device.
@@ -37,7 +37,7 @@ class Program:
 
 @dataclass(frozen=True)
 class Executable:
-    """A compiled program, and the indices of the leaves that it takes of its constants and its state."""
+    """A compiled program, and the indices of the leaves of its constants and state that it uses."""
 
     compiled: jax.stages.Compiled
     constant_leaves: tuple[int, ...]
@@ -45,11 +45,11 @@ class Executable:
     state_leaves: tuple[int, ...]  # of the state: replaced
 
     def __call__(self, constants: Sequence[jax.Array], state: list[jax.Array], inputs: Any) -> Any:
-        """Start the program, put the new leaves into `state`, and return the outputs; does not wait for the device.
+        """Dispatch the program, write the new leaves to `state`, and return the outputs without waiting for the device.
 
         Args:
             constants: all leaves of the constants.
-            state: the leaves of the state; those that the program replaces are donated to it.
+            state: all leaves of the state; the ones that the program replaces are donated.
             inputs: the pytree of the program's inputs.
         """
         changed, outputs = self.compiled(
@@ -63,12 +63,12 @@ class Executable:
         return outputs
 
     def serialize(self) -> bytes:
-        """Return a pickle, native code included."""
+        """Return a pickle that includes the native code."""
         return pickle.dumps((serialize(self.compiled), self.constant_leaves, self.read_leaves, self.state_leaves))
 
 
 def load_executable(data: bytes, devices: Sequence[Device]) -> Executable:
-    """Load one executable onto its devices. The bytes run as code, so they must come from a trusted source."""
+    """Load an executable onto its devices. The bytes can run any code, so they must come from a trusted source."""
     if devices[0].platform == "cpu":
         register_native_calls()
     (payload, in_tree, out_tree), *leaves = pickle.loads(data)

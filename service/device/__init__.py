@@ -1,1 +1,1 @@
-"""The hardware: its memory, and the sharding of arrays over devices."""
+"""The hardware: memory sizes, device kinds, and the sharding of arrays over devices."""

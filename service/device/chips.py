@@ -1,4 +1,4 @@
-"""Chips that the service is made for, as JAX and their drivers report them, and a cloud's machines that have them."""
+"""Supported accelerators as JAX and their drivers report them, and the cloud machines that have them."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -12,11 +12,11 @@ class Chip:
 
     platform: str  # gpu, tpu
     device_kind: str  # JAX's name
-    memory_bytes: int  # of a GPU as CUDA reports it, which is less than `nvidia-smi` does; of a TPU as JAX does
+    memory_bytes: int  # of a GPU as reported by CUDA, which is less than `nvidia-smi` shows; of a TPU by JAX
     compute_capability: str = ""  # of a GPU
 
 
-# Source: "a total capacity of 22.03 GiB", and of 139.80, in PyTorch's messages, which ask CUDA (`cudaMemGetInfo`).
+# Source: "a total capacity of 22.03 GiB", and of 139.80, in PyTorch's messages, which query CUDA (`cudaMemGetInfo`).
 L4 = Chip("gpu", "NVIDIA L4", int(22.03 * GIB), "8.9")
 H200 = Chip("gpu", "NVIDIA H200", int(139.80 * GIB), "9.0")
 # Source: "total=94.97 GiB", likewise, in https://github.com/antirez/ds4/issues/563
@@ -32,21 +32,21 @@ CHIPS: Mapping[str, Chip] = {chip.device_kind: chip for chip in (L4, RTX_PRO_600
 
 
 def cuda_capability(device: object) -> tuple[int, ...]:
-    """Return the compute capability of a GPU, such as (8, 9); empty if it has none, as those of other vendors."""
+    """Return the compute capability of a GPU, such as (8, 9); empty for GPUs of other vendors."""
     parts = str(getattr(device, "compute_capability", "")).split(".")
     return tuple(map(int, parts)) if all(part.isdigit() for part in parts) else ()
 
 
 @dataclass(frozen=True)
 class Target:
-    """A machine with accelerators that programs can be compiled for."""
+    """A machine with accelerators that programs can be cross-compiled for."""
 
     chip: Chip
-    topology: str = ""  # libtpu's name of the arrangement of a host's TPUs
+    topology: str = ""  # libtpu's name for the arrangement of a host's TPUs
 
     @property
     def chips_of_host(self) -> list[int]:
-        """The number of TPUs along each of the three dimensions of their network."""
+        """The number of TPUs along each of the three dimensions of their torus."""
         return [*map(int, self.topology.partition(":")[2].split("x")), 1]
 
 

@@ -1,4 +1,4 @@
-"""GPUs as XLA describes them to its compiler, for compilation without one.
+"""XLA's descriptions of GPUs, for compiling without a device.
 
 Source: https://github.com/openxla/xla/tree/main/xla/backends/gpu/target_config/specs (H100, H200 and
 RTX PRO 6000); https://images.nvidia.com/aem-dam/Solutions/geforce/ada/nvidia-ada-gpu-architecture.pdf (Ada) and
@@ -29,7 +29,7 @@ PROCESSORS: Mapping[str, Processors] = {
     H200.device_kind: Processors(132, 2048, 233_472, 232_448, 62_914_560, 4_800_000_000_000, 1.98),
     RTX_PRO_6000.device_kind: Processors(188, 1536, 131_072, 101_376, 134_217_728, 1_792_000_000_000, 2.6),
 }
-# Of cuDNN, none of whose kernels these programs have.
+# The version of cuDNN, whose kernels these programs do not use.
 CUDNN = "major: 9 minor: 10"
 
 

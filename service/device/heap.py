@@ -1,14 +1,14 @@
-"""The heap of this process, as glibc keeps it."""
+"""Control of glibc's heap."""
 
 import ctypes
 
 
 def return_freed_memory() -> None:
-    """Return freed memory to the system; does nothing where the C library is not glibc.
+    """Return freed memory to the operating system; does nothing if the C library is not glibc.
 
-    glibc keeps what lies between blocks that are in use, in as many arenas as threads have allocated in at once: tens
-    of megabytes of each model that was loaded and unloaded, and more than 100 after a start that compiled. A call takes
-    some milliseconds, without the GIL.
+    glibc retains free memory between used blocks, in one arena per concurrently allocating thread: tens of megabytes
+    per model that was loaded and unloaded, and more than 100 MB after a start that compiled. A call takes a few
+    milliseconds and releases the GIL.
 
     Source: https://man7.org/linux/man-pages/man3/malloc_trim.3.html
     """

@@ -1,4 +1,4 @@
-"""The memory of devices and of the host, as their drivers and control groups report it."""
+"""The memory of devices and of the host, as reported by drivers and cgroups."""
 
 import os
 from collections.abc import Mapping, Sequence
@@ -12,16 +12,16 @@ from service.errors import UnknownDeviceMemory
 # Source: Linux, Documentation/admin-guide/cgroup-v2.rst and cgroup-v1/memory.rst
 _CGROUP_LIMITS = (Path("/sys/fs/cgroup/memory.max"), Path("/sys/fs/cgroup/memory/memory.limit_in_bytes"))
 
-# Device files, below /dev: of NVIDIA's driver for GPUs, and of the older and the newer driver for TPUs.
+# Device files below /dev: NVIDIA's driver, and the older and newer TPU drivers.
 ACCELERATOR_FILES = ("nvidia[0-9]*", "accel*", "vfio/[0-9]*")
 
-# On a CPU the memory is everybody's; on an accelerator it is ours. A GPU's driver, modules and libraries of kernels
+# Host memory is shared with other processes; accelerator memory is not. A GPU's driver, modules and kernel libraries
 # need 0.5 to 1.5 GB outside of the pool. Source: https://docs.vllm.ai/en/latest/configuration/engine_args.html (0.9)
 CPU_FRACTION = 0.5
 ACCELERATOR_FRACTION = 0.9
-# Of a GPU's pool: gaps between its blocks, and temporary arrays beyond the work space that is planned for.
+# The rest of a GPU's pool covers fragmentation, and temporary arrays beyond the planned work space.
 POOL_FRACTION = 0.95
-# By which what a device reports may differ from what is known of its kind; much less than what is left free.
+# The relative difference allowed between the reported and the known memory of a device.
 TOLERANCE = 0.01
 
 
@@ -35,19 +35,18 @@ class Device(Protocol):
     client: Any  # the backend that it belongs to
 
     def memory_stats(self) -> Mapping[str, int] | None:
-        """Return the allocator's statistics, in bytes; None if it keeps none."""
+        """Return the allocator's statistics in bytes, or None if it has none."""
         ...
 
 
 def usable_memory_bytes(devices: Sequence[Device], fraction: float | None = None) -> int:
-    """Return the memory, in bytes, for weights, cache and work space on each of several devices.
+    """Return the memory in bytes for weights, cache and work space on each device.
 
-    On accelerators it follows from the smallest of their limits; on a CPU from an equal part of the memory of the host
-    or of the container.
+    Accelerators use the smallest of their limits; CPU devices share the memory of the host or container equally.
 
     Args:
-        devices: of one platform.
-        fraction: that the operator requests; None for the platform's default. A GPU's pool has it already.
+        devices: devices of one platform.
+        fraction: the fraction that the operator configured; None for the platform's default.
 
     Raises:
         UnknownDeviceMemory: an accelerator does not report its memory.
@@ -62,15 +61,15 @@ def usable_memory_bytes(devices: Sequence[Device], fraction: float | None = None
 
 
 def is_absent(device: Device) -> bool:
-    """Return whether programs are only compiled for a device, which is on another machine."""
+    """Return whether a device is on another machine, so that programs are only compiled for it."""
     local_devices = getattr(device.client, "local_devices", None)
     return local_devices is not None and device not in local_devices()
 
 
 def _limit_bytes(device: Device, fraction: float | None) -> int:
-    """Return what XLA can allocate, in bytes; 0 if nothing is known of it."""
+    """Return the memory in bytes that XLA can allocate; 0 if unknown."""
     chip = CHIPS.get(device.device_kind)
-    # XLA's pool is this fraction of what CUDA reports.
+    # XLA's pool is this fraction of the memory that CUDA reports.
     # Source: https://github.com/openxla/xla/blob/main/xla/pjrt/gpu/gpu_helpers.cc (CreateBFCAllocator)
     pool_fraction = (fraction or ACCELERATOR_FRACTION) if device.platform == "gpu" else 1
     known_bytes = 0 if chip is None else int(chip.memory_bytes * pool_fraction)
@@ -78,11 +77,11 @@ def _limit_bytes(device: Device, fraction: float | None) -> int:
         return known_bytes
     reported_bytes = int((device.memory_stats() or {}).get("bytes_limit", 0))
     is_about_equal = abs(reported_bytes - known_bytes) <= TOLERANCE * known_bytes
-    return known_bytes if is_about_equal else reported_bytes  # the same plan as without the device
+    return known_bytes if is_about_equal else reported_bytes  # the same plan as when compiled without the device
 
 
 def expects_cpu(driver_files: Sequence[str] = ACCELERATOR_FILES) -> bool:
-    """Guess, before jax is imported, whether its device will be a CPU: there is no accelerator's device file."""
+    """Guess, before jax is imported, whether it will use the CPU, from the absence of accelerator device files."""
     return not any(any(Path("/dev").glob(name)) for name in driver_files)
 
 

@@ -1,11 +1,10 @@
 """The devices of one host that run every step together, and the sharding of arrays over them.
 
-Sharding follows the names of an array's axes: one table lists the axes that are split over the devices. An axis that is
-not in it, or whose size does not divide by the number of devices (a vocabulary of 49,153), is not split; an array with
-no split axis is replicated.
+Sharding follows the names of an array's axes: a table lists the axes that are sharded. Other axes, and axes whose size
+is not divisible by the number of devices (a vocabulary of 49,153), are replicated.
 
-Only this file chooses devices: a mesh over several hosts would be chosen here, and arrays are made from each host's own
-part (`DeviceMesh.put`), so no other file assumes a single host.
+Only this file assumes a single host: it chooses the devices, and arrays are created from each host's own part
+(`DeviceMesh.put`).
 """
 
 from collections.abc import Mapping, Sequence
@@ -20,9 +19,9 @@ from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec, Sharding,
 from service.device.memory import Device
 from service.errors import SettingsError
 
-MODEL_AXIS = "model"  # the one axis of the mesh
+MODEL_AXIS = "model"  # the only axis of the mesh
 # Axis of an array to axis of the mesh. Source: Shoeybi et al. 2019, arXiv:1909.08053, section 3.
-# `heads` are the dimensions of all query heads, those of a key-value head side by side.
+# `heads` is the concatenation of all query heads, grouped by key-value head.
 MESH_AXES = {"kv_head": MODEL_AXIS, "heads": MODEL_AXIS, "mlp": MODEL_AXIS, "vocab": MODEL_AXIS}
 
 
@@ -34,12 +33,11 @@ class DeviceMesh:
 
     @property
     def num_devices(self) -> int:
-        """The number of devices that share each step."""
         return len(self.devices)
 
     @property
     def platform(self) -> str:
-        """The kind of the devices: `cpu`, `gpu` or `tpu`."""
+        """The platform of the devices: `cpu`, `gpu` or `tpu`."""
         return self.devices[0].platform
 
     @property
@@ -49,31 +47,29 @@ class DeviceMesh:
 
     @property
     def prefers_whole_steps(self) -> bool:
-        """Whether a step that is one program is faster than one in parts: on a GPU.
+        """Whether a step is faster as a single program than in parts, as on a GPU.
 
-        XLA records a program's kernels as a CUDA graph, whose launch replaces theirs, and updates it where an address
-        differs from the call before. Parts that share an executable have other addresses at each call.
+        XLA records a program's kernels as a CUDA graph, and updates it where an address differs from the previous call.
+        Parts that share an executable have different addresses at each call.
         Source: https://github.com/openxla/xla/blob/main/xla/backends/gpu/runtime/command_buffer_thunk.cc
         """
         return self.platform == "gpu"
 
     @property
-    def facts(self) -> dict[str, Any]:
+    def key_inputs(self) -> dict[str, Any]:
         """The properties of the mesh that executables depend on, as plain JSON."""
         return {"shape": {MODEL_AXIS: self.num_devices}, "device_ids": [device.id for device in self.devices]}
 
     @cached_property
     def named(self) -> Mesh:
-        """The mesh as a jax object."""
         return Mesh(np.array(self.devices), (MODEL_AXIS,), axis_types=(AxisType.Auto,))
 
     @cached_property
     def replicated(self) -> Sharding:
-        """The sharding of an array that every device has a copy of."""
         return self._sharding(PartitionSpec())
 
     def partition(self, axes: Sequence[str], shape: Sequence[int]) -> PartitionSpec:
-        """Return the mesh axis for each axis of an array; None for one that is not split."""
+        """Return the mesh axis for each axis of an array, or None if it is not sharded."""
         return PartitionSpec(
             *(
                 MESH_AXES.get(name) if size % self.num_devices == 0 else None
@@ -82,7 +78,6 @@ class DeviceMesh:
         )
 
     def sharding(self, axes: Sequence[str], shape: Sequence[int]) -> Sharding:
-        """Return the sharding of an array with these axes."""
         return self._sharding(self.partition(axes, shape))
 
     def shard_shape(self, axes: Sequence[str], shape: Sequence[int]) -> tuple[int, ...]:
@@ -103,15 +98,15 @@ class DeviceMesh:
         return array if self.num_devices == 1 else jax.lax.with_sharding_constraint(array, self.replicated)
 
     def put(self, array: np.ndarray, axes: Sequence[str]) -> jax.Array:
-        """Place a host array: each device receives its own part alone if the array is split."""
+        """Place a host array; each device receives only its own shard."""
         return jax.make_array_from_callback(
             array.shape, self.sharding(axes, array.shape), lambda part: array[part], dtype=array.dtype
         )
 
     def alias_host_arrays(self, arrays: Mapping[str, np.ndarray]) -> dict[str, jax.Array]:
-        """Return device arrays over the memory of host arrays; only unaligned ones are copied.
+        """Return device arrays that alias host arrays; only unaligned ones are copied.
 
-        Only for a mesh with `is_host`. The host arrays must not change afterwards.
+        Requires `is_host`. The host arrays must not change afterwards.
         """
         placed = jax.block_until_ready(jax.device_put(list(arrays.values()), self.replicated, may_alias=True))
         return dict(zip(arrays, placed, strict=True))
@@ -123,28 +118,28 @@ class DeviceMesh:
         return NamedSharding(self.named, partition)
 
 
-def choose_mesh(devices: Sequence[Device], *, wanted: int | None, sizes: Mapping[str, int]) -> DeviceMesh:
+def choose_mesh(devices: Sequence[Device], *, tensor_parallel: int | None, sizes: Mapping[str, int]) -> DeviceMesh:
     """Choose how many devices of this host to use.
 
-    The automatic choice is the largest number of devices that divides all sizes; on a CPU it is one, because CPU
-    devices share the same cores.
+    By default, that is the largest number that divides all sizes. On a CPU it is one, because CPU devices share the
+    same cores.
 
     Args:
-        devices: those of this host.
-        wanted: TENSOR_PARALLEL; None for the automatic choice.
-        sizes: sizes of the model that the number of devices must divide, by their names in its configuration.
+        devices: all devices of this host.
+        tensor_parallel: TENSOR_PARALLEL; None for the default.
+        sizes: sizes of the model that must be divisible by the number of devices, by their names in its configuration.
 
     Raises:
         SettingsError: the host has fewer devices, or their number does not divide a size.
     """
     possible = [number for number in range(1, len(devices) + 1) if all(size % number == 0 for size in sizes.values())]
-    if wanted is None:
+    if tensor_parallel is None:
         return DeviceMesh(tuple(devices[: 1 if devices[0].platform == "cpu" else possible[-1]]))
-    if wanted not in possible:
+    if tensor_parallel not in possible:
         named = " and ".join(f"{name} = {size}" for name, size in sizes.items())
         raise SettingsError(
             "TENSOR_PARALLEL",
-            f"is {wanted}. Devices of this host: {len(devices)} ({devices[0].platform}). The model's {named} must "
-            f"divide by the number that is used. Possible here: {', '.join(map(str, possible))}.",
+            f"is {tensor_parallel}. This host has {len(devices)} devices ({devices[0].platform}), and the model's "
+            f"{named} must be divisible by the number. Possible values: {', '.join(map(str, possible))}.",
         )
-    return DeviceMesh(tuple(devices[:wanted]))
+    return DeviceMesh(tuple(devices[:tensor_parallel]))

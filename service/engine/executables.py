@@ -23,7 +23,7 @@ class Executables:
         self._preferred: set[tuple[StepKind, Bucket]] = set()
         self._compiled: set[tuple[StepKind, Bucket]] = set()
         self._available: AvailableSteps | None = None
-        self._num_made = 0  # when `_available` was computed
+        self._num_built = 0  # when `_available` was computed
 
     def __getitem__(self, key: Key) -> Executable:
         """Return an executable; the first lookup of one waits until it is there."""
@@ -54,9 +54,9 @@ class Executables:
     @property
     def available(self) -> AvailableSteps:
         """The steps whose executables need not be waited for."""
-        num_made = 0 if self._lazy is None else self._lazy.num_made
-        if self._available is None or (num_made != self._num_made and not self._available.is_complete):
-            self._num_made = num_made
+        num_built = 0 if self._lazy is None else self._lazy.num_built
+        if self._available is None or (num_built != self._num_built and not self._available.is_complete):
+            self._num_built = num_built
             missing = set(self._shapes.buckets) - self._compiled
             self._compiled |= {step for step in missing if self._are_usable(step_keys(*step, self._groups))}
             has_copies = self._are_usable(copy_keys(self._shapes, self._groups))

@@ -1,24 +1,24 @@
-"""Every error that a client or an operator can meet.
+"""Every error that clients and operators can encounter.
 
     ServiceError
     ├── RequestError                   400 invalid_request_error; answers one request
     │   ├── InvalidParameter               (param)
-    │   ├── UnsupportedParameter           (param) of OpenAI's interface, not supported here
-    │   ├── UnknownParameter               (param) of no known interface
+    │   ├── UnsupportedParameter           (param) known, but not supported here
+    │   ├── UnknownParameter               (param) not part of any known interface
     │   ├── MissingParameter               (param)
     │   ├── PreviousResponseNotFound       (response_id)
-    │   ├── ConstraintError                a grammar that cannot be followed further
+    │   ├── ConstraintError                the grammar rejects every continuation
     │   ├── ContextLengthExceeded          (prompt_tokens, max_tokens, limit_tokens)
     │   ├── TextTooLong                    (num_tokens, limit_tokens)
     │   ├── WrongKindOfModel               (model)
     │   ├── AmbiguousModel                 (model, candidates)
-    │   ├── BodyTooLaborious               (reason) in time or memory
+    │   ├── BodyTooLaborious               (reason) processing takes too much time or memory
     │   ├── MalformedRequest           400, 431
     │   ├── InvalidApiKey              401
     │   ├── PriorityNotAllowed         403
     │   ├── UnknownRoute               404
     │   ├── UnknownModel               404 (model, served)
-    │   ├── UnknownObject              404 (kind, object_id): a file, a batch or a response
+    │   ├── UnknownObject              404 (kind, object_id) a file, a batch or a response
     │   ├── MethodNotAllowed           405
     │   ├── BodyTooSlow                408 (limit_s)
     │   ├── BodyTooLarge               413 (limit_bytes)
@@ -37,11 +37,11 @@
     │   ├── ResponsesUnavailable       503
     │   └── DeadlineExceeded           504 (limit_s)
     ├── EngineError                    500 server_error
-    │   ├── NonFiniteLogits                of one sequence
-    │   ├── NonFiniteVector                (index) of one text
-    │   ├── TemplateFailed                 (reason) of a chat template's process
+    │   ├── NonFiniteLogits                one sequence
+    │   ├── NonFiniteVector                (index) one text
+    │   ├── TemplateFailed                 (reason) the chat template exceeds its limits
     │   └── EngineStopped              503 the device thread has ended
-    └── StartError                     stops the start with one line and exit code 1
+    └── StartError                     aborts the start with one line and exit code 1
         ├── SettingsError                  (variable)
         ├── PortInUse                      (host, port)
         ├── UnknownDeviceMemory            (platform, device_kind)
@@ -51,9 +51,9 @@
             ├── CheckpointNotFound, AccessDenied, MissingFile, AmbiguousCheckpoint
             ├── UnsupportedModel           a model_type, or a feature
             ├── PickledWeights             (files)
-            ├── MalformedCheckpoint        (file): invalid headers, wrong shapes, bad JSON
-            │   └── RefusedPickle              (name) of what it holds besides tensors
-            ├── UnquantizableWeights       (tensor): a row that 8 bits do not represent
+            ├── MalformedCheckpoint        (file) invalid headers, wrong shapes, bad JSON
+            │   └── RefusedPickle              (name) something other than tensors
+            ├── UnquantizableWeights       (tensor) 8 bits cannot represent a row
             ├── HostileName                (name)
             ├── CorruptObject              (name, expected, actual)
             ├── ObjectChanged              (name, generation)
@@ -62,11 +62,10 @@
             ├── TransferFailed             (name)
             └── StorageFull                (needed_bytes, free_bytes)
 
-Details are fields, so that no caller has to parse a message; the message states cause and remedy. The files group the
-errors by the code that raises them; import-linter checks that they are imported from this package alone.
+Details are fields, so that no caller has to parse a message; the message states cause and remedy. Errors are imported
+from this package only, which import-linter checks.
 """
 
-from service.errors.body import BodyTooLaborious
 from service.errors.checkpoint import (
     AccessDenied,
     AmbiguousCheckpoint,
@@ -93,25 +92,13 @@ from service.errors.engine import (
     NonFiniteVector,
     TemplateFailed,
 )
-from service.errors.http import (
+from service.errors.request import (
+    AmbiguousModel,
+    BodyBytesFull,
+    BodyTooLaborious,
     BodyTooLarge,
     BodyTooSlow,
     ClientDisconnected,
-    MalformedRequest,
-    MethodNotAllowed,
-    TooManyConnections,
-    UnsupportedMediaType,
-)
-from service.errors.models import AmbiguousModel, ModelLoadFailed, ModelNotLoaded, UnknownModel, WrongKindOfModel
-from service.errors.overload import (
-    BodyBytesFull,
-    LongBodiesFull,
-    Overloaded,
-    QueuedTokensFull,
-    QueueFull,
-    QueueTimeout,
-)
-from service.errors.request import (
     ConstraintError,
     ContextLengthExceeded,
     DeadlineExceeded,
@@ -120,17 +107,30 @@ from service.errors.request import (
     FilesUnavailable,
     InvalidApiKey,
     InvalidParameter,
+    LongBodiesFull,
+    MalformedRequest,
+    MethodNotAllowed,
     MissingParameter,
+    ModelLoadFailed,
+    ModelNotLoaded,
     NotReady,
+    Overloaded,
     PreviousResponseNotFound,
     PriorityNotAllowed,
+    QueuedTokensFull,
+    QueueFull,
+    QueueTimeout,
     RequestError,
     ResponsesUnavailable,
     TextTooLong,
+    TooManyConnections,
+    UnknownModel,
     UnknownObject,
     UnknownParameter,
     UnknownRoute,
+    UnsupportedMediaType,
     UnsupportedParameter,
+    WrongKindOfModel,
 )
 from service.errors.root import ServiceError
 from service.errors.start import (

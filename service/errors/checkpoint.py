@@ -1,4 +1,4 @@
-"""Errors of finding, downloading and reading a checkpoint, which stop the start."""
+"""Errors in finding, downloading and reading a checkpoint, which abort the start."""
 
 from collections.abc import Sequence
 
@@ -34,14 +34,14 @@ class UnsupportedModel(CheckpointError):
 
 
 class PickledWeights(CheckpointError):
-    """The weights are pickled under names that are not served."""
+    """The weights are pickled in files with unsupported names."""
 
     def __init__(self, uri: str, files: Sequence[str]) -> None:
         super().__init__(
             uri,
-            f"the weights are pickled ({', '.join(files[:3])}{', …' if len(files) > 3 else ''}), and of such only "
-            "pytorch_model.bin is served, or the files of pytorch_model.bin.index.json. Convert them once with "
-            "transformers: AutoModelForCausalLM.from_pretrained(PATH).save_pretrained(NEW_PATH).",
+            f"the weights are pickled in unsupported files ({', '.join(files[:3])}{', …' if len(files) > 3 else ''}). "
+            "Supported are pytorch_model.bin and the files of pytorch_model.bin.index.json. Convert the checkpoint "
+            "with transformers: AutoModelForCausalLM.from_pretrained(PATH).save_pretrained(NEW_PATH).",
         )
         self.files = tuple(files)
 
@@ -55,24 +55,24 @@ class MalformedCheckpoint(CheckpointError):
 
 
 class RefusedPickle(MalformedCheckpoint):
-    """A file of pickled weights holds something else than tensors, or contradicts its bytes; nothing was executed."""
+    """A file of pickled weights contains something other than tensors, or is inconsistent; nothing was executed."""
 
     def __init__(self, uri: str, file: str, reason: str, name: str | None) -> None:
         remedy = "Nothing in it was executed. Save a plain state_dict() with torch.save, or use safetensors."
         super().__init__(uri, file, f"{reason} {remedy}")
-        self.name = name  # of the function, class, opcode or entry that is refused, if one is
+        self.name = name  # of the refused function, class, opcode or entry, if any
 
 
 class UnquantizableWeights(CheckpointError):
-    """A tensor has a row that 8 bits do not represent, or a scale that is not a positive number."""
+    """A tensor has a row that 8 bits cannot represent, or a scale that is not a positive number."""
 
     def __init__(self, uri: str, tensor: str, reason: str) -> None:
-        super().__init__(uri, f"{tensor}: {reason}. Repair the checkpoint, or serve one that is wide.")
+        super().__init__(uri, f"{tensor}: {reason}. Repair the checkpoint, or serve an unquantized one.")
         self.tensor = tensor
 
 
 class HostileName(CheckpointError):
-    """An object's name would be a path outside the cache."""
+    """An object's name is not safe as a path in the cache."""
 
     def __init__(self, uri: str, name: str, reason: str) -> None:
         super().__init__(
@@ -82,13 +82,14 @@ class HostileName(CheckpointError):
 
 
 class CorruptObject(CheckpointError):
-    """The bytes received are not the bytes stored."""
+    """The received bytes do not match the stored checksum."""
 
     def __init__(
         self, uri: str, name: str, *, expected: str, actual: str, checksum: str = "crc32c", origin: str = "the bucket"
     ) -> None:
         cause = f"{name}: {checksum} is {actual}, {origin} says {expected}, twice in a row."
-        super().__init__(uri, f"{cause} Nothing was kept. Try again; if the error persists, upload the object again.")
+        remedy = "Nothing was saved. Try again; if the error persists, upload the object again."
+        super().__init__(uri, f"{cause} {remedy}")
         self.name = name
         self.expected = expected
         self.actual = actual
@@ -99,31 +100,31 @@ class ObjectChanged(CheckpointError):
 
     def __init__(self, uri: str, name: str, generation: int) -> None:
         cause = f"{name} was overwritten or deleted while it was being downloaded (generation {generation} is gone)."
-        super().__init__(uri, f"{cause} Nothing was kept. Start again when the upload is complete.")
+        super().__init__(uri, f"{cause} Nothing was saved. Start again when the upload is complete.")
         self.name = name
         self.generation = generation
 
 
 class NotDownloaded(CheckpointError):
-    """A checkpoint is not on this machine, and the operator allows no download."""
+    """A checkpoint is not on this machine, and downloads are disabled."""
 
     def __init__(self, uri: str) -> None:
         cause = "it is not in LOCAL_MODEL_CACHE, and AUTO_DOWNLOAD_MODELS is false."
-        super().__init__(uri, f"{cause} Set it to true for one start, or MODEL_URI to a folder that holds it.")
+        super().__init__(uri, f"{cause} Set it to true for one start, or MODEL_URI to a folder with the checkpoint.")
 
 
 class GenerationGone(CheckpointError):
-    """An object of a bucket has no such generation as an operator pins it to."""
+    """An object does not have the generation that the operator pinned it to."""
 
     def __init__(self, uri: str, name: str, generation: int) -> None:
         cause = f"{name} has no generation {generation}, to which MODELS_CONFIG pins it."
-        super().__init__(uri, f"{cause} A bucket keeps what was overwritten only with object versioning.")
+        super().__init__(uri, f"{cause} Buckets retain overwritten objects only with object versioning.")
         self.name = name
         self.generation = generation
 
 
 class TransferFailed(CheckpointError):
-    """A transfer did not finish within its retries or its deadline."""
+    """A transfer exhausted its retries or its deadline."""
 
     def __init__(self, uri: str, name: str, reason: str) -> None:
         super().__init__(uri, f"{name}: {reason}")
@@ -131,7 +132,7 @@ class TransferFailed(CheckpointError):
 
 
 class StorageFull(CheckpointError):
-    """The cache's file system has too little room."""
+    """The cache's file system has too little space."""
 
     def __init__(self, uri: str, *, needed_bytes: int, free_bytes: int, path: str) -> None:
         super().__init__(

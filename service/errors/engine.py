@@ -1,4 +1,4 @@
-"""Failures of the engine; each class has the status, type and code of its JSON."""
+"""Engine failures, with the HTTP status, type and code of their JSON."""
 
 from service.errors.root import ServiceError
 
@@ -12,26 +12,26 @@ class EngineError(ServiceError):
 
 
 class NonFiniteLogits(EngineError):
-    """One sequence's logits are NaN or infinite; the others of its batch go on."""
+    """The logits of one sequence are NaN or infinite; the rest of its batch is not affected."""
 
     code = "broken_scores"
 
 
 class NonFiniteVector(EngineError):
-    """The vector of one text is NaN or infinite; other requests go on."""
+    """The vector of one text is NaN or infinite; other requests are not affected."""
 
     code = "broken_scores"
 
     def __init__(self, index: int) -> None:
         super().__init__(
-            f"The model's vector of the text at index {index} is NaN or infinite. This ends this request only. "
+            f"The model's vector for the text at index {index} is NaN or infinite. Only this request is affected. "
             "The checkpoint's weights or the DTYPE may be at fault; another text may work."
         )
         self.index = index
 
 
 class TemplateFailed(EngineError):
-    """The model's chat template has exceeded what it may take; later requests are rendered by a new process."""
+    """The chat template exceeded its limits; later requests are rendered by a new process."""
 
     code = "template_failed"
 

@@ -1,9 +1,14 @@
-"""Errors that answer one request; each class has the status, type and code of its JSON.
+"""Errors that answer one request, with the HTTP status, type and code of their JSON.
 
 Source: https://platform.openai.com/docs/guides/error-codes
 """
 
+from collections.abc import Sequence
+
 from service.errors.root import ServiceError
+
+# Limits the length of the error for an unknown model.
+MAX_NAMED_MODELS = 10
 
 
 class RequestError(ServiceError):
@@ -27,7 +32,7 @@ class InvalidParameter(RequestError):
 
 
 class UnsupportedParameter(RequestError):
-    """A known field is not supported, so it is refused rather than ignored."""
+    """A known field is not supported, and is refused rather than ignored."""
 
     code = "unsupported_parameter"
 
@@ -38,7 +43,7 @@ class UnsupportedParameter(RequestError):
 
 
 class UnknownParameter(RequestError):
-    """A field belongs to no known interface."""
+    """A field is not part of any known interface."""
 
     code = "unknown_parameter"
 
@@ -56,7 +61,7 @@ class MissingParameter(RequestError):
 
 
 class ConstraintError(RequestError):
-    """The rule that a request holds its answer to cannot be followed further; the others of its batch go on."""
+    """The request's grammar rejects every continuation; the rest of its batch is not affected."""
 
     code = "constraint_failed"
 
@@ -82,14 +87,14 @@ class ContextLengthExceeded(RequestError):
 
 
 class TextTooLong(RequestError):
-    """A text has more tokens than the model takes."""
+    """A text has more tokens than the model accepts."""
 
     code = "context_length_exceeded"
 
     def __init__(self, *, num_tokens: int, limit_tokens: int, param: str) -> None:
         super().__init__(
-            f"This model takes texts of at most {limit_tokens} tokens, and '{param}' has {num_tokens}. "
-            "Shorten it, or send 'truncate_prompt_tokens': -1 to have the rest cut off.",
+            f"This model accepts texts of at most {limit_tokens} tokens, but '{param}' has {num_tokens}. "
+            "Shorten it, or send 'truncate_prompt_tokens': -1 to truncate it.",
             param=param,
         )
         self.num_tokens = num_tokens
@@ -108,14 +113,14 @@ class InvalidApiKey(RequestError):
 
 
 class PriorityNotAllowed(RequestError):
-    """The request's key may not overtake the requests of others."""
+    """The request's API key may not raise its priority above others'."""
 
     status = 403
     code = "priority_not_allowed"
 
     def __init__(self) -> None:
         super().__init__(
-            "This API key may not send a negative 'priority'. Send 0 or more, or have the operator set "
+            "This API key may not send a negative 'priority'. Send 0 or more, or ask the operator to set "
             "can_prioritize for the key in API_KEY_FILE.",
             param="priority",
         )
@@ -141,7 +146,7 @@ class UnknownObject(RequestError):
 
 
 class PreviousResponseNotFound(RequestError):
-    """No response of this API key has the id of the one to continue."""
+    """No response of this API key has the given `previous_response_id`."""
 
     code = "previous_response_not_found"
 
@@ -151,37 +156,39 @@ class PreviousResponseNotFound(RequestError):
 
 
 class FilesFull(RequestError):
-    """There is no room for another file."""
+    """The storage for files is full."""
 
     status = 413
     code = "storage_limit_exceeded"
 
     def __init__(self, *, taken_bytes: int, limit_bytes: int) -> None:
         super().__init__(
-            f"Files and batches take {taken_bytes} bytes, and may take {limit_bytes}. Delete files.", param="file"
+            f"Files and batches take {taken_bytes} of at most {limit_bytes} bytes. Delete files.", param="file"
         )
         self.taken_bytes = taken_bytes
         self.limit_bytes = limit_bytes
 
 
 class FilesUnavailable(RequestError):
-    """The place of files and batches cannot be read or written now."""
+    """The storage for files and batches is unavailable."""
 
     status = 503
     code = "files_unavailable"
 
     def __init__(self) -> None:
-        super().__init__("Files and batches cannot be read or written now; the server's log has the cause. Try again.")
+        super().__init__(
+            "Files and batches are temporarily unavailable; see the server's log for the cause. Try again."
+        )
 
 
 class ResponsesUnavailable(RequestError):
-    """The place of responses cannot be read or written now."""
+    """The storage for responses is unavailable."""
 
     status = 503
     code = "responses_unavailable"
 
     def __init__(self) -> None:
-        super().__init__("Responses cannot be read or written now; the server's log has the cause. Try again.")
+        super().__init__("Responses are temporarily unavailable; see the server's log for the cause. Try again.")
 
 
 class NotReady(RequestError):
@@ -206,7 +213,7 @@ class Draining(RequestError):
 
     def __init__(self) -> None:
         super().__init__(
-            "The server is shutting down and accepts no new requests. Try again: another instance will answer."
+            "The server is shutting down and accepts no new requests. Try again: another instance will respond."
         )
 
 
@@ -220,3 +227,215 @@ class DeadlineExceeded(RequestError):
     def __init__(self, limit_s: float) -> None:
         super().__init__(f"The request took longer than REQUEST_TIMEOUT = {limit_s:g} s. Ask for fewer tokens.")
         self.limit_s = limit_s
+
+
+class BodyTooLaborious(RequestError):
+    """Parsing, rendering or tokenizing one request took too much time or memory."""
+
+    code = "request_too_laborious"
+
+    def __init__(self, reason: str) -> None:
+        super().__init__(f"Processing this request body {reason}. Send a shorter request.")
+        self.reason = reason
+
+
+class MalformedRequest(RequestError):
+    """The request violates HTTP, or its head exceeds a limit."""
+
+    code = "malformed_request"
+
+    def __init__(self, message: str, *, status: int = 400) -> None:
+        super().__init__(message)
+        self.status = status
+
+
+class MethodNotAllowed(RequestError):
+    """The route exists, but not for this method."""
+
+    status = 405
+    code = "method_not_allowed"
+
+    def __init__(self, allow: str | None = None) -> None:
+        super().__init__("This route does not allow this method.")
+        self.allow = allow  # the methods of the route, for the header
+
+
+class BodyTooSlow(RequestError):
+    """The request's body did not arrive in time."""
+
+    status = 408
+    code = "request_timeout"
+
+    def __init__(self, limit_s: float) -> None:
+        super().__init__(f"The request's body did not arrive within {limit_s:g} s.")
+        self.limit_s = limit_s
+
+
+class BodyTooLarge(RequestError):
+    """The request's body exceeds the limit."""
+
+    status = 413
+    code = "request_too_large"
+
+    def __init__(self, limit_bytes: int) -> None:
+        super().__init__(f"The request's body is larger than the limit of {limit_bytes} bytes.")
+        self.limit_bytes = limit_bytes
+
+
+class UnsupportedMediaType(RequestError):
+    """The body is compressed, or its content type is not supported by the route."""
+
+    status = 415
+    code = "unsupported_media_type"
+
+
+class ClientDisconnected(RequestError):
+    """The client closed the connection, which cancels its request; the status is for the log."""
+
+    status = 499
+    code = "client_closed_request"
+
+    def __init__(self) -> None:
+        super().__init__("The client closed the connection.")
+
+
+class TooManyConnections(RequestError):
+    """The process has reached its limit of connections."""
+
+    status = 503
+    type = "server_error"
+    code = "too_many_connections"
+
+    def __init__(self, limit: int) -> None:
+        super().__init__(f"The server is at its limit of {limit} connections. Try again.")
+        self.limit = limit
+
+
+class UnknownModel(RequestError):
+    """The requested model is not served here."""
+
+    status = 404
+    code = "model_not_found"
+
+    def __init__(self, model: str, served: Sequence[str]) -> None:
+        names = ", ".join(f"'{name}'" for name in served[:MAX_NAMED_MODELS])
+        more = len(served) - MAX_NAMED_MODELS
+        rest = f" and {more} more (see GET /v1/models)" if more > 0 else ""
+        super().__init__(f"The model '{model}' does not exist. Available: {names}{rest}.", param="model")
+        self.model = model
+        self.served = tuple(served)
+
+
+class AmbiguousModel(RequestError):
+    """The requested name matches several models."""
+
+    code = "ambiguous_model"
+
+    def __init__(self, model: str, candidates: Sequence[str]) -> None:
+        names = " or ".join(f"'{name}'" for name in candidates)
+        super().__init__(f"The model '{model}' is ambiguous: {names}. Send one of these names.", param="model")
+        self.model = model
+        self.candidates = tuple(candidates)
+
+
+class WrongKindOfModel(RequestError):
+    """The model does not support this route."""
+
+    code = "unsupported_model"
+
+    def __init__(self, model: str, ability: str, routes: str) -> None:
+        super().__init__(
+            f"The model '{model}' {ability} and does not support this endpoint. Use {routes}.", param="model"
+        )
+        self.model = model
+
+
+class ModelNotLoaded(RequestError):
+    """The requested model did not load in time: it is still loading, or waits for memory."""
+
+    status = 503
+    type = "server_error"
+    code = "model_loading"
+
+    def __init__(self, model: str, progress: str, *, retry_after_s: int) -> None:
+        super().__init__(
+            f"The model '{model}' is not loaded yet: {progress}. Try again in {retry_after_s} s.", param="model"
+        )
+        self.model = model
+        self.retry_after_s = retry_after_s
+
+
+class ModelLoadFailed(RequestError):
+    """The requested model could not be loaded; other models are not affected.
+
+    Clients do not see the reason, which may contain the operator's addresses and files.
+    """
+
+    status = 503
+    type = "server_error"
+    code = "model_load_failed"
+    retry_after_s = 10
+
+    def __init__(self, model: str, reason: str) -> None:
+        message = f"The model '{model}' cannot be loaded. See the service's log or /admin/models for the reason."
+        super().__init__(message, param="model")
+        self.model = model
+        self.reason = reason
+
+
+class Overloaded(RequestError):
+    """The server is at its limit of concurrent requests."""
+
+    status = 429
+    type = "rate_limit_error"
+    code = "server_overloaded"
+    counted = "concurrent requests"  # the limited quantity, in words
+
+    def __init__(self, *, running: int, limit: int, retry_after_s: int = 1) -> None:
+        super().__init__(f"The server is at its limit of {limit} {self.counted}. Try again in {retry_after_s} s.")
+        self.running = running
+        self.limit = limit
+        self.retry_after_s = retry_after_s
+
+
+class QueueFull(Overloaded):
+    """As many requests wait as MAX_QUEUE_SIZE allows."""
+
+    code = "queue_full"
+    counted = "waiting requests"
+
+
+class QueuedTokensFull(Overloaded):
+    """The waiting requests have as many prompt tokens as MAX_QUEUED_TOKENS allows."""
+
+    code = "queued_tokens_full"
+    counted = "waiting prompt tokens"
+
+
+class BodyBytesFull(Overloaded):
+    """The bodies of open requests have as many bytes as MAX_OPEN_BODY_BYTES allows."""
+
+    code = "body_bytes_full"
+    counted = "bytes of open request bodies"
+
+
+class LongBodiesFull(Overloaded):
+    """The long bodies of waiting requests use up the time reserved for them."""
+
+    code = "long_bodies_full"
+    counted = "long request bodies"
+
+
+class QueueTimeout(RequestError):
+    """The request waited longer than QUEUE_TIMEOUT for its first step."""
+
+    status = 503
+    type = "server_error"
+    code = "queue_timeout"
+
+    def __init__(self, limit_s: float, *, retry_after_s: int | None = None) -> None:
+        super().__init__(
+            f"The request waited longer than QUEUE_TIMEOUT = {limit_s:g} s and was not started. Try again later."
+        )
+        self.limit_s = limit_s
+        self.retry_after_s = retry_after_s

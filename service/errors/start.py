@@ -1,4 +1,4 @@
-"""Errors of settings, the port and device memory that stop the start."""
+"""Errors in settings, the port and device memory that abort the start."""
 
 from service.errors.root import ServiceError
 
@@ -28,32 +28,32 @@ class PortInUse(StartError):
 
 
 class UnknownDeviceMemory(StartError):
-    """An accelerator does not report how much memory it has, so nothing can be planned for it."""
+    """An accelerator does not report its memory size, so the KV cache cannot be planned."""
 
     def __init__(self, platform: str, device_kind: str) -> None:
         super().__init__(
-            f"the {platform} device {device_kind!r} does not report its memory, so no cache can be planned. "
-            "Check its driver, and XLA_PYTHON_CLIENT_ALLOCATOR, which must not be 'platform'; or set JAX_PLATFORMS=cpu."
+            f"the {platform} device {device_kind!r} does not report its memory, so the cache cannot be planned. "
+            "Check its driver, and that XLA_PYTHON_CLIENT_ALLOCATOR is not 'platform'; or set JAX_PLATFORMS=cpu."
         )
         self.platform = platform
         self.device_kind = device_kind
 
 
 class TargetUnavailable(StartError):
-    """Programs for a kind of machine cannot be compiled on this one."""
+    """Programs for the target machine cannot be compiled on this one."""
 
     def __init__(self, target: str, reason: str) -> None:
-        super().__init__(f"--target {target}: no bundle can be made without the device: {reason}.")
+        super().__init__(f"--target {target}: cannot compile without the device: {reason}.")
         self.target = target
         self.reason = reason
 
 
 class DoesNotFit(StartError):
-    """The weights and the smallest useful KV cache need more memory than each device has."""
+    """The weights and the smallest useful KV cache exceed the memory of each device."""
 
     def __init__(self, *, needed_bytes: int, available_bytes: int, remedy: str) -> None:
         super().__init__(
-            f"the model needs {needed_bytes:,} bytes on each device and {available_bytes:,} are available. {remedy}"
+            f"the model needs {needed_bytes:,} bytes on each device, but {available_bytes:,} are available. {remedy}"
         )
         self.needed_bytes = needed_bytes
         self.available_bytes = available_bytes

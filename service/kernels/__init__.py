@@ -1,1 +1,1 @@
-"""Attention over pages: one signature, one file per platform."""
+"""Attention kernels behind a single interface, one per platform, and products with weights."""

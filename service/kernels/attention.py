@@ -1,6 +1,6 @@
-"""Attention over a cache: the one signature that models call.
+"""Attention over a KV cache: the interface between models and kernels.
 
-A layer's cache is opaque to the model, which only passes it on: its kernel chooses pages, or a row per slot.
+A layer's cache is opaque to the model. The kernel chooses its layout: pages, or a row per slot.
 """
 
 from collections.abc import Sequence
@@ -14,23 +14,24 @@ from service.kernels.paging import Paging, RowPages
 
 QueryHeads = Float[Array, "seq token kv_head group head_dim"]  # a group of query heads shares a key-value head
 KVHeads = Float[Array, "seq token kv_head head_dim"]
-LayerCache = Any  # the keys and values of one layer: a pytree of arrays, as a kernel lays them out
+Sinks = Float[Array, "kv_head group"]  # of each query head, a score that takes its share of the softmax for nothing
+LayerCache = Any  # the keys and values of one layer: a pytree of arrays in the kernel's layout
 
 
 @dataclass(frozen=True)
 class Scoring:
-    """How the product of a query and a key becomes the score that enters the softmax."""
+    """How the product of a query and a key becomes the input of the softmax."""
 
-    scale: float  # factor of the product, as a rule head_dim ** -0.5
-    sliding_window: int | None = None  # visible positions, the token's own included; None for all
-    soft_cap: float | None = None  # scores are squeezed into (-soft_cap, soft_cap)
+    scale: float  # factor of the product, usually head_dim ** -0.5
+    sliding_window: int | None = None  # visible positions, including the token's own; None for all
+    soft_cap: float | None = None  # scores are squashed into (-soft_cap, soft_cap)
 
 
 @runtime_checkable
 class AttentionKernel(Protocol):
-    """Causal attention with grouped heads over the keys and values that earlier steps have cached."""
+    """Causal grouped-query attention over cached keys and values."""
 
-    kv_head_axis: ClassVar[int]  # of every array of a cache; devices that share a cache split this axis
+    kv_head_axis: ClassVar[int]  # of every array in a cache; the axis that is sharded over devices
 
     def initial_cache(self, layout: CacheLayout, *, num_kv_heads: int, head_dim: int, dtype: DTypeLike) -> LayerCache:
         """Return the empty cache of one layer."""
@@ -45,8 +46,12 @@ class AttentionKernel(Protocol):
         paging: Paging,
         *,
         scoring: Scoring,
+        sinks: Sinks | None = None,
     ) -> tuple[QueryHeads, LayerCache]:
-        """Cache the new tokens' keys and values, and attend from each token to positions up to its own."""
+        """Cache the new tokens' keys and values, and attend from each token to positions up to its own.
+
+        Source: sinks: OpenAI 2025, arXiv:2508.10925, section 2.2; transformers `models/gpt_oss/modeling_gpt_oss.py`.
+        """
         ...
 
     def copy_pages(self, kind: CopyKind, layers: Sequence[LayerCache], pages: RowPages) -> Sequence[LayerCache]:

@@ -1,6 +1,6 @@
-"""The choice of an attention kernel, from numbers alone, so that a warm start imports no kernel.
+"""Selection of the attention kernel from plain numbers, so that a warm start imports no kernel.
 
-All its inputs are in a bundle's key: the device's kind and number, the model, the dtype and this source.
+All inputs are part of a bundle's key: kind and number of devices, model, dtype and this source.
 """
 
 from dataclasses import dataclass
@@ -16,8 +16,8 @@ from service.kernels.limits import (
     AMPERE,
     GPU_LARGEST_HEAD_DIM,
     LARGEST_CACHED,
+    TPU_KV8_PAGE_SIZES,
     TPU_LANES,
-    TPU_OCTET_PAGE_SIZES,
     TPU_TABLE_BYTES,
     tpu_cached_heads,
 )
@@ -29,7 +29,7 @@ class KernelName(StrEnum):
     ROWS = "rows"
     TRITON = "triton"
     RAGGED = "ragged"
-    OCTETS = "octets"
+    KV8 = "kv8"
     REFERENCE = "reference"
 
 
@@ -41,10 +41,10 @@ class HeadShape:
     head_dim: int
     dtype: np.dtype
     kv_dtype: np.dtype | None = None  # of cached keys and values; None for `dtype`
+    has_sinks: bool = False
 
     @property
     def cached_dtype(self) -> np.dtype:
-        """The dtype of cached keys and values."""
         return self.kv_dtype or self.dtype
 
 
@@ -53,29 +53,29 @@ class KernelChoice:
     """A kernel by name."""
 
     name: KernelName
-    cached_head_dim: int  # dimensions that a cached key or value takes, padding included
-    cached_kv_heads: int  # on one device, padding included
+    cached_head_dim: int  # dimensions of a cached key or value, including padding
+    cached_kv_heads: int  # on one device, including padding
     cached_dtype: str  # of keys and values
-    device_kind: str  # JAX's name of the device
-    obstacle: str | None = None  # why the device's own kernel cannot be used and the reference is
+    device_kind: str  # JAX's name for the device
+    obstacle: str | None = None  # why the reference replaces the device's own kernel
 
     @property
     def has_slot_cache(self) -> bool:
-        """Whether the kernel keeps a row per slot, and pages as copies; the others keep pages alone."""
+        """Whether the kernel keeps a row per slot in addition to pages."""
         return self.name is KernelName.ROWS
 
     @property
     def max_table_bytes(self) -> int | None:
-        """How large the page table of a step may be; None for any size."""
-        return TPU_TABLE_BYTES if self.name in (KernelName.RAGGED, KernelName.OCTETS) else None
+        """The size limit of a step's page table; None for unlimited."""
+        return TPU_TABLE_BYTES if self.name in (KernelName.RAGGED, KernelName.KV8) else None
 
     @property
     def page_sizes(self) -> tuple[int, ...] | None:
-        """The numbers of positions that a page may have; None for any."""
-        return TPU_OCTET_PAGE_SIZES if self.name is KernelName.OCTETS else None
+        """The supported page sizes in positions; None for any."""
+        return TPU_KV8_PAGE_SIZES if self.name is KernelName.KV8 else None
 
     def kernel(self, layout: CacheLayout) -> AttentionKernel:
-        """Return the kernel, whose modules only tracing needs."""
+        """Import and return the kernel; only tracing needs it."""
         match self.name:
             case KernelName.ROWS:
                 from service.kernels.cpu import RowAttention
@@ -89,10 +89,10 @@ class KernelChoice:
                 from service.kernels.tpu import RaggedAttention
 
                 return RaggedAttention(self.device_kind)
-            case KernelName.OCTETS:
-                from service.kernels.tpu_octets import OctetAttention
+            case KernelName.KV8:
+                from service.kernels.tpu_kv8 import Kv8Attention
 
-                return OctetAttention(self.cached_dtype)
+                return Kv8Attention(self.cached_dtype)
             case KernelName.REFERENCE:
                 from service.kernels.reference import PagedReference
 
@@ -100,23 +100,23 @@ class KernelChoice:
 
 
 def choose_kernel(device: Device, heads: HeadShape) -> KernelChoice:
-    """Choose the kernel of a device's platform (`cpu`, `gpu`, `tpu`), or the reference for shapes it does not take."""
-    of_device = (heads.cached_dtype.name, device.device_kind)
-    as_they_are = (heads.head_dim, heads.num_kv_heads, *of_device)
+    """Choose the kernel for a device's platform (`cpu`, `gpu`, `tpu`), or the reference for unsupported shapes."""
+    cache = (heads.cached_dtype.name, device.device_kind)
+    unpadded = (heads.head_dim, heads.num_kv_heads, *cache)
     if device.platform == "cpu":
-        return KernelChoice(KernelName.ROWS, *as_they_are)
+        return KernelChoice(KernelName.ROWS, *unpadded)
     if device.platform == "gpu":
         obstacle = _gpu_obstacle(device, heads)
-        chosen = KernelChoice(KernelName.TRITON, *as_they_are)
+        chosen = KernelChoice(KernelName.TRITON, *unpadded)
     elif device.platform == "tpu":
         obstacle = _tpu_obstacle(heads)
         cached_heads = tpu_cached_heads(heads.num_kv_heads, heads.cached_dtype)
-        name = KernelName.OCTETS if heads.cached_dtype.name in LARGEST_CACHED else KernelName.RAGGED
-        chosen = KernelChoice(name, TPU_LANES, cached_heads, *of_device)
+        name = KernelName.KV8 if heads.cached_dtype.name in LARGEST_CACHED else KernelName.RAGGED
+        chosen = KernelChoice(name, TPU_LANES, cached_heads, *cache)
     else:
-        obstacle, chosen = f"there is none for {device.platform}", None
+        obstacle, chosen = f"there is no kernel for {device.platform}", None
     if chosen is None or obstacle is not None:
-        return KernelChoice(KernelName.REFERENCE, *as_they_are, obstacle)
+        return KernelChoice(KernelName.REFERENCE, *unpadded, obstacle)
     return chosen
 
 
@@ -132,10 +132,12 @@ def _gpu_obstacle(device: Device, heads: HeadShape) -> str | None:
 def _tpu_obstacle(heads: HeadShape) -> str | None:
     if heads.dtype.name not in ("bfloat16", "float32"):
         return f"it does not take {heads.dtype.name}"
+    if heads.has_sinks:
+        return "it does not take sinks"
     return _size_obstacle(heads, TPU_LANES)
 
 
 def _size_obstacle(heads: HeadShape, largest: int) -> str | None:
     if heads.head_dim > largest:
-        return f"it does not take heads of {heads.head_dim} dimensions, {largest} at most"
+        return f"it supports heads of at most {largest} dimensions, not {heads.head_dim}"
     return None

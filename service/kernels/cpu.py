@@ -1,4 +1,4 @@
-"""Attention on a CPU, over blocks of slots' rows, read in place."""
+"""Attention on a CPU over blocks of the slots' rows, read in place."""
 
 import functools
 from collections.abc import Sequence
@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
-from service.kernels.attention import KVHeads, QueryHeads, Scoring
+from service.kernels.attention import KVHeads, QueryHeads, Scoring, Sinks
 from service.kernels.cache_layout import CopyKind
 from service.kernels.kv import KV, as_stored
 from service.kernels.paging import Paging, RowPages
@@ -16,7 +16,7 @@ from service.kernels.reference import MASKED_SCORE, is_visible
 from service.kernels.rows.cache import Block, RowCache, Rows, SlotRows, write_column, write_run
 from service.kernels.rows.copies import copy_pages
 
-# Of the axes of a sequence's new tokens, [token, kv_head, head_dim], those of a run: see `Block`.
+# The transposition of a sequence's new tokens, [token, kv_head, head_dim], to the axes of a `Block`.
 RUN_AXES = ((1, 2, 0), (1, 0, 2), (1, 2, 0), (1, 2, 0))
 
 
@@ -33,16 +33,16 @@ class RowAttention(SlotRows):
         paging: Paging,
         *,
         scoring: Scoring,
+        sinks: Sinks | None = None,
     ) -> tuple[QueryHeads, RowCache]:
         """Write the new tokens into their rows and attend over whole blocks."""
-        attention = _BlockAttention(scoring)
+        attention = _BlockAttention(scoring, sinks)
         run = self._decode if query.shape[1] == 1 else self._prefill if len(query) == 1 else self._prefill_several
         tokens = as_stored(new_keys, new_values, cache.pages.keys.dtype)
         attended, rows = run(query, tokens, cache.rows, paging, attention=attention)
         return attended, cache._replace(rows=rows)
 
     def copy_pages(self, kind: CopyKind, layers: Sequence[RowCache], pages: RowPages) -> Sequence[RowCache]:
-        """Copy pages of a slot."""
         return copy_pages(self.layout, kind, layers, pages)
 
     def _decode(
@@ -54,7 +54,7 @@ class RowAttention(SlotRows):
         *,
         attention: "_BlockAttention",
     ) -> tuple[Float[Array, "seq 1 kv_head group head_dim"], Rows]:
-        """Sequence `i` is in slot `i`, so each slot group's queries meet its rows in place."""
+        """Attend in place: sequence `i` is in slot `i`, so each slot group's queries match its rows."""
         groups, attended = list(cache), []
         positions = jnp.where(paging.num_tokens > 0, paging.start, -1)
         spans = self.touched(paging)
@@ -82,7 +82,7 @@ class RowAttention(SlotRows):
         *,
         attention: "_BlockAttention",
     ) -> tuple[Float[Array, "1 token kv_head group head_dim"], Rows]:
-        """Compute one sequence in the prefill row, which holds all that precedes its tokens."""
+        """Compute one sequence in the prefill row, which contains all of its earlier tokens."""
         _, num_tokens, num_kv_heads, group_size, head_dim = query.shape
         *slots, row = cache
         blocks, spans = list(row), self.touched(paging)
@@ -91,7 +91,7 @@ class RowAttention(SlotRows):
             for number, (begin, _) in enumerate(spans):
                 blocks[number] = write_run(blocks[number], run, paging.start[0] - begin, paging.num_tokens[0] > 0)
         with jax.named_scope("attention"):
-            # The queries that share a KV head are consecutive, so that one product serves them all.
+            # The queries that share a KV head are consecutive, so that a single product computes all of them.
             queries = jnp.transpose(query, (0, 2, 3, 1, 4)).reshape(1, num_kv_heads, -1, head_dim)
             visible = jnp.tile(paging.positions(num_tokens)[0], group_size)[:, None]
             merged = attention(queries, blocks[: len(spans)], visible)
@@ -107,7 +107,7 @@ class RowAttention(SlotRows):
         *,
         attention: "_BlockAttention",
     ) -> tuple[QueryHeads, Rows]:
-        """Compute sequences in their slots, which are known only on the device: each is looked up among the groups."""
+        """Compute sequences in their slots, which are known only on the device and looked up among the groups."""
         num_seqs, num_tokens, num_kv_heads, group_size, head_dim = query.shape
         spans = self.touched(paging)
         slots = jnp.where(paging.num_tokens > 0, paging.slots, self.layout.num_slots)
@@ -127,7 +127,7 @@ class RowAttention(SlotRows):
             merged = attention(queries, contexts, visible).reshape(num_kv_heads, group_size, num_tokens, head_dim)
             return jnp.transpose(merged, (2, 0, 1, 3))
 
-        # All writes come before any read: a read between two writes would keep XLA from updating a block in place.
+        # All writes precede all reads: a read between two writes would prevent XLA from updating a block in place.
         with jax.named_scope("cache_update"):
             cache = jax.lax.fori_loop(0, num_seqs, write, cache)
         with jax.named_scope("attention"):
@@ -144,6 +144,7 @@ class _BlockAttention:
     """
 
     scoring: Scoring
+    sinks: Sinks | None = None
 
     def __call__(
         self,
@@ -151,17 +152,29 @@ class _BlockAttention:
         blocks: Sequence[Block],
         positions: Int[Array, "*#batch #query 1"],
     ) -> Float[Array, "*batch query head_dim"]:
-        """Attend from queries at the given positions to the positions that each sees."""
-        scaled = query.astype(jnp.float32) * self.scoring.scale  # smaller than the scores
+        """Attend from queries at the given positions to their visible positions."""
+        scaled = query.astype(jnp.float32) * self.scoring.scale  # cheaper than scaling the scores
         scores, begin = [], 0
         for block in blocks:
             scores.append(self._scores(scaled, block, positions, begin))
             begin += block.keys.shape[-1]
         highest = functools.reduce(jnp.maximum, [jnp.max(part, axis=-1, keepdims=True) for part in scores])
+        sinks = self._sinks_of(query)
+        if sinks is not None:
+            highest = jnp.maximum(highest, sinks)
         weights = [jnp.exp(part - highest) for part in scores]
         sums = [jnp.sum(part, axis=-1, keepdims=True) for part in weights]
+        if sinks is not None:
+            sums.append(jnp.exp(sinks - highest))
         products = [_weighted(part, block) for part, block in zip(weights, blocks, strict=True)]
         return (sum(products[1:], products[0]) / sum(sums[1:], sums[0])).astype(query.dtype)
+
+    def _sinks_of(self, query: Float[Array, "*batch query head_dim"]) -> Float[Array, "*#batch query 1"] | None:
+        """Return the sink of each query; those of a head are consecutive, one for each token."""
+        if self.sinks is None:
+            return None
+        sinks = jnp.repeat(self.sinks.astype(jnp.float32), query.shape[-2] // self.sinks.shape[1], axis=1)
+        return sinks.reshape((1,) * (query.ndim - 3) + (*sinks.shape, 1))
 
     def _scores(
         self,
@@ -181,7 +194,7 @@ class _BlockAttention:
 
 
 def _weighted(weights: Float[Array, "*batch query position"], block: Block) -> Float[Array, "*batch query head_dim"]:
-    """Return the sum of a block's values by their weights."""
+    """Return the weighted sum of a block's values."""
     if block.value_scales is None:
         return jnp.matmul(weights, block.values, preferred_element_type=jnp.float32)
     return jnp.matmul(weights * block.value_scales, block.values.astype(jnp.float32))

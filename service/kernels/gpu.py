@@ -1,7 +1,7 @@
-"""Attention on a GPU: one kernel for prefill and decode, which reads pages in place.
+"""Attention on a GPU: one kernel for prefill and decode that reads pages in place.
 
-The queries of a step are laid out as rows of a matrix, the heads of a group side by side, so that a tile of query rows
-and a tile of positions form a matrix product, whether the rows are one token's heads or many tokens':
+The queries of a step form the rows of a matrix, with the heads of a group side by side, so that a tile of query rows
+and a tile of positions form a matrix product, whether the rows are heads of one token or of many:
 
     row      0       1       2       3       4       5      ...     group = 3
     token    0       0       0       1       1       1
@@ -9,13 +9,13 @@ and a tile of positions form a matrix product, whether the rows are one token's 
 
     grid     (row blocks x splits of the context, kv_head, sequence)
 
-Few query rows over a long context would leave most of the chip idle. Then the context is split among programs, each of
-which outputs an unfinished softmax, and those are joined afterwards.
+Few query rows over a long context would leave most of the chip idle. Then the context is split among programs that each
+output a partial softmax, and the partial results are combined afterwards (flash-decoding).
 
-Why Pallas on Triton: it runs on Ampere, Ada (Cloud Run's L4) and newer, and in interpret mode without any GPU, whereas
-Pallas on Mosaic needs Hopper, and cuDNN's paged attention, as JAX calls it, requires exactly as many pages as its
-tables have entries, and has no soft cap. JAX calls its Triton backend deprecated, and the Pallas of JAX 0.12 may lack
-it: the upper bound of jax in pyproject.toml holds until this file has moved to another backend.
+Why Pallas on Triton: it runs on Ampere, Ada (Cloud Run's L4) and newer, and in interpret mode without a GPU. Pallas on
+Mosaic needs Hopper; cuDNN's paged attention, as called by JAX, requires exactly as many pages as its tables have
+entries, and has no soft cap. JAX has deprecated its Triton backend, and JAX 0.12 may drop it: the upper bound on jax in
+pyproject.toml stays until this file has moved to another backend.
 
 Source: Dao et al. 2022, arXiv:2205.14135 (tiles, running softmax); Dao et al. 2023, "Flash-Decoding for long-context
 inference" (splits); Kwon et al. 2023, arXiv:2309.06180 (pages).
@@ -30,19 +30,19 @@ from jax.experimental import pallas as pl
 from jax.experimental.pallas import triton as plgpu
 from jaxtyping import Array, Float
 
-from service.kernels.attention import KVHeads, QueryHeads, Scoring
-from service.kernels.gpu_tile import Tile, attend_tile
+from service.kernels.attention import KVHeads, QueryHeads, Scoring, Sinks
+from service.kernels.gpu_tile import LOG2_E, Tile, attend_tile
 from service.kernels.paging import Paging
 from service.kernels.products.quantized import FP8
 from service.kernels.reference import KVPages, PagedReference, write_tokens
 
-# Sizes of tiles, such that queries and two stages of keys and values fit an L4's 99 KiB of shared memory; not tuned.
+# Tile sizes such that queries and two stages of keys and values fit into an L4's 99 KiB of shared memory; not tuned.
 SMALLEST_TILE = 16  # query rows, positions and dimensions of a product on tensor cores
 MOST_ROWS = 64  # query rows of a tile
 MOST_POSITIONS = 128  # of a tile
 TILE_BYTES = 16 * 1024  # of the queries, the keys or the values of one tile
 NUM_WARPS, NUM_STAGES = 4, 2
-# The context is split if there are fewer programs: one to two for each multiprocessor of the largest chips.
+# The context is split if there are fewer programs: one to two per multiprocessor of the largest chips.
 ENOUGH_PROGRAMS = 256
 SHORTEST_SPLIT = 128  # positions
 
@@ -51,7 +51,7 @@ SHORTEST_SPLIT = 128  # positions
 class TritonAttention(PagedReference):
     """An `AttentionKernel` with the page format of the reference, which it reads in place."""
 
-    interpret: bool = False  # emulate the kernel without a GPU: for tests
+    interpret: bool = False  # emulate the kernel without a GPU, for tests
 
     def attend(
         self,
@@ -62,6 +62,7 @@ class TritonAttention(PagedReference):
         paging: Paging,
         *,
         scoring: Scoring,
+        sinks: Sinks | None = None,
     ) -> tuple[QueryHeads, KVPages]:
         """Write the new tokens into their pages and attend over the pages in place."""
         with jax.named_scope("cache_update"):
@@ -89,12 +90,18 @@ class TritonAttention(PagedReference):
             rows = jnp.moveaxis(query, 2, 1).reshape(num_seqs, num_kv_heads, width * group, head_dim)
             padding = num_blocks * num_rows - width * group
             rows = jnp.pad(rows, ((0, 0), (0, 0), (0, padding), (0, dim - head_dim)))
-            attended = self._attend_rows(rows, pages, paging, tile)[:, :, : width * group, :head_dim]
+            of_rows = None if sinks is None else jnp.pad(jnp.tile(sinks, (1, width)), ((0, 0), (0, padding)))
+            attended = self._attend_rows(rows, pages, paging, tile, of_rows)[:, :, : width * group, :head_dim]
             attended = attended.reshape(num_seqs, num_kv_heads, width, group, head_dim)
             return jnp.moveaxis(attended, 1, 2), pages
 
     def _attend_rows(
-        self, rows: Float[Array, "seq kv_head row dim"], pages: KVPages, paging: Paging, tile: Tile
+        self,
+        rows: Float[Array, "seq kv_head row dim"],
+        pages: KVPages,
+        paging: Paging,
+        tile: Tile,
+        sinks: Float[Array, "kv_head row"] | None,
     ) -> Float[Array, "seq kv_head row dim"]:
         num_seqs, num_kv_heads, total_rows, dim = rows.shape
         num_blocks, splits = total_rows // tile.num_rows, tile.num_splits
@@ -103,7 +110,7 @@ class TritonAttention(PagedReference):
         pages_spec = pl.BlockSpec(
             (pages.keys.shape[0], None, *pages.keys.shape[2:]), lambda i, head, seq: (0, head, 0, 0)
         )
-        # Triton loads no FP8 where a mask may be false.
+        # Triton has no masked loads of FP8.
         keys, values = (jax.lax.bitcast_convert_type(part, jnp.uint8) if tile.is_fp8 else part for part in pages[:2])
         scales = [part for part in (pages.key_scales, pages.value_scales) if part is not None]
         scales_spec = pl.BlockSpec(
@@ -111,7 +118,8 @@ class TritonAttention(PagedReference):
         )
         number_spec = pl.BlockSpec((None,), lambda i, head, seq: (seq,))
         table_spec = pl.BlockSpec((None, paging.page_table.shape[1]), lambda i, head, seq: (seq, 0))
-        if splits == 1:
+        is_finished = splits == 1 and sinks is None
+        if is_finished:
             out_specs = [row_spec]
             out_shapes = [jax.ShapeDtypeStruct(rows.shape, rows.dtype)]
         else:
@@ -142,26 +150,34 @@ class TritonAttention(PagedReference):
             interpret=self.interpret,
             name="paged_attention",
         )(rows, keys, values, paging.page_table, paging.start, paging.num_tokens, *scales)
-        return outputs[0] if splits == 1 else _join(*outputs).astype(rows.dtype)
+        return outputs[0] if is_finished else _join(*outputs, sinks=sinks).astype(rows.dtype)
 
 
 def _join(
     weighted: Float[Array, "split seq kv_head row dim"],
     highest: Float[Array, "split seq kv_head row"],
     totals: Float[Array, "split seq kv_head row"],
+    *,
+    sinks: Float[Array, "kv_head row"] | None,
 ) -> Float[Array, "seq kv_head row dim"]:
-    """Finish the softmax over the splits of each query row."""
-    shares = jnp.exp2(highest - jnp.max(highest, axis=0, keepdims=True))
+    """Combine the partial softmaxes of each query row's splits, and its sink if there is one."""
+    highest_of_all = jnp.max(highest, axis=0, keepdims=True)
+    of_sinks = None if sinks is None else sinks.astype(jnp.float32)[None] * LOG2_E  # scores are exponents of 2
+    if of_sinks is not None:
+        highest_of_all = jnp.maximum(highest_of_all, of_sinks[None])
+    shares = jnp.exp2(highest - highest_of_all)
     total = jnp.sum(totals * shares, axis=0)
+    if of_sinks is not None:
+        total = total + jnp.exp2(of_sinks - highest_of_all[0])
     return jnp.sum(weighted * shares[..., None], axis=0) / jnp.where(total == 0, 1, total)[..., None]
 
 
 def _num_splits(num_programs: int, reach: int) -> int:
-    """Return into how many splits a context is cut: enough programs to keep the chip busy, and no very short split."""
+    """Return the number of splits of a context: enough programs to keep the chip busy, but no very short splits."""
     return max(1, min(ENOUGH_PROGRAMS // num_programs, reach // SHORTEST_SPLIT))
 
 
 def _power_of_two(size: int, *, most: int | None = None) -> int:
-    """Return the smallest power of two that holds `size`, but at least SMALLEST_TILE and at most `most`."""
+    """Round up to a power of two, at least SMALLEST_TILE and at most `most`."""
     rounded = max(pl.next_power_of_2(size), SMALLEST_TILE)
     return rounded if most is None else min(rounded, most)

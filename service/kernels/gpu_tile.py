@@ -1,7 +1,7 @@
-"""One program of the GPU's attention: a tile of query rows of one KV head over a span of their sequence's positions.
+"""One program of the GPU attention kernel: a tile of query rows of a KV head over a range of the sequence's positions.
 
-Masks select. A key or value outside a sequence's tokens is never loaded, and a masked score is replaced before anything
-is computed from it, so a NaN at a masked position has no effect.
+Masking uses selection: keys and values outside a sequence's tokens are never loaded, and masked scores are replaced
+before use, so NaNs at masked positions have no effect.
 """
 
 import functools
@@ -26,18 +26,18 @@ LOG2_E = math.log2(math.e)  # exp(x) = exp2(x * LOG2_E), and the hardware has ex
 
 @dataclass(frozen=True)
 class Tile:
-    """The constants that all programs of one call share."""
+    """The constants of a kernel call."""
 
     num_rows: int  # query rows of one program
     num_positions: int  # key positions of one tile step, which is one iteration of the program's loop
-    # Programs that share the context of the same query rows. Each of several also gives the highest score of each row
-    # and the sum of its weights, [row].
+    # Programs that share the context of the same query rows. With several, each also outputs the highest score and the
+    # sum of the weights of each row, [row].
     num_splits: int
     group: int  # query heads of a KV head, and so query rows of one token
     page_size: int  # token positions
     scoring: Scoring
     has_scales: bool = False  # whether keys and values have scales, [page, position, 1]
-    is_fp8: bool = False  # whether keys and values are octets of FP8
+    is_fp8: bool = False  # whether keys and values are FP8, passed as uint8
 
 
 def attend_tile(  # noqa: PLR0917 (Pallas gives them by position)
@@ -50,7 +50,7 @@ def attend_tile(  # noqa: PLR0917 (Pallas gives them by position)
     *refs: Ref,  # see `Tile.has_scales`; then the result, [row, dim]; then see `Tile.num_splits`
     tile: Tile,
 ) -> None:
-    """Attend from each query row to the visible positions of this program's span; dim is head_dim plus padding."""
+    """Attend from each query row to the visible positions in this program's range; dim is head_dim plus padding."""
     block, split = pl.program_id(0) // tile.num_splits, pl.program_id(0) % tile.num_splits
     start, num_tokens = start_ref[()], num_tokens_ref[()]
     rows = block * tile.num_rows + jnp.arange(tile.num_rows, dtype=jnp.int32)
@@ -107,7 +107,7 @@ def _load(
     end: Scalar,
     tile: Tile,
 ) -> Float[Array, "position dim"]:
-    """Return the keys or values of positions before `end`, and zeros for others and padding, in the query's dtype."""
+    """Load the keys or values of positions before `end` in the query's dtype, with zeros elsewhere."""
     columns = jnp.arange(like.shape[1], dtype=jnp.int32)[None, :]
     mask = (key_positions < end)[:, None] & (columns < head_dim)
     vectors = ref.at[pages[:, None], (key_positions % tile.page_size)[:, None], columns]
@@ -120,13 +120,13 @@ def _load(
 def _load_scales(
     ref: Ref, pages: Int[Array, " position"], key_positions: Int[Array, " position"], *, end: Scalar, tile: Tile
 ) -> Float[Array, "1 position"]:
-    """Return the scales of positions before `end`, and zeros for others."""
+    """Load the scales of positions before `end`, with zeros elsewhere."""
     scales = ref.at[pages, key_positions % tile.page_size, jnp.zeros_like(pages)]
     return plgpu.load(scales, mask=key_positions < end, other=0)[None, :]
 
 
 def _span(block: Scalar, split: Scalar, start: Scalar, num_tokens: Scalar, tile: Tile) -> tuple[Scalar, Scalar, Scalar]:
-    """Return this program's first tile step and the one after its last, and the end of what its query rows see.
+    """Return this program's half-open range of tile steps, and the end of the positions that its query rows see.
 
     Steps count from position 0 of the sequence; the end is a position.
     """
@@ -138,14 +138,14 @@ def _span(block: Scalar, split: Scalar, start: Scalar, num_tokens: Scalar, tile:
     if window is not None:
         begin = jnp.maximum(start + first_token - window + 1, 0)
     first_step, last_step = begin // tile.num_positions, pl.cdiv(end, tile.num_positions)
-    # Splits share the sequence's positions, not those of the bucket.
+    # Splits divide the sequence's positions, not those of the bucket.
     share = pl.cdiv(jnp.maximum(last_step - first_step, 0), tile.num_splits)
     first = first_step + split * share
     return first, jnp.minimum(first + share, last_step), end
 
 
 def _scores(products: Float[Array, "row position"], tile: Tile) -> Float[Array, "row position"]:
-    """Return attention scores in units of log 2."""
+    """Return attention scores divided by log(2), for `exp2`."""
     scale, soft_cap = tile.scoring.scale, tile.scoring.soft_cap
     if soft_cap is None:
         return products * (scale * LOG2_E)

@@ -1,6 +1,6 @@
-"""Keys and values as a cache holds them: as they are, or in 8 bits with a scale for each token and KV head.
+"""Cached keys and values: in the dtype of activations, or in 8 bits with a scale per token and KV head.
 
-Attention multiplies scores by the scales of keys, and weights by those of values, so neither is widened before.
+Attention multiplies scores by the scales of keys, and weights by the scales of values, so neither is widened first.
 Source: Hooper et al. 2024, arXiv:2401.18079, section 2 (quantization of the cache by token).
 """
 
@@ -15,7 +15,7 @@ from service.kernels.limits import LARGEST_CACHED
 
 
 class KV(NamedTuple):
-    """Keys and values, and their scales if they are in 8 bits; axes differ between kernels."""
+    """Keys and values, with scales if they are in 8 bits; the order of axes depends on the kernel."""
 
     keys: Num[Array, "..."]
     values: Num[Array, "..."]
@@ -23,24 +23,24 @@ class KV(NamedTuple):
     value_scales: Float32[Array, "..."] | None = None
 
     def map(self, function: Callable[..., Any], *others: tuple[Any, ...]) -> "KV":
-        """Return what a function makes of each array, and of the elements of the others in its place."""
-        made: list[Any] = []
+        """Apply a function to each array and the corresponding elements of the others, like `jax.tree.map`."""
+        results: list[Any] = []
         for mine, *rest in zip(self, *others, strict=True):
-            made.append(None if mine is None else function(mine, *rest))
-        return KV(*made)
+            results.append(None if mine is None else function(mine, *rest))
+        return KV(*results)
 
 
 def has_scales(dtype: DTypeLike) -> bool:
-    """Return whether keys and values of a dtype have scales."""
+    """Return whether a cache of this dtype has scales."""
     return np.dtype(dtype).name in LARGEST_CACHED
 
 
 def as_stored(
     keys: Float[Array, "*token kv_head head_dim"], values: Float[Array, "*token kv_head head_dim"], dtype: DTypeLike
 ) -> KV:
-    """Return tokens in a cache's dtype, with scales [*token, kv_head, 1] if it has 8 bits.
+    """Convert tokens to a cache's dtype, with scales [*token, kv_head, 1] if it has 8 bits.
 
-    A key with a NaN has that as its scale, so that every score with it is one too.
+    The scale of a key with a NaN is NaN, so that every score with it is NaN too.
     """
     if not has_scales(dtype):
         return KV(keys, values)

@@ -1,12 +1,12 @@
-"""Positions, pages and slots of the tokens of one step: the indices that every attention kernel reads.
+"""The positions, pages and slots of a step's tokens: the indices used by every attention kernel.
 
     sequence:       | tokens already cached | tokens of this step | padding |
     position:       0                       start       start + num_tokens
 
-A kernel that keeps its cache in pages finds position `p` of sequence `s` at offset `p % page_size` of the page
-`page_table[s, p // page_size]`; one that keeps a row per slot finds it in row `slots[s]`.
+In a paged cache, position `p` of sequence `s` is at offset `p % page_size` of the page `page_table[s, p // page_size]`;
+in a cache with a row per slot, it is in row `slots[s]`.
 
-A step of one token per sequence is a decode step, and in a decode step sequence `i` is in slot `i`, so a kernel reads a
+A step of one token per sequence is a decode step, in which sequence `i` is in slot `i`, so that a kernel can read a
 slot's row in place.
 """
 
@@ -17,26 +17,26 @@ from jaxtyping import Array, Bool, Int
 
 
 class RowPages(NamedTuple):
-    """Neighbouring pages of a slot's row, which one copy covers."""
+    """Adjacent pages of a slot's row, to be copied together."""
 
     slot: Int[Any, ""]
-    first: Int[Any, ""]  # index of the first page, in the order of the row's positions
-    ids: Int[Any, " page"]  # `num_pages` is padding, at the end
+    first: Int[Any, ""]  # index of the first page within the row
+    ids: Int[Any, " page"]  # padded with `num_pages` at the end
 
 
 class Runs(NamedTuple):
-    """The tokens of a step that go into one page, for each sequence and each page that it may reach."""
+    """The ranges of new tokens per page, for each sequence and each page that it may write to."""
 
     ids: Int[Array, "seq page"]
-    begin: Int[Array, "seq page"]  # position of the page's first
+    begin: Int[Array, "seq page"]  # first position of the page
     first: Int[Array, "seq page"]  # position of the first token
-    end: Int[Array, "seq page"]  # position after the last token; not above `first` if none goes there
+    end: Int[Array, "seq page"]  # one past the last token; at most `first` if there are none
 
 
 class Paging(NamedTuple):
-    """The sequences of a step and the places of their tokens. A padded sequence has 0 tokens."""
+    """The sequences of a step and the locations of their tokens. A padded sequence has 0 tokens."""
 
-    start: Int[Array, " seq"]  # tokens that earlier steps have cached
+    start: Int[Array, " seq"]  # number of tokens cached by earlier steps
     num_tokens: Int[Array, " seq"]  # tokens in this step; the rest of the width is padding
     page_table: Int[Array, "seq page"]  # page ids in the order of positions; entries past the end are never read
     slots: Int[Array, " seq"]  # `num_slots` for a padded sequence
@@ -50,8 +50,8 @@ class Paging(NamedTuple):
         return jnp.arange(width, dtype=jnp.int32)[None, :] < self.num_tokens[:, None]
 
     def runs(self, width: int, page_size: int) -> "Runs":
-        """Return the pages that sequences of at most `width` tokens reach, and which positions of each."""
-        most_pages = (width + page_size - 2) // page_size + 1  # that `width` neighbouring positions can be in
+        """Return the pages that sequences of at most `width` new tokens write to, and the positions in each."""
+        most_pages = (width + page_size - 2) // page_size + 1  # that `width` adjacent positions can touch
         page = self.start[:, None] // page_size + jnp.arange(most_pages, dtype=jnp.int32)[None, :]
         first = jnp.maximum(self.start[:, None], page * page_size)
         end = jnp.minimum((self.start + self.num_tokens)[:, None], (page + 1) * page_size)

@@ -1,4 +1,4 @@
-"""Attention over pages, slow and obviously right: the oracle for every other kernel."""
+"""Reference attention over pages, slow and simple: the oracle for every other kernel."""
 
 import functools
 from collections.abc import Sequence
@@ -7,9 +7,9 @@ from typing import ClassVar
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Bool, DTypeLike, Int, Num
+from jaxtyping import Array, Bool, DTypeLike, Float, Int, Num
 
-from service.kernels.attention import KVHeads, QueryHeads, Scoring
+from service.kernels.attention import KVHeads, QueryHeads, Scoring, Sinks
 from service.kernels.cache_layout import CacheLayout, CopyKind
 from service.kernels.kv import KV, as_stored, has_scales
 from service.kernels.paging import Paging, RowPages
@@ -24,7 +24,7 @@ KVPages = KV
 
 @dataclass(frozen=True)
 class PagedReference:
-    """An `AttentionKernel` that gathers each sequence's pages into one context."""
+    """An `AttentionKernel` that gathers each sequence's pages into a contiguous context."""
 
     kv_head_axis: ClassVar[int] = 1
 
@@ -46,8 +46,9 @@ class PagedReference:
         paging: Paging,
         *,
         scoring: Scoring,
+        sinks: Sinks | None = None,
     ) -> tuple[QueryHeads, KVPages]:
-        """Write the new tokens into their pages, gather, attend.
+        """Write the new tokens to their pages, gather the context and attend.
 
         Source: Vaswani et al. 2017, arXiv:1706.03762, section 3.2.1; grouped heads: Ainslie et al. 2023,
         arXiv:2305.13245; soft cap: Gemma Team 2024, arXiv:2408.00118.
@@ -64,18 +65,27 @@ class PagedReference:
             scores = jnp.where(
                 is_visible(query_positions, key_positions, scoring.sliding_window)[:, None, None], scores, MASKED_SCORE
             )
-            weights = jax.nn.softmax(scores, axis=-1)
+            weights = _softmax(scores, sinks)
             return jnp.einsum("skgtc,skcd->stkgd", weights.astype(values.dtype), values), pages
 
     def copy_pages(self, kind: CopyKind, layers: Sequence[KVPages], pages: RowPages) -> Sequence[KVPages]:
-        """Return the caches as they are: pages are read in place."""
+        """Return the caches unchanged: pages are read in place."""
         return layers
+
+
+def _softmax(
+    scores: Float[Array, "seq kv_head group token context"], sinks: Sinks | None
+) -> Float[Array, "seq kv_head group token context"]:
+    if sinks is None:
+        return jax.nn.softmax(scores, axis=-1)
+    column = jnp.broadcast_to(sinks.astype(scores.dtype)[None, :, :, None, None], (*scores.shape[:-1], 1))
+    return jax.nn.softmax(jnp.concatenate([scores, column], axis=-1), axis=-1)[..., :-1]
 
 
 def is_visible(
     query_positions: Int[Array, "*batch 1"], key_positions: Int[Array, " context"], sliding_window: int | None
 ) -> Bool[Array, "*batch context"]:
-    """Return which positions a token sees: its own and those before it, as far as its window reaches.
+    """Return which positions a token sees: its own and earlier ones within its window.
 
     Source: sliding window: Jiang et al. 2023, arXiv:2310.06825.
     """
@@ -87,17 +97,17 @@ def is_visible(
 
 
 def write_tokens(pages: KVPages, new_keys: KVHeads, new_values: KVHeads, paging: Paging) -> KVPages:
-    """Put each new token's keys and values into its page; padding is dropped."""
+    """Write each new token's keys and values to its page, dropping padding."""
     return pages.map(functools.partial(_write, paging=paging), as_stored(new_keys, new_values, pages.keys.dtype))
 
 
 def _wide(pages: KVPages, paging: Paging, dtype: DTypeLike) -> tuple[Array, Array]:
     """Return each sequence's keys and values, [seq, kv_head, context, head_dim]."""
-    found = pages.map(functools.partial(_read, paging=paging))
-    if found.key_scales is None or found.value_scales is None:
-        return found.keys.astype(dtype), found.values.astype(dtype)
-    keys, values = found.keys.astype(jnp.float32), found.values.astype(jnp.float32)
-    return (keys * found.key_scales).astype(dtype), (values * found.value_scales).astype(dtype)
+    context = pages.map(functools.partial(_read, paging=paging))
+    if context.key_scales is None or context.value_scales is None:
+        return context.keys.astype(dtype), context.values.astype(dtype)
+    keys, values = context.keys.astype(jnp.float32), context.values.astype(jnp.float32)
+    return (keys * context.key_scales).astype(dtype), (values * context.value_scales).astype(dtype)
 
 
 def _write(
@@ -111,7 +121,7 @@ def _write(
 def _read(
     pages: Num[Array, "page kv_head position head_dim"], paging: Paging
 ) -> Num[Array, "seq kv_head context head_dim"]:
-    """Gather each sequence's pages into one context, padded to the width of the page table."""
+    """Gather each sequence's pages into a contiguous context as wide as the page table."""
     gathered = pages[paging.page_table]  # [seq, page, kv_head, position, head_dim]
     by_head = jnp.moveaxis(gathered, 2, 1)
     return by_head.reshape(*by_head.shape[:2], -1, pages.shape[-1])

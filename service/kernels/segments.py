@@ -1,7 +1,7 @@
-"""Attention within segments: several texts in one row, none of which sees another.
+"""Attention within segments: several texts packed into one row that do not see one another.
 
-A row is cut into windows, and no segment crosses the edge of one. Windows that are long are computed in blocks of
-queries, so that the scores of all pairs of tokens never exist at once.
+A row is divided into windows, and no segment crosses the edge of a window. Long windows are computed in blocks of
+queries, so that the scores of all pairs of tokens never exist at the same time.
 """
 
 import functools
@@ -14,9 +14,9 @@ from jaxtyping import Array, Bool, Float, Int
 from service.kernels.windows import WHOLE_TEXT, Sight, windows
 
 MOST_QUERIES = 512  # of a block
-# Pairs of a query and a key whose scores exist at once, of each head: 67 MB in float32 for 16 heads.
+# Scores that exist at the same time per head: 67 MB in float32 for 16 heads.
 MOST_PAIRS = 2**20
-# Of a pair of tokens that must not see each other: finite, so that the softmax of a row without any pair is finite.
+# The score of tokens that must not see each other; finite, so that the softmax of a fully masked row is finite.
 MASKED = -1e30
 
 
@@ -33,13 +33,13 @@ def segment_attention(
     """Attend from each token to tokens of its own segment.
 
     Args:
-        query: of every token; each key-value head serves equally many neighbouring heads.
-        key: of every token.
-        value: of every token.
-        segments: which text each token belongs to.
-        window: which of `windows(token)` the row is cut into; no segment crosses the edge of a window.
+        query: queries of every token; adjacent heads share a key-value head.
+        key: keys of every token.
+        value: values of every token.
+        segments: the text that each token belongs to.
+        window: index of the window size in `windows(token)`; no segment may cross the edge of a window.
         scale: factor of the product of a query and a key.
-        sight: which tokens of its segment a token sees.
+        sight: the visible tokens within a segment.
     """
     key, value = _with_nans_in_keys(key, value)
     choices = windows(len(segments))
@@ -56,7 +56,7 @@ def _in_windows(
     size: int,
     sight: Sight,
 ) -> Float[Array, "token head head_dim"]:
-    # With heads before tokens the products need no copies of their own, and take a half to two thirds of the time.
+    # With heads before tokens, the products need no copies and take half to two thirds of the time.
     queries, keys, values = (array.reshape(-1, size, *array.shape[1:]).swapaxes(1, 2) for array in (query, key, value))
     by_window = segments.reshape(-1, size)
     attend = functools.partial(_attend, sight=sight)
@@ -69,7 +69,7 @@ def _in_windows(
 
 
 def _block(size: int) -> int:
-    """Return how many queries of a window of so many tokens are computed at a time: a divisor of the size."""
+    """Return how many queries of a window to compute at a time: a divisor of the window's size."""
     most = max(1, min(size, MOST_QUERIES, MOST_PAIRS // size))
     return next(block for block in range(most, 0, -1) if size % block == 0)
 
@@ -77,7 +77,7 @@ def _block(size: int) -> int:
 def _in_blocks(
     attend: Callable[..., jax.Array], query: jax.Array, key: jax.Array, value: jax.Array, segments: jax.Array
 ) -> Float[Array, "head token head_dim"]:
-    """Attend within one window, from one block of queries after another."""
+    """Attend within one window, one block of queries at a time."""
     blocks = jnp.arange(query.shape[1]).reshape(-1, _block(query.shape[1]))
     others = (key[None], value[None], segments[None])
     attended = jax.lax.map(lambda places: attend(query[None, :, places], *others, places)[0], blocks)
@@ -93,7 +93,7 @@ def _attend(
     *,
     sight: Sight,
 ) -> Float[Array, "window head query head_dim"]:
-    """Attend from queries, which lie at these places of their windows, to all tokens of the windows."""
+    """Attend from queries at these offsets in their windows to all tokens of the windows."""
     num_windows, num_kv_heads, num_tokens, head_dim = key.shape
     by_kv_head = query.reshape(num_windows, num_kv_heads, -1, head_dim)
     scores = jnp.einsum("whqd,whkd->whqk", by_kv_head, key, preferred_element_type=jnp.float32)
@@ -120,7 +120,7 @@ def _is_seen(
 def _with_nans_in_keys(
     key: Float[Array, "token kv_head head_dim"], value: Float[Array, "token kv_head head_dim"]
 ) -> tuple[Float[Array, "token kv_head head_dim"], Float[Array, "token kv_head head_dim"]]:
-    """Move NaNs from values to keys, where the mask removes them for other segments: zero times NaN is NaN."""
+    """Move NaNs from values to keys, where masking contains them: a weight of zero times NaN is NaN."""
     is_finite = jnp.isfinite(value)
     nan, zero = jnp.array(jnp.nan, key.dtype), jnp.array(0, value.dtype)
     return jnp.where(is_finite.all(-1, keepdims=True), key, nan), jnp.where(is_finite, value, zero)

@@ -1,7 +1,7 @@
-"""Run any attention kernel under `shard_map`, one shard of KV heads per device, without collectives.
+"""Attention kernels under `shard_map`, with one shard of KV heads per device and without collectives.
 
-Attention is independent for each KV head, so each device's kernel sees fewer heads and no other difference. The
-compiler's own partitioning is no option: it cannot look inside a Pallas kernel.
+Attention is independent for each KV head, so each device's kernel just sees fewer heads. The compiler's automatic
+partitioning cannot be used because it cannot look inside a Pallas kernel.
 """
 
 import functools
@@ -14,7 +14,7 @@ from jax.sharding import NamedSharding, PartitionSpec
 from jaxtyping import DTypeLike
 
 from service.device.mesh import MESH_AXES, DeviceMesh
-from service.kernels.attention import AttentionKernel, KVHeads, LayerCache, QueryHeads, Scoring
+from service.kernels.attention import AttentionKernel, KVHeads, LayerCache, QueryHeads, Scoring, Sinks
 from service.kernels.cache_layout import CacheLayout, CopyKind
 from service.kernels.paging import Paging, RowPages
 
@@ -24,18 +24,17 @@ HEADS = PartitionSpec(None, None, MESH_AXES["kv_head"])  # [seq, token, kv_head,
 
 @dataclass(frozen=True)
 class ShardedAttention:
-    """Calls an `AttentionKernel` on each device; the number of devices must divide that of KV heads."""
+    """Calls an `AttentionKernel` on each device; the number of KV heads must be divisible by that of devices."""
 
     kernel: AttentionKernel
     mesh: DeviceMesh
 
     @property
     def cache_sharding(self) -> NamedSharding:
-        """The sharding of every array of a cache."""
         return NamedSharding(self.mesh.named, self._cache)
 
     def initial_cache(self, layout: CacheLayout, *, num_kv_heads: int, head_dim: int, dtype: DTypeLike) -> LayerCache:
-        """Return the empty cache of one layer; each device makes its own part."""
+        """Return the empty cache of one layer; each device allocates its own shard."""
         num_local = num_kv_heads // self.mesh.num_devices
         make = functools.partial(
             self.kernel.initial_cache, layout, num_kv_heads=num_local, head_dim=head_dim, dtype=dtype
@@ -51,14 +50,21 @@ class ShardedAttention:
         paging: Paging,
         *,
         scoring: Scoring,
+        sinks: Sinks | None = None,
     ) -> tuple[QueryHeads, LayerCache]:
-        """Attend on each device with its heads."""
-        attend = functools.partial(self.kernel.attend, scoring=scoring)
-        on_each = self._on_each(attend, (HEADS, HEADS, HEADS, self._cache, REPLICATED), (HEADS, self._cache))
-        return on_each(query, new_keys, new_values, cache, paging)
+        specs, results = (HEADS, HEADS, HEADS, self._cache, REPLICATED), (HEADS, self._cache)
+        if sinks is None:
+            attend = functools.partial(self.kernel.attend, scoring=scoring)
+            return self._on_each(attend, specs, results)(query, new_keys, new_values, cache, paging)
+
+        def attend_with_sinks(*arguments: Any) -> tuple[QueryHeads, LayerCache]:
+            *others, own = arguments
+            return self.kernel.attend(*others, scoring=scoring, sinks=own)
+
+        on_each = self._on_each(attend_with_sinks, (*specs, PartitionSpec(MESH_AXES["kv_head"])), results)
+        return on_each(query, new_keys, new_values, cache, paging, sinks)
 
     def copy_pages(self, kind: CopyKind, layers: Sequence[LayerCache], pages: RowPages) -> Sequence[LayerCache]:
-        """Copy pages of a slot, each device its own heads."""
         copy = functools.partial(self.kernel.copy_pages, kind)
         return self._on_each(copy, (self._cache, REPLICATED), self._cache)(layers, pages)
 
@@ -67,5 +73,5 @@ class ShardedAttention:
         return PartitionSpec(*(None,) * self.kernel.kv_head_axis, MESH_AXES["kv_head"])
 
     def _on_each(self, function: Callable[..., Any], arguments: Any, results: Any) -> Callable[..., Any]:
-        # A Pallas kernel does not declare which of its results differ between devices, so nothing can be checked.
+        # A Pallas kernel does not declare how its results vary between devices, so that cannot be checked.
         return jax.shard_map(function, mesh=self.mesh.named, in_specs=arguments, out_specs=results, check_vma=False)

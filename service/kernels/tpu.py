@@ -1,20 +1,19 @@
-"""Attention on a TPU: JAX's own ragged paged attention, which copies pages to the core while it computes.
+"""Attention on a TPU with JAX's ragged paged attention, which copies pages to VMEM while it computes.
 
-That of keys and values in 8 bits is in tpu_octets.py.
+An 8-bit KV cache uses tpu_kv8.py instead.
 
-That kernel takes the tokens of all sequences concatenated without padding, and keys and values in one array, neighbours
-for each head, padded to 128 dimensions:
+JAX's kernel takes the tokens of all sequences concatenated without padding, and keys and values interleaved by head in
+one array, padded to 128 dimensions:
 
     ours      [seq, token]   a a a .          cache   [page, position, (k0 v0 k1 v1 ...), head_dim]
                              b b . .
                              . . . .   (padding: one token that sees one position)
     ragged    a a a b b .              num_tokens = 3, 2, 1
 
-Heads that the kernel does not take in their number (3) are cached with heads of zeros after them (4), which no query
-of the model sees.
+An unsupported number of heads (3) is padded with heads of zeros (4), which no query of the model sees.
 
-Masking is additive, so a NaN in a sequence's KV also poisons its earlier tokens, and tokens whose window does not reach
-it. Other sequences are safe: values past a sequence's last token are replaced before they are used.
+Masking is additive, so a NaN in a sequence's KV also poisons its earlier tokens and tokens whose window does not
+include it. Other sequences are safe: values past a sequence's last token are replaced before use.
 
 Source: Jiang et al. 2025, "Ragged Paged Attention: a high-performance and flexible LLM inference kernel for TPU".
 """
@@ -28,7 +27,7 @@ import jax.numpy as jnp
 from jax.experimental.pallas.ops.tpu.ragged_paged_attention import ragged_paged_attention
 from jaxtyping import Array, DTypeLike, Float, Int
 
-from service.kernels.attention import KVHeads, QueryHeads, Scoring
+from service.kernels.attention import KVHeads, QueryHeads, Scoring, Sinks
 from service.kernels.cache_layout import CacheLayout, CopyKind
 from service.kernels.limits import TPU_LANES, tpu_cached_heads
 from service.kernels.paging import Paging, RowPages
@@ -43,14 +42,13 @@ KVPairs = Float[Array, "page position key_and_value dim"]
 class RaggedAttention:
     """An `AttentionKernel` that reads pages in place."""
 
-    device_kind: str = ""  # JAX's name of the chip, for which blocks are sized
-    ragged_attention: Callable[..., Array] = ragged_paged_attention  # replaced only in tests, which have no TPU
+    device_kind: str = ""  # JAX's name for the chip, which determines block sizes
+    ragged_attention: Callable[..., Array] = ragged_paged_attention  # replaced in tests, which have no TPU
     interpret: bool = False  # emulate the writes of pages too
 
-    kv_head_axis: ClassVar[int] = 2  # a head's key and value are neighbours, so each device's part has whole heads
+    kv_head_axis: ClassVar[int] = 2  # a head's key and value are adjacent, so each device's shard has whole heads
 
     def initial_cache(self, layout: CacheLayout, *, num_kv_heads: int, head_dim: int, dtype: DTypeLike) -> KVPairs:
-        """Return empty pages."""
         num_cached = tpu_cached_heads(num_kv_heads, jnp.dtype(dtype))
         return jnp.zeros((layout.num_pages, layout.page_size, 2 * num_cached, TPU_LANES), dtype)
 
@@ -63,8 +61,10 @@ class RaggedAttention:
         paging: Paging,
         *,
         scoring: Scoring,
+        sinks: Sinks | None = None,
     ) -> tuple[QueryHeads, KVPairs]:
         """Write the new tokens into their pages and attend over the pages in place."""
+        assert sinks is None, "a model with sinks is given the reference"
         num_pages, page_size, num_vectors, dim = cache.shape
         num_seqs, width, num_kv_heads, group, head_dim = query.shape
         num_cached = num_vectors // 2  # heads
@@ -104,12 +104,12 @@ class RaggedAttention:
             return jnp.where(is_token, unpacked, 0), pages
 
     def copy_pages(self, kind: CopyKind, layers: Sequence[KVPairs], pages: RowPages) -> Sequence[KVPairs]:
-        """Return the caches as they are: pages are read in place."""
+        """Return the caches unchanged: pages are read in place."""
         return layers
 
 
 class _Ragged:
-    """The index of each token of a padded step among the concatenated tokens."""
+    """Maps the tokens of a padded step to concatenated tokens."""
 
     def __init__(self, paging: Paging, width: int) -> None:
         self.num_seqs, self.width = len(paging.num_tokens), width
@@ -124,18 +124,18 @@ class _Ragged:
 
     @property
     def _is_packed(self) -> bool:
-        """Whether padding can only be at the end: there is one sequence, or each has one token."""
+        """Whether there is no padding between tokens: there is one sequence, or each has one token."""
         return self.num_seqs == 1 or self.width == 1
 
     def pack(self, padded: Float[Array, "seq token head dim"]) -> Float[Array, "place head dim"]:
-        """Return the tokens without the padding between them."""
+        """Remove the padding between tokens."""
         flat = padded.reshape(self.num_seqs * self.width, *padded.shape[2:])
         if self._is_packed:
             return flat
         return jnp.zeros_like(flat).at[self._drops.reshape(-1)].set(flat, mode="drop")
 
     def unpack(self, flat: Float[Array, "place head dim"]) -> Float[Array, "seq token head dim"]:
-        """Return the tokens in their padded places; the values of padding are undefined."""
+        """Insert padding between tokens, with undefined values."""
         if self._is_packed:
             return flat.reshape(self.num_seqs, self.width, *flat.shape[1:])
         return flat[self._places]
@@ -144,6 +144,6 @@ class _Ragged:
 def _pairs(
     new_keys: KVHeads, new_values: KVHeads, num_heads: int, dim: int
 ) -> Float[Array, "seq token key_and_value dim"]:
-    """Return keys and values as neighbours, padded to a number of heads and of dimensions."""
+    """Interleave keys and values, padded to a number of heads and dimensions."""
     pairs = padded(jnp.stack([new_keys, new_values], axis=3), {2: num_heads, 4: dim})
     return pairs.reshape(*new_keys.shape[:2], 2 * num_heads, dim)

@@ -1,13 +1,14 @@
-"""Weight specs of a decoder: the checkpoint tensors that make each weight, under Hugging Face's names.
+"""Weight specs of a decoder: the checkpoint tensors that make each weight, under its family's names.
 
-Source: transformers `models/llama/modeling_llama.py` (parameter names; a linear layer stores [out, in]).
+Source: transformers `models/llama/modeling_llama.py` (a linear layer stores [out, in]).
 """
 
+from collections.abc import Iterator
 from dataclasses import replace
 
 import numpy as np
 
-from service.models.config import DecoderConfig
+from service.models.description import Activation, Attention, DecoderConfig, FeedForward, Layer, Norm, TensorNames
 from service.models.quantization import Quantization, quantized_specs
 from service.models.weight_spec import FLOAT32, TensorSource, WeightSpec
 
@@ -26,89 +27,128 @@ def decoder_weight_specs(
         quantization: of the weights of products.
         weight_dtype: of those of them that are not quantized; None for `dtype`.
     """
-    embed, vocab = config.hidden_size, config.vocab_size
-    specs = [_product("embed", ("vocab", "embed"), (vocab, embed), "model.embed_tokens.weight")]
-    for layer in range(config.num_layers):
-        specs += _attention(config, layer) + _mlp(config, layer)
-    specs.append(_plain("final_norm", ("embed",), (embed,), "model.norm.weight"))
-    if not config.has_tied_embeddings:
-        specs.append(_product("unembed", ("vocab", "embed"), (vocab, embed), "lm_head.weight"))
-    wide = (replace(spec, dtype=weight_dtype if weight_dtype and spec.num_in_axes else dtype) for spec in specs)
+    wide = (
+        replace(spec, dtype=weight_dtype if weight_dtype and spec.num_in_axes else dtype)
+        for spec in _wide_specs(config)
+    )
     return quantized_specs(wide, quantization, config.layer_storage)
 
 
-def _attention(config: DecoderConfig, layer: int) -> list[WeightSpec]:
-    embed, heads, dim = config.hidden_size, config.num_kv_heads, config.head_dim
-    # Name, how many of them belong to a key-value head, and how often each comes.
-    members_of = (("q", config.group_size, 1), ("k", 1, config.kv_copies), ("v", 1, config.kv_copies))
-    ours, theirs = f"layers.{layer}.", f"model.layers.{layer}."
-    specs = [
-        _plain(ours + "attention_norm", ("embed",), (embed,), theirs + "input_layernorm.weight"),
-        WeightSpec(
-            ours + "qkv",
-            ("kv_head", "qkv_group", "head_dim", "embed"),
-            (heads, config.group_size + 2, dim, embed),
-            tuple(
-                TensorSource(
-                    f"{theirs}self_attn.{name}_proj.weight",
-                    shape=(heads // copies * members * dim, embed),
-                    view=(heads, members, dim, embed),
-                    copies=copies,
-                )
-                for name, members, copies in members_of
-            ),
-            concat_axis=1,
-            num_in_axes=1,
-        ),
-        # Two axes: of four, a TPU would tile the last two, and lay the array out anew in each step.
-        _product(
-            ours + "output", ("embed", "heads"), (embed, config.num_heads * dim), theirs + "self_attn.o_proj.weight"
-        ),
-    ]
-    if config.has_qkv_bias:
-        sources = tuple(
-            TensorSource(
-                f"{theirs}self_attn.{name}_proj.bias",
-                shape=(heads // copies * members * dim,),
-                view=(heads, members, dim),
-                copies=copies,
-            )
-            for name, members, copies in members_of
+def _wide_specs(config: DecoderConfig) -> Iterator[WeightSpec]:
+    embed, vocab, names = config.hidden_size, config.vocab_size, config.names
+    yield _product("embed", ("vocab", "embed"), (vocab, embed), f"{names.prefix}{names.embed}.weight")
+    if config.num_positions:
+        shape = (config.num_positions, embed)
+        yield _plain("positions", ("position", "embed"), shape, f"{names.prefix}{names.positions}.weight")
+    yield from _norm(config.embed_norm, "embed_norm", embed, "", names.embed_norm)
+    for number, layer in enumerate(config.layers):
+        yield from _layer(layer, f"layers.{number}.", names.of_layer(number), embed, names)
+    yield from _norm(config.final_norm, "final_norm", embed, names.prefix, names.final_norm)
+    if not config.has_tied_embeddings:
+        yield _product("unembed", ("vocab", "embed"), (vocab, embed), f"{names.head}.weight")
+
+
+def _layer(layer: Layer, ours: str, theirs: str, embed: int, names: TensorNames) -> Iterator[WeightSpec]:
+    yield from _norm(layer.attention_norm, ours + "attention_norm", embed, theirs, names.attention_norm)
+    yield from _attention(layer.attention, ours, theirs, embed, names)
+    yield from _norm(layer.attention_post_norm, ours + "attention_post_norm", embed, theirs, names.attention_post_norm)
+    yield from _norm(layer.mlp_norm, ours + "mlp_norm", embed, theirs, names.mlp_norm)
+    yield from _feed_forward(layer.feed_forward, ours, theirs, embed, names)
+    yield from _norm(layer.mlp_post_norm, ours + "mlp_post_norm", embed, theirs, names.mlp_post_norm)
+
+
+def _attention(attention: Attention, ours: str, theirs: str, embed: int, names: TensorNames) -> Iterator[WeightSpec]:
+    width, is_transposed = attention.num_heads * attention.head_dim, names.has_transposed_products
+    yield _joined_heads(attention, ours + "qkv", theirs, names, embed)
+    # Two axes: of four, a TPU would tile the last two, and lay the array out anew in each step.
+    yield _product(ours + "output", ("embed", "heads"), (embed, width), f"{theirs}{names.output}.weight", is_transposed)
+    if attention.has_bias:
+        yield _joined_heads(attention, ours + "qkv_bias", theirs, names, None)
+    if attention.has_output_bias:
+        yield _plain(ours + "output_bias", ("embed",), (embed,), f"{theirs}{names.output}.bias")
+    if attention.qk_norm is not None:
+        yield from _qk_norms(attention.qk_norm, attention, ours, theirs, names)
+
+
+def _joined_heads(attention: Attention, name: str, theirs: str, names: TensorNames, embed: int | None) -> WeightSpec:
+    """Join queries, keys and values within each key-value head: their weights, or without `embed` their biases."""
+    heads, group, dim = attention.num_kv_heads, attention.group_size, attention.head_dim
+    suffix, in_shape, in_axes = (".bias", (), ()) if embed is None else (".weight", (embed,), ("embed",))
+    # How many of queries, keys and values belong to a key-value head, and how often each comes.
+    members_of = ((group, 1), (1, attention.kv_copies), (1, attention.kv_copies))
+    rows = [heads // copies * members * dim for members, copies in members_of]
+    is_fused = len(names.qkv) == 1
+    sources = tuple(
+        TensorSource(
+            f"{theirs}{tensor}{suffix}",
+            shape=(sum(rows) if is_fused else rows[index], *in_shape),
+            view=(heads, members, dim, *in_shape),
+            copies=copies,
+            rows=(sum(rows[:index]), sum(rows[: index + 1])) if is_fused else None,
+            is_transposed=names.has_transposed_products and embed is not None,
         )
-        shape = (heads, config.group_size + 2, dim)
-        specs.append(WeightSpec(ours + "qkv_bias", ("kv_head", "qkv_group", "head_dim"), shape, sources, concat_axis=1))
-    if config.has_output_bias:
-        specs.append(_plain(ours + "output_bias", ("embed",), (embed,), theirs + "self_attn.o_proj.bias"))
-    if config.has_qk_norm:
-        specs.append(_plain(ours + "query_norm", ("head_dim",), (dim,), theirs + "self_attn.q_norm.weight"))
-        specs.append(_plain(ours + "key_norm", ("head_dim",), (dim,), theirs + "self_attn.k_norm.weight"))
-    return specs
-
-
-def _mlp(config: DecoderConfig, layer: int) -> list[WeightSpec]:
-    embed, mlp = config.hidden_size, config.mlp_size
-    ours, theirs = f"layers.{layer}.", f"model.layers.{layer}."
-    gate_up = tuple(
-        TensorSource(f"{theirs}mlp.{name}_proj.weight", shape=(mlp, embed), view=(1, mlp, embed))
-        for name in ("gate", "up")
+        for index, (tensor, (members, copies)) in enumerate(
+            zip(names.qkv * 3 if is_fused else names.qkv, members_of, strict=True)
+        )
     )
-    specs = [
-        _plain(ours + "mlp_norm", ("embed",), (embed,), theirs + "post_attention_layernorm.weight"),
-        WeightSpec(ours + "gate_up", ("gate_up", "mlp", "embed"), (2, mlp, embed), gate_up, num_in_axes=1),
-        _product(ours + "down", ("embed", "mlp"), (embed, mlp), theirs + "mlp.down_proj.weight"),
-    ]
-    if config.has_mlp_bias:
-        biases = tuple(
-            TensorSource(f"{theirs}mlp.{name}_proj.bias", shape=(mlp,), view=(1, mlp)) for name in ("gate", "up")
-        )
-        specs.append(WeightSpec(ours + "gate_up_bias", ("gate_up", "mlp"), (2, mlp), biases))
-        specs.append(_plain(ours + "down_bias", ("embed",), (embed,), theirs + "mlp.down_proj.bias"))
-    return specs
+    axes, shape = ("kv_head", "qkv_group", "head_dim", *in_axes), (heads, group + 2, dim, *in_shape)
+    return WeightSpec(name, axes, shape, sources, concat_axis=1, num_in_axes=len(in_axes))
+
+
+def _qk_norms(norm: Norm, attention: Attention, ours: str, theirs: str, names: TensorNames) -> Iterator[WeightSpec]:
+    dim, heads, group, copies = attention.head_dim, attention.num_kv_heads, attention.group_size, attention.kv_copies
+    parts = [part for part, has_part in (("weight", norm.has_weight), ("bias", norm.has_bias)) if has_part]
+    # Of queries and of keys: the heads of each, and how often the checkpoint's come.
+    for name, tensor, members, times in (
+        ("query_norm", names.query_norm, group, 1),
+        ("key_norm", names.key_norm, 1, copies),
+    ):
+        for part in parts:
+            own, stored = ours + (name if part == "weight" else f"{name}_bias"), f"{theirs}{tensor}.{part}"
+            if not attention.is_qk_norm_whole:
+                yield _plain(own, ("head_dim",), (dim,), stored)
+                continue
+            shape = (heads, members, dim)
+            source = TensorSource(stored, (heads // times * members * dim,), shape, times)
+            yield WeightSpec(own, ("kv_head", "group", "head_dim"), shape, (source,), concat_axis=1)
+
+
+def _feed_forward(
+    description: FeedForward, ours: str, theirs: str, embed: int, names: TensorNames
+) -> Iterator[WeightSpec]:
+    mlp, is_transposed = description.size, names.has_transposed_products
+    # With a gate there are two projections up, in one tensor or in two.
+    up, parts, first_axes = ("gate_up", 2, ("gate_up",)) if description.is_gated else ("up", 1, ())
+    of_each = parts // len(names.gate_up)
+    first_shape, view = (parts,) * len(first_axes), (of_each,) * len(first_axes)
+    weights = tuple(
+        TensorSource(f"{theirs}{name}.weight", (of_each * mlp, embed), (*view, mlp, embed), is_transposed=is_transposed)
+        for name in names.gate_up
+    )
+    yield WeightSpec(ours + up, (*first_axes, "mlp", "embed"), (*first_shape, mlp, embed), weights, num_in_axes=1)
+    yield _product(ours + "down", ("embed", "mlp"), (embed, mlp), f"{theirs}{names.down}.weight", is_transposed)
+    if description.has_bias:
+        biases = tuple(TensorSource(f"{theirs}{name}.bias", (of_each * mlp,), (*view, mlp)) for name in names.gate_up)
+        yield WeightSpec(f"{ours}{up}_bias", (*first_axes, "mlp"), (*first_shape, mlp), biases)
+        yield _plain(ours + "down_bias", ("embed",), (embed,), f"{theirs}{names.down}.bias")
+    if description.activation is Activation.XIELU:
+        for name in ("alpha_p", "alpha_n"):
+            yield _plain(ours + name, ("one",), (1,), f"{theirs}{names.activation}.{name}")
+
+
+def _norm(norm: Norm | None, name: str, size: int, theirs: str, tensor: str | None) -> Iterator[WeightSpec]:
+    if norm is not None and norm.has_weight:
+        yield _plain(name, ("embed",), (size,), f"{theirs}{tensor}.weight")
+    if norm is not None and norm.has_bias:
+        yield _plain(f"{name}_bias", ("embed",), (size,), f"{theirs}{tensor}.bias")
 
 
 def _plain(name: str, axes: tuple[str, ...], shape: tuple[int, ...], tensor: str) -> WeightSpec:
     return WeightSpec(name, axes, shape, (TensorSource(tensor, shape=shape, view=shape),))
 
 
-def _product(name: str, axes: tuple[str, ...], shape: tuple[int, ...], tensor: str) -> WeightSpec:
-    return replace(_plain(name, axes, shape, tensor), num_in_axes=1)
+def _product(
+    name: str, axes: tuple[str, ...], shape: tuple[int, ...], tensor: str, is_transposed: bool = False
+) -> WeightSpec:
+    source = TensorSource(tensor, shape=shape, view=shape, is_transposed=is_transposed)
+    return WeightSpec(name, axes, shape, (source,), num_in_axes=1)

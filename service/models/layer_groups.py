@@ -6,7 +6,6 @@ Calling one for a few layers at a time costs no measurable time: the device is s
 """
 
 from collections.abc import Hashable, Sequence
-from typing import Protocol, runtime_checkable
 
 from service.models.interface import LayerGroup
 from service.models.weight_spec import WeightSpec
@@ -16,44 +15,28 @@ GROUP_SIZES = (3, 4, 5, 6)  # layers
 USUAL_SIZE = 5
 
 
-@runtime_checkable
-class Layers(Protocol):
-    """The part of a model's geometry that its layers' traces follow from."""
+def layer_groups(layers: Sequence[Hashable], specs: Sequence[WeightSpec]) -> tuple[LayerGroup, ...]:
+    """Cut layers into groups of as few kinds as possible.
 
-    @property
-    def num_layers(self) -> int:
-        """The number of layers."""
-        ...
-
-    def layer_traits(self, layer: int) -> Hashable:
-        """Return what a layer's trace follows from besides the sizes of all layers."""
-        ...
-
-
-def layer_groups(config: Layers, specs: Sequence[WeightSpec]) -> tuple[LayerGroup, ...]:
-    """Cut the layers into groups of as few kinds as possible."""
+    Args:
+        layers: the description of each; layers of equal description have equal traces.
+        specs: the weights of the model.
+    """
 
     def cost(size: int) -> tuple[int, int]:
-        num_kinds = len({_trace_properties(config, layers) for layers in _cut(config.num_layers, size)})
+        num_kinds = len({tuple(layers[layer] for layer in part) for part in _cut(len(layers), size)})
         return num_kinds, abs(size - USUAL_SIZE)
 
-    cut = _cut(config.num_layers, min(GROUP_SIZES, key=cost))
     first_of_kind: dict[tuple[Hashable, ...], range] = {}
-    return tuple(
-        LayerGroup(
-            _kind(first_of_kind.setdefault(_trace_properties(config, layers), layers)), layers, _weights(specs, layers)
-        )
-        for layers in cut
-    )
+    groups = []
+    for part in _cut(len(layers), min(GROUP_SIZES, key=cost)):
+        first = first_of_kind.setdefault(tuple(layers[layer] for layer in part), part)
+        groups.append(LayerGroup(_kind(first), part, _weights(specs, part)))
+    return tuple(groups)
 
 
 def _cut(num_layers: int, size: int) -> list[range]:
     return [range(first, min(first + size, num_layers)) for first in range(0, num_layers, size)]
-
-
-def _trace_properties(config: Layers, layers: range) -> tuple[Hashable, ...]:
-    """Return the properties that distinguish one group's trace from another's."""
-    return tuple(config.layer_traits(layer) for layer in layers)
 
 
 def _kind(layers: range) -> str:

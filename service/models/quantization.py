@@ -85,4 +85,4 @@ def _scale_source(source: TensorSource, num_in_axes: int) -> TensorSource:
     view = source.view[:-num_in_axes]
     if not source.is_int8:
         return replace(source, view=view)
-    return TensorSource(f"{source.name}_scale", (source.shape[0], 1), view, source.copies)
+    return TensorSource(f"{source.name}_scale", (source.shape[0], 1), view, source.copies, rows=source.rows)

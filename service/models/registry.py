@@ -5,24 +5,65 @@ from importlib import import_module
 from typing import Any
 
 from service.errors import UnsupportedModel
-from service.models.config import DecoderConfig, HubConfig
+from service.models.config import HubConfig
+from service.models.description import DecoderConfig
 
-# Each is a module of this package, named after its model_type.
-FAMILIES = ("llama", "mistral", "qwen2", "qwen3")
+# Each model_type, and its module of the package of families.
+FAMILIES = {
+    "apertus": "apertus",
+    "gemma": "gemma",
+    "gemma2": "gemma2",
+    "gemma3_text": "gemma3_text",
+    "gpt2": "gpt2",
+    "granite": "granite",
+    "granitemoehybrid": "granite",
+    "llama": "llama",
+    "mistral": "mistral",
+    "olmo2": "olmo2",
+    "olmo3": "olmo2",
+    "phi3": "phi3",
+    "qwen2": "qwen2",
+    "qwen3": "qwen3",
+    "smollm3": "smollm3",
+}
+# In the values of a configuration, the model of a run of Levanter.
+RUN = "levanter"
+_RECURRENT = "its recurrent layers keep a state instead of keys and values, and no cache here holds one"
+_LATENT = "its attention caches one latent vector for all heads, which no attention kernel here takes"
+REFUSED = {
+    **dict.fromkeys(("deepseek_v2", "deepseek_v3"), _LATENT),
+    **dict.fromkeys(("qwen3_next", "qwen3_5", "qwen3_5_text", "qwen3_5_moe", "qwen3_5_moe_text"), _RECURRENT),
+    **dict.fromkeys(("bamba", "falcon_h1", "falcon_mamba", "jamba", "lfm2", "mamba", "mamba2"), _RECURRENT),
+    **dict.fromkeys(("nemotron_h", "recurrent_gemma", "rwkv", "zamba", "zamba2"), _RECURRENT),
+    "gemma3": "it is a model of images and text, of which the text model alone (gemma3_text) is served",
+    "gpt2_hyena": "its convolutions see the whole text, and no cache exists for them",
+}
 
 
-def read_config(uri: str, values: Mapping[str, Any]) -> DecoderConfig:
-    """Read a `config.json` of any served family.
+def read_config(uri: str, values: Mapping[str, Any], max_model_len: int | None = None) -> DecoderConfig:
+    """Read a `config.json` of any served family, or the model of a run of Levanter.
 
     Args:
         uri: the checkpoint, for messages.
         values: its content.
+        max_model_len: the most tokens that the operator asks for; None for what the model was made for.
 
     Raises:
         UnsupportedModel: the family, or a feature of this model, is not served.
     """
+    if RUN in values:
+        run = {**values[RUN], "vocab_size": values.get("vocab_size")}
+        return import_module("service.models.families.levanter").read_config(HubConfig(uri, run, max_model_len))
     model_type = values.get("model_type")
     if model_type not in FAMILIES:
-        served = ", ".join(FAMILIES)
-        raise UnsupportedModel(uri, f"config.json: model_type {model_type!r} is not served. Served: {served}.")
-    return import_module(f"service.models.{model_type}").read_config(HubConfig(uri, values))
+        raise UnsupportedModel(uri, f"config.json: model_type {model_type!r} is not served{_reason(values)}.")
+    module = import_module(f"service.models.families.{FAMILIES[model_type]}")
+    return module.read_config(HubConfig(uri, values, max_model_len))
+
+
+def _reason(values: Mapping[str, Any]) -> str:
+    """Return the rest of a sentence about a model that is not served."""
+    model_type = str(values.get("model_type"))
+    if model_type in REFUSED:
+        return f": {REFUSED[model_type]}"
+    return f", and code in a checkpoint is never run. Served: {', '.join(FAMILIES)}"

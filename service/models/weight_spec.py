@@ -12,24 +12,34 @@ FLOAT32 = np.dtype(np.float32)
 
 @dataclass(frozen=True)
 class TensorSource:
-    """One tensor of a checkpoint, under Hugging Face's name, and its shape as a part of an array.
+    """One tensor of a checkpoint, or some rows of it, and its shape as a part of an array.
 
     Of a weight that is stored packed, it is the tensor that a checkpoint that is not quantized has in its place.
     """
 
     name: str
-    shape: tuple[int, ...]  # in the checkpoint
+    shape: tuple[int, ...]  # in the checkpoint, but for `is_transposed`
     view: tuple[int, ...]  # in the array, before concatenation
     copies: int = 1  # how often `view` repeats each index of the axis before the concatenated one, consecutively
     is_int8: bool = False  # in the checkpoint; others are of a floating type, or packed
     packing: LayerStorage | None = None  # of a weight that several tensors hold
+    rows: tuple[int, int] | None = None  # the first, and the one after the last, that are this part; None for all
+    is_transposed: bool = False  # whether the checkpoint holds it with its two axes exchanged
+
+    @property
+    def elements(self) -> tuple[int, int]:
+        """The first element of the tensor that is part of the array, and the one after the last."""
+        inner = math.prod(self.shape[1:])
+        first, end = self.rows or (0, self.shape[0])
+        return first * inner, end * inner
 
     @property
     def stored(self) -> tuple[StoredTensor, ...]:
         """The tensors of the checkpoint that hold it."""
         if self.packing is not None:
             return self.packing.tensors(self.name, self.shape)
-        return (StoredTensor(self.name, self.shape, ("I8",) if self.is_int8 else WIDE),)
+        shape = self.shape[::-1] if self.is_transposed else self.shape
+        return (StoredTensor(self.name, shape, ("I8",) if self.is_int8 else WIDE),)
 
 
 @dataclass(frozen=True)

@@ -1,1 +1,1 @@
-"""Logs and metrics for operators."""
+"""Logs, metrics, traces and progress for operators."""

@@ -1,4 +1,4 @@
-"""The moments of one request on its way through an engine or an encoder, and until when it may wait for the first."""
+"""Timestamps of a request in an engine or encoder, and its queue deadline."""
 
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 @dataclass(slots=True)
 class Clock:
-    """When a request passed its stages, in seconds of `time.perf_counter`; the device thread writes, others read."""
+    """When a request reached each stage, in seconds of `time.perf_counter`; written by the device thread only."""
 
     submitted_s: float
     scheduled_s: float | None = None  # its first step was dispatched
@@ -15,7 +15,7 @@ class Clock:
 
 
 class QueueDeadline(NamedTuple):
-    """Until when a request may wait for its first step."""
+    """How long a request may wait for its first step."""
 
     end_s: float  # on the clock of `time.perf_counter`
-    limit_s: float  # of the whole wait, for the error
+    limit_s: float  # the total wait, for the error message

@@ -1,4 +1,4 @@
-"""The series of a process as Prometheus reads them, and some of them a second time under vLLM's own prefix.
+"""Prometheus collectors that also export some series under vLLM's prefix.
 
 Source: https://docs.vllm.ai/en/latest/usage/metrics.html (names),
 https://github.com/kubernetes-sigs/gateway-api-inference-extension/tree/main/docs/proposals/003-model-server-protocol
@@ -13,7 +13,7 @@ from prometheus_client.registry import Collector
 from prometheus_client.samples import Sample
 
 OWN_PREFIX, VLLM_PREFIX = "levserve_", "vllm:"
-# Series of vLLM that mean the same here, without prefix and without the suffixes that a kind of series adds.
+# Series with the same meaning as in vLLM, without prefix and type suffix.
 VLLM_NAMES = frozenset(
     {
         "cache_config_info",
@@ -46,14 +46,13 @@ VLLM_NAMES = frozenset(
 
 
 class VllmNames(Collector):
-    """The series of a registry that vLLM has too, under its names."""
+    """The series of a registry that vLLM also has, under vLLM's names."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
-        """Take the registry of this process's own series."""
         self._registry = registry
 
     def collect(self) -> Iterable[Metric]:
-        """Return a copy of each series, with its present values."""
+        """Yield a copy of each series with its current values."""
         for metric in self._registry.collect():
             if metric.name.removeprefix(OWN_PREFIX) in VLLM_NAMES:
                 copy = Metric(_renamed(metric.name), metric.documentation, metric.type)
@@ -65,14 +64,12 @@ class VllmNames(Collector):
 
 
 class BothNames(Collector):
-    """All series of a registry, and then those of `VllmNames`."""
+    """All series of a registry, followed by `VllmNames`."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
-        """Take the registry of this process's own series."""
         self._parts = (registry, VllmNames(registry))
 
     def collect(self) -> Iterable[Metric]:
-        """Return every series with its present values."""
         for part in self._parts:
             yield from part.collect()
 

@@ -1,4 +1,4 @@
-"""Log lines: one JSON object each with Cloud Logging's keys on stdout; readable text on a terminal.
+"""Log formats: JSON objects with Cloud Logging's keys, or readable text on a terminal.
 
 Prompts, completions and keys are never logged.
 Source: https://cloud.google.com/logging/docs/structured-logging (severity, httpRequest, logging.googleapis.com/…),
@@ -20,9 +20,9 @@ from service.observability.progress import CLEAR_LINE
 from service.observability.trace_context import current_trace
 
 ERROR_EVENT = "type.googleapis.com/google.devtools.clouderrorreporting.v1beta1.ReportedErrorEvent"
-# A fact of Cloud Logging alone: on a terminal it would repeat the others.
+# For Cloud Logging only: on a terminal it would repeat other fields.
 HTTP_REQUEST = "http_request"
-# Log records carry their facts as `extra` fields; these are the record's own attributes, which are not facts.
+# The attributes of any log record; all others come from `extra`.
 _RECORD_ATTRIBUTES = frozenset(vars(logging.makeLogRecord({}))) | {
     "message",
     "asctime",
@@ -33,18 +33,17 @@ _RECORD_ATTRIBUTES = frozenset(vars(logging.makeLogRecord({}))) | {
 
 @dataclass(frozen=True)
 class Origin:
-    """The service that writes the log, as Google Cloud names it."""
+    """The service that writes the log, in Google Cloud's terms."""
 
-    project_id: str | None = None  # makes a trace id a link
+    project_id: str | None = None  # turns trace ids into links
     service: str | None = None
     revision: str | None = None
 
 
 class CloudJsonFormatter(JsonFormatter):
-    """Records as one line of JSON each, under the keys that Cloud Logging and Error Reporting read."""
+    """Formats records as lines of JSON with the keys that Cloud Logging and Error Reporting read."""
 
     def __init__(self, origin: Origin) -> None:
-        """Create a formatter for the records of one service."""
         super().__init__("%(message)s")
         self.converter = time.gmtime
         self._project_id = origin.project_id
@@ -83,24 +82,26 @@ class CloudJsonFormatter(JsonFormatter):
         if record.levelno < logging.ERROR:
             return
         log_data["serviceContext"] = self._service
-        if stack_trace is None:  # Error Reporting then needs the place, and a type to recognize an error by
-            place = {"filePath": record.pathname, "lineNumber": record.lineno, "functionName": record.funcName}
-            log_data |= {"@type": ERROR_EVENT, "context": {"reportLocation": place}}
+        if stack_trace is None:  # without one, Error Reporting needs the type and the location
+            location = {"filePath": record.pathname, "lineNumber": record.lineno, "functionName": record.funcName}
+            log_data |= {"@type": ERROR_EVENT, "context": {"reportLocation": location}}
 
 
 class TerminalFormatter(logging.Formatter):
-    """Records as `12:00:01 INFO  message  key=value`."""
+    """Formats records as `12:00:01 INFO  message  key=value`."""
 
     def __init__(self, before: str = "") -> None:
-        """Create a formatter that begins each record with `before`, which may clear a line of progress."""
+        """Create a formatter that starts each record with `before`, such as an escape sequence to clear the line."""
         super().__init__()
         self._before = before
 
     @override
     def format(self, record: logging.LogRecord) -> str:
-        facts = {k: v for k, v in vars(record).items() if k not in _RECORD_ATTRIBUTES and k != HTTP_REQUEST}
-        shown = "".join(f"  {key}={_short(value)}" for key, value in facts.items())
-        line = f"{self._before}{self.formatTime(record, '%H:%M:%S')} {record.levelname:<7} {record.getMessage()}{shown}"
+        extra = {k: v for k, v in vars(record).items() if k not in _RECORD_ATTRIBUTES and k != HTTP_REQUEST}
+        fields = "".join(f"  {key}={_short(value)}" for key, value in extra.items())
+        line = (
+            f"{self._before}{self.formatTime(record, '%H:%M:%S')} {record.levelname:<7} {record.getMessage()}{fields}"
+        )
         return f"{line}\n{self.formatException(record.exc_info)}" if record.exc_info else line
 
 
@@ -115,7 +116,7 @@ def configure_logging(
     *,
     origin: Origin = Origin(),
 ) -> None:
-    """Write every record of this process, uvicorn's included, to `stream` in one format."""
+    """Write all records of this process, including uvicorn's, to `stream` in one format."""
     is_text = log_format == "text" or (log_format == "auto" and stream.isatty())
     handler = logging.StreamHandler(stream)
     if is_text:
@@ -123,19 +124,19 @@ def configure_logging(
     else:
         handler.setFormatter(CloudJsonFormatter(origin))
     logging.basicConfig(level=level, handlers=[handler], force=True)
-    # These libraries log each HTTP call or compilation at INFO; LOG_LEVEL is meant for the service.
+    # These libraries log every HTTP call or compilation at INFO; LOG_LEVEL applies to the service.
     for noisy in ("httpx", "httpcore", "urllib3", "google", "filelock", "jax", "jaxlib", "absl", "asyncio"):
         logging.getLogger(noisy).setLevel(max(logging.WARNING, logging.getLevelName(level)))
 
 
 def end_logging(write_last: Callable[[], None]) -> None:
-    """Make the records of `write_last` the last of this process; other threads' records are dropped from here on."""
-    with ExitStack() as held:
+    """Make the records of `write_last` the last of this process, and drop other threads' records from then on."""
+    with ExitStack() as locks:
         handlers = [handler for handler in logging.getLogger().handlers if isinstance(handler, logging.StreamHandler)]
         for handler in handlers:
             handler.acquire()
-            held.callback(handler.release)
-            handler.flush()  # which makes room for the last lines
+            locks.callback(handler.release)
+            handler.flush()  # makes room for the last lines
         write_last()
         for handler in handlers:
             handler.setStream(io.StringIO())

@@ -1,4 +1,4 @@
-"""The Prometheus series of one process, under vLLM's names with our prefix where it has one; the unit ends the name.
+"""The Prometheus series of a process, with vLLM's names under our prefix where vLLM has the same series.
 
 Source: https://docs.vllm.ai/en/latest/usage/metrics.html (names), https://prometheus.io/docs/practices/naming/
 """
@@ -8,8 +8,7 @@ from prometheus_client.exposition import CONTENT_TYPE_LATEST, CONTENT_TYPE_PLAIN
 
 from service.observability.exposition import BothNames
 from service.observability.model_load import ModelLoad, load_exposition
-from service.observability.model_metrics import ModelMetrics, ModelSeries
-from service.observability.series import SeriesSet
+from service.observability.model_metrics import ModelMetrics, ModelSeries, SeriesSet
 
 CONTENT_TYPE = CONTENT_TYPE_LATEST
 LOAD_PATH = "/metrics/load"
@@ -17,13 +16,13 @@ LOAD_CONTENT_TYPE = CONTENT_TYPE_PLAIN_0_0_4
 
 
 class Metrics(SeriesSet):
-    """All series of one service instance."""
+    """All series of a service instance."""
 
     def __init__(self, *, has_vllm_names: bool = False) -> None:
-        """Create the series, all of them 0; those of a model come with the model.
+        """Create the series of the process; `of_model` creates the series of a model.
 
         Args:
-            has_vllm_names: whether those that vLLM has too are shown under its names as well (METRICS_COMPAT).
+            has_vllm_names: whether to also export series under vLLM's names (METRICS_COMPAT).
         """
         super().__init__()
         self.shown = BothNames(self.registry) if has_vllm_names else self.registry
@@ -34,19 +33,19 @@ class Metrics(SeriesSet):
         self._add_start()
 
     def of_model(self, name: str) -> ModelMetrics:
-        """Return the series of the requests and the engine of a model, which /metrics shows with its name."""
+        """Return the series of a model's requests and engine, which /metrics labels with its name."""
         return self._models.of_model(name)
 
     def exposition(self) -> bytes:
         """Return all series in Prometheus's text format."""
-        return generate_latest(self.shown)  # pyright: ignore[reportArgumentType]  it only collects
+        return generate_latest(self.shown)  # pyright: ignore[reportArgumentType]  only `collect` is called
 
     def loads(self) -> dict[str, ModelLoad]:
-        """Return the load of every model, by name."""
+        """Return the load of every model by name."""
         return self._models.loads()
 
     def load_exposition(self) -> bytes:
-        """Return the few series that endpoint pickers read, under vLLM's names, in Prometheus's text format."""
+        """Return the series that endpoint pickers read, under vLLM's names, in Prometheus's text format."""
         return load_exposition(self.loads())
 
     def _add_answers(self) -> None:

@@ -1,6 +1,6 @@
-"""A second port for the series alone, without a key: for scrapers that cannot send one. It is not to be published.
+"""A second port for metrics without a key, for scrapers that cannot send one. It must not be exposed publicly.
 
-It has threads of its own, so a scrape is answered even while the event loop or the device is stuck.
+It has its own threads, so scrapes are answered even while the event loop or the device is stuck.
 """
 
 import gzip
@@ -20,12 +20,12 @@ from service.observability.metrics import LOAD_CONTENT_TYPE, LOAD_PATH, Metrics
 
 logger = logging.getLogger(__name__)
 
-IDLE_S = 120  # until a scraper's connection is closed
+IDLE_S = 120  # until an idle scraper's connection is closed
 
 
 @contextmanager
 def metrics_port(metrics: Metrics, host: str, port: int | None) -> Iterator[int | None]:
-    """Answer scrapes at the port that the body gets; with no port, do nothing.
+    """Serve metrics while the body runs, and yield the port; without a port, do nothing.
 
     Args:
         metrics: the series.
@@ -33,7 +33,7 @@ def metrics_port(metrics: Metrics, host: str, port: int | None) -> Iterator[int 
         port: METRICS_PORT; 0 picks a free one.
 
     Raises:
-        PortInUse: another process holds it.
+        PortInUse: another process uses the port.
     """
     if port is None:
         yield None
@@ -54,9 +54,9 @@ def metrics_port(metrics: Metrics, host: str, port: int | None) -> Iterator[int 
 
 
 class _Server(ThreadingHTTPServer):
-    """A server whose every path is that of all series, but one."""
+    """A server that returns all series on every path except LOAD_PATH."""
 
-    daemon_threads = True  # a scraper that holds its connection does not hold the process
+    daemon_threads = True  # an open scraper connection does not keep the process alive
 
     def __init__(self, metrics: Metrics, host: str, port: int) -> None:
         self.address_family = socket.AF_INET6 if ":" in host else socket.AF_INET
@@ -65,20 +65,20 @@ class _Server(ThreadingHTTPServer):
 
     @override
     def server_bind(self) -> None:
-        # Without HTTPServer's look-up of the host's name, which may wait for a name server.
+        # Skips HTTPServer's lookup of the host name, which may wait for DNS.
         TCPServer.server_bind(self)
         self.server_name, self.server_port = str(self.server_address[0]), int(self.server_address[1])
 
 
 class _Scrape(BaseHTTPRequestHandler):
-    """One connection; pickers keep it for many scrapes, which saves half of each one's time."""
+    """A keep-alive connection, which halves the time of a picker's scrape."""
 
     protocol_version = "HTTP/1.1"
     timeout = IDLE_S
     wbufsize = -1  # head and body in one packet
 
     def do_GET(self) -> None:
-        """Answer with the series that the path names."""
+        """Respond with the series for the path."""
         assert isinstance(self.server, _Server)
         metrics = self.server.metrics
         if self.path.partition("?")[0] == LOAD_PATH:
@@ -93,8 +93,7 @@ class _Scrape(BaseHTTPRequestHandler):
     do_HEAD = do_GET
 
     @override
-    def log_message(self, format: str, *args: object) -> None:
-        """Log nothing."""
+    def log_message(self, format: str, *args: object) -> None: ...
 
     def _send(self, content: bytes, headers: dict[str, str]) -> None:
         self.send_response_only(200)

@@ -1,4 +1,4 @@
-"""The load of each model in few numbers, for those who ask many times a second: endpoint pickers and routers.
+"""The load of each model in a few numbers, for endpoint pickers and routers that poll many times a second.
 
 Source: https://github.com/kubernetes-sigs/gateway-api-inference-extension/tree/main/docs/proposals/003-model-server-protocol
 (the series), https://prometheus.io/docs/instrumenting/exposition_formats/#text-based-format
@@ -13,13 +13,13 @@ NO_ADAPTERS = {"max_lora": "0", "running_lora_adapters": "", "waiting_lora_adapt
 
 @dataclass
 class ModelLoad:
-    """What runs, what waits and what is full; written by the device's thread, read by any."""
+    """Running and waiting requests and memory in use; written by the device thread, read by any."""
 
-    num_running: int = 0  # sequences that hold a slot, or texts of an encoder
+    num_running: int = 0  # sequences in a slot, or texts of an encoder
     num_waiting: int = 0
     num_slots: int = 0
     page_size: int = 0  # tokens
-    num_pages: int = 0  # 0 for a model without KV pages, or one that is not loaded
+    num_pages: int = 0  # 0 for a model that has no KV pages or is not loaded
     num_used_pages: int = 0
     updated_at: float = field(default_factory=time.time)  # Unix time, in seconds
 
@@ -29,24 +29,24 @@ class ModelLoad:
         return self.num_used_pages / self.num_pages if self.num_pages else 0.0
 
     def clear(self) -> None:
-        """Forget it all, once the model is not loaded any more."""
+        """Reset all numbers when the model is unloaded."""
         self.num_running = self.num_waiting = self.num_slots = 0
         self.page_size = self.num_pages = self.num_used_pages = 0
 
 
 def load_exposition(loads: Mapping[str, ModelLoad]) -> bytes:
-    """Return the five series that a picker reads of each model, by name, in Prometheus' text format.
+    """Return the five series per model that pickers read, in Prometheus's text format.
 
-    `python -m benchmarks.scrape` compares its cost with that of all series.
+    `python -m benchmarks.scrape` compares the cost with that of all series.
     """
     lines: list[str] = []
     labels = {name: f'model_name="{_escaped(name)}"' for name in loads}
     for series, sample in _SAMPLES.items():
         lines.append(f"# TYPE vllm:{series} gauge")
         for name, load in loads.items():
-            if (shown := sample(load)) is not None:
-                more, value = shown
-                lines.append(f"vllm:{series}{{{labels[name]}{more}}} {value}")
+            if (sampled := sample(load)) is not None:
+                extra_labels, value = sampled
+                lines.append(f"vllm:{series}{{{labels[name]}{extra_labels}}} {value}")
     lines.append("")
     return "\n".join(lines).encode()
 

@@ -1,41 +1,71 @@
-"""The series of one model's requests and engine, and of all models of a process with the label `model_name`.
+"""The Prometheus series of a model's requests and engine, and a collector that labels them with `model_name`.
 
 Source: https://docs.vllm.ai/en/latest/usage/metrics.html (names and label)
 """
 
 import threading
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from itertools import product
 from typing import override
 
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 
-from service.observability.buckets import CHOICES, FIRST_TOKEN_S, REQUEST_S, STEP_TOKENS, TOKEN_S, TOKENS
+from service.observability.exposition import OWN_PREFIX
 from service.observability.model_load import NO_ADAPTERS, ModelLoad
-from service.observability.series import SeriesSet
 
 LABEL = "model_name"
 
+# Buckets of histograms, in the range that each can measure.
+# From a cached prefix to a long prompt in a long queue, in seconds.
+FIRST_TOKEN_S = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 0.75, 1.0, 1.5, 2.5, 5.0, 10.0, 20.0, 40.0, 80.0, 160.0)
+# From a small model on an accelerator to a large one on a CPU that shares its steps with long prompts, in seconds.
+TOKEN_S = (0.001, 0.0025, 0.005, 0.0075, 0.01, 0.015, 0.02, 0.03, 0.05, 0.075, 0.1, 0.15, 0.25, 0.5, 1.0, 2.5, 5.0)
+# From a single vector to a response beyond the default REQUEST_TIMEOUT, in seconds.
+REQUEST_S = (0.01, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 15.0, 30.0, 60.0, 120.0, 300.0, 600.0, 1800.0)
+# Prompts and completions, in tokens: 1, 2, 5, 10, … 1,000,000.
+TOKENS = (*(digit * 10**power for power, digit in product(range(6), (1, 2, 5))), 1_000_000)
+# Tokens of one step: powers of two, like its shapes.
+STEP_TOKENS = tuple(2**power for power in range(15))
+# Choices of a request.
+CHOICES = (1, 2, 3, 4, 5, 8, 16, 32, 64)
 
-class ModelMetrics(SeriesSet):
-    """The series of one model, without its name; they go on counting when it is loaded again."""
+
+class SeriesSet:
+    """Series in a separate registry, so that tests and models do not share counts."""
 
     def __init__(self) -> None:
-        """Create the series, all of them 0."""
+        self.registry = CollectorRegistry()
+
+    def _gauge(self, name: str, text: str, *labels: str) -> Gauge:
+        return Gauge(f"{OWN_PREFIX}{name}", text, labels, registry=self.registry)
+
+    def _counter(self, name: str, text: str, *labels: str) -> Counter:
+        return Counter(f"{OWN_PREFIX}{name}", text, labels, registry=self.registry)
+
+    def _histogram(self, name: str, text: str, buckets: Sequence[float]) -> Histogram:
+        return Histogram(f"{OWN_PREFIX}{name}", text, buckets=buckets, registry=self.registry)
+
+
+class ModelMetrics(SeriesSet):
+    """The series of one model, without its name label; they keep counting across reloads."""
+
+    def __init__(self) -> None:
         super().__init__()
         self.load = ModelLoad()
         self._add_load()
         self._add_tokens()
         self._add_requests()
         self._add_times()
-        self._add_residence()
+        self._add_loading()
 
     def value(self, name: str) -> float:
-        """Return the present value of a series that has no labels, by its full name; 0 if there is no such series."""
+        """Return the current value of a series without labels by its full name; 0 if there is no such series."""
         return self.registry.get_sample_value(name) or 0.0
 
     def clear_state(self) -> None:
-        """Forget what runs and what is full, once the model is not loaded any more."""
+        """Reset the gauges of the model's state when it is unloaded."""
         self.load.clear()
         self.model_memory_bytes.set(0)
         self.cache_config_info.clear()
@@ -108,7 +138,7 @@ class ModelMetrics(SeriesSet):
             "e2e_request_latency_seconds", "Submit to last token.", REQUEST_S
         )
 
-    def _add_residence(self) -> None:
+    def _add_loading(self) -> None:
         self.model_loads = self._counter("model_loads", "Loads by outcome: ready, failed, cancelled.", "outcome")
         self.model_evictions = self._counter("model_evictions", "Unloads that made room for another model.")
         self.model_load_seconds = self._histogram("model_load_seconds", "First wait for room to ready.", REQUEST_S)
@@ -116,7 +146,7 @@ class ModelMetrics(SeriesSet):
 
 
 class ModelSeries(Collector):
-    """The series of all models, each sample with the label `model_name`."""
+    """Collects the series of all models, labeling each sample with `model_name`."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -124,20 +154,19 @@ class ModelSeries(Collector):
         self._models: dict[str, ModelMetrics] = {}
 
     def of_model(self, name: str) -> ModelMetrics:
-        """Return the series of a model, which are created at the first call."""
+        """Return the series of a model, created on first use."""
         with self._lock:
             if name not in self._models:
                 self._models[name] = ModelMetrics()
             return self._models[name]
 
     def loads(self) -> dict[str, ModelLoad]:
-        """Return the load of every model, by name."""
         with self._lock:
             return {name: model.load for name, model in self._models.items()}
 
     @override
     def collect(self) -> Iterable[Metric]:
-        """Return every series, without samples while there is no model."""
+        """Yield every series, without samples if there are no models."""
         with self._lock:
             models = dict(self._models)
         collected = {name: list(model.registry.collect()) for name, model in models.items()}

@@ -1,6 +1,6 @@
-"""Progress of a long operation: counted bytes, one rewritten line on a terminal, log records elsewhere.
+"""Progress of a long operation: byte counters, shown as a rewritten line on a terminal and as log records elsewhere.
 
-The counts of a transfer are shared by its threads, and read by `/health/ready` too.
+The counters of a transfer are shared by its threads and also read by `/health/ready`.
 """
 
 import logging
@@ -17,12 +17,12 @@ LOG_INTERVAL_S = 5.0
 TERMINAL_INTERVAL_S = 0.2
 CLEAR_LINE = "\r\x1b[2K"
 
-# Held by the one that shows its line: two would overwrite each other.
+# Held while a line is shown: two would overwrite each other.
 _terminal_line = threading.Lock()
 
 
 class Progress:
-    """Bytes received and bytes expected; any thread may read and write it."""
+    """Counters of received and expected bytes; safe to use from several threads."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -31,25 +31,24 @@ class Progress:
         self._started_at = time.monotonic()
 
     def expect(self, num_bytes: int) -> None:
-        """Add the bytes of one more transfer to the total."""
+        """Add the bytes of another transfer to the total."""
         with self._lock:
             if not self._bytes_total:
                 self._started_at = time.monotonic()
             self._bytes_total += num_bytes
 
     def add(self, num_bytes: int) -> None:
-        """Count received bytes; a negative number takes back bytes that are fetched again."""
+        """Count received bytes; a negative number discounts bytes that are fetched again."""
         with self._lock:
             self._bytes_done += num_bytes
 
     @property
     def bytes_done(self) -> int:
-        """Bytes received so far."""
         return self._bytes_done
 
     @property
     def bytes_total(self) -> int:
-        """Bytes expected in all; 0 until the first transfer begins."""
+        """Total bytes expected; 0 before the first transfer."""
         return self._bytes_total
 
     @property
@@ -59,12 +58,12 @@ class Progress:
 
 
 def show_progress(progress: Progress, label: str) -> AbstractContextManager[None]:
-    """Show the progress on stdout, or in the log if that is not a terminal, while the body runs."""
+    """Show progress while the body runs: on stdout if it is a terminal, otherwise in the log."""
     return progress_line(lambda: render(progress, label), lambda: _log(progress, label), log_interval_s=LOG_INTERVAL_S)
 
 
 def render(progress: Progress, label: str) -> str:
-    """Return one line: label, percentage, bytes, rate and estimated time left."""
+    """Format a line with label, percentage, bytes, rate and estimated time left."""
     done, total, rate = progress.bytes_done, progress.bytes_total, progress.bytes_per_second
     percent = 100 * done // total if total else 100
     left_s = (total - done) / rate if rate > 0 else float("inf")
@@ -81,14 +80,14 @@ def progress_line(
     out: TextIO | None = None,
     keeps_last_line: bool = False,
 ) -> Iterator[None]:
-    """Show progress from a thread of its own while the body runs; on a terminal only outside another such body.
+    """Show progress from a background thread while the body runs; on a terminal, nested calls show nothing.
 
     Args:
-        line: returns the line for a terminal, shorter than the terminal is wide.
-        log: writes one log record.
+        line: returns the line for a terminal, which must fit its width.
+        log: writes a log record.
         log_interval_s: seconds between two log records.
-        out: the stream whose terminal shows the line; stdout if left out.
-        keeps_last_line: whether the terminal keeps the line as it was when the body ended, or has it erased.
+        out: the stream; stdout by default.
+        keeps_last_line: whether the last line stays on the terminal instead of being erased.
     """
     stream = sys.stdout if out is None else out
     is_terminal = stream.isatty()
@@ -133,7 +132,7 @@ def _log(progress: Progress, label: str) -> None:
 
 
 def human_bytes(num_bytes: float | int) -> str:
-    """Return a number of bytes with three digits or so, in decimal units."""
+    """Format a number of bytes with about three digits in decimal units."""
     for unit in ("B", "KB", "MB", "GB"):
         if num_bytes < 1000:
             return f"{num_bytes:.0f} B" if unit == "B" else f"{num_bytes:.1f} {unit}"

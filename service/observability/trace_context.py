@@ -1,4 +1,4 @@
-"""The trace that a request belongs to, as its sender names it.
+"""Parsing of the trace context that a client sends with its request.
 
 Source: https://www.w3.org/TR/trace-context/#traceparent-header (traceparent),
 https://cloud.google.com/trace/docs/trace-context#legacy-http-header (X-Cloud-Trace-Context)
@@ -17,7 +17,7 @@ _MAX_SPAN = 2**64
 
 @dataclass(frozen=True, slots=True)
 class TraceContext:
-    """A span of the sender, which is the parent of the request's own."""
+    """The sender's span, the parent of the request's span."""
 
     trace_id: str  # 32 hexadecimal digits
     span_id: str | None  # 16 hexadecimal digits
@@ -29,16 +29,16 @@ current_trace: ContextVar[TraceContext | None] = ContextVar("current_trace", def
 
 
 def parse_trace_context(traceparent: str, cloud_trace: str) -> TraceContext | None:
-    """Return the trace that two headers name, of which the standard's wins; None where neither is well-formed.
+    """Parse the headers of W3C and Google Cloud, in this order of precedence; return None if both are malformed.
 
     Args:
         traceparent: `00-TRACE-SPAN-FLAGS`.
-        cloud_trace: `TRACE/SPAN;o=OPTIONS`, whose span is a decimal number.
+        cloud_trace: `TRACE/SPAN;o=OPTIONS`, with a decimal span id.
     """
-    return _of_w3c(traceparent) or _of_google(cloud_trace)
+    return _parse_w3c(traceparent) or _parse_google(cloud_trace)
 
 
-def _of_w3c(header: str) -> TraceContext | None:
+def _parse_w3c(header: str) -> TraceContext | None:
     match = _W3C.fullmatch(header)
     if match is None or match[1] == _FORBIDDEN_VERSION or (match[1] == "00" and match[5] is not None):
         return None
@@ -47,7 +47,7 @@ def _of_w3c(header: str) -> TraceContext | None:
     return TraceContext(match[2], match[3], bool(int(match[4], 16) & _SAMPLED))
 
 
-def _of_google(header: str) -> TraceContext | None:
+def _parse_google(header: str) -> TraceContext | None:
     match = _CLOUD.fullmatch(header)
     if match is None or not int(match[1], 16):
         return None

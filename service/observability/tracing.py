@@ -1,6 +1,6 @@
-"""OpenTelemetry traces: a span for each request, and below it its time in the queue, in prefill and in decode.
+"""OpenTelemetry traces: a span per request with child spans for queue, prefill and decode.
 
-A request's spans are made when it has ended, so tracing costs nothing while tokens are generated. OTEL_* variables
+Spans are created when the request has ended, so tracing costs nothing while tokens are generated. OTEL_* variables
 configure sampling, names and the exporter's headers.
 
 Source: https://opentelemetry.io/docs/specs/semconv/http/http-spans/, .../gen-ai/gen-ai-spans/ (attributes)
@@ -19,7 +19,7 @@ SERVER_ERROR = 500
 
 @dataclass(frozen=True)
 class RequestSpan:
-    """One request that has ended; its times are seconds of `time.perf_counter`."""
+    """A finished request; its times are in seconds of `time.perf_counter`."""
 
     name: str
     parent: TraceContext | None
@@ -31,14 +31,14 @@ class RequestSpan:
 
 
 class Tracer:
-    """Sends spans to a collector, from a thread of its own."""
+    """Sends spans to a collector from a background thread."""
 
     def __init__(self, endpoint: str, service: str | None) -> None:
         """Import OpenTelemetry and connect.
 
         Args:
             endpoint: OTEL_EXPORTER_OTLP_ENDPOINT, such as `http://localhost:4318`.
-            service: the service's name, unless OTEL_SERVICE_NAME gives one.
+            service: the service's name if OTEL_SERVICE_NAME is unset.
 
         Raises:
             SettingsError: OpenTelemetry is not installed.
@@ -62,7 +62,7 @@ class Tracer:
         self._tracer = self._provider.get_tracer("levserve")
 
     def record(self, request: RequestSpan) -> None:
-        """Make the spans of a request; they are sent later."""
+        """Create the spans of a request, to be sent later."""
         trace, now_ns, now_s = self._trace, time.time_ns(), time.perf_counter()
 
         def at(moment_s: float) -> int:
@@ -85,5 +85,5 @@ class Tracer:
         span.end(at(request.end_s))
 
     def close(self) -> None:
-        """Send what is left."""
+        """Send pending spans."""
         self._provider.shutdown()

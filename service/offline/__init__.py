@@ -1,1 +1,1 @@
-"""`levserve batch`: the same engine without a port; OpenAI batch files in, result files out."""
+"""Commands without a server: `levserve batch`, `compare`, `convert` and `import`."""

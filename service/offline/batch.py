@@ -1,7 +1,7 @@
-"""Answer every line of a batch file with the API and engine that serve, at full concurrency.
+"""Answering of a batch file with the same API and engine as a server, at full concurrency.
 
-Answers are written in the order in which they complete. A line that the API refuses is answered with its error; a
-failure of the engine ends the run, and the next run continues after it.
+Answers are written in order of completion. A line that the API refuses is answered with its error; an engine failure
+ends the run, and the next run continues from there.
 """
 
 import asyncio
@@ -23,17 +23,17 @@ from service.offline.batch_file import BatchError, Journal, read_lines
 logger = logging.getLogger(__name__)
 
 LOG_INTERVAL_S = 10.0
-# No client waits, so a line may take long; a day ends one that hangs.
+# No client is waiting, so a line may take long; the limit only ends hung ones.
 LINE_TIMEOUT_S = 86_400.0
 BAR_CHARS = 30
 
 
 @dataclass
 class Tally:
-    """The counts of a run so far."""
+    """The counters of a run."""
 
     num_lines: int
-    num_done: int = 0  # by this run
+    num_done: int = 0  # in this run
     num_refused: int = 0
     num_tokens: int = 0  # of completions
     began_s: float = field(default_factory=time.monotonic)
@@ -45,7 +45,6 @@ class Tally:
         return self.num_tokens / max(time.monotonic() - self.began_s, 1e-3)
 
     def count(self, answer: dict[str, Any]) -> None:
-        """Count one more answer."""
         self.num_done += 1
         self.num_refused += not is_success(answer)
         self.num_tokens += tokens_of(answer["response"]["body"].get("usage") or {})["output_tokens"]
@@ -63,20 +62,20 @@ async def run_batch(api: ASGIApp, source: Path, target: Path, *, concurrency: in
     """Answer every line of a batch file that has no answer yet.
 
     Args:
-        api: the ASGI app that answers.
+        api: the ASGI app.
         source: the batch file.
-        target: the file of answers; it appears when it is complete.
-        concurrency: requests in flight at once.
-        out: shows the progress if it is a terminal; stdout if left out.
+        target: the output file, which appears when it is complete.
+        concurrency: the number of concurrent requests.
+        out: the stream for progress; stdout by default.
 
     Raises:
-        BatchError: a file is malformed, or cannot be read or written; no line has run then.
-        EngineStopped: the engine failed; earlier answers are kept.
+        BatchError: a file is malformed, or cannot be read or written; no line was run.
+        EngineStopped: the engine failed; earlier answers are saved.
     """
     ids = {line.custom_id for line in read_lines(source)}
     with Journal(target) as journal:
-        if strangers := journal.done - ids:
-            raise BatchError(target, 0, f"has answers to other lines, such as {min(strangers)!r}. Name another file.")
+        if unknown := journal.done - ids:
+            raise BatchError(target, 0, f"has answers to other lines, such as {min(unknown)!r}. Name another file.")
         tally = Tally(len(ids), num_earlier=len(journal.done))
         todo = (line for line in read_lines(source) if line.custom_id not in journal.done)
         show = progress_line(
@@ -84,9 +83,9 @@ async def run_batch(api: ASGIApp, source: Path, target: Path, *, concurrency: in
         )
         slots = asyncio.Semaphore(concurrency)
         background = as_background(api, NO_KEY, lambda: LINE_TIMEOUT_S)
-        async with client_of(background) as client, aclosing(answers(client, todo, slots)) as found:
+        async with client_of(background) as client, aclosing(answers(client, todo, slots)) as answered:
             with show:
-                async for answer in found:
+                async for answer in answered:
                     journal.write(answer)
                     tally.count(answer)
         journal.complete()

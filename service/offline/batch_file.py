@@ -1,10 +1,10 @@
-"""OpenAI batch files: input checked before any line runs, answers in a journal that is renamed when complete.
+"""OpenAI batch files: input validated before any line runs, and a journal of answers that is renamed when complete.
 
     IN.jsonl    {"custom_id": "a", "method": "POST", "url": "/v1/completions", "body": {...}}
     OUT.jsonl   {"id": "...", "custom_id": "a", "response": {"status_code": 200, "body": {...}}, "error": null}
 
-During a run, answers are appended to OUT.jsonl.part, a line each; after a kill, the next run continues after the last
-whole line.
+During a run, answers are appended to OUT.jsonl.part line by line; after a kill, the next run continues after the last
+complete line.
 Source: https://platform.openai.com/docs/guides/batch, https://platform.openai.com/docs/api-reference/batch/request-input
 """
 
@@ -27,14 +27,14 @@ class BatchError(ServiceError):
     def __init__(self, path: Path, line: int, reason: str) -> None:
         super().__init__(f"{path}{f', line {line}' if line else ''}: {reason}")
         self.path = path
-        self.line = line  # from 1 on; 0 for the file as a whole
+        self.line = line  # 1-based; 0 for the whole file
 
 
 def read_lines(path: Path) -> Iterator[BatchLine]:
-    """Read a batch file line by line; blank lines are skipped.
+    """Read a batch file line by line, skipping blank lines.
 
     Raises:
-        BatchError: a line is malformed, or repeats a custom_id; names the line.
+        BatchError: a line is malformed or repeats a custom_id.
     """
     seen: set[str] = set()
     try:
@@ -57,13 +57,13 @@ def _parse(path: Path, number: int, text: bytes | BadLine) -> BatchLine:
 
 
 class Journal:
-    """The answers so far; one process at a time may write them."""
+    """The answers so far, locked by one process at a time."""
 
     def __init__(self, path: Path) -> None:
-        """Open the journal of an output file and read the ids of the lines that it answers.
+        """Open the journal of an output file and read the ids of answered lines.
 
         Raises:
-            BatchError: the output is complete already, cannot be written, or is being written by another process.
+            BatchError: the output already exists, cannot be written, or is being written by another process.
         """
         self._path = path
         self._part = path.with_name(path.name + PART_SUFFIX)
@@ -86,13 +86,13 @@ class Journal:
         self._file.close()
 
     def write(self, answer: dict[str, Any]) -> None:
-        """Append an answer; a line that a kill cuts short is dropped by the next run."""
+        """Append an answer; the next run drops a line truncated by a kill."""
         self._file.write(json.dumps(answer, ensure_ascii=False).encode() + b"\n")
         self._file.flush()
         self.done.add(answer["custom_id"])
 
     def complete(self) -> None:
-        """Give the output its name."""
+        """Rename the journal to the output file."""
         replace_synced(self._part, self._path)
 
     def _whole_lines(self) -> set[str]:
@@ -100,7 +100,7 @@ class Journal:
         done, end = set(), 0
         for text in self._file:
             if not text.endswith(b"\n"):
-                break  # a kill cut this line short: it runs again
+                break  # truncated by a kill: run it again
             done.add(json.loads(text)["custom_id"])
             end += len(text)
         self._file.truncate(end)

@@ -1,14 +1,12 @@
-"""`levserve batch`: load a model and answer a batch file with it."""
+"""`levserve batch`: load a model and answer a batch file."""
 
 import asyncio
 import logging
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, override
 
 from service.api.application import create_api
-from service.api.held import OneModel
-from service.api.served import Served
+from service.api.backend import OneModel
+from service.api.http.access_log import AccessLog
 from service.observability.metrics import Metrics
 from service.offline.batch import Tally, run_batch
 from service.offline.batch_file import Journal, read_lines
@@ -21,30 +19,13 @@ from service.start.tasks import LoadedModel
 logger = logging.getLogger(__name__)
 
 
-@dataclass(frozen=True)
-class _Loaded(OneModel):
-    """The `ModelReadiness` of a model that has been loaded."""
-
-    model: Served
-    is_live: bool = True
-    is_ready: bool = True
-    status: str = "complete"
-
-    def progress(self) -> dict[str, Any]:
-        return {}
-
-    @override
-    def served_model(self) -> Served:
-        return self.model
-
-
 def run_file(settings: Settings, source: Path, target: Path) -> int:
     """Answer a batch file and return the exit code.
 
     Raises:
         BatchError: a file is malformed, or cannot be read or written; raised before the model is loaded.
         StartError: the model cannot be loaded.
-        EngineStopped: the engine failed; what was answered is kept for the next run.
+        EngineStopped: the engine failed; earlier answers are saved for the next run.
     """
     for _ in read_lines(source):
         pass
@@ -56,18 +37,18 @@ def run_file(settings: Settings, source: Path, target: Path) -> int:
     start.wait_until_ready()
     tally = asyncio.run(_answer(settings, loaded, metrics, source, target))
     loaded.running.thread.stop()
-    facts = {"lines": tally.num_lines, "refused": tally.num_refused, "tokens": tally.num_tokens}
-    logger.info("batch complete", extra={**facts, "tokens_per_second": round(tally.tokens_per_second, 1)})
+    counts = {"lines": tally.num_lines, "refused": tally.num_refused, "tokens": tally.num_tokens}
+    logger.info("batch complete", extra={**counts, "tokens_per_second": round(tally.tokens_per_second, 1)})
     return 0
 
 
 async def _answer(settings: Settings, loaded: LoadedModel, metrics: Metrics, source: Path, target: Path) -> Tally:
     api = create_api(
-        _Loaded(loaded.served),
+        OneModel(loaded.served),
         metrics,
         default_max_tokens=settings.default_max_tokens,
         default_temperature=settings.default_temperature,
         max_body_bytes=settings.max_body_bytes,
-        strict_fields=settings.strict_fields,
     )
+    api = AccessLog(api, metrics=metrics, strict_fields=settings.strict_fields)
     return await run_batch(api, source, target, concurrency=settings.max_concurrent_requests)

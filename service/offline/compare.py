@@ -1,4 +1,4 @@
-"""`levserve compare`: how much two ways to serve a checkpoint differ over a text, in a few figures."""
+"""`levserve compare`: metrics of how much two configurations of a checkpoint differ on a text."""
 
 import json
 import shlex
@@ -12,51 +12,51 @@ from service.offline.difference import Difference
 from service.offline.scoring import Scorer
 from service.settings.sources import load_settings
 
-FEWEST_TOKENS = 2  # the second is the first that is predicted
+MIN_TOKENS = 2  # the second one is the first that is predicted
 
 
-def compare(ways: Sequence[str], text: Path, flags: Mapping[str, Any], config: Path | None) -> int:
-    """Print perplexity, KL divergence, agreement and the largest logit difference of two ways; return the exit code.
+def compare(variants: Sequence[str], text: Path, flags: Mapping[str, Any], config: Path | None) -> int:
+    """Print perplexity, KL divergence, agreement and largest logit difference of two variants; return the exit code.
 
     Args:
-        ways: settings of each, as `NAME=value`, separated by spaces, on top of the others.
+        variants: settings of each variant as `NAME=value`, separated by spaces, on top of the common ones.
         text: the file with the text, in UTF-8.
-        flags: settings of both.
-        config: a YAML file of settings of both.
+        flags: common settings.
+        config: a YAML file of common settings.
 
     Raises:
-        SettingsError: a setting or the text is malformed, or the tokenizers of the two differ.
+        SettingsError: a setting or the text is malformed, or the tokenizers differ.
         StartError: a model cannot be loaded.
     """
     content = _read(text)
-    settings = [load_settings({**flags, **parse_way(way)}, config) for way in ways]
+    settings = [load_settings({**flags, **parse_variant(variant)}, config) for variant in variants]
     first, second = (Scorer.of(each) for each in settings)
     token_ids, other_ids = (each.tokenizer.encode(content, add_special_tokens=True) for each in (first, second))
     if token_ids != other_ids or first.vocab_size != second.vocab_size:
-        raise UnsupportedModel(second.uri, "its tokens of the text are not those of the first model, nothing compares.")
-    if len(token_ids) < FEWEST_TOKENS:
-        raise SettingsError("--text", f"{text} has {len(token_ids)} tokens, and {FEWEST_TOKENS} are the fewest.")
+        raise UnsupportedModel(second.uri, "it tokenizes the text differently from the first model.")
+    if len(token_ids) < MIN_TOKENS:
+        raise SettingsError("--text", f"{text} has {len(token_ids)} tokens; at least {MIN_TOKENS} are needed.")
     difference, window = Difference(), min(first.max_tokens, second.max_tokens)
-    for start in range(0, len(token_ids) - 1, window - 1):  # the last token of a window begins the next one
+    for start in range(0, len(token_ids) - 1, window - 1):  # windows overlap by one token
         tokens = token_ids[start : start + window]
         targets = tokens[1:]
         for ours, theirs in zip(first.logits(tokens), second.logits(tokens), strict=True):
             next_tokens, targets = targets[: len(ours)], targets[len(ours) :]
             difference.add(ours[: len(next_tokens)], theirs[: len(next_tokens)], next_tokens)
-    _print({"first": ways[0], "second": ways[1], **difference.figures()})
+    _print({"first": variants[0], "second": variants[1], **difference.metrics()})
     return 0
 
 
-def parse_way(way: str) -> dict[str, str]:
-    """Return the settings of a way such as `QUANTIZATION=int8 DTYPE=bfloat16`, by field name.
+def parse_variant(variant: str) -> dict[str, str]:
+    """Parse the settings of a variant, such as `QUANTIZATION=int8 DTYPE=bfloat16`, by field name.
 
     Raises:
         SettingsError: a word has no `=`.
     """
-    words = shlex.split(way)
+    words = shlex.split(variant)
     for word in words:
         if "=" not in word:
-            raise SettingsError("compare", f"{word!r} should be a setting and its value, such as QUANTIZATION=int8.")
+            raise SettingsError("compare", f"{word!r} is not a setting with a value, such as QUANTIZATION=int8.")
     return {name.lower(): value for name, _, value in (word.partition("=") for word in words)}
 
 
@@ -67,9 +67,9 @@ def _read(path: Path) -> str:
         raise SettingsError("--text", f"{path} cannot be read as UTF-8: {error}") from error
 
 
-def _print(figures: Mapping[str, object]) -> None:
+def _print(metrics: Mapping[str, object]) -> None:
     if sys.stdout.isatty():
-        sys.stdout.write("".join(f"{name:>28}: {value}\n" for name, value in figures.items()))
+        sys.stdout.write("".join(f"{name:>28}: {value}\n" for name, value in metrics.items()))
     else:
-        sys.stdout.write(json.dumps(figures) + "\n")
+        sys.stdout.write(json.dumps(metrics) + "\n")
     sys.stdout.flush()

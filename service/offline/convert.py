@@ -1,7 +1,7 @@
-"""`levserve convert`: write a checkpoint of pickled weights as safetensors, into a folder or a bucket.
+"""`levserve convert`: convert a checkpoint with pickled weights to safetensors in a folder or bucket.
 
-The weights are verified on their way to this machine and written from there, shards as Hugging Face names them, with
-every file of configuration and tokenizer. `config.json` is written last, so a folder that has it is complete.
+Weights are downloaded and verified, then written in shards with Hugging Face's names, together with the configuration
+and the tokenizer. `config.json` is written last, so a folder that contains it is complete.
 """
 
 import json
@@ -40,7 +40,7 @@ LAST = "config.json"
 MAX_SHARD_BYTES = 5_000_000_000  # as Hugging Face writes them
 NUM_WRITERS = 4
 READ_BYTES = 8 * 1024 * 1024
-MAX_GROWTH = 2  # tensors that share their elements are written one by one; a tied embedding doubles a small model
+MAX_GROWTH = 2  # shared tensors are written separately; a tied embedding doubles the size of a small model
 
 type Tensors = dict[str, tuple[OpenFile, TensorEntry]]
 
@@ -50,12 +50,12 @@ def convert(source_uri: str, target_uri: str, settings: Settings) -> int:
 
     Args:
         source_uri: `gs://bucket/prefix`, `hf://org/name[@revision]` or a folder.
-        target_uri: `gs://bucket/prefix` or a folder, without files of another origin.
-        settings: those of the cache and the emulator.
+        target_uri: `gs://bucket/prefix` or a folder, without unrelated files.
+        settings: the settings of the cache and the emulator.
 
     Raises:
-        SettingsError: an address is malformed, or the target holds other files.
-        CheckpointError: the source holds no pickled weights, or cannot be read, or the target cannot be written.
+        SettingsError: an address is malformed, or the target contains other files.
+        CheckpointError: the source has no pickled weights or cannot be read, or the target cannot be written.
     """
     store = open_store(target_uri, "TARGET", emulator_host=settings.storage_emulator_host)
     location = parse_location(source_uri, "SOURCE")
@@ -81,28 +81,28 @@ def convert(source_uri: str, target_uri: str, settings: Settings) -> int:
 
 
 def _pickled(source: Source, objects: Sequence[ObjectInfo]) -> list[ObjectInfo]:
-    """Return the files of pickled weights, those of modules after the model included."""
+    """Return the files of pickled weights, including modules after the model."""
     layout = detect_layout(source.uri, objects)
     if not isinstance(layout, SnapshotLayout) or not layout.is_pickled:
-        raise SettingsError("SOURCE", f"{source.uri} holds no pytorch_model.bin; there is nothing to convert.")
+        raise SettingsError("SOURCE", f"{source.uri} has no pytorch_model.bin; there is nothing to convert.")
     modules = [info for info in objects if info.name.count("/") == 1 and info.name.endswith("/pytorch_model.bin")]
     return [*choose_weights(source, objects, layout)[0].weights, *modules]
 
 
 def _shards(uri: str, opened: OpenFiles) -> Iterator[tuple[str, Tensors]]:
-    """Yield the tensors of each file to write, by its name; a folder of the source has its own."""
+    """Yield each output file's name and tensors; folders of the source are preserved."""
     headers = read_headers(opened.files, opened.budget)
     entries = merged(uri, [header.entries for header in headers])
     files = {name: header.file for header in headers for name in header.entries}
     growth = sum(map(tensor_bytes, entries.values())) / sum(header.file.info.size_bytes for header in headers)
     if not entries or growth > MAX_GROWTH:
         reason = (
-            f"its {len(entries)} tensors share elements so often that they would take {growth:.0f} times the bytes."
+            f"its {len(entries)} tensors share so many elements that the output would be {growth:.0f} times as large."
         )
-        raise MalformedCheckpoint(uri, headers[0].file.info.name, reason if entries else "it holds no tensors.")
+        raise MalformedCheckpoint(uri, headers[0].file.info.name, reason if entries else "it has no tensors.")
     for folder in sorted({file.info.name.rpartition("/")[0] for file in files.values()}):
         prefix = f"{folder}/" if folder else ""
-        # Headers name the tensors of a folder with it, and the files do not.
+        # Headers prefix tensor names with the folder; the files do not.
         inside: Tensors = {
             name.removeprefix(prefix): (files[name], entry)
             for name, entry in entries.items()
@@ -122,14 +122,14 @@ def _check_target(store: ObjectStore, written: set[str]) -> None:
     present = store.list("")
     others = sorted(present.keys() - written)
     if LAST in present or others:
-        held = "a complete checkpoint" if LAST in present else f"{others[0]!r} of another origin"
-        raise SettingsError("TARGET", f"{store.uri} holds {held}. Convert into a new folder.")
+        content = "a complete checkpoint" if LAST in present else f"{others[0]!r} of another origin"
+        raise SettingsError("TARGET", f"{store.uri} contains {content}. Convert to a new folder.")
 
 
 def _write(
     store: ObjectStore, shards: Mapping[str, Tensors], opened: OpenFiles, copied: Sequence[tuple[str, Path]]
 ) -> None:
-    # The time of a write is the target's, which has its own limits.
+    # Reads wait for writes to the target, which has its own limits, so they need no deadline.
     budget = RetryBudget(replace(opened.budget.limits, deadline_s=math.inf))
 
     def write(file: str) -> None:

@@ -1,4 +1,4 @@
-"""The difference of two models' predictions of the same text, summed position by position."""
+"""Metrics of the difference between two models' predictions for the same text."""
 
 import math
 from collections.abc import Sequence
@@ -12,12 +12,12 @@ from jaxtyping import Float
 class Difference:
     """Sums over the positions of a text, in natural logarithms."""
 
-    num_tokens: int = 0  # that were predicted
+    num_tokens: int = 0  # predicted tokens
     first_nll: float = 0.0  # negative log-likelihood of the text
     second_nll: float = 0.0
     kl: float = 0.0  # Kullback-Leibler divergence of the second distribution from the first
     largest_kl: float = 0.0  # of one position
-    num_same: int = 0  # positions with the same most probable token
+    num_same: int = 0  # positions with the same most likely token
     largest_logit_difference: float = 0.0
 
     def add(
@@ -26,7 +26,7 @@ class Difference:
         second: Float[np.ndarray, "token vocab"],
         targets: Sequence[int],
     ) -> None:
-        """Add positions: the logits of both models, and the tokens that the text has next."""
+        """Add positions, given the logits of both models and the next tokens of the text."""
         if not targets:
             return
         logs = [_log_softmax(logits) for logits in (first, second)]
@@ -40,10 +40,10 @@ class Difference:
         self.num_same += int((first.argmax(axis=-1) == second.argmax(axis=-1)).sum())
         self.largest_logit_difference = max(self.largest_logit_difference, float(np.abs(first - second).max()))
 
-    def figures(self) -> dict[str, float]:
-        """Return what a person compares, rounded to six digits."""
+    def metrics(self) -> dict[str, float]:
+        """Return the metrics rounded to six digits."""
         perplexities = [math.exp(nll / self.num_tokens) for nll in (self.first_nll, self.second_nll)]
-        figures = {
+        metrics = {
             "first_perplexity": perplexities[0],
             "second_perplexity": perplexities[1],
             "perplexity_ratio": perplexities[1] / perplexities[0],
@@ -52,7 +52,7 @@ class Difference:
             "same_greedy_tokens": self.num_same / self.num_tokens,
             "largest_logit_difference": self.largest_logit_difference,
         }
-        return {"tokens": self.num_tokens, **{name: float(f"{value:.6g}") for name, value in figures.items()}}
+        return {"tokens": self.num_tokens, **{name: float(f"{value:.6g}") for name, value in metrics.items()}}
 
 
 def _log_softmax(logits: Float[np.ndarray, "token vocab"]) -> Float[np.ndarray, "token vocab"]:

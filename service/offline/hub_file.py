@@ -1,4 +1,4 @@
-"""One file of a Hub repository as a seekable stream: read in ranges, again after a lost connection, and verified.
+"""A file of a Hub repository as a seekable stream, with ranged reads, retries and verification.
 
 Source: https://huggingface.co/docs/hub/api (blob ids and sha256 of a repository's files)
 """
@@ -19,34 +19,37 @@ from service.storage.seekable import SeekableReader
 
 logger = logging.getLogger(__name__)
 
-MAX_ATTEMPTS = 8  # of one read, the first included
-TIMEOUT_S = 30.0  # between two arrivals of bytes
+MAX_ATTEMPTS = 8  # of one read, including the first
+TIMEOUT_S = 30.0  # without any bytes
 PART_BYTES = 16 * 1024 * 1024  # of one request
 
 
 @dataclass(frozen=True)
 class HubEntry:
-    """One file of a listing."""
+    """A listed file."""
 
     name: str
     size_bytes: int
     sha256: str | None  # of a large file
-    blob_id: str | None  # git's SHA-1 of a small one
+    blob_id: str | None  # git's SHA-1 of a small file
 
 
 class HubFile(SeekableReader):
-    """The bytes of one file at one commit; the last of them are given out only if all have the Hub's digest."""
+    """The bytes of a file at one commit; the last bytes are returned only if the Hub's digest matches.
+
+    Reading raises TransferFailed if it does not.
+    """
 
     def __init__(self, uri: str, repo: str, commit: str, entry: HubEntry) -> None:
-        """Name a file; nothing is read yet.
+        """Open a file; nothing is read yet.
 
         Raises:
-            TransferFailed: the Hub gives no digest to verify it with.
+            TransferFailed: the Hub provides no digest.
         """
         super().__init__()
         expected = entry.sha256 or entry.blob_id
         if expected is None:
-            raise TransferFailed(uri, entry.name, "the Hub gives no digest, so it cannot be verified.")
+            raise TransferFailed(uri, entry.name, "the Hub provides no digest, so it cannot be verified.")
         self._expected = expected
         self._digest = hashlib.sha256() if entry.sha256 else hashlib.sha1(f"blob {entry.size_bytes}\0".encode())
         self._uri, self._entry = uri, entry
@@ -81,14 +84,14 @@ class HubFile(SeekableReader):
                     body = answer.content[start : start + num_bytes]
                 if len(body) == num_bytes:
                     return body
-                reason = f"the Hub answered HTTP {answer.status_code} with {len(body)} of {num_bytes} bytes"
+                reason = f"the Hub returned HTTP {answer.status_code} with {len(body)} of {num_bytes} bytes"
             except httpx.TransportError as error:
                 reason = f"the connection was lost ({type(error).__name__})"
-            logger.warning("reading again", extra={"file": self._entry.name, "from": start, "reason": reason})
+            logger.warning("retrying a read", extra={"file": self._entry.name, "from": start, "reason": reason})
         raise TransferFailed(self._uri, self._entry.name, f"{reason}, {MAX_ATTEMPTS} times. Run the import again.")
 
     def _verify(self, part: bytes) -> None:
-        # A writer that repeats a chunk reads it again; each byte counts once.
+        # A writer that retries a chunk reads it again; each byte is digested once.
         new = part[max(0, self._num_digested - self._position) :] if self._position <= self._num_digested else b""
         self._digest.update(new)
         self._num_digested += len(new)
@@ -98,5 +101,5 @@ class HubFile(SeekableReader):
 
 
 def opened(uri: str, repo: str, commit: str, entry: HubEntry) -> closing[io.BufferedReader]:
-    """Open a file for an upload, which reads parts of its own size."""
+    """Open a buffered file for an upload, which reads parts of any size."""
     return closing(io.BufferedReader(HubFile(uri, repo, commit, entry), PART_BYTES))

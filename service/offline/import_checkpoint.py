@@ -1,7 +1,7 @@
-"""`levserve import`: copy a checkpoint from the Hub into a bucket, through memory and not through a disk.
+"""`levserve import`: copy a checkpoint from the Hub to a bucket through memory, without disk space.
 
-Files are copied whole or not at all, `config.json` last, so a folder with a configuration is complete. An import that
-was interrupted goes on with the files that are missing.
+Uploads are atomic and `config.json` is last, so a folder with a configuration is complete. An interrupted import
+continues with the missing files.
 """
 
 import json
@@ -21,15 +21,15 @@ from service.storage.location import GcsLocation, HubLocation, parse_location
 logger = logging.getLogger(__name__)
 
 SAFETENSORS = "*.safetensors"
-WANTED = (
+IMPORTED = (
     SAFETENSORS,
     "*.json",
     "*.jinja",
     "*.model",
     "*.txt",
-)  # not pictures and other frameworks' weights
-PICKLED = ("pytorch_model*.bin", "*/pytorch_model.bin")  # wanted where there are no safetensors
-RECORD = "import.json"  # which commit the folder holds
+)  # excludes images and other frameworks' weights
+PICKLED = ("pytorch_model*.bin", "*/pytorch_model.bin")  # imported if there are no safetensors
+RECORD = "import.json"  # the imported commit
 LAST = "config.json"
 NUM_WORKERS = 4
 
@@ -43,9 +43,9 @@ def import_checkpoint(source: str, target: str, *, emulator_host: str | None) ->
         emulator_host: STORAGE_EMULATOR_HOST.
 
     Raises:
-        SettingsError: an address is of another kind, or the folder holds something else.
-        CheckpointNotFound: the repository holds no checkpoint.
-        AccessDenied, TransferFailed: the Hub or the bucket refuses, or a file is not what the Hub says.
+        SettingsError: an address has the wrong kind, or the folder contains something else.
+        CheckpointNotFound: the repository has no checkpoint.
+        AccessDenied, TransferFailed: the Hub or the bucket refuses access, or a file does not match its digest.
     """
     hub, bucket = parse_location(source, "SOURCE"), parse_location(target, "TARGET")
     if not isinstance(hub, HubLocation):
@@ -85,10 +85,10 @@ def _listed(hub: HubLocation) -> tuple[str, list[HubEntry]]:
         for file in info.siblings or ()
     ]
     is_safe = any(fnmatch(entry.name, SAFETENSORS) for entry in entries)
-    wanted = WANTED if is_safe else (*WANTED, *PICKLED)
-    entries = [entry for entry in entries if any(fnmatch(entry.name, pattern) for pattern in wanted)]
+    patterns = IMPORTED if is_safe else (*IMPORTED, *PICKLED)
+    entries = [entry for entry in entries if any(fnmatch(entry.name, pattern) for pattern in patterns)]
     if info.sha is None or LAST not in {entry.name for entry in entries}:
-        raise CheckpointNotFound(hub.uri, f"the repository holds no {LAST}.")
+        raise CheckpointNotFound(hub.uri, f"the repository has no {LAST}.")
     return info.sha, entries
 
 
@@ -96,7 +96,7 @@ def _present(store: BucketStore, hub: HubLocation, commit: str) -> dict[str, int
     present = store.list("")
     record = json.loads(store.read(RECORD) or b"{}") if RECORD in present else {}
     if present and record != {"source": f"hf://{hub.repo}", "commit": commit}:
-        held = f"{record['source']} at {record['commit']}" if record else "files of another origin"
-        reason = f"{store.uri} holds {held}, not hf://{hub.repo} at {commit}. Import into a new folder."
+        content = f"{record['source']} at {record['commit']}" if record else "files of another origin"
+        reason = f"{store.uri} contains {content}, not hf://{hub.repo} at {commit}. Import to a new folder."
         raise SettingsError("TARGET", reason)
     return present

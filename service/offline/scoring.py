@@ -1,4 +1,4 @@
-"""The logits of every position of a text, computed by the parts of a step that serve it, without an engine."""
+"""Logits at every position of a text, computed with the parts of a serving step but without an engine."""
 
 import functools
 from collections.abc import Iterator, Sequence
@@ -23,12 +23,12 @@ from service.start.progress import StartProgress
 from service.start.tasks import load_text, load_weights, pull_tokenizer_files
 from service.text.tokenizer import Tokenizer
 
-STEP_TOKENS = 64  # few enough that their logits fit in memory twice
+STEP_TOKENS = 64  # few enough that their logits fit into memory twice
 
 
 @dataclass(frozen=True)
 class Scorer:
-    """A loaded model that reads one sequence at a time."""
+    """A loaded model that scores one sequence at a time."""
 
     uri: str
     spec: EngineSpec
@@ -37,13 +37,13 @@ class Scorer:
 
     @classmethod
     def of(cls, settings: Settings) -> "Scorer":
-        """Load the model of some settings; raises StartError, also if it generates no text."""
+        """Load the model of the settings; raises StartError, also if it is not a generative model."""
         metrics = Metrics()
         context = StartContext(settings.model_copy(update={"max_num_seqs": 1}), metrics, StartProgress(metrics))
         run = GraphRun(DISCOVERY, context, failed=context.failed)
         spec, checkpoint = run.wait("spec"), run.wait("checkpoint")
         if not isinstance(spec, EngineSpec):
-            raise UnsupportedModel(checkpoint.uri, "is an encoder; only models that generate text are compared.")
+            raise UnsupportedModel(checkpoint.uri, "is an encoder; only generative models can be compared.")
         files = pull_tokenizer_files(context, checkpoint=checkpoint)
         weights = load_weights(
             context, checkpoint=checkpoint, spec=spec, expected_weights=None, prefetched_weights=None
@@ -53,19 +53,18 @@ class Scorer:
 
     @property
     def vocab_size(self) -> int:
-        """The width of the logits."""
         return self.spec.config.vocab_size
 
     @property
     def max_tokens(self) -> int:
-        """The longest sequence that is read at once, in tokens."""
+        """The maximum length of a sequence in tokens."""
         return self.spec.shapes.max_context
 
     def logits(self, token_ids: Sequence[int]) -> Iterator[Float[np.ndarray, "token vocab"]]:
-        """Yield the logits after each token of a sequence, for some of them at a time.
+        """Yield the logits after each token of a sequence, a few tokens at a time.
 
         Args:
-            token_ids: at most `max_tokens`, the first at position 0.
+            token_ids: at most `max_tokens` tokens, starting at position 0.
         """
         shapes, steps = self.spec.shapes, self._steps
         pages = jnp.arange(shapes.pages_for(shapes.max_context), dtype=jnp.int32)[None]
@@ -89,7 +88,7 @@ class Scorer:
 
 
 class _Steps:
-    """The parts of a step, each compiled when it is first called."""
+    """The parts of a step, compiled on first use."""
 
     def __init__(self, spec: EngineSpec, model: PagedDecoder) -> None:
         first_of_kind = {group.kind: group for group in reversed(spec.layer_groups)}
@@ -104,5 +103,4 @@ class _Steps:
         self._initial_cache = functools.partial(model.initial_cache, spec.shapes.layout)
 
     def empty_cache(self, group: Any) -> Any:
-        """Return a layer group's empty cache."""
         return jax.jit(functools.partial(self._initial_cache, group))()

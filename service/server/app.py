@@ -1,6 +1,6 @@
-"""Open the port, load the model behind it, serve, drain.
+"""The server process: open the port, load the model in the background, serve, drain.
 
-The port is open before jax and FastAPI are imported, so a platform sees a live process within a second.
+The port is open before jax and FastAPI are imported, so that a platform sees a live process within a second.
 """
 
 import asyncio
@@ -15,6 +15,7 @@ from typing import override
 
 import uvicorn
 
+from service.api.http.access_log import AccessLog
 from service.errors import PortInUse
 from service.observability.background import log_in_background
 from service.observability.metrics_port import metrics_port
@@ -31,17 +32,18 @@ logger = logging.getLogger(__name__)
 # Google's load balancers keep a connection for 600 s and must be the ones that close it.
 # Source: https://cloud.google.com/load-balancing/docs/https#timeout-keepalive-backends
 KEEP_ALIVE_S = 620
-# Time until the kernel gives up a connection whose peer does not confirm what was sent, or is gone while it is silent.
+
+# How long the kernel waits for acknowledgements or keepalive responses before it drops a connection.
 PEER_TIMEOUT_S = 30
-# Time for connections that came after the drain had closed those before it, and for the device thread to end.
+# Time for connections opened after the drain closed the others, and for the device thread to stop.
 CLOSE_CONNECTIONS_S = 1
 STOP_DEVICE_S = 0.3
-# Time from the end of the drain until the process has ended, whatever hinders it.
+# Time from the end of the drain until the process is terminated, whatever blocks it.
 EXIT_S = 1.4
 
 
 class Server(uvicorn.Server):
-    """Uvicorn whose first SIGTERM or SIGINT drains and whose second SIGINT ends at once; the exit code is ours."""
+    """A uvicorn server that drains on the first SIGTERM or SIGINT and exits immediately on a second SIGINT."""
 
     def __init__(self, config: uvicorn.Config, service: Service) -> None:
         super().__init__(config)
@@ -51,7 +53,7 @@ class Server(uvicorn.Server):
     @override
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         await super().startup(sockets)
-        # After the port answers: the imports would delay the event loop.
+        # After the port is open: the imports would delay the event loop.
         self._service.start(on_error=self._stop)
 
     @override
@@ -69,7 +71,7 @@ class Server(uvicorn.Server):
         self.should_exit = True
 
     def _abort(self) -> None:
-        """End every response as if its client had left, since a task that is cancelled otherwise looks like a fault."""
+        """End every response as if its client had disconnected; cancelling the tasks would look like a fault."""
         for connection in list(self.server_state.connections):
             connection.transport.abort()
 
@@ -82,18 +84,17 @@ def serve(settings: Settings, picture: Path | None = None) -> None:
     """Serve until a signal or an error stops the process.
 
     Args:
-        settings: what to serve and how.
-        picture: the file to draw the start's timeline into, if any.
+        settings: the settings of the service.
+        picture: the file for a plot of the start, if any.
 
     Raises:
         StartError: the service cannot start.
-        EngineStopped: the engine died, so the platform must start another process.
+        EngineStopped: the engine died, so the platform must restart the process.
     """
     service = Service(settings, picture)
     listener = bind(settings.host, settings.port)
     early = EarlyAnswers(
         service,
-        service.metrics,
         keys=service.keys,
         admin_keys=settings.admin_api_keys,
         has_metrics=settings.enable_metrics,
@@ -102,8 +103,9 @@ def serve(settings: Settings, picture: Path | None = None) -> None:
         wait_s=settings.request_timeout,
         queue_timeout_s=settings.queue_timeout,
     )
+    app = AccessLog(early, metrics=service.metrics, strict_fields=settings.strict_fields, tracer=lambda: service.tracer)
     config = uvicorn.Config(
-        with_cors(early, settings.allowed_origins),
+        with_cors(app, settings.allowed_origins),
         http=connection_class(),
         timeout_keep_alive=KEEP_ALIVE_S,
         ws="none",
@@ -115,10 +117,10 @@ def serve(settings: Settings, picture: Path | None = None) -> None:
     )
     server = Server(config, service)
     host, port = listener.getsockname()[:2]
-    if _is_read_on_a_terminal(settings):
-        from service.server.story import begin_story  # other starts save its import
+    if _is_interactive(settings):
+        from service.server.terminal import show_start  # not needed otherwise
 
-        begin_story(service, host, port)
+        show_start(service, host, port)
     else:
         logger.info("listening", extra={"host": host, "port": port})
 
@@ -130,8 +132,8 @@ def serve(settings: Settings, picture: Path | None = None) -> None:
         raise service.error
 
 
-def _is_read_on_a_terminal(settings: Settings) -> bool:
-    """Return whether a person reads the log, in its usual format and at its usual level."""
+def _is_interactive(settings: Settings) -> bool:
+    """Return whether stdout is a terminal, with the default log format and level."""
     return sys.stdout.isatty() and settings.log_format != "json" and settings.log_level == "INFO"
 
 
@@ -139,17 +141,16 @@ def bind(host: str, port: int) -> socket.socket:
     """Open the port.
 
     Raises:
-        PortInUse: another process holds it, or the address is not this machine's.
+        PortInUse: another process uses the port, or the address does not belong to this machine.
     """
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    # asyncio lets small writes go out at once only where the protocol is named; an answer then waits for no
-    # acknowledgement, which a client may delay by 40 ms.
+    # asyncio sets TCP_NODELAY only if `proto` is IPPROTO_TCP; otherwise Nagle plus delayed ACKs can add 40 ms.
     listener = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
         _detect_lost_peers(listener)
         listener.bind((host, port))
-        listener.listen()  # connections from here on wait for the event loop instead of being refused
+        listener.listen()  # from here on, connections wait for the event loop instead of being refused
     except OSError as error:
         listener.close()
         raise PortInUse(host, port, error.strerror or str(error)) from error
@@ -157,7 +158,7 @@ def bind(host: str, port: int) -> socket.socket:
 
 
 def _detect_lost_peers(listener: socket.socket) -> None:
-    """Have the kernel end connections whose peers are gone; what a listener accepts has its options.
+    """Make the kernel drop connections whose peers are gone; accepted sockets inherit the options.
 
     Source: https://man7.org/linux/man-pages/man7/tcp.7.html
     """

@@ -1,7 +1,7 @@
-"""One connection of a client, with limits on what it may hold and for how long.
+"""A client connection with limits on time and number that uvicorn lacks.
 
-Uvicorn limits the time between two requests alone. A silent client, a client that does not read its answer, and any
-number of either would keep their connections for as long as they like.
+Uvicorn only limits the time between two requests. Clients that send nothing or do not read their response could keep
+any number of connections open indefinitely.
 """
 
 import asyncio
@@ -14,38 +14,37 @@ import h11
 from uvicorn.protocols.http.flow_control import CLOSE_HEADER
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
-from service.api.http.answer import encoded
-from service.api.http.client_task import TASK
-from service.api.http.errors import error_answer
+from service.api.http.call import CALL, Call
+from service.api.http.errors import encoded, error_answer
 from service.errors import ClientDisconnected, MalformedRequest, TooManyConnections
 from service.server.request_reader import MAX_HEAD_BYTES, RequestReader
 
 logger = logging.getLogger(__name__)
 
-# File handles for everything else: libraries, checkpoints, downloads.
+# File descriptors for everything else: libraries, checkpoints, downloads.
 RESERVED_HANDLES = 256
 MAX_CONNECTIONS = 4096
 
 
 @dataclass(frozen=True)
 class ConnectionLimits:
-    """What a connection may hold, and for how long; times in seconds."""
+    """Limits on connections."""
 
-    head_s: float = 30.0  # for the head of a request, and from the connection to the first
-    write_s: float = 30.0  # for the client to read MIN_WRITTEN_BYTES of what waits to be written
+    head_s: float = 30.0  # until the head of a request is complete
+    write_s: float = 30.0  # until the client has read MIN_WRITTEN_BYTES of buffered output
     num_connections: int = MAX_CONNECTIONS
 
 
-# A client that reads more slowly has a link of less than 4 kbit/s, or wants to hold the connection.
+# Slower than this means a < 4 kbit/s link or a client holding the connection open on purpose.
 MIN_WRITTEN_BYTES = 16 * 1024
 
 
 def _allow_connections() -> int:
-    """Raise this process's limit of file handles as far as needed and allowed; return how many connections fit."""
+    """Raise this process's limit on file descriptors as far as needed and allowed; return the number of connections."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    wanted = MAX_CONNECTIONS + RESERVED_HANDLES
-    if soft != resource.RLIM_INFINITY and soft < wanted:
-        soft = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
+    needed = MAX_CONNECTIONS + RESERVED_HANDLES
+    if soft != resource.RLIM_INFINITY and soft < needed:
+        soft = needed if hard == resource.RLIM_INFINITY else min(needed, hard)
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
     if soft == resource.RLIM_INFINITY:
         return MAX_CONNECTIONS
@@ -53,7 +52,7 @@ def _allow_connections() -> int:
 
 
 class Connection(H11Protocol):
-    """A connection over HTTP/1.1."""
+    """An HTTP/1.1 connection."""
 
     limits: ClassVar[ConnectionLimits] = ConnectionLimits()
 
@@ -71,7 +70,7 @@ class Connection(H11Protocol):
     @override
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
-        # `pause_writing` then says that some byte waits, rather than 64 KiB of them.
+        # Call `pause_writing` as soon as anything is buffered, instead of at 64 KiB.
         transport.set_write_buffer_limits(0)
         self._head_timer = self.loop.call_later(self.limits.head_s, self._give_up_head)
         if len(self.connections) > self.limits.num_connections:
@@ -82,12 +81,13 @@ class Connection(H11Protocol):
         self._head_timer = _cancelled(self._head_timer)
         self._write_timer = _cancelled(self._write_timer)
         super().connection_lost(exc)
-        if not self.is_idle and (task := self.cycle.scope.get(TASK)) is not None:
-            task.cancel(ClientDisconnected.code)
+        call: Call | None = None if self.is_idle else self.cycle.scope.get(CALL)
+        if call is not None and call.task is not None:
+            call.task.cancel(ClientDisconnected.code)
 
     @override
     def data_received(self, data: bytes) -> None:
-        # h11 parses a head that is complete, whatever its size.
+        # h11 does not limit the size of a head that arrives complete.
         for begin in range(0, len(data), MAX_HEAD_BYTES):
             if not self.transport.is_closing():
                 super().data_received(data[begin : begin + MAX_HEAD_BYTES])
@@ -108,7 +108,7 @@ class Connection(H11Protocol):
 
     @override
     def send_400_response(self, msg: str) -> None:
-        """Answer a request that breaks the protocol, and close the connection."""
+        """Answer a request that violates the protocol, and close the connection."""
         if self.conn.may_answer:
             self._refuse(self.conn.error or MalformedRequest(msg))
         else:
@@ -116,10 +116,10 @@ class Connection(H11Protocol):
 
     @override
     def _should_upgrade(self) -> bool:
-        return False  # clients that offer h2c go on with HTTP/1.1
+        return False  # clients that offer h2c continue with HTTP/1.1
 
     def _make_room(self) -> None:
-        """Close an idle connection, one without any request first; if there is none, refuse this one."""
+        """Close an idle connection, preferably one without any request; if there is none, refuse this one."""
         others = (other for other in self.connections if isinstance(other, Connection) and other is not self)
         idle = [connection for connection in others if connection.is_idle]
         unused = (connection for connection in idle if connection.cycle is None)
@@ -145,7 +145,7 @@ class Connection(H11Protocol):
         self._write_timer = self.loop.call_later(self.limits.write_s, self._check_writing, size)
 
     def _check_writing(self, earlier_size: int) -> None:
-        """Abort a connection whose client has not read: closing it would wait for the client."""
+        """Abort a connection whose client has not read; closing it would wait for the client."""
         if earlier_size - self.transport.get_write_buffer_size() < MIN_WRITTEN_BYTES:
             self.transport.abort()
         else:
@@ -153,7 +153,7 @@ class Connection(H11Protocol):
 
 
 def connection_class() -> type[Connection]:
-    """Return the class of this process's connections, as many as its file handles allow."""
+    """Return the connection class of this process, limited by its file descriptors."""
 
     class Limited(Connection):
         limits = ConnectionLimits(num_connections=_allow_connections())

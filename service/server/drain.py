@@ -2,36 +2,20 @@
 
 import asyncio
 import logging
-from collections.abc import Callable, Collection
-from typing import Any, Protocol, runtime_checkable
+from collections.abc import Collection
+from typing import Any
 
 from uvicorn.server import ServerState
 
-from service.errors import Draining, ServiceError
+from service.errors import Draining
+from service.server.service import Service
 
 logger = logging.getLogger(__name__)
 
 LAST_WORDS_S = 0.4  # for the responses that were cut off
 
 
-@runtime_checkable
-class Drained(Protocol):
-    """A service that ends."""
-
-    def begin_drain(self) -> None:
-        """Refuse new requests."""
-        ...
-
-    async def stop_batches(self) -> None:
-        """End the runs of batches; a later process continues them."""
-        ...
-
-    def cut(self, make_error: Callable[[], ServiceError]) -> None:
-        """End every request that the model works on with an error of its own."""
-        ...
-
-
-async def drain(state: ServerState, service: Drained, seconds: float) -> None:
+async def drain(state: ServerState, service: Service, seconds: float) -> None:
     """Let the responses under way end within so many seconds, then end them with an error and their connections.
 
     Args:

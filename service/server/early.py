@@ -5,80 +5,39 @@ operator's routes and the pages are answered without it. Once the API is there, 
 """
 
 import asyncio
-import logging
-import time
-from typing import Protocol, runtime_checkable
 
-from starlette.types import ASGIApp, Receive, Scope, Send
+from starlette.types import Receive, Scope, Send
 
-from service.api.http.answer import Answer, send_answer
-from service.api.http.client_task import ARRIVED_S, TASK
-from service.api.http.errors import error_answer, in_shape_of_path, is_anthropic
-from service.api.http.identity import http_request, request_id_of, trace_of
+from service.api.http.auth import check_key
+from service.api.http.call import Call, call_of
+from service.api.http.errors import respond, send_answer
 from service.api.http.keys import ApiKeys
-from service.api.http.probes import (
-    LIVE_PATH,
-    METRICS_PATHS,
-    PROBE_PATHS,
-    READY_PATHS,
-    Readiness,
-    live_answer,
-    ready_answer,
-)
+from service.api.http.probes import LIVE_PATH, METRICS_PATHS, PROBE_PATHS, live_answer, ready_answer
 from service.errors import (
     ClientDisconnected,
     DeadlineExceeded,
     Draining,
-    InvalidApiKey,
-    MethodNotAllowed,
+    EngineError,
     NotReady,
     QueueTimeout,
     RequestError,
     UnknownRoute,
 )
-from service.observability.metrics import Metrics
-from service.observability.trace_context import current_trace
-from service.server.pages import ALLOWED_METHODS, PAGES, send_page
-from service.server.pool.admin import PREFIX, STATS_PATHS, Administered, AdminRoutes, admin_route
-
-logger = logging.getLogger(__name__)
+from service.server.admin import PREFIX, STATS_PATHS, AdminRoutes, admin_route
+from service.server.pages import PAGES, send_page
+from service.server.service import Service
 
 # These are answered at once, whatever the state of the start.
 IMMEDIATE_PATHS = PROBE_PATHS | METRICS_PATHS
 NO_KEYS = ApiKeys()
 
 
-@runtime_checkable
-class Starting(Readiness, Administered, Protocol):
-    """A service whose API is imported while its model loads."""
-
-    @property
-    def api(self) -> ASGIApp | None:
-        """The API, once it is imported."""
-        ...
-
-    @property
-    def is_draining(self) -> bool:
-        """Whether the process is about to end."""
-        ...
-
-    @property
-    def decided(self) -> asyncio.Event:
-        """Set on the event loop once the start has succeeded or failed."""
-        ...
-
-    def summary(self) -> str:
-        """Return the progress in one phrase."""
-        ...
-
-
 class EarlyAnswers:
-    """The outermost ASGI app."""
+    """The ASGI app behind the access log."""
 
     def __init__(
         self,
-        service: Starting,
-        metrics: Metrics,
+        service: Service,
         *,
         keys: ApiKeys = NO_KEYS,
         admin_keys: tuple[str, ...] = (),
@@ -92,7 +51,6 @@ class EarlyAnswers:
 
         Args:
             service: the service that starts.
-            metrics: the series that count the answers given here.
             keys: an early request waits with one of these; if empty, with none.
             admin_keys: each of these opens the operator's routes; if empty, they do not exist.
             has_pages: whether the pages exist.
@@ -102,8 +60,7 @@ class EarlyAnswers:
             queue_timeout_s: the same for its wait alone; None for no limit of its own.
         """
         self._service = service
-        self._metrics = metrics
-        self._api_keys, self._admin = keys, AdminRoutes(service, admin_keys)
+        self._keys, self._admin = keys, AdminRoutes(service, admin_keys)
         self._pages = PAGES if has_pages else {}
         self._has_metrics = has_metrics
         self._max_waiting = max_waiting
@@ -112,118 +69,69 @@ class EarlyAnswers:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer one request, or pass it on to the API."""
-        if (api := self._service.api) is not None and self._is_for_api(scope):
-            await api(scope, receive, send)
-            return
-        if scope["type"] != "http":
-            return
-        scope.setdefault("state", {}).update(request_id=request_id_of(scope), arrived_s=time.perf_counter())
-        trace = current_trace.set(trace_of(scope))
-        try:
-            await self._answer(scope, receive, send)
-        finally:
-            current_trace.reset(trace)
+        if self._is_for_api(scope) or (scope["type"] == "http" and not await self._is_answered(scope, send)):
+            assert self._service.api is not None, "what the API answers waits for it"
+            await self._service.api(scope, receive, send)
 
     def _is_for_api(self, scope: Scope) -> bool:
-        """Return whether the API, once it is imported, answers a request at once."""
-        if scope["type"] != "http":
-            return True
-        path, service = scope["path"], self._service
+        """Return whether the API is imported and answers a request at once."""
+        path, service = scope.get("path", ""), self._service
+        if service.api is None or scope["type"] != "http":
+            return service.api is not None
         if path in IMMEDIATE_PATHS:
             return path not in METRICS_PATHS or self._has_metrics
         is_own = path in self._pages or path in STATS_PATHS or path.startswith(PREFIX)
         return service.decided.is_set() and not service.is_draining and not is_own
 
-    async def _answer(self, scope: Scope, receive: Receive, send: Send) -> None:
-        path = scope["path"]
-        if admin_route(path) is not None:
-            await self._send(await self._admin.answer(scope), scope, send)
-            return
-        if path in METRICS_PATHS and not self._has_metrics:
-            refusal = UnknownRoute("There is no such route: ENABLE_METRICS is false.")
-            await self._send(error_answer(refusal, ""), scope, send)
-            return
-        if path in self._pages:
-            await self._page(scope, send)
-            return
-        if path not in IMMEDIATE_PATHS:
-            refusal = await self._wait(scope)
-            if refusal is None and self._service.is_draining:
-                refusal = Draining()
-            if refusal is not None:
-                await self._send(error_answer(refusal, ""), scope, send)
-                return
-        if (api := self._service.api) is not None:
-            await api(scope, receive, send)
-        else:
-            await self._send(self._early(scope), scope, send)
+    async def _is_answered(self, scope: Scope, send: Send) -> bool:
+        """Answer a request, after a wait if it is early; return False if it is for the API after all."""
+        call, path = call_of(scope), scope["path"]
+        call.route = path if path in IMMEDIATE_PATHS or path in self._pages else admin_route(path) or "early"
+        try:
+            if admin_route(path) is not None:
+                await send_answer(await self._admin.answer(scope), scope, send)
+            elif path in self._pages:
+                await send_page(path, scope, send)
+            elif path in METRICS_PATHS and not self._has_metrics:
+                raise UnknownRoute("There is no such route: ENABLE_METRICS is false.")
+            elif path in PROBE_PATHS:
+                answer = (live_answer if path == LIVE_PATH else ready_answer)(self._service)
+                await send_answer(answer, scope, send)
+            else:
+                await self._wait(call, scope)
+                call.route = None  # the API's own
+                return False
+        except (RequestError, EngineError) as error:
+            await respond(error, scope, send, closes=True)
+        return True
 
-    async def _wait(self, scope: Scope) -> RequestError | None:
+    async def _wait(self, call: Call, scope: Scope) -> None:
         """Delay an early request until the start has succeeded or failed, if there is room for it to wait.
 
-        Returns:
-            Why the request is refused, if it is.
+        Raises:
+            NotReady, Draining: the API cannot answer it.
+            InvalidApiKey: it may not wait.
+            QueueTimeout, DeadlineExceeded: it has waited too long.
+            ClientDisconnected: its client has left.
         """
-        if self._service.decided.is_set() or self._num_waiting >= self._max_waiting:
-            return None
-        if self._api_keys:
+        if not self._service.decided.is_set() and self._num_waiting < self._max_waiting:
+            check_key(call, scope, self._keys)
+            call.task = asyncio.current_task()
+            self._num_waiting += 1
             try:
-                self._api_keys.verify(scope)
-            except InvalidApiKey as error:
-                return error
-        scope[TASK] = asyncio.current_task()
-        scope[ARRIVED_S] = asyncio.get_running_loop().time()
-        self._num_waiting += 1
-        try:
-            async with asyncio.timeout(min(self._wait_s, self._queue_timeout_s or self._wait_s)):
-                await self._service.decided.wait()
-        except TimeoutError:
-            if self._queue_timeout_s is not None and self._queue_timeout_s < self._wait_s:
-                return QueueTimeout(self._queue_timeout_s)
-            return DeadlineExceeded(self._wait_s)
-        except asyncio.CancelledError as error:
-            if error.args == (ClientDisconnected.code,):
-                return ClientDisconnected()
-            raise
-        finally:
-            self._num_waiting -= 1
-        return None
-
-    def _early(self, scope: Scope) -> Answer:
-        path = scope["path"]
-        if path == LIVE_PATH:
-            return live_answer(self._service)
-        if path in READY_PATHS:
-            return ready_answer(self._service)
-        return error_answer(NotReady(self._service.summary()), scope["state"]["request_id"])
-
-    async def _page(self, scope: Scope, send: Send) -> None:
-        if scope["method"] not in ALLOWED_METHODS:
-            refusal = error_answer(MethodNotAllowed("This route does not allow this method."), "")
-            await self._send(refusal._replace(headers={"allow": ", ".join(ALLOWED_METHODS)}), scope, send)
-            return
-        await send_page(scope["path"], self._record(scope, 200, {}), scope, send)
-
-    async def _send(self, answer: Answer, scope: Scope, send: Send) -> None:
-        error = answer.body.get("error") if answer.status >= 400 else None
-        code = {"error_code": error["code"]} if isinstance(error, dict) else {}
-        headers = self._record(scope, answer.status, code) | answer.headers
-        if answer.status >= 400:  # the body of the request was not read, so the connection cannot be used again
-            headers["connection"] = "close"
-        if code:
-            answer = in_shape_of_path(answer, scope)
-        await send_answer(answer._replace(headers=headers), scope, send)
-
-    def _record(self, scope: Scope, status: int, code: dict[str, str]) -> dict[str, str]:
-        """Count and log an answer; return the header with its id."""
-        state, latency_s = scope["state"], time.perf_counter() - scope["state"]["arrived_s"]
-        path, known = scope["path"], IMMEDIATE_PATHS | self._pages.keys()
-        route = path if path in known else admin_route(path) or "early"
-        self._metrics.http_responses.labels(route, str(status)).inc()
-        for reason in code.values():
-            self._metrics.request_refusals.labels(reason).inc()
-        facts = {"method": scope["method"], "route": route, "status": status, "latency_s": round(latency_s, 6)}
-        facts |= {"request_id": state["request_id"], **code, "http_request": http_request(scope, status, latency_s, 0)}
-        logger.log(logging.DEBUG if route in IMMEDIATE_PATHS else logging.INFO, "request", extra=facts)
-        names = ("x-request-id", "request-id") if is_anthropic(path) else ("x-request-id",)
-        return dict.fromkeys(names, state["request_id"])
+                async with asyncio.timeout(min(self._wait_s, self._queue_timeout_s or self._wait_s)):
+                    await self._service.decided.wait()
+            except TimeoutError:
+                if self._queue_timeout_s is not None and self._queue_timeout_s < self._wait_s:
+                    raise QueueTimeout(self._queue_timeout_s) from None
+                raise DeadlineExceeded(self._wait_s) from None
+            except asyncio.CancelledError as error:
+                if error.args == (ClientDisconnected.code,):
+                    raise ClientDisconnected from None
+                raise
+            finally:
+                self._num_waiting -= 1
+        if self._service.is_draining:
+            raise Draining
+        if self._service.api is None:
+            raise NotReady(self._service.summary())

@@ -1,4 +1,4 @@
-"""The keys of API_KEY and API_KEY_FILE; the file is read again whenever it has changed.
+"""API keys from API_KEY and API_KEY_FILE; the file is reloaded whenever it changes.
 
 - sk-plain-secret
 - name: search
@@ -26,10 +26,10 @@ MAX_NAME_CHARS = 64
 
 
 def open_keys(settings: Settings, look_interval_s: float = LOOK_INTERVAL_S) -> ApiKeys:
-    """Return the keys of clients, and watch their file if there is one.
+    """Return the API keys, and watch their file if there is one.
 
     Raises:
-        SettingsError: the file cannot be read, has no key, or one that is invalid; names no secret.
+        SettingsError: the file cannot be read, is empty or has an invalid key; the message contains no secret.
     """
     plain, path = plain_keys(settings.api_keys), settings.api_key_file
     if path is None:
@@ -52,9 +52,9 @@ def _watch(
         try:
             keys.replace(_all_keys(plain, path))
         except SettingsError as error:
-            logger.error("The keys stay as they were: %s", error)
+            logger.error("keeping the previous keys: %s", error)
         else:
-            logger.info("keys read again", extra={"path": str(path)})
+            logger.info("keys reloaded", extra={"path": str(path)})
 
 
 def _state(path: Path) -> tuple[int, ...] | None:
@@ -67,15 +67,15 @@ def _state(path: Path) -> tuple[int, ...] | None:
 
 def _all_keys(plain: tuple[ApiKey, ...], path: Path) -> tuple[ApiKey, ...]:
     keys = (*plain, *_read(path))
-    for what, values in (("name", [key.name for key in keys]), ("secret", [key.secret for key in keys])):
+    for field, values in (("name", [key.name for key in keys]), ("secret", [key.secret for key in keys])):
         if len(set(values)) < len(values):
-            raise SettingsError("API_KEY_FILE", f"two keys, those of API_KEY included, have the same {what}.")
+            raise SettingsError("API_KEY_FILE", f"two keys, including those in API_KEY, have the same {field}.")
     return keys
 
 
 def _read(path: Path) -> list[ApiKey]:
-    """Read the file; no error quotes it, since any part may be a secret."""
-    import yaml  # starts without the file save its import
+    """Read the file; errors never quote it, since any part may be a secret."""
+    import yaml  # not needed without the file
 
     try:
         entries = yaml.safe_load(path.read_text(encoding="utf-8"))
@@ -84,7 +84,7 @@ def _read(path: Path) -> list[ApiKey]:
     except (UnicodeDecodeError, yaml.YAMLError):
         raise SettingsError("API_KEY_FILE", f"{path} is not valid YAML or JSON.") from None
     if not isinstance(entries, list) or not entries:
-        raise SettingsError("API_KEY_FILE", f"{path} should be a list of keys, and has none.")
+        raise SettingsError("API_KEY_FILE", f"{path} is not a list of keys, or is empty.")
     return [_key(number, entry) for number, entry in enumerate(entries, start=1)]
 
 
@@ -93,8 +93,8 @@ def _key(number: int, entry: Any) -> ApiKey:
     name, secret = fields.get("name", f"file_key_{number}"), fields.get("secret")
     weight, can_prioritize = fields.get("weight", 1), fields.get("can_prioritize", False)
     for is_wrong, reason in (
-        (not fields.keys() <= FIELDS, f"may have {', '.join(sorted(FIELDS))} alone"),
-        (not isinstance(secret, str) or not secret.strip(), "needs a `secret`, a text that is not blank"),
+        (not fields.keys() <= FIELDS, f"may only have {', '.join(sorted(FIELDS))}"),
+        (not isinstance(secret, str) or not secret.strip(), "needs a nonblank `secret`"),
         (not isinstance(name, str) or not name.isprintable() or not 0 < len(name) <= MAX_NAME_CHARS,
          f"needs a `name` of 1 to {MAX_NAME_CHARS} printable characters"),
         (not _is_weight(weight), f"needs a `weight` above 0, and at most {MAX_WEIGHT}"),

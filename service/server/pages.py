@@ -15,6 +15,8 @@ from typing import NamedTuple
 
 from starlette.types import Scope, Send
 
+from service.errors import MethodNotAllowed
+
 FOLDER = Path(__file__).parent / "html"
 PAGES = {"/": "chat.html", "/vectors": "vectors.html", "/docs": "docs.html"}
 ALLOWED_METHODS = ("GET", "HEAD")
@@ -39,8 +41,14 @@ def load(name: str) -> Page:
     return Page(content, gzip.compress(content, mtime=0), _policy(content))
 
 
-async def send_page(path: str, headers: dict[str, str], scope: Scope, send: Send) -> None:
-    """Send the page of a path, compressed if the browser accepts that; to HEAD, its headers alone."""
+async def send_page(path: str, scope: Scope, send: Send) -> None:
+    """Send the page of a path, compressed if the browser accepts that; to HEAD, its headers alone.
+
+    Raises:
+        MethodNotAllowed: another method.
+    """
+    if scope["method"] not in ALLOWED_METHODS:
+        raise MethodNotAllowed(", ".join(ALLOWED_METHODS))
     page = load(PAGES[path])
     encodings = b",".join(value for name, value in scope["headers"] if name == b"accept-encoding")
     is_compressed = b"gzip" in encodings
@@ -55,7 +63,6 @@ async def send_page(path: str, headers: dict[str, str], scope: Scope, send: Send
         "vary": "accept-encoding",
         "x-content-type-options": "nosniff",
         **({"content-encoding": "gzip"} if is_compressed else {}),
-        **headers,
     }
     encoded = [(name.encode(), value.encode()) for name, value in sent.items()]
     await send({"type": "http.response.start", "status": 200, "headers": encoded})

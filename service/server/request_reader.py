@@ -1,4 +1,4 @@
-"""HTTP/1.1 requests as h11 reads them, with limits that h11 does not have.
+"""Parsing of HTTP/1.1 requests with limits that h11 lacks.
 
 Source: https://www.rfc-editor.org/rfc/rfc9112#section-6.1 (a request with Content-Length and Transfer-Encoding)
 """
@@ -9,17 +9,17 @@ import h11
 
 from service.errors import MalformedRequest
 
-# Largest request head, in bytes. Proxies allow about as much. h11 compares it with the bytes of an incomplete head, so
-# a head that arrives whole may have twice as many.
+# The largest request head, similar to proxies' limits. h11 compares it with the bytes of an incomplete head, so a head
+# that arrives complete may be twice as long.
 MAX_HEAD_BYTES = 64 * 1024
 MAX_HEADERS = 100
-# Parsing a chunk takes as long as parsing thousands of bytes, so the chunks of a long body must have a useful size.
+# Parsing a chunk costs as much as thousands of bytes, so the chunks of a long body must have a reasonable size.
 FREE_CHUNKS = 1000
 MIN_MEAN_CHUNK_BYTES = 64
 
 
 class RequestReader(h11.Connection):
-    """The parser of one connection; `error` keeps the reason for a refusal."""
+    """The parser of one connection; `error` is the reason for a refusal."""
 
     def __init__(self) -> None:
         super().__init__(h11.SERVER, MAX_HEAD_BYTES)
@@ -28,12 +28,12 @@ class RequestReader(h11.Connection):
 
     @property
     def has_request(self) -> bool:
-        """Whether there is a request to answer: its head is complete, and its answer is not."""
+        """Whether a request is being answered: its head is complete, but its response is not."""
         return self.their_state is not h11.IDLE and self.our_state is not h11.DONE
 
     @property
     def may_answer(self) -> bool:
-        """Whether no answer has begun on this request."""
+        """Whether no response has been started for this request."""
         return self.our_state in (h11.IDLE, h11.SEND_RESPONSE)
 
     @override
@@ -41,7 +41,7 @@ class RequestReader(h11.Connection):
         """Return the next event.
 
         Raises:
-            RemoteProtocolError: the client breaks the protocol or a limit.
+            RemoteProtocolError: the client violates the protocol or a limit.
         """
         try:
             event = super().next_event()
@@ -50,7 +50,7 @@ class RequestReader(h11.Connection):
             elif isinstance(event, h11.Data):
                 self._check_chunk(event)
         except h11.RemoteProtocolError as error:
-            reason = str(error).partition(": bytearray")[0]  # h11 quotes what it cannot read
+            reason = str(error).partition(": bytearray")[0]  # drop h11's quotation of the input
             self.error = MalformedRequest(f"The request is malformed: {reason}.", status=error.error_status_hint)
             raise
         return event
@@ -61,7 +61,7 @@ class RequestReader(h11.Connection):
             raise h11.RemoteProtocolError(f"more than {MAX_HEADERS} headers", error_status_hint=431)
         if sum(len(name) + len(value) for name, value in request.headers) > MAX_HEAD_BYTES:
             raise h11.RemoteProtocolError(f"headers of more than {MAX_HEAD_BYTES} bytes", error_status_hint=431)
-        # Servers differ in which of the two they follow, so that one of them could take a body for another request.
+        # Request smuggling: servers disagree about which of the two takes precedence.
         if {b"content-length", b"transfer-encoding"} <= {name for name, _ in request.headers}:
             raise h11.RemoteProtocolError("both Content-Length and Transfer-Encoding")
 

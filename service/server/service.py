@@ -12,20 +12,21 @@ from starlette.types import ASGIApp
 
 from service.errors import Draining, EngineStopped, NotReady, ServiceError
 from service.observability.metrics import Metrics
-from service.server.imported_api import ImportedApi
 from service.server.key_file import open_keys
 from service.server.watchdog import watch
 from service.settings import Settings
 from service.start.progress import Phase, StartProgress
 
 if TYPE_CHECKING:
-    from service.api.held import Held, ModelState
+    from service.api.backend import Lease, ModelState
     from service.api.served import Served
     from service.catalogue.entry import ModelEntry
+    from service.observability.tracing import Tracer
+    from service.server.assembly import Api
     from service.server.pool.loader import StartLoading
     from service.server.pool.opening import OpenedPool
     from service.server.pool.pool import ModelPool
-    from service.server.pool.residence import Loaded
+    from service.server.pool.pooled_model import Loaded
     from service.start.context import StartContext
     from service.start.graph import Task
 
@@ -33,7 +34,7 @@ logger = logging.getLogger(__name__)
 
 
 class Service:
-    """The state behind the port; the API's `ModelReadiness`. The start's threads write it, the event loop reads it."""
+    """The state behind the port; the API's `Backend`. The start's threads write it, the event loop reads it."""
 
     def __init__(self, settings: Settings, picture: Path | None = None) -> None:
         """Create a service that has not started.
@@ -54,7 +55,7 @@ class Service:
         self.decided = asyncio.Event()  # set once it is known whether requests will be answered
         self._loop: asyncio.AbstractEventLoop | None = None
         self._picture = picture
-        self._api = ImportedApi(self, settings, self.metrics, self.keys)
+        self._api: Api | None = None  # once it is imported
         self._opened: OpenedPool | None = None
         self._completed_models: set[str] = set()  # those whose first start has ended, in whatever way
         self._is_open = False  # whether a request may name a model
@@ -65,7 +66,12 @@ class Service:
     @property
     def api(self) -> ASGIApp | None:
         """The API, once it is imported."""
-        return self._api.app
+        return None if self._api is None else self._api.app
+
+    @property
+    def tracer(self) -> "Tracer | None":
+        """What gets the spans of the API's requests; None for no traces."""
+        return None if self._api is None else self._api.tracer
 
     @property
     def is_live(self) -> bool:
@@ -123,11 +129,11 @@ class Service:
         if not self._is_open:
             raise NotReady(self.start_progress.summary())
 
-    def hold(self, name: str | None) -> "Held | None":
-        """Return a loaded model; None if it has to be waited for. See `Models.hold`."""
-        return self.open_pool.hold(name)
+    def lease(self, name: str | None) -> "Lease | None":
+        """Return a loaded model; None if it has to be waited for. See `Backend.lease`."""
+        return self.open_pool.lease(name)
 
-    async def wait_for(self, name: str | None) -> "Held":
+    async def wait_for(self, name: str | None) -> "Lease":
         """Return a model once it is loaded. See `ModelPool.wait_for`."""
         return await self.open_pool.wait_for(name)
 
@@ -160,7 +166,8 @@ class Service:
 
     async def stop_batches(self) -> None:
         """End the runs of batches; a later process continues them."""
-        await self._api.stop_batches()
+        if self._api is not None:
+            await self._api.stop_batches()
 
     def cut(self, make_error: Callable[[], ServiceError]) -> None:
         """End every request that a model works on with an error; called on the event loop."""
@@ -224,7 +231,7 @@ class Service:
         elif (first := self._opened.loader.first) is not None:
             self._on_loop(self._start_batches)
             self._draw(first)
-            self._opened.loader.keep_devices(first.start.run.wait("devices"))
+            self._opened.loader.adopt_devices(first.start.run.wait("devices"))
 
     def _fail(self, error: BaseException) -> None:
         if self.is_draining and isinstance(error, EngineStopped | Draining):
@@ -235,7 +242,7 @@ class Service:
 
     def _start_refreshing(self) -> None:
         if self._opened is not None and self._opened.catalogue.is_listed:
-            refreshing = self._opened.keep_refreshed(self.settings.catalogue_ttl)
+            refreshing = self._opened.refresh_forever(self.settings.catalogue_ttl)
             self._refreshing = asyncio.get_running_loop().create_task(refreshing)
 
     def api_task(self, *after: str) -> "Task":
@@ -260,12 +267,14 @@ class Service:
             draw_or_warn(self.start_progress, first.start.run.times, self._picture, title)
 
     def _import_api(self, _: "StartContext") -> None:
-        """Import FastAPI and assemble the API."""
+        """Import FastAPI and assemble the API; its imports hold the GIL."""
         with self.start_progress.phase(Phase.IMPORT, "api"):
-            self._api.load()
+            from service.server.assembly import Api
+
+            self._api = Api(self, self.settings, self.metrics, self.keys)
 
     def _start_batches(self) -> None:
-        if not self.is_draining:
+        if self._api is not None and not self.is_draining:
             self._api.start_batches()
 
     def _engine_failed(self) -> None:

@@ -1,6 +1,6 @@
-"""The watch over the device: a step that does not come back cannot be interrupted, so it ends the process.
+"""A watchdog for the device: a hung step cannot be interrupted, so the process is terminated.
 
-A thread, so that neither the event loop nor the device thread can stop it.
+It runs on a thread, so that neither the event loop nor the device thread can block it.
 """
 
 import logging
@@ -13,39 +13,39 @@ from service.observability.background import write_out_log
 
 logger = logging.getLogger(__name__)
 
-LOOKS_PER_LIMIT = 20
+CHECKS_PER_LIMIT = 20
 MAX_INTERVAL_S = 1.0
-# Time for the last words to clients and for an orderly end, which a hung device may prevent.
-LAST_WORDS_S = 1.5
-# Of that, the time for the last log lines.
+# Time for final responses to clients and for an orderly exit, which a hung device may prevent.
+GRACE_S = 1.5
+# The part of it for the last log lines.
 LAST_LINES_S = 0.1
 EXIT_CODE = 1
 
 
 def watch(step_wait_s: Callable[[], float], limit_s: float, on_hang: Callable[[], None]) -> None:
-    """Start the watch.
+    """Start the watchdog.
 
     Args:
-        step_wait_s: returns for how long a step has not come back, in seconds; 0 if none is awaited.
+        step_wait_s: returns how long the current step has been running, in seconds; 0 if there is none.
         limit_s: WATCHDOG_SECONDS.
-        on_hang: called from the thread of the watch; the process ends soon after.
+        on_hang: called from the watchdog's thread; the process ends soon afterwards.
     """
 
     def look() -> None:
         while (waited_s := step_wait_s()) < limit_s:
-            time.sleep(min(MAX_INTERVAL_S, limit_s / LOOKS_PER_LIMIT))
+            time.sleep(min(MAX_INTERVAL_S, limit_s / CHECKS_PER_LIMIT))
         logger.critical(
-            "A step of the device does not come back, so this process ends.",
+            "A device step has hung, so this process terminates.",
             extra={"waited_s": round(waited_s, 1), "watchdog_seconds": limit_s},
         )
-        end_after(LAST_WORDS_S, EXIT_CODE)
+        end_after(GRACE_S, EXIT_CODE)
         on_hang()
 
     threading.Thread(target=look, name="watchdog", daemon=True).start()
 
 
 def end_after(seconds: float, code: int) -> None:
-    """End the process after so many seconds, even if its orderly end hangs."""
+    """Terminate the process after a delay, even if its orderly exit hangs."""
 
     def end() -> None:
         write_out_log(LAST_LINES_S)

@@ -1,25 +1,140 @@
-"""Every setting of the service. A test keeps `.env.example` and the table in README.md equal to this file."""
+"""The settings of the service. A test keeps `.env.example` and the table in README.md equal to this file."""
 
 import re
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
-from pydantic import Field, SecretStr, model_validator
+from pydantic import BaseModel, ConfigDict, Field, SecretStr, TypeAdapter, ValidationError, model_validator
 
 from service.errors import SettingsError
-from service.settings.waiting import WaitingSettings
 
 MIN_SIGNING_KEY_CHARS = 32
 ORIGIN = re.compile(r"[a-z][a-z0-9+.-]*://[^/\s*?#]+")
+# Defaults with LOCAL_DEV. A single slot also means few executables, which makes a first start short.
+LOCAL_DEFAULTS = {"host": "127.0.0.1", "log_format": "text", "max_num_seqs": 1}
+LOCAL_FOLDER = Path("models")
+# The settings that say what to serve.
+SOURCES = ("model_uri", "gcs_bucket", "catalogue_uri", "models_config")
 
 type Dtype = Literal["auto", "bfloat16", "float16", "float32"]
 type WeightStorage = Literal["none", "int8", "fp8"]
 type KvDtype = Literal["auto", "bfloat16", "int8", "fp8"]
 
 
-class Settings(WaitingSettings):
-    """The effective settings of one process, read once, in `cli`. Help and documents show the descriptions."""
+class Settings(BaseModel):
+    """The effective settings of one process, read once by `cli`. Help and documents show the descriptions."""
 
+    model_config = ConfigDict(frozen=True, extra="forbid", protected_namespaces=())
+
+    # Models: one, or a catalogue of models that are loaded on demand.
+    model_uri: str | None = Field(
+        default=None,
+        description="The checkpoint: `gs://bucket/prefix`, `hf://org/name[@revision]` or a path. Unset: the demo "
+        "model.",
+    )
+    model_name: str | None = Field(
+        default=None,
+        description="The name that clients send as `model`, or several, separated by commas. Unset: the last part of "
+        "the checkpoint's address.",
+    )
+    gcs_bucket: str | None = Field(
+        default=None,
+        description="A bucket whose folders are models, loaded on demand. With MODEL_NAME, the bucket of that one "
+        "model; a slash in a name is a hyphen in the bucket.",
+    )
+    gcs_model_prefix: str = Field(default="", description="The folder of the models inside GCS_BUCKET.")
+    catalogue_uri: str | None = Field(
+        default=None,
+        description="A folder whose folders are models, loaded on demand: a path, or `gs://…` in place of GCS_BUCKET.",
+    )
+    models_config: str | None = Field(
+        default=None,
+        description="A YAML file with the names, addresses and options of models. A path or `gs://…`.",
+    )
+    models: str | None = Field(
+        default=None,
+        description="Serve only these models of the catalogue, separated by commas, and load them at the start.",
+    )
+    catalogue_ttl: float = Field(
+        default=60, gt=0, description="Seconds after which the folder or bucket of models is listed again."
+    )
+    max_cached_models: int = Field(
+        default=2,
+        ge=1,
+        description="Models of a catalogue that are loaded at the same time. Beyond this, models are unloaded least "
+        "recently used first, but never while they serve a request.",
+    )
+    host_cache_bytes: int = Field(
+        default=0,
+        ge=0,
+        description="Host memory, in bytes, that caches the weights of models unloaded from an accelerator, so that "
+        "reloading them is one copy. 0 disables the cache.",
+    )
+    model_load_wait_seconds: float = Field(
+        default=60,
+        gt=0,
+        description="Seconds that a request waits for its model to load before it gets a 503 with the progress.",
+    )
+
+    # Switches of earlier services; docs/migrate.md maps all of their settings.
+    local_dev: bool = Field(
+        default=False,
+        description="Defaults for a developer's machine: HOST is 127.0.0.1, LOG_FORMAT is `text`, MAX_NUM_SEQS is 1, "
+        "and CATALOGUE_URI is the folder `models` if it exists and no other setting names a model. Explicit settings "
+        "win.",
+    )
+    auto_download_models: bool = Field(
+        default=True,
+        description="Whether to download checkpoints. `false` refuses any that is neither a path nor in "
+        "LOCAL_MODEL_CACHE.",
+    )
+    hf_token: SecretStr | None = Field(
+        default=None, description="The token for gated and private repositories of the Hugging Face Hub."
+    )
+    enable_metrics: bool = Field(
+        default=True, description="Whether PORT serves `/metrics`. METRICS_PORT serves it either way."
+    )
+
+    # Limits on requests.
+    max_concurrent_requests: int = Field(
+        default=64,
+        ge=1,
+        description="The number of concurrent requests, running and waiting. Any further request gets a 429. One API "
+        "key may use all of them until another is refused; then each key gets a share by its weight.",
+    )
+    max_queue_size: int | None = Field(
+        default=None,
+        ge=0,
+        description="Requests that may wait for a slot or for memory, not counting those that free slots take "
+        "immediately. Any further request gets a 429. Unset: limited by MAX_CONCURRENT_REQUESTS alone.",
+    )
+    max_queued_tokens: int | None = Field(
+        default=None,
+        ge=1,
+        description="Total prompt tokens of waiting requests. A request that would exceed it gets a 429, unless no "
+        "other request waits. Unset: no limit.",
+    )
+    max_open_body_bytes: int = Field(
+        default=128 * 1024 * 1024,
+        ge=1024,
+        description="Total bytes of the bodies of all open requests; a body without Content-Length counts as "
+        "MAX_BODY_BYTES. Any further request gets a 429 without its body being read.",
+    )
+    queue_timeout: float | None = Field(
+        default=None,
+        gt=0,
+        description="Seconds that a request may wait for its first step. One that waits longer gets a 503 before "
+        "anything is computed for it. Unset: limited by REQUEST_TIMEOUT alone.",
+    )
+    early_requests: Literal["refuse", "wait"] = Field(
+        default="refuse",
+        description="Requests before the model is loaded: `refuse` answers 503 with Retry-After, `wait` queues them.",
+    )
+    request_timeout: float = Field(
+        default=300, gt=0, description="Seconds allowed for one request, including its time in the queue."
+    )
+
+    # Checkpoints, the engine, HTTP and observability.
     model_config_uri: str | None = Field(
         default=None,
         description="A Levanter checkpoint's configuration (HF `config.json` or Levanter YAML), if kept elsewhere.",
@@ -38,7 +153,8 @@ class Settings(WaitingSettings):
     max_cached_checkpoints: int = Field(
         default=2,
         ge=1,
-        description="Checkpoints kept in LOCAL_MODEL_CACHE. The least recently used goes first; one in use stays.",
+        description="Checkpoints kept in LOCAL_MODEL_CACHE. The least recently used one that is not in use is deleted "
+        "first.",
     )
     model_stream: bool = Field(
         default=False,
@@ -47,7 +163,8 @@ class Settings(WaitingSettings):
     stream_staging_bytes: int = Field(
         default=512 * 1024 * 1024,
         ge=64 * 1024 * 1024,
-        description="Bytes of host memory that loading may use besides the weights. A larger weight is loaded alone.",
+        description="Bytes of host memory that loading may use in addition to the weights. A larger weight is loaded "
+        "alone.",
     )
     pull_timeout: float = Field(
         default=1500,
@@ -56,24 +173,23 @@ class Settings(WaitingSettings):
     )
     bundle_uri: str | None = Field(
         default=None,
-        description="A shared place for bundles, the compiled executables: `gs://…` or a path; `sibling` means "
+        description="Shared storage for bundles of compiled executables: `gs://…` or a path; `sibling` means "
         "`.levserve-bundles` next to the checkpoint. Bundles are native code: allow writes only to "
         "identities that may also change the image. `sibling` needs BUNDLE_SIGNING_KEY. Unset: LOCAL_MODEL_CACHE "
         "only.",
     )
     bundle_signing_key: SecretStr | None = Field(
         default=None,
-        description="Secrets of 32 characters or more, separated by commas, with which bundles are signed: by the "
-        "first one, and any of them verifies. A bundle without a valid signature is compiled anew. Unset: none is "
-        "signed.",
+        description="Secrets of at least 32 characters, separated by commas. Bundles are signed with the first one and "
+        "verified with any of them; a bundle without a valid signature is recompiled. Unset: bundles are not signed.",
     )
     tool_call_parser: Literal[
         "auto", "deepseek_v3", "deepseek_v31", "hermes", "json", "llama3_json", "mistral", "mistral_args", "qwen3_coder"
     ] = Field(
         default="auto",
-        description="How the model writes tool calls, by vLLM's names: `hermes` (Qwen 2.5 and 3 too), `llama3_json`, "
-        "`mistral`, `mistral_args`, `qwen3_coder`, `deepseek_v3` (R1 too), `deepseek_v31` or `json`. `auto`: as the "
-        "chat template does.",
+        description="The format in which the model writes tool calls, by vLLM's names: `hermes` (also Qwen 2.5 and 3), "
+        "`llama3_json`, `mistral`, `mistral_args`, `qwen3_coder`, `deepseek_v3` (also R1), `deepseek_v31` or `json`. "
+        "`auto` detects it from the chat template.",
     )
     dtype: Dtype = Field(
         default="auto",
@@ -83,20 +199,19 @@ class Settings(WaitingSettings):
     quantization: WeightStorage = Field(
         default="none",
         description="The storage of weights. `none`: as in the checkpoint, in DTYPE, or in int8 if it has a "
-        "quantization_config. `int8`, `fp8` (float8_e4m3fn): in 8 bits with a scale for each row, quantized while the "
-        "checkpoint is read; products quantize each token as well, of `fp8` on GPUs from Ada on. See "
+        "quantization_config. `int8`, `fp8` (float8_e4m3fn): 8 bits with a scale per row, quantized while the "
+        "checkpoint is read. Products also quantize activations per token; with `fp8` only on GPUs since Ada. See "
         "docs/quantization.md.",
     )
     kv_dtype: KvDtype = Field(
         default="auto",
         description="The dtype of cached keys and values. `auto`: that of activations. `int8` and `fp8` "
-        "(float8_e4m3fn): in 8 bits with a scale for each token and KV head. See "
-        "docs/quantization.md.",
+        "(float8_e4m3fn): 8 bits with a scale per token and KV head. See docs/quantization.md.",
     )
     max_model_len: int | None = Field(
         default=None,
         ge=16,
-        description="Context length in tokens, prompt and completion together. Unset: the model's, as memory allows.",
+        description="Context length in tokens, prompt and completion together. Unset: the model's, if memory allows.",
     )
     max_num_seqs: int = Field(
         default=16, ge=1, le=1024, description="Slots: the number of sequences that run at the same time."
@@ -105,30 +220,31 @@ class Settings(WaitingSettings):
         default=512,
         ge=16,
         le=16384,
-        description="Prompt tokens per prefill step. Longer prompts are prefilled in chunks, between decode steps. For "
-        "an encoder, the tokens of all texts of a step.",
+        description="Prompt tokens per prefill step. Longer prompts are prefilled in chunks between decode steps. For "
+        "an encoder, the total tokens of a step.",
     )
     page_size: int | None = Field(
         default=None,
         ge=1,
         le=1024,
-        description="Token positions per KV page. Unset: 16; on a TPU more, up to 256, until the page tables fit.",
+        description="Token positions per KV page. Unset: 16; on a TPU up to 256, so that the page tables fit.",
     )
     embedding_cache_bytes: int = Field(
         default=64 * 1024 * 1024,
         ge=0,
-        description="Host memory for the vectors of texts that were encoded before, in bytes, per process; 0 for none.",
+        description="Host memory, in bytes, for an LRU cache of embeddings by text; 0 disables the cache.",
     )
     tensor_parallel: int | None = Field(
         default=None,
         ge=1,
-        description="Devices that share each step. Unset: one on a CPU, otherwise as many as divide heads and MLP.",
+        description="Devices that share each step. Unset: one on a CPU, otherwise the largest number that divides "
+        "heads and MLP.",
     )
     device_memory_fraction: float | None = Field(
         default=None,
         gt=0,
         le=1,
-        description="The fraction of device memory for weights, KV pages and workspace; of a GPU's, for XLA's pool. "
+        description="The fraction of device memory for weights, KV pages and workspace; on a GPU, for XLA's pool. "
         "Unset: 0.9; on a CPU, 0.5.",
     )
     default_max_tokens: int | None = Field(
@@ -146,62 +262,63 @@ class Settings(WaitingSettings):
     max_body_bytes: int = Field(
         default=4 * 1024 * 1024,
         ge=1024,
-        description="The largest accepted request body in bytes. A larger one gets a 413 without being read.",
+        description="The largest accepted request body, in bytes. A larger one gets a 413 without being read.",
     )
     batch_uri: str | None = Field(
         default=None,
-        description="The place of uploaded files and of batches: `gs://…` or a path, which instances may share; "
-        "`off`: neither `/v1/files` nor `/v1/batches`. Unset: a folder in LOCAL_MODEL_CACHE; with MODEL_STREAM, `off`.",
+        description="Storage for uploaded files and batches: `gs://…` or a path, which instances may share; `off` "
+        "disables `/v1/files` and `/v1/batches`. Unset: a folder in LOCAL_MODEL_CACHE; with MODEL_STREAM, `off`.",
     )
     batch_file_bytes: int = Field(
         default=200 * 1024 * 1024,
         ge=1024,
-        description="The largest uploaded file in bytes. A larger one gets a 413.",
+        description="The largest accepted file upload, in bytes. A larger one gets a 413.",
     )
     batch_total_bytes: int = Field(
         default=2 * 1024 * 1024 * 1024,
         ge=1024,
-        description="Bytes that files and batches may take at BATCH_URI. Above it, uploads get a 413.",
+        description="Total bytes of files and batches at BATCH_URI. Beyond this, uploads get a 413.",
     )
     state_uri: str | None = Field(
         default=None,
-        description="The place of responses that `previous_response_id` continues: `gs://…` or a path, which instances "
-        "may share; `off`: none are kept. Unset: a folder in LOCAL_MODEL_CACHE; with MODEL_STREAM, `off`.",
+        description="Storage for responses that `previous_response_id` continues: `gs://…` or a path, which instances "
+        "may share; `off` stores none. Unset: a folder in LOCAL_MODEL_CACHE; with MODEL_STREAM, `off`.",
     )
     state_ttl: float = Field(
         default=30 * 24 * 3600,
         gt=0,
-        description="Seconds for which a response is kept.",
+        description="Seconds after which a stored response is deleted.",
     )
     state_total_bytes: int = Field(
         default=2 * 1024 * 1024 * 1024,
         ge=1024,
-        description="Bytes that responses may take at STATE_URI, about. Above it, the oldest ones are deleted.",
+        description="Approximate total bytes of responses at STATE_URI. Beyond this, the oldest ones are deleted.",
     )
     api_key: SecretStr | None = Field(
         default=None,
-        description="Keys accepted on all routes except health, separated by commas. Neither this nor API_KEY_FILE: no "
-        "key is required.",
+        description="API keys, separated by commas, required on all routes except health. If API_KEY_FILE is unset "
+        "too, no key is required.",
     )
     api_key_file: Path | None = Field(
         default=None,
-        description="A YAML or JSON file of more such keys, such as a mounted secret: a list of secrets, or of "
-        "`{name, secret, weight, can_prioritize}`. Keys share the device by weight; the log has the name. Read again "
-        "when it changes; a bad new file changes nothing.",
+        description="A YAML or JSON file of more API keys, such as a mounted secret: a list of secrets, or of "
+        "`{name, secret, weight, can_prioritize}`. Keys share the device by weight; logs show the name. The file is "
+        "reloaded when it changes; an invalid one is ignored.",
     )
     admin_api_key: SecretStr | None = Field(
         default=None,
-        description="The key for the routes under /admin, sent as `Authorization: Bearer …`. Unset: they do not exist.",
+        description="The key for the routes under /admin, sent as `Authorization: Bearer …`. Unset: no such routes.",
     )
     drain_seconds: float = Field(
         default=8,
         ge=0,
-        description="Seconds that running requests have to finish after SIGTERM. Cloud Run kills the process after 10.",
+        description="Seconds that running requests may take to finish after SIGTERM. Cloud Run kills the process after "
+        "10.",
     )
     watchdog_seconds: float = Field(
         default=120,
         gt=0,
-        description="Seconds after which a step of the device that has not come back ends the process.",
+        description="Seconds after which a device step that has not returned ends the process.",
     )
     host: str = Field(default="0.0.0.0", description="The address to listen on.")
     port: int = Field(
@@ -209,23 +326,23 @@ class Settings(WaitingSettings):
     )
     ready_when: Literal["answering", "complete"] = Field(
         default="answering",
-        description="When `/health/ready` is 200: once requests are `answering`, while executables that none of them "
-        "has to wait for are still compiled; or once the start is `complete`.",
+        description="When `/health/ready` returns 200: once requests are answered (`answering`), even while optional "
+        "executables are still compiling, or once the start is `complete`.",
     )
     strict_fields: bool = Field(
         default=False,
-        description="Whether a request with a field that has no effect here is refused. Otherwise it is answered, and "
+        description="Whether to refuse requests with fields that have no effect here. Otherwise they are served, and "
         "the header `x-levserve-ignored` names such fields.",
     )
     cors_origins: str | None = Field(
         default=None,
-        description="Origins whose pages may use the API from a browser, separated by commas, such as "
-        "`https://chat.example.com`; `*` is any. Unset: none but the service's own pages.",
+        description="Origins, separated by commas, whose pages may use the API from a browser, such as "
+        "`https://chat.example.com`; `*` allows any. Unset: only the service's own pages.",
     )
     page: bool = Field(
         default=True,
-        description="Whether `/` is a page to chat with the model, `/vectors` one to compare texts, and `/docs` one "
-        "that describes the API. They are open to anyone and use the API with the key that the visitor enters.",
+        description="Whether to serve a chat page at `/`, a page to compare texts at `/vectors`, and the API "
+        "documentation at `/docs`. The pages need no key; they use the API with the key that the visitor enters.",
     )
     log_level: Literal["DEBUG", "INFO", "WARNING", "ERROR"] = Field(
         default="INFO",
@@ -233,11 +350,11 @@ class Settings(WaitingSettings):
     )
     log_format: Literal["auto", "json", "text"] = Field(
         default="auto",
-        description="`json` for Cloud Logging, `text` for people; `auto` is text on a terminal, JSON otherwise.",
+        description="`json` for Cloud Logging, `text` for people; `auto` is text on a terminal and JSON otherwise.",
     )
     google_cloud_project: str | None = Field(
         default=None,
-        description="The project of the service. If set, the trace of a log line is a link in Cloud Logging.",
+        description="The project of the service. If set, traces in log lines are links in Cloud Logging.",
     )
     k_service: str | None = Field(
         default=None, description="The service's name in Error Reporting; Cloud Run sets it. Unset: `levserve`."
@@ -247,44 +364,71 @@ class Settings(WaitingSettings):
     )
     otel_exporter_otlp_endpoint: str | None = Field(
         default=None,
-        description="The OpenTelemetry collector that gets a trace of each request over HTTP: `http://localhost:4318`. "
-        "Needs the extra `otel`; other `OTEL_*` variables are OpenTelemetry's own. Unset: no traces.",
+        description="The OpenTelemetry collector that receives a trace of each request over HTTP, such as "
+        "`http://localhost:4318`. Needs the extra `otel`; OpenTelemetry reads its other `OTEL_*` variables itself. "
+        "Unset: no traces.",
     )
     metrics_port: int | None = Field(
         default=None,
         ge=0,
         le=65535,
-        description="A second port that answers `/metrics` without a key, for scrapers that cannot send one. Do not "
-        "publish it. Unset: none; 0 picks a free one and logs it.",
+        description="A second port that serves `/metrics` without a key, for scrapers that cannot send one. Do not "
+        "expose it publicly. Unset: no such port; 0 picks a free one and logs it.",
     )
     metrics_compat: Literal["none", "vllm"] = Field(
         default="none",
-        description="`vllm` shows the series that vLLM has too a second time, under its names (`vllm:…`): those that "
-        "endpoint pickers of gateways and dashboards read by default.",
+        description="`vllm` additionally exports the series that vLLM also has under its names (`vllm:…`), which "
+        "gateway endpoint pickers and dashboards read by default.",
     )
 
+    @model_validator(mode="before")
+    @classmethod
+    def _local_defaults(cls, given: Any) -> Any:
+        if not isinstance(given, dict) or not _is_true(given.get("local_dev", False)):
+            return given
+        catalogue = {"catalogue_uri": str(LOCAL_FOLDER)} if LOCAL_FOLDER.is_dir() else {}
+        if any(given.get(name) for name in (*SOURCES, "model_name")):
+            catalogue = {}
+        return LOCAL_DEFAULTS | catalogue | given
+
     @model_validator(mode="after")
-    def _settings_agree(self) -> "Settings":
+    def _check_models(self) -> "Settings":
+        if self.model_uri and self.gcs_bucket:
+            raise SettingsError("MODEL_URI", "contradicts GCS_BUCKET; set one of the two.")
+        if self.gcs_model_prefix and not self.gcs_bucket:
+            raise SettingsError("GCS_MODEL_PREFIX", "needs GCS_BUCKET.")
+        if self.catalogue_uri and self.gcs_bucket:
+            raise SettingsError("CATALOGUE_URI", "contradicts GCS_BUCKET; set one of the two.")
+        if self.catalogue_uri is not None or self.models_config is not None:
+            for variable, value in (("MODEL_URI", self.model_uri), ("MODEL_NAME", self.model_name)):
+                if value:
+                    raise SettingsError(variable, "names a single model, but CATALOGUE_URI or MODELS_CONFIG several.")
+        if self.models and not self.has_catalogue:
+            raise SettingsError(
+                "MODELS", "needs a catalogue: GCS_BUCKET without MODEL_NAME, CATALOGUE_URI, or MODELS_CONFIG."
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _check_combinations(self) -> "Settings":
         if self.metrics_port and self.metrics_port == self.port:
-            raise SettingsError("METRICS_PORT", f"is PORT ({self.port}); it needs another one.")
+            raise SettingsError("METRICS_PORT", f"is the same as PORT ({self.port}). Choose another port.")
         for name in ("API_KEY", "ADMIN_API_KEY", "BUNDLE_SIGNING_KEY"):
             secret = getattr(self, name.lower())
-            if secret is not None and not _keys(secret):  # as if it were unset, it would open what it is to close
-                raise SettingsError(name, "has no key in it, only blanks or commas. Unset it to need no key.")
+            if secret is not None and not _keys(secret):  # treating it as unset would disable what it should protect
+                raise SettingsError(name, "is blank. Unset it to disable authentication.")
         for origin in self.allowed_origins:
             if origin != "*" and not ORIGIN.fullmatch(origin):
-                reason = (
-                    f"{origin!r} is no origin. One is a scheme and a host, and a port if it has one, without a path."
-                )
+                reason = f"{origin!r} is not an origin: a scheme, a host and optionally a port, without a path."
                 raise SettingsError("CORS_ORIGINS", reason)
         if any(len(key) < MIN_SIGNING_KEY_CHARS for key in self.bundle_signing_keys):
-            reason = f"has a key of fewer than {MIN_SIGNING_KEY_CHARS} characters. `openssl rand -hex 32` makes one."
+            reason = f"has a key of fewer than {MIN_SIGNING_KEY_CHARS} characters. Create one: `openssl rand -hex 32`."
             raise SettingsError("BUNDLE_SIGNING_KEY", reason)
         if self.bundle_uri == "sibling" and not self.bundle_signing_keys:
-            reason = "'sibling' is where the authors of checkpoints may write, so it needs BUNDLE_SIGNING_KEY."
+            reason = "'sibling' is writable by authors of checkpoints, so it needs BUNDLE_SIGNING_KEY."
             raise SettingsError("BUNDLE_URI", reason)
         if self.model_stream and not self.auto_download_models:
-            reason = "is false, and MODEL_STREAM keeps no files, so each start would have to fetch them."
+            reason = "is false, but MODEL_STREAM keeps no files, so every start has to download them."
             raise SettingsError("AUTO_DOWNLOAD_MODELS", reason)
         if self.max_open_body_bytes < self.max_body_bytes:
             reason = f"is {self.max_open_body_bytes}, less than one body of MAX_BODY_BYTES ({self.max_body_bytes})."
@@ -297,23 +441,55 @@ class Settings(WaitingSettings):
         return self
 
     @property
+    def has_catalogue(self) -> bool:
+        """Whether models are loaded on demand; otherwise the process serves a single one."""
+        is_bucket = self.gcs_bucket is not None and not self.model_names
+        return is_bucket or self.catalogue_uri is not None or self.models_config is not None
+
+    @property
+    def checkpoint_uri(self) -> str | None:
+        """The address of the single checkpoint, from MODEL_URI or GCS_BUCKET; None means the demo model."""
+        if not self.gcs_bucket or not self.model_names:
+            return self.model_uri
+        return f"{self._bucket_uri}/{self.model_names[0].replace('/', '-')}"
+
+    @property
+    def catalogue_address(self) -> str | None:
+        """The folder of models; None if MODELS_CONFIG lists all of them."""
+        return self.catalogue_uri if self.gcs_bucket is None else self._bucket_uri
+
+    @property
+    def model_names(self) -> tuple[str, ...]:
+        """The distinct names in MODEL_NAME, of which the first is the model's id; empty if unset."""
+        return _names(self.model_name)
+
+    @property
+    def selected_models(self) -> tuple[str, ...]:
+        """The distinct names in MODELS; empty to serve the whole catalogue."""
+        return _names(self.models)
+
+    @property
+    def _bucket_uri(self) -> str:
+        return "/".join(part for part in (f"gs://{self.gcs_bucket}", self.gcs_model_prefix.strip("/")) if part)
+
+    @property
     def api_keys(self) -> tuple[str, ...]:
-        """The keys of API_KEY; empty if no key is required."""
+        """The keys in API_KEY; empty if it is unset."""
         return _keys(self.api_key)
 
     @property
     def allowed_origins(self) -> tuple[str, ...]:
-        """The origins of CORS_ORIGINS; empty if no other page may use the API."""
+        """The origins in CORS_ORIGINS."""
         return tuple(origin for part in (self.cors_origins or "").split(",") if (origin := part.strip()))
 
     @property
     def bundle_signing_keys(self) -> tuple[str, ...]:
-        """The keys of BUNDLE_SIGNING_KEY; empty if bundles are not signed."""
+        """The keys in BUNDLE_SIGNING_KEY; empty if bundles are not signed."""
         return _keys(self.bundle_signing_key)
 
     @property
     def admin_api_keys(self) -> tuple[str, ...]:
-        """The keys of ADMIN_API_KEY; empty if the /admin routes do not exist."""
+        """The keys in ADMIN_API_KEY; empty if there are no /admin routes."""
         return _keys(self.admin_api_key)
 
 
@@ -321,3 +497,14 @@ def _keys(secret: SecretStr | None) -> tuple[str, ...]:
     if secret is None:
         return ()
     return tuple(key for part in secret.get_secret_value().split(",") if (key := part.strip()))
+
+
+def _names(text: str | None) -> tuple[str, ...]:
+    return tuple(dict.fromkeys(name for part in (text or "").split(",") if (name := part.strip())))
+
+
+def _is_true(value: Any) -> bool:
+    try:
+        return TypeAdapter(bool).validate_python(value)
+    except ValidationError:  # the field's own validation reports it
+        return False

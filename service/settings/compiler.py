@@ -1,30 +1,30 @@
-"""The environment variables that are not ours: jax and XLA read them."""
+"""Environment variables that jax, XLA and libtpu read."""
 
 import os
 
 COMPILER_VARIABLES = frozenset({"XLA_FLAGS", "LIBTPU_INIT_ARGS", "TF_XLA_FLAGS", "NVIDIA_TF32_OVERRIDE"})
-# These select a device, which the bundle key names anyway, or what is logged.
+# These select a device, which the bundle key contains anyway, or configure logging.
 HARMLESS_JAX_VARIABLES = frozenset({"JAX_PLATFORMS", "JAX_LOG_COMPILES", "JAX_LOGGING_LEVEL"})
-# The fraction of a GPU's memory that XLA's pool takes, and its older name, beside which the new one is an error.
+# The fraction of a GPU's memory for XLA's pool, and its older name; setting both is an error.
 # Source: https://github.com/jax-ml/jax/blob/main/jaxlib/xla_client.py (generate_pjrt_gpu_plugin_options)
 POOL_VARIABLES = ("XLA_CLIENT_MEM_FRACTION", "XLA_PYTHON_CLIENT_MEM_FRACTION")
 
-# With 1, a GPU's programs start on a thread of XLA's and not on the caller's, which so starts the next while one runs.
+# With 1, XLA launches a GPU's programs from its own thread, so the caller can dispatch the next one meanwhile.
 # Source: https://github.com/openxla/xla/blob/main/xla/pjrt/gpu/se_gpu_pjrt_client.cc (GetStreamExecutorGpuClient)
 ASYNC_DISPATCH_VARIABLE = "PJRT_GPU_ENABLE_ASYNC_DISPATCH"
 
-# What libtpu reads about its machine, for one outside of Google's cloud.
+# Machine properties that libtpu would query from Google's metadata server.
 # Source: https://github.com/jax-ml/jax/blob/main/jax/_src/cloud_tpu_init.py
 WITHOUT_TPU = {
     "TPU_SKIP_MDS_QUERY": "1",
     "TPU_ACCELERATOR_TYPE": "v6e-1",
     "TPU_WORKER_HOSTNAMES": "localhost",
-    "ALLOW_MULTIPLE_LIBTPU_LOAD": "1",  # a second process may compile, since none holds a chip
+    "ALLOW_MULTIPLE_LIBTPU_LOAD": "1",  # several processes may compile, since none uses a chip
 }
 
 
 def compiler_variables() -> dict[str, str]:
-    """Return the variables that jax and XLA read themselves and that can change the compiled code."""
+    """Return the variables read by jax and XLA that can affect compiled code."""
     return {
         name: value
         for name, value in sorted(os.environ.items())
@@ -33,23 +33,23 @@ def compiler_variables() -> dict[str, str]:
 
 
 def size_gpu_pool(fraction: float) -> None:
-    """Have XLA's pool take this fraction of a GPU's memory, rather than 0.75; call this before jax finds its devices.
+    """Set the fraction of a GPU's memory for XLA's pool, 0.75 by default; call this before jax finds its devices.
 
-    A variable of XLA's own that the operator has set stays.
+    An XLA variable set by the operator takes precedence.
     """
     if not any(os.environ.get(name) for name in POOL_VARIABLES):
         os.environ[POOL_VARIABLES[0]] = str(fraction)
 
 
 def dispatch_to_gpus_asynchronously() -> None:
-    """Have calls return before XLA has started a GPU's program; call this before jax finds its devices.
+    """Let calls return before XLA has launched a GPU's program; call this before jax finds its devices.
 
-    A value that the operator has set stays.
+    A value set by the operator takes precedence.
     """
     os.environ.setdefault(ASYNC_DISPATCH_VARIABLE, "1")
 
 
 def describe_no_tpu() -> None:
-    """Have libtpu compile on a machine that has no TPU, without asking Google's metadata server about it."""
+    """Let libtpu compile on a machine without a TPU, without querying Google's metadata server."""
     for name, value in WITHOUT_TPU.items():
         os.environ.setdefault(name, value)

@@ -1,1 +1,1 @@
-"""`levserve smoke URL`: test whether a deployed service may take traffic, as a client that knows only its HTTP API."""
+"""`levserve smoke URL`: test whether a deployed service can take traffic, using only its HTTP API."""

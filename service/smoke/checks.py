@@ -1,4 +1,4 @@
-"""The checks that a service must pass before it takes traffic, in the order in which they run."""
+"""The checks that a service must pass before it takes traffic, in order."""
 
 import json
 from typing import Any
@@ -28,7 +28,7 @@ def check_ready(session: Session) -> Finding:
 
 
 def check_models(session: Session) -> Finding:
-    """Check that /v1/models lists the wanted model, and that the model has its own URL."""
+    """Check that /v1/models lists the requested model, and that the model has its own URL."""
     reply = session.client.get("/v1/models")
     expect_status(reply, 200)
     document = json_of(reply)
@@ -37,9 +37,9 @@ def check_models(session: Session) -> Finding:
     served = [take(reply, document, f"data.{i}.id", str) for i in range(count)]
     if not served:
         raise CheckFailed("no model is served", reply)
-    if session.wanted_model is not None and session.wanted_model not in served:
-        raise CheckFailed(f"serves {', '.join(served)}, not {session.wanted_model}", reply)
-    session.model = model = session.wanted_model or served[0]
+    if session.requested_model is not None and session.requested_model not in served:
+        raise CheckFailed(f"serves {', '.join(served)}, not {session.requested_model}", reply)
+    session.model = model = session.requested_model or served[0]
     one = session.client.get(f"/v1/models/{quote(model)}")
     expect_status(one, 200)
     expect_value(one, json_of(one), "id", (model,))
@@ -49,7 +49,7 @@ def check_models(session: Session) -> Finding:
 
 
 def check_errors(session: Session) -> Finding:
-    """Check that invalid requests are refused by name, in OpenAI's format, and that an unknown field is named."""
+    """Check that invalid requests are refused in OpenAI's format, and that an unknown field is reported."""
     client, (path, body) = session.client, _example(session)
     expect_error(client.post(path, {**body, "model": NO_SUCH_MODEL}), 404, code="model_not_found")
     _expect_named_field(client.post(path, {**body, NO_SUCH_FIELD: 1}))
@@ -61,7 +61,7 @@ def check_errors(session: Session) -> Finding:
 
 
 def _expect_named_field(reply: Reply) -> None:
-    """Expect that any answer names a field without effect, or that it is refused, as with STRICT_FIELDS."""
+    """Expect that an ignored field is reported or, as with STRICT_FIELDS, refused."""
     if reply.status == 400:
         expect_error(reply, 400, param=NO_SUCH_FIELD)
     elif NO_SUCH_FIELD not in reply.headers.get(IGNORED_HEADER, ""):
@@ -70,26 +70,26 @@ def _expect_named_field(reply: Reply) -> None:
 
 def check_auth(session: Session) -> Finding:
     """Check that requests without the given credentials are refused."""
-    given = session.client.credentials
-    found = []
-    if given.api_key is not None:
-        wrong = Credentials(WRONG_KEY, given.identity_token)
-        for credentials in (wrong, given.without_key()):
+    own = session.client.credentials
+    results = []
+    if own.api_key is not None:
+        wrong = Credentials(WRONG_KEY, own.identity_token)
+        for credentials in (wrong, own.without_key()):
             reply = session.client.get("/v1/models", credentials=credentials)
             if reply.status == 200:
                 raise CheckFailed("answers without the key: is API_KEY set on the service?", reply)
             expect_error(reply, 401)
-        found.append("no key and a wrong key are refused")
-    if given.identity_token is not None:
-        reply = session.client.get("/v1/models", credentials=given.without_identity())
+        results.append("no key and a wrong key are refused")
+    if own.identity_token is not None:
+        reply = session.client.get("/v1/models", credentials=own.without_identity())
         if reply.status not in (401, 403):
             raise CheckFailed("answers without an identity token: may anyone call it?", reply)
-        found.append("a call without an identity is refused")
-    return Finding(" and ".join(found) or "no credentials given, none asked for")
+        results.append("a call without an identity is refused")
+    return Finding(" and ".join(results) or "no credentials given or required")
 
 
 def check_chat(session: Session) -> Finding:
-    """Check the answer to a chat."""
+    """Check a chat completion."""
     reply = session.client.post(CHAT, _chat_body(session))
     session.takes_messages = _takes_messages(reply)
     if not session.takes_messages:
@@ -108,7 +108,7 @@ def check_chat(session: Session) -> Finding:
 
 
 def check_stream(session: Session) -> Finding:
-    """Check a stream of the same: its end, finish reason and usage."""
+    """Check a stream: its end, finish reason and usage."""
     path, body = (CHAT, _chat_body(session)) if session.takes_messages else (COMPLETIONS, _completion_body(session))
     streamed = read_stream(session.client, path, body)
     facts = {"events": streamed.num_events, "completion_tokens": streamed.completion_tokens}
@@ -117,7 +117,7 @@ def check_stream(session: Session) -> Finding:
 
 
 def check_completions(session: Session) -> Finding:
-    """Check a completion, with its log-probabilities unless the service refuses them by name."""
+    """Check a completion, with log-probabilities unless the service refuses them."""
     body = _completion_body(session)
     reply = session.client.post(COMPLETIONS, {**body, "logprobs": 1})
     has_logprobs = reply.status != 400
@@ -141,16 +141,16 @@ ALL_CHECKS = (
     Check("models", check_models),
     Check("errors", check_errors),
     Check("auth", check_auth),
-    Check("chat", check_chat, frozenset({"ready", "models"}), of_generation=True),
-    Check("stream", check_stream, frozenset({"ready", "models"}), of_generation=True),
-    Check("completions", check_completions, frozenset({"ready", "models"}), of_generation=True),
-    Check("vectors", check_vectors, frozenset({"ready", "models"}), of_generation=False),
+    Check("chat", check_chat, frozenset({"ready", "models"}), for_generation=True),
+    Check("stream", check_stream, frozenset({"ready", "models"}), for_generation=True),
+    Check("completions", check_completions, frozenset({"ready", "models"}), for_generation=True),
+    Check("vectors", check_vectors, frozenset({"ready", "models"}), for_generation=False),
     Check("latency", check_latency, frozenset({"ready", "models", "stream", "vectors"})),
 )
 
 
 def _example(session: Session) -> tuple[str, dict[str, Any]]:
-    """Return a route of the model and a body for it."""
+    """Return a route and a body that suit the model."""
     if session.generates:
         return CHAT, _chat_body(session)
     return vectors_request(session)
@@ -166,7 +166,7 @@ def _completion_body(session: Session) -> dict[str, Any]:
 
 
 def _takes_messages(reply: Reply) -> bool:
-    """Return whether the model accepts messages; a base model, without a chat template, refuses them by name."""
+    """Return whether the model accepts messages; a base model has no chat template and refuses them."""
     if reply.status != 400 or b"chat template" not in reply.body:
         return True
     expect_error(reply, 400, param="messages")
@@ -174,7 +174,7 @@ def _takes_messages(reply: Reply) -> bool:
 
 
 def _expect_logprobs(reply: Reply, answer: Any) -> None:
-    """Expect one entry for each token in each list.
+    """Expect one entry per token in each list.
 
     Source: https://platform.openai.com/docs/api-reference/completions/object
     """

@@ -1,6 +1,6 @@
-"""HTTP for the checks: httpx without proxies, redirects or retries, and a new connection for each request.
+"""The HTTP client of the checks: httpx without proxies, redirects or retries, and a new connection for each request.
 
-The clock of a request starts once its connection is established, so that latencies exclude the TLS handshake.
+Timing starts once the connection is established, so that latencies exclude the TLS handshake.
 """
 
 import json
@@ -34,10 +34,10 @@ class Credentials:
     identity_token: str | None = None
 
     def headers(self) -> dict[str, str]:
-        """Return the headers that carry them.
+        """Return the request headers.
 
-        Source: https://cloud.google.com/run/docs/authenticating/service-to-service: Cloud Run also takes the identity
-        from X-Serverless-Authorization, and then leaves Authorization to the service.
+        Source: https://cloud.google.com/run/docs/authenticating/service-to-service: Cloud Run also accepts the identity
+        in X-Serverless-Authorization, and then leaves Authorization to the service.
         """
         if self.api_key is None:
             return {} if self.identity_token is None else {"Authorization": f"Bearer {self.identity_token}"}
@@ -47,11 +47,9 @@ class Credentials:
         return headers
 
     def without_key(self) -> "Credentials":
-        """Return the identity alone."""
         return replace(self, api_key=None)
 
     def without_identity(self) -> "Credentials":
-        """Return the key alone."""
         return replace(self, identity_token=None)
 
 
@@ -59,15 +57,15 @@ class Credentials:
 class OpenAnswer:
     """An answer whose body may not have arrived yet."""
 
-    reply: Reply  # with the whole body if the status is an error's
+    reply: Reply  # with the complete body if the status is an error
     began_s: float  # monotonic
     _response: httpx.Response
 
     def lines(self, limit_s: float) -> Iterator[bytes]:
-        """Yield the body's lines as they arrive, without their ends.
+        """Yield the body's lines as they arrive, without line breaks.
 
         Raises:
-            Unreachable: the connection broke, was silent for too long, or the answer took longer than `limit_s`.
+            Unreachable: the connection broke or timed out, or the answer took longer than `limit_s`.
         """
         rest = b""
         try:
@@ -83,13 +81,13 @@ class OpenAnswer:
 
 
 class Client:
-    """Requests to one service; to be closed, as by a `with` block."""
+    """A client for one service, to be used as a context manager."""
 
     def __init__(self, url: str, credentials: Credentials, *, request_timeout_s: float) -> None:
         self.url = url
         self.credentials = credentials
         self.request_timeout_s = request_timeout_s
-        self._base_url = url.rstrip("/").removesuffix("/v1")  # the OpenAI SDK's base_url is accepted too
+        self._base_url = url.rstrip("/").removesuffix("/v1")  # also accept the OpenAI SDK's base_url
         self._http = httpx.Client(
             headers=HEADERS,
             limits=httpx.Limits(max_keepalive_connections=0),
@@ -104,7 +102,7 @@ class Client:
         self._http.close()
 
     def get(self, path: str, *, credentials: Credentials | None = None, timeout_s: float | None = None) -> Reply:
-        """Request a document.
+        """Send a GET.
 
         Raises:
             Unreachable: there is no answer.
@@ -113,7 +111,7 @@ class Client:
             return answer.reply
 
     def post(self, path: str, document: Mapping[str, Any] | bytes) -> Reply:
-        """Send a document, or bytes that are not JSON.
+        """Send a POST with a JSON document, or with bytes that are not JSON.
 
         Raises:
             Unreachable: there is no answer.
@@ -123,7 +121,7 @@ class Client:
 
     @contextmanager
     def stream(self, path: str, document: Mapping[str, Any]) -> Iterator[OpenAnswer]:
-        """Send a document, and provide the answer while its body arrives.
+        """Send a POST, and yield the answer while its body arrives.
 
         Raises:
             Unreachable: there is no answer.
@@ -185,7 +183,7 @@ class Client:
 
 
 def json_of(reply: Reply) -> Any:
-    """Return the document of an answer.
+    """Parse the body of an answer.
 
     Raises:
         CheckFailed: the answer is not JSON.
@@ -197,7 +195,7 @@ def json_of(reply: Reply) -> Any:
 
 
 def _cause(error: httpx.HTTPError, limit_s: float, *, has_begun: bool) -> str:
-    """Return the cause of a failed request in a phrase; `has_begun` says whether a status had arrived."""
+    """Describe why a request failed; `has_begun` is whether a status had arrived."""
     root = _root(error)
     if isinstance(error, httpx.TimeoutException):
         return f"no answer within {limit_s:g} s"
@@ -214,7 +212,7 @@ def _cause(error: httpx.HTTPError, limit_s: float, *, has_begun: bool) -> str:
 
 
 def _root(error: BaseException) -> BaseException:
-    """Return the first error of a chain; httpcore hides causes, but keeps them as contexts."""
+    """Return the first error of a chain; httpcore hides causes but preserves them as contexts."""
     while (earlier := error.__cause__ or error.__context__) is not None:
         error = earlier
     return error

@@ -1,4 +1,4 @@
-"""`levserve smoke URL`: flags, output, exit code. Imports the rest only when it runs, to keep `serve` fast."""
+"""`levserve smoke URL`: flags, output and exit code. Other modules are imported only when it runs."""
 
 import argparse
 import sys
@@ -9,10 +9,10 @@ if TYPE_CHECKING:
     from service.smoke.client import Credentials
 
 GREEN, RED, NOT_RUN, INTERRUPTED = 0, 1, 2, 130
-LARGEST_NUMBER = 1e6  # of seconds or requests; a larger one is a mistake
+LARGEST_NUMBER = 1e6  # of seconds or requests; a larger number is a mistake
 
 DESCRIPTION = """\
-Test whether a deployed service may take traffic: wait until it is ready, then check models, errors, keys, a chat, a
+Test whether a deployed service can take traffic: wait until it is ready, then check models, errors, keys, a chat, a
 stream and a completion, and measure latencies. Exit code 0: all green; 1: a check failed; 2: no check has run."""
 
 
@@ -70,7 +70,7 @@ def _run(arguments: argparse.Namespace, credentials: "Credentials") -> int:
             client,
             ready_timeout_s=arguments.timeout,
             num_requests=arguments.requests,
-            wanted_model=arguments.model,
+            requested_model=arguments.model,
             report=lambda news: print(news, file=sys.stderr, flush=True),
         )
         if not arguments.json:
@@ -107,7 +107,7 @@ def _url(text: str) -> str:
 
 
 def _secret(text: str) -> str:
-    """Return a secret given directly or as @FILE, which keeps it out of the process list."""
+    """Parse a secret given directly or as @FILE, which hides it from the process list."""
     if text.startswith("@"):
         try:
             text = Path(text[1:]).read_text().strip()

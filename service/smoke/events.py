@@ -1,4 +1,4 @@
-"""A stream of server-sent events, read as the official client does and checked against OpenAI's format.
+"""Server-sent events, parsed like the official client does and checked against OpenAI's format.
 
 Source: https://platform.openai.com/docs/api-reference/chat-streaming, https://html.spec.whatwg.org/multipage/server-sent-events.html
 """
@@ -24,17 +24,17 @@ class Streamed:
     text: str
     finish_reason: str
     completion_tokens: int
-    num_events: int  # without [DONE]
+    num_events: int  # excluding [DONE]
     first_token_s: float
     last_token_s: float
 
 
 def read_stream(client: Client, path: str, document: Mapping[str, Any]) -> Streamed:
-    """Request a stream and read all of it.
+    """Request a stream and read it completely.
 
     Raises:
-        CheckFailed: the answer is not an event stream, breaks off, has an error event, or lacks its end, its finish
-            reason or its usage.
+        CheckFailed: the answer is not an event stream, breaks off, has an error event, or has no end, finish reason or
+            usage.
     """
     streaming = {**document, "stream": True, "stream_options": {"include_usage": True}}
     with client.stream(path, streaming) as answer:
@@ -57,7 +57,7 @@ def read_stream(client: Client, path: str, document: Mapping[str, Any]) -> Strea
 
 
 def data_of(lines: Iterable[bytes]) -> Iterator[str]:
-    """Yield the data of each event; comments and other fields are skipped.
+    """Yield the data of each event, skipping comments and other fields.
 
     Raises:
         CheckFailed: a line is not UTF-8.
@@ -110,7 +110,7 @@ def _streamed(reply: Reply, chunks: list[tuple[float, Any]], *, max_tokens: int)
 
 
 def _text(reply: Reply, chunk: dict[str, Any]) -> str:
-    """Return the text of a chat's or completion's chunk; the chunk with the usage has no choices."""
+    """Return the text of a chat or completion chunk; the chunk with the usage has no choices."""
     choices = take(reply, chunk, "choices", list)
     if not choices:
         return ""

@@ -1,4 +1,4 @@
-"""Expectations of answers; each function raises CheckFailed with what it expected, what it found, and the answer."""
+"""Assertions about answers, which raise CheckFailed with the expected and actual values and the answer."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -14,7 +14,7 @@ def expect_status(reply: Reply, status: int) -> None:
     """Expect a status.
 
     Raises:
-        CheckFailed: it is another; for 401 and 403, the message suggests a flag.
+        CheckFailed: the status differs; for 401 and 403, the message suggests a flag.
     """
     if reply.status != status:
         raise CheckFailed(f"answered {reply.status} instead of {status}{_hint(reply)}", reply)
@@ -24,7 +24,7 @@ def take(reply: Reply | None, document: Any, path: str, kind: type) -> Any:
     """Return the value at a dotted path of a document, such as `choices.0.message`.
 
     Raises:
-        CheckFailed: the path does not exist, or its value is of another kind.
+        CheckFailed: the path does not exist, or its value has the wrong type.
     """
     value = document
     steps = path.split(".")
@@ -38,15 +38,15 @@ def take(reply: Reply | None, document: Any, path: str, kind: type) -> Any:
     return value
 
 
-def expect_value(reply: Reply | None, document: Any, path: str, wanted: Sequence[str]) -> str:
-    """Expect one of a few strings at a path, and return it.
+def expect_value(reply: Reply | None, document: Any, path: str, expected: Sequence[str]) -> str:
+    """Expect one of several strings at a path, and return it.
 
     Raises:
-        CheckFailed: the value is another.
+        CheckFailed: the value is not expected.
     """
     value = take(reply, document, path, str)
-    if value not in wanted:
-        raise CheckFailed(f"{path} is {value!r}, not {' or '.join(repr(name) for name in wanted)}", reply)
+    if value not in expected:
+        raise CheckFailed(f"{path} is {value!r}, not {' or '.join(repr(name) for name in expected)}", reply)
     return value
 
 
@@ -54,7 +54,7 @@ def expect_usage(reply: Reply | None, document: Any, *, max_tokens: int) -> int:
     """Expect consistent token counts, and return the completion's.
 
     Raises:
-        CheckFailed: they are missing, do not sum up, or exceed `max_tokens`.
+        CheckFailed: the counts are missing, do not sum up, or exceed `max_tokens`.
     """
     prompt, completion, total = (
         take(reply, document, f"usage.{name}_tokens", int) for name in ("prompt", "completion", "total")
@@ -70,7 +70,7 @@ def expect_error(reply: Reply, status: int, *, code: str | None = None, param: s
     """Expect an error in OpenAI's format.
 
     Raises:
-        CheckFailed: the status, code or parameter is another, or a key is missing.
+        CheckFailed: the status, code or parameter differs, or a key is missing.
     """
     expect_status(reply, status)
     error = take(reply, json_of(reply), "error", dict)
@@ -79,9 +79,9 @@ def expect_error(reply: Reply, status: int, *, code: str | None = None, param: s
         raise CheckFailed(f"the error lacks {', '.join(missing)}; it must have all of {', '.join(ERROR_KEYS)}", reply)
     if not take(reply, error, "message", str):
         raise CheckFailed("the error's message is empty", reply)
-    for name, wanted in (("code", code), ("param", param)):
-        if wanted is not None and error[name] != wanted:
-            raise CheckFailed(f"the error's {name} is {error[name]!r}, not {wanted!r}", reply)
+    for name, expected in (("code", code), ("param", param)):
+        if expected is not None and error[name] != expected:
+            raise CheckFailed(f"the error's {name} is {error[name]!r}, not {expected!r}", reply)
 
 
 def _hint(reply: Reply) -> str:

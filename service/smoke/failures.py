@@ -1,9 +1,9 @@
-"""Replies of the service, and the ways in which a check can end other than passing.
+"""Replies of the service, and the ways in which a check can fail to pass.
 
 ServiceError
-├── CheckFailed        (reply) the service is wrong
-│   └── Unreachable        (request, is_final) no answer at all
-├── NotApplicable      the service may lack what the check tests
+├── CheckFailed        (reply) the service misbehaves
+│   └── Unreachable        (request, is_final) no answer
+├── NotApplicable      the service does not have the tested feature
 └── NoIdentityToken    no check has run; exit code 2
 """
 
@@ -24,28 +24,27 @@ class Reply:
     headers: Mapping[str, str]  # names are case-insensitive
     body: bytes
     seconds: float  # from the request's first byte to the answer's last
-    was_keyed: bool  # the request had an API key
-    was_identified: bool  # the request had an identity token
+    was_keyed: bool  # whether the request had an API key
+    was_identified: bool  # whether the request had an identity token
 
     @property
     def is_json(self) -> bool:
-        """Whether the content type is JSON; Google's front end and most proxies answer HTML."""
+        """Whether the content type is JSON; Google's front end and most proxies return HTML."""
         return self.headers.get("content-type", "").startswith("application/json")
 
     @property
     def request_id(self) -> str | None:
-        """The id of the request in the server's log."""
         return self.headers.get("x-request-id")
 
     @property
     def excerpt(self) -> str:
-        """The start of the body, on one line, `EXCERPT_CHARS` long at most."""
+        """The start of the body on one line, at most `EXCERPT_CHARS` long."""
         text = " ".join(self.body.decode("utf-8", "replace").split())
         return text if len(text) <= EXCERPT_CHARS else text[:EXCERPT_CHARS] + "…"
 
 
 class CheckFailed(ServiceError):
-    """The service does not do what the check expects."""
+    """The service does not behave as expected."""
 
     def __init__(self, message: str, reply: Reply | None = None) -> None:
         super().__init__(message)
@@ -54,16 +53,16 @@ class CheckFailed(ServiceError):
 
 
 class Unreachable(CheckFailed):
-    """There is no answer, or only a part of one."""
+    """There is no answer, or an incomplete one."""
 
     def __init__(self, request: str, cause: str, *, is_final: bool = False) -> None:
         super().__init__(f"{request}: {cause}")
         self.request = request
-        self.is_final = is_final  # waiting will not help: no such host, an untrusted certificate
+        self.is_final = is_final  # whether waiting is pointless: no such host, an untrusted certificate
 
 
 class NotApplicable(ServiceError):
-    """The service need not support what the check tests."""
+    """The service need not support the tested feature."""
 
 
 class NoIdentityToken(ServiceError):

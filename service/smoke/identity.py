@@ -1,4 +1,4 @@
-"""Google identity tokens for services that require one, from the metadata server or gcloud, without a stored key."""
+"""Google identity tokens from the metadata server or gcloud, without a stored key."""
 
 import shutil
 import subprocess
@@ -16,7 +16,7 @@ TAG_SEPARATOR = "---"
 
 
 def audience_of(url: str) -> str:
-    """Return the audience of a service's tokens: its own address, also if the URL is that of a tagged revision.
+    """Return the audience of a service's tokens: its main URL, even if the URL is that of a tagged revision.
 
     Source: https://cloud.google.com/run/docs/authenticating/service-to-service
     """
@@ -26,10 +26,10 @@ def audience_of(url: str) -> str:
 
 
 def identity_token(audience: str) -> str:
-    """Return a token from the metadata server (on Google Cloud) or from gcloud (elsewhere).
+    """Fetch a token from the metadata server (on Google Cloud) or from gcloud (elsewhere).
 
     Raises:
-        NoIdentityToken: neither has one; the message says why.
+        NoIdentityToken: neither provides one.
     """
     try:
         return _from_metadata(audience)
@@ -38,7 +38,7 @@ def identity_token(audience: str) -> str:
     gcloud = shutil.which("gcloud")
     if gcloud is None:
         raise NoIdentityToken(audience, f"{cause} and no gcloud on PATH")
-    # gcloud accepts an audience for service accounts only; a person's account needs none.
+    # gcloud accepts an audience for service accounts only; user accounts need none.
     for flags in ([f"--audiences={audience}"], []):
         ran = subprocess.run(
             [gcloud, "auth", "print-identity-token", *flags],
@@ -49,8 +49,8 @@ def identity_token(audience: str) -> str:
         )
         if ran.returncode == 0 and ran.stdout.strip():
             return ran.stdout.strip()
-    said = ran.stderr.strip().partition("\n")[0]
-    raise NoIdentityToken(audience, f"{cause}; gcloud says: {said}")
+    message = ran.stderr.strip().partition("\n")[0]
+    raise NoIdentityToken(audience, f"{cause}; gcloud says: {message}")
 
 
 def _from_metadata(audience: str) -> str:

@@ -1,4 +1,4 @@
-"""Latencies of one client: not a benchmark, but enough to see that a deployment runs on the expected hardware."""
+"""Latencies of a single client: not a benchmark, but enough to see that a deployment runs on the expected hardware."""
 
 from statistics import median
 
@@ -13,9 +13,9 @@ QUESTION = "Count from one to thirty in words."
 
 
 def check_latency(session: Session) -> Finding:
-    """Stream a few answers, one after another, and return the median of each time; or of an encoder, whole answers."""
+    """Measure the median latencies of a few sequential streams, or of complete answers for an encoder."""
     if not session.generates:
-        return _of_vectors(session)
+        return _check_vector_latency(session)
     common = {"model": session.model_name, "max_tokens": MAX_TOKENS, "temperature": 0}
     if session.takes_messages:
         path, body = "/v1/chat/completions", {**common, "messages": [{"role": "user", "content": QUESTION}]}
@@ -42,7 +42,7 @@ def check_latency(session: Session) -> Finding:
     return Finding(detail, facts)
 
 
-def _of_vectors(session: Session) -> Finding:
+def _check_vector_latency(session: Session) -> Finding:
     path, body = vectors_request(session)
     seconds = [session.client.post(path, body).seconds for _ in range(session.num_requests)]
     facts = {"requests": len(seconds), "total_seconds_p50": round(median(seconds), 4)}

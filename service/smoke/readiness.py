@@ -1,4 +1,4 @@
-"""Wait for a service that may be starting: no answer at first, then 503 with its progress, then 200."""
+"""Waiting for a service that may be starting: no answer at first, then 503 with its progress, then 200."""
 
 import time
 from collections.abc import Callable
@@ -11,9 +11,9 @@ from service.smoke.report import Finding
 
 READY_PATH = "/health/ready"
 TRY_TIMEOUT_S = 60.0  # a platform may hold a request until it has started an instance
-PAUSE_S = (0.25, 2.0)  # first, and at most
+PAUSE_S = (0.25, 2.0)  # the first and the longest pause
 REPORT_INTERVAL_S = 10.0
-# A new address or permission takes a moment to reach every front end.
+# A new URL or permission takes a moment to propagate to all front ends.
 SETTLE_S = 10.0
 NEVER_READY = frozenset({401, 403, 404})
 
@@ -22,7 +22,7 @@ def wait_until_ready(client: Client, timeout_s: float, report: Callable[[str], N
     """Poll until the service is ready.
 
     Raises:
-        CheckFailed: it refuses, is another service, or is not ready in time; the message has its last state.
+        CheckFailed: the service refuses, is not Levserve, or is not ready in time.
     """
     began_s = time.monotonic()
     reported_s, pause_s, tries = began_s, PAUSE_S[0], 0
@@ -55,7 +55,7 @@ def _poll(client: Client, timeout_s: float) -> tuple[Reply | None, str]:
 
 
 def _state(reply: Reply) -> str:
-    """Return the progress of the start in a phrase."""
+    """Describe the progress of the start."""
     if reply.status != 503 or not reply.is_json:
         return f"{reply.request} answers {reply.status}"
     progress = json_of(reply)

@@ -1,4 +1,4 @@
-"""Results as text for a terminal or a CI log (one line for each check) and as one JSON document."""
+"""Results as text for a terminal or a CI log, one line per check, and as a JSON document."""
 
 import textwrap
 from collections.abc import Mapping, Sequence
@@ -17,7 +17,7 @@ class Finding:
     """The result of a check that passed."""
 
     detail: str
-    facts: Mapping[str, Any] = field(default_factory=dict)  # the numbers, as plain JSON
+    facts: Mapping[str, Any] = field(default_factory=dict)  # numbers as plain JSON
 
 
 @dataclass(frozen=True)
@@ -36,7 +36,6 @@ class Outcome:
 
     @classmethod
     def failed(cls, name: str, message: str, seconds: float, reply: Reply | None) -> "Outcome":
-        """Return a failed outcome with the server's answer."""
         if reply is None:
             return cls(name, "failed", message, seconds)
         return cls(
@@ -51,7 +50,7 @@ class Outcome:
         )
 
     def text(self) -> str:
-        """Return the line of the outcome; if it failed, with the request and an excerpt of the answer below."""
+        """Format the outcome; if it failed, with the request and an excerpt of the answer below."""
         lines = [f"  {LABELS[self.status]:<4}  {self.name:<11}  {self.detail}"]
         if self.request is not None:
             request_id = "" if self.request_id is None else f", request id {self.request_id}"
@@ -74,17 +73,15 @@ class Report:
 
     @property
     def is_green(self) -> bool:
-        """Whether the service may take traffic."""
+        """Whether the service can take traffic."""
         return all(outcome.status != "failed" for outcome in self.outcomes)
 
     def summary(self) -> str:
-        """Return the last line."""
         counts = {status: sum(outcome.status == status for outcome in self.outcomes) for status in LABELS}
         parts = ", ".join(f"{count} {status}" for status, count in counts.items() if count)
         return f"{'green' if self.is_green else 'RED'}: {parts}, in {self.seconds:.1f} s"
 
     def as_json(self) -> dict[str, Any]:
-        """Return the report as plain JSON."""
         checks = [
             {name: value for name, value in asdict(outcome).items() if value not in (None, {})}
             | {"seconds": round(outcome.seconds, 3)}

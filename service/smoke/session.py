@@ -1,4 +1,4 @@
-"""A run of the checks, in order; a check is skipped if one that it needs has failed."""
+"""Execution of the checks in order; a check is skipped if a check that it needs has failed."""
 
 import time
 from collections.abc import Callable, Iterator
@@ -11,26 +11,25 @@ from service.smoke.report import Finding, Outcome, Report
 
 @dataclass
 class Session:
-    """One run against one service: its options, and what the checks have learned so far."""
+    """The options and the state of one run."""
 
     client: Client
     ready_timeout_s: float
     num_requests: int  # for the latencies
-    wanted_model: str | None = None
-    report: Callable[[str], None] = lambda _: None  # shows progress to a person
+    requested_model: str | None = None
+    report: Callable[[str], None] = lambda _: None  # shows progress
     model: str | None = None  # set by the check `models`
     takes_messages: bool = True  # unset by the check `chat` if the model has no chat template
-    capabilities: frozenset[str] | None = None  # of the model, if /v1/models tells them
+    capabilities: frozenset[str] | None = None  # of the model, if /v1/models lists them
     outcomes: list[Outcome] = field(default_factory=list)
 
     @property
     def model_name(self) -> str:
-        """The model to send requests to."""
-        return self.model or self.wanted_model or ""
+        return self.model or self.requested_model or ""
 
     @property
     def generates(self) -> bool:
-        """Whether the model generates text; a service that does not tell what its model can is taken to."""
+        """Whether the model generates text; assumed if the service does not list capabilities."""
         return self.capabilities is None or "completions" in self.capabilities
 
 
@@ -41,15 +40,14 @@ class Check:
     name: str
     run: Callable[[Session], Finding]
     needs: frozenset[str] = frozenset({"ready"})
-    of_generation: bool | None = None  # of models that generate text alone, or of those that do not; None: of all
+    for_generation: bool | None = None  # whether it applies to generative models only, or to others only; None: to all
 
     def applies(self, session: Session) -> bool:
-        """Whether the check is one for the service's model."""
-        return self.of_generation in (None, session.generates)
+        return self.for_generation in (None, session.generates)
 
 
 def run_checks(session: Session, checks: tuple[Check, ...]) -> Iterator[Outcome]:
-    """Run the checks of the service's kind of model, and yield each outcome as it becomes known."""
+    """Run the checks that apply to the model, and yield each outcome as soon as it is known."""
     failed: set[str] = set()
     for check in checks:
         if not check.applies(session):

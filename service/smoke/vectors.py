@@ -1,4 +1,4 @@
-"""The check of a service whose model turns texts into vectors, or scores pairs of them."""
+"""The check of an embedding model or a reranker."""
 
 import math
 from typing import Any
@@ -14,14 +14,14 @@ TEXTS = ["Once upon a time", "It is cold outside today"]
 
 
 def vectors_request(session: Session) -> tuple[str, dict[str, Any]]:
-    """Return the route of an encoder or a reranker, and a body for it."""
+    """Return the route of an embedding model or reranker, and a body for it."""
     if "rerank" in (session.capabilities or ()):
         return RERANK, {"model": session.model_name, "query": "What is the weather?", "documents": TEXTS}
     return EMBEDDINGS, {"model": session.model_name, "input": TEXTS}
 
 
 def check_vectors(session: Session) -> Finding:
-    """Check the vectors of two texts, or the ranking of them."""
+    """Check the vectors or the ranking of two texts."""
     path, body = vectors_request(session)
     reply = session.client.post(path, body)
     expect_status(reply, 200)
@@ -30,13 +30,13 @@ def check_vectors(session: Session) -> Finding:
         scores = [take(reply, answer, f"results.{i}.relevance_score", float) for i in range(len(TEXTS))]
         indices = {take(reply, answer, f"results.{i}.index", int) for i in range(len(TEXTS))}
         if indices != set(range(len(TEXTS))) or scores != sorted(scores, reverse=True):
-            raise CheckFailed("the documents are not in the order of their scores", reply)
+            raise CheckFailed("the documents are not sorted by score", reply)
         return Finding(f"two documents ranked, {reply.seconds:.2f} s", {"num_scores": len(scores)})
     expect_value(reply, answer, "object", ("list",))
     vectors = [take(reply, answer, f"data.{i}.embedding", list) for i in range(len(TEXTS))]
     sizes = {len(vector) for vector in vectors}
     if len(sizes) != 1 or not all(isinstance(x, int | float) and math.isfinite(x) for v in vectors for x in v):
-        raise CheckFailed("the vectors are not finite numbers, as many for each text", reply)
+        raise CheckFailed("the vectors are not finite numbers of equal length", reply)
     if vectors[0] == vectors[1]:
         raise CheckFailed("two different texts have the same vector", reply)
     return Finding(f"two vectors of {sizes.pop()} dimensions, {reply.seconds:.2f} s", {"dimensions": len(vectors[0])})

@@ -1,1 +1,1 @@
-"""A start as a graph of parts, from settings to a model that answers."""
+"""The start of a model, from settings to answered requests, as a graph of tasks."""

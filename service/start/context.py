@@ -1,4 +1,4 @@
-"""The context that every task of a start receives: settings, clocks, counters, and the cache of checkpoints."""
+"""The context passed to every task of a start."""
 
 import threading
 from collections.abc import Callable, Mapping, Sequence
@@ -7,7 +7,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING
 
 from service.checkpoint.load import LoadLimits
-from service.compile.shared import Shared
+from service.compile.lru_cache import LruCache
 from service.device.memory import Device
 from service.engine.schedule.device_turns import DeviceTurns
 from service.observability.metrics import Metrics
@@ -27,41 +27,40 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class CommonParts:
-    """The parts of a model that starts of one process share."""
+    """Caches and schedulers shared by all starts of a process."""
 
-    executables: "Shared[Mapping[str, Executable]]" = field(default_factory=Shared)  # by the key of their bundle
+    executables: "LruCache[Mapping[str, Executable]]" = field(default_factory=LruCache)  # by bundle key
     turns: DeviceTurns = field(default_factory=DeviceTurns)
-    tokenizers: "Shared[TokenizerBackend]" = field(default_factory=Shared)  # by the sha256 of tokenizer.json
+    tokenizers: "LruCache[TokenizerBackend]" = field(default_factory=LruCache)  # by the sha256 of tokenizer.json
     host_cache: HostCache = field(default_factory=lambda: HostCache(0))
 
 
 @dataclass(frozen=True)
 class StartContext:
-    """The start of one model: of a service, for a request, of a batch run or of a prewarm."""
+    """The settings and shared objects of one model's start."""
 
     settings: Settings
     metrics: Metrics
     progress: StartProgress
     on_engine_failure: Callable[[], None] = lambda: None  # called from the device thread if the engine dies
-    model_metrics: ModelMetrics = field(default_factory=ModelMetrics)  # of the model's requests and engine
-    failed: threading.Event = field(default_factory=threading.Event)  # set when a task fails; ends the transfers
-    defaults: GenerationDefaults = NO_DEFAULTS  # the operator's for this model
-    generations: Mapping[str, int] = field(default_factory=dict)  # by file of a bucket: the one to serve
-    common: CommonParts = field(default_factory=CommonParts)  # with other starts
-    devices: Devices | None = None  # found by an earlier start of this process
-    memory_share: float = 1.0  # of the device memory for models; a model that needs more for its weights gets all
-    # Called before weights are read or caches allocated, with the bytes that the model takes on each of some devices;
-    # returns once there is room, or raises why there never will be.
+    model_metrics: ModelMetrics = field(default_factory=ModelMetrics)
+    failed: threading.Event = field(default_factory=threading.Event)  # set when a task fails; stops transfers
+    defaults: GenerationDefaults = NO_DEFAULTS  # the operator's generation defaults for this model
+    generations: Mapping[str, int] = field(default_factory=dict)  # pinned generation by file name
+    common: CommonParts = field(default_factory=CommonParts)  # shared with other starts
+    devices: Devices | None = None  # from an earlier start of this process
+    memory_share: float = 1.0  # of the device memory; a model whose weights need more gets all of it
+    # Called with the model's bytes per device before weights are read or caches allocated; returns once there is room,
+    # or raises if there never will be.
     make_room: Callable[[int, Sequence[Device]], None] = lambda num_bytes, devices: None
 
     @cached_property
     def cache(self) -> CheckpointCache | None:
-        """The cache that keeps pulled checkpoints; None with MODEL_STREAM, where a file would take memory twice."""
+        """The checkpoint cache; None with MODEL_STREAM, where files would use memory a second time."""
         if self.settings.model_stream:
             return None
         return CheckpointCache(self.settings.local_model_cache, max_checkpoints=self.settings.max_cached_checkpoints)
 
     @property
     def load_limits(self) -> LoadLimits:
-        """What loading weights may use."""
         return LoadLimits(self.cache, self.progress.pulled, self.settings.stream_staging_bytes, self.failed)

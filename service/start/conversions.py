@@ -1,4 +1,4 @@
-"""Converted Levanter checkpoints, stored beside the bundles: found by a start, made by `levserve prewarm`."""
+"""Converted Levanter checkpoints, stored next to bundles: written by `levserve prewarm`, found by later starts."""
 
 import contextlib
 import logging
@@ -18,14 +18,14 @@ logger = logging.getLogger(__name__)
 
 
 def find_conversion(settings: Settings, uri: str, open_source: OpenSource) -> str | None:
-    """Return the address of a checkpoint's conversion; None if there is none or the checkpoint needs none.
+    """Return the address of a checkpoint's conversion, or None if it has none or needs none.
 
     Raises:
         CheckpointError: there is no checkpoint.
     """
     local, shared = _local(settings), _shared(settings, uri)
     if shared is None and not local.is_dir():
-        return None  # no conversion can exist, so nothing has to be listed
+        return None  # no conversion can exist, so skip the LIST
     name = conversion.conversion_name(uri, open_source, _sources(settings))
     for place in (str(local), shared.uri if shared is not None else None):
         if name is not None and place is not None:
@@ -33,17 +33,17 @@ def find_conversion(settings: Settings, uri: str, open_source: OpenSource) -> st
                 if conversion.is_conversion(f"{place}/{name}", open_source):
                     return f"{place}/{name}"
             except CheckpointError as error:
-                logger.warning("a conversion cannot be looked up", extra={"place": place, "reason": str(error)})
+                logger.warning("the lookup of a conversion failed", extra={"place": place, "reason": str(error)})
     return None
 
 
 def store_conversion(settings: Settings, located: LocatedCheckpoint, uri: str, open_source: OpenSource) -> list[str]:
-    """Convert a Levanter checkpoint; store it on this machine and in the shared place; return the places that took it.
+    """Convert a Levanter checkpoint, store it locally and in the shared location, and return where it was stored.
 
-    A conversion that is already shared is not made again: the machine that compiles may be too small for that.
+    Does nothing if the shared location has it: this machine may be too small to convert it.
 
     Raises:
-        CheckpointError: the weights did not come whole, or the shared place cannot be written.
+        CheckpointError: the weights could not be read, or the shared location cannot be written.
         OSError: a folder cannot be written.
     """
     from service.bundles.folder import BundleFolder

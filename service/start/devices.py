@@ -1,4 +1,4 @@
-"""The devices of this host, which every start of a process shares, or those of another that it compiles for."""
+"""The devices of this host, shared by all starts of a process, or those of a cross-compilation target."""
 
 import shutil
 from dataclasses import dataclass
@@ -13,33 +13,33 @@ from service.settings.compiler import describe_no_tpu
 
 if TYPE_CHECKING:
     from service.compile.counter import CompileCounter
-# The compiler of PTX, as which either version of CUDA has it; and the packages whose version is CUDA's, or about it.
+
+# Packages of the PTX compiler and of the CUDA runtime, whose versions follow CUDA's, for CUDA 13 and 12.
 CUDA_COMPILERS = ("nvidia-cuda-nvcc", "nvidia-cuda-nvcc-cu12")
 CUDA_RUNTIMES = ("nvidia-cuda-runtime", "nvidia-cuda-runtime-cu12")
 
 
 @dataclass(frozen=True)
 class Devices:
-    """The devices of this host, and the counter of what is compiled for them."""
+    """Devices and a counter of compilations for them."""
 
     devices: tuple[Device, ...]
     compiles: "CompileCounter"
 
 
 def use_target(name: str) -> Devices:
-    """Have this process compile for another machine, and return that one's devices, on which nothing can run.
+    """Make this process cross-compile for another machine, and return its devices, on which nothing can run.
 
-    libtpu compiles for any TPU without one, and XLA for a GPU. Such an executable has the form of one that was compiled
-    on the device, and loads there if the versions of JAX and of the platform's packages are the same, which a bundle's
-    key ensures. For a GPU's matrix products XLA takes the kernels that it has for want of timing them. Call this before
-    jax looks for devices: it finds none but the CPU, which it would look beyond when it lowers for a GPU
-    (jax-ml/jax#23971, jax-ml/jax#28376).
+    libtpu can compile for any TPU without one, and so can XLA for a GPU. Such an executable loads on the device if the
+    versions of JAX and of the platform's packages are the same, which a bundle's key ensures. Without the GPU, XLA
+    cannot autotune matrix products and uses default kernels. Call this before jax looks for devices: it restricts jax
+    to the CPU, because lowering for a GPU would otherwise look for one (jax-ml/jax#23971, jax-ml/jax#28376).
 
     Raises:
-        TargetUnavailable: its compiler is not installed.
+        TargetUnavailable: the target's compiler is not installed.
 
     Source: https://docs.jax.dev/en/latest/aot.html; MaxText, `train_compile.py`, trains with such executables for TPUs;
-    jax-ml/jax#33542 tests that a GPU loads what was compiled without it.
+    jax-ml/jax#33542 tests that a GPU loads an executable compiled without it.
     """
     describe_no_tpu()
     import jax
@@ -71,9 +71,9 @@ def _gpu_options(name: str, chip: Chip) -> dict[str, Any]:
     compilers, runtimes = (list(filter(None, map(_version, names))) for names in (CUDA_COMPILERS, CUDA_RUNTIMES))
     versions = [*runtimes, *compilers]
     if not versions or not (compilers or shutil.which("ptxas")):
-        packages = " and ".join(CUDA_COMPILERS)
-        reason = f"none of {packages} is installed, which compile for it. Install the extra `cuda12` or `cuda13`"
-        raise TargetUnavailable(name, reason + ", that of the service's image, on Linux")
+        packages = " nor ".join(CUDA_COMPILERS)
+        reason = f"neither {packages} is installed. Install the extra `cuda12` or `cuda13`, as in the service's image,"
+        raise TargetUnavailable(name, f"{reason} on Linux")
     return {"platform": "cuda", "topology": "1x1x1", "target_config": target_config(chip, versions[0])}
 
 

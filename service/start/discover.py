@@ -1,4 +1,4 @@
-"""The first tasks of every start: the devices of this host, and the checkpoint. Neither needs the other."""
+"""The first two tasks of every start, which run in parallel: finding the devices and locating the checkpoint."""
 
 import logging
 from collections.abc import Mapping
@@ -23,27 +23,28 @@ logger = logging.getLogger(__name__)
 
 
 def checkpoint_uri(settings: Settings) -> str:
-    """Return the address of the served checkpoint; the demo model's if none is set.
+    """Return the address of the served checkpoint, by default the demo model.
 
     Raises:
-        SettingsError: the settings name a catalogue and not one model.
+        SettingsError: the settings name a catalogue instead of a single model.
     """
     if settings.has_catalogue:
-        raise SettingsError("MODEL_URI", "is needed here: GCS_BUCKET, CATALOGUE_URI and MODELS_CONFIG name several.")
+        reason = "is required: GCS_BUCKET, CATALOGUE_URI and MODELS_CONFIG name several models."
+        raise SettingsError("MODEL_URI", reason)
     return settings.checkpoint_uri or demo_uri()
 
 
 def demo_uri() -> str:
-    """Return the address of the demo model, which is part of this package."""
+    """Return the path of the demo model in this package."""
     return str(files("service") / "demo")
 
 
 def opener(settings: Settings, generations: Mapping[str, int] | None = None) -> OpenSource:
-    """Return a function that opens addresses with the cache, the emulator and the deadline of the settings.
+    """Return a function that opens addresses with the cache, emulator and deadline of the settings.
 
     Args:
-        settings: of the start.
-        generations: the ones to read of files of the checkpoint's own address; None for the live ones.
+        settings: the settings of the start.
+        generations: pinned generations for files of the checkpoint itself; None for the live ones.
     """
     cache_root, emulator_host = settings.local_model_cache, settings.storage_emulator_host
     limits = TransferLimits(deadline_s=settings.pull_timeout)
@@ -58,10 +59,10 @@ def opener(settings: Settings, generations: Mapping[str, int] | None = None) -> 
 
 
 def find_devices(context: StartContext) -> Devices:
-    """Import jax, count its compilations from here on, and find the devices, unless an earlier start has.
+    """Import jax, start counting its compilations and find the devices, unless an earlier start did.
 
     Raises:
-        SettingsError: a setting is for other devices.
+        SettingsError: a setting does not apply to these devices.
     """
     if context.devices is not None:
         return context.devices
@@ -78,29 +79,29 @@ def find_devices(context: StartContext) -> Devices:
         facts |= {"device": devices[0].device_kind, "devices": len(devices)}
     if context.settings.host_cache_bytes and devices[0].platform == "cpu" and len(devices) == 1:
         raise SettingsError(
-            "HOST_CACHE_BYTES", "is for accelerators: a CPU has its weights in that memory. Raise MAX_CACHED_MODELS."
+            "HOST_CACHE_BYTES", "needs an accelerator: a CPU's weights are in host memory. Raise MAX_CACHED_MODELS."
         )
     return Devices(devices, compiles)
 
 
 def _place_one_array(device: Device) -> None:
-    """Place an array before any other thread does, because two threads that are both the first may crash jaxlib.
+    """Place an array before any other thread does, because concurrent first calls may crash jaxlib.
 
-    jaxlib's list of devices makes the type of its iterator on first use, and the GIL may pass to another thread in the
-    middle of that: every audit hook is Python code, and jax's imports install one.
+    jaxlib's list of devices creates its iterator type on first use, and may lose the GIL while doing so: audit hooks
+    are Python code, and importing jax installs one.
     """
     import jax
     import numpy as np
 
-    place = jax.sharding.SingleDeviceSharding(device)  # pyright: ignore[reportArgumentType]
-    jax.make_array_from_callback((1,), place, lambda _: np.zeros(1, np.float32))
+    sharding = jax.sharding.SingleDeviceSharding(device)  # pyright: ignore[reportArgumentType]
+    jax.make_array_from_callback((1,), sharding, lambda _: np.zeros(1, np.float32))
 
 
 def locate_checkpoint(context: StartContext) -> LocatedCheckpoint:
     """List the checkpoint once, pin every object's version, and read its configuration.
 
     Raises:
-        CheckpointError: a file is missing, ambiguous or malformed; or the weights are not on this machine, and must be.
+        CheckpointError: a file is missing, ambiguous or malformed, or AUTO_DOWNLOAD_MODELS forbids downloading it.
         SettingsError: an address is malformed.
     """
     settings = context.settings
@@ -108,7 +109,7 @@ def locate_checkpoint(context: StartContext) -> LocatedCheckpoint:
         uri, config_uri, tokenizer_uri = checkpoint_uri(settings), settings.model_config_uri, settings.tokenizer_uri
         open_pinned = opener(settings, context.generations)
         converted = find_conversion(settings, uri, open_pinned)
-        if converted is not None:  # it holds its own configuration and tokenizer
+        if converted is not None:  # a conversion includes configuration and tokenizer
             uri, config_uri, tokenizer_uri = converted, None, None
         located = locate(uri, open_pinned, model_config_uri=config_uri, tokenizer_uri=tokenizer_uri)
         if not settings.auto_download_models and not is_on_this_machine(located, context.cache):
@@ -121,4 +122,4 @@ def _count_compile(context: StartContext, *, is_planned: bool) -> None:
     context.metrics.xla_compiles.inc()
     if context.progress.is_answering and not is_planned:
         context.metrics.xla_compiles_after_ready.inc()
-        logger.warning("XLA compiled what nobody planned: a shape was missed ahead of time")
+        logger.warning("unexpected XLA compilation: a shape was missing from the ahead-of-time set")

@@ -1,4 +1,4 @@
-"""The formats of numbers: to compute in, to store weights in and to cache in; needs no jax."""
+"""Selection of the dtypes of activations, weights and KV cache; imports no jax."""
 
 from collections.abc import Mapping
 from typing import Any, NamedTuple
@@ -23,10 +23,10 @@ KV_DTYPES = {
 
 
 class NumberFormats(NamedTuple):
-    """The formats of an engine's numbers."""
+    """The dtypes of an engine."""
 
     dtype: np.dtype  # of activations, norms and biases
-    quantization: Quantization  # of weights that the checkpoint holds wide
+    quantization: Quantization  # of weights that are not quantized in the checkpoint
     kv_dtype: np.dtype  # of cached keys and values
     weight_dtype: np.dtype  # of the weights of products that are not quantized
 
@@ -34,7 +34,7 @@ class NumberFormats(NamedTuple):
 def choose_formats(
     settings: Settings, hub_config: Mapping[str, Any], device: Device, *, may_stay_stored: bool = False
 ) -> NumberFormats:
-    """Return the formats that the settings ask for.
+    """Return the dtypes that the settings request.
 
     Args:
         settings: of the operator.
@@ -43,7 +43,7 @@ def choose_formats(
         may_stay_stored: whether the model runs on one CPU, from files in the dtype that `hub_config` names.
 
     Raises:
-        SettingsError: the device's attention kernel does not read KV_DTYPE.
+        SettingsError: the device's attention kernel does not support KV_DTYPE.
     """
     dtype = choose_dtype(settings.dtype, hub_config, device.platform)
     kv_dtype = choose_kv_dtype(settings.kv_dtype, dtype, device)
@@ -51,48 +51,50 @@ def choose_formats(
     return NumberFormats(dtype, Quantization(settings.quantization), kv_dtype, weight_dtype or dtype)
 
 
-def choose_dtype(wanted: str, hub_config: Mapping[str, Any], platform: str) -> np.dtype:
-    """Return the dtype of activations, and of weights unless they stay as saved.
+def choose_dtype(requested: str, hub_config: Mapping[str, Any], platform: str) -> np.dtype:
+    """Return the dtype of activations, and of weights unless they stay in the dtype they were saved in.
 
     Args:
-        wanted: DTYPE; `auto` is float32 on a CPU, where narrower types are emulated, and elsewhere as saved.
+        requested: DTYPE; `auto` is float32 on a CPU, where narrower types are emulated, and otherwise as saved.
         hub_config: the model's `config.json`, which names the dtype it was saved in.
-        platform: jax's name of the device's platform, such as `cpu`.
+        platform: jax's name for the platform, such as `cpu`.
     """
-    if wanted != "auto":
-        return np.dtype(wanted)
+    if requested != "auto":
+        return np.dtype(requested)
     saved = hub_config.get("dtype") or hub_config.get("torch_dtype") or "bfloat16"
     return np.dtype("float32" if platform == "cpu" else str(saved))
 
 
-def choose_weight_dtype(wanted: str, hub_config: Mapping[str, Any]) -> np.dtype | None:
+def choose_weight_dtype(requested: str, hub_config: Mapping[str, Any]) -> np.dtype | None:
     """Return the dtype of weights that a CPU reads as they were saved, or None if it reads them in DTYPE.
 
-    Products in C++ widen bfloat16 in registers: the numbers are those of float32, in half the memory and time.
+    The C++ products widen bfloat16 in registers: the results equal those of float32, in half the memory and time.
     """
     saved = hub_config.get("dtype") or hub_config.get("torch_dtype")
-    return BFLOAT16 if wanted == "auto" and saved == BFLOAT16.name and native_code().has_products else None
+    return BFLOAT16 if requested == "auto" and saved == BFLOAT16.name and native_code().has_products else None
 
 
-def choose_kv_dtype(wanted: str, dtype: np.dtype, device: Device) -> np.dtype:
+def choose_kv_dtype(requested: str, dtype: np.dtype, device: Device) -> np.dtype:
     """Return the dtype of cached keys and values.
 
     Args:
-        wanted: KV_DTYPE; `auto` is the dtype of activations.
-        dtype: of activations.
-        device: whose attention kernel reads them.
+        requested: KV_DTYPE; `auto` is the dtype of activations.
+        dtype: the dtype of activations.
+        device: the device whose attention kernel reads the cache.
 
     Raises:
-        SettingsError: the kernel does not read this one.
+        SettingsError: the kernel does not support the dtype.
     """
-    chosen = KV_DTYPES.get(wanted, dtype)
+    chosen = KV_DTYPES.get(requested, dtype)
     if chosen == dtype:
         return chosen
     if device.platform == "tpu" and chosen.name not in LARGEST_CACHED:
-        reason = f"{wanted}, and attention on a TPU reads keys and values in 8 bits or in DTYPE, here {dtype.name}"
-        raise SettingsError("KV_DTYPE", f"is {reason}. Set it to auto.")
-    if wanted == "fp8" and device.platform == "gpu" and cuda_capability(device) < ADA:
+        reason = (
+            f"is {requested}, but attention on a TPU supports only 8 bits or DTYPE, here {dtype.name}. Set it to auto."
+        )
+        raise SettingsError("KV_DTYPE", reason)
+    if requested == "fp8" and device.platform == "gpu" and cuda_capability(device) < ADA:
         raise SettingsError(
-            "KV_DTYPE", f"is fp8, which a GPU reads from Ada on, not {device.device_kind}. Set it to int8."
+            "KV_DTYPE", f"is fp8, which GPUs support since Ada, but not {device.device_kind}. Set it to int8."
         )
     return chosen

@@ -1,4 +1,4 @@
-"""Finish a start once requests are answered: probe token, remaining executables, complete, store the bundle."""
+"""The last tasks of a start, once requests can be answered: probe, remaining executables, report, stored bundle."""
 
 import contextlib
 import logging
@@ -20,17 +20,17 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-# How long the rest of a start waits for requests that arrived during it, and how often it looks.
+# How long a start waits for requests that arrived during it, and how often it checks.
 EARLY_REQUESTS_S, POLL_S = 1.0, 0.05
-# Packages that a warm start does not need; /admin/stats lists those that were imported all the same.
+# Packages that a warm start does not need; /admin/stats lists those that were imported anyway.
 HEAVY_PACKAGES = ("levanter", "haliax", "equinox", "transformers", "torch", "tensorstore", "google.cloud.storage")
 
 
 def probe(context: StartContext, *, engine: "Running") -> None:
-    """Answer early requests first; compute one token or vector if there were none. From here on it is answering.
+    """Answer early requests first; compute one token or vector if there were none. Then the start is answering.
 
     Raises:
-        EngineError: no token came out.
+        EngineError: no token was generated.
     """
     end_quick_imports()
     time.sleep(POLL_S)  # requests that waited for the model are being submitted
@@ -48,19 +48,19 @@ def obtain_rest(
     executables: "Executables",
     engine: "Running",
 ) -> bool:
-    """Load or compile the executables that a first token does not need, and run once those that have to.
+    """Load or compile the executables that a first token does not need, and run new ones once.
 
-    What was compiled runs, because a bundle of it is stored next. On an accelerator what was loaded runs too: the first
-    call of an executable places its modules, and plans its library calls, on the device.
+    Compiled executables are run before they are stored in a bundle. On an accelerator, loaded ones run too: the first
+    call of an executable loads its modules and plans its library calls on the device.
 
     Returns:
-        Whether all are there; if not, the service goes on with those that it has.
+        Whether all are available; otherwise the service continues with the available ones.
     """
-    from service.start.executables import search_facts
+    from service.start.executables import search_log_fields
 
     try:
-        with context.progress.phase(Phase.EXECUTABLES, begin_s=bundle.begin_s) as facts:
-            facts.update(search_facts(spec, bundle))
+        with context.progress.phase(Phase.EXECUTABLES, begin_s=bundle.begin_s) as fields:
+            fields.update(search_log_fields(spec, bundle))
             executables.wait()
         if not executables.is_hit or (spec.mesh.platform != "cpu" and not executables.is_shared):
             engine.run_all()
@@ -69,7 +69,7 @@ def obtain_rest(
     except Exception as error:
         obstacle = f"{type(error).__name__}: {str(error)[:200]}"
         context.progress.mark_incomplete(obstacle)
-        message = "an executable could not be made; requests are answered with those that are there"
+        message = "an executable failed to load or compile; the service continues without it"
         logger.exception(message, extra={"reason": obstacle})
         return False
     return True
@@ -84,14 +84,14 @@ def mark_ready(
     model: LoadedModel,
     rest: bool,
 ) -> None:
-    """Report the start complete, with its facts."""
+    """Report that the start is complete."""
     if not rest:
         return
     progress = context.progress
-    progress.facts |= _spec_facts(spec)
+    progress.details |= _spec_fields(spec)
     progress.mark_ready(
         model=model.served.name,
-        **spec.ready_facts,
+        **spec.ready_fields,
         bundle_outcome=bundle.outcome,
         compiles=devices.compiles.num_compiles,
         traces=devices.compiles.num_traces,
@@ -102,37 +102,37 @@ def mark_ready(
 def store_bundle(
     context: StartContext, *, spec: "ModelSpec", bundle: "BundleSearch", executables: "Executables", rest: bool
 ) -> None:
-    """Store the bundle for later starts, wherever it is missing, and share its executables with other models."""
+    """Store the bundle for later starts wherever it is missing, and share its executables with other models."""
     with contextlib.closing(bundle.places):
         if not rest or executables.is_shared:
             return
-        context.common.executables.keep(spec.key.digest, dict(executables.by_name))
+        context.common.executables.put(spec.key.digest, dict(executables.by_name))
         try:
             bundle.places.store(executables.to_bundle(spec, context.progress))
-            bundle.places.kept(spec.key).discard()
-        except Exception:  # the service answers, and not every backend can serialize
-            logger.warning("no bundle could be made; the next start compiles again", exc_info=True)
+            bundle.places.partial(spec.key).discard()
+        except Exception:  # not every backend can serialize, and the service works without it
+            logger.warning("the bundle could not be created; the next start compiles again", exc_info=True)
 
 
 def return_memory(_: StartContext) -> None:
-    """Return to the system what compilers and loaders have freed."""
+    """Return the memory that compilers and loaders have freed to the operating system."""
     return_freed_memory()
 
 
 def _wait_for_early_requests(engine: "Running") -> None:
-    """Wait until the requests that arrived during the start are answered, but not for long."""
-    give_up_s = time.monotonic() + EARLY_REQUESTS_S
-    while engine.thread.num_open and time.monotonic() < give_up_s:
+    """Wait for a short time until the requests that arrived during the start are answered."""
+    deadline_s = time.monotonic() + EARLY_REQUESTS_S
+    while engine.thread.num_open and time.monotonic() < deadline_s:
         time.sleep(POLL_S)
 
 
-def _spec_facts(spec: "ModelSpec") -> dict[str, Any]:
+def _spec_fields(spec: "ModelSpec") -> dict[str, Any]:
     inputs = spec.key.inputs
     reported = {name: inputs[name] for name in ("packages", "platform", "device_kind", "num_devices", "mesh")}
     platform_version = spec.mesh.devices[0].client.platform_version
     return {
         "bundle_key": spec.key.digest,
-        "shapes": spec.shape_facts,
+        "shapes": spec.shape_fields,
         **reported,
         "platform_version": platform_version,
     }

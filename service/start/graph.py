@@ -1,4 +1,4 @@
-"""A graph of named tasks, each run on a thread of its own as soon as what it needs is done. Knows nothing of models."""
+"""A graph of named tasks, each run on its own thread as soon as its dependencies are done; independent of models."""
 
 import threading
 import time
@@ -9,16 +9,16 @@ from typing import Any
 
 @dataclass(frozen=True)
 class Task:
-    """One node: a function, and the tasks whose results it takes."""
+    """A function and its dependencies."""
 
     name: str
     run: Callable[..., Any]  # called with the run's context and, by name, the result of each task in `needs`
     needs: tuple[str, ...] = ()
-    after: tuple[str, ...] = ()  # must be done first, but their results are not taken
+    after: tuple[str, ...] = ()  # must be done first, but their results are not passed
 
     @property
     def waits_for(self) -> tuple[str, ...]:
-        """Names of every task that must be done before this one begins."""
+        """Names of all tasks that must be done before this one starts."""
         return (*self.needs, *self.after)
 
     @property
@@ -37,13 +37,13 @@ class TaskTimes:
 
 
 class GraphRun:
-    """One run of a graph. Threads are daemons, so a failed run ends while one of them is deep in a compilation."""
+    """One run of a graph. Threads are daemons, so that a failed run can end during a compilation."""
 
     def __init__(self, tasks: Sequence[Task], context: Any, failed: threading.Event | None = None) -> None:
-        """Begin every task that waits for nothing.
+        """Start all tasks without dependencies.
 
         Args:
-            tasks: the graph; a task comes after those that it waits for.
+            tasks: the graph in topological order.
             context: the first argument of every task.
             failed: set when a task fails, so that others can end early.
 
@@ -63,7 +63,7 @@ class GraphRun:
 
     @property
     def times(self) -> list[TaskTimes]:
-        """The tasks that are done, in the order in which they ended."""
+        """The finished tasks in the order in which they ended."""
         with self._changed:
             return list(self._times)
 
@@ -71,7 +71,7 @@ class GraphRun:
         """Wait for one task and return its result.
 
         Raises:
-            BaseException: the first failure of any task, at once, whatever the other tasks are doing.
+            BaseException: the first failure of any task, immediately.
         """
         with self._changed:
             self._changed.wait_for(lambda: self._failures or name in self._results)
@@ -89,13 +89,13 @@ class GraphRun:
             self._raise_failure()
 
     def _raise_failure(self) -> None:
-        # Of several, the one that was declared first: a cause precedes its consequences.
+        # Of several, the first one declared: causes precede consequences.
         for task in self._tasks:
             if task.name in self._failures:
                 raise self._failures[task.name]
 
     def _begin_unblocked(self) -> None:
-        """Start a thread for every task whose needs are met; none after a failure."""
+        """Start a thread for every task whose dependencies are done, unless a task has failed."""
         with self._changed:
             if self._failures:
                 return
@@ -122,10 +122,10 @@ class GraphRun:
 
 
 def check_graph(tasks: Sequence[Task]) -> None:
-    """Check that names are unique and that every task is declared after those that it waits for.
+    """Check that names are unique and tasks are in topological order, which rules out cycles.
 
     Raises:
-        ValueError: they are not; such an order also rules out cycles.
+        ValueError: they are not.
     """
     declared: set[str] = set()
     for task in tasks:
@@ -137,7 +137,7 @@ def check_graph(tasks: Sequence[Task]) -> None:
 
 
 def direct_edges(tasks: Sequence[Task]) -> list[tuple[str, str]]:
-    """Return the edges from a task to one that waits for it, without those that follow from longer ways."""
+    """Return the edges of the transitive reduction, each from a task to one that waits for it."""
     by_name = {task.name: task for task in tasks}
     ancestors: dict[str, set[str]] = {}
     for task in tasks:
@@ -151,9 +151,9 @@ def direct_edges(tasks: Sequence[Task]) -> list[tuple[str, str]]:
 
 
 def describe(tasks: Sequence[Task]) -> str:
-    """Return the graph as a Markdown table: each task, the tasks that it waits for, and what it does.
+    """Return the graph as a Markdown table: each task, its dependencies, and what it does.
 
-    Tasks in parentheses must be done first, but their results are not taken.
+    Tasks in parentheses must be done first, but their results are not passed.
     """
     lines = ["| task | needs (after) | does |", "|---|---|---|"]
     for task in tasks:

@@ -1,6 +1,6 @@
-"""Process-wide tweaks that shorten imports.
+"""Process-wide tweaks that speed up imports.
 
-`LEVSERVE_IMPORT_TWEAKS=off` in the environment turns all of them off; a start is then slower and otherwise the same.
+`LEVSERVE_IMPORT_TWEAKS=off` in the environment disables them; a start is then slower but otherwise the same.
 """
 
 import gc
@@ -21,13 +21,13 @@ SWITCH = "LEVSERVE_IMPORT_TWEAKS"
 # Source: CPython, the default of sys.setswitchinterval.
 SWITCH_INTERVAL_S = 0.005
 START_SWITCH_INTERVAL_S = 0.0005
-# Objects made since the last collection, and collections of each generation until one of the next. Python's own numbers
-# make a request of many objects take twice as long, and hold up all threads for it.
+# Thresholds of the garbage collector. With Python's defaults, a request that allocates many objects takes twice as long
+# and blocks all threads meanwhile.
 COLLECT_AFTER = (5000, 20, 20)
 
 
 class _Freeze:
-    """Takes all objects out of the collector's sight, and knows when it last did."""
+    """Freezes the garbage collector's current objects and remembers when."""
 
     at_s: float | None = None  # on the clock of `time.monotonic`
 
@@ -38,9 +38,9 @@ class _Freeze:
 
 _freeze = _Freeze()
 
-# Modules that take an import of jax some milliseconds, by themselves or by what they import: its compilation cache
+# Modules that add milliseconds to an import of jax, directly or through their imports: its compilation cache
 # (`filelock`, `etils` with all of `unittest`), kernels for TPUs and GPUs, clusters, public names. jax's modules import
-# one another in circles, so not every one can be deferred: `import jax` fails with `jax._src.numpy.fft` in this list.
+# one another in cycles, so not all can be deferred: `import jax` fails with `jax._src.numpy.fft` in this list.
 UNUSED_PARTS_OF_JAX = frozenset(
     {
         "jax._src.clusters",
@@ -66,7 +66,7 @@ UNUSED_PARTS_OF_JAX = frozenset(
 
 
 def has_tweaks() -> bool:
-    """Return whether the tweaks are on; reads the environment because the first tweak precedes the settings."""
+    """Return whether the tweaks are enabled; reads the environment because the first tweak precedes the settings."""
     return os.environ.get(SWITCH, "on").strip().lower() != "off"
 
 
@@ -74,34 +74,34 @@ def begin_quick_imports() -> None:
     """Prepare the process for its imports; call this before importing anything else."""
     if not has_tweaks():
         return
-    # Imported modules stay, so collecting garbage among them only delays the start.
+    # Imported modules stay alive, so collecting garbage among them only delays the start.
     gc.disable()
-    # Threads that read weights need the GIL for a moment at a time; the default interval makes them wait longer for it.
+    # Threads that read weights need the GIL often but briefly; the default interval makes them wait too long.
     sys.setswitchinterval(START_SWITCH_INTERVAL_S)
-    # Otherwise pydantic reads the metadata of every installed package in search of plugins.
+    # Otherwise pydantic reads the metadata of every installed package to find plugins.
     os.environ.setdefault("PYDANTIC_DISABLE_PLUGINS", "__all__")
-    # Otherwise OpenBLAS, which numpy brings, starts threads that spin; numpy multiplies no matrices here.
+    # Otherwise numpy's OpenBLAS starts spinning threads, although numpy multiplies no matrices here.
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
 
 def end_quick_imports() -> None:
-    """Undo `begin_quick_imports` once everything is imported and loaded; in a later start there is nothing to undo."""
+    """Undo `begin_quick_imports` once everything is imported and loaded; does nothing in later starts."""
     if not has_tweaks() or _freeze.at_s is not None:
         return
     sys.setswitchinterval(SWITCH_INTERVAL_S)
-    _freeze()  # everything imported stays, so the collector need not look at it again
+    _freeze()  # imported objects stay alive, so the collector can skip them
     gc.set_threshold(*COLLECT_AFTER)
     gc.enable()
 
 
 def collect_unloaded(begun_s: float) -> None:
-    """Free what an unloaded model leaves in cycles of references, such as its weights.
+    """Free the reference cycles of an unloaded model, including its weights.
 
-    A model that was loaded before the last freeze is frozen with everything else, and finding its cycles means looking
-    at all objects, with the GIL held for up to 0.25 s.
+    A model loaded before the last freeze is frozen with everything else; finding its cycles means traversing all
+    objects with the GIL held, for up to 0.25 s.
 
     Args:
-        begun_s: when its load began, on the clock of `time.monotonic`.
+        begun_s: when the model's load began, on the clock of `time.monotonic`.
     """
     if _freeze.at_s is None or begun_s > _freeze.at_s:
         gc.collect()
@@ -113,9 +113,9 @@ def collect_unloaded(begun_s: float) -> None:
 
 @contextmanager
 def quick_jax_import() -> Iterator[None]:
-    """Defer the parts of jax that only tracing and compiling need: a third of its import.
+    """Defer the parts of jax that only tracing and compiling need, a third of its import time.
 
-    jax also reads the metadata of every installed package in search of AMD's plugin; inside this block it finds none.
+    jax also reads the metadata of every installed package to find AMD's plugin; inside this block it finds none.
     """
     if not has_tweaks():
         yield
@@ -130,35 +130,11 @@ def quick_jax_import() -> Iterator[None]:
 
 
 @contextmanager
-def quick_fastapi_import() -> Iterator[None]:
-    """Leave out FastAPI's forty models of OpenAPI documents, two fifths of its import; this service publishes none.
-
-    Their names stand in for them until the module is imported again.
-    """
-    if not has_tweaks():
-        yield
-        return
-    name = "fastapi.openapi.models"
-    sys.modules[name] = _NamesOnly(name)
-    try:
-        yield
-    finally:
-        del sys.modules[name]
-
-
-class _NamesOnly(ModuleType):
-    def __getattr__(self, name: str) -> type:
-        if name.startswith("__"):
-            raise AttributeError(name)
-        return type(name, (), {})
-
-
-@contextmanager
 def deferred(names: Collection[str]) -> Iterator[None]:
-    """Defer modules of these names that are imported inside this block until an attribute of theirs is read.
+    """Defer the execution of modules imported inside this block until one of their attributes is read.
 
-    `importlib.util.LazyLoader` does not serve here: a second `import` of a module is enough to run it, and before
-    Python 3.12.2 two threads that read at once may find it half run.
+    `importlib.util.LazyLoader` is not sufficient: a second `import` of a module already runs it, and before Python
+    3.12.2 concurrent threads may see it half initialized.
     """
     sys.meta_path.insert(0, finder := _Finder(names))
     try:
@@ -168,25 +144,25 @@ def deferred(names: Collection[str]) -> Iterator[None]:
 
 
 def run_deferred() -> None:
-    """Run every module that is still deferred, for a process that is about to need most of them on several threads."""
+    """Run all deferred modules, before most of them are needed on several threads."""
     for module in list(sys.modules.values()):
         if isinstance(module, _DeferredModule):
             module.__deferred__.run(module)
 
 
 class _DeferredModule(ModuleType):
-    """An imported module that has not run."""
+    """An imported module that has not been executed yet."""
 
     __deferred__: "_DeferredLoader"
 
     def __getattr__(self, name: str) -> Any:
-        # Python calls this only for missing attributes; those that the import system reads are present.
+        # Python calls this only for missing attributes; the ones that the import system reads are present.
         self.__deferred__.run(self)
         return ModuleType.__getattribute__(self, name)
 
 
 class _DeferredLoader(Loader):
-    """Wraps a loader and runs its module later."""
+    """Wraps a loader to execute its module later."""
 
     def __init__(self, loader: Loader) -> None:
         self._loader = loader
@@ -194,7 +170,6 @@ class _DeferredLoader(Loader):
         self._has_begun = False
 
     def create_module(self, spec: ModuleSpec) -> ModuleType | None:
-        """Leave creation to the wrapped loader."""
         return self._loader.create_module(spec)
 
     def exec_module(self, module: ModuleType) -> None:
@@ -205,7 +180,7 @@ class _DeferredLoader(Loader):
         module.__class__ = _DeferredModule
 
     def run(self, module: ModuleType) -> None:
-        """Run the module, or wait for the thread that does; modules of an import circle see what has been defined."""
+        """Execute the module, or wait for the thread that does; import cycles see the names defined so far."""
         with self._lock:
             if self._has_begun:
                 return
@@ -213,7 +188,7 @@ class _DeferredLoader(Loader):
             try:
                 self._loader.exec_module(module)
             except BaseException:
-                self._has_begun = False  # the next reader gets the same error
+                self._has_begun = False  # the next access raises the same error
                 raise
             module.__class__ = ModuleType
 
@@ -225,7 +200,7 @@ class _Finder(MetaPathFinder):
     def find_spec(
         self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
-        """Return Python's own spec of a deferred module with its loader wrapped; None for any other module."""
+        """Return the spec of a deferred module with its loader wrapped; None for any other module."""
         spec = PathFinder.find_spec(fullname, path, target) if fullname in self._names else None
         if spec is not None and spec.loader is not None:
             spec.loader = _DeferredLoader(spec.loader)

@@ -1,7 +1,7 @@
-"""The graph of a start, from settings to a service that is complete and has stored its bundle.
+"""The task graph of a start, from settings to a complete service with its bundle stored.
 
-Loading executables and weights releases the GIL, so GIL-bound work (the tokenizer, the API's imports) begins after
-them. While jax imports, a processor is idle: it loads the weights that a CPU would serve and the last used bundle.
+Loading executables and weights releases the GIL, so GIL-bound work (the tokenizer, the API's imports) starts after
+them. While jax imports, another processor loads the weights that a CPU would serve and the most recently used bundle.
 """
 
 from collections.abc import Sequence
@@ -38,7 +38,7 @@ def start_graph(before_answering: Sequence[Task] = ()) -> tuple[Task, ...]:
     """Return the tasks of a start.
 
     Args:
-        before_answering: further tasks that the first answer waits for, such as the import of the API.
+        before_answering: additional tasks that the first answer waits for, such as importing the API.
     """
     others = tuple(task.name for task in before_answering)
     return (
@@ -77,24 +77,23 @@ def start_graph(before_answering: Sequence[Task] = ()) -> tuple[Task, ...]:
 
 
 class ModelStart:
-    """A start under way."""
+    """A running start; see `start_graph`."""
 
     def __init__(self, context: StartContext, before_answering: Sequence[Task] = ()) -> None:
-        """Begin; see `start_graph`."""
         self.run = GraphRun(start_graph(before_answering), context, failed=context.failed)
 
     def wait_for_model(self) -> LoadedModel:
         """Wait until requests can be answered.
 
         Raises:
-            StartError: the model cannot be served; the message says why and what to do.
+            StartError: the model cannot be served.
         """
         return self.run.wait("model")
 
     def wait_until_ready(self) -> None:
-        """Wait until a token has been generated, every executable is there and the bundle is stored.
+        """Wait until a token has been generated, all executables are available and the bundle is stored.
 
         Raises:
-            EngineError: no token came out.
+            EngineError: no token was generated.
         """
         self.run.wait_for_all()

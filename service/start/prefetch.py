@@ -1,8 +1,8 @@
-"""Prefetch weights into host memory while jax imports, betting on a CPU.
+"""Speculative prefetching of weights into host memory while jax imports, for CPUs.
 
-A start knows its devices once jax is imported; until then a processor is idle. Where no driver has made a device file
-the device will be a CPU, and the configuration alone says which weights it needs. The engine's spec decides: weights
-that it does not ask for are dropped.
+A start knows its devices only after jax is imported; until then a processor is idle. If there is no accelerator device
+file, the device will be a CPU, and the configuration determines the weights. The engine's spec is authoritative:
+weights that it does not need are dropped.
 """
 
 import logging
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-# Weights that do not fit are refused by the spec with a message; a prefetch must not exhaust the host before that.
+# The spec refuses weights that do not fit with a message; a prefetch must not exhaust the host before that.
 LARGEST_SHARE_OF_MEMORY = 0.5
 
 
@@ -51,28 +51,28 @@ class Cancellation(threading.Event):
 
 @dataclass(frozen=True)
 class ExpectedWeights:
-    """The weights that a CPU would serve, and the way to end their prefetch."""
+    """The weights that a CPU would serve, and an event that cancels their prefetch."""
 
     specs: tuple[WeightSpec, ...]
     cancelled: threading.Event
 
     def match(self, spec: "ModelSpec") -> bool:
-        """Return whether an engine asks for exactly these."""
+        """Return whether the model needs exactly these weights."""
         return spec.mesh.is_host and spec.specs == self.specs
 
 
 @dataclass(frozen=True)
 class PrefetchedWeights:
-    """Weights in host memory, not yet asked for."""
+    """Prefetched weights in host memory."""
 
     loaded: LoadedWeights[np.ndarray]
     begin_s: float  # when the prefetch began, in seconds since the process began
 
 
 def expect_weights(context: StartContext, *, checkpoint: LocatedCheckpoint) -> ExpectedWeights | None:
-    """Work out which weights a CPU would serve.
+    """Predict which weights a CPU would serve.
 
-    Returns None on a host with other devices or little memory, and where the devices are known already.
+    Returns None on a host with accelerators or little memory, or if the devices are already known.
     """
     if context.devices is not None:
         return None
@@ -97,8 +97,9 @@ def _weight_specs(settings: Settings, checkpoint: LocatedCheckpoint) -> tuple[We
     if is_encoder(hub_config, checkpoint.sentence_files):
         config = read_encoder_config(uri, hub_config, checkpoint.sentence_files, checkpoint.weight_files)
         return any_encoder_weight_specs(config, dtype)
+    decoder = read_config(uri, hub_config, settings.max_model_len)
     weight_dtype = choose_weight_dtype(settings.dtype, hub_config)
-    return decoder_weight_specs(read_config(uri, hub_config), dtype, Quantization(settings.quantization), weight_dtype)
+    return decoder_weight_specs(decoder, dtype, Quantization(settings.quantization), weight_dtype)
 
 
 def prefetch_weights(
@@ -106,10 +107,10 @@ def prefetch_weights(
 ) -> PrefetchedWeights | None:
     """Load the expected weights into host memory.
 
-    Returns None if none are expected, or if the engine asks for others.
+    Returns None if there are no expected weights, or if the engine needs different ones.
 
     Raises:
-        CheckpointError: the bytes did not arrive whole, or differ from what headers or configuration describe.
+        CheckpointError: the weights could not be read, or contradict their headers or the configuration.
     """
     if expected_weights is None:
         return None
@@ -126,7 +127,7 @@ def prefetch_weights(
 
 
 def check_prefetch(_: StartContext, *, expected_weights: ExpectedWeights | None, spec: "ModelSpec") -> None:
-    """End the prefetch at once if the engine asks for other weights."""
+    """Cancel the prefetch if the engine needs different weights."""
     if expected_weights is not None and not expected_weights.match(spec):
-        logger.info("the prefetched weights are not those of the engine; loading them again")
+        logger.info("the engine needs different weights than were prefetched; loading them")
         expected_weights.cancelled.set()

@@ -1,7 +1,7 @@
-"""`levserve prewarm`: make a bundle ahead of traffic, on the kind of machine that will serve or elsewhere.
+"""`levserve prewarm`: create a bundle ahead of traffic, on the target machine or elsewhere.
 
-This needs the checkpoint's configuration, not its weights: each executable runs once on zeros before it is stored, if
-its device is here. A Levanter checkpoint's weights are converted as well, so that no later start imports Levanter.
+This needs the checkpoint's configuration, not its weights: if the device is present, each executable runs once on zeros
+before it is stored. The weights of a Levanter checkpoint are also converted, so that no later start imports Levanter.
 """
 
 import contextlib
@@ -35,43 +35,43 @@ logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
-class _Goal:
-    """The model that a start would build, and the places of its bundles."""
+class _Plan:
+    """The model that a start would build, and the stores of its bundles."""
 
-    name: Mapping[str, str]  # what prints it, where there are several
-    settings: Settings  # with which it starts
-    generations: Mapping[str, int]  # to which its files are pinned
+    name: Mapping[str, str]  # identifies the model in the output if there are several
+    settings: Settings  # effective for this model
+    generations: Mapping[str, int]  # pinned generation by file name
     devices: Devices
     checkpoint: LocatedCheckpoint
     spec: ModelSpec
     places: BundlePlaces
     progress: StartProgress
-    is_absent: bool  # whether nothing can run on the devices, which are another machine's
+    is_absent: bool  # whether the devices belong to another machine, so that nothing can run on them
 
 
 def check(settings: Settings, target: str | None = None) -> int:
-    """Print whether a start, of this machine or of a target, would find its bundle; return the exit code, 0 for yes.
+    """Print whether a start on this machine or a target would find its bundle; return the exit code, 0 if so.
 
-    Where the settings name a catalogue, each of its models is looked up, and the code is 0 if all bundles are there.
+    With a catalogue, look up the bundle of every model; the code is 0 if all of them exist.
     """
     return _run(_check, settings, target)
 
 
 def prewarm(settings: Settings, target: str | None = None) -> int:
-    """Make the bundle unless it is there, and print it; return the exit code, 0 if a place holds it.
+    """Create the bundle unless it exists, and print it; return the exit code, 0 if it is stored somewhere.
 
     Args:
-        settings: those with which the service will start; if they name a catalogue, the bundles of all its models.
-        target: the machine on which it will, one of `TARGETS`; None for this one.
+        settings: the settings that the service will start with; with a catalogue, create the bundles of all models.
+        target: the target machine, one of `TARGETS`; None for this one.
 
     Raises:
-        StartError: the one checkpoint cannot be served, or nothing can be compiled for the target here.
+        StartError: the checkpoint cannot be served, or nothing can be compiled for the target on this machine.
     """
     return _run(_prewarm, settings, target)
 
 
-def _run(task: Callable[[_Goal], int], settings: Settings, target: str | None) -> int:
-    """Do something for the one model of the settings, or for each of a catalogue; return the greatest exit code."""
+def _run(task: Callable[[_Plan], int], settings: Settings, target: str | None) -> int:
+    """Run a task for the single model of the settings or for each one of a catalogue; return the highest exit code."""
     devices = None if target is None else use_target(target)
     if not settings.has_catalogue:
         return task(_discover(settings, devices, None, is_absent=target is not None))
@@ -82,52 +82,51 @@ def _run(task: Callable[[_Goal], int], settings: Settings, target: str | None) -
     codes = [0]
     for entry in catalogue.entries:
         try:
-            goal = _discover(settings, devices, entry, is_absent=target is not None)
-            devices = goal.devices
-            codes.append(task(goal))
-        except (ServiceError, OSError) as error:  # the other models can be served all the same
+            plan = _discover(settings, devices, entry, is_absent=target is not None)
+            devices = plan.devices
+            codes.append(task(plan))
+        except (ServiceError, OSError) as error:  # continue with the other models
             logger.error("a model cannot be prewarmed", extra={"model": entry.name, "reason": str(error)})
             codes.append(1)
     return max(codes)
 
 
-def _check(goal: _Goal) -> int:
-    with contextlib.closing(goal.places):
-        found = find_bundle(goal.spec, goal.places, goal.progress).found
-    key = goal.spec.key.digest if found is None else found.manifest.key
-    facts = {"outcome": goal.places.outcome, "key": key, "executables": len(goal.spec.names.every)}
-    _print_facts({**goal.name, **facts, "places": [place.uri for place in goal.places.places]})
-    return 0 if found is not None else 1
+def _check(plan: _Plan) -> int:
+    with contextlib.closing(plan.places):
+        bundle = find_bundle(plan.spec, plan.places, plan.progress).bundle
+    key = plan.spec.key.digest if bundle is None else bundle.manifest.key
+    fields = {"outcome": plan.places.outcome, "key": key, "executables": len(plan.spec.names.every)}
+    _print_fields({**plan.name, **fields, "places": [place.uri for place in plan.places.places]})
+    return 0 if bundle is not None else 1
 
 
-def _prewarm(goal: _Goal) -> int:
-    settings = goal.settings
-    with contextlib.closing(goal.places):
-        search = find_bundle(goal.spec, goal.places, goal.progress, takes_any=False)
-        found = search.found
-        bundle = found or _make(goal, search)
-        stored = goal.places.store(bundle)
-        goal.places.kept(goal.spec.key).discard()
-    open_pinned = opener(settings, goal.generations)
-    converted = store_conversion(settings, goal.checkpoint, checkpoint_uri(settings), open_pinned)
-    _print_executables(bundle, is_made=found is None)
-    _print_facts(
+def _prewarm(plan: _Plan) -> int:
+    settings = plan.settings
+    with contextlib.closing(plan.places):
+        search = find_bundle(plan.spec, plan.places, plan.progress, accepts_untuned=False)
+        bundle = search.bundle or _build(plan, search)
+        stored = plan.places.store(bundle)
+        plan.places.partial(plan.spec.key).discard()
+    open_pinned = opener(settings, plan.generations)
+    converted = store_conversion(settings, plan.checkpoint, checkpoint_uri(settings), open_pinned)
+    _print_executables(bundle, is_new=search.bundle is None)
+    _print_fields(
         {
-            **goal.name,
-            "outcome": "made" if found is None else "already there",
-            "key": goal.spec.key.digest,
+            **plan.name,
+            "outcome": "made" if search.bundle is None else "already there",
+            "key": plan.spec.key.digest,
             "executables": len(bundle.manifest.executables),
             "bundle_bytes": bundle.size_bytes,
             "places": stored,
             "converted_weights": converted,
-            "seconds": round(goal.progress.elapsed_s(), 3),
+            "seconds": round(plan.progress.elapsed_s(), 3),
         }
     )
-    return 0 if stored or found is not None else 1
+    return 0 if stored or search.bundle is not None else 1
 
 
-def _discover(process: Settings, devices: Devices | None, entry: ModelEntry | None, *, is_absent: bool) -> _Goal:
-    """Find the model that a start would build: of a catalogue's entry, or the only one."""
+def _discover(process: Settings, devices: Devices | None, entry: ModelEntry | None, *, is_absent: bool) -> _Plan:
+    """Plan the model of a catalogue's entry, or the only model."""
     metrics = Metrics()
     settings = process if entry is None else entry.settings(process)
     context = StartContext(
@@ -141,7 +140,7 @@ def _discover(process: Settings, devices: Devices | None, entry: ModelEntry | No
     )
     run = GraphRun(DISCOVERY, context, failed=context.failed)
     spec, checkpoint = run.wait("spec"), run.wait("checkpoint")
-    return _Goal(
+    return _Plan(
         {} if entry is None else {"model": entry.name},
         settings,
         context.generations,
@@ -154,37 +153,37 @@ def _discover(process: Settings, devices: Devices | None, entry: ModelEntry | No
     )
 
 
-def _make(goal: _Goal, search: BundleSearch) -> Bundle:
-    """Compile every executable and run each once, so that none is stored that this device cannot run."""
-    spec = goal.spec
-    executables = compile_all(spec, search, goal.progress)
+def _build(plan: _Plan, search: BundleSearch) -> Bundle:
+    """Compile every executable and run each once, so that only working ones are stored."""
+    spec = plan.spec
+    executables = compile_all(spec, search, plan.progress)
     executables.wait()
-    if goal.is_absent:
-        return executables.to_bundle(spec, goal.progress)
-    with goal.progress.phase(Phase.WARM):
+    if plan.is_absent:
+        return executables.to_bundle(spec, plan.progress)
+    with plan.progress.phase(Phase.WARM):
         # Whether a step runs does not depend on the values of the weights.
         zeros = {weight.name: spec.mesh.put(np.zeros(weight.shape, weight.dtype), weight.axes) for weight in spec.specs}
         spec.run_once(zeros, executables.by_name)
-    return executables.to_bundle(spec, goal.progress)
+    return executables.to_bundle(spec, plan.progress)
 
 
-def _print_executables(bundle: Bundle, *, is_made: bool) -> None:
-    """Print the executables: a table on a terminal, otherwise a line of JSON each."""
+def _print_executables(bundle: Bundle, *, is_new: bool) -> None:
+    """Print the executables as a table on a terminal, otherwise as JSON lines."""
     files = bundle.manifest.executables
     if not sys.stdout.isatty():
         for name, file in files.items():
-            facts = {"executable": name, "bytes": file.size_bytes, "compile_seconds": file.compile_seconds}
-            sys.stdout.write(json.dumps(facts) + "\n")
+            fields = {"executable": name, "bytes": file.size_bytes, "compile_seconds": file.compile_seconds}
+            sys.stdout.write(json.dumps(fields) + "\n")
         return
     width = max(len(name) for name in files)
-    sys.stdout.write(f"{'executable':{width}}  {'bytes':>12}  {'compiled in' if is_made else 'was compiled in':>15}\n")
+    sys.stdout.write(f"{'executable':{width}}  {'bytes':>12}  {'compiled in' if is_new else 'was compiled in':>15}\n")
     for name, file in files.items():
         sys.stdout.write(f"{name:{width}}  {file.size_bytes:12,}  {file.compile_seconds:13.2f} s\n")
 
 
-def _print_facts(facts: dict[str, object]) -> None:
+def _print_fields(fields: dict[str, object]) -> None:
     if sys.stdout.isatty():
-        sys.stdout.write("".join(f"{name:>12}: {value}\n" for name, value in facts.items()))
+        sys.stdout.write("".join(f"{name:>12}: {value}\n" for name, value in fields.items()))
     else:
-        sys.stdout.write(json.dumps(facts) + "\n")
+        sys.stdout.write(json.dumps(fields) + "\n")
     sys.stdout.flush()

@@ -1,15 +1,15 @@
-"""Read from the kernel the time at which this process was created, which is before Python itself started."""
+"""The creation time of this process according to the kernel, which precedes the start of Python."""
 
 import os
 import time
 from pathlib import Path
 
-# A larger age means that the kernel's clock is not the one of this process, as in some sandboxes.
+# A larger age means that the kernel's clock does not match this process, as in some sandboxes.
 MAX_AGE_S = 3600.0
 
 
 def process_began_s() -> float:
-    """Return when this process was created, on the clock of `time.monotonic`; now if the kernel does not say.
+    """Return when this process was created, on the clock of `time.monotonic`; the current time if unknown.
 
     Source: proc(5), /proc/pid/stat, field 22: ticks after boot.
     """

@@ -1,7 +1,7 @@
-"""The phases of a start: their clocks, their log lines, and the progress that `/health/ready` reports.
+"""Timing, log lines and progress of a start's phases, which `/health/ready` reports.
 
-Every time counts from the creation of the process, so it includes the interpreter's own start and the first imports.
-The times of a further model, which a request loads, count from when its load began.
+Times count from the creation of the process, so they include the start of the interpreter and the first imports. For a
+model loaded later, they count from the start of its load.
 """
 
 import logging
@@ -19,12 +19,12 @@ from service.start.process_age import process_began_s
 
 logger = logging.getLogger(__name__)
 
-# Longest silence of a start that compiles.
+# Log progress at least this often while compiling.
 LOG_INTERVAL_S = 3.0
 
 
 class Phase(StrEnum):
-    """A named, timed part of the start; those between `locate` and `warm` run at the same time."""
+    """A named, timed part of the start; the phases between `locate` and `warm` run concurrently."""
 
     IMPORT = "import"
     LOCATE = "locate"
@@ -39,79 +39,80 @@ class Span:
     """A phase, or a part of one."""
 
     phase: Phase
-    part: str  # which part of the phase; empty for all of it
+    part: str  # the part of the phase; empty for the whole phase
     begin_s: float  # since the process began
     end_s: float
-    is_whole: bool = False  # whether it counts towards the phase's seconds; others only show in the picture
+    is_whole: bool = False  # whether it counts towards the phase's seconds; others appear only in the timeline
 
 
 class StartProgress:
-    """How far a start has come. The threads of the start write it, the event loop reads it."""
+    """The progress of a start, written by its threads and read by the event loop."""
 
     def __init__(self, metrics: Metrics, began_s: float | None = None) -> None:
-        """Begin to count.
+        """Start the clock.
 
         Args:
-            metrics: the series of the process.
-            began_s: when the start of a further model began, on the clock of `time.monotonic`; None for the process's.
+            metrics: the metrics of the process.
+            began_s: when the load of an additional model began, on the clock of `time.monotonic`; None for a process.
         """
         self.pulled = Progress()
-        self.facts: dict[str, Any] = {}  # what /admin/stats reports besides the phases
-        self.first_token_s: float | None = None  # since the process began, as are the next two
+        self.details: dict[str, Any] = {}  # for /admin/stats, in addition to the phases
+        self.first_token_s: float | None = None  # since the process began, like the next two
         self.answering_s: float | None = None
         self.ready_s: float | None = None
-        self.obstacle: str | None = None  # why the start will not be complete, although requests are answered
+        self.obstacle: str | None = None  # why the start stays incomplete although requests are answered
         self._metrics = metrics
         self._lock = threading.Lock()
         self.began_s = process_began_s() if began_s is None else began_s  # on the clock of `time.monotonic`
         self._running: dict[tuple[Phase, str], float] = {}  # when each began
         self._spans: list[Span] = []
         self._executables = (0, 0)  # done, total
-        self._executables_logged_s = 0.0  # seconds since the process began, as is the next
+        self._executables_logged_s = 0.0  # seconds since the process began, like the next
         self._executables_since_s = 0.0
         if began_s is None:
             self.record(Phase.IMPORT, "settings and server", begin_s=0.0, is_whole=True)
 
     @property
     def is_answering(self) -> bool:
-        """Whether a token has been generated: requests are answered, if slowly while executables are missing."""
+        """Whether a token has been generated: requests are answered, slowly while executables are missing."""
         return self.answering_s is not None
 
     @property
     def is_complete(self) -> bool:
-        """Whether every executable is there as well."""
+        """Whether requests are answered and all executables are available."""
         return self.ready_s is not None
 
     @property
     def spans(self) -> list[Span]:
-        """The spans that have ended, in the order of their ends."""
+        """The finished spans in the order in which they ended."""
         with self._lock:
             return list(self._spans)
 
     def elapsed_s(self) -> float:
-        """Return the age of the process."""
+        """Return the age of the process, or of the model's load."""
         return time.monotonic() - self.began_s
 
     @contextmanager
     def phase(self, phase: Phase, part: str = "", *, begin_s: float | None = None) -> Iterator[dict[str, Any]]:
-        """Time a phase, or a named part of it that counts as one, and log it with the facts that the body adds.
+        """Time a phase or a named part of it, and log it with the fields that the body adds to the yielded dict.
 
         Args:
-            phase: which.
-            part: which of its parts; empty for all of it.
+            phase: the phase.
+            part: the part of the phase; empty for the whole phase.
             begin_s: seconds since the process began, for a phase that began before this block.
         """
-        facts: dict[str, Any] = {}
+        fields: dict[str, Any] = {}
         with self._timed(phase, part, is_whole=True, begin_s=begin_s) as done:
-            yield facts
+            yield fields
         seconds = done[0].end_s - done[0].begin_s
         self._metrics.startup_phase_seconds.labels(phase).inc(seconds)
-        named = {"part": part} if part else {}
-        logger.info("start: %s", phase, extra={"phase": str(phase), **named, "seconds": round(seconds, 3), **facts})
+        part_field = {"part": part} if part else {}
+        extra = {"phase": str(phase), **part_field, "seconds": round(seconds, 3), **fields}
+        logger.info("start: %s", phase, extra=extra)
 
     @contextmanager
     def part(self, phase: Phase, part: str) -> Iterator[None]:
-        """Time a part of a running phase, for the picture only."""
+        """Time a part of a running phase, for the timeline only."""
         with self._timed(phase, part, is_whole=False):
             yield
 
@@ -123,7 +124,7 @@ class StartProgress:
         return span
 
     def count_executables(self, done: int, total: int) -> None:
-        """Report how many executables have been loaded or compiled."""
+        """Update the number of executables that have been loaded or compiled."""
         now_s = self.elapsed_s()
         if done == 0:
             self._executables_since_s = self._executables_logged_s = now_s
@@ -133,7 +134,7 @@ class StartProgress:
             logger.info("compiling or loading", extra={"executables_done": done, "executables_total": total})
 
     def mark_answering(self, first_token_s: float | None) -> None:
-        """Log that requests are answered from now on; some executables may still be loaded or compiled.
+        """Log that requests are answered from now on, although some executables may still be loading or compiling.
 
         Args:
             first_token_s: when the first token was generated, on the clock of `time.monotonic`.
@@ -144,16 +145,16 @@ class StartProgress:
         logger.info("answering", extra={"seconds": round(self.answering_s, 3)})
 
     def mark_incomplete(self, obstacle: str) -> None:
-        """Record why the start will not be complete; the service goes on with the executables that it has."""
+        """Record why the start stays incomplete; the service continues with the available executables."""
         self.obstacle = obstacle
 
-    def mark_ready(self, **facts: Any) -> None:
-        """Log that the start is complete, with its facts and the seconds of every phase."""
+    def mark_ready(self, **details: Any) -> None:
+        """Log that the start is complete, with its details and the seconds of every phase."""
         self.ready_s = self.elapsed_s()
-        self.facts |= facts
+        self.details |= details
         phases = {f"{phase}_seconds": seconds for phase, seconds in self._done_seconds().items()}
         first = {"first_token_seconds": round(self.first_token_s, 3)} if self.first_token_s is not None else {}
-        logger.info("ready", extra={"seconds": round(self.ready_s, 3), **first, **facts, **phases})
+        logger.info("ready", extra={"seconds": round(self.ready_s, 3), **first, **details, **phases})
 
     def progress(self) -> dict[str, Any]:
         """Return the progress as a JSON object."""
@@ -179,26 +180,26 @@ class StartProgress:
         }
 
     def summary(self) -> str:
-        """Return the progress as one phrase, for the error of a request that arrives before the model."""
+        """Return the progress as a phrase, for the error of a request that arrives too early."""
         state = self.progress()
         parts = [f"{state['phase']} after {state['seconds']:.0f} s"]
         if state["bytes_total"] > 0:
             parts.append(f"{state['bytes_done']:,} of {state['bytes_total']:,} bytes pulled")
         if state["executables_total"]:
-            parts.append(f"{state['executables_done']} of {state['executables_total']} executables in place")
+            parts.append(f"{state['executables_done']} of {state['executables_total']} executables ready")
         if state["estimated_seconds_left"]:
             parts.append(f"about {state['estimated_seconds_left']:.0f} s left")
         return ", ".join(parts)
 
     def report(self) -> dict[str, Any]:
-        """Return the whole timeline as a JSON object."""
+        """Return the complete timeline as a JSON object."""
         spans = [{**asdict(span), "phase": str(span.phase)} for span in sorted(self.spans, key=lambda s: s.begin_s)]
         moments = {name: getattr(self, name) for name in ("first_token_s", "answering_s", "ready_s")}
-        return {**moments, "spans": spans, **self.facts}
+        return {**moments, "spans": spans, **self.details}
 
     @contextmanager
     def _timed(self, phase: Phase, part: str, *, is_whole: bool, begin_s: float | None = None) -> Iterator[list[Span]]:
-        """Time the body; afterwards the list holds its span."""
+        """Time the body; afterwards, the yielded list contains its span."""
         begin_s = self.elapsed_s() if begin_s is None else begin_s
         done: list[Span] = []
         with self._lock:
@@ -216,7 +217,7 @@ class StartProgress:
         return {phase: round(seconds, 3) for phase, seconds in totals.items()}
 
     def _left_s(self, now_s: float) -> float | None:
-        """Estimate the remaining seconds from the slower of bytes and executables; None while neither has begun."""
+        """Estimate the remaining seconds from the slower of bytes and executables; None before either has started."""
         if self.is_complete:
             return 0.0
         estimates = []

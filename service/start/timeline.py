@@ -1,4 +1,4 @@
-"""The picture of a start: its graph with the times of each task, and below it what the phases spent their time on."""
+"""A plot of a start: its task graph with times, and below it the phases and their parts."""
 
 import logging
 from collections.abc import Sequence
@@ -21,27 +21,27 @@ COLORS = {
 TASK_COLOR = "#5c677d"
 ARROW_COLOR = "#adb5bd"
 ROW_INCHES = 0.26
-# A label is drawn to the left of a bar that ends within this last share of the picture.
+# Bars that end within this last share of the plot have their label on the left.
 LATE_SHARE = 0.2
 SMALLEST_BAR_SHARE = 1 / 400
 
 
 def draw_or_warn(progress: StartProgress, tasks: Sequence[TaskTimes], path: Path, title: str) -> None:
-    """Draw a start; log that it was drawn, or why it was not, since the service answers all the same."""
+    """Plot a start; only log a failure, since the service works without the plot."""
     try:
         draw(progress, tasks, path, title)
     except OSError as error:
-        logger.warning("the picture was not written", extra={"reason": str(error)})
+        logger.warning("the plot of the start could not be written", extra={"reason": str(error)})
     else:
-        logger.info("drew the start", extra={"file": str(path)})
+        logger.info("plotted the start", extra={"file": str(path)})
 
 
 def draw(progress: StartProgress, tasks: Sequence[TaskTimes], path: Path, title: str) -> None:
-    """Draw a finished start; the suffix of the path chooses the format."""
+    """Plot a finished start; the suffix of the path determines the format."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
-    # What ended before the graph ran (the interpreter, the server) is a span alone.
+    # Work before the graph ran (the interpreter, the server) has a span but no task.
     begin_of_process_s = progress.began_s
     nodes = sorted(tasks, key=lambda times: times.begin_s)
     spans = _in_order_of_phases(progress.spans)
@@ -67,7 +67,7 @@ def draw(progress: StartProgress, tasks: Sequence[TaskTimes], path: Path, title:
 
 
 def _draw_graph(axes: Any, nodes: Sequence[TaskTimes], began_s: float, end_s: float) -> None:
-    """Draw a bar for each task, and an arrow to it from each that it waited for: dark from the one that ended last."""
+    """Draw a bar per task, and arrows from its dependencies, dark from the one that ended last."""
     row_of = {times.task.name: row for row, times in enumerate(nodes)}
     by_name = {times.task.name: times for times in nodes}
     edges = direct_edges([times.task for times in sorted(nodes, key=lambda times: times.end_s)])
@@ -120,7 +120,7 @@ def _finish_axes(axes: Any, end_s: float) -> None:
 
 
 def _in_order_of_phases(spans: Sequence[Span]) -> list[Span]:
-    """Order the spans by the begin of their phase, a phase's parts below it."""
+    """Sort spans by the start of their phase, with parts below their phase."""
     first: dict[Phase, float] = {}
     for span in spans:
         first[span.phase] = min(span.begin_s, first.get(span.phase, span.begin_s))

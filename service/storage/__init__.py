@@ -1,1 +1,1 @@
-"""Bytes from a bucket, the Hub or a folder to this machine, checked and resumable."""
+"""Reads and writes of GCS buckets, the Hugging Face Hub and local folders, with checksums and resumable transfers."""

@@ -1,7 +1,7 @@
-"""CRC32C sums as Google Cloud Storage writes them, and the sum of a concatenation from the sums of its parts.
+"""CRC32C as Google Cloud Storage encodes it, and the checksum of a concatenation from the checksums of its parts.
 
-Threads sum the slices of an object as they arrive, in any order; `combine` joins the sums without reading the bytes
-again.
+Threads checksum the slices of an object as they arrive, in any order; `combine` joins the checksums without reading the
+bytes again.
 Source: RFC 3720 appendix B.4 (the polynomial); https://cloud.google.com/storage/docs/data-validation (the text form).
 """
 
@@ -13,34 +13,34 @@ from typing import cast
 import google_crc32c
 import numpy as np
 
-# The Castagnoli polynomial with its bits reversed: bit 31 stands for x**0.
+# The Castagnoli polynomial, bit-reversed: bit 31 is the coefficient of x**0.
 POLYNOMIAL = 0x82F63B78
 ONE = 1 << 31
 CHUNK_BYTES = 4 * 1024 * 1024
 
 
 def extend(crc: int, data: bytes | np.ndarray) -> int:
-    """Return the sum of the bytes whose sum is `crc`, followed by `data`; the sum of no bytes is 0."""
-    # The library takes any contiguous buffer of bytes, though its annotation does not say so.
+    """Continue the checksum `crc` over `data`; the checksum of no bytes is 0."""
+    # The library accepts any contiguous buffer, although its annotation says `bytes`.
     return google_crc32c.extend(crc, cast(bytes, data))
 
 
 def combine(first: int, second: int, second_bytes: int) -> int:
-    """Return the sum of two concatenated byte strings, given the sum of each and the length of the second.
+    """Return the checksum of two concatenated byte strings from the checksum of each and the length of the second.
 
-    Appending k bytes multiplies the first sum by x**(8 k) modulo the polynomial.
+    Appending k bytes multiplies the first checksum by x**(8 k) modulo the polynomial.
     Source: zlib's crc32_combine (crc32.c, multmodp and x2nmodp), with the Castagnoli polynomial.
     """
     return _multiply(_shift(second_bytes), first) ^ second
 
 
 def to_text(crc: int) -> str:
-    """Return base64 of the big-endian sum."""
+    """Encode a checksum as base64 of its big-endian bytes."""
     return base64.b64encode(crc.to_bytes(4, "big")).decode()
 
 
 def of_file(path: Path) -> int:
-    """Return the sum of a file's bytes."""
+    """Return the checksum of a file."""
     crc = 0
     with path.open("rb", buffering=0) as file:
         while chunk := file.read(CHUNK_BYTES):

@@ -1,7 +1,7 @@
-"""Objects fetched by slices in parallel: each byte is fetched once, summed, and given to a file, a consumer or both.
+"""Parallel ranged downloads: each byte is fetched once, checksummed, and passed to a file, a consumer or both.
 
-The slices arrive in any order, each summed on arrival; when the last has arrived, their sums are combined and compared
-with the listing.
+Slices arrive in any order and are checksummed on arrival. When the last one is in, the checksums are combined and
+compared with the listing.
 """
 
 import itertools
@@ -28,20 +28,20 @@ class ChunkConsumer(Protocol):
     """Uses an object's bytes as they arrive; called by several threads."""
 
     def reserve(self, part: Slice, budget: RetryBudget) -> AbstractContextManager[None]:
-        """Wait until there is memory for the results of a slice."""
+        """Wait until there is memory for the weights that a slice contributes to."""
         ...
 
     def pieces(self, chunk: Chunk, buffer: np.ndarray) -> Iterable[tuple[Chunk, np.ndarray]]:
-        """Cut a chunk by the memory that its bytes are read into: that of the results, or the beginning of a buffer."""
+        """Split a chunk by destination: directly into a weight, or into the start of a scratch buffer."""
         ...
 
     def consume(self, piece: Chunk, data: np.ndarray) -> None:
-        """Use a piece's bytes: uint8 of shape [piece.num_bytes]; in a buffer, they are overwritten after the call."""
+        """Use a piece's bytes, uint8 of shape [piece.num_bytes]; a scratch buffer is reused after the call."""
         ...
 
 
 class ObjectFetch:
-    """The fetch of one object, by as many threads as there are slices."""
+    """The download of one object, one slice per thread."""
 
     def __init__(
         self,
@@ -57,17 +57,17 @@ class ObjectFetch:
         """Describe a fetch; nothing is read yet.
 
         Args:
-            source: where the bytes are read from.
-            info: the object; one without a sum is not checked.
-            slices: what to fetch; with `head` all of the object, in order and without a gap.
+            source: the source of the bytes.
+            info: the object; it is not verified if it has no crc32c.
+            slices: the slices to fetch; together with `head` they cover the object in order, without gaps.
             progress: counts the bytes.
             head: the object's first bytes, if they were read before.
-            file: gets a copy. If there is a consumer too, a disk that fails costs the copy alone: see `disk_fault`.
-            consumer: uses the bytes.
+            file: receives a copy. With a consumer, a failing disk loses only the copy: see `disk_fault`.
+            consumer: receives the bytes.
         """
         self.info, self.slices = info, slices
         self.file_sum: str | None = None  # crc32c of the committed file
-        self.disk_fault: StorageFull | TransferFailed | None = None  # why there is no file
+        self.disk_fault: StorageFull | TransferFailed | None = None  # why the file could not be written
         self.actual_sum = ""
         self._source, self._progress, self._head = source, progress, head
         self._file, self._consumer = file, consumer
@@ -76,17 +76,17 @@ class ObjectFetch:
         progress.add(len(head))
 
     @property
-    def is_right(self) -> bool:
-        """Whether all bytes have arrived and have the sum of the listing."""
+    def is_valid(self) -> bool:
+        """Whether all bytes have arrived and match the checksum of the listing."""
         return len(self._sums) == len(self.slices) and self.actual_sum == self.info.crc32c
 
     def fetch(self, index: int, buffer: np.ndarray, budget: RetryBudget) -> None:
-        """Fetch slice number `index`; the thread that fetches the last one compares the sum.
+        """Fetch slice number `index`; the thread that finishes last compares the checksum.
 
         Args:
             index: the number of the slice.
-            buffer: uint8 of shape [n], no shorter than the longest chunk, used by no other thread.
-            budget: the time and the attempts.
+            buffer: the thread's own scratch space, uint8 of shape [n], at least as long as the longest chunk.
+            budget: limits time and attempts.
         """
         part = self.slices[index]
         budget.check(self._source.uri, self.info.name)
@@ -99,12 +99,12 @@ class ObjectFetch:
             self._finish()
 
     def check(self) -> None:
-        """Raise unless the object has the sum of the listing.
+        """Verify the object.
 
         Raises:
-            CorruptObject: with both sums.
+            CorruptObject: the checksum differs from the listing.
         """
-        if not self.is_right:
+        if not self.is_valid:
             raise CorruptObject(self._source.uri, self.info.name, expected=self.info.crc32c, actual=self.actual_sum)
 
     def discard(self) -> None:
@@ -136,7 +136,7 @@ class ObjectFetch:
             for index, part in enumerate(self.slices):
                 crc = crc32c.combine(crc, self._sums[index], part.num_bytes)
             self.actual_sum = crc32c.to_text(crc)
-        if self._file is not None and self.is_right:
+        if self._file is not None and self.is_valid:
             self._write(self._head, 0)
             self._commit(self._file)
 
@@ -146,7 +146,7 @@ class ObjectFetch:
         try:
             self._file.write(data, offset)
         except (StorageFull, TransferFailed) as error:
-            self._note_disk_fault(error)
+            self._handle_disk_fault(error)
 
     def _commit(self, file: PartFile) -> None:
         if self.disk_fault is not None:
@@ -154,9 +154,9 @@ class ObjectFetch:
         try:
             self.file_sum = file.commit()
         except (StorageFull, TransferFailed) as error:
-            self._note_disk_fault(error)
+            self._handle_disk_fault(error)
 
-    def _note_disk_fault(self, error: StorageFull | TransferFailed) -> None:
+    def _handle_disk_fault(self, error: StorageFull | TransferFailed) -> None:
         if self._consumer is None:
             raise error
         self.disk_fault = error
@@ -171,25 +171,24 @@ class FetchTask:
 
     @property
     def max_chunk_bytes(self) -> int:
-        """Length of the slice's longest chunk."""
         return max(chunk.num_bytes for chunk in self.fetch.slices[self.slice_index].chunks)
 
 
 def fetch_all(tasks: Sequence[FetchTask], budget: RetryBudget) -> None:
-    """Fetch slices in parallel, started in this order; return when all have arrived, right or wrong.
+    """Fetch slices in parallel, in this order; return when all have arrived, valid or not.
 
-    The pool has `num_workers` threads from the beginning. Over loopback on two cores, 540 MB take as long with eight
-    threads as with a pool that grows while its threads wait (0.98 times the time, median of 9 alternating runs), and
-    1.3 times as long with two threads.
+    The pool has a fixed `num_workers` threads. Over loopback on two cores, 540 MB take as long with eight threads as
+    with a pool that grows while its threads wait (0.98 times the time, median of 9 alternating runs), and 1.3 times as
+    long with two threads.
 
     Args:
         tasks: each slice of each object once.
-        budget: the time and the attempts; the first failure cancels it.
+        budget: limits time and attempts; the first failure cancels it.
 
     Raises:
         ObjectChanged: an object was overwritten or deleted since it was listed.
         StorageFull: the file system is full, and there is no consumer.
-        TransferFailed: retries or deadline ran out.
+        TransferFailed: retries or the deadline ran out.
     """
     buffer_bytes = max((task.max_chunk_bytes for task in tasks), default=0)
     buffers = threading.local()
@@ -224,17 +223,19 @@ def fetch_all(tasks: Sequence[FetchTask], budget: RetryBudget) -> None:
 def fetch_files(
     source: RangeSource, objects: Sequence[ObjectInfo], folder: Path, progress: Progress, budget: RetryBudget
 ) -> dict[str, str]:
-    """Fetch objects into files of a folder and return each file's crc32c by name; a wrong object is fetched twice.
+    """Fetch objects into files of a folder and return each file's crc32c by name.
+
+    An object whose checksum does not match is fetched once more.
 
     Raises:
-        CorruptObject: an object's sum was wrong twice.
+        CorruptObject: an object's checksum did not match twice.
         ObjectChanged: an object was overwritten or deleted since it was listed.
         MalformedCheckpoint: an object that is stored with gzip does not unpack.
         StorageFull: the file system is full.
-        TransferFailed: retries or deadline ran out, or the folder cannot be written.
+        TransferFailed: retries or the deadline ran out, or the folder cannot be written.
     """
     sums: dict[str, str] = {}
-    limits, wrong = budget.limits, list(objects)
+    limits, invalid = budget.limits, list(objects)
     for is_last_try in (False, True):
         fetches = [
             ObjectFetch(
@@ -244,15 +245,15 @@ def fetch_files(
                 progress,
                 file=PartFile(source.uri, info, folder),
             )
-            for info in wrong
+            for info in invalid
         ]
         fetch_all([FetchTask(fetch, index) for fetch in fetches for index in range(len(fetch.slices))], budget)
         sums |= {fetch.info.name: fetch.file_sum for fetch in fetches if fetch.file_sum is not None}
-        wrong = [fetch.info for fetch in fetches if not fetch.is_right]
+        invalid = [fetch.info for fetch in fetches if not fetch.is_valid]
         if is_last_try:
             for fetch in fetches:
                 fetch.check()
-        if not wrong:
+        if not invalid:
             break
-        progress.add(-sum(info.size_bytes for info in wrong))
+        progress.add(-sum(info.size_bytes for info in invalid))
     return sums

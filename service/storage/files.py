@@ -1,6 +1,6 @@
-"""Files that processes share: locks that end with their holder, and writes that are complete or invisible.
+"""File locks and atomic writes for files that several processes share.
 
-The locks are `flock` and not a file's mere existence: a process that is killed leaves none behind.
+Locks use `flock` rather than the existence of a file, so a killed process leaves none behind.
 """
 
 import atexit
@@ -21,15 +21,14 @@ from service.storage.gzip import unpack_file
 from service.storage.objects import PART_SUFFIX, ObjectInfo
 
 DISK_FULL = frozenset({errno.ENOSPC, errno.EDQUOT})
-# Errors of a folder that cannot hold a lock: it is read-only, or its file system (gcsfuse, some NFS) has no locks.
+# Errors from a folder that cannot hold a lock: it is read-only, or its file system (gcsfuse, some NFS) has no locks.
 CANNOT_LOCK = frozenset({errno.EROFS, errno.EACCES, errno.EPERM, errno.ENOLCK, errno.ENOTSUP, errno.ENOSYS})
 
 
 class FileLock:
-    """A held lock; it ends with `release`, with the `with` block or with the process."""
+    """An acquired lock, released by `release`, the end of a `with` block or the end of the process."""
 
     def __init__(self, descriptor: int) -> None:
-        """Own a locked descriptor."""
         self._descriptor: int | None = descriptor
 
     def __enter__(self) -> "FileLock":
@@ -39,7 +38,7 @@ class FileLock:
         self.release()
 
     def release(self) -> None:
-        """Free the lock; a second call does nothing."""
+        """Release the lock. Idempotent."""
         if self._descriptor is not None:
             os.close(self._descriptor)
             self._descriptor = None
@@ -49,10 +48,10 @@ def try_lock(path: Path, *, is_shared: bool = False) -> FileLock | None:
     """Lock a file, creating it if needed; return None while another process holds it.
 
     Raises:
-        OSError: the folder cannot hold a lock; `CANNOT_LOCK` lists the usual numbers.
+        OSError: the folder cannot hold a lock; `CANNOT_LOCK` lists the usual error numbers.
     """
     while (descriptor := _open_locked(path, os.O_RDWR | os.O_CREAT, is_shared=is_shared)) is not None:
-        # A process that evicts may have deleted the file between opening and locking; such a lock excludes no one.
+        # An evicting process may have deleted the file between open and lock; such a lock excludes nobody.
         if _is_at(path, descriptor):
             return FileLock(descriptor)
         os.close(descriptor)
@@ -83,7 +82,7 @@ def try_lock_descriptor(descriptor: int, *, is_shared: bool = False) -> bool:
 
 
 def wait_for_lock(path: Path, pause: Callable[[], None]) -> FileLock:
-    """Lock a file; call `pause`, which sleeps or raises, for as long as another process holds it.
+    """Lock a file; while another process holds it, call `pause`, which sleeps or raises.
 
     Raises:
         OSError: the folder cannot hold a lock.
@@ -94,12 +93,12 @@ def wait_for_lock(path: Path, pause: Callable[[], None]) -> FileLock:
 
 
 def part_path(final: Path) -> Path:
-    """Return a new hidden name in the folder of `final`, for what will be renamed to it once it is complete."""
+    """Return a unique hidden path next to `final`, to be renamed to it once complete."""
     return final.with_name(f".{final.name}.{os.getpid()}.{uuid.uuid4().hex[:8]}{PART_SUFFIX}")
 
 
 def atomic_write(path: Path, data: bytes) -> None:
-    """Write or replace a file so that a reader, even after a crash of the machine, finds all of `data` or none of it.
+    """Write or replace a file so that readers see all of `data` or none of it, even after a machine crash.
 
     Raises:
         OSError: the folder cannot be written or is full.
@@ -114,7 +113,7 @@ def atomic_write(path: Path, data: bytes) -> None:
 
 
 def replace_synced(part: Path, final: Path) -> None:
-    """Rename a complete file, after its bytes are on the disk and before the name is.
+    """Rename a complete file, flushing its bytes first and its folder afterwards.
 
     Raises:
         OSError: the disk failed.
@@ -125,7 +124,7 @@ def replace_synced(part: Path, final: Path) -> None:
 
 
 def sync(path: Path) -> None:
-    """Flush a file's bytes, or a folder's names, to the disk.
+    """Flush a file's bytes or a folder's entries to disk.
 
     Raises:
         OSError: the disk failed.
@@ -138,15 +137,15 @@ def sync(path: Path) -> None:
 
 
 class PartFile:
-    """One object on its way into a folder; its bytes may be written in any order and by several threads."""
+    """An object being written into a folder, in any order and by several threads."""
 
     def __init__(self, uri: str, info: ObjectInfo, folder: Path) -> None:
         """Choose a name; the file is created by the first write.
 
         Args:
-            uri: the checkpoint's address, for messages.
+            uri: the checkpoint's address, for error messages.
             info: the object.
-            folder: the folder that gets the file, under the object's name.
+            folder: the folder to write the file to, under the object's name.
         """
         self._uri, self._info, self._folder = uri, info, folder
         self._final = folder / info.name
@@ -155,10 +154,10 @@ class PartFile:
         self._descriptor: int | None = None
 
     def write(self, data: memoryview | bytes, offset: int) -> None:
-        """Write stored bytes from byte `offset` of the object.
+        """Write stored bytes at byte `offset` of the object.
 
         Raises:
-            StorageFull: the file system has no room left.
+            StorageFull: the file system is full.
             TransferFailed: the folder cannot be written.
         """
         with self._naming_disk_errors():
@@ -169,7 +168,7 @@ class PartFile:
                 offset += written
 
     def commit(self) -> str:
-        """Flush the file, unpacked if the object is stored with gzip, give it its name, and return its crc32c.
+        """Unpack the file if the object is stored with gzip, flush and rename it, and return its crc32c.
 
         Raises:
             MalformedCheckpoint: the object does not unpack.
@@ -233,7 +232,7 @@ def private_folder() -> Path:
 
 
 def free_bytes(folder: Path) -> int:
-    """Return how much an unprivileged user may still write into a folder's file system."""
+    """Return the bytes that an unprivileged user may still write to a folder's file system."""
     status = os.statvfs(folder)
     return status.f_bavail * status.f_frsize
 
@@ -259,8 +258,8 @@ def _is_at(path: Path, descriptor: int) -> bool:
 
 
 def _reserve(descriptor: int, size_bytes: int) -> None:
-    # Finds a full disk before the first byte, and keeps the file contiguous. EINVAL: there is nothing to reserve, or
-    # the file system does not know how.
+    # Detects a full disk before the first byte, and keeps the file contiguous. EINVAL: there is nothing to reserve, or
+    # the file system does not support it.
     try:
         os.posix_fallocate(descriptor, 0, size_bytes)
     except OSError as error:

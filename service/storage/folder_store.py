@@ -1,4 +1,4 @@
-"""Objects in a folder of this machine, or one mounted into it; an `ObjectStore`."""
+"""An `ObjectStore` in a local or mounted folder."""
 
 import contextlib
 import os
@@ -20,7 +20,7 @@ class FolderStore:
         self._path = path
 
     def list(self, folder: str) -> dict[str, int]:
-        """Return the sizes of all files below a folder, or below all; files that are being written are left out."""
+        """Return the sizes of all complete files below a folder; "" means the whole store."""
         sizes = {}
         for parent, _, names in os.walk(self._at(folder) if folder else self._path):
             for name in names:
@@ -31,7 +31,6 @@ class FolderStore:
         return dict(sorted(sizes.items()))
 
     def read(self, name: str) -> bytes | None:
-        """Return a file's bytes; None if it is not there."""
         file = self.open(name)
         if file is None:
             return None
@@ -39,18 +38,17 @@ class FolderStore:
             return file.read()
 
     def open(self, name: str) -> BinaryIO | None:
-        """Open a file; None if it is not there. A file that is deleted can be read to its end."""
+        """Open a file, or return None if it does not exist. A file deleted afterwards can still be read to its end."""
         try:
             return self._at(name).open("rb")
         except FileNotFoundError:
             return None
 
     def write(self, name: str, content: bytes | BinaryIO) -> None:
-        """Write or replace a file."""
         try:
-            self._write(self._made(name), content)
-        except FileNotFoundError:  # `delete` has taken the folder, which was empty
-            self._write(self._made(name), content)
+            self._write(self._with_parent(name), content)
+        except FileNotFoundError:  # a concurrent `delete` removed the empty folder
+            self._write(self._with_parent(name), content)
 
     def _write(self, path: Path, content: bytes | BinaryIO) -> None:
         if isinstance(content, bytes):
@@ -66,13 +64,13 @@ class FolderStore:
             part.unlink(missing_ok=True)
 
     def copy(self, name: str, target: str) -> bool:
-        """Give a file a second name, which outlives the first, since files are replaced and never changed."""
-        path = self._made(target)
+        """Hard-link a file to a second name; safe because files are replaced, never modified."""
+        path = self._with_parent(target)
         try:
             path.hardlink_to(self._at(name))
         except FileNotFoundError:
             return False
-        except OSError:  # such as a file system without links, or the target is there
+        except OSError:  # the file system has no links, or the target exists
             if (source := self.open(name)) is None:
                 return False
             with source:
@@ -82,16 +80,16 @@ class FolderStore:
         return True
 
     def delete(self, name: str) -> None:
-        """Delete a file, and the folders that are empty without it."""
+        """Delete a file and the folders that this leaves empty."""
         path = self._at(name)
         path.unlink(missing_ok=True)
-        with contextlib.suppress(OSError):  # another file is there, or the folder is gone
+        with contextlib.suppress(OSError):  # the folder is not empty, or is gone
             while (path := path.parent) != self._path:
                 path.rmdir()
 
     def claim(self, name: str) -> "FolderClaim | None":
-        """Lock a file of this name; the kernel frees it when its holder ends."""
-        path = self._made(f"{CLAIMS}/{name}")
+        """Lock a file of this name; the kernel releases it when the process ends."""
+        path = self._with_parent(f"{CLAIMS}/{name}")
         lock = try_lock(path)
         return None if lock is None else FolderClaim(path, lock)
 
@@ -99,7 +97,7 @@ class FolderStore:
         check_name(self.uri, name)
         return self._path / name
 
-    def _made(self, name: str) -> Path:
+    def _with_parent(self, name: str) -> Path:
         path = self._at(name)
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         return path
@@ -117,6 +115,6 @@ class FolderClaim:
         return True
 
     def release(self) -> None:
-        """Delete the file, then free the lock."""
+        """Delete the file, then release the lock."""
         self._path.unlink(missing_ok=True)
         self._lock.release()

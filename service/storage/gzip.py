@@ -1,6 +1,6 @@
-"""Objects stored with `Content-Encoding: gzip`: their sums are of the packed bytes, their files hold the unpacked ones.
+"""Objects stored with `Content-Encoding: gzip`: checksums cover the packed bytes, files hold the unpacked ones.
 
-An object that unpacks to many times its size is refused, so that a small one cannot fill the machine.
+An object that unpacks to many times its size is refused: it could be a decompression bomb.
 Source: https://cloud.google.com/storage/docs/transcoding
 """
 
@@ -14,13 +14,13 @@ from service.storage.objects import ObjectInfo
 
 CHUNK_BYTES = 1024 * 1024
 
-# JSON packs to a tenth at best, weights hardly at all.
+# JSON compresses to a tenth at best, weights hardly at all.
 MAX_RATIO = 32
 ALLOWANCE_BYTES = 64 * 1024 * 1024
 
 
 def unpacked(uri: str, info: ObjectInfo, data: bytes) -> bytes:
-    """Return the file's bytes, given the stored ones.
+    """Unpack the stored bytes if necessary.
 
     Raises:
         MalformedCheckpoint: the object is not a gzip stream, or unpacks to many times its size.
@@ -44,7 +44,7 @@ def unpack_file(uri: str, info: ObjectInfo, packed: Path, target: Path) -> int:
 
 def _chunks(uri: str, info: ObjectInfo, chunks: Iterator[bytes]) -> Iterator[bytes]:
     limit_bytes = info.size_bytes * MAX_RATIO + ALLOWANCE_BYTES
-    unpacker = zlib.decompressobj(wbits=zlib.MAX_WBITS | 16)  # 16: a gzip header, not zlib's
+    unpacker = zlib.decompressobj(wbits=zlib.MAX_WBITS | 16)  # 16: expect a gzip header
     try:
         for packed in chunks:
             rest = packed
@@ -53,7 +53,9 @@ def _chunks(uri: str, info: ObjectInfo, chunks: Iterator[bytes]) -> Iterator[byt
                 rest = unpacker.unconsumed_tail
                 limit_bytes -= len(chunk)
                 if limit_bytes < 0:
-                    raise MalformedCheckpoint(uri, info.name, "unpacks to far more than it weighs, so it was refused.")
+                    raise MalformedCheckpoint(
+                        uri, info.name, "unpacks to many times its stored size, so it was refused."
+                    )
                 yield chunk
         yield unpacker.flush()
     except zlib.error as error:

@@ -1,8 +1,8 @@
-"""A checkpoint on the Hugging Face Hub, fetched by the Hub's own client into its own layout below our cache.
+"""A checkpoint on the Hugging Face Hub, downloaded by huggingface_hub into its own layout below our cache.
 
-Listing the repository resolves the revision to a commit, and every file is read at that commit. The client checks the
-size of each file; its SHA-256, which the Hub states for large files, is checked here once it is fetched. Without a
-network, the files that an earlier start fetched are served.
+Listing the repository resolves the revision to a commit, and every file is read at that commit. huggingface_hub checks
+the size of each file; the SHA-256 that the Hub gives for large files is verified here after the download. Without a
+network, the files downloaded by an earlier start are served.
 """
 
 import hashlib
@@ -27,7 +27,7 @@ from service.storage.retry import RetryBudget, TransferLimits
 
 logger = logging.getLogger(__name__)
 
-NUM_WORKERS = 4  # files at once; the client fetches each in parallel itself
+NUM_WORKERS = 4  # concurrent files; huggingface_hub also parallelizes each download
 
 
 class HubSource:
@@ -45,7 +45,7 @@ class HubSource:
         self._limits = limits
         self._commit: str | None = None
         self._sha256: dict[str, str] = {}  # by name, in hexadecimal
-        self._kept: LocalSource | None = None  # files of an earlier start; set when the Hub cannot be reached
+        self._offline: LocalSource | None = None  # files of an earlier start, if the Hub is unreachable
         try:
             import huggingface_hub
         except ImportError as error:
@@ -55,15 +55,15 @@ class HubSource:
         self._hub = huggingface_hub
 
     def close(self) -> None:
-        """Do nothing: the client owns its connections."""
+        """Do nothing: huggingface_hub owns its connections."""
 
     def list(self) -> tuple[ObjectInfo, ...]:
-        """List the repository's files, pinned to the commit that the revision is now.
+        """List the repository's files, pinned to the current commit of the revision.
 
         Raises:
             CheckpointNotFound: there is no such repository or revision, or it is empty.
             AccessDenied: the repository is gated or the token is refused.
-            TransferFailed: the Hub cannot be reached and no earlier start fetched this repository.
+            TransferFailed: the Hub is unreachable and no earlier start downloaded this repository.
         """
         try:
             with hub_errors(self.uri, self._repo, self._revision, "listing"):
@@ -71,7 +71,7 @@ class HubSource:
                     self._repo, revision=self._revision, files_metadata=True, timeout=self._limits.read_timeout_s
                 )
         except TransferFailed as error:
-            return self._list_kept(error)
+            return self._list_offline(error)
         self._commit = info.sha
         self._sha256 = {file.rfilename: file.lfs.sha256 for file in info.siblings or () if file.lfs is not None}
         objects = tuple(ObjectInfo(file.rfilename, file.size or 0) for file in info.siblings or ())
@@ -82,20 +82,20 @@ class HubSource:
         return objects
 
     def read(self, info: ObjectInfo) -> bytes:
-        """Read a file; the Hub's client also caches it.
+        """Read a file, which huggingface_hub also caches.
 
         Raises:
             AccessDenied, CheckpointNotFound, TransferFailed: as in `list`.
         """
-        if self._kept is not None:
-            return self._kept.read(info)
+        if self._offline is not None:
+            return self._offline.read(info)
         return self._fetch(info, Progress(), RetryBudget(self._limits)).read_bytes()
 
-    def has_kept(self, objects: Sequence[ObjectInfo]) -> bool:
-        """Return whether an earlier start has fetched all of some files, at the listed commit."""
+    def is_cached(self, objects: Sequence[ObjectInfo]) -> bool:
+        """Return whether an earlier start downloaded all of these files at the listed commit."""
         place = {"revision": self._commit or self._revision, "cache_dir": self._folder}
-        kept = (self._hub.try_to_load_from_cache(self._repo, info.name, **place) for info in objects)
-        return self._kept is not None or all(isinstance(path, str) for path in kept)
+        paths = (self._hub.try_to_load_from_cache(self._repo, info.name, **place) for info in objects)
+        return self._offline is not None or all(isinstance(path, str) for path in paths)
 
     def pull(
         self,
@@ -104,14 +104,14 @@ class HubSource:
         progress: Progress,
         cancelled: threading.Event | None = None,
     ) -> PulledCheckpoint:
-        """Fetch files into the Hub's layout below the cache, which MAX_CACHED_CHECKPOINTS does not count.
+        """Download files into the Hub's layout below the cache; MAX_CACHED_CHECKPOINTS does not count them.
 
         Raises:
             HostileName: two names cannot be files of one folder.
             AccessDenied, CheckpointNotFound, TransferFailed: as in `list`.
         """
-        if self._kept is not None:
-            return self._kept.pull(objects, cache, progress)
+        if self._offline is not None:
+            return self._offline.pull(objects, cache, progress)
         check_names_together(self.uri, objects)
         budget = RetryBudget(self._limits, cancelled)
         progress.expect(sum(info.size_bytes for info in objects))
@@ -140,8 +140,8 @@ class HubSource:
     ) -> AbstractContextManager[OpenFiles]:
         """Pull files, then open them."""
         pulled = self.pull(objects, cache or private_cache(), progress, cancelled)
-        # Pulled bytes have been counted already.
-        return open_pulled(self.uri, pulled, chosen, Progress() if self._kept is None else progress, cancelled)
+        # The pull has already counted the bytes.
+        return open_pulled(self.uri, pulled, chosen, Progress() if self._offline is None else progress, cancelled)
 
     def _fetch(self, info: ObjectInfo, progress: Progress, budget: RetryBudget) -> Path:
         share = _Share(info.size_bytes, progress)
@@ -151,12 +151,12 @@ class HubSource:
             share.add(num_bytes)
 
         place = {"revision": self._commit or self._revision, "cache_dir": self._folder}
-        is_kept = isinstance(self._hub.try_to_load_from_cache(self._repo, info.name, **place), str)
+        is_cached = isinstance(self._hub.try_to_load_from_cache(self._repo, info.name, **place), str)
         expected, actual = self._sha256.get(info.name), None
         for _ in range(2):
             with hub_errors(self.uri, self._repo, self._revision, info.name):
                 path = Path(self._hub.hf_hub_download(self._repo, info.name, tqdm_class=_counting_bar(count), **place))
-            if is_kept or expected is None or (actual := _sha256(path)) == expected:
+            if is_cached or expected is None or (actual := _sha256(path)) == expected:
                 share.fill()
                 return path
             path.resolve().unlink()
@@ -166,7 +166,7 @@ class HubSource:
         )
 
     def _remember_commit(self) -> None:
-        # Files fetched by commit leave no record of the revision's name, which a start without network looks up.
+        # A download by commit records no ref for the revision, which an offline start looks up.
         # Source: https://huggingface.co/docs/huggingface_hub/guides/manage-cache (refs)
         revision = self._revision or "main"
         if self._commit is None or revision == self._commit:
@@ -175,16 +175,16 @@ class HubSource:
         ref.parent.mkdir(parents=True, exist_ok=True)
         atomic_write(ref, self._commit.encode())
 
-    def _list_kept(self, error: TransferFailed) -> tuple[ObjectInfo, ...]:
+    def _list_offline(self, error: TransferFailed) -> tuple[ObjectInfo, ...]:
         try:
-            kept = self._hub.snapshot_download(
+            folder = self._hub.snapshot_download(
                 self._repo, revision=self._revision, cache_dir=self._folder, local_files_only=True
             )
         except OSError:
             raise error from None
-        logger.warning("the Hub cannot be reached; serving what an earlier start fetched", extra={"folder": kept})
-        self._kept = LocalSource(LocalLocation(Path(kept)))
-        return self._kept.list()
+        logger.warning("the Hub is unreachable; serving the files of an earlier download", extra={"folder": folder})
+        self._offline = LocalSource(LocalLocation(Path(folder)))
+        return self._offline.list()
 
 
 def _sha256(path: Path) -> str:
@@ -210,7 +210,7 @@ class _Share:
 
 
 def _counting_bar(add: Callable[[int], None]) -> Any:
-    # The client reports progress only to a tqdm class; this one shows nothing and counts.
+    # huggingface_hub reports progress only to a tqdm class; this one counts and shows nothing.
     from huggingface_hub.utils import tqdm
 
     class CountingBar(tqdm):

@@ -1,4 +1,4 @@
-"""Errors of the Hub's client in the words of this project: what is refused, and what to do."""
+"""Translation of huggingface_hub's errors into errors with a cause and a remedy."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -8,12 +8,12 @@ from service.errors import AccessDenied, CheckpointNotFound, TransferFailed
 
 @contextmanager
 def hub_errors(uri: str, repo: str, revision: str | None, name: str) -> Iterator[None]:
-    """Raise the errors of the Hub's client as this project's.
+    """Translate the errors of huggingface_hub.
 
     Raises:
         CheckpointNotFound: there is no such repository or revision.
         AccessDenied: the repository is gated or the token is refused.
-        TransferFailed: the Hub cannot be reached, or has no such file.
+        TransferFailed: the Hub is unreachable, or has no such file.
     """
     import httpx
     from huggingface_hub import errors
@@ -29,14 +29,14 @@ def hub_errors(uri: str, repo: str, revision: str | None, name: str) -> Iterator
         raise CheckpointNotFound(uri, f"the repository has no revision {revision!r}.") from error
     except errors.RepositoryNotFoundError as error:
         raise CheckpointNotFound(
-            uri, "there is no such repository, or it is private and HF_TOKEN is not set to a token that may."
+            uri, "there is no such repository, or it is private and HF_TOKEN is not set to a token that may read it."
         ) from error
     except errors.HfHubHTTPError as error:
         status = error.response.status_code
         if status in (401, 403):
-            raise AccessDenied(uri, f"HTTP {status}: set HF_TOKEN to a token that may read it.") from error
-        raise TransferFailed(uri, name, f"the Hub answered HTTP {status}. Try again later.") from error
+            raise AccessDenied(uri, f"HTTP {status}. Set HF_TOKEN to a token that may read it.") from error
+        raise TransferFailed(uri, name, f"the Hub returned HTTP {status}. Try again later.") from error
     except (OSError, httpx.TransportError, errors.EntryNotFoundError) as error:
         is_offline = isinstance(error, errors.OfflineModeIsEnabled)
-        cause = "HF_HUB_OFFLINE is set" if is_offline else f"the Hub cannot be reached ({type(error).__name__})"
+        cause = "HF_HUB_OFFLINE is set" if is_offline else f"the Hub is unreachable ({type(error).__name__})"
         raise TransferFailed(uri, name, f"{cause}. Use gs:// or a path where there is no network.") from error

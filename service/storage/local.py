@@ -1,6 +1,6 @@
-"""A checkpoint in a folder of this machine: listed like a bucket, and used in place.
+"""A checkpoint in a local folder, listed like a bucket and used in place.
 
-A user who can write to this folder can write to this machine, so its names and bytes are not checked here.
+Whoever can write to this folder can write to this machine, so its names and bytes are not checked.
 """
 
 import os
@@ -28,16 +28,18 @@ class LocalSource:
         """Do nothing: no file stays open."""
 
     def list(self) -> tuple[ObjectInfo, ...]:
-        """List every file below the folder, hidden ones left out; links are followed.
+        """List every file below the folder except hidden ones, following links.
 
         Raises:
             CheckpointNotFound: there is no such folder, or it is empty.
             AccessDenied: the folder may not be read.
         """
         if not self._path.exists():
-            raise CheckpointNotFound(self.uri, "no such folder; a bucket is gs://bucket/prefix, the Hub hf://org/name.")
+            raise CheckpointNotFound(
+                self.uri, "no such folder. Write gs://bucket/prefix for a bucket, hf://org/name for the Hub."
+            )
         if not self._path.is_dir():
-            raise CheckpointNotFound(self.uri, "this is a file; name the folder that holds it.")
+            raise CheckpointNotFound(self.uri, "this is a file. Name the folder that contains it.")
         objects = tuple(sorted(self._files(), key=lambda info: info.name))
         if not objects:
             raise CheckpointNotFound(self.uri, "the folder is empty.")

@@ -1,4 +1,4 @@
-"""Addresses of checkpoints: a bucket, the Hugging Face Hub or a folder; nothing is read here."""
+"""Parsing of checkpoint addresses: a bucket, the Hugging Face Hub or a folder."""
 
 import re
 from dataclasses import dataclass
@@ -25,7 +25,6 @@ class GcsLocation:
 
     @property
     def uri(self) -> str:
-        """The address as an operator writes it."""
         return f"gs://{self.bucket}/{self.prefix}" if self.prefix else f"gs://{self.bucket}"
 
 
@@ -38,19 +37,17 @@ class HubLocation:
 
     @property
     def uri(self) -> str:
-        """The address as an operator writes it."""
         return f"hf://{self.repo}@{self.revision}" if self.revision else f"hf://{self.repo}"
 
 
 @dataclass(frozen=True, slots=True)
 class LocalLocation:
-    """A folder of this machine, or one mounted into it."""
+    """A local or mounted folder."""
 
     path: Path  # absolute
 
     @property
     def uri(self) -> str:
-        """The address as an operator writes it."""
         return str(self.path)
 
 
@@ -62,10 +59,10 @@ def parse_location(uri: str, variable: str = "MODEL_URI") -> Location:
 
     Args:
         uri: `gs://bucket/prefix`, `hf://org/name[@revision]`, `file:///path`, or an absolute, relative or `~` path.
-        variable: the setting that the address comes from, for the message.
+        variable: the setting that the address comes from, for the error message.
 
     Raises:
-        SettingsError: the address is malformed or of a kind that is not supported.
+        SettingsError: the address is malformed or its scheme is not supported.
     """
     text = uri.strip()
     if not text or "\0" in text:
@@ -75,7 +72,7 @@ def parse_location(uri: str, variable: str = "MODEL_URI") -> Location:
         return _local(text, variable)
     scheme, rest = match[1].lower(), text[match.end() :].removeprefix("/")
     if text[match.end() : match.end() + 1] != "/":
-        raise SettingsError(variable, f"{uri!r} has one slash after '{scheme}:' where two belong.")
+        raise SettingsError(variable, f"{uri!r} has one slash after '{scheme}:' instead of two.")
     if scheme == "gs":
         return _gcs(rest, uri, variable)
     if scheme == "hf":

@@ -1,7 +1,7 @@
-"""Objects of a location, each pinned to one version: names that are safe as paths, and ranges that divide the bytes.
+"""Objects pinned to one version: checks that their names are safe paths, and division of their bytes into ranges.
 
-Any writer of the bucket chooses the names, which become paths here, so they are checked before anything is downloaded.
-A bad name is refused rather than cleaned: two names must never become one file.
+Object names become paths, and anyone who can write to the bucket chooses them, so they are checked before any download.
+A bad name is refused rather than sanitized: two names must never become one file.
 """
 
 from collections.abc import Iterable
@@ -12,12 +12,11 @@ from typing import Protocol, runtime_checkable
 from service.errors import HostileName
 from service.storage.retry import RetryBudget
 
-# Names of the cache's own files, which no object may have: the record of a checkpoint, and `.*.part` for a file that is
-# not complete yet.
+# Names reserved for the cache's own files: the record of a checkpoint, and `.*.part` for incomplete files.
 RECORD_NAME = "COMPLETE.json"
 PART_SUFFIX = ".part"
 
-# A temporary file's name is longer than its object's by the process id and a random part; file systems allow 255 bytes.
+# A temporary name adds the process id and a random part to the object's; file systems allow 255 bytes.
 MAX_SEGMENT_BYTES = 200
 MAX_NAME_BYTES = 1024  # Source: https://cloud.google.com/storage/docs/objects#naming
 
@@ -28,21 +27,20 @@ class ObjectInfo:
 
     name: str  # relative to the location, folders divided by "/"
     size_bytes: int
-    crc32c: str = ""  # base64 of the big-endian sum, as GCS gives it; empty where the source keeps none
-    generation: int = 0  # the version: GCS's generation, or a local file's time of change in ns
+    crc32c: str = ""  # base64 of the big-endian checksum, as in GCS; empty if the source has none
+    generation: int = 0  # the version: GCS's generation, or a local file's mtime in ns
     content_encoding: str = ""  # "gzip": the stored bytes are compressed and the file's are not
 
     @property
     def is_gzipped(self) -> bool:
-        """Whether the stored bytes have to be unpacked."""
         return self.content_encoding.strip().lower() == "gzip"
 
 
 def check_name(uri: str, name: str) -> None:
-    """Check that a name stays inside its folder, and that all file systems read it alike.
+    """Check that a name stays inside its folder and means the same on all file systems.
 
     Raises:
-        HostileName: it does not; the message says why.
+        HostileName: the name is unsafe; the message says why.
     """
     segments = name.split("/")
     reason = None
@@ -90,33 +88,33 @@ def check_names_together(uri: str, objects: Iterable[ObjectInfo]) -> None:
 
 @runtime_checkable
 class RangeReader(Protocol):
-    """An open range, read once from its beginning to its end by one thread."""
+    """An open range, read once from start to end by one thread."""
 
     def readinto(self, buffer: memoryview) -> None:
         """Fill the buffer with the next bytes of the range.
 
         Raises:
             ObjectChanged: the object was overwritten or deleted since it was listed.
-            TransferFailed: retries or deadline ran out, or the transfer was cancelled.
+            TransferFailed: retries or the deadline ran out, or the transfer was cancelled.
         """
         ...
 
 
 @runtime_checkable
 class RangeSource(Protocol):
-    """A place whose objects can be read by range, by several threads at once."""
+    """A source whose objects can be read by range, from several threads at once."""
 
     uri: str
 
     def open_range(
         self, info: ObjectInfo, start: int, num_bytes: int, budget: RetryBudget
     ) -> AbstractContextManager[RangeReader]:
-        """Open `num_bytes` bytes of an object from byte `start`; a source may request all of them at the first read."""
+        """Open `num_bytes` bytes of an object from byte `start`; the first read may request all of them."""
         ...
 
 
 def read_range(source: RangeSource, info: ObjectInfo, start: int, num_bytes: int, budget: RetryBudget) -> bytes:
-    """Read a short range into memory; see `RangeReader.readinto` for what it raises."""
+    """Read a short range into memory; raises as `RangeReader.readinto`."""
     data = bytearray(num_bytes)
     with source.open_range(info, start, num_bytes, budget) as reader:
         reader.readinto(memoryview(data))
@@ -125,42 +123,38 @@ def read_range(source: RangeSource, info: ObjectInfo, start: int, num_bytes: int
 
 @dataclass(frozen=True, slots=True)
 class Chunk:
-    """Bytes that are read, summed and used at once, while they are in the processor's cache."""
+    """Bytes that are read, checksummed and used together, while they are in the CPU's cache."""
 
     start: int  # byte of the object
-    end: int  # the byte after the last
+    end: int  # one past the last byte
 
     @property
     def num_bytes(self) -> int:
-        """The chunk's length."""
         return self.end - self.start
 
 
 @dataclass(frozen=True, slots=True)
 class Slice:
-    """The bytes of one request: chunks without a gap."""
+    """The bytes of one request: adjacent chunks."""
 
     chunks: tuple[Chunk, ...]
 
     @property
     def start(self) -> int:
-        """The first byte of the object."""
         return self.chunks[0].start
 
     @property
     def end(self) -> int:
-        """The byte after the last."""
         return self.chunks[-1].end
 
     @property
     def num_bytes(self) -> int:
-        """The slice's length."""
         return self.end - self.start
 
 
 @dataclass(frozen=True, slots=True)
 class Extent:
-    """Bytes of an object that may be divided only at multiples of a unit, such as one element of a tensor."""
+    """Bytes of an object that may be split only at multiples of a unit, such as one element of a tensor."""
 
     num_bytes: int
     unit_bytes: int
@@ -170,10 +164,10 @@ def divide(start: int, extents: Iterable[Extent], *, chunk_bytes: int, slice_byt
     """Divide adjacent extents into slices of chunks; return at least one slice, which may be empty.
 
     Args:
-        start: the byte of the object where the first extent begins.
-        extents: in the order in which they are stored.
-        chunk_bytes: the longest chunk; only a single unit may be longer.
-        slice_bytes: the longest slice; only a single chunk may be longer.
+        start: the offset of the first extent in the object.
+        extents: the extents in storage order.
+        chunk_bytes: the maximum length of a chunk, unless a single unit is longer.
+        slice_bytes: the maximum length of a slice, unless a single chunk is longer.
     """
     slices: list[Slice] = []
     together: list[Chunk] = []

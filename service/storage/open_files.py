@@ -1,4 +1,4 @@
-"""Files of a checkpoint, opened for one reading: from a bucket, with copies for the cache, or from this machine."""
+"""Files of a checkpoint, opened for a single read: from a bucket, with copies for the cache, or from local disk."""
 
 import logging
 import os
@@ -24,36 +24,36 @@ from service.storage.retry import RetryBudget, TransferLimits
 
 logger = logging.getLogger(__name__)
 
-# A disk needs few readers: more of them than processors wait for one another and for the GIL. Large chunks make them
-# take the GIL seldom, because they share it with imports.
+# A disk needs few readers: more readers than cores wait for one another and for the GIL. Large chunks take the GIL
+# rarely, which matters because imports run at the same time.
 FILE_LIMITS = TransferLimits(num_workers=2, slice_bytes=16 * 1024 * 1024, chunk_bytes=8 * 1024 * 1024)
 
 
 @dataclass(frozen=True)
 class OpenFile:
-    """One file: the source that it is read from, and the folder that gets a copy, if any."""
+    """One file, its source, and the folder to copy it to, if any."""
 
     source: RangeSource
-    info: ObjectInfo  # without a sum where the bytes are trusted
+    info: ObjectInfo  # without a crc32c if the bytes are trusted
     copy_to: Path | None = None
 
 
 @dataclass
 class OpenFiles:
-    """Open files, and the limits of reading them."""
+    """Open files and the limits on reading them."""
 
     files: Sequence[OpenFile]
     progress: Progress  # expects their bytes
     budget: RetryBudget
     release: Callable[[], None] = lambda: None  # lets the cache evict the files
-    entry: OpenEntry | None = None  # gets the copies
+    entry: OpenEntry | None = None  # receives the copies
 
-    def keep_copies(self, file_sums: Mapping[str, str], disk_fault: Exception | None) -> None:
-        """Complete the cache's entry; a disk that failed costs the entry and raises nothing.
+    def cache_copies(self, file_sums: Mapping[str, str], disk_fault: Exception | None) -> None:
+        """Complete the cache entry; a failing disk loses the entry but raises nothing.
 
         Args:
-            file_sums: the crc32c of each copy, by name.
-            disk_fault: why a copy could not be written, if one could not.
+            file_sums: crc32c of each copy, by name.
+            disk_fault: why a copy could not be written, if one failed.
         """
         if self.entry is None:
             return
@@ -66,7 +66,7 @@ class OpenFiles:
                 fault = error
         if fault is not None:
             self.entry.pulled.release()
-            _warn_not_kept(self.entry.cache_root, fault)
+            _warn_not_cached(self.entry.cache_root, fault)
 
 
 @contextmanager
@@ -79,18 +79,18 @@ def open_bucket(
     progress: Progress,
     cancelled: threading.Event | None,
 ) -> Iterator[OpenFiles]:
-    """Open files of a bucket, or of the cache if it has them.
+    """Open files of a bucket, or their cached copies.
 
     Args:
-        bucket: where the objects lie.
-        objects: all files that belong in the cache together; those that are not chosen are fetched here.
+        bucket: the location of the objects.
+        objects: all files of the cache entry; the ones not in `chosen` are downloaded before this returns.
         chosen: the files to open.
-        cache: gets copies of what it lacks; None: nothing is written, except files that have to be unpacked.
+        cache: receives copies of missing files; None writes nothing except files that have to be unpacked.
         progress: counts the bytes.
-        cancelled: set by the caller to end the reading.
+        cancelled: set by the caller to stop reading.
 
     Raises:
-        CheckpointError: see `CheckpointCache.pull`; a disk that is full or fails is only logged.
+        CheckpointError: see `CheckpointCache.pull`; a full or failing disk is only logged.
     """
     if any(info.is_gzipped for info in chosen):
         pulled = (cache or private_cache()).pull(bucket, objects, progress, cancelled)
@@ -102,8 +102,8 @@ def open_bucket(
         try:
             entry = _open_entry(cache, bucket, objects, chosen=chosen, progress=progress, budget=budget)
         except (CacheUnusable, StorageFull) as error:
-            # A disk that is full or fails must not keep a model from being served.
-            _warn_not_kept(cache.root, error)
+            # A full or failing disk must not prevent a model from being served.
+            _warn_not_cached(cache.root, error)
             budget = RetryBudget(bucket.limits, cancelled)
     if entry is not None and not entry.missing:
         entry.close()
@@ -132,14 +132,14 @@ def open_pulled(
     progress: Progress,
     cancelled: threading.Event | None,
 ) -> Iterator[OpenFiles]:
-    """Open files of this machine, which are trusted: a pull has summed them, or they are the user's own.
+    """Open local files, which are trusted: a pull has verified them, or they belong to the user.
 
     Args:
-        uri: the checkpoint's address, for messages.
-        pulled: the files; released if the body fails.
+        uri: the checkpoint's address, for error messages.
+        pulled: the files, released if the body fails.
         chosen: the files to open.
         progress: counts the bytes.
-        cancelled: set by the caller to end the reading.
+        cancelled: set by the caller to stop reading.
     """
     # A file that was stored with gzip is larger than its object.
     sizes = [(pulled.path / info.name).stat().st_size if info.is_gzipped else info.size_bytes for info in chosen]
@@ -155,17 +155,17 @@ def open_pulled(
 
 
 class FolderRanges:
-    """Ranged reads of one folder's files, each open from its first read until `close`.
+    """Ranged reads of one folder's files, each kept open from its first read until `close`.
 
-    The files are not mapped: mapped pages count as this process's memory, and each costs a page fault.
+    The files are not mapped: mapped pages count as memory of this process, and each costs a page fault.
     """
 
     def __init__(self, uri: str, folder: Path) -> None:
         """Name the folder; nothing is opened yet.
 
         Args:
-            uri: the checkpoint's address, for messages.
-            folder: the folder that the objects' names are relative to.
+            uri: the checkpoint's address, for error messages.
+            folder: the folder that object names are relative to.
         """
         self.uri = uri
         self._folder = folder
@@ -179,7 +179,6 @@ class FolderRanges:
         self.close()
 
     def close(self) -> None:
-        """Close the files."""
         with self._lock:
             for descriptor in self._descriptors.values():
                 os.close(descriptor)
@@ -187,15 +186,14 @@ class FolderRanges:
 
     @contextmanager
     def open_range(self, info: ObjectInfo, start: int, num_bytes: int, budget: RetryBudget) -> Iterator["_FileRange"]:
-        """Open a range of a file; see `RangeSource`."""
         yield _FileRange(self, info, start, budget)
 
     def read_at(self, info: ObjectInfo, start: int, buffer: memoryview) -> int:
-        """Read some bytes of a file from byte `start` on; return how many.
+        """Read some bytes of a file from byte `start`; return their number.
 
         Raises:
-            ObjectChanged: the file is gone or shorter than it was.
-            AccessDenied: it may not be read.
+            ObjectChanged: the file is gone or has become shorter.
+            AccessDenied: the file may not be read.
             TransferFailed: the disk failed.
         """
         try:
@@ -241,7 +239,7 @@ def _open_entry(
     progress: Progress,
     budget: RetryBudget,
 ) -> OpenEntry:
-    """Open the cache's entry, fetch the missing files that are not chosen, and complete it if that was all."""
+    """Open the cache entry, fetch missing files that are not in `chosen`, and complete the entry if none remain."""
     entry = cache.open_entry(bucket, objects, budget)
     try:
         progress.expect(entry.missing_bytes)
@@ -255,6 +253,6 @@ def _open_entry(
     return entry
 
 
-def _warn_not_kept(cache_root: Path, error: Exception) -> None:
+def _warn_not_cached(cache_root: Path, error: Exception) -> None:
     facts = {"cache": str(cache_root), "reason": str(error)}
-    logger.warning("the cache cannot keep the checkpoint; its weights stream past it", extra=facts)
+    logger.warning("the checkpoint cannot be cached; streaming its weights without a copy", extra=facts)

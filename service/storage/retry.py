@@ -1,6 +1,6 @@
-"""Limits on a transfer: retries with growing waits, one deadline for all threads, and a floor on throughput.
+"""Limits on a transfer: retries with exponential backoff, one deadline for all threads, and a minimum throughput.
 
-Knows no protocol: a reader raises `TransientFault` for a failure that a retry may cure.
+Protocol-independent: a reader raises `TransientFault` for a failure that is worth a retry.
 """
 
 import logging
@@ -25,19 +25,19 @@ class TransferLimits:
 
     deadline_s: float = 1500.0  # of the whole transfer, PULL_TIMEOUT
     connect_timeout_s: float = 5.0
-    read_timeout_s: float = 30.0  # between two arrivals of bytes
-    max_attempts: int = 8  # of one read, the first included
+    read_timeout_s: float = 30.0  # without any bytes
+    max_attempts: int = 8  # of one read, including the first
     max_wait_s: float = 10.0  # between two attempts, unless the server asks for more
-    min_bytes_per_s: int = 16 * 1024  # of one body, over `slow_window_s`; a slower body is requested again
+    min_bytes_per_s: int = 16 * 1024  # of one body over `slow_window_s`; a slower body is requested again
     slow_window_s: float = 30.0
-    # One stream brings 50 to 100 MB/s, a machine's link 1 to 10 GB/s; more than a few threads a core hinder each other.
+    # One stream carries 50 to 100 MB/s, a machine's link 1 to 10 GB/s; more than a few threads per core contend.
     num_workers: int = field(default_factory=lambda: min(16, 4 * (os.cpu_count() or 1)))
     slice_bytes: int = 16 * 1024 * 1024  # of one request
-    chunk_bytes: int = 2 * 1024 * 1024  # small enough to be in the processor's cache still when it is summed and cast
+    chunk_bytes: int = 2 * 1024 * 1024  # still in the CPU's cache when it is checksummed and cast
 
 
 class TransientFault(Exception):
-    """A failure that a retry may cure."""
+    """A failure that is worth a retry."""
 
     def __init__(self, reason: str, retry_after_s: float | None = None) -> None:
         super().__init__(reason)
@@ -46,18 +46,18 @@ class TransientFault(Exception):
 
 
 class RetryBudget:
-    """The time and the attempts that one transfer has, shared by its threads; `cancel` ends it for all of them."""
+    """Remaining time and attempts of one transfer, shared by its threads; `cancel` stops all of them."""
 
     def __init__(self, limits: TransferLimits, cancelled: threading.Event | None = None) -> None:
         """Start the clock.
 
         Args:
             limits: the deadline and the number of attempts.
-            cancelled: set by the caller to end the transfer.
+            cancelled: set by the caller to stop the transfer.
         """
         self.limits = limits
         self._deadline_s = time.monotonic() + limits.deadline_s  # on the monotonic clock
-        # Two events: the caller's, and one that a failed thread sets to stop its siblings.
+        # Two events: the caller's, and one that a failing thread sets to stop its siblings.
         self._cancelled_by_caller = cancelled
         self._cancelled = threading.Event()
 
@@ -67,11 +67,10 @@ class RetryBudget:
 
     @property
     def remaining_s(self) -> float:
-        """Seconds until the deadline, at least 0."""
         return max(0.0, self._deadline_s - time.monotonic())
 
     def check(self, uri: str, name: str) -> None:
-        """Raise if the transfer has to end.
+        """Raise if the transfer has to stop.
 
         Raises:
             TransferFailed: the deadline has passed or the transfer was cancelled.
@@ -82,23 +81,23 @@ class RetryBudget:
             raise TransferFailed(
                 uri,
                 name,
-                f"the checkpoint was not complete after PULL_TIMEOUT = {self.limits.deadline_s:g} s. What came is "
-                "kept and the next start goes on from there; raise PULL_TIMEOUT for a slow connection.",
+                f"the checkpoint was not complete after PULL_TIMEOUT = {self.limits.deadline_s:g} s. Downloaded files "
+                "are kept and the next start continues from there. Raise PULL_TIMEOUT for a slow connection.",
             )
 
     def sleep(self, seconds: float) -> None:
-        """Sleep, but not past the deadline nor past a cancellation by a sibling."""
+        """Sleep until the time is up, the deadline passes or a sibling cancels."""
         self._cancelled.wait(min(seconds, self.remaining_s))
 
     def attempts(self, uri: str, name: str) -> "Iterator[AttemptManager]":
-        """Yield a context manager for each attempt at a read, until one ends without a `TransientFault`.
+        """Yield a context manager for each attempt until one ends without a `TransientFault`.
 
         Source: https://cloud.google.com/storage/docs/retry-strategy (exponential backoff with jitter)
 
         Raises:
-            TransferFailed: the attempts or the time ran out; chained to the last fault.
+            TransferFailed: the attempts or the time ran out; its cause is the last fault.
         """
-        import tenacity  # 20 ms, which a checkpoint on this machine does not need
+        import tenacity  # 20 ms, which a local checkpoint does not need
 
         wait = tenacity.wait_random_exponential(multiplier=0.5, max=self.limits.max_wait_s)
 
@@ -108,12 +107,13 @@ class RetryBudget:
 
         def log(state: "RetryCallState") -> None:
             facts = {"object": name, "reason": _fault_of(state).reason, "attempt": state.attempt_number}
-            logger.warning("transfer is tried again", extra=facts)
+            logger.warning("retrying a transfer", extra=facts)
 
         def give_up(state: "RetryCallState") -> None:
             self.check(uri, name)
-            fault, tries = _fault_of(state), state.attempt_number
-            raise TransferFailed(uri, name, f"{fault.reason}; given up at attempt {tries}. Try again later.") from fault
+            fault = _fault_of(state)
+            reason = f"{fault.reason}; gave up at attempt {state.attempt_number}. Try again later."
+            raise TransferFailed(uri, name, reason) from fault
 
         return iter(
             tenacity.Retrying(
@@ -133,10 +133,9 @@ class RetryBudget:
 
 
 class ThroughputWatchdog:
-    """A floor on the throughput of one body, whose every byte may come before the read timeout."""
+    """A minimum throughput of one body, which could trickle in without ever reaching the read timeout."""
 
     def __init__(self, limits: TransferLimits) -> None:
-        """Start the first window."""
         self._limits = limits
         self._window_bytes = 0
         self._window_started_s = time.monotonic()
@@ -145,7 +144,7 @@ class ThroughputWatchdog:
         """Count bytes that arrived.
 
         Raises:
-            TransientFault: fewer than the minimum arrived within the last window.
+            TransientFault: less than the minimum arrived within the last window.
         """
         self._window_bytes += num_bytes
         elapsed_s = time.monotonic() - self._window_started_s
@@ -153,7 +152,7 @@ class ThroughputWatchdog:
             return
         rate = self._window_bytes / elapsed_s
         if rate < self._limits.min_bytes_per_s:
-            raise TransientFault(f"only {rate:.0f} bytes per second came for {elapsed_s:.0f} s")
+            raise TransientFault(f"only {rate:.0f} bytes per second arrived over {elapsed_s:.0f} s")
         self._window_bytes = 0
         self._window_started_s = time.monotonic()
 

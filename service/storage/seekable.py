@@ -1,11 +1,11 @@
-"""A stream of bytes that are read by position, for readers of files that expect one."""
+"""A seekable stream over positioned reads."""
 
 import io
 from typing import override
 
 
 class SeekableReader(io.RawIOBase):
-    """A readable, seekable stream; a subclass sets its size and reads at `_position`, which it moves on."""
+    """A readable, seekable stream; a subclass sets `size_bytes` and reads at `_position`, which it advances."""
 
     size_bytes: int
     _position = 0
@@ -22,6 +22,6 @@ class SeekableReader(io.RawIOBase):
     def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
         start = {io.SEEK_SET: 0, io.SEEK_CUR: self._position, io.SEEK_END: self.size_bytes}[whence]
         if start + offset < 0:
-            raise ValueError("a position before the stream's first byte")
+            raise ValueError("negative seek position")
         self._position = start + offset
         return self._position

@@ -21,7 +21,7 @@ from service.storage.retry import TransferLimits
 
 @runtime_checkable
 class Source(Protocol):
-    """A location that holds a checkpoint."""
+    """A location that contains a checkpoint."""
 
     uri: str
 
@@ -40,7 +40,7 @@ class Source(Protocol):
         progress: Progress,
         cancelled: threading.Event | None = None,
     ) -> PulledCheckpoint:
-        """Copy files to this machine; return when all of them are complete, checked and held."""
+        """Copy files to this machine and hold them; return once all are complete and verified."""
         ...
 
     def open_files(
@@ -52,28 +52,26 @@ class Source(Protocol):
         progress: Progress,
         cancelled: threading.Event | None = None,
     ) -> AbstractContextManager[OpenFiles]:
-        """Open the chosen ones of some files for one reading, without waiting for their bytes where that is possible.
+        """Open files for a single read, without waiting for their bytes where possible.
 
         Args:
-            objects: all files that belong together in the cache.
+            objects: all files of the cache entry.
             chosen: the files to read.
-            cache: gets copies of all of them, if they are fetched; None: nothing is kept.
+            cache: receives copies of all downloaded files; None keeps nothing.
             progress: counts the bytes.
-            cancelled: set by the caller to end the reading.
+            cancelled: set by the caller to stop reading.
         """
         ...
 
-    def close(self) -> None:
-        """Close the connections."""
-        ...
+    def close(self) -> None: ...
 
 
 @runtime_checkable
-class Keeper(Protocol):
-    """A source that keeps files in a cache of its own."""
+class CachingSource(Protocol):
+    """A source with a cache of its own."""
 
-    def has_kept(self, objects: Sequence[ObjectInfo]) -> bool:
-        """Return whether all of some files are on this machine."""
+    def is_cached(self, objects: Sequence[ObjectInfo]) -> bool:
+        """Return whether all of these files are on this machine."""
         ...
 
 
@@ -89,17 +87,17 @@ def open_source(
 
     Args:
         location: from `parse_location`.
-        cache_root: LOCAL_MODEL_CACHE, below which the Hub's files are kept.
+        cache_root: LOCAL_MODEL_CACHE, which also contains the Hub's cache.
         emulator_host: STORAGE_EMULATOR_HOST.
-        limits: of listing, reading and pulling; the defaults if left out.
-        generations: of a bucket's objects, by name, the ones to read; None for the live ones of all.
+        limits: limits on listing, reading and pulling; defaults if omitted.
+        generations: generations to read instead of the live ones, by name of a bucket's object.
 
     Raises:
         AccessDenied: the location is a bucket and there are no credentials.
-        SettingsError: the location is on the Hub and its client is not installed.
+        SettingsError: the location is on the Hub and huggingface_hub is not installed.
     """
     chosen_limits = limits or TransferLimits()
-    # Import only what the address needs: the start's speed depends on it.
+    # Imports only what the address needs, for a fast start.
     if isinstance(location, GcsLocation):
         from service.storage.gcs.read import GcsSource
 

@@ -1,6 +1,6 @@
-"""Objects under names of the service's own: written, replaced and deleted, in a folder or below a bucket's prefix.
+"""A read-write object store in a folder or below a bucket's prefix.
 
-An object is complete or invisible. A claim lets one process at a time work on something that several can see.
+Objects become visible only when complete. A claim gives one process at a time the right to work on something.
 """
 
 from typing import BinaryIO, Protocol, runtime_checkable
@@ -12,33 +12,31 @@ from service.storage.location import GcsLocation, LocalLocation, parse_location
 
 @runtime_checkable
 class Claim(Protocol):
-    """The right to work on something; it ends with the process, for a bucket some minutes later."""
+    """An exclusive right to work on something; it ends with the process, in a bucket some minutes later."""
 
     def renew(self) -> bool:
-        """Keep the claim; return whether it is still this process's."""
+        """Extend the claim; return whether this process still holds it."""
         ...
 
-    def release(self) -> None:
-        """End the claim."""
-        ...
+    def release(self) -> None: ...
 
 
 @runtime_checkable
 class ObjectStore(Protocol):
-    """A place for objects. Every method blocks, and raises OSError or CheckpointError if the place fails."""
+    """A store of objects. Every method blocks, and raises OSError or CheckpointError if the store fails."""
 
     uri: str
 
     def list(self, folder: str) -> dict[str, int]:
-        """Return the sizes in bytes of all objects below a folder, or of all, by name, in the order of names."""
+        """Return the sizes in bytes of all objects below a folder, sorted by name; "" lists the whole store."""
         ...
 
     def read(self, name: str) -> bytes | None:
-        """Return a small object; None if it is not there."""
+        """Return a small object, or None if it does not exist."""
         ...
 
     def open(self, name: str) -> BinaryIO | None:
-        """Open a copy or the object itself for reading; None if it is not there."""
+        """Open an object, or a copy of it, for reading; return None if it does not exist."""
         ...
 
     def write(self, name: str, content: bytes | BinaryIO) -> None:
@@ -46,15 +44,15 @@ class ObjectStore(Protocol):
         ...
 
     def copy(self, name: str, target: str) -> bool:
-        """Copy an object; return whether it was there."""
+        """Copy an object; return whether it existed."""
         ...
 
     def delete(self, name: str) -> None:
-        """Delete an object; does nothing if it is not there."""
+        """Delete an object if it exists."""
         ...
 
     def claim(self, name: str) -> Claim | None:
-        """Claim something under a name; return None while another process, or this one, has it."""
+        """Claim a name; return None while this or another process holds it."""
         ...
 
 
@@ -63,11 +61,11 @@ def open_store(uri: str, variable: str, *, emulator_host: str | None) -> ObjectS
 
     Args:
         uri: `gs://bucket/prefix` or a path.
-        variable: the setting that the address comes from, for the message.
+        variable: the setting that the address comes from, for the error message.
         emulator_host: STORAGE_EMULATOR_HOST.
 
     Raises:
-        SettingsError: the address is malformed, or of a kind that cannot be written.
+        SettingsError: the address is malformed or cannot be written to.
     """
     location = parse_location(uri, variable)
     if isinstance(location, LocalLocation):

@@ -1,1 +1,1 @@
-"""Bytes of a checkpoint to arrays, on the host or on the device, every one of them checked."""
+"""Loading of weights: the bytes of a checkpoint, verified and turned into arrays on the host or the device."""

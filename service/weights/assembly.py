@@ -1,7 +1,7 @@
-"""Weights that are assembled on the host from runs of tensor elements, in any order, each placed once it is whole.
+"""Assembly of weights on the host from runs of tensor elements, in any order; complete weights move to the device.
 
-Where the device's memory is the host's, the weights stay where they were assembled: one allocation holds them all, and
-the device uses it without a copy. That needs no jax, so it may begin before jax is imported.
+If the device uses the host's memory, the weights stay where they were assembled: a single allocation holds all of them,
+and the device uses it without a copy. That needs no jax, so it may start before jax is imported.
 """
 
 import ctypes
@@ -25,23 +25,23 @@ if TYPE_CHECKING:
 
     from service.device.mesh import DeviceMesh
 
-# XLA uses an array of the host without a copy if it begins at a multiple of this.
+# XLA uses a host array without a copy if it is aligned to this.
 ALIGNMENT_BYTES = 64
 # Source: man 2 madvise; since Linux 5.14, and a harmless error before.
 MADV_POPULATE_WRITE = 23
-# While the kernel populates this much, other threads that change the address space, as imports do, have to wait.
+# While the kernel populates this much, threads that change the address space, as imports do, have to wait.
 POPULATE_BYTES = 2 * 1024 * 1024
-# A matrix product reads a weight and its input at the same time. Where their addresses agree in these last bits, as
-# those of arrays at round addresses do, the two seem to wait for the same bank of the processor's cache: a step of one
-# token through 135M parameters takes 9.5 instead of 8.5 ms on a Zen 5. Measured over offsets from 0 to 2,048.
+# A matrix product reads a weight and its input at the same time. If their addresses agree in these low bits, as those
+# of arrays at round addresses do, both appear to use the same cache bank: a step of one token through 135M parameters
+# takes 9.5 instead of 8.5 ms on a Zen 5. Measured over offsets from 0 to 2,048.
 BANKS_BYTES = 4 * ALIGNMENT_BYTES
 BANK_OFFSET_BYTES = 3 * ALIGNMENT_BYTES
 
-NUM_THREADS = 4  # numpy copies and casts without the GIL, so a few threads hide the disk behind the memory
+NUM_THREADS = 4  # numpy copies and casts without the GIL, so a few threads overlap disk and memory
 
 
 class Assembly:
-    """The weights of one model on their way to the device; safe to write to from several threads."""
+    """The weights of one model while they are being loaded; writable from several threads."""
 
     def __init__(
         self,
@@ -50,22 +50,22 @@ class Assembly:
         *,
         on_placed: Callable[[int], None] = lambda num_bytes: None,
     ) -> None:
-        """Allocate all weights if they stay on the host; otherwise each is allocated by `reserve`.
+        """Allocate all weights if they stay on the host; otherwise `reserve` allocates them one by one.
 
         Args:
             specs: the weights.
-            mesh: where they are placed, by the names of their axes; None: they stay on the host.
-            on_placed: called, from any thread, with the bytes of host memory that a placed weight gives back.
+            mesh: the devices to place weights on, by the names of their axes; None leaves them on the host.
+            on_placed: called, from any thread, with the bytes of host memory that a placed weight releases.
         """
         self._mesh, self._on_placed = mesh, on_placed
         self._lock = threading.Lock()
         self._specs = {spec.name: spec for spec in specs}
-        self._users: dict[str, list[tuple[WeightSpec, int]]] = {}  # by tensor: weights and numbers of their sources
+        self._users: dict[str, list[tuple[WeightSpec, int]]] = {}  # by tensor: weights and the index of their source
         for spec in specs:
             for index, source in enumerate(() if spec.is_row_scale else spec.sources):
                 self._users.setdefault(source.name, []).append((spec, index))
         self._num_missing = {spec.name: math.prod(spec.shape) for spec in specs}  # elements, by weight
-        self._quantizers: dict[tuple[str, int], RowQuantizer] = {}  # by weight and number of its source
+        self._quantizers: dict[tuple[str, int], RowQuantizer] = {}  # by weight and the index of its source
         self._scales = {spec.scale for spec in specs}
         self._faults: dict[str, str] = {}  # by tensor
         self._arrays: dict[str, np.ndarray] = {}
@@ -74,81 +74,84 @@ class Assembly:
             self._arrays = _allocate_together(specs)
 
     def uses(self, tensor: str) -> bool:
-        """Return whether a weight is made of this tensor."""
         return tensor in self._users
 
     def reserve(self, tensors: Sequence[str]) -> int:
-        """Allocate the weights that these tensors are part of; return the bytes of host memory that this took."""
-        taken_bytes = 0
+        """Allocate the weights that these tensors are part of; return the allocated bytes of host memory."""
+        allocated_bytes = 0
         with self._lock:
-            for whole, _ in (user for name in tensors for user in self._users.get(name, ())):
-                if whole.name in self._arrays or not self._num_missing[whole.name]:
+            for weight, _ in (user for name in tensors for user in self._users.get(name, ())):
+                if weight.name in self._arrays or not self._num_missing[weight.name]:
                     continue
-                for spec in self._made_with(whole):
+                for spec in self._with_row_scales(weight):
                     self._arrays[spec.name] = np.empty(spec.shape, spec.dtype)
-                    taken_bytes += spec.num_bytes
-        return taken_bytes
+                    allocated_bytes += spec.num_bytes
+        return allocated_bytes
 
     def place(self, tensor: str, first: int, number: int, dtype: np.dtype) -> np.ndarray | None:
-        """Return the memory that elements of a tensor of a type belong in as they are; None if there is none.
+        """Return the memory of a weight, contiguous uint8, that elements of a tensor can be read into directly.
 
-        They may be read into it, and are then passed to `write` from there.
-
-        Returns:
-            uint8, contiguous.
+        Elements read into it are then passed to `write` from there. Returns None if the elements have to be converted,
+        rearranged or written to several weights.
         """
         [(spec, index), *others] = self._users[tensor]
         array = self._arrays.get(spec.name)
-        if others or array is None or array.dtype != dtype or spec.scale is not None or spec.name in self._scales:
+        is_part = bool(others) or spec.sources[index].rows is not None
+        if is_part or array is None or array.dtype != dtype or spec.scale is not None or spec.name in self._scales:
             return None
         return TensorPlace(spec, index, array).memory(first, number)
 
     def write(self, tensor: str, first: int, values: np.ndarray) -> None:
-        """Write elements of a tensor; the thread that writes a weight's last elements places it.
+        """Write elements of a tensor; the thread that completes a weight places it on the device.
 
         Args:
-            tensor: the tensor's name; one that no weight is made of is ignored.
-            first: the number of the first element, in the order of storage.
+            tensor: the tensor's name, which is ignored if no weight uses it.
+            first: the index of the first element in storage order.
             values: shape [n], of the stored type; copied.
         """
         for spec, index in self._users.get(tensor, ()):
+            source = spec.sources[index]
+            begin, end = source.elements
+            part = values[max(begin - first, 0) : max(end - first, 0)]
+            if not len(part):
+                continue
             try:
-                self._writer(spec, index)(first, values)
+                self._writer(spec, index)(max(first, begin) - begin, part)
             except UnquantizableRow as error:
-                # Whether the bytes came right is known later, so the load ends later.
+                # The checksum is not known yet: if the bytes are corrupt, they are fetched again. See `check`.
                 self._faults.setdefault(tensor, str(error))
             with self._lock:
-                self._num_missing[spec.name] -= len(values) * spec.sources[index].copies
+                self._num_missing[spec.name] -= len(part) * source.copies
                 is_whole = self._num_missing[spec.name] == 0
             if is_whole and self._mesh is not None:
-                for made in self._made_with(spec):
-                    self._place(made.name, self._mesh)
+                for complete in self._with_row_scales(spec):
+                    self._place(complete.name, self._mesh)
 
     def check(self, uri: str, tensors: Iterable[str]) -> None:
-        """Check that some tensors, whose bytes came right, could be quantized.
+        """Check that tensors whose bytes were valid could be quantized.
 
         Raises:
-            UnquantizableWeights: a row of one of them could not, or a scale is not a positive number.
+            UnquantizableWeights: a row could not be quantized, or a scale is not a positive number.
         """
         for name in tensors:
             if name in self._faults:
                 raise UnquantizableWeights(uri, name, self._faults[name])
 
     def weights(self) -> "dict[str, np.ndarray | jax.Array]":
-        """Return the weights, all of which are whole, in the order of their specs; placed, if there is a mesh."""
-        made = self._arrays if self._mesh is None else self._placed
-        return {name: made[name] for name in self._specs}
+        """Return the complete weights in the order of their specs, on the device if there is a mesh."""
+        arrays = self._arrays if self._mesh is None else self._placed
+        return {name: arrays[name] for name in self._specs}
 
-    def _made_with(self, spec: WeightSpec) -> tuple[WeightSpec, ...]:
-        """Return a weight's spec, and that of its scales if they are made together."""
+    def _with_row_scales(self, spec: WeightSpec) -> tuple[WeightSpec, ...]:
+        """Return a weight's spec, and that of its row scales if quantizing the weight computes them."""
         scale = self._specs.get(spec.scale) if spec.scale is not None else None
         return (spec,) if scale is None or not scale.is_row_scale else (spec, scale)
 
     def _writer(self, spec: WeightSpec, index: int) -> Callable[[int, np.ndarray], None]:
         place = TensorPlace(spec, index, self._arrays[spec.name])
-        if len(made := self._made_with(spec)) == 1:
+        if len(specs := self._with_row_scales(spec)) == 1:
             return place.write if spec.name not in self._scales else checked_scales(place.write)
-        scales = TensorPlace(made[1], index, self._arrays[made[1].name])
+        scales = TensorPlace(specs[1], index, self._arrays[specs[1].name])
         row_len = math.prod(spec.shape[-spec.num_in_axes :])
         with self._lock:
             new = RowQuantizer(row_len, place.write, scales.write, spec.dtype)
@@ -157,7 +160,7 @@ class Assembly:
     def _place(self, name: str, mesh: "DeviceMesh") -> None:
         with self._lock:
             array = self._arrays.pop(name)
-        # The transfer must be over before the host's memory counts as given back.
+        # The transfer must be complete before the host memory counts as released.
         placed = mesh.put(array, self._specs[name].axes).block_until_ready()
         with self._lock:
             self._placed[name] = placed
@@ -165,32 +168,32 @@ class Assembly:
 
 
 class TensorPlace:
-    """The part of a weight's array on the host that one tensor fills."""
+    """The part of a weight's host array that one tensor fills."""
 
     def __init__(self, spec: WeightSpec, index: int, weight: np.ndarray) -> None:
-        """Find the part that source number `index` fills of `weight`, which has the shape of `spec`."""
+        """Locate the part of `weight`, of the shape of `spec`, that source number `index` fills."""
         source = spec.sources[index]
         axis = spec.concat_axis
         inner = math.prod(spec.shape[axis + 1 :])
         begin = inner * sum(other.view[axis] for other in spec.sources[:index])
         width = inner * source.view[axis]
-        # Shape [axes before the joined one, the joined axis and those after it].
+        # Shape [axes before the concatenated one, the concatenated axis and the axes after it].
         part = weight.reshape(-1, inner * spec.shape[axis])[:, begin : begin + width]
-        # Copies alternate along the last of the axes before.
+        # Copies alternate along the last axis before the concatenated one.
         self._copies = [part[copy :: source.copies] for copy in range(source.copies)]
 
     def memory(self, first: int, number: int) -> np.ndarray | None:
-        """Return the memory of some elements, in the order of storage, as uint8; None if it is not contiguous."""
+        """Return the memory of elements in storage order as uint8, or None if it is not contiguous."""
         [part, *others] = self._copies
         if others or not part.flags.c_contiguous:
             return None
         return part.reshape(-1)[first : first + number].view(np.uint8)
 
     def write(self, first: int, values: np.ndarray) -> None:
-        """Copy elements to their place and cast them; those that were read into their `memory` are there already.
+        """Copy elements to their place and cast them, unless they were read directly into `memory`.
 
         Args:
-            first: the number of the first element, in the order of storage.
+            first: the index of the first element in storage order.
             values: shape [n], of the stored type.
         """
         for copy in self._copies:
@@ -204,26 +207,27 @@ def assemble_weights(
     mesh: "DeviceMesh | None",
     uri: str = "memory",
 ) -> "dict[str, np.ndarray | jax.Array]":
-    """Make every weight from tensors on this machine, and place it if there is a mesh.
+    """Assemble all weights from tensors in memory, and place them if there is a mesh.
 
     Args:
-        specs: the weights; `check_tensors` has accepted them.
+        specs: the weights, which have passed `check_tensors`.
         tensors: the checkpoint's tensors by name, each read once.
-        mesh: where they are placed, by the names of their axes; None: they stay on the host.
-        uri: the checkpoint's address, for messages.
+        mesh: the devices to place weights on, by the names of their axes; None leaves them on the host.
+        uri: the checkpoint's address, for error messages.
 
     Raises:
-        UnquantizableWeights: 8 bits do not represent a row of a weight.
+        UnquantizableWeights: 8 bits cannot represent a row of a weight.
     """
     all_specs = tuple(specs)
     assembly = Assembly(all_specs, mesh)
+    # A tensor that two weights share is read once and written to both.
+    names = {source.name: source.is_transposed for spec in all_specs for source in spec.sources}
 
     def write_one(name: str) -> None:
         assembly.reserve([name])
-        assembly.write(name, 0, np.ascontiguousarray(tensors[name]).reshape(-1))
+        tensor = tensors[name].T if names[name] else tensors[name]
+        assembly.write(name, 0, np.ascontiguousarray(tensor).reshape(-1))
 
-    # A tensor that two weights share is read once and written to both.
-    names = dict.fromkeys(source.name for spec in all_specs for source in spec.sources)
     with ThreadPoolExecutor(NUM_THREADS, thread_name_prefix="weights") as pool:
         list(pool.map(write_one, names))
     assembly.check(uri, names)
@@ -231,15 +235,15 @@ def assemble_weights(
 
 
 def host_bytes(specs: Sequence[WeightSpec]) -> int:
-    """Return the size of the one allocation of host memory that holds all weights."""
+    """Return the size of the single host allocation for all weights."""
     return BANK_OFFSET_BYTES + sum(_padded_bytes(spec) for spec in specs)
 
 
 def populated_memory(num_bytes: int) -> np.ndarray:
-    """Return uint8 of shape [num_bytes] in huge pages, where there are any, which a thread populates.
+    """Allocate uint8 of shape [num_bytes], in huge pages if available, populated by a background thread.
 
-    Populating fresh pages takes the kernel longer than filling them, above all where the host of a virtual machine has
-    reclaimed them; and threads that touch a fresh huge page at the same time each clear one, all but one in vain.
+    Faulting fresh pages in takes longer than filling them, above all if the host of a virtual machine has reclaimed
+    them; and threads faulting on the same huge page each zero a page, of which all but one is discarded.
     """
     length = -(-max(num_bytes, 1) // mmap.PAGESIZE) * mmap.PAGESIZE
     mapped = mmap.mmap(-1, length, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
@@ -251,7 +255,7 @@ def populated_memory(num_bytes: int) -> np.ndarray:
 
 
 def _allocate_together(specs: Sequence[WeightSpec]) -> dict[str, np.ndarray]:
-    # One large allocation gets huge pages, which cost a third of the page faults of many small ones.
+    # One large allocation gets huge pages and takes a third of the page faults of many small ones.
     left, arrays = populated_memory(host_bytes(specs))[BANK_OFFSET_BYTES:], {}
     for spec in specs:
         arrays[spec.name] = left[: spec.num_bytes].view(spec.dtype).reshape(spec.shape)
@@ -260,7 +264,7 @@ def _allocate_together(specs: Sequence[WeightSpec]) -> dict[str, np.ndarray]:
 
 
 def _populate(memory: np.ndarray) -> None:
-    # Bytes that other threads write at the same time stay. A call through ctypes releases the GIL.
+    # Bytes that other threads write meanwhile are preserved. A call through ctypes releases the GIL.
     advise = ctypes.CDLL(None).madvise
     for first in range(0, len(memory), POPULATE_BYTES):
         length = min(POPULATE_BYTES, len(memory) - first)
@@ -274,14 +278,14 @@ def _padded_bytes(spec: WeightSpec) -> int:
 
 def _write(part: np.ndarray, first: int, values: np.ndarray) -> None:
     width = part.shape[1]
-    if np.may_share_memory(part, values):  # they were read into their place
+    if np.may_share_memory(part, values):  # read directly into place
         return
     if part.flags.c_contiguous:
         cast_into(part.reshape(-1)[first : first + len(values)], values)
         return
     row, column = divmod(first, width)
     while len(values):
-        # The rest of a row that was begun, or as many whole rows as there are, or the beginning of the last.
+        # The rest of a partial row, as many whole rows as possible, or the start of the last row.
         if column == 0 and len(values) >= width:
             num_rows = len(values) // width
             cast_into(part[row : row + num_rows], values[: num_rows * width].reshape(num_rows, width))

@@ -1,14 +1,14 @@
-"""Copies of elements into arrays of another type, in the way of numpy that is fast."""
+"""Fast numpy casts and copies between arrays of different dtypes."""
 
 import numpy as np
 
-# Numpy releases the GIL even to copy a norm, and to get it back from a thread that imports takes longer than the copy.
+# Numpy releases the GIL even to copy a norm, and reacquiring it from an importing thread takes longer than the copy.
 SMALL_BYTES = 64 * 1024
 UNSIGNED = {1: np.uint8, 2: np.uint16, 4: np.uint32}  # by size in bytes
 
 
 def cast_into(part: np.ndarray, values: np.ndarray) -> None:
-    """Copy values into an array of the same shape and of any type."""
+    """Copy values into an array of the same shape and any dtype."""
     if part.dtype == values.dtype:
         to, bits = _as_bits(part), _as_bits(values)
         if bits.nbytes <= SMALL_BYTES and bits.flags.c_contiguous and to.flags.c_contiguous:
@@ -23,5 +23,5 @@ def cast_into(part: np.ndarray, values: np.ndarray) -> None:
 
 
 def _as_bits(values: np.ndarray) -> np.ndarray:
-    # Numpy copies foreign types, such as bfloat16, element by element while it holds the GIL.
+    # Numpy copies extension dtypes such as bfloat16 element by element while holding the GIL.
     return values.view(UNSIGNED.get(values.itemsize, values.dtype))

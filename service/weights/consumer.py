@@ -1,7 +1,6 @@
-"""The bytes of one object on their way into weights: what is read where, and which elements of which tensor it is.
+"""A `ChunkConsumer` that maps the bytes of one object to elements of its tensors and writes them to weights.
 
-Bytes that a weight holds as they are stored are read into its memory, so that they are written once; others are read
-into a buffer, and cast from there.
+Bytes that a weight stores unchanged are read directly into its memory; others are read into a scratch buffer and cast.
 """
 
 import itertools
@@ -22,18 +21,18 @@ from service.weights.strided import StridedTensors, in_order
 
 
 class TensorConsumer:
-    """Writes the tensors of one object into the weights that are being assembled."""
+    """Writes the tensors of one object into an `Assembly`."""
 
     def __init__(self, header: Header, assembly: Assembly, packed: PackedWeights, memory: HostMemoryBudget) -> None:
-        """Take the object's header; tensors that no weight is made of are skipped."""
-        # An empty tensor has no bytes to wait for, and lies where another one begins.
+        """Index the tensors of the object's header that weights use."""
+        # An empty tensor has no bytes to wait for, and shares its offset with the next one.
         used = {
             name: entry
             for name, entry in header.entries.items()
             if entry.end > entry.begin and (assembly.uses(name) or name in packed) and entry.dtype_name in DTYPES
         }
         self._tensors = sorted(used.items(), key=lambda item: item[1].begin)
-        # Tensors may share bytes: of each and all before it, the last byte.
+        # Tensors may share bytes, so these are running maxima of the end offsets.
         self._ends = list(itertools.accumulate((entry.end for _, entry in self._tensors), max))
         self._strided = StridedTensors(used)
         self._uri, self._assembly, self._memory = header.file.source.uri, assembly, memory
@@ -41,7 +40,7 @@ class TensorConsumer:
 
     @contextmanager
     def reserve(self, part: Slice, budget: RetryBudget) -> Iterator[None]:
-        """Wait until there is host memory for the weights that a slice begins."""
+        """Allocate the weights that a slice contributes to, waiting for host memory within the budget."""
         inside = list(self._inside(part))
         names = [name for name, _ in inside]
         num_bytes = self._assembly.reserve(names) + self._strided.reserve(names) + self._packed.reserve(inside)
@@ -49,7 +48,7 @@ class TensorConsumer:
             yield
 
     def pieces(self, chunk: Chunk, buffer: np.ndarray) -> Iterator[tuple[Chunk, np.ndarray]]:
-        """Cut a chunk by the memory that its bytes are read into: a weight that holds them as they are, or a buffer."""
+        """Split a chunk by destination: directly into a weight, or into the scratch buffer."""
         position = chunk.start
         inside = list(self._inside(chunk))
         is_shared = any(before.end > after.begin for (_, before), (_, after) in pairwise(inside))
@@ -81,15 +80,15 @@ class TensorConsumer:
                 writer.write(name, (begin - entry.begin) // dtype.itemsize, _elements(values, dtype))
             elif (collected := self._strided.write(name, begin - entry.begin, values)) is not None:
                 writer.write(name, 0, in_order(entry, collected, dtype))
-                self._memory.give_back(collected.nbytes)
+                self._memory.release(collected.nbytes)
 
     def _inside(self, part: Slice | Chunk) -> Iterator[tuple[str, TensorEntry]]:
         first = bisect_right(self._ends, part.start)
-        begun = itertools.takewhile(lambda item: item[1].begin < part.end, iter(self._tensors[first:]))
-        return (item for item in begun if item[1].end > part.start)
+        before_end = itertools.takewhile(lambda item: item[1].begin < part.end, iter(self._tensors[first:]))
+        return (item for item in before_end if item[1].end > part.start)
 
 
 def _elements(data: np.ndarray, dtype: np.dtype) -> np.ndarray:
-    # A file may begin its tensors at any byte; numpy is slow on elements that lie across words.
+    # Tensors may start at any byte of a file; numpy is slow on unaligned elements.
     is_aligned = data.ctypes.data % dtype.itemsize == 0
     return (data if is_aligned else data.copy()).view(dtype)

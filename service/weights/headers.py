@@ -1,4 +1,4 @@
-"""The headers of a checkpoint's files, whatever their format: they are read before any byte of a tensor."""
+"""Reading of the tensor headers of a checkpoint's files, in safetensors or pickle format."""
 
 from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -10,6 +10,7 @@ from service.weights.safetensors import Header, read_header
 
 SAFETENSORS_SUFFIX = ".safetensors"
 MODEL_PREFIX = "model."
+BASE_PREFIXES = (MODEL_PREFIX, "transformer.")  # of the bare model's tensors in a model with a head
 
 
 def read_headers(files: Sequence[OpenFile], budget: RetryBudget) -> list[Header]:
@@ -17,24 +18,30 @@ def read_headers(files: Sequence[OpenFile], budget: RetryBudget) -> list[Header]
 
     Raises:
         MalformedCheckpoint: a header does not describe the bytes that follow it.
-        RefusedPickle: a pickle holds something else than tensors.
+        RefusedPickle: a pickle contains something other than tensors.
         ObjectChanged, TransferFailed: see `RangeReader`.
     """
     with ThreadPoolExecutor(min(len(files), budget.limits.num_workers), thread_name_prefix="header") as pool:
         return list(pool.map(lambda file: _read(file, budget), files))
 
 
-def without_prefix(headers: Sequence[Header], wanted: Iterable[str]) -> list[Header]:
-    """Return headers whose tensors are named as in the bare model, if that is how the wanted ones are named.
+def without_prefix(headers: Sequence[Header], expected_names: Iterable[str]) -> list[Header]:
+    """Strip the `model.` prefix from tensor names unless the expected names have it.
 
-    A checkpoint of a model with a head has `model.` before the names of the bare model; one of the bare model has not.
+    Checkpoints of a model with a head prefix the names of the bare model with `model.`; those of a bare model do not.
     """
-    if any(name.startswith(MODEL_PREFIX) for name in wanted):
+    if any(name.startswith(MODEL_PREFIX) for name in expected_names):
         return list(headers)
     return [
-        replace(header, entries={name.removeprefix(MODEL_PREFIX): entry for name, entry in header.entries.items()})
+        replace(header, entries={bare_name(name): entry for name, entry in header.entries.items()})
         for header in headers
     ]
+
+
+def bare_name(name: str) -> str:
+    """Return a tensor's name in the bare model."""
+    prefix = next((prefix for prefix in BASE_PREFIXES if name.startswith(prefix)), "")
+    return name.removeprefix(prefix)
 
 
 def _read(file: OpenFile, budget: RetryBudget) -> Header:
@@ -45,7 +52,7 @@ def _read(file: OpenFile, budget: RetryBudget) -> Header:
 
         header = read_pickled_header(file, budget)
     folder, slash, base = file.info.name.rpartition("/")
-    # Modules after the model have a folder and a file each, with tensors of the same names. A file of a single layer
-    # has only the names of its two tensors, and is named after the layer.
+    # Modules after the model have a folder and a file each, with the same tensor names. A file with a single layer
+    # contains only `weight` and `bias`, and is named after the layer.
     layer = f"{base.partition('.')[0]}." if header.entries.keys() <= {"weight", "bias"} else ""
     return replace(header, entries={f"{folder}{slash}{layer}{name}": entry for name, entry in header.entries.items()})

@@ -1,7 +1,7 @@
-"""Weights of unloaded models in the host's memory: an accelerator has them back by one copy, without reading a file.
+"""An LRU cache of unloaded models' weights in host memory, so that reloading one is a copy instead of a file read.
 
-Weights never change. So the copy of a model that was loaded from it stays, and unloading that model again copies
-nothing. Copies of models that are loaded make room first, since unloading makes them anew.
+Weights never change, so a model loaded from the cache keeps its copy, and unloading it again copies nothing. Copies of
+loaded models are evicted first, since unloading the model would recreate them.
 """
 
 import logging
@@ -26,7 +26,7 @@ logger = logging.getLogger(__name__)
 @dataclass
 class _Copy:
     weights: Mapping[str, np.ndarray]
-    is_loaded: bool = False  # its model is on the device
+    is_loaded: bool = False  # whether its model is on the device
 
     @property
     def num_bytes(self) -> int:
@@ -34,22 +34,22 @@ class _Copy:
 
 
 class HostCache:
-    """Copies of weights within a bound of bytes; safe to use from several threads."""
+    """Copies of weights within a size limit; safe to use from several threads."""
 
     def __init__(self, max_bytes: int) -> None:
-        """Hold nothing; a bound of 0 keeps nothing ever."""
+        """Create an empty cache; a limit of 0 disables it."""
         self._max_bytes = max_bytes
-        self._copies: dict[str, _Copy] = {}  # the one that was used last comes last
-        self._lock = threading.Lock()  # held while a copy is made, so that two share no bandwidth
+        self._copies: dict[str, _Copy] = {}  # least recently used first
+        self._lock = threading.Lock()  # held during a copy, so that no two compete for bandwidth
         self.num_bytes = 0  # of all copies; read by other threads without the lock
 
     def place(self, key: str, specs: Sequence[WeightSpec], mesh: "DeviceMesh") -> "dict[str, jax.Array] | None":
-        """Copy a model's weights to the device; None if there is no copy of them.
+        """Copy a model's weights to the device, or return None if they are not cached.
 
         Args:
-            key: of the model, its checkpoint's version included.
+            key: identifies the model and the version of its checkpoint.
             specs: the weights.
-            mesh: where they are placed, by the names of their axes.
+            mesh: the devices to place them on, by the names of their axes.
         """
         with self._lock:
             copy = self._copies.pop(key, None)
@@ -60,10 +60,10 @@ class HostCache:
         placed = {spec.name: mesh.put(copy.weights[spec.name], spec.axes) for spec in specs}
         return {name: array.block_until_ready() for name, array in placed.items()}
 
-    def keep(self, key: str, weights: "Mapping[str, jax.Array]") -> None:
-        """Copy the weights of a model that is being unloaded, unless the copy that it was loaded from is still there.
+    def store(self, key: str, weights: "Mapping[str, jax.Array]") -> None:
+        """Copy the weights of a model that is being unloaded, unless they are still cached.
 
-        What was used least recently makes room. A model larger than the bound is not kept, and the log says so.
+        Evicts the least recently used copies. A model larger than the limit is logged and not cached.
         """
         if not self._max_bytes:
             return
@@ -73,11 +73,11 @@ class HostCache:
                 copy.is_loaded = False
                 self._copies[key] = copy
                 return
-            # A start that imports little gives jax's arrays no `nbytes`.
+            # `nbytes` is missing if jax was only partially imported.
             num_bytes = sum(math.prod(array.shape) * array.dtype.itemsize for array in weights.values())
             if num_bytes > self._max_bytes:
                 facts = {"weights_bytes": num_bytes, "host_cache_bytes": self._max_bytes}
-                logger.warning("weights are larger than HOST_CACHE_BYTES and are not kept", extra=facts)
+                logger.warning("weights are larger than HOST_CACHE_BYTES and are not cached", extra=facts)
                 return
             for other in sorted(self._copies, key=lambda other: not self._copies[other].is_loaded):
                 if self.num_bytes + num_bytes > self._max_bytes:

@@ -1,7 +1,7 @@
-"""Rows of weights in 8 bits, made while their elements arrive.
+"""Quantization of weights to 8 bits by row, while their elements arrive.
 
-A row is what one output of a product sums over. Its scale is known once all of it has come, so of a row that a chunk
-cuts the elements are kept until the rest is there; nothing else of the wide weights is.
+A row is the set of weights that one output of a product sums over. Its scale depends on all of its elements, so a row
+that is split between chunks is buffered until it is complete; no other unquantized weights are.
 Source: Dettmers et al. 2022, arXiv:2208.07339, section 2.1 (absmax quantization, by row).
 """
 
@@ -14,9 +14,9 @@ from jaxtyping import Float, Num, UInt8
 from service.kernels.limits import FP8_MAX, INT8_MAX
 from service.weights.cast import cast_into
 
-BLOCK_ELEMENTS = 256 * 1024  # they are in the processor's cache still from one pass to the next
+BLOCK_ELEMENTS = 256 * 1024  # small enough to stay in the CPU's cache between passes
 INT8 = np.dtype(np.int8)
-# The quotient of FP8_MAX and a smaller value is infinite. Such rows are zeros in float32 arithmetic.
+# FP8_MAX divided by anything smaller is infinite. Such rows are zero in float32 arithmetic.
 SMALLEST = 2.0**-118
 # Multiplied by this, a float32 has the exponent field of the FP8 number, subnormal ones included.
 FP8_EXPONENT = np.float32(2.0**-120)
@@ -25,7 +25,7 @@ FP8_SIGN = np.uint8(0x80)
 
 
 class UnquantizableRow(Exception):
-    """A row that 8 bits would not represent."""
+    """A row that 8 bits cannot represent."""
 
     def __init__(self, row: int, reason: str) -> None:
         super().__init__(f"row {row} {reason}")
@@ -35,15 +35,15 @@ class UnquantizableRow(Exception):
 def quantize_rows(
     rows: Float[np.ndarray, "row in"], first_row: int = 0, dtype: np.dtype = INT8
 ) -> tuple[Num[np.ndarray, "row in"], Float[np.ndarray, "row"]]:
-    """Return values in 8 bits, and the float32 scales by which they are multiplied.
+    """Return 8-bit values and the float32 scales to multiply them by.
 
     Args:
-        rows: finite; of any floating type.
-        first_row: the number of the first, for messages.
+        rows: finite values of any floating dtype.
+        first_row: the index of the first row, for error messages.
         dtype: int8, for values in [-127, 127], or float8_e4m3fn, for [-448, 448].
 
     Raises:
-        UnquantizableRow: a row has values that are not finite, or one so large that it rounds most others to zero.
+        UnquantizableRow: a row has values that are not finite, or an outlier so large that most others round to zero.
     """
     is_int8 = dtype == INT8
     most = INT8_MAX if is_int8 else FP8_MAX
@@ -64,47 +64,43 @@ def quantize_rows(
     return values.view(dtype), largest / most
 
 
-def _write_fp8(scaled: Float[np.ndarray, "row in"], octets: UInt8[np.ndarray, "row in"]) -> None:
-    """Write numbers of at most FP8_MAX, which are lost, as float8_e4m3fn: the nearest, ties to even, and no -0.
+def _write_fp8(scaled: Float[np.ndarray, "row in"], out: UInt8[np.ndarray, "row in"]) -> None:
+    """Round numbers of at most FP8_MAX to float8_e4m3fn, ties to even and without -0; overwrites `scaled`.
 
-    Of a subnormal the bits below float32's own subnormals are lost first, which decides only what is as good as a tie.
-    A cast by ml_dtypes takes longer and keeps other threads from running. The sum carries from the fraction into the
-    exponent, as rounding should.
+    Subnormals first lose the bits below float32's own subnormals, which only affects near-ties. Adding the rounding
+    carries from the fraction into the exponent, as it should. A cast by ml_dtypes is slower and holds the GIL.
     Source: Micikevicius et al. 2022, arXiv:2209.05433, section 3 (E4M3)
     """
     scaled *= FP8_EXPONENT
     bits = scaled.view(np.uint32)
-    np.right_shift(bits, 24, out=octets, casting="unsafe")
-    octets &= FP8_SIGN
+    np.right_shift(bits, 24, out=out, casting="unsafe")
+    out &= FP8_SIGN
     bits &= 0x7FFF_FFFF
     rounding = bits >> DROPPED_BITS
     rounding &= 1
     rounding += 2 ** (DROPPED_BITS - 1) - 1
     bits += rounding
     bits >>= DROPPED_BITS
-    np.bitwise_or(octets, bits, out=octets, casting="unsafe")
-    octets[octets == FP8_SIGN] = 0
+    np.bitwise_or(out, bits, out=out, casting="unsafe")
+    out[out == FP8_SIGN] = 0
 
 
 def _check_zeros(
     rows: Float[np.ndarray, "row in"], values: Num[np.ndarray, "row in"], first_row: int, is_zero: np.ndarray
 ) -> None:
-    """Check that no row has become zeros by more than half; of a normal distribution one or two in a hundred do."""
+    """Check that at most half of a row rounds to zero; for a normal distribution, one or two percent do."""
     num_zeros = (values == 0).view(np.uint8).sum(axis=1, dtype=np.int64)
     for row in np.flatnonzero((2 * num_zeros > values.shape[1]) & ~is_zero):
-        num_others = np.count_nonzero(rows[row])  # zeros stay what they are
+        num_others = np.count_nonzero(rows[row])  # values that were 0 before do not count
         if 2 * np.count_nonzero(values[row]) < num_others:
             raise UnquantizableRow(
                 first_row + int(row),
-                f"has one so large that more than half of its {num_others} values that are not 0 become 0",
+                f"has an outlier so large that more than half of its {num_others} nonzero values round to 0",
             )
 
 
 def checked_scales(write: Callable[[int, np.ndarray], None]) -> Callable[[int, np.ndarray], None]:
-    """Return a function that writes scales of a checkpoint, the first of which is that of a row.
-
-    It raises UnquantizableRow for a scale that is not positive and finite.
-    """
+    """Wrap a writer of a checkpoint's scales, by first row, to raise UnquantizableRow unless they are positive."""
 
     def check_and_write(first_row: int, scales: np.ndarray) -> None:
         wide = scales.astype(np.float32)
@@ -118,7 +114,7 @@ def checked_scales(write: Callable[[int, np.ndarray], None]) -> Callable[[int, n
 
 
 class RowQuantizer:
-    """Quantizes one tensor, whose elements come in runs, in any order and from several threads."""
+    """Quantizes one tensor whose elements arrive in runs, in any order and from several threads."""
 
     def __init__(
         self,
@@ -127,24 +123,24 @@ class RowQuantizer:
         write_scales: Callable[[int, np.ndarray], None],
         dtype: np.dtype = INT8,
     ) -> None:
-        """Begin with nothing.
+        """Create a quantizer.
 
         Args:
-            row_len: elements of a row.
-            write_values: takes the number of an element, and values from there on.
-            write_scales: takes the number of a row, and scales from there on.
-            dtype: of the values.
+            row_len: the number of elements in a row.
+            write_values: receives the index of an element, and the values from there.
+            write_scales: receives the index of a row, and the scales from there.
+            dtype: int8 or float8_e4m3fn.
         """
         self._row_len, self._write_values, self._write_scales = row_len, write_values, write_scales
         self._dtype = dtype
         self._lock = threading.Lock()
-        self._begun: dict[int, tuple[np.ndarray, int]] = {}  # by row: its elements, and how many are missing
+        self._partial: dict[int, tuple[np.ndarray, int]] = {}  # by row: its elements, and how many are missing
 
     def write(self, first: int, values: np.ndarray) -> None:
-        """Take elements.
+        """Quantize elements, buffering partial rows.
 
         Args:
-            first: the number of the first element, in the order of storage.
+            first: the index of the first element in storage order.
             values: shape [n], of the stored type; copied.
 
         Raises:
@@ -162,13 +158,13 @@ class RowQuantizer:
 
     def _fill(self, row: int, column: int, values: np.ndarray) -> None:
         with self._lock:
-            elements, num_missing = self._begun.pop(row, (None, self._row_len))
+            elements, num_missing = self._partial.pop(row, (None, self._row_len))
             if elements is None:
                 elements = np.empty(self._row_len, values.dtype)
             cast_into(elements[column : column + len(values)], values)
             num_missing -= len(values)
             if num_missing:
-                self._begun[row] = (elements, num_missing)
+                self._partial[row] = (elements, num_missing)
                 return
         self._write_rows(row, elements[None])
 

@@ -1,4 +1,4 @@
-"""Headers of safetensors objects, checked in themselves and against the model before a byte of a tensor is read.
+"""Headers of safetensors objects, validated for consistency and against the model before any tensor is read.
 
 Source: https://github.com/huggingface/safetensors#format (u64 header length, JSON header, then the bytes)
 """
@@ -29,11 +29,15 @@ DTYPES = {
 # The library's own bound; a header this long names millions of tensors.
 MAX_HEADER_BYTES = 100_000_000
 INT64_MAX, MAX_AXES = 2**63 - 1, 16
-PREFIX_BYTES = 8  # they hold the header's length
-# Of the first read: the header of a model of a few billion parameters fits, and a round trip costs more than its bytes.
+PREFIX_BYTES = 8  # the length of the header
+# Fits the header of a model of a few billion parameters; reading too much is cheaper than a second round trip.
 FIRST_READ_BYTES = 128 * 1024
-# Tables in old checkpoints that a model computes itself, and the head of BERT's pretraining, which no vector needs.
-UNUSED_SUFFIXES = (".rotary_emb.inv_freq", "embeddings.position_ids", "pooler.dense.weight", "pooler.dense.bias")
+# Tables, masks and xIELU's constants, which the model computes itself, and BERT's pretraining head, which embeddings do
+# not use.
+UNUSED_SUFFIXES = (
+    *(".rotary_emb.inv_freq", "embeddings.position_ids", "pooler.dense.weight", "pooler.dense.bias"),
+    *(".attn.bias", ".attn.masked_bias", ".act_fn.beta", ".act_fn.eps"),
+)
 
 
 @dataclass(frozen=True)
@@ -43,17 +47,17 @@ class TensorEntry:
     file: str
     dtype_name: str  # as the header spells it: "BF16"
     shape: tuple[int, ...]
-    begin: int  # byte of the file
-    end: int  # the byte after the last
-    strides: tuple[int, ...] | None = None  # in elements; None: row-major, without gaps
+    begin: int  # offset in the file
+    end: int  # one past the last byte
+    strides: tuple[int, ...] | None = None  # in elements; None if row-major without gaps
 
 
 @dataclass(frozen=True)
 class Header:
-    """What one object says about its tensors."""
+    """The tensors of one object."""
 
     file: OpenFile
-    data: bytes  # the object's first bytes, where they are the header's and no sum has covered them yet
+    data: bytes  # the object's first bytes, if they are the header and not yet verified
     entries: Mapping[str, TensorEntry]  # by tensor
     extents: tuple[Extent, ...]  # all bytes after `data`
 
@@ -79,13 +83,13 @@ def header_size(uri: str, file: str, start: bytes, size_bytes: int) -> int:
     """Return the number of bytes of a file before its first tensor.
 
     Args:
-        uri: the checkpoint's address, for messages.
-        file: the file's name, for messages.
-        start: the file's first bytes, at least eight if it has as many.
+        uri: the checkpoint's address, for error messages.
+        file: the file's name, for error messages.
+        start: the file's first bytes, at least eight unless the file is shorter.
         size_bytes: the file's size.
 
     Raises:
-        MalformedCheckpoint: the header would be longer than the file, or longer than the format allows.
+        MalformedCheckpoint: the header would be longer than the file or than the format allows.
     """
     if len(start) < PREFIX_BYTES:
         raise MalformedCheckpoint(uri, file, f"has {size_bytes} bytes, too few for a safetensors header.")
@@ -94,13 +98,13 @@ def header_size(uri: str, file: str, start: bytes, size_bytes: int) -> int:
         raise MalformedCheckpoint(
             uri,
             file,
-            f"claims a header of {header_bytes} bytes; the file has {size_bytes}. It is cut or not safetensors.",
+            f"claims a header of {header_bytes} bytes; the file has {size_bytes}. It is truncated or not safetensors.",
         )
     return PREFIX_BYTES + header_bytes
 
 
 def parse_header(uri: str, file: str, header: bytes, size_bytes: int) -> dict[str, TensorEntry]:
-    """Parse a file's header, its length included, and check it against the file's size.
+    """Parse a file's header, including its length, and check it against the file's size.
 
     Raises:
         MalformedCheckpoint: the header does not describe the bytes that follow it.
@@ -121,7 +125,7 @@ def merged(uri: str, parts: Iterable[Mapping[str, TensorEntry]]) -> dict[str, Te
     """Merge the entries of several files.
 
     Raises:
-        MalformedCheckpoint: two files hold a tensor of one name.
+        MalformedCheckpoint: two files contain a tensor of the same name.
     """
     entries: dict[str, TensorEntry] = {}
     for part in parts:
@@ -133,35 +137,30 @@ def merged(uri: str, parts: Iterable[Mapping[str, TensorEntry]]) -> dict[str, Te
 
 
 def check_dtype(uri: str, tensor: StoredTensor, entry: TensorEntry) -> None:
-    """Check a tensor's type.
-
-    Args:
-        uri: the checkpoint's address, for messages.
-        tensor: as the configuration describes it.
-        entry: of the header.
+    """Check that a tensor's dtype is one that the configuration allows.
 
     Raises:
-        MalformedCheckpoint: the type is not served, or not that of `quantization_config`.
+        MalformedCheckpoint: the dtype is not supported, or not that of `quantization_config`.
     """
     if entry.dtype_name in tensor.dtypes:
         return
     reason = f"{tensor.name!r} is {entry.dtype_name}; "
     if tensor.dtypes == WIDE:
-        raise MalformedCheckpoint(uri, entry.file, f"{reason}served are {', '.join(WIDE)}.")
-    wanted = " or ".join(tensor.dtypes)
-    raise MalformedCheckpoint(uri, entry.file, f"{reason}quantization_config in config.json makes it {wanted}.")
+        raise MalformedCheckpoint(uri, entry.file, f"{reason}supported types are {', '.join(WIDE)}.")
+    expected = " or ".join(tensor.dtypes)
+    raise MalformedCheckpoint(uri, entry.file, f"{reason}quantization_config in config.json makes it {expected}.")
 
 
 def check_tensors(uri: str, specs: Iterable[WeightSpec], shapes: Mapping[str, tuple[int, ...]]) -> None:
-    """Check that a checkpoint has every tensor of a model in its shape, and no other.
+    """Check that a checkpoint has exactly the tensors of a model, in the right shapes.
 
     Args:
-        uri: the checkpoint's address, for messages.
+        uri: the checkpoint's address, for error messages.
         specs: the model's weights.
         shapes: the shape of each tensor of the checkpoint, by name.
 
     Raises:
-        MalformedCheckpoint: a tensor is missing, has another shape, or has no place in the model.
+        MalformedCheckpoint: a tensor is missing, has the wrong shape, or is unknown to the model.
     """
     all_sources = [source for spec in specs for source in spec.sources]
     for source in all_sources:
@@ -176,7 +175,7 @@ def check_tensors(uri: str, specs: Iterable[WeightSpec], shapes: Mapping[str, tu
                 uri, name, f"has shape {list(shapes[name])}; config.json makes it {list(source.shape)}."
             )
     spare = [name for name in shapes if name not in sources and not name.endswith(UNUSED_SUFFIXES)]
-    # With tied embeddings some writers store the same table twice; the embedding is the one that is used.
+    # With tied embeddings, some writers store the same table twice; only the embedding is used.
     spare = [name for name in spare if not (name == "lm_head.weight" and _is_tied(sources))]
     if spare:
         raise MalformedCheckpoint(
@@ -209,7 +208,7 @@ def _entry(uri: str, file: str, name: str, value: Any, start: int) -> TensorEntr
 
 
 def _check_layout(uri: str, file: str, entries: Sequence[TensorEntry], start: int, size: int) -> None:
-    """Check that the tensors fill the file without gap or overlap, as the format demands."""
+    """Check that the tensors fill the file without gaps or overlaps, as the format requires."""
     position = start
     for entry in sorted(entries, key=lambda e: (e.begin, e.end)):
         if entry.begin != position:
@@ -217,12 +216,12 @@ def _check_layout(uri: str, file: str, entries: Sequence[TensorEntry], start: in
         position = entry.end
     if position != size:
         raise MalformedCheckpoint(
-            uri, file, f"the header describes {position} bytes; the file has {size}. It is cut, or lies."
+            uri, file, f"the header describes {position} bytes; the file has {size}. It is truncated or invalid."
         )
 
 
 def _extents(entries: Iterable[TensorEntry]) -> tuple[Extent, ...]:
-    """Return how an object's tensors may be divided: between elements."""
+    """Return where the bytes of an object may be split: between elements."""
     result = []
     for entry in sorted(entries, key=lambda entry: (entry.begin, entry.end)):
         dtype = DTYPES.get(entry.dtype_name)

@@ -1,4 +1,4 @@
-"""A safetensors file as a stream: its tensors are read from other files when their bytes are, so none is held whole.
+"""A virtual safetensors file that reads its tensors from other files on demand, so none is held in memory.
 
 Source: https://github.com/huggingface/safetensors#format
 """
@@ -19,30 +19,30 @@ from service.storage.seekable import SeekableReader
 from service.weights.safetensors import TensorEntry
 from service.weights.strided import in_order
 
-# Bytes of one element, by safetensors' names of types.
+# Element size in bytes, by safetensors dtype name.
 ELEMENT_BYTES = {"F64": 8, "F32": 4, "F16": 2, "BF16": 2, "I64": 8, "I32": 4, "I16": 2, "I8": 1, "U8": 1, "BOOL": 1}
 ALIGNMENT_BYTES = 8  # of the first tensor
-METADATA = {"format": "pt"}  # transformers asks for it: the shapes are those of PyTorch
+METADATA = {"format": "pt"}  # required by transformers: the shapes are PyTorch's
 
 
 def tensor_bytes(entry: TensorEntry) -> int:
-    """Return the bytes of a tensor's elements, without those between them."""
+    """Return the size of a tensor's elements, without gaps between them."""
     return math.prod(entry.shape) * ELEMENT_BYTES[entry.dtype_name]
 
 
 class SafetensorsFile(SeekableReader):
-    """A readable, seekable file of tensors that lie in other files."""
+    """A readable, seekable safetensors file made of tensors in other files."""
 
     def __init__(self, tensors: Mapping[str, tuple[OpenFile, TensorEntry]], budget: RetryBudget) -> None:
         """Lay out the file; nothing is read yet.
 
         Args:
-            tensors: where each tensor lies, by name.
-            budget: the time and the attempts of all reads.
+            tensors: file and entry of each tensor, by name.
+            budget: limits time and attempts of all reads.
         """
         super().__init__()
         self._budget = budget
-        # Elements of each type then begin at a multiple of their size.
+        # Sorted by element size, so that every tensor is aligned.
         self._tensors = sorted(tensors.items(), key=lambda item: -ELEMENT_BYTES[item[1][1].dtype_name])
         header: dict[str, object] = {"__metadata__": METADATA}
         self._starts, position = [], 0
@@ -56,15 +56,15 @@ class SafetensorsFile(SeekableReader):
         self._header = struct.pack("<Q", len(text)) + text
         self._starts = [len(self._header) + start for start in self._starts]
         self.size_bytes = len(self._header) + position
-        self._in_order: tuple[str, bytes] = ("", b"")  # the last tensor that had to be put in order
+        self._in_order: tuple[str, bytes] = ("", b"")  # the last strided tensor, made contiguous
 
     @override
     def readinto(self, buffer: memoryview) -> int:  # pyright: ignore[reportIncompatibleMethodOverride]
-        """Read within the header or one tensor; see `RangeReader.readinto` for what it raises."""
+        """Read within the header or one tensor; raises as `RangeReader.readinto`."""
         if self._position < len(self._header):
             part = self._header[self._position : self._position + len(buffer)]
         elif self._position < self.size_bytes:
-            # Of tensors that begin at the same byte, all but the last are empty.
+            # If several tensors start at the same byte, all but the last are empty.
             index = bisect_right(self._starts, self._position) - 1
             part = self._read(index, self._position - self._starts[index], len(buffer))
         else:

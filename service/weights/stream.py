@@ -1,8 +1,8 @@
-"""Weights streamed from the objects of a checkpoint to the device, while their bytes are still arriving.
+"""Streaming of weights from the objects of a checkpoint to the device while their bytes are still arriving.
 
-The headers are read first, so that everything is checked before a byte of a weight is read. Then the slices arrive, in
-an order that completes weights early, and each chunk is cast into its weights at once. Those that wait for the device
-stay within a bound of host memory. No weight is returned before the sum of every object was right.
+Headers are read and validated first. Slices are then fetched in an order that completes weights early, and each chunk
+is cast into its weights immediately. Weights that wait for the device stay within a limit of host memory. No weights
+are returned before the checksum of every object has been verified.
 """
 
 import logging
@@ -28,6 +28,7 @@ from service.weights.headers import read_headers, without_prefix
 from service.weights.packed.layers import PackedWeights
 from service.weights.safetensors import Header, check_dtype, check_tensors, merged
 from service.weights.staging import HostMemoryBudget
+from service.weights.strided import transposed_entry
 
 if TYPE_CHECKING:
     import jax
@@ -36,23 +37,23 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-# So many slices for each worker, if that makes them no smaller than this: the last ones should end together.
+# Enough slices per worker that the last ones end together, unless that makes them too small.
 SLICES_PER_WORKER = 4
 MIN_SLICE_BYTES = 2 * 1024 * 1024
 
 
 @dataclass(frozen=True)
 class WeightTarget:
-    """The weights to make of a checkpoint."""
+    """The weights to load, and where to."""
 
     specs: tuple[WeightSpec, ...]
-    mesh: "DeviceMesh | None"  # weights are split over it by the names of their axes; None: they stay on the host
-    max_staging_bytes: int  # of host memory, besides the weights that stay there
+    mesh: "DeviceMesh | None"  # weights are sharded by the names of their axes; None leaves them on the host
+    max_staging_bytes: int  # of host memory, in addition to weights that stay there
 
 
 @dataclass
 class StreamedWeights:
-    """Weights whose every byte was right, and the copies of their files."""
+    """Verified weights, and the copies of their files."""
 
     weights: "dict[str, np.ndarray | jax.Array]" = field(default_factory=dict)
     file_sums: dict[str, str] = field(default_factory=dict)  # crc32c of each committed copy, by name
@@ -62,33 +63,33 @@ class StreamedWeights:
 def stream_weights(
     target: WeightTarget, files: Sequence[OpenFile], progress: Progress, budget: RetryBudget
 ) -> StreamedWeights:
-    """Make every weight, and place it if there is a mesh; a disk that fails costs the copies alone.
+    """Load all weights, and place them if there is a mesh; a failing disk loses only the copies.
 
     Args:
-        target: the weights to make.
-        files: the objects that hold the tensors.
+        target: the weights to load.
+        files: the objects that contain the tensors.
         progress: counts the bytes, which the caller has added to its total.
-        budget: the time and the attempts.
+        budget: limits time and attempts.
 
     Raises:
-        MalformedCheckpoint: a header lies, or the tensors are not those of the model; no byte of a weight was read.
-        CorruptObject: an object's sum was wrong twice.
+        MalformedCheckpoint: a header is invalid, or its tensors do not match the model; no weights were read.
+        CorruptObject: an object's checksum did not match twice.
         ObjectChanged: an object was overwritten or deleted since it was listed.
-        TransferFailed: retries or deadline ran out.
-        UnquantizableWeights: 8 bits do not represent a row of a weight.
+        TransferFailed: retries or the deadline ran out.
+        UnquantizableWeights: 8 bits cannot represent a row of a weight.
     """
     streamed = StreamedWeights()
     headers = _read_checked_headers(target, files, budget)
-    wrong = _stream(target, headers, streamed, progress, budget)
-    if wrong:
-        # A wrong sum is rare enough to start over; a second one is not an accident of the network.
-        logger.warning("bytes came wrong and are fetched again", extra={"objects": sorted(wrong)})
+    corrupt = _stream(target, headers, streamed, progress, budget)
+    if corrupt:
+        # A checksum mismatch is rare enough to start over; a second one is no accident of the network.
+        logger.warning("checksum mismatch; fetching again", extra={"objects": sorted(corrupt)})
         again = _read_checked_headers(target, files, budget)
         are_same = [header.entries for header in again] == [header.entries for header in headers]
         specs = tuple(
-            spec for spec in target.specs if not are_same or not wrong.keys().isdisjoint(_files_of([spec], again))
+            spec for spec in target.specs if not are_same or not corrupt.keys().isdisjoint(_files_of([spec], again))
         )
-        needed = wrong.keys() | _files_of(specs, again)
+        needed = corrupt.keys() | _files_of(specs, again)
         again = [header for header in again if header.file.info.name in needed]
         for fetch in _stream(replace(target, specs=specs), again, streamed, progress, budget).values():
             fetch.check()
@@ -100,20 +101,27 @@ def _read_checked_headers(target: WeightTarget, files: Sequence[OpenFile], budge
     try:
         return _read_headers_once(target, files, budget)
     except MalformedCheckpoint as error:
-        # No sum covers a header before the whole object has arrived, and one wrong bit can make a good one a bad one.
-        logger.warning("a header is wrong; the headers are read again", extra={"reason": str(error)})
+        # A header cannot be verified before the whole object has arrived, so the error may come from a flipped bit.
+        logger.warning("invalid header; reading the headers again", extra={"reason": str(error)})
         return _read_headers_once(target, files, budget)
 
 
 def _read_headers_once(target: WeightTarget, files: Sequence[OpenFile], budget: RetryBudget) -> list[Header]:
-    wanted = [source.name for spec in target.specs for source in spec.sources]
-    headers = without_prefix(read_headers(files, budget), wanted)
+    names = [source.name for spec in target.specs for source in spec.sources]
+    headers = without_prefix(read_headers(files, budget), names)
     uri = files[0].source.uri
     tensors = merged(uri, [header.entries for header in headers])
     check_tensors(uri, target.specs, {name: entry.shape for name, entry in tensors.items()})
     for tensor in _stored(target.specs):
         check_dtype(uri, tensor, tensors[tensor.name])
-    return headers
+    transposed = {source.name for spec in target.specs for source in spec.sources if source.is_transposed}
+    return [
+        replace(
+            header,
+            entries={n: transposed_entry(e) if n in transposed else e for n, e in header.entries.items()},
+        )
+        for header in headers
+    ]
 
 
 def _stored(specs: Iterable[WeightSpec]) -> Iterator[StoredTensor]:
@@ -121,7 +129,7 @@ def _stored(specs: Iterable[WeightSpec]) -> Iterator[StoredTensor]:
 
 
 def _files_of(specs: Iterable[WeightSpec], headers: Iterable[Header]) -> set[str]:
-    """Return the names of the objects that hold a part of these weights."""
+    """Return the names of the objects that contain tensors of these weights."""
     tensors = {tensor.name for tensor in _stored(specs)}
     return {header.file.info.name for header in headers if not tensors.isdisjoint(header.entries)}
 
@@ -133,14 +141,14 @@ def _stream(
     progress: Progress,
     budget: RetryBudget,
 ) -> dict[str, ObjectFetch]:
-    """Add weights made of these objects to `streamed`; return the fetches of wrong objects, by name."""
+    """Load the weights of these objects into `streamed`; return the fetches of corrupt objects by name."""
     for spec in target.specs:
         streamed.weights.pop(spec.name, None)  # its memory is needed
     limits = budget.limits
-    # The rest of the bound is for the workers' buffers.
+    # The workers' buffers count toward the limit.
     memory = HostMemoryBudget(max(0, target.max_staging_bytes - limits.num_workers * limits.chunk_bytes))
-    assembly = Assembly(target.specs, target.mesh, on_placed=memory.give_back)
-    packed = PackedWeights(target.specs, assembly, memory.give_back)
+    assembly = Assembly(target.specs, target.mesh, on_placed=memory.release)
+    packed = PackedWeights(target.specs, assembly, memory.release)
     slice_bytes = _slice_bytes(headers, limits)
     fetches = {}
     for header in headers:
@@ -156,16 +164,16 @@ def _stream(
             consumer=TensorConsumer(header, assembly, packed, memory),
         )
     fetch_all(_schedule(target.specs, headers, fetches), budget)
-    right = [header for header in headers if fetches[header.file.info.name].is_right]
-    for header in right:
+    valid = [header for header in headers if fetches[header.file.info.name].is_valid]
+    for header in valid:
         assembly.check(header.file.source.uri, header.entries)
-    packed.check(headers[0].file.source.uri, {name for header in right for name in header.entries})
+    packed.check(headers[0].file.source.uri, {name for header in valid for name in header.entries})
     streamed.weights |= assembly.weights()
     for name, fetch in fetches.items():
         streamed.disk_fault = streamed.disk_fault or fetch.disk_fault
         if fetch.file_sum is not None:
             streamed.file_sums[name] = fetch.file_sum
-    return {name: fetch for name, fetch in fetches.items() if not fetch.is_right}
+    return {name: fetch for name, fetch in fetches.items() if not fetch.is_valid}
 
 
 def _slice_bytes(headers: Sequence[Header], limits: TransferLimits) -> int:
@@ -177,7 +185,7 @@ def _slice_bytes(headers: Sequence[Header], limits: TransferLimits) -> int:
 def _schedule(
     specs: Sequence[WeightSpec], headers: Sequence[Header], fetches: Mapping[str, ObjectFetch]
 ) -> list[FetchTask]:
-    """Return every slice once: those of one weight after those of another, weights in the order of storage."""
+    """Return every slice once, grouped by weight, weights in storage order."""
     stored = {
         tensor: (number, entry, fetches[header.file.info.name])
         for number, header in enumerate(headers)
@@ -194,6 +202,6 @@ def _schedule(
             if fetch.slices[index].start >= entry.end:
                 break
             tasks[FetchTask(fetch, index)] = None
-    # Bytes of no weight count for the sums, and for the copies.
+    # Bytes outside of weights are needed for checksums and copies.
     tasks |= dict.fromkeys(FetchTask(fetch, index) for fetch in fetches.values() for index in range(len(fetch.slices)))
     return list(tasks)

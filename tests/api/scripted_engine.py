@@ -7,9 +7,10 @@ from dataclasses import dataclass, replace
 import httpx
 
 from service.api.application import create_api
-from service.api.dependencies import ServedModel
-from service.api.held import OneModel
+from service.api.backend import OneModel
+from service.api.http.access_log import AccessLog
 from service.api.http.keys import ApiKeys, plain_keys
+from service.api.served import ServedModel
 from service.engine.request import FinishReason, TokenEvent, TokenLogprobs
 from service.errors import Overloaded
 from service.observability.clock import Clock
@@ -132,9 +133,8 @@ class ScriptedEngine:
 
 class ScriptedReadiness(OneModel):
     def __init__(self, model):
-        self.model = model
+        super().__init__(model)
         self.error = None
-        self.is_live = True
         self.status_once_started = "complete"
 
     @property
@@ -148,10 +148,9 @@ class ScriptedReadiness(OneModel):
     def progress(self):
         return {"phase": "weights", "bytes": 12}
 
-    def served_model(self):
+    def check_open(self):
         if self.error is not None:
             raise self.error
-        return self.model
 
 
 def model_of(engine, **changes):
@@ -174,16 +173,17 @@ def model_of(engine, **changes):
 class Service:
     """The app, with its engine and readiness at hand."""
 
-    def __init__(self, script=None, *, model=None, api_keys=(), **settings):
+    def __init__(self, script=None, *, model=None, api_keys=(), strict_fields=False, tracer=None, **settings):
         self.engine = ScriptedEngine([*tokens("Hello world"), FinishReason.STOP] if script is None else script)
         self.readiness = ScriptedReadiness(model_of(self.engine, **(model or {})))
         self.metrics = Metrics()
-        self.app = create_api(self.readiness, self.metrics, **{"keys": ApiKeys(plain_keys(api_keys))} | settings)
+        self.fastapi = create_api(self.readiness, self.metrics, **{"keys": ApiKeys(plain_keys(api_keys))} | settings)
+        self.app = AccessLog(self.fastapi, metrics=self.metrics, strict_fields=strict_fields, tracer=lambda: tracer)
 
     @property
     def process(self):
         """The process for long bodies."""
-        return self.app.state.context.long_bodies.process
+        return self.fastapi.state.context.long_bodies.process
 
     def client(self, **options):
         transport = httpx.ASGITransport(self.app, raise_app_exceptions=True)

@@ -85,13 +85,13 @@ def variants(path):
 
 async def test_the_routes_are_these():
     service = Service()
-    await service.app.state.routes.complete()
-    assert paths(service.app) == ROUTES
+    await service.fastapi.state.routes.complete()
+    assert paths(service.fastapi) == ROUTES
 
 
 async def test_routes_that_few_clients_use_are_there_for_the_first_request():
     service = Service()
-    assert "/v1/embeddings" not in paths(service.app)
+    assert "/v1/embeddings" not in paths(service.fastapi)
     body = {"model": MODEL, "input": "a"}
     answers = await asyncio.gather(*(service.post("/v1/embeddings", body) for _ in range(3)), service.post("/v1/no"))
     assert [answer.json()["error"]["code"] for answer in answers] == [*["unsupported_model"] * 3, "unknown_url"]

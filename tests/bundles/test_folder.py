@@ -92,7 +92,7 @@ def test_the_least_recently_used_go_first(folder, tmp_path):
 def test_a_folder_that_others_can_write_is_refused_unless_it_was_chosen(folder, tmp_path):
     folder.write("key", FILES)
     (tmp_path / "bundles").chmod(0o777)
-    with pytest.raises(BundleRefused, match="can be written by other users"):
+    with pytest.raises(BundleRefused, match="is writable by other users"):
         folder.read("key", MANIFEST_NAME)
     assert BundleFolder(tmp_path / "bundles", is_private=False).read("key", MANIFEST_NAME) == b"{}"
 

@@ -90,19 +90,19 @@ def test_a_signature_covers_every_field(bundle, folder, tmp_path, field):
 
 
 def test_executables_that_an_earlier_start_has_kept_are_signed_too(folder):
-    signed, unsigned = folder.kept("a", Signer([NEW])), folder.kept("b")
+    signed, unsigned = folder.partial("a", Signer([NEW])), folder.partial("b")
     signed.add("double", b"code", 1.0)
     unsigned.add("double", b"code", 1.0)
-    assert [data for _, data in folder.kept("a", Signer([OLD, NEW])).read().values()] == [b"code"]
-    assert folder.kept("a", Signer([OLD])).read() == {}
-    assert folder.kept("b", Signer([NEW])).read() == {}
-    assert [data for _, data in folder.kept("b").read().values()] == [b"code"]
+    assert [data for _, data in folder.partial("a", Signer([OLD, NEW])).read().values()] == [b"code"]
+    assert folder.partial("a", Signer([OLD])).read() == {}
+    assert folder.partial("b", Signer([NEW])).read() == {}
+    assert [data for _, data in folder.partial("b").read().values()] == [b"code"]
 
 
 def test_a_kept_executable_belongs_to_its_bundle_alone(folder, tmp_path):
-    folder.kept("a", Signer([NEW])).add("double", b"code", 1.0)
+    folder.partial("a", Signer([NEW])).add("double", b"code", 1.0)
     (tmp_path / "bundles" / ".a.kept").rename(tmp_path / "bundles" / ".b.kept")
-    assert folder.kept("b", Signer([NEW])).read() == {}
+    assert folder.partial("b", Signer([NEW])).read() == {}
 
 
 def test_the_settings_name_the_keys(bundle, tmp_path):

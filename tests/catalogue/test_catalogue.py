@@ -20,8 +20,8 @@ class Folder:
         return self.models
 
 
-def refreshed(folder, *described, wanted=()):
-    catalogue = Catalogue(described, uri="gs://b", listing=folder, wanted=wanted)
+def refreshed(folder, *described, selected=()):
+    catalogue = Catalogue(described, uri="gs://b", listing=folder, selected=selected)
     catalogue.refresh()
     return catalogue
 
@@ -73,15 +73,15 @@ def test_a_described_model_that_is_not_listed_is_not_served():
     assert refreshed(Folder("a"), ModelEntry(name="b", uri="")).entries == refreshed(Folder("a")).entries
 
 
-def test_the_wanted_models_are_all_there_is_and_are_preloaded():
-    catalogue = refreshed(Folder("org-a", "b", "c"), wanted=("org/a", "b"))
+def test_the_selected_models_are_all_there_is_and_are_preloaded():
+    catalogue = refreshed(Folder("org-a", "b", "c"), selected=("org/a", "b"))
     assert [(entry.name, entry.is_preloaded) for entry in catalogue.entries] == [("org-a", True), ("b", True)]
     assert catalogue.find("org/a").names == ("org-a", "org/a")
 
 
 def test_a_wanted_model_that_is_not_there_stops_the_start():
     with pytest.raises(SettingsError, match=r"MODELS: 'chatt' is not in the catalogue\. Did you mean 'chat'\?"):
-        refreshed(Folder("chat"), wanted=("chatt",))
+        refreshed(Folder("chat"), selected=("chatt",))
 
 
 def test_a_pinned_run_stays_at_its_step_and_another_moves_on():

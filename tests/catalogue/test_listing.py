@@ -49,7 +49,7 @@ def test_the_newest_complete_step_of_a_run_is_found_in_one_listing_of_it(tmp_pat
     (tmp_path / "run/step-200").mkdir()
     (tmp_path / "run/step-200/manifest.ocdbt").write_text("half written")
     assert newest_step(LocalLocation(tmp_path / "run"), emulator_host=None).step == 100
-    with pytest.raises(MissingFile, match="no Levanter run"):
+    with pytest.raises(MissingFile, match="not a Levanter run"):
         newest_step(LocalLocation(tmp_path / "run/step-9"), emulator_host=None)
 
 

@@ -58,5 +58,5 @@ def test_other_names_do(name):
 def test_the_error_of_an_unknown_model_names_few_of_many():
     with pytest.raises(UnknownModel) as raised:
         index(*(f"m{i}" for i in range(1000))).find("x")
-    assert "'m9' and 990 more, which GET /v1/models lists" in str(raised.value)
+    assert "'m9' and 990 more (see GET /v1/models)" in str(raised.value)
     assert len(raised.value.served) == 1000

@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 
 from service.checkpoint.discover import locate
-from service.errors import AmbiguousCheckpoint, CheckpointError, MalformedCheckpoint, MissingFile
+from service.errors import AmbiguousCheckpoint, CheckpointError, MalformedCheckpoint, MissingFile, UnsupportedModel
+from service.models.registry import read_config
 from service.storage.source import open_source
 
 DEMO = Path(__file__).parents[2] / "service" / "demo"
@@ -108,7 +109,28 @@ def test_a_levanter_yaml_stands_for_the_configuration(tmp_path):
     model = {"type": "qwen3", "hidden_dim": 32, "num_layers": 3, "num_heads": 4, "num_kv_heads": 2}
     (run / "train.yaml").write_text(json.dumps({"model": model, "trainer": {"seed": 0}}))
     config = locate_in(tmp_path, run).hub_config
-    assert (config["model_type"], config["vocab_size"], config["num_hidden_layers"]) == ("qwen3", 96, 3)
+    assert (config["model_type"], config["vocab_size"], config["levanter"]["num_layers"]) == ("qwen3", 96, 3)
+
+
+def test_a_run_is_what_levanter_computes_and_the_log_says_where_its_export_differs(tmp_path, caplog):
+    run = tmp_path / "run"
+    make_run(run)
+    shutil.copy(DEMO / "tokenizer.json", run / "tokenizer.json")
+    (run / "train.yaml").write_text("model: {type: mistral, sliding_window: 8, num_heads: 32, num_kv_heads: 8}")
+    config = read_config("m", locate_in(tmp_path, run).hub_config)
+    assert config.heads.window is None
+    [record] = [record for record in caplog.records if hasattr(record, "differences")]
+    assert "as Levanter computes it, which is how it was trained" in record.message
+    assert record.differences["layers.attention.window"] == "None and not 8"
+
+
+@pytest.mark.parametrize(("kind", "reason"), [("gpt2_hyena", "convolutions"), ("snowball", "served are apertus, ")])
+def test_a_run_of_a_type_that_is_not_served_is_refused_with_the_reason(tmp_path, kind, reason):
+    run = tmp_path / "run"
+    make_run(run)
+    (run / "train.yaml").write_text(f"model: {{type: {kind}}}")
+    with pytest.raises(UnsupportedModel, match=rf"train.yaml: model.type = '{kind}' is not served: .*{reason}"):
+        locate_in(tmp_path, run)
 
 
 def test_two_yaml_files_are_ambiguous(tmp_path):

@@ -74,6 +74,7 @@ def test_a_bit_that_flips_once_leaves_the_right_weights_and_one_that_stays_is_re
 
 def test_a_step_of_another_shape_is_refused_by_name(run: Path, levanter_loader: Loader):
     located = locate(str(run), LocalSource)
-    wider = replace(located, hub_config={**located.hub_config, "intermediate_size": 161})
+    run_of_other_size = {**located.hub_config["levanter"], "intermediate_dim": 161}
+    wider = replace(located, hub_config={**located.hub_config, "levanter": run_of_other_size})
     with pytest.raises(MalformedCheckpoint):
         levanter_loader.load_located(wider)

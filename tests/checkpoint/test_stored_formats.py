@@ -129,7 +129,7 @@ def cast(tensor: str, dtype: Any) -> Callable[[dict[str, np.ndarray]], None]:
         ("fp8 in blocks", replaced(f"{UP}.weight_scale_inv", (0, 0), 0), UnquantizableWeights, "scale_inv: .*0.0"),
         ("fp8 by row", replaced(f"{UP}.weight", (7, 5), np.nan), UnquantizableWeights, "up_proj.weight: row 7 .*NaN"),
         ("w4a16", replaced(f"{UP}.weight_shape", 0, 9), UnquantizableWeights, r"weight_shape: is \[9, 256\]"),
-        ("gptq", replaced(f"{UP}.g_idx", 3, 4), UnquantizableWeights, "g_idx: names a group outside of the 4"),
+        ("gptq", replaced(f"{UP}.g_idx", 3, 4), UnquantizableWeights, "g_idx: refers to a group outside of the 4"),
         ("gptq", replaced(f"{UP}.g_idx", 3, 2), UnquantizableWeights, "g_idx: reorders the columns"),
         ("w4a16", reshaped(f"{OUTPUT}.weight_scale", 256, 2), MalformedCheckpoint, r"makes it \[256, 4\]"),
         ("awq", cast(f"{OUTPUT}.qweight", np.int64), MalformedCheckpoint, "'model.layers.1.* is I64; .* makes it I32"),

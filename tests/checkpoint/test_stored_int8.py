@@ -59,14 +59,14 @@ def tensors() -> dict[str, np.ndarray]:
 
 def test_the_layers_are_those_that_are_stored_and_the_rest_follows_the_setting(tensors, tmp_path: Path):
     folder = write(tmp_path, tensors, is_quantized=True)
-    _, quantized = load(DEMO, quantization="int8")
-    spec, stored = load(folder)
+    _, quantized = load(DEMO, quantization="int8", dtype="float32")
+    spec, stored = load(folder, dtype="float32")
     assert spec.number_formats == {"dtype": "float32", "quantization": "int8", "kv_dtype": "float32"}
     assert {str(stored[name].dtype) for name in ("embed", "final_norm")} == {"float32"}
-    both, with_embedding = load(folder, quantization="int8")
+    both, with_embedding = load(folder, quantization="int8", dtype="float32")
     assert with_embedding["embed"].dtype == np.int8
     assert len({spec.key.digest, both.key.digest}) == 2
-    beside_fp8, in_fp8 = load(folder, quantization="fp8")
+    beside_fp8, in_fp8 = load(folder, quantization="fp8", dtype="float32")
     assert beside_fp8.number_formats["quantization"] == "int8"
     assert (in_fp8["layers.0.qkv"].dtype, in_fp8["embed"].dtype) == (np.int8, ml_dtypes.float8_e4m3fn)
     for name, weight in stored.items():
@@ -117,5 +117,5 @@ def test_a_configuration_that_its_tensors_contradict_is_refused(
 
 def test_int8_tensors_without_a_configuration_are_refused(tensors, tmp_path: Path):
     without_scales = {name: tensor for name, tensor in tensors.items() if not name.endswith("_scale")}
-    with pytest.raises(MalformedCheckpoint, match="is I8; served are F32, F16, BF16"):
+    with pytest.raises(MalformedCheckpoint, match="is I8; supported types are F32, F16, BF16"):
         load(write(tmp_path, without_scales, is_quantized=False))

@@ -3,7 +3,7 @@ import threading
 import pytest
 
 from service.compile.aot import compile_program
-from service.compile.lazy import LazyExecutables, Making
+from service.compile.lazy import BuildPlan, LazyExecutables
 from service.compile.program import Program
 
 
@@ -12,7 +12,7 @@ def fake_executable(name):
 
 
 def lazily(names, make, *, num_first=9, num_first_threads=1, num_rest_threads=1, **options):
-    return LazyExecutables(names, num_first, Making(make, num_first_threads, num_rest_threads, **options))
+    return LazyExecutables(names, num_first, BuildPlan(make, num_first_threads, num_rest_threads, **options))
 
 
 class Gated:
@@ -55,7 +55,7 @@ def test_where_lookups_make_none_themselves_the_one_asked_for_comes_next():
             super().prefer(names)
             preferred.set()
 
-    executables = Observed(["first", "second", "third"], 9, Making(make, 1, 1, lookups_make=False))
+    executables = Observed(["first", "second", "third"], 9, BuildPlan(make, 1, 1, builds_on_lookup=False))
     asking = threading.Thread(target=lambda: found.append(executables["third"]))
     asking.start()
     assert preferred.wait(10)
@@ -70,7 +70,7 @@ def test_where_lookups_make_none_themselves_the_one_asked_for_comes_next():
 
 def test_preferred_ones_come_first_in_their_order_and_also_out_of_the_rest():
     make = Gated()
-    executables = lazily([*list("abcdef"), "first"], make, num_first=0, lookups_make=False)
+    executables = lazily([*list("abcdef"), "first"], make, num_first=0, builds_on_lookup=False)
     executables.prefer(["first"])
     executables.prefer(["e", "d"])
     executables.prefer(["first", "c"])  # the first of them is being made already
@@ -106,34 +106,34 @@ def test_the_rest_waits_until_it_is_called_or_asked_for():
     executables = lazily(["first", "second", "third", "fourth"], make, num_first=1, num_rest_threads=2)
     executables["first"], executables["third"]
     assert sorted(make.made) == ["first", "third"]
-    executables.make_rest()
+    executables.build_rest()
     executables.wait()
     assert sorted(make.made) == ["first", "fourth", "second", "third"]
 
 
-@pytest.mark.parametrize("lookups_make", [True, False])
-def test_a_failure_reaches_whoever_asks_and_whoever_waits_and_the_others_are_made(lookups_make):
+@pytest.mark.parametrize("builds_on_lookup", [True, False])
+def test_a_failure_reaches_whoever_asks_and_whoever_waits_and_the_others_are_made(builds_on_lookup):
     def make(name):
         if name in "ab":
             raise RuntimeError(name)
         return fake_executable(name)
 
-    executables = lazily(["a", "b", "c"], make, lookups_make=lookups_make)
+    executables = lazily(["a", "b", "c"], make, builds_on_lookup=builds_on_lookup)
     with pytest.raises(RuntimeError, match="b"):
         executables["b"]
     with pytest.raises(RuntimeError, match="a"):
         executables.wait()
     assert executables["c"]
-    assert lookups_make or [executables.is_usable(name) for name in "abc"] == [False, False, True]
-    assert executables.num_made == 1
+    assert builds_on_lookup or [executables.is_usable(name) for name in "abc"] == [False, False, True]
+    assert executables.num_built == 1
     with pytest.raises(KeyError):
         executables["d"]
 
 
-@pytest.mark.parametrize("lookups_make", [True, False])
-def test_many_threads_that_ask_for_one_get_the_same(lookups_make):
+@pytest.mark.parametrize("builds_on_lookup", [True, False])
+def test_many_threads_that_ask_for_one_get_the_same(builds_on_lookup):
     make = Gated(gated=None)
-    executables = lazily(list("abcdefgh"), make, lookups_make=lookups_make)
+    executables = lazily(list("abcdefgh"), make, builds_on_lookup=builds_on_lookup)
     results = []
     threads = [threading.Thread(target=lambda: results.append(executables["h"])) for _ in range(8)]
     for thread in threads:

@@ -10,8 +10,8 @@ from tests.device.devices import host
 SIZES = {"num_attention_heads": 12, "intermediate_size": 64}
 
 
-def chosen(number: int, wanted: int | None = None, platform: str = "gpu", **sizes: int) -> int:
-    return choose_mesh(host(number, platform), wanted=wanted, sizes=SIZES | sizes).num_devices
+def chosen(number: int, requested: int | None = None, platform: str = "gpu", **sizes: int) -> int:
+    return choose_mesh(host(number, platform), tensor_parallel=requested, sizes=SIZES | sizes).num_devices
 
 
 @pytest.mark.parametrize("platform", ["gpu", "tpu"])
@@ -27,20 +27,20 @@ def test_a_processor_is_one_device_unless_more_are_asked_for():
 
 
 def test_fewer_than_there_are_may_be_asked_for():
-    mesh = choose_mesh(host(8), wanted=2, sizes=SIZES)
+    mesh = choose_mesh(host(8), tensor_parallel=2, sizes=SIZES)
     assert [device.id for device in mesh.devices] == [0, 1]
-    assert mesh.facts == {"shape": {"model": 2}, "device_ids": [0, 1]}
+    assert mesh.key_inputs == {"shape": {"model": 2}, "device_ids": [0, 1]}
 
 
-@pytest.mark.parametrize(("number", "wanted"), [(8, 3), (8, 8), (2, 4)])
-def test_an_impossible_number_is_refused_with_the_numbers_that_are_possible(number, wanted):
+@pytest.mark.parametrize(("number", "requested"), [(8, 3), (8, 8), (2, 4)])
+def test_an_impossible_number_is_refused_with_the_numbers_that_are_possible(number, requested):
     with pytest.raises(SettingsError) as refusal:
-        chosen(number, wanted)
+        chosen(number, requested)
     message = str(refusal.value)
-    assert message.startswith(f"TENSOR_PARALLEL: is {wanted}. Devices of this host: {number} (gpu).")
+    assert message.startswith(f"TENSOR_PARALLEL: is {requested}. This host has {number} devices (gpu),")
     assert "num_attention_heads = 12" in message
     assert "intermediate_size = 64" in message
-    assert message.endswith("Possible here: 1, 2, 4." if number == 8 else "Possible here: 1, 2.")
+    assert message.endswith("Possible values: 1, 2, 4." if number == 8 else "Possible values: 1, 2.")
 
 
 def test_axes_are_split_by_their_names_where_they_divide():

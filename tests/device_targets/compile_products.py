@@ -25,7 +25,7 @@ from service.kernels.gpu import TritonAttention
 from service.kernels.paging import Paging
 from service.kernels.products.linear import PLAIN, linear
 from service.kernels.products.quantized import FP8, QuantizedWeight, choose_fp8_products
-from service.kernels.tpu_octets import OctetAttention
+from service.kernels.tpu_kv8 import Kv8Attention
 from service.start.devices import use_target
 from tests.device_targets.hlo import ARRAY, INSTRUCTION, num_elements
 
@@ -48,9 +48,7 @@ def main(target: str) -> None:
             weight = QuantizedWeight(make((NUM_OUT, NUM_IN), dtype), make((NUM_OUT,), jnp.float32))
             compiled = product.lower(make((num_tokens, NUM_IN), jnp.bfloat16), weight).compile()
             report["products"][f"{name}, {num_tokens}"] = facts_of(compiled)
-    kernels = {
-        dtype: TritonAttention() if is_gpu else OctetAttention(jnp.dtype(dtype).name) for dtype in (jnp.int8, FP8)
-    }
+    kernels = {dtype: TritonAttention() if is_gpu else Kv8Attention(jnp.dtype(dtype).name) for dtype in (jnp.int8, FP8)}
     report["attention"] = {
         jnp.dtype(dtype).name: facts_of(compiled_attention(SingleDeviceSharding(device), kernel, dtype))
         for dtype, kernel in kernels.items()

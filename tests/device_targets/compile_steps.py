@@ -62,8 +62,7 @@ def few_layers(spec: EngineSpec, num_layers: int) -> EngineSpec:
     """The same engine with a part of its layers."""
     others = tuple(f"layers.{layer}." for layer in range(num_layers, spec.config.num_layers))
     specs = tuple(weight for weight in spec.specs if not weight.name.startswith(others))
-    windows = spec.config.sliding_windows[:num_layers]
-    return replace(spec, config=replace(spec.config, num_layers=num_layers, sliding_windows=windows), specs=specs)
+    return replace(spec, config=replace(spec.config, layers=spec.config.layers[:num_layers]), specs=specs)
 
 
 def steps_of(spec: EngineSpec) -> list[Program]:

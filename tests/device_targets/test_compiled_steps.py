@@ -18,8 +18,8 @@ STEPS = [
     ("ragged", "v5e-4", LARGE, "auto"),
     ("ragged", "v6e-1", SMALL, "auto"),
     ("ragged", "v6e-1", LARGE, "auto"),
-    ("octets", "v5e-4", LARGE, "int8"),
-    ("octets", "v6e-1", SMALL, "fp8"),
+    ("kv8", "v5e-4", LARGE, "int8"),
+    ("kv8", "v6e-1", SMALL, "fp8"),
 ]
 PADDING = 1.02  # that the layout of an array on a TPU may add
 SAMPLING = ("adjust", "choose", "greedy", "random", "logprobs")

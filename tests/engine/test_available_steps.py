@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from benchmarks.hand_counted import HandCountedModel
 from service.compile.aot import compile_programs
-from service.compile.lazy import LazyExecutables, Making
+from service.compile.lazy import BuildPlan, LazyExecutables
 from service.engine.request import Request, Sampling
 from service.engine.runner import Runner
 from service.engine.schedule.chunking import Chunking
@@ -147,9 +147,9 @@ def names_of(keys):
 def begun_start(gated, model, shapes):
     """Begin a start that has compiled what suffices, and yield its runner."""
     names = names_of(compile_order(shapes, model.layer_groups))
-    making = Making(gated, num_first_threads=2, num_rest_threads=2, lookups_make=False)
+    plan = BuildPlan(gated, num_first_threads=2, num_rest_threads=2, builds_on_lookup=False)
     sufficient = names_of(sufficient_keys(shapes, model.layer_groups))
-    lazy = LazyExecutables(names, len(sufficient), making)
+    lazy = LazyExecutables(names, len(sufficient), plan)
     for name in sufficient:
         lazy[name]
     runner = Runner(shapes, model.layer_groups, {}, lazy)
@@ -201,7 +201,7 @@ def test_what_traffic_would_use_is_compiled_next(start_engine):
     sufficient = names_of(sufficient_keys(shapes, model.layer_groups))
     gated = GatedMaking({name: program.executable for name, program in compiled.items()}, sufficient)
     with begun_start(gated, model, shapes) as (runner, lazy):
-        lazy.make_rest()  # both threads wait at the gate, with what comes first
+        lazy.build_rest()  # both threads wait at the gate, with what comes first
         engine = start_engine(runner, shapes=shapes)
         engine.generate(requests([[1, 2, 3]], 3))
         gated.gate.set()

@@ -7,7 +7,7 @@ import pytest
 
 from benchmarks.hand_counted import HandCountedModel
 from service.compile.aot import compile_programs
-from service.compile.lazy import LazyExecutables, Making
+from service.compile.lazy import BuildPlan, LazyExecutables
 from service.compile.program import Executable
 from service.engine.request import Request, Sampling
 from service.engine.runner import Runner
@@ -115,8 +115,8 @@ def test_a_step_whose_sampling_does_more_is_run_in_parts(decoder, counted, calle
 def test_a_step_is_run_in_parts_until_the_whole_one_is_compiled(decoder, counted, called):
     missing = names_of(whole_keys(WHOLE))
     names = [name for name in names_of(compile_order(WHOLE, decoder.layer_groups)) if name not in missing]
-    making = Making(counted.__getitem__, num_first_threads=1, num_rest_threads=1, lookups_make=False)
-    lazy = LazyExecutables([*names, *missing], len(names), making)
+    plan = BuildPlan(counted.__getitem__, num_first_threads=1, num_rest_threads=1, builds_on_lookup=False)
+    lazy = LazyExecutables([*names, *missing], len(names), plan)
     for name in names:
         lazy[name]
     runner = Runner(WHOLE, decoder.layer_groups, {}, lazy)

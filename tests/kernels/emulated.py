@@ -9,7 +9,7 @@ from jax.experimental.pallas.ops.tpu.ragged_paged_attention import ragged_paged_
 
 from service.kernels.gpu import TritonAttention
 from service.kernels.tpu import RaggedAttention
-from service.kernels.tpu_octets import OctetAttention
+from service.kernels.tpu_kv8 import Kv8Attention
 
 # Emulation asks each index of a store for its shape, when it lowers; plain numbers have none in JAX 0.11.
 literals.TypedInt.shape = ()
@@ -24,4 +24,4 @@ def ragged_on_cpu(*args, **options):
 
 TRITON = TritonAttention(interpret=True)
 RAGGED = RaggedAttention(ragged_attention=ragged_on_cpu, interpret=True)
-INT8, FP8 = (OctetAttention(dtype, interpret=True) for dtype in ("int8", "float8_e4m3fn"))
+INT8, FP8 = (Kv8Attention(dtype, interpret=True) for dtype in ("int8", "float8_e4m3fn"))

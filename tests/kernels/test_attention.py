@@ -40,12 +40,13 @@ VARIANTS = {
 
 
 STORED = ("bfloat16", "int8", "float8_e4m3fn")
+SINKS = np.array([[0.5, -1.0, 3.0], [0.0, 2.0, -4.0]], np.float32)  # [kv_head, group]
 
 
 @functools.cache
-def compiled_attend(kernel, scoring):
+def compiled_attend(kernel, scoring, has_sinks):
     """Compile each shape once for all tests."""
-    return jax.jit(functools.partial(kernel.attend, scoring=scoring))
+    return jax.jit(functools.partial(kernel.attend, scoring=scoring, sinks=jnp.asarray(SINKS) if has_sinks else None))
 
 
 @functools.cache
@@ -57,14 +58,14 @@ def compiled_copy(kernel, kind):
 class Both:
     """A kernel and the reference, fed alike."""
 
-    def __init__(self, kernel, scoring, context_sizes=LAYOUT.context_sizes, dtype="float32"):
+    def __init__(self, kernel, scoring, context_sizes=LAYOUT.context_sizes, dtype="float32", *, has_sinks=False):
         self.context_sizes = context_sizes
         self.kernels = (PagedReference(), kernel)
         self.caches = [
             k.initial_cache(LAYOUT, num_kv_heads=NUM_KV_HEADS, head_dim=HEAD_DIM, dtype=jnp.dtype(dtype))
             for k in self.kernels
         ]
-        self.attend = [compiled_attend(k, scoring) for k in self.kernels]
+        self.attend = [compiled_attend(k, scoring, has_sinks) for k in self.kernels]
         self.in_prefill_row = None  # the slot whose tokens it holds
         self.random = np.random.RandomState(5)
         self.lengths = [0] * LAYOUT.num_slots
@@ -126,6 +127,28 @@ class Both:
 def test_a_kernel_gives_what_the_reference_gives(name, variant):
     scoring, slot_sizes, context_sizes = VARIANTS[variant]
     run_steps(Both(KERNELS[name], scoring, context_sizes), slot_sizes, 60)
+
+
+@pytest.mark.parametrize("name", KERNELS)
+def test_a_kernel_with_sinks_gives_what_the_reference_gives(name):
+    scoring, slot_sizes, context_sizes = VARIANTS["window, soft cap"]
+    run_steps(Both(KERNELS[name], scoring, context_sizes, has_sinks=True), slot_sizes, 40)
+
+
+def test_a_sink_takes_its_share_of_the_softmax_for_nothing():
+    random = np.random.RandomState(3)
+    query = random.randn(1, 1, NUM_KV_HEADS, GROUP, HEAD_DIM).astype(np.float32)
+    key, value = (random.randn(1, 1, NUM_KV_HEADS, HEAD_DIM).astype(np.float32) for _ in range(2))
+    kernel = PagedReference()
+    cache = kernel.initial_cache(LAYOUT, num_kv_heads=NUM_KV_HEADS, head_dim=HEAD_DIM, dtype=jnp.float32)
+    paging = Paging(*(jnp.asarray(part, jnp.int32) for part in ([0], [1], [[0]], [0])))
+    arrays = [jnp.asarray(part) for part in (query, key, value)]
+    attended, _ = kernel.attend(*arrays, cache, paging, scoring=PLAIN, sinks=jnp.asarray(SINKS))
+    # One position is seen, so its score and the sink share the whole.
+    scores = np.einsum("hgd,hd->hg", query[0, 0], key[0, 0]) * PLAIN.scale
+    shares = 1 / (1 + np.exp(SINKS - scores))
+    expected = shares[..., None] * value[0, 0][:, None]
+    np.testing.assert_allclose(attended[0, 0], expected, atol=SAME_ATTENTION_ATOL, rtol=0)
 
 
 @pytest.mark.slow

@@ -12,7 +12,7 @@ from service.kernels.cpu import RowAttention
 from service.kernels.gpu import TritonAttention
 from service.kernels.reference import PagedReference
 from service.kernels.tpu import RaggedAttention
-from service.kernels.tpu_octets import OctetAttention
+from service.kernels.tpu_kv8 import Kv8Attention
 
 BFLOAT16 = np.dtype("bfloat16")
 LAYOUT = CacheLayout(num_pages=4, page_size=16, slot_sizes=(1,), context_sizes=(64,))
@@ -49,9 +49,9 @@ def test_each_platform_has_its_kernel(on, kernel):
 def test_a_tpu_has_a_kernel_of_its_own_for_8_bits(num_kv_heads, kv_dtype):
     cached = np.dtype(kv_dtype)
     choice = choose_kernel(V5E, HeadShape(num_kv_heads, 64, BFLOAT16, cached))
-    assert (choice.name, choice.obstacle, choice.page_sizes) == (KernelName.OCTETS, None, (128, 256))
+    assert (choice.name, choice.obstacle, choice.page_sizes) == (KernelName.KV8, None, (128, 256))
     kernel, layout = choice.kernel(LAYOUT), CacheLayout(4, 128, slot_sizes=(1,), context_sizes=(512,))
-    assert kernel == OctetAttention(kv_dtype)
+    assert kernel == Kv8Attention(kv_dtype)
     words, scales = kernel.initial_cache(layout, num_kv_heads=num_kv_heads, head_dim=64, dtype=cached)
     heads, dim = choice.cached_kv_heads, choice.cached_head_dim
     assert (words.nbytes, scales.nbytes) == (4 * 128 * 2 * heads * dim, 4 * 128 * 2 * heads * 4)
@@ -64,10 +64,11 @@ def test_a_tpu_has_a_kernel_of_its_own_for_8_bits(num_kv_heads, kv_dtype):
         (T4, HeadShape(8, 128, BFLOAT16), "Tesla T4 (compute capability 7.5)"),
         (MI300, HeadShape(8, 128, BFLOAT16), "gfx942"),
         (device("gpu"), HeadShape(8, 128, BFLOAT16), "capability unknown"),
-        (L4, HeadShape(8, 512, BFLOAT16), "512 dimensions"),
+        (L4, HeadShape(8, 512, BFLOAT16), "at most 256 dimensions, not 512"),
         (L4, HeadShape(8, 128, np.dtype("float64")), "float64"),
-        (V5E, HeadShape(8, 256, BFLOAT16), "256 dimensions"),
+        (V5E, HeadShape(8, 256, BFLOAT16), "at most 128 dimensions, not 256"),
         (V5E, HeadShape(8, 128, np.dtype("float16")), "float16"),
+        (V5E, HeadShape(8, 128, BFLOAT16, has_sinks=True), "sinks"),
         (device("metal"), HeadShape(8, 128, BFLOAT16), "metal"),
     ],
 )

@@ -60,6 +60,17 @@ def test_a_split_product_equals_the_plain_one_in_every_shape(num_out: int, num_t
     np.testing.assert_allclose(made, x @ weight.T, atol=1e-4, rtol=0)
 
 
+@pytest.mark.parametrize("products", [SPLIT, PLAIN, Products(native=native_code())], ids=["split", "plain", "native"])
+@pytest.mark.parametrize("num_tokens", [1, 9])
+def test_a_weight_in_bfloat16_is_multiplied_by_activations_in_float32(num_tokens: int, products: Products):
+    random = np.random.default_rng(0)
+    x = random.standard_normal((num_tokens, 96), np.float32)
+    weight = jnp.asarray(random.standard_normal((7, 96)), jnp.bfloat16)
+    made = linear(jnp.asarray(x), weight, products)
+    assert made.dtype == jnp.float32
+    np.testing.assert_allclose(made, x @ np.asarray(weight, np.float32).T, atol=1e-4, rtol=0)
+
+
 def test_weights_are_split_on_one_cpu_in_float32_alone():
     mesh = DeviceMesh((jax.devices("cpu")[0],))
     assert choose_products(mesh, np.dtype(np.float32)) == Products(SPLIT.num_splits, native_code())

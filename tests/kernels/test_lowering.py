@@ -12,7 +12,7 @@ from service.kernels.cache_layout import CacheLayout
 from service.kernels.gpu import TritonAttention
 from service.kernels.paging import Paging
 from service.kernels.tpu import RaggedAttention
-from service.kernels.tpu_octets import OctetAttention
+from service.kernels.tpu_kv8 import Kv8Attention
 
 SHAPES = {
     "decode": {"num_seqs": 4, "width": 1},
@@ -55,7 +55,7 @@ def test_a_kernel_lowers_for_its_device(device, shape):
 def test_a_tpu_reads_a_cache_in_8_bits(shape: str, kv_dtype: str):
     _, abstract_device, platform, target = KERNELS["TPU v5e"]
     with use_abstract_mesh(AbstractMesh((), (), abstract_device=abstract_device)):
-        lowered = lower(OctetAttention(kv_dtype), platform, kv_dtype=kv_dtype, page_size=128, **SHAPES[shape])
+        lowered = lower(Kv8Attention(kv_dtype), platform, kv_dtype=kv_dtype, page_size=128, **SHAPES[shape])
     assert lowered.as_text().count(target) >= 3  # both writes, and attention
 
 

@@ -40,6 +40,7 @@ class Case:
     dtype: str = "float32"
     kv_dtype: str | None = None  # of the cache, of the reference's too; None for dtype
     options: dict[str, Any] = field(default_factory=dict)
+    has_sinks: bool = False
 
     @property
     def layout(self) -> CacheLayout:
@@ -62,6 +63,16 @@ CASES = {
     ),
     "triton, groups of 3, long, window, soft cap": Case(
         TRITON, group=3, num_kv_heads=1, options={"sliding_window": 200, "soft_cap": 3.0}, **LONG
+    ),
+    "triton, groups of 3, sinks, window": Case(TRITON, group=3, has_sinks=True, options={"sliding_window": 5}),
+    "triton, sinks, split": Case(
+        TRITON,
+        group=2,
+        num_kv_heads=1,
+        page_size=64,
+        num_pages=5,
+        steps=((300, 2, 0, 1), (1, 1, 0, 1)),
+        has_sinks=True,
     ),
     "triton, int8 cache, split, soft cap": Case(
         TRITON,
@@ -139,7 +150,9 @@ class Steps:
         self.cache = kernel.initial_cache(
             layout, num_kv_heads=case.num_kv_heads, head_dim=case.head_dim, dtype=jnp.dtype(case.kv_dtype or dtype)
         )
-        self.attend = jax.jit(functools.partial(kernel.attend, scoring=Scoring(case.head_dim**-0.5, **case.options)))
+        scoring = Scoring(case.head_dim**-0.5, **case.options)
+        sinks = self.draw(case.num_kv_heads, case.group) if case.has_sinks else None
+        self.attend = jax.jit(functools.partial(kernel.attend, scoring=scoring, sinks=sinks))
 
     def draw(self, *shape: int) -> jax.Array:
         # Numbers that every dtype here has, so that all kernels see the same.

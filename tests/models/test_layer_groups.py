@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from service.compile.aot import compile_timed
-from service.compile.lazy import LazyExecutables, Making
+from service.compile.lazy import BuildPlan, LazyExecutables
 from service.device.mesh import DeviceMesh
 from service.engine.request import Request, Sampling
 from service.engine.runner import Runner
@@ -31,12 +31,14 @@ SHAPES = EngineShapes(
 )
 
 
-def deep(num_layers, windows=()):
-    return dataclasses.replace(CONFIG, num_layers=num_layers, sliding_windows=tuple(windows))
+def deep(num_layers, windows=None):
+    first, every = CONFIG.layers[0], windows or [8] * num_layers
+    attentions = [dataclasses.replace(first.attention, window=window) for window in every]
+    return dataclasses.replace(CONFIG, layers=tuple(dataclasses.replace(first, attention=a) for a in attentions))
 
 
 def groups_of(config):
-    return layer_groups(config, Decoder(config).weight_specs())
+    return layer_groups(config.layers, Decoder(config).weight_specs())
 
 
 @pytest.mark.parametrize(
@@ -71,7 +73,7 @@ def test_layers_with_other_windows_are_cut_where_the_fewest_kinds_come_out(windo
     assert len({group.kind for group in groups}) == num_kinds
     for group in groups:
         first = next(s for s in groups if s.kind == group.kind)
-        assert [config.sliding_window(i) for i in group.layers] == [config.sliding_window(i) for i in first.layers]
+        assert [config.layers[i] for i in group.layers] == [config.layers[i] for i in first.layers]
 
 
 def test_stages_of_a_kind_take_alike_weights_in_the_same_order_and_all_are_taken():
@@ -97,8 +99,8 @@ def test_a_model_whose_stages_share_executables_says_what_it_says_layer_by_layer
         program.name: program for program in engine_programs(model, SHAPES, weight_shapes(model.weight_specs(), mesh))
     }
     # Each is compiled when it is first called.
-    making = Making(lambda name: compile_timed(programs[name]).executable, num_first_threads=0, num_rest_threads=0)
-    runner = Runner(SHAPES, model.layer_groups, weights, LazyExecutables(list(programs), 0, making))
+    plan = BuildPlan(lambda name: compile_timed(programs[name]).executable, num_first_threads=0, num_rest_threads=0)
+    runner = Runner(SHAPES, model.layer_groups, weights, LazyExecutables(list(programs), 0, plan))
     scheduler = Scheduler(num_slots=1, num_pages=8, page_size=4, chunking=Chunking(SHAPES.prefill))
     prompt = (3, 1, 4, 1, 5, 9, 2, 6, 5, 3)  # two chunks
     sequence = scheduler.add(Request("a", prompt, 6, Sampling(temperature=0.0)))

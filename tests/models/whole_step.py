@@ -27,7 +27,7 @@ class WholeStep:
         names = [spec.name for spec in model.weight_specs()]
         self._layers = [
             LayerGroup(
-                f"window {model.config.sliding_window(layer)}",
+                f"layer {model.config.layers.index(model.config.layers[layer])}",
                 range(layer, layer + 1),
                 tuple(name for name in names if name.startswith(f"layers.{layer}.")),
             )

@@ -56,5 +56,5 @@ def test_without_a_port_nothing_listens(caplog: pytest.LogCaptureFixture):
 
 
 def test_it_is_another_port_than_the_services():
-    with pytest.raises(SettingsError, match="METRICS_PORT: is PORT"):
+    with pytest.raises(SettingsError, match="METRICS_PORT: is the same as PORT"):
         Settings(port=9000, metrics_port=9000)

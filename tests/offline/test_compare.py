@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from service.errors import SettingsError
-from service.offline.compare import compare, parse_way
+from service.offline.compare import compare, parse_variant
 from service.offline.difference import Difference
 from service.offline.scoring import Scorer
 from service.settings import Settings
@@ -24,7 +24,7 @@ def test_the_figures_of_two_known_distributions():
     for row, target in ((0, 0), (1, 1)):
         difference.add(first[row : row + 1], second[row : row + 1], [target])
     difference.add(first[:0], second[:0], [])
-    figures = difference.figures()
+    figures = difference.metrics()
     assert figures["tokens"] == 2
     assert figures["first_perplexity"] == pytest.approx(1 / math.sqrt(0.5 * 0.1), rel=1e-5)
     assert figures["perplexity_ratio"] == pytest.approx(math.sqrt(2), rel=1e-5)
@@ -35,10 +35,10 @@ def test_the_figures_of_two_known_distributions():
 
 
 def test_a_way_is_settings_on_top_of_the_others():
-    assert parse_way("") == {}
-    assert parse_way("QUANTIZATION=int8 MODEL_URI='/a b'") == {"quantization": "int8", "model_uri": "/a b"}
-    with pytest.raises(SettingsError, match=r"'int8' should be a setting and its value, such as QUANTIZATION=int8"):
-        parse_way("int8")
+    assert parse_variant("") == {}
+    assert parse_variant("QUANTIZATION=int8 MODEL_URI='/a b'") == {"quantization": "int8", "model_uri": "/a b"}
+    with pytest.raises(SettingsError, match=r"'int8' is not a setting with a value, such as QUANTIZATION=int8"):
+        parse_variant("int8")
 
 
 def test_a_wrong_setting_and_a_text_that_cannot_be_read_are_refused_before_a_model_is_loaded(tmp_path: Path):

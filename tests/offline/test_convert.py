@@ -107,14 +107,14 @@ def test_a_conversion_that_was_interrupted_goes_on_and_a_complete_one_is_left_al
     (target / "model.safetensors").write_bytes(b"half")
     convert(str(source), str(target), settings(tmp_path))
     assert load_file(target / "model.safetensors").keys() == TENSORS.keys()
-    with pytest.raises(SettingsError, match=r"TARGET: .* holds a complete checkpoint"):
+    with pytest.raises(SettingsError, match=r"TARGET: .* contains a complete checkpoint"):
         convert(str(source), str(target), settings(tmp_path))
 
 
 def test_a_folder_with_other_files_is_left_alone(tmp_path: Path, source: Path):
     (tmp_path / "target").mkdir()
     (tmp_path / "target" / "mine.txt").touch()
-    with pytest.raises(SettingsError, match=r"holds 'mine\.txt' of another origin"):
+    with pytest.raises(SettingsError, match=r"contains 'mine\.txt' of another origin"):
         convert(str(source), str(tmp_path / "target"), settings(tmp_path))
     assert files(tmp_path / "target") == {"mine.txt"}
 
@@ -132,7 +132,7 @@ def test_safetensors_need_no_conversion(tmp_path: Path):
         convert(str(tmp_path), str(tmp_path / "target"), settings(tmp_path))
 
 
-@pytest.mark.parametrize(("num_tensors", "reason"), [(0, "holds no tensors"), (50, "share elements so often")])
+@pytest.mark.parametrize(("num_tensors", "reason"), [(0, "has no tensors"), (50, "share so many elements")])
 def test_a_file_that_would_grow_without_bound_is_refused(tmp_path: Path, num_tensors: int, reason: str):
     (tmp_path / "source").mkdir()
     whole = view(storage("0", 10_000), (10_000,))

@@ -137,14 +137,14 @@ def test_a_corrupt_file_is_not_stored(hub, gcs_bucket, name):
 def test_a_folder_of_another_commit_is_left_alone(hub, gcs_bucket):
     run(gcs_bucket)
     hub.commit = "f" * 40
-    with pytest.raises(SettingsError, match=f"holds hf://org/name at {COMMIT}, not hf://org/name at f"):
+    with pytest.raises(SettingsError, match=f"contains hf://org/name at {COMMIT}, not hf://org/name at f"):
         run(gcs_bucket)
     assert imported(gcs_bucket)["config.json"] == FILES["config.json"]
 
 
 def test_a_folder_with_other_files_is_left_alone(hub, gcs_bucket):
     gcs_bucket.upload("model/readme", b"mine")
-    with pytest.raises(SettingsError, match="holds files of another origin"):
+    with pytest.raises(SettingsError, match="contains files of another origin"):
         run(gcs_bucket)
 
 
@@ -162,12 +162,12 @@ def test_an_address_of_another_kind_is_named(hub, gcs_bucket, source, folder, me
 
 def test_a_repository_without_a_configuration_is_no_checkpoint(hub, gcs_bucket):
     hub.files = {"tokenizer.json": b"{}"}
-    with pytest.raises(CheckpointNotFound, match=r"holds no config\.json"):
+    with pytest.raises(CheckpointNotFound, match=r"has no config\.json"):
         run(gcs_bucket)
 
 
 def test_a_file_without_a_digest_is_refused(hub):
-    with pytest.raises(TransferFailed, match="gives no digest"):
+    with pytest.raises(TransferFailed, match="provides no digest"):
         HubFile("hf://org/name", "org/name", COMMIT, HubEntry("x", 1, None, None))
 
 

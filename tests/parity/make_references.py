@@ -1,28 +1,41 @@
 """Makes the reference logits with transformers on torch, in an environment of its own.
 
     python3.11 -m venv /tmp/torch && /tmp/torch/bin/pip install torch transformers numpy
-    PYTHONPATH=. /tmp/torch/bin/python -m tests.parity.make_references
+    PYTHONPATH=. /tmp/torch/bin/python -m tests.parity.make_references [NAME …]
 
 The service never imports torch; what this writes is committed.
 """
+
+import sys
+from collections.abc import Mapping
+from typing import Any
 
 import numpy as np
 import torch
 import transformers
 
 from tests.parity.cases import CASES, Case
+from tests.parity.family_cases import FAMILY_CASES, FamilyCase, draw
+
+GPT2_KEYS = (
+    *("vocab_size", "n_embd", "n_layer", "n_head", "n_positions", "n_inner", "activation_function"),
+    *("scale_attn_by_inverse_layer_idx", "tie_word_embeddings"),
+)
 
 
-def reference_logits(case: Case) -> np.ndarray:
-    """Return float32 logits of every position, [token, vocab]."""
-    values = case.hub_config
-    config = transformers.AutoConfig.for_model(
-        values["model_type"], **{k: v for k, v in values.items() if k != "model_type"}
-    )
+def reference_model(case: Case) -> transformers.PreTrainedModel:
+    """Return the model of a case's configuration, in float32."""
+    values = {key: value for key, value in case.hub_config.items() if key != "model_type"}
+    if case.model_type == "gpt2":  # its keys of Llama's names would be set twice
+        values = {key: value for key, value in values.items() if key in GPT2_KEYS}
+    config = transformers.AutoConfig.for_model(case.model_type, **values)
     config._attn_implementation = "eager"
-    model = transformers.AutoModelForCausalLM.from_config(config).to(torch.float32).eval()
-    tensors = {name: torch.from_numpy(array) for name, array in case.tensors().items()}
-    missing, unexpected = model.load_state_dict(tensors, strict=False)
+    return transformers.AutoModelForCausalLM.from_config(config).to(torch.float32).eval()
+
+
+def reference_logits(case: Case, model: transformers.PreTrainedModel, tensors: Mapping[str, np.ndarray]) -> np.ndarray:
+    """Return float32 logits of every position, [token, vocab]."""
+    missing, unexpected = model.load_state_dict({k: torch.from_numpy(v) for k, v in tensors.items()}, strict=False)
     assert not unexpected, unexpected
     assert set(missing) <= {"lm_head.weight"}, missing
     model.tie_weights()
@@ -30,14 +43,29 @@ def reference_logits(case: Case) -> np.ndarray:
         return model(torch.from_numpy(case.token_ids[None]).long()).logits[0].numpy()
 
 
+def family_tensors(case: FamilyCase, model: transformers.PreTrainedModel) -> dict[str, np.ndarray]:
+    """Draw the tensors that a checkpoint of the model has."""
+    shapes = {name: tuple(value.shape) for name, value in model.state_dict().items()}
+    if model.config.tie_word_embeddings:
+        shapes.pop("lm_head.weight", None)
+    return {name: draw(case.model_type, name, shape) for name, shape in shapes.items()}
+
+
 def main() -> None:
-    """Write one file a case."""
-    for case in CASES:
-        logits = reference_logits(case)
+    """Write one file a case; of the named cases, if any is named."""
+    names = sys.argv[1:] or [case.name for case in (*CASES, *FAMILY_CASES)]
+    versions = {"transformers": transformers.__version__, "torch": torch.__version__}
+    for case in (case for case in (*CASES, *FAMILY_CASES) if case.name in names):
+        model = reference_model(case)
+        kept: dict[str, Any] = {}
+        if isinstance(case, FamilyCase):
+            tensors = family_tensors(case, model)
+            kept["shapes"] = np.array([(name, " ".join(map(str, value.shape))) for name, value in tensors.items()])
+        else:
+            tensors = case.tensors()
+        logits = reference_logits(case, model, tensors)
         case.reference_path.parent.mkdir(exist_ok=True)
-        np.savez_compressed(
-            case.reference_path, logits=logits, transformers=transformers.__version__, torch=torch.__version__
-        )
+        np.savez_compressed(case.reference_path, logits=logits, **kept, **versions)
         print(f"{case.name:24} {logits.shape} std {logits.std():.3f}")
 
 

@@ -93,8 +93,8 @@ def serve(model: str, num_devices: int) -> dict[str, Any]:
         "weights": {spec.name: [spec.axes, *placed(weights[spec.name])] for spec in specs},
         # After the steps: what was donated to them lies where it lay.
         "cache": [placed(leaf) for leaf in cache],
-        "kv_heads": config.num_kv_heads,
-        "kv_copies": config.kv_copies,
+        "kv_heads": config.heads.num_kv_heads,
+        "kv_copies": config.heads.kv_copies,
     }
 
 

@@ -93,9 +93,9 @@ def test_a_cut_file_and_pickles_are_refused(checkpoint):
     weights.write_bytes(weights.read_bytes()[:1_000_000])
     assert "model.safetensors: the header describes" in last_words(model_uri=checkpoint)
     weights.rename(checkpoint / "pytorch_model.bin")
-    assert "pytorch_model.bin: is malformed or cut" in last_words(model_uri=checkpoint)
+    assert "pytorch_model.bin: is malformed or truncated" in last_words(model_uri=checkpoint)
     (checkpoint / "pytorch_model.bin").rename(checkpoint / "model.pt")
-    assert "the weights are pickled (model.pt)" in last_words(model_uri=checkpoint)
+    assert "the weights are pickled in unsupported files (model.pt)" in last_words(model_uri=checkpoint)
 
 
 def test_a_model_that_does_not_fit_is_told_with_both_numbers(checkpoint):

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from service.errors import SettingsError
-from service.server.batches import open_batches
+from service.server.assembly import open_batches
 from service.settings import Settings
 
 

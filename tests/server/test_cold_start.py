@@ -27,14 +27,14 @@ def test_a_start_that_is_killed_while_it_compiles_loses_no_executable(tmp_path, 
         done = health(service).json()["executables_done"]
         service.process.send_signal(signal.SIGKILL)
     with running_service(**settings) as service:
-        kept = service.wait_for("an earlier start was stopped while it compiled", timeout_s=5)["executables_kept"]
+        kept = service.wait_for("reusing the executables of an interrupted start", timeout_s=5)["executables_kept"]
         stats = stats_of(service)
         total = health(service).json()["executables_total"]
         assert kept >= done > 5
         assert stats["compiles"] == total - kept
         assert (health(service).status_code, health(service).json()["status"]) == (200, "complete")
         assert answers_of(service, demo_answers[:2]) == [pair["answer"] for pair in demo_answers[:2]]
-        service.wait_for("bundle kept", timeout_s=30)
+        service.wait_for("bundle stored", timeout_s=30)
         assert "levserve_xla_compiles_after_ready_total 0.0" in httpx.get(f"{service.url}/metrics").text
     assert not list((tmp_path / "bundles").glob(".*kept"))
     with running_service(**settings) as service:
@@ -51,7 +51,7 @@ def test_sigterm_while_it_compiles_and_answers_ends_it_in_time(tmp_path):
 def test_an_executable_that_cannot_be_compiled_is_told_and_the_service_goes_on(tmp_path, demo_answers):
     settings = COLD | {"local_model_cache": tmp_path, "ready_when": "complete"}
     with ServiceProcess(module="tests.server.failing_compile", **settings) as service:
-        message = "an executable could not be made; requests are answered with those that are there"
+        message = "an executable failed to load or compile; the service continues without it"
         assert "no such instruction" in service.wait_for(message, timeout_s=START_TIMEOUT_S)["reason"]
         answer = health(service)
         assert (answer.status_code, answer.json()["status"]) == (503, "answering")

@@ -7,9 +7,9 @@ from service.api.http.keys import ApiKeys, plain_keys
 from service.errors import SettingsError
 from service.observability.metrics import Metrics
 from service.server.cors import with_cors
-from service.server.early import EarlyAnswers
 from service.settings import Settings
 from tests.api.scripted_engine import MODEL, Service
+from tests.server.early_app import early_app
 from tests.server.test_early import StartingService
 
 pytestmark = pytest.mark.anyio
@@ -29,9 +29,9 @@ def asked_for(method="POST", headers="authorization,content-type,x-stainless-os"
 def app_of(origins=(PAGE,), *, is_started=True):
     service, keys = StartingService(), ApiKeys(plain_keys(["sk-1"]))
     if is_started:
-        service.api = Service(api_keys=["sk-1"]).app
+        service.api = Service(api_keys=["sk-1"]).fastapi
         service.decided.set()
-    return with_cors(EarlyAnswers(service, Metrics(), keys=keys), origins)
+    return with_cors(early_app(service, Metrics(), keys=keys), origins)
 
 
 async def send(app, method, path, origin=PAGE, headers=None, **options):

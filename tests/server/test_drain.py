@@ -11,7 +11,8 @@ from pathlib import Path
 import pytest
 
 from service.api.http.access_log import AccessLog
-from service.api.http.receive import Deadline
+from service.api.http.call import Deadline
+from service.api.http.errors import ErrorAnswers
 from service.api.http.sse import EventStream
 from service.observability.metrics import Metrics
 from service.server.connection import Connection
@@ -75,7 +76,7 @@ def service():
 
 @pytest.fixture
 def server(service):
-    with served(AccessLog(service, metrics=Metrics()), Connection) as server:
+    with served(AccessLog(ErrorAnswers(service), metrics=Metrics()), Connection) as server:
         yield server
 
 

@@ -15,8 +15,8 @@ from service.errors import NotReady
 from service.observability.logs import CloudJsonFormatter, Origin
 from service.observability.metrics import Metrics
 from service.server.connection import Connection
-from service.server.early import EarlyAnswers
 from tests.api.scripted_engine import MODEL, Service
+from tests.server.early_app import early_app
 from tests.sockets import body_from, connected, read_to_end, refusal, served, wait_until
 
 ROOT = Path(__file__).parents[2]
@@ -70,7 +70,7 @@ async def ask(app, path, method="GET", headers=()):
 
 
 def test_health_is_answered_and_all_else_gets_503_with_a_time_to_retry(service):
-    app = EarlyAnswers(service, Metrics())
+    app = early_app(service, Metrics())
     assert asyncio.run(ask(app, "/health/live"))[0] == 200
     for path in ("/health", "/health/ready", "/healthz"):
         status, headers, body = asyncio.run(ask(app, path))
@@ -86,11 +86,11 @@ def test_health_is_answered_and_all_else_gets_503_with_a_time_to_retry(service):
 
 def test_an_early_refusal_of_anthropics_route_has_anthropics_shape(service):
     keys = ApiKeys(plain_keys(["sk-1"]))
-    app = EarlyAnswers(service, Metrics(), keys=keys, max_waiting=1, wait_s=5.0)
+    app = early_app(service, Metrics(), keys=keys, max_waiting=1, wait_s=5.0)
     for path, status, kind in (("/v1/messages", 401, "authentication_error"), ("/health/ready", 503, None)):
         stated, headers, body = asyncio.run(ask(app, path, "POST"))
         assert (stated, json.loads(body).get("error", {}).get("type")) == (status, kind)
-    starting = EarlyAnswers(service, Metrics())
+    starting = early_app(service, Metrics())
     status, headers, body = asyncio.run(ask(starting, "/v1/messages/count_tokens", "POST"))
     error = json.loads(body)
     assert (status, error["type"], error["error"]["type"]) == (503, "error", "overloaded_error")
@@ -100,10 +100,10 @@ def test_an_early_refusal_of_anthropics_route_has_anthropics_shape(service):
 
 def test_the_line_of_an_early_refusal_has_the_callers_trace_and_request_id(service, caplog):
     caplog.handler.setFormatter(CloudJsonFormatter(Origin()))
-    caplog.set_level("INFO", "service.server.early")
+    caplog.set_level("INFO", "service.api.http.access_log")
     trace = f"00-{'a' * 32}-{'b' * 16}-01".encode()
     headers = [(b"traceparent", trace), (b"x-request-id", b"mine-1")]
-    _, sent, _ = asyncio.run(ask(EarlyAnswers(service, Metrics()), "/v1/models", headers=headers))
+    _, sent, _ = asyncio.run(ask(early_app(service, Metrics()), "/v1/models", headers=headers))
     line = json.loads(caplog.text)
     assert (sent["x-request-id"], line["request_id"], line["error_code"]) == ("mine-1", "mine-1", "not_ready")
     assert line["logging.googleapis.com/trace"] == "a" * 32
@@ -113,7 +113,7 @@ def test_the_line_of_an_early_refusal_has_the_callers_trace_and_request_id(servi
 def test_a_drain_refuses_new_requests_and_their_connections_and_answers_probes(service):
     service.api, service.is_draining = echo, True
     service.decided.set()
-    app = EarlyAnswers(service, Metrics())
+    app = early_app(service, Metrics())
     status, headers, body = asyncio.run(ask(app, "/v1/models"))
     assert (status, json.loads(body)["error"]["code"]) == (503, "shutting_down")
     assert headers["connection"] == "close"
@@ -122,18 +122,18 @@ def test_a_drain_refuses_new_requests_and_their_connections_and_answers_probes(s
 
 def test_a_failed_service_is_not_live(service):
     service.is_live = False
-    assert asyncio.run(ask(EarlyAnswers(service, Metrics()), "/health/live"))[0] == 503
+    assert asyncio.run(ask(early_app(service, Metrics()), "/health/live"))[0] == 503
 
 
 def test_a_head_request_has_the_length_and_no_body(service):
-    status, headers, body = asyncio.run(ask(EarlyAnswers(service, Metrics()), "/health/live", "HEAD"))
+    status, headers, body = asyncio.run(ask(early_app(service, Metrics()), "/health/live", "HEAD"))
     assert (status, body) == (200, b"")
     assert int(headers["content-length"]) > 0
 
 
 def test_without_metrics_only_their_route_is_gone(service):
     service.api = echo
-    app = EarlyAnswers(service, Metrics(), has_metrics=False)
+    app = early_app(service, Metrics(), has_metrics=False)
     status, _, body = asyncio.run(ask(app, "/metrics"))
     assert (status, json.loads(body)["error"]["message"]) == (404, "There is no such route: ENABLE_METRICS is false.")
     assert asyncio.run(ask(app, "/health/live"))[2] == b"from the api"
@@ -142,11 +142,11 @@ def test_without_metrics_only_their_route_is_gone(service):
 def test_once_the_api_is_there_everything_goes_to_it(service):
     service.api = echo
     for path in ("/health/live", "/v1/models", "/metrics", "/administration"):
-        assert asyncio.run(ask(EarlyAnswers(service, Metrics()), path))[2] == b"from the api"
+        assert asyncio.run(ask(early_app(service, Metrics()), path))[2] == b"from the api"
 
 
 def test_an_early_request_waits_until_the_model_is_there(service):
-    app = EarlyAnswers(service, Metrics(), max_waiting=1, wait_s=10.0)
+    app = early_app(service, Metrics(), max_waiting=1, wait_s=10.0)
 
     async def main():
         first = asyncio.create_task(ask(app, "/v1/models"))
@@ -162,12 +162,12 @@ def test_an_early_request_waits_until_the_model_is_there(service):
 
 
 def test_the_wait_has_an_end(service):
-    app = EarlyAnswers(service, Metrics(), max_waiting=1, wait_s=0.05)
+    app = early_app(service, Metrics(), max_waiting=1, wait_s=0.05)
     assert asyncio.run(ask(app, "/v1/models"))[0] == 504
 
 
 def test_a_wait_counts_towards_the_time_that_a_request_may_wait(service):
-    app = EarlyAnswers(service, Metrics(), max_waiting=1, wait_s=60.0, queue_timeout_s=0.05)
+    app = early_app(service, Metrics(), max_waiting=1, wait_s=60.0, queue_timeout_s=0.05)
     with served(app, Connection) as server, connected(server) as client:
         client.sendall(b"POST /v1/completions HTTP/1.1\r\nHost: a\r\nContent-Length: 1000\r\n\r\n")
         status, error = refusal(read_to_end(client))
@@ -184,21 +184,21 @@ def test_a_wait_counts_towards_the_time_that_a_request_may_wait(service):
 )
 def test_the_wait_does_not_begin_a_requests_time_anew(service, settings, code):
     api = Service(**settings)
-    app = EarlyAnswers(service, Metrics(), max_waiting=1, wait_s=60.0)
+    app = early_app(service, Metrics(), max_waiting=1, wait_s=60.0)
     body = json.dumps({"model": MODEL, "prompt": "Once"}).encode()
     head = b"POST /v1/completions HTTP/1.1\r\nHost: a\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n"
     with served(app, Connection) as server, connected(server) as client:
         client.sendall(head % len(body) + body)
         wait_until(lambda: server.server_state.tasks)
         time.sleep(0.25)
-        service.api = api.app
+        service.api = api.fastapi
         server.loop.call_soon_threadsafe(service.decided.set)
         error = json.loads(body_from(client))["error"]
     assert error["code"] == code
 
 
 def test_nothing_waits_without_a_key_at_a_socket(service):
-    app = EarlyAnswers(service, Metrics(), keys=ApiKeys(plain_keys(["key"])), max_waiting=1, wait_s=60.0)
+    app = early_app(service, Metrics(), keys=ApiKeys(plain_keys(["key"])), max_waiting=1, wait_s=60.0)
     with served(app, Connection) as server, connected(server) as client:
         client.sendall(b"POST /v1/completions HTTP/1.1\r\nHost: a\r\nContent-Length: 1000\r\n\r\n")
         status, error = refusal(read_to_end(client))
@@ -206,13 +206,13 @@ def test_nothing_waits_without_a_key_at_a_socket(service):
 
 
 def test_nothing_waits_without_a_key(service):
-    app = EarlyAnswers(service, Metrics(), keys=ApiKeys(plain_keys(["key"])), max_waiting=1, wait_s=10.0)
+    app = early_app(service, Metrics(), keys=ApiKeys(plain_keys(["key"])), max_waiting=1, wait_s=10.0)
     status, headers, _ = asyncio.run(asyncio.wait_for(ask(app, "/v1/models"), 5))
     assert (status, headers["www-authenticate"]) == (401, "Bearer")
 
 
 def test_a_client_that_leaves_while_it_waits_gives_its_place_back(service):
-    with served(EarlyAnswers(service, Metrics(), max_waiting=1, wait_s=60.0), Connection) as server:
+    with served(early_app(service, Metrics(), max_waiting=1, wait_s=60.0), Connection) as server:
         for _ in range(2):
             with connected(server) as client:
                 client.sendall(b"GET /v1/models HTTP/1.1\r\nHost: a\r\n\r\n")
@@ -221,7 +221,7 @@ def test_a_client_that_leaves_while_it_waits_gives_its_place_back(service):
 
 
 def test_the_stats_need_their_key(service):
-    app = EarlyAnswers(service, Metrics(), admin_keys=("operator",))
+    app = early_app(service, Metrics(), admin_keys=("operator",))
     for headers in (
         [],
         [(b"authorization", b"Bearer x")],
@@ -232,10 +232,10 @@ def test_the_stats_need_their_key(service):
         assert (status, answer["www-authenticate"]) == (401, "Bearer")
     status, _, body = asyncio.run(ask(app, "/admin/stats", headers=[(b"authorization", b"bearer operator")]))
     assert (status, json.loads(body)) == (200, {"compiles": 0})
-    assert asyncio.run(ask(EarlyAnswers(service, Metrics()), "/admin/stats"))[0] == 404
+    assert asyncio.run(ask(early_app(service, Metrics()), "/admin/stats"))[0] == 404
 
 
 def test_it_needs_no_web_framework():
-    """Importing FastAPI and Pydantic takes longer than a platform should wait for an open port."""
-    code = "import service.server.early, sys; assert not {'fastapi', 'pydantic', 'anyio', 'jax'} & sys.modules.keys()"
+    """Importing FastAPI or jax takes longer than a platform should wait for an open port."""
+    code = "import service.server.app, sys; assert not {'fastapi', 'jax', 'numpy', 'tokenizers'} & sys.modules.keys()"
     subprocess.run([sys.executable, "-c", code], check=True, cwd=ROOT)

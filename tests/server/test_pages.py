@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from service.observability.metrics import Metrics
-from service.server.early import EarlyAnswers
 from service.server.pages import FOLDER, PAGES
+from tests.server.early_app import early_app
 from tests.server.test_early import StartingService, ask, echo
 
 MAX_COMPRESSED_BYTES = {"/": 120_000, "/vectors": 20_000, "/docs": 20_000}
@@ -25,7 +25,7 @@ NAMESPACE = "http://www.w3.org/2000/svg"
 def get(path, method="GET", headers=(), **options):
     service = StartingService()
     service.api = options.pop("api", None)
-    return asyncio.run(ask(EarlyAnswers(service, Metrics(), **options), path, method, headers))
+    return asyncio.run(ask(early_app(service, Metrics(), **options), path, method, headers))
 
 
 @pytest.mark.parametrize("path", PAGES)

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from service.errors import SettingsError
-from service.server.state import open_responses
+from service.server.assembly import open_responses
 from service.settings import Settings
 
 

@@ -30,7 +30,7 @@ def two_starts(tmp_path_factory, demo_answers):
                 answer = client.chat.completions.create(model="levserve-demo", messages=asked, temperature=0)
                 answers.append(answer.choices[0].message.content)
             if not told:
-                service.wait_for("bundle kept", timeout_s=30)
+                service.wait_for("bundle stored", timeout_s=30)
             stats = httpx.get(f"{service.url}/admin/stats", headers=ADMIN).json()
             planned = service.wait_for("planned", timeout_s=1)
             told.append((answers, stats, planned))
@@ -64,4 +64,4 @@ def test_a_number_of_devices_that_cannot_be_ends_the_start_in_one_line():
         [line] = [line["message"] for line in service.log if line.get("severity") in ("ERROR", "CRITICAL")]
     assert "TENSOR_PARALLEL" in line
     assert "num_attention_heads = 8" in line
-    assert "Possible here: 1, 2, 4." in line
+    assert "Possible values: 1, 2, 4." in line

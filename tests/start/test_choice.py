@@ -25,5 +25,5 @@ def test_defaults_of_generation_are_refused_for_an_encoder():
     decoder, defaults = {"model_type": "llama"}, GenerationDefaults(temperature=0.2)
     assert choice(decoder, defaults) == "choose_engine_spec"
     assert choice(tiny.CONFIG, NO_DEFAULTS) == "choose_encoder_spec"
-    with pytest.raises(SettingsError, match="MODELS_CONFIG: /models/a is an encoder, so it can have no 'defaults'"):
+    with pytest.raises(SettingsError, match="MODELS_CONFIG: /models/a is an encoder, which has no 'defaults'"):
         choice(tiny.CONFIG, defaults)

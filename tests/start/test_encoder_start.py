@@ -41,7 +41,7 @@ def vectors_by_client(service) -> np.ndarray:
 def test_a_second_start_finds_the_bundle_traces_nothing_and_gives_the_same_vectors(checkpoint, expected, tmp_path):
     settings = SETTINGS | {"model_uri": checkpoint, "model_name": "tiny", "local_model_cache": tmp_path}
     with running_service(**settings) as service:
-        service.wait_for("bundle kept", timeout_s=60)
+        service.wait_for("bundle stored", timeout_s=60)
         first, cold = vectors_by_client(service), stats_of(service)
         assert outcomes_of(service) == {"miss": 1}
     np.testing.assert_allclose(first, expected, atol=1e-5)

@@ -36,24 +36,24 @@ def bundle_of(spec, key):
 
 
 def find(spec, places, **options):
-    return find_bundle(spec, places, StartProgress(Metrics()), **options).found
+    return find_bundle(spec, places, StartProgress(Metrics()), **options).bundle
 
 
 def test_a_start_takes_it_and_says_what_is_missing(spec, places, caplog):
     places.store(bundle_of(spec, spec.key.without_device))
     with caplog.at_level(logging.WARNING):
         assert find(spec, places).manifest.key == spec.key.without_device.digest
-    [record] = [record for record in caplog.records if "made without the device" in record.message]
+    [record] = [record for record in caplog.records if "compiled without the device" in record.message]
     assert record.missing == spec.key.digest
 
 
 def test_prewarm_on_the_gpu_makes_a_better_one_which_starts_prefer(spec, places, caplog):
     places.store(bundle_of(spec, spec.key.without_device))
-    assert find(spec, places, takes_any=False) is None
+    assert find(spec, places, accepts_untuned=False) is None
     places.store(bundle_of(spec, spec.key))
     with caplog.at_level(logging.WARNING):
         assert find(spec, places).manifest.key == spec.key.digest
-    assert "made without the device" not in caplog.text
+    assert "compiled without the device" not in caplog.text
 
 
 @pytest.mark.parametrize(

@@ -41,7 +41,7 @@ def test_each_device_holds_its_part_of_the_weights():
     assert plan(1).weights_bytes == EMBED_BYTES + 4 * LAYER_BYTES + norms
     assert plan(2).weights_bytes == (EMBED_BYTES + 4 * LAYER_BYTES) // 2 + norms
     four = plan(4)
-    assert (four.config.num_kv_heads, four.config.group_size, four.config.kv_copies) == (4, 2, 2)
+    assert (four.config.heads.num_kv_heads, four.config.heads.group_size, four.config.heads.kv_copies) == (4, 2, 2)
     assert four.weights_bytes == (EMBED_BYTES + 4 * (LAYER_BYTES + COPY_BYTES)) // 4 + norms
 
 
@@ -101,13 +101,13 @@ def test_a_cache_in_8_bits_is_planned_and_keyed_with_a_scale_for_each_token_and_
     positions = wide.shapes.num_pages * wide.shapes.page_size
     # Of each of 2 heads' keys and values in 4 layers: 32 elements of bfloat16, or of int8 and a scale of float32.
     assert wide.memory_bytes - stored.memory_bytes == positions * 2 * 4 * 2 * (32 * 2 - (32 + 4))
-    assert stored.ready_facts["kv_dtype"] == "int8"
+    assert stored.ready_fields["kv_dtype"] == "int8"
 
 
 @pytest.mark.parametrize(
     ("device", "kv_dtype", "remedy"),
     [
-        (NamedDevice(0, "tpu", "TPU v6 lite"), "bfloat16", "8 bits or in DTYPE, here float32. Set it to auto"),
+        (NamedDevice(0, "tpu", "TPU v6 lite"), "bfloat16", "8 bits or DTYPE, here float32. Set it to auto"),
         (
             NamedDevice(0, "gpu", "NVIDIA A100", compute_capability="8.0"),
             "fp8",
@@ -129,12 +129,14 @@ def test_int8_rows_whose_sums_could_overflow_are_refused():
     checkpoint = locate(str(DEMO), LocalSource)
     wide = replace(checkpoint, hub_config={**checkpoint.hub_config, "intermediate_size": 132_105})
     device = NamedDevice(0, client=SimpleNamespace(platform_version="1"), limit_bytes=10**12)
-    with pytest.raises(SettingsError, match="QUANTIZATION: is int8, whose sums hold 132,104 products"):
+    with pytest.raises(SettingsError, match="QUANTIZATION: is int8, whose sums overflow beyond 132,104 products"):
         choose_engine_spec(Settings(quantization="int8"), wide, [device])
 
 
 def test_an_impossible_number_is_refused_with_the_models_numbers():
-    with pytest.raises(SettingsError, match=r"TENSOR_PARALLEL: is 3\..* num_attention_heads = 8 .* here: 1, 2, 4\."):
+    with pytest.raises(
+        SettingsError, match=r"TENSOR_PARALLEL: is 3\..* num_attention_heads = 8 .* Possible values: 1, 2, 4\."
+    ):
         plan(4, tensor_parallel=3)
 
 
@@ -170,12 +172,15 @@ def test_a_tpu_caches_8_bits_in_pages_of_whole_registers(caplog):
     device = NamedDevice(0, "tpu", "TPU v6 lite", SimpleNamespace(platform_version="1"), LIMIT_BYTES)
     sizes = {"max_prefill_tokens": 256, "max_num_seqs": 1, "max_model_len": 256, "kv_dtype": "int8"}
     spec = choose_engine_spec(Settings(**sizes), checkpoint, [device])
-    assert caplog.records[-1].kernel == "octets"
-    assert (spec.kernel.name, spec.shapes.page_size, spec.kv_dtype) == (KernelName.OCTETS, 128, np.dtype(np.int8))
+    assert caplog.records[-1].kernel == "kv8"
+    assert (spec.kernel.name, spec.shapes.page_size, spec.kv_dtype) == (KernelName.KV8, 128, np.dtype(np.int8))
     config, positions = spec.config, spec.shapes.num_pages * spec.shapes.page_size
     caches = jax.eval_shape(
         lambda: spec.kernel.kernel(spec.shapes.layout).initial_cache(
-            spec.shapes.layout, num_kv_heads=config.num_kv_heads, head_dim=config.head_dim, dtype=spec.kv_dtype
+            spec.shapes.layout,
+            num_kv_heads=config.heads.num_kv_heads,
+            head_dim=config.heads.head_dim,
+            dtype=spec.kv_dtype,
         )
     )
     cached_bytes = config.num_layers * sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(caches))

@@ -113,7 +113,7 @@ def test_a_start_finds_what_prewarm_has_made_and_shared(one_sequence, tmp_path, 
     with running_service(**settings) as service:
         assert outcomes_of(service) == {"hit": 1}
         assert answers_of(service, demo_answers[:3]) == [pair["answer"] for pair in demo_answers[:3]]
-        service.wait_for("bundle kept", timeout_s=30)  # here too, so that the next start asks nobody
+        service.wait_for("bundle stored", timeout_s=30)  # here too, so that the next start asks nobody
     code, lines = prewarm(tmp_path / "server", "--check", **SMALL)
     assert code == 0
 
@@ -129,7 +129,7 @@ def test_a_corrupt_bundle_is_told_counted_replaced_and_never_run(one_sequence, t
         assert answers_of(service, demo_answers[:2]) == [pair["answer"] for pair in demo_answers[:2]]
         [warning] = [line for line in service.log if line["severity"] == "WARNING"]
         assert victim.name in warning["message"]
-        service.wait_for("bundle kept", timeout_s=30)
+        service.wait_for("bundle stored", timeout_s=30)
     assert not (tmp_path / "canary").exists()
     assert prewarm(tmp_path, "--check", **SMALL)[0] == 0
 
@@ -183,7 +183,7 @@ def test_the_picture_of_the_start_is_drawn(tmp_path):
     command += ["--port", "0", "--log-format", "json"]
     with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
-        assert any(json.loads(line)["message"] == "drew the start" for line in process.stdout)
+        assert any(json.loads(line)["message"] == "plotted the start" for line in process.stdout)
         process.kill()
     assert picture.read_bytes().startswith(b"\x89PNG")
     wrong = subprocess.run(

@@ -72,7 +72,7 @@ def fetched(puller: Puller, folder: Path | None) -> Iterator[tuple[ObjectFetch, 
 def test_a_consumer_and_a_file_get_every_byte_once(puller: Puller, tmp_path: Path):
     with fetched(puller, tmp_path / "copies") as (fetch, recorder, progress):
         fetch.check()
-        assert fetch.is_right
+        assert fetch.is_valid
         assert b"".join(recorder.chunks[start] for start in sorted(recorder.chunks)) == WEIGHTS[HEAD_BYTES:]
         assert sorted(part.start for part in recorder.reserved) == [part.start for part in fetch.slices]
         assert progress.bytes_done == len(WEIGHTS)
@@ -83,7 +83,7 @@ def test_a_consumer_and_a_file_get_every_byte_once(puller: Puller, tmp_path: Pat
 def test_a_wrong_object_is_no_file(puller: Puller, tmp_path: Path):
     puller.bucket.faults([Fault("alt=media", flipped_byte=5)])
     with fetched(puller, tmp_path / "copies") as (fetch, _, _):
-        assert not fetch.is_right
+        assert not fetch.is_valid
         assert fetch.file_sum is None
         with pytest.raises(CorruptObject) as caught:
             fetch.check()
@@ -99,7 +99,7 @@ def test_a_disk_that_fails_costs_a_consumer_nothing(puller: Puller, tmp_path: Pa
 
     monkeypatch.setattr(call, fail)
     with fetched(puller, tmp_path / "copies") as (fetch, recorder, _):
-        assert fetch.is_right
+        assert fetch.is_valid
         assert isinstance(fetch.disk_fault, StorageFull)
         assert fetch.file_sum is None
         assert sum(map(len, recorder.chunks.values())) == len(WEIGHTS) - HEAD_BYTES

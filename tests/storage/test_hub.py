@@ -159,8 +159,8 @@ def test_a_repository_is_pulled_and_then_served_without_the_network(endpoint: st
         ("hf://org/missing", "CheckpointNotFound", "no such repository, or it is private"),
         ("hf://org/name@nightly", "CheckpointNotFound", "no revision 'nightly'"),
         ("hf://org/gated", "AccessDenied", "is gated"),
-        ("hf://org/forbidden", "AccessDenied", "HTTP 403: set HF_TOKEN"),
-        ("hf://org/broken", "TransferFailed", "listing: the Hub answered HTTP 400"),
+        ("hf://org/forbidden", "AccessDenied", "HTTP 403. Set HF_TOKEN"),
+        ("hf://org/broken", "TransferFailed", "listing: the Hub returned HTTP 400"),
         ("hf://org/empty", "CheckpointNotFound", "the repository is empty"),
         ("hf://org/hostile", "HostileName", "'../evil' leads to another folder"),
     ],
@@ -175,7 +175,7 @@ def test_what_the_hub_refuses_is_a_clear_error(hub, tmp_path: Path, uri: str, er
 
 def test_a_hub_that_is_not_there_is_named_with_its_failure(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     connect(monkeypatch, "http://127.0.0.1:9")
-    with pytest.raises(TransferFailed, match=r"the Hub cannot be reached \(ConnectError\)") as caught:
+    with pytest.raises(TransferFailed, match=r"the Hub is unreachable \(ConnectError\)") as caught:
         opened("hf://org/name@main", tmp_path).list()
     assert (caught.value.uri, caught.value.name) == ("hf://org/name@main", "listing")
 
@@ -189,7 +189,7 @@ def test_what_was_pulled_is_served_when_the_hub_is_gone(hub, tmp_path: Path, mon
     source, progress = opened(uri, tmp_path), Progress()
     objects = source.list()
     assert {info.name for info in objects} == set(WANTED)
-    assert "the Hub cannot be reached" in caplog.text
+    assert "the Hub is unreachable" in caplog.text
     assert caplog.records[-1].folder == str(pulled.path)
     config = next(info for info in objects if info.name == "config.json")
     assert source.read(config) == WANTED["config.json"]

@@ -60,7 +60,7 @@ def test_without_a_cache_the_bucket_is_read_and_nothing_is_written(puller: Pulle
     with opener as opened:
         assert read(opened) == {MODEL: WEIGHTS}
         assert [(file.copy_to, bool(file.info.crc32c)) for file in opened.files] == [(None, True)]
-        opened.keep_copies({}, None)
+        opened.cache_copies({}, None)
     assert opener.progress.bytes_total == len(WEIGHTS)
     assert not puller.root.exists()
     assert len(puller.bucket.requests("config.json")) == 0
@@ -75,7 +75,7 @@ def test_what_the_cache_lacks_is_read_from_the_bucket_and_kept_there_once_it_is_
         assert contents(file.copy_to) == {name: data for name, data in FILES.items() if name != MODEL}
         assert puller.visible() == []
         (file.copy_to / MODEL).write_bytes(WEIGHTS)
-        opened.keep_copies(sums(opener), None)
+        opened.cache_copies(sums(opener), None)
         assert puller.visible() == [file.copy_to]
         opened.release()
     assert opener.progress.bytes_total == sum(map(len, FILES.values()))
@@ -91,7 +91,7 @@ def test_a_cached_checkpoint_is_read_from_the_disk_and_trusted(puller: Puller):
     with opener as opened:
         assert read(opened) == {MODEL: WEIGHTS}
         assert [(file.copy_to, file.info.crc32c) for file in opened.files] == [(None, "")]
-        opened.keep_copies({}, None)
+        opened.cache_copies({}, None)
     assert opener.progress.bytes_total == len(WEIGHTS)
     assert not puller.bucket.media_requests()
 
@@ -150,9 +150,9 @@ def test_a_disk_that_fails_costs_the_copies_alone_and_is_logged(puller: Puller, 
     opener = Opened(puller)
     with opener as opened:
         assert read(opened) == {MODEL: WEIGHTS}
-        opened.keep_copies({}, fault)
+        opened.cache_copies({}, fault)
     assert puller.visible() == []
-    assert "the cache cannot keep the checkpoint" in caplog.text
+    assert "the checkpoint cannot be cached" in caplog.text
     assert caplog.records[-1].reason == str(fault)
     assert contents(puller.pull().path) == FILES
 
@@ -164,7 +164,7 @@ def test_a_cache_without_room_is_streamed_past_and_logged(puller: Puller, caplog
         assert read(opened) == {MODEL: WEIGHTS}
         assert [file.copy_to for file in opened.files] == [None]
     assert opener.progress.bytes_total == len(WEIGHTS)
-    assert "its weights stream past it" in caplog.text
+    assert "streaming its weights" in caplog.text
 
 
 def test_a_packed_file_is_pulled_and_read_unpacked(puller: Puller):

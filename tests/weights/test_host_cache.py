@@ -39,8 +39,8 @@ def cache() -> HostCache:
 
 
 def test_an_unloaded_model_comes_back_as_it_was(cache: HostCache):
-    cache.keep("a", weights_of(1))
-    cache.keep("b", weights_of(2))
+    cache.store("a", weights_of(1))
+    cache.store("b", weights_of(2))
     assert cache.num_bytes == 2 * MODEL_BYTES
     assert are_placed(cache, "a", 1)
     assert are_placed(cache, "b", 2)
@@ -48,18 +48,18 @@ def test_an_unloaded_model_comes_back_as_it_was(cache: HostCache):
 
 
 def test_a_model_that_is_loaded_from_its_copy_is_not_copied_again(cache: HostCache):
-    cache.keep("a", weights_of(1))
+    cache.store("a", weights_of(1))
     assert are_placed(cache, "a", 1)
-    cache.keep("a", weights_of(2))  # weights never change, so that other ones show whether they were copied
+    cache.store("a", weights_of(2))  # weights never change, so that other ones show whether they were copied
     assert are_placed(cache, "a", 1)
     assert cache.num_bytes == MODEL_BYTES
 
 
 def test_the_copy_of_a_loaded_model_makes_room_first(cache: HostCache):
-    cache.keep("a", weights_of(1))
-    cache.keep("b", weights_of(2))
+    cache.store("a", weights_of(1))
+    cache.store("b", weights_of(2))
     assert are_placed(cache, "b", 2)  # on the device from here on, and used last
-    cache.keep("c", weights_of(3))
+    cache.store("c", weights_of(3))
     assert not are_placed(cache, "b", 2)
     assert are_placed(cache, "a", 1)
     assert are_placed(cache, "c", 3)
@@ -67,21 +67,21 @@ def test_the_copy_of_a_loaded_model_makes_room_first(cache: HostCache):
 
 def test_the_model_that_was_unloaded_first_makes_room_next(cache: HostCache):
     for seed, key in enumerate("abc", 1):
-        cache.keep(key, weights_of(seed))
+        cache.store(key, weights_of(seed))
     assert not are_placed(cache, "a", 1)
     assert cache.num_bytes == 2 * MODEL_BYTES
-    cache.keep("b", weights_of(2))  # again, so that it is the newer one
-    cache.keep("d", weights_of(4))
+    cache.store("b", weights_of(2))  # again, so that it is the newer one
+    cache.store("d", weights_of(4))
     assert are_placed(cache, "b", 2)
     assert not are_placed(cache, "c", 3)
 
 
 def test_a_model_larger_than_the_bound_is_not_kept_and_costs_no_other_one(caplog: pytest.LogCaptureFixture):
     cache = HostCache(MODEL_BYTES)
-    cache.keep("a", weights_of(1))
-    cache.keep("large", {"first": MESH.put(np.zeros((16, 8), np.float32), ("mlp", "embed"))})
+    cache.store("a", weights_of(1))
+    cache.store("large", {"first": MESH.put(np.zeros((16, 8), np.float32), ("mlp", "embed"))})
     assert "HOST_CACHE_BYTES" in caplog.text
     assert are_placed(cache, "a", 1)
     caplog.clear()
-    HostCache(0).keep("a", weights_of(1))
+    HostCache(0).store("a", weights_of(1))
     assert not caplog.records

@@ -37,7 +37,7 @@ def test_a_reservation_that_does_not_fit_waits_until_bytes_are_given_back():
         thread.start()
         assert waits.wait(TIMEOUT_S)
         order.append("given back")
-        budget.give_back(80)
+        budget.release(80)
         thread.join(TIMEOUT_S)
     assert order == ["given back", "reserved"]
 
@@ -145,7 +145,7 @@ def test_bytes_stay_held_after_the_body_until_they_are_given_back():
     budget = HostMemoryBudget(100)
     with budget.reserve(100, pytest.fail):
         pass
-    budget.give_back(40)
+    budget.release(40)
     with budget.reserve(0, pytest.fail):
         assert granted_at_once(budget, 40)
 

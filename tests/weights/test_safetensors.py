@@ -82,7 +82,7 @@ def test_a_header_that_lies_is_refused(header, reason):
 
 def test_a_type_that_is_not_served_is_refused_when_it_is_asked_for():
     entries = entries_of(written({"a": entry([8], 0, 8, dtype="F8_E4M3")}, bytes(8)))
-    with pytest.raises(MalformedCheckpoint, match="'a' is F8_E4M3; served are F32, F16, BF16"):
+    with pytest.raises(MalformedCheckpoint, match="'a' is F8_E4M3; supported types are F32, F16, BF16"):
         check_dtype(URI, StoredTensor("a", (8,)), entries["a"])
 
 

@@ -134,7 +134,7 @@ def test_a_tensor_that_is_in_two_files_is_refused_under_the_second():
 def test_a_type_that_is_not_served_is_refused_under_its_file():
     wide = StoredTensor("a", (1,))
     check_dtype(URI, wide, TensorEntry("1", "F16", (1,), 8, 10))
-    with pytest.raises(MalformedCheckpoint, match="'a' is I8; served are F32, F16, BF16") as caught:
+    with pytest.raises(MalformedCheckpoint, match="'a' is I8; supported types are F32, F16, BF16") as caught:
         check_dtype(URI, wide, TensorEntry("1", "I8", (1,), 8, 9))
     assert (caught.value.uri, caught.value.file) == (URI, "1")
 

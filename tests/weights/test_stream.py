@@ -105,7 +105,7 @@ def test_nothing_is_read_of_tensors_that_are_not_the_models(tmp_path: Path):
         (save({"w": np.zeros(5, np.float32)}), r"w: has shape \[5\]"),
         (save({"v": np.zeros(4, np.float32)}), "w: is missing"),
         (save({"w": np.zeros(4, np.float32), "v": np.zeros(4, np.float32)}), "v: 1 tensors"),
-        (save({"w": np.zeros(4, np.int8)}), "'w' is I8; served are"),
+        (save({"w": np.zeros(4, np.int8)}), "'w' is I8; supported types are"),
     ):
         progress = Progress()
         folder = write(tmp_path / "model", a=content)

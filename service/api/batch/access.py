@@ -9,7 +9,7 @@ from fastapi import Depends, Request
 
 from service.api.batch.batches import Batches
 from service.api.batch.names import owner_of
-from service.api.http.auth import CACHE_SALT
+from service.api.http.call import call_of
 from service.errors import CheckpointError, FilesUnavailable
 
 logger = logging.getLogger(__name__)
@@ -22,7 +22,7 @@ async def batches_of(request: Request) -> Batches:
 
 async def owner(request: Request) -> str:
     """Return the owner of what a request may see."""
-    return owner_of(request.scope.get(CACHE_SALT, b""))
+    return owner_of(call_of(request.scope).cache_salt)
 
 
 AppBatches = Annotated[Batches, Depends(batches_of)]

@@ -9,8 +9,7 @@ import httpx
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from service.api.batch.lines import BatchLine
-from service.api.http.auth import CACHE_SALT
-from service.api.http.background import BACKGROUND, Background
+from service.api.http.call import CALL, Call
 from service.errors import EngineStopped
 
 TOO_MANY, UNAVAILABLE = 429, 503
@@ -32,8 +31,8 @@ def as_background(api: ASGIApp, owner: str, timeout_s: Callable[[], float]) -> A
     """
 
     async def answer(scope: Scope, receive: Receive, send: Send) -> None:
-        scope[CACHE_SALT] = owner.encode()
-        scope[BACKGROUND] = Background(timeout_s())
+        request_id, cache_salt = f"req_{uuid.uuid4().hex}", owner.encode()
+        scope[CALL] = Call(id=request_id, cache_salt=cache_salt, batch_timeout_s=timeout_s())
         await api(scope, receive, send)
 
     return answer

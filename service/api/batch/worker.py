@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING
 
 from starlette.types import ASGIApp
 
+from service.api.backend import Backend
 from service.api.batch.batches import Batches
 from service.api.batch.records import Batch
-from service.api.dependencies import ModelReadiness
 from service.errors import ServiceError
 from service.observability.metrics import Metrics
 from service.storage.store import Claim
@@ -32,7 +32,7 @@ class BatchWorker:
         self,
         api: ASGIApp,
         batches: Batches,
-        readiness: ModelReadiness,
+        backend: Backend,
         metrics: Metrics,
         *,
         max_in_flight: int,
@@ -43,12 +43,12 @@ class BatchWorker:
         Args:
             api: the app that answers.
             batches: the batches of all owners.
-            readiness: knows the models.
+            backend: knows the models.
             metrics: the series that count batches and their lines.
             max_in_flight: requests of all batches at once.
             max_line_bytes: the longest line of an input file.
         """
-        self._api, self._batches, self._readiness = api, batches, readiness
+        self._api, self._batches, self._backend = api, batches, backend
         self._metrics = metrics
         self._slots = asyncio.Semaphore(max_in_flight)
         self._max_line_bytes = max_line_bytes
@@ -133,7 +133,7 @@ class BatchWorker:
             self._batches,
             claim,
             self._api,
-            models=[name for model in self._readiness.listed() for name in model.names],
+            models=[name for model in self._backend.listed() for name in model.names],
             slots=self._slots,
             cancelled=cancelled,
             max_line_bytes=self._max_line_bytes,

@@ -6,11 +6,11 @@ import uuid
 from collections.abc import Sequence
 from dataclasses import replace
 
-from service.api.dependencies import ApiContext, RequestContext, ServedModel
 from service.api.generation.answer_rules import AnswerRules
 from service.api.generation.streams import TextRule, TextStreams
-from service.api.http.keys import NO_KEY
+from service.api.http.call import ApiContext, Call
 from service.api.schema.generation import GenerationRequest
+from service.api.served import ServedModel
 from service.engine.limits import MAX_STOP_IDS
 from service.engine.request import BACKGROUND_PRIORITY, Request, Sampling
 from service.engine.token_mask import pack_token_mask
@@ -24,7 +24,8 @@ from service.text.detokenizer import StopRule
 
 
 def submit(
-    context: RequestContext,
+    call: Call,
+    model: ServedModel,
     body: GenerationRequest,
     prompts: Sequence[Sequence[int]],
     rules: AnswerRules,
@@ -37,8 +38,9 @@ def submit(
     """Submit the sequences of a request to the engine.
 
     Args:
-        context: the HTTP request.
-        body: its body.
+        call: the HTTP request.
+        model: the model that answers.
+        body: the request's body.
         prompts: token ids to continue, each `body.n` times.
         rules: the rules of all answers.
         prefix: the beginning of the answer's id, such as `chatcmpl-`.
@@ -54,24 +56,25 @@ def submit(
         Overloaded, Draining, EngineStopped: the engine does not accept all sequences now.
         QueueTimeout: the request has waited too long already.
     """
-    model, key = context.model, context.key or NO_KEY
     body.check_token_ids(model.vocab_size)
-    context.log_user(body.end_user)
-    context.log_fields["stream"] = body.stream
-    context.api.metrics.of_model(model.name).request_params_n.observe(body.n)
+    call.log_user(body.end_user)
+    call.log_fields["stream"] = body.stream
+    call.api.metrics.of_model(model.name).request_params_n.observe(body.n)
     stop_ids = _stop_ids(body, model, more_stop_ids)
-    limits = [max_tokens_of(context, body, prompt_ids, param, default_max_tokens) for prompt_ids in prompts]
-    priority, cache_salt = _priority(context, body), _cache_salt(context, body)
+    limits = [
+        max_tokens_of(call, model, body, prompt_ids, param=param, default=default_max_tokens) for prompt_ids in prompts
+    ]
+    priority, cache_salt = _priority(call, body), _cache_salt(call, body)
     text_rule = _text_rule(body, model, rules)
     common = Request(
         "",
         (),
         1,
-        sampling_of(body, model, context.api),
+        sampling_of(body, model, call.api),
         stop_ids,
         priority=priority,
-        flow=key.name,
-        weight=key.weight,
+        flow=call.key.name,
+        weight=call.key.weight,
         cache_salt=cache_salt,
         num_prompt_logprobs=body.num_prompt_logprobs,
     )
@@ -88,20 +91,20 @@ def submit(
         for number, (prompt_ids, max_tokens) in enumerate(zip(prompts, limits, strict=True))
         for index in range(body.n)
     ]
-    deadline = context.wait_in_queue(sum(len(request.prompt_ids) for request in requests))
+    deadline = call.wait_in_queue(sum(len(request.prompt_ids) for request in requests))
     requests[0] = replace(requests[0], queue_deadline=deadline)  # with which the request begins
-    return TextStreams(context, answer_id, requests, text_rule, per_prompt=body.n)
+    return TextStreams(call, model, answer_id, requests, text_rule, per_prompt=body.n)
 
 
-def _priority(context: RequestContext, body: GenerationRequest) -> int:
+def _priority(call: Call, body: GenerationRequest) -> int:
     """Return the priority in the engine.
 
     Raises:
         PriorityNotAllowed: the request's key may not overtake others.
     """
-    if body.priority < 0 and context.key is not None and not context.key.can_prioritize:
+    if body.priority < 0 and not call.key.can_prioritize:
         raise PriorityNotAllowed
-    return body.priority + (BACKGROUND_PRIORITY if context.is_background else 0)
+    return body.priority + (BACKGROUND_PRIORITY if call.is_background else 0)
 
 
 def _text_rule(body: GenerationRequest, model: ServedModel, rules: AnswerRules) -> TextRule:
@@ -127,11 +130,11 @@ def _text_rule(body: GenerationRequest, model: ServedModel, rules: AnswerRules) 
     )
 
 
-def _cache_salt(context: RequestContext, body: GenerationRequest) -> bytes:
+def _cache_salt(call: Call, body: GenerationRequest) -> bytes:
     """Return a salt that requests share if they have the same API key and the same `cache_salt`."""
     if body.cache_salt is None:
-        return context.cache_salt
-    return hashlib.sha256(context.cache_salt + b"\0" + body.cache_salt.encode(errors="surrogatepass")).digest()
+        return call.cache_salt
+    return hashlib.sha256(call.cache_salt + b"\0" + body.cache_salt.encode(errors="surrogatepass")).digest()
 
 
 def token_budget(
@@ -160,7 +163,13 @@ def token_budget(
 
 
 def max_tokens_of(
-    context: RequestContext, body: GenerationRequest, prompt_ids: Sequence[int], param: str, default: int | None
+    call: Call,
+    model: ServedModel,
+    body: GenerationRequest,
+    prompt_ids: Sequence[int],
+    *,
+    param: str,
+    default: int | None,
 ) -> int:
     """Return how many tokens an answer to a prompt may have.
 
@@ -174,12 +183,12 @@ def max_tokens_of(
     max_tokens = token_budget(
         prompt_tokens=len(prompt_ids),
         requested=requested,
-        default=context.model.operator_defaults.max_tokens or context.api.default_max_tokens or default,
-        limit_tokens=context.model.max_model_len,
+        default=model.operator_defaults.max_tokens or call.api.default_max_tokens or default,
+        limit_tokens=model.max_model_len,
         param=param,
     )
     if (requested or 0) > max_tokens:
-        context.ignore([max_tokens_param])
+        call.ignore([max_tokens_param])
     if body.min_tokens > max_tokens:
         message = f"'min_tokens' is {body.min_tokens}, but the completion has {max_tokens} tokens at most."
         raise InvalidParameter(message, param="min_tokens")

@@ -6,11 +6,12 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
-from service.api.dependencies import RequestContext, ServedModel
+from service.api.http.call import Call
 from service.api.schema.chat import ChatCompletionRequest
 from service.api.schema.generation import GenerationRequest
 from service.api.schema.template import TemplateFields
 from service.api.schema.tools import NO_PARAMETERS, FunctionDefinition, Tool
+from service.api.served import ServedModel
 from service.errors import InvalidParameter
 from service.text.bad_words import BadWords
 from service.text.grammar import definition
@@ -142,25 +143,25 @@ class AnswerRules:
     shown_ids: frozenset[int] = frozenset()  # special tokens that the text must show, to be read and taken out again
 
 
-async def chat_rules(context: RequestContext, body: ChatCompletionRequest, prompt_end: str) -> AnswerRules:
+async def chat_rules(call: Call, model: ServedModel, body: ChatCompletionRequest, prompt_end: str) -> AnswerRules:
     """Return the rules of a chat's answers.
 
     Args:
-        context: the HTTP request.
-        body: its body.
+        call: the HTTP request.
+        model: the model that answers.
+        body: the request's body.
         prompt_end: the last characters of the rendered chat, without trailing space.
 
     Raises:
         InvalidParameter: the grammar cannot be enforced, or a field contradicts it.
         DeadlineExceeded: the request's time is over.
     """
-    model = context.model
     use = _tool_use(body, model) if body.may_call_tools else None
     is_held = body.has_grammar or (use is not None and use.is_required)
     thinking = _chat_thinking(prompt_end, body, model, is_held=is_held) if model.has_thinking else None
     tags = None if thinking is None else thinking.tags
     shown_ids = frozenset(tags or ()) & model.tokenizer.special_ids
-    constraint = await _constraint(context, body, use)
+    constraint = await _constraint(call, model, body, use)
     if use is not None:
         shown_ids |= frozenset(special_markers(use.tool_format, model.tokenizer).values())
     if thinking is not None and tags is not None and not thinking.is_over and isinstance(constraint, Grammar):
@@ -169,20 +170,20 @@ async def chat_rules(context: RequestContext, body: ChatCompletionRequest, promp
     return AnswerRules(constraint, use, thinking, shown_ids)
 
 
-async def completion_rules(context: RequestContext, body: GenerationRequest) -> AnswerRules:
+async def completion_rules(call: Call, model: ServedModel, body: GenerationRequest) -> AnswerRules:
     """Return the rules of a completion's answers; raises as `chat_rules`."""
-    return AnswerRules(await _constraint(context, body))
+    return AnswerRules(await _constraint(call, model, body))
 
 
 async def _constraint(
-    context: RequestContext, body: GenerationRequest, use: ToolUse | None = None
+    call: Call, model: ServedModel, body: GenerationRequest, use: ToolUse | None = None
 ) -> Grammar | BadWords | None:
     """Return what constrains each answer, with a grammar compiled off the event loop."""
     if use is None and not body.has_grammar:
-        return BadWords.of(body.bad_words, context.model.tokenizer) if body.bad_words else None
-    _check_options(body, context.model)
-    grammar, relaxed = await context.run_in_thread(lambda: _compile(body, context.model, use))
-    context.ignore(relaxed)
+        return BadWords.of(body.bad_words, model.tokenizer) if body.bad_words else None
+    _check_options(body, model)
+    grammar, relaxed = await call.run_in_thread(lambda: _compile(body, model, use))
+    call.ignore(relaxed)
     return grammar
 
 

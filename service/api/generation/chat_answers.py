@@ -4,12 +4,13 @@ from collections.abc import Sequence
 from functools import partial
 from typing import NamedTuple
 
-from service.api.dependencies import RequestContext
 from service.api.generation.admission import submit
 from service.api.generation.answer_rules import AnswerRules, chat_rules
 from service.api.generation.chat_prompt import chat_prompt
 from service.api.generation.streams import TextStreams
+from service.api.http.call import Call
 from service.api.schema.chat import ChatCompletionRequest
+from service.api.served import ServedModel
 from service.text.tokenizer import Tokenizer
 
 
@@ -22,12 +23,12 @@ class StartedChat(NamedTuple):
     tokenizer: Tokenizer
 
 
-async def start_chat(context: RequestContext, body: ChatCompletionRequest, *, prefix: str) -> StartedChat:
+async def start_chat(call: Call, model: ServedModel, body: ChatCompletionRequest, *, prefix: str) -> StartedChat:
     """Render a chat and submit its sequences; raises as `make_prompt`, `chat_rules` and `submit`."""
     # A function that another process can be sent.
-    make_prompt = partial(chat_prompt, key=context.cache_salt)
-    prompt_end, prompt_ids, ignored = await context.make_prompt(body, make_prompt)
-    context.ignore(ignored)
-    rules = await chat_rules(context, body, prompt_end)
-    streams = submit(context, body, [prompt_ids], rules, prefix=prefix, param="messages", default_max_tokens=None)
-    return StartedChat(prompt_ids, streams, rules, context.model.tokenizer)
+    make_prompt = partial(chat_prompt, key=call.cache_salt)
+    prompt_end, prompt_ids, ignored = await call.make_prompt(make_prompt, body, model)
+    call.ignore(ignored)
+    rules = await chat_rules(call, model, body, prompt_end)
+    streams = submit(call, model, body, [prompt_ids], rules, prefix=prefix, param="messages", default_max_tokens=None)
+    return StartedChat(prompt_ids, streams, rules, model.tokenizer)

@@ -10,8 +10,9 @@ from dataclasses import dataclass
 from types import TracebackType
 from typing import Any
 
-from service.api.dependencies import RequestContext
+from service.api.http.call import Call
 from service.api.schema.generation import GenerationRequest
+from service.api.served import ServedModel
 from service.engine.request import FinishReason, Request, Sampling, TokenEvent, TokenLogprobs
 from service.errors import Draining, EngineError
 from service.observability.clock import Clock
@@ -45,7 +46,7 @@ class TextRule:
 class TextStream:
     """One running sequence."""
 
-    def __init__(self, context: RequestContext, request: Request, rule: TextRule) -> None:
+    def __init__(self, model: ServedModel, request: Request, rule: TextRule) -> None:
         self.request = request
         self._scores_only = rule.scores_only
         self.num_tokens = 0
@@ -53,10 +54,10 @@ class TextStream:
         self.finish_reason: FinishReason | None = None
         self._stop = rule.stop
         self._stop_strings = StopStrings(rule.stop)
-        self._detokenizer = detokenizer_for(context.model.tokenizer, request.prompt_ids, rule.shown_ids)
+        self._detokenizer = detokenizer_for(model.tokenizer, request.prompt_ids, rule.shown_ids)
         self._thinking = None if rule.thinking is None else ThinkingCounter(rule.thinking())
         self._stop_reason: int | str | None = None
-        self._tokens = context.model.engine.submit(request)
+        self._tokens = model.engine.submit(request)
 
     @property
     def clock(self) -> Clock:
@@ -139,7 +140,8 @@ class TextStreams:
 
     def __init__(
         self,
-        context: RequestContext,
+        call: Call,
+        model: ServedModel,
         answer_id: str,
         requests: Sequence[Request],
         rule: TextRule,
@@ -149,7 +151,8 @@ class TextStreams:
         """Submit all sequences to the engine, or none.
 
         Args:
-            context: of the HTTP request.
+            call: the HTTP request.
+            model: the model that answers.
             answer_id: of the answer.
             requests: one for each choice, in the order of their indices.
             rule: of each text.
@@ -159,16 +162,16 @@ class TextStreams:
             Overloaded, Draining, EngineStopped: the engine does not accept all of them now.
         """
         self.id = answer_id
-        self.system_fingerprint = context.model.system_fingerprint
-        self._deadline = context.deadline
+        self.system_fingerprint = model.system_fingerprint
+        self._deadline = call.deadline
         self._streams: list[TextStream] = []
-        self._log_fields = context.log_fields
+        self._log_fields = call.log_fields
         self._per_prompt = per_prompt
         self._pumps: list[asyncio.Task[None]] = []
         try:
             for request in requests:
-                self._streams.append(TextStream(context, request, rule))
-                context.clocks.append(self._streams[-1].clock)
+                self._streams.append(TextStream(model, request, rule))
+                call.clocks.append(self._streams[-1].clock)
         except BaseException:
             self.abort()
             raise

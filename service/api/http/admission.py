@@ -1,16 +1,14 @@
-"""Places for requests: one is taken before a body is read, and what finds none is refused at once."""
+"""Admission: a request takes its place in the queue before its body is read, or is refused at once."""
 
 from collections.abc import Set
 
 from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from service.api.http.auth import API_KEY
-from service.api.http.background import BACKGROUND
+from service.api.http.call import call_of
 from service.api.http.errors import respond
-from service.api.http.keys import NO_KEY
 from service.api.http.receive import METHODS_WITH_BODY
-from service.api.http.request_queue import PLACE, RequestQueue
+from service.api.http.request_queue import RequestQueue
 from service.errors import Overloaded
 
 
@@ -26,9 +24,9 @@ class Places:
         """Wrap an app.
 
         Args:
-            app: what answers.
-            queue: which has the places.
-            max_body_bytes: of any body; those that state no length may have as many.
+            app: the app that answers.
+            queue: the queue that admits requests.
+            max_body_bytes: the largest body, and the size assumed of one that states no length.
             uploads: paths whose bodies are not held in memory.
         """
         self._app = app
@@ -38,12 +36,12 @@ class Places:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Pass a request on, or refuse it with its body unread."""
-        if scope["type"] != "http" or scope["method"] not in METHODS_WITH_BODY or BACKGROUND in scope:
+        if scope["type"] != "http" or scope["method"] not in METHODS_WITH_BODY or call_of(scope).is_background:
             await self._app(scope, receive, send)
             return
+        call = call_of(scope)
         try:
-            clocks, key = scope["state"]["clocks"], scope.get(API_KEY, NO_KEY)
-            scope[PLACE] = place = self._queue.enter(self._body_bytes(scope), clocks, key)
+            call.place = place = self._queue.enter(self._body_bytes(scope), call.clocks, call.key)
         except Overloaded as error:
             await respond(error, scope, send)
             return

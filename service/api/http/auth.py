@@ -5,16 +5,12 @@ Denies by default, on the raw path and before routing, so that a new route canno
 
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from service.api.http.background import BACKGROUND
+from service.api.http.call import Call, call_of
 from service.api.http.errors import respond
-from service.api.http.keys import ApiKeys
+from service.api.http.keys import NO_KEY, ApiKeys
 from service.api.http.probes import PROBE_PATHS
 from service.errors import InvalidApiKey
 
-# The scope's entry for the digest of the request's key; requests with different keys do not share cached prefixes.
-CACHE_SALT = "levserve.cache_salt"
-# The scope's entry for the key itself.
-API_KEY = "levserve.api_key"
 # 1008 is "policy violation"; sent before the handshake it becomes a 403.
 WEBSOCKET_REFUSED = {"type": "websocket.close", "code": 1008}
 
@@ -31,12 +27,19 @@ class KeyCheck:
         if scope["type"] == "websocket":  # no route speaks it
             await send(WEBSOCKET_REFUSED)
             return
-        is_open = scope["type"] != "http" or scope["path"] in PROBE_PATHS or BACKGROUND in scope
-        if self._keys and not is_open:
-            try:
-                scope[API_KEY], scope[CACHE_SALT] = self._keys.verify(scope)
-            except InvalidApiKey as error:
-                await respond(error, scope, send)
-                return
-            scope["state"]["log_fields"]["api_key"] = scope[API_KEY].name
+        if self._keys and scope["type"] == "http" and scope["path"] not in PROBE_PATHS:
+            call = call_of(scope)
+            if not call.is_background:
+                try:
+                    check_key(call, scope, self._keys)
+                except InvalidApiKey as error:
+                    await respond(error, scope, send)
+                    return
         await self._app(scope, receive, send)
+
+
+def check_key(call: Call, scope: Scope, keys: ApiKeys) -> None:
+    """Note the key of a request, once; raises InvalidApiKey unless there are no keys."""
+    if keys and call.key is NO_KEY:
+        call.key, call.cache_salt = keys.verify(scope)
+        call.log_fields["api_key"] = call.key.name

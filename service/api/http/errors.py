@@ -1,22 +1,26 @@
-"""Every error as OpenAI's JSON, on other interfaces' paths as theirs: for handlers, streams, before FastAPI is there.
+"""JSON answers over bare ASGI, and every error as one: OpenAI's, on other interfaces' paths as theirs.
 
 Details of internal errors go to the log; the client gets a fixed sentence and the request's id.
 Source: https://platform.openai.com/docs/guides/error-codes, https://docs.anthropic.com/en/api/errors,
 https://github.com/ollama/ollama/blob/main/docs/errors.mdx
 """
 
+import asyncio
+import json
 import logging
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, NamedTuple
 
-from starlette.types import Scope, Send
+from starlette.types import ASGIApp, Receive, Scope, Send
 
-from service.api.http.answer import Answer, send_answer
+from service.api.http.call import call_of
 from service.errors import (
+    ClientDisconnected,
     Draining,
     EngineError,
     EngineStopped,
+    MethodNotAllowed,
     NonFiniteLogits,
     NonFiniteVector,
     RequestError,
@@ -44,6 +48,28 @@ _ANTHROPIC_TYPES = {
 }
 
 
+class Answer(NamedTuple):
+    """A JSON answer."""
+
+    status: int
+    body: dict[str, Any]
+    headers: dict[str, str]  # without those of the content
+
+
+def encoded(answer: Answer) -> tuple[list[tuple[bytes, bytes]], bytes]:
+    """Return the headers and the body of an answer as bytes."""
+    body = json.dumps(answer.body, ensure_ascii=False, separators=(",", ":"), default=str).encode()
+    headers = {"content-type": "application/json", "content-length": str(len(body)), **answer.headers}
+    return [(name.encode("latin-1"), value.encode("latin-1")) for name, value in headers.items()], body
+
+
+async def send_answer(answer: Answer, scope: Scope, send: Send) -> None:
+    """Send a whole answer; to HEAD, the headers alone."""
+    headers, body = encoded(answer)
+    await send({"type": "http.response.start", "status": answer.status, "headers": headers})
+    await send({"type": "http.response.body", "body": b"" if scope["method"] == "HEAD" else body})
+
+
 def is_anthropic(path: str) -> bool:
     """Return whether a path is of Anthropic's interface."""
     return path == ANTHROPIC_PATH or path.startswith(f"{ANTHROPIC_PATH}/")
@@ -59,6 +85,8 @@ def error_answer(error: Exception, request_id: str) -> Answer:
     headers: dict[str, str] = {}
     if status in (429, 503):
         headers["retry-after"] = str(getattr(error, "retry_after_s", None) or RETRY_AFTER_S)
+    if isinstance(error, MethodNotAllowed) and error.allow is not None:
+        headers["allow"] = error.allow
     if status == 401:
         headers["www-authenticate"] = "Bearer"
     if status in CLOSING_STATUSES or isinstance(error, Draining):
@@ -84,15 +112,16 @@ def errors_in_terms_of(renamed: Callable[[str], str]) -> Iterator[None]:
 
 def logged_error_answer(error: Exception, scope: Scope) -> Answer:
     """Return the answer that an error becomes, and add its code to the request's log line."""
-    answer = error_answer(error, scope["state"]["request_id"])
-    scope["state"]["log_fields"]["error_code"] = answer.body["error"]["code"]
+    call = call_of(scope)
+    answer = error_answer(error, call.id)
+    call.log_fields["error_code"] = answer.body["error"]["code"]
     return in_shape_of_path(answer, scope)
 
 
 def in_shape_of_path(answer: Answer, scope: Scope) -> Answer:
     """Return an error as the interface of the request's path states it."""
     if is_anthropic(scope["path"]):
-        return answer._replace(body=_as_anthropics(answer, scope["state"]["request_id"]))
+        return answer._replace(body=_as_anthropics(answer, call_of(scope).id))
     if scope["path"].startswith(OLLAMA_PATHS):
         return answer._replace(body={"error": answer.body["error"]["message"]})
     return answer
@@ -106,9 +135,34 @@ def _as_anthropics(answer: Answer, request_id: str) -> dict[str, Any]:
     return {"type": "error", "error": stated, "request_id": request_id}
 
 
-async def respond(error: Exception, scope: Scope, send: Send) -> None:
-    """Answer a request with an error, from outside the handlers."""
-    await send_answer(logged_error_answer(error, scope), scope, send)
+async def respond(error: Exception, scope: Scope, send: Send, *, closes: bool = False) -> None:
+    """Answer a request with an error, from outside the handlers; `closes` ends the connection, whose body is unread."""
+    answer = logged_error_answer(error, scope)
+    headers = answer.headers | ({"connection": "close"} if closes else {})
+    await send_answer(answer._replace(headers=headers), scope, send)
+
+
+class ErrorAnswers:
+    """ASGI middleware that answers with the error if the app inside fails before it has begun to answer."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer one request."""
+        try:
+            await self._app(scope, receive, send)
+        except asyncio.CancelledError as error:
+            if error.args == (ClientDisconnected.code,):
+                return
+            call = call_of(scope)
+            if call.status is not None or call.is_background:
+                raise
+            await respond(Draining(), scope, send)  # the server cancels what outlives its drain
+        except Exception as error:
+            if call_of(scope).status is not None:
+                raise  # too late for an answer: the server closes the connection and logs why
+            await respond(error, scope, send)
 
 
 def _server_error(error: Exception, request_id: str) -> tuple[int, tuple[str, str, None, str]]:

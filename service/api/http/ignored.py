@@ -3,11 +3,10 @@
 import re
 from collections.abc import Callable, Iterable
 
-from service.api.schema.wire import IgnoredField
+from service.api.schema.ignored import IgnoredField
 from service.errors import UnknownParameter, UnsupportedParameter
 from service.observability.metrics import Metrics
 
-HEADER = "x-levserve-ignored"
 MAX_NAMED = 32  # further fields are counted
 MAX_NAME_CHARS = 200  # of a part of a tool's schema, which may lie deep in it
 # The label of fields that no interface has, since clients choose their names.
@@ -17,9 +16,8 @@ UNKNOWN = "unknown"
 class IgnoredFields:
     """Collects the fields of one request while it is checked, rendered and admitted."""
 
-    def __init__(self, *, is_strict: bool = False) -> None:
-        """Begin a request; `is_strict` refuses each field instead of ignoring it (STRICT_FIELDS)."""
-        self._is_strict = is_strict
+    def __init__(self) -> None:
+        self.is_strict = False  # STRICT_FIELDS: refuses each field instead of ignoring it
         self._fields: dict[str, IgnoredField] = {}
         # From the names of the chat that a request is turned into to those of the request itself.
         self.in_terms_of_request: Callable[[str], str] = str
@@ -32,7 +30,7 @@ class IgnoredFields:
         """
         for field in fields:
             stated = field._replace(path=self.in_terms_of_request(field.path))
-            if self._is_strict:
+            if self.is_strict:
                 raise UnsupportedParameter(stated.path) if stated.is_known else UnknownParameter(stated.path)
             self._fields.setdefault(stated.name, stated)
 

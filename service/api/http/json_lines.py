@@ -9,7 +9,7 @@ from typing import Any, override
 
 from pydantic_core import to_json
 
-from service.api.http.receive import Deadline
+from service.api.http.call import Deadline
 from service.api.http.sse import EventStream
 
 

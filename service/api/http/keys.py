@@ -20,7 +20,7 @@ class ApiKey:
     can_prioritize: bool = False  # whether its requests may overtake those of others by a negative `priority`
 
 
-NO_KEY = ApiKey("", "")  # of all requests where none is required, and of batches
+NO_KEY = ApiKey("", "", can_prioritize=True)  # of requests where none is required, and of batches
 
 
 def plain_keys(secrets: Sequence[str]) -> tuple[ApiKey, ...]:

@@ -1,28 +1,23 @@
-"""Read a request's body, and cancel its work when the client disconnects.
-
-The body is bounded in size and time, the work in time.
-"""
+"""Read a request's body, bounded in size and time."""
 
 import asyncio
-from collections.abc import Awaitable, Callable, Coroutine, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import Any
 
 from fastapi import Request
 from starlette.datastructures import Headers
 from starlette.requests import ClientDisconnect
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from service.api.http.request_queue import PLACE
+from service.api.http.call import call_of, cancel_on_disconnect
 from service.api.schema.wire import WireObject, parse
-from service.api.work.long_body import LONG_BODY, LongBodies, LongBody
+from service.api.work.long_body import LongBodies, LongBody
 from service.api.work.long_work import SHORT_BODY_BYTES
 from service.errors import (
     BodyTooLarge,
     BodyTooSlow,
     ClientDisconnected,
-    DeadlineExceeded,
     RequestError,
     UnsupportedMediaType,
 )
@@ -40,7 +35,7 @@ def json_body[T: WireObject](kind: type[T]) -> Callable[[Request], Awaitable[T]]
     async def read(request: Request) -> T:
         parsed = await read_body(kind, request)
         if parsed.ignored:
-            request.state.ignored.add(parsed.ignored)
+            call_of(request.scope).ignored.add(parsed.ignored)
         return parsed
 
     return read
@@ -67,15 +62,14 @@ async def parsed_body[T: WireObject](request: Request, kind: type[T], content: b
         RequestError: as `parse` does.
         BodyTooLaborious: it takes too much time or memory.
     """
-    is_long = len(content) > SHORT_BODY_BYTES
-    if (place := request.scope.get(PLACE)) is not None:
-        place.is_long = is_long  # a chunked body does not state its length
+    call, is_long = call_of(request.scope), len(content) > SHORT_BODY_BYTES
+    if call.place is not None:
+        call.place.is_long = is_long  # a chunked body does not state its length
     if not is_long:
         return parse(kind, content)
-    body = LongBody(kind, content)
-    request.scope.setdefault(LONG_BODY, [])[:] = [body]
+    call.long_body = LongBody(kind, content)
     long_bodies: LongBodies = request.app.state.context.long_bodies
-    return await cancel_on_disconnect(request.receive, long_bodies.read(body))
+    return await cancel_on_disconnect(request.receive, long_bodies.read(call.long_body))
 
 
 @dataclass(frozen=True)
@@ -99,9 +93,9 @@ class BodyLimit:
         """Wrap an app.
 
         Args:
-            app: what reads the bodies.
-            accepted: which ones it may read.
-            uploads: the same, for paths that differ.
+            app: the app that reads the bodies.
+            accepted: the bodies that it may read.
+            uploads: the bodies that it may read on paths that differ.
         """
         self._app = app
         self._accepted = accepted
@@ -160,51 +154,3 @@ def _refusing(refusal: RequestError) -> Receive:
         raise refusal
 
     return refuse
-
-
-class Deadline:
-    """REQUEST_TIMEOUT: one moment for a whole request, on the event loop's clock."""
-
-    def __init__(self, limit_s: float, begin_s: float | None = None) -> None:
-        """Begin a request's time: now, or at an earlier moment of the event loop's clock."""
-        self._limit_s = limit_s
-        self._end_s = (asyncio.get_running_loop().time() if begin_s is None else begin_s) + limit_s
-
-    async def within[T](self, awaited: Awaitable[T]) -> T:
-        """Return the result of an awaitable, cancelled at the deadline.
-
-        Raises:
-            DeadlineExceeded: the time was over first.
-        """
-        scope = asyncio.timeout_at(self._end_s)
-        try:
-            async with scope:
-                return await awaited
-        except TimeoutError:
-            if scope.expired():
-                raise DeadlineExceeded(self._limit_s) from None
-            raise
-
-
-async def cancel_on_disconnect[T](receive: Receive, work: Coroutine[Any, Any, T]) -> T:
-    """Return the result of `work`, cancelled if the client disconnects first; the request's body must have been read.
-
-    Raises:
-        ClientDisconnected: the client disconnected first.
-    """
-    working = asyncio.ensure_future(work)
-    watching = asyncio.ensure_future(_disconnected(receive))
-    try:
-        await asyncio.wait((working, watching), return_when=asyncio.FIRST_COMPLETED)
-        if not working.done():
-            raise ClientDisconnected
-        return working.result()
-    finally:
-        working.cancel()
-        watching.cancel()
-        await asyncio.gather(working, watching, return_exceptions=True)
-
-
-async def _disconnected(receive: Receive) -> None:
-    while (await receive())["type"] != "http.disconnect":
-        pass

@@ -1,6 +1,6 @@
-"""The requests that the process holds, what they take while they wait, and the most that they may take.
+"""Admission control: the requests in the process, counted against caps on requests, tokens and bytes.
 
-What is free goes to those who come first, but for keys that were refused below their share of it; see `Shares`.
+First come, first served, except that a key refused below its fair share comes first; see `Shares`.
 """
 
 import math
@@ -21,8 +21,6 @@ STUCK_S = 1.0
 # Long bodies that come when the work on those before them will take longer are refused.
 MAX_LONG_WORK_S = 30.0
 NUM_MEASURED = 32  # departures, the latest ones
-# The scope's entry for the place of the request.
-PLACE = "levserve.place"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -106,7 +104,7 @@ class RequestQueue:
         self._check(BodyBytesFull, key.name, body_bytes, self._num_body_bytes, caps.max_open_body_bytes)
         if body_bytes > SHORT_BODY_BYTES:
             self._check_long(key.name)
-        if (caps.max_queue_size, caps.max_queued_tokens) != (None, None):  # else nobody has to look at all that wait
+        if (caps.max_queue_size, caps.max_queued_tokens) != (None, None):  # else skip the O(n) scan
             num_free, queued = self._queued()
             if caps.max_queue_size is not None:
                 waiting = Counter(place.key for place in self._waiting)

@@ -1,4 +1,4 @@
-"""Shares of a cap among API keys: what is free goes to keys that were refused below their share before others.
+"""Fair admission between API keys: a key that was refused below its share gets freed capacity first.
 
 A request that finds no room is refused rather than queued, so a key whose clients keep every place taken would keep all
 others out for ever. A refusal below the key's share is therefore a claim: until it comes again, or has had the time

@@ -14,8 +14,8 @@ from pydantic_core import to_json
 from starlette.responses import StreamingResponse
 from starlette.types import Receive, Scope, Send
 
+from service.api.http.call import Deadline, cancel_on_disconnect
 from service.api.http.errors import logged_error_answer
-from service.api.http.receive import Deadline, cancel_on_disconnect
 from service.errors import ClientDisconnected, DeadlineExceeded
 
 DONE = b"data: [DONE]\n\n"

@@ -12,10 +12,8 @@ from pydantic_core import from_json
 from starlette.types import Message
 
 from service.api.batch.names import owner_of
-from service.api.dependencies import RequestContext
-from service.api.http.auth import CACHE_SALT
-from service.api.http.background import BACKGROUND
-from service.api.http.receive import cancel_on_disconnect, parsed_body
+from service.api.http.call import Call, call_of, cancel_on_disconnect
+from service.api.http.receive import parsed_body
 from service.api.memory.continued import ContinuedRequest, joined, packed_items
 from service.api.memory.store import GRACE_S, UNFINISHED, Kept, LiveResponse, ResponseStore
 from service.api.schema.responses import ResponsesRequest
@@ -45,9 +43,9 @@ class Memory:
         """Belong to a request; `store` is None where nothing is kept."""
         self._request = request
         self._store = store
-        self._owner = owner_of(request.scope.get(CACHE_SALT, b""))
+        self._owner = owner_of(call_of(request.scope).cache_salt)
 
-    async def continued(self, context: RequestContext, body: ResponsesRequest) -> ResponsesRequest:
+    async def continued(self, call: Call, body: ResponsesRequest) -> ResponsesRequest:
         """Return a request with the items of the response that it continues; a long one without its bulk.
 
         Raises:
@@ -64,7 +62,7 @@ class Memory:
             if body.background:
                 raise UnsupportedParameter("background", "this server keeps no responses. Leave it out.")
             if body.store:
-                context.ignore(["store"])
+                call.ignore(["store"])
         self._body = LongBody(ResponsesRequest, await self._request.body())
         if previous_id is None or self._store is None:
             return body
@@ -83,12 +81,12 @@ class Memory:
         self._body = LongBody(ContinuedRequest, content)
         return await parsed_body(self._request, ContinuedRequest, content)
 
-    def keeping(self, context: RequestContext, body: ResponsesRequest, response_id: str) -> "Keeping":
+    def keeping(self, call: Call, body: ResponsesRequest, response_id: str) -> "Keeping":
         """Return the keeping of a new response to a request, with the items that the request continues."""
         if self._store is None or body.store is False:
-            return Keeping(context, None)
+            return Keeping(call, None)
         live = LiveResponse(self._owner, response_id)
-        return Keeping(context, _Place(self._store, live, asyncio.create_task(_packed(context, self._body))))
+        return Keeping(call, _Place(self._store, live, asyncio.create_task(_packed(call, self._body))))
 
     async def response(self, response_id: str) -> dict[str, Any]:
         """Return a response of this key, as far as it has come; raises UnknownObject, ResponsesUnavailable."""
@@ -147,7 +145,7 @@ class Memory:
 
 async def memory(request: Request) -> Memory:
     """Return the memory of the API key of a request; that of a batch keeps nothing."""
-    return Memory(request, None if BACKGROUND in request.scope else request.app.state.responses)
+    return Memory(request, None if call_of(request.scope).is_background else request.app.state.responses)
 
 
 KeyMemory = Annotated[Memory, Depends(memory)]
@@ -193,10 +191,10 @@ class _Place:
 class Keeping:
     """The keeping of one response while it is made."""
 
-    def __init__(self, context: RequestContext, place: _Place | None) -> None:
+    def __init__(self, call: Call, place: _Place | None) -> None:
         """Keep the response at a place; None for none."""
         self.is_kept = place is not None  # until the place has failed
-        self._context, self._place = context, place
+        self._call, self._place = call, place
 
     @contextlib.contextmanager
     def found_as(self, document: Callable[[], dict[str, Any]]) -> Iterator[None]:
@@ -220,7 +218,7 @@ class Keeping:
         self.is_kept = response["store"] = await self._place.write(response)
         if not self.is_kept and not self._place.live.is_deleted:
             with contextlib.suppress(RequestError):  # it is too late to refuse the request
-                self._context.ignore(["store"])
+                self._call.ignore(["store"])
 
     async def write_last(self, response: dict[str, Any]) -> None:
         """Keep a response that was made in the background, in the state in which it has ended."""
@@ -241,12 +239,12 @@ class Keeping:
         return True
 
 
-async def _packed(context: RequestContext, body: LongBody) -> bytes | None:
+async def _packed(call: Call, body: LongBody) -> bytes | None:
     """Return the items of a request as they are kept; None if that fails, so that the answer is given all the same."""
     try:
-        if context.has_long_body:
-            return await context.deadline.within(context.api.long_bodies.make(body, packed_items))
-        return await context.run_in_thread(lambda: packed_items(body))
+        if call.has_long_body:
+            return await call.deadline.within(call.api.long_bodies.make(body, packed_items))
+        return await call.run_in_thread(lambda: packed_items(body))
     except RequestError as error:
         logger.error("a response is not kept", exc_info=error)
         return None

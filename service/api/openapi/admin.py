@@ -3,9 +3,7 @@
 from typing import Any, Literal
 
 from service.api.openapi.answer_object import AnswerObject
-from service.api.openapi.errors import error_responses
-from service.api.openapi.other_answers import Error
-from service.api.openapi.schemas import reference
+from service.api.openapi.responses import json_content, reference
 
 SCHEME = "operator"  # the name of the security scheme
 SECURITY = {"type": "http", "scheme": "bearer", "description": "ADMIN_API_KEY; without it the routes do not exist."}
@@ -51,12 +49,9 @@ class AdministeredModels(AnswerObject):
     data: list[AdministeredModel]
 
 
-ADMIN_ANSWERS = (AdministeredModel, AdministeredModels)
-
-
 def admin_paths() -> dict[str, dict[str, Any]]:
     """Return the operator's routes by path."""
-    model, models = map(reference, ADMIN_ANSWERS)
+    model, models = reference("AdministeredModel"), reference("AdministeredModels")
     return {
         "/admin/stats": {"get": _operation("Return the start's timeline and the models in use", {"type": "object"})},
         "/admin/models": {"get": _operation("List the states of all models", models)},
@@ -76,13 +71,15 @@ def _of_model(summary: str, schema: dict[str, Any], *statuses: int) -> dict[str,
 
 
 def _operation(summary: str, schema: dict[str, Any], *statuses: int) -> dict[str, Any]:
-    content = {"application/json": {"schema": schema}}
-    answers = {str(status): {"description": "The answer.", "content": content} for status in statuses or (200,)}
+    answers = {
+        str(status): {"description": "The answer.", "content": json_content(schema)} for status in statuses or (200,)
+    }
+    errors = {str(status): {"content": json_content(reference("Error"))} for status in (401, 404, 503)}
     return {
         "operationId": summary.partition(";")[0].lower().replace("'", "").replace(",", "").replace(" ", "_"),
         "summary": summary,
         "description": f"{summary}.",
         "tags": ["operator"],
         "security": [{SCHEME: []}],
-        "responses": answers | error_responses((401, 404, 503), Error),
+        "responses": answers | errors,
     }

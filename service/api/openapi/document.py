@@ -1,42 +1,60 @@
-"""The OpenAPI document: every route with the schemas of its body, answers and errors.
+"""The OpenAPI document: FastAPI's, completed by what its generator does not see.
 
-FastAPI cannot make it: bodies are parsed by `json_body`, handlers write plain JSON, and a start leaves FastAPI's models
-of documents out.
-Source: https://spec.openapis.org/oas/v3.1.1.html
+These are the bodies and queries, which dependencies read from the raw request, and the operator's routes, which the
+server answers without FastAPI.
+Source: https://spec.openapis.org/oas/v3.1.1.html, https://fastapi.tiangolo.com/how-to/extending-openapi/
 """
 
-import inspect
-from collections.abc import Sequence
-from typing import Any
+import copy
+import re
+from collections.abc import Iterator, Sequence
+from typing import Any, get_type_hints
 
 from fastapi import APIRouter
+from fastapi.openapi.utils import get_openapi
 from fastapi.routing import APIRoute
+from pydantic import BaseModel
+from pydantic.json_schema import models_json_schema
+from pydantic_core import to_json
 
-from service.api.http.probes import READY_PATHS
-from service.api.openapi.admin import ADMIN_ANSWERS, SCHEME, SECURITY, admin_paths
-from service.api.openapi.errors import error_responses
-from service.api.openapi.inputs import body_content, query_parameters
-from service.api.openapi.operations import OPERATIONS, Operation
-from service.api.openapi.schemas import reference, schemas
-
-ALIASES = frozenset(
-    {
-        *READY_PATHS[1:],
-        "/embeddings",
-        "/rerank",
-        "/reranking",
-        "/v1/reranking",
-        "/score",
-        "/loads",
-        "/get_model_info",
-        "/get_server_info",
-    }
+from service.api.http.errors import OLLAMA_PATHS, is_anthropic
+from service.api.http.probes import PROBE_PATHS
+from service.api.openapi import (
+    answers,
+    batch_answers,
+    message_answers,
+    ollama_answers,
+    other_answers,
+    response_answers,
+    vector_answers,
 )
+from service.api.openapi.admin import SCHEME, SECURITY, admin_paths
+from service.api.openapi.answer_object import AnswerObject
+from service.api.openapi.errors import causes
+from service.api.openapi.responses import EVENTS, JSON, JSON_LINES, SCHEMAS, json_content, reference
+from service.api.schema.wire import WireObject
+
+# The modules of the models that routes name.
+ANSWERS = (
+    answers,
+    batch_answers,
+    message_answers,
+    ollama_answers,
+    other_answers,
+    response_answers,
+    vector_answers,
+)
+
 KEY = "key"  # the name of the security scheme
 INTRODUCTION = (
     "An OpenAI-compatible inference service. Every field of a request is enforced, or refused with a 400 that names it "
     "in `param`: a field that a request's schema lacks is refused."
 )
+STREAMS = {
+    EVENTS: " With `stream: true` server-sent events, each `data: ` and a chunk; `data: [DONE]` is the last.",
+    JSON_LINES: " Without `stream: false` a stream of such objects, one a line.",
+}
+RETRY_AFTER = {"description": "Seconds to wait before the next try.", "schema": {"type": "string"}}
 
 
 def document(routers: Sequence[APIRouter], version: str, *, needs_key: bool) -> dict[str, Any]:
@@ -47,69 +65,91 @@ def document(routers: Sequence[APIRouter], version: str, *, needs_key: bool) -> 
         version: of Levserve.
         needs_key: whether operations other than health checks ask for a key.
     """
-    paths: dict[str, dict[str, Any]] = {}
-    for router in routers:
-        for found in router.routes:
-            assert isinstance(found, APIRoute)
-            if found.include_in_schema and found.path not in ALIASES:
-                operation = _operation(found, OPERATIONS[found.endpoint.__name__], needs_key=needs_key)
-                path = paths.setdefault(found.path.replace(":path}", "}"), {})
-                # HEAD is everywhere where GET is.
-                path.update({method.lower(): operation for method in (found.methods or set[str]()) - {"HEAD"}})
-    components: dict[str, Any] = {
-        "schemas": schemas(OPERATIONS.values(), ADMIN_ANSWERS),
-        "securitySchemes": {SCHEME: SECURITY},
-    }
-    if needs_key:
-        components["securitySchemes"][KEY] = {"type": "http", "scheme": "bearer"}
-    return {
-        "openapi": "3.1.0",
-        "info": {"title": "Levserve", "version": version, "description": INTRODUCTION},
-        "servers": [{"url": "/"}],
-        "paths": paths | admin_paths(),
-        "components": components,
-    }
-
-
-def _operation(found: APIRoute, operation: Operation, *, needs_key: bool) -> dict[str, Any]:
-    text = (inspect.getdoc(found.endpoint) or "").partition("\n\nSource:")[0]
-    asks_for_key = needs_key and operation.needs_key
-    described: dict[str, Any] = {
-        "operationId": found.endpoint.__name__,
-        "summary": text.partition("\n")[0].rstrip("."),
-        "description": text,
-        "tags": [operation.tag],
-        "responses": _answers(operation)
-        | error_responses((*operation.errors, *((401,) if asks_for_key else ())), operation.error),
-    }
-    parameters = [
-        {"name": name, "in": "path", "required": True, "schema": {"type": "string"}} for name in found.param_convertors
+    routes = [
+        _without_head(route)
+        for router in routers
+        for route in router.routes
+        if isinstance(route, APIRoute) and route.include_in_schema
     ]
-    if parameters := [*parameters, *query_parameters(operation)]:
-        described["parameters"] = parameters
-    if (content := body_content(operation)) is not None:
-        described["requestBody"] = {"required": True, "content": content}
-    if asks_for_key:
-        described["security"] = [{KEY: []}]
+    found = get_openapi(
+        title="Levserve", version=version, description=INTRODUCTION, servers=[{"url": "/"}], routes=routes
+    )
+    for route in routes:
+        for method in route.methods or ():
+            asks_for_key = needs_key and route.path not in PROBE_PATHS
+            _complete(found["paths"][route.path_format][method.lower()], route, asks_for_key=asks_for_key)
+    found["paths"] |= admin_paths()
+    schemas = _schemas(found["paths"])
+    for operations in found["paths"].values():
+        for operation in operations.values():
+            _describe(operation["responses"], schemas)
+    schemes = {SCHEME: SECURITY, **({KEY: {"type": "http", "scheme": "bearer"}} if needs_key else {})}
+    return {**found, "components": {"schemas": schemas, "securitySchemes": schemes}}
+
+
+def _without_head(route: APIRoute) -> APIRoute:
+    """Return a route without HEAD, which is everywhere where GET is."""
+    described = copy.copy(route)
+    described.methods = (route.methods or set()) - {"HEAD"}
     return described
 
 
-def _answers(operation: Operation) -> dict[str, Any]:
-    if operation.answer is None:
-        return {
-            "200": {"description": "The answer.", "content": {operation.media_type: {"schema": {"type": "string"}}}}
-        }
-    schema: dict[str, Any] = reference(operation.answer)
-    content = {"application/json": {"schema": {"type": "array", "items": schema} if operation.is_list else schema}}
-    description = (inspect.getdoc(operation.answer) or "").partition("\n")[0]
-    if operation.event is None:
-        return {
-            status: {"description": description, "content": content}
-            for status in (("200", "503") if operation.answers_503 else ("200",))
-        }
-    content[operation.stream_media_type] = {"schema": reference(operation.event)}
-    if operation.stream_media_type == "text/event-stream":
-        description += " With `stream: true` server-sent events, each `data: ` and a chunk; `data: [DONE]` is the last."
-    else:
-        description += " Without `stream: false` a stream of such objects, one a line."
-    return {"200": {"description": description, "content": content}}
+def _complete(operation: dict[str, Any], route: APIRoute, *, asks_for_key: bool) -> None:
+    text = route.description.partition("\n\nSource:")[0]
+    operation |= {"operationId": route.name, "summary": text.partition("\n")[0].rstrip("."), "description": text}
+    responses = operation["responses"]
+    responses.pop("422", None)  # FastAPI's own answer to a parameter at fault
+    parameters = get_type_hints(route.endpoint)
+    if "body" in parameters:
+        body = json_content(reference(parameters["body"].__name__))
+        operation["requestBody"] = {"required": True, "content": body}
+    if "query" in parameters:
+        operation["parameters"] = [*operation.get("parameters", ()), *_query(parameters["query"])]
+    if asks_for_key:
+        operation["security"] = [{KEY: []}]
+        responses["401"] = {}
+    for status, response in responses.items():
+        if status >= "400" and "content" not in response:
+            response["content"] = json_content(reference(_error(route.path)))
+
+
+def _query(kind: type[WireObject]) -> Iterator[dict[str, Any]]:
+    for name, schema in kind.model_json_schema()["properties"].items():
+        # A URL cannot write null.
+        [written, *_] = [option for option in schema.pop("anyOf", [{}]) if option != {"type": "null"}]
+        yield {"name": name, "in": "query", "description": schema.pop("description"), "schema": written | schema}
+
+
+def _error(path: str) -> str:
+    if is_anthropic(path):
+        return "MessageError"
+    return "OllamaError" if path.startswith(OLLAMA_PATHS) else "Error"
+
+
+def _schemas(paths: dict[str, Any]) -> dict[str, Any]:
+    """Return the schemas of the models that operations name, and of those within them, by name."""
+    named = set(re.findall(rf"{SCHEMAS}(\w+)", to_json(paths).decode()))
+    models: dict[str, type[BaseModel]] = {kind.__name__: kind for kind in (*_below(WireObject), *_below(AnswerObject))}
+    return models_json_schema(
+        [(models[name], "validation") for name in sorted(named)], ref_template=SCHEMAS + "{model}"
+    )[1]["$defs"]
+
+
+def _below[T: BaseModel](kind: type[T]) -> Iterator[type[T]]:
+    for child in kind.__subclasses__():
+        yield child
+        yield from _below(child)
+
+
+def _describe(responses: dict[str, Any], schemas: dict[str, Any]) -> None:
+    """Describe an answer by its model, and an error by its causes."""
+    for status, response in responses.items():
+        content = response.get("content", {})
+        model = content.get(JSON, {}).get("schema", {}).get("$ref", "").removeprefix(SCHEMAS)
+        if model.endswith("Error"):
+            response["description"] = causes(int(status))
+            if status in ("429", "503"):
+                response["headers"] = {"Retry-After": RETRY_AFTER}
+        elif model:
+            streams = [text for media_type, text in STREAMS.items() if media_type in content]
+            response["description"] = schemas[model]["description"].partition("\n")[0] + "".join(streams)

@@ -1,31 +1,20 @@
-"""The errors of operations, read from the classes of errors."""
+"""The errors of a status, read from the classes of errors."""
 
 import inspect
-from collections.abc import Collection
-from typing import Any
+from collections.abc import Iterator
 
-from service.api.openapi.answer_object import AnswerObject
-from service.api.openapi.schemas import reference
 from service.errors import EngineError, RequestError
 
 
-def error_responses(statuses: Collection[int], answer: type[AnswerObject]) -> dict[str, Any]:
-    """Return the response of each status, which names the codes that the error may have."""
-    return {str(status): _response(status, answer) for status in sorted(statuses)}
-
-
-def _response(status: int, answer: type[AnswerObject]) -> dict[str, Any]:
+def causes(status: int) -> str:
+    """Return the codes that an error with this status may have, each with what it means, as a list in Markdown."""
     kinds = [kind for kind in (*_below(RequestError), *_below(EngineError), EngineError) if kind.status == status]
-    causes = [f"- `{kind.code}`: {(inspect.getdoc(kind) or '').partition(chr(10))[0]}" for kind in kinds if kind.code]
-    response: dict[str, Any] = {
-        "description": "\n".join(causes),
-        "content": {"application/json": {"schema": reference(answer)}},
-    }
-    if status in (429, 503):
-        wait = {"description": "Seconds to wait before the next try.", "schema": {"type": "string"}}
-        response["headers"] = {"Retry-After": wait}
-    return response
+    return "\n".join(
+        f"- `{kind.code}`: {(inspect.getdoc(kind) or '').partition(chr(10))[0]}" for kind in kinds if kind.code
+    )
 
 
-def _below(kind: type[Any]) -> list[type[Any]]:
-    return [found for child in kind.__subclasses__() for found in (child, *_below(child))]
+def _below[T](kind: type[T]) -> Iterator[type[T]]:
+    for child in kind.__subclasses__():
+        yield child
+        yield from _below(child)

@@ -11,7 +11,7 @@ import contextlib
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Annotated, Any, ClassVar, Literal, NamedTuple
 
-from pydantic import Field
+from pydantic import Field, SerializerFunctionWrapHandler, model_serializer
 
 from service.api.schema.tools import MAX_TOOLS, NAME_PATTERN, ToolWord, as_tool_choice
 from service.api.schema.wire import ANY, NeutralValues, WireObject
@@ -275,6 +275,11 @@ class ChosenTool(WireObject):
     """`auto`, or `required` where the answer must be a call."""
     tools: Annotated[list[NamedTool], Field(min_length=1, max_length=MAX_TOOLS, fail_fast=True)] | None = None
     """The functions that may be called, for the type `allowed_tools`."""
+
+    @model_serializer(mode="wrap")
+    def as_sent(self, handler: SerializerFunctionWrapHandler) -> Any:
+        """Return the choice as a client may send it: a word if its type says it all."""
+        return self.type if self.type in ("none", "auto", "required") else handler(self)
 
     @property
     def is_required(self) -> bool:

@@ -6,7 +6,7 @@ Source: https://platform.openai.com/docs/api-reference/chat/create#chat_create-t
 from collections.abc import Sequence
 from typing import Annotated, Any, ClassVar, Literal
 
-from pydantic import Field
+from pydantic import Field, SerializerFunctionWrapHandler, model_serializer
 
 from service.api.schema.wire import WireObject
 from service.errors import InvalidParameter, MissingParameter, UnsupportedParameter
@@ -91,6 +91,11 @@ class ToolChoice(WireObject):
     """The function that must be called."""
     allowed_tools: AllowedTools | None = None
     """The functions that may be called, for the type `allowed_tools`; the prompt shows all tools."""
+
+    @model_serializer(mode="wrap")
+    def as_sent(self, handler: SerializerFunctionWrapHandler) -> Any:
+        """Return the choice as a client may send it: a word if its type says it all."""
+        return self.type if self.type in ("none", "auto", "required") else handler(self)
 
     @property
     def is_required(self) -> bool:

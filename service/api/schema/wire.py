@@ -7,15 +7,16 @@ is accepted and recorded in `ignored`. Null is the same as absent everywhere.
 JSON is parsed with bounded depth and digits; NaN and duplicate names, which parsers resolve differently, are rejected.
 """
 
-import re
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cache, cached_property
-from typing import Any, ClassVar, Final, NamedTuple, override
+from typing import Any, ClassVar, Final, override
 
 import jiter
 from pydantic import BaseModel, ConfigDict, GetJsonSchemaHandler, ValidationError
 from pydantic_core import CoreSchema, ErrorDetails, from_json, to_json
 
+from service.api.schema.docstrings import field_docstrings
+from service.api.schema.ignored import IgnoredField
 from service.api.schema.unfit import unfit_value
 from service.api.structure import check_structure
 from service.errors import (
@@ -37,22 +38,10 @@ NeutralValues = Mapping[str, tuple[Any, ...] | None]
 ANY: Final = None
 
 
-class IgnoredField(NamedTuple):
-    """A field that was accepted and has no effect."""
-
-    path: str  # where the request has it first, such as `messages[2].cache_control`
-    is_known: bool = True  # whether an interface that this server follows has the field
-
-    @property
-    def name(self) -> str:
-        """The path without indices, so that all messages count as one."""
-        return re.sub(r"\[\d+\]", "[]", self.path)
-
-
 class WireObject(BaseModel):
     """A JSON object of a request; a string below a field describes it to clients."""
 
-    model_config = ConfigDict(strict=True, extra="forbid", frozen=True, use_attribute_docstrings=True)
+    model_config = ConfigDict(strict=True, extra="forbid", frozen=True)
 
     hints: ClassVar[NeutralValues] = {}  # accepted at any value, and told at other values than these
     refused: ClassVar[NeutralValues] = {}  # accepted at these values only
@@ -95,10 +84,14 @@ class WireObject(BaseModel):
         reference = handler(core_schema)
         schema = handler.resolve_ref_schema(reference)
         schema.pop("additionalProperties", None)
-        for name, field in schema.get("properties", {}).items():
-            if name not in schema.get("required", ()) and {"type": "null"} not in field.get("anyOf", ()):
-                about = {key: field.pop(key) for key in ("default", "description", "title") if key in field}
-                schema["properties"][name] = {"anyOf": [field, {"type": "null"}], **about}
+        descriptions = field_docstrings(cls)
+        for name, field in cls.model_fields.items():
+            alias = field.alias or name
+            property_ = schema["properties"][alias]
+            if alias not in schema.get("required", ()) and {"type": "null"} not in property_.get("anyOf", ()):
+                about = {"default": property_.pop("default")} if "default" in property_ else {}
+                property_ = {"anyOf": [property_, {"type": "null"}], **about}
+            schema["properties"][alias] = property_ | {"description": descriptions[name]}
         return reference
 
     def check_consistency(self) -> None:

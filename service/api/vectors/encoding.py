@@ -7,9 +7,10 @@ from functools import partial
 
 import numpy as np
 
-from service.api.dependencies import EncodingContext
+from service.api.http.call import Call
 from service.api.schema.embeddings import EmbeddingsRequest
 from service.api.schema.pooling import EmbeddingRequest
+from service.api.served import ServedEncoder
 from service.api.vectors.texts import text_ids
 from service.encoder.cache import PartialRequest, keys_of
 from service.encoder.request import EncodeRequest, HiddenStates, Vectors
@@ -21,26 +22,29 @@ SHORT_CHARS = 2048
 SHORT_TOKENS = 4096
 
 
-async def token_ids(context: EncodingContext, body: EmbeddingsRequest | EmbeddingRequest) -> list[tuple[int, ...]]:
+async def token_ids(
+    call: Call, model: ServedEncoder, body: EmbeddingsRequest | EmbeddingRequest
+) -> list[tuple[int, ...]]:
     """Return the token ids of the texts, each cut if the request asks for that.
 
     Raises:
         InvalidParameter: a token id or a prompt is not the model's, or a text has no tokens.
         TextTooLong: a text has more tokens than the model takes.
     """
-    make = partial(text_ids, vectors=context.model.vectors)
-    if context.has_long_body or sum(len(text) for text in body.texts if isinstance(text, str)) > SHORT_CHARS:
-        return await context.make_prompt(body, make)
-    return make(body, context.model.prompt_model)
+    make = partial(text_ids, vectors=model.vectors)
+    if call.has_long_body or sum(len(text) for text in body.texts if isinstance(text, str)) > SHORT_CHARS:
+        return await call.make_prompt(make, body, model)
+    return make(body, model.prompt_model)
 
 
 async def encode(
-    context: EncodingContext, texts: Sequence[tuple[int, ...]], second_from: Sequence[int] = ()
+    call: Call, model: ServedEncoder, texts: Sequence[tuple[int, ...]], second_from: Sequence[int] = ()
 ) -> Vectors:
     """Return the vectors of texts; float32 of shape [text, vector].
 
     Args:
-        context: of the HTTP request.
+        call: the HTTP request.
+        model: the model that answers.
         texts: token ids.
         second_from: of each text, the first token of the second text of a pair; empty if no text is a pair.
 
@@ -51,31 +55,31 @@ async def encode(
         DeadlineExceeded: the time is over.
     """
     request = EncodeRequest(uuid.uuid4().hex, tuple(texts), tuple(second_from))
-    cache = context.model.cache
+    cache = model.cache
     if not cache.is_on:
-        return await _submit(context, request)
+        return await _submit(call, model, request)
     if sum(map(len, texts)) > SHORT_TOKENS:
-        keys = await context.run_in_thread(lambda: keys_of(request, context.cache_salt))
+        keys = await call.run_in_thread(lambda: keys_of(request, call.cache_salt))
     else:
-        keys = keys_of(request, context.cache_salt)
+        keys = keys_of(request, call.cache_salt)
     partial = PartialRequest(request, keys, cache)
     if not partial.numbers:
         return partial.vectors()
     try:
-        return partial.complete(await _submit(context, partial.missing))
+        return partial.complete(await _submit(call, model, partial.missing))
     except NonFiniteVector as error:
         raise NonFiniteVector(partial.numbers[error.index]) from None
 
 
-async def encode_tokens(context: EncodingContext, texts: Sequence[tuple[int, ...]]) -> list[HiddenStates]:
+async def encode_tokens(call: Call, model: ServedEncoder, texts: Sequence[tuple[int, ...]]) -> list[HiddenStates]:
     """Return the hidden states of each text's tokens; float32 of shape [token, hidden]. Raises as `encode`."""
     request = EncodeRequest(uuid.uuid4().hex, tuple(texts), wants_tokens=True)
-    rows = await _submit(context, request)
+    rows = await _submit(call, model, request)
     return np.split(rows, np.cumsum([len(text) for text in texts])[:-1])
 
 
-async def _submit(context: EncodingContext, request: EncodeRequest) -> Vectors:
-    request = replace(request, queue_deadline=context.wait_in_queue(sum(map(len, request.texts))))
-    context.clocks.append(request.clock)
+async def _submit(call: Call, model: ServedEncoder, request: EncodeRequest) -> Vectors:
+    request = replace(request, queue_deadline=call.wait_in_queue(sum(map(len, request.texts))))
+    call.clocks.append(request.clock)
     # The server cancels this task if the client disconnects, which cancels the future and so aborts the request.
-    return await context.deadline.within(context.model.encoder.submit(request))
+    return await call.deadline.within(model.encoder.submit(request))

@@ -3,8 +3,9 @@
 from functools import partial
 from typing import NamedTuple
 
-from service.api.dependencies import EncodingContext
+from service.api.http.call import Call
 from service.api.schema.rerank import PairsRequest
+from service.api.served import ServedEncoder
 from service.api.vectors.encoding import encode
 from service.api.vectors.texts import pair_ids
 
@@ -16,7 +17,7 @@ class Scores(NamedTuple):
     num_tokens: int
 
 
-async def score(context: EncodingContext, body: PairsRequest) -> Scores:
+async def score(call: Call, model: ServedEncoder, body: PairsRequest) -> Scores:
     """Return the scores of the pairs of a request.
 
     Raises:
@@ -25,6 +26,6 @@ async def score(context: EncodingContext, body: PairsRequest) -> Scores:
         Overloaded, Draining, EngineError: the encoder refuses the request or fails.
         ClientDisconnected, DeadlineExceeded: the client or the time is gone.
     """
-    encoded = await context.make_prompt(body, partial(pair_ids, template=context.model.vectors.template))
-    vectors = await encode(context, [pair.token_ids for pair in encoded], [pair.second_from for pair in encoded])
+    encoded = await call.make_prompt(partial(pair_ids, template=model.vectors.template), body, model)
+    vectors = await encode(call, model, [pair.token_ids for pair in encoded], [pair.second_from for pair in encoded])
     return Scores(vectors[:, 0].tolist(), sum(len(pair.token_ids) for pair in encoded))

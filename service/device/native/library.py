@@ -48,7 +48,7 @@ def native_code() -> NativeCode:
 
     XLA's own limit of instructions, `--xla_cpu_max_isa` in XLA_FLAGS, holds for it too.
     """
-    library = _library()
+    library = _library(LIBRARY)
     if library is None:
         return NativeCode.NONE
     max_isa = _max_isa(os.environ.get("XLA_FLAGS", ""))
@@ -59,7 +59,7 @@ def native_code() -> NativeCode:
 @functools.cache
 def register_native_calls() -> None:
     """Tell XLA of the calls; until then an executable that makes one does not load."""
-    library = _library()
+    library = _library(LIBRARY)
     if library is None or native_code() is NativeCode.NONE:
         return
     import jax.ffi  # a process that uses no device does without jax
@@ -69,15 +69,15 @@ def register_native_calls() -> None:
 
 
 @functools.cache
-def _library() -> ctypes.CDLL | None:
-    if not LIBRARY.exists():
+def _library(path: Path) -> ctypes.CDLL | None:
+    if not path.exists():
         logger.info("no native code was compiled when Levserve was installed: XLA computes all products")
         return None
     try:
-        return _load(LIBRARY)
+        return _load(path)
     except (OSError, AttributeError, ValueError) as error:
         message = "the native code does not load, so XLA computes all products; reinstall Levserve on this machine"
-        logger.warning(message, extra={"path": str(LIBRARY), "reason": str(error)})
+        logger.warning(message, extra={"path": str(path), "reason": str(error)})
         return None
 
 

@@ -1,1 +1,1 @@
-"""Products with weights: as XLA computes them best on a device, with weights in 8 bits, and on a CPU in C++."""
+"""Products with weights: in the form that XLA computes fastest, with 8-bit weights, and in C++ on a CPU."""

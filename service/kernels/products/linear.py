@@ -1,7 +1,7 @@
-"""Products with weights, which are stored [out, in] as in a checkpoint, in the form that is fastest on a device.
+"""Products with weights, stored [out, in] as in a checkpoint, in the form that is fastest on each device.
 
-XLA passes float32 products on a CPU to YNNPACK. For `x @ weight.T` of a few tokens YNNPACK first packs the weights,
-which takes about as long again. For a batch of `part @ x.T` it reads the parts of the weight in place.
+XLA delegates float32 products on a CPU to YNNPACK. For `x @ weight.T` with few tokens, YNNPACK first packs the weights,
+which takes as long as the product itself. For a batch of `part @ x.T`, it reads the parts of the weight in place.
 """
 
 import math
@@ -18,14 +18,14 @@ from service.kernels.products.native import native_bfloat16, native_float32, nat
 from service.kernels.products.quantized import FP8, Fp8Products, QuantizedWeight, quantize_tokens
 
 type NumSplits = tuple[tuple[int, int], ...]
-"""The number of parts of a weight, as pairs (largest number of tokens, parts); not split above the last."""
+"""The number of parts of a weight, as pairs (largest number of tokens, parts); unsplit beyond the last."""
 
 UNSPLIT: NumSplits = ()
 
 
 @dataclass(frozen=True)
 class Products:
-    """How a device computes products; as XLA does by itself unless told otherwise."""
+    """How a device computes products; XLA's default unless configured otherwise."""
 
     num_splits: NumSplits = UNSPLIT  # of wide weights
     native: NativeCode = NativeCode.NONE
@@ -37,14 +37,14 @@ CPU_NUM_SPLITS: NumSplits = ((8, 8), (64, 2))
 # The gate-up weights of 33 layers of 135M parameters take 5.2 ms split and 5.7 unsplit for one token, 5.9 and 6.6 for
 # 8, 8.6 and 9.2 for 32 (float32: 13, 20, 42); those of four layers of 8,192 x 2,048 5.6 and 11, 6.3 and 11, 12 and 15.
 CPU_QUANTIZED_NUM_SPLITS: NumSplits = ((16, 4),)
-WIDENED_ELEMENTS = 256 * 1024  # of a weight that is widened in parts: in float32 they stay in the processor's cache
+WIDENED_ELEMENTS = 256 * 1024  # of a weight widened in parts, so that float32 elements stay in the CPU's cache
 
 PLAIN = Products()
 SPLIT = Products(CPU_NUM_SPLITS)
 
 
 def choose_products(mesh: DeviceMesh, dtype: np.dtype) -> Products:
-    """Return how products with activations of a dtype are computed; several devices have a part of a weight each."""
+    """Return how to compute products with activations of a dtype; several devices each have a shard of a weight."""
     return Products(CPU_NUM_SPLITS, native_code()) if mesh.is_host and dtype == np.float32 else PLAIN
 
 
@@ -60,12 +60,12 @@ def linear(
     """Return `x @ weight.T`, summed over the last `num_in_axes` axes of both.
 
     Args:
-        x: tokens, in a number of axes of their own.
-        weight: wide; or quantized: in int8, then each token is quantized for the product too, or in FP8.
-        products: how the device computes them.
-        num_in_axes: the axes to sum over.
-        dtype: of the result; None for that of `x`.
-        fp8: how products with FP8 are computed.
+        x: tokens, with any number of leading axes.
+        weight: unquantized, int8 or FP8; with int8, each token is quantized for the product too.
+        products: how the device computes products.
+        num_in_axes: the number of axes to sum over.
+        dtype: the dtype of the result; None for that of `x`.
+        fp8: how to compute products with FP8.
     """
     num_tokens, num_in = math.prod(x.shape[:-num_in_axes]), math.prod(x.shape[-num_in_axes:])
     if not isinstance(weight, QuantizedWeight):
@@ -115,7 +115,7 @@ def _quantized_product(
     last_axis = x.ndim - num_in_axes - 1  # of the tokens
     if math.prod(x.shape[: last_axis + 1]) > 1:
         return _product(x, weight, num_splits, num_in_axes, sum_dtype)
-    # For one row XLA:CPU takes ten times as long as for two in int8, and XLA:GPU would widen a weight in FP8 on an L4.
+    # One row of int8 takes XLA:CPU ten times as long as two, and XLA:GPU would widen an FP8 weight on an L4.
     padded = jnp.concatenate([x, jnp.zeros_like(x)], last_axis)
     return jax.lax.slice_in_dim(_product(padded, weight, num_splits, num_in_axes, sum_dtype), 0, 1, axis=last_axis)
 
@@ -129,16 +129,16 @@ def _widened_product(
 def _product_in_parts(
     x: Float[Array, "*token_in"], weight: Num[Array, "*out_in"], num_in_axes: int
 ) -> Float32[Array, "*token_out"]:
-    """Widen some rows of a weight at a time, so that it is never in memory as a whole in anything wider."""
+    """Widen some rows of a weight at a time, so that it is never completely in memory in a wider type."""
     token_shape, out_shape = x.shape[:-num_in_axes], weight.shape[:-num_in_axes]
     flat = x.reshape(math.prod(token_shape), -1)
-    # XLA:CPU slices no FP8: it would widen the whole weight to float16 before the loop.
-    octets = jax.lax.bitcast_convert_type(weight, jnp.uint8).reshape(math.prod(out_shape), -1)
+    # XLA:CPU cannot slice FP8: it would widen the whole weight to float16 before the loop.
+    weight_bytes = jax.lax.bitcast_convert_type(weight, jnp.uint8).reshape(math.prod(out_shape), -1)
 
     def product(row: UInt8[Array, " in"]) -> Float32[Array, " token"]:
         return _widened_product(flat, jax.lax.bitcast_convert_type(row, FP8), 1)
 
-    sums = jax.lax.map(product, octets, batch_size=max(WIDENED_ELEMENTS // octets.shape[1], 1))
+    sums = jax.lax.map(product, weight_bytes, batch_size=max(WIDENED_ELEMENTS // weight_bytes.shape[1], 1))
     return sums.T.reshape(*token_shape, *out_shape)
 
 
@@ -151,13 +151,13 @@ def _product(
 ) -> Num[Array, "*token_out"]:
     token_shape, out_shape = x.shape[:-num_in_axes], weight.shape[:-num_in_axes]
     num_tokens, num_out = math.prod(token_shape), math.prod(out_shape)
-    wanted = next((parts for most_tokens, parts in num_splits if num_tokens <= most_tokens), 1)
-    num_parts = math.gcd(wanted, num_out)
-    if num_splits == UNSPLIT:  # several devices may share an axis of the weight, which therefore stays
+    max_parts = next((parts for most_tokens, parts in num_splits if num_tokens <= most_tokens), 1)
+    num_parts = math.gcd(max_parts, num_out)
+    if num_splits == UNSPLIT:  # an axis of the weight may be sharded, so do not reshape it
         axes = tuple(range(-num_in_axes, 0))
         return jnp.tensordot(x, weight, (axes, axes), preferred_element_type=dtype)
     if num_parts == 1:
-        # XLA:CPU would transpose a weight of more axes in every step.
+        # XLA:CPU would transpose a weight with more axes in every step.
         flat = jnp.tensordot(
             x.reshape(num_tokens, -1), weight.reshape(num_out, -1), (1, 1), preferred_element_type=dtype
         )

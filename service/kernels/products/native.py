@@ -1,7 +1,7 @@
-"""Products on a CPU in C++: see `service/device/native`.
+"""Products on a CPU in C++; see `service/device/native`.
 
-XLA quantizes tokens, multiplies and scales in a loop each, has no fast product of one token, and widens a weight in
-bfloat16 in memory. These read a weight once, as it is stored.
+XLA quantizes tokens, multiplies and scales in separate loops, has no fast product of a single token, and widens a
+bfloat16 weight in memory. The C++ products read a weight once, in the dtype it is stored in.
 """
 
 import jax
@@ -16,8 +16,8 @@ from service.device.native.library import (
     register_native_calls,
 )
 
-# With more tokens XLA's products, which pack weights, are as fast or faster. Measured on Zen 4, in each case against
-# XLA with the same instructions; on AMX not measured, where XLA's int8 has matrix units.
+# With more tokens, XLA's products, which pack weights, are at least as fast. Measured on Zen 4, in each case against
+# XLA with the same instructions; not measured on AMX, where XLA's int8 products use matrix units.
 MAX_FLOAT32_TOKENS = {NativeCode.AVX2: 32, NativeCode.AVX512: 512, NativeCode.AMX: 512}
 MAX_INT8_TOKENS = {NativeCode.AVX2: 8, NativeCode.AVX512: 256, NativeCode.AMX: 16}
 
@@ -35,17 +35,17 @@ def native_bfloat16(x: Float32[Array, "token in"], weight: BFloat16[Array, "out 
 def native_int8(
     x: Float32[Array, "token in"], values: Int8[Array, "out in"], scale: Float32[Array, " out"]
 ) -> Float32[Array, "token out"]:
-    """Return the product of tokens, quantized as `quantize_tokens` does, with a weight."""
+    """Multiply tokens, quantized as by `quantize_tokens`, by a weight."""
     return _call(INT8_TARGET, x, values, scale)
 
 
 def serves_float32(native: NativeCode, num_tokens: int) -> bool:
-    """Return whether a product in float32 is computed here rather than by XLA."""
+    """Return whether the C++ product is used for float32 instead of XLA."""
     return native.has_products and num_tokens <= MAX_FLOAT32_TOKENS[native]
 
 
 def serves_int8(native: NativeCode, num_tokens: int) -> bool:
-    """Return whether a product in int8 is computed here rather than by XLA."""
+    """Return whether the C++ product is used for int8 instead of XLA."""
     return native.has_products and num_tokens <= MAX_INT8_TOKENS[native]
 
 

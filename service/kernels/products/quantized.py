@@ -1,4 +1,4 @@
-"""Products with weights in 8 bits: by activations that are quantized in the step, or by wide ones.
+"""Products with 8-bit weights, by activations quantized in the step or by unquantized ones.
 
 Source: Dettmers et al. 2022, arXiv:2208.07339, section 2.1 (absmax quantization, by token and by row).
 """
@@ -17,22 +17,22 @@ FP8 = jnp.float8_e4m3fn
 
 
 class QuantizedWeight(NamedTuple):
-    """A weight in 8 bits, and the scale of each of its rows."""
+    """An 8-bit weight with a scale per row."""
 
     values: Num[Array, "*out_in"]  # int8 or float8_e4m3fn
     scale: Float32[Array, "*out"]
 
 
 class Fp8Products(StrEnum):
-    """How a device multiplies by weights in FP8."""
+    """How a device multiplies by FP8 weights."""
 
     NATIVE = "native"  # FP8 by FP8; tokens are quantized too
     FUSED = "fused"  # the compiler widens the weight inside the product
-    IN_PARTS = "in parts"  # some rows are widened and multiplied at a time, as no compiler of a CPU's would
+    IN_PARTS = "in parts"  # widens some rows at a time, which XLA:CPU would not do by itself
 
 
 def choose_fp8_products(mesh: DeviceMesh) -> Fp8Products:
-    """Return how devices multiply by FP8: Ada and newer GPUs natively; TPUs up to v6e have no such product."""
+    """Return how devices multiply by FP8: GPUs since Ada natively; TPUs up to v6e have no such product."""
     if mesh.is_host:
         return Fp8Products.IN_PARTS
     is_native = mesh.platform == "gpu" and cuda_capability(mesh.devices[0]) >= ADA
@@ -42,9 +42,9 @@ def choose_fp8_products(mesh: DeviceMesh) -> Fp8Products:
 def quantize_tokens(
     x: Float[Array, "*token_in"], num_in_axes: int, dtype: DTypeLike = jnp.int8
 ) -> tuple[Num[Array, "*token_in"], Float32[Array, "*token"]]:
-    """Return values in 8 bits, and for each token the scale by which they are multiplied.
+    """Return 8-bit values and a scale per token.
 
-    A token with a NaN or an infinity has that as its scale, so that every product with it is one too.
+    The scale of a token with a NaN or infinity is NaN or infinite, and so is every product with it.
     """
     axes = tuple(range(-num_in_axes, 0))
     wide = x.astype(jnp.float32)

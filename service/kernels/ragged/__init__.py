@@ -1,1 +1,1 @@
-"""The parts of attention on a TPU besides JAX's kernel: writes into pages, and the sizes of blocks."""
+"""The parts of TPU attention around JAX's kernel: writes into pages, and block sizes."""

@@ -1,4 +1,4 @@
-"""Arrays padded with zeros to the sizes that a kernel takes."""
+"""Zero-padding of arrays to sizes that a kernel supports."""
 
 from collections.abc import Mapping
 
@@ -7,10 +7,10 @@ from jaxtyping import Array, Shaped
 
 
 def padded(x: Shaped[Array, "..."], sizes: Mapping[int, int]) -> Shaped[Array, "..."]:
-    """Return an array with axes, by number, padded to these sizes."""
+    """Pad axes of an array, given by number, to these sizes."""
     return jnp.pad(x, [(0, sizes.get(axis, size) - size) for axis, size in enumerate(x.shape)])
 
 
 def rounded_up(size: int, multiple: int) -> int:
-    """Return the smallest multiple that is not below a size."""
+    """Round a size up to a multiple."""
     return -(-size // multiple) * multiple

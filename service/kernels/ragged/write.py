@@ -1,7 +1,7 @@
-"""Writes of a step's keys and values into their pages on a TPU: copies within its memory, all in flight together.
+"""Writes of a step's keys and values into pages on a TPU by concurrent asynchronous copies.
 
-XLA's scatter moves one token after another. Here the tokens of a sequence that go into one page are a run, which is
-contiguous on both sides. The size of a copy is static, so a run of 13 tokens is copied in pieces of 8, 4 and 1.
+XLA's scatter moves one token after another. Here, the tokens of a sequence that belong to the same page form a run,
+which is contiguous on both sides. Copy sizes are static, so a run of 13 tokens is copied in pieces of 8, 4 and 1.
 
 Source: https://github.com/vllm-project/vllm/pull/19928 (a kernel instead of a scatter);
 https://github.com/sgl-project/sglang-jax/issues/132 (480 µs a layer with a copy for each position).
@@ -25,13 +25,13 @@ KVPairs = Num[Array, "page position key_and_value dim"]
 def write_pairs(
     pages: KVPairs, pairs: Num[Array, "seq token key_and_value dim"], paging: Paging, *, interpret: bool = False
 ) -> KVPairs:
-    """Return the pages with a step's tokens in them, in the same memory if the caller donates it.
+    """Return the pages with a step's tokens written to them, in place if the caller donates them.
 
     Args:
-        pages: of all sequences.
-        pairs: of the step's tokens, in the dtype of the pages.
-        paging: where the tokens go; a page that two tokens of the step go to is of one sequence.
-        interpret: emulate the kernel without a TPU: for tests.
+        pages: all pages.
+        pairs: keys and values of the step's tokens, in the dtype of the pages.
+        paging: the destinations of the tokens; no two sequences write to the same page.
+        interpret: emulate the kernel without a TPU, for tests.
     """
     num_pages, page_size, *vector = pages.shape
     width = pairs.shape[1]
@@ -57,7 +57,7 @@ def write_pairs(
 def _runs(
     paging: Paging, width: int, page_size: int
 ) -> tuple[Int[Array, " run"], Int[Array, " run"], Int[Array, " run"]]:
-    """Return of each run its first token among those of the step, its first position among all, and its length."""
+    """Return each run's first token in the step, first position in the pages, and length."""
     runs = paging.runs(width, page_size)
     first_of_seq = jnp.arange(len(runs.ids), dtype=jnp.int32)[:, None] * width
     copies = (
@@ -76,8 +76,8 @@ def _copy_runs(
     *refs: jax.Ref,
     sizes: list[int],
 ) -> None:
-    """Start the copies of all runs, and then wait for all."""
-    pairs, _, pages, arrived = refs  # the second is the third before the kernel
+    """Start the copies of all runs, then wait for them."""
+    pairs, _, pages, arrived = refs  # the second is the input that the third aliases
 
     def for_each_piece(act: Callable[[Any], None]) -> None:
         @pl.loop(0, lengths.shape[0])

@@ -1,1 +1,1 @@
-"""The cache on a CPU: a row of positions per slot, and the copies within it."""
+"""The KV cache on a CPU: a row of positions per slot, and copies within it."""

@@ -1,7 +1,7 @@
-"""Copies of pages within a CPU's cache: between the slots' rows and pages, and between them and the prefill row.
+"""Copies of pages within a CPU's cache, between slots' rows, pages and the prefill row.
 
-Each copy loops over as many pages as it has, once for every block that they may lie in, so that it costs no more than
-its bytes and every array is updated in place.
+Each copy loops over its pages once for every block that may contain them, so that it costs no more than its bytes and
+every array is updated in place.
 """
 
 import functools
@@ -23,8 +23,8 @@ def copy_pages(layout: CacheLayout, kind: CopyKind, layers: Sequence[RowCache], 
     """Copy a slot's pages in every layer."""
     rows, saved = [[list(group) for group in cache.rows] for cache in layers], [cache.pages for cache in layers]
     for part in _parts(layout, kind, pages):
-        in_slots = [of_layer[part.group][part.context] for of_layer in rows]
-        in_prefill_row = [of_layer[-1][part.context] for of_layer in rows]
+        in_slots = [layer_rows[part.group][part.context] for layer_rows in rows]
+        in_prefill_row = [layer_rows[-1][part.context] for layer_rows in rows]
         outside = saved if kind.has_pages else in_prefill_row
         sources, targets = (in_slots, outside) if kind.leaves_slot else (outside, in_slots)
         copied = jax.lax.fori_loop(part.begin, part.end, functools.partial(_copy_page, part, sources), targets)
@@ -32,15 +32,16 @@ def copy_pages(layout: CacheLayout, kind: CopyKind, layers: Sequence[RowCache], 
             saved = copied
             continue
         group = -1 if kind is CopyKind.EXTRACT else part.group
-        for of_layer, block in zip(rows, copied, strict=True):
-            of_layer[group][part.context] = block
+        for layer_rows, block in zip(rows, copied, strict=True):
+            layer_rows[group][part.context] = block
     return [
-        RowCache(tuple(tuple(group) for group in of_layer), kept) for of_layer, kept in zip(rows, saved, strict=True)
+        RowCache(tuple(tuple(group) for group in layer_rows), layer_pages)
+        for layer_rows, layer_pages in zip(rows, saved, strict=True)
     ]
 
 
 class _Part(NamedTuple):
-    """The pages of a copy that lie in one block. One loop copies them, and runs for no other slot or position."""
+    """The pages of a copy that are in one block. One loop copies them; it is empty for other slots or positions."""
 
     kind: CopyKind
     page_size: int
@@ -48,12 +49,12 @@ class _Part(NamedTuple):
     context: int
     ids: Int[Array, " page"]  # of the whole copy
     slot: Int[Array, ""]  # within the block
-    start: Int[Array, ""]  # the block's position at which the copy begins; negative if that lies before the block
+    start: Int[Array, ""]  # position in the block at which the copy starts; negative if it is before the block
     begin: Int[Array, ""]  # index of the first page in the block
-    end: Int[Array, ""]  # index after that of the last page in the block
+    end: Int[Array, ""]  # one past the index of the last page in the block
 
     def places(self, index: Int[Array, ""]) -> tuple[_Place, _Place]:
-        """Return where a page is read, and where it is written."""
+        """Return the source and the destination of a page."""
         position = self.start + index * self.page_size
         in_slot = (self.slot, position)
         outside = (self.ids[index], 0) if self.kind.has_pages else (0, position)

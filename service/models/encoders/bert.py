@@ -5,14 +5,9 @@ Source: Devlin et al. 2018, arXiv:1810.04805.
 
 from service.errors import UnsupportedModel
 from service.models.config import HubConfig
-from service.models.encoders.config import Activation, EncoderConfig, VectorConfig
+from service.models.description import Activation
+from service.models.encoders.config import EncoderConfig, VectorConfig
 
-ACTIVATIONS = {
-    "gelu": Activation.GELU,
-    "gelu_new": Activation.GELU_TANH,
-    "gelu_pytorch_tanh": Activation.GELU_TANH,
-    "relu": Activation.RELU,
-}
 # The classes of transformers whose checkpoints hold the encoder itself; those of others hold it under a prefix.
 PLAIN_CLASSES = ("BertModel", "XLMRobertaModel", "RobertaModel")
 
@@ -43,7 +38,6 @@ def read_bert(config: HubConfig, vector: VectorConfig, *, first_position: int) -
     config.refuse_unless("is_decoder", False)
     config.refuse_unless("add_cross_attention", False)
     config.refuse_unless("quantization_config")
-    config.refuse_unless("hidden_act", *ACTIVATIONS)
     hidden_size, num_heads = config.required_int("hidden_size"), config.required_int("num_attention_heads")
     if hidden_size % num_heads:
         raise UnsupportedModel(
@@ -59,7 +53,7 @@ def read_bert(config: HubConfig, vector: VectorConfig, *, first_position: int) -
         num_heads=num_heads,
         num_positions=config.required_int("max_position_embeddings"),
         norm_eps=float(config.values.get("layer_norm_eps", 1e-12)),
-        activation=ACTIVATIONS[config.values.get("hidden_act") or "gelu"],
+        activation=config.activation("hidden_act", Activation.GELU),
         vector=vector,
         first_position=first_position,
         num_token_types=config.optional_int("type_vocab_size", 2),

@@ -9,8 +9,8 @@ from typing import Any
 
 from service.errors import UnsupportedModel
 from service.models.config import HubConfig
-from service.models.encoders.bert import ACTIVATIONS
-from service.models.encoders.config import Activation, DenseLayer, Pooling, VectorConfig
+from service.models.description import Activation
+from service.models.encoders.config import DenseLayer, Pooling, VectorConfig
 
 MODERNBERT_POOLINGS = {"cls": Pooling.CLS, "mean": Pooling.MEAN}
 CLASS_SUFFIX = "ForSequenceClassification"
@@ -63,14 +63,13 @@ def score_config(config: HubConfig) -> VectorConfig:
 
 def _modernbert(config: HubConfig, size: int) -> VectorConfig:
     """Source: transformers `models/modernbert/modeling_modernbert.py` (ModernBertPredictionHead)."""
-    config.refuse_unless("classifier_activation", *ACTIVATIONS)
     config.refuse_unless("classifier_pooling", *MODERNBERT_POOLINGS)
     hidden = DenseLayer(
         "head.dense",
         size,
         size,
         has_bias=config.flag("classifier_bias"),
-        activation=ACTIVATIONS[config.values.get("classifier_activation") or "gelu"],
+        activation=config.activation("classifier_activation", Activation.GELU),
         norm="head.norm",
         norm_eps=float(config.values.get("norm_eps", 1e-5)),
     )

@@ -3,6 +3,8 @@
 from dataclasses import dataclass
 from enum import StrEnum
 
+from service.models.description import Activation
+
 
 class Pooling(StrEnum):
     """The reduction of a text's hidden states to one vector."""
@@ -11,18 +13,6 @@ class Pooling(StrEnum):
     MEAN = "mean"  # of all tokens
     MAX = "max"  # of all tokens, in each dimension
     LAST = "last"  # the last token's
-
-
-class Activation(StrEnum):
-    """The non-linearity of the MLP."""
-
-    GELU = "gelu"  # exact, by the error function
-    GELU_TANH = "gelu_tanh"
-    RELU = "relu"
-    SILU = "silu"
-    TANH = "tanh"
-    SIGMOID = "sigmoid"
-    NONE = "none"
 
 
 @dataclass(frozen=True)
@@ -105,6 +95,7 @@ class EncoderConfig:
         """The dimension of a text's vector."""
         return self.vector.dense[-1].out_size if self.vector.dense else self.hidden_size
 
-    def layer_traits(self, layer: int) -> None:
-        """Return what a layer's trace follows from besides the sizes of all layers: nothing."""
-        del layer
+    @property
+    def layers(self) -> tuple[None, ...]:
+        """The descriptions of the layers, which do not differ."""
+        return (None,) * self.num_layers

@@ -15,7 +15,7 @@ from jaxtyping import Array, Float
 
 from service.kernels.products.linear import PLAIN, Products, linear
 from service.kernels.segments import segment_attention
-from service.models.encoders.activations import activate
+from service.models.activations import activate
 from service.models.encoders.config import EncoderConfig
 from service.models.encoders.packing import GroupInputs, PackedTexts, PackedTokens
 from service.models.encoders.pooling import text_vectors
@@ -37,7 +37,7 @@ class Encoder:
     @property
     def layer_groups(self) -> tuple[LayerGroup, ...]:
         """The layers in order, cut into groups that are compiled separately."""
-        return layer_groups(self.config, encoder_weight_specs(self.config))
+        return layer_groups(self.config.layers, encoder_weight_specs(self.config))
 
     def embed(self, weights: Weights, tokens: PackedTokens) -> Float[Array, "token hidden"]:
         """Return the sum of the embeddings of tokens, positions and types, normalized."""

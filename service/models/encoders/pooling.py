@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from service.models.encoders.activations import activate
+from service.models.activations import activate
 from service.models.encoders.config import Pooling, ScoreTokens, VectorConfig
 from service.models.encoders.packing import PackedTexts
 from service.models.interface import Weights

@@ -31,7 +31,9 @@ ENCODER_FAMILIES = {
 # They generate text, unless the checkpoint says that it was trained to encode.
 DECODER_FAMILIES = dict.fromkeys(DECODERS, "rotary.llama")
 # The classes of transformers that have no head, so that they cannot generate.
-BARE_CLASSES = ("LlamaModel", "MistralModel", "Qwen2Model", "Qwen3Model")
+BARE_CLASSES = ("Gemma3TextModel", "LlamaModel", "MistralModel", "Qwen2Model", "Qwen3Model")
+# Encoders whose architecture generates text too, unless it attends to both sides.
+ALSO_DECODERS = ("gemma3_text",)
 
 
 def is_encoder(values: Mapping[str, Any], sentence_files: Mapping[str, Any]) -> bool:
@@ -44,6 +46,8 @@ def is_encoder(values: Mapping[str, Any], sentence_files: Mapping[str, Any]) -> 
     model_type, classes = values.get("model_type"), values.get("architectures") or ()
     has_scores = is_reranker(values) or scores_by_tokens(values)
     encodes = MODULES in sentence_files or has_scores or any(name in BARE_CLASSES for name in classes)
+    if model_type in ALSO_DECODERS:
+        return encodes or bool(values.get("use_bidirectional_attention"))
     return model_type in ENCODER_FAMILIES or (model_type in DECODER_FAMILIES and encodes)
 
 

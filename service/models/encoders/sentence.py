@@ -10,7 +10,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from service.errors import UnsupportedModel
-from service.models.encoders.config import Activation, DenseLayer, Pooling, VectorConfig
+from service.models.description import Activation
+from service.models.encoders.config import DenseLayer, Pooling, VectorConfig
 
 MODULES = "modules.json"
 PROMPTS = "config_sentence_transformers.json"

@@ -1,351 +1,377 @@
 "use strict";
-const announce = (text) => { at("announcer").textContent = text; };
-const CONVERSATION = "levserve.conversation";
+// The chat: one conversation at a time, its answers, and what the page shows of the service.
 
-// The sampling options: name in the request, label, and bounds of the input.
-const SAMPLING = [
-  ["temperature", "Temperature", { min: 0, max: 2, step: 0.1 }],
-  ["max_tokens", "Max tokens", { min: 1, step: 1 }],
-  ["top_p", "Top p", { min: 0.01, max: 1, step: 0.01 }],
-  ["top_k", "Top k", { min: -1, step: 1 }],
-  ["min_p", "Min p", { min: 0, max: 1, step: 0.01 }],
-  ["seed", "Seed", { step: 1 }],
-  ["presence_penalty", "Presence penalty", { min: -2, max: 2, step: 0.1 }],
-  ["frequency_penalty", "Frequency penalty", { min: -2, max: 2, step: 0.1 }],
-  ["repetition_penalty", "Repetition penalty", { min: 0.01, max: 10, step: 0.01 }],
-];
-const EXTENSIONS = new Set(["top_k", "min_p", "repetition_penalty"]);
 const PROMPTS = ["What can you do?", "Tell me a short story.", "Explain how a language model writes, in three sentences."];
+const SAVE_EVERY_MS = 1000; // of an answer that is being written
+const announce = (text) => { at("announcer").textContent = text; };
 
-const state = { model: "", messages: [], running: null, tab: "curl" };
+/** Return a chat: a conversation, its messages by id, and whether the store may lack some of it. */
+const chatOf = (conversation, messages = [], isBehind = false) => ({
+  conversation, messages: new Map(messages.map((message) => [message.id, message])), isBehind, writing: Promise.resolve(),
+});
+const emptyChat = () => chatOf({ id: newId(), title: "", created: Date.now(), updated: Date.now(), model: "", options: {}, leaf: null }, [], true);
 
-// Requests
+const state = { models: [], model: "", chat: emptyChat(), running: null, tab: "curl", conversations: [], isRestored: false };
+let store = null; // where the browser allows one
 
-const schema = () => {
-  const text = at("schema").value.trim();
-  if (!text) return null;
-  const parsed = JSON.parse(text);
-  if (parsed === null || typeof parsed !== "object" || Array.isArray(parsed)) throw new SyntaxError("it must be an object");
-  return parsed;
+// What is kept
+
+const NOTICES = new Map(); // by subject, the texts that stay until they are no longer so or are dismissed
+function notice(subject, text) {
+  if (text) NOTICES.set(subject, text); else NOTICES.delete(subject);
+  at("notice").hidden = NOTICES.size === 0;
+  const shown = [...NOTICES.values()].join(" ");
+  if (at("notice-text").textContent !== shown) at("notice-text").textContent = shown;
+}
+
+const storeProblem = (error) => {
+  if (error.name === "QuotaExceededError") return "The browser's store is full, so this conversation is not kept. Export it, or delete others and go on.";
+  if (error.name === "VersionError") return "A newer version of this page keeps conversations in this browser. They are untouched; what you ask here is not kept.";
+  return `The browser keeps no conversations (${error.message || error.name}). Export what you want to keep.`;
 };
 
-const requestBody = (extra = []) => {
-  const system = at("system").value;
-  const sent = state.messages.map(({ role, content }) => ({ role, content }));
-  const body = { model: state.model, messages: [...(system ? [{ role: "system", content: system }] : []), ...sent, ...extra] };
-  for (const [name] of SAMPLING) {
-    const input = at(name);
-    if (input.value !== "" && input.validity.valid) body[name] = Number(input.value);
-  }
-  const stop = at("stop-strings").value;
-  if (stop) body.stop = stop;
-  let wanted = null;
-  try { wanted = schema(); } catch { /* shown beside the box; sending is refused */ }
-  if (wanted) body.response_format = { type: "json_schema", json_schema: { name: "answer", schema: wanted, strict: true } };
-  return body;
-};
-
-async function* events(response) {
-  const reader = response.body.getReader(), decoder = new TextDecoder();
-  let text = "", isComplete = false;
-  for (;;) {
-    const { done, value } = await reader.read();
-    text += decoder.decode(value, { stream: !done });
-    const frames = text.split("\n\n");
-    text = frames.pop();
-    for (const frame of frames) {
-      if (frame === "data: [DONE]") isComplete = true;
-      else if (frame.startsWith("data: ")) yield JSON.parse(frame.slice(6));
+/** Write fields of a chat's conversation and some of its messages; all of it, if the store may lack some. */
+function persist(chat, fields, messages) {
+  const { conversation } = chat;
+  Object.assign(conversation, fields);
+  chat.writing = chat.writing.then(async () => {
+    if (!store) { renderConversations(); return; }
+    try {
+      await store.write(conversation.id, chat.isBehind ? conversation : fields, chat.isBehind ? [...chat.messages.values()] : messages);
+      chat.isBehind = false;
+      notice("store", "");
+    } catch (error) {
+      chat.isBehind = true;
+      notice("store", storeProblem(error));
     }
-    if (done && isComplete) return;
-    if (done) throw new Error("The connection closed before the answer was complete.");
+    await refreshList();
+  });
+  return chat.writing;
+}
+
+async function refreshList() {
+  if (store) state.conversations = await store.list().catch((error) => { notice("store", storeProblem(error)); return state.conversations; });
+  renderConversations();
+}
+/** List what is kept, and first the chat that is shown, if it could not be kept. */
+function renderConversations() {
+  const { chat, conversations } = state, { id } = chat.conversation;
+  const isListed = chat.messages.size === 0 || conversations.some((conversation) => conversation.id === id);
+  renderList(isListed ? conversations : [chat.conversation, ...conversations], id, LIST_ACTIONS);
+}
+
+const path = () => pathTo(state.chat.conversation.leaf, state.chat.messages);
+
+/** Show a chat, once the answer of the one before has ended. */
+async function show(chat) {
+  await stop();
+  state.chat = chat;
+  showOptionsOf(chat.conversation.options ?? {});
+  if (state.models.some(({ id }) => id === chat.conversation.model)) chooseModel(chat.conversation.model);
+  kept("sessionStorage", "levserve.open", chat.messages.size ? chat.conversation.id : null);
+  notice("removed", "");
+  renderMessages();
+  renderConversations();
+  follow();
+}
+
+const LIST_ACTIONS = {
+  async open(id) {
+    if (!isWide.matches) showPanel("chats", false);
+    if (id !== state.chat.conversation.id) await openStored(id);
+    at("draft").focus();
+  },
+  async rename(id, title) {
+    if (id === state.chat.conversation.id) await persist(state.chat, { title }, []);
+    else await store.write(id, { title }).then(refreshList);
+  },
+  async save(id) {
+    const { conversation, messages } = id === state.chat.conversation.id
+      ? { conversation: state.chat.conversation, messages: [...state.chat.messages.values()] } : await store.read(id);
+    offer(exported([{ conversation, messages }]), `${titleOf(conversation.title).replace(/[^\p{L}\p{N}]+/gu, "-").slice(0, 40) || "conversation"}.json`);
+  },
+  async remove(id, title) {
+    if (!await confirmed(title)) return;
+    await store?.remove(id).catch((error) => notice("store", storeProblem(error)));
+    if (id === state.chat.conversation.id) await show(emptyChat());
+    await refreshList();
+    at("draft").focus();
+    announce("Deleted.");
+  },
+  render: () => renderConversations(),
+};
+
+/** Show a conversation of the store; says so if it is not there or damaged. */
+async function openStored(id) {
+  try {
+    const stored = await store.read(id);
+    if (stored) await show(chatOf(stored.conversation, stored.messages));
+    return Boolean(stored);
+  } catch (error) {
+    notice("store", `This conversation cannot be read (${error.message}).`);
+    return false;
   }
 }
 
-const failure = async (response) => {
-  const body = await response.json().catch(() => null);
-  const error = new Error(body?.error?.message ?? `The service answered ${response.status}.`);
-  error.status = response.status;
-  return error;
+/** Take over what another tab has written of the conversation shown here. */
+async function takeOver(id, isRemoved) {
+  await refreshList();
+  const { chat } = state;
+  if (id !== chat.conversation.id) return;
+  if (isRemoved) {
+    chat.isBehind = true;
+    notice("removed", "This conversation was deleted in another tab. It stays here until you leave it; your next message keeps it again.");
+    return;
+  }
+  const stored = await store.read(id);
+  if (!stored || chat !== state.chat || state.running || at("messages").querySelector(".edit")) return;
+  const before = JSON.stringify(path());
+  chat.conversation.title = stored.conversation.title;
+  const all = new Map([...chat.messages.values(), ...stored.messages].map((message) => [message.id, message]));
+  chat.messages = new Map([...all].sort(([one], [other]) => (one < other ? -1 : 1)));
+  const leaf = chat.messages.get(chat.conversation.leaf);
+  // Another tab's answer is followed once it is complete; what is asked here until then is a branch.
+  const newest = leaf && chat.messages.get(newestLeaf(leaf, chat.messages));
+  if (newest?.role === "assistant" && newest.facts?.reason !== "interrupted") chat.conversation.leaf = newest.id;
+  if (JSON.stringify(path()) !== before) renderMessages();
+}
+
+/** Keep a conversation that an earlier version of this page kept in the tab. */
+async function keepOfEarlierVersion() {
+  const text = kept("sessionStorage", "levserve.conversation");
+  if (!text) return;
+  try { await keepImported(imported(text)); } catch (error) { notice("earlier", `The conversation of an earlier version of this page cannot be read: ${error.message}.`); }
+  kept("sessionStorage", "levserve.conversation", null);
+}
+
+async function keepImported(all) {
+  let first = null;
+  for (const { conversation, messages } of all) {
+    const chat = chatOf(conversation, messages, true);
+    first ??= chat;
+    await persist(chat, {}, []);
+    if (chat.isBehind) break; // the store is full, or not there
+  }
+  if (first) await show(first);
+}
+
+async function openStore() {
+  try {
+    store = await Conversations.open();
+    store.onChange(takeOver);
+    store.onTakenOver(() => { store = null; state.chat.isBehind = true; notice("store", "A newer version of this page was opened in another tab. Reload this one to go on."); });
+  } catch (error) { notice("store", storeProblem(error)); }
+  await refreshList();
+  await keepOfEarlierVersion();
+  const open = kept("sessionStorage", "levserve.open");
+  if (store && open && state.chat.messages.size === 0) await openStored(open);
+  state.isRestored = true;
+  renderMessages();
+}
+
+// Questions and answers
+
+const ACTIONS = {
+  again,
+  edit: (message, text) => ask(text, message.parent),
+  show: (message) => {
+    if (state.running) return;
+    persist(state.chat, { leaf: newestLeaf(message, state.chat.messages) }, []);
+    renderMessages();
+  },
+  versions: (message) => siblings(message, state.chat.messages),
 };
 
+const bodyOf = (messages) => chatBody(state.model, at("system").value, messages.filter(({ content }) => content), optionFields());
+
+/** Have the model answer the newest question, and keep the answer beside earlier ones. */
 async function answer() {
-  const body = requestBody(), controller = new AbortController(), began = performance.now();
-  const message = { role: "assistant", content: "", thinking: "", facts: {} };
-  const item = messageItem(message);
-  const shown = at("messages").appendChild(item);
-  state.running = controller;
+  const { chat } = state, controller = new AbortController(), began = performance.now();
+  const message = { id: newId(), parent: chat.conversation.leaf, role: "assistant", model: state.model, content: "", facts: {} };
+  const body = bodyOf(path()), item = messageItem(message, ACTIONS), before = at("messages").lastElementChild;
   item.setAttribute("aria-busy", "true");
-  showRunning();
-  stick();
-  let first = 0, last = 0, frame = 0;
-  const paint = () => { frame = 0; renderText(item, message); renderFacts(item, message); stick(); };
-  const usage = (counts) => {
-    const tokens = counts.completion_tokens;
-    message.facts.tokens = tokens;
-    message.facts.prompt = counts.prompt_tokens;
-    if (tokens > 1 && last > first) message.facts.rate = (tokens - 1) / ((last - first) / 1000);
+  at("messages").append(item);
+  if (before) renderFacts(before, path().at(-1), ACTIONS); // it is no longer the last
+  let first = 0, last = 0, savedMs = began, isWaiting = false, paintMs = 0;
+  const paint = () => {
+    const start = performance.now();
+    isWaiting = false;
+    renderText(item, message);
+    renderFacts(item, message, ACTIONS);
+    stick();
+    paintMs = performance.now() - start;
   };
-  try {
+  // A long answer takes a while to show: three quarters of the time stay free for the reader.
+  const paintSoon = () => {
+    if (isWaiting) return;
+    isWaiting = true;
+    setTimeout(() => requestAnimationFrame(() => { if (isWaiting) paint(); }), 3 * paintMs);
+  };
+  const save = (facts = message.facts) => {
+    savedMs = performance.now();
+    chat.messages.set(message.id, message);
+    persist(chat, { leaf: message.id, updated: Date.now() }, [{ ...message, facts }]);
+  };
+  const read = async () => {
     const options = { include_usage: true, continuous_usage_stats: true };
-    const response = await fetch("v1/chat/completions", {
-      method: "POST", headers: headers(), signal: controller.signal,
-      body: JSON.stringify({ ...body, stream: true, stream_options: options }),
+    const response = await fetch(CHAT_ROUTE, {
+      method: "POST", headers: headers(), signal: controller.signal, body: JSON.stringify({ ...body, stream: true, stream_options: options }),
     });
     if (!response.ok) throw await failure(response);
     for await (const event of events(response)) {
       if (event.error) throw new Error(event.error.message);
-      const [choice] = event.choices;
-      const part = choice?.delta?.content ?? "", thought = choice?.delta?.reasoning_content ?? "";
+      const [choice] = event.choices ?? [], part = choice?.delta?.content ?? "", thought = choice?.delta?.reasoning_content ?? "";
       if (part || thought) {
         last = performance.now();
         if (!first) { first = last; message.facts.first = (first - began) / 1000; }
         message.content += part;
-        message.thinking += thought;
+        if (thought) message.thinking = (message.thinking ?? "") + thought;
+        if (last - savedMs > SAVE_EVERY_MS) save({ ...message.facts, reason: "interrupted" });
       }
-      if (event.usage) usage(event.usage);
+      if (event.usage) {
+        message.facts.tokens = event.usage.completion_tokens;
+        message.facts.prompt = event.usage.prompt_tokens;
+        if (message.facts.tokens > 1 && last > first) message.facts.rate = (message.facts.tokens - 1) / ((last - first) / 1000);
+      }
       if (choice?.finish_reason) message.facts.reason = choice.finish_reason;
-      frame ||= requestAnimationFrame(paint);
+      paintSoon();
     }
-    announce(`Answer complete. ${message.content.slice(0, 400)}`);
-  } catch (error) {
-    if (error.name === "AbortError") { message.facts.reason = "stopped"; announce("Stopped."); }
-    else { message.error = error.message; if (error.status === 401) askForKey(error.message); }
-  } finally {
-    cancelAnimationFrame(frame);
+  };
+  const over = read().then(() => announce(`Answer complete. ${message.content.slice(0, 400)}`), (error) => {
+    if (error.name === "AbortError") { message.facts.reason = "stopped"; announce("Stopped."); return; }
+    message.error = error.message;
+    if (error.status === 401) askForKey(error.message);
+  }).finally(() => {
+    isWaiting = false;
     state.running = null;
     item.removeAttribute("aria-busy");
-    // Without a token there is no message to send back with the next request.
-    if (message.content || message.thinking) state.messages.push(message);
-    else if (!message.error) shown.remove();
+    // Without a token there is no message to keep.
+    if (message.content || message.thinking) save();
+    else if (!message.error) {
+      item.remove();
+      if (before) renderFacts(before, path().at(-1), ACTIONS);
+    }
     paint();
     showRunning();
-    save();
-  }
+  });
+  state.running = { controller, over };
+  showRunning();
+  follow();
+  return over;
 }
 
-function send(text) {
-  if (state.running || !text.trim() || !check()) return;
-  state.messages = state.messages.filter((message) => message.content);
-  const message = { role: "user", content: text };
-  state.messages.push(message);
+async function stop() {
+  state.running?.controller.abort();
+  await state.running?.over;
+}
+
+/** Ask a question below a message, by default the newest that is shown. */
+function ask(text, parent = state.chat.conversation.leaf) {
+  if (state.running || !text.trim() || !areOptionsRight()) return;
+  const { chat } = state, { conversation, messages } = chat;
+  const message = { id: newId(), parent, role: "user", content: text };
+  messages.set(message.id, message);
+  const title = conversation.title || titleOf(text);
+  persist(chat, { leaf: message.id, title, model: state.model, options: readOptions(), updated: Date.now() }, [message]);
+  kept("sessionStorage", "levserve.open", conversation.id);
   renderMessages();
-  at("draft").value = "";
-  fit();
-  follows = true;
   answer();
+}
+
+function send() {
+  const text = at("draft").value;
+  if (state.running || !text.trim() || !areOptionsRight()) return;
+  setDraft("");
+  ask(text);
 }
 
 function again() {
-  if (state.running || !check()) return;
-  while (state.messages.at(-1)?.role === "assistant") state.messages.pop();
-  if (!state.messages.length) return;
+  if (state.running || !areOptionsRight()) return;
+  const { conversation } = state.chat, leaf = path().at(-1);
+  if (leaf?.role === "assistant") conversation.leaf = leaf.parent;
+  if (conversation.leaf === null) return;
   renderMessages();
   answer();
 }
 
-// Messages
-
-function messageItem(message) {
-  const isUser = message.role === "user";
-  const name = isUser ? "You" : state.model || "Model";
-  const item = make("li", { className: message.role }, make("h2", { textContent: name }), make("div", { className: "text" }));
-  renderText(item, message);
-  if (!isUser) item.append(make("div", { className: "facts" }));
-  return item;
+function areOptionsRight() {
+  const problem = optionsProblem();
+  if (!problem) return true;
+  showPanel("options", true);
+  problem.input.focus();
+  announce(problem.text);
+  return false;
 }
 
-function renderText(item, message) {
-  const box = item.querySelector(".text");
-  if (message.thinking) {
-    const thinking = item.querySelector(".thinking") ?? box.before(make("details", { className: "thinking" },
-      make("summary", { textContent: "Thinking" }), make("p"))) ?? item.querySelector(".thinking");
-    thinking.querySelector("p").textContent = message.thinking;
-  }
-  if (message.role === "user") box.textContent = message.content;
-  else renderMarkdown(box, message.content, !item.hasAttribute("aria-busy"));
-  item.querySelector(".error")?.remove();
-  if (message.error) box.after(make("p", { className: "error", role: "alert", textContent: message.error }));
-}
-
-const REASONS = { stop: "", length: "reached the limit on tokens", stopped: "stopped by you", tool_calls: "asks for a tool" };
-function renderFacts(item, message) {
-  const { tokens, rate, first, reason } = message.facts ?? {};
-  const texts = [
-    tokens === undefined ? "" : `${tokens} ${tokens === 1 ? "token" : "tokens"}`,
-    rate ? `${rate.toFixed(1)} tokens/s` : "",
-    first === undefined ? "" : `${first.toFixed(2)} s to the first`,
-    REASONS[reason] ?? reason ?? "",
-  ];
-  const parts = texts.filter(Boolean).map((text) => make("span", { textContent: text }));
-  if (!item.hasAttribute("aria-busy")) {
-    if (message.content) {
-      parts.push(make("button", { className: "plain", type: "button", textContent: "Copy", onclick: (event) => copy(message.content, event.target) }));
-    }
-    if (item === at("messages").lastElementChild) {
-      parts.push(make("button", { className: "plain", type: "button", textContent: "Try again", onclick: again }));
-    }
-  }
-  item.querySelector(".facts").replaceChildren(...parts);
-}
+// What is shown
 
 function renderMessages() {
-  at("messages").replaceChildren(...state.messages.map(messageItem));
-  [...at("messages").children].forEach((item, index) => {
-    if (state.messages[index].role === "assistant") renderFacts(item, state.messages[index]);
-  });
-  at("welcome").hidden = !state.model || state.messages.length > 0;
+  const shown = path();
+  at("messages").replaceChildren(...shown.map((message) => messageItem(message, ACTIONS)));
+  const newest = shown.at(-1);
+  if (newest) renderFacts(at("messages").lastElementChild, newest, ACTIONS);
+  at("welcome").hidden = !state.model || !state.isRestored || shown.length > 0;
   renderCode();
 }
 
 function showRunning() {
   const isRunning = state.running !== null, hadFocus = document.activeElement;
+  document.body.classList.toggle("is-running", isRunning);
   at("send").hidden = isRunning;
   at("stop").hidden = !isRunning;
   if (!isRunning && hadFocus === at("stop")) at("draft").focus();
   renderCode();
 }
 
-// Follow the text unless the reader has scrolled up. What grows after a scroll is followed before its event is handled,
-// which would take the growth for a reader's scroll.
+// Follow the text unless the reader has scrolled up.
 let follows = true;
+const stick = () => { if (follows) at("scroll").scrollTop = at("scroll").scrollHeight; };
+const follow = () => { follows = true; at("newest").hidden = true; stick(); };
 at("scroll").addEventListener("scroll", () => {
   const box = at("scroll");
   follows = box.scrollHeight - box.scrollTop - box.clientHeight < 48;
+  at("newest").hidden = follows;
 });
-const stick = () => { if (follows) at("scroll").scrollTop = at("scroll").scrollHeight; };
+at("newest").addEventListener("click", () => { follow(); at("draft").focus(); });
 
-// The request as a command and as a program
-
-const pythonLiteral = (value, indent = "") => {
-  const deeper = `${indent}    `;
-  if (value === null) return "None";
-  if (value === true) return "True";
-  if (value === false) return "False";
-  if (typeof value !== "object") return JSON.stringify(value);
-  const isList = Array.isArray(value);
-  const items = isList ? value.map((item) => pythonLiteral(item, deeper))
-    : Object.entries(value).map(([name, item]) => `${JSON.stringify(name)}: ${pythonLiteral(item, deeper)}`);
-  const [open, close] = isList ? ["[", "]"] : ["{", "}"];
-  const flat = `${open}${items.join(", ")}${close}`;
-  if (flat.length < 64 && !flat.includes("\n")) return flat;
-  return `${open}\n${items.map((item) => `${deeper}${item},\n`).join("")}${indent}${close}`;
-};
-
+/** The request that would be sent now, as a command or a program. */
 function codeOf(kind) {
-  const draft = at("draft").value.trim(), last = state.messages.at(-1);
-  const asked = draft || last?.role !== "user" ? [{ role: "user", content: draft || "Hello" }] : [];
-  const body = requestBody(state.running ? [] : asked), base = location.origin + location.pathname.replace(/\/[^/]*$/, "");
-  const needsKey = key !== null;
-  if (kind === "curl") {
-    const json = JSON.stringify(body, null, 2).replaceAll("'", "'\\''");
-    return `curl ${base}/v1/chat/completions \\\n  -H 'Content-Type: application/json' \\\n`
-      + (needsKey ? `  -H "Authorization: Bearer $API_KEY" \\\n` : "") + `  -d '${json}'`;
-  }
-  const extra = Object.fromEntries(Object.entries(body).filter(([name]) => EXTENSIONS.has(name)));
-  const known = Object.entries(body).filter(([name]) => !EXTENSIONS.has(name));
-  if (Object.keys(extra).length) known.push(["extra_body", extra]);
-  const lines = [...known, ["stream", true]].map(([name, value]) => `    ${name}=${pythonLiteral(value, "    ")},\n`);
-  return `${needsKey ? "import os\n\n" : ""}from openai import OpenAI\n\nclient = OpenAI(base_url="${base}/v1", `
-    + `api_key=${needsKey ? 'os.environ["API_KEY"]' : '"none"'})\nstream = client.chat.completions.create(\n${lines.join("")})\n`
-    + `for chunk in stream:\n    print(chunk.choices[0].delta.content or "", end="", flush=True)\nprint()`;
+  const draft = at("draft").value.trim(), shown = path();
+  const asked = draft || shown.at(-1)?.role !== "user" ? [{ role: "user", content: draft || "Hello" }] : [];
+  const body = bodyOf([...shown, ...(state.running ? [] : asked)]);
+  return kind === "curl" ? curlOf(body) : pythonOf(body);
 }
 const renderCode = () => { if (!at("options").hidden) at("code").textContent = codeOf(state.tab); };
 
-async function copy(text, button) {
-  const label = button.textContent;
-  try { await navigator.clipboard.writeText(text); button.textContent = "Copied"; announce("Copied."); }
-  catch { button.textContent = "The browser refused"; }
-  setTimeout(() => { button.textContent = label; }, 1500);
-}
-
-// Options
-
-for (const [name, label, bounds] of SAMPLING) {
-  const input = make("input", { id: name, type: "number", inputMode: "decimal", placeholder: "default", ...bounds });
-  at("sampling").append(make("label", {}, label, input));
-}
-at("sampling").append(make("label", {}, "Stop at", make("input", { id: "stop-strings", type: "text", placeholder: "none", autocomplete: "off" })));
-
-function check() {
-  let problem = "";
-  try { schema(); } catch (error) { problem = `This is not a JSON schema: ${error.message}`; }
-  at("schema").setAttribute("aria-invalid", String(Boolean(problem)));
-  at("schema-hint").textContent = problem || "The answer will be JSON that follows it.";
-  at("schema-hint").classList.toggle("wrong", Boolean(problem));
-  const wrong = SAMPLING.map(([name]) => at(name)).filter((input) => !input.validity.valid);
-  for (const [name] of SAMPLING) at(name).setAttribute("aria-invalid", String(!at(name).validity.valid));
-  if (!problem && !wrong.length) return true;
-  showOptions(true);
-  (wrong[0] ?? at("schema")).focus();
-  announce(problem || wrong[0].validationMessage);
-  return false;
-}
+// The panels at the sides, which on a narrow screen cover the chat
 
 const isWide = matchMedia("(min-width: 60.0625rem)");
-function showOptions(isShown) {
-  at("options").hidden = !isShown;
-  at("options-toggle").setAttribute("aria-expanded", String(isShown));
-  document.querySelector("main").inert = document.querySelector("header").inert = isShown && !isWide.matches;
+function showPanel(name, isShown) {
+  at(name).hidden = !isShown;
+  at(`${name}-toggle`).setAttribute("aria-expanded", String(isShown));
+  if (!isWide.matches && isShown) showPanel(name === "chats" ? "options" : "chats", false);
+  const isCovered = !isWide.matches && !(at("chats").hidden && at("options").hidden);
+  document.querySelector("main").inert = document.querySelector("header").inert = isCovered;
+  if (isWide.matches) kept("localStorage", `levserve.${name}`, isShown ? "open" : "closed");
   renderCode();
-  if (isShown && !isWide.matches) at("options-close").focus();
 }
-function hideOptions() { showOptions(false); at("options-toggle").focus(); }
-
-// Files
-
-const document_ = () => ({
-  format: "levserve-conversation", version: 1, model: state.model, system: at("system").value, schema: at("schema").value,
-  options: Object.fromEntries([...SAMPLING.map(([name]) => name), "stop-strings"].map((name) => [name, at(name).value])),
-  messages: state.messages.map(({ role, content, thinking, facts }) => ({ role, content, ...(thinking ? { thinking } : {}), ...(facts ? { facts } : {}) })),
-});
-function restore(file) {
-  const isMessage = (message) => ["user", "assistant"].includes(message?.role) && typeof message.content === "string";
-  if (file?.format !== "levserve-conversation" || file.version !== 1) throw new Error("it is no exported conversation");
-  if (!Array.isArray(file.messages) || !file.messages.every(isMessage)) throw new Error("its messages are damaged");
-  state.messages = file.messages.map(({ role, content, thinking, facts }) => ({
-    role, content, thinking: String(thinking ?? ""), facts: facts && typeof facts === "object" ? facts : {},
-  }));
-  at("system").value = String(file.system ?? "");
-  at("schema").value = String(file.schema ?? "");
-  for (const name of [...SAMPLING.map(([name]) => name), "stop-strings"]) at(name).value = String(file.options?.[name] ?? "");
-  renderMessages();
+function closePanel(name) { showPanel(name, false); at(`${name}-toggle`).focus(); }
+function arrangePanels() {
+  showPanel("chats", isWide.matches && kept("localStorage", "levserve.chats") !== "closed");
+  showPanel("options", isWide.matches && kept("localStorage", "levserve.options") === "open");
 }
-const save = () => kept("sessionStorage", CONVERSATION, JSON.stringify(document_()));
-
-// The start of the service
-
-const PHASES = [["import", "Process"], ["locate", "Checkpoint"], ["weights", "Weights"], ["tokenizer", "Tokenizer"], ["executables", "Executables"], ["warm", "First token"]];
-const bytes = (count) => {
-  const units = ["B", "KB", "MB", "GB", "TB"];
-  let unit = 0;
-  while (count >= 1000 && unit < 4) { count /= 1000; unit += 1; }
-  return `${count.toFixed(unit ? 1 : 0)} ${units[unit]}`;
-};
-const seconds = (count) => count < 90 ? `${count < 10 ? count.toFixed(1) : Math.round(count)} s` : `${Math.round(count / 60)} min`;
-
-function showStart(progress) {
-  const { percent, estimated_seconds_left: left } = progress;
-  const running = Object.fromEntries(Object.entries(progress.phases_running_seconds ?? {}).map(([name, age]) => [name.split(" ")[0], age]));
-  const done = progress.phases_done_seconds ?? {};
-  if (percent === null || percent === undefined) at("bar").removeAttribute("value"); else at("bar").value = percent;
-  at("left-percent").textContent = percent === null || percent === undefined ? "" : `${percent} %`;
-  at("left-time").textContent = left ? `complete in about ${seconds(left)}` : `${seconds(progress.seconds ?? 0)} so far`;
-  const detail = {
-    weights: progress.bytes_total ? `${bytes(progress.bytes_done)} of ${bytes(progress.bytes_total)}` : "",
-    executables: progress.executables_total ? `${progress.executables_done} of ${progress.executables_total}` : "",
-  };
-  at("phases").replaceChildren(...PHASES.map(([phase, label]) => {
-    const isWaiting = phase === "executables" && progress.executables_done < progress.executables_total;
-    const isRunning = phase in running || isWaiting, isDone = !isRunning && phase in done;
-    const item = make("li", {}, make("span", { textContent: isDone ? "✓" : isRunning ? "→" : "" , ariaHidden: "true" }),
-      make("span", { textContent: label }), make("span", { textContent: detail[phase] ?? "" }),
-      make("span", { textContent: phase in running ? seconds(running[phase]) : isDone ? seconds(done[phase]) : "" }));
-    item.dataset.state = isRunning ? "running" : isDone ? "done" : "waiting";
-    item.append(make("span", { className: "out-of-sight", textContent: item.dataset.state }));
-    return item;
-  }));
+for (const name of ["chats", "options"]) {
+  at(`${name}-toggle`).addEventListener("click", () => {
+    if (!at(name).hidden) closePanel(name);
+    else {
+      showPanel(name, true);
+      if (!isWide.matches) at(`${name}-close`).focus();
+    }
+  });
+  at(`${name}-close`).addEventListener("click", () => closePanel(name));
 }
+
+// The service
 
 function showState(kind, text) {
   at("state").dataset.state = kind;
@@ -364,19 +390,43 @@ function askForKey(problem = "") {
   if (!hasFocus) at("key").focus();
 }
 
-let isOpen = false;
-async function open() {
+const isChat = ({ capabilities }) => !capabilities || capabilities.includes("chat/completions");
+const MODEL_STATES = { available: "loads when asked", loading: "is loading" };
+
+function chooseModel(id) {
+  state.model = at("model").value = id;
+  document.title = `${id} · Levserve`;
+  at("welcome-model").textContent = id;
+  renderCode();
+}
+
+function showModels(models) {
+  state.models = models;
+  const options = models.map(({ id, state: of }) => make("option", { value: id, textContent: MODEL_STATES[of] ? `${id} (${MODEL_STATES[of]})` : id }));
+  at("model").replaceChildren(...options);
+  at("model").hidden = models.length < 2;
+  const wanted = [state.model, state.chat.conversation.model, kept("localStorage", "levserve.model")];
+  chooseModel(wanted.find((id) => models.some((model) => model.id === id)) ?? models[0].id);
+}
+
+/** Ask which models there are; returns false if that needs a key, or if none of them chats. */
+async function readModels() {
   const response = await fetch("v1/models", { headers: headers() });
   if (response.status === 401) { askForKey((await failure(response)).message); return false; }
   if (!response.ok) throw await failure(response);
   const models = (await response.json()).data;
-  const model = models.find(({ capabilities }) => capabilities?.includes("completions")) ?? models.find(({ capabilities }) => !capabilities);
+  const chats = models.filter(isChat), writers = models.filter(({ capabilities }) => capabilities?.includes("completions"));
   // What a model can do is known once it was loaded.
   at("vectors").hidden = models.every(({ capabilities }) => capabilities?.includes("completions"));
-  if (!model) { location.replace("vectors"); return false; }
-  state.model = model.id;
-  document.title = `${model.id} · Levserve`;
-  at("welcome-model").textContent = model.id;
+  if (!chats.length && !writers.length) { location.replace("vectors"); return false; }
+  const known = chats.filter(({ capabilities }) => capabilities);
+  showModels(chats.length ? [...known, ...chats.filter((model) => !known.includes(model))] : writers);
+  return true;
+}
+
+let isOpen = false;
+async function open() {
+  if (!await readModels()) return false;
   at("ask-key").hidden = at("start").hidden = true;
   at("composer").hidden = false;
   at("forget-key").hidden = key === null;
@@ -384,6 +434,7 @@ async function open() {
   isOpen = true;
   announce("The model is ready.");
   renderMessages();
+  follow();
   return true;
 }
 
@@ -392,15 +443,15 @@ async function watch() {
   try {
     const response = await fetch("health/ready"), progress = await response.json();
     if (response.ok) {
-      if (at("ask-key").hidden && (isOpen || await open())) {
+      if (at("ask-key").hidden && (isOpen ? state.models.length < 2 || await readModels() : await open())) {
         const missing = progress.executables_total - progress.executables_done;
-        const text = progress.status === "answering" && missing > 0 ? `${state.model}, ${missing} executables still compiling` : state.model;
-        showState("ready", text);
+        const compiling = progress.status === "answering" && missing > 0 ? `${missing} executables still compiling` : "";
+        showState("ready", [...(state.models.length < 2 ? [state.model] : []), ...(compiling ? [compiling] : [])].join(", "));
       }
       wait = progress.status === "answering" ? 2000 : 15000;
     } else if (progress.status === "starting" || progress.status === "answering") {
       isOpen = false;
-      at("start").hidden = state.messages.length > 0;
+      at("start").hidden = state.chat.messages.size > 0;
       at("welcome").hidden = at("ask-key").hidden = true;
       showStart(progress);
       showState("starting", progress.percent ? `starting, ${progress.percent} %` : "starting");
@@ -418,40 +469,50 @@ async function watch() {
 
 // Wiring
 
-at("form").addEventListener("submit", (event) => { event.preventDefault(); send(at("draft").value); });
-at("draft").addEventListener("keydown", (event) => {
-  if (event.key === "Enter" && !event.shiftKey && !event.isComposing) { event.preventDefault(); send(at("draft").value); }
-});
-const fit = () => {
+const setDraft = (text) => {
+  at("draft").value = text;
+  kept("sessionStorage", "levserve.draft", text || null);
   const draft = at("draft");
-  if (CSS.supports("field-sizing", "content")) return;
-  draft.style.height = "auto";
-  draft.style.height = `${draft.scrollHeight}px`;
+  if (!CSS.supports("field-sizing", "content")) {
+    draft.style.height = "auto";
+    draft.style.height = `${draft.scrollHeight}px`;
+  }
+  renderCode();
 };
-at("draft").addEventListener("input", () => { fit(); renderCode(); });
-at("stop").addEventListener("click", () => state.running?.abort());
-at("new").addEventListener("click", () => {
-  state.running?.abort();
-  state.messages = [];
-  kept("sessionStorage", CONVERSATION, null);
-  renderMessages();
+
+at("form").addEventListener("submit", (event) => { event.preventDefault(); send(); });
+at("draft").addEventListener("keydown", (event) => {
+  if (event.key === "Enter" && !event.shiftKey && !event.isComposing) { event.preventDefault(); send(); }
+});
+at("draft").addEventListener("input", () => setDraft(at("draft").value));
+at("stop").addEventListener("click", stop);
+at("new").addEventListener("click", async () => {
+  const options = readOptions();
+  await show(emptyChat());
+  showOptionsOf(options);
+  if (!isWide.matches) showPanel("chats", false);
   at("draft").focus();
 });
+at("model").addEventListener("change", () => {
+  chooseModel(at("model").value);
+  kept("localStorage", "levserve.model", state.model);
+});
+at("find").addEventListener("input", renderConversations);
+at("notice-close").addEventListener("click", () => { NOTICES.clear(); notice("", ""); at("draft").focus(); });
 at("key-form").addEventListener("submit", async (event) => {
   event.preventDefault();
   setKey(at("key").value.trim());
   at("key").value = "";
-  try { if (await open()) showState("ready", state.model); } catch (error) { at("key-hint").textContent = error.message; }
+  try { if (await open()) showState("ready", state.models.length < 2 ? state.model : ""); } catch (error) { at("key-hint").textContent = error.message; }
 });
 at("forget-key").addEventListener("click", () => { setKey(null); isOpen = false; askForKey(); });
-at("options-toggle").addEventListener("click", () => (at("options").hidden ? showOptions(true) : hideOptions()));
-at("options-close").addEventListener("click", hideOptions);
 at("options").addEventListener("input", renderCode);
-at("schema").addEventListener("change", () => check());
-isWide.addEventListener("change", () => showOptions(isWide.matches));
+at("schema").addEventListener("change", optionsProblem);
+isWide.addEventListener("change", arrangePanels);
 document.addEventListener("keydown", (event) => {
-  if (event.key !== "Escape") return;
-  if (!at("options").hidden && !isWide.matches) hideOptions(); else state.running?.abort();
+  if (event.key !== "Escape" || at("confirm").open) return;
+  const covering = isWide.matches ? null : ["chats", "options"].find((name) => !at(name).hidden);
+  if (covering) closePanel(covering); else stop();
 });
 const selectTab = (kind) => {
   state.tab = kind;
@@ -472,30 +533,29 @@ for (const kind of ["curl", "python"]) {
   });
 }
 at("copy-code").addEventListener("click", (event) => copy(codeOf(state.tab), event.target));
-at("export").addEventListener("click", () => {
-  const file = new Blob([JSON.stringify(document_(), null, 2)], { type: "application/json" });
-  const link = make("a", { href: URL.createObjectURL(file), download: `conversation-${new Date().toISOString().slice(0, 10)}.json` });
-  link.click();
-  setTimeout(() => URL.revokeObjectURL(link.href), 1000);
+at("export-all").addEventListener("click", async () => {
+  const all = await Promise.all(state.conversations.map(({ id }) => store.read(id)));
+  offer(exported(all.filter(Boolean)), `conversations-${new Date().toISOString().slice(0, 10)}.json`);
 });
 at("import").addEventListener("click", () => at("file").click());
 at("file").addEventListener("change", async () => {
   const [file] = at("file").files;
   if (!file) return;
-  state.running?.abort();
   try {
-    restore(JSON.parse(await file.text()));
-    at("file-hint").textContent = `${file.name} is open.`;
-    save();
-  } catch (error) { at("file-hint").textContent = `${file.name} cannot be opened: ${error.message}.`; }
+    await keepImported(imported(await file.text()));
+    notice("file", "");
+    announce(`${file.name} is open.`);
+  } catch (error) { notice("file", `${file.name} cannot be opened: ${error.message}.`); }
   at("file").value = "";
 });
+addEventListener("beforeunload", (event) => { if (state.chat.isBehind && state.chat.messages.size) event.preventDefault(); });
 
 const showTheme = () => { at("theme").textContent = `Theme: ${theme}`; };
 at("theme").addEventListener("click", () => { setTheme(THEMES[(THEMES.indexOf(theme) + 1) % THEMES.length]); showTheme(); });
 showTheme();
 
-for (const text of PROMPTS) at("prompts").append(make("li", {}, make("button", { type: "button", textContent: text, onclick: () => send(text) })));
-try { const saved = kept("sessionStorage", CONVERSATION); if (saved) restore(JSON.parse(saved)); } catch { /* of another version */ }
-if (isWide.matches) showOptions(true);
+for (const text of PROMPTS) at("prompts").append(make("li", {}, make("button", { type: "button", textContent: text, onclick: () => ask(text) })));
+setDraft(kept("sessionStorage", "levserve.draft") ?? "");
+arrangePanels();
+openStore();
 watch();

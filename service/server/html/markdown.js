@@ -120,8 +120,8 @@ function codeBlock(text, language, isFinal) {
   // What still grows is not highlighted: each token would do it again.
   const isHighlighted = isFinal && lowlight.registered(language) && text.length <= HIGHLIGHT_MAX_CHARACTERS;
   const code = make("code", {}, ...(isHighlighted ? nodes(lowlight.highlight(language, text)) : [text]));
-  const button = make("button", { className: "plain", type: "button", textContent: "Copy", ariaLabel: "Copy the code", onclick: (event) => copy(text, event.target) });
-  return make("div", { className: "code" }, make("div", { className: "bar" }, make("span", { textContent: language.slice(0, 40) }), button),
+  const copies = button("Copy", (event) => copy(text, event.target), { ariaLabel: "Copy the code" });
+  return make("div", { className: "code" }, make("div", { className: "bar" }, make("span", { textContent: language.slice(0, 40) }), copies),
     make("pre", { tabIndex: 0, ariaLabel: "Code" }, code));
 }
 

@@ -10,6 +10,8 @@ const make = (tag, properties = {}, ...children) => {
   return element;
 };
 
+const button = (label, onclick, properties = {}) => make("button", { className: "plain", type: "button", textContent: label, onclick, ...properties });
+
 /** Read an entry of a storage, write it, or remove it if `value` is null; a browser may forbid storage. */
 const kept = (storage, name, value) => {
   try {
@@ -18,6 +20,24 @@ const kept = (storage, name, value) => {
   } catch { /* forbidden or full */ }
   return null;
 };
+
+/** Put a text into the clipboard. */
+async function copyText(text) {
+  if (navigator.clipboard) return navigator.clipboard.writeText(text);
+  // Without TLS, browsers have the old way alone.
+  const box = document.body.appendChild(make("textarea", { value: text, className: "out-of-sight" })), before = document.activeElement;
+  box.select();
+  const isCopied = document.execCommand("copy");
+  box.remove();
+  before?.focus();
+  if (!isCopied) throw new Error("refused");
+}
+
+/** Return the error that a response states. */
+async function failure(response) {
+  const body = await response.json().catch(() => null);
+  return Object.assign(new Error(body?.error?.message ?? `The service answered ${response.status}.`), { status: response.status });
+}
 
 // The key stays in the tab, until it is closed.
 let key = kept("sessionStorage", "levserve.key");

@@ -1,1 +1,1 @@
-"""Loaded models by name: which of the catalogue's are in memory, which requests hold them, what goes to make room."""
+"""The pool of loaded models: which are in memory, which requests use them, and which are evicted."""

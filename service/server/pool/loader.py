@@ -1,55 +1,50 @@
-"""The load of one model of a catalogue: its settings, its start, and what later starts take over from the first."""
+"""Loading of a catalogue's model: its settings, its start, and the objects that later starts reuse."""
 
 import time
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from service.catalogue.entry import ModelEntry
 from service.device.memory import Device, usable_memory_bytes
 from service.observability.metrics import Metrics
-from service.server.pool.residence import Loading, MakeRoom
+from service.server.pool.pooled_model import Loading, MakeRoom
 from service.settings import Settings
 from service.start.context import CommonParts, StartContext
+from service.start.devices import Devices
 from service.start.graph import Task
 from service.start.load import ModelStart
 from service.start.progress import StartProgress
+from service.start.tasks import LoadedModel
 from service.weights.host_cache import HostCache
-
-if TYPE_CHECKING:
-    from service.start.devices import Devices
-    from service.start.tasks import LoadedModel
 
 
 class StartLoading(Loading):
-    """A start under way."""
+    """A running start."""
 
     def __init__(self, start: ModelStart, context: StartContext) -> None:
         self.start = start
         self._context = context
 
-    def wait(self) -> "LoadedModel":
-        """Wait until the model answers."""
+    def wait(self) -> LoadedModel:
         return self.start.wait_for_model()
 
     def wait_until_complete(self) -> None:
-        """Wait until its executables and its bundle are complete."""
+        """Wait until the executables and the bundle are complete."""
         self.start.wait_until_ready()
 
     def cancel(self) -> None:
-        """End its transfers."""
+        """Stop the transfers."""
         self._context.failed.set()
 
     def progress(self) -> dict[str, Any]:
-        """Return the progress of the start."""
         return self._context.progress.progress()
 
     def summary(self) -> str:
-        """Return the progress as a phrase."""
         return self._context.progress.summary()
 
 
 class Loader:
-    """Begins the loads of a process; the `Load` of its pool."""
+    """Starts the loads of a process; the `Load` of its pool."""
 
     def __init__(
         self,
@@ -60,12 +55,12 @@ class Loader:
         before_answering: Sequence[Task],
         on_engine_failure: Callable[[], None],
     ) -> None:
-        """Prepare the first load, which is a part of the start of the process.
+        """Prepare the first load, which is part of the start of the process.
 
         Args:
-            settings: of the process.
-            metrics: of the process.
-            progress: of the process's start, which is that of its first model.
+            settings: the settings of the process.
+            metrics: the metrics of the process.
+            progress: the progress of the process's start, used for its first model.
             before_answering: tasks that the first answer waits for.
             on_engine_failure: called from the device thread of any model if it dies.
         """
@@ -77,7 +72,7 @@ class Loader:
         self._devices: Devices | None = None
 
     def __call__(self, entry: ModelEntry, make_room: MakeRoom) -> StartLoading:
-        """Begin to load a model."""
+        """Start to load a model."""
         is_first = self.first is None and self._devices is None
         settings = entry.settings(self._settings) if self._settings.has_catalogue else self._settings
         context = StartContext(
@@ -100,11 +95,11 @@ class Loader:
 
     @property
     def host_cache_bytes(self) -> int:
-        """The host memory that weights of unloaded models take."""
+        """The host memory used by weights of unloaded models."""
         return self._common.host_cache.num_bytes
 
-    def keep_devices(self, devices: "Devices") -> None:
-        """Take over the devices that the start of the process has found, and let go of that start and its weights."""
+    def adopt_devices(self, devices: Devices) -> None:
+        """Reuse the devices found by the start of the process, and drop the reference to that start and its weights."""
         self._devices, self.first = devices, None
 
     def _known_devices(self) -> "Devices | None":

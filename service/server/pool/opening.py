@@ -1,10 +1,9 @@
-"""The pool that the settings ask for, and its catalogue, which is kept up to date."""
+"""Creation of the pool from the settings, and the refreshing of its catalogue."""
 
 import asyncio
 import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from service.catalogue.catalogue import Catalogue
 from service.catalogue.entry import ModelEntry
@@ -12,6 +11,7 @@ from service.catalogue.sources import catalogue_of_settings, one_model
 from service.device.heap import return_freed_memory
 from service.errors import CheckpointError
 from service.observability.metrics import Metrics
+from service.server.pool.load_queue import OnComplete
 from service.server.pool.loader import Loader
 from service.server.pool.pool import ModelPool
 from service.server.pool.state import PoolLimits
@@ -23,15 +23,12 @@ from service.start.imports import collect_unloaded, end_quick_imports
 from service.start.progress import Phase, StartProgress
 from service.start.tasks import served_names
 
-if TYPE_CHECKING:
-    from service.server.pool.line import OnComplete
-
 logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
 class OpenedPool:
-    """A pool that has loaded nothing yet."""
+    """A pool with its loader and catalogue, before anything is loaded."""
 
     pool: ModelPool
     loader: Loader
@@ -39,16 +36,16 @@ class OpenedPool:
 
     @property
     def preloaded(self) -> list[ModelEntry]:
-        """The models to load before the start ends."""
+        """The models to load during the start."""
         return [entry for entry in self.catalogue.entries if entry.is_preloaded]
 
-    async def keep_refreshed(self, interval_s: float) -> None:
-        """List the catalogue again and again, until this is cancelled."""
+    async def refresh_forever(self, interval_s: float) -> None:
+        """List the catalogue periodically until cancelled."""
         while True:
             await asyncio.sleep(interval_s)
             try:
                 await asyncio.to_thread(self.catalogue.refresh)
-            except (CheckpointError, OSError) as error:  # the models stay as they were
+            except (CheckpointError, OSError) as error:  # keep the previous models
                 logger.warning("the catalogue cannot be listed", extra={"reason": str(error)})
 
 
@@ -59,20 +56,20 @@ def open_pool(
     *,
     before_answering: Sequence[Task],
     on_engine_failure: Callable[[], None],
-    on_complete: "OnComplete",
+    on_complete: OnComplete,
 ) -> OpenedPool:
-    """Return the pool of a process; a catalogue is listed first.
+    """Create the pool of a process and list its catalogue.
 
     Raises:
-        SettingsError: the catalogue is wrong.
-        CheckpointError: its listing did not come.
+        SettingsError: the catalogue is invalid.
+        CheckpointError: the catalogue cannot be listed.
     """
     loader = Loader(settings, metrics, progress, before_answering=before_answering, on_engine_failure=on_engine_failure)
     if settings.has_catalogue:
-        with progress.phase(Phase.LOCATE, "catalogue") as facts:
+        with progress.phase(Phase.LOCATE, "catalogue") as fields:
             catalogue = catalogue_of_settings(settings)
             catalogue.refresh()
-            facts["models"] = len(catalogue.entries)
+            fields["models"] = len(catalogue.entries)
     else:
         catalogue = one_model(checkpoint_uri(settings), served_names(settings))
     limits = PoolLimits(
@@ -92,7 +89,7 @@ def _free_unloaded(begun_s: float) -> None:
 def start_without_model(
     settings: Settings, metrics: Metrics, progress: StartProgress, loader: Loader, tasks: Sequence[Task]
 ) -> None:
-    """Do what a start does for every model: import jax, find the devices, run the tasks.
+    """Run the parts of a start that are independent of models: import jax, find the devices, run the tasks.
 
     Raises:
         StartError: there are no devices.
@@ -100,7 +97,7 @@ def start_without_model(
     context = StartContext(settings, metrics, progress)
     run = GraphRun((Task("devices", find_devices), *tasks), context)
     run.wait_for_all()
-    loader.keep_devices(run.wait("devices"))
+    loader.adopt_devices(run.wait("devices"))
     end_quick_imports()
     progress.mark_answering(None)
     progress.mark_ready()

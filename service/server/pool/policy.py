@@ -1,15 +1,15 @@
-"""The models that make room for another one: plain functions of plain numbers, without an engine or a clock.
+"""The eviction policy of the pool: LRU with a minimum residency, as pure functions of plain numbers.
 
-A model with open requests is never taken out from under them. It stays for a while after it was loaded, so that
-requests which alternate between models do not spend the time on loading. Once a request has waited long for a model, a
-busy one yields: it takes no further requests, and goes when its last one is finished.
+A model with open requests is never evicted. A model stays for a while after it was loaded, so that requests alternating
+between models do not spend all the time on loading. Once a request has waited long for a model, a busy one yields: it
+accepts no more requests and is evicted when its last one has finished.
 """
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-# A model stays at least as long as its load took, so that at most half of the time goes into loading; but not longer
-# than this, since whoever waits for another model may wait for an idle one.
+# A model stays at least as long as its load took, so that at most half of the time is spent on loading; but not longer
+# than this, since requests for other models may be waiting for an idle one.
 MAX_RESIDENCY_S = 5.0
 
 
@@ -19,16 +19,16 @@ class Resident:
 
     name: str
     num_bytes: int  # on each device: weights, cache and work space
-    num_open: int = 0  # requests that hold it
+    num_open: int = 0  # requests that use it
     last_used_s: float = 0.0
     ready_s: float = 0.0
     load_s: float = 0.0  # how long its load took
     keeps_loaded: bool = False
-    is_leaving: bool = False  # it takes no further requests
+    is_leaving: bool = False  # whether it accepts no more requests
 
     @property
     def stays_until_s(self) -> float:
-        """When it may first be taken out."""
+        """The earliest time at which the model may be evicted."""
         return self.ready_s + min(self.load_s, MAX_RESIDENCY_S)
 
 
@@ -42,7 +42,7 @@ class Newcomer:
 
 @dataclass(frozen=True, kw_only=True)
 class Capacity:
-    """What the loaded models may take together."""
+    """The limits for all loaded models together."""
 
     max_models: int
     num_bytes: int  # of each device
@@ -56,35 +56,35 @@ class Enter:
 
 @dataclass(frozen=True)
 class Evict:
-    """These make room; those that are busy take no further requests and go when they are idle."""
+    """Evict these models; busy ones accept no more requests and are evicted when they are idle."""
 
     names: tuple[str, ...]
 
 
 @dataclass(frozen=True)
 class Wait:
-    """Decide again when a model goes or becomes idle, or at this time."""
+    """Decide again when a model is evicted or becomes idle, or at this time."""
 
     until_s: float | None = None
 
 
 @dataclass(frozen=True)
 class NeverFits:
-    """No eviction makes room."""
+    """No eviction can make enough room."""
 
-    available_bytes: int  # without the models that stay loaded
-    num_kept: int  # models that stay loaded
+    available_bytes: int  # without the pinned models
+    num_pinned: int  # models with keep_loaded
 
 
 type Decision = Enter | Evict | Wait | NeverFits
 
 
 def decide(newcomer: Newcomer, residents: Sequence[Resident], capacity: Capacity, now_s: float) -> Decision:
-    """Decide how a model gets its room; times are on one clock, in seconds."""
-    kept = [resident for resident in residents if resident.keeps_loaded]
-    available_bytes = capacity.num_bytes - _bytes(kept)
-    if newcomer.num_bytes > available_bytes or len(kept) >= capacity.max_models:
-        return NeverFits(available_bytes, len(kept))
+    """Decide how to make room for a model; all times are on the same clock, in seconds."""
+    pinned = [resident for resident in residents if resident.keeps_loaded]
+    available_bytes = capacity.num_bytes - _bytes(pinned)
+    if newcomer.num_bytes > available_bytes or len(pinned) >= capacity.max_models:
+        return NeverFits(available_bytes, len(pinned))
     if _fits(newcomer, residents, capacity):
         return Enter()
     staying = [resident for resident in residents if not resident.is_leaving]
@@ -104,12 +104,12 @@ def decide(newcomer: Newcomer, residents: Sequence[Resident], capacity: Capacity
 
 
 def choose(candidates: Sequence[Resident], excess_bytes: int, num_excess: int) -> list[Resident] | None:
-    """Return the fewest models that free enough, the least recently used ones of them; None if all do not free enough.
+    """Return the smallest sufficient set of models, preferring least recently used ones; None if all are not enough.
 
     Args:
-        candidates: models that may go.
-        excess_bytes: bytes to free, 0 or less for none.
-        num_excess: models to take out at least.
+        candidates: models that may be evicted.
+        excess_bytes: bytes to free; 0 or less for none.
+        num_excess: the minimum number of models to evict.
     """
     by_size = sorted(candidates, key=lambda resident: -resident.num_bytes)
     sizes = range(max(num_excess, 1), len(candidates) + 1)

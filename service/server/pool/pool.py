@@ -1,29 +1,26 @@
-"""The pool: loaded models by name, for requests that hold them and operators who load and unload them."""
+"""The pool of loaded models, for requests that use them and operators who load and unload them."""
 
 import asyncio
 import time
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from service.api.held import Held, ModelState, ready_state
+from service.api.backend import Lease, ModelState, ready_state
 from service.catalogue.catalogue import Catalogue
 from service.catalogue.entry import ModelEntry
 from service.errors import Draining, MissingParameter, ModelLoadFailed, ModelNotLoaded, Overloaded, RequestError
 from service.observability.metrics import Metrics
-from service.server.pool.line import LoadingLine
+from service.server.pool.load_queue import LoadQueue, OnComplete
+from service.server.pool.pooled_model import Load, Loaded, PooledModel, Waiter
 from service.server.pool.report import model_report
-from service.server.pool.residence import Load, Loaded, Residence, Waiter
 from service.server.pool.state import PoolLimits, PoolState, granted
 
-if TYPE_CHECKING:
-    from service.server.pool.line import OnComplete
-
-# A model that could not be loaded is not tried again before.
+# How long to wait before retrying a failed load.
 RETRY_AFTER_S = 10
 
 
 class ModelPool:
-    """The models of a process; a single model is a pool of one that stays loaded."""
+    """The models of a process; a single model is a pool of one that is never evicted."""
 
     def __init__(
         self,
@@ -32,135 +29,133 @@ class ModelPool:
         limits: PoolLimits,
         metrics: Metrics,
         *,
-        on_complete: "OnComplete" = lambda *_: None,
+        on_complete: OnComplete = lambda *_: None,
         on_unloaded: Callable[[float], None] = lambda begun_s: None,
     ) -> None:
-        """Create a pool that has loaded nothing; see `LoadingLine` and `PoolState.free` for what is called."""
+        """Create an empty pool; see `LoadQueue` and `PoolState.free` for the callbacks."""
         self._catalogue = catalogue
         self._created = int(time.time())
         self._state = PoolState(limits, metrics, on_unloaded)
-        self._line = LoadingLine(self._state, load, on_complete)
+        self._queue = LoadQueue(self._state, load, on_complete)
 
     @property
     def loaded(self) -> list[Loaded]:
-        """The models in memory."""
         with self._state.changed:
-            found = [version.loaded for version in self._state.versions]
-        return [loaded for loaded in found if loaded is not None]
+            versions = [version.loaded for version in self._state.versions]
+        return [loaded for loaded in versions if loaded is not None]
 
-    def hold(self, name: str | None) -> Held | None:
-        """Return a loaded model; None if it has to be waited for. See `Models.hold`."""
+    def lease(self, name: str | None) -> Lease | None:
+        """Return a lease of a loaded model, or None if the request has to wait for it. See `Backend.lease`."""
         entry = self._entry(name)
         with self._state.changed:
-            residence = self._state.residences.get(entry.name)
-            if residence is not None and residence.entry.uri != entry.uri:
-                residence = self._begin_newer(entry)
-            if residence is None or not residence.answering.is_open:
+            model = self._state.models.get(entry.name)
+            if model is not None and model.entry.uri != entry.uri:
+                model = self._begin_newer(entry)
+            if model is None or not model.answering.is_open:
                 return None
-            return self._state.grant(residence.answering)
+            return self._state.grant(model.answering)
 
-    async def wait_for(self, name: str | None) -> Held:
-        """Return a model once it is loaded.
+    async def wait_for(self, name: str | None) -> Lease:
+        """Return a lease of a model once it is loaded.
 
         Raises:
-            UnknownModel, AmbiguousModel, MissingParameter: as `hold`.
-            ModelLoadFailed: it cannot be loaded.
-            ModelNotLoaded: it did not come in time.
-            Overloaded: too many requests wait.
-            Draining: the process is about to end.
+            UnknownModel, AmbiguousModel, MissingParameter: as `lease`.
+            ModelLoadFailed: the model cannot be loaded.
+            ModelNotLoaded: the model was not loaded in time.
+            Overloaded: too many requests are waiting.
+            Draining: the process is shutting down.
         """
         entry, state = self._entry(name), self._state
         loop = asyncio.get_running_loop()
         with state.changed:
-            residence = self._residence(entry)
-            if residence.answering.is_open:
-                return state.grant(residence.answering)
-            self._check_can_wait(residence)
+            model = self._model(entry)
+            if model.answering.is_open:
+                return state.grant(model.answering)
+            self._check_can_wait(model)
             waiter = Waiter(loop, loop.create_future(), state.clock())
-            residence.waiters.append(waiter)
-            self._line.join(residence)
+            model.waiters.append(waiter)
+            self._queue.enqueue(model)
         try:
             async with asyncio.timeout(state.limits.load_wait_s):
                 return await granted(waiter)
         except TimeoutError:
-            raise self._not_loaded(residence) from None
+            raise self._not_loaded(model) from None
         finally:
             with state.changed:
-                if waiter in residence.waiters:
-                    residence.waiters.remove(waiter)
+                if waiter in model.waiters:
+                    model.waiters.remove(waiter)
                     state.changed.notify_all()
 
     def preload(self, entry: ModelEntry) -> None:
-        """Load a model on this thread, before requests name it.
+        """Load a model on this thread, before requests need it.
 
         Raises:
-            BaseException: why it cannot be loaded.
+            BaseException: the model cannot be loaded.
         """
         with self._state.changed:
-            residence = self._residence(entry)
-            residence.is_requested = residence.is_in_line = True
-        self._line.load(residence)
+            model = self._model(entry)
+            model.is_requested = model.is_queued = True
+        self._queue.load(model)
 
     def begin_load(self, name: str) -> None:
-        """Load a model though no request waits for it; returns at once. Raises as `hold`, and Draining."""
+        """Start to load a model without a waiting request. Raises as `lease`, and Draining."""
         entry = self._entry(name)
         with self._state.changed:
-            residence = self._residence(entry)
-            if not residence.is_open:
-                residence.failure = None
-                self._check_can_wait(residence)
-                residence.is_requested = True
-                self._line.join(residence)
+            model = self._model(entry)
+            if not model.is_open:
+                model.failure = None
+                self._check_can_wait(model)
+                model.is_requested = True
+                self._queue.enqueue(model)
 
     async def unload(self, name: str) -> bool:
-        """Unload a model once its requests have ended; end its load. Return whether it was in memory or loading."""
+        """Cancel a model's load, or unload it once its requests have finished; return whether it was in memory."""
         entry = self._entry(name)
         with self._state.changed:
-            residence = self._state.residences.setdefault(entry.name, Residence(entry))
-            residence.is_requested, residence.is_cancelled = False, residence.state == "loading"
-            was_loaded = residence.is_in_line or any(version.state != "available" for version in residence.versions)
-            if residence.state == "loading" and residence.loading is not None:
-                residence.loading.cancel()
-            for version in residence.versions:
+            model = self._state.models.setdefault(entry.name, PooledModel(entry))
+            model.is_requested, model.is_cancelled = False, model.state == "loading"
+            was_loaded = model.is_queued or any(version.state != "available" for version in model.versions)
+            if model.state == "loading" and model.loading is not None:
+                model.loading.cancel()
+            for version in model.versions:
                 version.is_leaving = version.is_leaving or version.state == "ready"
             self._state.changed.notify_all()
-            unloading = [self._line.begin_unload(version) for version in residence.versions]
+            unloading = [self._queue.begin_unload(version) for version in model.versions]
         for future in unloading:
-            # A client that is gone ends its own wait alone.
+            # A disconnected client must not cancel the unload for others.
             await asyncio.shield(asyncio.wrap_future(future))
         return was_loaded
 
     def listed(self) -> Sequence[ModelState]:
-        """Return every model of the catalogue."""
         with self._state.changed:
             return [self._listed(entry) for entry in self._catalogue.entries]
 
     def report(self, name: str) -> dict[str, Any]:
-        """Return the state of one model as a JSON object for an operator; raises as `hold`."""
+        """Return the state of a model as a JSON object for operators; raises as `lease`."""
         return self._report(self._entry(name))
 
     def reports(self, *, is_used: bool = False) -> list[dict[str, Any]]:
-        """Return the states of all models of the catalogue; `is_used`: of those that were ever asked for."""
-        used = self._state.residences
+        """Return the states of all models of the catalogue, or with `is_used` of those ever requested."""
+        used = self._state.models
         return [self._report(entry) for entry in self._catalogue.entries if entry.name in used or not is_used]
 
     def close(self) -> None:
-        """Refuse new requests and those that wait, and end loads; models stay in memory for what they answer."""
+        """Refuse new and waiting requests and cancel loads; models stay loaded for running requests."""
         with self._state.changed:
             self._state.is_closed = True
-            for residence in self._state.versions:
-                self._state.refuse_all(residence, Draining())
-                residence.is_leaving = residence.state == "ready"
-                if residence.state == "loading" and residence.loading is not None:
-                    residence.loading.cancel()
+            for model in self._state.versions:
+                self._state.refuse_all(model, Draining())
+                model.is_leaving = model.state == "ready"
+                if model.state == "loading" and model.loading is not None:
+                    model.loading.cancel()
             self._state.changed.notify_all()
 
     def _report(self, entry: ModelEntry) -> dict[str, Any]:
         state = self._state
         with state.changed:
-            residence = state.residences.get(entry.name)
-            metrics = None if residence is None else state.metrics.of_model(entry.name)
-            return model_report(entry, residence, metrics, state.clock())
+            model = state.models.get(entry.name)
+            metrics = None if model is None else state.metrics.of_model(entry.name)
+            return model_report(entry, model, metrics, state.clock())
 
     def _entry(self, name: str | None) -> ModelEntry:
         if name is not None:
@@ -169,57 +164,57 @@ class ModelPool:
             raise MissingParameter("model")
         return self._catalogue.entries[0]
 
-    def _residence(self, entry: ModelEntry) -> Residence:
-        """Return what is known of a model, in its newest version. The lock is held."""
-        residence = self._state.residences.setdefault(entry.name, Residence(entry))
-        if residence.entry.uri == entry.uri or residence.state == "loading":
-            return residence
-        if residence.is_open:
-            # It answers until the newer version does, or until the policy takes the room that it has.
-            residence = self._state.residences[entry.name] = Residence(entry, older=residence)
-        residence.entry = entry
-        return residence
+    def _model(self, entry: ModelEntry) -> PooledModel:
+        """Return the newest version of a model. The lock is held."""
+        model = self._state.models.setdefault(entry.name, PooledModel(entry))
+        if model.entry.uri == entry.uri or model.state == "loading":
+            return model
+        if model.is_open:
+            # The old version serves requests until the new one does, or until the policy evicts it.
+            model = self._state.models[entry.name] = PooledModel(entry, older=model)
+        model.entry = entry
+        return model
 
-    def _begin_newer(self, entry: ModelEntry) -> Residence:
-        """Begin to load the newer version of a model, unless that has just failed. The lock is held."""
-        residence = self._residence(entry)
-        if not (self._state.is_closed or residence.is_open or residence.is_in_line or self._has_just_failed(residence)):
-            residence.is_requested = True
-            self._line.join(residence)
-        return residence
+    def _begin_newer(self, entry: ModelEntry) -> PooledModel:
+        """Start to load the newer version of a model unless that has just failed. The lock is held."""
+        model = self._model(entry)
+        if not (self._state.is_closed or model.is_open or model.is_queued or self._has_just_failed(model)):
+            model.is_requested = True
+            self._queue.enqueue(model)
+        return model
 
-    def _has_just_failed(self, residence: Residence) -> bool:
-        return residence.failure is not None and self._state.clock() - residence.failure[1] < RETRY_AFTER_S
+    def _has_just_failed(self, model: PooledModel) -> bool:
+        return model.failure is not None and self._state.clock() - model.failure[1] < RETRY_AFTER_S
 
-    def _check_can_wait(self, residence: Residence) -> None:
+    def _check_can_wait(self, model: PooledModel) -> None:
         state = self._state
         if state.is_closed:
             raise Draining
-        if residence.failure is not None and self._has_just_failed(residence):
-            raise ModelLoadFailed(residence.entry.name, residence.failure[0])
+        if model.failure is not None and self._has_just_failed(model):
+            raise ModelLoadFailed(model.entry.name, model.failure[0])
         if state.num_waiting >= state.limits.max_waiting:
             raise Overloaded(running=state.num_waiting, limit=state.limits.max_waiting)
 
-    def _not_loaded(self, residence: Residence) -> RequestError:
-        loading = residence.loading
-        summary = "it waits for room" if loading is None else loading.summary()
+    def _not_loaded(self, model: PooledModel) -> RequestError:
+        loading = model.loading
+        summary = "waiting for memory" if loading is None else loading.summary()
         left_s = None if loading is None else loading.progress().get("estimated_seconds_left")
-        return ModelNotLoaded(residence.entry.name, summary, retry_after_s=max(1, round(left_s or 5)))
+        return ModelNotLoaded(model.entry.name, summary, retry_after_s=max(1, round(left_s or 5)))
 
     def _listed(self, entry: ModelEntry) -> ModelState:
-        residence = self._state.residences.get(entry.name)
-        answering = None if residence is None else residence.answering
-        if residence is not None and answering is not None and answering.is_open and answering.loaded is not None:
-            residence.known = ready_state(answering.loaded.served)
-            return residence.known
-        known = None if residence is None else residence.known
+        model = self._state.models.get(entry.name)
+        answering = None if model is None else model.answering
+        if model is not None and answering is not None and answering.is_open and answering.loaded is not None:
+            model.known = ready_state(answering.loaded.served)
+            return model.known
+        known = None if model is None else model.known
         facts = {} if known is None else dict(known.facts)
-        if residence is not None and residence.state == "loading" and residence.loading is not None:
-            facts["progress"] = residence.loading.progress()
+        if model is not None and model.state == "loading" and model.loading is not None:
+            facts["progress"] = model.loading.progress()
         return ModelState(
             names=entry.names,
             created=self._created,
-            state="loading" if residence is not None and residence.state == "loading" else "available",
+            state="loading" if model is not None and model.state == "loading" else "available",
             max_model_len=entry.max_model_len if known is None else known.max_model_len,
             facts=facts,
         )

@@ -1,26 +1,26 @@
-"""A model of a pool as an operator sees it in /admin/models and /admin/stats."""
+"""The state of a pool's model for /admin/models and /admin/stats."""
 
 import time
 from typing import Any
 
 from service.catalogue.entry import ModelEntry
 from service.observability.model_metrics import ModelMetrics
-from service.server.pool.residence import Residence
+from service.server.pool.pooled_model import PooledModel
 
 
 def model_report(
-    entry: ModelEntry, residence: Residence | None, metrics: ModelMetrics | None, now_s: float
+    entry: ModelEntry, model: PooledModel | None, metrics: ModelMetrics | None, now_s: float
 ) -> dict[str, Any]:
     """Return the state of a model as a JSON object; the pool's lock is held.
 
     Args:
-        entry: of the catalogue.
-        residence: what the pool knows of it; None if it was never asked for.
-        metrics: of the model; None if it was never asked for.
-        now_s: on the clock of the pool.
+        entry: the model's entry in the catalogue.
+        model: the model's state in the pool; None if it was never requested.
+        metrics: the model's metrics; None if it was never requested.
+        now_s: the current time on the pool's clock.
     """
-    known = Residence(entry) if residence is None else residence
-    has_own_hold = known.state == "ready" and known.loading is not None  # of its start, which is not complete
+    known = PooledModel(entry) if model is None else model
+    has_own_hold = known.state == "ready" and known.loading is not None  # held by its incomplete start
     failure = None
     if known.failure is not None:
         failure = {"reason": known.failure[0], "seconds_ago": round(now_s - known.failure[1], 1)}

@@ -1,1 +1,1 @@
-"""The kinds of models that a start can build: what each needs, and how it runs once its weights are there."""
+"""The kinds of models that a start can build: their specs, and their running engines or encoders."""

@@ -1,10 +1,11 @@
-"""The encoder to build: model, dtype, sizes, device and bundle key. Reads no weight and traces nothing."""
+"""The plan of an encoder: model, dtype, sizes, device and bundle key. Reads no weights and traces nothing."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, override
 
+import jax
 import numpy as np
 
 from service.bundles.lookup import bundle_key
@@ -29,8 +30,6 @@ from service.start.dtype import choose_dtype
 from service.start.kinds.model_spec import ModelSpec, ProgramNames, weights_bytes
 
 if TYPE_CHECKING:
-    import jax
-
     from service.models.encoders.encoder import Encoder
     from service.models.encoders.rotary.encoder import RotaryEncoder
     from service.start.kinds.running_encoder import RunningEncoder
@@ -38,17 +37,19 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class EncoderSpec(ModelSpec):
-    """The spec of a model that turns texts into vectors."""
+    """The spec of an embedding model or reranker."""
 
     config: AnyEncoderConfig
     shapes: EncoderShapes
     sentence: SentenceConfig
-    matryoshka_sizes: tuple[int, ...] | None  # dimensions to which vectors may be cut; empty for any, None for none
+    matryoshka_sizes: (
+        tuple[int, ...] | None
+    )  # dimensions that vectors can be truncated to; empty for any, None for none
 
     @cached_property
     def layer_groups(self) -> tuple[LayerGroup, ...]:
-        """The layers in order, cut into groups that are compiled separately."""
-        return layer_groups(self.config, self.specs)
+        """The layers in order, divided into groups that are compiled separately."""
+        return layer_groups(self.config.layers, self.specs)
 
     @property
     @override
@@ -69,17 +70,17 @@ class EncoderSpec(ModelSpec):
 
     @property
     @override
-    def facts(self) -> Mapping[str, Any]:
-        return {"model_type": self.config.model_type, "vector_size": self.config.vector_size, **self.shape_facts}
+    def log_fields(self) -> Mapping[str, Any]:
+        return {"model_type": self.config.model_type, "vector_size": self.config.vector_size, **self.shape_fields}
 
     @property
     @override
-    def shape_facts(self) -> Mapping[str, Any]:
+    def shape_fields(self) -> Mapping[str, Any]:
         return {**asdict(self.shapes), "buckets": list(self.shapes.buckets)}
 
     @property
     @override
-    def ready_facts(self) -> Mapping[str, Any]:
+    def ready_fields(self) -> Mapping[str, Any]:
         return {"max_model_len": self.shapes.max_text_tokens, "vector_size": self.config.vector_size}
 
     @override
@@ -103,13 +104,13 @@ class EncoderSpec(ModelSpec):
 
     @override
     def begin_state(self, executables: Mapping[str, Executable]) -> None:
-        """Do nothing: an encoder keeps nothing on the device besides its weights."""
+        """Do nothing: an encoder has no device state except its weights."""
 
     @override
     def start(
         self,
         context: StartContext,
-        weights: "Mapping[str, jax.Array]",
+        weights: Mapping[str, jax.Array],
         executables: Mapping[str, Executable],
         state: None,
     ) -> "RunningEncoder":
@@ -119,7 +120,7 @@ class EncoderSpec(ModelSpec):
 
         runner = EncoderRunner(self.shapes, self.layer_groups, weights, executables)
         config, sentence = self.config, self.sentence
-        facts = VectorFacts(
+        vectors = VectorFacts(
             size=config.vector_size,
             is_normalized=config.vector.is_normalized,
             matryoshka_sizes=self.matryoshka_sizes,
@@ -128,10 +129,10 @@ class EncoderSpec(ModelSpec):
             is_score=config.vector.is_score,
             template=config.vector.template,
         )
-        return RunningEncoder(context, runner, config.vocab_size, facts, self.token_outputs(weights))
+        return RunningEncoder(context, runner, config.vocab_size, vectors, self.token_outputs(weights))
 
-    def token_outputs(self, weights: "Mapping[str, jax.Array]") -> TokenOutputs | None:
-        """Return what makes the outputs of tokens, with copies of its weights on the host; None for a reranker."""
+    def token_outputs(self, weights: Mapping[str, jax.Array]) -> TokenOutputs | None:
+        """Return the heads for token outputs, with copies of their weights on the host; None for a reranker."""
         config = self.config
         if config.vector.is_score:
             return None
@@ -142,7 +143,7 @@ class EncoderSpec(ModelSpec):
         return TokenOutputs(config.vector, on_host)
 
     @override
-    def run_once(self, weights: "Mapping[str, jax.Array]", executables: Mapping[str, Executable]) -> None:
+    def run_once(self, weights: Mapping[str, jax.Array], executables: Mapping[str, Executable]) -> None:
         from service.encoder.runner import EncoderRunner
 
         EncoderRunner(self.shapes, self.layer_groups, weights, executables).run_all()
@@ -151,19 +152,19 @@ class EncoderSpec(ModelSpec):
 def choose_encoder_spec(
     settings: Settings, located: LocatedCheckpoint, devices: Sequence[Device], *, memory_share: float = 1.0
 ) -> EncoderSpec:
-    """Choose dtype and sizes, and name the bundle that they need; an encoder runs on one device.
+    """Choose dtype and sizes, and compute the bundle key; an encoder runs on one device.
 
-    Its share of the memory decides nothing, since it has no cache that would fill it.
+    `memory_share` is ignored, since an encoder has no cache to size.
 
     Raises:
-        UnsupportedModel: a feature of this model is not served.
-        SettingsError: the operator asks for longer texts than the model has positions, for several devices or for
+        UnsupportedModel: a feature of this model is not supported.
+        SettingsError: the operator requested longer texts than the model has positions for, several devices or
             quantized weights.
-        DoesNotFit: the weights are larger than the device's memory.
+        DoesNotFit: the weights exceed the device's memory.
         UnknownDeviceMemory: an accelerator does not report its memory.
     """
     if (settings.tensor_parallel or 1) > 1:
-        raise SettingsError("TENSOR_PARALLEL", "must be 1 for an encoder, which one device runs whole.")
+        raise SettingsError("TENSOR_PARALLEL", "must be 1 for an encoder, which runs on a single device.")
     if settings.quantization != "none":
         raise SettingsError("QUANTIZATION", "must be none for an encoder, whose weights are served in DTYPE.")
     sentence = read_sentence_config(located.uri, located.sentence_files)
@@ -190,13 +191,13 @@ def _max_text_tokens(settings: Settings, config: AnyEncoderConfig, sentence: Sen
     if settings.max_model_len is None:
         return min(config.context_len, sentence.max_tokens or config.context_len)
     if settings.max_model_len > config.context_len:
-        message = f"is {settings.max_model_len}; the model has positions for {config.context_len} tokens."
+        message = f"is {settings.max_model_len}, but the model has positions for {config.context_len} tokens."
         raise SettingsError("MAX_MODEL_LEN", message)
     return settings.max_model_len
 
 
 def _matryoshka_sizes(hub_config: Mapping[str, Any]) -> tuple[int, ...] | None:
-    """Return the dimensions for which the model says that it was trained, under vLLM's keys."""
+    """Return the dimensions that the model was trained for, according to vLLM's keys."""
     if hub_config.get("matryoshka_dimensions"):
         return tuple(map(int, hub_config["matryoshka_dimensions"]))
     return () if hub_config.get("is_matryoshka") else None

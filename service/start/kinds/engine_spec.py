@@ -1,4 +1,4 @@
-"""The engine to build: model, dtype, sizes, devices, kernel and bundle key. Reads no weight and traces nothing."""
+"""The plan of an engine: model, dtype, sizes, devices, kernel and bundle key. Reads no weights and traces nothing."""
 
 import logging
 from collections.abc import Mapping, Sequence
@@ -6,6 +6,7 @@ from dataclasses import asdict, dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, override
 
+import jax
 import numpy as np
 
 from service.bundles.lookup import bundle_key
@@ -21,8 +22,8 @@ from service.engine.steps.keys import compile_order, first_keys, program_keys, s
 from service.errors import DoesNotFit, SettingsError
 from service.kernels.choice import HeadShape, KernelChoice, choose_kernel
 from service.kernels.limits import vector_bytes
-from service.models.config import DecoderConfig
 from service.models.decoder_weights import decoder_weight_specs
+from service.models.description import DecoderConfig
 from service.models.interface import LayerGroup, PagedDecoder
 from service.models.layer_groups import layer_groups
 from service.models.quantization import MAX_INT8_ROW, Quantization, layers_quantization
@@ -34,8 +35,6 @@ from service.start.dtype import NumberFormats, choose_formats
 from service.start.kinds.model_spec import ModelSpec, ProgramNames, weights_bytes
 
 if TYPE_CHECKING:
-    import jax
-
     from service.engine.runner import DeviceState
     from service.start.kinds.running_engine import RunningEngine
 
@@ -44,7 +43,7 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class EngineSpec(ModelSpec):
-    """The spec of a model that continues sequences of tokens."""
+    """The spec of a generative model."""
 
     config: DecoderConfig
     shapes: EngineShapes
@@ -52,16 +51,16 @@ class EngineSpec(ModelSpec):
     quantization: Quantization
     kv_dtype: np.dtype
     weight_dtype: np.dtype
-    taken_bytes: int  # on each device
+    total_bytes: int  # of weights and caches, on each device
 
     @cached_property
     def layer_groups(self) -> tuple[LayerGroup, ...]:
-        """The layers in order, cut into groups that are compiled separately."""
-        return layer_groups(self.config, self.specs)
+        """The layers in order, divided into groups that are compiled separately."""
+        return layer_groups(self.config.layers, self.specs)
 
     @property
     def number_formats(self) -> Mapping[str, str]:
-        """The dtypes of activations, cache and, if they differ, weights; and how the weights of layers are stored."""
+        """The dtypes of activations, the cache and, if different, weights; and the storage of the layers' weights."""
         storage = layers_quantization(self.quantization, self.config.layer_storage)
         formats = {"dtype": self.dtype.name, "quantization": storage.value, "kv_dtype": self.kv_dtype.name}
         return formats if self.weight_dtype == self.dtype else {**formats, "weight_dtype": self.weight_dtype.name}
@@ -69,7 +68,7 @@ class EngineSpec(ModelSpec):
     @property
     @override
     def memory_bytes(self) -> int:
-        return self.taken_bytes
+        return self.total_bytes
 
     @property
     @override
@@ -84,23 +83,23 @@ class EngineSpec(ModelSpec):
 
     @property
     @override
-    def facts(self) -> Mapping[str, Any]:
+    def log_fields(self) -> Mapping[str, Any]:
         config = self.config
         return {
             "model_type": config.model_type,
             **self.number_formats,
-            "kv_head_copies": config.kv_copies,
+            "kv_head_copies": config.heads.kv_copies,
             **asdict(self.shapes),
         }
 
     @property
     @override
-    def shape_facts(self) -> Mapping[str, Any]:
+    def shape_fields(self) -> Mapping[str, Any]:
         return self.shapes.facts
 
     @property
     @override
-    def ready_facts(self) -> Mapping[str, Any]:
+    def ready_fields(self) -> Mapping[str, Any]:
         shapes = self.shapes
         sizes = {"max_model_len": shapes.max_context, "kv_pages": shapes.num_pages, "slots": shapes.num_slots}
         return {**sizes, **self.number_formats}
@@ -139,7 +138,7 @@ class EngineSpec(ModelSpec):
     def start(
         self,
         context: StartContext,
-        weights: "Mapping[str, jax.Array]",
+        weights: Mapping[str, jax.Array],
         executables: Mapping[str, Executable],
         state: "DeviceState",
     ) -> "RunningEngine":
@@ -147,13 +146,13 @@ class EngineSpec(ModelSpec):
         from service.start.kinds.running_engine import RunningEngine
 
         runner = Runner(self.shapes, self.layer_groups, weights, executables, state)
-        # On a CPU the system shares the cores between the threads of both steps: 0.79 of the speed of one engine with
-        # as many sequences, where turns came to 0.68.
+        # On a CPU the operating system shares the cores between the steps of both engines: 0.79 of the speed of a
+        # single engine with as many sequences, compared to 0.68 with turns.
         turns = None if self.mesh.is_host else context.common.turns
         return RunningEngine(context, runner, self.config.vocab_size, self.number_formats, turns)
 
     @override
-    def run_once(self, weights: "Mapping[str, jax.Array]", executables: Mapping[str, Executable]) -> None:
+    def run_once(self, weights: Mapping[str, jax.Array], executables: Mapping[str, Executable]) -> None:
         from service.engine.runner import Runner
 
         Runner(self.shapes, self.layer_groups, weights, executables).warm()
@@ -162,21 +161,20 @@ class EngineSpec(ModelSpec):
 def choose_engine_spec(
     settings: Settings, located: LocatedCheckpoint, devices: Sequence[Device], *, memory_share: float = 1.0
 ) -> EngineSpec:
-    """Choose devices, dtype and sizes, and name the bundle that they need.
+    """Choose devices, dtype and sizes, and compute the bundle key.
 
-    Sizes follow from the model's share of the memory and not from what is free now, so that a model has the same pages
-    and the same bundle whatever is loaded beside it. A model that does not fit in its share gets all of the memory.
+    Sizes depend on the model's share of the memory rather than on free memory, so that a model has the same pages and
+    bundle whatever else is loaded. A model that does not fit into its share gets all of the memory.
 
     Raises:
-        UnsupportedModel: the family, or a feature of this model, is not served.
-        SettingsError: the operator asks for more context than the model was made for, for int8 with
-            rows that are too long, or for a number of devices that is not there or that the model cannot be split over.
+        UnsupportedModel: the family or a feature of this model is not supported.
+        SettingsError: the operator requested a longer context than the model supports, int8 with rows that are too
+            long, or an unsuitable number of devices.
         DoesNotFit: the devices are too small.
         UnknownDeviceMemory: an accelerator does not report its memory.
     """
-    config = read_config(located.uri, located.hub_config)
-    sizes = {"num_attention_heads": config.num_heads, "intermediate_size": config.mlp_size}
-    mesh = choose_mesh(devices, wanted=settings.tensor_parallel, sizes=sizes)
+    config = read_config(located.uri, located.hub_config, settings.max_model_len)
+    mesh = choose_mesh(devices, tensor_parallel=settings.tensor_parallel, sizes=config.split_sizes)
     config = config.split_over(mesh.num_devices)
     may_stay_stored = mesh.is_host and not isinstance(located.layout, LevanterLayout)
     formats = choose_formats(settings, located.hub_config, mesh.devices[0], may_stay_stored=may_stay_stored)
@@ -191,10 +189,10 @@ def choose_engine_spec(
         if memory_share == 1:
             raise
         shapes = choose_shapes(settings, config, formats, mesh, memory_bytes)
-    taken_bytes = engine_bytes(_model_size(config, formats, mesh), shapes)
+    total_bytes = engine_bytes(_model_size(config, formats, mesh), shapes)
     key = bundle_key(config, dtype, shapes, mesh, quantization, kv_dtype=kv_dtype, weight_dtype=weight_dtype)
     return EngineSpec(
-        dtype, specs, mesh, key, config, shapes, kernel, quantization, kv_dtype, weight_dtype, taken_bytes
+        dtype, specs, mesh, key, config, shapes, kernel, quantization, kv_dtype, weight_dtype, total_bytes
     )
 
 
@@ -204,14 +202,14 @@ def choose_shapes(
     """Choose the sizes of an engine.
 
     Args:
-        settings: of the operator.
-        config: of the model, split over the devices.
-        formats: of activations, weights and cache.
+        settings: the operator's settings.
+        config: the model's configuration, split over the devices.
+        formats: the dtypes of activations, weights and cache.
         mesh: the devices.
-        memory_bytes: usable, on each device.
+        memory_bytes: usable memory on each device.
 
     Raises:
-        SettingsError: the operator asks for more context than the model was made for.
+        SettingsError: the operator requested a longer context than the model supports.
         DoesNotFit: the devices are too small.
     """
     return fit_engine(
@@ -225,11 +223,12 @@ def choose_shapes(
 
 
 def _check_rows(config: DecoderConfig, quantization: Quantization) -> None:
-    longest = max(config.hidden_size, config.mlp_size, config.num_heads * config.head_dim)
+    longest = config.longest_row
     is_int8 = layers_quantization(quantization, config.layer_storage) is Quantization.INT8
     if is_int8 and longest > MAX_INT8_ROW:
         message = (
-            f"is int8, whose sums hold {MAX_INT8_ROW:,} products; a row of this model has {longest:,}. Set it to none."
+            f"is int8, whose sums overflow beyond {MAX_INT8_ROW:,} products, but a row of this model has {longest:,}. "
+            "Set it to none."
         )
         raise SettingsError("QUANTIZATION", message)
 
@@ -252,25 +251,27 @@ def _model_size(config: DecoderConfig, formats: NumberFormats, mesh: DeviceMesh)
 
 
 def _choose_kernel(config: DecoderConfig, formats: NumberFormats, mesh: DeviceMesh) -> KernelChoice:
-    """Choose how attention is done, and say so; a slow way is never taken in silence."""
+    """Choose the attention kernel and log it; falling back to the slow one is a warning."""
     device = mesh.devices[0]
     choice = choose_kernel(device, _head_shape(config, formats, mesh))
-    facts: dict[str, Any] = {"kernel": choice.name.value, "device": device.device_kind}
+    fields: dict[str, Any] = {"kernel": choice.name.value, "device": device.device_kind}
     if mesh.is_host:
-        facts["native_code"] = native_code().value
+        fields["native_code"] = native_code().value
     if choice.obstacle is not None:
-        message = "the device's attention kernel cannot serve this model; the slow reference does"
-        logger.warning(message, extra={**facts, "reason": choice.obstacle})
+        message = "the device's attention kernel does not support this model; using the slow reference kernel"
+        logger.warning(message, extra={**fields, "reason": choice.obstacle})
         return choice
-    if choice.cached_head_dim != config.head_dim:
-        facts |= {"head_dim": config.head_dim, "cached_head_dim": choice.cached_head_dim}
-    num_kv_heads = config.num_kv_heads // mesh.num_devices
+    if choice.cached_head_dim != config.heads.head_dim:
+        fields |= {"head_dim": config.heads.head_dim, "cached_head_dim": choice.cached_head_dim}
+    num_kv_heads = config.heads.num_kv_heads // mesh.num_devices
     if choice.cached_kv_heads != num_kv_heads:
-        facts |= {"kv_heads": num_kv_heads, "cached_kv_heads": choice.cached_kv_heads}
-    logger.info("attention kernel", extra=facts)
+        fields |= {"kv_heads": num_kv_heads, "cached_kv_heads": choice.cached_kv_heads}
+    logger.info("attention kernel", extra=fields)
     return choice
 
 
 def _head_shape(config: DecoderConfig, formats: NumberFormats, mesh: DeviceMesh) -> HeadShape:
-    """Return the heads of one device, which has its part of them."""
-    return HeadShape(config.num_kv_heads // mesh.num_devices, config.head_dim, formats.dtype, formats.kv_dtype)
+    """Return the shape of one device's share of the heads."""
+    return HeadShape(
+        config.heads.num_kv_heads // mesh.num_devices, config.heads.head_dim, formats.dtype, formats.kv_dtype
+    )

@@ -1,7 +1,4 @@
-"""A model as a start knows it before its weights are loaded, and as it runs afterwards.
-
-A start treats all kinds alike: one bundle, one loader, one graph of tasks.
-"""
+"""Interfaces between a start and the kinds of models: the spec before weights are loaded, and the running model."""
 
 import math
 from abc import ABC, abstractmethod
@@ -9,6 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, runtime_checkable
 
+import jax
 import numpy as np
 
 from service.bundles.key import BundleKey
@@ -18,8 +16,6 @@ from service.engine.device_thread import DeviceThread
 from service.models.weight_spec import WeightSpec
 
 if TYPE_CHECKING:
-    import jax
-
     from service.api.served import Served
     from service.start.context import StartContext
     from service.text.chat_template import ChatTemplate
@@ -28,7 +24,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Text:
-    """What turns requests into token ids."""
+    """Tokenizer and chat template."""
 
     tokenizer: "Tokenizer"
     chat_template: "ChatTemplate | None"
@@ -37,15 +33,15 @@ class Text:
 class ProgramNames(NamedTuple):
     """The names of a model's programs."""
 
-    every: Sequence[str]  # about in the order in which requests need them
-    first: Sequence[str]  # what the first answer to a short request needs
-    compile_order: Sequence[str]  # all, those first that are worth most to a service that answers already
-    sufficient: Sequence[str]  # the beginning of `compile_order`, with which any request can be answered
+    every: Sequence[str]  # roughly in the order in which requests need them
+    first: Sequence[str]  # needed for the first answer to a short request
+    compile_order: Sequence[str]  # all of them, by how much compiling each one next would speed up a live service
+    sufficient: Sequence[str]  # the prefix of `compile_order` that can answer any request
 
 
 @runtime_checkable
 class Running(Protocol):
-    """A model that takes requests."""
+    """A model that accepts requests."""
 
     @property
     def thread(self) -> DeviceThread:
@@ -53,21 +49,21 @@ class Running(Protocol):
         ...
 
     def probe(self) -> None:
-        """Compute one token or vector; raises EngineError if none comes out."""
+        """Compute one token or vector; raises EngineError on failure."""
         ...
 
     def run_all(self) -> None:
-        """Run every executable once, beside requests."""
+        """Run every executable once, while serving requests."""
         ...
 
     def served(self, text: Text, **facts: Any) -> "Served":
-        """Return the model as the API knows it; `facts` are its name, and what else all kinds have."""
+        """Return the model for the API; `facts` are the fields that all kinds of models have, such as the name."""
         ...
 
 
 @dataclass(frozen=True)
 class ModelSpec(ABC):
-    """Everything about a model that is known before its weights are loaded."""
+    """Everything known about a model before its weights are loaded."""
 
     dtype: np.dtype  # of activations, and of weights that are not quantized
     specs: tuple[WeightSpec, ...]
@@ -76,16 +72,16 @@ class ModelSpec(ABC):
 
     @property
     def weights_bytes(self) -> int:
-        """What the weights take on each device."""
+        """The size of the weights on each device."""
         return weights_bytes(self.specs, self.mesh)
 
     @property
     @abstractmethod
     def memory_bytes(self) -> int:
-        """What the running model takes on each device."""
+        """The memory that the running model needs on each device."""
 
     def recipe(self) -> list[dict[str, Any]]:
-        """Return how each weight is made and split, as plain JSON."""
+        """Return the source and sharding of each weight as plain JSON."""
         return [
             asdict(spec) | {"dtype": spec.dtype.name, "sharding": list(self.mesh.partition(spec.axes, spec.shape))}
             for spec in self.specs
@@ -98,46 +94,46 @@ class ModelSpec(ABC):
 
     @property
     @abstractmethod
-    def facts(self) -> Mapping[str, Any]:
+    def log_fields(self) -> Mapping[str, Any]:
         """The model's kind and sizes, for the log."""
 
     @property
     @abstractmethod
-    def shape_facts(self) -> Mapping[str, Any]:
+    def shape_fields(self) -> Mapping[str, Any]:
         """The sizes of steps, for /admin/stats."""
 
     @property
     @abstractmethod
-    def ready_facts(self) -> Mapping[str, Any]:
-        """What the last line of a start says about the model."""
+    def ready_fields(self) -> Mapping[str, Any]:
+        """Fields about the model for the last log line of a start."""
 
     @abstractmethod
     def model(self) -> Any:
-        """Return the model to trace; only a start without a bundle asks."""
+        """Return the model to trace; needed only without a bundle."""
 
     @abstractmethod
     def programs(self, model: Any) -> Sequence[Program]:
-        """Return the programs of the model that `model` returned."""
+        """Return the programs of the model returned by `model`."""
 
     @abstractmethod
     def begin_state(self, executables: Mapping[str, Executable]) -> Any:
-        """Make the device state that steps need besides weights."""
+        """Allocate the device state that steps need in addition to weights."""
 
     @abstractmethod
     def start(
         self,
         context: "StartContext",
-        weights: "Mapping[str, jax.Array]",
+        weights: Mapping[str, jax.Array],
         executables: Mapping[str, Executable],
         state: Any,
     ) -> Running:
-        """Start the device thread; `state` is what `begin_state` returned."""
+        """Start the device thread with the state returned by `begin_state`."""
 
     @abstractmethod
-    def run_once(self, weights: "Mapping[str, jax.Array]", executables: Mapping[str, Executable]) -> None:
+    def run_once(self, weights: Mapping[str, jax.Array], executables: Mapping[str, Executable]) -> None:
         """Run every executable once, without a device thread."""
 
 
 def weights_bytes(specs: Iterable[WeightSpec], mesh: DeviceMesh) -> int:
-    """Return what weights take on each device."""
+    """Return the size of weights on each device."""
     return sum(math.prod(mesh.shard_shape(spec.axes, spec.shape)) * spec.dtype.itemsize for spec in specs)

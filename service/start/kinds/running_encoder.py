@@ -1,4 +1,4 @@
-"""A running model that turns texts into vectors."""
+"""A running embedding model or reranker."""
 
 import asyncio
 import contextlib
@@ -16,7 +16,7 @@ from service.start.kinds.model_spec import Running, Text
 
 
 class RunningEncoder(Running):
-    """An encoder that takes requests, and the runner below it."""
+    """An encoder and its runner."""
 
     def __init__(
         self,
@@ -66,6 +66,6 @@ class RunningEncoder(Running):
         )
 
     async def _encode_token(self) -> None:
-        # An encoder that is full is about to answer clients, and a drain needs no vector.
+        # A full encoder is about to answer clients, and a drain needs no vector.
         with contextlib.suppress(Overloaded, Draining):
             await self._encoder.submit(EncodeRequest("warm", ((0,),)))

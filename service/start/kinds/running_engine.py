@@ -1,11 +1,11 @@
-"""A running model that continues sequences of tokens."""
+"""A running generative model."""
 
 import asyncio
 import contextlib
 from collections.abc import Mapping
 from typing import Any, override
 
-from service.api.dependencies import ServedModel
+from service.api.served import ServedModel
 from service.engine.engine import Engine
 from service.engine.request import MAX_SEQUENCES, Request, Sampling
 from service.engine.runner import Runner
@@ -16,7 +16,7 @@ from service.start.kinds.model_spec import Running, Text
 
 
 class RunningEngine(Running):
-    """An engine that takes requests, and the runner below it."""
+    """An engine and its runner."""
 
     def __init__(
         self,
@@ -26,7 +26,7 @@ class RunningEngine(Running):
         formats: Mapping[str, str],
         turns: DeviceTurns | None = None,
     ) -> None:
-        """Start the device thread; it takes turns with the other engines of an accelerator."""
+        """Start the device thread, which takes turns with other engines on an accelerator."""
         self._engine = Engine(
             runner,
             runner.shapes,
@@ -71,7 +71,7 @@ class RunningEngine(Running):
 
     async def _generate_token(self) -> None:
         request = Request(id="warm", prompt_ids=(0,), max_tokens=1, sampling=Sampling(temperature=0.0))
-        # An engine that is full is about to generate tokens for clients, and a drain needs none.
+        # A full engine is about to generate tokens for clients, and a drain needs none.
         with contextlib.suppress(Overloaded, Draining):
             async for _ in self._engine.submit(request):
                 pass

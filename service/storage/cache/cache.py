@@ -1,13 +1,13 @@
-"""The local cache of pulled checkpoints: one folder per version, complete or invisible, shared by processes.
+"""The local cache of pulled checkpoints: one folder per version, visible once complete, shared by processes.
 
     LOCAL_MODEL_CACHE/checkpoints/
       my-model-3f2a…/          the files, and COMPLETE.json, which is written last
       my-model-3f2a….lock      held exclusively while it is pulled or checked
       my-model-3f2a….use       shared while it is served
-      my-model-3f2a….corrupt/  files whose bytes changed on the disk
+      my-model-3f2a….corrupt/  files whose bytes changed on disk
 
-The name holds a digest of the listing, so another version of any object is another folder and no file is ever changed
-in place. A killed pull leaves whole files, which the next one sums and keeps.
+The name contains a digest of the listing, so a new version of any object gets a new folder and files are never modified
+in place. A killed pull leaves whole files, which the next pull checksums and reuses.
 """
 
 import logging
@@ -45,7 +45,7 @@ class Bucket(RangeSource, Protocol):
 
 @dataclass(frozen=True, slots=True)
 class PulledCheckpoint:
-    """Files of a checkpoint on this machine; they stay where they are until `release` or the end of the process."""
+    """Local files of a checkpoint, protected from eviction until `release` or the end of the process."""
 
     path: Path
     objects: tuple[ObjectInfo, ...]
@@ -76,12 +76,12 @@ class OpenEntry:
         """Own the lock.
 
         Args:
-            source: where the objects lie.
-            entry: where the files belong.
-            pulled: the files, held; a caller that succeeds keeps it.
-            file_sums: the crc32c of each file that is there, by name.
+            source: the location of the objects.
+            entry: the destination of the files.
+            pulled: the held files; `abandon` releases them, `close` does not.
+            file_sums: crc32c of each file already present, by name.
             lock: the pull lock; None for a cache that cannot be locked.
-            is_complete: whether the entry is visible already.
+            is_complete: whether the entry is already visible.
         """
         self.folder, self.cache_root = entry.folder, entry.root.parent
         self.pulled = pulled
@@ -97,23 +97,21 @@ class OpenEntry:
 
     @property
     def missing(self) -> tuple[ObjectInfo, ...]:
-        """The objects whose files are not there."""
         return tuple(info for info in self.pulled.objects if info.name not in self._file_sums)
 
     @property
     def missing_bytes(self) -> int:
-        """Stored bytes of the missing objects."""
         return sum(info.size_bytes for info in self.missing)
 
     def add(self, file_sums: Mapping[str, str]) -> None:
-        """Count files as present that were committed to the folder, given the crc32c of each by name."""
+        """Record files committed to the folder, with the crc32c of each by name."""
         self._file_sums |= file_sums
 
     def complete(self) -> None:
-        """Make the entry visible, none of whose files is missing, unless it is visible already.
+        """Make the entry visible once no file is missing. Idempotent.
 
         Raises:
-            CacheUnusable: the file system cannot keep the entry.
+            CacheUnusable: the file system cannot store the entry.
             StorageFull, TransferFailed: the record cannot be written.
         """
         if self._is_complete:
@@ -127,12 +125,12 @@ class OpenEntry:
         self._is_complete = True
 
     def close(self) -> None:
-        """Free the lock; `pulled` stays held."""
+        """Release the pull lock but keep `pulled` held."""
         if self._lock is not None:
             self._lock.release()
 
     def abandon(self) -> None:
-        """Free the lock and the files."""
+        """Release the pull lock and the files."""
         self.pulled.release()
         self.close()
 
@@ -146,7 +144,7 @@ class CheckpointCache:
         Args:
             root: LOCAL_MODEL_CACHE.
             max_checkpoints: MAX_CACHED_CHECKPOINTS.
-            verify_fully: sum every file at every start, and not only those whose `lstat` changed.
+            verify_fully: checksum every file at every start instead of only those whose `lstat` changed.
         """
         self.root = root.expanduser().absolute()
         self._max_checkpoints = max_checkpoints
@@ -159,9 +157,9 @@ class CheckpointCache:
         progress: Progress,
         cancelled: threading.Event | None = None,
     ) -> PulledCheckpoint:
-        """Copy objects of a bucket into the cache, unless they are there, and hold them.
+        """Copy a bucket's objects into the cache if they are missing, and hold them.
 
-        A cache that cannot be written is still read; what it lacks goes to a private folder that ends with the process.
+        A read-only cache is still read; missing objects go to a private folder that is deleted with the process.
 
         Raises:
             HostileName: two names cannot be files of one folder; nothing was downloaded.
@@ -174,7 +172,7 @@ class CheckpointCache:
         except CacheUnusable as error:
             private = private_cache()
             facts = {"cache": str(self.root), "reason": error.reason, "private_folder": str(private.root)}
-            logger.warning("the cache cannot be written or locked; pulling for this process alone", extra=facts)
+            logger.warning("the cache cannot be written or locked; pulling into a private folder", extra=facts)
         try:
             return private._pull(source, objects, progress, budget)
         except BaseException:
@@ -182,21 +180,21 @@ class CheckpointCache:
             raise
 
     def find(self, source: Bucket, objects: Sequence[ObjectInfo]) -> PulledCheckpoint | None:
-        """Hold objects that are cached, if a look at their files leaves no doubt; never wait for another process."""
+        """Hold objects if they are cached and unchanged by `lstat`; never wait for another process."""
         entry = CacheEntry.of(self._folder, source.uri, objects)
         lock = entry.try_hold_unchanged(objects)
         return None if lock is None else PulledCheckpoint(entry.folder, tuple(objects), lock.release)
 
     def open_entry(self, source: RangeSource, objects: Sequence[ObjectInfo], budget: RetryBudget) -> OpenEntry:
-        """Lock the entry of some objects and make room for those that it lacks.
+        """Lock the entry of a checkpoint's objects and make room for the missing ones.
 
         Args:
-            source: where the objects lie.
-            objects: the files of one checkpoint.
-            budget: bounds the wait for another process that pulls the same objects.
+            source: the location of the objects.
+            objects: all files of one checkpoint.
+            budget: bounds the wait for another process that is pulling the same objects.
 
         Raises:
-            CacheUnusable: the cache lacks the objects and cannot be written or locked.
+            CacheUnusable: objects are missing and the cache cannot be written or locked.
             HostileName: two names cannot be files of one folder.
             StorageFull: the missing objects do not fit.
             TransferFailed: the disk failed, or the deadline has passed.
@@ -215,7 +213,7 @@ class CheckpointCache:
             if error.errno not in CANNOT_LOCK:
                 raise _disk_error(error, source.uri, objects, entry.root) from error
             reason = os.strerror(error.errno)
-        if not entry.has_right_files(objects):
+        if not entry.has_valid_files(objects):
             raise CacheUnusable(reason)
         pulled = PulledCheckpoint(entry.folder, tuple(objects))
         return OpenEntry(
@@ -260,7 +258,7 @@ class CheckpointCache:
 
 
 class _LockWait:
-    """Passes the time while another process holds the pull lock."""
+    """Waits, and logs now and then, while another process holds the pull lock."""
 
     def __init__(self, uri: str, budget: RetryBudget) -> None:
         self._uri, self._budget = uri, budget

@@ -1,11 +1,11 @@
 """One checkpoint in a cache: its folder, its locks, the record of its files, and its eviction.
 
 A checkpoint `NAME` is the folder `NAME/` with two locks next to it: `NAME.lock`, held exclusively while it is pulled or
-checked, and `NAME.use`, shared by all processes that serve from it; the time of `NAME.use` is that of the last use.
+checked, and `NAME.use`, shared by all processes that serve from it; its mtime is the time of the last use.
 
-The record, COMPLETE.json, is written last; a folder without it counts as incomplete. It holds the listing that was
-pulled and, for each file, its `lstat` when its bytes were known to be right. A start compares those, which is cheap,
-and sums only the files whose `lstat` differs.
+The record, COMPLETE.json, is written last; a folder without it is incomplete. It holds the pulled listing and, for each
+file, its `lstat` at the time its bytes were verified. A start compares `lstat`, which is cheap, and checksums only the
+files for which it differs.
 """
 
 import hashlib
@@ -33,7 +33,7 @@ TRASH_PREFIX = ".trash-"
 
 @dataclass(frozen=True, slots=True)
 class FileStat:
-    """The part of `lstat` that changes when a file is replaced or written to."""
+    """The fields of `lstat` that change when a file is replaced or written to."""
 
     size_bytes: int
     mtime_ns: int
@@ -41,7 +41,7 @@ class FileStat:
 
     @classmethod
     def of(cls, path: Path) -> "FileStat | None":
-        """Return a regular file's; None if there is no such file."""
+        """Return the stat of a regular file, or None if there is no such file."""
         try:
             status = path.lstat()
         except OSError:
@@ -52,23 +52,23 @@ class FileStat:
 
 @dataclass(frozen=True, slots=True)
 class RecordedFile:
-    """A file whose bytes were right when the record was written."""
+    """A file whose bytes were verified when the record was written."""
 
     info: ObjectInfo
-    crc32c: str  # of the file; differs from the object's where the object is stored with gzip
+    crc32c: str  # of the file; differs from the object's if the object is stored with gzip
     stat: FileStat
 
 
 @dataclass(frozen=True, slots=True)
 class CacheEntry:
-    """The paths of one checkpoint in a cache, which may hold it or not."""
+    """The paths of one checkpoint in a cache, whether or not it is cached."""
 
     root: Path
     name: str
 
     @classmethod
     def of(cls, root: Path, uri: str, objects: Sequence[ObjectInfo]) -> "CacheEntry":
-        """Return the entry of one version of some objects: another version of any of them has another entry."""
+        """Return the entry for one version of a set of objects; a new version of any object has a new entry."""
         versions = sorted([info.name, info.generation, info.size_bytes, info.crc32c] for info in objects)
         digest = hashlib.sha256(json.dumps([uri, versions]).encode()).hexdigest()
         readable = re.sub(r"[^A-Za-z0-9._-]+", "-", uri.rsplit("/", 1)[-1]).strip(".-")[:48]
@@ -76,7 +76,6 @@ class CacheEntry:
 
     @property
     def folder(self) -> Path:
-        """The checkpoint's files."""
         return self.root / self.name
 
     @property
@@ -91,19 +90,19 @@ class CacheEntry:
 
     @property
     def quarantine(self) -> Path:
-        """Files whose bytes changed on the disk, kept for inspection."""
+        """Files whose bytes changed on disk, kept for inspection."""
         return self.root / f"{self.name}.corrupt"
 
     def hold(self) -> FileLock:
-        """Keep the entry from being evicted; the caller holds the pull lock."""
-        # An exclusive holder of this lock also holds the pull lock, which is the caller's.
+        """Protect the entry from eviction; the caller holds the pull lock."""
+        # Cannot fail: exclusive holders of the use lock also hold the pull lock, which is the caller's.
         lock = try_lock(self.use_lock, is_shared=True)
         assert lock is not None
         os.utime(self.use_lock)
         return lock
 
     def try_hold_unchanged(self, objects: Sequence[ObjectInfo]) -> FileLock | None:
-        """Hold the entry if it is complete and no file's `lstat` has changed; the pull lock is not needed."""
+        """Hold the entry if it is complete and no file's `lstat` has changed; needs no pull lock."""
         if not self._is_unchanged(objects):
             return None
         try:
@@ -115,39 +114,39 @@ class CacheEntry:
             return None
         return lock
 
-    def has_right_files(self, objects: Sequence[ObjectInfo]) -> bool:
-        """Sum all files; return whether the entry is complete and every file has its recorded sum."""
+    def has_valid_files(self, objects: Sequence[ObjectInfo]) -> bool:
+        """Checksum all files; return whether the entry is complete and every checksum matches."""
         files = self._recorded(objects)
-        return files is not None and not self._wrong(files)
+        return files is not None and not self._corrupt(files)
 
     def repair(self, uri: str, objects: Sequence[ObjectInfo], *, verify_fully: bool) -> bool:
-        """Move files whose bytes changed into quarantine; return whether the entry is complete without them.
+        """Move files whose bytes changed into quarantine; return whether the entry is complete and intact.
 
         Args:
-            uri: where the objects lie, for the record.
+            uri: the checkpoint's address, for the record.
             objects: the listing.
-            verify_fully: sum every file, and not only those whose `lstat` changed.
+            verify_fully: checksum every file instead of only those whose `lstat` changed.
         """
         files = self._recorded(objects)
         if files is None:
             return False
         suspects = [file for file in files if verify_fully or FileStat.of(self.folder / file.info.name) != file.stat]
-        wrong = self._wrong(suspects)
-        if wrong:
+        corrupt = self._corrupt(suspects)
+        if corrupt:
             (self.folder / RECORD_NAME).unlink()
-            for file in wrong:
+            for file in corrupt:
                 self._quarantine(file)
         elif suspects:
-            # Right bytes with a new `lstat`, as after a copy of the cache: the next start need not sum them again.
+            # Only `lstat` changed, as after copying the cache: record it so that the next start skips the checksums.
             self._write_record(uri, objects, {file.info.name: file.crc32c for file in files})
-        return not wrong
+        return not corrupt
 
     def sums_of_whole_files(self, objects: Sequence[ObjectInfo]) -> dict[str, str]:
-        """Sum the files of an incomplete entry; return the sums, by name, of those that match the listing."""
-        # A killed pull committed right files, but a crash of the machine may have cost the disk their bytes. An
-        # unpacked file has no sum in the listing and is fetched again.
+        """Checksum the files of an incomplete entry; return the crc32c of the valid ones by name."""
+        # A killed pull has committed valid files, but a machine crash may have lost their bytes. The listing has no
+        # checksum of an unpacked file, so those are fetched again.
         comparable = [info for info in objects if not info.is_gzipped]
-        are_whole = self._have_sums([(info, info.crc32c) for info in comparable])
+        are_whole = self._match([(info, info.crc32c) for info in comparable])
         return {info.name: info.crc32c for info, is_whole in zip(comparable, are_whole, strict=True) if is_whole}
 
     def remove_parts(self) -> None:
@@ -156,12 +155,12 @@ class CacheEntry:
             part.unlink()
 
     def complete(self, uri: str, objects: Sequence[ObjectInfo], file_sums: Mapping[str, str]) -> None:
-        """Make the folder visible, all of whose files were committed.
+        """Make the folder visible after all of its files were committed.
 
         Args:
-            uri: where the objects lie, for a person who inspects the cache.
+            uri: the checkpoint's address, for people who inspect the cache.
             objects: the listing.
-            file_sums: each file's crc32c, by name.
+            file_sums: crc32c of each file, by name.
 
         Raises:
             OSError: the disk failed or is full.
@@ -201,60 +200,60 @@ class CacheEntry:
 
     def _quarantine(self, file: RecordedFile) -> None:
         logger.warning(
-            "a cached file changed on the disk; it is set aside and pulled again",
+            "a cached file changed on disk; it was quarantined and is pulled again",
             extra={"object": file.info.name, "expected": file.crc32c, "quarantine": str(self.quarantine)},
         )
-        path, aside = self.folder / file.info.name, self.quarantine / file.info.name
+        path, quarantined = self.folder / file.info.name, self.quarantine / file.info.name
         if FileStat.of(path) is not None:
-            aside.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-            path.replace(aside)
+            quarantined.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            path.replace(quarantined)
 
-    def _wrong(self, files: Sequence[RecordedFile]) -> list[RecordedFile]:
-        are_right = self._have_sums([(file.info, file.crc32c) for file in files])
-        return [file for file, is_right in zip(files, are_right, strict=True) if not is_right]
+    def _corrupt(self, files: Sequence[RecordedFile]) -> list[RecordedFile]:
+        are_valid = self._match([(file.info, file.crc32c) for file in files])
+        return [file for file, is_valid in zip(files, are_valid, strict=True) if not is_valid]
 
-    def _have_sums(self, expected: Sequence[tuple[ObjectInfo, str]]) -> list[bool]:
+    def _match(self, expected: Sequence[tuple[ObjectInfo, str]]) -> list[bool]:
         with ThreadPoolExecutor(os.cpu_count()) as pool:
-            return list(pool.map(lambda pair: _has_sum(self.folder / pair[0].name, pair[1]), expected))
+            return list(pool.map(lambda pair: _has_crc32c(self.folder / pair[0].name, pair[1]), expected))
 
 
-def make_room(kept: CacheEntry, *, max_checkpoints: int, needed_bytes: int) -> int:
-    """Evict until `kept` is within the count and its bytes fit, as far as locks allow; return the bytes then free."""
-    for trash in kept.root.glob(f"{TRASH_PREFIX}*"):
+def make_room(entry: CacheEntry, *, max_checkpoints: int, needed_bytes: int) -> int:
+    """Evict the least recently used unlocked entries until `entry` fits by count and size; return the free bytes."""
+    for trash in entry.root.glob(f"{TRASH_PREFIX}*"):
         shutil.rmtree(trash, ignore_errors=True)
-    others = _by_last_use(kept)
+    others = _others_by_last_use(entry)
     surplus = len(others) + 1 - max_checkpoints
-    for entry in others:
-        if surplus <= 0 and free_bytes(kept.root) >= needed_bytes:
+    for other in others:
+        if surplus <= 0 and free_bytes(entry.root) >= needed_bytes:
             break
-        if _evict(entry):
+        if _evict(other):
             surplus -= 1
-    if free_bytes(kept.root) < needed_bytes:
-        shutil.rmtree(kept.quarantine, ignore_errors=True)
-    return free_bytes(kept.root)
+    if free_bytes(entry.root) < needed_bytes:
+        shutil.rmtree(entry.quarantine, ignore_errors=True)
+    return free_bytes(entry.root)
 
 
-def _by_last_use(kept: CacheEntry) -> list[CacheEntry]:
-    return [entry for _, entry in sorted(_with_last_use(kept), key=lambda pair: pair[0])]
+def _others_by_last_use(entry: CacheEntry) -> list[CacheEntry]:
+    return [other for _, other in sorted(_others_with_last_use(entry), key=lambda pair: pair[0])]
 
 
-def _with_last_use(kept: CacheEntry) -> Iterator[tuple[float, CacheEntry]]:
-    for folder in kept.root.iterdir():
-        entry = CacheEntry(kept.root, folder.name)
-        if folder.name != kept.name and folder.is_dir():
-            # A folder without locks is not the cache's, or another process is deleting it.
+def _others_with_last_use(entry: CacheEntry) -> Iterator[tuple[float, CacheEntry]]:
+    for folder in entry.root.iterdir():
+        other = CacheEntry(entry.root, folder.name)
+        if folder.name != entry.name and folder.is_dir():
+            # A folder without locks does not belong to the cache, or another process is deleting it.
             with suppress(FileNotFoundError):
-                yield entry.use_lock.stat().st_mtime, entry
+                yield other.use_lock.stat().st_mtime, other
 
 
 def _evict(entry: CacheEntry) -> bool:
-    with ExitStack() as held:
+    with ExitStack() as locks:
         for path in (entry.pull_lock, entry.use_lock):
             lock = try_lock(path)
             if lock is None:
                 return False
-            held.enter_context(lock)
-        # Renamed first: a kill in the middle of the deletion must not leave half a checkpoint under its name.
+            locks.enter_context(lock)
+        # Rename first: a kill during the deletion must not leave half a checkpoint under its name.
         trash = entry.root / f"{TRASH_PREFIX}{uuid.uuid4().hex[:8]}"
         with suppress(FileNotFoundError):
             entry.folder.replace(trash)
@@ -266,7 +265,7 @@ def _evict(entry: CacheEntry) -> bool:
     return True
 
 
-def _has_sum(path: Path, expected: str) -> bool:
+def _has_crc32c(path: Path, expected: str) -> bool:
     try:
         return FileStat.of(path) is not None and crc32c.to_text(crc32c.of_file(path)) == expected
     except OSError:

@@ -1,7 +1,7 @@
-"""HTTP/1.1 GETs over connections that stay open, with bodies that are read straight into the caller's memory.
+"""HTTP/1.1 GETs over keep-alive connections, with bodies read directly into the caller's memory.
 
-The usual clients return each part of a body as new bytes and spend a millisecond of Python on a request; when weights
-are read at several gigabytes a second, both cost a good part of the time.
+The usual clients allocate new bytes for each part of a body and spend a millisecond of Python on each request. At
+several gigabytes a second, both take a large share of the time.
 """
 
 import http.client
@@ -17,7 +17,7 @@ BROKEN_CONNECTION = (OSError, http.client.HTTPException)
 
 
 class Response:
-    """Status, headers and an unread body; `close` gives the connection back once the body was read to its end."""
+    """Status, headers and an unread body; `close` returns the connection to the pool if the body was fully read."""
 
     def __init__(self, connection: http.client.HTTPConnection, idle: list[http.client.HTTPConnection]) -> None:
         """Receive the status and the headers."""
@@ -34,7 +34,7 @@ class Response:
         self.close()
 
     def readinto(self, buffer: memoryview) -> int:
-        """Read what has arrived into the beginning of `buffer`; return how many bytes, 0 at the end of the body.
+        """Read the bytes that have arrived into the start of `buffer`; return their number, 0 at the end of the body.
 
         Raises:
             TransientFault: the connection broke or timed out.
@@ -44,7 +44,7 @@ class Response:
                 data = self._response.read1(len(buffer))
                 buffer[: len(data)] = data
                 return len(data)
-            # The response's own methods would wait until the buffer is full; its buffered reader takes what is there.
+            # `HTTPResponse.readinto` would wait for a full buffer; the underlying reader returns what has arrived.
             num_bytes = self._response.fp.readinto1(buffer[: self._left_bytes]) if self._left_bytes else 0
         except BROKEN_CONNECTION as error:
             raise connection_fault(error) from error
@@ -52,7 +52,7 @@ class Response:
         return num_bytes
 
     def read(self, max_bytes: int) -> bytes:
-        """Read the rest of the body, or the beginning of a long one.
+        """Read the rest of the body, up to `max_bytes`.
 
         Raises:
             TransientFault: the connection broke or timed out.
@@ -66,7 +66,7 @@ class Response:
         return data
 
     def close(self) -> None:
-        """Keep the connection for the next request, or close it if bytes of this body may still arrive on it."""
+        """Return the connection to the pool, or close it if bytes of this body may still arrive on it."""
         is_at_end = self._response.isclosed() if self._left_bytes is None else self._left_bytes == 0
         self._response.close()
         if is_at_end and not self._response.will_close:
@@ -87,13 +87,13 @@ class ConnectionPool:
             endpoint: `https://host[:port]` or `http://host[:port]`.
             connect_timeout_s: for a new connection.
             read_timeout_s: between two arrivals of bytes.
-            is_proxy_allowed: whether to use the proxy that the environment names, if it names one.
+            is_proxy_allowed: whether to use the proxy from the environment, if it sets one.
         """
         self._address = urlsplit(endpoint)
         self._connect_timeout_s, self._read_timeout_s = connect_timeout_s, read_timeout_s
         self._proxy = _proxy_for(self._address) if is_proxy_allowed else None
         self._idle: list[http.client.HTTPConnection] = []
-        # A checkpoint may be read long after it was located, so no caller knows a moment to close.
+        # A checkpoint may be read long after it was located, so no caller knows when to close.
         self._finalizer = weakref.finalize(self, _close_all, self._idle)
 
     def close(self) -> None:
@@ -104,7 +104,7 @@ class ConnectionPool:
         """Send one GET and receive the headers of its response.
 
         Raises:
-            TransientFault: the connection could not be made, broke or timed out.
+            TransientFault: the connection failed, broke or timed out.
         """
         connection = None
         try:
@@ -136,9 +136,9 @@ class ConnectionPool:
 
 
 def connection_fault(error: Exception) -> TransientFault:
-    """Describe a broken connection without the error's own text, which may hold an address with its query."""
+    """Describe a broken connection without the error's own text, which may contain a URL with its query."""
     if isinstance(error, TimeoutError):
-        return TransientFault("no bytes came in time")
+        return TransientFault("the read timed out")
     if isinstance(error, ssl.SSLError):
         return TransientFault("the TLS handshake failed")
     return TransientFault(f"the connection broke ({type(error).__name__})")

@@ -1,7 +1,7 @@
-"""HTTP to Google Cloud Storage's JSON API: credentials, and the meaning of each failure.
+"""A client for the JSON API of Google Cloud Storage: credentials and error handling.
 
-Google's client library is not used: its ranged reads check no sum, its timeouts watch no throughput, and its import
-takes longer than reading a configuration. `requests` is used only by the library that gets tokens.
+Google's client library is not used: its ranged reads verify no checksum, its timeouts ignore throughput, and importing
+it takes longer than reading a configuration. `requests` is used only by google-auth to fetch tokens.
 Source: https://cloud.google.com/storage/docs/json_api/v1/status-codes
 """
 
@@ -32,10 +32,10 @@ class GcsTransport:
     """Requests to one bucket; safe to use from several threads."""
 
     def __init__(self, location: GcsLocation, emulator_host: str | None, limits: TransferLimits) -> None:
-        """Find the credentials; with `emulator_host` (`http://127.0.0.1:4443`) none are needed.
+        """Find the credentials; an `emulator_host` (`http://127.0.0.1:4443`) needs none.
 
         Raises:
-            AccessDenied: there are no credentials; the message says how to get some.
+            AccessDenied: there are no credentials; the message says how to get them.
         """
         self._location = location
         self._account = ""
@@ -51,7 +51,6 @@ class GcsTransport:
         )
 
     def close(self) -> None:
-        """Close the connections."""
         self._connections.close()
 
     def get(
@@ -64,16 +63,16 @@ class GcsTransport:
         """Send one GET below the bucket; the caller reads and closes the response.
 
         Args:
-            path: the part of the JSON API's address after the bucket, quoted.
-            params: the query.
-            headers: besides the usual ones.
-            version: the name and the generation of the object that is read; None for a listing.
+            path: the quoted part of the URL after the bucket.
+            params: the query parameters.
+            headers: additional headers.
+            version: name and generation of the object to read; None for a LIST.
 
         Raises:
             TransientFault: the connection broke, or the status asks for a retry.
             AccessDenied: 401 or 403.
-            CheckpointNotFound: 404 of a listing: there is no such bucket.
-            ObjectChanged: 404, 412 or 416 of an object: that version is gone.
+            CheckpointNotFound: a LIST returned 404: there is no such bucket.
+            ObjectChanged: an object returned 404, 412 or 416: that version is gone.
             TransferFailed: any other status.
         """
         target = f"/storage/v1/b/{quote(self._location.bucket, safe='')}/{path}?{urlencode(params)}"
@@ -87,7 +86,7 @@ class GcsTransport:
         return response
 
     def _authorized(self, target: str, headers: Mapping[str, str], *, is_refused: bool = False) -> dict[str, str]:
-        """Add an access token; a new one if the last was refused."""
+        """Add an access token, refreshed if the server refused the last one."""
         if self._credentials is None:
             return dict(headers)
         from google.auth.transport.requests import Request
@@ -101,8 +100,8 @@ class GcsTransport:
         except (OSError, TransportError) as error:
             raise connection_fault(error) from error
         except GoogleAuthError as error:
-            if error.retryable:  # the metadata server of a machine that has just started
-                raise TransientFault("no access token came") from error
+            if error.retryable:  # the metadata server of a freshly booted machine
+                raise TransientFault("no access token was issued") from error
             raise self._denied(f"the credentials were not accepted ({type(error).__name__})") from error
         return added
 
@@ -113,7 +112,7 @@ class GcsTransport:
             reason = _plain(str(error)).partition(". ")[0]
             raise AccessDenied(
                 self._location.uri,
-                f"there are no Google credentials here ({reason}). Run 'gcloud auth application-default login', or set "
+                f"no Google credentials were found ({reason}). Run 'gcloud auth application-default login', or set "
                 "GOOGLE_APPLICATION_CREDENTIALS to a key file; on Cloud Run and GKE give the service an account.",
             ) from error
         self._account = str(getattr(credentials, "service_account_email", ""))

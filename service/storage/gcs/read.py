@@ -1,7 +1,7 @@
-"""Ranged reads of GCS objects, pinned to the generation of one listing, or to one that an operator states.
+"""Ranged reads of GCS objects, pinned to the generation from one listing or to one that the operator chose.
 
-An object that is overwritten after the listing is an error, never a mix of old and new bytes. Whole objects are summed
-and compared with the listing; ranges are summed by the caller.
+Overwriting an object after the listing causes an error, never a mix of old and new bytes. Whole objects are verified
+against the checksum of the listing; callers verify ranges themselves.
 Source: https://cloud.google.com/storage/docs/json_api/v1/objects (list, get, alt=media)
 """
 
@@ -52,13 +52,13 @@ class GcsSource:
         """Find the credentials.
 
         Args:
-            location: of the objects.
+            location: the bucket and prefix.
             emulator_host: STORAGE_EMULATOR_HOST.
-            limits: of listing and reading.
-            generations: by name, the generations to list in place of the live ones; None for the live ones of all.
+            limits: limits on listing and reading.
+            generations: generations to use instead of the live ones, by object name.
 
         Raises:
-            AccessDenied: there are none.
+            AccessDenied: there are no credentials.
         """
         self.uri = location.uri
         self.limits = limits
@@ -73,24 +73,23 @@ class GcsSource:
         self.close()
 
     def close(self) -> None:
-        """Close the connections."""
         self._transport.close()
 
     def list(
         self, below: str = "", *, on_hostile: Callable[[HostileName], None] | None = None
     ) -> tuple[ObjectInfo, ...]:
-        """List every object below the prefix, markers of empty folders left out.
+        """List every object below the prefix except the markers of empty folders.
 
         Args:
-            below: list only the names that begin with this.
-            on_hostile: called for a name that would lead outside its folder, which is left out; None: it is an error.
+            below: list only names with this prefix.
+            on_hostile: called for each name that would escape its folder, which is then skipped; None raises instead.
 
         Raises:
             CheckpointNotFound: there is no such bucket, or nothing below the prefix.
             AccessDenied: the account may not list.
-            HostileName: an object's name would lead outside its folder.
-            TransferFailed: the listing did not come within its retries or its deadline.
-            GenerationGone: an object has no such generation as it is pinned to.
+            HostileName: an object's name would escape its folder.
+            TransferFailed: retries or the deadline ran out.
+            GenerationGone: an object does not have the generation that it is pinned to.
         """
         budget = RetryBudget(self.limits)
         objects: list[ObjectInfo] = []
@@ -115,13 +114,13 @@ class GcsSource:
         return tuple(objects)
 
     def read(self, info: ObjectInfo) -> bytes:
-        """Read a small file whole, checked; an object stored with gzip comes unpacked.
+        """Read and verify a small file; an object stored with gzip is unpacked.
 
         Raises:
-            CorruptObject: the sum was wrong twice.
+            CorruptObject: the checksum did not match twice.
             ObjectChanged: the object was overwritten or deleted since it was listed.
             MalformedCheckpoint: the file is too large to be read whole.
-            TransferFailed: the bytes did not come within their retries or their deadline.
+            TransferFailed: retries or the deadline ran out.
         """
         if info.size_bytes > MAX_READ_BYTES:
             raise MalformedCheckpoint(self.uri, info.name, f"{info.size_bytes:,} bytes are too many for this file.")
@@ -134,7 +133,7 @@ class GcsSource:
         raise CorruptObject(self.uri, info.name, expected=info.crc32c, actual=actual)
 
     def open_range(self, info: ObjectInfo, start: int, num_bytes: int, budget: RetryBudget) -> "_ObjectRange":
-        """Open a range of an object's stored bytes, which are not compared with its sum; see `RangeSource`."""
+        """Open a range of an object's stored bytes, without verifying them; see `RangeSource`."""
         path = f"o/{quote(self._prefix + info.name, safe='')}"
         return _ObjectRange(self._transport, path, self.uri, info, budget, start=start, end=start + num_bytes)
 
@@ -145,7 +144,6 @@ class GcsSource:
         progress: Progress,
         cancelled: threading.Event | None = None,
     ) -> PulledCheckpoint:
-        """Copy objects into the cache; see `CheckpointCache.pull`."""
         return cache.pull(self, objects, progress, cancelled)
 
     def open_files(
@@ -157,7 +155,6 @@ class GcsSource:
         progress: Progress,
         cancelled: threading.Event | None = None,
     ) -> AbstractContextManager[OpenFiles]:
-        """Open objects for streaming; see `open_bucket`."""
         return open_bucket(self, objects, chosen, cache=cache, progress=progress, cancelled=cancelled)
 
     def _page(self, below: str, token: str, budget: RetryBudget) -> dict[str, Any]:
@@ -176,7 +173,7 @@ class GcsSource:
         return page
 
     def _at_generation(self, name: str, generation: int, budget: RetryBudget) -> ObjectInfo:
-        """Return an object at a generation that is not the live one."""
+        """Look up an object at a noncurrent generation."""
         check_name(self.uri, name)
         params: dict[str, str | int] = {"generation": generation, "fields": OBJECT_FIELDS}
         item: dict[str, Any] = {}
@@ -196,7 +193,7 @@ class GcsSource:
         name = item["name"].removeprefix(self._prefix)
         check_name(self.uri, name)
         if not item.get("crc32c"):
-            raise TransferFailed(self.uri, name, "the listing has no crc32c for it, so its bytes cannot be checked.")
+            raise TransferFailed(self.uri, name, "the listing has no crc32c for it, so it cannot be verified.")
         return ObjectInfo(
             name=name,
             size_bytes=int(item["size"]),
@@ -207,7 +204,7 @@ class GcsSource:
 
 
 class _ObjectRange:
-    """A range of one object's bytes; a body that breaks off is requested again from where it stopped."""
+    """A range of one object's bytes; an interrupted body is resumed where it stopped."""
 
     def __init__(
         self,
@@ -221,7 +218,7 @@ class _ObjectRange:
         end: int,
     ) -> None:
         self._transport, self._path, self._uri, self._info, self._budget = transport, path, uri, info, budget
-        self._next, self._end = start, end  # the byte to read next, and the one after the last
+        self._next, self._end = start, end  # the next byte to read, and one past the last
         self._response: Response | None = None
         self._watchdog = ThroughputWatchdog(budget.limits)
 
@@ -232,7 +229,6 @@ class _ObjectRange:
         self._close()
 
     def readinto(self, buffer: memoryview) -> None:
-        """Fill the buffer with the next bytes of the range; see `RangeReader`."""
         filled = 0
         for attempt in self._budget.attempts(self._uri, self._info.name):
             with attempt:
@@ -256,7 +252,7 @@ class _ObjectRange:
     def _request(self) -> Response:
         version = (self._info.name, self._info.generation)
         params = {"alt": "media", "generation": self._info.generation}
-        # Accepting gzip returns an object that is stored with gzip as it is stored, which is what its sum is of.
+        # Accepting gzip disables decompressive transcoding: the checksum is that of the stored bytes.
         headers = {"Range": f"bytes={self._next}-{self._end - 1}", "Accept-Encoding": "gzip"}
         response = self._transport.get(self._path, params, headers, version)
         try:
@@ -274,11 +270,11 @@ class _ObjectRange:
         if response.status == 206:
             received = response.headers.get("Content-Range", "")
             if received != f"bytes {self._next}-{self._end - 1}/{self._info.size_bytes}":
-                raise TransientFault(f"another range came than was asked for ({received[:60]!r})")
+                raise TransientFault(f"the server returned a range that was not requested ({received[:60]!r})")
             return
         length = response.headers.get("Content-Length")
         if (self._next, self._end) != (0, self._info.size_bytes) or length != str(self._end):
-            raise TransientFault("the whole object came where a range was asked for")
+            raise TransientFault("the server returned the whole object instead of a range")
 
     def _close(self) -> None:
         if self._response is not None:

@@ -1,6 +1,6 @@
-"""Objects below a prefix of a bucket, which several machines may share; an `ObjectStore`.
+"""An `ObjectStore` below a prefix of a bucket, which several machines may share.
 
-Reading needs storage.objects.list and .get, everything else .create and .delete.
+Reading needs storage.objects.list and .get; everything else needs .create and .delete.
 """
 
 import json
@@ -36,7 +36,7 @@ class BucketStore:
         Args:
             location: the prefix.
             emulator_host: STORAGE_EMULATOR_HOST.
-            claim_s: how long a claim lasts that is not renewed.
+            claim_s: seconds until a claim that is not renewed expires.
         """
         self.uri = location.uri
         self._location = location
@@ -44,18 +44,16 @@ class BucketStore:
         self._claim_s = claim_s
 
     def list(self, folder: str) -> dict[str, int]:
-        """Return the sizes of all objects below a folder, or below all."""
         return {info.name: info.size_bytes for info in self._infos(f"{folder}/" if folder else "")}
 
     def read(self, name: str) -> bytes | None:
-        """Return an object's bytes, checked; None if it is not there."""
         info = self._info(name)
         with _none_if_gone():
             return None if info is None else self._source.read(info)
         return None
 
     def open(self, name: str) -> BinaryIO | None:
-        """Open a copy of an object in a temporary file; None if it is not there."""
+        """Download an object to a temporary file, or return None if it does not exist."""
         if (info := self._info(name)) is None:
             return None
         with ExitStack() as stack, _none_if_gone():
@@ -66,36 +64,33 @@ class BucketStore:
         return None
 
     def write(self, name: str, content: bytes | BinaryIO) -> None:
-        """Write or replace an object; of several writers at once, the last one's stays."""
-        replaces = None  # most names are new, and need no listing
+        """Write or replace an object; of several concurrent writers, the last one wins."""
+        replaces = None  # most names are new and need no LIST
         while not self._uploader.upload(name, content, replaces=replaces):
             replaces = self._info(name)
 
     def copy(self, name: str, target: str) -> bool:
-        """Copy an object within the bucket."""
         return self._uploader.copy(name, target)
 
     def delete(self, name: str) -> None:
-        """Delete an object."""
         self._uploader.delete(name)
 
     def claim(self, name: str) -> "BucketClaim | None":
-        """Write who works on something and until when, unless another process has and its time is not over."""
+        """Claim a name for this process unless another holds an unexpired claim to it."""
         claim = BucketClaim(self, f"{CLAIMS}/{name}", uuid.uuid4().hex, self._claim_s)
         return claim if claim.renew() else None
 
     def write_claim(self, name: str, owner: str, seconds: float) -> bool:
-        """Write a claim if it is free, over, or this owner's; return whether it is now this owner's."""
+        """Write a claim if it is free, expired or this owner's; return whether this owner holds it now."""
         info = self._info(name)
-        held = self._held(name)
-        if held["owner"] != owner and held["until"] > time.time():
+        claim = self._claim(name)
+        if claim["owner"] != owner and claim["until"] > time.time():
             return False
         content = json.dumps({"owner": owner, "until": time.time() + seconds}).encode()
         return self._uploader.upload(name, content, replaces=info)
 
     def end_claim(self, name: str, owner: str) -> None:
-        """Delete a claim if it is this owner's."""
-        if self._held(name)["owner"] == owner:
+        if self._claim(name)["owner"] == owner:
             self.delete(name)
 
     @cached_property
@@ -104,7 +99,7 @@ class BucketStore:
 
     @cached_property
     def _uploader(self) -> "GcsUploader":
-        from service.storage.gcs.upload import GcsUploader  # imports Google's client, which only a writer needs
+        from service.storage.gcs.upload import GcsUploader  # imports Google's client, which only writers need
 
         return GcsUploader(self._location, emulator_host=self._emulator_host)
 
@@ -114,7 +109,7 @@ class BucketStore:
         except CheckpointNotFound:  # nothing below the prefix
             return ()
 
-    def _held(self, name: str) -> dict[str, Any]:
+    def _claim(self, name: str) -> dict[str, Any]:
         present = self.read(name)
         return {"owner": None, "until": 0.0} if present is None else json.loads(present)
 
@@ -123,17 +118,17 @@ class BucketStore:
 
 
 class BucketClaim:
-    """An object that says who works on something; a `Claim`."""
+    """A `Claim` stored as an object that names its owner."""
 
     def __init__(self, store: BucketStore, name: str, owner: str, seconds: float) -> None:
         self._store, self._name, self._owner, self._seconds = store, name, owner, seconds
 
     def renew(self) -> bool:
-        """Claim for so long from now on; return whether the claim is this owner's."""
+        """Extend the claim; return whether this owner still holds it."""
         return self._store.write_claim(self._name, self._owner, self._seconds)
 
     def release(self) -> None:
-        """Delete the object, unless another process has it by now."""
+        """Delete the object unless another process has claimed it since."""
         self._store.end_claim(self._name, self._owner)
 
 
@@ -154,7 +149,7 @@ def _download(source: GcsSource, info: ObjectInfo, copy: BinaryIO) -> None:
 
 @contextmanager
 def _none_if_gone() -> Iterator[None]:
-    """Leave the block when an object was deleted or replaced since it was listed."""
+    """Leave the block if an object was deleted or replaced since it was listed."""
     try:
         yield
     except ObjectChanged:

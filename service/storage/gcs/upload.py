@@ -1,4 +1,4 @@
-"""Writes of objects to GCS, each in place of exactly the version that a listing saw, so that two writers cannot mix.
+"""Conditional writes to GCS: each replaces exactly the generation that a listing saw, so writers cannot interleave.
 
 Source: https://cloud.google.com/storage/docs/request-preconditions (if_generation_match)
 """
@@ -24,13 +24,13 @@ TIMEOUT_S = 60
 
 
 class GcsUploader:
-    """Writes objects below one prefix of a bucket; import it only to write, since Google's client takes long to."""
+    """Writes objects below one prefix of a bucket. Import it only to write: Google's client is slow to import."""
 
     def __init__(self, location: GcsLocation, *, emulator_host: str | None) -> None:
         """Find the credentials.
 
         Raises:
-            AccessDenied: there are none.
+            AccessDenied: there are no credentials.
         """
         self._location = location
         self._client = _client(location, emulator_host)
@@ -43,20 +43,19 @@ class GcsUploader:
         self.close()
 
     def close(self) -> None:
-        """Close the connections."""
         self._client.close()
 
     def upload(self, name: str, content: bytes | Path | BinaryIO, *, replaces: ObjectInfo | None) -> bool:
-        """Write one object; return whether no other writer was first.
+        """Write one object; return False if another writer was first.
 
         Args:
-            name: below the prefix.
-            content: the bytes, the file that holds them, or that file, open.
-            replaces: the version that the listing saw; None if it saw none.
+            name: the object's name below the prefix.
+            content: the bytes, a path, or an open file.
+            replaces: the version to replace; None if there must be none.
 
         Raises:
             AccessDenied: the account may not write.
-            TransferFailed: the bucket did not take the object.
+            TransferFailed: the upload failed.
         """
         try:
             with self._naming_errors(name, PreconditionFailed), _opened(content) as file:
@@ -74,7 +73,7 @@ class GcsUploader:
         return True
 
     def copy(self, name: str, target: str) -> bool:
-        """Copy one object within the bucket; return whether it was there.
+        """Copy one object within the bucket; return whether it existed.
 
         Raises:
             AccessDenied, TransferFailed: see `upload`.
@@ -87,7 +86,7 @@ class GcsUploader:
         return True
 
     def delete(self, name: str) -> None:
-        """Delete one object; does nothing if it is not there.
+        """Delete one object if it exists.
 
         Raises:
             AccessDenied, TransferFailed: see `upload`.
@@ -103,7 +102,7 @@ class GcsUploader:
 
     @contextmanager
     def _naming_errors(self, name: str, expected: type[GoogleAPIError]) -> Iterator[None]:
-        """Raise the errors of Google's client as this project's, but not the one that the caller expects."""
+        """Translate the errors of Google's client, except the one that the caller expects."""
         try:
             yield
         except expected:
@@ -132,5 +131,5 @@ def _client(location: GcsLocation, emulator_host: str | None) -> storage.Client:
         return storage.Client()
     except DefaultCredentialsError as error:
         raise AccessDenied(
-            location.uri, "there are no Google credentials here, so the bundle cannot be written."
+            location.uri, "no Google credentials were found, so the bundle cannot be written."
         ) from error

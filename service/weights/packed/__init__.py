@@ -1,1 +1,1 @@
-"""Weights that a checkpoint holds in several tensors: collected, and unpacked when all of them have arrived."""
+"""Quantized weights that a checkpoint stores as several packed tensors."""

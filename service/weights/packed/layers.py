@@ -1,7 +1,7 @@
-"""The packed weights of a checkpoint: their tensors are collected as they arrive, from any files and in any order.
+"""Collection of the packed weights of a checkpoint, whose tensors arrive from any file and in any order.
 
-A weight's tensors take a half to an eighth of its bytes in float32, and are kept until the last of them is there. Then
-the weight is unpacked, some rows at a time, and written as if a checkpoint that is not quantized held it.
+A weight's packed tensors take a half to an eighth of its bytes in float32, and are buffered until the last one arrives.
+Then the weight is unpacked, some rows at a time, and written as if the checkpoint were not quantized.
 """
 
 import threading
@@ -21,28 +21,28 @@ from service.weights.safetensors import DTYPES, TensorEntry
 
 @dataclass
 class _Weight:
-    """One weight under way."""
+    """A weight whose packed tensors are arriving."""
 
     source: TensorSource
     num_missing: int  # elements of all its tensors
     collected: dict[str, np.ndarray] = field(default_factory=dict)  # by tensor, of shape [n]
-    fault: tuple[str, str] | None = None  # a tensor, and what is wrong with it
+    fault: tuple[str, str] | None = None  # a tensor and the reason why it is invalid
 
 
 class PackedWeights:
-    """Those weights of a model that several tensors hold; safe to write to from several threads."""
+    """The packed weights of a model; writable from several threads."""
 
     def __init__(
-        self, specs: Iterable[WeightSpec], assembly: Assembly, give_back: Callable[[int], None] = lambda num_bytes: None
+        self, specs: Iterable[WeightSpec], assembly: Assembly, release: Callable[[int], None] = lambda num_bytes: None
     ) -> None:
-        """Begin with nothing.
+        """Index the packed tensors.
 
         Args:
             specs: the weights of the model, packed or not.
-            assembly: takes the rows of packed ones.
-            give_back: called, from any thread, with bytes of host memory that are free again.
+            assembly: receives the unpacked rows.
+            release: called, from any thread, with the bytes of host memory that were freed.
         """
-        self._assembly, self._give_back = assembly, give_back
+        self._assembly, self._release = assembly, release
         self._lock = threading.Lock()
         self._weights: dict[str, _Weight] = {}
         self._users: dict[str, tuple[_Weight, StoredTensor]] = {}
@@ -56,8 +56,8 @@ class PackedWeights:
         return tensor in self._users
 
     def reserve(self, tensors: Sequence[tuple[str, TensorEntry]]) -> int:
-        """Allocate memory to collect these tensors, and for their weights; return the bytes that this took."""
-        taken_bytes = 0
+        """Allocate buffers for these tensors, and their weights; return the allocated bytes."""
+        allocated_bytes = 0
         for name, entry in tensors:
             if name not in self._users:
                 continue
@@ -65,16 +65,16 @@ class PackedWeights:
             with self._lock:
                 if name not in weight.collected and weight.num_missing:
                     weight.collected[name] = np.empty(int(np.prod(part.shape)), DTYPES[entry.dtype_name])
-                    taken_bytes += weight.collected[name].nbytes
-            taken_bytes += self._assembly.reserve([weight.source.name])
-        return taken_bytes
+                    allocated_bytes += weight.collected[name].nbytes
+            allocated_bytes += self._assembly.reserve([weight.source.name])
+        return allocated_bytes
 
     def write(self, tensor: str, first: int, values: np.ndarray) -> None:
-        """Write elements of a tensor; the thread that writes the last of a weight's tensors unpacks it.
+        """Write elements of a tensor; the thread that completes a weight's last tensor unpacks it.
 
         Args:
             tensor: the tensor's name.
-            first: the number of the first element, in the order of storage.
+            first: the index of the first element in storage order.
             values: shape [n], of the stored type; copied.
         """
         weight, _ = self._users[tensor]
@@ -86,10 +86,10 @@ class PackedWeights:
         self._unpack(weight)
 
     def check(self, uri: str, tensors: Collection[str]) -> None:
-        """Check those weights all of whose tensors came right.
+        """Check the weights whose tensors are all valid.
 
         Raises:
-            UnquantizableWeights: one says something impossible, or 8 bits do not represent a row.
+            UnquantizableWeights: a tensor contradicts the configuration, or 8 bits cannot represent a row.
         """
         for name, weight in self._weights.items():
             if not all(part.name in tensors for part in weight.source.stored):
@@ -100,7 +100,7 @@ class PackedWeights:
 
     def _unpack(self, weight: _Weight) -> None:
         source, collected = weight.source, weight.collected
-        assert source.packing is not None, "others are not collected"
+        assert source.packing is not None, "only packed weights are collected"
         tensors = {part.role: collected[part.name].reshape(part.shape) for part in source.stored}
         first = 0
         try:
@@ -108,9 +108,9 @@ class PackedWeights:
                 self._assembly.write(source.name, first, rows.reshape(-1))
                 first += rows.size
         except UnreadableWeight as error:
-            # Whether the bytes came right is known later, so the load ends later.
+            # The checksum is not known yet: if the bytes are corrupt, they are fetched again. See `check`.
             weight.fault = next(part.name for part in source.stored if part.role == error.role), str(error)
             missing = int(np.prod(source.shape)) - first
             self._assembly.write(source.name, first, np.zeros(missing, np.float32))
         weight.collected = {}
-        self._give_back(sum(part.nbytes for part in collected.values()))
+        self._release(sum(part.nbytes for part in collected.values()))

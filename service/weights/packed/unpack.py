@@ -1,7 +1,7 @@
-"""Rows of a weight in float32, made of the tensors that hold it.
+"""Dequantization of packed weights to rows of float32.
 
-Each integer minus the zero point of its row and group, times their scale; each FP8 value times the scale of its block.
-Source: the modules of service/models/stored name that of each format.
+An integer becomes (value - zero point) * scale, by row and group; an FP8 value is multiplied by the scale of its block.
+Source: the modules of service/models/stored name the source of each format.
 """
 
 from collections.abc import Iterator, Mapping
@@ -14,14 +14,14 @@ from jaxtyping import Float32
 from service.models.stored.layers import WORD_BITS, Encoding, LayerStorage
 from service.weights.packed.words import unpack, unpack_awq
 
-BLOCK_ELEMENTS = 1024 * 1024  # of float32 rows at a time
+BLOCK_ELEMENTS = 1024 * 1024  # float32 elements unpacked at a time
 
 type Tensors = Mapping[str, np.ndarray]
-"""By role, as `LayerStorage.tensors` names them, in their shapes."""
+"""Tensors in their shapes, by role as in `LayerStorage.tensors`."""
 
 
 class UnreadableWeight(Exception):
-    """A tensor that says something impossible of a weight, by its role."""
+    """A packed tensor, named by its role, is invalid."""
 
     def __init__(self, role: str, reason: str) -> None:
         super().__init__(reason)
@@ -31,7 +31,7 @@ class UnreadableWeight(Exception):
 def unpacked_rows(
     storage: LayerStorage, shape: tuple[int, ...], tensors: Tensors
 ) -> Iterator[Float32[np.ndarray, "row in"]]:
-    """Return a weight's rows in order, some at a time.
+    """Yield a weight's rows in order, a block at a time.
 
     Raises:
         UnreadableWeight: a scale is not positive and finite, or a tensor contradicts the configuration or the shape.
@@ -41,7 +41,7 @@ def unpacked_rows(
     columns = _checked_groups(storage, num_in, scales.shape[1], tensors)
     if "shape" in tensors and tensors["shape"].tolist() != [num_out, num_in]:
         raise UnreadableWeight("shape", f"is {tensors['shape'].tolist()}; config.json makes it {[num_out, num_in]}")
-    # Zero points of several rows share a word.
+    # Zero points of several rows share a word, so a block is a multiple of WORD_BITS rows.
     step = max(WORD_BITS, BLOCK_ELEMENTS // num_in // WORD_BITS * WORD_BITS)
     for start in range(0, num_out, step):
         rows = slice(start, min(start + step, num_out))
@@ -54,7 +54,7 @@ def unpacked_rows(
 
 
 def _checked_scales(storage: LayerStorage, stored: np.ndarray) -> Float32[np.ndarray, "row group"]:
-    """Return scales of rows' groups, of blocks, or of the tensor."""
+    """Return the scales by row and group, by block, or of the whole tensor."""
     scales = np.atleast_2d(stored.astype(np.float32))
     is_good = np.isfinite(scales) & (scales > 0)
     if not is_good.all():
@@ -66,11 +66,11 @@ def _checked_scales(storage: LayerStorage, stored: np.ndarray) -> Float32[np.nda
 
 
 def _checked_groups(storage: LayerStorage, num_in: int, num_groups: int, tensors: Tensors) -> np.ndarray | None:
-    """Return the group of each column; None if groups are of as many consecutive columns each."""
+    """Return the group of each column, or None if groups are equal runs of consecutive columns."""
     if (groups := tensors.get("group_of_column")) is None:
         return None
     if groups.min() < 0 or groups.max() >= num_groups:
-        raise UnreadableWeight("group_of_column", f"names a group outside of the {num_groups} that there are")
+        raise UnreadableWeight("group_of_column", f"refers to a group outside of the {num_groups} existing ones")
     in_order = np.array_equal(groups, np.arange(num_in) // storage.group_size(num_in))
     if not in_order and not storage.has_order:
         raise UnreadableWeight("group_of_column", "reorders the columns, which desc_act = false in config.json denies")
@@ -92,12 +92,12 @@ def _zeros(storage: LayerStorage, tensors: Tensors, rows: slice) -> np.ndarray |
     if not storage.has_zeros:
         return np.float32(2 ** (storage.bits - 1))
     words, per_word = tensors["zeros"], WORD_BITS // storage.bits
-    of_rows = slice(rows.start // per_word, -(-rows.stop // per_word))
+    word_range = slice(rows.start // per_word, -(-rows.stop // per_word))
     if storage.encoding is Encoding.PACKED:
-        return unpack(words[of_rows].T, storage.bits).T[: rows.stop - rows.start]
+        return unpack(words[word_range].T, storage.bits).T[: rows.stop - rows.start]
     if storage.encoding is Encoding.AWQ:
-        return unpack_awq(words[:, of_rows]).T
-    zeros = unpack(words[:, of_rows], storage.bits).T
+        return unpack_awq(words[:, word_range]).T
+    zeros = unpack(words[:, word_range], storage.bits).T
     return (zeros + np.uint8(1)) & np.uint8(2**storage.bits - 1) if storage.is_zero_less_one else zeros
 
 
@@ -118,13 +118,13 @@ def _scaled(
 def _fp8_rows(
     storage: LayerStorage, values: np.ndarray, scales: np.ndarray, rows: slice
 ) -> Float32[np.ndarray, "row in"]:
-    wide = _float_of_octet()[values[rows].view(np.uint8)]
+    wide = _fp8_table()[values[rows].view(np.uint8)]
     block_rows = storage.block[0] or len(values)
-    of_rows = scales[np.arange(rows.start, rows.stop) // block_rows]
-    wide *= np.repeat(of_rows, storage.group_size(values.shape[1]), axis=1)[:, : values.shape[1]]
+    row_scales = scales[np.arange(rows.start, rows.stop) // block_rows]
+    wide *= np.repeat(row_scales, storage.group_size(values.shape[1]), axis=1)[:, : values.shape[1]]
     return wide
 
 
 @cache
-def _float_of_octet() -> Float32[np.ndarray, "256"]:
+def _fp8_table() -> Float32[np.ndarray, "256"]:
     return np.arange(256, dtype=np.uint8).view(ml_dtypes.float8_e4m3fn).astype(np.float32)

@@ -1,1 +1,1 @@
-"""PyTorch's pickled weights, read as descriptions of tensors: nothing that a file names is imported or called."""
+"""A safe reader of PyTorch's pickled weights: pickles are interpreted as descriptions, never executed."""

@@ -1,6 +1,6 @@
-"""The zip archive that `torch.save` writes since PyTorch 1.6: one pickle, and a record for each storage.
+"""The zip archive that `torch.save` has written since PyTorch 1.6: one pickle, and a record for each storage.
 
-Records are stored as they are, in the order of their bytes; nothing else lies between them.
+Records are stored uncompressed, back to back.
 
 Source: https://github.com/pytorch/pytorch/blob/main/caffe2/serialize/inline_container.h (records, their alignment),
 https://pkware.cachefly.net/webdocs/casestudies/APPNOTE.TXT (local headers, data descriptors)
@@ -20,46 +20,46 @@ from service.weights.pickled.values import PickleRefusal
 
 MAGIC = b"PK\x03\x04"
 PICKLE, BYTE_ORDER, DATA = "data.pkl", "byteorder", "data/"
-# Numbers and a digest that describe the archive, and no tensor.
+# Records that describe the archive rather than a tensor.
 DESCRIPTIONS = frozenset({"version", ".format_version", ".storage_alignment", ".data/serialization_id"})
 MAX_RECORDS = 100_000
 LOCAL_HEADER = struct.Struct("<4sHHHHHIIIHH")
 HAS_DESCRIPTOR, ENCRYPTED = 0x8, 0x1  # bits of a record's flags
-DESCRIPTOR_BYTES = (16, 24)  # after a record, where its flags say so; the longer one has sizes of 64 bits
+DESCRIPTOR_BYTES = (16, 24)  # of the data descriptor after a record with that flag; 24 with 64-bit sizes
 
 
 @dataclass(frozen=True)
 class Record:
-    """One file of the archive."""
+    """A file of the archive."""
 
-    start: int  # byte of the archive
+    start: int  # offset in the archive
     num_bytes: int
 
 
 def read_archive(file: OpenFile, budget: RetryBudget) -> tuple[bytes, Mapping[str, Record]]:
-    """Return the pickle of an archive, and where each storage lies, by key.
+    """Return the pickle of an archive, and the location of each storage by key.
 
     Raises:
-        PickleRefusal: the archive holds something else, is malformed, or is cut.
+        PickleRefusal: the archive is malformed, truncated, or contains something unexpected.
     """
     try:
         with ZipFile(BufferedReader(PieceFile(file, budget))) as archive:
             records = _records(archive)
             if archive.getinfo(records[PICKLE].filename).file_size > MAX_PICKLE_BYTES:
                 raise PickleRefusal(f"has a pickle of more than {MAX_PICKLE_BYTES} bytes.")
-            data = archive.read(records[PICKLE])  # and its sum is checked
+            data = archive.read(records[PICKLE])  # also verifies its CRC
             if BYTE_ORDER in records and archive.read(records[BYTE_ORDER]) != b"little":
                 raise PickleRefusal("has numbers in big-endian order.", BYTE_ORDER)
             places = _places(file, list(records.values()), archive.start_dir, budget)
     except (BadZipFile, KeyError, ValueError, NotImplementedError, RuntimeError, EOFError, struct.error) as error:
-        raise PickleRefusal(f"is a zip archive that is malformed or cut: {str(error)[:100]}.") from error
+        raise PickleRefusal(f"is a malformed or truncated zip archive: {str(error)[:100]}.") from error
     return data, {
         name.removeprefix(DATA): places[info.header_offset] for name, info in records.items() if name.startswith(DATA)
     }
 
 
 def _records(archive: ZipFile) -> dict[str, ZipInfo]:
-    """Return the archive's files by name, without the folder that holds them all."""
+    """Return the archive's files by name, without their common folder."""
     infos = archive.infolist()
     if len(infos) > MAX_RECORDS:
         raise PickleRefusal(f"has more than {MAX_RECORDS} records.")
@@ -81,7 +81,7 @@ def _records(archive: ZipFile) -> dict[str, ZipInfo]:
 
 
 def _places(file: OpenFile, infos: Sequence[ZipInfo], directory: int, budget: RetryBudget) -> dict[int, Record]:
-    """Return where the bytes of each record lie, by the offset of its header; they leave no gap and do not overlap."""
+    """Return the location of each record by the offset of its header, checking that records are contiguous."""
     infos = sorted(infos, key=lambda info: info.header_offset)
     headers = read_pieces(file, ((info.header_offset, LOCAL_HEADER.size) for info in infos), budget)
     places, position = {}, 0

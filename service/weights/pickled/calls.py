@@ -1,4 +1,4 @@
-"""The calls that a pickle of tensors may ask for: a closed list, of which each builds a description.
+"""The calls that a pickle of tensors may make: an allowlist of functions that each build a description.
 
 Source: https://github.com/pytorch/pytorch/blob/main/torch/_utils.py (the functions and their arguments)
 """
@@ -15,7 +15,7 @@ MAX_NUMBER = 2**62
 
 
 def build_storage(values: Sequence[Value]) -> Storage:
-    """Return the storage that a persistent id names: `("storage", class, key, device, number of elements)`."""
+    """Parse a persistent id, `("storage", class, key, device, number of elements)`."""
     match values:
         case ["storage", Name(path), str(key), str(), int(num_elements), *rest] if rest in ([], [None]):
             if path not in STORAGES:
@@ -25,10 +25,10 @@ def build_storage(values: Sequence[Value]) -> Storage:
 
 
 def call(function: Value, arguments: Value) -> Value:
-    """Return what one of the functions of the closed list stands for.
+    """Evaluate a call of an allowlisted function.
 
     Raises:
-        PickleRefusal: the function is not of the list, or its arguments describe no tensor.
+        PickleRefusal: the function is not on the allowlist, or its arguments describe no tensor.
     """
     if not isinstance(function, Name) or function.path not in CALLS:
         name = function.path if isinstance(function, Name) else type(function).__name__
@@ -52,7 +52,7 @@ def _tensor(arguments: Sequence[Value]) -> Tensor:
 
 
 def _is_plain(rest: Sequence[Value]) -> bool:
-    """Return whether a tensor has neither hooks nor metadata; metadata may change the elements (a negative bit)."""
+    """Return whether a tensor has neither hooks nor metadata, which may change its elements (the negative bit)."""
     match rest:
         case []:
             return True
@@ -99,7 +99,7 @@ def _numbers(values: Sequence[Value]) -> tuple[int, ...]:
 
 def _number(value: Value) -> int:
     if type(value) is not int or not 0 <= value <= MAX_NUMBER:
-        raise PickleRefusal("has something else where a size, a stride or an offset belongs, or one out of range.")
+        raise PickleRefusal("has a size, a stride or an offset that is not an integer or is out of range.")
     return value
 
 

@@ -1,4 +1,4 @@
-"""A file of pickled weights, described like one of safetensors before a byte of a tensor is read."""
+"""The header of a file of pickled weights, in the same form as a safetensors header."""
 
 from collections.abc import Mapping
 
@@ -14,10 +14,10 @@ from service.weights.safetensors import Header, TensorEntry
 
 
 def read_pickled_header(file: OpenFile, budget: RetryBudget) -> Header:
-    """Read what describes a file's tensors; no storage is read, and nothing that the file names is imported or called.
+    """Read the descriptions of a file's tensors without reading storages, or importing or calling what the file names.
 
     Raises:
-        RefusedPickle: the file holds something that no tensor needs, is malformed, or is cut.
+        RefusedPickle: the file is malformed, truncated, or contains something that no tensor needs.
         ObjectChanged, TransferFailed: see `RangeReader`.
     """
     uri, name = file.source.uri, file.info.name
@@ -40,15 +40,15 @@ def _entry(file: str, tensor: Tensor, places: Mapping[str, Record]) -> TensorEnt
     storage = tensor.storage
     place = places.get(storage.key)
     if place is None or place.num_bytes != storage.num_bytes:
-        held = "no bytes" if place is None else f"{place.num_bytes} bytes"
-        raise PickleRefusal(f"has {held} of storage {storage.key!r:.200}; its pickle says {storage.num_bytes}.")
+        actual = "no bytes" if place is None else f"{place.num_bytes} bytes"
+        raise PickleRefusal(f"has {actual} of storage {storage.key!r:.200}; its pickle says {storage.num_bytes}.")
     begin = place.start + tensor.offset * storage.element_bytes
     end = begin + tensor.num_elements * storage.element_bytes
     return TensorEntry(file.rpartition("/")[2], storage.dtype_name, tensor.shape, begin, end, tensor.strides)
 
 
 def _extents(tensors: Mapping[str, Tensor], places: Mapping[str, Record], size_bytes: int) -> tuple[Extent, ...]:
-    """Return how the file may be divided: between the elements of storages, and anywhere between storages."""
+    """Return where the file may be split: between elements of a storage, and anywhere outside of storages."""
     units: dict[str, str | int] = {}
     element_bytes: dict[str, int] = {}
     for tensor in tensors.values():
@@ -57,7 +57,7 @@ def _extents(tensors: Mapping[str, Tensor], places: Mapping[str, Record], size_b
             raise PickleRefusal(f"uses storage {storage.key!r:.200} as two types.")
         element_bytes[storage.key] = storage.element_bytes
     if unused := places.keys() - units.keys():
-        raise PickleRefusal(f"holds a storage {min(unused)!r:.200} of no tensor.", min(unused))
+        raise PickleRefusal(f"has a storage {min(unused)!r:.200} that no tensor uses.", min(unused))
     extents, position = [], 0
     for key, place in sorted(places.items(), key=lambda item: (item[1].start, item[1].num_bytes)):
         extents += [Extent(place.start - position, 1), Extent(place.num_bytes, element_bytes[key])]

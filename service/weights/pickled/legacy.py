@@ -1,4 +1,4 @@
-"""The file that `torch.save` wrote before PyTorch 1.6: five pickles, then the storages one after another.
+"""The format of `torch.save` before PyTorch 1.6: five pickles, followed by the storages.
 
 Source: https://github.com/pytorch/pytorch/blob/main/torch/serialization.py (`_legacy_save`)
 """
@@ -16,20 +16,20 @@ from service.weights.pickled.values import Group, PickleRefusal, Storage, Tensor
 
 MAGIC_NUMBER = 0x1950A86A20F9469CFC6C
 PROTOCOL = 1001
-NUM_PICKLES = 5  # the magic number, the protocol, the machine, the tensors, the keys of their storages
+NUM_PICKLES = 5  # magic number, protocol, machine, tensors, keys of their storages
 FIRST_READ_BYTES = 256 * 1024
-COUNT = struct.Struct("<q")  # of elements, before those of a storage
+COUNT = struct.Struct("<q")  # the number of elements that precedes each storage
 
 
 def read_legacy(file: OpenFile, budget: RetryBudget) -> tuple[dict[str, Tensor], dict[str, Record]]:
-    """Return the tensors of a file by name, and where each storage lies, by key.
+    """Return the tensors of a file by name, and the location of each storage by key.
 
     Raises:
-        PickleRefusal: the file holds something else, is malformed, or is cut.
+        PickleRefusal: the file is malformed, truncated, or contains something unexpected.
     """
     (magic, protocol, machine, state, keys), position = _read_pickles(file, budget)
     if magic != MAGIC_NUMBER or protocol != PROTOCOL:
-        raise PickleRefusal("is no file of PyTorch's; its first two pickles are not those of one.")
+        raise PickleRefusal("is not a PyTorch file: it does not start with PyTorch's magic number and protocol.")
     if not isinstance(machine, Group) or not isinstance(machine.values, dict):
         raise PickleRefusal("does not describe the machine that wrote it.")
     if machine.values.get("little_endian") is not True:
@@ -40,11 +40,11 @@ def read_legacy(file: OpenFile, budget: RetryBudget) -> tuple[dict[str, Tensor],
 
 
 def _read_pickles(file: OpenFile, budget: RetryBudget) -> tuple[list[Value], int]:
-    """Return the values of the pickles, and the byte after the last."""
+    """Return the values of the pickles, and the offset after the last."""
     size, data = file.info.size_bytes, b""
     while True:
-        wanted = min(size, max(FIRST_READ_BYTES, 4 * len(data)))
-        data += read_range(file.source, file.info, len(data), wanted - len(data), budget)
+        end = min(size, max(FIRST_READ_BYTES, 4 * len(data)))
+        data += read_range(file.source, file.info, len(data), end - len(data), budget)
         try:
             values, position = [], 0
             for _ in range(NUM_PICKLES):
@@ -65,18 +65,20 @@ def _storages(tensors: Mapping[str, Tensor]) -> dict[str, Storage]:
 def _places(
     file: OpenFile, storages: Mapping[str, Storage], keys: Value, position: int, budget: RetryBudget
 ) -> dict[str, Record]:
-    """Return where the elements of each storage lie: in the order of the keys, each after a count of its elements."""
+    """Locate the storages, which follow in the order of the keys, each after its number of elements."""
     listed = keys.values if isinstance(keys, Group) and isinstance(keys.values, list) else []
     if sorted(map(str, listed)) != sorted(storages):
-        raise PickleRefusal("lists other storages than those of its tensors.")
+        raise PickleRefusal("lists storages that do not match its tensors.")
     places = {}
     for key in map(str, listed):
         places[key] = Record(position + COUNT.size, storages[key].num_bytes)
         position += COUNT.size + storages[key].num_bytes
     if position != file.info.size_bytes:
-        raise PickleRefusal(f"describes {position} bytes; the file has {file.info.size_bytes}. It is cut, or lies.")
+        raise PickleRefusal(
+            f"describes {position} bytes; the file has {file.info.size_bytes}. It is truncated or invalid."
+        )
     counts = read_pieces(file, ((place.start - COUNT.size, COUNT.size) for place in places.values()), budget)
     for key, place in places.items():
         if counts[place.start - COUNT.size] != COUNT.pack(storages[key].num_elements):
-            raise PickleRefusal(f"has another number of elements in storage {key!r:.200} than its pickle says.")
+            raise PickleRefusal(f"has a different number of elements in storage {key!r:.200} than its pickle says.")
     return places

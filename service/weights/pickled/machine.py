@@ -1,4 +1,4 @@
-"""A pickle's opcodes, interpreted without Python's unpickler: nothing that it names is imported or called.
+"""An interpreter of pickle opcodes that, unlike Python's unpickler, never imports or calls what the pickle names.
 
 Source: https://github.com/python/cpython/blob/main/Lib/pickletools.py (the opcodes and their arguments)
 """
@@ -11,11 +11,11 @@ from types import MappingProxyType
 from service.weights.pickled.calls import CALLS, build_storage, call
 from service.weights.pickled.values import STORAGES, Group, Name, PickleRefusal, Tensor, Value
 
-# About 20,000 tensors of one file. An opcode pushes one value at most, so this bounds the memory too.
+# Enough for about 20,000 tensors in a file. An opcode pushes at most one value, so this also bounds the memory.
 MAX_OPCODES = 1_000_000
 MAX_PICKLE_BYTES = 16 * 1024 * 1024
-MAX_NESTING = 6  # a dictionary of tensors needs 2, and that of its modules' versions 3
-# Attributes of a dictionary that belong to no tensor: the versions of the modules that it was taken from.
+MAX_NESTING = 6  # a dictionary of tensors needs 2, its `_metadata` 3
+# Attributes of a state dictionary that are ignored: `_metadata` holds the versions of its modules.
 ATTRIBUTES = {"_metadata"}
 SCALARS = frozenset(("NONE", "NEWTRUE", "NEWFALSE", "BININT", "BININT1", "BININT2", "LONG1", "BINFLOAT")) | frozenset(
     ("BINUNICODE", "SHORT_BINUNICODE", "BINUNICODE8", "SHORT_BINSTRING", "BINSTRING")
@@ -24,10 +24,10 @@ CONSTANTS: Mapping[str, Value] = MappingProxyType({"NONE": None, "NEWTRUE": True
 
 
 def interpret(data: bytes) -> tuple[Value, int]:
-    """Return the value of the pickle that the data begins with, and the number of its bytes.
+    """Return the value of the pickle at the start of the data, and its length in bytes.
 
     Raises:
-        PickleRefusal: it holds something that no tensor needs, or is malformed or cut.
+        PickleRefusal: the pickle is malformed, truncated, or contains something that no tensor needs.
     """
     machine, stream = _Machine(), io.BytesIO(data)
     try:
@@ -37,24 +37,24 @@ def interpret(data: bytes) -> tuple[Value, int]:
                 return machine.result(), stream.tell()
             machine.step(opcode.name, _read_argument(opcode, stream))
     except (ValueError, OverflowError) as error:
-        reason = f"is malformed or cut: {str(error)[:100]}."
+        reason = f"is malformed or truncated: {str(error)[:100]}."
         raise PickleRefusal(reason, is_cut=True) from error
     raise PickleRefusal(f"has more than {MAX_OPCODES} opcodes.")
 
 
 def _read_opcode(stream: io.BytesIO) -> pickletools.OpcodeInfo:
-    """Return the next opcode; one that no file of tensors needs is refused before its argument is read."""
+    """Return the next opcode; refuse unsupported ones before reading their argument."""
     code = stream.read(1)
     opcode = BY_CODE.get(code.decode("latin-1"))
     if opcode is None:
-        raise ValueError(f"{code!r} is no opcode" if code else "the last opcode is missing")
+        raise ValueError(f"{code!r} is not an opcode" if code else "the last opcode is missing")
     if opcode.name not in SUPPORTED:
         raise PickleRefusal(f"uses the opcode {opcode.name}, which no file of tensors needs.", opcode.name)
     return opcode
 
 
 def _read_argument(opcode: pickletools.OpcodeInfo, stream: io.BytesIO) -> object:
-    if opcode.name == "GLOBAL":  # two lines as they are: pickletools would interpret escapes in them
+    if opcode.name == "GLOBAL":  # two raw lines; pickletools would interpret escapes in them
         return ".".join(_read_line(stream) for _ in ("module", "name"))
     return opcode.arg.reader(stream) if opcode.arg else None
 
@@ -107,7 +107,7 @@ class _Machine:
     def name_from_stack(self, _: object) -> None:
         module, name = self._pop(2)
         if not isinstance(module, str) or not isinstance(name, str):
-            raise PickleRefusal("names a function by something that is no text.")
+            raise PickleRefusal("names a function by something other than text.")
         self._push_name(f"{module}.{name}")
 
     def tuple_from_mark(self, _: object) -> None:
@@ -174,7 +174,7 @@ class _Machine:
             group.values[key] = value
 
     def _close(self, values: "list[Value] | tuple[Value, ...]") -> int:
-        """Close the groups among these values; return the depth of a group that holds them."""
+        """Close the groups among these values; return the depth of a group that contains them."""
         depth = 1
         for value in values:
             if isinstance(value, Group):
@@ -214,16 +214,16 @@ def tensors_of(value: Value) -> dict[str, Tensor]:
     """Return the tensors of a state dictionary by name.
 
     Raises:
-        PickleRefusal: the value is another one, or the dictionary holds something else.
+        PickleRefusal: the value is not a dictionary of tensors.
     """
     values = value.values if isinstance(value, Group) else None
     if not isinstance(values, dict):
-        raise PickleRefusal("holds no dictionary of tensors.")
+        raise PickleRefusal("does not contain a dictionary of tensors.")
     tensors = {}
     for name, tensor in values.items():
         if not isinstance(tensor, Tensor):
             kind = "a dictionary or a list" if isinstance(tensor, Group) else type(tensor).__name__
-            raise PickleRefusal(f"holds {kind} under {name!r:.200}, where a tensor belongs.", name)
+            raise PickleRefusal(f"has {kind} under {name!r:.200} instead of a tensor.", name)
         tensors[name] = tensor
     return tensors
 

@@ -1,4 +1,4 @@
-"""Short pieces of a long file, read in few requests."""
+"""Reads of small pieces of a large file in few requests."""
 
 from collections.abc import Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
@@ -10,18 +10,18 @@ from service.storage.retry import RetryBudget
 from service.storage.seekable import SeekableReader
 from service.weights.pickled.values import PickleRefusal
 
-# A round trip to a bucket costs more than the bytes between two pieces that are no further apart.
+# Reading a gap of this size between two pieces costs less than another round trip to a bucket.
 JOINED_BYTES = 128 * 1024
-MAX_BYTES = 64 * 1024 * 1024  # of all pieces together: what describes the tensors of one file
+MAX_BYTES = 64 * 1024 * 1024  # of all descriptions of tensors in one file
 
 
 def read_pieces(file: OpenFile, pieces: Iterable[tuple[int, int]], budget: RetryBudget) -> Mapping[int, bytes]:
-    """Read pieces in parallel; return each by its first byte, shorter where the file ends before.
+    """Read pieces in parallel and return them by offset; a piece past the end of the file is shorter.
 
     Args:
-        file: where they lie.
-        pieces: the first byte of each, and the number of its bytes.
-        budget: the time and the attempts.
+        file: the file.
+        pieces: offset and length of each piece.
+        budget: limits time and attempts.
     """
     ordered = sorted((start, min(start + size, file.info.size_bytes)) for start, size in pieces)
     spans: list[list[tuple[int, int]]] = []
@@ -36,18 +36,17 @@ def read_pieces(file: OpenFile, pieces: Iterable[tuple[int, int]], budget: Retry
         data = read_range(file.source, file.info, first, last - first, budget)
         return {start: data[start - first : end - first] for start, end in span}
 
-    found: dict[int, bytes] = {}
+    by_offset: dict[int, bytes] = {}
     with ThreadPoolExecutor(budget.limits.num_workers, thread_name_prefix="header") as pool:
         for part in pool.map(read, spans):
-            found |= part
-    return found
+            by_offset |= part
+    return by_offset
 
 
 class PieceFile(SeekableReader):
-    """A file of which a few pieces are read, as a seekable stream that keeps the blocks it has read."""
+    """A seekable stream over a remote file that caches the blocks it has read."""
 
     def __init__(self, file: OpenFile, budget: RetryBudget) -> None:
-        """Take a file; nothing is read yet."""
         super().__init__()
         self._file, self._budget, self.size_bytes = file, budget, file.info.size_bytes
         self._blocks: dict[int, bytes] = {}
@@ -57,7 +56,7 @@ class PieceFile(SeekableReader):
         """Read within one block.
 
         Raises:
-            PickleRefusal: the file describes itself in more bytes than are read.
+            PickleRefusal: the descriptions of tensors take more than MAX_BYTES.
         """
         number, begin = divmod(self._position, JOINED_BYTES)
         start = number * JOINED_BYTES

@@ -1,10 +1,10 @@
-"""Values that a pickle of tensors may hold. None of them can do anything."""
+"""Values that a pickle of tensors may contain, all of them inert."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 
-# Names of safetensors' types, and the bytes of one element, by the class of PyTorch's storages.
+# safetensors dtype name and element size in bytes, by PyTorch storage class.
 # Source: https://pytorch.org/docs/stable/storage.html
 STORAGES: Mapping[str, tuple[str, int]] = MappingProxyType(
     {
@@ -23,24 +23,24 @@ STORAGES: Mapping[str, tuple[str, int]] = MappingProxyType(
 
 
 class PickleRefusal(Exception):
-    """A pickle holds something that a file of tensors has no use for, or that does not fit its bytes."""
+    """A pickle contains something that a file of tensors does not need, or contradicts its bytes."""
 
     def __init__(self, reason: str, name: str | None = None, *, is_cut: bool = False) -> None:
         super().__init__(reason)
-        self.name = name  # of the function, class, opcode or entry that is refused
-        self.is_cut = is_cut  # the bytes may be the beginning of a longer pickle
+        self.name = name  # of the refused function, class, opcode or entry
+        self.is_cut = is_cut  # whether the bytes may be the start of a longer pickle
 
 
 @dataclass(frozen=True, slots=True)
 class Name:
-    """A function or a class of the closed list, as text."""
+    """The path of an allowlisted function or class."""
 
     path: str  # "collections.OrderedDict"
 
 
 @dataclass(frozen=True, slots=True)
 class Storage:
-    """A run of elements elsewhere in the file."""
+    """A run of elements stored elsewhere in the file."""
 
     key: str
     dtype_name: str  # as safetensors spells it: "BF16"
@@ -49,24 +49,23 @@ class Storage:
 
     @property
     def num_bytes(self) -> int:
-        """The bytes of all elements."""
         return self.num_elements * self.element_bytes
 
 
 @dataclass(frozen=True, slots=True)
 class Tensor:
-    """A view of a storage, all of it inside."""
+    """A view of a storage, entirely within its bounds."""
 
     storage: Storage
     offset: int  # of the first element, in elements
     shape: tuple[int, ...]
-    strides: tuple[int, ...] | None  # in elements; None: row-major without gaps
-    num_elements: int  # of the storage, from the first that it uses to the last
+    strides: tuple[int, ...] | None  # in elements; None if row-major without gaps
+    num_elements: int  # of the storage, from the first to the last used
 
 
-@dataclass(slots=True, eq=False, repr=False)  # both would visit what it shares again and again
+@dataclass(slots=True, eq=False, repr=False)  # both could take exponential time on shared values
 class Group:
-    """A tuple, a list or a dictionary with keys of text; closed once another group or a call holds it."""
+    """A tuple, a list or a dictionary with string keys; closed once another group or a call refers to it."""
 
     values: "tuple[Value, ...] | list[Value] | dict[str, Value]"
     depth: int = 1

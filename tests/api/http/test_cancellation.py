@@ -2,7 +2,7 @@ import asyncio
 
 import pytest
 
-from service.api.http.receive import Deadline, cancel_on_disconnect
+from service.api.http.call import Deadline, cancel_on_disconnect
 from service.errors import ClientDisconnected, DeadlineExceeded
 from tests.api.http.advance import advance
 

@@ -5,6 +5,7 @@ import json
 import pytest
 
 from service import errors
+from service.api.http.call import CALL, Call
 from service.api.http.errors import error_answer, logged_error_answer
 from service.text.prompt_process import error_json, error_of
 
@@ -16,7 +17,7 @@ REFUSALS = [
     errors.MissingParameter("model"),
     errors.ConstraintError("no", param="structured_outputs.regex"),
     errors.ContextLengthExceeded(prompt_tokens=9, max_tokens=1, limit_tokens=5, param="prompt"),
-    errors.BodyTooLaborious("has taken too long"),
+    errors.BodyTooLaborious("took too long"),
     errors.TextTooLong(num_tokens=9, limit_tokens=5, param="input"),
     errors.WrongKindOfModel("a", "generates text", "/v1/completions"),
     errors.AmbiguousModel("a", ["b", "c"]),
@@ -52,7 +53,7 @@ FAULTS = [errors.EngineError("/secret 0x7f"), errors.EngineStopped("/secret"), V
 
 
 def scope():
-    return {"path": "/v1/chat/completions", "state": {"request_id": "req_1", "log_fields": {}}}
+    return {"path": "/v1/chat/completions", CALL: Call(id="req_1")}
 
 
 def all_kinds(kind):
@@ -81,7 +82,7 @@ def test_every_error_has_the_four_keys_and_a_code_in_the_log(error):
     assert set(body) == {"message", "type", "param", "code"}
     assert body["message"]
     assert body["type"]
-    assert place["state"]["log_fields"]["error_code"] == body["code"]
+    assert place[CALL].log_fields["error_code"] == body["code"]
     assert ("retry-after" in failure.headers) is (failure.status in (429, 503))
 
 

@@ -55,20 +55,20 @@ def test_the_keys_of_the_file_open_beside_the_plain_ones(path):
 @pytest.mark.parametrize(
     ("content", "reason"),
     [
-        ("", "has none"),
-        ("[]", "has none"),
-        ("canary", "should be a list"),
+        ("", "or is empty"),
+        ("[]", "or is empty"),
+        ("canary", "is not a list"),
         ("- [canary", "not valid YAML"),
-        ("- ' '", "key 1 needs a `secret`"),
-        ("- 12345", "key 1 needs a `secret`"),
-        ("- name: canary", "needs a `secret`"),
+        ("- ' '", "key 1 needs a nonblank `secret`"),
+        ("- 12345", "key 1 needs a nonblank `secret`"),
+        ("- name: canary", "needs a nonblank `secret`"),
         ("- {secret: canary, name: ''}", "needs a `name`"),
         ('- {secret: canary, name: "a\\nb"}', "needs a `name`"),
         ("- {secret: canary, weight: 0}", "needs a `weight`"),
         ("- {secret: canary, weight: .nan}", "needs a `weight`"),
         ("- {secret: canary, weight: true}", "needs a `weight`"),
         ("- {secret: canary, can_prioritize: 1}", "can_prioritize"),
-        ("- {secret: canary, wieght: 1}", "alone"),
+        ("- {secret: canary, wieght: 1}", "may only have"),
         ("[canary, canary]", "the same secret"),
         ("[{secret: a, name: x}, {secret: canary, name: x}]", "the same name"),
         ("[sk-plain]", "the same secret"),
@@ -90,7 +90,7 @@ def test_a_change_of_the_file_counts_at_once_and_a_bad_one_keeps_the_old_keys(pa
     with served(service.app, Connection) as server:
         assert "choices" in answer_to(server, "sk-canary-1")
         path.write_text("- ' '")
-        wait_until(lambda: "The keys stay as they were" in caplog.text)
+        wait_until(lambda: "keeping the previous keys" in caplog.text)
         assert "choices" in answer_to(server, "sk-canary-1")
         replacement = path.with_name("new")
         replacement.write_text("[sk-canary-new]")

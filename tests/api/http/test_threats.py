@@ -8,9 +8,9 @@ import pytest
 from service.observability.logs import CloudJsonFormatter, Origin, TerminalFormatter
 from service.observability.metrics import Metrics
 from service.server.connection import Connection
-from service.server.early import EarlyAnswers
 from service.text.chat_template import ChatTemplate
 from tests.api.scripted_engine import MAX_MODEL_LEN, MODEL, TOKENIZER, Service
+from tests.server.early_app import early_app
 from tests.server.test_early import StartingService
 from tests.sockets import connected, read_to_end, refusal, served
 
@@ -186,7 +186,7 @@ OPERATORS = ("/admin/stats", "/stats", "/admin/models", "/admin/load/a", "/admin
 
 
 def test_t22_no_operators_route_without_its_key():
-    with served(EarlyAnswers(StartingService(), Metrics()), Connection) as server:
+    with served(early_app(StartingService(), Metrics()), Connection) as server:
         assert {exchange(server, path, method=m)[0] for path in OPERATORS for m in ("GET", "POST")} == {404}
 
 

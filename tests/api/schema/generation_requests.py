@@ -82,7 +82,6 @@ TEMPLATE = VARIABLES | {
 CHOICE = Values(
     taken=("none", "auto", "required", tool()),
     refused=("other", "", 7, []),
-    reads=lambda value: {"type": value} if isinstance(value, str) else value,
 )
 TOOLS = list_of(tool, 7, longest=128)
 

@@ -106,7 +106,7 @@ PARTS: dict[type, tuple[dict[str, object], dict[str, Field]]] = {
         },
     ),
     tools.ToolChoice: (
-        {"type": "auto"},
+        {"type": "function", "function": {"name": "f"}},
         {
             "type": field(REQUIRED, choice("none", "auto", "required", "function", "allowed_tools")),
             "function": field(None, nested({"name": "f"})),

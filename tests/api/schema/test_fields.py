@@ -69,7 +69,9 @@ def test_a_value_within_the_limits_is_taken_as_it_is(kind, name):
     field = OBJECTS[kind][1][name]
     for value in field.values.taken:
         parsed = read(kind, **field.needs(value) | {name: value})
-        found = parsed.model_dump(mode="json", by_alias=True, exclude_unset=True, warnings=False)[name]
+        written = parsed.model_dump(mode="json", by_alias=True, exclude_unset=True, warnings=False)
+        # A choice of tools that is one word is written as the word.
+        found = written[name] if isinstance(written, dict) else getattr(parsed, name)
         assert found == field.values.reads(value)
 
 

@@ -7,6 +7,7 @@ import httpx
 import numpy as np
 
 from service.api.application import create_api
+from service.api.http.access_log import AccessLog
 from service.api.http.keys import ApiKeys, plain_keys
 from service.api.served import ServedEncoder, VectorFacts
 from service.encoder.cache import VectorCache
@@ -56,7 +57,7 @@ class ScriptedEncoder:
 class EncoderService:
     """The app, with its encoder at hand."""
 
-    def __init__(self, *, vectors=None, tokens=None, cache_bytes=0, api_keys=(), **settings):
+    def __init__(self, *, vectors=None, tokens=None, cache_bytes=0, api_keys=(), strict_fields=False, **settings):
         self.encoder = ScriptedEncoder()
         facts = {"size": SIZE, "is_normalized": True, "matryoshka_sizes": None, "prompts": {}, "default_prompt": None}
         backend, self.metrics = Tokenizer(tokenizer()), Metrics()
@@ -73,7 +74,8 @@ class EncoderService:
             tokens=tokens,
         )
         keys, self.readiness = ApiKeys(plain_keys(api_keys)), ScriptedReadiness(model)
-        self.app = create_api(self.readiness, self.metrics, keys=keys, **settings)
+        self.fastapi = create_api(self.readiness, self.metrics, keys=keys, **settings)
+        self.app = AccessLog(self.fastapi, metrics=self.metrics, strict_fields=strict_fields)
 
     def client(self):
         return httpx.AsyncClient(transport=httpx.ASGITransport(self.app), base_url="http://test")

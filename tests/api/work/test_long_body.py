@@ -45,6 +45,8 @@ CHATS = [
     {"messages": [USER], "chat_template_kwargs": {"a": 1}},
     {"messages": [USER], "reasoning_effort": "low"},
     {"messages": [USER], "tools": [TOOL]},
+    *({"messages": [USER], "tools": [TOOL], "tool_choice": choice} for choice in ("none", "auto", "required")),
+    {"messages": [USER], "max_tokens": -1, "top_p": 0, "stop": "", "logit_bias": {"5": 1}},
     {"messages": [USER], "n": 9},
     {"messages": [USER], "max_tokens": 1000},
     {"messages": [USER], "allowed_token_ids": [10**6]},
@@ -76,6 +78,7 @@ RESPONSES = [
     {"input": "hi", "instructions": "Be brief.", "stream": True},
     {"input": [USER] * 300},
     {"input": "hi", "tools": [{"type": "function", "name": "f"}], "tool_choice": {"type": "function", "name": "g"}},
+    {"input": "hi", "tools": [{"type": "function", "name": "f"}], "tool_choice": "required"},
     {"input": "hi", "max_output_tokens": 1000},
     {"input": [{"type": "function_call_output", "call_id": "c", "output": "x"}]},
     {"input": "refuse"},
@@ -184,7 +187,7 @@ async def test_long_texts_have_the_vectors_of_short_ones(monkeypatch, requests, 
             assert service.encoder.requests[-2] == service.encoder.requests[-1]
             statuses.add(long.status_code)
     assert statuses == {200, 400}
-    process = service.app.state.context.long_bodies.process
+    process = service.fastapi.state.context.long_bodies.process
     assert process.pid is not None
     process.end()
 

@@ -5,7 +5,7 @@ from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import expect
 
 from tests.contract.page.site import running_site
-from tests.contract.page.test_chat_page import answer_of, say
+from tests.contract.page.test_chat_page import answer_of, open_options, say
 
 NARROW = {"width": 400, "height": 800}
 # Each size and each scheme once; the slow tests see the other two pairs.
@@ -91,6 +91,7 @@ def test_the_whole_chat_works_by_keyboard(site, open_page):
 
 def test_the_theme_follows_the_system_until_it_is_chosen(site, open_page):
     page = open_page(site.url, color_scheme="dark")
+    open_options(page)
     background = "getComputedStyle(document.body).backgroundColor"
     dark = page.evaluate(background)
     page.get_by_role("button", name="Theme: auto").click()

@@ -30,7 +30,13 @@ def wait_until(is_so, limit_s=20.0):
         time.sleep(0.01)
 
 
+def open_options(page):
+    if page.get_by_label("System prompt").is_hidden():
+        page.get_by_role("button", name="Options").click()
+
+
 def set_options(page, **options):
+    open_options(page)
     for label, value in options.items():
         page.get_by_label(label.replace("_", " "), exact=True).fill(value)
 
@@ -43,17 +49,17 @@ def test_an_answer_streams_and_its_speed_is_shown(site, open_page):
     say(page, "What can you do?")
     expect(answer_of(page)).to_have_text(text)
     expect(page.locator("li.assistant")).to_have_attribute("aria-busy", "true")
-    expect(page.locator(".facts")).to_contain_text(f"{len(tokens(text))} tokens")
-    expect(page.locator(".facts")).to_contain_text("tokens/s")
+    expect(page.locator(".assistant .facts")).to_contain_text(f"{len(tokens(text))} tokens")
+    expect(page.locator(".assistant .facts")).to_contain_text("tokens/s")
     page.get_by_role("button", name="Stop").click()
-    expect(page.locator(".facts")).to_contain_text("stopped by you")
+    expect(page.locator(".assistant .facts")).to_contain_text("stopped by you")
     wait_until(lambda: site.engine.last.is_aborted)
 
     site.engine.script[:] = [*tokens("Hello world"), FinishReason.STOP]
     page.get_by_role("button", name="Try again").click()
     expect(answer_of(page)).to_have_text("Hello world")
-    expect(page.locator(".facts")).to_contain_text("2 tokens")
-    expect(page.locator(".facts")).to_contain_text("s to the first")
+    expect(page.locator(".assistant .facts")).to_contain_text("2 tokens")
+    expect(page.locator(".assistant .facts")).to_contain_text("s to the first")
     expect(page.get_by_role("button", name="Send")).to_be_visible()
 
 
@@ -71,7 +77,7 @@ def test_options_and_the_system_prompt_reach_the_engine(site, open_page):
     page = open_page(site.url)
     set_options(page, Temperature="0.5", Max_tokens="3", Top_k="7", Min_p="0.25", Seed="5", System_prompt="Be brief.")
     say(page, "one")
-    expect(page.locator(".facts")).to_contain_text("reached the limit on tokens")
+    expect(page.locator(".assistant .facts")).to_contain_text("reached the limit on tokens")
     request = site.engine.last.request
     options = request.sampling
     assert (options.temperature, options.top_k, options.min_p, options.seed) == (0.5, 7, 0.25, 5)
@@ -188,9 +194,9 @@ def test_a_conversation_is_exported_and_imported(site, open_page, tmp_path):
     page = open_page(site.url)
     set_options(page, Temperature="0.5", System_prompt="Be brief.")
     say(page)
-    expect(page.locator(".facts")).to_contain_text("2 tokens")
+    expect(page.locator(".assistant .facts")).to_contain_text("2 tokens")
     with page.expect_download() as download:
-        page.get_by_role("button", name="Export").click()
+        page.get_by_role("button", name="Export “hi”").click()
     path = tmp_path / "conversation.json"
     download.value.save_as(path)
     page.get_by_role("button", name="New chat").click()
@@ -202,7 +208,7 @@ def test_a_conversation_is_exported_and_imported(site, open_page, tmp_path):
     expect(page.get_by_label("System prompt", exact=True)).to_have_value("Be brief.")
     path.write_text("{}")
     page.locator("#file").set_input_files(path)
-    expect(page.locator("#file-hint")).to_contain_text("conversation.json cannot be opened")
+    expect(page.get_by_role("alert")).to_contain_text("conversation.json cannot be opened")
     expect(answer_of(page)).to_have_text("Hello world")
 
 
@@ -218,6 +224,7 @@ def test_a_service_with_a_key_asks_for_it_and_the_tab_alone_keeps_it(open_page):
         expect(answer_of(page)).to_have_text("Hello world")
         assert "sk-right" in page.evaluate("JSON.stringify({...sessionStorage})")
         assert "sk-right" not in page.evaluate("JSON.stringify({...localStorage}) + document.cookie")
+        open_options(page)
         assert "sk-right" not in page.locator("#code").inner_text()
         assert "$API_KEY" in page.locator("#code").inner_text()
         page.get_by_role("button", name="Forget the key").click()

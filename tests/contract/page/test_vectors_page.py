@@ -3,7 +3,7 @@
 import pytest
 from playwright.sync_api import expect
 
-from service.api.held import ModelState, ready_state
+from service.api.backend import ModelState
 from tests.api.vectors.scripted_encoder import MODEL, vector_of
 from tests.contract.page.site import encoder_service, running_site
 from tests.contract.page.test_accessibility import LOOKS, fits, violations
@@ -87,7 +87,7 @@ def test_where_there_are_both_kinds_each_page_leads_to_the_other(site, open_page
     page = open_page(site.url)
     expect(page.get_by_label("Message", exact=True)).to_be_visible()
     expect(page.get_by_role("link", name="Compare texts")).to_be_hidden()
-    chat = ready_state(site.service.readiness.served_model())
+    [chat] = site.service.readiness.listed()
     unloaded = ModelState(names=(MODEL,), created=chat.created, state="available", max_model_len=None)
     site.service.readiness.listed = lambda: [unloaded, chat]
     page.reload()

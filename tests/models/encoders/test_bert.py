@@ -3,7 +3,7 @@
 import pytest
 
 from service.errors import UnsupportedModel
-from service.models.encoders.config import Activation
+from service.models.description import Activation
 from service.models.encoders.registry import is_encoder, read_encoder_config
 from tests.encoder.tiny import CONFIG
 
@@ -31,7 +31,7 @@ def test_encoders_are_told_from_decoders_by_their_family():
     "changes",
     [
         {"position_embedding_type": "relative_key"},
-        {"hidden_act": "swish"},
+        {"hidden_act": "mish"},
         {"is_decoder": True},
         {"num_attention_heads": 5},
         {"hidden_size": None},

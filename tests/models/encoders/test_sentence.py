@@ -3,7 +3,8 @@
 import pytest
 
 from service.errors import UnsupportedModel
-from service.models.encoders.config import Activation, Pooling, VectorConfig
+from service.models.description import Activation
+from service.models.encoders.config import Pooling, VectorConfig
 from service.models.encoders.sentence import read_sentence_config
 from tests.encoder.tiny import DENSE, DENSE_CONFIG, MODULES
 

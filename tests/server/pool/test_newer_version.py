@@ -38,7 +38,7 @@ class Run:
         self.catalogue.refresh()
 
     async def step_of_a_request(self):
-        held = self.pool.hold("run") or await self.pool.wait_for("run")
+        held = self.pool.lease("run") or await self.pool.wait_for("run")
         held.release()
         return held.model.facts["uri"]
 
@@ -52,7 +52,7 @@ class Run:
 
 async def test_requests_move_over_once_the_newer_version_is_ready():
     run = Run()
-    held = run.pool.hold("run") or await run.pool.wait_for("run")
+    held = run.pool.lease("run") or await run.pool.wait_for("run")
     may_load = run.loads.hold_back("run")
     run.train()
     assert await run.step_of_a_request() == "/models/run/step-1"  # which begins the load
@@ -73,12 +73,12 @@ async def test_requests_move_over_once_the_newer_version_is_ready():
 async def test_where_both_do_not_fit_the_older_version_goes_first_and_no_other_model():
     run = Run(max_models=2)
     await run.step_of_a_request()
-    (run.pool.hold("other") or await run.pool.wait_for("other")).release()
-    held = run.pool.hold("run")
+    (run.pool.lease("other") or await run.pool.wait_for("other")).release()
+    held = run.pool.lease("run")
     run.train()
     waiting = asyncio.create_task(run.until_it_is(2))
     async with asyncio.timeout(WAIT_S):
-        while (again := run.pool.hold("run")) is not None:
+        while (again := run.pool.lease("run")) is not None:
             again.release()
             await asyncio.sleep(0.005)
     assert "unload run" not in run.loads.log

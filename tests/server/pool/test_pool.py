@@ -27,7 +27,7 @@ def anyio_backend():
 
 async def use(pool, name):
     """One request from its beginning to its end; return the model that answered."""
-    held = pool.hold(name) or await pool.wait_for(name)
+    held = pool.lease(name) or await pool.wait_for(name)
     await asyncio.sleep(0)
     held.release()
     return held.model.name
@@ -50,7 +50,7 @@ async def until(condition):
 async def test_concurrent_requests_load_a_model_once():
     loads = FakeLoads()
     pool = pool_of(loads, "a")
-    assert pool.hold("a") is None
+    assert pool.lease("a") is None
     assert await asyncio.gather(*(use(pool, "a") for _ in range(20))) == ["a"] * 20
     assert await use(pool, "a") == "a"
     assert loads.log == ["load a"]
@@ -115,7 +115,7 @@ async def test_a_model_that_is_always_busy_yields_and_its_requests_wait_their_ti
 
     async def keep_busy():
         while not stop:
-            held = pool.hold("a") or await pool.wait_for("a")
+            held = pool.lease("a") or await pool.wait_for("a")
             await asyncio.sleep(0.01)
             answered["a"] += 1
             held.release()
@@ -137,7 +137,7 @@ async def test_a_model_that_never_fits_is_refused_with_the_numbers_and_takes_no_
     await use(pool, "a")
     with pytest.raises(ModelLoadFailed) as refused:
         await pool.wait_for("big")
-    assert "needs 101 bytes on each device and 100 are available" in refused.value.reason
+    assert "needs 101 bytes on each device, but 100 are available" in refused.value.reason
     assert loads.log == ["load a"]
 
 
@@ -191,7 +191,7 @@ async def test_a_model_that_nobody_waits_for_any_more_takes_no_room():
     await until(lambda: pool.listed()[1].state == "loading")
     waiting.cancel()
     await until(lambda: pool.listed()[1].state == "available")
-    pool.hold("a").release()
+    pool.lease("a").release()
     held.release()
     assert loads.log == ["load a"]
     assert await use(pool, "b") == "b"
@@ -242,7 +242,7 @@ async def test_a_model_that_stays_loaded_makes_room_for_none():
     await use(pool, "a")
     with pytest.raises(ModelLoadFailed) as refused:
         await pool.wait_for("b")
-    assert "1 models stay loaded, of 1 that may be" in refused.value.reason
+    assert "1 of at most 1 models have keep_loaded set" in refused.value.reason
 
 
 async def test_an_operator_loads_and_unloads():
@@ -250,10 +250,10 @@ async def test_an_operator_loads_and_unloads():
     pool = pool_of(loads, *"ab")
     pool.begin_load("a")
     await until(lambda: loaded(pool) == ["a"])
-    held = pool.hold("a")
+    held = pool.lease("a")
     unloading = asyncio.create_task(pool.unload("a"))
     await until(lambda: loaded(pool) == [])
-    assert pool.hold("a") is None
+    assert pool.lease("a") is None
     assert not unloading.done()
     held.release()
     assert await unloading
@@ -328,7 +328,7 @@ async def test_a_pool_that_is_closed_refuses_those_who_wait_and_loads_no_more():
     may_load.set()
     with pytest.raises(Draining):
         await waiting
-    assert pool.hold("a") is None
+    assert pool.lease("a") is None
     with pytest.raises(Draining):
         await pool.wait_for("a")
 
@@ -336,7 +336,7 @@ async def test_a_pool_that_is_closed_refuses_those_who_wait_and_loads_no_more():
 async def test_a_request_without_a_name_means_the_only_model():
     assert await use(pool_of(FakeLoads(), "a"), None) == "a"
     with pytest.raises(MissingParameter):
-        pool_of(FakeLoads(), *"ab").hold(None)
+        pool_of(FakeLoads(), *"ab").lease(None)
 
 
 async def test_a_hundred_swaps_among_four_models_lose_nothing():

@@ -62,7 +62,7 @@ def test_a_file_whose_bytes_changed_is_set_aside_and_pulled_again(puller: Puller
     assert contents(puller.pull().path) == FILES
     assert not puller.bucket.requests("data%2Fone")
     assert (path.parent / f"{path.name}.corrupt" / "model.safetensors").read_bytes() == damaged
-    assert "set aside" in caplog.text
+    assert "quarantined" in caplog.text
 
 
 def test_a_change_that_keeps_the_stat_is_found_by_full_verification_alone(puller: Puller):

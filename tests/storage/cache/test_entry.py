@@ -84,13 +84,13 @@ def test_the_record_holds_the_listing_and_the_sums(entry: CacheEntry):
 
 def test_a_complete_entry_is_trusted_by_the_stat_of_its_files(entry: CacheEntry):
     assert is_unchanged(entry)
-    assert entry.has_right_files(OBJECTS)
+    assert entry.has_valid_files(OBJECTS)
     path = entry.folder / "data/0"
     status = path.stat()
     path.write_bytes(b"456")
     os.utime(path, ns=(status.st_atime_ns, status.st_mtime_ns))
     assert is_unchanged(entry)
-    assert not entry.has_right_files(OBJECTS)
+    assert not entry.has_valid_files(OBJECTS)
 
 
 @pytest.mark.parametrize("change", ["time", "size", "replaced", "gone", "link", "folder"])
@@ -127,7 +127,7 @@ def test_only_regular_files_have_a_stat(tmp_path: Path):
 def test_an_entry_of_other_objects_counts_as_none(entry: CacheEntry):
     for objects in (OBJECTS[:2], (*OBJECTS, ObjectInfo("more", 0))):
         assert entry.try_hold_unchanged(objects) is None
-        assert not entry.has_right_files(objects)
+        assert not entry.has_valid_files(objects)
         assert not entry.repair(URI, objects, verify_fully=True)
 
 

@@ -236,8 +236,8 @@ def test_a_refused_token_is_renewed_once(answers, credentials, authorized):
     ("error", "kind", "reason"),
     [
         (TransportError("no route"), TransientFault, r"the connection broke \(TransportError\)"),
-        (TimeoutError(), TransientFault, "no bytes came in time"),
-        (RefreshError("busy", retryable=True), TransientFault, "no access token came"),
+        (TimeoutError(), TransientFault, "the read timed out"),
+        (RefreshError("busy", retryable=True), TransientFault, "no access token was issued"),
         (RefreshError("revoked"), AccessDenied, r"the credentials were not accepted \(RefreshError\)"),
     ],
 )

@@ -101,5 +101,5 @@ def test_no_credentials_is_an_error_with_the_address(monkeypatch: pytest.MonkeyP
     monkeypatch.delenv("GOOGLE_APPLICATION_CREDENTIALS", raising=False)
     monkeypatch.setenv("CLOUDSDK_CONFIG", str(tmp_path))
     monkeypatch.setenv("NO_GCE_CHECK", "true")
-    with pytest.raises(AccessDenied, match="gs://bucket/model: there are no Google credentials"):
+    with pytest.raises(AccessDenied, match="gs://bucket/model: no Google credentials"):
         GcsUploader(GcsLocation("bucket", "model"), emulator_host=None)

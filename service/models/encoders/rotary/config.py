@@ -1,19 +1,11 @@
 """The geometry of encoders with rotary positions: what Llama, Qwen 3, Gemma 3 and ModernBERT share; no jax."""
 
 from dataclasses import dataclass
-from enum import StrEnum
 
 from service.kernels.windows import Sight
-from service.models.encoders.config import Activation, VectorConfig
+from service.models.description import Activation, Norm, TensorNames
+from service.models.encoders.config import VectorConfig
 from service.models.rope import RopeConfig
-
-
-class Norm(StrEnum):
-    """The normalization of hidden states; none has a bias."""
-
-    LAYER = "layer"  # mean and variance
-    RMS = "rms"
-    RMS_PLUS_ONE = "rms_plus_one"  # the scale is one more than its weight
 
 
 @dataclass(frozen=True)
@@ -23,25 +15,6 @@ class RotaryLayer:
     rope: RopeConfig
     sight: Sight
     has_attention_norm: bool = True
-
-
-@dataclass(frozen=True)
-class TensorNames:
-    """The tensors of a family, without `.weight` and `.bias`; those of a layer without `layers.N.`."""
-
-    embed: str
-    final_norm: str
-    attention_norm: str
-    qkv: tuple[str, ...]  # one tensor, or those of queries, keys and values
-    output: str
-    mlp_norm: str
-    gate_up: tuple[str, ...]  # one tensor, or those of the part with the activation and of the other
-    down: str
-    embed_norm: str | None = None
-    query_norm: str | None = None
-    key_norm: str | None = None
-    attention_post_norm: str | None = None  # before the sum with the residual
-    mlp_post_norm: str | None = None
 
 
 @dataclass(frozen=True)
@@ -57,7 +30,6 @@ class RotaryConfig:
     head_dim: int
     context_len: int  # tokens
     norm: Norm
-    norm_eps: float
     activation: Activation
     attention_scale: float  # factor of the product of a query and a key
     layers: tuple[RotaryLayer, ...]
@@ -77,7 +49,3 @@ class RotaryConfig:
         if self.vector.score_tokens is not None:
             return 1
         return self.vector.dense[-1].out_size if self.vector.dense else self.hidden_size
-
-    def layer_traits(self, layer: int) -> RotaryLayer:
-        """Return what a layer's trace follows from besides the sizes of all layers."""
-        return self.layers[layer]

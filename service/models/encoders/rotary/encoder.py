@@ -14,10 +14,11 @@ from jaxtyping import Array, Float, Int
 
 from service.kernels.products.linear import PLAIN, Products, linear
 from service.kernels.segments import segment_attention
-from service.models.encoders.activations import activate
+from service.models.activations import activate
+from service.models.description import NormKind
 from service.models.encoders.packing import GroupInputs, PackedTexts, PackedTokens
 from service.models.encoders.pooling import text_vectors
-from service.models.encoders.rotary.config import Norm, RotaryConfig, RotaryLayer
+from service.models.encoders.rotary.config import RotaryConfig
 from service.models.encoders.rotary.weights import rotary_weight_specs
 from service.models.interface import LayerGroup, Weights
 from service.models.layer_groups import layer_groups
@@ -36,7 +37,7 @@ class RotaryEncoder:
     @property
     def layer_groups(self) -> tuple[LayerGroup, ...]:
         """The layers in order, cut into groups that are compiled separately."""
-        return layer_groups(self.config, rotary_weight_specs(self.config, self.dtype))
+        return layer_groups(self.config.layers, rotary_weight_specs(self.config, self.dtype))
 
     def embed(self, weights: Weights, tokens: PackedTokens) -> Float[Array, "token hidden"]:
         """Return the embeddings of tokens, scaled or normalized as the family does."""
@@ -67,7 +68,7 @@ class RotaryEncoder:
         self, named: Weights, layer: int, hidden: Float[Array, "token hidden"], inputs: GroupInputs
     ) -> Float[Array, "token hidden"]:
         config, prefix = self.config, f"layers.{layer}."
-        traits: RotaryLayer = config.layer_traits(layer)
+        traits = config.layers[layer]
         with jax.named_scope("qkv"):
             weight = named[f"{prefix}qkv"]
             qkv = linear(hidden, weight.reshape(-1, config.hidden_size), self.products)
@@ -96,11 +97,12 @@ class RotaryEncoder:
         if name not in named:
             return x
         wide = x.astype(jnp.float32)
-        if self.config.norm is Norm.LAYER:
+        norm = self.config.norm
+        if norm.kind is NormKind.LAYER:
             wide = wide - wide.mean(-1, keepdims=True)
-        normal = wide * jax.lax.rsqrt(jnp.square(wide).mean(-1, keepdims=True) + self.config.norm_eps)
+        normal = wide * jax.lax.rsqrt(jnp.square(wide).mean(-1, keepdims=True) + norm.eps)
         scale = named[name].reshape((1,) * (x.ndim - 1) + (-1,))
-        if self.config.norm is Norm.RMS_PLUS_ONE:
+        if norm.is_plus_one:
             return (normal * (1 + scale.astype(jnp.float32))).astype(x.dtype)
         return normal.astype(x.dtype) * scale
 

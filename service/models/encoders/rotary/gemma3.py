@@ -7,21 +7,12 @@ from dataclasses import replace
 
 from service.kernels.windows import Sight
 from service.models.config import HubConfig
-from service.models.encoders.bert import ACTIVATIONS
+from service.models.description import Activation
 from service.models.encoders.config import VectorConfig
-from service.models.encoders.rotary.config import Norm, RotaryConfig, RotaryLayer
-from service.models.encoders.rotary.layer_kinds import FULL, SLIDING, read_layer_kinds, read_ropes
-from service.models.encoders.rotary.llama import NAMES as LLAMA_NAMES
-
-NAMES = replace(
-    LLAMA_NAMES,
-    query_norm="self_attn.q_norm",
-    key_norm="self_attn.k_norm",
-    attention_post_norm="post_attention_layernorm",
-    mlp_norm="pre_feedforward_layernorm",
-    mlp_post_norm="post_feedforward_layernorm",
-)
-THETA_KEYS = {FULL: ("rope_theta", 1_000_000.0), SLIDING: ("rope_local_base_freq", 10_000.0)}
+from service.models.encoders.rotary.config import RotaryConfig, RotaryLayer
+from service.models.families.gemma import gemma_norm
+from service.models.families.gemma3_text import NAMES, read_gemma3_kinds, read_gemma3_ropes
+from service.models.families.layer_kinds import FULL, SLIDING
 
 
 def read_config(config: HubConfig, vector: VectorConfig) -> RotaryConfig:
@@ -33,12 +24,9 @@ def read_config(config: HubConfig, vector: VectorConfig) -> RotaryConfig:
     config.refuse_unless("attention_bias", False)
     config.refuse_unless("quantization_config")
     config.refuse_unless("attn_logit_softcapping")
-    config.refuse_unless("hidden_activation", *ACTIVATIONS)
     hidden_size, num_heads = config.required_int("hidden_size"), config.required_int("num_attention_heads")
     head_dim, context_len = config.optional_int("head_dim", 256), config.required_int("max_position_embeddings")
-    every = config.optional_int("sliding_window_pattern", config.optional_int("_sliding_window_pattern", 6))
-    kinds = read_layer_kinds(config, lambda layer: (layer + 1) % every == 0)
-    ropes = read_ropes(config, THETA_KEYS, head_dim=head_dim, context_len=context_len)
+    kinds, ropes = read_gemma3_kinds(config), read_gemma3_ropes(config)
     window, is_causal = config.optional_int("sliding_window", 4096), not config.flag("use_bidirectional_attention")
     # A causal window counts the token itself; one to both sides reaches half as far to each.
     reach = window - 1 if is_causal else window // 2
@@ -52,12 +40,11 @@ def read_config(config: HubConfig, vector: VectorConfig) -> RotaryConfig:
         num_kv_heads=config.optional_int("num_key_value_heads", num_heads),
         head_dim=head_dim,
         context_len=context_len,
-        norm=Norm.RMS_PLUS_ONE,
-        norm_eps=float(config.values.get("rms_norm_eps", 1e-6)),
-        activation=ACTIVATIONS[config.values.get("hidden_activation") or "gelu_pytorch_tanh"],
+        norm=gemma_norm(config),
+        activation=config.activation("hidden_activation", Activation.GELU_TANH),
         attention_scale=config.optional_int("query_pre_attn_scalar", 256) ** -0.5,
         layers=tuple(RotaryLayer(ropes[kind], sights[kind]) for kind in kinds),
-        names=NAMES,
+        names=replace(NAMES, prefix=""),
         vector=vector,
         embed_scale=hidden_size**0.5,
     )

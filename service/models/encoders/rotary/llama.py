@@ -9,21 +9,9 @@ from dataclasses import replace
 from service.errors import UnsupportedModel
 from service.kernels.windows import Sight
 from service.models.config import HubConfig
-from service.models.encoders.config import Activation, VectorConfig
-from service.models.encoders.rotary.config import Norm, RotaryConfig, RotaryLayer, TensorNames
+from service.models.encoders.config import VectorConfig
+from service.models.encoders.rotary.config import RotaryConfig, RotaryLayer
 from service.models.registry import read_config as read_decoder_config
-
-NAMES = TensorNames(
-    embed="embed_tokens",
-    final_norm="norm",
-    attention_norm="input_layernorm",
-    qkv=("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj"),
-    output="self_attn.o_proj",
-    mlp_norm="post_attention_layernorm",
-    gate_up=("mlp.gate_proj", "mlp.up_proj"),
-    down="mlp.down_proj",
-)
-QK_NORM_NAMES = replace(NAMES, query_norm="self_attn.q_norm", key_norm="self_attn.k_norm")
 
 
 def read_config(config: HubConfig, vector: VectorConfig) -> RotaryConfig:
@@ -34,27 +22,26 @@ def read_config(config: HubConfig, vector: VectorConfig) -> RotaryConfig:
     """
     config.refuse_unless("quantization_config")
     decoder = read_decoder_config(config.uri, config.values)
-    if decoder.has_output_bias or decoder.has_mlp_bias:
+    first, heads = decoder.layers[0], decoder.heads
+    if heads.has_output_bias or first.feed_forward.has_bias:
         raise UnsupportedModel(config.uri, "config.json: attention_bias and mlp_bias are not served in an encoder.")
-    sights = [
-        Sight(is_causal=True, reach=None if window is None else window - 1)
-        for window in map(decoder.sliding_window, range(decoder.num_layers))
-    ]
+    windows = [layer.attention.window for layer in decoder.layers]
+    sights = [Sight(is_causal=True, reach=None if window is None else window - 1) for window in windows]
+    assert heads.rotation is not None
     return RotaryConfig(
         model_type=decoder.model_type,
         vocab_size=decoder.vocab_size,
         hidden_size=decoder.hidden_size,
-        mlp_size=decoder.mlp_size,
-        num_heads=decoder.num_heads,
-        num_kv_heads=decoder.num_kv_heads,
-        head_dim=decoder.head_dim,
+        mlp_size=first.feed_forward.size,
+        num_heads=heads.num_heads,
+        num_kv_heads=heads.num_kv_heads,
+        head_dim=heads.head_dim,
         context_len=decoder.context_len,
-        norm=Norm.RMS,
-        norm_eps=decoder.norm_eps,
-        activation=Activation.SILU,
-        attention_scale=decoder.head_dim**-0.5,
-        layers=tuple(RotaryLayer(decoder.rope, sight) for sight in sights),
-        names=QK_NORM_NAMES if decoder.has_qk_norm else NAMES,
+        norm=decoder.final_norm,
+        activation=first.feed_forward.activation,
+        attention_scale=heads.scale,
+        layers=tuple(RotaryLayer(heads.rotation, sight) for sight in sights),
+        names=replace(decoder.names, prefix=""),
         vector=vector,
-        has_qkv_bias=decoder.has_qkv_bias,
+        has_qkv_bias=heads.has_bias,
     )

@@ -6,10 +6,10 @@ Source: Warner et al. 2024, arXiv:2412.13663; transformers `models/modernbert/co
 from service.errors import UnsupportedModel
 from service.kernels.windows import Sight
 from service.models.config import HubConfig
-from service.models.encoders.bert import ACTIVATIONS
+from service.models.description import Activation, Norm, NormKind, TensorNames
 from service.models.encoders.config import VectorConfig
-from service.models.encoders.rotary.config import Norm, RotaryConfig, RotaryLayer, TensorNames
-from service.models.encoders.rotary.layer_kinds import FULL, SLIDING, read_layer_kinds, read_ropes
+from service.models.encoders.rotary.config import RotaryConfig, RotaryLayer
+from service.models.families.layer_kinds import FULL, SLIDING, read_layer_kinds, read_ropes
 
 NAMES = TensorNames(
     embed="embeddings.tok_embeddings",
@@ -34,14 +34,14 @@ def read_config(config: HubConfig, vector: VectorConfig) -> RotaryConfig:
     for key in ("attention_bias", "mlp_bias", "norm_bias"):
         config.refuse_unless(key, False)
     config.refuse_unless("quantization_config")
-    config.refuse_unless("hidden_activation", *ACTIVATIONS)
     hidden_size, num_heads = config.required_int("hidden_size"), config.required_int("num_attention_heads")
     if hidden_size % num_heads:
         message = f"hidden_size = {hidden_size} is not a multiple of num_attention_heads = {num_heads}."
         raise UnsupportedModel(config.uri, f"config.json: {message}")
     head_dim, context_len = hidden_size // num_heads, config.required_int("max_position_embeddings")
     every = config.optional_int("global_attn_every_n_layers", 3)
-    kinds = read_layer_kinds(config, lambda layer: layer % every == 0)
+    num_layers = config.required_int("num_hidden_layers")
+    kinds = read_layer_kinds(config, [SLIDING if layer % every else FULL for layer in range(num_layers)])
     ropes = read_ropes(config, THETA_KEYS, head_dim=head_dim, context_len=context_len)
     sights = {FULL: Sight(), SLIDING: Sight(reach=config.optional_int("local_attention", 128) // 2)}
     return RotaryConfig(
@@ -53,9 +53,8 @@ def read_config(config: HubConfig, vector: VectorConfig) -> RotaryConfig:
         num_kv_heads=num_heads,
         head_dim=head_dim,
         context_len=context_len,
-        norm=Norm.LAYER,
-        norm_eps=float(config.values.get("norm_eps", 1e-5)),
-        activation=ACTIVATIONS[config.values.get("hidden_activation") or "gelu"],
+        norm=Norm(config.number("norm_eps", 1e-5), NormKind.LAYER),
+        activation=config.activation("hidden_activation", Activation.GELU),
         attention_scale=head_dim**-0.5,
         # The embeddings are normalized already before the first layer.
         layers=tuple(RotaryLayer(ropes[kind], sights[kind], layer > 0) for layer, kind in enumerate(kinds)),

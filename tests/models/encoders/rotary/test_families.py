@@ -47,12 +47,12 @@ def test_both_spellings_of_the_positions_of_two_kinds_of_layers_are_one():
 @pytest.mark.parametrize(
     ("name", "changes"),
     [
-        ("qwen3", {"hidden_act": "gelu"}),
+        ("qwen3", {"hidden_act": "mish"}),
         ("llama", {"attention_bias": True}),
         ("gemma3", {"attn_logit_softcapping": 30.0}),
         ("gemma3", {"layer_types": ["full_attention"]}),
         ("modernbert", {"norm_bias": True}),
-        ("modernbert", {"hidden_activation": "swish"}),
+        ("modernbert", {"hidden_activation": "mish"}),
         ("modernbert", {"num_attention_heads": 5}),
         ("qwen3_reranker", {"id2label": {"0": "a", "1": "b"}}),
     ],

@@ -1,0 +1,1 @@
+"""The parts of TPU attention over an 8-bit KV cache."""

@@ -1,0 +1,172 @@
+"""Attention of a block of a sequence's queries over its 8-bit pages, which are prefetched to VMEM.
+
+A page is a tile of positions. Its keys and values are widened on the core; its scales multiply scores and weights.
+
+Source: Dao et al. 2022, arXiv:2205.14135 (tiles, running softmax); Kwon et al. 2023, arXiv:2309.06180 (pages).
+"""
+
+import functools
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax.experimental import pallas as pl
+from jax.experimental.pallas import tpu as pltpu
+from jaxtyping import Array, Bool, Float, Float32, Int, Int32
+
+from service.kernels.attention import Scoring
+from service.kernels.kv8.words import HEADS_PER_WORD, unpacked
+from service.kernels.paging import Paging
+from service.kernels.reference import MASKED_SCORE
+
+BUFFER_BYTES = 4 * 2**20  # of pages in flight or in use
+MOST_BUFFERS = 4  # enough for copies of small pages to overlap
+
+
+@dataclass(frozen=True)
+class Tile:
+    """The constants of a kernel call."""
+
+    num_rows: int  # of a block of queries, including padding
+    num_tokens: int  # of a block
+    group: int  # query heads that share a key-value head; rows of one token are adjacent
+    scoring: Scoring
+    is_fp8: bool
+
+
+def attend_pages(
+    rows: Float[Array, "seq kv_head row dim"],
+    words: Int32[Array, "page position word dim"],
+    scales: Float32[Array, "page 1 key_and_value position"],
+    paging: Paging,
+    tile: Tile,
+    *,
+    interpret: bool = False,
+) -> Float[Array, "seq kv_head row dim"]:
+    """Attend from the queries of all sequences, a block of rows at a time.
+
+    Args:
+        rows: queries, padded to whole blocks; results of padding are undefined.
+        words: packed keys and values.
+        scales: the scales of keys and values.
+        paging: the paging of the step.
+        tile: the size of blocks.
+        interpret: emulate the kernel without a TPU, for tests.
+    """
+    num_seqs, num_heads, num_rows, dim = rows.shape
+    block = pl.BlockSpec((None, num_heads, tile.num_rows, dim), lambda seq, i, *_: (seq, 0, i, 0))
+    page_bytes = 4 * (math.prod(words.shape[1:]) + math.prod(scales.shape[2:]))
+    num_buffers = max(min(BUFFER_BYTES // page_bytes, MOST_BUFFERS), 2)
+    state = (num_heads, tile.num_rows, dim)
+    numbers = (paging.page_table, paging.start, paging.num_tokens)
+    return pl.pallas_call(
+        functools.partial(_attend_block, tile=tile),
+        grid_spec=pltpu.PrefetchScalarGridSpec(
+            num_scalar_prefetch=len(numbers),
+            grid=(num_seqs, num_rows // (tile.num_rows)),
+            in_specs=[block, pl.BlockSpec(memory_space=pl.ANY), pl.BlockSpec(memory_space=pl.ANY)],
+            out_specs=block,
+            scratch_shapes=[
+                pltpu.VMEM((num_buffers, *words.shape[1:]), jnp.int32),
+                pltpu.VMEM((num_buffers, *scales.shape[2:]), jnp.float32),
+                pltpu.SemaphoreType.DMA((num_buffers, 2)),
+                *[pltpu.VMEM((*state[:2], width), jnp.float32) for width in (dim, 1, 1)],
+            ],
+        ),
+        out_shape=jax.ShapeDtypeStruct(rows.shape, rows.dtype),
+        interpret=interpret,
+        name="kv8_attention",
+    )(*numbers, rows, words, scales)
+
+
+class _Block(NamedTuple):
+    """The positions of a block's queries, and the pages that they see."""
+
+    first: Int[Array, ""]  # position of the first query
+    end: Int[Array, ""]  # one past the position of the last query that is not padding
+    first_page: Int[Array, ""]
+    end_page: Int[Array, ""]
+
+    @staticmethod
+    def of(tile: Tile, start: Int[Array, ""], num_tokens: Int[Array, ""], page_size: int) -> "_Block":
+        """Return the block of this program."""
+        before = pl.program_id(1) * tile.num_tokens  # tokens of the step before the block
+        first = start + before
+        end = start + jnp.minimum(before + tile.num_tokens, num_tokens)
+        window = tile.scoring.sliding_window
+        seen = 0 if window is None else jnp.maximum(first - window + 1, 0)
+        first_page = jax.lax.div(jnp.int32(seen), jnp.int32(page_size))
+        return _Block(first, end, first_page, jnp.where(before < num_tokens, pl.cdiv(end, page_size), first_page))
+
+    def visible(self, tile: Tile, page: Int[Array, ""], shape: tuple[int, int]) -> Bool[Array, "row position"]:
+        """Return which positions of a page each row sees."""
+        positions = page * shape[1] + jax.lax.broadcasted_iota(jnp.int32, shape, 1)
+        queries = self.first + jax.lax.div(jax.lax.broadcasted_iota(jnp.int32, shape, 0), jnp.int32(tile.group))
+        is_visible = (positions <= queries) & (positions < self.end)
+        if tile.scoring.sliding_window is not None:
+            is_visible &= positions > queries - tile.scoring.sliding_window
+        return is_visible
+
+
+def _attend_block(
+    table: jax.Ref,
+    starts: jax.Ref,
+    counts: jax.Ref,
+    *refs: jax.Ref,
+    tile: Tile,
+) -> None:
+    """Attend from one block over its pages, one page at a time."""
+    rows, words, scales, attended, word_buffers, scale_buffers, arrived, sums, totals, highest = refs
+    seq, num_pages, page_size, num_buffers = pl.program_id(0), *words.shape[:2], word_buffers.shape[0]
+    block = _Block.of(tile, starts[seq], counts[seq], page_size)
+
+    def for_copies(page: Int[Array, ""], act: Callable[[Any], None]) -> None:
+        buffer = jax.lax.rem(page, num_buffers)
+        place = jnp.clip(table[seq, page], 0, num_pages - 1)  # a copy from outside the array would halt the chip
+        act(pltpu.make_async_copy(words.at[place], word_buffers.at[buffer], arrived.at[buffer, 0]))
+        act(pltpu.make_async_copy(scales.at[place, 0], scale_buffers.at[buffer], arrived.at[buffer, 1]))
+
+    def begin(page: Int[Array, ""]) -> None:
+        @pl.when(page < block.end_page)
+        def _() -> None:
+            for_copies(page, lambda copy: copy.start())
+
+    sums[...], totals[...] = jnp.zeros(sums.shape), jnp.zeros(totals.shape)
+    highest[...] = jnp.full(highest.shape, MASKED_SCORE)
+    for ahead in range(num_buffers - 1):
+        begin(block.first_page + ahead)
+
+    @pl.loop(block.first_page, block.end_page)
+    def _(page: Int[Array, ""]) -> None:
+        begin(page + num_buffers - 1)
+        for_copies(page, lambda copy: copy.wait())
+        is_visible = block.visible(tile, page, (rows.shape[1], page_size))
+        buffer = jax.lax.rem(page, num_buffers)
+        for head in range(rows.shape[0]):
+            word, place = word_buffers[buffer, :, head // HEADS_PER_WORD], 2 * (head % HEADS_PER_WORD)
+            keys, values = (unpacked(word, place + i, is_fp8=tile.is_fp8).astype(rows.dtype) for i in range(2))
+            key_scales, value_scales = (scale_buffers[buffer, 2 * head + i][None] for i in range(2))
+            scores = _product(rows[head], keys, 1) * (key_scales * tile.scoring.scale)
+            if tile.scoring.soft_cap is not None:
+                scores = tile.scoring.soft_cap * jnp.tanh(scores / tile.scoring.soft_cap)
+            scores = jnp.where(is_visible, scores, MASKED_SCORE)
+            top = jnp.maximum(highest[head], jnp.max(scores, axis=1, keepdims=True))
+            weights = jnp.where(is_visible, jnp.exp(scores - top), 0)
+            decay = jnp.exp(highest[head] - top)
+            totals[head] = totals[head] * decay + jnp.sum(weights, axis=1, keepdims=True)
+            # Zero after scaling too: the scale of an invisible position may be NaN.
+            weighted = jnp.where(is_visible, weights * value_scales, 0).astype(rows.dtype)
+            sums[head] = sums[head] * decay + _product(weighted, values, 0)
+            highest[head] = top
+
+    attended[...] = (sums[...] / jnp.where(totals[...] == 0, 1, totals[...])).astype(attended.dtype)
+
+
+def _product(x: Float[Array, "row in"], y: Float[Array, "a b"], axis: int) -> Float32[Array, "row out"]:
+    """Contract the second axis of `x` with one of `y`; float32 is not rounded to bfloat16."""
+    precision = jax.lax.Precision.HIGHEST if x.dtype == jnp.float32 else None
+    dimensions = (((1,), (axis,)), ((), ()))
+    return jax.lax.dot_general(x, y, dimensions, precision=precision, preferred_element_type=jnp.float32)

@@ -1,1 +1,0 @@
-"""The parts of attention on a TPU over keys and values in 8 bits."""

@@ -1,0 +1,117 @@
+"""The attention of a layer, over named arrays: queries, keys and values, their norms and rotation, and the output.
+
+Query, key and value weights are one array, concatenated *within* each KV head, so that splitting that axis over devices
+splits all three alike.
+"""
+
+from dataclasses import dataclass
+
+import haliax as hax
+import jax
+import jax.numpy as jnp
+from haliax import NamedArray
+
+from service.kernels.attention import AttentionKernel, LayerCache, Scoring
+from service.kernels.paging import Paging
+from service.kernels.sharded import ShardedAttention
+from service.models.description import Attention
+from service.models.multiply import Multiply, NamedWeights
+from service.models.norm import normalized
+from service.models.quantization import scale_name
+from service.models.rotation import Rotation
+
+ROTARY = "half_rotary_dim"
+
+
+@dataclass(frozen=True)
+class StepAttention:
+    """What the attention of every layer of a step shares."""
+
+    multiply: Multiply
+    kernel: AttentionKernel | ShardedAttention
+    paging: Paging
+
+    def __call__(
+        self,
+        x: NamedArray,
+        description: Attention,
+        weights: NamedWeights,
+        cache: LayerCache,
+        rotation: Rotation | None,
+    ) -> tuple[NamedArray, LayerCache]:
+        """Attend from each token to those up to its own; the returned cache holds the tokens' keys and values."""
+        with jax.named_scope("qkv"):
+            qkv = self._qkv(x, weights)
+            if description.has_bias:
+                qkv = qkv + weights["qkv_bias"]
+        group = description.group_size
+        query = qkv.slice("qkv_group", "group", start=0, length=group)
+        key, value = qkv["qkv_group", group], qkv["qkv_group", group + 1]
+        query, key = self._normalized(query, key, description, weights)
+        if rotation is not None:
+            with jax.named_scope("rope"):
+                query, key = _rotated(query, rotation), _rotated(key, rotation)
+        key, value = _with_nans_in_keys(key, value)
+        attended, cache = self.kernel.attend(
+            query.rearrange(("seq", "token", "kv_head", "group", "head_dim")).array,
+            key.rearrange(("seq", "token", "kv_head", "head_dim")).array,
+            value.rearrange(("seq", "token", "kv_head", "head_dim")).array,
+            cache,
+            self.paging,
+            scoring=Scoring(description.scale, description.window, description.soft_cap),
+        )
+        merged = hax.named(attended.reshape(*attended.shape[:2], -1), ("seq", "token", "heads"))
+        with jax.named_scope("output"):
+            out = self.multiply.constrained(self.multiply(merged, weights, "output", ("heads",)))
+        if description.has_output_bias:
+            out = out + weights["output_bias"]
+        return out, cache
+
+    def _normalized(
+        self, query: NamedArray, key: NamedArray, description: Attention, weights: NamedWeights
+    ) -> tuple[NamedArray, NamedArray]:
+        """Normalize queries and keys, each head by itself or all together."""
+        norm = description.qk_norm
+        if not description.is_qk_norm_whole:
+            query = normalized(query, norm, weights, "query_norm", "head_dim")
+            return query, normalized(key, norm, weights, "key_norm", "head_dim")
+        query = normalized(query, norm, weights, "query_norm", ("kv_head", "group", "head_dim"))
+        # All copies of a key-value head are alike, so they do not change a mean.
+        of_key = {name: weights[name]["group", 0] for name in ("key_norm", "key_norm_bias") if name in weights}
+        return query, normalized(key, norm, of_key, "key_norm", ("kv_head", "head_dim"))
+
+    def _qkv(self, x: NamedArray, weights: NamedWeights) -> NamedArray:
+        """Multiply by the weights of queries, keys and values."""
+        if not isinstance(self.kernel, ShardedAttention):
+            return self.multiply(x, weights, "qkv", ("embed",))
+        # As one matrix, and sliced after the barrier: else XLA:TPU lays a device's part of the weights out anew in each
+        # step, in the order of the slices.
+        heads = weights["qkv"].axes[:-1]
+        matrices = {
+            key: weights[key].flatten_axes(heads, "qkv") for key in ("qkv", scale_name("qkv")) if key in weights
+        }
+        out = self.multiply(x, matrices, "qkv", ("embed",))
+        return hax.named(jax.lax.optimization_barrier(out.array), out.axes).unflatten_axis("qkv", heads)
+
+
+def _with_nans_in_keys(key: NamedArray, value: NamedArray) -> tuple[NamedArray, NamedArray]:
+    """Move NaNs from values to keys, where masking removes them.
+
+    Masking replaces a position's score, whatever its key. But a masked value is multiplied by zero, and zero times NaN
+    is NaN: without this, a NaN in a value would also reach the next sequence that gets its page.
+    """
+    is_finite = hax.isfinite(value)
+    return hax.where(hax.all(is_finite, "head_dim"), key, jnp.nan), hax.where(is_finite, value, 0)
+
+
+def _rotated(x: NamedArray, rotation: Rotation) -> NamedArray:
+    """Rotate each pair (i, i + rotary_dim / 2) by its angle, as Hugging Face pairs them; leave the other dimensions."""
+    cosine, sine = (hax.named(part, ("seq", "token", ROTARY)) for part in rotation)
+    half, head_dim = cosine.resolve_axis(ROTARY).size, x.resolve_axis("head_dim").size
+    first = x.slice("head_dim", ROTARY, start=0, length=half)
+    second = x.slice("head_dim", ROTARY, start=half, length=half)
+    rotated = (first * cosine - second * sine, second * cosine + first * sine)
+    parts = [part.rename({ROTARY: "head_dim"}) for part in rotated]
+    if head_dim > 2 * half:
+        parts.append(x.slice("head_dim", start=2 * half, length=head_dim - 2 * half))
+    return hax.concatenate("head_dim", parts)

@@ -1,0 +1,224 @@
+"""A decoder described by data: what its parts are, and nothing about how they are computed; no jax.
+
+A family is a reader that makes such a description of a configuration. Layers of equal description have equal traces,
+so they share executables.
+"""
+
+import math
+from dataclasses import asdict, dataclass, replace
+from enum import StrEnum
+from typing import Any
+
+from service.models.rope import RopeConfig
+from service.models.stored.layers import LayerStorage
+
+
+class Activation(StrEnum):
+    """A non-linearity."""
+
+    GELU = "gelu"  # exact, by the error function
+    GELU_TANH = "gelu_tanh"
+    RELU = "relu"
+    SILU = "silu"
+    TANH = "tanh"
+    SIGMOID = "sigmoid"
+    RELU_SQUARED = "relu_squared"
+    XIELU = "xielu"  # with two parameters that are learned
+    NONE = "none"
+
+
+class NormKind(StrEnum):
+    """What a vector is divided by."""
+
+    RMS = "rms"  # the root of its mean square
+    LAYER = "layer"  # its standard deviation, after its mean is subtracted
+
+
+@dataclass(frozen=True)
+class Norm:
+    """A normalization of vectors, computed in float32."""
+
+    eps: float
+    kind: NormKind = NormKind.RMS
+    is_plus_one: bool = False  # whether the scale is one more than its weight
+    is_scaled_wide: bool = False  # whether the result is multiplied by the scale before it is rounded
+    has_weight: bool = True
+    has_bias: bool = False
+
+
+@dataclass(frozen=True)
+class Attention:
+    """Causal attention with grouped heads."""
+
+    num_heads: int
+    num_kv_heads: int
+    head_dim: int
+    scale: float  # factor of the product of a query and a key
+    rotation: RopeConfig | None  # of queries and keys; None leaves them as they are
+    window: int | None = None  # visible positions, the token's own included; None for all
+    soft_cap: float | None = None  # scores are squeezed into (-soft_cap, soft_cap)
+    has_bias: bool = False  # of queries, keys and values
+    has_output_bias: bool = False
+    qk_norm: Norm | None = None  # of queries and of keys, before the rotation
+    is_qk_norm_whole: bool = False  # whether it is over all heads together, and not over each
+    kv_copies: int = 1  # consecutive key-value heads that are copies of one in the checkpoint
+
+    @property
+    def group_size(self) -> int:
+        """Query heads per key-value head."""
+        return self.num_heads // self.num_kv_heads
+
+    def split_over(self, num_devices: int) -> "Attention":
+        """Return the attention in which every device has whole key-value heads, and the query heads that read them.
+
+        If there are fewer key-value heads than devices, each is copied as often as needed, and its query heads are
+        distributed among the copies in order, which does not change the results. On 4 devices,
+
+            query head       0  1  2  3    4  5  6  7
+            key-value head   0  0  0  0    1  1  1  1     2 heads with 4 query heads each
+            becomes          0  0  0' 0'   1  1  1' 1'    4 heads with 2 query heads each; ' a copy
+
+        The copies cost the memory of their weights and of their part of the cache. The number of devices must divide
+        the number of query heads.
+        """
+        copies = num_devices // math.gcd(num_devices, self.num_kv_heads)
+        assert self.group_size % copies == 0, "the number of devices was chosen to divide the query heads"
+        return replace(self, num_kv_heads=self.num_kv_heads * copies, kv_copies=self.kv_copies * copies)
+
+
+@dataclass(frozen=True)
+class FeedForward:
+    """A projection up, a non-linearity, and a projection down."""
+
+    size: int
+    activation: Activation
+    is_gated: bool = True  # whether the result of the non-linearity multiplies a second projection up
+    has_bias: bool = False
+
+    @property
+    def widths(self) -> tuple[int, ...]:
+        """The sizes that several devices split, each of which is the length of rows too."""
+        return (self.size,)
+
+
+@dataclass(frozen=True)
+class Layer:
+    """Attention and feed-forward, each a residual branch: its input and its result may be normalized."""
+
+    attention: Attention
+    feed_forward: FeedForward
+    attention_norm: Norm | None
+    mlp_norm: Norm | None
+    attention_post_norm: Norm | None = None
+    mlp_post_norm: Norm | None = None
+    residual_multiplier: float = 1.0  # of both branches
+
+
+@dataclass(frozen=True)
+class TensorNames:
+    """A family's tensors, without `.weight` and `.bias`; from `attention_norm` on those of a layer."""
+
+    embed: str
+    final_norm: str
+    attention_norm: str
+    qkv: tuple[str, ...]  # one tensor, or those of queries, keys and values
+    output: str
+    mlp_norm: str
+    gate_up: tuple[str, ...]  # one tensor, or those of the part with the activation and of the other
+    down: str
+    activation: str | None = None  # the prefix of the parameters of one that is learned
+    positions: str | None = None  # learned embeddings
+    embed_norm: str | None = None  # `prefix` does not precede it
+    query_norm: str | None = None
+    key_norm: str | None = None
+    attention_post_norm: str | None = None
+    mlp_post_norm: str | None = None
+    prefix: str = ""  # of all but the head
+    layers: str = "layers"
+    head: str = "lm_head"
+    has_transposed_products: bool = False  # whether the weights of layers are stored [in, out]
+
+    def of_layer(self, layer: int) -> str:
+        """Return the prefix of a layer's tensors."""
+        return f"{self.prefix}{self.layers}.{layer}."
+
+
+@dataclass(frozen=True)
+class DecoderConfig:
+    """A decoder: embeddings, layers, and the way from hidden states to logits."""
+
+    model_type: str
+    vocab_size: int
+    hidden_size: int
+    context_len: int  # tokens
+    layers: tuple[Layer, ...]
+    final_norm: Norm
+    has_tied_embeddings: bool
+    names: TensorNames
+    layer_storage: LayerStorage | None = None  # of a checkpoint whose linear layers are quantized
+    num_positions: int = 0  # that have a learned embedding; 0 if the model has none
+    embed_norm: Norm | None = None
+    embed_multiplier: float = 1.0  # rounded to the dtype of activations
+    logits_multiplier: float = 1.0
+    logits_soft_cap: float | None = None  # logits are squeezed into (-logits_soft_cap, logits_soft_cap)
+
+    @property
+    def num_layers(self) -> int:
+        """The number of layers."""
+        return len(self.layers)
+
+    @property
+    def heads(self) -> Attention:
+        """The attention of one layer, in whose number and width of heads all agree."""
+        return self.layers[0].attention
+
+    @property
+    def rotations(self) -> tuple[RopeConfig, ...]:
+        """The rotations of all layers, each once."""
+        rotations = (layer.attention.rotation for layer in self.layers)
+        return tuple(dict.fromkeys(rotation for rotation in rotations if rotation is not None))
+
+    @property
+    def split_sizes(self) -> dict[str, int]:
+        """The sizes that a number of devices must divide, by their names in a configuration."""
+        widths = [width for layer in self.layers for width in layer.feed_forward.widths]
+        return {"num_attention_heads": self.heads.num_heads, "intermediate_size": math.gcd(*widths)}
+
+    @property
+    def longest_row(self) -> int:
+        """The most products that an element of a layer's matrix product sums."""
+        widths = {width for layer in self.layers for width in layer.feed_forward.widths}
+        return max(self.hidden_size, self.heads.num_heads * self.heads.head_dim, *widths)
+
+    def split_over(self, num_devices: int) -> "DecoderConfig":
+        """Return the description in which every device has whole key-value heads; see `Attention.split_over`."""
+        layers = (replace(layer, attention=layer.attention.split_over(num_devices)) for layer in self.layers)
+        return replace(self, layers=tuple(layers))
+
+    def kv_bytes_per_token(self, vector_bytes: int, num_kv_heads: int | None = None) -> int:
+        """Return the bytes of the keys and values of one token position in all layers.
+
+        Args:
+            vector_bytes: of each key or value.
+            num_kv_heads: cached by one device, which may be a part of them or more; None for those of the model.
+        """
+        num_cached = self.heads.num_kv_heads if num_kv_heads is None else num_kv_heads
+        return 2 * self.num_layers * num_cached * vector_bytes
+
+
+def describe_differences(one: DecoderConfig, other: DecoderConfig) -> dict[str, str]:
+    """Return in what two descriptions differ: each field with its first pair of values, as text."""
+    found: dict[str, str] = {}
+    _compare(asdict(one), asdict(other), "", found)
+    return found
+
+
+def _compare(one: Any, other: Any, path: str, found: dict[str, str]) -> None:
+    if isinstance(one, dict) and isinstance(other, dict):
+        for key in one.keys() | other.keys():
+            _compare(one.get(key), other.get(key), f"{path}.{key}" if path else str(key), found)
+    elif isinstance(one, tuple | list) and isinstance(other, tuple | list) and len(one) == len(other):
+        for first, second in zip(one, other, strict=True):
+            _compare(first, second, path, found)
+    elif one != other:
+        found.setdefault(path, f"{one} and not {other}")

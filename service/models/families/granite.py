@@ -1,0 +1,56 @@
+"""Granite 3, and the dense models of Granite 4: Llama with multipliers.
+
+Source: transformers `models/granite/modeling_granite.py`, `models/granitemoehybrid/modeling_granitemoehybrid.py`.
+"""
+
+from dataclasses import replace
+
+from service.models.config import HubConfig
+from service.models.description import Attention, DecoderConfig, FeedForward, TensorNames
+from service.models.families.llama import NAMES, pre_norm_layers, read_attention, read_decoder, read_feed_forward
+
+HYBRID_NAMES = replace(NAMES, gate_up=("shared_mlp.input_linear",), down="shared_mlp.output_linear")
+
+
+def read_config(config: HubConfig) -> DecoderConfig:
+    """Read a `config.json` of model_type `granite` or `granitemoehybrid`.
+
+    Raises:
+        UnsupportedModel: a value is missing, malformed, or asks for a feature that is not served.
+    """
+    has_bias = config.flag("attention_bias")
+    attention = read_attention(
+        config, has_bias=has_bias, has_output_bias=has_bias, scale=config.number("attention_multiplier", 1.0)
+    )
+    if config.values["model_type"] == "granitemoehybrid":
+        attention, feed_forward = _dense_hybrid(config, attention)
+        return _multiplied(config, attention, feed_forward, HYBRID_NAMES)
+    return _multiplied(config, attention, read_feed_forward(config), NAMES)
+
+
+def _multiplied(
+    config: HubConfig, attention: Attention, feed_forward: FeedForward, names: TensorNames
+) -> DecoderConfig:
+    residual = config.number("residual_multiplier", 1.0)
+    layers = pre_norm_layers(config, attention, feed_forward)
+    return read_decoder(
+        config,
+        [replace(layer, residual_multiplier=residual) for layer in layers],
+        names,
+        embed_multiplier=config.number("embedding_multiplier", 1.0),
+        logits_multiplier=1 / config.number("logits_scaling", 1.0),
+    )
+
+
+def _dense_hybrid(config: HubConfig, attention: Attention) -> tuple[Attention, FeedForward]:
+    """Read a hybrid whose layers are all attention, and which has no experts."""
+    if config.values.get("num_local_experts", 8) != 0:
+        raise config.refuse("num_local_experts must be 0: of granitemoehybrid only the dense models are served.")
+    kinds = config.values.get("layer_types") or config.values.get("layers_block_type") or ["mamba"]
+    if set(kinds) != {"attention"} or len(kinds) != config.required_int("num_hidden_layers"):
+        raise config.refuse("layer_types must name attention for each layer; Mamba's layers are not served.")
+    config.refuse_unless("position_embedding_type", "rope", "nope")
+    if config.values.get("position_embedding_type") != "rope":
+        attention = replace(attention, rotation=None)
+    size = config.optional_int("shared_intermediate_size", 1024)
+    return attention, FeedForward(size, config.activation("hidden_act"))

@@ -1,0 +1,134 @@
+"""Llama 1 to 3.x, and the keys of `config.json` that its descendants share with it.
+
+Source: Touvron et al. 2023, arXiv:2302.13971; Grattafiori et al. 2024, arXiv:2407.21783;
+https://huggingface.co/docs/transformers/model_doc/llama (LlamaConfig).
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+from service.models.config import HubConfig
+from service.models.description import Attention, DecoderConfig, FeedForward, Layer, Norm, TensorNames
+from service.models.quantization_config import read_layer_storage
+from service.models.rope import RopeConfig, longrope_context
+
+NAMES = TensorNames(
+    prefix="model.",
+    embed="embed_tokens",
+    final_norm="norm",
+    attention_norm="input_layernorm",
+    qkv=("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj"),
+    output="self_attn.o_proj",
+    mlp_norm="post_attention_layernorm",
+    gate_up=("mlp.gate_proj", "mlp.up_proj"),
+    down="mlp.down_proj",
+)
+
+
+def read_config(config: HubConfig) -> DecoderConfig:
+    """Read a `config.json` of model_type `llama`."""
+    has_bias = config.flag("attention_bias")
+    attention = read_attention(config, has_bias=has_bias, has_output_bias=has_bias)
+    return read_decoder(config, pre_norm_layers(config, attention, read_feed_forward(config)))
+
+
+def read_attention(
+    config: HubConfig, *, default_head_dim: int | None = None, default_theta: float = 10_000.0, **options: Any
+) -> Attention:
+    """Read the heads and the rotation.
+
+    Args:
+        config: the configuration.
+        default_head_dim: the family's width of heads in files without it; None for equal parts of the hidden size.
+        default_theta: the family's base of the rotation in files without it.
+        options: further fields of the description.
+
+    Raises:
+        UnsupportedModel: a value is missing, malformed, or contradicts another.
+    """
+    hidden_size, num_heads = config.required_int("hidden_size"), config.required_int("num_attention_heads")
+    num_kv_heads = config.optional_int("num_key_value_heads", num_heads)
+    if num_heads % num_kv_heads:
+        raise config.refuse(
+            f"num_attention_heads = {num_heads} is not a multiple of num_key_value_heads = {num_kv_heads}."
+        )
+    has_no_width = config.values.get("head_dim") is None and default_head_dim is None
+    if has_no_width and hidden_size % num_heads:
+        raise config.refuse(
+            f"hidden_size = {hidden_size} is not a multiple of num_attention_heads = {num_heads}; set head_dim."
+        )
+    head_dim = config.optional_int("head_dim", default_head_dim or hidden_size // num_heads)
+    if "rotation" not in options:
+        options["rotation"] = RopeConfig.from_hub(
+            config.uri,
+            config.values,
+            head_dim=head_dim,
+            context_len=config.required_int("max_position_embeddings"),
+            default_theta=default_theta,
+            max_model_len=config.max_model_len,
+        )
+    return Attention(num_heads, num_kv_heads, head_dim, **{"scale": head_dim**-0.5} | options)
+
+
+def read_feed_forward(config: HubConfig) -> FeedForward:
+    """Read a gated feed-forward.
+
+    Raises:
+        UnsupportedModel: a value is missing or malformed, or the activation is not served.
+    """
+    return FeedForward(
+        config.required_int("intermediate_size"),
+        config.activation("hidden_act"),
+        has_bias=config.flag("mlp_bias"),
+    )
+
+
+def read_norm(config: HubConfig, default_eps: float = 1e-6) -> Norm:
+    """Read the RMS norm that all layers have."""
+    return Norm(config.number("rms_norm_eps", default_eps))
+
+
+def pre_norm_layers(
+    config: HubConfig, attention: Attention | Sequence[Attention], feed_forward: FeedForward
+) -> tuple[Layer, ...]:
+    """Return layers that normalize the input of attention and that of the feed-forward.
+
+    Args:
+        config: the configuration.
+        attention: of each layer, or of all.
+        feed_forward: of all layers.
+    """
+    norm, num_layers = read_norm(config), config.required_int("num_hidden_layers")
+    each = [attention] * num_layers if isinstance(attention, Attention) else attention
+    return tuple(Layer(one, feed_forward, norm, norm) for one in each)
+
+
+def read_decoder(
+    config: HubConfig, layers: Sequence[Layer], names: TensorNames = NAMES, **options: Any
+) -> DecoderConfig:
+    """Read the rest of a description; `options` are further fields of it.
+
+    Raises:
+        UnsupportedModel: a value is missing, malformed, or asks for a feature that is not served.
+    """
+    config.refuse_unless("pretraining_tp", 1)
+    given = {"final_norm": read_norm(config), "has_tied_embeddings": config.flag("tie_word_embeddings")} | options
+    return DecoderConfig(
+        model_type=str(config.values["model_type"]),
+        vocab_size=config.required_int("vocab_size"),
+        hidden_size=config.required_int("hidden_size"),
+        context_len=_context_len(config),
+        layers=tuple(layers),
+        names=names,
+        layer_storage=read_layer_storage(config.uri, config.values),
+        **given,
+    )
+
+
+def _context_len(config: HubConfig) -> int:
+    """Return the longest text: with LongRoPE the original context, unless the operator asks for more."""
+    claimed = config.required_int("max_position_embeddings")
+    original = longrope_context(config.values, claimed)
+    if original is None or (config.max_model_len or 0) > original:
+        return claimed
+    return min(original, claimed)

@@ -1,0 +1,35 @@
+"""The feed-forward of a layer, over named arrays."""
+
+import haliax as hax
+import jax
+import jax.numpy as jnp
+from haliax import NamedArray
+
+from service.models.activations import activate, xielu
+from service.models.description import Activation, FeedForward
+from service.models.multiply import Multiply, NamedWeights
+
+
+def feed_forward(x: NamedArray, description: FeedForward, weights: NamedWeights, multiply: Multiply) -> NamedArray:
+    """Project up, activate, project down; with a gate, multiply by a second projection up in between.
+
+    Source: Shazeer 2020, arXiv:2002.05202 (SwiGLU).
+    """
+    up_name = "gate_up" if description.is_gated else "up"
+    with jax.named_scope("mlp"):
+        up = multiply(x, weights, up_name, ("embed",))
+        if description.has_bias:
+            up = up + weights[f"{up_name}_bias"]
+        if description.is_gated:
+            active = _activated(up["gate_up", 0], description.activation, weights) * up["gate_up", 1]
+        else:
+            active = _activated(up, description.activation, weights)
+        down = multiply.constrained(multiply(active, weights, "down", ("mlp",)))
+    return down + weights["down_bias"] if description.has_bias else down
+
+
+def _activated(x: NamedArray, activation: Activation, weights: NamedWeights) -> NamedArray:
+    if activation is Activation.XIELU:
+        alpha_p, alpha_n = (weights[name].array.astype(jnp.float32) for name in ("alpha_p", "alpha_n"))
+        return hax.named(xielu(x.array, alpha_p, alpha_n), x.axes)
+    return hax.named(activate(x.array, activation), x.axes)

@@ -1,0 +1,79 @@
+"""Tensors that a family fuses or stores transposed become the weights that they stand for, while their bytes stream."""
+
+import json
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+from safetensors.numpy import save_file
+
+from service.checkpoint.discover import locate
+from service.checkpoint.load import LoadLimits, load_on_host
+from service.errors import MalformedCheckpoint
+from service.models.decoder_weights import decoder_weight_specs
+from service.models.quantization import Quantization
+from service.models.registry import read_config
+from service.observability.progress import Progress
+from service.storage.local import LocalSource
+from service.weights.quantization import quantize_rows
+from tests.parity.family_cases import FAMILY_CASES
+from tests.served import DEMO
+
+CASES = {case.name: case for case in FAMILY_CASES}
+
+
+def saved(folder: Path, name: str, **more: np.ndarray) -> Path:
+    """Write the checkpoint of a case, with further tensors."""
+    folder.mkdir()
+    for file in ("tokenizer.json", "tokenizer_config.json"):
+        shutil.copy(DEMO / file, folder / file)
+    (folder / "config.json").write_text(json.dumps(CASES[name].hub_config))
+    save_file({**CASES[name].tensors(), **more}, folder / "model.safetensors")
+    return folder
+
+
+def load(folder: Path, quantization: Quantization = Quantization.NONE) -> dict[str, np.ndarray]:
+    located = locate(str(folder), LocalSource)
+    specs = decoder_weight_specs(read_config("m", located.hub_config), quantization=quantization)
+    return load_on_host(located, specs, LoadLimits(None, Progress(), 1 << 20)).weights
+
+
+def test_fused_queries_keys_and_values_are_cut_apart(tmp_path):
+    fused = CASES["phi3"].tensors()["model.layers.1.self_attn.qkv_proj.weight"]
+    query, key, value = (part.reshape(2, -1, 8, 32) for part in np.split(fused, [32, 48]))
+    expected = np.concatenate([query, key, value], axis=1)  # within each of two key-value heads
+    weights = load(saved(tmp_path / "m", "phi3"))
+    np.testing.assert_array_equal(weights["layers.1.qkv"], expected)
+    int8 = load(tmp_path / "m", Quantization.INT8)
+    values, scales = quantize_rows(expected.reshape(-1, 32))
+    np.testing.assert_array_equal(int8["layers.1.qkv"].reshape(-1, 32), values)
+    np.testing.assert_allclose(int8["layers.1.qkv.scale"].reshape(-1), scales, rtol=1e-6)
+
+
+@pytest.mark.parametrize("prefix", ["transformer.", ""])
+def test_transposed_products_are_turned_and_the_prefix_of_a_head_is_optional(tmp_path, prefix):
+    tensors = CASES["gpt2"].tensors()
+    folder = saved(tmp_path / "m", "gpt2")
+    save_file(
+        {name.replace("transformer.", prefix): tensor for name, tensor in tensors.items()},
+        folder / "model.safetensors",
+    )
+    weights = load(folder)
+    down = np.ascontiguousarray(tensors["transformer.h.1.mlp.c_proj.weight"].T)
+    np.testing.assert_array_equal(weights["layers.1.down"], down)
+    fused = tensors["transformer.h.0.attn.c_attn.weight"].T
+    np.testing.assert_array_equal(weights["layers.0.qkv"][:, 1].reshape(32, 32), fused[32:64])
+    values, _ = quantize_rows(down)
+    np.testing.assert_array_equal(load(folder, Quantization.INT8)["layers.1.down"], values)
+
+
+def test_masks_of_old_checkpoints_are_left_out(tmp_path):
+    mask = np.ones((1, 1, 64, 64), np.float32)
+    assert load(saved(tmp_path / "m", "gpt2", **{"transformer.h.0.attn.bias": mask}))
+
+
+def test_fused_and_single_tensors_at_once_are_refused_by_name(tmp_path):
+    single = {"model.layers.0.self_attn.q_proj.weight": np.ones((32, 32), np.float32)}
+    with pytest.raises(MalformedCheckpoint, match=r"layers.0.self_attn.q_proj.weight: 1 tensors .* have no place"):
+        load(saved(tmp_path / "m", "phi3", **single))

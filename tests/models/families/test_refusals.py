@@ -1,0 +1,87 @@
+"""Configurations that contradict themselves, or ask for what is not served, are refused with file, key and limit."""
+
+import json
+from typing import Any
+
+import pytest
+
+from service.errors import UnsupportedModel
+from service.models.registry import read_config
+from tests.parity.cases import CASES
+from tests.parity.family_cases import FAMILY_CASES
+
+CONFIGS: dict[str, dict[str, Any]] = {
+    case.name: json.loads(json.dumps(case.hub_config)) for case in (*CASES, *FAMILY_CASES)
+}
+
+
+@pytest.mark.parametrize(
+    ("name", "changes", "named"),
+    [
+        ("llama_one_head_each", {"num_key_value_heads": 3}, "not a multiple of num_key_value_heads = 3"),
+        (
+            "llama_one_head_each",
+            {"num_attention_heads": 5, "num_key_value_heads": 5},
+            "hidden_size = 32 is not a multi",
+        ),
+        ("llama_one_head_each", {"head_dim": 7}, "7 of head_dim = 7 dimensions are rotated"),
+        ("llama_one_head_each", {"hidden_act": "mish"}, "hidden_act = 'mish' is not served; only "),
+        ("llama_one_head_each", {"rms_norm_eps": 0}, "rms_norm_eps is 0, which should be a positive number"),
+        ("mistral_window", {"sliding_window": 0}, "sliding_window is 0, which should be a positive integer"),
+        ("mistral_window", {"layer_types": ["full_attention"]}, "for each of 3 layers"),
+        ("smollm3", {"no_rope_layers": [1, 0]}, "no_rope_layers must hold a 0 or a 1 for each of 4 layers"),
+        ("smollm3", {"no_rope_layers": [1, 0, 2, 1]}, "no_rope_layers must hold a 0 or a 1"),
+        ("gemma", {"use_bidirectional_attention": True}, "use_bidirectional_attention = True is not served"),
+        ("gemma2", {"attn_logit_softcapping": 0}, "attn_logit_softcapping is 0"),
+        ("gemma2", {"final_logit_softcapping": float("nan")}, "final_logit_softcapping is nan"),
+        ("gemma2", {"sliding_window": 0}, "sliding_window is 0"),
+        ("gemma3", {"layer_types": ["full_attention"] * 5}, "for each of 4 layers"),
+        ("gemma3", {"layer_types": ["full_attention", "chunked_attention"] * 2}, "full_attention or sliding_attention"),
+        ("olmo2", {"clip_qkv": 8.0}, "clip_qkv = 8.0 is not served"),
+        ("granite", {"residual_multiplier": 0}, "residual_multiplier is 0"),
+        ("granite_4", {"num_local_experts": 4}, "num_local_experts must be 0"),
+        ("granite_4", {"layer_types": ["attention", "mamba", "attention"]}, "Mamba's layers are not served"),
+        ("granite_4", {"position_embedding_type": "alibi"}, "position_embedding_type = 'alibi' is not served"),
+        ("phi4_mini", {"partial_rotary_factor": 0.65}, "5 of head_dim = 8 dimensions are rotated"),
+        ("phi4_mini", {"partial_rotary_factor": 2}, "16 of head_dim = 8 dimensions are rotated"),
+        ("gpt2", {"n_head": 5}, "n_embd = 32 is not a multiple of n_head = 5"),
+        ("gpt2", {"activation_function": "snake"}, "activation_function = 'snake' is not served"),
+        ("gpt2", {"add_cross_attention": True}, "add_cross_attention = True is not served"),
+    ],
+)
+def test_a_contradiction_is_refused_with_its_key_and_limit(name, changes, named):
+    with pytest.raises(UnsupportedModel, match=r"^m: config\.json: ") as error:
+        read_config("m", CONFIGS[name] | changes)
+    assert error.match(named)
+
+
+def test_a_list_of_factors_of_the_wrong_length_is_refused():
+    config = CONFIGS["phi4_mini"]
+    scaling = {**config["rope_scaling"], "short_factor": [1.0, 1.0]}
+    with pytest.raises(UnsupportedModel, match="short_factor must hold a positive number for each of 3 pairs"):
+        read_config("m", {**config, "rope_scaling": scaling})
+
+
+@pytest.mark.parametrize(
+    ("model_type", "reason"),
+    [
+        ("deepseek_v2", "latent vector"),
+        ("deepseek_v3", "latent vector"),
+        ("gemma3", "images"),
+        ("gpt2_hyena", "convolutions"),
+        ("mamba2", "recurrent"),
+        ("qwen3_5", "recurrent"),
+    ],
+)
+def test_a_model_with_another_kind_of_cache_is_refused_with_the_reason(model_type, reason):
+    with pytest.raises(UnsupportedModel, match=f"model_type '{model_type}' is not served: .*{reason}"):
+        read_config("m", {"model_type": model_type})
+
+
+def test_code_of_a_checkpoint_is_never_run():
+    values = {"model_type": "mine", "auto_map": {"AutoModelForCausalLM": "modeling_mine.Mine"}}
+    with pytest.raises(
+        UnsupportedModel,
+        match=r"model_type 'mine' is not served, and code in a checkpoint is never run. Served: apertus, ",
+    ):
+        read_config("m", values)

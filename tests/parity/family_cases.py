@@ -1,0 +1,129 @@
+"""Tiny random checkpoints of the families that are not Llama with a variation.
+
+The names and shapes of their tensors come from transformers, and are kept beside the reference logits. Weights come
+from numpy's frozen `RandomState`. Needs neither jax nor torch.
+"""
+
+import zlib
+from dataclasses import dataclass
+
+import numpy as np
+
+from tests.parity.cases import NUM_TOKENS, Case
+
+WINDOW = 8  # tokens; less than a fifth of the text
+CONSTANTS = {"act_fn.beta": 0.5, "act_fn.eps": -1e-6}  # of xIELU
+_FULL, _SLIDING = "full_attention", "sliding_attention"
+_GEMMA = {"head_dim": 16, "tie_word_embeddings": True, "hidden_act": None}
+_LONG = {
+    "short_factor": [1.0, 1.1, 1.3],
+    "long_factor": [1.5, 2.0, 4.0],
+    "type": "longrope",
+}
+_PHI4_MINI = {"partial_rotary_factor": 0.75, "rope_scaling": _LONG, "pad_token_id": None}
+_GRANITE = {
+    "embedding_multiplier": 3.0,
+    "attention_multiplier": 0.3,
+    "residual_multiplier": 0.22,
+    "logits_scaling": 2.0,
+}
+_GRANITE_4 = {
+    **_GRANITE,
+    "num_local_experts": 0,
+    "num_experts_per_tok": 0,
+    "shared_intermediate_size": 40,
+    "layer_types": ["attention"] * 3,
+    "mamba_n_heads": 8,
+}
+
+
+@dataclass(frozen=True)
+class FamilyCase(Case):
+    """One checkpoint; `max_model_len` is what the operator asks for."""
+
+    max_model_len: int | None = None
+
+    def tensors(self) -> dict[str, np.ndarray]:
+        """Draw every tensor of the checkpoint, under its family's names."""
+        with np.load(self.reference_path) as kept:
+            shapes = {str(name): tuple(map(int, shape.split())) for name, shape in kept["shapes"]}
+        return {name: draw(self.model_type, name, shape) for name, shape in shapes.items()}
+
+
+def draw(model_type: str, name: str, shape: tuple[int, ...]) -> np.ndarray:
+    """Draw one tensor. Scales are around one, and the rest has a gain of about one, as in a trained model."""
+    random = np.random.RandomState(zlib.crc32(name.encode()))
+    if name.endswith(tuple(CONSTANTS)):
+        return np.full(shape, CONSTANTS[name[name.rindex("act_fn") :]], np.float32)
+    is_scale = ("norm" in name or "ln_" in name) and name.endswith("weight") and not model_type.startswith("gemma")
+    return (random.randn(*shape) * 0.2 + is_scale).astype(np.float32)
+
+
+FAMILY_CASES = (
+    FamilyCase(
+        "smollm3",
+        "smollm3",
+        {"num_hidden_layers": 4, "no_rope_layer_interval": 2, "pad_token_id": None},
+    ),
+    FamilyCase(
+        "smollm3_window",
+        "smollm3",
+        {
+            "num_hidden_layers": 2,
+            "no_rope_layers": [0, 1],
+            "use_sliding_window": True,
+            "sliding_window": WINDOW,
+            "pad_token_id": None,
+        },
+    ),
+    FamilyCase("gemma", "gemma", {**_GEMMA, "hidden_act": "gelu_pytorch_tanh"}),
+    FamilyCase(
+        "gemma2",
+        "gemma2",
+        {
+            **_GEMMA,
+            "sliding_window": WINDOW,
+            "query_pre_attn_scalar": 24,
+            "attn_logit_softcapping": 2.0,
+            "final_logit_softcapping": 3.0,
+        },
+    ),
+    FamilyCase(
+        "gemma3",
+        "gemma3_text",
+        {
+            **_GEMMA,
+            "num_hidden_layers": 4,
+            "sliding_window": WINDOW,
+            "layer_types": [_SLIDING, _SLIDING, _FULL, _SLIDING],
+            "query_pre_attn_scalar": 24,
+            "rope_parameters": {
+                _FULL: {"rope_type": "linear", "factor": 4.0, "rope_theta": 1_000_000.0},
+                _SLIDING: {"rope_type": "default", "rope_theta": 10_000.0},
+            },
+        },
+    ),
+    FamilyCase("olmo2", "olmo2", {"pad_token_id": None}),
+    FamilyCase("olmo3", "olmo3", {"num_hidden_layers": 4, "sliding_window": WINDOW, "pad_token_id": None}),
+    FamilyCase("granite", "granite", _GRANITE),
+    FamilyCase("granite_4", "granitemoehybrid", {**_GRANITE_4, "position_embedding_type": "rope"}),
+    FamilyCase("granite_4_nope", "granitemoehybrid", {**_GRANITE_4, "position_embedding_type": "nope"}),
+    FamilyCase("phi3", "phi3", {"sliding_window": WINDOW, "pad_token_id": None}),
+    FamilyCase("phi4_mini", "phi3", {**_PHI4_MINI, "original_max_position_embeddings": NUM_TOKENS}),
+    FamilyCase("phi4_mini_long", "phi3", {**_PHI4_MINI, "original_max_position_embeddings": 16}, max_model_len=48),
+    FamilyCase("apertus", "apertus", {"hidden_act": "xielu", "pad_token_id": None}),
+    FamilyCase(
+        "gpt2",
+        "gpt2",
+        {
+            "n_embd": 32,
+            "n_layer": 2,
+            "n_head": 4,
+            "n_positions": 64,
+            "n_inner": 48,
+            "activation_function": "gelu_new",
+            "scale_attn_by_inverse_layer_idx": True,
+            "tie_word_embeddings": True,
+        },
+    ),
+)

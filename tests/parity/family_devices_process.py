@@ -1,0 +1,42 @@
+"""Computes the reference text of each family on several devices, and prints how far its logits are off."""
+
+import json
+import sys
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from service.device.mesh import DeviceMesh
+from service.kernels.paging import Paging
+from service.models.decoder import Decoder
+from service.models.interface import LayerGroupInputs
+from service.models.registry import read_config
+from service.weights.assembly import assemble_weights
+from tests.parity.family_cases import FAMILY_CASES, FamilyCase
+from tests.parity.test_reference_logits import LAYOUT, PAGES, bare_tensors
+
+
+def distance(case: FamilyCase, num_devices: int) -> float:
+    """Return the largest difference of a logit."""
+    mesh = DeviceMesh(tuple(jax.devices()[:num_devices]))
+    config = read_config("test", case.hub_config, case.max_model_len).split_over(num_devices)
+    model = Decoder(config, mesh=mesh)
+    weights = assemble_weights(model.weight_specs(), bare_tensors(case.model_type, case.tensors()), mesh=mesh)
+    paging = Paging(jnp.array([0]), jnp.array([len(case.token_ids)]), jnp.asarray(PAGES[None]), jnp.array([0]))
+
+    def forward(weights, token_ids):
+        hidden, rotation = model.embed(weights, token_ids, paging.positions(token_ids.shape[1]))
+        for group in model.layer_groups:
+            inputs = LayerGroupInputs(hidden, rotation, paging)
+            of_group, cache = [weights[name] for name in group.weights], model.initial_cache(LAYOUT, group)
+            hidden, _ = model.run_layer_group(group, of_group, cache, inputs)
+        return model.logits(weights, hidden[0])
+
+    logits = jax.jit(forward)(weights, jnp.asarray(case.token_ids[None]))
+    return float(np.abs(np.asarray(logits) - np.load(case.reference_path)["logits"]).max())
+
+
+if __name__ == "__main__":
+    counts = [int(count) for count in sys.argv[1:]]
+    print(json.dumps({case.name: [distance(case, count) for count in counts] for case in FAMILY_CASES}))

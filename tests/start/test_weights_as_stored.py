@@ -1,0 +1,69 @@
+"""On a CPU weights stay in the dtype in which they were saved, if the native code multiplies by them."""
+
+import dataclasses
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from service.checkpoint.discover import LocatedCheckpoint, locate
+from service.checkpoint.layout import LevanterLayout
+from service.checkpoint.load import LoadLimits, load_on_host
+from service.device.native.library import native_code
+from service.kernels.cache_layout import CacheLayout
+from service.kernels.paging import Paging
+from service.kernels.reference import PagedReference
+from service.observability.progress import Progress
+from service.settings import Settings
+from service.start.kinds.engine_spec import EngineSpec, choose_engine_spec
+from service.storage.local import LocalSource
+from tests.models.whole_step import WholeStep
+from tests.served import DEMO  # saved in bfloat16
+
+pytestmark = pytest.mark.skipif(not native_code().has_products, reason="no native products")
+
+
+@pytest.fixture(scope="module")
+def located() -> LocatedCheckpoint:
+    return locate(str(DEMO), LocalSource)
+
+
+def plan(located: LocatedCheckpoint, **settings: str) -> EngineSpec:
+    return choose_engine_spec(Settings(**settings), located, jax.devices()[:1])
+
+
+def dtypes(spec: EngineSpec) -> dict[str, str]:
+    return {entry["name"]: entry["dtype"] for entry in spec.recipe()}
+
+
+def test_products_stay_in_bfloat16_and_the_rest_is_float32(located: LocatedCheckpoint):
+    stored, wide = plan(located), plan(located, dtype="float32")
+    assert stored.number_formats == {**wide.number_formats, "weight_dtype": "bfloat16"}
+    found = dtypes(stored)
+    assert {found[name] for name in ("embed", "layers.0.qkv", "layers.0.down")} == {"bfloat16"}
+    assert {found[name] for name in ("final_norm", "layers.0.mlp_norm")} == {"float32"}
+    assert set(dtypes(wide).values()) == {"float32"}
+    assert stored.weights_bytes < wide.weights_bytes * 0.51
+    assert stored.key.differences(wide.key.inputs) == ["weight_dtype"]
+
+
+def test_a_dtype_that_is_asked_for_and_weights_of_levanter_are_as_before(located: LocatedCheckpoint):
+    of_levanter = dataclasses.replace(located, layout=LevanterLayout(None, "", ()))
+    assert set(dtypes(plan(of_levanter)).values()) == {"float32"}
+    unnamed = {name: value for name, value in located.hub_config.items() if name not in ("dtype", "torch_dtype")}
+    assert set(dtypes(plan(dataclasses.replace(located, hub_config=unnamed))).values()) == {"float32"}
+    assert set(dtypes(plan(located, quantization="int8")).values()) == {"int8", "float32"}
+
+
+def test_the_logits_are_those_of_weights_in_float32(located: LocatedCheckpoint):
+    made = []
+    for spec in (plan(located), plan(located, dtype="float32")):
+        weights = load_on_host(located, spec.specs, LoadLimits(None, Progress(), 2**26)).weights
+        step = WholeStep(dataclasses.replace(spec.model(), kernel=PagedReference()))
+        layout = CacheLayout(num_pages=4, page_size=4, slot_sizes=(1,), context_sizes=(16,))
+        paging = Paging(*(jnp.array(each) for each in ([0], [5], [[0, 1, 2, 3]], [0])))
+        arrays = {name: jnp.asarray(weight) for name, weight in weights.items()}
+        logits, _ = step(arrays, step.empty_caches(layout), jnp.array([[3, 1, 4, 1, 5]]), paging)
+        made.append(np.asarray(logits))
+    np.testing.assert_array_equal(made[0], made[1])
