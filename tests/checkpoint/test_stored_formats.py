@@ -67,7 +67,7 @@ def load(folder: Path, **settings: str) -> dict[str, np.ndarray]:
 @pytest.mark.parametrize("name", FORMATS)
 def test_weights_are_the_int8_rows_of_what_the_format_stands_for(name: str, tmp_path: Path):
     tensors, wide = written(name)
-    loaded = load(save(tmp_path, tensors, FORMATS[name][0], num_files=3 if name == "awq" else 1))
+    loaded = load(save(tmp_path, tensors, FORMATS[name][0], num_files=3 if name == "awq" else 1), dtype="float32")
     for layer, module, weight in ((1, "mlp.down", "down"), (3, "self_attn.o", "output")):
         stored = wide[f"model.layers.{layer}.{module}_proj.weight"]
         made, scales = loaded[f"layers.{layer}.{weight}"], loaded[f"layers.{layer}.{weight}.scale"]
