@@ -1,4 +1,4 @@
-"""What handlers work with, as FastAPI's dependencies."""
+"""FastAPI dependencies of the handlers: the state that all requests share, and the call of one."""
 
 from typing import Annotated
 

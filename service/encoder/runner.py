@@ -40,8 +40,8 @@ class EncoderRunner:
         Args:
             shapes: the sizes that the executables were compiled for.
             layer_groups: the model's layers, as they were compiled.
-            weights: by name.
-            executables: by name; they may still be loading.
+            weights: the model's weights by name.
+            executables: the compiled programs by name; they may still be loading.
         """
         self.shapes = shapes
         self._weights: list[jax.Array] = jax.tree.leaves(weights)

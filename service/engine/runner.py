@@ -172,8 +172,8 @@ class Runner:
         Args:
             shapes: the sizes that the executables were compiled for.
             layer_groups: the model's layers, as they were compiled.
-            weights: by name.
-            executables: by name; they may still be loading.
+            weights: the model's weights by name.
+            executables: the compiled programs by name; they may still be loading.
             state: made before, for the same shapes and layer groups; None to make it now.
         """
         self.shapes = shapes

@@ -42,7 +42,7 @@ NUM_WRITERS = 4
 READ_BYTES = 8 * 1024 * 1024
 MAX_GROWTH = 2  # shared tensors are written separately; a tied embedding doubles the size of a small model
 
-type Tensors = dict[str, tuple[OpenFile, TensorEntry]]
+type FileTensors = dict[str, tuple[OpenFile, TensorEntry]]
 
 
 def convert(source_uri: str, target_uri: str, settings: Settings) -> int:
@@ -89,7 +89,7 @@ def _pickled(source: Source, objects: Sequence[ObjectInfo]) -> list[ObjectInfo]:
     return [*choose_weights(source, objects, layout)[0].weights, *modules]
 
 
-def _shards(uri: str, opened: OpenFiles) -> Iterator[tuple[str, Tensors]]:
+def _shards(uri: str, opened: OpenFiles) -> Iterator[tuple[str, FileTensors]]:
     """Yield each output file's name and tensors; folders of the source are preserved."""
     headers = read_headers(opened.files, opened.budget)
     entries = merged(uri, [header.entries for header in headers])
@@ -103,7 +103,7 @@ def _shards(uri: str, opened: OpenFiles) -> Iterator[tuple[str, Tensors]]:
     for folder in sorted({file.info.name.rpartition("/")[0] for file in files.values()}):
         prefix = f"{folder}/" if folder else ""
         # Headers prefix tensor names with the folder; the files do not.
-        inside: Tensors = {
+        inside: FileTensors = {
             name.removeprefix(prefix): (files[name], entry)
             for name, entry in entries.items()
             if files[name].info.name.rpartition("/")[0] == folder
@@ -127,7 +127,7 @@ def _check_target(store: ObjectStore, written: set[str]) -> None:
 
 
 def _write(
-    store: ObjectStore, shards: Mapping[str, Tensors], opened: OpenFiles, copied: Sequence[tuple[str, Path]]
+    store: ObjectStore, shards: Mapping[str, FileTensors], opened: OpenFiles, copied: Sequence[tuple[str, Path]]
 ) -> None:
     # Reads wait for writes to the target, which has its own limits, so they need no deadline.
     budget = RetryBudget(replace(opened.budget.limits, deadline_s=math.inf))

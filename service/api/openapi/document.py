@@ -47,8 +47,9 @@ ANSWERS = (
 
 KEY = "key"  # the name of the security scheme
 INTRODUCTION = (
-    "An OpenAI-compatible inference service. Every field of a request is enforced, or refused with a 400 that names it "
-    "in `param`: a field that a request's schema lacks is refused."
+    "An OpenAI-compatible inference service. A field that promises something is enforced, or refused with a 400 that "
+    "names it in `param`. Any other field is accepted, and the header `x-levserve-ignored` names those without effect; "
+    "with STRICT_FIELDS they are refused."
 )
 STREAMS = {
     EVENTS: " With `stream: true` server-sent events, each `data: ` and a chunk; `data: [DONE]` is the last.",
@@ -62,7 +63,7 @@ def document(routers: Sequence[APIRouter], version: str, *, needs_key: bool) -> 
 
     Args:
         routers: all routers of the API.
-        version: of Levserve.
+        version: Levserve's version.
         needs_key: whether operations other than health checks ask for a key.
     """
     routes = [
