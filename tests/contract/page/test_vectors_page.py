@@ -52,7 +52,7 @@ def test_a_refusal_is_shown_where_it_was_asked(encoder_site, open_page):
     page = open_page(f"{encoder_site.url}vectors")
     fill(page, First_text="cat " * 9)
     page.get_by_role("button", name="Compare").click()
-    expect(page.get_by_role("alert")).to_contain_text("at most 8 tokens, and 'input[0]' has 11")
+    expect(page.get_by_role("alert")).to_contain_text("at most 8 tokens, but 'input[0]' has 11")
     fill(page, First_text="cat", Second_text="cat")
     page.get_by_role("button", name="Compare").click()
     expect(page.locator("#pair-result .score")).to_have_text("1.000")
