@@ -5,6 +5,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, DTypeLike, Float, Int32
 
 from service.kernels.products.linear import Products, linear
+from service.kernels.products.native import native_grouped, native_grouped_int8
 from service.kernels.products.quantized import FP8, Fp8Products, QuantizedWeight
 
 
@@ -27,7 +28,15 @@ def grouped_linear(
         dtype: the dtype of the result; None for that of `x`.
         fp8: how to compute products with FP8.
     """
-    return _one_group_at_a_time(x, weight, sizes, products, dtype=dtype or x.dtype, fp8=fp8)
+    dtype = dtype or x.dtype
+    if products.native.has_products and x.dtype == jnp.float32:
+        values, scale = weight if isinstance(weight, QuantizedWeight) else (weight, None)
+        flat, shape = values.reshape(len(values), -1, values.shape[-1]), (len(x), *values.shape[1:-1])
+        if values.dtype in (jnp.float32, jnp.bfloat16):
+            return native_grouped(x, flat, sizes).reshape(shape).astype(dtype)
+        if values.dtype == jnp.int8 and scale is not None:
+            return native_grouped_int8(x, flat, sizes, scale.reshape(len(scale), -1)).reshape(shape).astype(dtype)
+    return _one_group_at_a_time(x, weight, sizes, products, dtype=dtype, fp8=fp8)
 
 
 def _one_group_at_a_time(
