@@ -16,6 +16,7 @@ FAMILIES = {
     "gemma3_text": "gemma3_text",
     "gpt2": "gpt2",
     "granite": "granite",
+    "granitemoe": "granite",
     "granitemoehybrid": "granite",
     "llama": "llama",
     "mistral": "mistral",

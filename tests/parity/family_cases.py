@@ -113,6 +113,7 @@ FAMILY_CASES = (
     FamilyCase("olmo2", "olmo2", {"pad_token_id": None}),
     FamilyCase("olmo3", "olmo3", {"num_hidden_layers": 4, "sliding_window": WINDOW, "pad_token_id": None}),
     FamilyCase("granite", "granite", _GRANITE),
+    FamilyCase("granite_moe", "granitemoe", {**_GRANITE, "num_local_experts": 6, "num_experts_per_tok": 3}),
     FamilyCase("granite_4", "granitemoehybrid", {**_GRANITE_4, "position_embedding_type": "rope"}),
     FamilyCase("granite_4_nope", "granitemoehybrid", {**_GRANITE_4, "position_embedding_type": "nope"}),
     FamilyCase("phi3", "phi3", {"sliding_window": WINDOW, "pad_token_id": None}),
