@@ -9,6 +9,8 @@ import pytest
 
 from service.device.native.library import native_code
 from service.kernels.products.grouped import grouped_linear
+from service.kernels.products.grouped_gpu import grouped_on_gpu
+from service.kernels.products.grouped_tpu import grouped_on_tpu
 from service.kernels.products.linear import PLAIN, Products
 from service.kernels.products.quantized import Fp8Products, QuantizedWeight
 
@@ -72,6 +74,26 @@ def test_the_weights_of_groups_without_rows_are_not_read():
     for products in (PLAIN, NATIVE):
         made = product(products)(x, poisoned, np.array(sizes, np.int32))
         np.testing.assert_allclose(made, expected(x, wide, sizes), atol=2e-4)
+
+
+def test_a_gpu_multiplies_each_row_by_the_weight_of_its_group():
+    for kind in ("float32", "int8", "float8_e4m3fn"):
+        x, weight, _ = drawn(kind)
+        values = weight.values if isinstance(weight, QuantizedWeight) else weight
+        flat = values.reshape(6, -1, values.shape[-1])
+        for sizes in SIZES:
+            made = grouped_on_gpu(jnp.asarray(x[: sum(sizes)]), flat, jnp.array(sizes, jnp.int32), interpret=True)
+            wide = np.asarray(flat.astype(jnp.float32))[:, None]
+            np.testing.assert_allclose(made[:, None], expected(x[: sum(sizes)], wide, sizes), atol=1e-3)
+
+
+def test_a_tpu_multiplies_each_row_by_the_weight_of_its_group():
+    x, weight, wide = drawn("float32")
+    assert isinstance(weight, jax.Array)
+    flat, wide = weight.reshape(6, -1, x.shape[1]), wide.reshape(6, 1, -1, x.shape[1])
+    for sizes in SIZES:
+        made = grouped_on_tpu(jnp.asarray(x[: sum(sizes)]), flat, jnp.array(sizes, jnp.int32), interpret=True)
+        np.testing.assert_allclose(made[:, None], expected(x[: sum(sizes)], wide, sizes), atol=1e-3)
 
 
 @needs_native

@@ -4,7 +4,9 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, DTypeLike, Float, Int32
 
-from service.kernels.products.linear import Products, linear
+from service.kernels.products.grouped_gpu import grouped_on_gpu
+from service.kernels.products.grouped_tpu import SUPPORTED, grouped_on_tpu
+from service.kernels.products.linear import Grouped, Products, linear
 from service.kernels.products.native import native_grouped, native_grouped_int8
 from service.kernels.products.quantized import FP8, Fp8Products, QuantizedWeight
 
@@ -29,9 +31,17 @@ def grouped_linear(
         fp8: how to compute products with FP8.
     """
     dtype = dtype or x.dtype
+    values, scale = weight if isinstance(weight, QuantizedWeight) else (weight, None)
+    flat, shape = values.reshape(len(values), -1, values.shape[-1]), (len(x), *values.shape[1:-1])
+    if products.grouped is Grouped.GPU:
+        product = grouped_on_gpu(x, flat, sizes)
+        if scale is not None:
+            of_row = jnp.repeat(jnp.arange(len(sizes)), sizes, total_repeat_length=len(x))
+            product = product * scale.reshape(len(scale), -1)[of_row]
+        return product.reshape(shape).astype(dtype)
+    if products.grouped is Grouped.TPU and scale is None and {x.dtype, values.dtype} <= SUPPORTED:
+        return grouped_on_tpu(x, flat, sizes).reshape(shape).astype(dtype)
     if products.native.has_products and x.dtype == jnp.float32:
-        values, scale = weight if isinstance(weight, QuantizedWeight) else (weight, None)
-        flat, shape = values.reshape(len(values), -1, values.shape[-1]), (len(x), *values.shape[1:-1])
         if values.dtype in (jnp.float32, jnp.bfloat16):
             return native_grouped(x, flat, sizes).reshape(shape).astype(dtype)
         if values.dtype == jnp.int8 and scale is not None:
