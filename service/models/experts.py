@@ -9,7 +9,7 @@ import haliax as hax
 import jax
 import jax.numpy as jnp
 from haliax import NamedArray
-from jaxtyping import Array, Float, Float32, Int
+from jaxtyping import Array, Float, Float32, Int, Int32
 
 from service.models.activations import activate
 from service.models.description import Experts, RouterScores
@@ -26,8 +26,8 @@ def mixture(x: NamedArray, description: Experts, weights: NamedWeights, multiply
     with jax.named_scope("router"):
         logits = multiply(hax.named(tokens, ("token", "embed")), weights, "router", ("embed",), dtype=jnp.float32)
         factors, chosen = route(logits.array, description)
-        order = jnp.argsort(chosen.reshape(-1), stable=True)
-        sizes = jnp.sum(jax.nn.one_hot(chosen.reshape(-1), description.num_experts, dtype=jnp.int32), axis=0)
+        place, sizes = places_by_group(chosen.reshape(-1), description.num_experts)
+        order = jnp.zeros_like(place).at[place].set(jnp.arange(len(place), dtype=place.dtype))
     rows = tokens[order // description.top_k]
 
     def of_experts(own: Arrays) -> Float32[Array, "row embed"]:
@@ -37,9 +37,22 @@ def mixture(x: NamedArray, description: Experts, weights: NamedWeights, multiply
 
     with jax.named_scope("experts"):
         results = multiply.summed_over_devices(of_experts, weights, "expert_gate_up", "expert_down")
-        of_tokens = results[jnp.argsort(order)].reshape(*chosen.shape, -1)
+        of_tokens = results[place].reshape(*chosen.shape, -1)
         mixed = jnp.sum(of_tokens * factors[:, :, None], axis=1)
     return hax.named(mixed.astype(x.dtype).reshape(*(axis.size for axis in axes), -1), (*axes, x.resolve_axis("embed")))
+
+
+def places_by_group(groups: Int[Array, " row"], num_groups: int) -> tuple[Int[Array, " row"], Int32[Array, " group"]]:
+    """Return the place of each row where rows lie by group, in their order within one, and the size of each group.
+
+    It counts instead of sorting: steps with an `argsort` here could not be stored in a bundle, since XLA:CPU failed to
+    serialize them ("`LessThan` is not serializable").
+    """
+    is_of_group = jax.nn.one_hot(groups, num_groups, dtype=jnp.int32)
+    counts = jnp.cumsum(is_of_group, axis=0)
+    sizes = counts[-1]
+    first = jnp.cumsum(sizes) - sizes
+    return jnp.sum(is_of_group * (counts - 1 + first[None]), axis=1), sizes
 
 
 def route(

@@ -51,6 +51,24 @@ def test_fused_queries_keys_and_values_are_cut_apart(tmp_path):
     np.testing.assert_allclose(int8["layers.1.qkv.scale"].reshape(-1), scales, rtol=1e-6)
 
 
+@pytest.mark.parametrize("name", ["mixtral", "granite_moe"])
+def test_experts_with_a_tensor_each_and_stacked_experts_become_one_array(tmp_path, name):
+    tensors = CASES[name].tensors()
+    moe = "model.layers.1.block_sparse_moe."
+    if name == "mixtral":
+        stack = [[tensors[f"{moe}experts.{expert}.{part}.weight"] for part in ("w1", "w3")] for expert in range(6)]
+        expected = np.array(stack)
+    else:
+        expected = tensors[f"{moe}input_linear.weight"].reshape(6, 2, 48, 32)
+    weights = load(saved(tmp_path / "m", name))
+    np.testing.assert_array_equal(weights["layers.1.expert_gate_up"], expected)
+    int8 = load(tmp_path / "m", Quantization.INT8)
+    values, scales = quantize_rows(expected.reshape(-1, 32))
+    np.testing.assert_array_equal(int8["layers.1.expert_gate_up"].reshape(-1, 32), values)
+    np.testing.assert_allclose(int8["layers.1.expert_gate_up.scale"].reshape(-1), scales, rtol=1e-6)
+    np.testing.assert_array_equal(int8["layers.1.router"], weights["layers.1.router"])  # never quantized
+
+
 @pytest.mark.parametrize("prefix", ["transformer.", ""])
 def test_transposed_products_are_turned_and_the_prefix_of_a_head_is_optional(tmp_path, prefix):
     tensors = CASES["gpt2"].tensors()
