@@ -17,8 +17,7 @@ from jaxtyping import Array, Float, Int
 
 from service.device.mesh import DeviceMesh
 from service.kernels.attention import AttentionKernel
-from service.kernels.cache_layout import CacheLayout, CopyKind
-from service.kernels.paging import RowPages
+from service.kernels.cache_layout import CacheLayout
 from service.kernels.products.linear import PLAIN, Products
 from service.kernels.products.quantized import Fp8Products
 from service.kernels.reference import PagedReference
@@ -141,10 +140,6 @@ class Decoder:
             hidden = hidden + _scaled(added, layer.residual_multiplier)
             new_cache.append(new_layer_cache)
         return hidden.rearrange(("seq", "token", "embed")).array, tuple(new_cache)
-
-    def copy_pages(self, kind: CopyKind, cache: Cache, pages: RowPages) -> Cache:
-        """Copy pages of a slot, in every layer of a group."""
-        return tuple(self._kernel.copy_pages(kind, cache, pages))
 
     def logits(self, weights: Weights, hidden: Float[Array, "sample hidden"]) -> Float[Array, "sample vocab"]:
         """Return float32 logits of hidden states after the last layer group."""

@@ -12,8 +12,8 @@ import jax
 import numpy as np
 from jaxtyping import Array, Float, Int
 
-from service.kernels.cache_layout import CacheLayout, CopyKind
-from service.kernels.paging import Paging, RowPages
+from service.kernels.cache_layout import CacheLayout
+from service.kernels.paging import Paging
 from service.models.weight_spec import WeightSpec
 
 Weights = Mapping[str, jax.Array]  # by WeightSpec.name
@@ -95,10 +95,6 @@ class PagedDecoder(Protocol):
         self, group: LayerGroup, weights: Sequence[jax.Array], cache: Cache, inputs: LayerGroupInputs
     ) -> tuple[Float[Array, "seq token hidden"], Cache]:
         """Run a group's layers; the returned cache holds the tokens."""
-        ...
-
-    def copy_pages(self, kind: CopyKind, cache: Cache, pages: RowPages) -> Cache:
-        """Copy pages of a slot in every layer of a group; called only if the layout has a slot cache."""
         ...
 
     def logits(self, weights: Weights, hidden: Float[Array, "sample hidden"]) -> Float[Array, "sample vocab"]:
