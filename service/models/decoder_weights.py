@@ -8,7 +8,16 @@ from dataclasses import replace
 
 import numpy as np
 
-from service.models.description import Activation, Attention, DecoderConfig, FeedForward, Layer, Norm, TensorNames
+from service.models.description import (
+    Activation,
+    Attention,
+    DecoderConfig,
+    Experts,
+    FeedForward,
+    Layer,
+    Norm,
+    TensorNames,
+)
 from service.models.quantization import Quantization, quantized_specs
 from service.models.weight_spec import FLOAT32, TensorSource, WeightSpec
 
@@ -53,7 +62,10 @@ def _layer(layer: Layer, ours: str, theirs: str, embed: int, names: TensorNames)
     yield from _attention(layer.attention, ours, theirs, embed, names)
     yield from _norm(layer.attention_post_norm, ours + "attention_post_norm", embed, theirs, names.attention_post_norm)
     yield from _norm(layer.mlp_norm, ours + "mlp_norm", embed, theirs, names.mlp_norm)
-    yield from _feed_forward(layer.feed_forward, ours, theirs, embed, names)
+    if isinstance(layer.feed_forward, Experts):
+        yield from _experts(layer.feed_forward, ours, theirs, embed, names)
+    else:
+        yield from _feed_forward(layer.feed_forward, ours, theirs, embed, names)
     yield from _norm(layer.mlp_post_norm, ours + "mlp_post_norm", embed, theirs, names.mlp_post_norm)
 
 
@@ -134,6 +146,34 @@ def _feed_forward(
     if description.activation is Activation.XIELU:
         for name in ("alpha_p", "alpha_n"):
             yield _plain(ours + name, ("one",), (1,), f"{theirs}{names.activation}.{name}")
+
+
+def _experts(experts: Experts, ours: str, theirs: str, embed: int, names: TensorNames) -> Iterator[WeightSpec]:
+    number, mlp = experts.num_experts, experts.expert.size
+    # As a plain array: in 8 bits a router would choose other experts.
+    yield _plain(ours + "router", ("expert", "embed"), (number, embed), f"{theirs}{names.router}.weight")
+    of_each = 2 // len(names.expert_gate_up)
+    up_axes, down = ("expert", "gate_up", "mlp", "embed"), (names.expert_down or "",)
+    up = tuple(
+        TensorSource(f"{theirs}{name}", (*stack, of_each * mlp, embed), (*(stack or (1,)), of_each, mlp, embed))
+        for name, stack in _each_expert(names.expert_gate_up, number)
+    )
+    yield WeightSpec(ours + "expert_gate_up", up_axes, (number, 2, mlp, embed), up, num_in_axes=1)
+    downs = tuple(
+        TensorSource(f"{theirs}{name}", (*stack, embed, mlp), (*(stack or (1,)), embed, mlp))
+        for name, stack in _each_expert(down, number)
+    )
+    yield WeightSpec(ours + "expert_down", ("expert", "embed", "mlp"), (number, embed, mlp), downs, num_in_axes=1)
+    if experts.shared is not None:
+        yield from _feed_forward(experts.shared, ours, theirs, embed, names)
+
+
+def _each_expert(names: tuple[str, ...], number: int) -> Iterator[tuple[str, tuple[int, ...]]]:
+    """Return the names of the experts' tensors in order, each with the axes that its stack has before an expert's."""
+    if "{}" in names[0]:
+        yield from ((f"{name.format(expert)}.weight", ()) for expert in range(number) for name in names)
+    else:
+        yield from ((name, (number,)) for name in names)
 
 
 def _norm(norm: Norm | None, name: str, size: int, theirs: str, tensor: str | None) -> Iterator[WeightSpec]:

@@ -101,12 +101,36 @@ class FeedForward:
         return (self.size,)
 
 
+class RouterScores(StrEnum):
+    """What becomes of the router's logits."""
+
+    SOFTMAX = "softmax"  # over all experts
+    SIGMOID = "sigmoid"
+
+
+@dataclass(frozen=True)
+class Experts:
+    """A mixture of experts: a router chooses some feed-forwards for each token, and weighs their results."""
+
+    num_experts: int
+    top_k: int  # experts of a token
+    expert: FeedForward
+    scores: RouterScores = RouterScores.SOFTMAX
+    weight_sum: float | None = 1.0  # of the chosen experts' weights; None leaves the scores as they are
+    shared: FeedForward | None = None  # of every token, its result added
+
+    @property
+    def widths(self) -> tuple[int, ...]:
+        """The sizes that several devices split, each of which is the length of rows too."""
+        return (*self.expert.widths, *(() if self.shared is None else self.shared.widths))
+
+
 @dataclass(frozen=True)
 class Layer:
     """Attention and feed-forward, each a residual branch: its input and its result may be normalized."""
 
     attention: Attention
-    feed_forward: FeedForward
+    feed_forward: FeedForward | Experts
     attention_norm: Norm | None
     mlp_norm: Norm | None
     attention_post_norm: Norm | None = None
@@ -133,6 +157,9 @@ class TensorNames:
     key_norm: str | None = None
     attention_post_norm: str | None = None
     mlp_post_norm: str | None = None
+    router: str | None = None
+    expert_gate_up: tuple[str, ...] = ()  # as `gate_up`, and `{}` is an expert's number; without it all are stacked
+    expert_down: str | None = None
     prefix: str = ""  # of all but the head
     layers: str = "layers"
     head: str = "lm_head"

@@ -11,6 +11,9 @@ from service.kernels.attention import Scoring
 from service.kernels.cache_layout import CacheLayout
 from service.kernels.gpu import TritonAttention
 from service.kernels.paging import Paging
+from service.kernels.products.grouped import grouped_linear
+from service.kernels.products.linear import Grouped, Products
+from service.kernels.products.quantized import QuantizedWeight
 from service.kernels.tpu import RaggedAttention
 from service.kernels.tpu_kv8 import Kv8Attention
 
@@ -47,6 +50,25 @@ def test_a_kernel_lowers_for_its_device(device, shape):
     with use_abstract_mesh(AbstractMesh((), (), abstract_device=abstract_device)):
         lowered = lower(kernel, platform, **SHAPES[shape])
     assert target in lowered.as_text()
+
+
+@pytest.mark.filterwarnings("ignore:The Pallas Triton backend is deprecated:DeprecationWarning")
+@pytest.mark.parametrize("num_rows", [8, 4096])
+@pytest.mark.parametrize("kind", ["bfloat16", "float32", "int8", "float8_e4m3fn"])
+@pytest.mark.parametrize("device", KERNELS)
+def test_a_grouped_product_lowers_for_its_device(device: str, kind: str, num_rows: int):
+    _, abstract_device, platform, target = KERNELS[device]
+    products = Products(grouped=Grouped.GPU if platform == "cuda" else Grouped.TPU)
+    is_wide = kind in ("bfloat16", "float32")
+    values = jax.ShapeDtypeStruct((64, 2, 768, 2048), kind)
+    weight = values if is_wide else QuantizedWeight(values, jax.ShapeDtypeStruct(values.shape[:-1], "float32"))
+    x = jax.ShapeDtypeStruct((num_rows, 2048), kind if is_wide else "bfloat16")
+    multiply = jax.jit(functools.partial(grouped_linear, products=products))
+    with use_abstract_mesh(AbstractMesh((), (), abstract_device=abstract_device)):
+        traced = multiply.trace(x, weight, jax.ShapeDtypeStruct((64,), "int32"))
+        lowered = traced.lower(lowering_platforms=(platform,)).as_text()
+    # A TPU's kernel takes no 8-bit weights; those are multiplied one group at a time.
+    assert (target in lowered) == (is_wide or platform == "cuda")
 
 
 @pytest.mark.filterwarnings("ignore:The Pallas Triton backend is deprecated:DeprecationWarning")
