@@ -56,7 +56,7 @@ class PagedReference:
         with jax.named_scope("cache_update"):
             pages = write_tokens(cache, new_keys, new_values, paging)
         with jax.named_scope("attention"):
-            keys, values = _wide(pages, paging, query.dtype)
+            keys, values = wide_context(pages, paging, query.dtype)
             scores = jnp.einsum("stkgd,skcd->skgtc", query, keys, preferred_element_type=jnp.float32) * scoring.scale
             if scoring.soft_cap is not None:
                 scores = scoring.soft_cap * jnp.tanh(scores / scoring.soft_cap)
@@ -101,7 +101,7 @@ def write_tokens(pages: KVPages, new_keys: KVHeads, new_values: KVHeads, paging:
     return pages.map(functools.partial(_write, paging=paging), as_stored(new_keys, new_values, pages.keys.dtype))
 
 
-def _wide(pages: KVPages, paging: Paging, dtype: DTypeLike) -> tuple[Array, Array]:
+def wide_context(pages: KVPages, paging: Paging, dtype: DTypeLike) -> tuple[Array, Array]:
     """Return each sequence's keys and values, [seq, kv_head, context, head_dim]."""
     context = pages.map(functools.partial(_read, paging=paging))
     if context.key_scales is None or context.value_scales is None:
