@@ -12,6 +12,7 @@ from service.engine.schedule.plan import Plan, PlannedSequence
 from service.engine.schedule.sequence import Sequence
 from service.engine.shapes import AvailableSteps, Bucket, EngineShapes, StepKind
 from service.engine.steps.inputs import (
+    NO_TOKEN,
     CountInputs,
     OptionInputs,
     Options,
@@ -132,6 +133,7 @@ def _is_adjusted(planned: PlannedSequence) -> bool:
     return (
         sampling.has_penalties
         or bool(sampling.logit_bias)
+        or sampling.group_from is not None
         or sampling.allowed_mask is not None
         or planned.start + planned.num_tokens < len(request.prompt_ids) + sampling.min_tokens
     )
@@ -237,6 +239,7 @@ def _integer_options(request: Request) -> tuple[int, ...]:
         -1 if request.num_prompt_logprobs is None else request.num_prompt_logprobs,
         *seed_halves.tolist(),
         bool(sampling.logit_bias),
+        NO_TOKEN if sampling.group_from is None else sampling.group_from,
     )
 
 
