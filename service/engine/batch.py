@@ -10,6 +10,7 @@ from service.engine.request import Request, Sampling
 from service.engine.schedule.plan import Plan, PlannedSequence
 from service.engine.shapes import AvailableSteps, Bucket, EngineShapes, StepKind
 from service.engine.steps.inputs import (
+    NO_TOKEN,
     CountInputs,
     OptionInputs,
     Options,
@@ -113,6 +114,7 @@ def _is_adjusted(planned: PlannedSequence) -> bool:
     return (
         sampling.has_penalties
         or bool(sampling.logit_bias)
+        or sampling.group_from is not None
         or sampling.allowed_mask is not None
         or planned.start + planned.num_tokens < len(request.prompt_ids) + sampling.min_tokens
     )
@@ -218,4 +220,5 @@ def _integer_options(request: Request) -> tuple[int, ...]:
         -1 if request.num_prompt_logprobs is None else request.num_prompt_logprobs,
         *seed_halves.tolist(),
         bool(sampling.logit_bias),
+        NO_TOKEN if sampling.group_from is None else sampling.group_from,
     )

@@ -34,6 +34,7 @@ class LayerGroupInputs(NamedTuple):
     hidden: Float[Array, "seq token hidden"]  # from the previous layer group
     rotation: Any  # as `embed` returned it
     paging: Paging
+    memory: Paging | None = None  # the pages of each sequence's encoder output; None for a model without an encoder
 
 
 class Shardings(NamedTuple):

@@ -72,13 +72,14 @@ class IntegerOption(IntEnum):
     SEED_HIGH = 4
     SEED_LOW = 5
     HAS_BIAS = 6
+    GROUP_FROM = 7  # the first token of a group; NO_TOKEN for no group
 
 
 class Options(NamedTuple):
     """The options of some sequences, in few arrays, since each transfer of an array costs time."""
 
     floats: Float[HostOrDevice, "seq 6"]
-    integers: Int[HostOrDevice, "seq 7"]
+    integers: Int[HostOrDevice, "seq 8"]
     stop_ids: Int[HostOrDevice, "seq stop"]  # NO_TOKEN in unused places
     bias_ids: Int[HostOrDevice, "seq bias"]  # NO_TOKEN in unused places
     biases: Float[HostOrDevice, "seq bias"]
@@ -164,7 +165,7 @@ def empty_step(bucket: Bucket, shapes: EngineShapes) -> StepInputs:
 
 # A sequence that takes the likeliest token and requests nothing more.
 NEUTRAL_FLOATS = (0.0, 1.0, 0.0, 1.0, 0.0, 0.0)
-NEUTRAL_INTEGERS = (0, 0, -1, -1, 0, 0, 0)
+NEUTRAL_INTEGERS = (0, 0, -1, -1, 0, 0, 0, NO_TOKEN)
 
 
 def neutral_options(num_seqs: int) -> Options:
