@@ -118,7 +118,6 @@ def test_sequences_of_one_step_attend_each_to_its_own_memory(loaded, reference):
         jnp.full(2, NUM_POSITIONS),
         jnp.zeros(2, jnp.int32),
         jnp.asarray(np.stack([MEMORY_PAGES, OTHER_PAGES])),
-        jnp.arange(2),
     )
     both = steps.run(np.stack([ids[:4], ids[:4]]), text, memory)
     np.testing.assert_allclose(both[0], reference["logits"][:4], atol=SAME_MODEL_ATOL, rtol=0)
