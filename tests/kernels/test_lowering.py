@@ -105,7 +105,7 @@ def lower(
     page_size=16,
     **options,
 ):
-    layout = CacheLayout(4 * num_pages, page_size, (num_seqs,), (num_pages * page_size,))
+    layout = CacheLayout(4 * num_pages, page_size)
     cached = {"num_kv_heads": num_kv_heads, "head_dim": head_dim, "dtype": jnp.dtype(kv_dtype or dtype)}
     make = functools.partial(kernel.initial_cache, layout, **cached)
     attend = functools.partial(kernel.attend, scoring=Scoring(0.1, **options))
@@ -113,5 +113,5 @@ def lower(
     table = jax.ShapeDtypeStruct((num_seqs, num_pages), jnp.int32)
     new = jax.ShapeDtypeStruct((num_seqs, width, num_kv_heads, head_dim), dtype)
     query = jax.ShapeDtypeStruct((num_seqs, width, num_kv_heads, group, head_dim), dtype)
-    arguments = (query, new, new, jax.eval_shape(make), Paging(numbers, numbers, table, numbers))
+    arguments = (query, new, new, jax.eval_shape(make), Paging(numbers, numbers, table))
     return jax.jit(attend).trace(*arguments).lower(lowering_platforms=(platform,))
