@@ -8,7 +8,7 @@ import time
 from collections.abc import Iterator
 from typing import Any
 
-from service.engine.batch import PackedStep, PrefillRow, pack
+from service.engine.batch import PackedStep, pack
 from service.engine.engine import Engine
 from service.engine.request import Request, Sampling
 from service.engine.runner import Runner
@@ -50,9 +50,9 @@ class BareSteps:
         )
         for i, prompt in enumerate(prompts):
             scheduler.add(Request(str(i), tuple(prompt), output_tokens, sampling=Sampling(temperature=0.0)))
-        available, row = self._runner.available_steps(), PrefillRow(self._shapes)
-        prefill = [pack(plan, available, self._shapes, row) for plan in _plans(scheduler, StepKind.PREFILL)]
-        decode = [pack(plan, available, self._shapes, row) for plan in _plans(scheduler, StepKind.DECODE)]
+        available = self._runner.available_steps()
+        prefill = [pack(plan, available, self._shapes) for plan in _plans(scheduler, StepKind.PREFILL)]
+        decode = [pack(plan, available, self._shapes) for plan in _plans(scheduler, StepKind.DECODE)]
         return prefill, decode
 
     def _time(self, steps: list[PackedStep]) -> tuple[float, float]:

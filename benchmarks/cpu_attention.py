@@ -1,4 +1,4 @@
-"""Time attention on a CPU: over rows in context blocks, and in C++ over pages to each sequence's end.
+"""Time attention on a CPU over pages: in blocks by XLA, and in C++ to each sequence's end.
 
     python -m benchmarks.cpu_attention
 
@@ -15,16 +15,15 @@ import jax.numpy as jnp
 import numpy as np
 
 from service.kernels.attention import AttentionKernel, Scoring
+from service.kernels.blocks import BlockAttention
 from service.kernels.cache_layout import CacheLayout
-from service.kernels.cpu import RowAttention
 from service.kernels.native_pages import NativePagedAttention
 from service.kernels.paging import Paging
 from service.kernels.reference import KVPages
-from service.kernels.rows.cache import RowCache
 
 NUM_KV_HEADS, GROUP_SIZE, HEAD_DIM = 3, 3, 64  # of the 135M shape
 NUM_LAYERS, PAGE_SIZE, NUM_ROUNDS = 8, 64, 15
-# Sequences, new tokens of each, tokens cached before, and the context that the step was compiled for.
+# Sequences, new tokens of each, tokens cached before, and the context that the page table has room for.
 STEPS = [
     (1, 1, 1000, 1024),
     (8, 1, 1000, 1024),
@@ -45,7 +44,7 @@ def step_of(kernel: AttentionKernel, layout: CacheLayout, dtype: str, paging: Pa
     query = jnp.asarray(random.standard_normal((*shape, GROUP_SIZE, HEAD_DIM), np.float32))
     keys, values = (jnp.asarray(random.standard_normal((*shape, HEAD_DIM), np.float32)) for _ in range(2))
 
-    def attend(inputs: tuple[jax.Array, ...], caches: list[KVPages | RowCache]) -> tuple[jax.Array, list[Any]]:
+    def attend(inputs: tuple[jax.Array, ...], caches: list[KVPages]) -> tuple[jax.Array, list[Any]]:
         made, (query, keys, values) = [], inputs
         for cache in caches:
             query, changed = kernel.attend(query, keys, values, cache, paging, scoring=Scoring(HEAD_DIM**-0.5))
@@ -64,20 +63,16 @@ def step_of(kernel: AttentionKernel, layout: CacheLayout, dtype: str, paging: Pa
 
 def main() -> None:
     """Print a table."""
-    print(
-        "| cache | sequences | new tokens | cached | compiled for | rows, ms | pages, ms | ratio | of processor time |"
-    )
+    print("| cache | sequences | new tokens | cached | table for | XLA, ms | C++, ms | ratio | of processor time |")
     print("|---|---|---|---|---|---|---|---|---|")
     for dtype in ("float32", "bfloat16", "int8"):
         for num_seqs, width, start, context in STEPS:
             table_width = context // PAGE_SIZE
             table = np.arange(num_seqs * table_width, dtype=np.int32).reshape(num_seqs, table_width)
-            numbers = np.full(num_seqs, start, np.int32), np.full(num_seqs, width, np.int32), table, np.arange(num_seqs)
+            numbers = np.full(num_seqs, start, np.int32), np.full(num_seqs, width, np.int32), table
             paging = Paging(*(jnp.asarray(each, jnp.int32) for each in numbers))
-            layout = CacheLayout(
-                table.size, PAGE_SIZE, (num_seqs,), tuple(c for c in (256, 1024, 4096) if c <= context)
-            )
-            kernels = RowAttention(layout), NativePagedAttention()
+            layout = CacheLayout(table.size, PAGE_SIZE)
+            kernels = BlockAttention(), NativePagedAttention()
             steps = [step_of(kernel, layout, dtype, paging, width) for kernel in kernels]
             times, processor_times = ([[], []] for _ in range(2))
             for turn in range(NUM_ROUNDS + 2):

@@ -126,12 +126,12 @@ def _measure(
         page_size=options.page_size,
         max_model_len=num_pages * options.page_size,
         max_prefill_tokens=64,
-        has_slot_cache=choice.has_slot_cache,
+        has_sampling_variants=not mesh.is_host,
         has_whole_steps=mesh.prefers_whole_steps and not options.in_parts,
     )
-    model = Decoder(config, dtype, choice.kernel(shapes.layout), choose_products(mesh, dtype), mesh=mesh)
+    model = Decoder(config, dtype, choice.kernel(), choose_products(mesh, dtype), mesh=mesh)
     weights = random_weights(model, dtype)
-    bucket = shapes.decode_grid.smallest(Bucket(batch, 1, num_pages))
+    bucket = shapes.decode_grid.smallest(Bucket(batch, 1))
     programs = engine_programs(model, shapes, weight_shapes(model.weight_specs(), mesh))
     choice_of_tokens = SamplingPart.GREEDY if shapes.has_sampling_variants else SamplingPart.CHOOSE
     parts: set[ProgramKey] = {Sample(choice_of_tokens, batch), *step_keys(StepKind.DECODE, bucket, model.layer_groups)}

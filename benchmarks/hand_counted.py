@@ -7,8 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int
 
-from service.kernels.cache_layout import CacheLayout, CopyKind
-from service.kernels.paging import RowPages
+from service.kernels.cache_layout import CacheLayout
 from service.models.interface import LayerGroup, LayerGroupInputs, Weights
 from service.models.weight_spec import WeightSpec
 
@@ -30,7 +29,6 @@ class HandCountedModel:
     hidden_size = 1
     dtype = np.dtype(np.float32)
     shardings = None
-    has_slot_cache = False  # of the layout that it needs
     layer_groups = (LayerGroup("all", range(1), ()),)
 
     def __init__(self, vocab_size: int = 97) -> None:
@@ -71,10 +69,6 @@ class HandCountedModel:
         is_seen = jnp.arange(context.shape[1])[None, None, :] <= positions[:, :, None]
         sums = jnp.sum(jnp.where(is_seen, context[:, None, :], 0), axis=-1)
         return sums[..., None].astype(jnp.float32), TokenPages(pages)
-
-    def copy_pages(self, kind: CopyKind, cache: TokenPages, pages: RowPages) -> TokenPages:
-        """Return the cache as it is: pages are read in place."""
-        return cache
 
     def logits(self, weights: Weights, hidden: Float[Array, "sample hidden"]) -> Float[Array, "sample vocab"]:
         """Return logits with a peak at the sum modulo the vocabulary."""

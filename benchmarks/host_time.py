@@ -13,7 +13,7 @@ import itertools
 import json
 import statistics
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
 from benchmarks.hand_counted import HandCountedModel
 from service.compile.aot import compile_programs
@@ -21,7 +21,6 @@ from service.engine.engine import Engine
 from service.engine.loop import DispatchedStep
 from service.engine.request import Request, Sampling
 from service.engine.runner import Runner
-from service.engine.schedule.pages import PageCopy
 from service.engine.schedule.plan import Plan
 from service.engine.shapes import AvailableSteps, EngineShapes, StepKind
 from service.engine.steps.programs import engine_programs
@@ -58,10 +57,6 @@ class ClockedRunner:
     def may_wait(self) -> bool:
         """Whether a step of the wrapped runner may wait for an executable."""
         return self._runner.may_wait
-
-    def copy_pages(self, copies: Sequence[PageCopy]) -> None:
-        """Copy pages with the wrapped runner."""
-        self._runner.copy_pages(copies)
 
 
 def measure(num_sequences: int, num_steps: int) -> dict[str, float]:

@@ -12,9 +12,9 @@ import numpy as np
 
 from benchmarks.device_check.report import Row, write_part
 from service.kernels.attention import AttentionKernel, Scoring
-from service.kernels.cache_layout import CacheLayout, CopyKind
+from service.kernels.cache_layout import CacheLayout
 from service.kernels.choice import HeadShape, choose_kernel
-from service.kernels.paging import Paging, RowPages
+from service.kernels.paging import Paging
 from service.kernels.reference import PagedReference
 
 NUM_KV_HEADS, PAGE_SIZE = 2, 16
@@ -51,8 +51,8 @@ def _check(case: Case) -> Row:
     dtype = np.dtype(case.dtype)
     choice = choose_kernel(jax.devices()[0], HeadShape(NUM_KV_HEADS, case.head_dim, dtype))
     num_pages = -(-(case.context + 1) // PAGE_SIZE)
-    layout = CacheLayout(num_pages, PAGE_SIZE, (1,), (num_pages * PAGE_SIZE,), choice.has_slot_cache)
-    of_device = _attend(case, choice.kernel(layout), layout, dtype)
+    layout = CacheLayout(num_pages, PAGE_SIZE)
+    of_device = _attend(case, choice.kernel(), layout, dtype)
     of_reference = _attend(case, PagedReference(), layout, np.dtype(np.float32))
     difference = float(np.max(np.abs(of_device - of_reference)))
     return {
@@ -77,13 +77,9 @@ def _attend(case: Case, kernel: AttentionKernel, layout: CacheLayout, dtype: np.
             heads = (1, width, NUM_KV_HEADS)
             sizes = ((*heads, case.group, case.head_dim), (*heads, case.head_dim), (*heads, case.head_dim))
             arrays = [jnp.asarray(random.randn(*size), case.dtype).astype(dtype) for size in sizes]
-            start_array, width_array, slot = (jnp.array([number], jnp.int32) for number in (start, width, 0))
-            paging = Paging(start_array, width_array, jnp.asarray(table), slot)
+            start_array, width_array = (jnp.array([number], jnp.int32) for number in (start, width))
+            paging = Paging(start_array, width_array, jnp.asarray(table))
             attended, cache = attend(*arrays, cache, paging)
-            if width > 1 and layout.has_slot_cache:
-                first, num_pages = start // layout.page_size, width // layout.page_size
-                pages = RowPages(*(jnp.asarray(part, jnp.int32) for part in (0, first, range(num_pages))))
-                [cache] = kernel.copy_pages(CopyKind.INSERT, [cache], pages)
             outputs = [*outputs[-1:], np.asarray(attended, np.float32).reshape(-1)]
     return np.concatenate(outputs)
 

@@ -50,10 +50,9 @@ def _measure(config: DecoderConfig, num_tokens: int, peak: float, *, is_tiny: bo
         page_size=PAGE_SIZE,
         max_model_len=num_tokens,
         max_prefill_tokens=num_tokens,
-        has_slot_cache=choice.has_slot_cache,
     )
-    model = Decoder(config, DTYPE, choice.kernel(shapes.layout), choose_products(mesh, DTYPE), mesh=mesh)
-    bucket = shapes.prefill_grid.smallest(Bucket(1, num_tokens, num_tokens // PAGE_SIZE))
+    model = Decoder(config, DTYPE, choice.kernel(), choose_products(mesh, DTYPE), mesh=mesh)
+    bucket = shapes.prefill_grid.smallest(Bucket(1, num_tokens))
     groups = model.layer_groups
     needed = {str(key) for key in (*initial_keys(groups), *step_keys(StepKind.PREFILL, bucket, groups))}
     programs = engine_programs(model, shapes, weight_shapes(model.weight_specs(), mesh))

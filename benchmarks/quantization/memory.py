@@ -26,7 +26,7 @@ def measure_memory(
 
 
 def _planned(checkpoint: Path, way: Mapping[str, str]) -> dict[str, int]:
-    """Return bytes of the weights and of the KV cache, of rows and of pages."""
+    """Return bytes of the weights and of the KV cache."""
     settings = {name.lower(): value for name, value in way.items()}
     spec = choose_engine_spec(
         Settings.model_validate(settings), locate(str(checkpoint), _open_local), jax.devices()[:1]
@@ -34,10 +34,9 @@ def _planned(checkpoint: Path, way: Mapping[str, str]) -> dict[str, int]:
     assert isinstance(spec, EngineSpec)
     of_token = spec.config.kv_bytes_per_token(vector_bytes(spec.kernel.cached_head_dim, spec.kv_dtype))
     shapes = spec.shapes
-    copies = 2 if shapes.has_slot_cache else 1
     return {
         "weights_bytes": spec.weights_bytes,
-        "kv_bytes": shapes.num_pages * shapes.page_size * of_token * copies,
+        "kv_bytes": shapes.num_pages * shapes.page_size * of_token,
         "kv_pages": shapes.num_pages,
     }
 

@@ -207,7 +207,8 @@ def _read_config(
 def _tokenizer(uri: str, folders: Sequence[_Folder]) -> FileSet:
     for folder in folders:
         found = folder.find(*TOKENIZER_FILES)
-        if any(info.name.endswith(("tokenizer.json", "tokenizer.model")) for info in found):
+        names = {info.name.removeprefix(folder.folder) for info in found}
+        if names & {"tokenizer.json", "tokenizer.model"} or names >= {"vocab.json", "merges.txt"}:
             return FileSet(folder.source, found, folder.folder)
     raise MissingFile(
         uri,

@@ -16,6 +16,10 @@ TOKENIZER_FILES = (
     "chat_template.json",
     "generation_config.json",
     "tokenizer.model",
+    "vocab.json",
+    "merges.txt",
+    "added_tokens.json",
+    "preprocessor_config.json",
 )
 # Levanter writes this file last, so a step that has it is complete.
 STEP_MARKER = "metadata.json"

@@ -27,10 +27,12 @@ TYPES = {
     "gpt2": ("levanter.models.gpt2", "Gpt2Config", "gpt2"),
     "llama": ("levanter.models.llama", "LlamaConfig", "llama"),
     "mistral": ("levanter.models.mistral", "MistralConfig", "mistral"),
+    "mixtral": ("levanter.models.mixtral", "MixtralConfig", "mixtral"),
     "olmo2": ("levanter.models.olmo", "Olmo2Config", "olmo2"),
     "olmo3": ("levanter.models.olmo3", "Olmo3Config", "olmo3"),
     "qwen": ("levanter.models.qwen", "QwenConfig", "qwen2"),
     "qwen3": ("levanter.models.qwen", "Qwen3Config", "qwen3"),
+    "qwen3_moe": ("levanter.models.qwen3_moe", "Qwen3MoeConfig", "qwen3_moe"),
 }
 
 

@@ -7,16 +7,14 @@ import numpy as np
 from jaxtyping import Array, Float, Int, UInt
 
 from service.engine.request import Request, Sampling
-from service.engine.schedule.pages import PageCopy
 from service.engine.schedule.plan import Plan, PlannedSequence
-from service.engine.schedule.sequence import Sequence
 from service.engine.shapes import AvailableSteps, Bucket, EngineShapes, StepKind
 from service.engine.steps.inputs import (
+    NO_TOKEN,
     CountInputs,
     OptionInputs,
     Options,
     StepInputs,
-    empty_copy,
     empty_count,
     empty_options,
     empty_step,
@@ -25,8 +23,6 @@ from service.engine.steps.inputs import (
 )
 from service.engine.steps.keys import SamplingPart
 from service.engine.token_mask import ALL_ALLOWED
-from service.kernels.cache_layout import CopyKind
-from service.kernels.paging import RowPages
 
 
 class PackedStep(NamedTuple):
@@ -44,8 +40,6 @@ class PackedStep(NamedTuple):
     options: OptionInputs | None  # of a prefill's sequences; None if none of them samples a token
     counts: list[CountInputs]  # of each sequence with penalties that samples its first token
     prompt_targets: list[tuple[int, ...]]  # of each sequence, the tokens whose log-probabilities it requests
-    copies_before: list[PageCopy]
-    copies_after: list[PageCopy]
 
     @property
     def is_plain(self) -> bool:
@@ -53,22 +47,14 @@ class PackedStep(NamedTuple):
         return self.plan.kind is StepKind.DECODE and not (self.is_adjusted or self.is_constrained or self.has_logprobs)
 
 
-def pack(plan: Plan, available: AvailableSteps, shapes: EngineShapes, row: "PrefillRow") -> PackedStep:
-    """Lay a plan out in the arrays of the smallest bucket that is available and holds it.
-
-    Steps must run in the order in which they are packed, because of what `row` holds in between.
-    """
+def pack(plan: Plan, available: AvailableSteps, shapes: EngineShapes) -> PackedStep:
+    """Lay a plan out in the arrays of the smallest bucket that is available and holds it."""
     is_prefill = plan.kind is StepKind.PREFILL
     indices = list(range(len(plan.seqs))) if is_prefill else [planned.slot for planned in plan.seqs]
-    needed = Bucket(
-        num_seqs=max(indices) + 1,
-        num_tokens=max(planned.num_tokens for planned in plan.seqs),
-        num_pages=max(shapes.pages_for(planned.start + planned.num_tokens) for planned in plan.seqs),
-    )
+    needed = Bucket(num_seqs=max(indices) + 1, num_tokens=max(planned.num_tokens for planned in plan.seqs))
     bucket = available.grids[plan.kind].smallest(needed)
     sampled = [planned for planned in plan.seqs if planned.is_sampled]
     requests = [planned.sequence.request for planned in sampled]
-    copies_before, copies_after = row.copies_around(plan, bucket)
     return PackedStep(
         plan,
         bucket,
@@ -86,8 +72,6 @@ def pack(plan: Plan, available: AvailableSteps, shapes: EngineShapes, row: "Pref
             if is_prefill and planned.sequence.request.sampling.has_penalties
         ],
         prompt_targets=[_prompt_targets(planned) for planned in plan.seqs],
-        copies_before=copies_before,
-        copies_after=copies_after,
     )
 
 
@@ -98,9 +82,7 @@ def _pack_inputs(plan: Plan, indices: Iterable[int], inputs: StepInputs) -> Step
             inputs.token_ids[index, : len(planned.token_ids)] = planned.token_ids
         inputs.start[index] = planned.start
         inputs.num_tokens[index] = planned.num_tokens
-        # A sequence holds the pages of all its positions; this step reads only those up to its own.
-        pages = planned.sequence.pages[: inputs.page_table.shape[1]]
-        inputs.page_table[index, : len(pages)] = pages
+        inputs.page_table[index, : len(planned.sequence.pages)] = planned.sequence.pages
         inputs.slots[index] = planned.slot
         if planned.is_sampled:
             inputs.sample_slots[index] = planned.slot
@@ -132,6 +114,7 @@ def _is_adjusted(planned: PlannedSequence) -> bool:
     return (
         sampling.has_penalties
         or bool(sampling.logit_bias)
+        or sampling.group_from is not None
         or sampling.allowed_mask is not None
         or planned.start + planned.num_tokens < len(request.prompt_ids) + sampling.min_tokens
     )
@@ -237,40 +220,5 @@ def _integer_options(request: Request) -> tuple[int, ...]:
         -1 if request.num_prompt_logprobs is None else request.num_prompt_logprobs,
         *seed_halves.tolist(),
         bool(sampling.logit_bias),
+        NO_TOKEN if sampling.group_from is None else sampling.group_from,
     )
-
-
-def pack_copy(copy: PageCopy, shapes: EngineShapes) -> RowPages:
-    """Lay out a copy between a slot and its pages."""
-    ids = np.asarray(empty_copy(shapes).ids)
-    ids[: len(copy.pages)] = copy.pages
-    return RowPages(scalar(copy.slot), scalar(copy.first_page), ids)
-
-
-class PrefillRow:
-    """The row in which a kernel with a cache per slot computes one prompt at a time.
-
-    A prompt's beginning is copied into the row only if another prompt has used the row in between.
-    """
-
-    def __init__(self, shapes: EngineShapes) -> None:
-        self._shapes = shapes
-        self._sequence: Sequence | None = None  # the one whose tokens the row holds
-        self._end = 0  # how many of them
-
-    def copies_around(self, plan: Plan, bucket: Bucket) -> tuple[list[PageCopy], list[PageCopy]]:
-        """Return the copies that a step needs before it runs, and those that bring its results to their slot.
-
-        There are none unless the step is a prefill of one sequence; one of several computes them in their slots.
-        """
-        if not self._shapes.has_slot_cache or plan.kind is StepKind.DECODE or bucket.num_seqs > 1:
-            return [], []
-        [planned] = plan.seqs
-        extracts: list[PageCopy] = []
-        is_in_row = planned.sequence is self._sequence and planned.start == self._end
-        if planned.start > 0 and not is_in_row:
-            pages = planned.sequence.pages[: self._shapes.pages_for(planned.start)]
-            extracts.append(PageCopy(CopyKind.EXTRACT, planned.slot, 0, tuple(pages)))
-        self._sequence, self._end = planned.sequence, planned.start + planned.num_tokens
-        first, end = planned.start // self._shapes.page_size, self._shapes.pages_for(self._end)
-        return extracts, [PageCopy(CopyKind.INSERT, planned.slot, first, tuple(planned.sequence.pages[first:end]))]

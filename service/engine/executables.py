@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from service.compile.lazy import LazyExecutables
 from service.compile.program import Executable
 from service.engine.shapes import AvailableSteps, Bucket, EngineShapes, StepKind, available_steps
-from service.engine.steps.keys import ProgramKey, copy_keys, step_keys
+from service.engine.steps.keys import ProgramKey, step_keys
 from service.models.interface import LayerGroup
 
 
@@ -58,10 +58,6 @@ class Executables:
         if self._available is None or (num_built != self._num_built and not self._available.is_complete):
             self._num_built = num_built
             missing = set(self._shapes.buckets) - self._compiled
-            self._compiled |= {step for step in missing if self._are_usable(step_keys(*step, self._groups))}
-            has_copies = self._are_usable(copy_keys(self._shapes, self._groups))
-            self._available = available_steps(self._shapes, self._compiled, has_copies=has_copies)
+            self._compiled |= {step for step in missing if all(map(self.is_usable, step_keys(*step, self._groups)))}
+            self._available = available_steps(self._shapes, self._compiled)
         return self._available
-
-    def _are_usable(self, keys: Sequence[ProgramKey]) -> bool:
-        return all(map(self.is_usable, keys))

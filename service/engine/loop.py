@@ -15,7 +15,6 @@ from typing import Protocol, override, runtime_checkable
 from service.engine.device_thread import DeviceLoop, Submission, hand_over
 from service.engine.request import FinishReason, Request, StepLogprobs, TokenEvent, TokenStream
 from service.engine.schedule.device_turns import EngineTurns
-from service.engine.schedule.pages import PageCopy
 from service.engine.schedule.plan import Plan
 from service.engine.schedule.scheduler import Scheduler
 from service.engine.schedule.sequence import Sequence
@@ -70,7 +69,7 @@ class StepRunner(Protocol):
 
     @property
     def may_wait(self) -> bool:
-        """Whether executables are still being loaded or compiled, so that a step or a copy may wait for one."""
+        """Whether executables are still being loaded or compiled, so that a step may wait for one."""
         ...
 
     @property
@@ -80,10 +79,6 @@ class StepRunner(Protocol):
 
     def available_steps(self) -> AvailableSteps:
         """Return the steps that run without waiting for an executable."""
-        ...
-
-    def copy_pages(self, copies: list[PageCopy]) -> None:
-        """Start copies between slots and pages, if the kernel keeps a cache per slot."""
         ...
 
     def dispatch(self, plan: Plan, read_previous: Callable[[], None]) -> DispatchedStep:
@@ -144,10 +139,9 @@ class StepPipeline:
             self._read()
         if not self._has_all_steps:
             steps = self._runner.available_steps()
-            self._scheduler.adapt(steps.prefill, num_slots=steps.num_slots, caches_prefixes=steps.has_copies)
+            self._scheduler.adapt(steps.prefill, num_slots=steps.num_slots)
             self._has_all_steps = steps.is_complete
         plan = self._scheduler.plan()
-        self._runner.copy_pages(self._scheduler.take_copies())
         dispatched = (plan, self._runner.dispatch(plan, self._read)) if plan is not None else None
         self._read()
         self._in_flight = dispatched

@@ -10,11 +10,10 @@ import numpy as np
 from jaxtyping import Array, Float, Int
 
 from service.compile.program import Executable
-from service.engine.batch import PackedStep, PrefillRow, pack, pack_copy, pack_prompt, pack_token_masks
+from service.engine.batch import PackedStep, pack, pack_prompt, pack_token_masks
 from service.engine.executables import Executables
 from service.engine.limits import MAX_LOGPROBS
 from service.engine.request import StepLogprobs, TokenLogprobs
-from service.engine.schedule.pages import PageCopy
 from service.engine.schedule.plan import Plan
 from service.engine.shapes import AvailableSteps, Bucket, EngineShapes, StepKind
 from service.engine.steps.inputs import (
@@ -24,14 +23,12 @@ from service.engine.steps.inputs import (
     LogprobInputs,
     SampleTargets,
     StepInputs,
-    empty_copy,
     empty_count,
     empty_options,
     empty_step,
     unrestricted_mask,
 )
 from service.engine.steps.keys import (
-    Copy,
     Embed,
     InitialCache,
     Layers,
@@ -45,8 +42,6 @@ from service.engine.steps.keys import (
 from service.engine.steps.logprobs import FIRST_TOP
 from service.engine.steps.step import SlotState
 from service.engine.steps.whole import WholeInputs
-from service.kernels.cache_layout import CopyKind
-from service.kernels.paging import RowPages
 from service.models.interface import LayerGroup, Weights
 
 
@@ -184,9 +179,6 @@ class Runner:
             LayerGroupState(group.kind, [weights[name] for name in group.weights], cache)
             for group, cache in zip(layer_groups, self._state.caches, strict=True)
         ]
-        self._prefill_row = PrefillRow(shapes)
-        self._inserts: list[PageCopy] = []  # with the next step: a first token does not wait for their program
-        self._unread_tables: dict[tuple[int, ...], jax.Array] = {}  # by shape
         # On every device already, so that a step without a restriction sends no masks.
         self._unrestricted = {
             num_seqs: jax.device_put(unrestricted_mask(num_seqs, self._state.vocab_size), self._state.replicated)
@@ -200,15 +192,13 @@ class Runner:
             plan: the step.
             read_previous: called while the step runs, before a sampling that depends on the previous step's tokens.
         """
-        step = pack(plan, self._executables.available, self.shapes, self._prefill_row)
+        step = pack(plan, self._executables.available, self.shapes)
         if step.best_bucket != step.bucket:
             self._executables.prefer(plan.kind, step.best_bucket)
         return self.run(step, read_previous)
 
     def run(self, step: PackedStep, read_previous: Callable[[], None] = lambda: None) -> StepResult:
         """Start a packed step and its sampling, and return at once; see `dispatch`."""
-        self.copy_pages(step.copies_before)
-        self._inserts = step.copies_after
         if step.choice is not None and step.is_plain:
             sampled = self.decode(step.bucket, step.inputs, step.choice)
             sampled.begin_copy()
@@ -229,8 +219,9 @@ class Runner:
 
     def run_model(self, kind: StepKind, bucket: Bucket, inputs: StepInputs) -> ModelOutputs:
         """Start the model's part of a step."""
-        group_inputs, targets = self._run(Embed(kind, bucket.num_seqs, bucket.num_tokens), inputs.packed)
-        group_inputs = group_inputs._replace(paging=group_inputs.paging._replace(page_table=self._page_table(inputs)))
+        group_inputs, targets = self._run(Embed(kind, bucket), inputs.packed)
+        page_table = jax.device_put(inputs.page_table, self._state.replicated)
+        group_inputs = group_inputs._replace(paging=group_inputs.paging._replace(page_table=page_table))
         hidden, last = group_inputs.hidden, None
         for group in self._groups:
             executable = self._executables[Layers(kind, bucket, group.kind)]
@@ -274,16 +265,9 @@ class Runner:
             return SampledTokens(self._state.run_whole(self._executables[whole], self._weights, packed))
         return self.sample(self.run_model(StepKind.DECODE, bucket, inputs), choice=choice)
 
-    def copy_pages(self, copies: Sequence[PageCopy]) -> None:
-        """Start copies of the prefill row and then others; a kernel that reads pages in place needs none."""
-        if self.shapes.has_slot_cache:
-            inserts, self._inserts = self._inserts, []
-            for copy in (*inserts, *copies):
-                self._copy(copy.kind, pack_copy(copy, self.shapes))
-
     @property
     def may_wait(self) -> bool:
-        """Whether executables are still being loaded or compiled, so that a step or a copy may wait for one."""
+        """Whether executables are still being loaded or compiled, so that a step may wait for one."""
         return self._executables.is_loading
 
     @property
@@ -303,7 +287,7 @@ class Runner:
         """Yield calls that together run every executable once on padding; they may run between other steps."""
         for kind, bucket in self.shapes.buckets:
             yield functools.partial(self._run_padded, kind, bucket)
-        yield self._run_padded_copies
+        yield self._run_padded_options
 
     def warm(self) -> None:
         """Run every executable once on padding, and wait; the first call of one loads it onto the device."""
@@ -319,30 +303,16 @@ class Runner:
             if kind is StepKind.DECODE and self.shapes.has_whole_steps:
                 jax.block_until_ready(self.decode(bucket, inputs, choice))
 
-    def _run_padded_copies(self) -> None:
-        """Copy between no slot and no page, and set the options and count the tokens of no slot."""
+    def _run_padded_options(self) -> None:
+        """Set the options and count the tokens of no slot."""
         options = empty_options(self.shapes.prefill_seqs[-1], self.shapes)
         self._run(SlotProgram.SET_OPTIONS, options)
         self._run(SlotProgram.COUNT_TOKENS, empty_count(self.shapes))
-        for kind in CopyKind if self.shapes.has_slot_cache else ():
-            self._copy(kind, empty_copy(self.shapes))
-        jax.block_until_ready((self._state.slots, self.cache_leaves()))
-
-    def _copy(self, kind: CopyKind, inputs: RowPages) -> None:
-        for group in self._groups:
-            self._executables[Copy(kind, group.kind)](group.weights, group.cache, inputs)
+        jax.block_until_ready(self._state.slots)
 
     def _run(self, key: ProgramKey, inputs: Any) -> Any:
         """Start a program that updates the slots, and return its outputs at once."""
         return self._executables[key](self._weights, self._state.slots, inputs)
-
-    def _page_table(self, inputs: StepInputs) -> jax.Array:
-        """Return a step's page table on the device; where no step reads pages, one that is there already."""
-        if not self.shapes.has_slot_cache:
-            return jax.device_put(inputs.page_table, self._state.replicated)
-        if inputs.page_table.shape not in self._unread_tables:
-            self._unread_tables[inputs.page_table.shape] = jax.device_put(inputs.page_table, self._state.replicated)
-        return self._unread_tables[inputs.page_table.shape]
 
     def _prompt_logprobs(
         self, step: PackedStep, hidden: Float[Array, "seq token hidden"]

@@ -9,9 +9,6 @@ from typing import Any, NamedTuple
 
 from service.kernels.cache_layout import CacheLayout
 
-# Coarse on purpose: each size multiplies the number of executables, and a padded row or page costs less than a compile.
-CONTEXT_FACTOR = 4
-SMALLEST_CONTEXT = 256  # tokens
 SMALLEST_CHUNK = 16  # tokens
 SUFFICIENT_CHUNK = 64  # tokens; a prompt in chunks of so many takes at most twice as long as in the best ones
 
@@ -28,7 +25,6 @@ class Bucket(NamedTuple):
 
     num_seqs: int
     num_tokens: int  # of each sequence
-    num_pages: int  # of each sequence's context
 
 
 @dataclass(frozen=True)
@@ -94,7 +90,10 @@ class EngineShapes:
     max_prefill_tokens: int  # tokens of one prefill step
     prefill_seqs: tuple[int, ...] = (1, 2, 4)  # how many prompts may share a prefill step
     prefill_step_cost_tokens: int = 512  # what a prefill step costs besides its tokens, in tokens
-    has_slot_cache: bool = False  # whether each slot has a cache of its own, which pages are copied to and from
+    # Whether the host picks a sampling program by the options of a step; a CPU's branches as it runs, for free.
+    # A GPU's branch copies its predicate to the host and waits for that.
+    # Source: https://github.com/openxla/xla/blob/main/xla/backends/gpu/runtime/conditional_thunk.cc
+    has_sampling_variants: bool = True
     has_whole_steps: bool = False  # whether decode steps are also compiled as one program each
 
     @property
@@ -102,39 +101,25 @@ class EngineShapes:
         """The sizes under the names that `/admin/stats` has for them."""
         sizes = asdict(self)
         sizes["prefill_rows"] = sizes.pop("prefill_seqs")
-        del sizes["has_slot_cache"], sizes["has_whole_steps"]
+        del sizes["has_sampling_variants"], sizes["has_whole_steps"]
         return sizes
-
-    @property
-    def has_sampling_variants(self) -> bool:
-        """Whether the host picks a sampling program by the options of a step; a CPU's branches as it runs, for free.
-
-        A GPU's branch copies its predicate to the host and waits for that.
-        Source: https://github.com/openxla/xla/blob/main/xla/backends/gpu/runtime/conditional_thunk.cc
-        """
-        return not self.has_slot_cache
 
     @property
     def layout(self) -> CacheLayout:
         """How much cache a model lays out."""
-        return CacheLayout(
-            num_pages=self.num_pages,
-            page_size=self.page_size,
-            slot_sizes=self._slot_sizes,
-            context_sizes=tuple(num_pages * self.page_size for num_pages in self._page_sizes),
-            has_slot_cache=self.has_slot_cache,
-        )
+        return CacheLayout(num_pages=self.num_pages, page_size=self.page_size)
 
     @cached_property
     def prefill(self) -> PrefillShapes:
-        """The sizes of prefill steps; none for several prompts whose context a single one's shorter chunk fills."""
+        """The sizes of prefill steps; none for several prompts whose longest a single one's shorter chunk holds."""
         shapes = PrefillShapes(self.max_prefill_tokens, self.prefill_seqs, self.prefill_step_cost_tokens)
-        context = self.pages_for(self.max_model_len) * self.page_size
-        narrow = [size for size in shapes.chunk_sizes if context <= size]
-        counts = [
-            count for count in self.prefill_seqs if count == 1 or shapes.width(count) <= min(narrow, default=math.inf)
-        ]
-        return replace(shapes, num_seqs=tuple(counts))
+        enough = min((size for size in shapes.chunk_sizes if self.max_model_len <= size), default=math.inf)
+        return replace(shapes, num_seqs=tuple(n for n in self.prefill_seqs if n == 1 or shapes.width(n) <= enough))
+
+    @property
+    def max_pages(self) -> int:
+        """The most pages of a sequence, which every step's page table has room for."""
+        return self.pages_for(self.max_model_len)
 
     def pages_for(self, num_tokens: int) -> int:
         """Return how many pages hold so many tokens."""
@@ -143,17 +128,17 @@ class EngineShapes:
     @cached_property
     def prefill_grid(self) -> BucketGrid:
         """A chunk of one prompt, of several lengths, or of several prompts at once, together as long as the longest."""
-        alone = [(1, size) for size in self.prefill.chunk_sizes]
+        # One of the sizes holds every prompt.
+        sizes = [size for size in self.prefill.chunk_sizes if not self._is_longer_than_needed(size)]
         # A step is shared among more prompts only where half as many would not hold all that wait.
-        together = [
-            (count, self.prefill.width(count)) for count in self.prefill.num_seqs[1:] if count // 2 < self.num_slots
-        ]
-        return self._grid([*alone, *together])
+        counts = [count for count in self.prefill.num_seqs[1:] if count // 2 < self.num_slots]
+        together = [Bucket(count, self.prefill.width(count)) for count in counts]
+        return BucketGrid((*(Bucket(1, size) for size in sizes), *together))
 
     @cached_property
     def decode_grid(self) -> BucketGrid:
         """Many sequences, one token each."""
-        return self._grid([(size, 1) for size in self._slot_sizes])
+        return BucketGrid(tuple(Bucket(size, 1) for size in self._slot_sizes))
 
     @property
     def grids(self) -> dict[StepKind, BucketGrid]:
@@ -170,24 +155,9 @@ class EngineShapes:
         """How many sequences a step may have, of either kind."""
         return sorted({bucket.num_seqs for _, bucket in self.buckets})
 
-    def token_shapes(self, kind: StepKind) -> list[tuple[int, int]]:
-        """Return how many sequences of how many tokens a step of a kind may have, whatever its context."""
-        return sorted({(bucket.num_seqs, bucket.num_tokens) for bucket in self.grids[kind]})
-
-    def _grid(self, seqs_and_tokens: list[tuple[int, int]]) -> BucketGrid:
-        return BucketGrid(
-            tuple(
-                Bucket(num_seqs, num_tokens, num_pages)
-                for num_seqs, num_tokens in seqs_and_tokens
-                for num_pages in self._page_sizes
-                if not self._is_wider_than_needed(num_tokens, num_pages)
-            )
-        )
-
-    def _is_wider_than_needed(self, num_tokens: int, num_pages: int) -> bool:
-        """Return whether a shorter chunk fills all of a context already."""
-        context = num_pages * self.page_size
-        return any(context <= size < num_tokens for size in self.prefill.chunk_sizes)
+    def _is_longer_than_needed(self, num_tokens: int) -> bool:
+        """Return whether a shorter chunk holds all of a sequence."""
+        return any(self.max_model_len <= size < num_tokens for size in self.prefill.chunk_sizes)
 
     @cached_property
     def _slot_sizes(self) -> tuple[int, ...]:
@@ -197,12 +167,6 @@ class EngineShapes:
             return tuple(sorted({1, self.num_slots}))
         return (1, *geometric_sizes(4, self.num_slots, factor=2))
 
-    @cached_property
-    def _page_sizes(self) -> tuple[int, ...]:
-        largest = self.pages_for(self.max_model_len)
-        smallest = min(self.pages_for(SMALLEST_CONTEXT), largest)
-        return geometric_sizes(smallest, largest, factor=CONTEXT_FACTOR)
-
 
 class AvailableSteps(NamedTuple):
     """The steps that run without waiting for an executable: all, or those that a start has compiled so far."""
@@ -210,27 +174,15 @@ class AvailableSteps(NamedTuple):
     grids: Mapping[StepKind, BucketGrid]
     prefill: PrefillShapes
     num_slots: int  # as many as the widest decode step serves
-    has_copies: bool  # between slots and pages, without which no prefix is cached
     is_complete: bool
 
 
-def available_steps(
-    shapes: EngineShapes, compiled: Set[tuple[StepKind, Bucket]], *, has_copies: bool
-) -> AvailableSteps:
-    """Return the steps that a scheduler may plan with, given those that are compiled.
-
-    A token shape is used from when its widest context is compiled, so that it fits wherever a sequence is.
-
-    Args:
-        shapes: the sizes of all steps.
-        compiled: at least `sufficient_buckets`.
-        has_copies: whether the copies between slots and pages are compiled.
-    """
-    grids: dict[StepKind, BucketGrid] = {}
-    for kind, grid in shapes.grids.items():
-        widest = {bucket[:2]: bucket for bucket in sorted(grid)}  # by token shape
-        usable = (bucket for bucket in grid if {(kind, bucket), (kind, widest[bucket[:2]])} <= compiled)
-        grids[kind] = BucketGrid(tuple(usable))
+def available_steps(shapes: EngineShapes, compiled: Set[tuple[StepKind, Bucket]]) -> AvailableSteps:
+    """Return the steps that a scheduler may plan with, given those that are compiled: at least `sufficient_buckets`."""
+    grids = {
+        kind: BucketGrid(tuple(bucket for bucket in grid if (kind, bucket) in compiled))
+        for kind, grid in shapes.grids.items()
+    }
     has_all_steps = compiled >= set(shapes.buckets)
     prefill = shapes.prefill
     if not has_all_steps:
@@ -241,16 +193,14 @@ def available_steps(
             available_sizes=frozenset(b.num_tokens for b in grids[StepKind.PREFILL] if b.num_seqs == 1),
         )
     num_slots = max(bucket.num_seqs for bucket in grids[StepKind.DECODE])
-    return AvailableSteps(grids, prefill, num_slots, has_copies, has_all_steps and has_copies)
+    return AvailableSteps(grids, prefill, num_slots, has_all_steps)
 
 
 def sufficient_buckets(shapes: EngineShapes) -> list[tuple[StepKind, Bucket]]:
     """Return two steps that serve any request, one at a time: one for any chunk of its prompt, one for its decoding."""
     alone = [bucket for bucket in shapes.prefill_grid if bucket.num_seqs == 1]
-    widest = [bucket for bucket in alone if bucket.num_pages == max(alone, key=lambda b: b.num_pages).num_pages]
-    usual = [bucket for bucket in widest if bucket.num_tokens >= SUFFICIENT_CHUNK] or widest[-1:]
-    decode = max((bucket for bucket in shapes.decode_grid if bucket.num_seqs == 1), key=lambda b: b.num_pages)
-    return [(StepKind.PREFILL, min(usual)), (StepKind.DECODE, decode)]
+    usual = [bucket for bucket in alone if bucket.num_tokens >= SUFFICIENT_CHUNK] or alone[-1:]
+    return [(StepKind.PREFILL, min(usual)), (StepKind.DECODE, min(shapes.decode_grid))]
 
 
 def geometric_sizes(smallest: int, largest: int, *, factor: int) -> tuple[int, ...]:

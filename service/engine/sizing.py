@@ -13,9 +13,9 @@ from service.errors import DoesNotFit, SettingsError
 
 # A shorter context is useless; the start fails instead.
 SMALLEST_CONTEXT = 256  # tokens
-# With a cache per slot, on a CPU, the fixed cost of a step is that of about forty tokens, so two or three prompts gain
-# nothing by sharing one. Four of 100 tokens take 0.6 to 0.8 of the time that they take one by one.
-SLOT_CACHE_PREFILL: Mapping[str, Any] = {"prefill_seqs": (1, 4), "prefill_step_cost_tokens": 40}
+# On a CPU the fixed cost of a step is that of about forty tokens, so two or three prompts gain nothing by sharing one.
+# Four of 100 tokens take 0.6 to 0.8 of the time that they take one by one.
+HOST_PREFILL: Mapping[str, Any] = {"prefill_seqs": (1, 4), "prefill_step_cost_tokens": 40}
 # The number of pages is rounded down to this many significant bits, in increments of 3 to 6 %. So two machines of one
 # kind whose free memory differs a little get the same shapes, and so the same executables.
 COUNT_BITS = 5
@@ -32,7 +32,7 @@ class ModelSize:
     vocab_size: int
     weights_bytes: int
     kv_bytes_per_token: int  # keys and values of one token position, all layers
-    has_slot_cache: bool = False  # whether the kernel keeps a cache per slot, and pages as copies of it
+    is_host: bool = False  # whether the device is the host's CPU
     has_whole_steps: bool = False  # whether decode steps are also compiled as one program each
     max_table_bytes: int | None = None  # of the page table of a step that the kernel takes; None for any
     page_sizes: tuple[int, ...] | None = None  # in token positions, that the kernel takes; None for any
@@ -93,11 +93,10 @@ def fit_engine(
 
 
 def engine_bytes(model: ModelSize, shapes: EngineShapes) -> int:
-    """Return what an engine of these sizes takes on each device: weights, pages, caches of slots and work space."""
-    page_bytes = _page_bytes(model, shapes.page_size)
+    """Return what an engine of these sizes takes on each device: weights, pages and work space."""
+    page_bytes = model.kv_bytes_per_token * shapes.page_size
     work_bytes = _work_bytes(model.vocab_size, shapes.num_slots, shapes.max_prefill_tokens)
-    prefill_row_bytes = model.kv_bytes_per_token * shapes.max_model_len if model.has_slot_cache else 0
-    return model.weights_bytes + shapes.num_pages * page_bytes + prefill_row_bytes + work_bytes
+    return model.weights_bytes + shapes.num_pages * page_bytes + work_bytes
 
 
 def _fit_pages(
@@ -110,14 +109,12 @@ def _fit_pages(
     max_model_len: int | None,
 ) -> EngineShapes:
     context = max_model_len or model.context_len
-    page_bytes = _page_bytes(model, page_size)
-    # Pages are shared on demand; a slot's cache is its own, used or not, and so is the prefill row.
-    num_shares = max_num_seqs + 1 if model.has_slot_cache else 1
+    page_bytes = model.kv_bytes_per_token * page_size
     work_bytes = _work_bytes(model.vocab_size, max_num_seqs, max_prefill_tokens)
     free_bytes = memory_bytes - model.weights_bytes - work_bytes
     num_pages = max(free_bytes, 0) // page_bytes
     shortest = min(context if max_model_len else SMALLEST_CONTEXT, context)
-    fewest_pages = num_shares * math.ceil(shortest / page_size)
+    fewest_pages = math.ceil(shortest / page_size)
     if num_pages < fewest_pages:
         raise DoesNotFit(
             needed_bytes=memory_bytes - free_bytes + fewest_pages * page_bytes,
@@ -125,7 +122,7 @@ def _fit_pages(
             remedy="Set MAX_MODEL_LEN or MAX_NUM_SEQS lower, DTYPE to bfloat16, or take more or larger devices.",
         )
     num_pages = max(_round_down(num_pages), fewest_pages)
-    context = min(context, num_pages // num_shares * page_size)
+    context = min(context, num_pages * page_size)
     pages_in_use = max_num_seqs * math.ceil(context / page_size)  # more pages would never be used
     return EngineShapes(
         num_slots=max_num_seqs,
@@ -133,14 +130,10 @@ def _fit_pages(
         page_size=page_size,
         max_model_len=context,
         max_prefill_tokens=max_prefill_tokens,
-        has_slot_cache=model.has_slot_cache,
+        has_sampling_variants=not model.is_host,
         has_whole_steps=model.has_whole_steps,
-        **(SLOT_CACHE_PREFILL if model.has_slot_cache else {}),
+        **(HOST_PREFILL if model.is_host else {}),
     )
-
-
-def _page_bytes(model: ModelSize, page_size: int) -> int:
-    return model.kv_bytes_per_token * page_size * (2 if model.has_slot_cache else 1)
 
 
 def _round_down(count: int) -> int:

@@ -1,16 +1,15 @@
 """Attention over a KV cache: the interface between models and kernels.
 
-A layer's cache is opaque to the model. The kernel chooses its layout: pages, or a row per slot.
+A layer's cache is opaque to the model. The kernel chooses the layout of its pages.
 """
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Protocol, runtime_checkable
 
 from jaxtyping import Array, DTypeLike, Float
 
-from service.kernels.cache_layout import CacheLayout, CopyKind
-from service.kernels.paging import Paging, RowPages
+from service.kernels.cache_layout import CacheLayout
+from service.kernels.paging import Paging
 
 QueryHeads = Float[Array, "seq token kv_head group head_dim"]  # a group of query heads shares a key-value head
 KVHeads = Float[Array, "seq token kv_head head_dim"]
@@ -52,8 +51,4 @@ class AttentionKernel(Protocol):
 
         Source: sinks: OpenAI 2025, arXiv:2508.10925, section 2.2; transformers `models/gpt_oss/modeling_gpt_oss.py`.
         """
-        ...
-
-    def copy_pages(self, kind: CopyKind, layers: Sequence[LayerCache], pages: RowPages) -> Sequence[LayerCache]:
-        """Copy pages of a slot in every layer; called only if the layout has a slot cache."""
         ...

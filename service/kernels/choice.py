@@ -10,8 +10,8 @@ import numpy as np
 
 from service.device.chips import cuda_capability
 from service.device.memory import Device
+from service.device.native.library import native_code
 from service.kernels.attention import AttentionKernel
-from service.kernels.cache_layout import CacheLayout
 from service.kernels.limits import (
     AMPERE,
     GPU_LARGEST_HEAD_DIM,
@@ -19,6 +19,7 @@ from service.kernels.limits import (
     TPU_KV8_PAGE_SIZES,
     TPU_LANES,
     TPU_TABLE_BYTES,
+    serves_attention,
     tpu_cached_heads,
 )
 
@@ -26,7 +27,8 @@ from service.kernels.limits import (
 class KernelName(StrEnum):
     """The kernels of this package."""
 
-    ROWS = "rows"
+    NATIVE = "native"
+    BLOCKS = "blocks"
     TRITON = "triton"
     RAGGED = "ragged"
     KV8 = "kv8"
@@ -60,11 +62,6 @@ class KernelChoice:
     obstacle: str | None = None  # why the reference replaces the device's own kernel
 
     @property
-    def has_slot_cache(self) -> bool:
-        """Whether the kernel keeps a row per slot in addition to pages."""
-        return self.name is KernelName.ROWS
-
-    @property
     def max_table_bytes(self) -> int | None:
         """The size limit of a step's page table; None for unlimited."""
         return TPU_TABLE_BYTES if self.name in (KernelName.RAGGED, KernelName.KV8) else None
@@ -74,13 +71,17 @@ class KernelChoice:
         """The supported page sizes in positions; None for any."""
         return TPU_KV8_PAGE_SIZES if self.name is KernelName.KV8 else None
 
-    def kernel(self, layout: CacheLayout) -> AttentionKernel:
+    def kernel(self) -> AttentionKernel:
         """Import and return the kernel; only tracing needs it."""
         match self.name:
-            case KernelName.ROWS:
-                from service.kernels.cpu import RowAttention
+            case KernelName.NATIVE:
+                from service.kernels.native_pages import NativePagedAttention
 
-                return RowAttention(layout)
+                return NativePagedAttention()
+            case KernelName.BLOCKS:
+                from service.kernels.blocks import BlockAttention
+
+                return BlockAttention()
             case KernelName.TRITON:
                 from service.kernels.gpu import TritonAttention
 
@@ -104,7 +105,8 @@ def choose_kernel(device: Device, heads: HeadShape) -> KernelChoice:
     cache = (heads.cached_dtype.name, device.device_kind)
     unpadded = (heads.head_dim, heads.num_kv_heads, *cache)
     if device.platform == "cpu":
-        return KernelChoice(KernelName.ROWS, *unpadded)
+        is_native = serves_attention(native_code(), heads.cached_dtype, heads.head_dim)
+        return KernelChoice(KernelName.NATIVE if is_native else KernelName.BLOCKS, *unpadded)
     if device.platform == "gpu":
         obstacle = _gpu_obstacle(device, heads)
         chosen = KernelChoice(KernelName.TRITON, *unpadded)

@@ -2,6 +2,8 @@
 
 import numpy as np
 
+from service.device.native.library import NativeCode
+
 TPU_LANES = 128  # width of a vector register; ragged paged attention requires this head dimension
 TPU_SUBLANE_COUNTS = (1, 2, 4)  # fractions of a tile of 8 sublanes that ragged paged attention supports
 # Page tables are in scalar memory (SMEM), 1 MiB up to v6e, which they share with the kernel's other arguments.
@@ -17,7 +19,14 @@ INT8_MAX = 127
 FP8_MAX = 448.0  # the largest float8_e4m3fn
 # The largest element of a quantized cache, by dtype.
 LARGEST_CACHED = {"int8": float(INT8_MAX), "float8_e4m3fn": FP8_MAX}
+NATIVE_CACHED_DTYPES = ("float32", "bfloat16", "int8", "float8_e4m3fn")
+NATIVE_LARGEST_HEAD_DIM = 1024
 SCALE_BYTES = 4  # of a cached key's or value's scale, a float32
+
+
+def serves_attention(native: NativeCode, cached_dtype: np.dtype, head_dim: int) -> bool:
+    """Return whether there is attention in C++ over keys and values of a dtype."""
+    return native.has_products and cached_dtype.name in NATIVE_CACHED_DTYPES and head_dim <= NATIVE_LARGEST_HEAD_DIM
 
 
 def vector_bytes(cached_head_dim: int, dtype: np.dtype) -> int:

@@ -10,40 +10,21 @@ from typing import override
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import DTypeLike
 
-from service.device.lazy_zeros import lazy_zeros
-from service.device.native.library import ATTENTION_TARGET, NativeCode, register_native_calls
+from service.device.native.library import ATTENTION_TARGET, register_native_calls
 from service.kernels.attention import KVHeads, QueryHeads, Scoring, Sinks
-from service.kernels.cache_layout import CacheLayout
-from service.kernels.kv import as_stored, has_scales
+from service.kernels.blocks import BlockAttention
+from service.kernels.kv import as_stored
 from service.kernels.paging import Paging
-from service.kernels.reference import KVPages, PagedReference
+from service.kernels.reference import KVPages
 
-CACHED_DTYPES = ("float32", "bfloat16", "int8", "float8_e4m3fn")
-LARGEST_HEAD_DIM = 1024
 NO_SINK = -1e30  # a score whose share is below the rounding of the others
 WHOLE_CONTEXT = np.iinfo(np.int32).max  # as a window
 
 
-def serves_attention(native: NativeCode, cached_dtype: np.dtype, head_dim: int) -> bool:
-    """Return whether there is attention in C++ over keys and values of a dtype."""
-    return native.has_products and cached_dtype.name in CACHED_DTYPES and head_dim <= LARGEST_HEAD_DIM
-
-
 @dataclass(frozen=True)
-class NativePagedAttention(PagedReference):
+class NativePagedAttention(BlockAttention):
     """An `AttentionKernel` that reads pages in place; the pages are those of the reference."""
-
-    @override
-    def initial_cache(self, layout: CacheLayout, *, num_kv_heads: int, head_dim: int, dtype: DTypeLike) -> KVPages:
-        """Return empty pages, which occupy memory from when they are written."""
-        shape = (layout.num_pages, num_kv_heads, layout.page_size, head_dim)
-        pages = KVPages(lazy_zeros(shape, dtype), lazy_zeros(shape, dtype))
-        if not has_scales(dtype):
-            return pages
-        scales = (*shape[:-1], 1)
-        return KVPages(*pages[:2], lazy_zeros(scales, jnp.float32), lazy_zeros(scales, jnp.float32))
 
     @override
     def attend(

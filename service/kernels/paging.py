@@ -1,27 +1,15 @@
-"""The positions, pages and slots of a step's tokens: the indices used by every attention kernel.
+"""The positions and pages of a step's tokens: the indices used by every attention kernel.
 
     sequence:       | tokens already cached | tokens of this step | padding |
     position:       0                       start       start + num_tokens
 
-In a paged cache, position `p` of sequence `s` is at offset `p % page_size` of the page `page_table[s, p // page_size]`;
-in a cache with a row per slot, it is in row `slots[s]`.
-
-A step of one token per sequence is a decode step, in which sequence `i` is in slot `i`, so that a kernel can read a
-slot's row in place.
+Position `p` of sequence `s` is at offset `p % page_size` of the page `page_table[s, p // page_size]`.
 """
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Int
-
-
-class RowPages(NamedTuple):
-    """Adjacent pages of a slot's row, to be copied together."""
-
-    slot: Int[Any, ""]
-    first: Int[Any, ""]  # index of the first page within the row
-    ids: Int[Any, " page"]  # padded with `num_pages` at the end
 
 
 class Runs(NamedTuple):
@@ -39,7 +27,6 @@ class Paging(NamedTuple):
     start: Int[Array, " seq"]  # number of tokens cached by earlier steps
     num_tokens: Int[Array, " seq"]  # tokens in this step; the rest of the width is padding
     page_table: Int[Array, "seq page"]  # page ids in the order of positions; entries past the end are never read
-    slots: Int[Array, " seq"]  # `num_slots` for a padded sequence
 
     def positions(self, width: int) -> Int[Array, "seq token"]:
         """Return the position of each of `width` tokens of each sequence."""

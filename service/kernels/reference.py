@@ -1,7 +1,6 @@
 """Reference attention over pages, slow and simple: the oracle for every other kernel."""
 
 import functools
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -10,9 +9,9 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, DTypeLike, Float, Int, Num
 
 from service.kernels.attention import KVHeads, QueryHeads, Scoring, Sinks
-from service.kernels.cache_layout import CacheLayout, CopyKind
+from service.kernels.cache_layout import CacheLayout
 from service.kernels.kv import KV, as_stored, has_scales
-from service.kernels.paging import Paging, RowPages
+from service.kernels.paging import Paging
 
 # Finite, so that a padded sequence, whose positions are all masked, stays free of NaN.
 MASKED_SCORE = -1e30
@@ -56,7 +55,7 @@ class PagedReference:
         with jax.named_scope("cache_update"):
             pages = write_tokens(cache, new_keys, new_values, paging)
         with jax.named_scope("attention"):
-            keys, values = _wide(pages, paging, query.dtype)
+            keys, values = wide_context(pages, paging.page_table, query.dtype)
             scores = jnp.einsum("stkgd,skcd->skgtc", query, keys, preferred_element_type=jnp.float32) * scoring.scale
             if scoring.soft_cap is not None:
                 scores = scoring.soft_cap * jnp.tanh(scores / scoring.soft_cap)
@@ -67,10 +66,6 @@ class PagedReference:
             )
             weights = _softmax(scores, sinks)
             return jnp.einsum("skgtc,skcd->stkgd", weights.astype(values.dtype), values), pages
-
-    def copy_pages(self, kind: CopyKind, layers: Sequence[KVPages], pages: RowPages) -> Sequence[KVPages]:
-        """Return the caches unchanged: pages are read in place."""
-        return layers
 
 
 def _softmax(
@@ -101,9 +96,11 @@ def write_tokens(pages: KVPages, new_keys: KVHeads, new_values: KVHeads, paging:
     return pages.map(functools.partial(_write, paging=paging), as_stored(new_keys, new_values, pages.keys.dtype))
 
 
-def _wide(pages: KVPages, paging: Paging, dtype: DTypeLike) -> tuple[Array, Array]:
-    """Return each sequence's keys and values, [seq, kv_head, context, head_dim]."""
-    context = pages.map(functools.partial(_read, paging=paging))
+def wide_context(
+    pages: KVPages, page_ids: Int[Array, "seq page"], dtype: DTypeLike
+) -> tuple[Float[Array, "seq kv_head context head_dim"], Float[Array, "seq kv_head context head_dim"]]:
+    """Return the keys and values of some pages of each sequence, in a dtype of activations."""
+    context = pages.map(functools.partial(_read, page_ids=page_ids))
     if context.key_scales is None or context.value_scales is None:
         return context.keys.astype(dtype), context.values.astype(dtype)
     keys, values = context.keys.astype(jnp.float32), context.values.astype(jnp.float32)
@@ -119,9 +116,9 @@ def _write(
 
 
 def _read(
-    pages: Num[Array, "page kv_head position head_dim"], paging: Paging
+    pages: Num[Array, "all_page kv_head position head_dim"], page_ids: Int[Array, "seq page"]
 ) -> Num[Array, "seq kv_head context head_dim"]:
-    """Gather each sequence's pages into a contiguous context as wide as the page table."""
-    gathered = pages[paging.page_table]  # [seq, page, kv_head, position, head_dim]
+    """Gather pages of each sequence into a contiguous context."""
+    gathered = pages[page_ids]  # [seq, page, kv_head, position, head_dim]
     by_head = jnp.moveaxis(gathered, 2, 1)
     return by_head.reshape(*by_head.shape[:2], -1, pages.shape[-1])

@@ -5,7 +5,7 @@ partitioning cannot be used because it cannot look inside a Pallas kernel.
 """
 
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,8 +15,8 @@ from jaxtyping import DTypeLike
 
 from service.device.mesh import MESH_AXES, DeviceMesh
 from service.kernels.attention import AttentionKernel, KVHeads, LayerCache, QueryHeads, Scoring, Sinks
-from service.kernels.cache_layout import CacheLayout, CopyKind
-from service.kernels.paging import Paging, RowPages
+from service.kernels.cache_layout import CacheLayout
+from service.kernels.paging import Paging
 
 REPLICATED = PartitionSpec()
 HEADS = PartitionSpec(None, None, MESH_AXES["kv_head"])  # [seq, token, kv_head, ...]
@@ -63,10 +63,6 @@ class ShardedAttention:
 
         on_each = self._on_each(attend_with_sinks, (*specs, PartitionSpec(MESH_AXES["kv_head"])), results)
         return on_each(query, new_keys, new_values, cache, paging, sinks)
-
-    def copy_pages(self, kind: CopyKind, layers: Sequence[LayerCache], pages: RowPages) -> Sequence[LayerCache]:
-        copy = functools.partial(self.kernel.copy_pages, kind)
-        return self._on_each(copy, (self._cache, REPLICATED), self._cache)(layers, pages)
 
     @property
     def _cache(self) -> PartitionSpec:

@@ -18,7 +18,7 @@ include it. Other sequences are safe: values past a sequence's last token are re
 Source: Jiang et al. 2025, "Ragged Paged Attention: a high-performance and flexible LLM inference kernel for TPU".
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -28,9 +28,9 @@ from jax.experimental.pallas.ops.tpu.ragged_paged_attention import ragged_paged_
 from jaxtyping import Array, DTypeLike, Float, Int
 
 from service.kernels.attention import KVHeads, QueryHeads, Scoring, Sinks
-from service.kernels.cache_layout import CacheLayout, CopyKind
+from service.kernels.cache_layout import CacheLayout
 from service.kernels.limits import TPU_LANES, tpu_cached_heads
-from service.kernels.paging import Paging, RowPages
+from service.kernels.paging import Paging
 from service.kernels.ragged.blocks import choose_block
 from service.kernels.ragged.padding import padded
 from service.kernels.ragged.write import write_pairs
@@ -102,10 +102,6 @@ class RaggedAttention:
             # The kernel does not initialize the outputs of padding.
             is_token = paging.is_token(width)[:, :, None, None, None]
             return jnp.where(is_token, unpacked, 0), pages
-
-    def copy_pages(self, kind: CopyKind, layers: Sequence[KVPairs], pages: RowPages) -> Sequence[KVPairs]:
-        """Return the caches unchanged: pages are read in place."""
-        return layers
 
 
 class _Ragged:

@@ -9,7 +9,6 @@ as a register has lanes (or twice as many), so that a page's scales are rows tha
 Queries form rows with the heads of a group side by side, as on a GPU. A NaN affects only the tokens that see it.
 """
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -18,13 +17,13 @@ import jax.numpy as jnp
 from jaxtyping import Array, DTypeLike, Float32, Int32
 
 from service.kernels.attention import KVHeads, QueryHeads, Scoring, Sinks
-from service.kernels.cache_layout import CacheLayout, CopyKind
+from service.kernels.cache_layout import CacheLayout
 from service.kernels.kv import as_stored
 from service.kernels.kv8.attend import Tile, attend_pages
 from service.kernels.kv8.words import HEADS_PER_WORD, packed_words
 from service.kernels.kv8.write import write_scales
 from service.kernels.limits import TPU_LANES, tpu_cached_heads
-from service.kernels.paging import Paging, RowPages
+from service.kernels.paging import Paging
 from service.kernels.ragged.padding import padded, rounded_up
 from service.kernels.ragged.write import write_pairs
 
@@ -87,10 +86,6 @@ class Kv8Attention:
             by_head = by_head.reshape(num_seqs, num_kv_heads, width, group, head_dim)
             is_token = paging.is_token(width)[:, :, None, None, None]
             return jnp.where(is_token, jnp.moveaxis(by_head, 1, 2), 0), (words, scales)
-
-    def copy_pages(self, kind: CopyKind, layers: Sequence[Kv8Cache], pages: RowPages) -> Sequence[Kv8Cache]:
-        """Return the caches unchanged: pages are read in place."""
-        return layers
 
 
 def _block_tokens(width: int, group: int, num_heads: int) -> int:

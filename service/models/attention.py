@@ -12,7 +12,9 @@ import jax.numpy as jnp
 from haliax import NamedArray
 
 from service.kernels.attention import AttentionKernel, LayerCache, Scoring
+from service.kernels.memory import attend_memory
 from service.kernels.paging import Paging
+from service.kernels.reference import write_tokens
 from service.kernels.sharded import ShardedAttention
 from service.models.description import Attention
 from service.models.multiply import Multiply, NamedWeights
@@ -43,7 +45,7 @@ class StepAttention:
         with jax.named_scope("qkv"):
             qkv = self._qkv(x, weights)
             if description.has_bias:
-                qkv = qkv + weights["qkv_bias"]
+                qkv = qkv + _bias(description, weights)
         group = description.group_size
         query = qkv.slice("qkv_group", "group", start=0, length=group)
         key, value = qkv["qkv_group", group], qkv["qkv_group", group + 1]
@@ -92,6 +94,48 @@ class StepAttention:
         }
         out = self.multiply(x, matrices, "qkv", ("embed",))
         return hax.named(jax.lax.optimization_barrier(out.array), out.axes).unflatten_axis("qkv", heads)
+
+
+@dataclass(frozen=True)
+class MemoryAttention:
+    """Attention to the output of an encoder, whose keys and values lie in pages of the cache."""
+
+    multiply: Multiply
+    memory: Paging
+
+    def __call__(self, x: NamedArray, description: Attention, weights: NamedWeights, cache: LayerCache) -> NamedArray:
+        """Attend from each token to all of its sequence's memory."""
+        query = self.multiply(x, weights, "memory_query", ("embed",))
+        if description.has_bias:
+            query = query + weights["memory_query_bias"]
+        heads = query.rearrange(("seq", "token", "kv_head", "group", "head_dim")).array
+        attended = attend_memory(heads, cache, self.memory, scale=description.scale)
+        merged = hax.named(attended.reshape(*attended.shape[:2], -1), ("seq", "token", "heads"))
+        out = self.multiply.constrained(self.multiply(merged, weights, "memory_output", ("heads",)))
+        return out + weights["memory_output_bias"] if description.has_output_bias else out
+
+    def remember(
+        self, output: NamedArray, description: Attention, weights: NamedWeights, cache: LayerCache
+    ) -> LayerCache:
+        """Write the keys and values of an encoder's output into pages; the returned cache holds them."""
+        pair = self.multiply(output, weights, "memory_key_value", ("embed",))
+        key, value = pair["key_value", 0], pair["key_value", 1]
+        if description.has_bias:
+            value = value + weights["memory_value_bias"]
+        key, value = _with_nans_in_keys(key, value)
+        keys, values = (part.rearrange(("seq", "token", "kv_head", "head_dim")).array for part in (key, value))
+        return write_tokens(cache, keys, values, self.memory)
+
+
+def _bias(description: Attention, weights: NamedWeights) -> NamedArray:
+    """Return the bias of queries, keys and values; that of keys may be zero and not stored."""
+    bias = weights["qkv_bias"]
+    if description.has_key_bias:
+        return bias
+    group = description.group_size
+    queries = bias.slice("qkv_group", start=0, length=group)
+    values = bias.slice("qkv_group", start=group, length=1)
+    return hax.concatenate("qkv_group", [queries, hax.zeros_like(values), values])
 
 
 def _with_nans_in_keys(key: NamedArray, value: NamedArray) -> tuple[NamedArray, NamedArray]:

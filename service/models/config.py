@@ -79,6 +79,17 @@ class HubConfig:
             raise self.refuse(f"{key} is {value!r}, which should be a positive number.")
         return float(value)
 
+    def at_most(self, key: str, limit_key: str) -> int:
+        """Return a positive integer that is no more than another one.
+
+        Raises:
+            UnsupportedModel: a value is missing or malformed, or the first is larger.
+        """
+        value, limit = self.required_int(key), self.required_int(limit_key)
+        if value > limit:
+            raise self.refuse(f"{key} = {value} is more than {limit_key} = {limit}.")
+        return value
+
     def optional_number(self, key: str) -> float | None:
         """Return a positive number, or None where the key is absent or null.
 

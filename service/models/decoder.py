@@ -17,13 +17,13 @@ from jaxtyping import Array, Float, Int
 
 from service.device.mesh import DeviceMesh
 from service.kernels.attention import AttentionKernel
-from service.kernels.cache_layout import CacheLayout, CopyKind
-from service.kernels.paging import RowPages
+from service.kernels.cache_layout import CacheLayout
+from service.kernels.paging import Paging
 from service.kernels.products.linear import PLAIN, Products
 from service.kernels.products.quantized import Fp8Products
 from service.kernels.reference import PagedReference
 from service.kernels.sharded import ShardedAttention
-from service.models.attention import StepAttention
+from service.models.attention import MemoryAttention, StepAttention
 from service.models.decoder_weights import decoder_weight_specs
 from service.models.description import DecoderConfig
 from service.models.feed_forward import feed_forward
@@ -135,6 +135,11 @@ class Decoder:
             attended, new_layer_cache = attend(x, layer.attention, own, layer_cache, rotation)
             added = normalized(attended, layer.attention_post_norm, own, "attention_post_norm")
             hidden = hidden + _scaled(added, layer.residual_multiplier)
+            if layer.memory_attention is not None:
+                assert inputs.memory is not None, "a sequence of a model with an encoder has a memory"
+                attend_memory = MemoryAttention(self._multiply, inputs.memory)
+                x = normalized(hidden, layer.memory_norm, own, "memory_norm")
+                hidden = hidden + attend_memory(x, layer.memory_attention, own, new_layer_cache)
             x = normalized(hidden, layer.mlp_norm, own, "mlp_norm")
             made = feed_forward(x, layer.feed_forward, own, self._multiply)
             added = normalized(made, layer.mlp_post_norm, own, "mlp_post_norm")
@@ -142,9 +147,25 @@ class Decoder:
             new_cache.append(new_layer_cache)
         return hidden.rearrange(("seq", "token", "embed")).array, tuple(new_cache)
 
-    def copy_pages(self, kind: CopyKind, cache: Cache, pages: RowPages) -> Cache:
-        """Copy pages of a slot, in every layer of a group."""
-        return tuple(self._kernel.copy_pages(kind, cache, pages))
+    def remember(
+        self,
+        group: LayerGroup,
+        weights: Sequence[jax.Array],
+        cache: Cache,
+        output: Float[Array, "position hidden"],
+        memory: Paging,
+    ) -> Cache:
+        """Write the keys and values of an encoder's output into pages, in every layer of a group."""
+        specs = {spec.name: spec for spec in self.weight_specs()}
+        named = self._named(dict(zip(group.weights, weights, strict=True)), [specs[name] for name in group.weights])
+        rows, new_cache = hax.named(output[None], ("seq", "token", "embed")), []
+        memory_attention = MemoryAttention(self._multiply, memory)
+        for number, layer_cache in zip(group.layers, cache, strict=True):
+            attention, prefix = self.config.layers[number].memory_attention, f"layers.{number}."
+            assert attention is not None, "only a model with an encoder is given its output"
+            own = {name.removeprefix(prefix): array for name, array in named.items() if name.startswith(prefix)}
+            new_cache.append(memory_attention.remember(rows, attention, own, layer_cache))
+        return tuple(new_cache)
 
     def logits(self, weights: Weights, hidden: Float[Array, "sample hidden"]) -> Float[Array, "sample vocab"]:
         """Return float32 logits of hidden states after the last layer group."""

@@ -8,7 +8,17 @@ from dataclasses import replace
 
 import numpy as np
 
-from service.models.description import Activation, Attention, DecoderConfig, FeedForward, Layer, Norm, TensorNames
+from service.models.description import (
+    Activation,
+    Attention,
+    DecoderConfig,
+    Experts,
+    FeedForward,
+    Layer,
+    Norm,
+    SpeechEncoder,
+    TensorNames,
+)
 from service.models.quantization import Quantization, quantized_specs
 from service.models.weight_spec import FLOAT32, TensorSource, WeightSpec
 
@@ -46,14 +56,33 @@ def _wide_specs(config: DecoderConfig) -> Iterator[WeightSpec]:
     yield from _norm(config.final_norm, "final_norm", embed, names.prefix, names.final_norm)
     if not config.has_tied_embeddings:
         yield _product("unembed", ("vocab", "embed"), (vocab, embed), f"{names.head}.weight")
+    if config.speech_encoder is not None:
+        yield from _speech_encoder(config.speech_encoder)
+
+
+def _speech_encoder(encoder: SpeechEncoder) -> Iterator[WeightSpec]:
+    names, embed = encoder.names, encoder.hidden_size
+    for name, width in (("conv1", encoder.num_mels), ("conv2", embed)):
+        tensor = f"{names.prefix}{name}"
+        yield _plain(f"encoder.{name}", ("embed", "channel", "tap"), (embed, width, 3), f"{tensor}.weight")
+        yield _plain(f"encoder.{name}_bias", ("embed",), (embed,), f"{tensor}.bias")
+    for number, layer in enumerate(encoder.layers):
+        yield from _layer(layer, f"encoder.layers.{number}.", names.of_layer(number), embed, names)
+    yield from _norm(encoder.final_norm, "encoder.final_norm", embed, names.prefix, names.final_norm)
 
 
 def _layer(layer: Layer, ours: str, theirs: str, embed: int, names: TensorNames) -> Iterator[WeightSpec]:
     yield from _norm(layer.attention_norm, ours + "attention_norm", embed, theirs, names.attention_norm)
     yield from _attention(layer.attention, ours, theirs, embed, names)
     yield from _norm(layer.attention_post_norm, ours + "attention_post_norm", embed, theirs, names.attention_post_norm)
+    if layer.memory_attention is not None:
+        yield from _norm(layer.memory_norm, ours + "memory_norm", embed, theirs, names.memory_norm)
+        yield from _memory_attention(layer.memory_attention, ours, theirs, embed, names)
     yield from _norm(layer.mlp_norm, ours + "mlp_norm", embed, theirs, names.mlp_norm)
-    yield from _feed_forward(layer.feed_forward, ours, theirs, embed, names)
+    if isinstance(layer.feed_forward, Experts):
+        yield from _experts(layer.feed_forward, ours, theirs, embed, names)
+    else:
+        yield from _feed_forward(layer.feed_forward, ours, theirs, embed, names)
     yield from _norm(layer.mlp_post_norm, ours + "mlp_post_norm", embed, theirs, names.mlp_post_norm)
 
 
@@ -76,8 +105,11 @@ def _joined_heads(attention: Attention, name: str, theirs: str, names: TensorNam
     suffix, in_shape, in_axes = (".bias", (), ()) if embed is None else (".weight", (embed,), ("embed",))
     # How many of queries, keys and values belong to a key-value head, and how often each comes.
     members_of = ((group, 1), (1, attention.kv_copies), (1, attention.kv_copies))
+    tensors = names.qkv
+    if embed is None and not attention.has_key_bias:
+        members_of, tensors = (members_of[0], members_of[2]), (tensors[0], tensors[2])
     rows = [heads // copies * members * dim for members, copies in members_of]
-    is_fused = len(names.qkv) == 1
+    is_fused = len(tensors) == 1
     sources = tuple(
         TensorSource(
             f"{theirs}{tensor}{suffix}",
@@ -88,11 +120,40 @@ def _joined_heads(attention: Attention, name: str, theirs: str, names: TensorNam
             is_transposed=names.has_transposed_products and embed is not None,
         )
         for index, (tensor, (members, copies)) in enumerate(
-            zip(names.qkv * 3 if is_fused else names.qkv, members_of, strict=True)
+            zip(tensors * 3 if is_fused else tensors, members_of, strict=True)
         )
     )
-    axes, shape = ("kv_head", "qkv_group", "head_dim", *in_axes), (heads, group + 2, dim, *in_shape)
+    axes, shape = (
+        ("kv_head", "qkv_group", "head_dim", *in_axes),
+        (heads, sum(members for members, _ in members_of), dim, *in_shape),
+    )
     return WeightSpec(name, axes, shape, sources, concat_axis=1, num_in_axes=len(in_axes))
+
+
+def _memory_attention(
+    attention: Attention, ours: str, theirs: str, embed: int, names: TensorNames
+) -> Iterator[WeightSpec]:
+    heads, group, dim, copies = attention.num_kv_heads, attention.group_size, attention.head_dim, attention.kv_copies
+    query, key, value = (f"{theirs}{name}" for name in names.memory_qkv)
+    width, shared = attention.num_heads * dim, heads // copies * dim
+    of_query, of_memory = ("kv_head", "group", "head_dim"), ("kv_head", "key_value", "head_dim")
+    source = TensorSource(f"{query}.weight", (width, embed), (heads, group, dim, embed))
+    shape = (heads, group, dim, embed)
+    yield WeightSpec(ours + "memory_query", (*of_query, "embed"), shape, (source,), num_in_axes=1)
+    pair = tuple(
+        TensorSource(f"{name}.weight", (shared, embed), (heads, 1, dim, embed), copies) for name in (key, value)
+    )
+    shape = (heads, 2, dim, embed)
+    yield WeightSpec(ours + "memory_key_value", (*of_memory, "embed"), shape, pair, concat_axis=1, num_in_axes=1)
+    output = f"{theirs}{names.memory_output}"
+    yield _product(ours + "memory_output", ("embed", "heads"), (embed, width), f"{output}.weight")
+    if attention.has_bias:
+        source = TensorSource(f"{query}.bias", (width,), (heads, group, dim))
+        yield WeightSpec(ours + "memory_query_bias", of_query, (heads, group, dim), (source,))
+        source = TensorSource(f"{value}.bias", (shared,), (heads, dim), copies)
+        yield WeightSpec(ours + "memory_value_bias", ("kv_head", "head_dim"), (heads, dim), (source,), concat_axis=1)
+    if attention.has_output_bias:
+        yield _plain(ours + "memory_output_bias", ("embed",), (embed,), f"{output}.bias")
 
 
 def _qk_norms(norm: Norm, attention: Attention, ours: str, theirs: str, names: TensorNames) -> Iterator[WeightSpec]:
@@ -134,6 +195,34 @@ def _feed_forward(
     if description.activation is Activation.XIELU:
         for name in ("alpha_p", "alpha_n"):
             yield _plain(ours + name, ("one",), (1,), f"{theirs}{names.activation}.{name}")
+
+
+def _experts(experts: Experts, ours: str, theirs: str, embed: int, names: TensorNames) -> Iterator[WeightSpec]:
+    number, mlp = experts.num_experts, experts.expert.size
+    # As a plain array: in 8 bits a router would choose other experts.
+    yield _plain(ours + "router", ("expert", "embed"), (number, embed), f"{theirs}{names.router}.weight")
+    of_each = 2 // len(names.expert_gate_up)
+    up_axes, down = ("expert", "gate_up", "mlp", "embed"), (names.expert_down or "",)
+    up = tuple(
+        TensorSource(f"{theirs}{name}", (*stack, of_each * mlp, embed), (*(stack or (1,)), of_each, mlp, embed))
+        for name, stack in _each_expert(names.expert_gate_up, number)
+    )
+    yield WeightSpec(ours + "expert_gate_up", up_axes, (number, 2, mlp, embed), up, num_in_axes=1)
+    downs = tuple(
+        TensorSource(f"{theirs}{name}", (*stack, embed, mlp), (*(stack or (1,)), embed, mlp))
+        for name, stack in _each_expert(down, number)
+    )
+    yield WeightSpec(ours + "expert_down", ("expert", "embed", "mlp"), (number, embed, mlp), downs, num_in_axes=1)
+    if experts.shared is not None:
+        yield from _feed_forward(experts.shared, ours, theirs, embed, names)
+
+
+def _each_expert(names: tuple[str, ...], number: int) -> Iterator[tuple[str, tuple[int, ...]]]:
+    """Return the names of the experts' tensors in order, each with the axes that its stack has before an expert's."""
+    if "{}" in names[0]:
+        yield from ((f"{name.format(expert)}.weight", ()) for expert in range(number) for name in names)
+    else:
+        yield from ((name, (number,)) for name in names)
 
 
 def _norm(norm: Norm | None, name: str, size: int, theirs: str, tensor: str | None) -> Iterator[WeightSpec]:

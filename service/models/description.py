@@ -58,6 +58,7 @@ class Attention:
     window: int | None = None  # visible positions, the token's own included; None for all
     soft_cap: float | None = None  # scores are squeezed into (-soft_cap, soft_cap)
     has_bias: bool = False  # of queries, keys and values
+    has_key_bias: bool = True  # whether keys have one where queries and values do
     has_output_bias: bool = False
     qk_norm: Norm | None = None  # of queries and of keys, before the rotation
     is_qk_norm_whole: bool = False  # whether it is over all heads together, and not over each
@@ -101,17 +102,46 @@ class FeedForward:
         return (self.size,)
 
 
+class RouterScores(StrEnum):
+    """What becomes of the router's logits."""
+
+    SOFTMAX = "softmax"  # over all experts
+    SIGMOID = "sigmoid"
+
+
+@dataclass(frozen=True)
+class Experts:
+    """A mixture of experts: a router chooses some feed-forwards for each token, and weighs their results."""
+
+    num_experts: int
+    top_k: int  # experts of a token
+    expert: FeedForward
+    scores: RouterScores = RouterScores.SOFTMAX
+    weight_sum: float | None = 1.0  # of the chosen experts' weights; None leaves the scores as they are
+    shared: FeedForward | None = None  # of every token, its result added
+
+    @property
+    def widths(self) -> tuple[int, ...]:
+        """The sizes that several devices split, each of which is the length of rows too."""
+        return (*self.expert.widths, *(() if self.shared is None else self.shared.widths))
+
+
 @dataclass(frozen=True)
 class Layer:
-    """Attention and feed-forward, each a residual branch: its input and its result may be normalized."""
+    """Attention and feed-forward, each a residual branch: its input and its result may be normalized.
+
+    With memory, a branch between the two attends to the output of an encoder.
+    """
 
     attention: Attention
-    feed_forward: FeedForward
+    feed_forward: FeedForward | Experts
     attention_norm: Norm | None
     mlp_norm: Norm | None
     attention_post_norm: Norm | None = None
     mlp_post_norm: Norm | None = None
-    residual_multiplier: float = 1.0  # of both branches
+    residual_multiplier: float = 1.0  # of every branch
+    memory_attention: Attention | None = None
+    memory_norm: Norm | None = None
 
 
 @dataclass(frozen=True)
@@ -133,6 +163,12 @@ class TensorNames:
     key_norm: str | None = None
     attention_post_norm: str | None = None
     mlp_post_norm: str | None = None
+    router: str | None = None
+    expert_gate_up: tuple[str, ...] = ()  # as `gate_up`, and `{}` is an expert's number; without it all are stacked
+    expert_down: str | None = None
+    memory_norm: str | None = None
+    memory_qkv: tuple[str, ...] = ()
+    memory_output: str | None = None
     prefix: str = ""  # of all but the head
     layers: str = "layers"
     head: str = "lm_head"
@@ -141,6 +177,26 @@ class TensorNames:
     def of_layer(self, layer: int) -> str:
         """Return the prefix of a layer's tensors."""
         return f"{self.prefix}{self.layers}.{layer}."
+
+
+@dataclass(frozen=True)
+class SpeechEncoder:
+    """The encoder of a window of sound: two convolutions, sinusoidal positions, and layers that look both ways.
+
+    The second convolution halves the number of positions.
+    """
+
+    num_mels: int  # features of a frame
+    num_positions: int  # of the output; half the frames of a window
+    hidden_size: int
+    layers: tuple[Layer, ...]
+    final_norm: Norm
+    names: TensorNames
+
+    @property
+    def num_frames(self) -> int:
+        """The frames of a window, of 10 ms each."""
+        return 2 * self.num_positions
 
 
 @dataclass(frozen=True)
@@ -161,6 +217,7 @@ class DecoderConfig:
     embed_multiplier: float = 1.0  # rounded to the dtype of activations
     logits_multiplier: float = 1.0
     logits_soft_cap: float | None = None  # logits are squeezed into (-logits_soft_cap, logits_soft_cap)
+    speech_encoder: SpeechEncoder | None = None  # whose output is the memory of the layers
 
     @property
     def num_layers(self) -> int:

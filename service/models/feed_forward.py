@@ -6,15 +6,22 @@ import jax.numpy as jnp
 from haliax import NamedArray
 
 from service.models.activations import activate, xielu
-from service.models.description import Activation, FeedForward
+from service.models.description import Activation, Experts, FeedForward
+from service.models.experts import mixture
 from service.models.multiply import Multiply, NamedWeights
 
 
-def feed_forward(x: NamedArray, description: FeedForward, weights: NamedWeights, multiply: Multiply) -> NamedArray:
+def feed_forward(
+    x: NamedArray, description: FeedForward | Experts, weights: NamedWeights, multiply: Multiply
+) -> NamedArray:
     """Project up, activate, project down; with a gate, multiply by a second projection up in between.
 
+    A mixture of experts does so for the experts of each token, and for one that all tokens share.
     Source: Shazeer 2020, arXiv:2002.05202 (SwiGLU).
     """
+    if isinstance(description, Experts):
+        mixed, shared = mixture(x, description, weights, multiply), description.shared
+        return mixed if shared is None else mixed + feed_forward(x, shared, weights, multiply)
     up_name = "gate_up" if description.is_gated else "up"
     with jax.named_scope("mlp"):
         up = multiply(x, weights, up_name, ("embed",))

@@ -12,8 +12,8 @@ import jax
 import numpy as np
 from jaxtyping import Array, Float, Int
 
-from service.kernels.cache_layout import CacheLayout, CopyKind
-from service.kernels.paging import Paging, RowPages
+from service.kernels.cache_layout import CacheLayout
+from service.kernels.paging import Paging
 from service.models.weight_spec import WeightSpec
 
 Weights = Mapping[str, jax.Array]  # by WeightSpec.name
@@ -34,6 +34,7 @@ class LayerGroupInputs(NamedTuple):
     hidden: Float[Array, "seq token hidden"]  # from the previous layer group
     rotation: Any  # as `embed` returned it
     paging: Paging
+    memory: Paging | None = None  # the pages of each sequence's encoder output; None for a model without an encoder
 
 
 class Shardings(NamedTuple):
@@ -95,10 +96,6 @@ class PagedDecoder(Protocol):
         self, group: LayerGroup, weights: Sequence[jax.Array], cache: Cache, inputs: LayerGroupInputs
     ) -> tuple[Float[Array, "seq token hidden"], Cache]:
         """Run a group's layers; the returned cache holds the tokens."""
-        ...
-
-    def copy_pages(self, kind: CopyKind, cache: Cache, pages: RowPages) -> Cache:
-        """Copy pages of a slot in every layer of a group; called only if the layout has a slot cache."""
         ...
 
     def logits(self, weights: Weights, hidden: Float[Array, "sample hidden"]) -> Float[Array, "sample vocab"]:

@@ -15,12 +15,15 @@ GROUP_SIZES = (3, 4, 5, 6)  # layers
 USUAL_SIZE = 5
 
 
-def layer_groups(layers: Sequence[Hashable], specs: Sequence[WeightSpec]) -> tuple[LayerGroup, ...]:
+def layer_groups(
+    layers: Sequence[Hashable], specs: Sequence[WeightSpec], *, prefix: str = ""
+) -> tuple[LayerGroup, ...]:
     """Cut layers into groups of as few kinds as possible.
 
     Args:
         layers: the description of each; layers of equal description have equal traces.
         specs: the weights of the model.
+        prefix: precedes `layers.` in the names of the weights, and the kinds of the groups.
     """
 
     def cost(size: int) -> tuple[int, int]:
@@ -31,7 +34,7 @@ def layer_groups(layers: Sequence[Hashable], specs: Sequence[WeightSpec]) -> tup
     groups = []
     for part in _cut(len(layers), min(GROUP_SIZES, key=cost)):
         first = first_of_kind.setdefault(tuple(layers[layer] for layer in part), part)
-        groups.append(LayerGroup(_kind(first), part, _weights(specs, part)))
+        groups.append(LayerGroup(_kind(first, prefix), part, _weights(specs, part, prefix)))
     return tuple(groups)
 
 
@@ -39,10 +42,10 @@ def _cut(num_layers: int, size: int) -> list[range]:
     return [range(first, min(first + size, num_layers)) for first in range(0, num_layers, size)]
 
 
-def _kind(layers: range) -> str:
-    return f"layers{layers[0]}to{layers[-1]}"
+def _kind(layers: range, prefix: str) -> str:
+    return f"{prefix}layers{layers[0]}to{layers[-1]}"
 
 
-def _weights(specs: Sequence[WeightSpec], layers: range) -> tuple[str, ...]:
+def _weights(specs: Sequence[WeightSpec], layers: range, prefix: str) -> tuple[str, ...]:
     """Return the names of the layers' weights in the order of use, which is the same for every layer."""
-    return tuple(spec.name for layer in layers for spec in specs if spec.name.startswith(f"layers.{layer}."))
+    return tuple(spec.name for layer in layers for spec in specs if spec.name.startswith(f"{prefix}layers.{layer}."))

@@ -1,18 +1,22 @@
 """Products with weights, on the devices that share them."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 import haliax as hax
+import jax
 from haliax import NamedArray
-from jaxtyping import DTypeLike
+from jax.sharding import PartitionSpec
+from jaxtyping import Array, DTypeLike, Float, Int32
 
-from service.device.mesh import DeviceMesh
+from service.device.mesh import MODEL_AXIS, DeviceMesh
+from service.kernels.products.grouped import grouped_linear
 from service.kernels.products.linear import PLAIN, Products, linear
 from service.kernels.products.quantized import Fp8Products, QuantizedWeight
 from service.models.quantization import scale_name
 
 type NamedWeights = Mapping[str, NamedArray]  # those of a layer by their names in it
+type Arrays = Mapping[str, Array]  # one device's parts of weights, and of their scales
 
 
 @dataclass(frozen=True)
@@ -38,6 +42,41 @@ class Multiply:
             fp8=self.fp8,
         )
         return hax.named(out, (*kept, *weight.axes[: -len(axes)]))
+
+    def grouped(
+        self,
+        rows: Float[Array, "row in"],
+        weights: Arrays,
+        name: str,
+        sizes: Int32[Array, " group"],
+        dtype: DTypeLike | None = None,
+    ) -> Float[Array, "row *out"]:
+        """Multiply rows, sorted by group, each by its group's part of a weight; see `grouped_linear`."""
+        scale = weights.get(scale_name(name))
+        weight = weights[name] if scale is None else QuantizedWeight(weights[name], scale)
+        return grouped_linear(rows, weight, sizes, self.products, dtype=dtype, fp8=self.fp8)
+
+    def summed_over_devices(
+        self, function: Callable[[Arrays], Float[Array, "row out"]], weights: NamedWeights, *names: str
+    ) -> Float[Array, "row out"]:
+        """Call a function with each device's part of weights and of their scales; return the sum of the results."""
+        keys = [key for name in names for key in (name, scale_name(name)) if key in weights]
+        arrays = {key: weights[key].array for key in keys}
+        if self.mesh is None or self.mesh.num_devices == 1:
+            return function(arrays)
+        parts = {
+            key: self.mesh.partition([axis.name for axis in weights[key].axes], array.shape)
+            for key, array in arrays.items()
+        }
+
+        def on_each(own: Arrays) -> Float[Array, "row out"]:
+            return jax.lax.psum(function(own), MODEL_AXIS)
+
+        # A Pallas kernel does not declare how its results vary between devices, so that cannot be checked.
+        mapped = jax.shard_map(
+            on_each, mesh=self.mesh.named, in_specs=(parts,), out_specs=PartitionSpec(), check_vma=False
+        )
+        return mapped(arrays)
 
     def constrained(self, x: NamedArray) -> NamedArray:
         """Shard an array by the names of its axes, so that a sum over a split axis is completed by an all-reduce."""

@@ -16,14 +16,17 @@ FAMILIES = {
     "gemma3_text": "gemma3_text",
     "gpt2": "gpt2",
     "granite": "granite",
+    "granitemoe": "granite",
     "granitemoehybrid": "granite",
     "llama": "llama",
     "mistral": "mistral",
+    "mixtral": "mixtral",
     "olmo2": "olmo2",
     "olmo3": "olmo2",
     "phi3": "phi3",
     "qwen2": "qwen2",
     "qwen3": "qwen3",
+    "qwen3_moe": "qwen3_moe",
     "smollm3": "smollm3",
 }
 # In the values of a configuration, the model of a run of Levanter.

@@ -50,9 +50,9 @@ class WeightSpec:
     axes: tuple[str, ...]  # Haliax axis names; sharding follows them
     shape: tuple[int, ...]
     sources: tuple[TensorSource, ...]
-    concat_axis: int = 0  # along which several sources are concatenated
+    concat_axis: int = 0  # along which several sources are concatenated; at 0, one follows the other in memory
     dtype: np.dtype = FLOAT32  # on the device; tensors of another one are cast, or quantized if there is a scale
-    num_in_axes: int = 0  # the last ones, over which a product with the array sums; 0 if it is in no product
+    num_in_axes: int = 0  # the last ones, over which a product with the array sums; 0 if it is never quantized
     scale: str | None = None  # the array that products are multiplied by, with a number for each row
     is_row_scale: bool = False  # whether it holds a scale for each row of its tensors, and not their elements
 

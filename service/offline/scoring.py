@@ -73,8 +73,8 @@ class Scorer:
             part = token_ids[start : start + STEP_TOKENS]
             padded = np.zeros((1, STEP_TOKENS), np.int32)
             padded[0, : len(part)] = part
-            begin, num_tokens, slot = (jnp.array([number], jnp.int32) for number in (start, len(part), 0))
-            paging = Paging(begin, num_tokens, pages, slot)
+            begin, num_tokens = (jnp.array([number], jnp.int32) for number in (start, len(part)))
+            paging = Paging(begin, num_tokens, pages)
             hidden, rotation = steps.embed(self.weights, padded, paging)
             for index, group in enumerate(self.spec.layer_groups):
                 weights = [self.weights[name] for name in group.weights]

@@ -24,7 +24,9 @@ WRONG_KEY = "levserve-smoke-wrong-key"
 
 def check_ready(session: Session) -> Finding:
     """Wait until the service is ready."""
-    return wait_until_ready(session.client, session.ready_timeout_s, session.report)
+    return wait_until_ready(
+        session.client, session.ready_timeout_s, session.report, waits_for_port=session.waits_for_port
+    )
 
 
 def check_models(session: Session) -> Finding:

@@ -166,7 +166,13 @@ class Client:
             content = response.read() if is_whole or response.status_code >= 400 else b""
         except httpx.HTTPError as error:
             cause = _cause(error, limit_s, has_begun=has_begun)
-            raise Unreachable(f"{method} {path}", cause, is_final=isinstance(_root(error), FINAL_CAUSES)) from error
+            root = _root(error)
+            raise Unreachable(
+                f"{method} {path}",
+                cause,
+                is_refused=isinstance(root, ConnectionRefusedError),
+                is_final=isinstance(root, FINAL_CAUSES),
+            ) from error
         reply = Reply(
             f"{method} {path}",
             response.status_code,

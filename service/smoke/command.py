@@ -9,6 +9,7 @@ if TYPE_CHECKING:
     from service.smoke.client import Credentials
 
 GREEN, RED, NOT_RUN, INTERRUPTED = 0, 1, 2, 130
+START_PATIENCE_S = 300.0
 LARGEST_NUMBER = 1e6  # of seconds or requests; a larger number is a mistake
 
 DESCRIPTION = """\
@@ -30,7 +31,10 @@ def add_parser(commands: Any) -> None:
     )
     parser.add_argument("--audience", metavar="URL", help="the audience of the automatic token; default: the service")
     parser.add_argument(
-        "--timeout", type=_seconds, default=300.0, metavar="S", help="patience for a cold start; default: 300"
+        "--timeout",
+        type=_seconds,
+        metavar="S",
+        help="patience for a cold start, default: 300; if given, also for an address where nothing listens yet",
     )
     parser.add_argument(
         "--request-timeout", type=_seconds, default=120.0, metavar="S", help="patience for one answer; default: 120"
@@ -68,7 +72,8 @@ def _run(arguments: argparse.Namespace, credentials: "Credentials") -> int:
     with Client(arguments.url, credentials, request_timeout_s=arguments.request_timeout) as client:
         session = Session(
             client,
-            ready_timeout_s=arguments.timeout,
+            ready_timeout_s=arguments.timeout or START_PATIENCE_S,
+            waits_for_port=arguments.timeout is not None,
             num_requests=arguments.requests,
             requested_model=arguments.model,
             report=lambda news: print(news, file=sys.stderr, flush=True),

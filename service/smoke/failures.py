@@ -2,7 +2,7 @@
 
 ServiceError
 ├── CheckFailed        (reply) the service misbehaves
-│   └── Unreachable        (request, is_final) no answer
+│   └── Unreachable        (request, is_refused, is_final) no answer
 ├── NotApplicable      the service does not have the tested feature
 └── NoIdentityToken    no check has run; exit code 2
 """
@@ -55,9 +55,10 @@ class CheckFailed(ServiceError):
 class Unreachable(CheckFailed):
     """There is no answer, or an incomplete one."""
 
-    def __init__(self, request: str, cause: str, *, is_final: bool = False) -> None:
+    def __init__(self, request: str, cause: str, *, is_refused: bool = False, is_final: bool = False) -> None:
         super().__init__(f"{request}: {cause}")
         self.request = request
+        self.is_refused = is_refused
         self.is_final = is_final  # whether waiting is pointless: no such host, an untrusted certificate
 
 

@@ -15,11 +15,21 @@ PAUSE_S = (0.25, 2.0)  # the first and the longest pause
 REPORT_INTERVAL_S = 10.0
 # A new URL or permission takes a moment to propagate to all front ends.
 SETTLE_S = 10.0
+# A process opens its port within a second; where nothing listens after this time, none is starting.
+REFUSED_S = 5.0
 NEVER_READY = frozenset({401, 403, 404})
 
 
-def wait_until_ready(client: Client, timeout_s: float, report: Callable[[str], None]) -> Finding:
+def wait_until_ready(
+    client: Client, timeout_s: float, report: Callable[[str], None], *, waits_for_port: bool = True
+) -> Finding:
     """Poll until the service is ready.
+
+    Args:
+        client: a client for the service.
+        timeout_s: patience for the start.
+        report: shows progress.
+        waits_for_port: whether connections may be refused for that long too, as before a deployment has an instance.
 
     Raises:
         CheckFailed: the service refuses, is not Levserve, or is not ready in time.
@@ -29,8 +39,10 @@ def wait_until_ready(client: Client, timeout_s: float, report: Callable[[str], N
     while True:
         tries += 1
         left_s = timeout_s - (time.monotonic() - began_s)
-        reply, state = _poll(client, max(0.5, min(left_s, TRY_TIMEOUT_S)))
+        reply, state, is_refused = _poll(client, max(0.5, min(left_s, TRY_TIMEOUT_S)))
         now_s = time.monotonic()
+        if is_refused and not waits_for_port and now_s - began_s > min(REFUSED_S, timeout_s):
+            raise CheckFailed(f"{state}: nothing listens at {client.url}. Start the service, or wait with --timeout")
         if reply is not None and reply.status == 200:
             return _finding(reply, now_s - began_s, tries)
         if reply is not None and reply.status in NEVER_READY and now_s - began_s > min(SETTLE_S, timeout_s / 2):
@@ -44,14 +56,14 @@ def wait_until_ready(client: Client, timeout_s: float, report: Callable[[str], N
         pause_s = min(pause_s * 1.5, PAUSE_S[1])
 
 
-def _poll(client: Client, timeout_s: float) -> tuple[Reply | None, str]:
+def _poll(client: Client, timeout_s: float) -> tuple[Reply | None, str, bool]:
     try:
         reply = client.get(READY_PATH, timeout_s=timeout_s)
     except Unreachable as error:
         if error.is_final:
             raise
-        return None, error.message
-    return reply, _state(reply)
+        return None, error.message, error.is_refused
+    return reply, _state(reply), False
 
 
 def _state(reply: Reply) -> str:

@@ -16,6 +16,7 @@ class Session:
     client: Client
     ready_timeout_s: float
     num_requests: int  # for the latencies
+    waits_for_port: bool = True  # whether connections may be refused for as long
     requested_model: str | None = None
     report: Callable[[str], None] = lambda _: None  # shows progress
     model: str | None = None  # set by the check `models`

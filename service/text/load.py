@@ -7,7 +7,6 @@ Source: https://huggingface.co/docs/transformers/main_classes/tokenizer, .../mai
 .../chat_templating_writing
 """
 
-import json
 import logging
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -16,7 +15,9 @@ from typing import TYPE_CHECKING, Any
 import tokenizers
 
 from service.errors import MalformedCheckpoint, MissingFile
+from service.text.byte_level import merged_tokenizer
 from service.text.generation_defaults import MAX_TOP_K, RANGES, GenerationDefaults
+from service.text.json_file import read_json
 from service.text.tokenizer import Tokenizer
 
 if TYPE_CHECKING:
@@ -45,20 +46,24 @@ def load_tokenizer(
         parse: returns the tokenizer of a tokenizer.json; it may be one that other models use, too.
 
     Raises:
-        MissingFile: there is no tokenizer.json.
+        MissingFile: there is neither a tokenizer.json nor GPT-2's pair of files.
         MalformedCheckpoint: a file does not hold what its name says.
     """
     uri = uri or str(folder)
     path = folder / "tokenizer.json"
-    if not path.is_file():
+    if path.is_file():
+        content = path.read_bytes()
+    elif (folder / "vocab.json").is_file() and (folder / "merges.txt").is_file():
+        content = merged_tokenizer(folder, uri)
+    else:
         raise MissingFile(uri, _missing_tokenizer_message(folder))
     try:
-        backend = parse(path.read_bytes())
+        backend = parse(content)
     except Exception as error:  # the library raises bare Exception
         raise MalformedCheckpoint(uri, path.name, f"is not a tokenizer: {error}") from error
     special_tokens = special_tokens_of(folder, uri)
-    generation = _read_json(folder, "generation_config.json", uri)
-    model = _read_json(folder, "config.json", uri)
+    generation = read_json(folder, "generation_config.json", uri)
+    model = read_json(folder, "config.json", uri)
     stated = generation.get("eos_token_id", model.get("eos_token_id"))
     named = backend.token_to_id(special_tokens.get("eos_token", ""))
     return Tokenizer(
@@ -112,24 +117,10 @@ def _template_source(folder: Path, uri: str) -> tuple[str, str] | None:
         except UnicodeDecodeError as error:
             raise MalformedCheckpoint(uri, path.name, "is not UTF-8 text") from error
     for file in ("chat_template.json", "tokenizer_config.json"):
-        stated = _read_json(folder, file, uri).get("chat_template")
+        stated = read_json(folder, file, uri).get("chat_template")
         if stated is not None:
             return file, _default_template(stated, uri, file)
     return None
-
-
-def _read_json(folder: Path, name: str, uri: str) -> dict[str, Any]:
-    """Return the object in a JSON file; an empty one if the file does not exist."""
-    path = folder / name
-    if not path.is_file():
-        return {}
-    try:
-        content = json.loads(path.read_text(encoding="utf-8"))
-    except (ValueError, RecursionError) as error:
-        raise MalformedCheckpoint(uri, name, "is not JSON") from error
-    if not isinstance(content, dict):
-        raise MalformedCheckpoint(uri, name, "is not a JSON object")
-    return content
 
 
 def _default_template(stated: Any, uri: str, file: str) -> str:
@@ -162,7 +153,7 @@ def special_tokens_of(folder: Path, uri: str) -> dict[str, str]:
     """
     found: dict[str, str] = {}
     for file in ("special_tokens_map.json", "tokenizer_config.json"):  # the later file wins
-        for name, value in _read_json(folder, file, uri).items():
+        for name, value in read_json(folder, file, uri).items():
             text = value.get("content") if isinstance(value, dict) else value
             if name in SPECIAL_TOKEN_NAMES and isinstance(text, str):
                 found[name] = text

@@ -175,8 +175,8 @@ class TensorPlace:
         source = spec.sources[index]
         axis = spec.concat_axis
         inner = math.prod(spec.shape[axis + 1 :])
-        begin = inner * sum(other.view[axis] for other in spec.sources[:index])
-        width = inner * source.view[axis]
+        begin = sum(math.prod(other.view[axis:]) for other in spec.sources[:index])
+        width = math.prod(source.view[axis:])
         # Shape [axes before the concatenated one, the concatenated axis and the axes after it].
         part = weight.reshape(-1, inner * spec.shape[axis])[:, begin : begin + width]
         # Copies alternate along the last axis before the concatenated one.

@@ -55,6 +55,19 @@ def test_a_missing_file_is_named_with_its_setting(tmp_path, snapshot, missing, s
         locate_in(tmp_path, snapshot)
 
 
+@pytest.mark.parametrize("missing", [None, "vocab.json", "merges.txt"])
+def test_gpt2s_pair_of_files_is_a_tokenizer_and_one_of_them_is_none(tmp_path, snapshot, missing):
+    (snapshot / "tokenizer.json").unlink()
+    for name in {"vocab.json", "merges.txt", "added_tokens.json"} - {missing}:
+        (snapshot / name).write_text("{}")
+    if missing is None:
+        names = {info.name for info in locate_in(tmp_path, snapshot).tokenizer.objects}
+        assert {"vocab.json", "merges.txt", "added_tokens.json"} <= names
+    else:
+        with pytest.raises(MissingFile, match="TOKENIZER_URI"):
+            locate_in(tmp_path, snapshot)
+
+
 def test_configuration_and_tokenizer_may_lie_elsewhere(tmp_path, snapshot):
     for name in ("config.json", "tokenizer.json"):
         (snapshot / name).unlink()

@@ -62,14 +62,14 @@ def compiled_attention(
     """A decode step's attention over pages of as many elements as the weights have, in place."""
     heads, group, dim, num_seqs = 8, 4, 128, 4
     page_size = 16 if isinstance(kernel, TritonAttention) else 128
-    layout = CacheLayout(NUM_OUT * NUM_IN // (heads * dim * page_size), page_size, (num_seqs,), (4096,))
+    layout = CacheLayout(NUM_OUT * NUM_IN // (heads * dim * page_size), page_size)
 
     def made(shape: jax.ShapeDtypeStruct) -> jax.ShapeDtypeStruct:
         return jax.ShapeDtypeStruct(shape.shape, shape.dtype, sharding=sharding)
 
     initial = functools.partial(kernel.initial_cache, layout, num_kv_heads=heads, head_dim=dim, dtype=dtype)
     numbers = jax.ShapeDtypeStruct((num_seqs,), jnp.int32)
-    paging = Paging(numbers, numbers, jax.ShapeDtypeStruct((num_seqs, 4096 // page_size), jnp.int32), numbers)
+    paging = Paging(numbers, numbers, jax.ShapeDtypeStruct((num_seqs, 4096 // page_size), jnp.int32))
     new = jax.ShapeDtypeStruct((num_seqs, 1, heads, dim), jnp.bfloat16)
     query = jax.ShapeDtypeStruct((num_seqs, 1, heads, group, dim), jnp.bfloat16)
     attend = jax.jit(functools.partial(kernel.attend, scoring=Scoring(0.1)), donate_argnums=3)

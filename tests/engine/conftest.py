@@ -12,19 +12,18 @@ from service.engine.runner import Runner
 from service.engine.shapes import EngineShapes
 from service.engine.steps.programs import engine_programs
 from service.observability.model_metrics import ModelMetrics
-from tests.fakes import HandCountedRows
 
 SHAPES = EngineShapes(num_slots=3, num_pages=24, page_size=4, max_model_len=48, max_prefill_tokens=8)
 
 
-@pytest.fixture(scope="session", params=[HandCountedModel, HandCountedRows], ids=["pages", "rows"])
-def model(request):
-    return request.param()
-
-
 @pytest.fixture(scope="session")
-def shapes(model):
-    return replace(SHAPES, has_slot_cache=model.has_slot_cache)
+def model():
+    return HandCountedModel()
+
+
+@pytest.fixture(scope="session", params=[True, False], ids=["accelerator", "host"])
+def shapes(request):
+    return replace(SHAPES, has_sampling_variants=request.param)
 
 
 @pytest.fixture(scope="session")

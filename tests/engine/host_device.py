@@ -3,7 +3,6 @@
 import numpy as np
 
 from service.engine.shapes import StepKind
-from service.kernels.cache_layout import CopyKind
 
 NEVER_WRITTEN = 41  # not 0: a position that was never written must show
 
@@ -20,27 +19,17 @@ class HostResult:
 
 
 class HostDevice:
-    """Counts as `HandCountedModel` does, one row after the other, reading back what lies in its pages or rows.
+    """Counts as `HandCountedModel` does, one row after the other, reading back what lies in its pages.
 
     Where the sum of a sequence's tokens is `breaking_sum`, the scores are no numbers.
     """
 
-    def __init__(self, *, num_slots, num_pages, page_size, vocab_size, has_slot_cache, breaking_sum=-1):
+    def __init__(self, *, num_slots, num_pages, page_size, vocab_size, breaking_sum=-1):
         self.num_steps = 0
         self._pages = np.full((num_pages, page_size), NEVER_WRITTEN)
-        self._rows = np.full((num_slots, num_pages, page_size), NEVER_WRITTEN)
         self._last_token_ids = [NEVER_WRITTEN] * num_slots
         self._vocab_size = vocab_size
-        self._has_slot_cache = has_slot_cache
         self._breaking_sum = breaking_sum
-
-    def copy_pages(self, copies):
-        for copy in copies if self._has_slot_cache else ():
-            row = self._rows[copy.slot, copy.first_page : copy.first_page + len(copy.pages)]
-            if copy.kind is CopyKind.SAVE:
-                self._pages[list(copy.pages)] = row
-            else:
-                row[:] = self._pages[list(copy.pages)]
 
     def dispatch(self, plan, read_previous):
         self.num_steps += 1
@@ -49,8 +38,6 @@ class HostDevice:
     def _run(self, kind, row):
         token_ids = row.token_ids if kind is StepKind.PREFILL else (self._last_token_ids[row.slot],)
         cache, pages = self._pages, row.sequence.pages
-        if self._has_slot_cache:
-            cache, pages = self._rows[row.slot], range(len(self._pages))
         page_size = cache.shape[1]
         for position, token_id in enumerate(token_ids, row.start):
             cache[pages[position // page_size], position % page_size] = token_id

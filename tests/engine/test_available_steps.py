@@ -17,14 +17,12 @@ from service.engine.schedule.chunking import Chunking
 from service.engine.shapes import Bucket, EngineShapes, PrefillShapes, StepKind, available_steps, sufficient_buckets
 from service.engine.steps.keys import (
     compile_order,
-    copy_keys,
     occasional_keys,
     program_keys,
     step_keys,
     sufficient_keys,
 )
 from service.engine.steps.programs import engine_programs
-from service.kernels.cache_layout import CopyKind
 from tests.engine.schedule.scheduling import make_request, make_scheduler, step
 
 SIZES = st.integers(1, 6).map(lambda power: 2**power)
@@ -42,7 +40,6 @@ def engine_shapes(draw):
         max_prefill_tokens=draw(st.sampled_from([8, 64, 100, 512])),
         prefill_seqs=draw(st.sampled_from([(1,), (1, 4), (1, 2, 4)])),
         prefill_step_cost_tokens=draw(st.sampled_from([40, 512])),
-        has_slot_cache=draw(st.booleans()),
     )
 
 
@@ -50,7 +47,7 @@ def engine_shapes(draw):
 def test_whatever_is_compiled_there_is_a_step_for_every_chunk_that_is_cut_and_for_every_batch(shapes, data):
     also = data.draw(st.sets(st.sampled_from(shapes.buckets)))
     compiled = also | set(sufficient_buckets(shapes))
-    steps = available_steps(shapes, compiled, has_copies=True)
+    steps = available_steps(shapes, compiled)
     chunking = Chunking(steps.prefill)
     start = data.draw(st.integers(0, shapes.max_model_len - 1))
     most = min(4, shapes.num_slots)
@@ -58,68 +55,44 @@ def test_whatever_is_compiled_there_is_a_step_for_every_chunk_that_is_cut_and_fo
     num_seqs = chunking.choose_num_seqs(lengths)
     widths = [min(length, steps.prefill.width(num_seqs)) for length in lengths[:num_seqs]]
     chunk = chunking.first_chunk(lengths[0]) if num_seqs == 1 else max(widths)
-    needed = Bucket(num_seqs, chunk, shapes.pages_for(start + chunk))
+    needed = Bucket(num_seqs, chunk)
     assert (StepKind.PREFILL, steps.grids[StepKind.PREFILL].smallest(needed)) in compiled
     used = data.draw(st.integers(1, steps.num_slots))
-    decode = steps.grids[StepKind.DECODE].smallest(Bucket(used, 1, shapes.pages_for(start + 1)))
+    decode = steps.grids[StepKind.DECODE].smallest(Bucket(used, 1))
     assert (StepKind.DECODE, decode) in compiled
 
 
 @given(engine_shapes())
 def test_once_all_are_compiled_the_steps_are_those_of_the_shapes(shapes):
-    steps = available_steps(shapes, set(shapes.buckets), has_copies=True)
+    steps = available_steps(shapes, set(shapes.buckets))
     assert steps.is_complete
     assert [list(grid) for grid in steps.grids.values()] == [list(grid) for grid in shapes.grids.values()]
     assert steps.prefill == shapes.prefill
 
 
-def test_steps_appear_as_they_are_compiled_a_token_shape_with_its_widest_context():
+def test_steps_appear_as_they_are_compiled():
     shapes = EngineShapes(num_slots=4, num_pages=256, page_size=16, max_model_len=1024, max_prefill_tokens=128)
     compiled = set(sufficient_buckets(shapes))
-    steps = available_steps(shapes, compiled, has_copies=True)
-    short, long = Bucket(4, 1, 16), Bucket(4, 1, 64)
-    assert steps.grids[StepKind.DECODE].smallest(Bucket(1, 1, 16)) == Bucket(1, 1, 64)
+    steps = available_steps(shapes, compiled)
     assert steps.num_slots == 1
-    compiled.add((StepKind.DECODE, short))
-    # A sequence that grows would have no step later.
-    assert available_steps(shapes, compiled, has_copies=True).num_slots == 1
-    compiled.add((StepKind.DECODE, long))
-    steps = available_steps(shapes, compiled, has_copies=True)
-    assert steps.grids[StepKind.DECODE].smallest(short) == short
+    compiled.add((StepKind.DECODE, Bucket(4, 1)))
+    steps = available_steps(shapes, compiled)
+    assert steps.grids[StepKind.DECODE].smallest(Bucket(2, 1)) == Bucket(4, 1)
     assert steps.num_slots == 4
     assert not steps.is_complete
     compiled.update(shapes.buckets)
-    assert available_steps(shapes, compiled, has_copies=True).is_complete
-    assert not available_steps(shapes, compiled, has_copies=False).is_complete
-
-
-def test_no_prefix_is_cached_until_pages_can_be_copied_and_then_those_that_run_are_too():
-    scheduler = make_scheduler(num_slots=3, max_tokens=8)
-    shapes = PrefillShapes(8, num_seqs=(1, 2, 4), step_cost_tokens=512)
-    scheduler.adapt(shapes, num_slots=3, caches_prefixes=False)
-    scheduler.add(make_request("a", 8, max_tokens=20))
-    step(scheduler), step(scheduler)
-    assert scheduler.take_copies() == []
-    again = scheduler.add(make_request("a2", 8, max_tokens=20))
-    step(scheduler)
-    assert again.num_cached_tokens == 0
-    scheduler.adapt(shapes, num_slots=3, caches_prefixes=True)
-    while not scheduler.is_idle:
-        step(scheduler)
-    later = scheduler.add(make_request("a3", 8))
-    step(scheduler), step(scheduler)
-    assert later.num_cached_tokens == 4  # at least one token is left to compute
+    assert available_steps(shapes, compiled).is_complete
 
 
 def test_sequences_wait_for_slots_that_no_step_serves_yet():
     scheduler = make_scheduler(num_slots=3, max_tokens=8)
     shapes = PrefillShapes(8, num_seqs=(1, 2, 4), step_cost_tokens=512)
-    scheduler.adapt(shapes, num_slots=1, caches_prefixes=True)
+    scheduler.adapt(shapes, num_slots=1)
     for name in "abc":
         scheduler.add(make_request(name, 4, max_tokens=20))
     step(scheduler)
     assert (scheduler.num_running, scheduler.num_waiting) == (1, 2)
-    scheduler.adapt(shapes, num_slots=3, caches_prefixes=True)
+    scheduler.adapt(shapes, num_slots=3)
     step(scheduler)
     assert (scheduler.num_running, scheduler.num_waiting) == (3, 0)
 
@@ -207,7 +180,7 @@ def test_what_traffic_would_use_is_compiled_next(start_engine):
         gated.gate.set()
         lazy.wait()
         engine.stop()
-    short = shapes.prefill_grid.smallest(Bucket(1, 3, shapes.pages_for(3)))
+    short = shapes.prefill_grid.smallest(Bucket(1, 3))
     assert gated.asked[len(sufficient) + 2] in names_of(step_keys(StepKind.PREFILL, short, model.layer_groups))
 
 
@@ -258,14 +231,9 @@ def test_the_order_of_compiling_has_every_program_once_and_what_suffices_first(m
     assert set(order) == set(program_keys(shapes, groups))
     first = sufficient_keys(shapes, groups)
     assert order[: len(first)] == first
-    copies = copy_keys(shapes, groups)
     all_slots = max(shapes.decode_grid)
-    wide = [
-        *copy_keys(shapes, groups, CopyKind.EXTRACT),
-        *(key for key in step_keys(StepKind.DECODE, all_slots, groups) if key not in first),
-    ]
+    wide = [key for key in step_keys(StepKind.DECODE, all_slots, groups) if key not in first]
     assert order[len(first) : len(first) + len(wide)] == wide
     occasional = occasional_keys(shapes, [1, all_slots.num_seqs])
     begin = len(first) + len(wide)
     assert order[begin : begin + len(occasional)] == occasional
-    assert set(order[: begin + len(occasional) + 2 + len(copies)]) >= set(copies)

@@ -158,9 +158,6 @@ class FailingRunner:
     def available_steps(self):
         return self._runner.available_steps()
 
-    def copy_pages(self, copies):
-        self._runner.copy_pages(copies)
-
     def dispatch(self, plan, read_previous):
         self._left -= 1
         if self._left < 0:

@@ -95,15 +95,12 @@ class RandomClients(queue.SimpleQueue):
         self._num_plans += 1
         num_compiled = max(self._num_plans - 20, 0) // 7
         compiled = {*sufficient_buckets(SHAPES), *SHAPES.buckets[:num_compiled]}
-        return available_steps(SHAPES, compiled, has_copies=self._num_plans > 100)
+        return available_steps(SHAPES, compiled)
 
-    def copy_pages(self, copies):
-        self._device.copy_pages(copies)
+    def dispatch(self, plan, read_previous):
         Scheduler.check_integrity(self._scheduler)
         self._come()
         self._go()
-
-    def dispatch(self, plan, read_previous):
         return self._device.dispatch(plan, read_previous)
 
     def get(self):
@@ -162,8 +159,7 @@ def expected(model, request):
 
 @pytest.mark.usefixtures("unchecked_types")
 @pytest.mark.parametrize("num_requests", [1_000, pytest.param(10_000, marks=pytest.mark.slow)])
-@pytest.mark.parametrize("has_slot_cache", [False, True], ids=["pages", "rows"])
-def test_thousands_of_requests_with_aborts_each_get_their_text_and_leave_every_page_free(has_slot_cache, num_requests):
+def test_thousands_of_requests_with_aborts_each_get_their_text_and_leave_every_page_free(num_requests):
     scheduler = CountingScheduler(
         num_slots=NUM_SLOTS,
         num_pages=NUM_PAGES,
@@ -171,8 +167,8 @@ def test_thousands_of_requests_with_aborts_each_get_their_text_and_leave_every_p
         chunking=Chunking(SHAPES.prefill),
     )
     sizes = {"num_slots": NUM_SLOTS, "num_pages": NUM_PAGES, "page_size": PAGE_SIZE, "vocab_size": VOCAB}
-    device = HostDevice(**sizes, has_slot_cache=has_slot_cache, breaking_sum=BREAKING_SUM)
-    clients = RandomClients(device, scheduler, num_requests, seed=5 + has_slot_cache)
+    device = HostDevice(**sizes, breaking_sum=BREAKING_SUM)
+    clients = RandomClients(device, scheduler, num_requests, seed=5)
     loop = Loop(scheduler, clients, ModelMetrics(), DeviceTurns().join())
     loop.inbox = clients
     loop.run()

@@ -202,7 +202,6 @@ def run_pipelined(scheduler, runner):
     under_way = None
     while under_way is not None or not scheduler.is_idle:
         plan = scheduler.plan()
-        runner.copy_pages(scheduler.take_copies())
         dispatched = (plan, runner.dispatch(plan)) if plan else None
         if under_way is not None:
             done, result = under_way

@@ -9,20 +9,19 @@ def test_sizes_grow_by_the_factor_and_end_with_the_largest():
     assert geometric_sizes(8, 8, factor=4) == (8,)
 
 
-GRID = BucketGrid((Bucket(1, 16, 4), Bucket(1, 64, 4), Bucket(4, 16, 4), Bucket(1, 16, 16)))
+GRID = BucketGrid((Bucket(1, 16), Bucket(1, 64), Bucket(4, 16)))
 
 
 def test_the_bucket_that_fits_with_the_least_padding_is_chosen():
-    assert GRID.smallest(Bucket(1, 5, 4)) == (1, 16, 4)
-    assert GRID.smallest(Bucket(1, 17, 1)) == (1, 64, 4)
-    assert GRID.smallest(Bucket(2, 16, 4)) == (4, 16, 4)
-    assert GRID.smallest(Bucket(1, 1, 5)) == (1, 16, 16)
-    assert len(list(GRID)) == 4
+    assert GRID.smallest(Bucket(1, 5)) == (1, 16)
+    assert GRID.smallest(Bucket(1, 17)) == (1, 64)
+    assert GRID.smallest(Bucket(2, 16)) == (4, 16)
+    assert len(list(GRID)) == 3
 
 
 def test_a_need_that_no_bucket_holds_is_an_error():
     with pytest.raises(ValueError, match=r"no bucket holds .*num_tokens=17"):
-        GRID.smallest(Bucket(2, 17, 4))
+        GRID.smallest(Bucket(2, 17))
 
 
 def test_prompts_share_no_step_where_a_shorter_chunk_fills_the_context():

@@ -8,14 +8,14 @@ import pytest
 from service.kernels.attention import AttentionKernel
 from service.kernels.cache_layout import CacheLayout
 from service.kernels.choice import HeadShape, KernelName, choose_kernel
-from service.kernels.cpu import RowAttention
 from service.kernels.gpu import TritonAttention
+from service.kernels.native_pages import NativePagedAttention
 from service.kernels.reference import PagedReference
 from service.kernels.tpu import RaggedAttention
 from service.kernels.tpu_kv8 import Kv8Attention
 
 BFLOAT16 = np.dtype("bfloat16")
-LAYOUT = CacheLayout(num_pages=4, page_size=16, slot_sizes=(1,), context_sizes=(64,))
+LAYOUT = CacheLayout(num_pages=4, page_size=16)
 
 
 def device(platform, kind="any", **attributes):
@@ -33,13 +33,14 @@ V5E = device("tpu", "TPU v5 lite")
 
 
 @pytest.mark.parametrize(
-    ("on", "kernel"), [(CPU, RowAttention), (L4, TritonAttention), (H100, TritonAttention), (V5E, RaggedAttention)]
+    ("on", "kernel"),
+    [(CPU, NativePagedAttention), (L4, TritonAttention), (H100, TritonAttention), (V5E, RaggedAttention)],
 )
 def test_each_platform_has_its_kernel(on, kernel):
     choice = choose_kernel(on, HeadShape(num_kv_heads=8, head_dim=128, dtype=BFLOAT16))
     assert choice.obstacle is None
     assert choice.cached_head_dim == 128
-    made = choice.kernel(LAYOUT)
+    made = choice.kernel()
     assert type(made) is kernel
     assert isinstance(made, AttentionKernel)
 
@@ -50,7 +51,7 @@ def test_a_tpu_has_a_kernel_of_its_own_for_8_bits(num_kv_heads, kv_dtype):
     cached = np.dtype(kv_dtype)
     choice = choose_kernel(V5E, HeadShape(num_kv_heads, 64, BFLOAT16, cached))
     assert (choice.name, choice.obstacle, choice.page_sizes) == (KernelName.KV8, None, (128, 256))
-    kernel, layout = choice.kernel(LAYOUT), CacheLayout(4, 128, slot_sizes=(1,), context_sizes=(512,))
+    kernel, layout = choice.kernel(), CacheLayout(4, 128)
     assert kernel == Kv8Attention(kv_dtype)
     words, scales = kernel.initial_cache(layout, num_kv_heads=num_kv_heads, head_dim=64, dtype=cached)
     heads, dim = choice.cached_kv_heads, choice.cached_head_dim
@@ -78,7 +79,7 @@ def test_what_a_kernel_cannot_do_the_reference_does_and_the_reason_is_told(on, h
     assert choice.obstacle is not None
     assert part in choice.obstacle
     assert choice.cached_head_dim == heads.head_dim
-    assert type(choice.kernel(LAYOUT)) is PagedReference
+    assert type(choice.kernel()) is PagedReference
 
 
 @pytest.mark.parametrize("head_dim", [64, 80, 128])

@@ -19,7 +19,7 @@ from tests.models.whole_step import WholeStep
 from tests.parity.cases import CASES
 from tests.tolerances import SAME_MODEL_ATOL
 
-LAYOUT = CacheLayout(num_pages=4, page_size=4, slot_sizes=(1,), context_sizes=(16,))
+LAYOUT = CacheLayout(num_pages=4, page_size=4)
 TOKEN_IDS = [3, 1, 4, 1, 5, 9]
 
 
@@ -29,7 +29,7 @@ def logits_of(model: Decoder, weights: dict[str, jax.Array], chunk: int) -> np.n
     caches, rows = step.empty_caches(LAYOUT), []
     for start in range(0, len(TOKEN_IDS), chunk):
         part = TOKEN_IDS[start : start + chunk]
-        paging = Paging(*(jnp.array(v) for v in ([start], [len(part)], [[0, 1, 2, 3]], [0])))
+        paging = Paging(*(jnp.array(v) for v in ([start], [len(part)], [[0, 1, 2, 3]])))
         logits, caches = step(weights, caches, jnp.array([part]), paging)
         rows.append(np.asarray(logits)[0])
     return np.concatenate(rows)

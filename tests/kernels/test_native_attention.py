@@ -15,7 +15,8 @@ from service.device.native.library import NativeCode, native_code
 from service.kernels.attention import Scoring
 from service.kernels.cache_layout import CacheLayout
 from service.kernels.kv import has_scales
-from service.kernels.native_pages import CACHED_DTYPES, LARGEST_HEAD_DIM, NativePagedAttention, serves_attention
+from service.kernels.limits import NATIVE_CACHED_DTYPES, NATIVE_LARGEST_HEAD_DIM, serves_attention
+from service.kernels.native_pages import NativePagedAttention
 from service.kernels.paging import Paging
 from service.kernels.reference import KVPages, PagedReference
 
@@ -75,7 +76,7 @@ class Step:
 
     @property
     def paging(self) -> Paging:
-        numbers = self.starts, self.tokens, self.table, list(range(len(self.starts)))
+        numbers = self.starts, self.tokens, self.table
         return Paging(*(jnp.asarray(each, jnp.int32) for each in numbers))
 
     def run(self, cache: KVPages, scoring: Scoring) -> tuple[np.ndarray, KVPages]:
@@ -103,7 +104,7 @@ STEPS = st.fixed_dictionaries(
         "sequences": st.lists(st.tuples(st.integers(0, 700), st.integers(0, 40)), min_size=1, max_size=4),
         "heads": st.tuples(st.integers(1, 3), st.integers(1, 9), st.sampled_from([1, 7, 16, 24, 64, 80, 128])),
         "page_size": st.sampled_from([1, 3, 16, 64, 100]),
-        "dtype": st.sampled_from(CACHED_DTYPES),
+        "dtype": st.sampled_from(NATIVE_CACHED_DTYPES),
         "window": st.sampled_from([None, 1, 5, 64, 200]),
         "soft_cap": st.sampled_from([None, None, 4.0]),
         "fill": st.sampled_from([np.nan, np.inf, -np.inf]),
@@ -134,7 +135,7 @@ def test_every_shape_gives_what_the_reference_gives_and_dead_positions_are_never
     np.testing.assert_array_equal(beside_nans, made)
 
 
-@pytest.mark.parametrize("dtype", CACHED_DTYPES)
+@pytest.mark.parametrize("dtype", NATIVE_CACHED_DTYPES)
 @pytest.mark.parametrize("start", [0, 500, 1500])
 def test_a_token_has_the_same_result_in_every_batch_and_every_cut_into_steps(dtype: str, start: int):
     """A long context of few rows is computed in parallel splits, which many rows are not."""
@@ -191,9 +192,9 @@ def test_the_pages_are_updated_in_place():
     assert pages.keys.unsafe_buffer_pointer() == place
 
 
-@pytest.mark.parametrize("dtype", CACHED_DTYPES)
+@pytest.mark.parametrize("dtype", NATIVE_CACHED_DTYPES)
 def test_an_empty_cache_is_that_of_the_reference(dtype: str):
-    layout = CacheLayout(num_pages=5, page_size=4, slot_sizes=(1,), context_sizes=(16,))
+    layout = CacheLayout(num_pages=5, page_size=4)
     caches = [kernel.initial_cache(layout, num_kv_heads=2, head_dim=8, dtype=dtype) for kernel in (KERNEL, REFERENCE)]
     assert same_bits(*caches)
     assert [None if each is None else each.dtype for each in caches[0]] == [
@@ -202,8 +203,8 @@ def test_an_empty_cache_is_that_of_the_reference(dtype: str):
 
 
 def test_other_caches_and_processors_are_the_references():
-    assert serves_attention(NativeCode.AVX2, np.dtype(np.float32), LARGEST_HEAD_DIM)
-    assert not serves_attention(NativeCode.AVX2, np.dtype(np.float32), LARGEST_HEAD_DIM + 1)
+    assert serves_attention(NativeCode.AVX2, np.dtype(np.float32), NATIVE_LARGEST_HEAD_DIM)
+    assert not serves_attention(NativeCode.AVX2, np.dtype(np.float32), NATIVE_LARGEST_HEAD_DIM + 1)
     assert not serves_attention(NativeCode.AVX2, np.dtype(np.float16), 64)
     assert not serves_attention(NativeCode.BASE, np.dtype(np.float32), 64)
 

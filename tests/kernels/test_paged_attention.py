@@ -45,8 +45,7 @@ class Case:
     @property
     def layout(self) -> CacheLayout:
         num_pages = NUM_SEQS * self.num_pages + NUM_STRANGE_PAGES
-        context = self.num_pages * self.page_size
-        return CacheLayout(num_pages, self.page_size, slot_sizes=(NUM_SEQS,), context_sizes=(context,))
+        return CacheLayout(num_pages, self.page_size)
 
 
 # Several turns of the loop, several splits, and splits of which some are empty.
@@ -167,11 +166,10 @@ class Steps:
             keys = keys.at[broken, counts[broken] // 2].set(jnp.nan)
         is_padding = np.arange(width)[None, :] >= np.array(counts)[:, None]
         keys = jnp.where(is_padding[:, :, None, None], jnp.nan, keys)  # nobody may see what is not written
-        slots = np.where(np.array(counts) > 0, np.arange(NUM_SEQS), NUM_SEQS).astype(np.int32)
         table = self.table.copy()
         for seq, end in enumerate(self.lengths + counts):
             table[seq, -(-end // case.page_size) :] = self.strange[0]  # never read past a sequence's end
-        paging = Paging(*(jnp.asarray(a) for a in (self.lengths, np.array(counts, np.int32), table, slots)))
+        paging = Paging(*(jnp.asarray(a) for a in (self.lengths, np.array(counts, np.int32), table)))
         attended, self.cache = self.attend(query, keys, values, self.cache, paging)
         self.lengths = self.lengths + np.array(counts, np.int32)
         wide = np.asarray(attended.astype(jnp.float32))

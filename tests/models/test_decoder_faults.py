@@ -4,8 +4,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from service.kernels.blocks import BlockAttention
 from service.kernels.cache_layout import CacheLayout
-from service.kernels.cpu import RowAttention
 from service.kernels.paging import Paging
 from service.kernels.reference import PagedReference
 from service.models.decoder import Decoder
@@ -14,11 +14,11 @@ from tests.kernels.emulated import RAGGED, TRITON
 from tests.models.whole_step import WholeStep
 from tests.parity.cases import CASES
 
-LAYOUT = CacheLayout(num_pages=4, page_size=4, slot_sizes=(1,), context_sizes=(16,))
+LAYOUT = CacheLayout(num_pages=4, page_size=4)
 BROKEN_TOKEN = 7
 KERNELS = [
     pytest.param(PagedReference(), id="pages"),
-    pytest.param(RowAttention(LAYOUT), id="rows"),
+    pytest.param(BlockAttention(), id="rows"),
     pytest.param(TRITON, id="triton"),
     # A broken key in the cache of this kernel is in the quick series of tests/kernels.
     pytest.param(RAGGED, id="ragged", marks=pytest.mark.slow),
@@ -43,7 +43,7 @@ def test_a_sequence_that_went_wrong_leaves_nothing_in_its_pages(kernel, weight):
     step = WholeStep(model)
 
     def run(weights, caches, token_ids):
-        paging = Paging(*(jnp.array(v) for v in ([0], [token_ids.shape[1]], [[2, 0, 3, 1]], [0])))
+        paging = Paging(*(jnp.array(v) for v in ([0], [token_ids.shape[1]], [[2, 0, 3, 1]])))
         logits, caches = step(weights, caches, token_ids, paging)
         return np.asarray(logits)[0], caches
 

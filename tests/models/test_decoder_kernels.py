@@ -16,7 +16,7 @@ from tests.parity.cases import CASES
 from tests.tolerances import SAME_MODEL_ATOL
 
 PAGE_SIZE = 4
-LAYOUT = CacheLayout(num_pages=16, page_size=PAGE_SIZE, slot_sizes=(2,), context_sizes=(32,))
+LAYOUT = CacheLayout(num_pages=16, page_size=PAGE_SIZE)
 PAGES = np.random.RandomState(3).permutation(16).reshape(2, 8).astype(np.int32)
 PROMPTS = ([1, 7, 3, 9, 2, 5, 4, 8, 6, 11, 10], [12, 4, 9])
 
@@ -32,7 +32,7 @@ def continue_greedily(model: Decoder, weights: dict[str, jax.Array], num_tokens:
     start, counts, token_ids, caches = np.zeros(2, np.int32), lengths, jnp.asarray(padded), step.empty_caches(LAYOUT)
     tokens, scores = [], []
     for _ in range(num_tokens):
-        paging = Paging(*(jnp.asarray(part) for part in (start, counts, PAGES, np.arange(2, dtype=np.int32))))
+        paging = Paging(*(jnp.asarray(part) for part in (start, counts, PAGES)))
         logits, caches = step(weights, caches, token_ids, paging)
         scores.append(np.asarray(logits)[np.arange(2), counts - 1])
         tokens.append(scores[-1].argmax(axis=-1))

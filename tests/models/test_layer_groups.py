@@ -15,7 +15,7 @@ from service.engine.schedule.chunking import Chunking
 from service.engine.schedule.scheduler import Scheduler
 from service.engine.shapes import EngineShapes
 from service.engine.steps.programs import engine_programs
-from service.kernels.cpu import RowAttention
+from service.kernels.blocks import BlockAttention
 from service.kernels.paging import Paging
 from service.models.decoder import Decoder
 from service.models.layer_groups import layer_groups
@@ -33,7 +33,7 @@ SHAPES = EngineShapes(
     max_model_len=16,
     max_prefill_tokens=8,
     prefill_seqs=(1,),
-    has_slot_cache=True,
+    has_sampling_variants=False,
 )
 
 
@@ -95,7 +95,7 @@ def test_stages_of_a_kind_take_alike_weights_in_the_same_order_and_all_are_taken
 @pytest.mark.slow
 def test_a_model_whose_stages_share_executables_says_what_it_says_layer_by_layer():
     config = deep(8, [None, 3] * 4)
-    model = Decoder(config, kernel=RowAttention(SHAPES.layout))
+    model = Decoder(config, kernel=BlockAttention())
     kinds = [group.kind for group in model.layer_groups]
     assert len(set(kinds)) < len(kinds)  # else nothing is shared
     random = np.random.RandomState(2)
@@ -119,7 +119,7 @@ def _greedy_layer_by_layer(model, weights, prompt, num_tokens):
     step, token_ids = WholeStep(model), np.zeros((1, SHAPES.max_model_len), np.int32)
     token_ids[0, : len(prompt)] = prompt
     for num_known in range(len(prompt), len(prompt) + num_tokens):
-        paging = Paging(*(jnp.array(v, jnp.int32) for v in ([0], [num_known], [[0, 1, 2, 3]], [0])))
+        paging = Paging(*(jnp.array(v, jnp.int32) for v in ([0], [num_known], [[0, 1, 2, 3]])))
         logits, _ = step(weights, step.empty_caches(SHAPES.layout), jnp.asarray(token_ids), paging)
         token_ids[0, num_known : num_known + 1] = logits[0, num_known - 1].argmax()
     return token_ids[0, len(prompt) :].tolist()

@@ -27,6 +27,13 @@ _GRANITE = {
     "residual_multiplier": 0.22,
     "logits_scaling": 2.0,
 }
+_QWEN_MOE = {
+    "head_dim": 8,
+    "num_experts": 8,
+    "num_experts_per_tok": 3,
+    "moe_intermediate_size": 24,
+    "num_hidden_layers": 2,
+}
 _GRANITE_4 = {
     **_GRANITE,
     "num_local_experts": 0,
@@ -106,11 +113,15 @@ FAMILY_CASES = (
     FamilyCase("olmo2", "olmo2", {"pad_token_id": None}),
     FamilyCase("olmo3", "olmo3", {"num_hidden_layers": 4, "sliding_window": WINDOW, "pad_token_id": None}),
     FamilyCase("granite", "granite", _GRANITE),
+    FamilyCase("granite_moe", "granitemoe", {**_GRANITE, "num_local_experts": 6, "num_experts_per_tok": 3}),
     FamilyCase("granite_4", "granitemoehybrid", {**_GRANITE_4, "position_embedding_type": "rope"}),
     FamilyCase("granite_4_nope", "granitemoehybrid", {**_GRANITE_4, "position_embedding_type": "nope"}),
     FamilyCase("phi3", "phi3", {"sliding_window": WINDOW, "pad_token_id": None}),
     FamilyCase("phi4_mini", "phi3", {**_PHI4_MINI, "original_max_position_embeddings": NUM_TOKENS}),
     FamilyCase("phi4_mini_long", "phi3", {**_PHI4_MINI, "original_max_position_embeddings": 16}, max_model_len=48),
+    FamilyCase("mixtral", "mixtral", {"num_local_experts": 6, "num_experts_per_tok": 2, "sliding_window": WINDOW}),
+    FamilyCase("qwen3_moe", "qwen3_moe", {**_QWEN_MOE, "norm_topk_prob": True}),
+    FamilyCase("qwen3_moe_some", "qwen3_moe", {**_QWEN_MOE, "mlp_only_layers": [1], "norm_topk_prob": False}),
     FamilyCase("apertus", "apertus", {"hidden_act": "xielu", "pad_token_id": None}),
     FamilyCase(
         "gpt2",

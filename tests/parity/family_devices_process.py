@@ -23,7 +23,7 @@ def distance(case: FamilyCase, num_devices: int) -> float:
     config = read_config("test", case.hub_config, case.max_model_len).split_over(num_devices)
     model = Decoder(config, mesh=mesh)
     weights = assemble_weights(model.weight_specs(), bare_tensors(case.model_type, case.tensors()), mesh=mesh)
-    paging = Paging(jnp.array([0]), jnp.array([len(case.token_ids)]), jnp.asarray(PAGES[None]), jnp.array([0]))
+    paging = Paging(jnp.array([0]), jnp.array([len(case.token_ids)]), jnp.asarray(PAGES[None]))
 
     def forward(weights, token_ids):
         hidden, rotation = model.embed(weights, token_ids, paging.positions(token_ids.shape[1]))

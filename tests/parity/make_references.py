@@ -7,12 +7,14 @@ The service never imports torch; what this writes is committed.
 """
 
 import sys
+import tempfile
 from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 import torch
 import transformers
+from safetensors.numpy import load_file, save_file
 
 from tests.parity.cases import CASES, Case
 from tests.parity.family_cases import FAMILY_CASES, FamilyCase, draw
@@ -35,19 +37,24 @@ def reference_model(case: Case) -> transformers.PreTrainedModel:
 
 def reference_logits(case: Case, model: transformers.PreTrainedModel, tensors: Mapping[str, np.ndarray]) -> np.ndarray:
     """Return float32 logits of every position, [token, vocab]."""
-    missing, unexpected = model.load_state_dict({k: torch.from_numpy(v) for k, v in tensors.items()}, strict=False)
-    assert not unexpected, unexpected
-    assert set(missing) <= {"lm_head.weight"}, missing
-    model.tie_weights()
+    with tempfile.TemporaryDirectory() as folder:
+        model.config.save_pretrained(folder)
+        save_file(dict(tensors), f"{folder}/model.safetensors", {"format": "pt"})
+        model, found = type(model).from_pretrained(
+            folder, dtype=torch.float32, attn_implementation="eager", output_loading_info=True
+        )
+    assert not found["unexpected_keys"], found
+    assert not found["mismatched_keys"], found
+    assert set(found["missing_keys"]) <= {"lm_head.weight"}, found
     with torch.no_grad():
         return model(torch.from_numpy(case.token_ids[None]).long()).logits[0].numpy()
 
 
 def family_tensors(case: FamilyCase, model: transformers.PreTrainedModel) -> dict[str, np.ndarray]:
     """Draw the tensors that a checkpoint of the model has."""
-    shapes = {name: tuple(value.shape) for name, value in model.state_dict().items()}
-    if model.config.tie_word_embeddings:
-        shapes.pop("lm_head.weight", None)
+    with tempfile.TemporaryDirectory() as folder:
+        model.save_pretrained(folder)
+        shapes = {name: value.shape for name, value in load_file(f"{folder}/model.safetensors").items()}
     return {name: draw(case.model_type, name, shape) for name, shape in shapes.items()}
 
 

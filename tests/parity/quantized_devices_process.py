@@ -23,7 +23,7 @@ from service.weights.assembly import assemble_weights
 from tests.parity.cases import Case
 
 CASE = Case("two_kv_heads", "llama", {"num_attention_heads": 8, "num_hidden_layers": 2, "num_key_value_heads": 2})
-LAYOUT = CacheLayout(num_pages=2, page_size=4, slot_sizes=(1,), context_sizes=(8,))
+LAYOUT = CacheLayout(num_pages=2, page_size=4)
 TOKEN_IDS = np.arange(3, 11, dtype=np.int32)[None]
 
 
@@ -35,7 +35,7 @@ def compute(num_devices: int) -> tuple[np.ndarray, dict[str, Any]]:
     weights = assemble_weights(model.weight_specs(), CASE.tensors(), mesh=mesh)
 
     def logits(weights: Any, token_ids: Any) -> Any:
-        paging = Paging(jnp.array([0]), jnp.array([8]), jnp.array([[0, 1]]), jnp.array([0]))
+        paging = Paging(jnp.array([0]), jnp.array([8]), jnp.array([[0, 1]]))
         hidden, rotation = model.embed(weights, token_ids, paging.positions(8))
         for group in model.layer_groups:
             of_group = [weights[name] for name in group.weights]

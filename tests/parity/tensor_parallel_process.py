@@ -23,7 +23,7 @@ from service.engine.request import Request, Sampling
 from service.engine.runner import Runner
 from service.engine.shapes import EngineShapes
 from service.engine.steps.programs import engine_programs
-from service.kernels.cpu import RowAttention
+from service.kernels.blocks import BlockAttention
 from service.kernels.reference import PagedReference
 from service.models.decoder import Decoder
 from service.models.registry import read_config
@@ -34,14 +34,14 @@ from tests.parity.cases import Case
 
 HEADS = {"num_attention_heads": 8, "num_hidden_layers": 2}
 TWO_SLOTS = EngineShapes(num_slots=2, num_pages=16, page_size=4, max_model_len=32, max_prefill_tokens=8)
-ROWS = replace(TWO_SLOTS, has_slot_cache=True, prefill_seqs=(1,))
+HOST = replace(TWO_SLOTS, has_sampling_variants=False, prefill_seqs=(1,))
 ONE_SLOT = replace(TWO_SLOTS, num_slots=1, has_whole_steps=True)  # half as much to compile
 MODELS = {
     # Two and four devices divide its key-value heads, eight need copies; its vocabulary divides.
     "rows": (
         Case("four_kv_heads", "llama", {**HEADS, "num_key_value_heads": 4}),
-        RowAttention(ROWS.layout),
-        ROWS,
+        BlockAttention(),
+        HOST,
     ),
     # Four devices need copies already, of biases too; its vocabulary, used twice, divides by nothing.
     "pages": (

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from haliax import Axis
 from haliax.state_dict import from_torch_compatible_state_dict, to_torch_compatible_state_dict
+from jax.sharding import AxisType
 from levanter.layers.attention import AttentionMask
 
 from service.checkpoint.levanter import decode_config, run_values
@@ -38,6 +39,11 @@ RUNS: dict[str, dict[str, Any]] = {
     "mistral": {"type": "mistral", **GATED, "sliding_window": 8},
     "qwen": {"type": "qwen", **GATED},
     "qwen3": {"type": "qwen3", **GATED, "head_dim": 16, "use_sliding_window": True, "sliding_window": 8},
+    "mixtral": {"type": "mixtral", **GATED, "n_routed_experts": 6, "n_shared_experts": 1, "sliding_window": 8},
+    "qwen3_moe": {
+        **{"type": "qwen3_moe", **GATED, "head_dim": 16, "num_experts": 6, "num_experts_per_tok": 3},
+        **{"moe_intermediate_dim": 24, "norm_topk_prob": False},
+    },
     "gemma": {"type": "gemma", **GATED},
     "gemma2": {"type": "gemma2", **GATED, "attn_logit_softcapping": 2.0, "sliding_window": 8},
     "gemma3": {"type": "gemma3", **GATED, "attn_logit_softcapping": 2.0, "final_logit_softcapping": 3.0},
@@ -59,7 +65,9 @@ def test_a_run_says_what_levanters_forward_says(name):
         stored = to_torch_compatible_state_dict(initial)
     kind = str(RUNS[name]["type"])
     tensors = {tensor: draw(kind, tensor, array.shape) for tensor, array in stored.items()}
-    with implicit_promotion():
+    # Levanter's experts ask for a mesh.
+    mesh = jax.make_mesh((1,), ("data",), axis_types=(AxisType.Auto,), devices=jax.devices()[:1])
+    with implicit_promotion(), jax.set_mesh(mesh):
         theirs = from_torch_compatible_state_dict(initial, {key: jnp.asarray(value) for key, value in tensors.items()})
         token_ids = np.random.RandomState(7).randint(0, VOCAB_SIZE, NUM_TOKENS).astype(np.int32)
         forward = hax.named_jit(lambda model, ids: model(ids, AttentionMask.causal()))

@@ -11,7 +11,7 @@ import pytest
 from jax.lax import expand_dims
 
 from service.device.mesh import DeviceMesh
-from service.kernels.cpu import RowAttention
+from service.kernels.blocks import BlockAttention
 from service.kernels.products.linear import PLAIN, SPLIT, Products
 from service.kernels.products.quantized import FP8, Fp8Products, QuantizedWeight
 from service.models.decoder import Decoder
@@ -20,7 +20,7 @@ from service.models.registry import read_config
 from service.models.weight_spec import FLOAT32
 from service.weights.assembly import assemble_weights
 from tests.parity.cases import CASES
-from tests.parity.test_reference_logits import LAYOUT, logits_by_chunk
+from tests.parity.test_reference_logits import logits_by_chunk
 from tests.process import run_on_devices
 from tests.tolerances import SAME_QUANTIZED_MODEL_ATOL
 
@@ -47,7 +47,7 @@ def test_the_int8_step_equals_float32_with_the_same_numbers(
 ):
     case = next(case for case in CASES if case.name == name)
     config, tokens = read_config("test", case.hub_config), case.token_ids[:NUM_TOKENS]
-    model = Decoder(config, FLOAT32, RowAttention(LAYOUT), products, Quantization.INT8)
+    model = Decoder(config, FLOAT32, BlockAttention(), products, Quantization.INT8)
     weights = assemble_weights(model.weight_specs(), case.tensors(), mesh=DeviceMesh((jax.devices()[0],)))
     made = logits_by_chunk(model, weights, tokens, chunk)
     monkeypatch.setattr("service.models.multiply.linear", in_float32)
@@ -62,7 +62,7 @@ def test_the_int8_step_equals_float32_with_the_same_numbers(
 def test_the_fp8_step_equals_float32_with_the_same_weights():
     case = next(case for case in CASES if case.name == "llama_biases")
     config, tokens = read_config("test", case.hub_config), case.token_ids[:NUM_TOKENS]
-    model = Decoder(config, FLOAT32, RowAttention(LAYOUT), SPLIT, Quantization.FP8, fp8=Fp8Products.IN_PARTS)
+    model = Decoder(config, FLOAT32, BlockAttention(), SPLIT, Quantization.FP8, fp8=Fp8Products.IN_PARTS)
     weights = assemble_weights(model.weight_specs(), case.tensors(), mesh=DeviceMesh((jax.devices()[0],)))
     wide = dict(weights)
     for spec in model.weight_specs():
@@ -72,7 +72,7 @@ def test_the_fp8_step_equals_float32_with_the_same_weights():
             wide[spec.name] = weights[spec.name].astype(FLOAT32) * expand_dims(
                 scale, range(scale.ndim, len(spec.shape))
             )
-    expected = logits_by_chunk(Decoder(config, FLOAT32, RowAttention(LAYOUT), SPLIT), wide, tokens, 1)
+    expected = logits_by_chunk(Decoder(config, FLOAT32, BlockAttention(), SPLIT), wide, tokens, 1)
     np.testing.assert_allclose(
         logits_by_chunk(model, weights, tokens, 1), expected, atol=SAME_QUANTIZED_MODEL_ATOL, rtol=0
     )

@@ -10,8 +10,8 @@ from safetensors.numpy import load_file, save_file
 
 from service.device.mesh import DeviceMesh
 from service.kernels.attention import AttentionKernel
+from service.kernels.blocks import BlockAttention
 from service.kernels.cache_layout import CacheLayout
-from service.kernels.cpu import RowAttention
 from service.kernels.paging import Paging
 from service.kernels.reference import PagedReference
 from service.models.decoder import Decoder
@@ -27,7 +27,7 @@ from tests.tolerances import SAME_MODEL_ATOL, SAME_TOKENS_OTHER_STEPS_ATOL
 PAGE_SIZE = 4
 # In no order and not from the first on, so that a page's number and its position differ.
 PAGES = np.random.RandomState(3).permutation(16)[:12].astype(np.int32)
-LAYOUT = CacheLayout(num_pages=16, page_size=PAGE_SIZE, slot_sizes=(1, 2), context_sizes=(16, 48))
+LAYOUT = CacheLayout(num_pages=16, page_size=PAGE_SIZE)
 
 
 def bare_tensors(model_type: str, tensors: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
@@ -56,7 +56,7 @@ def logits_by_chunk(model: Decoder, weights: dict[str, jax.Array], token_ids: np
         part = token_ids[start : start + chunk]
         padded = np.zeros((1, chunk), np.int32)
         padded[0, : len(part)] = part
-        paging = Paging(jnp.array([start]), jnp.array([len(part)]), jnp.asarray(PAGES[None]), jnp.array([0]))
+        paging = Paging(jnp.array([start]), jnp.array([len(part)]), jnp.asarray(PAGES[None]))
         logits, caches = step(weights, caches, jnp.asarray(padded), paging)
         rows.append(np.asarray(logits)[0, : len(part)])
     return np.concatenate(rows)
@@ -68,9 +68,9 @@ def test_logits_equal_transformers_and_depend_neither_on_the_chunks_nor_on_the_k
     whole = logits_by_chunk(model, weights, case.token_ids, len(case.token_ids))
     np.testing.assert_allclose(whole, np.load(case.reference_path)["logits"], atol=SAME_MODEL_ATOL, rtol=0)
 
-    by_rows = Decoder(model.config, kernel=RowAttention(LAYOUT))
+    by_blocks = Decoder(model.config, kernel=BlockAttention())
     for chunk in (7, 1):
-        in_chunks = logits_by_chunk(by_rows, weights, case.token_ids, chunk)
+        in_chunks = logits_by_chunk(by_blocks, weights, case.token_ids, chunk)
         np.testing.assert_allclose(in_chunks, whole, atol=SAME_TOKENS_OTHER_STEPS_ATOL, rtol=0)
 
 

@@ -3,6 +3,7 @@
 import json
 import socket
 import threading
+import time
 
 import pytest
 
@@ -115,6 +116,16 @@ def test_connection_refused(capsys):
     ran = Run(capsys, server.url, "--timeout", "0.5")
     assert (ran.code, ran.failed) == (1, ["ready"])
     assert "connection refused" in ran.out
+
+
+def test_an_address_where_nothing_listens_is_waited_for_only_if_that_is_asked_for(capsys):
+    with StandInServer(StandIn()) as server:
+        pass
+    began_s = time.monotonic()
+    code = run(build_parser().parse_args(["smoke", server.url]))
+    assert code == 1
+    assert time.monotonic() - began_s < 60  # of the 300 that a start may take
+    assert f"nothing listens at {server.url}. Start the service, or wait with --timeout" in capsys.readouterr().out
 
 
 def test_no_such_host_is_not_waited_for(capsys):

@@ -176,7 +176,7 @@ def test_a_tpu_caches_8_bits_in_pages_of_whole_registers(caplog):
     assert (spec.kernel.name, spec.shapes.page_size, spec.kv_dtype) == (KernelName.KV8, 128, np.dtype(np.int8))
     config, positions = spec.config, spec.shapes.num_pages * spec.shapes.page_size
     caches = jax.eval_shape(
-        lambda: spec.kernel.kernel(spec.shapes.layout).initial_cache(
+        lambda: spec.kernel.kernel().initial_cache(
             spec.shapes.layout,
             num_kv_heads=config.heads.num_kv_heads,
             head_dim=config.heads.head_dim,

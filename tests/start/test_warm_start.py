@@ -66,7 +66,7 @@ def test_a_warm_start_loads_before_its_first_token_what_that_needs_and_the_rest_
     before = {s["part"].partition("-")[0] for s in loaded if s["begin_s"] < warm["first_token_s"]}
     after = {s["part"].partition("-")[0] for s in loaded if s["begin_s"] >= warm["first_token_s"]}
     assert before == {"initial", "embed", "prefill", "set", "logits", "choose"}
-    assert {"insert", "decode", "restore", "count", "adjust", "prefill"} <= after
+    assert {"decode", "count", "adjust", "prefill"} <= after
 
 
 def test_a_warm_start_gives_the_same_greedy_answers(two_starts, demo_answers):

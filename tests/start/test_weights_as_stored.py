@@ -61,8 +61,8 @@ def test_the_logits_are_those_of_weights_in_float32(located: LocatedCheckpoint):
     for spec in (plan(located), plan(located, dtype="float32")):
         weights = load_on_host(located, spec.specs, LoadLimits(None, Progress(), 2**26)).weights
         step = WholeStep(dataclasses.replace(spec.model(), kernel=PagedReference()))
-        layout = CacheLayout(num_pages=4, page_size=4, slot_sizes=(1,), context_sizes=(16,))
-        paging = Paging(*(jnp.array(each) for each in ([0], [5], [[0, 1, 2, 3]], [0])))
+        layout = CacheLayout(num_pages=4, page_size=4)
+        paging = Paging(*(jnp.array(each) for each in ([0], [5], [[0, 1, 2, 3]])))
         arrays = {name: jnp.asarray(weight) for name, weight in weights.items()}
         logits, _ = step(arrays, step.empty_caches(layout), jnp.array([[3, 1, 4, 1, 5]]), paging)
         made.append(np.asarray(logits))

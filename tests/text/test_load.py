@@ -276,3 +276,41 @@ def test_a_tokenizer_that_another_model_has_is_taken_over_as_it_is(folder):
     assert load_tokenizer(folder, parse=parse).backend is first.backend
     assert parsed == [(folder / "tokenizer.json").read_bytes()]
     assert len(first.encode("a long text", add_special_tokens=False)) > 2
+
+
+def write_pair_of_files(folder, backend):
+    model = json.loads(backend.to_str())
+    added = {token["content"]: token["id"] for token in model["added_tokens"]}
+    vocab = {token: token_id for token, token_id in model["model"]["vocab"].items() if token not in added}
+    write(folder, "vocab.json", {token: at for at, token in enumerate(sorted(vocab, key=vocab.__getitem__))})
+    write(folder, "merges.txt", "#version: 0.2\n" + "\n".join(" ".join(pair) for pair in model["model"]["merges"]))
+    write(
+        folder, "added_tokens.json", {"<|endoftext|>": len(vocab), "<|en|>": len(vocab) + 1, "<|0.00|>": len(vocab) + 2}
+    )
+
+
+def test_an_old_export_with_vocabulary_and_merges_encodes_as_its_tokenizer_would(tmp_path):
+    backend = byte_level()
+    write_pair_of_files(tmp_path, backend)
+    loaded = load_tokenizer(tmp_path)
+    text = "Hello world, Привет 🌍"
+    ids = loaded.encode(text, add_special_tokens=False)
+    assert [loaded.backend.id_to_token(token_id) for token_id in ids] == backend.encode(text).tokens
+    assert loaded.decode(ids) == text
+    control, time = (loaded.backend.token_to_id(token) for token in ("<|en|>", "<|0.00|>"))
+    assert control in loaded.special_ids
+    assert time not in loaded.special_ids
+
+
+def test_added_tokens_that_do_not_follow_the_vocabulary_are_refused(tmp_path):
+    write_pair_of_files(tmp_path, byte_level())
+    write(tmp_path, "added_tokens.json", {"<|en|>": 7000})
+    with pytest.raises(MalformedCheckpoint, match=r"added_tokens\.json"):
+        load_tokenizer(tmp_path)
+
+
+def test_merges_of_tokens_that_the_vocabulary_lacks_are_refused(tmp_path):
+    write_pair_of_files(tmp_path, byte_level())
+    write(tmp_path, "merges.txt", "not there")
+    with pytest.raises(MalformedCheckpoint, match=r"merges\.txt"):
+        load_tokenizer(tmp_path)

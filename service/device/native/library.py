@@ -17,9 +17,16 @@ LIBRARY = Path(__file__).with_name("native.so")
 FLOAT32_TARGET = "levserve_linear_float32"
 BFLOAT16_TARGET = "levserve_linear_bfloat16"
 INT8_TARGET = "levserve_linear_int8"
+GROUPED_FLOAT32_TARGET = "levserve_grouped_float32"
+GROUPED_BFLOAT16_TARGET = "levserve_grouped_bfloat16"
+GROUPED_INT8_TARGET = "levserve_grouped_int8"
 ATTENTION_TARGET = "levserve_paged_attention"
 ZEROS_TARGET = "levserve_lazy_zeros"
-TARGETS = (FLOAT32_TARGET, BFLOAT16_TARGET, INT8_TARGET, ATTENTION_TARGET, ZEROS_TARGET)
+TARGETS = (
+    *(FLOAT32_TARGET, BFLOAT16_TARGET, INT8_TARGET),
+    *(GROUPED_FLOAT32_TARGET, GROUPED_BFLOAT16_TARGET, GROUPED_INT8_TARGET),
+    *(ATTENTION_TARGET, ZEROS_TARGET),
+)
 
 _MAX_ISA = "--xla_cpu_max_isa="
 _WITHOUT_AVX2 = ("SSE4_2", "AVX")

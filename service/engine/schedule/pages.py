@@ -1,4 +1,4 @@
-"""KV pages: which sequences hold them, the prefixes that they hold, and the copies that fill them.
+"""KV pages: which sequences hold them, and the prefixes that they hold.
 
 Pure bookkeeping: a page is a number here. It is in one of three states:
 
@@ -16,10 +16,8 @@ import secrets
 from array import array
 from collections import OrderedDict, abc
 from collections.abc import Iterable
-from dataclasses import dataclass
 
 from service.engine.schedule.sequence import Sequence
-from service.kernels.cache_layout import CopyKind
 
 KEY_BYTES = 16
 # Random for each process, so that an attacker cannot construct two texts whose keys collide.
@@ -75,13 +73,12 @@ class PagePool:
             self._evictable.pop(page, None)
             self._num_holders[page] += 1
 
-    def register(self, page: int, key: bytes) -> bool:
-        """Make a held page findable by the key of its content; return False if another page has that key already."""
+    def register(self, page: int, key: bytes) -> None:
+        """Make a held page findable by the key of its content, unless another page has that key already."""
         if key in self._page_of:
-            return self._page_of[key] == page
+            return
         assert page not in self._key_of, "a page's content does not change while it is held"
         self._key_of[page], self._page_of[key] = key, page
-        return True
 
     def unregister(self, pages: Iterable[int]) -> None:
         """Make held pages impossible to find."""
@@ -131,43 +128,20 @@ class PagePool:
         return page
 
 
-@dataclass(frozen=True, slots=True)
-class PageCopy:
-    """A copy of neighbouring pages of one sequence, for kernels that keep a cache per slot."""
-
-    kind: CopyKind
-    slot: int
-    first_page: int  # in the order of positions
-    pages: tuple[int, ...]
-
-
 class SequencePages:
-    """Connects sequences with the pool. A copy is collected whether or not the kernel needs it."""
+    """Connects sequences with the pool."""
 
     def __init__(self, *, num_pages: int, page_size: int) -> None:
         self.pool = PagePool(num_pages)
-        self.caches_prefixes = True  # False while the copies are not compiled
         self._page_size = page_size
-        self._copies: list[PageCopy] = []  # before the next step
-        self._later_copies: list[PageCopy] = []  # of what the step being planned computes: before the step after it
 
     def pages_for(self, num_positions: int) -> int:
         """Return how many pages hold so many positions."""
         return -(-num_positions // self._page_size)
 
-    def begin_plan(self) -> None:
-        """Let the copies of what the previous step computed run before the step that is planned now."""
-        self._copies += self._later_copies
-        self._later_copies = []
-
-    def take_copies(self) -> list[PageCopy]:
-        """Hand over the copies that must run before the step that was just planned."""
-        copies, self._copies = self._copies, []
-        return copies
-
     def find_prefix(self, sequence: Sequence) -> None:
         """Share the pages that hold the sequence's beginning already; at least one token is left to compute."""
-        if sequence.pages or not self.caches_prefixes:  # it has begun, or there is nothing to find
+        if sequence.pages:  # it has begun
             return
         if sequence.request.num_prompt_logprobs is not None and not sequence.output_ids:
             return  # a cached position has no logits
@@ -180,8 +154,6 @@ class SequencePages:
         sequence.num_registered = len(found)
         if not sequence.output_ids:
             sequence.num_cached_tokens = sequence.num_computed
-        if found:
-            self._copies.append(PageCopy(CopyKind.RESTORE, sequence.slot, 0, tuple(found)))
 
     def next_page_key(self, sequence: Sequence) -> bytes | None:
         """Return the key of the first whole page that is not computed yet; None if the rest is shorter than a page."""
@@ -189,18 +161,11 @@ class SequencePages:
 
     def register(self, sequence: Sequence, num_positions: int) -> None:
         """Make the whole pages among the first `num_positions`, whose tokens are known, findable."""
-        if not self.caches_prefixes:
-            return  # a later call registers them
         extend_keys(sequence.page_keys, sequence.root_key, sequence.known_ids, self._page_size)
         last = num_positions // self._page_size
-        fresh = []
         for index in range(sequence.num_registered, last):
-            if self.pool.register(sequence.pages[index], sequence.page_keys[index]):
-                fresh.append(index)
+            self.pool.register(sequence.pages[index], sequence.page_keys[index])
         sequence.num_registered = max(sequence.num_registered, last)
-        if fresh:
-            pages = tuple(sequence.pages[index] for index in range(fresh[0], fresh[-1] + 1))
-            self._later_copies.append(PageCopy(CopyKind.SAVE, sequence.slot, fresh[0], pages))
 
     def release(self, sequence: Sequence) -> None:
         """Release all pages of a sequence that has its slot still; registered ones stay findable."""

@@ -15,7 +15,7 @@ from heapq import heappop, heappush
 
 from service.engine.request import FinishReason, Request, StepLogprobs, TokenEvent, TokenLogprobs
 from service.engine.schedule.chunking import Chunking
-from service.engine.schedule.pages import PageCopy, SequencePages, root_key
+from service.engine.schedule.pages import SequencePages, root_key
 from service.engine.schedule.plan import Plan, PlannedSequence
 from service.engine.schedule.sequence import Sequence
 from service.engine.schedule.waiting import Waiting
@@ -72,11 +72,10 @@ class Scheduler:
         self._waiting.add(sequence)
         return sequence
 
-    def adapt(self, prefill: PrefillShapes, *, num_slots: int, caches_prefixes: bool) -> None:
-        """Restrict plans to the steps that are compiled; without copies of pages, no prefix is cached."""
+    def adapt(self, prefill: PrefillShapes, *, num_slots: int) -> None:
+        """Restrict plans to the steps that are compiled."""
         self._chunking = Chunking(prefill)
         self._num_slots = num_slots
-        self._pages.caches_prefixes = caches_prefixes
 
     def abort(self, sequence: Sequence) -> None:
         """End a sequence now, in any state; no event of it follows."""
@@ -92,7 +91,6 @@ class Scheduler:
         Args:
             only: the kind that the step must have, to measure one kind by itself.
         """
-        self._pages.begin_plan()
         self._admit()
         ends = {} if only is StepKind.DECODE else self._cut_prefill()
         cost = self._chunking.cost(end - s.num_computed for s, end in ends.items())
@@ -107,10 +105,6 @@ class Scheduler:
         self._prefill_cost = 0
         seqs = self._plan_decode() if may_decode else ()
         return Plan(StepKind.DECODE, seqs) if seqs else None
-
-    def take_copies(self) -> list[PageCopy]:
-        """Hand over the copies that must run before the step that was just planned."""
-        return self._pages.take_copies()
 
     def commit(
         self, plan: Plan, token_ids: Iterable[int], logprobs: StepLogprobs | None = None

@@ -16,7 +16,7 @@ from jaxtyping import Array, Bool, Float, Int, UInt
 from service.engine.limits import MAX_BIASED_TOKENS, MAX_STOP_IDS
 from service.engine.shapes import Bucket, EngineShapes
 from service.engine.token_mask import ALL_ALLOWED, WORD_BITS
-from service.kernels.paging import Paging, RowPages
+from service.kernels.paging import Paging
 
 HostOrDevice = Array | np.ndarray
 OnDevice = Array | jax.ShapeDtypeStruct  # an array, or its shape when programs are lowered
@@ -41,7 +41,7 @@ class StepInputs(NamedTuple):
     @property
     def paging(self) -> Paging:
         """The positions and pages of the tokens."""
-        return Paging(self.start, self.num_tokens, self.page_table, self.slots)
+        return Paging(self.start, self.num_tokens, self.page_table)
 
 
 class SampleTargets(NamedTuple):
@@ -72,13 +72,14 @@ class IntegerOption(IntEnum):
     SEED_HIGH = 4
     SEED_LOW = 5
     HAS_BIAS = 6
+    GROUP_FROM = 7  # the first token of a group; NO_TOKEN for no group
 
 
 class Options(NamedTuple):
     """The options of some sequences, in few arrays, since each transfer of an array costs time."""
 
     floats: Float[HostOrDevice, "seq 6"]
-    integers: Int[HostOrDevice, "seq 7"]
+    integers: Int[HostOrDevice, "seq 8"]
     stop_ids: Int[HostOrDevice, "seq stop"]  # NO_TOKEN in unused places
     bias_ids: Int[HostOrDevice, "seq bias"]  # NO_TOKEN in unused places
     biases: Float[HostOrDevice, "seq bias"]
@@ -156,7 +157,7 @@ def scalar(value: int) -> Int[np.ndarray, ""]:
 def empty_step(bucket: Bucket, shapes: EngineShapes) -> StepInputs:
     """Return a step of padded sequences only."""
     num_columns = NUM_SINGLE_COLUMNS + (bucket.num_tokens if bucket.num_tokens > 1 else 0)
-    packed, page_table = (np.zeros((bucket.num_seqs, n), np.int32) for n in (num_columns, bucket.num_pages))
+    packed, page_table = (np.zeros((bucket.num_seqs, n), np.int32) for n in (num_columns, shapes.max_pages))
     inputs = step_inputs(packed, page_table)
     inputs.slots[:] = inputs.sample_slots[:] = shapes.num_slots
     return inputs
@@ -164,7 +165,7 @@ def empty_step(bucket: Bucket, shapes: EngineShapes) -> StepInputs:
 
 # A sequence that takes the likeliest token and requests nothing more.
 NEUTRAL_FLOATS = (0.0, 1.0, 0.0, 1.0, 0.0, 0.0)
-NEUTRAL_INTEGERS = (0, 0, -1, -1, 0, 0, 0)
+NEUTRAL_INTEGERS = (0, 0, -1, -1, 0, 0, 0, NO_TOKEN)
 
 
 def neutral_options(num_seqs: int) -> Options:
@@ -186,12 +187,6 @@ def unrestricted_mask(num_seqs: int, vocab_size: int) -> UInt[np.ndarray, "seq w
 def empty_options(num_seqs: int, shapes: EngineShapes) -> OptionInputs:
     """Return options of no slot."""
     return OptionInputs(np.full(num_seqs, shapes.num_slots, np.int32), neutral_options(num_seqs))
-
-
-def empty_copy(shapes: EngineShapes) -> RowPages:
-    """Return a copy of no page, of as many as a context has."""
-    ids = np.full(shapes.pages_for(shapes.max_model_len), shapes.num_pages, np.int32)
-    return RowPages(scalar(0), scalar(0), ids)
 
 
 def empty_count(shapes: EngineShapes) -> CountInputs:

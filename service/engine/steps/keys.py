@@ -1,7 +1,7 @@
 """Keys of the programs of a runner; a key as a string is the program's name in bundles and logs.
 
 initial-slots, initial-cache-…  the device state; the cache for each kind of layer group
-embed-…                         tokens to hidden states; one for each kind of step and token shape
+embed-…                         tokens to hidden states; one for each bucket
 prefill-…, decode-…             the layers of a group; one for each bucket and kind of layer group
 logits-…, choose-…              the sampling that follows a step; one for each number of sequences
 greedy-…, random-…              faster variants of choose-… on an accelerator: if no sequence has a temperature, or none
@@ -12,7 +12,6 @@ whole-…                         a decode step as one program, where the device
                                 each of choose, greedy and random
 set-options                     for the sequences of a prefill step
 count-tokens                    for sequences with penalties
-save, restore, insert, extract  copies where each slot has a cache; one for each kind of layer group; see `CopyKind`
 """
 
 from collections.abc import Iterable, Sequence
@@ -20,7 +19,6 @@ from enum import StrEnum
 from typing import NamedTuple, override
 
 from service.engine.shapes import Bucket, EngineShapes, StepKind, sufficient_buckets
-from service.kernels.cache_layout import CopyKind
 from service.models.interface import LayerGroup
 
 
@@ -57,12 +55,11 @@ class Embed(NamedTuple):
     """The program that begins a step."""
 
     kind: StepKind
-    num_seqs: int
-    num_tokens: int
+    bucket: Bucket
 
     @override
     def __str__(self) -> str:
-        return f"embed-{self.kind}-seqs{self.num_seqs}-tokens{self.num_tokens}"
+        return f"embed-{_bucket_name(self.kind, self.bucket)}"
 
 
 class Layers(NamedTuple):
@@ -99,18 +96,7 @@ class Whole(NamedTuple):
         return f"whole-{self.choice}-{_bucket_name(StepKind.DECODE, self.bucket)}"
 
 
-class Copy(NamedTuple):
-    """The program that copies pages of a slot."""
-
-    kind: CopyKind
-    group: str  # the kind of layer group
-
-    @override
-    def __str__(self) -> str:
-        return f"{self.kind}-{self.group}"
-
-
-type ProgramKey = SlotProgram | InitialCache | Embed | Layers | Sample | Whole | Copy
+type ProgramKey = SlotProgram | InitialCache | Embed | Layers | Sample | Whole
 
 
 def distinct(groups: Sequence[LayerGroup]) -> list[LayerGroup]:
@@ -121,18 +107,12 @@ def distinct(groups: Sequence[LayerGroup]) -> list[LayerGroup]:
 def step_keys(kind: StepKind, bucket: Bucket, groups: Sequence[LayerGroup]) -> list[ProgramKey]:
     """Return the programs that a step of a bucket runs, each once and in that order."""
     return [
-        Embed(kind, bucket.num_seqs, bucket.num_tokens),
+        Embed(kind, bucket),
         *(Layers(kind, bucket, group.kind) for group in distinct(groups)),
         *([SlotProgram.SET_OPTIONS] if kind is StepKind.PREFILL else []),
         Sample(SamplingPart.LOGITS, bucket.num_seqs),
         Sample(SamplingPart.CHOOSE, bucket.num_seqs),
     ]
-
-
-def copy_keys(shapes: EngineShapes, groups: Sequence[LayerGroup], *only: CopyKind) -> list[ProgramKey]:
-    """Return the copies, or those of some kinds, which only a cache per slot needs."""
-    kinds = (only or CopyKind) if shapes.has_slot_cache else ()
-    return [Copy(kind, group.kind) for kind in kinds for group in distinct(groups)]
 
 
 def initial_keys(groups: Sequence[LayerGroup]) -> list[ProgramKey]:
@@ -167,23 +147,21 @@ def occasional_keys(shapes: EngineShapes, num_seqs: Iterable[int]) -> list[Progr
 def sufficient_keys(shapes: EngineShapes, groups: Sequence[LayerGroup]) -> list[ProgramKey]:
     """Return the programs that suffice to serve any request, if slowly; see `sufficient_buckets`."""
     steps = [key for kind, bucket in sufficient_buckets(shapes) for key in step_keys(kind, bucket, groups)]
-    return list(dict.fromkeys([*steps, *initial_keys(groups), *copy_keys(shapes, groups, CopyKind.INSERT)]))
+    return list(dict.fromkeys([*steps, *initial_keys(groups)]))
 
 
 def compile_order(shapes: EngineShapes, groups: Sequence[LayerGroup]) -> list[ProgramKey]:
     """Order all programs by how much compiling each one next would speed up a live service."""
-    # A token shape is used once its widest context is there; long chunks and single sequences gain most.
-    widest_first = sorted(shapes.buckets, key=lambda step: (-step[1].num_pages, step[1].num_seqs, -step[1].num_tokens))
-    steps = [key for kind, bucket in widest_first for key in step_keys(kind, bucket, groups)]
+    # Long chunks and single sequences gain most.
+    longest_first = sorted(shapes.buckets, key=lambda step: (step[1].num_seqs, -step[1].num_tokens))
+    steps = [key for kind, bucket in longest_first for key in step_keys(kind, bucket, groups)]
     all_slots = max(shapes.decode_grid)
     counts = dict.fromkeys(bucket.num_seqs for _, bucket in sufficient_buckets(shapes)) | {all_slots.num_seqs: None}
     soon = [
         *sufficient_keys(shapes, groups),
-        *copy_keys(shapes, groups, CopyKind.EXTRACT),  # if prompts alternate, for which there must be two slots
         *step_keys(StepKind.DECODE, all_slots, groups),
         *occasional_keys(shapes, counts),
         SlotProgram.COUNT_TOKENS,
-        *copy_keys(shapes, groups),
     ]
     return list(dict.fromkeys([*soon, *steps, *program_keys(shapes, groups)]))
 
@@ -196,14 +174,12 @@ def first_keys(shapes: EngineShapes, groups: Sequence[LayerGroup]) -> list[Progr
 
 def program_keys(shapes: EngineShapes, groups: Sequence[LayerGroup]) -> list[ProgramKey]:
     """Return all programs of a runner, in about the order in which requests need them."""
-    short_first = sorted(shapes.buckets, key=lambda kind_and_bucket: kind_and_bucket[1].num_pages)
-    steps = [key for kind, bucket in short_first for key in step_keys(kind, bucket, groups)]
+    steps = [key for kind, bucket in shapes.buckets for key in step_keys(kind, bucket, groups)]
     decode = step_keys(StepKind.DECODE, next(iter(shapes.decode_grid)), groups)
     occasional = occasional_keys(shapes, shapes.all_seq_counts)
-    second = [*copy_keys(shapes, groups, CopyKind.INSERT), *decode]  # token
-    rest = [*second, *steps, *occasional, SlotProgram.COUNT_TOKENS, *copy_keys(shapes, groups), *whole_keys(shapes)]
+    rest = [*decode, *steps, *occasional, SlotProgram.COUNT_TOKENS, *whole_keys(shapes)]
     return list(dict.fromkeys([*first_keys(shapes, groups), *rest]))
 
 
 def _bucket_name(kind: StepKind, bucket: Bucket) -> str:
-    return f"{kind}-seqs{bucket.num_seqs}-tokens{bucket.num_tokens}-pages{bucket.num_pages}"
+    return f"{kind}-seqs{bucket.num_seqs}-tokens{bucket.num_tokens}"

@@ -8,20 +8,18 @@ import jax
 import numpy as np
 
 from service.compile.program import Program
-from service.engine.shapes import Bucket, EngineShapes, StepKind
+from service.engine.shapes import Bucket, EngineShapes
 from service.engine.steps.inputs import (
     AdjustInputs,
     ChooseInputs,
     LogprobInputs,
     SampleTargets,
-    empty_copy,
     empty_count,
     empty_options,
     empty_step,
     unrestricted_mask,
 )
 from service.engine.steps.keys import (
-    Copy,
     Embed,
     InitialCache,
     Layers,
@@ -40,7 +38,6 @@ from service.engine.steps.step import (
     SlotState,
     adjust_step,
     choose_step,
-    copy_pages,
     count_step,
     embed_tokens,
     initial_slots,
@@ -50,7 +47,6 @@ from service.engine.steps.step import (
     set_options,
 )
 from service.engine.steps.whole import WholeInputs, WholeState, WholeSteps
-from service.kernels.cache_layout import CopyKind
 from service.models.interface import Cache, LayerGroup, LayerGroupInputs, PagedDecoder
 
 
@@ -84,12 +80,11 @@ class _EnginePrograms:
         """Return the programs before the first layer group of a step."""
         return [
             self._of_slots(
-                Embed(kind, *shape),
+                Embed(kind, bucket),
                 functools.partial(embed_tokens, self._model, kind),
-                empty_step(Bucket(*shape, num_pages=0), self._shapes).packed,
+                empty_step(bucket, self._shapes).packed,
             )
-            for kind in StepKind
-            for shape in self._shapes.token_shapes(kind)
+            for kind, bucket in self._shapes.buckets
         ]
 
     def sampling(self) -> list[Program]:
@@ -144,13 +139,13 @@ class _EnginePrograms:
         return programs
 
     def layer_groups(self) -> list[Program]:
-        """Return the programs that run layers, and those that copy their cache."""
+        """Return the programs that run layers."""
         return [program for group in distinct(self._model.layer_groups) for program in self._of_group(group)]
 
     def _of_group(self, group: LayerGroup) -> list[Program]:
         weights = [self._weights[name] for name in group.weights]
         cache = placed(self._cache_shapes(group), self._place.cache)
-        layers = [
+        return [
             self._program(
                 Layers(kind, bucket, group.kind),
                 functools.partial(run_layer_group, self._model, group),
@@ -158,15 +153,6 @@ class _EnginePrograms:
             )
             for kind, bucket in self._shapes.buckets
         ]
-        copies = [
-            self._program(
-                Copy(kind, group.kind),
-                functools.partial(copy_pages, self._model, kind),
-                ((), cache, empty_copy(self._shapes)),
-            )
-            for kind in (CopyKind if self._shapes.has_slot_cache else ())
-        ]
-        return [*layers, *copies]
 
     def _make_cache(self, group: LayerGroup) -> Cache:
         return self._model.initial_cache(self._shapes.layout, group)

@@ -42,7 +42,7 @@ def adjust_logits(
 ) -> Float[Array, "seq vocab"]:
     """Apply the options that change the logits themselves; a sequence without any keeps its logits, bit by bit.
 
-    Unless the device can branch at no cost, penalties are applied whether a sequence has one or not.
+    Unless the device can branch at no cost, penalties and groups are applied whether a sequence has one or not.
     """
     options = state.options
     vocab_size = logits.shape[1]
@@ -57,8 +57,10 @@ def adjust_logits(
     if can_branch:
         is_penalized = jnp.any(state.is_sequence & options.has_penalties)
         adjusted = jax.lax.cond(is_penalized, lambda: _penalize(adjusted, state), lambda: adjusted)
+        has_group = jnp.any(state.is_sequence & (options.integer_option(IntegerOption.GROUP_FROM) < vocab_size))
+        adjusted = jax.lax.cond(has_group, lambda: _prefer_group(adjusted, options), lambda: adjusted)
     else:
-        adjusted = _penalize(adjusted, state)
+        adjusted = _prefer_group(_penalize(adjusted, state), options)
     # NaN for a broken sequence, even where the mask has removed the token with the broken logit.
     return jnp.where(_is_broken(logits)[:, None], jnp.nan, adjusted)
 
@@ -105,6 +107,19 @@ def count_tokens(
     output = zeros.at[token_ids].add(is_output.astype(jnp.int32), mode="drop")
     prompt = zeros.at[token_ids].max(jnp.where(positions < prompt_len, IN_PROMPT, 0), mode="drop")
     return token_counts.at[slot].set(output + prompt, mode="drop")
+
+
+def _prefer_group(logits: Float[Array, "seq vocab"], options: Options) -> Float[Array, "seq vocab"]:
+    """Leave a sequence its group of tokens alone where the group as a whole is likelier than any other token.
+
+    Source: https://github.com/openai/whisper/blob/main/whisper/decoding.py (ApplyTimestampRules)
+    """
+    first = options.integer_option(IntegerOption.GROUP_FROM)[:, None]
+    is_member = jnp.arange(logits.shape[1], dtype=jnp.int32)[None, :] >= first
+    of_group = jax.nn.logsumexp(logits, axis=1, where=is_member)
+    likeliest_other = jnp.max(logits, axis=1, where=~is_member, initial=-jnp.inf)
+    is_left_alone = (of_group > likeliest_other)[:, None]
+    return jnp.where(is_left_alone & ~is_member, -jnp.inf, logits)
 
 
 def _is_broken(logits: Float[Array, "seq vocab"]) -> Bool[Array, " seq"]:

@@ -8,7 +8,7 @@ step can be dispatched before this one is read.
 """
 
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -28,8 +28,6 @@ from service.engine.steps.inputs import (
 )
 from service.engine.steps.logprobs import pack_logprobs
 from service.engine.steps.sampling import SamplingState, adjust_logits, count_tokens
-from service.kernels.cache_layout import CopyKind
-from service.kernels.paging import RowPages
 from service.models.interface import Cache, LayerGroup, LayerGroupInputs, PagedDecoder, Weights
 
 
@@ -91,11 +89,6 @@ def run_layer_group(
         return cache, GroupOutputs(hidden, None)
     last = jnp.maximum(arrays.paging.num_tokens - 1, 0)[:, None, None]
     return cache, GroupOutputs(hidden, jnp.take_along_axis(hidden, last, axis=1))
-
-
-def copy_pages(model: PagedDecoder, kind: CopyKind, _: Any, cache: Cache, pages: RowPages) -> tuple[Cache, None]:
-    """Copy neighbouring pages of a slot, in the layers of a group."""
-    return model.copy_pages(kind, cache, RowPages(*(jnp.asarray(a) for a in pages))), None
 
 
 def set_options(_: Weights, slots: SlotState, inputs: OptionInputs) -> tuple[SlotState, None]:

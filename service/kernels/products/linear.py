@@ -6,6 +6,7 @@ which takes as long as the product itself. For a batch of `part @ x.T`, it reads
 
 import math
 from dataclasses import dataclass
+from enum import StrEnum
 
 import jax
 import jax.numpy as jnp
@@ -23,12 +24,21 @@ type NumSplits = tuple[tuple[int, int], ...]
 UNSPLIT: NumSplits = ()
 
 
+class Grouped(StrEnum):
+    """How a device computes grouped products where there is no native code."""
+
+    LOOP = "loop"  # one group at a time
+    GPU = "gpu"
+    TPU = "tpu"
+
+
 @dataclass(frozen=True)
 class Products:
     """How a device computes products; XLA's default unless configured otherwise."""
 
     num_splits: NumSplits = UNSPLIT  # of wide weights
     native: NativeCode = NativeCode.NONE
+    grouped: Grouped = Grouped.LOOP
 
 
 # All layers' products of 135M parameters take 6.1 ms split and 6.7 unsplit for one token, 13 and 21 for 8, 38 and 41
@@ -45,7 +55,9 @@ SPLIT = Products(CPU_NUM_SPLITS)
 
 def choose_products(mesh: DeviceMesh, dtype: np.dtype) -> Products:
     """Return how to compute products with activations of a dtype; several devices each have a shard of a weight."""
-    return Products(CPU_NUM_SPLITS, native_code()) if mesh.is_host and dtype == np.float32 else PLAIN
+    if mesh.is_host and dtype == np.float32:
+        return Products(CPU_NUM_SPLITS, native_code())
+    return Products(grouped={"gpu": Grouped.GPU, "tpu": Grouped.TPU}.get(mesh.platform, Grouped.LOOP))
 
 
 def linear(

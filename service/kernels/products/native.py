@@ -6,11 +6,14 @@ bfloat16 weight in memory. The C++ products read a weight once, in the dtype it 
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, BFloat16, Float32, Int8
+from jaxtyping import Array, BFloat16, Float32, Int8, Int32
 
 from service.device.native.library import (
     BFLOAT16_TARGET,
     FLOAT32_TARGET,
+    GROUPED_BFLOAT16_TARGET,
+    GROUPED_FLOAT32_TARGET,
+    GROUPED_INT8_TARGET,
     INT8_TARGET,
     NativeCode,
     register_native_calls,
@@ -39,6 +42,28 @@ def native_int8(
     return _call(INT8_TARGET, x, values, scale)
 
 
+def native_grouped(
+    x: Float32[Array, "row in"],
+    weight: Float32[Array, "group out in"] | BFloat16[Array, "group out in"],
+    sizes: Int32[Array, " group"],
+) -> Float32[Array, "row out"]:
+    """Multiply rows, sorted by group, each by the weight of its group; other groups' weights are not read.
+
+    A row's product does not depend on the other rows.
+    """
+    return _call(GROUPED_BFLOAT16_TARGET if weight.dtype == jnp.bfloat16 else GROUPED_FLOAT32_TARGET, x, weight, sizes)
+
+
+def native_grouped_int8(
+    x: Float32[Array, "row in"],
+    values: Int8[Array, "group out in"],
+    sizes: Int32[Array, " group"],
+    scale: Float32[Array, "group out"],
+) -> Float32[Array, "row out"]:
+    """Multiply rows, quantized as by `quantize_tokens`, in the same way."""
+    return _call(GROUPED_INT8_TARGET, x, values, sizes, scale)
+
+
 def serves_float32(native: NativeCode, num_tokens: int) -> bool:
     """Return whether the C++ product is used for float32 instead of XLA."""
     return native.has_products and num_tokens <= MAX_FLOAT32_TOKENS[native]
@@ -51,5 +76,5 @@ def serves_int8(native: NativeCode, num_tokens: int) -> bool:
 
 def _call(target: str, x: Array, weight: Array, *rest: Array) -> Array:
     register_native_calls()
-    result = jax.ShapeDtypeStruct((x.shape[0], weight.shape[0]), jnp.float32)
+    result = jax.ShapeDtypeStruct((x.shape[0], weight.shape[-2]), jnp.float32)
     return jax.ffi.ffi_call(target, result)(x, weight, *rest)

@@ -1,19 +1,26 @@
-"""Granite 3, and the dense models of Granite 4: Llama with multipliers.
+"""Granite 3, with experts or without, and the dense models of Granite 4: Llama with multipliers.
 
-Source: transformers `models/granite/modeling_granite.py`, `models/granitemoehybrid/modeling_granitemoehybrid.py`.
+Source: transformers `models/granite/modeling_granite.py`, `models/granitemoe/modeling_granitemoe.py`,
+`models/granitemoehybrid/modeling_granitemoehybrid.py`.
 """
 
 from dataclasses import replace
 
 from service.models.config import HubConfig
-from service.models.description import Attention, DecoderConfig, FeedForward, TensorNames
+from service.models.description import Attention, DecoderConfig, Experts, FeedForward, TensorNames
 from service.models.families.llama import NAMES, pre_norm_layers, read_attention, read_decoder, read_feed_forward
 
+MOE_NAMES = replace(
+    NAMES,
+    router="block_sparse_moe.router.layer",
+    expert_gate_up=("block_sparse_moe.input_linear.weight",),
+    expert_down="block_sparse_moe.output_linear.weight",
+)
 HYBRID_NAMES = replace(NAMES, gate_up=("shared_mlp.input_linear",), down="shared_mlp.output_linear")
 
 
 def read_config(config: HubConfig) -> DecoderConfig:
-    """Read a `config.json` of model_type `granite` or `granitemoehybrid`.
+    """Read a `config.json` of model_type `granite`, `granitemoe` or `granitemoehybrid`.
 
     Raises:
         UnsupportedModel: a value is missing, malformed, or asks for a feature that is not served.
@@ -25,11 +32,18 @@ def read_config(config: HubConfig) -> DecoderConfig:
     if config.values["model_type"] == "granitemoehybrid":
         attention, feed_forward = _dense_hybrid(config, attention)
         return _multiplied(config, attention, feed_forward, HYBRID_NAMES)
+    if config.values["model_type"] == "granitemoe":
+        count, top_k = (
+            config.required_int("num_local_experts"),
+            config.at_most("num_experts_per_tok", "num_local_experts"),
+        )
+        expert = replace(read_feed_forward(config), has_bias=False)
+        return _multiplied(config, attention, Experts(count, top_k, expert), MOE_NAMES)
     return _multiplied(config, attention, read_feed_forward(config), NAMES)
 
 
 def _multiplied(
-    config: HubConfig, attention: Attention, feed_forward: FeedForward, names: TensorNames
+    config: HubConfig, attention: Attention, feed_forward: FeedForward | Experts, names: TensorNames
 ) -> DecoderConfig:
     residual = config.number("residual_multiplier", 1.0)
     layers = pre_norm_layers(config, attention, feed_forward)

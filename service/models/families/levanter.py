@@ -15,6 +15,7 @@ from service.models.description import (
     Activation,
     Attention,
     DecoderConfig,
+    Experts,
     FeedForward,
     Layer,
     Norm,
@@ -27,6 +28,7 @@ from service.models.families.gpt2 import NAMES as GPT2_NAMES
 from service.models.families.layer_kinds import FULL, SLIDING, read_layer_kinds
 from service.models.families.olmo2 import POST_NORM_NAMES
 from service.models.families.qwen3 import QK_NORM_NAMES
+from service.models.families.qwen3_moe import QWEN_MOE_NAMES
 from service.models.rope import RopeConfig
 
 # With the names of the norms that only Levanter's Llama has.
@@ -35,6 +37,15 @@ LLAMA_NAMES = replace(
     attention_post_norm="post_attn_layernorm",
     mlp_post_norm="post_mlp_layernorm",
     embed_norm="norm",
+)
+QWEN_EXPERTS = replace(QWEN_MOE_NAMES, embed_norm="norm")
+MIXTRAL_NAMES = replace(
+    LLAMA_NAMES,
+    router="mlp.gate",
+    expert_gate_up=("mlp.experts.gate_up_proj",),
+    expert_down="mlp.experts.down_proj",
+    gate_up=("shared_mlp.gate_proj", "shared_mlp.up_proj"),
+    down="shared_mlp.down_proj",
 )
 
 
@@ -71,6 +82,39 @@ def _qwen(config: HubConfig) -> DecoderConfig:
 
 def _qwen3(config: HubConfig) -> DecoderConfig:
     return _llama_like(config, qk_norm=_norm(config))
+
+
+def _mixtral(config: HubConfig) -> DecoderConfig:
+    """Without a window, whatever `sliding_window` says; any number of shared experts is one of the usual size."""
+    config.refuse_unless("use_bias", False)  # a run does not store the biases of experts
+    expert = _feed_forward(config)
+    experts = Experts(
+        config.required_int("n_routed_experts"),
+        config.at_most("num_experts_per_tok", "n_routed_experts"),
+        expert,
+        shared=expert if config.values.get("n_shared_experts") else None,
+    )
+    decoder = _with_experts(_llama_like(config, has_equal_heads=True, is_hybrid=False), experts, MIXTRAL_NAMES)
+    norm = replace(decoder.final_norm, has_weight=True)
+    return replace(
+        decoder, layers=tuple(replace(layer, attention_norm=norm, mlp_norm=norm) for layer in decoder.layers)
+    )
+
+
+def _qwen3_moe(config: HubConfig) -> DecoderConfig:
+    experts = Experts(
+        config.required_int("num_experts"),
+        config.at_most("num_experts_per_tok", "num_experts"),
+        FeedForward(config.required_int("moe_intermediate_dim"), _activation(config)),
+        weight_sum=1.0 if config.flag("norm_topk_prob", default=True) else None,
+    )
+    qk_norm = _norm(config) if config.flag("use_qk_norm") else None
+    return _with_experts(_llama_like(config, is_hybrid=False, qk_norm=qk_norm), experts, QWEN_EXPERTS)
+
+
+def _with_experts(decoder: DecoderConfig, experts: Experts, names: TensorNames) -> DecoderConfig:
+    layers = tuple(replace(layer, feed_forward=experts) for layer in decoder.layers)
+    return replace(decoder, layers=layers, names=names)
 
 
 def _gemma(config: HubConfig) -> DecoderConfig:
@@ -294,8 +338,10 @@ READERS: Mapping[str, Callable[[HubConfig], DecoderConfig]] = {
     "gpt2": _gpt2,
     "llama": _llama,
     "mistral": _mistral,
+    "mixtral": _mixtral,
     "olmo2": _olmo2,
     "olmo3": _olmo3,
     "qwen": _qwen,
     "qwen3": _qwen3,
+    "qwen3_moe": _qwen3_moe,
 }

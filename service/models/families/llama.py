@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from service.models.config import HubConfig
-from service.models.description import Attention, DecoderConfig, FeedForward, Layer, Norm, TensorNames
+from service.models.description import Attention, DecoderConfig, Experts, FeedForward, Layer, Norm, TensorNames
 from service.models.quantization_config import read_layer_storage
 from service.models.rope import RopeConfig, longrope_context
 
@@ -89,7 +89,7 @@ def read_norm(config: HubConfig, default_eps: float = 1e-6) -> Norm:
 
 
 def pre_norm_layers(
-    config: HubConfig, attention: Attention | Sequence[Attention], feed_forward: FeedForward
+    config: HubConfig, attention: Attention | Sequence[Attention], feed_forward: FeedForward | Experts
 ) -> tuple[Layer, ...]:
     """Return layers that normalize the input of attention and that of the feed-forward.
 

@@ -113,7 +113,7 @@ class EngineSpec(ModelSpec):
         return Decoder(
             self.config,
             self.dtype,
-            self.kernel.kernel(self.shapes.layout),
+            self.kernel.kernel(),
             choose_products(self.mesh, self.dtype),
             self.quantization,
             self.mesh,
@@ -243,7 +243,7 @@ def _model_size(config: DecoderConfig, formats: NumberFormats, mesh: DeviceMesh)
         kv_bytes_per_token=config.kv_bytes_per_token(
             vector_bytes(kernel.cached_head_dim, kv_dtype), kernel.cached_kv_heads
         ),
-        has_slot_cache=kernel.has_slot_cache,
+        is_host=mesh.is_host,
         has_whole_steps=mesh.prefers_whole_steps,
         max_table_bytes=kernel.max_table_bytes,
         page_sizes=kernel.page_sizes,

@@ -1,13 +1,17 @@
 """The pages for those who see little, use no mouse, or hold a telephone."""
 
+from dataclasses import replace
+
 import pytest
 from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import expect
 
 from tests.contract.page.site import running_site
 from tests.contract.page.test_chat_page import answer_of, open_options, say
+from tests.contract.page.test_conversations import OPEN_A_NEWER_STORE, answer_with, titles
+from tests.contract.page.test_markdown import SAMPLE
 
-NARROW = {"width": 400, "height": 800}
+NARROW = {"width": 390, "height": 800}
 # Each size and each scheme once; the slow tests see the other two pairs.
 LOOKS = [
     pytest.param({}, "light", id="wide, light"),
@@ -41,6 +45,39 @@ def test_the_chat_breaks_no_rule_of_axe_and_fits(site, open_page, size, scheme):
         page.get_by_role("button", name="Options").click()
         assert violations(page) == []
         assert fits(page)
+
+
+@pytest.mark.parametrize(("size", "scheme"), LOOKS)
+def test_each_thing_that_opens_on_the_chat_breaks_no_rule_of_axe_and_fits(site, open_page, size, scheme):
+    [first] = site.service.readiness.listed()
+    site.service.readiness.listed = lambda: [first, replace(first, names=("another-model",))]
+    answer_with(site, SAMPLE)
+    page = open_page(site.url, color_scheme=scheme, **size)
+    say(page, "What will the weather be?")
+    expect(answer_of(page).get_by_role("heading")).to_be_visible()
+    expect(page.get_by_role("button", name="Try again")).to_be_visible()
+    assert (violations(page), fits(page)) == ([], True), "the picker, and Markdown"
+
+    page.get_by_role("button", name="Edit").first.click()
+    expect(page.get_by_label("Edit the message")).to_be_focused()
+    assert (violations(page), fits(page)) == ([], True), "the form of an edit"
+    page.keyboard.press("Escape")
+
+    if size:
+        page.get_by_role("button", name="Chats").click()
+    expect(titles(page)).to_have_text(["What will the weather be?"])
+    assert (violations(page), fits(page)) == ([], True), "the list of conversations"
+    page.get_by_role("button", name="Delete “What will").click()
+    expect(page.get_by_role("dialog").filter(has_text="What will")).to_be_visible()
+    assert (violations(page), fits(page)) == ([], True), "a dialog"
+    page.get_by_role("button", name="Cancel").click()
+    page.keyboard.press("Escape")
+
+    other = page.context.new_page()
+    other.goto(f"{site.url}docs")
+    other.evaluate(OPEN_A_NEWER_STORE)
+    expect(page.get_by_role("alert")).to_contain_text("Reload this one")
+    assert (violations(page), fits(page)) == ([], True), "a notice"
 
 
 @pytest.mark.parametrize(("size", "scheme"), LOOKS)

@@ -20,6 +20,10 @@ WRITE_MANY = """async (count) => {
   }
 }"""
 
+OPEN_A_NEWER_STORE = """() => new Promise((resolve) => {
+  const opening = indexedDB.open("levserve", 99);
+  opening.onsuccess = () => { opening.result.close(); resolve(); };
+})"""
 STORED_ANSWERS = """async () => {
   const stored = await store.read(state.chat.conversation.id);
   return stored.messages.filter(({ role }) => role === "assistant").length;
@@ -278,10 +282,7 @@ def test_a_newer_version_in_another_tab_takes_the_store_over_and_that_is_said(si
     expect(answer_of(page)).to_have_text("Hello world")
     other = page.context.new_page()
     other.goto(f"{site.url}docs")
-    other.evaluate("""() => new Promise((resolve) => {
-      const opening = indexedDB.open("levserve", 99);
-      opening.onsuccess = () => { opening.result.close(); resolve(); };
-    })""")
+    other.evaluate(OPEN_A_NEWER_STORE)
     expect(page.get_by_role("alert")).to_contain_text("Reload this one")
 
 

@@ -5,7 +5,6 @@ import pytest
 from service.engine.request import FinishReason, Sampling, StepLogprobs, TokenLogprobs
 from service.engine.schedule.pages import PageIntegrityError
 from service.engine.shapes import StepKind
-from service.kernels.cache_layout import CopyKind
 from tests.engine.schedule.scheduling import make_request, make_scheduler, step
 
 
@@ -159,18 +158,6 @@ def test_what_a_running_sequence_has_cached_is_shared_at_once():
     step(scheduler)
     assert sharing.pages[:2] == running.pages[:2]
     scheduler.check_integrity()
-
-
-def test_pages_are_saved_after_their_step_and_restored_before_the_next():
-    scheduler = make_scheduler()
-    scheduler.add(make_request("a", prompt_len=8, max_tokens=1))
-    step(scheduler)
-    assert scheduler.take_copies() == []
-    scheduler.add(make_request("a", prompt_len=9, max_tokens=1))
-    scheduler.plan()
-    save, restore = scheduler.take_copies()
-    assert (save.kind, save.first_page, len(save.pages)) == (CopyKind.SAVE, 0, 2)
-    assert (restore.kind, restore.first_page, restore.pages) == (CopyKind.RESTORE, 0, save.pages)
 
 
 def test_max_tokens_ends_a_sequence_with_length_and_frees_all():

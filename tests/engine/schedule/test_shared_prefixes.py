@@ -1,9 +1,8 @@
-"""Prefix sharing: the pages that later requests find, and the copies that this takes."""
+"""Prefix sharing: the pages that later requests find."""
 
 import pytest
 
 from service.engine.request import FinishReason, Request, StepLogprobs, TokenEvent, TokenLogprobs
-from service.kernels.cache_layout import CopyKind
 from tests.engine.schedule.scheduling import make_request, make_scheduler, step
 
 
@@ -138,49 +137,3 @@ def test_cached_tokens_are_reported_even_where_the_first_token_stops():
     scheduler.add(make_request("a", prompt_len=9, max_tokens=3, stop_ids=frozenset({9})))
     _, [(_, event)] = step(scheduler, token_id=9)
     assert event.num_cached_tokens == 8
-
-
-def test_every_page_is_saved_once_from_the_slot_that_computed_it():
-    scheduler = make_scheduler(num_slots=2, num_seqs=(1,))
-    scheduler.add(make_request("other", prompt_len=2, max_tokens=9))
-    sequence = scheduler.add(make_request("a", prompt_len=18, max_tokens=2))
-    copies = []
-    while not sequence.is_finished:
-        step(scheduler)
-        copies += scheduler.take_copies()
-    saved = [(copy.first_page, len(copy.pages)) for copy in copies if copy.slot == 1]
-    assert all(copy.kind is CopyKind.SAVE for copy in copies)
-    assert saved == [(0, 2), (2, 2)]
-
-
-def test_a_found_prefix_is_restored_into_the_slot_of_its_sequence_before_its_first_step():
-    scheduler = make_scheduler(num_slots=2)
-    first_start(scheduler, 8)
-    scheduler.add(make_request("other", prompt_len=2, max_tokens=9))
-    scheduler.add(make_request("a", prompt_len=9, max_tokens=1))
-    scheduler.plan()
-    restored = [copy for copy in scheduler.take_copies() if copy.kind is CopyKind.RESTORE]
-    assert [(copy.slot, copy.first_page, len(copy.pages)) for copy in restored] == [(1, 0, 2)]
-    assert scheduler.take_copies() == []
-
-
-def test_a_page_that_another_sequence_registered_first_is_not_saved_again():
-    scheduler = make_scheduler(num_slots=2, num_seqs=(1,), max_tokens=32)
-    # Asking for its prompt's logprobs, the second computes what the first one has.
-    first_start(scheduler, 8)
-    scheduler.add(make_request("a", prompt_len=12, max_tokens=2, num_prompt_logprobs=0))
-    scheduler.plan()
-    scheduler.take_copies()
-    scheduler.plan()
-    [copy] = scheduler.take_copies()
-    assert (copy.kind, copy.first_page, len(copy.pages)) == (CopyKind.SAVE, 2, 1)
-
-
-def test_copies_wait_until_they_are_taken():
-    scheduler = make_scheduler(num_slots=3)
-    first_start(scheduler, 8)
-    for name in ("a1", "b"):
-        scheduler.add(make_request(name, prompt_len=9, max_tokens=1))
-    scheduler.plan()
-    scheduler.plan()
-    assert [copy.kind for copy in scheduler.take_copies()][:2] == [CopyKind.SAVE, CopyKind.RESTORE]

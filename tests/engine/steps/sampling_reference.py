@@ -26,6 +26,10 @@ def adjusted(logits: np.ndarray, request: Request, output_ids: list[int], allowe
         scores[token_id] = score / sampling.repetition_penalty if score > 0 else score * sampling.repetition_penalty
     for token_id in set(output_ids):
         scores[token_id] -= sampling.frequency_penalty * output_ids.count(token_id) + sampling.presence_penalty
+    first = len(scores) if sampling.group_from is None else sampling.group_from
+    group, others = np.exp(scores[first:]).sum(), np.exp(scores[:first]).max(initial=0)
+    if group > others:
+        scores[:first] = -np.inf
     return scores
 
 

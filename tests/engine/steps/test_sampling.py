@@ -127,6 +127,7 @@ samplings = st.builds(
     presence_penalty=st.sampled_from([-2.0, 0.0, 0.7, 2.0]),
     frequency_penalty=st.sampled_from([-2.0, 0.0, 0.3, 2.0]),
     logit_bias=st.dictionaries(st.integers(0, VOCAB - 1), st.floats(-100, 100, width=16), max_size=5),
+    group_from=st.none() | st.integers(0, VOCAB),
     min_tokens=st.integers(0, 4),
     num_logprobs=st.sampled_from([None, 0, 5, 20]),
 )
@@ -340,6 +341,21 @@ def test_options_of_one_row_leave_the_logits_of_the_others_as_they_are(seed):
     changed = np.asarray(compiled_adjust(logits, *rows_of(requests)))
     assert (changed[[0, 2]] == logits[[0, 2]]).all()
     assert (changed[1] != logits[1]).any()
+
+
+@pytest.mark.parametrize("can_branch", [True, False])
+def test_a_group_that_is_likelier_as_a_whole_excludes_all_other_tokens(can_branch):
+    logits = np.full((3, VOCAB), -20, np.float32)
+    logits[:, 5] = 2  # the likeliest token outside the group
+    logits[0, 30:] = 0  # ten members of e^0: together e^2.3
+    logits[1, 30:] = -1  # together e^1.3
+    logits[2, 30:] = 0
+    grouped = [Request(str(i), (1, 2), 8, Sampling(group_from=30 if i < 2 else None)) for i in range(3)]
+    adjust = jax.jit(functools.partial(adjust_logits, can_branch=can_branch))
+    got = np.asarray(adjust(logits, *rows_of(grouped)))
+    assert np.isneginf(got[0, :30]).all()
+    assert (got[0, 30:] == logits[0, 30:]).all()
+    assert (got[1:] == logits[1:]).all()
 
 
 def test_padding_asks_for_nothing():

@@ -20,7 +20,7 @@ def test_every_token_is_where_a_scatter_puts_it_and_nothing_else_is_changed():
     table = random.permutation(num_pages)[: NUM_SEQS * PAGES_PER_SEQ].reshape(NUM_SEQS, PAGES_PER_SEQ)
     # From the end of a page on; nothing; within a page; from the start of one.
     start, counts = (page_size - 1, 5, 3, 2 * page_size), (width, 0, min(width, 7), 1)
-    paging = Paging(*(jnp.array(numbers, jnp.int32) for numbers in (start, counts, table, range(NUM_SEQS))))
+    paging = Paging(*(jnp.array(numbers, jnp.int32) for numbers in (start, counts, table)))
     written = jax.jit(lambda *arrays: write_pairs(*arrays, interpret=True))(pages, pairs, paging)
     ids, offsets = paging.destinations(width, num_pages=num_pages, page_size=page_size)
     np.testing.assert_array_equal(written, pages.at[ids, offsets].set(pairs, mode="drop"))

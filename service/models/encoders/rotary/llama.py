@@ -9,6 +9,7 @@ from dataclasses import replace
 from service.errors import UnsupportedModel
 from service.kernels.windows import Sight
 from service.models.config import HubConfig
+from service.models.description import Experts
 from service.models.encoders.config import VectorConfig
 from service.models.encoders.rotary.config import RotaryConfig, RotaryLayer
 from service.models.registry import read_config as read_decoder_config
@@ -23,7 +24,10 @@ def read_config(config: HubConfig, vector: VectorConfig) -> RotaryConfig:
     config.refuse_unless("quantization_config")
     decoder = read_decoder_config(config.uri, config.values)
     first, heads = decoder.layers[0], decoder.heads
-    if heads.has_output_bias or first.feed_forward.has_bias:
+    mlp = first.feed_forward
+    if isinstance(mlp, Experts):
+        raise UnsupportedModel(config.uri, "config.json: a mixture of experts is not served as an encoder.")
+    if heads.has_output_bias or mlp.has_bias:
         raise UnsupportedModel(config.uri, "config.json: attention_bias and mlp_bias are not served in an encoder.")
     windows = [layer.attention.window for layer in decoder.layers]
     sights = [Sight(is_causal=True, reach=None if window is None else window - 1) for window in windows]
@@ -32,13 +36,13 @@ def read_config(config: HubConfig, vector: VectorConfig) -> RotaryConfig:
         model_type=decoder.model_type,
         vocab_size=decoder.vocab_size,
         hidden_size=decoder.hidden_size,
-        mlp_size=first.feed_forward.size,
+        mlp_size=mlp.size,
         num_heads=heads.num_heads,
         num_kv_heads=heads.num_kv_heads,
         head_dim=heads.head_dim,
         context_len=decoder.context_len,
         norm=decoder.final_norm,
-        activation=first.feed_forward.activation,
+        activation=mlp.activation,
         attention_scale=heads.scale,
         layers=tuple(RotaryLayer(heads.rotation, sight) for sight in sights),
         names=replace(decoder.names, prefix=""),

@@ -1,0 +1,101 @@
+"""Grouped products on a GPU: a program multiplies a tile of one group's rows by a tile of its weight's rows.
+
+Groups without rows have no tiles, so their weights are not read. Weights in 8 bits are widened inside the product.
+Why Pallas on Triton: see `service/kernels/gpu.py`.
+Source: Gale et al. 2022, arXiv:2211.15841 (MegaBlocks).
+"""
+
+import functools
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax.experimental import pallas as pl
+from jax.experimental.pallas import triton as plgpu
+from jaxtyping import Array, Float, Int32, Num
+
+from service.kernels.products.quantized import FP8
+
+Ref = Any  # an array that a kernel reads or writes
+# Such that two stages of both tiles fit into an L4's 99 KiB of shared memory; not tuned.
+FEWEST_ROWS, MOST_ROWS, OUT_ROWS, STEP = 16, 64, 64, 64
+NUM_WARPS, NUM_STAGES = 4, 2
+
+
+def grouped_on_gpu(
+    x: Float[Array, "row in"],
+    weight: Num[Array, "group out in"],
+    sizes: Int32[Array, " group"],
+    *,
+    interpret: bool = False,
+) -> Float[Array, "row out"]:
+    """Return the float32 products of rows, sorted by group, with the weight of their group.
+
+    Args:
+        x: the rows.
+        weight: in any type; the product is one of `x`'s.
+        sizes: the number of rows of each group.
+        interpret: emulate the kernel without a GPU, for tests.
+    """
+    (num_rows, num_in), (num_groups, num_out, _) = x.shape, weight.shape
+    of_group = pl.next_power_of_2(pl.cdiv(num_rows, num_groups))
+    tile_rows = min(max(of_group, FEWEST_ROWS), MOST_ROWS)
+    groups, first, end = _tiles(sizes, num_rows, tile_rows)
+    is_fp8 = weight.dtype == FP8
+    # Triton has no masked loads of FP8.
+    stored = jax.lax.bitcast_convert_type(weight, jnp.uint8) if is_fp8 else weight
+    return pl.pallas_call(
+        functools.partial(_multiply_tile, tile_rows=tile_rows, num_in=num_in, num_out=num_out, is_fp8=is_fp8),
+        grid=(len(groups), pl.cdiv(num_out, OUT_ROWS)),
+        out_shape=jax.ShapeDtypeStruct((num_rows, num_out), jnp.float32),
+        compiler_params=plgpu.CompilerParams(num_warps=NUM_WARPS, num_stages=NUM_STAGES),
+        interpret=interpret,
+        name="grouped_linear",
+    )(x, stored, groups, first, end)
+
+
+def _tiles(
+    sizes: Int32[Array, " group"], num_rows: int, tile_rows: int
+) -> tuple[Int32[Array, " tile"], Int32[Array, " tile"], Int32[Array, " tile"]]:
+    """Return the group of each tile, its first row, and the row after the last of the group; spare tiles are empty."""
+    num_tiles = min(num_rows, len(sizes)) + num_rows // tile_rows
+    of_group = (sizes + tile_rows - 1) // tile_rows
+    ends, row_ends = jnp.cumsum(of_group), jnp.cumsum(sizes)
+    tile = jnp.arange(num_tiles, dtype=jnp.int32)
+    group = jnp.minimum(jnp.searchsorted(ends, tile, side="right"), len(sizes) - 1).astype(jnp.int32)
+    first = row_ends[group] - sizes[group] + (tile - ends[group] + of_group[group]) * tile_rows
+    return group, first, jnp.where(tile < ends[-1], row_ends[group], first)
+
+
+def _multiply_tile(  # noqa: PLR0917 (Pallas gives them by position)
+    x_ref: Ref,  # [row, in]
+    weight_ref: Ref,  # [group, out, in]
+    group_ref: Ref,  # [tile]
+    first_ref: Ref,  # [tile]
+    end_ref: Ref,  # [tile]
+    out_ref: Ref,  # [row, out]
+    *,
+    tile_rows: int,
+    num_in: int,
+    num_out: int,
+    is_fp8: bool,
+) -> None:
+    tile = pl.program_id(0)
+    group, first, end = group_ref[tile], first_ref[tile], end_ref[tile]
+    rows = first + jnp.arange(tile_rows, dtype=jnp.int32)
+    columns = pl.program_id(1) * OUT_ROWS + jnp.arange(OUT_ROWS, dtype=jnp.int32)
+    is_row, is_column = (rows < end)[:, None], (columns < num_out)[:, None]
+
+    def step(index: Int32[Array, ""], sums: Float[Array, "row out"]) -> Float[Array, "row out"]:
+        values = index * STEP + jnp.arange(STEP, dtype=jnp.int32)
+        is_value = (values < num_in)[None, :]
+        x = plgpu.load(x_ref.at[rows[:, None], values[None, :]], mask=is_row & is_value, other=0)
+        place = weight_ref.at[group, columns[:, None], values[None, :]]
+        weight = plgpu.load(place, mask=is_column & is_value, other=0)
+        wide = jax.lax.bitcast_convert_type(weight, FP8) if is_fp8 else weight
+        precision = jax.lax.Precision.HIGHEST if x.dtype == jnp.float32 else None
+        return sums + plgpu.dot(x, wide.astype(x.dtype), trans_b=True, precision=precision)
+
+    num_steps = jnp.where(first < end, pl.cdiv(num_in, STEP), 0)
+    sums = jax.lax.fori_loop(0, num_steps, step, jnp.zeros((tile_rows, OUT_ROWS), jnp.float32))
+    plgpu.store(out_ref.at[rows[:, None], columns[None, :]], sums, mask=is_row & is_column.T)

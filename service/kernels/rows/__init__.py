@@ -1,1 +1,0 @@
-"""The KV cache on a CPU: a row of positions per slot, and copies within it."""

@@ -1,0 +1,56 @@
+"""A mixture of experts, over named arrays.
+
+Rows of tokens are sorted by expert, so that those of one expert lie together and its weights are read once.
+"""
+
+import math
+
+import haliax as hax
+import jax
+import jax.numpy as jnp
+from haliax import NamedArray
+from jaxtyping import Array, Float, Float32, Int
+
+from service.models.activations import activate
+from service.models.description import Experts, RouterScores
+from service.models.multiply import Arrays, Multiply, NamedWeights
+
+
+def mixture(x: NamedArray, description: Experts, weights: NamedWeights, multiply: Multiply) -> NamedArray:
+    """Return the sum of the results of each token's experts, by their weights.
+
+    Source: Shazeer et al. 2017, arXiv:1701.06538, section 2.
+    """
+    axes = hax.eliminate_axes(x.axes, "embed")
+    tokens = x.rearrange((*axes, "embed")).array.reshape(math.prod(axis.size for axis in axes), -1)
+    with jax.named_scope("router"):
+        logits = multiply(hax.named(tokens, ("token", "embed")), weights, "router", ("embed",), dtype=jnp.float32)
+        factors, chosen = route(logits.array, description)
+        order = jnp.argsort(chosen.reshape(-1), stable=True)
+        sizes = jnp.sum(jax.nn.one_hot(chosen.reshape(-1), description.num_experts, dtype=jnp.int32), axis=0)
+    rows = tokens[order // description.top_k]
+
+    def of_experts(own: Arrays) -> Float32[Array, "row embed"]:
+        up = multiply.grouped(rows, own, "expert_gate_up", sizes)
+        active = activate(up[:, 0], description.expert.activation) * up[:, 1]
+        return multiply.grouped(active, own, "expert_down", sizes, dtype=jnp.float32)
+
+    with jax.named_scope("experts"):
+        results = multiply.summed_over_devices(of_experts, weights, "expert_gate_up", "expert_down")
+        of_tokens = results[jnp.argsort(order)].reshape(*chosen.shape, -1)
+        mixed = jnp.sum(of_tokens * factors[:, :, None], axis=1)
+    return hax.named(mixed.astype(x.dtype).reshape(*(axis.size for axis in axes), -1), (*axes, x.resolve_axis("embed")))
+
+
+def route(
+    logits: Float32[Array, "token expert"], description: Experts
+) -> tuple[Float[Array, "token top_k"], Int[Array, "token top_k"]]:
+    """Choose the experts of each token; return their weights and numbers."""
+    largest, chosen = jax.lax.top_k(logits, description.top_k)
+    if description.scores is RouterScores.SIGMOID:
+        factors = jax.nn.sigmoid(largest)
+    else:
+        factors = jnp.exp(largest - jax.nn.logsumexp(logits, axis=-1, keepdims=True))
+    if description.weight_sum is not None:
+        factors = factors * (description.weight_sum / jnp.sum(factors, axis=-1, keepdims=True))
+    return factors, chosen

@@ -1,0 +1,104 @@
+"""Grouped products, in plain JAX and in C++, against numpy's product of each group."""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from service.device.native.library import native_code
+from service.kernels.products.grouped import grouped_linear
+from service.kernels.products.grouped_gpu import grouped_on_gpu
+from service.kernels.products.grouped_tpu import grouped_on_tpu
+from service.kernels.products.linear import PLAIN, Products
+from service.kernels.products.quantized import Fp8Products, QuantizedWeight
+
+NATIVE = Products(native=native_code())
+SIZES = [[3, 0, 1, 0, 0, 40], [0, 0, 1, 0, 0, 0], [1] * 6]
+KINDS = {"float32": 2e-4, "bfloat16": 2e-4, "int8": 0.05, "float8_e4m3fn": 2e-4}
+
+needs_native = pytest.mark.skipif(not NATIVE.native.has_products, reason="no products in C++ for this processor")
+
+
+def drawn(kind: str, num_in: int = 70) -> tuple[np.ndarray, jax.Array | QuantizedWeight, np.ndarray]:
+    """Return rows, a weight of one kind, and the same weight in float64, [group, 2, 19, in]."""
+    random = np.random.RandomState(num_in)
+    x = random.randn(44, num_in).astype(np.float32)
+    values = random.randint(-8, 9, (6, 2, 19, num_in))
+    weight = jnp.asarray(values, kind)
+    if kind not in ("int8", "float8_e4m3fn"):
+        return x, weight, values.astype(np.float64)
+    scale = random.uniform(0.5, 1, values.shape[:-1]).astype(np.float32)
+    return x, QuantizedWeight(weight, jnp.asarray(scale)), values * scale[..., None].astype(np.float64)
+
+
+@functools.cache
+def product(products: Products):
+    return jax.jit(functools.partial(grouped_linear, products=products, fp8=Fp8Products.IN_PARTS))
+
+
+def expected(x: np.ndarray, weight: np.ndarray, sizes: list[int]) -> np.ndarray:
+    of_row = np.repeat(np.arange(len(sizes)), sizes)
+    return np.einsum("ri,rgoi->rgo", x.astype(np.float64), weight[of_row])
+
+
+@pytest.mark.parametrize("products", [PLAIN, pytest.param(NATIVE, marks=needs_native)], ids=["jax", "native"])
+@pytest.mark.parametrize("kind", KINDS)
+def test_each_row_is_multiplied_by_the_weight_of_its_group(products, kind):
+    x, weight, wide = drawn(kind)
+    for sizes in SIZES:
+        rows = x[: sum(sizes)]
+        made = product(products)(rows, weight, np.array(sizes, np.int32))
+        found = np.abs(np.asarray(made) - expected(rows, wide, sizes))
+        assert found.max(initial=0) <= KINDS[kind] * 70, sizes
+
+
+@needs_native
+@pytest.mark.parametrize("kind", ["float32", "bfloat16", "int8"])
+@pytest.mark.parametrize("num_in", [64, 70])
+def test_a_row_has_the_same_product_whatever_the_others_are(kind, num_in):
+    x, weight, _ = drawn(kind, num_in)
+    whole = np.asarray(product(NATIVE)(x, weight, np.array([3, 0, 1, 0, 0, 40], np.int32)))
+    for row, group in [(0, 0), (2, 0), (3, 2), (4, 5), (43, 5)]:
+        alone = product(NATIVE)(x[row : row + 1], weight, np.eye(6, dtype=np.int32)[group])
+        np.testing.assert_array_equal(alone[0], whole[row])
+
+
+@needs_native
+def test_the_weights_of_groups_without_rows_are_not_read():
+    x, weight, wide = drawn("float32")
+    assert isinstance(weight, jax.Array)
+    poisoned = weight.at[jnp.array([1, 3, 4])].set(jnp.nan)
+    sizes = [3, 0, 1, 0, 0, 40]
+    for products in (PLAIN, NATIVE):
+        made = product(products)(x, poisoned, np.array(sizes, np.int32))
+        np.testing.assert_allclose(made, expected(x, wide, sizes), atol=2e-4)
+
+
+def test_a_gpu_multiplies_each_row_by_the_weight_of_its_group():
+    for kind in ("float32", "int8", "float8_e4m3fn"):
+        x, weight, _ = drawn(kind)
+        values = weight.values if isinstance(weight, QuantizedWeight) else weight
+        flat = values.reshape(6, -1, values.shape[-1])
+        for sizes in SIZES:
+            made = grouped_on_gpu(jnp.asarray(x[: sum(sizes)]), flat, jnp.array(sizes, jnp.int32), interpret=True)
+            wide = np.asarray(flat.astype(jnp.float32))[:, None]
+            np.testing.assert_allclose(made[:, None], expected(x[: sum(sizes)], wide, sizes), atol=1e-3)
+
+
+def test_a_tpu_multiplies_each_row_by_the_weight_of_its_group():
+    x, weight, wide = drawn("float32")
+    assert isinstance(weight, jax.Array)
+    flat, wide = weight.reshape(6, -1, x.shape[1]), wide.reshape(6, 1, -1, x.shape[1])
+    for sizes in SIZES:
+        made = grouped_on_tpu(jnp.asarray(x[: sum(sizes)]), flat, jnp.array(sizes, jnp.int32), interpret=True)
+        np.testing.assert_allclose(made[:, None], expected(x[: sum(sizes)], wide, sizes), atol=1e-3)
+
+
+@needs_native
+@pytest.mark.parametrize("sizes", [[45, 0, 0, 0, 0, 0], [-1, 45, 0, 0, 0, 0]])
+def test_sizes_that_are_not_those_of_the_rows_are_refused(sizes):
+    x, weight, _ = drawn("float32")
+    with pytest.raises(ValueError, match="sizes of groups"):
+        jax.block_until_ready(product(NATIVE)(x, weight, np.array(sizes, np.int32)))
