@@ -145,7 +145,7 @@ endif
 	@touch $@
 
 .venv/dev: $(UV) pyproject.toml uv.lock $(NATIVE)
-	$(UV) sync --frozen --all-groups --extra levanter --extra otel --inexact --compile-bytecode $(COMPILE)
+	$(UV) sync --frozen --all-groups --extra levanter --extra media --extra otel --inexact --compile-bytecode $(COMPILE)
 	@touch $@ .venv/serve
 
 # Compilers for machines that are not there, in environments of their own: with libtpu beside it, JAX looks for a TPU.

@@ -13,6 +13,8 @@
     │   ├── WrongKindOfModel               (model)
     │   ├── AmbiguousModel                 (model, candidates)
     │   ├── BodyTooLaborious               (reason) processing takes too much time or memory
+    │   ├── AudioTooLaborious              (reason) decoding takes too much time or memory
+    │   ├── UnreadableAudio                (reason)
     │   ├── MalformedRequest           400, 431
     │   ├── InvalidApiKey              401
     │   ├── PriorityNotAllowed         403
@@ -21,6 +23,7 @@
     │   ├── UnknownObject              404 (kind, object_id) a file, a batch or a response
     │   ├── MethodNotAllowed           405
     │   ├── BodyTooSlow                408 (limit_s)
+    │   ├── AudioTooLong               413 (limit_s)
     │   ├── BodyTooLarge               413 (limit_bytes)
     │   ├── FilesFull                  413 (taken_bytes, limit_bytes)
     │   ├── UnsupportedMediaType       415
@@ -94,6 +97,8 @@ from service.errors.engine import (
 )
 from service.errors.request import (
     AmbiguousModel,
+    AudioTooLaborious,
+    AudioTooLong,
     BodyBytesFull,
     BodyTooLaborious,
     BodyTooLarge,
@@ -128,6 +133,7 @@ from service.errors.request import (
     UnknownObject,
     UnknownParameter,
     UnknownRoute,
+    UnreadableAudio,
     UnsupportedMediaType,
     UnsupportedParameter,
     WrongKindOfModel,
@@ -146,6 +152,8 @@ __all__ = [
     "AccessDenied",
     "AmbiguousCheckpoint",
     "AmbiguousModel",
+    "AudioTooLaborious",
+    "AudioTooLong",
     "BodyBytesFull",
     "BodyTooLaborious",
     "BodyTooLarge",
@@ -206,6 +214,7 @@ __all__ = [
     "UnknownParameter",
     "UnknownRoute",
     "UnquantizableWeights",
+    "UnreadableAudio",
     "UnsupportedMediaType",
     "UnsupportedModel",
     "UnsupportedParameter",

@@ -239,6 +239,41 @@ class BodyTooLaborious(RequestError):
         self.reason = reason
 
 
+class UnreadableAudio(RequestError):
+    """The file is no audio of a supported format, or has no sound that could be decoded."""
+
+    code = "invalid_audio"
+
+    def __init__(self, reason: str) -> None:
+        super().__init__(
+            f"The audio in 'file' {reason}. Send sound as wav, flac, mp3, m4a, ogg, opus or webm.", param="file"
+        )
+        self.reason = reason
+
+
+class AudioTooLong(RequestError):
+    """The file plays for longer than the limit."""
+
+    status = 413
+    code = "audio_too_long"
+
+    def __init__(self, limit_s: float) -> None:
+        super().__init__(
+            f"The audio in 'file' is longer than the limit of {limit_s:g} seconds. Send it in parts.", param="file"
+        )
+        self.limit_s = limit_s
+
+
+class AudioTooLaborious(RequestError):
+    """Decoding the file exceeded a limit of its process."""
+
+    code = "audio_too_laborious"
+
+    def __init__(self, reason: str) -> None:
+        super().__init__(f"Decoding the audio in 'file' {reason}. Send a shorter or simpler file.", param="file")
+        self.reason = reason
+
+
 class MalformedRequest(RequestError):
     """The request violates HTTP, or its head exceeds a limit."""
 

@@ -6,7 +6,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from service.errors import TemplateFailed
-from service.text.prompt_process import MEBIBYTE, Call, PromptProcess
+from service.worker.process import MEBIBYTE, Call, WorkerProcess
 
 if TYPE_CHECKING:  # Jinja is imported by the process alone
     from service.text.sandbox import SandboxedTemplate
@@ -31,7 +31,7 @@ class TemplateProcess:
             memory_bytes: the most data that the process may have.
             render_s: the longest rendering, in seconds of a processor.
         """
-        self._process = PromptProcess(
+        self._process = WorkerProcess(
             failure=TemplateFailed,
             memory_bytes=memory_bytes,
             processor_s=render_s,

@@ -20,7 +20,7 @@ from service.api.work.long_work import LongWork
 from service.api.work.text_threads import TextThreads
 from service.errors import BodyTooLaborious
 from service.text.prompt_model import PromptModel
-from service.text.prompt_process import MEBIBYTE, PromptProcess
+from service.worker.process import MEBIBYTE, WorkerProcess
 
 PROCESSOR_S = 30.0  # for one call
 # Of memory: the interpreter, and a body as the largest structure and the most tokens that it can have.
@@ -51,7 +51,7 @@ class LongBodies:
             threads: where the answers of the process are waited for.
             max_body_bytes: the longest body.
         """
-        self.process = PromptProcess(
+        self.process = WorkerProcess(
             failure=BodyTooLaborious,
             memory_bytes=BASE_BYTES + BYTES_PER_BODY_BYTE * max_body_bytes,
             processor_s=PROCESSOR_S,
@@ -117,7 +117,7 @@ class LongBodies:
                     self._send(model)
                 answer = self.process.call(function, *arguments)
                 loop.call_soon_threadsafe(self._turns.charge, answer.processor_s)
-                return read(answer.content)
+                return read(bytes(answer.content))
             finally:
                 is_running = False
 

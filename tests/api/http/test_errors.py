@@ -7,7 +7,7 @@ import pytest
 from service import errors
 from service.api.http.call import CALL, Call
 from service.api.http.errors import error_answer, logged_error_answer
-from service.text.prompt_process import error_json, error_of
+from service.worker.process import error_json, error_of
 
 REFUSALS = [
     errors.AmbiguousModel("a-b-c", ["a/b-c", "a-b/c"]),
@@ -17,6 +17,9 @@ REFUSALS = [
     errors.MissingParameter("model"),
     errors.ConstraintError("no", param="structured_outputs.regex"),
     errors.ContextLengthExceeded(prompt_tokens=9, max_tokens=1, max_model_len=5, param="prompt"),
+    errors.AudioTooLaborious("took too long"),
+    errors.AudioTooLong(60.0),
+    errors.UnreadableAudio("is empty"),
     errors.BodyTooLaborious("took too long"),
     errors.TextTooLong(num_tokens=9, max_model_len=5, param="input"),
     errors.WrongKindOfModel("a", "generates text", "/v1/completions"),

@@ -1,11 +1,11 @@
-"""Functions that a process for prompts is asked to call."""
+"""Functions that a worker process is asked to call."""
 
 import os
 import sys
 import time
 
 from service.errors import ContextLengthExceeded
-from service.text.prompt_process import LENGTH_BYTES
+from service.worker.process import LENGTH_BYTES
 
 _kept = []
 

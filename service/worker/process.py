@@ -1,11 +1,12 @@
-"""A process for work on prompts, with limits of memory and time: `python -m service.text.prompt_process`.
+"""A process for untrusted or long work, with limits of memory and time: `python -m service.worker.process`.
 
-It renders the chat template of a checkpoint, whose author is not trusted with code, and does the work on long bodies,
-which would hold the engine's interpreter. Both sides are here: `PromptProcess` in the service, `main` in the process.
+It renders the chat template of a checkpoint, whose author is not trusted with code, decodes files of clients, and works
+on long bodies, which would hold the engine's interpreter. Both sides are here: `WorkerProcess` in the service, `main`
+in the process.
 
 A call goes in as a pickled function of a module and its arguments. An answer is bytes, or an error as JSON: it is never
-unpickled, since a template may have taken the process over. The process has no environment and writes no files. It is
-killed when a call exceeds a limit, and when its parent is gone; the next call gets a new one.
+unpickled, since what the process works on may have taken it over. The process has no environment and writes no files.
+It is killed when a call exceeds a limit, and when its parent is gone; the next call gets a new one.
 """
 
 import json
@@ -33,7 +34,6 @@ logger = logging.getLogger(__name__)
 MEBIBYTE = 1024 * 1024
 LENGTH_BYTES = 8  # before each call and each answer
 HEAD_BYTES = 1 + 8  # of an answer: its outcome, and the microseconds of a processor
-READ_BYTES = 256 * 1024
 MAX_HANDLES = 64
 START_S = 60.0  # of a new process, on a busy machine, in addition to a call's own time
 # A call has to share the processor with the engine's steps, which come first.
@@ -55,18 +55,18 @@ class Outcome(IntEnum):
 class Answer(NamedTuple):
     """What a call has returned."""
 
-    content: bytes
+    content: bytearray
     processor_s: float
 
 
 class Call(NamedTuple):
     """A function of a module, and its arguments."""
 
-    function: Callable[..., bytes]
+    function: Callable[..., bytes | bytearray]
     arguments: tuple[Any, ...] = ()
 
 
-class PromptProcess:
+class WorkerProcess:
     """A process that answers calls one after the other; it may be used from several threads."""
 
     def __init__(
@@ -75,6 +75,7 @@ class PromptProcess:
         failure: Callable[[str], ServiceError],
         memory_bytes: int,
         processor_s: float,
+        max_answer_bytes: int | None = None,
         first: Call | None = None,
     ) -> None:
         """Start nothing yet.
@@ -83,10 +84,12 @@ class PromptProcess:
             failure: returns the error of a call that has exceeded a limit, from the reason.
             memory_bytes: the most data that the process may have, the interpreter included.
             processor_s: the longest call.
+            max_answer_bytes: the longest answer; None for an eighth of the memory.
             first: what each new process is called with before anything else, such as compiling a template.
         """
         self._failure, self._first = failure, first
         self._memory_bytes, self._processor_s = memory_bytes, processor_s
+        self._max_answer_bytes = max_answer_bytes or int(MAX_ANSWER_SHARE * memory_bytes)
         self._wall_s = WALL_S_PER_PROCESSOR_S * processor_s
         self._lock = threading.Lock()
         self._child: _Child | None = None
@@ -102,11 +105,11 @@ class PromptProcess:
         with self._lock:
             self._running()
 
-    def first_answer(self) -> bytes:
+    def first_answer(self) -> bytearray:
         """Return the answer to the first call once it is there; raises as `call`."""
         return self._locked(lambda child: child.first_answer)
 
-    def call(self, function: Callable[..., bytes], *arguments: Any) -> Answer:
+    def call(self, function: Callable[..., bytes | bytearray], *arguments: Any) -> Answer:
         """Call a module's function in the process, which is started if none runs, and return its result.
 
         Raises:
@@ -146,23 +149,23 @@ class PromptProcess:
                 self._running()  # so that the next call finds it ready
         finally:
             self._lock.release()
-        logger.warning("a process for prompts was killed", extra={"reason": reason})
+        logger.warning("a worker process was killed", extra={"reason": reason})
         raise self._failure(reason)
 
     def _running(self) -> "_Child":
         if self._child is None:
             self.num_starts += 1
-            self._child = _Child(self._memory_bytes, self._processor_s, self._first)
+            self._child = _Child(self._memory_bytes, self._processor_s, self._max_answer_bytes, self._first)
         return self._child
 
 
 class _Child:
     """The parent's side of one process."""
 
-    def __init__(self, memory_bytes: int, processor_s: float, first: Call | None) -> None:
-        self._max_answer_bytes = int(MAX_ANSWER_SHARE * memory_bytes)
+    def __init__(self, memory_bytes: int, processor_s: float, max_answer_bytes: int, first: Call | None) -> None:
+        self._max_answer_bytes = max_answer_bytes
         self._first_s = START_S + WALL_S_PER_PROCESSOR_S * processor_s
-        self._first_answer: bytes | ServiceError | None = None
+        self._first_answer: bytearray | ServiceError | None = None
         self._channel, theirs = socket.socketpair()
         with theirs:
             # Without `site`, which takes as long to import as Jinja, and without the secrets of this environment.
@@ -170,7 +173,7 @@ class _Child:
                 [sys.executable, "-S", "-P", "-m", __name__, str(memory_bytes), str(processor_s)],
                 stdin=theirs.fileno(),
                 stdout=theirs.fileno(),
-                stderr=subprocess.DEVNULL,  # a traceback could quote the prompt
+                stderr=subprocess.DEVNULL,  # a traceback could quote what a client sent
                 env=ENVIRONMENT | {"PYTHONPATH": os.pathsep.join(path or "." for path in sys.path)},
             )
         weakref.finalize(self, _end, self._channel, self.popen)
@@ -178,7 +181,7 @@ class _Child:
             self.send(pickle.dumps(first), START_S)
 
     @property
-    def first_answer(self) -> bytes:
+    def first_answer(self) -> bytearray:
         """The answer to the first call, which is waited for."""
         if self._first_answer is None:
             try:
@@ -203,30 +206,33 @@ class _Child:
             OSError, EOFError: there is no answer, or one that is too large.
         """
         end_s = time.monotonic() + timeout_s
-        received = bytearray()
-        num_bytes = LENGTH_BYTES
-        while len(received) < num_bytes:
-            self._channel.settimeout(max(1e-3, end_s - time.monotonic()))
-            more = self._channel.recv(READ_BYTES)
-            if not more:
-                raise EOFError
-            received += more
-            if num_bytes == LENGTH_BYTES and len(received) >= LENGTH_BYTES:
-                num_bytes += int.from_bytes(received[:LENGTH_BYTES])
-                if not LENGTH_BYTES + HEAD_BYTES <= num_bytes <= self._max_answer_bytes:
-                    raise EOFError
-        head, content = received[LENGTH_BYTES:][:HEAD_BYTES], bytes(memoryview(received)[LENGTH_BYTES + HEAD_BYTES :])
+        num_bytes = int.from_bytes(self._read(LENGTH_BYTES, end_s)) - HEAD_BYTES
+        if not 0 <= num_bytes <= self._max_answer_bytes:
+            raise EOFError
+        head, content = self._read(HEAD_BYTES, end_s), self._read(num_bytes, end_s)
         match head[0]:
             case Outcome.RESULT:
                 return Answer(content, int.from_bytes(head[1:]) / 1e6)
             case Outcome.ERROR:
                 raise error_of(content)
             case Outcome.FAULT:
-                raise RuntimeError(f"in a process for prompts: {content.decode(errors='replace')}")
+                raise RuntimeError(f"in a worker process: {content.decode(errors='replace')}")
             case Outcome.OUT_OF_MEMORY:
                 raise MemoryError
             case _:
                 raise EOFError
+
+    def _read(self, num_bytes: int, end_s: float) -> bytearray:
+        """Return so many bytes, read into their own memory, since an answer may have hundreds of megabytes."""
+        received = bytearray(num_bytes)
+        view = memoryview(received)
+        while view:
+            self._channel.settimeout(max(1e-3, end_s - time.monotonic()))
+            num_read = self._channel.recv_into(view)
+            if not num_read:
+                raise EOFError
+            view = view[num_read:]
+        return received
 
     def kill(self) -> None:
         """Kill the process; the channel stays open for a thread that reads it."""
@@ -245,7 +251,7 @@ def error_json(error: ServiceError) -> bytes:
     return json.dumps([type(error).__name__, error.args, vars(error)]).encode()
 
 
-def error_of(content: bytes) -> ServiceError:
+def error_of(content: bytes | bytearray) -> ServiceError:
     """Return the error that `error_json` has written.
 
     Raises:
@@ -272,7 +278,8 @@ def main(memory_bytes: int, processor_s: float) -> None:
         signal.setitimer(signal.ITIMER_PROF, 0)
         del request
         head = bytes([outcome]) + int(call_s * 1e6).to_bytes(HEAD_BYTES - 1)
-        sys.stdout.buffer.write((len(head) + len(content)).to_bytes(LENGTH_BYTES) + head + content)
+        sys.stdout.buffer.write((len(head) + len(content)).to_bytes(LENGTH_BYTES) + head)
+        sys.stdout.buffer.write(content)  # not copied behind its head: it may have hundreds of megabytes
         sys.stdout.buffer.flush()
         if outcome is Outcome.OUT_OF_MEMORY:
             return
@@ -291,7 +298,7 @@ def _read_frame(stream: IO[bytes]) -> bytes | None:
     return stream.read(int.from_bytes(head)) if len(head) == LENGTH_BYTES else None
 
 
-def _answered(request: bytes) -> tuple[Outcome, float, bytes]:
+def _answered(request: bytes) -> tuple[Outcome, float, bytes | bytearray]:
     """Return the outcome of a call, its processor seconds without those of imports, and what it returns."""
     begin_s = time.process_time()
     try:
@@ -302,7 +309,7 @@ def _answered(request: bytes) -> tuple[Outcome, float, bytes]:
         outcome, content = Outcome.ERROR, error_json(error)
     except MemoryError:
         return Outcome.OUT_OF_MEMORY, 0.0, b""
-    except Exception as error:  # its own message could quote the prompt
+    except Exception as error:  # its own message could quote what a client sent
         frames = "".join(traceback.format_tb(error.__traceback__))
         return Outcome.FAULT, 0.0, f"{type(error).__name__}\n{frames}".encode()
     return outcome, time.process_time() - begin_s, content

@@ -1,4 +1,4 @@
-"""A process for prompts: what it returns, what ends it, and that the next call finds another one."""
+"""A worker process: what it returns, what ends it, and that the next call finds another one."""
 
 import os
 import subprocess
@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 
 from service.errors import BodyTooLaborious, ContextLengthExceeded
-from service.text.prompt_process import Call, PromptProcess
+from service.worker.process import Call, WorkerProcess
 from tests.processes import is_running
 from tests.sockets import wait_until
-from tests.text.process_functions import (
+from tests.worker.process_functions import (
     allocate,
     answer_raw,
     answer_with,
@@ -35,7 +35,7 @@ ENDLESS_S = 60.0
 
 def new_process(**changes):
     options = {"failure": BodyTooLaborious, "memory_bytes": MEMORY_BYTES, "processor_s": 3.0} | changes
-    return PromptProcess(**options)
+    return WorkerProcess(**options)
 
 
 @pytest.fixture
@@ -167,8 +167,8 @@ def test_it_ends_when_its_parent_is_gone():
     code = (
         "import os\n"
         "from service.errors import BodyTooLaborious\n"
-        "from service.text.prompt_process import PromptProcess\n"
-        "process = PromptProcess(failure=BodyTooLaborious, memory_bytes=2**29, processor_s=1.0)\n"
+        "from service.worker.process import WorkerProcess\n"
+        "process = WorkerProcess(failure=BodyTooLaborious, memory_bytes=2**29, processor_s=1.0)\n"
         "process.start()\n"
         "print(process.pid, flush=True)\n"
         "os._exit(0)\n"

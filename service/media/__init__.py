@@ -1,0 +1,1 @@
+"""Audio files of clients to samples and features."""

@@ -1,0 +1,1 @@
+"""Worker processes: untrusted or long work, with limits of memory and time."""

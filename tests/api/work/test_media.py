@@ -1,0 +1,63 @@
+"""Worker processes that decode audio files: they are reused, and killed with their request."""
+
+import asyncio
+
+import numpy as np
+import pytest
+
+from service.api.work.media import MediaProcesses
+from service.api.work.text_threads import TextThreads
+from service.errors import UnreadableAudio
+from tests.media.audio_files import audio_file, tone
+from tests.processes import is_running
+
+LONG = audio_file("flac", np.random.default_rng(0).integers(-9000, 9000, 16000 * 600).astype(np.int16))
+
+
+@pytest.fixture
+def processes():
+    return MediaProcesses(TextThreads(), max_file_bytes=25 * 2**20)
+
+
+def worker_ids():
+    import psutil
+
+    return {child.pid for child in psutil.Process().children() if "service.worker.process" in child.cmdline()}
+
+
+def test_a_process_is_used_again(processes):
+    async def decode_two():
+        before = worker_ids()
+        for seconds in (1, 2):
+            assert len(await processes.samples(audio_file("wav", tone(seconds)))) == 16000 * seconds
+        assert len(worker_ids() - before) == 1
+        processes.end()
+        assert worker_ids() <= before
+
+    asyncio.run(decode_two())
+
+
+def test_a_refused_file_leaves_the_process_to_the_next(processes):
+    async def decode_two():
+        with pytest.raises(UnreadableAudio):
+            await processes.samples(b"text")
+        assert len(await processes.samples(audio_file("wav", tone(1)))) == 16000
+        processes.end()
+
+    asyncio.run(decode_two())
+
+
+def test_a_process_is_killed_with_its_request(processes):
+    async def leave():
+        before = worker_ids()
+        decoding = asyncio.ensure_future(processes.samples(LONG))
+        while not (started := worker_ids() - before):
+            await asyncio.sleep(0.01)
+        decoding.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await decoding
+        assert not any(is_running(pid) for pid in started)
+        assert len(await processes.samples(audio_file("wav", tone(1)))) == 16000
+        processes.end()
+
+    asyncio.run(leave())

@@ -1,0 +1,82 @@
+"""Audio files that are written for tests, in memory."""
+
+import io
+import struct
+
+import av
+import numpy as np
+
+from service.media.samples import SAMPLING_RATE
+
+ENCODERS = {
+    "wav": ("wav", "pcm_s16le"),
+    "flac": ("flac", "flac"),
+    "mp3": ("mp3", "libmp3lame"),
+    "m4a": ("ipod", "aac"),
+    "opus": ("ogg", "libopus"),
+    "webm": ("webm", "libopus"),
+}
+
+
+def tone(seconds: float, rate: int = SAMPLING_RATE, hertz: float = 440.0) -> np.ndarray:
+    """Return a tone of 16-bit samples."""
+    return (12000 * np.sin(2 * np.pi * hertz * np.arange(int(seconds * rate)) / rate)).astype(np.int16)
+
+
+def audio_file(kind: str, samples: np.ndarray, rate: int = SAMPLING_RATE) -> bytes:
+    """Return a file of this kind."""
+    container_format, codec = ENCODERS[kind]
+    output = io.BytesIO()
+    with av.open(output, "w", format=container_format) as container:
+        stream = container.add_stream(codec, rate=48000 if "opus" in codec else rate, layout="mono")
+        resampler = av.AudioResampler(
+            format=stream.format, layout="mono", rate=stream.rate, frame_size=stream.codec_context.frame_size or None
+        )
+        frame = av.AudioFrame.from_ndarray(samples[None], format="s16", layout="mono")
+        frame.sample_rate = rate
+        for part in [*resampler.resample(frame), *resampler.resample(None)]:
+            part.pts = None
+            container.mux(stream.encode(part))
+        container.mux(stream.encode(None))
+    return output.getvalue()
+
+
+def wav(
+    data: bytes,
+    *,
+    rate: int = SAMPLING_RATE,
+    channels: int = 1,
+    bits: int = 16,
+    kind: int = 1,
+    length: int | None = None,
+) -> bytes:
+    """Return a wave file of these bytes, with a header that may say anything."""
+    width = channels * bits // 8
+    length = len(data) if length is None else length
+    form = struct.pack("<HHIIHH", kind, channels, rate, rate * width & 0xFFFFFFFF, width & 0xFFFF, bits)
+    return (
+        b"RIFF"
+        + struct.pack("<I", (36 + length) & 0xFFFFFFFF)
+        + b"WAVEfmt "
+        + struct.pack("<I", 16)
+        + form
+        + (b"data" + struct.pack("<I", length) + data)
+    )
+
+
+def video(seconds: float = 0.2) -> bytes:
+    """Return a film with sound."""
+    output = io.BytesIO()
+    with av.open(output, "w", format="matroska") as container:
+        pictures = container.add_stream("mpeg4", rate=10)
+        pictures.width, pictures.height, pictures.pix_fmt = 64, 48, "yuv420p"
+        sound = container.add_stream("pcm_s16le", rate=SAMPLING_RATE, layout="mono")
+        for _ in range(int(10 * seconds)):
+            picture = av.VideoFrame.from_ndarray(np.zeros((48, 64, 3), np.uint8), format="rgb24")
+            container.mux(pictures.encode(picture))
+        container.mux(pictures.encode(None))
+        frame = av.AudioFrame.from_ndarray(tone(seconds)[None], format="s16", layout="mono")
+        frame.sample_rate = SAMPLING_RATE
+        container.mux(sound.encode(frame))
+        container.mux(sound.encode(None))
+    return output.getvalue()
