@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from service.checkpoint.discover import LocatedCheckpoint, OpenSource
-from service.checkpoint.layout import TOKENIZER_FILES, LevanterLayout, detect_layout
+from service.checkpoint.layout import CONVERSION_MARKER, TOKENIZER_FILES, LevanterLayout, detect_layout
 from service.checkpoint.model_config import CONFIG_JSON
 from service.checkpoint.tokenizer_files import pull_tokenizer
 from service.errors import CheckpointNotFound
@@ -20,7 +20,6 @@ from service.storage.location import parse_location
 
 FOLDER = "converted"
 FORMAT = 2  # of a conversion: its configuration is Levanter's own
-MARKER = "CONVERTED.json"  # written last
 WEIGHTS = "model.safetensors"
 
 
@@ -58,7 +57,7 @@ def is_conversion(uri: str, open_source: OpenSource) -> bool:
     """
     source = open_source(parse_location(uri))
     try:
-        return any(info.name == MARKER for info in source.list())
+        return any(info.name == CONVERSION_MARKER for info in source.list())
     except CheckpointNotFound:
         return False
     finally:
@@ -83,4 +82,4 @@ def write_conversion(folder: Path, located: LocatedCheckpoint, cache: Checkpoint
     for name in TOKENIZER_FILES:
         if (text_folder / name).is_file():
             shutil.copy(text_folder / name, folder / name)
-    (folder / MARKER).write_text(json.dumps({"uri": located.uri}))
+    (folder / CONVERSION_MARKER).write_text(json.dumps({"uri": located.uri}))

@@ -7,7 +7,7 @@ import hashlib
 import json
 import logging
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from service.checkpoint import levanter
@@ -109,7 +109,8 @@ def locate(
         sentence_files = read_sentence_files(source, objects)
         layout, weights = choose_weights(source, objects, layout)
         modules = (*weights_of_modules(objects, sentence_files), *named(objects, TOKEN_HEAD_FILES))
-        layout, weights = SnapshotLayout((*layout.weights, *modules)), (*weights, *modules)
+        layout = replace(layout, weights=(*layout.weights, *modules))
+        weights = (*weights, *modules)
     if tokenizer.source is source:  # one source: one entry of the cache
         weights = tuple(dict.fromkeys((*weights, *tokenizer.objects)))
     files = FileSet(source, weights, folders[0].folder)
@@ -231,7 +232,7 @@ def choose_weights(
     index = named(objects, [index_name])
     if not index:
         chosen = named(layout.weights, [standard]) or layout.weights
-        return SnapshotLayout(chosen), (*chosen, *named(objects, [CONFIG_JSON]))
+        return replace(layout, weights=chosen), (*chosen, *named(objects, [CONFIG_JSON]))
     weight_map = parse_json_object(source.uri, index_name, source.read(index[0])).get("weight_map")
     if not isinstance(weight_map, dict) or not all(isinstance(name, str) for name in weight_map.values()):
         raise MalformedCheckpoint(source.uri, index_name, "has no weight_map of names.")
@@ -243,4 +244,4 @@ def choose_weights(
             f"{index_name} names {missing[0]!r}, which is not there ({len(missing)} in all). Upload it again.",
         )
     chosen = named(layout.weights, names)
-    return SnapshotLayout(chosen), (*chosen, *named(objects, [CONFIG_JSON, index_name]))
+    return replace(layout, weights=chosen), (*chosen, *named(objects, [CONFIG_JSON, index_name]))

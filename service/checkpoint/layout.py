@@ -23,6 +23,8 @@ TOKENIZER_FILES = (
 )
 # Levanter writes this file last, so a step that has it is complete.
 STEP_MARKER = "metadata.json"
+# `levserve prewarm` writes this file last, so a conversion that has it is complete.
+CONVERSION_MARKER = "CONVERTED.json"
 INDEX = "model.safetensors.index.json"
 PICKLED_INDEX = "pytorch_model.bin.index.json"
 _PICKLED = re.compile(r"pytorch_model(-\d+-of-\d+)?\.bin")
@@ -34,6 +36,7 @@ class SnapshotLayout:
     """A Hugging Face snapshot: weights at the top, as safetensors or, without any, pickled."""
 
     weights: tuple[ObjectInfo, ...]
+    is_conversion: bool = False  # of a Levanter run: weights are in the run's dtype, whatever `config.json` names
 
     @property
     def is_pickled(self) -> bool:
@@ -73,7 +76,7 @@ def detect_layout(uri: str, objects: Sequence[ObjectInfo]) -> Layout:
     if levanter:
         return levanter
     if weights := safetensors or tuple(info for info in top if _PICKLED.fullmatch(info.name)):
-        return SnapshotLayout(weights)
+        return SnapshotLayout(weights, any(info.name == CONVERSION_MARKER for info in top))
     raise _nothing_found(uri, objects, top)
 
 

@@ -8,6 +8,7 @@ from pathlib import Path
 from service.bundles.location import shared_location
 from service.checkpoint import conversion
 from service.checkpoint.discover import LocatedCheckpoint, OpenSource
+from service.checkpoint.layout import CONVERSION_MARKER
 from service.errors import CheckpointError
 from service.observability.progress import Progress
 from service.settings import Settings
@@ -64,7 +65,7 @@ def store_conversion(settings: Settings, located: LocatedCheckpoint, uri: str, o
 
         bucket = BundleBucket(shared, emulator_host=settings.storage_emulator_host)
         with contextlib.closing(bucket):
-            if bucket.write_folder(name, local / name, conversion.MARKER):
+            if bucket.write_folder(name, local / name, CONVERSION_MARKER):
                 stored.append(shared.uri)
     elif shared is not None and BundleFolder(shared.path).write_with(name, lambda part: _copy(local / name, part)):
         stored.append(shared.uri)

@@ -75,6 +75,7 @@ def test_another_version_of_the_checkpoint_is_not_served_from_the_old_conversion
 def test_what_another_machine_converted_is_not_converted_again(run, tmp_path):
     from service.checkpoint import conversion as converted
     from service.checkpoint.discover import locate
+    from service.checkpoint.layout import CONVERSION_MARKER
     from service.settings import Settings
     from service.start.conversions import store_conversion
     from service.storage.source import open_source
@@ -85,7 +86,7 @@ def test_what_another_machine_converted_is_not_converted_again(run, tmp_path):
     name = converted.conversion_name(str(run), opener, [None, None])
     there = tmp_path / "shared" / converted.FOLDER / name
     there.mkdir(parents=True)
-    (there / converted.MARKER).write_text("{}")
+    (there / CONVERSION_MARKER).write_text("{}")
     settings = Settings(bundle_uri=str(tmp_path / "shared"), local_model_cache=tmp_path / "cache")
     assert store_conversion(settings, locate(str(run), opener), str(run), opener) == []
     assert not (tmp_path / "cache" / converted.FOLDER).exists()

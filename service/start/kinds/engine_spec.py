@@ -11,7 +11,7 @@ import numpy as np
 
 from service.bundles.lookup import bundle_key
 from service.checkpoint.discover import LocatedCheckpoint
-from service.checkpoint.layout import LevanterLayout
+from service.checkpoint.layout import SnapshotLayout
 from service.compile.program import Executable, Program
 from service.device.memory import Device, usable_memory_bytes
 from service.device.mesh import DeviceMesh, choose_mesh
@@ -176,7 +176,8 @@ def choose_engine_spec(
     config = read_config(located.uri, located.hub_config, settings.max_model_len)
     mesh = choose_mesh(devices, tensor_parallel=settings.tensor_parallel, sizes=config.split_sizes)
     config = config.split_over(mesh.num_devices)
-    may_stay_stored = mesh.is_host and not isinstance(located.layout, LevanterLayout)
+    layout = located.layout
+    may_stay_stored = mesh.is_host and isinstance(layout, SnapshotLayout) and not layout.is_conversion
     formats = choose_formats(settings, located.hub_config, mesh.devices[0], may_stay_stored=may_stay_stored)
     dtype, quantization, kv_dtype, weight_dtype = formats
     _check_rows(config, quantization)
