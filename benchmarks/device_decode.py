@@ -189,8 +189,7 @@ def _inputs(shapes: EngineShapes, bucket: Bucket, positions: np.ndarray) -> Step
     num_slots = shapes.num_slots
     inputs = empty_step(bucket, shapes)
     pages = np.random.RandomState(0).permutation(shapes.num_pages).reshape(num_slots, -1)
-    inputs.start[:], inputs.num_tokens[:], inputs.slots[:] = positions, 1, np.arange(num_slots)
-    inputs.sample_slots[:] = inputs.slots
+    inputs.start[:], inputs.num_tokens[:], inputs.sample_slots[:] = positions, 1, np.arange(num_slots)
     inputs.page_table[:, : pages.shape[1]] = pages
     return inputs
 

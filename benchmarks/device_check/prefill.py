@@ -60,7 +60,7 @@ def _measure(config: DecoderConfig, num_tokens: int, peak: float, *, is_tiny: bo
     executables = {name: program.executable for name, program in compiled.items()}
     runner = Runner(shapes, model.layer_groups, random_weights(model, DTYPE), executables)
     inputs = empty_step(bucket, shapes)
-    inputs.num_tokens[0], inputs.slots[0] = num_tokens, 0
+    inputs.num_tokens[0] = num_tokens
     inputs.page_table[0, : shapes.num_pages] = np.random.RandomState(0).permutation(shapes.num_pages)
     step_s = _median_s(lambda: [runner.run_model(StepKind.PREFILL, bucket, inputs) for _ in range(STEPS)][-1]) / STEPS
     share = _flops(config, num_tokens) / step_s / peak

@@ -83,7 +83,6 @@ def _pack_inputs(plan: Plan, indices: Iterable[int], inputs: StepInputs) -> Step
         inputs.start[index] = planned.start
         inputs.num_tokens[index] = planned.num_tokens
         inputs.page_table[index, : len(planned.sequence.pages)] = planned.sequence.pages
-        inputs.slots[index] = planned.slot
         if planned.is_sampled:
             inputs.sample_slots[index] = planned.slot
     return inputs

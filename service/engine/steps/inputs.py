@@ -20,20 +20,19 @@ from service.kernels.paging import Paging
 
 HostOrDevice = Array | np.ndarray
 OnDevice = Array | jax.ShapeDtypeStruct  # an array, or its shape when programs are lowered
-NUM_SINGLE_COLUMNS = 4  # start, num_tokens, slots, sample_slots
+NUM_SINGLE_COLUMNS = 3  # start, num_tokens, sample_slots
 NO_TOKEN = np.iinfo(np.int32).max  # fills unused places; outside every vocabulary, so that scatters drop it
 
 
 class StepInputs(NamedTuple):
     """The host's part of one step: a page table, and views of one array, so that two transfers send it.
 
-    A padded sequence has no tokens, and `num_slots` as its slot.
+    A padded sequence has no tokens.
     """
 
     packed: Int[Any, "seq column"]
     start: Int[Any, " seq"]  # position of each sequence's first token
     num_tokens: Int[Any, " seq"]
-    slots: Int[Any, " seq"]
     sample_slots: Int[Any, " seq"]  # `num_slots` for a sequence that samples no token
     token_ids: Int[Any, "seq token"]  # a prefill's; a decode step takes each slot's last token from the device
     page_table: Int[Any, "seq page"]
@@ -159,7 +158,7 @@ def empty_step(bucket: Bucket, shapes: EngineShapes) -> StepInputs:
     num_columns = NUM_SINGLE_COLUMNS + (bucket.num_tokens if bucket.num_tokens > 1 else 0)
     packed, page_table = (np.zeros((bucket.num_seqs, n), np.int32) for n in (num_columns, shapes.max_pages))
     inputs = step_inputs(packed, page_table)
-    inputs.slots[:] = inputs.sample_slots[:] = shapes.num_slots
+    inputs.sample_slots[:] = shapes.num_slots
     return inputs
 
 

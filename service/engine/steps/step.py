@@ -42,7 +42,7 @@ class SlotState(NamedTuple):
 class Embedded(NamedTuple):
     """A step before its first layer group; it stays on the device."""
 
-    inputs: LayerGroupInputs  # its page table, whose width depends on the context, has no page yet
+    inputs: LayerGroupInputs  # but for its page table, which the host sends to the layer groups
     targets: SampleTargets
 
 
