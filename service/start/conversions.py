@@ -7,7 +7,8 @@ from pathlib import Path
 
 from service.bundles.location import shared_location
 from service.checkpoint import conversion
-from service.checkpoint.discover import LocatedCheckpoint, OpenSource
+from service.checkpoint.discover import LocatedCheckpoint
+from service.checkpoint.file_set import OpenSource
 from service.checkpoint.layout import CONVERSION_MARKER
 from service.errors import CheckpointError
 from service.observability.progress import Progress
