@@ -9,7 +9,8 @@ import pytest
 from safetensors.numpy import save_file
 
 from service.checkpoint.discover import locate
-from service.checkpoint.load import LoadLimits, load_on_host
+from service.checkpoint.limits import LoadLimits
+from service.checkpoint.load import load_on_host
 from service.errors import MalformedCheckpoint
 from service.models.decoder_weights import decoder_weight_specs
 from service.models.quantization import Quantization
