@@ -75,16 +75,16 @@ def test_experts_with_a_tensor_each_and_stacked_experts_become_one_array(tmp_pat
 
 def stacked(tensors: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
     """Return Mixtral's tensors as Levanter exports them."""
-    made = {
-        name.replace("block_sparse_moe.gate", "mlp.gate"): t for name, t in tensors.items() if "experts" not in name
-    }
+    others = [name for name in tensors if "experts" not in name]
+    made = {name.replace("block_sparse_moe.gate", "mlp.gate"): tensors[name] for name in others}
     for layer in range(3):
         experts, ours = f"model.layers.{layer}.block_sparse_moe.experts", f"model.layers.{layer}.mlp.experts"
-        gate, up, down = (
-            np.array([tensors[f"{experts}.{number}.{part}.weight"] for number in range(6)])
+        of_part = {
+            part: np.array([tensors[f"{experts}.{number}.{part}.weight"] for number in range(6)])
             for part in ("w1", "w3", "w2")
-        )
-        made |= {f"{ours}.gate_up_proj": np.concatenate([gate, up], axis=1), f"{ours}.down_proj": down}
+        }
+        made[f"{ours}.gate_up_proj"] = np.concatenate([of_part["w1"], of_part["w3"]], axis=1)
+        made[f"{ours}.down_proj"] = of_part["w2"]
     return made
 
 
