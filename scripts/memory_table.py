@@ -1,7 +1,7 @@
 """The table of docs/memory.md: which model fits on which device, by the planner that a start uses.
 
 Source of model sizes: `config.json` on https://huggingface.co of meta-llama/Llama-3.2-1B and Llama-3.1-8B,
-Qwen/Qwen3-4B, Qwen3-14B and Qwen3-32B.
+Qwen/Qwen3-4B, Qwen3-14B, Qwen3-32B and Qwen3-30B-A3B, google/gemma-3-4b-pt (its `text_config`), openai/gpt-oss-20b.
 """
 
 import itertools
@@ -81,6 +81,38 @@ QWEN3: Mapping[str, Any] = {
     "hidden_act": "silu",
 }
 
+GEMMA3: Mapping[str, Any] = {
+    "model_type": "gemma3_text",
+    "vocab_size": 262_208,
+    "num_attention_heads": 8,
+    "num_key_value_heads": 4,
+    "head_dim": 256,
+    "max_position_embeddings": 131_072,
+    "sliding_window": 1024,
+    "query_pre_attn_scalar": 256,
+    "rope_scaling": {"rope_type": "linear", "factor": 8.0},
+}
+QWEN3_MOE: Mapping[str, Any] = QWEN3 | {
+    "model_type": "qwen3_moe",
+    "num_attention_heads": 32,
+    "num_key_value_heads": 4,
+    "num_experts": 128,
+    "num_experts_per_tok": 8,
+    "moe_intermediate_size": 768,
+    "norm_topk_prob": True,
+}
+GPT_OSS: Mapping[str, Any] = {
+    "model_type": "gpt_oss",
+    "vocab_size": 201_088,
+    "num_attention_heads": 64,
+    "num_key_value_heads": 8,
+    "head_dim": 64,
+    "num_local_experts": 32,
+    "num_experts_per_tok": 4,
+    "max_position_embeddings": 131_072,
+    "sliding_window": 128,
+}
+
 
 def _sizes(hidden: int, mlp: int, layers: int, **more: Any) -> Mapping[str, Any]:
     return {"hidden_size": hidden, "intermediate_size": mlp, "num_hidden_layers": layers, **more}
@@ -92,6 +124,9 @@ MODELS: Mapping[str, Mapping[str, Any]] = {
     "Llama 3.1 8B": LLAMA | _sizes(4096, 14_336, 32, head_dim=128),
     "Qwen3 14B": QWEN3 | _sizes(5120, 17_408, 40, num_attention_heads=40),
     "Qwen3 32B": QWEN3 | _sizes(5120, 25_600, 64, num_attention_heads=64),
+    "Gemma 3 4B": GEMMA3 | _sizes(2560, 10_240, 34),
+    "Qwen3 30B-A3B": QWEN3_MOE | _sizes(2048, 6144, 48),
+    "gpt-oss 20B": GPT_OSS | _sizes(2880, 2880, 24),
 }
 
 

@@ -17,6 +17,13 @@ def test_the_example_of_an_l4_fits():
     assert shapes.max_model_len >= needed
 
 
+@pytest.mark.parametrize("model", ["Qwen3 30B-A3B", "gpt-oss 20B"])
+def test_the_example_of_experts_fits(model):
+    text = (ROOT / "terraform" / "cloud_run_gpu" / "examples" / "rtx_pro_6000_experts.tfvars").read_text()
+    slots, needed = (int(re.search(rf"{key}\D+(\d+)", text)[1]) for key in ("slots", "max_model_len"))
+    assert fitting_shapes(model, "RTX PRO 6000", slots).max_model_len >= needed
+
+
 def test_a_model_beyond_the_memory_does_not_fit():
     assert fitting_shapes("Qwen3 32B", "L4", 16) is None
     assert fitting_shapes("Qwen3 32B", "8 v6e", 16) is not None
