@@ -26,6 +26,7 @@ class Multiply:
     products: Products = PLAIN
     fp8: Fp8Products = Fp8Products.FUSED  # of weights in FP8
     mesh: DeviceMesh | None = None  # devices that share each step; None for one
+    spans: Int32[Array, "span 2"] | None = None  # the runs of rows that are tokens, which suffice; None for all rows
 
     def __call__(
         self, x: NamedArray, weights: NamedWeights, name: str, axes: tuple[str, ...], dtype: DTypeLike | None = None
@@ -40,6 +41,7 @@ class Multiply:
             num_in_axes=len(axes),
             dtype=dtype,
             fp8=self.fp8,
+            spans=self.spans,
         )
         return hax.named(out, (*kept, *weight.axes[: -len(axes)]))
 
