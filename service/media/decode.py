@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from service.errors import AudioTooLong, UnreadableAudio
-from service.media.samples import HEADER, SAMPLE_BYTES, SAMPLING_RATE, header
+from service.media.samples import HEADER, SAMPLE_BYTES, SAMPLING_RATE, header, read_sound, span_bytes
+from service.media.voice_activity import VoiceActivity, speech_spans
 
 if TYPE_CHECKING:
     import av
@@ -54,8 +55,13 @@ MPEG_SYNC_BYTES = frozenset(
 )  # after 0xFF: layer III of MPEG 1 or 2, with or without a checksum
 
 
-def decode_audio(content: bytes, max_s: float) -> bytearray:
+def decode_audio(content: bytes, max_s: float, activity: VoiceActivity | None = None) -> bytearray:
     """Return the samples of a file as `samples` describes them.
+
+    Args:
+        content: the file.
+        max_s: the longest that it may play.
+        activity: how to find where somebody speaks; None not to look.
 
     Raises:
         UnreadableAudio: it is no sound of a supported format.
@@ -80,7 +86,11 @@ def decode_audio(content: bytes, max_s: float) -> bytearray:
     num_samples = (len(answer) - HEADER.size) // SAMPLE_BYTES
     if not num_samples:
         raise UnreadableAudio("has no sound that can be decoded")
-    answer[: HEADER.size] = header(num_samples)
+    answer[: HEADER.size] = header(num_samples, None)
+    if activity is not None:
+        spans = speech_spans(read_sound(answer).samples, activity)
+        answer[: HEADER.size] = header(num_samples, len(spans))
+        answer += span_bytes(spans)
     return answer
 
 

@@ -17,6 +17,7 @@ from service.kernels.memory import attend_memory
 from service.kernels.paging import Paging, Regions
 from service.kernels.reference import write_tokens
 from service.kernels.sharded import ShardedAttention
+from service.models.attended import gated_heads, without_own_value
 from service.models.description import Attention
 from service.models.multiply import Multiply, NamedWeights
 from service.models.norm import normalized
@@ -67,6 +68,10 @@ class StepAttention:
             return self.kernel.attend(query, key, value, cache, paging, scoring=scoring)
 
         attended, cache = self.regions.attend(attend, heads, cache)
+        if description.is_exclusive:
+            attended = without_own_value(attended, heads[2])
+        if description.has_gates:
+            attended = gated_heads(attended, x.rearrange(("token", "embed")).array, weights["head_gates"].array)
         merged = hax.named(attended.reshape(len(attended), -1), ("token", "heads"))
         with jax.named_scope("output"):
             out = self.multiply.constrained(self.multiply(merged, weights, "output", ("heads",)))

@@ -12,7 +12,7 @@ from haliax import NamedArray
 from jaxtyping import Array, Float, Float32, Int, Int32
 
 from service.models.activations import activate
-from service.models.description import Experts, RouterScores
+from service.models.description import Experts, RouterBias, RouterScores
 from service.models.multiply import Arrays, Multiply, NamedWeights
 
 
@@ -25,7 +25,7 @@ def mixture(x: NamedArray, description: Experts, weights: NamedWeights, multiply
     tokens = x.rearrange((*axes, "embed")).array.reshape(math.prod(axis.size for axis in axes), -1)
     with jax.named_scope("router"):
         logits = multiply(hax.named(tokens, ("token", "embed")), weights, "router", ("embed",), dtype=jnp.float32)
-        factors, chosen = route(logits.array, description)
+        factors, chosen = route(logits.array, description, weights)
         place, sizes = places_by_group(chosen.reshape(-1), description.num_experts)
         order = jnp.zeros_like(place).at[place].set(jnp.arange(len(place), dtype=place.dtype))
     rows = tokens[order // description.top_k]
@@ -56,10 +56,14 @@ def places_by_group(groups: Int[Array, " row"], num_groups: int) -> tuple[Int[Ar
 
 
 def route(
-    logits: Float32[Array, "token expert"], description: Experts
+    logits: Float32[Array, "token expert"], description: Experts, weights: NamedWeights
 ) -> tuple[Float[Array, "token top_k"], Int[Array, "token top_k"]]:
     """Choose the experts of each token; return their weights and numbers."""
-    largest, chosen = jax.lax.top_k(logits, description.top_k)
+    if description.bias is RouterBias.CHOICE:
+        _, chosen = jax.lax.top_k(logits + weights["router_bias"].array[None], description.top_k)
+        largest = jnp.take_along_axis(logits, chosen, axis=-1)
+    else:
+        largest, chosen = jax.lax.top_k(logits, description.top_k)
     if description.scores is RouterScores.SIGMOID:
         factors = jax.nn.sigmoid(largest)
     else:

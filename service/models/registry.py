@@ -18,6 +18,7 @@ FAMILIES = {
     "granite": "granite",
     "granitemoe": "granite",
     "granitemoehybrid": "granite",
+    "grug_moe": "grug_moe",
     "llama": "llama",
     "mistral": "mistral",
     "mixtral": "mixtral",

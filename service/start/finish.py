@@ -109,7 +109,6 @@ def store_bundle(
         context.common.executables.put(spec.key.digest, dict(executables.by_name))
         try:
             bundle.places.store(executables.to_bundle(spec, context.progress))
-            bundle.places.partial(spec.key).discard()
         except Exception:  # not every backend can serialize, and the service works without it
             logger.warning("the bundle could not be created; the next start compiles again", exc_info=True)
 

@@ -106,7 +106,6 @@ def _prewarm(plan: _Plan) -> int:
         search = find_bundle(plan.spec, plan.places, plan.progress, accepts_untuned=False)
         bundle = search.bundle or _build(plan, search)
         stored = plan.places.store(bundle)
-        plan.places.partial(plan.spec.key).discard()
     open_pinned = opener(settings, plan.generations)
     converted = store_conversion(settings, plan.checkpoint, checkpoint_uri(settings), open_pinned)
     _print_executables(bundle, is_new=search.bundle is None)

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from service.bundles.location import local_folder
-from service.bundles.prefetch import PrefetchedBundle, prefetch_bundle
+from service.bundles.prefetch import NOTHING, PrefetchedBundle, prefetch_bundle
 from service.checkpoint.discover import LocatedCheckpoint
 from service.checkpoint.load import LoadedWeights, load_checkpoint
 from service.errors import MalformedCheckpoint, SettingsError
@@ -62,7 +62,7 @@ class LoadedModel:
 def read_last_bundle(context: StartContext) -> PrefetchedBundle:
     """Read this machine's most recently used bundle while jax imports; only in the first start of a process."""
     if context.devices is not None:
-        return PrefetchedBundle()
+        return NOTHING
     return prefetch_bundle(local_folder(context.settings))
 
 

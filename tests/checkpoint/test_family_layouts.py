@@ -51,13 +51,16 @@ def test_fused_queries_keys_and_values_are_cut_apart(tmp_path):
     np.testing.assert_allclose(int8["layers.1.qkv.scale"].reshape(-1), scales, rtol=1e-6)
 
 
-@pytest.mark.parametrize("name", ["mixtral", "granite_moe"])
+@pytest.mark.parametrize("name", ["mixtral", "granite_moe", "snowball"])
 def test_experts_with_a_tensor_each_and_stacked_experts_become_one_array(tmp_path, name):
     tensors = CASES[name].tensors()
     moe = "model.layers.1.block_sparse_moe."
     if name == "mixtral":
         stack = [[tensors[f"{moe}experts.{expert}.{part}.weight"] for part in ("w1", "w3")] for expert in range(6)]
         expected = np.array(stack)
+    elif name == "snowball":
+        stacks = [tensors[f"model.layers.1.mlp.experts.{part}_proj.weight"] for part in ("gate", "up")]
+        expected = np.stack(stacks, axis=1)
     else:
         expected = tensors[f"{moe}input_linear.weight"].reshape(6, 2, 48, 32)
     weights = load(saved(tmp_path / "m", name))

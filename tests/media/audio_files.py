@@ -2,6 +2,7 @@
 
 import io
 import struct
+from pathlib import Path
 
 import av
 import numpy as np
@@ -16,6 +17,12 @@ ENCODERS = {
     "opus": ("ogg", "libopus"),
     "webm": ("webm", "libopus"),
 }
+
+
+def speech() -> np.ndarray:
+    """Return two spoken sentences, with a second of silence before them and three between."""
+    with av.open(Path(__file__).with_name("speech.flac")) as container:
+        return np.concatenate([frame.to_ndarray()[0] for frame in container.decode(audio=0)])
 
 
 def tone(seconds: float, rate: int = SAMPLING_RATE, hertz: float = 440.0) -> np.ndarray:

@@ -8,10 +8,12 @@ import pytest
 
 from service.errors import AudioTooLaborious, AudioTooLong, UnreadableAudio
 from service.media.decode import decode_audio
-from service.media.samples import SAMPLING_RATE, header, read_samples
+from service.media.samples import SAMPLING_RATE, Span, header, read_sound, span_bytes
+from service.media.voice_activity import VoiceActivity
 from service.worker.process import WorkerProcess
-from tests.media.audio_files import ENCODERS, audio_file, tone, video, wav
+from tests.media.audio_files import ENCODERS, audio_file, speech, tone, video, wav
 
+ANSWERS = (b"", b"PCM2", header(2, None), header(1, None) + bytes(3), header(1, 1) + bytes(2), b"\x80\x04" + bytes(40))
 MAX_S = 60.0
 SECOND = tone(1)
 
@@ -24,7 +26,7 @@ def process():
 
 
 def decode(process, content, max_s=MAX_S):
-    return read_samples(process.call(decode_audio, content, max_s).content)
+    return read_sound(process.call(decode_audio, content, max_s).content).samples
 
 
 @pytest.mark.parametrize("kind", ENCODERS)
@@ -116,7 +118,22 @@ def test_no_mutated_file_ends_the_process(process):
     assert process.num_starts == starts
 
 
-@pytest.mark.parametrize("answer", [b"", b"PCM1", header(2), header(1) + bytes(3), b"\x80\x04" + bytes(40)])
+@pytest.mark.parametrize("answer", ANSWERS)
 def test_an_answer_that_does_not_fit_its_header_is_not_read(answer):
     with pytest.raises(ValueError, match="header"):
-        read_samples(answer)
+        read_sound(answer)
+
+
+def test_spans_that_are_not_in_the_samples_are_not_read():
+    for span in ((5, 2), (0, 3)):
+        answer = header(2, 1) + bytes(4) + span_bytes([Span(*span)])
+        with pytest.raises(ValueError, match="spans"):
+            read_sound(answer)
+
+
+def test_speech_is_looked_for_where_it_is_asked_for(process):
+    file = audio_file("flac", np.concatenate([tone(1), speech(), tone(1)]))
+    sound = read_sound(process.call(decode_audio, file, MAX_S, VoiceActivity()).content)
+    assert len(sound.speech) == 2
+    assert len(sound.samples) == len(speech()) + 2 * SAMPLING_RATE
+    assert read_sound(process.call(decode_audio, file, MAX_S).content).speech is None

@@ -9,7 +9,8 @@ import anyio
 from service.api.work.text_threads import TextThreads
 from service.errors import AudioTooLaborious
 from service.media.decode import decode_audio
-from service.media.samples import HEADER, SAMPLE_BYTES, SAMPLING_RATE, Samples, read_samples
+from service.media.samples import HEADER, SAMPLE_BYTES, SAMPLING_RATE, SPAN_BYTES, Sound, read_sound
+from service.media.voice_activity import STEP_SIZE, VoiceActivity
 from service.worker.process import MEBIBYTE, WorkerProcess
 
 MAX_PROCESSES = 2  # at the same time; each may take a processor
@@ -18,7 +19,8 @@ PROCESSOR_S = 60.0  # for one file
 BASE_BYTES = 384 * MEBIBYTE  # of memory: the interpreter, FFmpeg and its buffers
 COPIES = 3  # of a file in memory: as it came, unpickled, and read
 IDLE_S = 60.0  # until a process without calls is ended
-MAX_SAMPLE_BYTES = HEADER.size + SAMPLE_BYTES * SAMPLING_RATE * (int(MAX_AUDIO_S) + 1)
+MAX_SAMPLES = SAMPLING_RATE * (int(MAX_AUDIO_S) + 1)
+MAX_SOUND_BYTES = HEADER.size + SAMPLE_BYTES * MAX_SAMPLES + SPAN_BYTES * (MAX_SAMPLES // STEP_SIZE)
 
 
 class MediaProcesses:
@@ -36,8 +38,10 @@ class MediaProcesses:
         self._free: list[WorkerProcess] = []
         self._idle: asyncio.TimerHandle | None = None
 
-    async def samples(self, content: bytes, max_s: float = MAX_AUDIO_S) -> Samples:
-        """Return the samples of an audio file.
+    async def sound(
+        self, content: bytes, max_s: float = MAX_AUDIO_S, *, activity: VoiceActivity | None = None
+    ) -> Sound:
+        """Return the samples of an audio file, and with `activity` where somebody speaks.
 
         Raises:
             UnreadableAudio: it is no sound of a supported format.
@@ -47,16 +51,16 @@ class MediaProcesses:
         async with self._turns:
             process, has_ended = self._free.pop() if self._free else self._new_process(), False
 
-            def decode() -> Samples:
-                answer = process.call(decode_audio, content, max_s)
+            def decode() -> Sound:
+                answer = process.call(decode_audio, content, max_s, activity)
                 try:
-                    return read_samples(answer.content)
+                    return read_sound(answer.content)
                 except ValueError as error:
                     process.end()
                     raise AudioTooLaborious("crashed") from error
 
             try:
-                samples = await self._threads.run(decode, is_long=True, limiter=anyio.CapacityLimiter(1))
+                sound = await self._threads.run(decode, is_long=True, limiter=anyio.CapacityLimiter(1))
             except asyncio.CancelledError:
                 has_ended = True
                 process.end()
@@ -65,7 +69,7 @@ class MediaProcesses:
                 if not has_ended:
                     self._free.append(process)
                 self._end_later()
-        return samples
+        return sound
 
     def end(self) -> None:
         """End the processes that decode nothing."""
@@ -75,9 +79,9 @@ class MediaProcesses:
     def _new_process(self) -> WorkerProcess:
         return WorkerProcess(
             failure=AudioTooLaborious,
-            memory_bytes=BASE_BYTES + COPIES * self._max_file_bytes + 2 * MAX_SAMPLE_BYTES,
+            memory_bytes=BASE_BYTES + COPIES * self._max_file_bytes + 2 * MAX_SOUND_BYTES,
             processor_s=PROCESSOR_S,
-            max_answer_bytes=MAX_SAMPLE_BYTES,
+            max_answer_bytes=MAX_SOUND_BYTES,
         )
 
     def _end_later(self) -> None:

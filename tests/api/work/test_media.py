@@ -29,7 +29,7 @@ def test_a_process_is_used_again(processes):
     async def decode_two():
         before = worker_ids()
         for seconds in (1, 2):
-            assert len(await processes.samples(audio_file("wav", tone(seconds)))) == 16000 * seconds
+            assert len((await processes.sound(audio_file("wav", tone(seconds)))).samples) == 16000 * seconds
         assert len(worker_ids() - before) == 1
         processes.end()
         assert worker_ids() <= before
@@ -40,8 +40,8 @@ def test_a_process_is_used_again(processes):
 def test_a_refused_file_leaves_the_process_to_the_next(processes):
     async def decode_two():
         with pytest.raises(UnreadableAudio):
-            await processes.samples(b"text")
-        assert len(await processes.samples(audio_file("wav", tone(1)))) == 16000
+            await processes.sound(b"text")
+        assert len((await processes.sound(audio_file("wav", tone(1)))).samples) == 16000
         processes.end()
 
     asyncio.run(decode_two())
@@ -50,14 +50,14 @@ def test_a_refused_file_leaves_the_process_to_the_next(processes):
 def test_a_process_is_killed_with_its_request(processes):
     async def leave():
         before = worker_ids()
-        decoding = asyncio.ensure_future(processes.samples(LONG))
+        decoding = asyncio.ensure_future(processes.sound(LONG))
         while not (started := worker_ids() - before):
             await asyncio.sleep(0.01)
         decoding.cancel()
         with pytest.raises(asyncio.CancelledError):
             await decoding
         assert not any(is_running(pid) for pid in started)
-        assert len(await processes.samples(audio_file("wav", tone(1)))) == 16000
+        assert len((await processes.sound(audio_file("wav", tone(1)))).samples) == 16000
         processes.end()
 
     asyncio.run(leave())
