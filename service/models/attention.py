@@ -62,10 +62,11 @@ class StepAttention:
             value.rearrange(("token", "kv_head", "head_dim")).array,
         )
         scoring = Scoring(description.scale, description.window, description.soft_cap)
+        sinks = weights["sinks"].array if description.has_sinks else None
 
         def attend(own: tuple[Array, ...], cache: LayerCache, paging: Paging) -> tuple[Array, LayerCache]:
             query, key, value = own
-            return self.kernel.attend(query, key, value, cache, paging, scoring=scoring)
+            return self.kernel.attend(query, key, value, cache, paging, scoring=scoring, sinks=sinks)
 
         attended, cache = self.regions.attend(attend, heads, cache)
         if description.is_exclusive:

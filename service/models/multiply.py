@@ -5,9 +5,10 @@ from dataclasses import dataclass
 
 import haliax as hax
 import jax
+import jax.numpy as jnp
 from haliax import NamedArray
 from jax.sharding import PartitionSpec
-from jaxtyping import Array, DTypeLike, Float, Int32
+from jaxtyping import Array, Bool, DTypeLike, Float, Int32
 
 from service.device.mesh import MODEL_AXIS, DeviceMesh
 from service.kernels.products.grouped import grouped_linear
@@ -44,6 +45,13 @@ class Multiply:
             spans=self.spans,
         )
         return hax.named(out, (*kept, *weight.axes[: -len(axes)]))
+
+    def is_token(self, num_rows: int) -> Bool[Array, " row"]:
+        """Return which of so many rows are tokens."""
+        if self.spans is None:
+            return jnp.ones(num_rows, bool)
+        rows = jnp.arange(num_rows, dtype=jnp.int32)[:, None]
+        return jnp.any((rows >= self.spans[None, :, 0]) & (rows < self.spans[None, :, 1]), axis=1)
 
     def grouped(
         self,

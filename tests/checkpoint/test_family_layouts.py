@@ -9,7 +9,8 @@ import pytest
 from safetensors.numpy import save_file
 
 from service.checkpoint.discover import locate
-from service.checkpoint.load import LoadLimits, load_on_host
+from service.checkpoint.limits import LoadLimits
+from service.checkpoint.load import load_on_host
 from service.errors import MalformedCheckpoint
 from service.models.decoder_weights import decoder_weight_specs
 from service.models.quantization import Quantization
@@ -87,6 +88,18 @@ def test_transposed_products_are_turned_and_the_prefix_of_a_head_is_optional(tmp
     np.testing.assert_array_equal(weights["layers.0.qkv"][:, 1].reshape(32, 32), fused[32:64])
     values, _ = quantize_rows(down)
     np.testing.assert_array_equal(load(folder, Quantization.INT8)["layers.1.down"], values)
+
+
+def test_stacked_experts_that_are_stored_transposed_are_turned(tmp_path):
+    tensors, experts = CASES["gpt_oss"].tensors(), "model.layers.1.mlp.experts."
+    weights = load(saved(tmp_path / "m", "gpt_oss"))
+    np.testing.assert_array_equal(weights["layers.1.expert_down"], tensors[f"{experts}down_proj"].swapaxes(1, 2))
+    # The rows of both projections up alternate, and stay so.
+    gate_up = tensors[f"{experts}gate_up_proj"].swapaxes(1, 2).reshape(6, 48, 2, 32)
+    np.testing.assert_array_equal(weights["layers.1.expert_gate_up"], gate_up)
+    values, _ = quantize_rows(gate_up.reshape(-1, 32))
+    int8 = load(tmp_path / "m", Quantization.INT8)
+    np.testing.assert_array_equal(int8["layers.1.expert_gate_up"].reshape(-1, 32), values)
 
 
 def test_masks_of_old_checkpoints_are_left_out(tmp_path):
