@@ -1,8 +1,8 @@
 """The compiled functions: the parts of a step of the model, the sampling that follows it, and occasional ones.
 
 A step is a call of `embed_tokens`, one of `run_layer_group` for each layer group of the model, and one of
-`sample_step`, which is compiled once for each number of slots and not once for each bucket. Each slot's last token stays
-on the device, so that the next step can be dispatched before this one is read.
+`sample_step`, which is compiled once for each number of slots and not once for each bucket. Each slot's last token
+stays on the device, so that the next step can be dispatched before this one is read.
 """
 
 from collections.abc import Callable
